@@ -1,1 +1,116 @@
-//! tidings
+//! The Tidings line protocol.
+//!
+//! Lines of UTF-8 over TCP, in both directions, simple enough to be typed. `PROTOCOL.md` beside
+//! this crate is the specification; this crate is its only implementation here, used by the
+//! broker, the crawler, the command line and the tests. Sentences of the specification that bind
+//! are numbered, and cited in the code as `[S3]`.
+//!
+//! Everything here is pure: bytes and values in, values and bytes out, no clock, no sockets. Only
+//! the `client` feature brings a runtime.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`line`] | where lines end |
+//! | [`text`] | which bytes they may hold |
+//! | [`session`] | what the first line makes of a connection, and what ends it |
+//! | [`command`], [`verb`] | what a client may say |
+//! | [`answers`] | in which order it is answered, and what may be folded |
+//! | [`reply`], [`error`] | what the broker says |
+//! | [`payload`] | what an event says: text, or a target with attributes |
+//! | [`url_key`] | which URLs are the same page |
+//! | `client` | all of this over a socket, with the feature of this name |
+//!
+//! # One exchange
+//!
+//! ```
+//! use bytes::BytesMut;
+//! use tidings_protocol::{Answers, Command, Event, Mode, Reply, Seq, Session};
+//!
+//! // What one read of a socket brought: two commands, and the beginning of a third.
+//! let mut unread = &b"HELLO name=me\r\nPUB new-url http://example.org/\r\nPI"[..];
+//! let mut session = Session::new();
+//! let mut answers = Answers::new();
+//! loop {
+//!     let (used, event) = session.next(unread);
+//!     unread = &unread[used..];
+//!     match event {
+//!         Some(Event::Command(Command::Hello(hello))) => {
+//!             assert_eq!(hello.name.as_deref(), Some("me"));
+//!             answers.ready(b"+OK tidings 0.1.0 id=1 clock=5 resume=..\r\n");
+//!         }
+//!         Some(Event::Command(Command::Pub { topic, payload })) => {
+//!             assert_eq!((topic, payload), ("new-url", "http://example.org/"));
+//!             answers.publish(0, Seq(42)); // the number it got in the topic
+//!         }
+//!         Some(other) => panic!("{other:?}"),
+//!         None => break, // read more
+//!     }
+//! }
+//! assert_eq!((session.mode(), session.is_mid_line()), (Mode::Client, true));
+//!
+//! // Nothing is safe yet: only what does not rest on it may leave.
+//! let mut out = BytesMut::new();
+//! answers.drain(|_topic| Seq(42), &mut out);
+//! assert_eq!(out, "+OK tidings 0.1.0 id=1 clock=5 resume=..\r\n");
+//!
+//! // The event is on the disk: the first number that is not safe yet is now 43.
+//! out.clear();
+//! answers.drain(|_topic| Seq(43), &mut out);
+//! assert_eq!(out, "+OK 42 1\r\n");
+//!
+//! // The client reads the confirmation of its first publish.
+//! assert_eq!(Reply::parse("+OK 42 1"), Ok(Reply::Published { seq: Seq(42), n: 1 }));
+//! ```
+
+#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
+
+pub mod answers;
+#[cfg(feature = "client")]
+pub mod client;
+pub mod command;
+pub mod duration;
+pub mod error;
+pub mod line;
+pub mod names;
+mod parse;
+pub mod payload;
+pub mod reply;
+pub mod session;
+pub mod text;
+pub mod url_key;
+pub mod verb;
+mod wire;
+
+pub use answers::{Answers, Slot};
+#[cfg(feature = "client")]
+pub use client::{Answer, Client, ClientError, ClientOptions, Deliveries, Delivery, connect};
+pub use command::{Command, Hello, Hold, Manage, Outcome, Prio, Return, StartAt, Token};
+pub use duration::{DURATION_MS_MAX, DurationError, format_ms, parse_ms};
+pub use error::{Code, ProtocolError, UnknownCode};
+pub use line::{Item, LineDecoder};
+pub use names::{CursorName, GroupName, JobName, MemberId, Seq, TaskId, TopicName};
+pub use names::{NAME_BYTES_MAX, is_name};
+pub use payload::{Payload, push_attribute};
+pub use reply::{AckAnswer, FAREWELL, HelloAnswer, NotAReply, Reply, field, field_number};
+pub use reply::{encode_greeting, encode_lag, encode_more, encode_msg, encode_ok, encode_peer_lag};
+pub use reply::{encode_pong, encode_published, encode_task, refusal_from};
+pub use session::{End, Event, GARBAGE_LINES_MAX, Mode, Session};
+pub use url_key::{CANONICAL_VERSION, CanonicalUrl, URL_BYTES_MAX, UrlError, UrlKey};
+pub use verb::Verb;
+
+/// The port of the line protocol.
+pub const PORT: u16 = 12345;
+/// The topic of the notifier's peers, which feeds the default group.
+pub const DEFAULT_TOPIC: &str = "new-url";
+/// The topic on which the end of every job is announced.
+pub const JOB_DONE_TOPIC: &str = "job-done";
+/// The topic of what could not be done.
+pub const DEAD_LETTER_TOPIC: &str = "dead-letter";
+/// The group of the crawlers.
+pub const DEFAULT_GROUP: &str = "crawlers";
+
+/// The longest payload, in bytes.
+pub const PAYLOAD_BYTES_MAX: usize = 60 * 1024;
+/// The longest line in either direction, in bytes, not counting LF or CRLF. The difference to
+/// the longest payload is for what stands around one.
+pub const LINE_BYTES_MAX: usize = 64 * 1024;

@@ -1,0 +1,502 @@
+//! What a client may say: the commands, with their grammar in each variant.
+
+use std::fmt;
+use std::str::FromStr;
+
+use bytes::BufMut;
+use jiff::Timestamp;
+
+use crate::parse;
+use crate::text::quoted;
+use crate::wire::{Writer, is_word_char, number};
+use crate::{Code, CursorName, GroupName, MemberId, ProtocolError, Seq, TaskId, TopicName, Verb};
+use crate::{duration, names};
+
+/// One line of a client. `parse` and `encode` are inverse to each other.
+///
+/// In the grammar below `[..]` is optional and options may stand in any order, each at most once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command<'a> {
+    /// `HELLO [name=..] [token=..] [echo=..] [resume=..]`: who I am; what can you do?
+    Hello(Hello),
+    /// `PUB <topic> <payload>`: publishes one event.
+    ///
+    /// Borrows everything: the hot path neither allocates nor copies.
+    Pub {
+        /// A valid topic name (checked, not allocated).
+        topic: &'a str,
+        /// Everything after the one space behind the topic; 1 to 60 KiB, not empty.
+        payload: &'a str,
+    },
+    /// `SUB <topic> [from=..] [as=<cursor>] [takeover=yes]`: hear everything on a topic.
+    Sub {
+        /// The topic; comes into being if there is none.
+        topic: TopicName,
+        /// Where to begin; without it with what comes.
+        from: Option<StartAt>,
+        /// A durable cursor, which decides where to begin if it exists.
+        cursor: Option<CursorName>,
+        /// Take the cursor from a connection that holds it.
+        takeover: bool,
+    },
+    /// `SEEN <topic> <seq>`: moves the durable cursor up to and including `seq`.
+    Seen {
+        /// The subscribed topic.
+        topic: TopicName,
+        /// The last event that is done with.
+        seq: Seq,
+    },
+    /// `UNSUB <topic>`: hear no more of it.
+    Unsub {
+        /// The subscribed topic.
+        topic: TopicName,
+    },
+    /// `JOIN <group> [credit=<n>]`: take tasks, or change how many.
+    Join {
+        /// The group to work for.
+        group: GroupName,
+        /// Tasks in flight at most; `0` drains. Without it the broker's default.
+        credit: Option<u32>,
+    },
+    /// `LINK <task> <url> [kind=redirect] [prio=<n>]`: stages a child of a task. Never answered.
+    Link {
+        /// The task on whose page the link was.
+        task: TaskId,
+        /// An absolute URL, as one word. The broker judges it when the task is acked.
+        url: &'a str,
+        /// `kind=redirect`: the task's own request was redirected there.
+        redirect: bool,
+        /// How urgent; the job's default without it.
+        prio: Option<Prio>,
+    },
+    /// `ACK <task> [outcome=..] [not-before=..] [pace=..]`: the task is finally done.
+    Ack {
+        /// The task.
+        task: TaskId,
+        /// How it ended; `done` without the option.
+        outcome: Outcome,
+        /// What the host asked for.
+        hold: Hold,
+    },
+    /// `NACK <task> [after=..] [count=no] [again=<url>] [not-before=..] [pace=..] [reason=..]`:
+    /// the task goes back.
+    Nack {
+        /// The task.
+        task: TaskId,
+        /// In which way it goes back.
+        back: Return,
+        /// What the host asked for.
+        hold: Hold,
+        /// For a person. One word on the wire: white space becomes `_` when it is encoded.
+        reason: Option<String>,
+    },
+    /// `TOUCH <task> [over=yes] [not-before=..] [pace=..]`: still working; extends the lease.
+    Touch {
+        /// The task.
+        task: TaskId,
+        /// The task's request has ended and it makes no more: its key is free for the next.
+        over: bool,
+        /// What the host asked for.
+        hold: Hold,
+    },
+    /// `GROUP <action> [<name>] [key=value ..]`: create, configure, show groups.
+    Group(Manage<'a>),
+    /// `JOB <action> [<name>] [key=value ..]`: open, close, watch, cancel jobs.
+    Job(Manage<'a>),
+    /// `TOPIC <action> [<name>] [key=value ..]`: create, configure, show topics.
+    Topic(Manage<'a>),
+    /// `EXPLAIN <url|key>`: why is this not moving, and when will it?
+    Explain {
+        /// A URL or a key, as one word.
+        what: &'a str,
+    },
+    /// `PING`: answered with the broker's clock.
+    Ping,
+    /// `STATS`: counters, for people and scripts.
+    Stats,
+    /// `HELP`: the commands, for the person in telnet.
+    Help,
+    /// `QUIT`: answers what is pending, then closes.
+    Quit,
+}
+
+impl<'a> Command<'a> {
+    /// Reads one line without its line end, which has passed [`text::check`](crate::text::check).
+    ///
+    /// The error says what would have been right, and never changes anything.
+    pub fn parse(line: &'a str) -> Result<Self, ProtocolError> {
+        parse::command(line)
+    }
+
+    /// Which command it is.
+    pub fn verb(&self) -> Verb {
+        match self {
+            Command::Hello(_) => Verb::Hello,
+            Command::Pub { .. } => Verb::Pub,
+            Command::Sub { .. } => Verb::Sub,
+            Command::Seen { .. } => Verb::Seen,
+            Command::Unsub { .. } => Verb::Unsub,
+            Command::Join { .. } => Verb::Join,
+            Command::Link { .. } => Verb::Link,
+            Command::Ack { .. } => Verb::Ack,
+            Command::Nack { .. } => Verb::Nack,
+            Command::Touch { .. } => Verb::Touch,
+            Command::Group(_) => Verb::Group,
+            Command::Job(_) => Verb::Job,
+            Command::Topic(_) => Verb::Topic,
+            Command::Explain { .. } => Verb::Explain,
+            Command::Ping => Verb::Ping,
+            Command::Stats => Verb::Stats,
+            Command::Help => Verb::Help,
+            Command::Quit => Verb::Quit,
+        }
+    }
+
+    /// Appends the line and LF.
+    ///
+    /// Texts inside go out as they are: whoever takes them from elsewhere checks the line with
+    /// [`text::check`](crate::text::check) and [`parse`](Self::parse), as the client does.
+    pub fn encode(&self, out: &mut impl BufMut) {
+        let line = Writer::new(out, self.verb().as_str());
+        let line = match self {
+            Command::Hello(hello) => line
+                .option_if("name", hello.name.as_ref())
+                .option_if("token", hello.token.as_ref().map(Token::secret))
+                .option_if("echo", hello.echo.as_ref())
+                .option_if("resume", hello.resume),
+            Command::Pub { topic, payload } => line.word(topic).word(payload),
+            Command::Sub { topic, from, cursor, takeover } => line
+                .word(topic.as_str())
+                .option_if("from", *from)
+                .option_if("as", cursor.as_ref())
+                .option_if("takeover", takeover.then_some("yes")),
+            Command::Seen { topic, seq } => line.word(topic.as_str()).number(seq.0),
+            Command::Unsub { topic } => line.word(topic.as_str()),
+            Command::Join { group, credit } => {
+                line.word(group.as_str()).option_if("credit", *credit)
+            }
+            Command::Link { task, url, redirect, prio } => line
+                .display(task)
+                .word(url)
+                .option_if("kind", redirect.then_some("redirect"))
+                .option_if("prio", *prio),
+            Command::Ack { task, outcome, hold } => {
+                let outcome = (*outcome != Outcome::Done).then_some(outcome);
+                put_hold(line.display(task).option_if("outcome", outcome), *hold)
+            }
+            Command::Nack { task, back, hold, reason } => {
+                let line = put_return(line.display(task), back);
+                put_hold(line, *hold)
+                    .option_if("reason", reason.as_deref().map(one_word).filter(|r| !r.is_empty()))
+            }
+            Command::Touch { task, over, hold } => {
+                put_hold(line.display(task).option_if("over", over.then_some("yes")), *hold)
+            }
+            Command::Group(manage) | Command::Job(manage) | Command::Topic(manage) => {
+                let line = line.word(manage.action);
+                let line = manage.name.iter().fold(line, |line, name| line.word(name));
+                manage.settings.iter().fold(line, |line, (key, value)| line.option(key, value))
+            }
+            Command::Explain { what } => line.word(what),
+            Command::Ping | Command::Stats | Command::Help | Command::Quit => line,
+        };
+        line.lf();
+    }
+}
+
+fn put_hold<B: BufMut>(line: Writer<'_, B>, hold: Hold) -> Writer<'_, B> {
+    line.option_if("not-before", hold.not_before_ms.map(duration::format_ms))
+        .option_if("pace", hold.pace_ms.map(duration::format_ms))
+}
+
+fn put_return<'b, B: BufMut>(line: Writer<'b, B>, back: &Return) -> Writer<'b, B> {
+    match back {
+        Return::Retry { after_ms } => line.option_if("after", after_ms.map(duration::format_ms)),
+        Return::Uncounted { after_ms } => {
+            line.option_if("after", after_ms.map(duration::format_ms)).option("count", "no")
+        }
+        Return::Again { url } => line.option("again", url),
+    }
+}
+
+/// The longest `reason=`, in bytes; what is longer is cut when it is encoded.
+pub const REASON_BYTES_MAX: usize = 512;
+
+/// A text as one word: white space and control characters become `_`.
+fn one_word(text: &str) -> String {
+    let end = text.floor_char_boundary(REASON_BYTES_MAX);
+    text.chars()
+        .zip(text.char_indices())
+        .take_while(|(_, (at, _))| *at < end)
+        .map(|(c, _)| if is_word_char(c) { c } else { '_' })
+        .collect()
+}
+
+/// Who a connection is. Without any of it: a client without a name.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hello {
+    /// A label for people, one word of 1 to 64 bytes. Means nothing else.
+    pub name: Option<String>,
+    /// What admits the connection; 1 to 256 bytes.
+    pub token: Option<Token>,
+    /// Repeated in the answer, so that everything before it can be told apart; 1 to 64 bytes.
+    pub echo: Option<String>,
+    /// The member that comes back; its old connection ends.
+    pub resume: Option<MemberId>,
+}
+
+/// A secret that admits a connection. Not shown by `Debug`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// Takes one word of 1 to 256 bytes.
+    pub fn new(secret: &str) -> Result<Self, ProtocolError> {
+        parse::one_word_up_to("token", secret, 256).map(Token)
+    }
+
+    /// The secret itself.
+    pub fn secret(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// Where a subscription begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartAt {
+    /// `first`: the oldest event that is kept.
+    First,
+    /// `last`: the newest event, and what comes.
+    Last,
+    /// A number: that event, and what comes.
+    Seq(Seq),
+    /// `-n`: the newest n events (n from 1), and what comes.
+    Newest(u64),
+    /// An RFC 3339 time, in milliseconds since 1970: the first event that is not older.
+    Time(i64),
+}
+
+impl FromStr for StartAt {
+    type Err = ProtocolError;
+
+    fn from_str(text: &str) -> Result<Self, ProtocolError> {
+        let newest = || text.strip_prefix('-').and_then(number).filter(|n| *n > 0);
+        let time = || {
+            let time = text.parse::<Timestamp>().ok()?.as_millisecond();
+            (time >= 0).then_some(StartAt::Time(time))
+        };
+        match text {
+            "first" => Some(StartAt::First),
+            "last" => Some(StartAt::Last),
+            _ => (text.parse().ok().map(StartAt::Seq))
+                .or_else(|| newest().map(StartAt::Newest))
+                .or_else(time),
+        }
+        .ok_or_else(|| {
+            let text = quoted(text);
+            ProtocolError::new(
+                Code::BadArgument,
+                format!(
+                    "from={text} should be first, last, a number from 1, -n for the newest n, \
+                     or a time since 1970 like 2026-01-31T12:00:00Z"
+                ),
+            )
+        })
+    }
+}
+
+/// As in `from=`. A time outside 1970 to 9999 is shown as the nearest one inside.
+impl fmt::Display for StartAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartAt::First => f.write_str("first"),
+            StartAt::Last => f.write_str("last"),
+            StartAt::Seq(seq) => write!(f, "{seq}"),
+            StartAt::Newest(count) => write!(f, "-{count}"),
+            StartAt::Time(unix_ms) => {
+                let unix_ms = (*unix_ms).clamp(0, Timestamp::MAX.as_millisecond());
+                let time = Timestamp::from_millisecond(unix_ms).expect("clamped into the range");
+                write!(f, "{time}")
+            }
+        }
+    }
+}
+
+/// How a task ended for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Outcome {
+    /// `done`: fetched and stored.
+    #[default]
+    Done,
+    /// `redirect`: the answer was a redirect; its target was staged with `kind=redirect`.
+    Redirect,
+    /// `failed`: it could not be fetched, and trying again would not help.
+    Failed,
+    /// `robots`: robots.txt does not allow it; no request was made.
+    Robots,
+    /// `scope`: refused by the worker's own rules (a private address, a type not wanted).
+    Scope,
+    /// `trap`: looks like one of endlessly many generated pages.
+    Trap,
+}
+
+impl Outcome {
+    /// Every outcome.
+    pub const ALL: [Outcome; 6] = [
+        Outcome::Done,
+        Outcome::Redirect,
+        Outcome::Failed,
+        Outcome::Robots,
+        Outcome::Scope,
+        Outcome::Trap,
+    ];
+
+    /// The word on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Outcome::Done => "done",
+            Outcome::Redirect => "redirect",
+            Outcome::Failed => "failed",
+            Outcome::Robots => "robots",
+            Outcome::Scope => "scope",
+            Outcome::Trap => "trap",
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Outcome {
+    type Err = ProtocolError;
+
+    fn from_str(word: &str) -> Result<Self, ProtocolError> {
+        Outcome::ALL.into_iter().find(|outcome| outcome.as_str() == word).ok_or_else(|| {
+            let word = quoted(word);
+            let text = format!("outcome={word} should be done, redirect, failed, robots, scope or trap");
+            ProtocolError::new(Code::BadArgument, text)
+        })
+    }
+}
+
+/// What the host of a task asked for. A worker lengthens the key's rest, it never shortens it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Hold {
+    /// `not-before=`: no request to the key for so long (Retry-After), once; in milliseconds
+    /// from when the broker reads the line.
+    pub not_before_ms: Option<u64>,
+    /// `pace=`: the key's delay is at least this until replaced or a day old (Crawl-delay), in
+    /// milliseconds.
+    pub pace_ms: Option<u64>,
+}
+
+/// In which way a task goes back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Return {
+    /// It failed and counts as an attempt; due again after the time, or the group's backoff.
+    Retry {
+        /// `after=`, in milliseconds.
+        after_ms: Option<u64>,
+    },
+    /// `count=no`: no request was made, so it is not an attempt.
+    Uncounted {
+        /// `after=`, in milliseconds.
+        after_ms: Option<u64>,
+    },
+    /// `again=`: one request was made, and the next of this task is for another URL (robots.txt
+    /// first, then the page), whose key gates it.
+    Again {
+        /// An absolute URL, as one word.
+        url: String,
+    },
+}
+
+/// How urgent an entry is: -1000 to 1000, higher first, 0 by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Prio(i16);
+
+impl Prio {
+    /// The largest distance from 0.
+    pub const LIMIT: i16 = 1000;
+
+    /// `None` outside -1000 to 1000.
+    pub const fn new(value: i16) -> Option<Self> {
+        if -Prio::LIMIT <= value && value <= Prio::LIMIT { Some(Prio(value)) } else { None }
+    }
+
+    /// The value.
+    pub const fn value(self) -> i16 {
+        self.0
+    }
+}
+
+impl fmt::Display for Prio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl FromStr for Prio {
+    type Err = ProtocolError;
+
+    fn from_str(text: &str) -> Result<Self, ProtocolError> {
+        let digits = text.strip_prefix('-').unwrap_or(text);
+        number::<i16>(digits)
+            .map(|value| if digits.len() < text.len() { -value } else { value })
+            .and_then(Prio::new)
+            .ok_or_else(|| {
+                let text = quoted(text);
+                let text = format!("prio={text} should be a whole number from -1000 to 1000");
+                ProtocolError::new(Code::BadArgument, text)
+            })
+    }
+}
+
+/// An action on a group, job or topic: `<action> [<name>] [key=value ..]`.
+///
+/// Which actions and settings there are is the business of what is managed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Manage<'a> {
+    /// The first word: lower-case letters and `-`.
+    pub action: &'a str,
+    /// The second word, if it is not a setting; a valid name.
+    pub name: Option<&'a str>,
+    /// The settings in their order, each key at most once, no value empty.
+    pub settings: Vec<(&'a str, &'a str)>,
+}
+
+impl Manage<'_> {
+    /// The value of a setting.
+    pub fn setting(&self, key: &str) -> Option<&str> {
+        self.settings.iter().find(|(found, _)| *found == key).map(|(_, value)| *value)
+    }
+
+    /// The name, or a refusal that says that the action needs one.
+    pub fn required_name(&self) -> Result<&str, ProtocolError> {
+        self.name.ok_or_else(|| {
+            ProtocolError::new(Code::BadArgument, format!("{} needs a name", self.action))
+        })
+    }
+
+    /// Refuses settings that are not in the list ([C3]).
+    pub fn allow_only(&self, keys: &[&str]) -> Result<(), ProtocolError> {
+        match self.settings.iter().find(|(key, _)| !keys.contains(key)) {
+            None => Ok(()),
+            Some((key, _)) => Err(parse::unknown_option(self.action, key, keys)),
+        }
+    }
+}
+
+/// Whether a word can be the name of a topic, group, job or cursor.
+pub(crate) fn check_name(what: &str, word: &str) -> Result<(), ProtocolError> {
+    if names::is_name(word) { Ok(()) } else { Err(names::bad_name(what, word)) }
+}

@@ -1,0 +1,327 @@
+//! From a line to a [`Command`]: the reading half of `command.rs`.
+
+use std::str::FromStr;
+
+use crate::command::{REASON_BYTES_MAX, check_name};
+use crate::text::quoted;
+use crate::wire::{first_word, is_word_char, number, words};
+use crate::{Code, Command, Hello, Hold, Manage, Outcome, PAYLOAD_BYTES_MAX, ProtocolError, Return};
+use crate::{Token, TopicName, Verb, duration};
+
+type Parsed<'a> = Result<Command<'a>, ProtocolError>;
+
+pub(crate) fn command(line: &str) -> Parsed<'_> {
+    let Some(verb) = Verb::of(line.as_bytes()) else {
+        return Err(unknown_command(line));
+    };
+    let rest = line.get(verb.as_str().len()..).unwrap_or_default();
+    match verb {
+        Verb::Pub => publish(rest),
+        Verb::Link => link(rest),
+        Verb::Hello => hello(rest),
+        Verb::Sub => subscribe(rest),
+        Verb::Seen => seen(rest),
+        Verb::Unsub => unsubscribe(rest),
+        Verb::Join => join(rest),
+        Verb::Ack => ack(rest),
+        Verb::Nack => nack(rest),
+        Verb::Touch => touch(rest),
+        Verb::Group => manage("group", rest).map(Command::Group),
+        Verb::Job => manage("job", rest).map(Command::Job),
+        Verb::Topic => manage("topic", rest).map(Command::Topic),
+        Verb::Explain => explain(rest),
+        Verb::Ping => alone(verb, rest, Command::Ping),
+        Verb::Stats => alone(verb, rest, Command::Stats),
+        Verb::Help => alone(verb, rest, Command::Help),
+        Verb::Quit => alone(verb, rest, Command::Quit),
+    }
+}
+
+/// `rest` is everything behind the verb. Only here is white space part of a field: one space ends
+/// the topic, and what follows is the payload as it is.
+fn publish(rest: &str) -> Parsed<'_> {
+    let rest = rest.trim_start_matches(' ');
+    let Some((topic, payload)) = rest.split_once(' ').filter(|(_, payload)| !payload.is_empty())
+    else {
+        return Err(bad("PUB takes a topic and a payload: PUB <topic> <payload>"));
+    };
+    check_name("topic", topic)?;
+    check_payload(payload)?;
+    Ok(Command::Pub { topic, payload })
+}
+
+/// The limit that every payload is under, however it came in ([P1]).
+pub(crate) fn check_payload(payload: &str) -> Result<(), ProtocolError> {
+    let length = payload.len();
+    if length <= PAYLOAD_BYTES_MAX {
+        return Ok(());
+    }
+    let text = format!("a payload of {length} bytes is over the limit of {PAYLOAD_BYTES_MAX}");
+    Err(ProtocolError::new(Code::TooLong, text))
+}
+
+fn hello(rest: &str) -> Parsed<'_> {
+    let mut hello = Hello::default();
+    for option in options(rest) {
+        match option? {
+            ("name", value) => set(&mut hello.name, "name", one_word_up_to("name", value, 64)?)?,
+            ("token", value) => set(&mut hello.token, "token", Token::new(value)?)?,
+            ("echo", value) => set(&mut hello.echo, "echo", one_word_up_to("echo", value, 64)?)?,
+            ("resume", value) => set(&mut hello.resume, "resume", value.parse()?)?,
+            (key, _) => {
+                return Err(unknown_option("HELLO", key, &["name", "token", "echo", "resume"]));
+            }
+        }
+    }
+    Ok(Command::Hello(hello))
+}
+
+fn subscribe(rest: &str) -> Parsed<'_> {
+    let (topic, rest) = argument::<TopicName>(rest, "SUB takes a topic: SUB <topic>")?;
+    let (mut from, mut cursor, mut takeover) = (None, None, None);
+    for option in options(rest) {
+        match option? {
+            ("from", value) => set(&mut from, "from", value.parse()?)?,
+            ("as", value) => set(&mut cursor, "as", value.parse()?)?,
+            ("takeover", value) => set(&mut takeover, "takeover", yes_or_no("takeover", value)?)?,
+            (key, _) => return Err(unknown_option("SUB", key, &["from", "as", "takeover"])),
+        }
+    }
+    Ok(Command::Sub { topic, from, cursor, takeover: takeover.unwrap_or(false) })
+}
+
+fn seen(rest: &str) -> Parsed<'_> {
+    const FORM: &str = "SEEN takes a topic and a number: SEEN <topic> <seq>";
+    let (topic, rest) = argument(rest, FORM)?;
+    let (seq, rest) = argument(rest, FORM)?;
+    nothing_more(rest, FORM)?;
+    Ok(Command::Seen { topic, seq })
+}
+
+fn unsubscribe(rest: &str) -> Parsed<'_> {
+    const FORM: &str = "UNSUB takes a topic: UNSUB <topic>";
+    let (topic, rest) = argument(rest, FORM)?;
+    nothing_more(rest, FORM)?;
+    Ok(Command::Unsub { topic })
+}
+
+fn join(rest: &str) -> Parsed<'_> {
+    let (group, rest) = argument(rest, "JOIN takes a group: JOIN <group> [credit=<n>]")?;
+    let mut credit = None;
+    for option in options(rest) {
+        match option? {
+            ("credit", value) => {
+                let value = number::<u32>(value).ok_or_else(|| {
+                    bad(format!("credit={} should be a whole number from 0", quoted(value)))
+                })?;
+                set(&mut credit, "credit", value)?;
+            }
+            (key, _) => return Err(unknown_option("JOIN", key, &["credit"])),
+        }
+    }
+    Ok(Command::Join { group, credit })
+}
+
+fn link(rest: &str) -> Parsed<'_> {
+    const FORM: &str = "LINK takes a task and a URL: LINK <id> <url>";
+    let (task, rest) = argument(rest, FORM)?;
+    let (url, rest) = first_word(rest);
+    if url.is_empty() {
+        return Err(bad(FORM));
+    }
+    let (mut kind, mut prio) = (None, None);
+    for option in options(rest) {
+        match option? {
+            ("kind", "redirect") => set(&mut kind, "kind", ())?,
+            ("kind", value) => {
+                return Err(bad(format!("kind={} should be redirect", quoted(value))));
+            }
+            ("prio", value) => set(&mut prio, "prio", value.parse()?)?,
+            (key, _) => return Err(unknown_option("LINK", key, &["kind", "prio"])),
+        }
+    }
+    Ok(Command::Link { task, url, redirect: kind.is_some(), prio })
+}
+
+fn ack(rest: &str) -> Parsed<'_> {
+    let (task, rest) = argument(rest, "ACK takes a task: ACK <id> [outcome=..]")?;
+    let (mut outcome, mut hold) = (None, Hold::default());
+    for option in options(rest) {
+        match option? {
+            ("outcome", value) => set(&mut outcome, "outcome", value.parse::<Outcome>()?)?,
+            ("not-before", value) => set_duration(&mut hold.not_before_ms, "not-before", value)?,
+            ("pace", value) => set_duration(&mut hold.pace_ms, "pace", value)?,
+            (key, _) => {
+                return Err(unknown_option("ACK", key, &["outcome", "not-before", "pace"]));
+            }
+        }
+    }
+    Ok(Command::Ack { task, outcome: outcome.unwrap_or_default(), hold })
+}
+
+fn nack(rest: &str) -> Parsed<'_> {
+    const OPTIONS: &[&str] = &["after", "count", "again", "not-before", "pace", "reason"];
+    let (task, rest) = argument(rest, "NACK takes a task: NACK <id> [after=..]")?;
+    let (mut after_ms, mut count, mut again, mut reason) = (None, None, None, None);
+    let mut hold = Hold::default();
+    for option in options(rest) {
+        match option? {
+            ("after", value) => set_duration(&mut after_ms, "after", value)?,
+            ("count", value) => set(&mut count, "count", yes_or_no("count", value)?)?,
+            ("again", value) => set(&mut again, "again", value.to_owned())?,
+            ("not-before", value) => set_duration(&mut hold.not_before_ms, "not-before", value)?,
+            ("pace", value) => set_duration(&mut hold.pace_ms, "pace", value)?,
+            ("reason", value) => {
+                set(&mut reason, "reason", one_word_up_to("reason", value, REASON_BYTES_MAX)?)?;
+            }
+            (key, _) => return Err(unknown_option("NACK", key, OPTIONS)),
+        }
+    }
+    let back = match (again, count, after_ms) {
+        (Some(url), None, None) => Return::Again { url },
+        (Some(_), _, _) => return Err(bad("again= goes without after= and count=")),
+        (None, Some(false), after_ms) => Return::Uncounted { after_ms },
+        (None, _, after_ms) => Return::Retry { after_ms },
+    };
+    Ok(Command::Nack { task, back, hold, reason })
+}
+
+fn touch(rest: &str) -> Parsed<'_> {
+    let (task, rest) = argument(rest, "TOUCH takes a task: TOUCH <id> [over=yes]")?;
+    let (mut over, mut hold) = (None, Hold::default());
+    for option in options(rest) {
+        match option? {
+            ("over", value) => set(&mut over, "over", yes_or_no("over", value)?)?,
+            ("not-before", value) => set_duration(&mut hold.not_before_ms, "not-before", value)?,
+            ("pace", value) => set_duration(&mut hold.pace_ms, "pace", value)?,
+            (key, _) => return Err(unknown_option("TOUCH", key, &["over", "not-before", "pace"])),
+        }
+    }
+    Ok(Command::Touch { task, over: over.unwrap_or(false), hold })
+}
+
+fn manage<'a>(what: &str, rest: &'a str) -> Result<Manage<'a>, ProtocolError> {
+    let (action, rest) = first_word(rest);
+    if action.is_empty() || !action.bytes().all(|b| b.is_ascii_lowercase() || b == b'-') {
+        return Err(bad(format!("an action in lower case is needed, like ls or show <{what}>")));
+    }
+    let (word, after) = first_word(rest);
+    let (name, rest) = match word {
+        "" => (None, ""),
+        setting if setting.contains('=') => (None, rest),
+        name => {
+            check_name(what, name)?;
+            (Some(name), after)
+        }
+    };
+    let mut settings: Vec<(&str, &str)> = Vec::new();
+    for option in options(rest) {
+        let (key, value) = option?;
+        if settings.iter().any(|(other, _)| *other == key) {
+            return Err(twice(key));
+        }
+        settings.push((key, value));
+    }
+    Ok(Manage { action, name, settings })
+}
+
+fn explain(rest: &str) -> Parsed<'_> {
+    const FORM: &str = "EXPLAIN takes a URL or a key: EXPLAIN <url|key>";
+    let (what, rest) = first_word(rest);
+    if what.is_empty() {
+        return Err(bad(FORM));
+    }
+    nothing_more(rest, FORM)?;
+    Ok(Command::Explain { what })
+}
+
+fn alone<'a>(verb: Verb, rest: &str, command: Command<'a>) -> Parsed<'a> {
+    let (word, _) = first_word(rest);
+    if word.is_empty() {
+        return Ok(command);
+    }
+    Err(bad(format!("{} stands alone on its line", verb.as_str())))
+}
+
+fn unknown_command(line: &str) -> ProtocolError {
+    let (word, _) = first_word(line);
+    let upper = word.to_ascii_uppercase();
+    let hint = match Verb::of(upper.as_bytes()) {
+        Some(verb) => format!("commands are in upper case and begin the line: {}", verb.as_str()),
+        None => "HELP lists the commands".to_owned(),
+    };
+    ProtocolError::new(Code::UnknownCommand, format!("{} is no command; {hint}", quoted(word)))
+}
+
+/// The next word as a typed argument, and what follows it.
+fn argument<'a, T>(rest: &'a str, form: &str) -> Result<(T, &'a str), ProtocolError>
+where
+    T: FromStr<Err = ProtocolError>,
+{
+    match first_word(rest) {
+        ("", _) => Err(bad(form)),
+        (word, rest) => Ok((word.parse()?, rest)),
+    }
+}
+
+fn nothing_more(rest: &str, form: &str) -> Result<(), ProtocolError> {
+    if rest.is_empty() { Ok(()) } else { Err(bad(form)) }
+}
+
+/// The remaining words, each of which must be `key=value` with neither of them empty.
+fn options(rest: &str) -> impl Iterator<Item = Result<(&str, &str), ProtocolError>> {
+    words(rest).map(|word| match word.split_once('=') {
+        Some((key, value)) if !key.is_empty() && !value.is_empty() => Ok((key, value)),
+        Some((key, _)) if !key.is_empty() => Err(bad(format!("{}= needs a value", quoted(key)))),
+        _ => Err(bad(format!("{} should be an option like key=value", quoted(word)))),
+    })
+}
+
+fn set<T>(option: &mut Option<T>, key: &str, value: T) -> Result<(), ProtocolError> {
+    match option.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(twice(key)),
+    }
+}
+
+fn set_duration(option: &mut Option<u64>, key: &str, value: &str) -> Result<(), ProtocolError> {
+    let ms = duration::parse_ms(value)
+        .map_err(|error| bad(format!("{key}={}: {error}", quoted(value))))?;
+    set(option, key, ms)
+}
+
+fn yes_or_no(key: &str, value: &str) -> Result<bool, ProtocolError> {
+    match value {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err(bad(format!("{key}={} should be yes or no", quoted(value)))),
+    }
+}
+
+/// A free text that is one word of up to so many bytes.
+pub(crate) fn one_word_up_to(
+    key: &str,
+    value: &str,
+    bytes_max: usize,
+) -> Result<String, ProtocolError> {
+    if !value.is_empty() && value.len() <= bytes_max && value.chars().all(is_word_char) {
+        return Ok(value.to_owned());
+    }
+    Err(bad(format!("{key}= should be one word of 1 to {bytes_max} bytes")))
+}
+
+pub(crate) fn unknown_option(of: &str, key: &str, known: &[&str]) -> ProtocolError {
+    let known = match known {
+        [] => "no options".to_owned(),
+        known => known.join("=, ") + "=",
+    };
+    bad(format!("{}= is no option of {of}, which takes {known}", quoted(key)))
+}
+
+fn twice(key: &str) -> ProtocolError {
+    bad(format!("{}= is given twice", quoted(key)))
+}
+
+fn bad(text: impl Into<String>) -> ProtocolError {
+    ProtocolError::new(Code::BadArgument, text)
+}

@@ -1,0 +1,342 @@
+//! What the broker says: answers to commands and deliveries.
+
+use std::fmt;
+
+use bytes::BufMut;
+
+use crate::wire::{Writer, first_word, number, words};
+use crate::{Code, MemberId, ProtocolError, Seq, TaskId};
+
+/// What the broker says to a connection before anything else ([S1]); `n` counts connections
+/// from 1.
+pub fn encode_greeting(n: u64, out: &mut impl BufMut) {
+    out.put_slice(b"Connected.  (PID ");
+    crate::wire::put_number(n, out);
+    out.put_slice(b")\r\n");
+}
+
+/// What the broker says to a peer last, without the line end: after Ctrl-D, and as the
+/// confirmation of everything that was sent, after an orderly end of input ([S10]).
+pub const FAREWELL: &str = "Received EOF.  Closing connection...";
+
+/// One line of the broker to a client. `parse` and `encode` are inverse to each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply<'a> {
+    /// `+OK <seq> <n>`: confirms every publish of this connection up to the n-th that no
+    /// refusal named; `seq` is the number of the n-th one.
+    Published {
+        /// The number that the n-th publish got.
+        seq: Seq,
+        /// Counts the publishes of this connection, from 1.
+        n: u64,
+    },
+    /// `+OK [..]`: the end of any other answer; the text behind it.
+    Ok(&'a str),
+    /// `+ <text>`: a line of a longer answer, which ends with `+OK` or `-ERR`.
+    More(&'a str),
+    /// `-ERR <code> [n=<a>[-<b>]] <text>`
+    Err {
+        /// The word of a [`Code`], or one that this version does not know.
+        code: &'a str,
+        /// The publishes that are refused, both ends included.
+        n: Option<(u64, u64)>,
+        /// For a person.
+        text: &'a str,
+    },
+    /// `MSG <topic> <seq> <payload>`: an event.
+    Msg {
+        /// The topic.
+        topic: &'a str,
+        /// The event's number.
+        seq: Seq,
+        /// Everything behind the space after the number.
+        payload: &'a str,
+    },
+    /// `TASK <id> <clock> <lease> <payload>`: a task.
+    Task {
+        /// What answers must name.
+        id: TaskId,
+        /// The broker's clock when it released the task, in milliseconds.
+        clock_ms: u64,
+        /// How long the task is this member's from that moment, in milliseconds.
+        lease_ms: u64,
+        /// The URL and its attributes.
+        payload: &'a str,
+    },
+    /// `LAG [<topic>] <from> <to>`: these events were kept and are gone.
+    Lag {
+        /// The topic; none for a peer, which has only one.
+        topic: Option<&'a str>,
+        /// The first one that is gone.
+        from: Seq,
+        /// The last one that is gone.
+        to: Seq,
+    },
+    /// `GAP <topic> <from> <to>`: a crash left these numbers empty.
+    Gap {
+        /// The topic.
+        topic: &'a str,
+        /// The first empty number.
+        from: Seq,
+        /// The last empty number.
+        to: Seq,
+    },
+    /// `PONG clock=<ms>`: answers `PING`.
+    Pong {
+        /// The broker's clock, in milliseconds since some fixed moment.
+        clock_ms: u64,
+    },
+}
+
+/// The line is none that a broker says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not a line of the Tidings protocol")]
+pub struct NotAReply;
+
+impl<'a> Reply<'a> {
+    /// Reads one line of the broker, without its line end.
+    pub fn parse(line: &'a str) -> Result<Self, NotAReply> {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let reply = match word {
+            "MSG" => message(rest),
+            "TASK" => task(rest),
+            "+OK" => Some(published(rest).unwrap_or(Reply::Ok(rest))),
+            "+" => Some(Reply::More(rest)),
+            "-ERR" => refusal(rest),
+            "LAG" => lag(rest),
+            "GAP" => gap(rest),
+            "PONG" => field(rest, "clock").and_then(number).map(|clock_ms| Reply::Pong { clock_ms }),
+            _ => None,
+        };
+        reply.ok_or(NotAReply)
+    }
+
+    /// Appends the line and CRLF.
+    pub fn encode(&self, out: &mut impl BufMut) {
+        match self {
+            Reply::Published { seq, n } => encode_published(*seq, *n, out),
+            Reply::Ok(text) => encode_ok(text, out),
+            Reply::More(text) => encode_more(text, out),
+            Reply::Err { code, n, text } => {
+                let line = Writer::new(out, "-ERR").word(code);
+                let line = match *n {
+                    None => line,
+                    Some((first, last)) if first == last => line.option("n", first),
+                    Some((first, last)) => line.option("n", format_args!("{first}-{last}")),
+                };
+                if text.is_empty() { line.crlf() } else { line.word(text).crlf() }
+            }
+            Reply::Msg { topic, seq, payload } => encode_msg(topic, *seq, payload, out),
+            Reply::Task { id, clock_ms, lease_ms, payload } => {
+                encode_task(id, *clock_ms, *lease_ms, payload, out);
+            }
+            Reply::Lag { topic: Some(topic), from, to } => encode_lag(topic, *from, *to, out),
+            Reply::Lag { topic: None, from, to } => encode_peer_lag(*from, *to, out),
+            Reply::Gap { topic, from, to } => {
+                Writer::new(out, "GAP").word(topic).number(from.0).number(to.0).crlf();
+            }
+            Reply::Pong { clock_ms } => encode_pong(*clock_ms, out),
+        }
+    }
+}
+
+/// Appends `+OK <seq> <n>`.
+pub fn encode_published(seq: Seq, n: u64, out: &mut impl BufMut) {
+    Writer::new(out, "+OK").number(seq.0).number(n).crlf();
+}
+
+/// Appends `+OK`, or `+OK <text>`. The text is one line, and not two numbers ([A3]).
+pub fn encode_ok(text: &str, out: &mut impl BufMut) {
+    let line = Writer::new(out, "+OK");
+    if text.is_empty() { line.crlf() } else { line.word(text).crlf() }
+}
+
+/// Appends `+ <text>`, a line of an answer that goes on.
+pub fn encode_more(text: &str, out: &mut impl BufMut) {
+    Writer::new(out, "+").word(text).crlf();
+}
+
+/// Appends `MSG <topic> <seq> <payload>`. Allocates nothing besides the buffer's growth.
+pub fn encode_msg(topic: &str, seq: Seq, payload: &str, out: &mut impl BufMut) {
+    Writer::new(out, "MSG").word(topic).number(seq.0).word(payload).crlf();
+}
+
+/// Appends `TASK <id> <clock> <lease> <payload>`.
+pub fn encode_task(
+    id: &TaskId,
+    clock_ms: u64,
+    lease_ms: u64,
+    payload: &str,
+    out: &mut impl BufMut,
+) {
+    Writer::new(out, "TASK").display(id).number(clock_ms).number(lease_ms).word(payload).crlf();
+}
+
+/// Appends `LAG <topic> <from> <to>`.
+pub fn encode_lag(topic: &str, from: Seq, to: Seq, out: &mut impl BufMut) {
+    Writer::new(out, "LAG").word(topic).number(from.0).number(to.0).crlf();
+}
+
+/// Appends `LAG <from> <to>`, as peers hear it.
+pub fn encode_peer_lag(from: Seq, to: Seq, out: &mut impl BufMut) {
+    Writer::new(out, "LAG").number(from.0).number(to.0).crlf();
+}
+
+/// Appends `PONG clock=<ms>`.
+pub fn encode_pong(clock_ms: u64, out: &mut impl BufMut) {
+    Writer::new(out, "PONG").option("clock", clock_ms).crlf();
+}
+
+/// The value of `key=value` in the text of an answer. Unknown keys are ignored by not asking.
+pub fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    words(text).filter_map(|word| word.split_once('=')).find(|(k, _)| *k == key).map(|(_, v)| v)
+}
+
+/// The value of `key=<number>` in the text of an answer.
+pub fn field_number(text: &str, key: &str) -> Option<u64> {
+    field(text, key).and_then(number)
+}
+
+fn published(rest: &str) -> Option<Reply<'_>> {
+    let (seq, n) = rest.split_once(' ')?;
+    Some(Reply::Published { seq: Seq(number(seq)?), n: number(n)? })
+}
+
+fn message(rest: &str) -> Option<Reply<'_>> {
+    let (topic, rest) = rest.split_once(' ')?;
+    let (seq, payload) = rest.split_once(' ')?;
+    Some(Reply::Msg { topic, seq: Seq(number(seq)?), payload })
+}
+
+fn task(rest: &str) -> Option<Reply<'_>> {
+    let (id, rest) = rest.split_once(' ')?;
+    let (clock, rest) = rest.split_once(' ')?;
+    let (lease, payload) = rest.split_once(' ')?;
+    Some(Reply::Task {
+        id: id.parse().ok()?,
+        clock_ms: number(clock)?,
+        lease_ms: number(lease)?,
+        payload,
+    })
+}
+
+fn refusal(rest: &str) -> Option<Reply<'_>> {
+    let (code, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+    let (word, after) = rest.split_once(' ').unwrap_or((rest, ""));
+    let (n, text) = match word.strip_prefix("n=").and_then(range) {
+        Some(n) => (Some(n), after),
+        None => (None, rest),
+    };
+    (!code.is_empty()).then_some(Reply::Err { code, n, text })
+}
+
+/// `8` or `8-21`.
+fn range(text: &str) -> Option<(u64, u64)> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let range = (number(first)?, number(last)?);
+    (range.0 <= range.1).then_some(range)
+}
+
+fn lag(rest: &str) -> Option<Reply<'_>> {
+    if let Some((topic, from, to)) = topic_and_range(rest) {
+        return Some(Reply::Lag { topic: Some(topic), from, to });
+    }
+    let (from, to) = rest.split_once(' ')?;
+    Some(Reply::Lag { topic: None, from: Seq(number(from)?), to: Seq(number(to)?) })
+}
+
+fn gap(rest: &str) -> Option<Reply<'_>> {
+    topic_and_range(rest).map(|(topic, from, to)| Reply::Gap { topic, from, to })
+}
+
+fn topic_and_range(rest: &str) -> Option<(&str, Seq, Seq)> {
+    let (topic, rest) = rest.split_once(' ')?;
+    let (from, to) = rest.split_once(' ')?;
+    Some((topic, Seq(number(from)?), Seq(number(to)?)))
+}
+
+/// A refusal from its parts on the wire.
+///
+/// A code that this version does not know (a newer broker's) becomes [`Code::Internal`] with the
+/// word in front of the text: about its meaning nothing may be assumed.
+pub fn refusal_from(code: &str, text: &str) -> ProtocolError {
+    match code.parse() {
+        Ok(code) => ProtocolError::new(code, text),
+        Err(_) => ProtocolError::new(Code::Internal, format!("{code} {text}")),
+    }
+}
+
+/// The text behind the `+OK` that answers `HELLO`:
+/// `tidings <version> id=<n> clock=<ms> [echo=..] resume=<member>`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HelloAnswer {
+    /// The broker's version.
+    pub version: String,
+    /// The number of this connection, from 1.
+    pub id: u64,
+    /// The broker's clock, in milliseconds since some fixed moment.
+    pub clock_ms: u64,
+    /// What the client sent.
+    pub echo: Option<String>,
+    /// Who the client is, to come back with.
+    pub resume: MemberId,
+}
+
+impl HelloAnswer {
+    /// Reads the text behind `+OK`; `None` if it does not answer a `HELLO`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (name, rest) = first_word(text);
+        let (version, rest) = first_word(rest);
+        (name == "tidings").then_some(())?;
+        Some(HelloAnswer {
+            version: version.to_owned(),
+            id: field_number(rest, "id")?,
+            clock_ms: field_number(rest, "clock")?,
+            echo: field(rest, "echo").map(str::to_owned),
+            resume: field(rest, "resume")?.parse().ok()?,
+        })
+    }
+}
+
+impl fmt::Display for HelloAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tidings {} id={} clock={}", self.version, self.id, self.clock_ms)?;
+        if let Some(echo) = &self.echo {
+            write!(f, " echo={echo}")?;
+        }
+        write!(f, " resume={}", self.resume)
+    }
+}
+
+/// The text behind the `+OK` that answers `ACK`: `<id> new=<n> known=<n> refused=<n>`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AckAnswer {
+    /// The task that is done.
+    pub task: TaskId,
+    /// Children that were queued.
+    pub new: u64,
+    /// Children that this pass has seen before.
+    pub known: u64,
+    /// Children that are out of scope, too deep, over budget, no URLs, or over the limit.
+    pub refused: u64,
+}
+
+impl AckAnswer {
+    /// Reads the text behind `+OK`; `None` if it does not answer an `ACK`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (task, rest) = first_word(text);
+        Some(AckAnswer {
+            task: task.parse().ok()?,
+            new: field_number(rest, "new")?,
+            known: field_number(rest, "known")?,
+            refused: field_number(rest, "refused")?,
+        })
+    }
+}
+
+impl fmt::Display for AckAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let AckAnswer { task, new, known, refused } = self;
+        write!(f, "{task} new={new} known={known} refused={refused}")
+    }
+}

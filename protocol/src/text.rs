@@ -1,0 +1,122 @@
+//! What bytes a line may hold: UTF-8 without control characters other than TAB.
+//!
+//! A line that passes can be shown on any terminal and forwarded to any neighbour as it is, so it
+//! is judged once, when it comes in, and never escaped afterwards.
+
+use crate::{Code, ProtocolError};
+
+/// The line as text, or why it is refused ([L5] and [L6] of PROTOCOL.md).
+///
+/// One pass for UTF-8 and one for control bytes; neither copies, and both run over whole vectors
+/// of bytes for the plain text that nearly every line is.
+pub fn check(line: &[u8]) -> Result<&str, ProtocolError> {
+    let text = std::str::from_utf8(line).map_err(|error| {
+        let at = error.valid_up_to() + 1;
+        ProtocolError::new(Code::Utf8, format!("byte {at} of the line is not valid UTF-8"))
+    })?;
+    match control_at(line) {
+        None => Ok(text),
+        Some((at, byte)) => Err(ProtocolError::new(
+            Code::Control,
+            format!("byte {} of the line is control byte 0x{byte:02x}; only TAB is allowed", at + 1),
+        )),
+    }
+}
+
+/// Where the first forbidden control character is, and its telling byte.
+///
+/// C1 controls (U+0080 to U+009F) are looked for in their UTF-8 form, 0xC2 and then 0x80 to 0x9F,
+/// so this may also run over bytes that are not known to be UTF-8.
+pub(crate) fn control_at(line: &[u8]) -> Option<(usize, u8)> {
+    // 0xC2 also begins characters like a no-break space, which are fine: only then, or with a
+    // real control byte, is the exact second look needed. Chunks let the compiler vectorise.
+    let suspicious = |&byte: &u8| is_control(byte) | (byte == 0xC2);
+    let plain = line
+        .chunks(64)
+        .all(|chunk| !chunk.iter().fold(false, |found, byte| found | suspicious(byte)));
+    if plain {
+        return None;
+    }
+    let mut before = 0;
+    for (at, &byte) in line.iter().enumerate() {
+        if is_control(byte) || (before == 0xC2 && matches!(byte, 0x80..=0x9F)) {
+            return Some((at, byte));
+        }
+        before = byte;
+    }
+    None
+}
+
+/// ASCII controls and DEL, but not TAB.
+pub(crate) const fn is_control(byte: u8) -> bool {
+    (byte < 0x20 && byte != b'\t') || byte == 0x7F
+}
+
+/// A quotation of somebody's text for an error: short, on one line, without control characters.
+pub(crate) fn quoted(text: &str) -> String {
+    const CHARS_MAX: usize = 40;
+    let mut out = String::with_capacity(CHARS_MAX + 5);
+    out.push('"');
+    for (count, character) in text.chars().enumerate() {
+        if count == CHARS_MAX {
+            out.push_str("..");
+            break;
+        }
+        out.push(if character.is_control() { ' ' } else { character });
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_control_byte_but_tab_is_refused() {
+        for byte in 0..=0x7F_u8 {
+            let line = [b'a', byte, b'b'];
+            let allowed = byte == b'\t' || (0x20..0x7F).contains(&byte);
+            assert_eq!(check(&line).is_ok(), allowed, "0x{byte:02x}");
+        }
+    }
+
+    #[test]
+    fn c1_controls_are_refused_and_their_neighbours_are_not() {
+        for character in '\u{7e}'..='\u{ff}' {
+            let line = format!("{}{character}z", "x".repeat(70));
+            assert_eq!(check(line.as_bytes()).is_ok(), !character.is_control(), "{character:?}");
+        }
+    }
+
+    #[test]
+    fn the_refusal_says_where() {
+        assert_eq!(check(b"ab\x07").unwrap_err().code, Code::Control);
+        assert!(check(b"ab\x07").unwrap_err().text.starts_with("byte 3 "));
+        assert_eq!(check(b"ab\xff").unwrap_err().code, Code::Utf8);
+        assert!(check(b"ab\xff").unwrap_err().text.starts_with("byte 3 "));
+    }
+
+    #[test]
+    fn quotations_are_short() {
+        assert_eq!(quoted("a\u{7}b"), "\"a b\"");
+        assert_eq!(quoted(&"x".repeat(100)).len(), 44);
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_the_definition(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let model = std::str::from_utf8(&bytes)
+                .is_ok_and(|text| text.chars().all(|c| c == '\t' || !c.is_control()));
+            prop_assert_eq!(check(&bytes).is_ok(), model);
+        }
+
+        #[test]
+        fn agrees_with_the_definition_on_text(text in "[ -~\t\u{7f}-\u{a5}\n]{0,200}") {
+            let model = text.chars().all(|c| c == '\t' || !c.is_control());
+            prop_assert_eq!(check(text.as_bytes()).is_ok(), model);
+        }
+    }
+}

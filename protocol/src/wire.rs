@@ -1,0 +1,139 @@
+//! The two things that every line is made of besides text: decimal numbers and words.
+
+use std::fmt::Display;
+use std::io::Write as _;
+use std::str::FromStr;
+
+use bytes::BufMut;
+
+/// Reads a decimal number that is digits and nothing else.
+///
+/// `str::parse` alone would take a `+` in front, and the same number must not have two spellings
+/// that a person takes for different things. Overflow, an empty text and a sign are `None`.
+pub(crate) fn number<T: FromStr>(text: &str) -> Option<T> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if digits { text.parse().ok() } else { None }
+}
+
+/// Splits at the first run of spaces and TABs: the first word, and what follows it.
+pub(crate) fn first_word(text: &str) -> (&str, &str) {
+    let text = text.trim_start_matches(BLANK);
+    let end = text.find(BLANK).unwrap_or(text.len());
+    let (word, rest) = text.split_at(end);
+    (word, rest.trim_start_matches(BLANK))
+}
+
+/// The words of a text, in order; never an empty one.
+pub(crate) fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(BLANK).filter(|word| !word.is_empty())
+}
+
+/// What separates words. Every other white space is a control byte and was refused before.
+const BLANK: [char; 2] = [' ', '\t'];
+
+/// Whether a character may stand inside a word on the wire.
+pub(crate) fn is_word_char(character: char) -> bool {
+    !BLANK.contains(&character) && !character.is_control()
+}
+
+/// Appends the parts of one line to a buffer. Allocates nothing besides the buffer's own growth.
+pub(crate) struct Writer<'a, B: BufMut>(&'a mut B);
+
+impl<'a, B: BufMut> Writer<'a, B> {
+    pub(crate) fn new(out: &'a mut B, first: &str) -> Self {
+        out.put_slice(first.as_bytes());
+        Writer(out)
+    }
+
+    pub(crate) fn word(self, word: &str) -> Self {
+        self.0.put_u8(b' ');
+        self.0.put_slice(word.as_bytes());
+        self
+    }
+
+    pub(crate) fn number(self, number: u64) -> Self {
+        self.0.put_u8(b' ');
+        put_number(number, self.0);
+        self
+    }
+
+    pub(crate) fn display(self, value: impl Display) -> Self {
+        self.0.put_u8(b' ');
+        self.put(value)
+    }
+
+    pub(crate) fn option(self, key: &str, value: impl Display) -> Self {
+        self.0.put_u8(b' ');
+        self.0.put_slice(key.as_bytes());
+        self.0.put_u8(b'=');
+        self.put(value)
+    }
+
+    pub(crate) fn option_if(self, key: &str, value: Option<impl Display>) -> Self {
+        match value {
+            Some(value) => self.option(key, value),
+            None => self,
+        }
+    }
+
+    fn put(self, value: impl Display) -> Self {
+        write!((&mut *self.0).writer(), "{value}").expect("a growing buffer takes every write");
+        self
+    }
+
+    /// Ends a line of a client.
+    pub(crate) fn lf(self) {
+        self.0.put_u8(b'\n');
+    }
+
+    /// Ends a line of the broker.
+    pub(crate) fn crlf(self) {
+        self.0.put_slice(b"\r\n");
+    }
+}
+
+/// Appends a decimal number without going through the formatting machinery.
+pub(crate) fn put_number(mut number: u64, out: &mut impl BufMut) {
+    let mut digits = [0_u8; 20]; // u64::MAX has 20
+    let mut used = 0;
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
+        used += 1;
+        if number == 0 {
+            break;
+        }
+    }
+    let (_, digits) = digits.split_at(digits.len() - used);
+    out.put_slice(digits);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_digits_only() {
+        assert_eq!(number::<u64>("18446744073709551615"), Some(u64::MAX));
+        for text in ["", "+1", "-1", " 1", "1 ", "0x1", "1_0", "18446744073709551616"] {
+            assert_eq!(number::<u64>(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn written_numbers_are_those_of_the_standard_library() {
+        for number in [0, 1, 9, 10, 99, 100, 12_345, u64::MAX - 1, u64::MAX] {
+            let mut out = Vec::new();
+            put_number(number, &mut out);
+            assert_eq!(out, number.to_string().as_bytes());
+        }
+    }
+
+    #[test]
+    fn words_are_separated_by_runs_of_spaces_and_tabs() {
+        assert_eq!(first_word(" a \t b c"), ("a", "b c"));
+        assert_eq!(first_word("a"), ("a", ""));
+        assert_eq!(first_word(""), ("", ""));
+        assert_eq!(words("  a\tb  ").collect::<Vec<_>>(), ["a", "b"]);
+    }
+}
