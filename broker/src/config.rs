@@ -1,0 +1,110 @@
+//! What the broker can be told, and every limit it keeps.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use tidings_protocol::PORT;
+
+use crate::group::config::GroupConfig;
+
+/// What a broker is started with.
+#[derive(Debug, Clone)]
+pub struct BrokerConfig {
+    /// Where to listen for the line protocol. Port 0 takes a free one. Default `127.0.0.1:12345`.
+    pub listen: SocketAddr,
+    /// Bounds of everything that grows.
+    pub limits: Limits,
+    /// What a group is that was created without settings.
+    pub group: GroupConfig,
+    /// Writes one log line per received line (target `tidings::line`), for finding faults.
+    pub log_lines: bool,
+}
+
+impl Default for BrokerConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)),
+            limits: Limits::default(),
+            group: GroupConfig::default(),
+            log_lines: false,
+        }
+    }
+}
+
+/// Every limit of the broker: name, unit, default, and what happens at it.
+///
+/// The limits of the wire itself (line, payload, name) are constants of the protocol.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Connections at once. Default 16,384: an idle one costs about a kibibyte here and the
+    /// kernel's buffers. One more is told `-ERR limit` and closed.
+    pub connections_max: usize,
+    /// Milliseconds that a line may be silent half-way. Default 30,000: longer than a person
+    /// hesitates with telnet in character mode. Then the connection is closed (`-ERR timeout`).
+    pub half_line_ms: u64,
+    /// Milliseconds that an ending connection has for what is pending, before it is cut off.
+    /// Default 5,000.
+    pub closing_ms: u64,
+    /// Milliseconds that a closed connection waits for the other side to close, too, so that
+    /// what it sent last does not turn our last words into a reset. Default 500.
+    pub linger_ms: u64,
+    /// Milliseconds that all connections together have when the broker stops. Default 700, so
+    /// that a stop takes less than a second.
+    pub stop_ms: u64,
+    /// Milliseconds after which a reader that takes nothing no longer pins the memory of what
+    /// it is in the middle of. Default 1,000; it costs one copied line.
+    pub stalled_ms: u64,
+
+    /// Bytes that one read of a socket brings at most, and so about the size of a batch.
+    /// Default 65,536, range 1,024 up; a worker thread has one such buffer, a connection none.
+    pub read_bytes: usize,
+    /// Bytes of events that a connection takes from the tail in one go. Default 262,144: enough
+    /// to fill a socket. Range: 1 up; one batch is always taken.
+    pub deliver_bytes: usize,
+    /// Commands of one connection without an answer that has left. Default 4,096 (more than the
+    /// largest useful credit or publish window; confirmed publishes fold and count as one).
+    /// At it, the connection is not read until answers have left.
+    pub unanswered_max: usize,
+    /// Bytes of answers that wait for the socket, except confirmations. Default 262,144.
+    /// At it, the connection is not read until answers have left.
+    pub answer_bytes_max: usize,
+
+    /// Topics. Default 1,000. One more is refused (`-ERR limit`).
+    pub topics_max: usize,
+    /// Bytes that the tail of one topic keeps in memory. Default 16 MiB. The oldest batches
+    /// go; a reader that wanted them gets `LAG`.
+    pub tail_bytes_max: usize,
+    /// Bytes that all tails together keep. Default 64 MiB. The longest tail gives way.
+    pub tails_bytes_max: usize,
+    /// Subscriptions of one connection. Default 1,000. One more is refused (`-ERR limit`).
+    pub subscriptions_max: usize,
+
+    /// Children staged for one task. Default 20,000 (ten times the links of a rich page). More
+    /// are counted and reported with the answer.
+    pub staged_links_max: usize,
+    /// Bytes staged on one connection for all its tasks. Default 16 MiB. More are counted and
+    /// reported with the answer.
+    pub staged_bytes_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 16_384,
+            half_line_ms: 30_000,
+            closing_ms: 5_000,
+            linger_ms: 500,
+            stop_ms: 700,
+            stalled_ms: 1_000,
+            read_bytes: 64 << 10,
+            deliver_bytes: 256 << 10,
+            unanswered_max: 4_096,
+            answer_bytes_max: 256 << 10,
+            topics_max: 1_000,
+            tail_bytes_max: 16 << 20,
+            tails_bytes_max: 64 << 20,
+            subscriptions_max: 1_000,
+            staged_links_max: 20_000,
+            staged_bytes_max: 16 << 20,
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! How groups, and the broker itself, reach a connection.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::task::Waker;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tidings_protocol::{ProtocolError, Slot};
+
+/// Names a connection: counted from 1 in the order of arrival, never reused in a run of the broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnId(pub u64);
+
+impl ConnId {
+    /// The broker itself, as the origin of events that no connection sent.
+    pub const BROKER: Self = Self(0);
+}
+
+impl fmt::Display for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Something for a connection to send or to do.
+#[derive(Debug)]
+pub enum Parcel {
+    /// The answer to a command; leaves when all commands before it are answered.
+    Answer {
+        /// The place in the order of answers that was taken when the command was read.
+        slot: Slot,
+        /// One or more whole lines, each with its CRLF.
+        line: Bytes,
+    },
+    /// A task: one whole line with its CRLF. It never overtakes an answer that was sent before it
+    /// and could leave.
+    Task(Bytes),
+    /// The connection ends: what can be answered is, then this error leaves as a line, then it
+    /// is closed.
+    End(ProtocolError),
+}
+
+/// The way to one connection. Cheap to clone; sending never blocks and never fails: what reaches a
+/// connection that is gone is dropped.
+///
+/// It has no bound of its own: tasks are bounded by the member's credit, and answers by the
+/// number of commands that a connection may have unanswered (`Limits::unanswered_max`).
+#[derive(Clone, Default)]
+pub struct Mailbox(Arc<Mutex<Inbox>>);
+
+#[derive(Default)]
+struct Inbox {
+    parcels: VecDeque<Parcel>,
+    closing: bool,
+    gone: bool,
+    owner: Option<Waker>,
+}
+
+impl Mailbox {
+    /// An empty mailbox without an owner yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Puts a parcel in, after all that are there, and wakes the connection.
+    pub fn send(&self, parcel: Parcel) {
+        let mut inbox = self.0.lock();
+        if inbox.gone {
+            return;
+        }
+        inbox.parcels.push_back(parcel);
+        // Only the first parcel wakes: the owner takes all there are.
+        let owner = if inbox.parcels.len() == 1 { inbox.owner.clone() } else { None };
+        drop(inbox);
+        if let Some(owner) = owner {
+            owner.wake();
+        }
+    }
+
+    /// Asks the connection to send what is pending and to close, because the broker stops.
+    pub fn close(&self) {
+        let owner = {
+            let mut inbox = self.0.lock();
+            inbox.closing = true;
+            inbox.owner.clone()
+        };
+        if let Some(owner) = owner {
+            owner.wake();
+        }
+    }
+
+    /// Whether [`close`](Self::close) was called.
+    pub fn is_closing(&self) -> bool {
+        self.0.lock().closing
+    }
+
+    /// Takes all parcels in order, and has `owner` woken for the next one.
+    pub fn take(&self, owner: &Waker) -> VecDeque<Parcel> {
+        let mut inbox = self.0.lock();
+        match &mut inbox.owner {
+            Some(known) => known.clone_from(owner),
+            none => *none = Some(owner.clone()),
+        }
+        std::mem::take(&mut inbox.parcels)
+    }
+
+    /// Drops what is in it and whatever comes: the connection is gone.
+    pub fn abandon(&self) {
+        let mut inbox = self.0.lock();
+        inbox.gone = true;
+        inbox.owner = None;
+        let parcels = std::mem::take(&mut inbox.parcels);
+        drop(inbox);
+        drop(parcels);
+    }
+}
+
+impl fmt::Debug for Mailbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inbox = self.0.lock();
+        f.debug_struct("Mailbox")
+            .field("parcels", &inbox.parcels.len())
+            .field("closing", &inbox.closing)
+            .finish_non_exhaustive()
+    }
+}

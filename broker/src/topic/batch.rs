@@ -1,0 +1,67 @@
+//! A batch: events that were appended together, as the bytes that readers receive.
+
+use bytes::Bytes;
+use memchr::memchr_iter;
+use tidings_protocol::Seq;
+
+use crate::mailbox::ConnId;
+
+/// Events in a row, encoded once. All readers share its bytes.
+#[derive(Debug, Clone)]
+pub(crate) struct Batch {
+    /// The first event's number.
+    pub(crate) first: Seq,
+    /// How many events; at least 1.
+    pub(crate) count: u64,
+    /// The connection they came from; it does not hear them as a peer.
+    pub(crate) origin: ConnId,
+    /// When they were appended; never less than the batch before.
+    pub(crate) unix_ms: i64,
+    /// `MSG <topic> <seq> <payload>` CRLF for each event.
+    pub(crate) wire: Bytes,
+    /// `<payload>` CRLF for each event, if somebody listened to that form when it was appended.
+    pub(crate) bare: Bytes,
+}
+
+impl Batch {
+    /// The number after the last event's.
+    pub(crate) fn end(&self) -> Seq {
+        Seq(self.first.0 + self.count)
+    }
+}
+
+/// The lines after the first `lines` of `encoded`; empty if it has no more.
+///
+/// Payloads contain no line end, so events are found again by their line ends. This is needed
+/// once per subscription that begins in the middle of a batch, not per message.
+pub(crate) fn skip_lines(encoded: &Bytes, lines: u64) -> Bytes {
+    if lines == 0 {
+        return encoded.clone();
+    }
+    let nth = usize::try_from(lines - 1).unwrap_or(usize::MAX);
+    match memchr_iter(b'\n', encoded).nth(nth) {
+        Some(end) => encoded.slice(end + 1..),
+        None => Bytes::new(),
+    }
+}
+
+/// How many whole lines `encoded` has.
+pub(crate) fn count_lines(encoded: &[u8]) -> u64 {
+    memchr_iter(b'\n', encoded).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skipping_lines_stops_at_line_ends() {
+        let encoded = Bytes::from_static(b"a\r\n\r\nbc\r\n");
+        assert_eq!(skip_lines(&encoded, 0), encoded);
+        assert_eq!(&skip_lines(&encoded, 1)[..], b"\r\nbc\r\n");
+        assert_eq!(&skip_lines(&encoded, 2)[..], b"bc\r\n");
+        assert_eq!(&skip_lines(&encoded, 3)[..], b"");
+        assert_eq!(&skip_lines(&encoded, 4)[..], b"");
+        assert_eq!(count_lines(&encoded), 3);
+    }
+}
