@@ -1,0 +1,296 @@
+//! What is let in: events of the feeding topics, and the children that workers found. The broker
+//! alone judges scope, depth, identity and budget.
+
+use tidings_protocol::{
+    CanonicalUrl, DEAD_LETTER_TOPIC, JobName, PAYLOAD_BYTES_MAX, Payload, Prio, Seq, TopicName,
+    UrlKey, duration,
+};
+
+use super::config::{KeyKind, key_attribute};
+use super::entry::{Admission, Entry, EntryId, JobRef, Key};
+use super::record::{Decision, Taking};
+use super::{Group, Output, StagedLink};
+use crate::clock::Moment;
+use crate::job::JobState;
+
+/// Redirects that are followed in a row.
+const HOPS_MAX: u32 = 10;
+
+/// Attributes that mean something here, and so are not handed on as they came.
+const OWN_ATTRIBUTES: [&str; 10] =
+    ["job", "pass", "depth", "prio", "after", "every", "kind", "hops", "again", "id"];
+
+/// What an event asks for, as read from its payload.
+struct Wish<'a> {
+    text: &'a str,
+    url_key: Option<UrlKey>,
+    key: Key,
+    job: Option<&'a str>,
+    prio: i16,
+    due: Moment,
+    carried: Box<str>,
+}
+
+/// The verdict on a child.
+enum Verdict {
+    New(Admission),
+    Known,
+    Refused,
+}
+
+/// How many children were new, known and refused.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Judged {
+    pub(super) known: u64,
+    pub(super) refused: u64,
+}
+
+impl Group {
+    /// Takes what a feeding topic brought. Events below what was taken before are ignored, so an
+    /// input that comes twice changes nothing.
+    pub(super) fn take(
+        &mut self,
+        topic: &TopicName,
+        next: Seq,
+        events: &[(Seq, String)],
+        now: Moment,
+    ) {
+        let first = self.taken(topic);
+        if next <= first {
+            return;
+        }
+        let mut items = Vec::new();
+        for (seq, payload) in events.iter().filter(|(seq, _)| *seq >= first) {
+            match self.judge_event(payload, now) {
+                Ok(taking) => {
+                    self.apply_taking(&taking, now);
+                    items.push(taking);
+                }
+                Err(reason) => self.refuse_event(topic, *seq, payload, reason, now),
+            }
+        }
+        let seeded = items.iter().filter_map(|item| match item {
+            Taking::Admitted(admission) => admission.job.map(|job| job.number),
+            Taking::Improved { .. } | Taking::Duplicate(_) => None,
+        });
+        let seeded = seeded.collect();
+        self.commit(Decision::Taken { topic: topic.clone(), next, items }, now);
+        self.settle_after_taking(seeded, now);
+    }
+
+    fn judge_event(&self, payload: &str, now: Moment) -> Result<Taking, &'static str> {
+        let payload = Payload::parse(payload);
+        let url;
+        let mut wish = match self.config.key {
+            KeyKind::None => self.keyless_wish(&payload),
+            _ => {
+                let target = payload.target().ok_or("not-a-url")?;
+                url = CanonicalUrl::parse(target).map_err(|_| "not-an-http-url")?;
+                let key = match key_attribute(&self.config.key, &payload) {
+                    Some(value) => value,
+                    None => self.config.key_of_url(&url).ok_or("no-key-attribute")?,
+                };
+                Wish {
+                    text: url.as_str(),
+                    url_key: Some(url.url_key()),
+                    key: key.into(),
+                    job: payload.attribute("job"),
+                    prio: 0,
+                    due: now,
+                    carried: carried(&payload),
+                }
+            }
+        };
+        if let Some(prio) = payload.attribute("prio") {
+            wish.prio = prio.parse::<Prio>().map_err(|_| "bad-prio")?.value();
+        }
+        if let Some(after) = payload.attribute("after") {
+            wish.due = now + duration::parse_ms(after).map_err(|_| "bad-after")?;
+        }
+        match wish.job {
+            None => Ok(self.judge_announcement(wish)),
+            Some(name) => self.judge_seed(name, wish),
+        }
+    }
+
+    /// Every event is a key and an identity of its own, and its text is nobody's business.
+    fn keyless_wish<'a>(&self, payload: &Payload<'a>) -> Wish<'a> {
+        Wish {
+            text: payload.text(),
+            url_key: None,
+            key: format!("#{}", self.last_entry + 1).into(),
+            job: None,
+            prio: 0,
+            due: Moment(0),
+            carried: Box::default(),
+        }
+    }
+
+    /// Without a job: brings forward what waits, or becomes an entry of its own.
+    fn judge_announcement(&self, wish: Wish<'_>) -> Taking {
+        let waiting = wish.url_key.and_then(|url| self.unheld.get(&url));
+        if let Some(entries) = waiting {
+            let entries = entries.iter().copied().collect();
+            return Taking::Improved { entries, announced: true, prio: wish.prio, due: wish.due };
+        }
+        Taking::Admitted(self.admission(wish, None, true))
+    }
+
+    /// With a job: a seed of its present pass.
+    fn judge_seed(&self, name: &str, wish: Wish<'_>) -> Result<Taking, &'static str> {
+        let name: JobName = name.parse().map_err(|_| "bad-job-name")?;
+        let job = self.jobs.named(name.as_ref()).ok_or("unknown-job")?;
+        if job.state == JobState::Done {
+            return Err("finished-job");
+        }
+        if job.cancelled {
+            return Err("cancelled-job");
+        }
+        let url = wish.url_key.ok_or("not-a-url")?;
+        if !self.seen.has(job.id, url) {
+            return Ok(Taking::Admitted(self.admission(wish, Some(job.id), false)));
+        }
+        Ok(match self.unheld_of(url, Some(job.id)) {
+            Some(entry) => Taking::Improved {
+                entries: vec![entry],
+                announced: false,
+                prio: wish.prio,
+                due: wish.due,
+            },
+            None => Taking::Duplicate(job.id.number),
+        })
+    }
+
+    fn admission(&self, wish: Wish<'_>, job: Option<JobRef>, announced: bool) -> Admission {
+        Admission {
+            id: self.last_entry + 1,
+            text: wish.text.into(),
+            url_key: wish.url_key,
+            key: wish.key,
+            job,
+            depth: 0,
+            hops: 0,
+            redirect: false,
+            announced,
+            prio: wish.prio,
+            due: wish.due,
+            carried: wish.carried,
+        }
+    }
+
+    /// The waiting entry of a URL in one pass, or the one without a job.
+    fn unheld_of(&self, url: UrlKey, job: Option<JobRef>) -> Option<EntryId> {
+        let mut entries = self.unheld.get(&url)?.iter();
+        entries.find(|id| self.entries[id].admitted.job == job).copied()
+    }
+
+    /// Judges the children of an answered task one after the other and lets the new ones in.
+    pub(super) fn admit_children(
+        &mut self,
+        parent: EntryId,
+        links: &[StagedLink],
+        now: Moment,
+    ) -> (Vec<Admission>, Judged) {
+        let parent = self.entries[&parent].clone();
+        let mut children = Vec::new();
+        let mut judged = Judged::default();
+        for link in links {
+            match self.judge_link(&parent, link, now) {
+                Verdict::New(child) => {
+                    self.admit(&child, now);
+                    children.push(child);
+                }
+                Verdict::Known => judged.known += 1,
+                Verdict::Refused => judged.refused += 1,
+            }
+        }
+        (children, judged)
+    }
+
+    fn judge_link(&self, parent: &Entry, link: &StagedLink, now: Moment) -> Verdict {
+        let parent = &parent.admitted;
+        if self.is_full() {
+            return Verdict::Refused;
+        }
+        let Ok(url) = CanonicalUrl::parse(&link.url) else { return Verdict::Refused };
+        let Some(key) = self.config.key_of_url(&url) else { return Verdict::Refused };
+        let (depth, hops) = if link.redirect {
+            (parent.depth, parent.hops + 1)
+        } else {
+            (parent.depth.saturating_add(1), 0)
+        };
+        if hops > HOPS_MAX {
+            return Verdict::Refused;
+        }
+        match parent.job {
+            Some(pass) => {
+                let Some(job) = self.jobs.find(pass.number) else { return Verdict::Refused };
+                let too_deep = job.settings.depth_max.is_some_and(|max| depth > max);
+                // What a seed redirects to belongs to the job, wherever it is.
+                let inside = (link.redirect && depth == 0) || job.scope.contains(&url);
+                if job.cancelled || too_deep || !inside {
+                    return Verdict::Refused;
+                }
+                if self.seen.has(pass, url.url_key()) {
+                    return Verdict::Known;
+                }
+            }
+            // Fetched alone: only a redirect is followed.
+            None if !link.redirect => return Verdict::Refused,
+            None if self.unheld_of(url.url_key(), None).is_some() => return Verdict::Known,
+            None => {}
+        }
+        Verdict::New(Admission {
+            id: self.last_entry + 1,
+            text: url.as_str().into(),
+            url_key: Some(url.url_key()),
+            key: key.into(),
+            job: parent.job,
+            depth,
+            hops,
+            redirect: link.redirect,
+            announced: link.redirect && parent.announced,
+            prio: link.prio,
+            due: now,
+            carried: if link.redirect { parent.carried.clone() } else { Box::default() },
+        })
+    }
+
+    /// An event that this group can do nothing with is counted; some a minute become dead letters.
+    fn refuse_event(
+        &mut self,
+        topic: &TopicName,
+        seq: Seq,
+        payload: &str,
+        reason: &str,
+        now: Moment,
+    ) {
+        self.totals.unkeyed += 1;
+        let minute = now.0 / 60_000;
+        if self.letters.0 != minute {
+            self.letters = (minute, 0);
+        }
+        if self.letters.1 >= self.config.unkeyed_letters_per_minute {
+            return;
+        }
+        self.letters.1 += 1;
+        let head = format!("reason={reason} group={} topic={topic} seq={seq} ", self.name);
+        let kept = payload.floor_char_boundary(PAYLOAD_BYTES_MAX - head.len());
+        self.announce(DEAD_LETTER_TOPIC, format!("{head}{}", &payload[..kept]));
+    }
+
+    pub(super) fn announce(&mut self, topic: &'static str, payload: String) {
+        self.outputs.push_back(Output::Announce { topic, payload });
+    }
+}
+
+/// The attributes that are not this group's own, as they came, each with a leading space.
+fn carried(payload: &Payload<'_>) -> Box<str> {
+    let mut text = String::new();
+    for (name, value) in payload.attributes() {
+        if !OWN_ATTRIBUTES.contains(&name) {
+            text.extend([" ", name, "=", value]);
+        }
+    }
+    text.into()
+}

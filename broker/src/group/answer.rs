@@ -1,0 +1,151 @@
+//! What workers say about their tasks: `ACK`, `NACK`, `TOUCH`. Only who holds a task at its present
+//! attempt may say anything about it; everybody else is told that it is stale.
+
+use tidings_protocol::{
+    CanonicalUrl, Code, DEAD_LETTER_TOPIC, Hold, Outcome, ProtocolError, Return, TaskId,
+};
+
+use super::config::bad;
+use super::entry::{Again, EntryId};
+use super::record::{Back, Decision, End};
+use super::{Answer, Asked, Group, StagedLink};
+use crate::clock::Moment;
+
+/// `again` answers in a row, per task: robots.txt, five redirects of it, the page, and one to spare.
+const AGAINS_MAX: u32 = 8;
+
+impl Group {
+    #[expect(clippy::too_many_arguments, reason = "the parts of one command")]
+    pub(super) fn ack(
+        &mut self,
+        asked: Asked,
+        task: &TaskId,
+        outcome: Outcome,
+        hold: Hold,
+        links: &[StagedLink],
+        over_limit: u64,
+        now: Moment,
+    ) -> Result<Answer, ProtocolError> {
+        let entry = self.held_by(asked, task)?;
+        let job = self.entries[&entry].admitted.job;
+        let rest = self.rest(hold, now);
+        let (children, judged) = self.admit_children(entry, links, now);
+        let ok = format!(
+            "{task} new={} known={} refused={}",
+            children.len(),
+            judged.known,
+            judged.refused + over_limit
+        );
+        self.commit(Decision::Answered { entry, outcome, children, rest }, now);
+        if let Some(job) = job {
+            self.settle(job.number, now);
+        }
+        Ok(Answer { more: Vec::new(), ok })
+    }
+
+    pub(super) fn nack(
+        &mut self,
+        asked: Asked,
+        task: &TaskId,
+        back: Return,
+        hold: Hold,
+        reason: Option<String>,
+        now: Moment,
+    ) -> Result<Answer, ProtocolError> {
+        let id = self.held_by(asked, task)?;
+        let rest = self.rest(hold, now);
+        let failures = self.entries[&id].failures;
+        let back = match back {
+            Return::Retry { after_ms } => {
+                let chance = self.rng.f64();
+                let backoff_ms = self.config.backoff_after(failures + 1, chance);
+                Back::Retry { due: now + after_ms.unwrap_or(backoff_ms) }
+            }
+            Return::Uncounted { after_ms } => {
+                Back::Uncounted { due: now + after_ms.unwrap_or(0) }
+            }
+            Return::Again { url } => Back::Again(self.again(asked, id, &url)?),
+        };
+        let reason = reason.map(String::into_boxed_str);
+        self.commit(Decision::Returned { entry: id, back, rest, reason }, now);
+        self.bury_if_hopeless(id, now);
+        Ok(Answer { more: Vec::new(), ok: task.to_string() })
+    }
+
+    fn again(&self, asked: Asked, id: EntryId, url: &str) -> Result<Again, ProtocolError> {
+        if self.entries[&id].agains >= AGAINS_MAX {
+            return Err(ProtocolError::new(
+                Code::Limit,
+                format!("again= at most {AGAINS_MAX} times in a row; the task is still yours"),
+            ));
+        }
+        let url = CanonicalUrl::parse(url).map_err(|error| bad(format!("again={url}: {error}")))?;
+        let key = self
+            .config
+            .key_of_url(&url)
+            .ok_or_else(|| bad("again= is for groups whose key is host or domain"))?;
+        Ok(Again { url: url.as_str().into(), key: key.into(), member: asked.member })
+    }
+
+    pub(super) fn touch(
+        &mut self,
+        asked: Asked,
+        task: &TaskId,
+        over: bool,
+        hold: Hold,
+        now: Moment,
+    ) -> Result<Answer, ProtocolError> {
+        let entry = self.held_by(asked, task)?;
+        let over = over && self.entries[&entry].lease().is_some_and(|lease| !lease.over);
+        let until = now + self.config.lease_ms;
+        let rest = self.rest(hold, now);
+        self.commit(Decision::Touched { entry, until, over, rest }, now);
+        Ok(Answer { more: Vec::new(), ok: task.to_string() })
+    }
+
+    /// The entry of a task that this member holds at this attempt, in this run.
+    fn held_by(&self, asked: Asked, task: &TaskId) -> Result<EntryId, ProtocolError> {
+        let stale = || ProtocolError::new(Code::Stale, task.to_string());
+        if task.group != self.name || task.run != self.run {
+            return Err(stale());
+        }
+        let entry = self.entries.get(&task.entry).ok_or_else(stale)?;
+        let lease = entry.lease().ok_or_else(stale)?;
+        if lease.member != asked.member || entry.releases != task.attempt {
+            return Err(stale());
+        }
+        Ok(task.entry)
+    }
+
+    /// A returned or lost entry that was tried often enough becomes a dead letter; one of a
+    /// cancelled or satisfied job is dropped.
+    pub(super) fn bury_if_hopeless(&mut self, id: EntryId, now: Moment) {
+        let entry = &self.entries[&id];
+        let job = entry.admitted.job;
+        let reason = if entry.failures >= self.config.max_attempts {
+            Some("max-attempts")
+        } else if entry.losses >= self.config.max_losses {
+            Some("max-losses")
+        } else {
+            None
+        };
+        if let Some(reason) = reason {
+            let letter = format!(
+                "{} reason={reason} group={} failures={} losses={} last={}{}",
+                entry.admitted.text,
+                self.name,
+                entry.failures,
+                entry.losses,
+                entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_"),
+                job.and_then(|job| self.jobs.find(job.number))
+                    .map(|job| format!(" job={} pass={}", job.name, job.id.pass))
+                    .unwrap_or_default(),
+            );
+            self.commit(Decision::Ended { entries: vec![id], end: End::Dead }, now);
+            self.announce(DEAD_LETTER_TOPIC, letter);
+        }
+        if let Some(job) = job {
+            self.settle(job.number, now);
+        }
+    }
+}

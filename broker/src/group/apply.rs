@@ -1,0 +1,367 @@
+//! What a decision does. This is the only code that changes what a group holds, so a group that
+//! applies the records of another one in their order becomes that group.
+
+use tidings_protocol::{CanonicalUrl, MemberId, Outcome, UrlKey};
+
+use super::entry::{Admission, Entry, EntryId, Lease, State};
+use super::record::{Back, Decision, End, Record, Rest, Taking};
+use super::timers::Timer;
+use super::{Group, lane_of};
+use crate::clock::Moment;
+
+impl Group {
+    /// Makes the decision of an earlier run (or of another machine) its own.
+    pub fn replay(&mut self, record: &Record) {
+        self.advance(record.at);
+        match &record.decision {
+            Decision::Taken { items, .. } => {
+                for item in items {
+                    self.apply_taking(item, record.at);
+                }
+            }
+            Decision::Answered { children, .. } => {
+                for child in children {
+                    self.admit(child, record.at);
+                }
+            }
+            _ => {}
+        }
+        self.apply(&record.decision, record.at);
+    }
+
+    /// Applies a decision. What events and children became has been applied one by one before, as
+    /// each is judged in the light of the one before it.
+    pub(super) fn apply(&mut self, decision: &Decision, now: Moment) {
+        match decision {
+            Decision::Configured(config) => {
+                self.config = (**config).clone();
+                let keys: Vec<_> = self.keys.keys().cloned().collect();
+                keys.iter().for_each(|key| self.refresh(key, now));
+            }
+            Decision::Taken { topic, next, .. } => {
+                self.taken.insert(topic.clone(), *next);
+            }
+            Decision::Released { entry, member, until } => {
+                let lease = Lease { member: *member, since: now, until: *until, over: false };
+                self.apply_release(*entry, lease, now);
+            }
+            Decision::Touched { entry, until, over, rest } => {
+                self.apply_touch(*entry, *until, *over, *rest, now);
+            }
+            Decision::Answered { entry, outcome, rest, .. } => {
+                self.end_request(*entry, *rest, true, now);
+                self.finish(*entry, *outcome, now);
+            }
+            Decision::Returned { entry, back, rest, reason } => {
+                self.apply_return(*entry, back, *rest, reason.clone(), now);
+            }
+            Decision::Lost { entry } => self.apply_loss(*entry, now),
+            Decision::Ended { entries, end } => {
+                entries.iter().for_each(|entry| self.drop_entry(*entry, *end, now));
+            }
+            Decision::Unpinned { entries } => {
+                entries.iter().for_each(|entry| self.start_over(*entry, now));
+            }
+            Decision::JobOpened { number, name, settings } => {
+                let until = now + self.config.open_ms_max;
+                self.jobs.open(*number, name, *settings, until);
+                self.timers.set(until, Timer::JobOpen(*number));
+            }
+            Decision::JobClosed { number } => {
+                if let Some(job) = self.jobs.find_mut(*number) {
+                    job.state = crate::job::JobState::Closed;
+                }
+            }
+            Decision::JobNoted { number, heads } => {
+                if let Some(job) = self.jobs.find_mut(*number) {
+                    job.noted = Some(heads.clone());
+                    self.noted.insert(*number);
+                }
+            }
+            Decision::JobCancelled { number } => {
+                if let Some(job) = self.jobs.find_mut(*number) {
+                    job.cancelled = true;
+                    job.state = crate::job::JobState::Closed;
+                }
+            }
+            Decision::JobDone { number } => {
+                if let Some(pass) = self.jobs.find(*number).map(|job| job.id) {
+                    self.seen.forget(pass);
+                }
+                self.noted.remove(number);
+                self.jobs.finish(*number, self.config.finished_jobs_max);
+            }
+        }
+    }
+
+    /// What became of one event.
+    pub(super) fn apply_taking(&mut self, taking: &Taking, now: Moment) {
+        match taking {
+            Taking::Admitted(admission) => {
+                self.admit(admission, now);
+                self.expect_more_seeds(admission, now);
+            }
+            Taking::Improved { entries, announced, prio, due } => {
+                for entry in entries {
+                    self.improve(*entry, *announced, *prio, *due, now);
+                }
+            }
+            Taking::Duplicate(number) => {
+                if let Some(job) = self.jobs.find_mut(*number) {
+                    job.counts.duplicates += 1;
+                }
+            }
+        }
+    }
+
+    /// Lets an entry in.
+    pub(super) fn admit(&mut self, admission: &Admission, now: Moment) {
+        let id = admission.id;
+        self.last_entry = self.last_entry.max(id);
+        if let Some(pass) = admission.job {
+            if let Some(url) = admission.url_key {
+                self.seen.add(pass, url);
+            }
+            if let Some(job) = self.jobs.find_mut(pass.number) {
+                job.noted = None;
+                self.noted.remove(&pass.number);
+                job.counts.found += 1;
+                job.waiting.insert(id);
+                // A seed's redirect keeps the seed's depth, and lets its target's host in.
+                if admission.depth == 0
+                    && let Ok(url) = CanonicalUrl::parse(&admission.text)
+                {
+                    job.scope.admit(&url);
+                }
+            }
+        }
+        self.unhold(admission.url_key, id);
+        self.entries.insert(id, Entry::new(admission.clone()));
+        self.enqueue(id, now);
+    }
+
+    /// A seed shows that the job was not forgotten.
+    fn expect_more_seeds(&mut self, admission: &Admission, now: Moment) {
+        let until = now + self.config.open_ms_max;
+        if let Some(job) = admission.job.and_then(|job| self.jobs.find_mut(job.number)) {
+            job.open_until = until;
+        }
+    }
+
+    /// A waiting entry takes the better of what it has and what an event asks for.
+    fn improve(&mut self, id: EntryId, announced: bool, prio: i16, due: Moment, now: Moment) {
+        self.unqueue(id, now);
+        let entry = self.entries.get_mut(&id).expect("a waiting entry exists");
+        let admitted = &mut entry.admitted;
+        admitted.announced |= announced;
+        admitted.prio = admitted.prio.max(prio);
+        admitted.due = admitted.due.min(due);
+        self.enqueue(id, now);
+    }
+
+    fn apply_release(&mut self, id: EntryId, lease: Lease, now: Moment) {
+        self.unqueue(id, now);
+        let entry = self.entries.get_mut(&id).expect("a released entry exists");
+        entry.state = State::Held(lease);
+        entry.releases += 1;
+        let (lane, suspect, key) = (lane_of(entry), entry.is_suspect(), entry.gate().clone());
+        let (job, url_key) = (entry.admitted.job, entry.admitted.url_key);
+        let pinned_to = entry.again.as_ref().map(|again| again.member);
+        self.forget_pin(pinned_to, id);
+        self.rehold(url_key, id);
+        self.ready.served(lane);
+        self.members.hold(lease.member, id, suspect);
+        self.timers.set(lease.until, Timer::Lease(id));
+        self.keys.entry(key.clone()).or_default().released(lane, lease.member);
+        self.refresh(&key, now);
+        if let Some(job) = job {
+            self.change_job(job.number, now, |job| {
+                job.waiting.remove(&id);
+                job.held += 1;
+            });
+        }
+    }
+
+    fn apply_touch(&mut self, id: EntryId, until: Moment, over: bool, rest: Rest, now: Moment) {
+        if over {
+            self.end_request(id, rest, true, now);
+        } else {
+            let key = self.entries[&id].gate().clone();
+            self.keys.entry(key.clone()).or_default().hold(now, rest);
+            self.wake_at_rest(&key, now);
+            self.refresh(&key, now);
+        }
+        let entry = self.entries.get_mut(&id).expect("a touched entry exists");
+        if let State::Held(lease) = &mut entry.state {
+            self.timers.cancel(lease.until, Timer::Lease(id));
+            lease.until = until;
+            lease.over |= over;
+            self.timers.set(until, Timer::Lease(id));
+        }
+    }
+
+    fn apply_return(
+        &mut self,
+        id: EntryId,
+        back: &Back,
+        rest: Rest,
+        reason: Option<Box<str>>,
+        now: Moment,
+    ) {
+        let was_made = !matches!(back, Back::Uncounted { .. });
+        self.end_request(id, rest, was_made, now);
+        self.take_from_member(id, now);
+        let entry = self.entries.get_mut(&id).expect("a returned entry exists");
+        entry.again = None;
+        match back {
+            Back::Retry { due } => {
+                entry.failures += 1;
+                entry.agains = 0;
+                entry.admitted.due = *due;
+                entry.last_reason = reason;
+            }
+            Back::Uncounted { due } => {
+                entry.agains = 0;
+                entry.admitted.due = *due;
+            }
+            Back::Again(again) => {
+                entry.agains += 1;
+                entry.admitted.due = now;
+                self.pinned.entry(again.member).or_default().insert(id);
+                entry.again = Some(again.clone());
+            }
+        }
+        self.enqueue(id, now);
+    }
+
+    fn apply_loss(&mut self, id: EntryId, now: Moment) {
+        self.end_request(id, Rest::default(), true, now);
+        self.take_from_member(id, now);
+        let entry = self.entries.get_mut(&id).expect("a lost entry exists");
+        entry.losses += 1;
+        entry.last_reason = Some("lost with its member".into());
+        entry.again = None;
+        entry.agains = 0;
+        entry.admitted.due = now;
+        self.totals.lost += 1;
+        self.enqueue(id, now);
+    }
+
+    fn start_over(&mut self, id: EntryId, now: Moment) {
+        self.unqueue(id, now);
+        let entry = self.entries.get_mut(&id).expect("a pinned entry exists");
+        entry.agains = 0;
+        let pinned_to = entry.again.take().map(|again| again.member);
+        self.forget_pin(pinned_to, id);
+        self.enqueue(id, now);
+    }
+
+    /// The key forgets a task, and rests if a request was `made`. Does nothing more than hold the
+    /// key if the worker had declared the request over before.
+    fn end_request(&mut self, id: EntryId, rest: Rest, made: bool, now: Moment) {
+        let entry = &self.entries[&id];
+        let key = entry.gate().clone();
+        let over = entry.lease().is_some_and(|lease| lease.over);
+        let delay_ms = self.config.delay_of(&key);
+        let queue = self.keys.entry(key.clone()).or_default();
+        match (over, made) {
+            (true, _) => queue.hold(now, rest),
+            (false, true) => queue.ended(now, delay_ms, rest),
+            (false, false) => {
+                queue.unmade();
+                queue.hold(now, rest);
+            }
+        }
+        self.wake_at_rest(&key, now);
+        self.refresh(&key, now);
+    }
+
+    /// An entry is with nobody; it waits for `enqueue`.
+    fn take_from_member(&mut self, id: EntryId, now: Moment) {
+        let entry = self.entries.get_mut(&id).expect("a held entry exists");
+        let State::Held(lease) = entry.state else { return };
+        let suspect = entry.is_suspect();
+        entry.state = State::Delayed;
+        let (job, url_key) = (entry.admitted.job, entry.admitted.url_key);
+        self.timers.cancel(lease.until, Timer::Lease(id));
+        self.members.release(lease.member, id, suspect);
+        self.unhold(url_key, id);
+        if let Some(job) = job {
+            self.change_job(job.number, now, |job| {
+                job.held -= 1;
+                job.waiting.insert(id);
+            });
+        }
+    }
+
+    /// A held entry is final.
+    fn finish(&mut self, id: EntryId, outcome: Outcome, now: Moment) {
+        let entry = self.entries.remove(&id).expect("an answered entry exists");
+        if let State::Held(lease) = entry.state {
+            self.timers.cancel(lease.until, Timer::Lease(id));
+            self.members.release(lease.member, id, entry.is_suspect());
+        }
+        match outcome {
+            Outcome::Failed => self.totals.failed += 1,
+            _ => self.totals.completed += 1,
+        }
+        if let Some(job) = entry.admitted.job {
+            self.change_job(job.number, now, |job| job.ended_with(outcome));
+        }
+    }
+
+    /// An entry without a member is final.
+    fn drop_entry(&mut self, id: EntryId, end: End, now: Moment) {
+        self.unqueue(id, now);
+        let entry = self.entries.remove(&id).expect("a dropped entry exists");
+        self.rehold(entry.admitted.url_key, id);
+        self.forget_pin(entry.again.as_ref().map(|again| again.member), id);
+        if end == End::Dead {
+            self.totals.dead += 1;
+        }
+        if let Some(job) = entry.admitted.job {
+            self.change_job(job.number, now, |job| job.dropped(id, end));
+        }
+    }
+
+    /// Changes a job, and looks at the keys again that its budget kept back or now keeps back.
+    fn change_job(&mut self, number: u64, now: Moment, change: impl FnOnce(&mut crate::job::Job)) {
+        let Some(job) = self.jobs.find_mut(number) else { return };
+        let was_blocked = job.is_blocked();
+        change(job);
+        let keys: Vec<_> = match (was_blocked, job.is_blocked()) {
+            (true, false) => std::mem::take(&mut job.passed_over).into_iter().collect(),
+            (false, true) => self.ready.keys_of(number),
+            _ => return,
+        };
+        keys.iter().for_each(|key| self.refresh(key, now));
+    }
+
+    fn forget_pin(&mut self, member: Option<MemberId>, id: EntryId) {
+        if let Some(member) = member
+            && let Some(pinned) = self.pinned.get_mut(&member)
+        {
+            pinned.remove(&id);
+            if pinned.is_empty() {
+                self.pinned.remove(&member);
+            }
+        }
+    }
+
+    fn unhold(&mut self, url: Option<UrlKey>, id: EntryId) {
+        if let Some(url) = url {
+            self.unheld.entry(url).or_default().insert(id);
+        }
+    }
+
+    fn rehold(&mut self, url: Option<UrlKey>, id: EntryId) {
+        if let Some(url) = url
+            && let Some(entries) = self.unheld.get_mut(&url)
+        {
+            entries.remove(&id);
+            if entries.is_empty() {
+                self.unheld.remove(&url);
+            }
+        }
+    }
+}

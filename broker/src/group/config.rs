@@ -1,0 +1,258 @@
+//! A group's settings: each with its unit, default and reason, and the words in which a person sets it.
+
+use tidings_protocol::{
+    CanonicalUrl, Code, DEFAULT_TOPIC, Payload, ProtocolError, TopicName, duration,
+};
+
+/// What must not be worked on twice at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeyKind {
+    /// The URL's host, lower case, without scheme and port.
+    Host,
+    /// The registrable domain, by the public suffix list.
+    Domain,
+    /// The value of an attribute of the event.
+    Attribute(String),
+    /// Every event is a key and an identity of its own: no delay, no coalescing.
+    None,
+}
+
+/// Settings of one group. All durations in ms.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupConfig {
+    /// Topics that feed it.
+    pub topics: Vec<TopicName>,
+    /// What is gated.
+    pub key: KeyKind,
+    /// Tasks in flight per key. One is what "polite" means; more is for keys that are not hosts.
+    pub parallel: u32,
+    /// Between the end of one request and the start of the next on a key. `None`: 1 s, and none
+    /// for loopback, where the only one to be disturbed is oneself.
+    pub delay_ms: Option<u64>,
+    /// How long a member may be silent about a task. A crawler ends its request earlier.
+    pub lease_ms: u64,
+    /// Attempts that may fail before the entry is a dead letter.
+    pub max_attempts: u32,
+    /// Members that may be lost over an entry before it is a dead letter.
+    pub max_losses: u32,
+    /// Wait after the first failure; doubles with each further one.
+    pub backoff_ms: u64,
+    /// The longest wait after a failure.
+    pub backoff_ms_max: u64,
+    /// The furthest a worker may hold a key once (`not-before`).
+    pub not_before_ms_max: u64,
+    /// The largest delay a worker may ask for (`pace`).
+    pub pace_ms_max: u64,
+    /// A job that is left open without seeds for so long is closed.
+    pub open_ms_max: u64,
+    /// Finished jobs whose counts are remembered.
+    pub finished_jobs_max: usize,
+    /// Entries that are not final. At it no event is taken from the topics and children are
+    /// refused, until some are final: the entries of this version live in memory (about 500 bytes).
+    pub entries_max: usize,
+    /// Dead letters a minute for events that the group cannot key; the rest is only counted.
+    pub unkeyed_letters_per_minute: u32,
+}
+
+/// Shortest lease and the grain of everything timed.
+const LEASE_MS_MIN: u64 = 100;
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+/// How long a `pace` is believed.
+pub const PACE_MS_VALID: u64 = DAY_MS;
+const DEFAULT_DELAY_MS: u64 = 1000;
+const PARALLEL_MAX: u64 = 1000;
+const ATTEMPTS_MAX: u64 = 100;
+const TOPICS_MAX: usize = 16;
+
+impl Default for GroupConfig {
+    fn default() -> Self {
+        Self {
+            topics: vec![DEFAULT_TOPIC.parse().expect("the default topic has a valid name")],
+            key: KeyKind::Host,
+            parallel: 1,
+            delay_ms: None,
+            lease_ms: 60_000,
+            max_attempts: 3,
+            max_losses: 4,
+            backoff_ms: 2000,
+            backoff_ms_max: 60 * 60 * 1000,
+            not_before_ms_max: DAY_MS,
+            pace_ms_max: 5 * 60 * 1000,
+            open_ms_max: DAY_MS,
+            finished_jobs_max: 10_000,
+            entries_max: 2_000_000,
+            unkeyed_letters_per_minute: 100,
+        }
+    }
+}
+
+impl GroupConfig {
+    /// Applies `key=value` settings. On an error nothing is changed.
+    pub fn with<'a>(
+        &self,
+        settings: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, ProtocolError> {
+        let mut next = self.clone();
+        for (name, value) in settings {
+            next.set(name, value)?;
+        }
+        Ok(next)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), ProtocolError> {
+        match name {
+            "topics" => self.topics = parse_topics(value)?,
+            "key" => self.key = parse_key(value)?,
+            "parallel" => self.parallel = number(name, value, 1, PARALLEL_MAX)?,
+            "delay" => {
+                self.delay_ms = match value {
+                    "default" => None,
+                    _ => Some(duration_within(name, value, 0, DAY_MS)?),
+                }
+            }
+            "lease" => self.lease_ms = duration_within(name, value, LEASE_MS_MIN, DAY_MS)?,
+            "max-attempts" => self.max_attempts = number(name, value, 1, ATTEMPTS_MAX)?,
+            "max-losses" => self.max_losses = number(name, value, 1, ATTEMPTS_MAX)?,
+            "backoff" => self.backoff_ms = duration_within(name, value, 0, DAY_MS)?,
+            _ => {
+                return Err(ProtocolError::new(
+                    Code::BadArgument,
+                    format!(
+                        "no setting {name}; there are topics, key, parallel, delay, lease, \
+                         max-attempts, max-losses, backoff"
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The settings as `name=value` words, in the form in which they are set.
+    pub fn describe(&self) -> String {
+        let topics: Vec<&str> = self.topics.iter().map(AsRef::as_ref).collect();
+        let key = match &self.key {
+            KeyKind::Host => "host".to_owned(),
+            KeyKind::Domain => "domain".to_owned(),
+            KeyKind::Attribute(name) => format!("attr:{name}"),
+            KeyKind::None => "none".to_owned(),
+        };
+        format!(
+            "topics={} key={key} parallel={} delay={} lease={} max-attempts={} max-losses={} backoff={}",
+            topics.join(","),
+            self.parallel,
+            self.delay_ms.map_or_else(|| "default".to_owned(), duration::format_ms),
+            duration::format_ms(self.lease_ms),
+            self.max_attempts,
+            self.max_losses,
+            duration::format_ms(self.backoff_ms),
+        )
+    }
+
+    /// The delay of a key before any `pace`.
+    pub fn delay_of(&self, key: &str) -> u64 {
+        match (self.delay_ms, &self.key) {
+            (_, KeyKind::None) => 0,
+            (Some(delay_ms), _) => delay_ms,
+            (None, KeyKind::Host | KeyKind::Domain) if is_loopback(key) => 0,
+            (None, _) => DEFAULT_DELAY_MS,
+        }
+    }
+
+    /// The key of a URL, as far as the URL alone decides it.
+    pub fn key_of_url<'a>(&self, url: &'a CanonicalUrl) -> Option<&'a str> {
+        match self.key {
+            KeyKind::Host => Some(url.host()),
+            KeyKind::Domain => Some(url.domain()),
+            KeyKind::Attribute(_) | KeyKind::None => None,
+        }
+    }
+
+    /// The wait after the `failures`-th failed attempt: doubled each time, with up to a quarter of
+    /// spread so that what failed together is not asked again together. `chance` is in 0..1.
+    pub fn backoff_after(&self, failures: u32, chance: f64) -> u64 {
+        let doublings = failures.saturating_sub(1).min(32);
+        let wait_ms = self.backoff_ms.saturating_mul(1 << doublings).min(self.backoff_ms_max);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            reason = "a quarter of at most a day in ms, times 0..1"
+        )]
+        let spread_ms = (wait_ms as f64 / 4.0 * chance) as u64;
+        wait_ms + spread_ms
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost"
+        || host.ends_with(".localhost")
+        || address.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+fn parse_topics(value: &str) -> Result<Vec<TopicName>, ProtocolError> {
+    let mut topics = Vec::new();
+    for name in value.split(',') {
+        let topic: TopicName = name.parse()?;
+        if !topics.contains(&topic) {
+            topics.push(topic);
+        }
+    }
+    if topics.len() > TOPICS_MAX {
+        return Err(bad(format!("at most {TOPICS_MAX} topics feed a group")));
+    }
+    Ok(topics)
+}
+
+fn parse_key(value: &str) -> Result<KeyKind, ProtocolError> {
+    match value {
+        "host" => Ok(KeyKind::Host),
+        "domain" => Ok(KeyKind::Domain),
+        "none" => Ok(KeyKind::None),
+        _ => match value.strip_prefix("attr:") {
+            Some(name) if !name.is_empty() => Ok(KeyKind::Attribute(name.to_owned())),
+            _ => Err(bad(format!("key={value}: it is host, domain, attr:<name> or none"))),
+        },
+    }
+}
+
+/// A whole number within bounds, or an error that names them.
+pub fn number<T: TryFrom<u64>>(
+    name: &str,
+    value: &str,
+    min: u64,
+    max: u64,
+) -> Result<T, ProtocolError> {
+    value
+        .parse::<u64>()
+        .ok()
+        .filter(|number| (min..=max).contains(number))
+        .and_then(|number| T::try_from(number).ok())
+        .ok_or_else(|| bad(format!("{name}={value}: it is a whole number from {min} to {max}")))
+}
+
+fn duration_within(name: &str, value: &str, min: u64, max: u64) -> Result<u64, ProtocolError> {
+    duration::parse_ms(value).ok().filter(|ms| (min..=max).contains(ms)).ok_or_else(|| {
+        bad(format!(
+            "{name}={value}: it is a duration from {} to {} (250ms, 30s, 5m, 2h, 1d)",
+            duration::format_ms(min),
+            duration::format_ms(max)
+        ))
+    })
+}
+
+/// A refusal of an argument.
+pub fn bad(text: impl Into<String>) -> ProtocolError {
+    ProtocolError::new(Code::BadArgument, text)
+}
+
+/// Most tasks that a member may ask for at once.
+pub const CREDIT_MAX: u32 = 10_000;
+
+/// The attribute that keys an event in a group of `KeyKind::Attribute`.
+pub fn key_attribute<'a>(kind: &KeyKind, payload: &Payload<'a>) -> Option<&'a str> {
+    match kind {
+        KeyKind::Attribute(name) => payload.attribute(name),
+        KeyKind::Host | KeyKind::Domain | KeyKind::None => None,
+    }
+}

@@ -1,0 +1,98 @@
+//! Why a URL or a key is not moving, and when it will.
+
+use tidings_protocol::{CanonicalUrl, Code, ProtocolError, duration};
+
+use super::entry::{Entry, EntryId, Key, State};
+use super::{Answer, Group};
+use crate::clock::Moment;
+
+/// Entries that an explanation lists.
+const LISTED_MAX: usize = 20;
+
+impl Group {
+    pub(super) fn explain(&self, what: &str, now: Moment) -> Result<Answer, ProtocolError> {
+        match CanonicalUrl::parse(what) {
+            Ok(url) => self.explain_url(&url, now),
+            Err(_) => self.explain_key(what, now),
+        }
+    }
+
+    fn explain_url(&self, url: &CanonicalUrl, now: Moment) -> Result<Answer, ProtocolError> {
+        // Asked by a person, now and then: a walk over everything is cheaper than one more index.
+        let same = |entry: &&Entry| entry.admitted.url_key == Some(url.url_key());
+        let entries: Vec<&Entry> = self.entries.values().filter(same).collect();
+        let more = entries.iter().take(LISTED_MAX).map(|entry| self.explain_entry(entry, now));
+        let more: Vec<String> = more.collect();
+        if more.is_empty() {
+            return Err(ProtocolError::new(
+                Code::NotFound,
+                format!("{} waits nowhere in group {} and nobody has it", url.as_str(), self.name),
+            ));
+        }
+        Ok(Answer { ok: format!("{} entries={}", url.as_str(), entries.len()), more })
+    }
+
+    fn explain_entry(&self, entry: &Entry, now: Moment) -> String {
+        let admitted = &entry.admitted;
+        let state = match &entry.state {
+            State::Held(lease) => format!(
+                "processing member={} lease-ends-in={}{}",
+                lease.member,
+                in_ms(lease.until, now),
+                if lease.over { " request=over" } else { "" }
+            ),
+            State::Delayed => format!(
+                "delayed due-in={} failures={} last={}",
+                in_ms(admitted.due, now),
+                entry.failures,
+                entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_")
+            ),
+            State::Waiting => self.explain_gate(entry.gate(), now),
+        };
+        let job = admitted.job.and_then(|job| self.jobs.find(job.number));
+        let job = job.map(|job| format!(" job={} pass={}", job.name, job.id.pass));
+        format!("{} key={} {state}{}", admitted.text, entry.gate(), job.unwrap_or_default())
+    }
+
+    fn explain_key(&self, key: &str, now: Moment) -> Result<Answer, ProtocolError> {
+        let lower = key.to_ascii_lowercase();
+        let Some((key, queue)) = self.keys.get_key_value(lower.as_str()) else {
+            return Err(ProtocolError::new(
+                Code::NotFound,
+                format!("nothing waits for {key} in group {} and it does not rest", self.name),
+            ));
+        };
+        let on_key = |id: &EntryId| self.entries[id].gate() == key;
+        let waiting = self.entries.keys().filter(|id| on_key(id)).count() - queue.busy() as usize;
+        let holders = self
+            .members
+            .iter()
+            .flat_map(|(id, member)| member.held.iter().map(move |entry| (id, entry)))
+            .filter(|(_, entry)| on_key(entry))
+            .map(|(member, entry)| {
+                format!("in-flight {} member={member}", self.entries[entry].admitted.text)
+            });
+        let more: Vec<String> = holders.take(LISTED_MAX).collect();
+        let ok = format!("{key} waiting={waiting} {}", self.explain_gate(key, now));
+        Ok(Answer { more, ok })
+    }
+
+    /// The state of what waits behind a key: pending while it is busy or rests, queued when only
+    /// a member's credit is missing.
+    fn explain_gate(&self, key: &Key, now: Moment) -> String {
+        let Some(queue) = self.keys.get(key) else { return "queued".to_owned() };
+        if queue.busy() >= self.config.parallel {
+            "pending because=in-flight".to_owned()
+        } else if queue.free_at() > now {
+            format!("pending because=delay free-in={}", in_ms(queue.free_at(), now))
+        } else if self.ready.holds(key) {
+            "queued because=no-credit".to_owned()
+        } else {
+            "pending because=budget".to_owned()
+        }
+    }
+}
+
+fn in_ms(at: Moment, now: Moment) -> String {
+    duration::format_ms(at.since(now))
+}

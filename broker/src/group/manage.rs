@@ -1,0 +1,207 @@
+//! Settings and jobs: what people (and the command line) do with a group.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidings_protocol::{
+    Code, JOB_DONE_TOPIC, JobName, ProtocolError, Seq, TopicName,
+};
+
+use super::entry::JobNumber;
+use super::record::{Decision, End};
+use super::timers::Timer;
+use super::{Answer, Group, Output, Show};
+use crate::clock::Moment;
+use crate::job::{Job, JobSettings, JobState};
+
+impl Group {
+    pub(super) fn configure(
+        &mut self,
+        settings: &[(String, String)],
+        now: Moment,
+    ) -> Result<Answer, ProtocolError> {
+        let pairs = settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let config = self.config.with(pairs)?;
+        if config.key != self.config.key && !self.entries.is_empty() {
+            return Err(ProtocolError::new(
+                Code::Conflict,
+                "the key cannot change while the group holds entries",
+            ));
+        }
+        let ok = format!("{} {}", self.name, config.describe());
+        self.commit(Decision::Configured(Box::new(config)), now);
+        Ok(Answer { more: Vec::new(), ok })
+    }
+
+    pub(super) fn open_job(
+        &mut self,
+        name: &JobName,
+        settings: JobSettings,
+        now: Moment,
+    ) -> Result<Answer, ProtocolError> {
+        if let Some(job) = self.jobs.named(name.as_ref())
+            && job.state != JobState::Done
+        {
+            if job.settings != settings {
+                return Err(ProtocolError::new(
+                    Code::Exists,
+                    format!("{name} is {} with other settings", self.describe_job(job)),
+                ));
+            }
+            return Ok(Answer { more: Vec::new(), ok: self.describe_job(job) });
+        }
+        let number = self.jobs.number_for(name);
+        self.commit(Decision::JobOpened { number, name: name.clone(), settings }, now);
+        let ok = self.jobs.find(number).map(|job| self.describe_job(job)).unwrap_or_default();
+        Ok(Answer { more: Vec::new(), ok })
+    }
+
+    pub(super) fn close_job(
+        &mut self,
+        name: &JobName,
+        now: Moment,
+    ) -> Result<Answer, ProtocolError> {
+        let job = self.job_named(name)?;
+        let number = job.id.number;
+        if job.state == JobState::Open {
+            self.commit(Decision::JobClosed { number }, now);
+            self.settle(number, now);
+        }
+        let ok = self.describe_job(self.job_named(name)?);
+        Ok(Answer { more: Vec::new(), ok })
+    }
+
+    pub(super) fn cancel_job(
+        &mut self,
+        name: &JobName,
+        now: Moment,
+    ) -> Result<Answer, ProtocolError> {
+        let job = self.job_named(name)?;
+        let number = job.id.number;
+        if job.state != JobState::Done && !job.cancelled {
+            self.commit(Decision::JobCancelled { number }, now);
+            self.settle(number, now);
+        }
+        let ok = self.describe_job(self.job_named(name)?);
+        Ok(Answer { more: Vec::new(), ok })
+    }
+
+    /// The time limit for jobs that were left open.
+    pub(super) fn close_forgotten(&mut self, number: JobNumber, now: Moment) {
+        let Some(job) = self.jobs.find(number) else { return };
+        if job.state != JobState::Open {
+            return;
+        }
+        if job.open_until > now {
+            self.timers.set(job.open_until, Timer::JobOpen(number));
+            return;
+        }
+        tracing::info!(group = %self.name, job = %job.name, "left open without seeds: closed");
+        self.commit(Decision::JobClosed { number }, now);
+        self.settle(number, now);
+    }
+
+    /// To be called when a job's count, pages or state may have changed: drops what it may not have
+    /// any more, and takes note when nothing of it is left.
+    pub(super) fn settle(&mut self, number: JobNumber, now: Moment) {
+        let Some(job) = self.jobs.find(number) else { return };
+        let end = if job.cancelled {
+            Some(End::Cancelled)
+        } else {
+            job.is_exhausted().then_some(End::Budget)
+        };
+        if let Some(end) = end
+            && !job.waiting.is_empty()
+        {
+            let entries = job.waiting.iter().copied().collect();
+            self.commit(Decision::Ended { entries, end }, now);
+        }
+        let Some(job) = self.jobs.find(number) else { return };
+        if job.state == JobState::Closed && job.count() == 0 && job.noted.is_none() {
+            self.outputs.push_back(Output::AskHeads { job: number });
+        }
+    }
+
+    /// The feeding topics are numbered so far, and the job's count was zero: when everything up to
+    /// here is taken and it still is, the job is done.
+    pub(super) fn note_heads(
+        &mut self,
+        number: JobNumber,
+        heads: BTreeMap<TopicName, Seq>,
+        now: Moment,
+    ) {
+        let waits = |job: &Job| job.state == JobState::Closed && job.count() == 0;
+        if self.jobs.find(number).is_some_and(waits) {
+            self.commit(Decision::JobNoted { number, heads }, now);
+            self.finish_if_taken(number, now);
+        }
+    }
+
+    /// After events were taken: jobs that waited for this, and jobs that got seeds they cannot use.
+    pub(super) fn settle_after_taking(&mut self, seeded: BTreeSet<JobNumber>, now: Moment) {
+        for number in seeded {
+            self.settle(number, now);
+        }
+        for number in self.noted.clone() {
+            self.finish_if_taken(number, now);
+        }
+    }
+
+    fn finish_if_taken(&mut self, number: JobNumber, now: Moment) {
+        let Some(job) = self.jobs.find(number) else { return };
+        let Some(heads) = &job.noted else { return };
+        let all_taken = heads.iter().all(|(topic, head)| self.taken(topic) >= *head);
+        if job.count() == 0 && all_taken {
+            let announcement = job.announcement();
+            self.commit(Decision::JobDone { number }, now);
+            self.announce(JOB_DONE_TOPIC, announcement);
+        }
+    }
+
+    pub(super) fn show(&self, what: &Show, now: Moment) -> Result<Answer, ProtocolError> {
+        match what {
+            Show::Group => Ok(Answer { more: Vec::new(), ok: self.describe() }),
+            Show::Job(name) => {
+                let ok = self.describe_job(self.job_named(name)?);
+                Ok(Answer { more: Vec::new(), ok })
+            }
+            Show::Jobs => {
+                let more: Vec<String> = self.jobs.iter().map(|job| self.describe_job(job)).collect();
+                Ok(Answer { ok: format!("{} jobs={}", self.name, more.len()), more })
+            }
+            Show::Explain(what) => self.explain(what, now),
+        }
+    }
+
+    fn job_named(&self, name: &JobName) -> Result<&Job, ProtocolError> {
+        self.jobs.named(name.as_ref()).ok_or_else(|| {
+            ProtocolError::new(
+                Code::NotFound,
+                format!("no job {name} in group {}; JOB open {name} makes it", self.name),
+            )
+        })
+    }
+
+    fn describe_job(&self, job: &Job) -> String {
+        job.describe(self.ready.queued_of(job.id.number))
+    }
+
+    fn describe(&self) -> String {
+        let held = self.members.iter().map(|(_, member)| member.held.len()).sum::<usize>();
+        let connected = self.members.iter().filter(|(_, member)| member.conn.is_some()).count();
+        let totals = self.totals;
+        format!(
+            "{} members={connected} waiting={} processing={held} completed={} failed={} dead={} \
+             lost={} unkeyed={} keys={} {}",
+            self.name,
+            self.entries.len() - held,
+            totals.completed,
+            totals.failed,
+            totals.dead,
+            totals.lost,
+            totals.unkeyed,
+            self.keys.len(),
+            self.config.describe(),
+        )
+    }
+}
+

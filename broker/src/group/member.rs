@@ -1,0 +1,134 @@
+//! The workers of a group: who is connected, how much each allows, and what each holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidings_protocol::MemberId;
+
+use super::entry::EntryId;
+use crate::mailbox::ConnId;
+
+/// One worker. Leases belong to it and not to its connection.
+#[derive(Debug, Default)]
+pub struct Member {
+    /// Where it is connected now.
+    pub conn: Option<ConnId>,
+    /// Most tasks it holds at once; 0 drains.
+    pub credit: u32,
+    /// What it holds.
+    pub held: BTreeSet<EntryId>,
+    /// How many of these are suspects: at most one, except after a change of heart of the broker.
+    suspects: u32,
+}
+
+impl Member {
+    fn has_room(&self) -> bool {
+        self.conn.is_some() && self.held.len() < self.credit as usize
+    }
+}
+
+/// All workers, and those with room by load.
+#[derive(Debug, Default)]
+pub struct Members {
+    members: BTreeMap<MemberId, Member>,
+    /// Members with room, least loaded first.
+    room: BTreeSet<(usize, MemberId)>,
+    /// Those of them that hold no suspect.
+    suspect_room: BTreeSet<(usize, MemberId)>,
+}
+
+/// A member that served a key before keeps it until it holds this many times what the least loaded
+/// does, and a little, so that small numbers do not count as imbalance.
+const LOAD_FACTOR: usize = 2;
+const LOAD_SLACK: usize = 8;
+
+impl Members {
+    /// A member by its identity.
+    pub fn find(&self, id: MemberId) -> Option<&Member> {
+        self.members.get(&id)
+    }
+
+    /// Everybody, in a fixed order.
+    pub fn iter(&self) -> impl Iterator<Item = (MemberId, &Member)> {
+        self.members.iter().map(|(id, member)| (*id, member))
+    }
+
+    /// Connects a member, with its credit.
+    pub fn join(&mut self, id: MemberId, conn: ConnId, credit: u32) {
+        self.change(id, |member| {
+            member.conn = Some(conn);
+            member.credit = credit;
+        });
+    }
+
+    /// The connection is gone: its member keeps what it holds until the leases end. Returns it.
+    pub fn disconnect(&mut self, conn: ConnId) -> Option<MemberId> {
+        let id = self.iter().find(|(_, member)| member.conn == Some(conn))?.0;
+        self.change(id, |member| {
+            member.conn = None;
+            member.credit = 0;
+        });
+        Some(id)
+    }
+
+    /// An entry goes to a member.
+    pub fn hold(&mut self, id: MemberId, entry: EntryId, suspect: bool) {
+        self.change(id, |member| {
+            member.held.insert(entry);
+            member.suspects += u32::from(suspect);
+        });
+    }
+
+    /// A member has an entry no longer. `suspect` as it was given to `hold`.
+    pub fn release(&mut self, id: MemberId, entry: EntryId, suspect: bool) {
+        self.change(id, |member| {
+            if member.held.remove(&entry) {
+                member.suspects -= u32::from(suspect);
+            }
+        });
+    }
+
+    /// Whether it is connected and has credit left.
+    pub fn has_room(&self, id: MemberId) -> bool {
+        self.members.get(&id).is_some_and(Member::has_room)
+    }
+
+    /// Whether anybody has credit left.
+    pub fn any_room(&self) -> bool {
+        !self.room.is_empty()
+    }
+
+    /// Whether anybody with credit left holds no suspect.
+    pub fn any_suspect_room(&self) -> bool {
+        !self.suspect_room.is_empty()
+    }
+
+    /// Who gets a key's next task: the one that served it last, unless that one is clearly more
+    /// loaded than the least loaded.
+    pub fn choose(&self, last: Option<MemberId>, suspect: bool) -> Option<MemberId> {
+        let candidates = if suspect { &self.suspect_room } else { &self.room };
+        let (least_held, least) = *candidates.first()?;
+        let held = |id| self.members.get(&id).map_or(0, |member: &Member| member.held.len());
+        let keeps = |id: &MemberId| {
+            candidates.contains(&(held(*id), *id)) && held(*id) <= LOAD_FACTOR * least_held + LOAD_SLACK
+        };
+        Some(last.filter(keeps).unwrap_or(least))
+    }
+
+    /// Changes one member and keeps the orders by load true; forgets who is gone and holds nothing.
+    fn change(&mut self, id: MemberId, change: impl FnOnce(&mut Member)) {
+        let member = self.members.entry(id).or_default();
+        let before = (member.held.len(), id);
+        self.room.remove(&before);
+        self.suspect_room.remove(&before);
+        change(member);
+        let after = (member.held.len(), id);
+        if member.has_room() {
+            self.room.insert(after);
+            if member.suspects == 0 {
+                self.suspect_room.insert(after);
+            }
+        } else if member.conn.is_none() && member.held.is_empty() {
+            self.members.remove(&id);
+        }
+    }
+}

@@ -1,0 +1,680 @@
+//! The group: a keyed, paced queue as a state machine without IO.
+//!
+//! Feed it one [`Input`] with the present moment, then call [`Group::poll`] until it returns `None`,
+//! then wait for the next input or for [`Group::deadline`], whichever comes first, and feed
+//! [`Input::Tick`] for the latter. Whatever it decides is first an [`Output::Record`]; the outputs
+//! after a record rest on it and may leave only once it is written.
+//!
+//! ```text
+//!             admitted              due, key free, credit
+//!   event ───────────▶ delayed ──▶ waiting ───────────────▶ held ──ACK──▶ final (done, failed, ..)
+//!                         ▲           ▲                      │
+//!                         └───────────┴──NACK, lease ran out─┤
+//!                                                            └─ attempts or losses used up ─▶ dead
+//! ```
+
+pub mod admit;
+pub mod answer;
+pub mod apply;
+pub mod config;
+pub mod entry;
+pub mod explain;
+mod key_queue;
+pub mod log;
+pub mod manage;
+mod member;
+pub mod record;
+mod release;
+pub mod scope;
+mod seen;
+mod timers;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use tidings_protocol::{
+    GroupName, Hold, JobName, MemberId, Outcome, ProtocolError, Return, Seq, Slot, TaskId,
+    TopicName, UrlKey,
+};
+
+pub use self::config::GroupConfig;
+use self::entry::{Entry, EntryId, JobNumber, Key, State};
+use self::key_queue::{KeyQueue, Lane};
+use self::member::Members;
+use self::record::{Decision, Record, Rest};
+use self::release::{Place, Ready};
+use self::seen::Seen;
+use self::timers::{Timer, Timers};
+use crate::clock::Moment;
+use crate::job::{JobSettings, Jobs};
+use crate::mailbox::ConnId;
+
+/// The number of a topic's first event.
+const FIRST_SEQ: Seq = Seq(1);
+
+/// Who asks, and where the answer goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked {
+    /// The connection.
+    pub conn: ConnId,
+    /// The worker behind it.
+    pub member: MemberId,
+    /// The place of the answer among the connection's answers.
+    pub slot: Slot,
+}
+
+/// A child that a worker found in what a task fetched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StagedLink {
+    /// As the worker wrote it.
+    pub url: Box<str>,
+    /// The target of the redirect that was the task's answer.
+    pub redirect: bool,
+    /// Priority.
+    pub prio: i16,
+}
+
+/// What can happen to a group.
+#[derive(Debug, Clone)]
+pub enum Input {
+    /// A feeding topic is durable up to `next`; these are its events since the last time.
+    Events {
+        /// The topic.
+        topic: TopicName,
+        /// First number that is not among them.
+        next: Seq,
+        /// Number and payload.
+        events: Vec<(Seq, String)>,
+    },
+    /// A worker connects, or changes its credit.
+    Join {
+        /// Who.
+        asked: Asked,
+        /// Most tasks it wants at once; 0 drains.
+        credit: u32,
+    },
+    /// A connection ended.
+    Gone {
+        /// Which.
+        conn: ConnId,
+    },
+    /// A final answer.
+    Ack {
+        /// Who.
+        asked: Asked,
+        /// To which task.
+        task: TaskId,
+        /// How it ended.
+        outcome: Outcome,
+        /// What is asked of the key.
+        hold: Hold,
+        /// What was found.
+        links: Vec<StagedLink>,
+        /// Links that were over the connection's limit and so are not among `links`.
+        over_limit: u64,
+    },
+    /// A task is given back.
+    Nack {
+        /// Who.
+        asked: Asked,
+        /// Which task.
+        task: TaskId,
+        /// How it is to go on.
+        back: Return,
+        /// What is asked of the key.
+        hold: Hold,
+        /// Why, in a word.
+        reason: Option<String>,
+    },
+    /// A task is still worked on.
+    Touch {
+        /// Who.
+        asked: Asked,
+        /// Which task.
+        task: TaskId,
+        /// Its request has ended and it makes no more.
+        over: bool,
+        /// What is asked of the key.
+        hold: Hold,
+    },
+    /// New settings, as a person wrote them.
+    Configure {
+        /// Who.
+        asked: Asked,
+        /// Names and values.
+        settings: Vec<(String, String)>,
+    },
+    /// Opens a job.
+    OpenJob {
+        /// Who.
+        asked: Asked,
+        /// Its name.
+        name: JobName,
+        /// Its settings.
+        settings: JobSettings,
+    },
+    /// No more seeds.
+    CloseJob {
+        /// Who.
+        asked: Asked,
+        /// Its name.
+        name: JobName,
+    },
+    /// Drops what waits and ends the job when nothing is in flight any more.
+    CancelJob {
+        /// Who.
+        asked: Asked,
+        /// Its name.
+        name: JobName,
+    },
+    /// Says something; changes nothing.
+    Show {
+        /// Who.
+        asked: Asked,
+        /// What.
+        what: Show,
+    },
+    /// The answer to [`Output::AskHeads`].
+    Heads {
+        /// For which job.
+        job: JobNumber,
+        /// Next number of each feeding topic.
+        heads: BTreeMap<TopicName, Seq>,
+    },
+    /// Time has passed.
+    Tick,
+}
+
+/// What can be looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Show {
+    /// The group: settings and totals.
+    Group,
+    /// One job.
+    Job(JobName),
+    /// All jobs.
+    Jobs,
+    /// Why a URL or key is not moving.
+    Explain(String),
+}
+
+/// What the shell is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// Write this; later outputs rest on it.
+    Record(Record),
+    /// Send a task to a worker.
+    Task {
+        /// Where it is connected.
+        conn: ConnId,
+        /// What it is to do.
+        task: Task,
+    },
+    /// Answer a command.
+    Answer {
+        /// Whose.
+        asked: Asked,
+        /// Lines before the last, and the words after `+OK`; or the refusal.
+        answer: Result<Answer, ProtocolError>,
+    },
+    /// Publish on a topic.
+    Announce {
+        /// Which.
+        topic: &'static str,
+        /// The event.
+        payload: String,
+    },
+    /// Say (as [`Input::Heads`], now) how far the feeding topics are numbered.
+    AskHeads {
+        /// For which job.
+        job: JobNumber,
+    },
+}
+
+/// An answer that is not a refusal.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Answer {
+    /// Lines that go before the last one.
+    pub more: Vec<String>,
+    /// What follows `+OK`.
+    pub ok: String,
+}
+
+/// A released entry as a worker is told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    /// Its name for this attempt.
+    pub id: TaskId,
+    /// The broker's clock at the moment it is sent.
+    pub clock_ms: u64,
+    /// What is left of the lease.
+    pub lease_ms: u64,
+    /// URL and attributes.
+    pub payload: String,
+}
+
+/// Totals since the group's start, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Totals {
+    completed: u64,
+    failed: u64,
+    dead: u64,
+    lost: u64,
+    unkeyed: u64,
+}
+
+/// The state machine. See the module's documentation for how to drive it.
+#[derive(Debug)]
+pub struct Group {
+    name: GroupName,
+    /// Raised with every start, so that no id of an earlier run is taken for one of this.
+    run: u64,
+    config: GroupConfig,
+    entries: BTreeMap<EntryId, Entry>,
+    last_entry: EntryId,
+    keys: HashMap<Key, KeyQueue>,
+    ready: Ready,
+    members: Members,
+    jobs: Jobs,
+    seen: Seen,
+    /// Entries with no member, by their URL: what an announcement brings forward.
+    unheld: HashMap<UrlKey, BTreeSet<EntryId>>,
+    /// Entries that wait for one member's next request.
+    pinned: BTreeMap<MemberId, BTreeSet<EntryId>>,
+    /// First number of each feeding topic that was not taken yet.
+    taken: BTreeMap<TopicName, Seq>,
+    /// Jobs whose count was zero and that wait for what was published before.
+    noted: BTreeSet<JobNumber>,
+    timers: Timers,
+    totals: Totals,
+    /// Minute and number of dead letters written in it for events without a key.
+    letters: (u64, u32),
+    rng: fastrand::Rng,
+    outputs: VecDeque<Output>,
+}
+
+impl Group {
+    /// An empty group. `run` must be above that of every earlier start; `seed` decides what the
+    /// group leaves to chance.
+    pub fn new(name: GroupName, run: u64, config: GroupConfig, seed: u64) -> Self {
+        Self {
+            name,
+            run,
+            config,
+            entries: BTreeMap::new(),
+            last_entry: 0,
+            keys: HashMap::new(),
+            ready: Ready::default(),
+            members: Members::default(),
+            jobs: Jobs::default(),
+            seen: Seen::default(),
+            unheld: HashMap::new(),
+            pinned: BTreeMap::new(),
+            taken: BTreeMap::new(),
+            noted: BTreeSet::new(),
+            timers: Timers::default(),
+            totals: Totals::default(),
+            letters: (0, 0),
+            rng: fastrand::Rng::with_seed(seed),
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &GroupName {
+        &self.name
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &GroupConfig {
+        &self.config
+    }
+
+    /// First number of a topic that was not taken yet.
+    pub fn taken(&self, topic: &TopicName) -> Seq {
+        self.taken.get(topic).copied().unwrap_or(FIRST_SEQ)
+    }
+
+    /// Whether there is no room for what the topics bring.
+    pub fn is_full(&self) -> bool {
+        self.entries.len() >= self.config.entries_max
+    }
+
+    /// Takes one input. `now` must not be before the `now` of an earlier call.
+    pub fn handle(&mut self, input: Input, now: Moment) {
+        self.advance(now);
+        match input {
+            Input::Events { topic, next, events } => self.take(&topic, next, &events, now),
+            Input::Join { asked, credit } => self.join(asked, credit, now),
+            Input::Gone { conn } => self.gone(conn, now),
+            Input::Ack { asked, task, outcome, hold, links, over_limit } => {
+                let answer = self.ack(asked, &task, outcome, hold, &links, over_limit, now);
+                self.answer(asked, answer);
+            }
+            Input::Nack { asked, task, back, hold, reason } => {
+                let answer = self.nack(asked, &task, back, hold, reason, now);
+                self.answer(asked, answer);
+            }
+            Input::Touch { asked, task, over, hold } => {
+                let answer = self.touch(asked, &task, over, hold, now);
+                self.answer(asked, answer);
+            }
+            Input::Configure { asked, settings } => {
+                let answer = self.configure(&settings, now);
+                self.answer(asked, answer);
+            }
+            Input::OpenJob { asked, name, settings } => {
+                let answer = self.open_job(&name, settings, now);
+                self.answer(asked, answer);
+            }
+            Input::CloseJob { asked, name } => {
+                let answer = self.close_job(&name, now);
+                self.answer(asked, answer);
+            }
+            Input::CancelJob { asked, name } => {
+                let answer = self.cancel_job(&name, now);
+                self.answer(asked, answer);
+            }
+            Input::Show { asked, what } => {
+                let answer = self.show(&what, now);
+                self.answer(asked, answer);
+            }
+            Input::Heads { job, heads } => self.note_heads(job, heads, now),
+            Input::Tick => self.expire(now),
+        }
+        self.release_all(now);
+    }
+
+    /// The next thing to do. May change after every `handle`.
+    pub fn poll(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When a [`Input::Tick`] is owed. May change after every `handle`.
+    pub fn deadline(&self) -> Option<Moment> {
+        self.timers.next()
+    }
+
+    /// Decides something: it takes effect and is recorded.
+    fn commit(&mut self, decision: Decision, now: Moment) {
+        self.apply(&decision, now);
+        self.record(decision, now);
+    }
+
+    /// Records what has taken effect already.
+    fn record(&mut self, decision: Decision, now: Moment) {
+        self.outputs.push_back(Output::Record(Record { at: now, decision }));
+    }
+
+    fn answer(&mut self, asked: Asked, answer: Result<Answer, ProtocolError>) {
+        self.outputs.push_back(Output::Answer { asked, answer });
+    }
+
+    fn join(&mut self, asked: Asked, credit: u32, now: Moment) {
+        let known = self.members.find(asked.member);
+        let moved = known.is_none_or(|member| member.conn != Some(asked.conn));
+        self.members.join(asked.member, asked.conn, credit);
+        let held: Vec<EntryId> = self
+            .members
+            .find(asked.member)
+            .map(|member| member.held.iter().copied().collect())
+            .unwrap_or_default();
+        let ok = format!("{} credit={credit} held={}", self.name, held.len());
+        self.answer(asked, Ok(Answer { more: Vec::new(), ok }));
+        if moved {
+            for entry in held {
+                self.send_task(entry, asked.conn, now);
+            }
+        }
+        if credit == 0 {
+            self.unpin(asked.member, now);
+        }
+    }
+
+    fn gone(&mut self, conn: ConnId, now: Moment) {
+        if let Some(member) = self.members.disconnect(conn) {
+            self.unpin(member, now);
+        }
+    }
+
+    /// What only this member could go on with starts from its beginning, with anybody.
+    fn unpin(&mut self, member: MemberId, now: Moment) {
+        if let Some(entries) = self.pinned.get(&member) {
+            let entries = entries.iter().copied().collect();
+            self.commit(Decision::Unpinned { entries }, now);
+        }
+    }
+
+    /// Lets time pass: what is due queues, what has rested is free. Decides nothing.
+    fn advance(&mut self, now: Moment) {
+        let mut decisions = Vec::new();
+        while let Some(timer) = self.timers.pop(now) {
+            match timer {
+                Timer::Due(id) => self.enqueue(id, now),
+                Timer::Key(key) => self.refresh(&key, now),
+                Timer::Lease(_) | Timer::JobOpen(_) => decisions.push(timer),
+            }
+        }
+        for timer in decisions {
+            self.timers.set(now, timer);
+        }
+    }
+
+    /// Decides what time has decided: leases that ran out, jobs that nobody closed.
+    fn expire(&mut self, now: Moment) {
+        while let Some(timer) = self.timers.pop(now) {
+            match timer {
+                Timer::Lease(id) => self.lose(id, now),
+                Timer::JobOpen(number) => self.close_forgotten(number, now),
+                Timer::Due(id) => self.enqueue(id, now),
+                Timer::Key(key) => self.refresh(&key, now),
+            }
+        }
+    }
+
+    /// A lease ran out: the member had its time, and nobody knows what it did with it.
+    fn lose(&mut self, id: EntryId, now: Moment) {
+        let Some(lease) = self.entries.get(&id).and_then(Entry::lease) else { return };
+        if lease.until > now {
+            let until = lease.until;
+            self.timers.set(until, Timer::Lease(id));
+            return;
+        }
+        tracing::info!(group = %self.name, entry = id, member = %lease.member, "lease ran out");
+        self.commit(Decision::Lost { entry: id }, now);
+        self.bury_if_hopeless(id, now);
+    }
+
+    /// Releases while there is a free key and a member with credit for it.
+    fn release_all(&mut self, now: Moment) {
+        loop {
+            let members = &self.members;
+            let next = self.ready.next(
+                |member| members.has_room(member),
+                members.any_suspect_room(),
+                members.any_room(),
+                &mut self.rng,
+            );
+            let Some((key, place)) = next else { return };
+            let queue = self.keys.get(&key).expect("a ready key has a queue");
+            let jobs = &self.jobs;
+            let (id, _) =
+                queue.next(|lane| is_blocked(jobs, lane)).expect("a ready key has a next entry");
+            let member = match place {
+                Place::Pinned(member) => Some(member),
+                Place::Suspect => members.choose(queue.last_member, true),
+                Place::Open(..) => members.choose(queue.last_member, false),
+            };
+            let member = member.expect("room was checked for this place");
+            let conn = members.find(member).and_then(|member| member.conn);
+            let until = now + self.config.lease_ms;
+            self.commit(Decision::Released { entry: id, member, until }, now);
+            self.send_task(id, conn.expect("a member with room is connected"), now);
+        }
+    }
+
+    /// Tells a worker of an entry that it holds.
+    fn send_task(&mut self, id: EntryId, conn: ConnId, now: Moment) {
+        let entry = &self.entries[&id];
+        let lease = entry.lease().expect("a task is sent to who holds it");
+        let task = Task {
+            id: self.task_id(id, entry),
+            clock_ms: now.0,
+            lease_ms: lease.until.0.saturating_sub(now.0),
+            payload: self.task_payload(entry),
+        };
+        self.outputs.push_back(Output::Task { conn, task });
+    }
+
+    fn task_id(&self, id: EntryId, entry: &Entry) -> TaskId {
+        TaskId { group: self.name.clone(), run: self.run, entry: id, attempt: entry.releases }
+    }
+
+    fn task_payload(&self, entry: &Entry) -> String {
+        let admitted = &entry.admitted;
+        let mut payload = admitted.text.to_string();
+        if let Some(job) = admitted.job.and_then(|job| self.jobs.find(job.number)) {
+            payload.push_str(&format!(
+                " job={} pass={} depth={}",
+                job.name, job.id.pass, admitted.depth
+            ));
+        }
+        if admitted.redirect {
+            payload.push_str(&format!(" kind=redirect hops={}", admitted.hops));
+        }
+        if let Some(again) = &entry.again {
+            payload.push_str(&format!(" again={}", again.url));
+        }
+        payload.push_str(&admitted.carried);
+        payload
+    }
+
+    /// What a worker asks of a key, capped and as moments.
+    fn rest(&self, hold: Hold, now: Moment) -> Rest {
+        let not_before_ms = hold.not_before_ms.map(|ms| ms.min(self.config.not_before_ms_max));
+        Rest {
+            not_before: not_before_ms.map(|ms| now + ms),
+            pace_ms: hold.pace_ms.map(|ms| ms.min(self.config.pace_ms_max)),
+        }
+    }
+
+    /// Looks at a key again: whether it is free, and under what it stands. To be called after
+    /// everything that may have changed the answer.
+    fn refresh(&mut self, key: &Key, now: Moment) {
+        let Some(queue) = self.keys.get(key) else { return };
+        if queue.forgettable_at().is_some_and(|at| at <= now) {
+            self.keys.remove(key);
+            self.ready.place(key, None);
+            return;
+        }
+        let place = if queue.is_free(now, self.config.parallel) {
+            let jobs = &self.jobs;
+            let mut passed_over = Vec::new();
+            let next = queue.next(|lane| {
+                let blocked = is_blocked(jobs, lane);
+                if let (true, Lane::Job(number)) = (blocked, lane) {
+                    passed_over.push(number);
+                }
+                blocked
+            });
+            for number in passed_over {
+                if let Some(job) = self.jobs.find_mut(number) {
+                    job.passed_over.insert(key.clone());
+                }
+            }
+            next.map(|(id, lane)| self.place_of(id, lane))
+        } else {
+            None
+        };
+        self.ready.place(key, place);
+    }
+
+    fn place_of(&self, id: EntryId, lane: Lane) -> Place {
+        let entry = &self.entries[&id];
+        if let Some(again) = &entry.again {
+            Place::Pinned(again.member)
+        } else if entry.is_suspect() {
+            Place::Suspect
+        } else {
+            Place::Open(lane, entry.admitted.prio)
+        }
+    }
+
+    /// Wakes the group when the key has rested, and when it can be forgotten.
+    fn wake_at_rest(&mut self, key: &Key, now: Moment) {
+        let Some(queue) = self.keys.get(key) else { return };
+        if queue.free_at() > now {
+            self.timers.set(queue.free_at(), Timer::Key(key.clone()));
+        }
+        if let Some(at) = queue.forgettable_at()
+            && at > now
+        {
+            self.timers.set(at, Timer::Key(key.clone()));
+        }
+    }
+
+    /// Puts a due entry into its key's queue, and a later one on a timer.
+    fn enqueue(&mut self, id: EntryId, now: Moment) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        if entry.lease().is_some() || entry.state == State::Waiting {
+            return;
+        }
+        if entry.admitted.due > now {
+            let due = entry.admitted.due;
+            self.timers.set(due, Timer::Due(id));
+            return;
+        }
+        entry.state = State::Waiting;
+        let (lane, prio, head) = (lane_of(entry), entry.admitted.prio, goes_to_the_head(entry));
+        let key = entry.gate().clone();
+        let queue = self.keys.entry(key.clone()).or_default();
+        if head {
+            queue.push_head(id, lane);
+        } else {
+            queue.push(id, lane, prio);
+        }
+        self.refresh(&key, now);
+    }
+
+    /// Takes an entry without a member out of its queue or off its timer.
+    fn unqueue(&mut self, id: EntryId, now: Moment) {
+        let entry = &self.entries[&id];
+        match entry.state {
+            State::Delayed => self.timers.cancel(entry.admitted.due, Timer::Due(id)),
+            State::Waiting => {
+                let key = entry.gate().clone();
+                if let Some(queue) = self.keys.get_mut(&key) {
+                    queue.remove(id, lane_of(entry), entry.admitted.prio);
+                }
+                if let Some(entry) = self.entries.get_mut(&id) {
+                    entry.state = State::Delayed;
+                }
+                self.refresh(&key, now);
+                self.wake_at_rest(&key, now);
+            }
+            State::Held(_) => unreachable!("an entry with a member is in no queue"),
+        }
+    }
+}
+
+fn is_blocked(jobs: &Jobs, lane: Lane) -> bool {
+    match lane {
+        Lane::Announced => false,
+        Lane::Job(number) => jobs.find(number).is_some_and(crate::job::Job::is_blocked),
+    }
+}
+
+/// The lane in which an entry takes its turn.
+fn lane_of(entry: &Entry) -> Lane {
+    match entry.admitted.job {
+        Some(job) if !entry.admitted.announced => Lane::Job(job.number),
+        _ => Lane::Announced,
+    }
+}
+
+/// A redirect's target goes on where the redirect stood, and so does the second request of a task.
+fn goes_to_the_head(entry: &Entry) -> bool {
+    entry.again.is_some() || (entry.admitted.redirect && entry.releases == 0)
+}

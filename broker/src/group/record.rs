@@ -1,0 +1,184 @@
+//! The decisions of a group. Its log is a sequence of these; applying them in order to an empty
+//! group gives the same group again, without asking a topic, a clock or chance.
+
+use std::collections::BTreeMap;
+
+use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName};
+
+use super::config::GroupConfig;
+use super::entry::{Admission, Again, EntryId, JobNumber};
+use crate::job::JobSettings;
+use crate::clock::Moment;
+
+/// One decision and the moment at which it was taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// When it was decided, on the broker's clock.
+    pub at: Moment,
+    /// What was decided.
+    pub decision: Decision,
+}
+
+/// What a group can decide.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// The settings from here on.
+    Configured(Box<GroupConfig>),
+    /// Everything of a topic before `next` was taken, with what became of it.
+    Taken {
+        /// The feeding topic.
+        topic: TopicName,
+        /// First number not yet taken.
+        next: Seq,
+        /// What became of the events, in their order; those that changed nothing are left out.
+        items: Vec<Taking>,
+    },
+    /// An entry went to a member.
+    Released {
+        /// Which.
+        entry: EntryId,
+        /// To whom.
+        member: MemberId,
+        /// End of the lease.
+        until: Moment,
+    },
+    /// A lease was extended, and perhaps its request declared over.
+    Touched {
+        /// Which.
+        entry: EntryId,
+        /// New end of the lease.
+        until: Moment,
+        /// Set when its request has ended: the key's delay starts.
+        over: bool,
+        /// What the worker asks of the key.
+        rest: Rest,
+    },
+    /// A final answer: outcome and children take effect together.
+    Answered {
+        /// Which.
+        entry: EntryId,
+        /// How it ended.
+        outcome: Outcome,
+        /// Children that were new, as admitted.
+        children: Vec<Admission>,
+        /// What the worker asks of the key.
+        rest: Rest,
+    },
+    /// A member gave an entry back.
+    Returned {
+        /// Which.
+        entry: EntryId,
+        /// How it goes on.
+        back: Back,
+        /// What the worker asks of the key.
+        rest: Rest,
+        /// Why, in the worker's word.
+        reason: Option<Box<str>>,
+    },
+    /// A lease ran out.
+    Lost {
+        /// Which.
+        entry: EntryId,
+    },
+    /// An entry came to its last attempt, or its job wants it no more.
+    Ended {
+        /// Which, each waiting or just returned.
+        entries: Vec<EntryId>,
+        /// As what they count.
+        end: End,
+    },
+    /// A member is gone: what only it could go on with starts from the beginning.
+    Unpinned {
+        /// Which entries forget their `again`.
+        entries: Vec<EntryId>,
+    },
+    /// A job's pass began (or the job was opened anew).
+    JobOpened {
+        /// Number of the job; new ones rise by one.
+        number: JobNumber,
+        /// Its name.
+        name: JobName,
+        /// Its settings for this pass.
+        settings: JobSettings,
+    },
+    /// No more seeds are expected.
+    JobClosed {
+        /// Which.
+        number: JobNumber,
+    },
+    /// Its count was zero: it is done when the topics have been taken this far and it still is.
+    JobNoted {
+        /// Which.
+        number: JobNumber,
+        /// Head of each feeding topic at that moment.
+        heads: BTreeMap<TopicName, Seq>,
+    },
+    /// What waits is dropped and no child is admitted any more.
+    JobCancelled {
+        /// Which.
+        number: JobNumber,
+    },
+    /// Announced as done: the pass is over.
+    JobDone {
+        /// Which.
+        number: JobNumber,
+    },
+}
+
+/// What became of an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Taking {
+    /// It became an entry.
+    Admitted(Admission),
+    /// Waiting entries of the same URL take the better of both.
+    Improved {
+        /// Which.
+        entries: Vec<EntryId>,
+        /// Whether they move into the announced lane.
+        announced: bool,
+        /// Priority of the event.
+        prio: i16,
+        /// Due time of the event.
+        due: Moment,
+    },
+    /// A seed that its pass has seen already.
+    Duplicate(JobNumber),
+}
+
+/// How a returned entry goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Back {
+    /// A request failed: it counts, and is due again later.
+    Retry {
+        /// Earliest next release.
+        due: Moment,
+    },
+    /// No request was made.
+    Uncounted {
+        /// Earliest next release.
+        due: Moment,
+    },
+    /// A request was made; the next one is for another URL.
+    Again(Again),
+}
+
+/// What a worker asks of a key after a request, already capped: it can lengthen, never shorten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Rest {
+    /// Hold the key once until then.
+    pub not_before: Option<Moment>,
+    /// Minimum delay of the key from now on, in ms.
+    pub pace_ms: Option<u64>,
+}
+
+/// Why entries ended without a worker's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Out of attempts, or lost too often: a dead letter, counted as failed.
+    Dead,
+    /// Its job has as many pages as it may have.
+    Budget,
+    /// Its job was cancelled.
+    Cancelled,
+}
+

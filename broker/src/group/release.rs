@@ -1,0 +1,184 @@
+//! The order of release: which of the keys that may be asked now goes next.
+//!
+//! A free key stands here exactly once, under what it would release. What was announced takes turns
+//! with what jobs wait for; jobs take turns with one another; inside a job (or the announced lane)
+//! the highest priority goes first, and among equals chance decides, so that no host is always last.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+
+use indexmap::IndexSet;
+use tidings_protocol::MemberId;
+
+use super::entry::{JobNumber, Key};
+use super::key_queue::Lane;
+
+/// Under what a free key stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Its head is for one member only.
+    Pinned(MemberId),
+    /// Its head is a suspect: only for a member that holds no other.
+    Suspect,
+    /// Anybody may have it.
+    Open(Lane, i16),
+}
+
+/// Free keys by what they would release.
+#[derive(Debug, Default)]
+pub struct Ready {
+    places: HashMap<Key, Place>,
+    pinned: BTreeMap<MemberId, IndexSet<Key>>,
+    suspects: IndexSet<Key>,
+    announced: ByPrio,
+    jobs: BTreeMap<JobNumber, ByPrio>,
+    announced_was_last: bool,
+    last_job: JobNumber,
+}
+
+impl Ready {
+    /// Puts a key where it belongs now; `None` takes it out.
+    pub fn place(&mut self, key: &Key, place: Option<Place>) {
+        if self.places.get(key).copied() == place {
+            return;
+        }
+        if let Some(old) = self.places.remove(key) {
+            self.take_out(key, old);
+        }
+        if let Some(new) = place {
+            self.places.insert(key.clone(), new);
+            self.put_in(key, new);
+        }
+    }
+
+    /// The key that goes next, and where it stands. `room_for` says whether a member has credit,
+    /// `suspect_room` whether any member with credit holds no suspect, `room` whether any has credit.
+    pub fn next(
+        &self,
+        room_for: impl Fn(MemberId) -> bool,
+        suspect_room: bool,
+        room: bool,
+        rng: &mut fastrand::Rng,
+    ) -> Option<(Key, Place)> {
+        let pinned = self.pinned.iter().find(|(member, _)| room_for(**member));
+        if let Some((member, keys)) = pinned {
+            return Some((any(keys, rng), Place::Pinned(*member)));
+        }
+        if suspect_room && !self.suspects.is_empty() {
+            return Some((any(&self.suspects, rng), Place::Suspect));
+        }
+        if !room {
+            return None;
+        }
+        let jobs = || self.next_job();
+        let announced = || (!self.announced.is_empty()).then_some((Lane::Announced, &self.announced));
+        let (lane, keys) = if self.announced_was_last {
+            jobs().or_else(announced)
+        } else {
+            announced().or_else(jobs)
+        }?;
+        let (Reverse(prio), keys) = keys.0.first_key_value()?;
+        Some((any(keys, rng), Place::Open(lane, *prio)))
+    }
+
+    /// The lane has had its turn.
+    pub fn served(&mut self, lane: Lane) {
+        self.announced_was_last = lane == Lane::Announced;
+        if let Lane::Job(job) = lane {
+            self.last_job = job;
+        }
+    }
+
+    /// Free keys that would release an entry of this job: its entries in state "queued".
+    pub fn queued_of(&self, job: JobNumber) -> usize {
+        self.jobs.get(&job).map_or(0, ByPrio::len)
+    }
+
+    /// The free keys of a job, when it may not release for now.
+    pub fn keys_of(&self, job: JobNumber) -> Vec<Key> {
+        let keys = self.jobs.get(&job).into_iter().flat_map(|keys| keys.0.values());
+        keys.flatten().cloned().collect()
+    }
+
+    /// Whether a key stands here, and so waits for nothing but a member's credit.
+    pub fn holds(&self, key: &str) -> bool {
+        self.places.contains_key(key)
+    }
+
+    fn next_job(&self) -> Option<(Lane, &ByPrio)> {
+        let after = self.jobs.range(self.last_job + 1..);
+        let upto = self.jobs.range(..=self.last_job);
+        after.chain(upto).next().map(|(job, keys)| (Lane::Job(*job), keys))
+    }
+
+    fn put_in(&mut self, key: &Key, place: Place) {
+        match place {
+            Place::Pinned(member) => {
+                self.pinned.entry(member).or_default().insert(key.clone());
+            }
+            Place::Suspect => {
+                self.suspects.insert(key.clone());
+            }
+            Place::Open(Lane::Announced, prio) => self.announced.insert(key, prio),
+            Place::Open(Lane::Job(job), prio) => self.jobs.entry(job).or_default().insert(key, prio),
+        }
+    }
+
+    fn take_out(&mut self, key: &Key, place: Place) {
+        match place {
+            Place::Pinned(member) => {
+                if let Some(keys) = self.pinned.get_mut(&member) {
+                    keys.swap_remove(key);
+                    if keys.is_empty() {
+                        self.pinned.remove(&member);
+                    }
+                }
+            }
+            Place::Suspect => {
+                self.suspects.swap_remove(key);
+            }
+            Place::Open(Lane::Announced, prio) => self.announced.remove(key, prio),
+            Place::Open(Lane::Job(job), prio) => {
+                if let Some(keys) = self.jobs.get_mut(&job) {
+                    keys.remove(key, prio);
+                    if keys.is_empty() {
+                        self.jobs.remove(&job);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One of several keys, by chance.
+fn any(keys: &IndexSet<Key>, rng: &mut fastrand::Rng) -> Key {
+    let index = rng.usize(..keys.len());
+    keys.get_index(index).expect("the index is below the length").clone()
+}
+
+/// Keys by the priority of what they would release, highest first. No set in it is empty.
+#[derive(Debug, Default)]
+struct ByPrio(BTreeMap<Reverse<i16>, IndexSet<Key>>);
+
+impl ByPrio {
+    fn insert(&mut self, key: &Key, prio: i16) {
+        self.0.entry(Reverse(prio)).or_default().insert(key.clone());
+    }
+
+    fn remove(&mut self, key: &Key, prio: i16) {
+        if let Some(keys) = self.0.get_mut(&Reverse(prio)) {
+            keys.swap_remove(key);
+            if keys.is_empty() {
+                self.0.remove(&Reverse(prio));
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn len(&self) -> usize {
+        self.0.values().map(IndexSet::len).sum()
+    }
+}

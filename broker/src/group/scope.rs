@@ -1,0 +1,152 @@
+//! Which URLs belong to a job, judged by the broker alone.
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+
+use tidings_protocol::{CanonicalUrl, ProtocolError};
+
+use super::config::bad;
+
+/// The rule of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ScopeRule {
+    /// The hosts of its seeds, on any port.
+    #[default]
+    Host,
+    /// The registrable domains of its seeds.
+    Domain,
+    /// What begins like a seed, up to the seed's last slash.
+    Prefix,
+    /// Everything.
+    Any,
+}
+
+impl FromStr for ScopeRule {
+    type Err = ProtocolError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "host" => Ok(Self::Host),
+            "domain" => Ok(Self::Domain),
+            "prefix" => Ok(Self::Prefix),
+            "any" => Ok(Self::Any),
+            _ => Err(bad(format!("scope={text}: it is host, domain, prefix or any"))),
+        }
+    }
+}
+
+impl ScopeRule {
+    /// The word that sets it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Domain => "domain",
+            Self::Prefix => "prefix",
+            Self::Any => "any",
+        }
+    }
+}
+
+/// A rule and what the seeds so far (and their redirects) let in.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scope {
+    rule: ScopeRule,
+    admitted: BTreeSet<Box<str>>,
+}
+
+impl Scope {
+    /// A scope that no seed has opened yet.
+    pub fn new(rule: ScopeRule) -> Self {
+        Self { rule, admitted: BTreeSet::new() }
+    }
+
+    /// A seed, or what a seed redirects to, belongs to its job.
+    pub fn admit(&mut self, url: &CanonicalUrl) {
+        let part = match self.rule {
+            ScopeRule::Host => url.host(),
+            ScopeRule::Domain => url.domain(),
+            ScopeRule::Prefix => directory(url),
+            ScopeRule::Any => return,
+        };
+        if !self.admitted.contains(part) {
+            self.admitted.insert(part.into());
+        }
+    }
+
+    /// Whether a link leads to a URL of the job.
+    pub fn contains(&self, url: &CanonicalUrl) -> bool {
+        match self.rule {
+            ScopeRule::Host => self.admitted.contains(url.host()),
+            ScopeRule::Domain => self.admitted.contains(url.domain()),
+            ScopeRule::Prefix => self.contains_prefix_of(url.as_str()),
+            ScopeRule::Any => true,
+        }
+    }
+
+    /// Asks for each slash of the URL, so that the cost does not grow with the number of seeds.
+    fn contains_prefix_of(&self, url: &str) -> bool {
+        url.bytes()
+            .enumerate()
+            .filter(|(_, byte)| *byte == b'/')
+            .any(|(slash, _)| self.admitted.contains(&url[..=slash]))
+    }
+}
+
+/// A URL up to the last slash of its path.
+fn directory(url: &CanonicalUrl) -> &str {
+    let text = url.as_str();
+    let path_end = text.find('?').unwrap_or(text.len());
+    let slash = text[..path_end].rfind('/').expect("a canonical URL has a path");
+    &text[..=slash]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(text: &str) -> CanonicalUrl {
+        CanonicalUrl::parse(text).unwrap()
+    }
+
+    #[track_caller]
+    fn assert_scope(rule: ScopeRule, seed: &str, inside: &[&str], outside: &[&str]) {
+        let mut scope = Scope::new(rule);
+        scope.admit(&url(seed));
+        for text in inside {
+            assert!(scope.contains(&url(text)), "{text} belongs to {rule:?} of {seed}");
+        }
+        for text in outside {
+            assert!(!scope.contains(&url(text)), "{text} does not belong to {rule:?} of {seed}");
+        }
+    }
+
+    #[test]
+    fn host_is_the_name_without_scheme_and_port() {
+        assert_scope(
+            ScopeRule::Host,
+            "http://a.example.org/x",
+            &["https://a.example.org/", "http://a.example.org:8080/y"],
+            &["http://b.example.org/x", "http://example.org/"],
+        );
+    }
+
+    #[test]
+    fn domain_is_the_registrable_one() {
+        assert_scope(
+            ScopeRule::Domain,
+            "http://a.example.co.uk/x",
+            &["http://b.example.co.uk/", "http://example.co.uk/"],
+            &["http://other.co.uk/"],
+        );
+    }
+
+    #[test]
+    fn prefix_ends_at_the_last_slash_of_the_path() {
+        assert_scope(
+            ScopeRule::Prefix,
+            "http://a.org/docs/index.html?x=/y/",
+            &["http://a.org/docs/", "http://a.org/docs/deep/er.html"],
+            &["http://a.org/", "http://a.org/docs2/", "https://a.org/docs/"],
+        );
+    }
+}

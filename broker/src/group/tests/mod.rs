@@ -1,0 +1,6 @@
+//! The machine's promises: one by one with the smallest input, and together under a simulated
+//! clock, where members stall, vanish, answer late and twice.
+
+mod rules;
+mod simulation;
+mod world;

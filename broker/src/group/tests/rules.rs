@@ -1,0 +1,637 @@
+//! One rule at a time.
+
+use tidings_protocol::{Answers, Code, Hold, MemberId, Outcome, Return, Seq, Slot, TaskId, TopicName};
+
+use crate::clock::Moment;
+use crate::group::config::GroupConfig;
+use crate::group::{Answer, Asked, Group, Input, Output, StagedLink, Task};
+use crate::job::JobSettings;
+use crate::mailbox::ConnId;
+
+/// A group with a clock, and what came out of it.
+struct Bench {
+    group: Group,
+    now: Moment,
+    next_seq: u64,
+    tasks: Vec<(ConnId, Task)>,
+    answers: Vec<Result<Answer, tidings_protocol::ProtocolError>>,
+    events: Vec<(&'static str, String)>,
+}
+
+const A: Worker = Worker(1);
+const B: Worker = Worker(2);
+
+#[derive(Clone, Copy)]
+struct Worker(u64);
+
+impl Worker {
+    fn asked(self) -> Asked {
+        Asked {
+            conn: ConnId(self.0),
+            member: MemberId(u128::from(self.0)),
+            slot: slot(),
+        }
+    }
+}
+
+impl Bench {
+    fn new(settings: &[(&str, &str)]) -> Self {
+        let config = GroupConfig::default().with(settings.iter().copied()).unwrap();
+        Self {
+            group: Group::new("crawlers".parse().unwrap(), 7, config, 1),
+            now: Moment(1000),
+            next_seq: 1,
+            tasks: Vec::new(),
+            answers: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    fn feed(&mut self, input: Input) {
+        self.group.handle(input, self.now);
+        while let Some(output) = self.group.poll() {
+            match output {
+                Output::Record(_) => {}
+                Output::Task { conn, task } => self.tasks.push((conn, task)),
+                Output::Answer { answer, .. } => self.answers.push(answer),
+                Output::Announce { topic, payload } => self.events.push((topic, payload)),
+                Output::AskHeads { job } => {
+                    let heads = [(topic(), Seq(self.next_seq))].into();
+                    self.group.handle(Input::Heads { job, heads }, self.now);
+                }
+            }
+        }
+    }
+
+    fn publish(&mut self, payload: &str) {
+        let seq = Seq(self.next_seq);
+        self.next_seq += 1;
+        let next = Seq(self.next_seq);
+        self.feed(Input::Events { topic: topic(), next, events: vec![(seq, payload.into())] });
+    }
+
+    fn join(&mut self, worker: Worker, credit: u32) {
+        self.feed(Input::Join { asked: worker.asked(), credit });
+    }
+
+    fn wait(&mut self, ms: u64) {
+        let until = self.now + ms;
+        while let Some(deadline) = self.group.deadline().filter(|deadline| *deadline <= until) {
+            self.now = self.now.max(deadline);
+            self.feed(Input::Tick);
+        }
+        self.now = until;
+        self.feed(Input::Tick);
+    }
+
+    fn open(&mut self, name: &str, settings: &[(&str, &str)]) {
+        let settings = JobSettings::parse(settings.iter().copied()).unwrap();
+        self.feed(Input::OpenJob { asked: A.asked(), name: name.parse().unwrap(), settings });
+    }
+
+    fn close(&mut self, name: &str) {
+        self.feed(Input::CloseJob { asked: A.asked(), name: name.parse().unwrap() });
+    }
+
+    fn ack(&mut self, worker: Worker, task: &TaskId, outcome: Outcome, links: &[(&str, bool)]) {
+        let links = links.iter().map(|(url, redirect)| StagedLink {
+            url: (*url).into(),
+            redirect: *redirect,
+            prio: 0,
+        });
+        self.feed(Input::Ack {
+            asked: worker.asked(),
+            task: task.clone(),
+            outcome,
+            hold: Hold::default(),
+            links: links.collect(),
+            over_limit: 0,
+        });
+    }
+
+    fn nack(&mut self, worker: Worker, task: &TaskId, back: Return) {
+        self.feed(Input::Nack {
+            asked: worker.asked(),
+            task: task.clone(),
+            back,
+            hold: Hold::default(),
+            reason: Some("test".into()),
+        });
+    }
+
+    fn touch(&mut self, worker: Worker, task: &TaskId, over: bool, hold: Hold) {
+        self.feed(Input::Touch { asked: worker.asked(), task: task.clone(), over, hold });
+    }
+
+    /// The only task that came since the last time.
+    #[track_caller]
+    fn task(&mut self) -> Task {
+        assert_eq!(self.tasks.len(), 1, "exactly one task: {:?}", self.tasks);
+        self.tasks.pop().expect("there is one").1
+    }
+
+    #[track_caller]
+    fn assert_no_task(&self, why: &str) {
+        assert!(self.tasks.is_empty(), "{why}: {:?}", self.tasks);
+    }
+
+    /// Words after `+OK` of the last answer.
+    #[track_caller]
+    fn ok(&self) -> &str {
+        &self.answers.last().expect("there was an answer").as_ref().expect("not refused").ok
+    }
+
+    #[track_caller]
+    fn refusal(&self) -> Code {
+        self.answers.last().expect("there was an answer").as_ref().expect_err("refused").code
+    }
+}
+
+fn topic() -> TopicName {
+    "new-url".parse().unwrap()
+}
+
+/// Any slot: these tests look at answers in the order in which they come.
+pub(super) fn slot() -> Slot {
+    Answers::new().later()
+}
+
+const NO_HOLD: Hold = Hold { not_before_ms: None, pace_ms: None };
+
+#[test]
+fn one_task_per_key_and_the_delay_counts_from_the_end() {
+    let mut bench = Bench::new(&[("delay", "1s")]);
+    bench.join(A, 10);
+    bench.publish("http://a.org/1");
+    bench.publish("http://a.org/2");
+    bench.publish("http://b.org/1");
+    assert_eq!(bench.tasks.len(), 2, "one task for each host");
+    let first = bench.tasks.remove(0).1;
+    bench.tasks.clear();
+    bench.wait(5000);
+    bench.assert_no_task("the host is busy however long it takes");
+    bench.ack(A, &first.id, Outcome::Done, &[]);
+    bench.wait(999);
+    bench.assert_no_task("the delay has not passed");
+    bench.wait(1);
+    assert_eq!(bench.task().payload, "http://a.org/2");
+}
+
+#[test]
+fn loopback_has_no_delay_unless_one_is_set() {
+    let mut bench = Bench::new(&[]);
+    bench.join(A, 10);
+    bench.publish("http://127.0.0.1:8000/1");
+    bench.publish("http://127.0.0.1:8000/2");
+    let first = bench.task();
+    bench.ack(A, &first.id, Outcome::Done, &[]);
+    assert_eq!(bench.task().payload, "http://127.0.0.1:8000/2");
+}
+
+#[test]
+fn over_starts_the_delay_and_keeps_credit_and_job() {
+    let mut bench = Bench::new(&[("delay", "1s")]);
+    bench.join(A, 1);
+    bench.publish("http://a.org/1");
+    bench.publish("http://a.org/2");
+    let first = bench.task();
+    bench.touch(A, &first.id, true, NO_HOLD);
+    bench.wait(2000);
+    bench.assert_no_task("the only credit is still taken");
+    bench.ack(A, &first.id, Outcome::Done, &[]);
+    assert_eq!(bench.task().payload, "http://a.org/2", "the delay has run since the touch");
+}
+
+#[test]
+fn a_worker_lengthens_the_rest_of_a_key() {
+    let mut bench = Bench::new(&[("delay", "1s")]);
+    bench.join(A, 10);
+    for page in ["http://a.org/1", "http://a.org/2", "http://a.org/3"] {
+        bench.publish(page);
+    }
+    let first = bench.task();
+    let hold = Hold { not_before_ms: Some(10_000), pace_ms: Some(3000) };
+    bench.touch(A, &first.id, true, hold);
+    bench.wait(9999);
+    bench.assert_no_task("not before ten seconds");
+    bench.wait(1);
+    let second = bench.task();
+    bench.touch(A, &second.id, true, Hold { not_before_ms: None, pace_ms: None });
+    bench.wait(2999);
+    bench.assert_no_task("the pace holds for later requests, too");
+    bench.wait(1);
+    bench.task();
+}
+
+#[test]
+fn an_answer_counts_once_and_only_from_its_holder() {
+    let mut bench = Bench::new(&[]);
+    bench.join(A, 1);
+    bench.join(B, 0);
+    bench.publish("http://a.org/");
+    let task = bench.task();
+    bench.ack(B, &task.id, Outcome::Done, &[]);
+    assert_eq!(bench.refusal(), Code::Stale);
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    assert!(bench.ok().ends_with("new=0 known=0 refused=0"), "{}", bench.ok());
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    assert_eq!(bench.refusal(), Code::Stale);
+    let other_run = TaskId { run: 6, ..task.id };
+    bench.touch(A, &other_run, false, NO_HOLD);
+    assert_eq!(bench.refusal(), Code::Stale);
+}
+
+#[test]
+fn a_lost_task_goes_to_another_member_after_lease_and_delay() {
+    let mut bench = Bench::new(&[("delay", "1s"), ("lease", "10s")]);
+    bench.join(A, 1);
+    bench.publish("http://a.org/");
+    let lost = bench.task();
+    bench.join(B, 1);
+    bench.feed(Input::Gone { conn: ConnId(1) });
+    bench.wait(10_999);
+    bench.assert_no_task("the request may go on until the lease ends, then comes the delay");
+    bench.wait(1);
+    let again = bench.task();
+    assert_eq!((again.id.entry, again.id.attempt), (lost.id.entry, 2));
+    bench.ack(A, &lost.id, Outcome::Done, &[]);
+    assert_eq!(bench.refusal(), Code::Stale);
+}
+
+#[test]
+fn touch_extends_the_lease() {
+    let mut bench = Bench::new(&[("lease", "10s")]);
+    bench.join(A, 1);
+    bench.publish("http://a.org/");
+    let task = bench.task();
+    bench.wait(9000);
+    bench.touch(A, &task.id, false, NO_HOLD);
+    bench.wait(9000);
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    assert!(bench.ok().starts_with(&task.id.to_string()));
+}
+
+#[test]
+fn a_member_that_comes_back_is_told_what_it_holds() {
+    let mut bench = Bench::new(&[("lease", "10s")]);
+    bench.join(A, 1);
+    bench.publish("http://a.org/");
+    let task = bench.task();
+    bench.feed(Input::Gone { conn: ConnId(1) });
+    bench.wait(4000);
+    let asked = Asked { conn: ConnId(9), ..A.asked() };
+    bench.feed(Input::Join { asked, credit: 1 });
+    let resent = bench.task();
+    assert_eq!((resent.id, resent.lease_ms), (task.id.clone(), 6000));
+    bench.feed(Input::Gone { conn: ConnId(1) });
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    assert!(bench.ok().starts_with(&task.id.to_string()));
+}
+
+#[test]
+fn again_asks_for_another_url_of_the_same_member_at_that_keys_head() {
+    let mut bench = Bench::new(&[("delay", "1s")]);
+    bench.join(A, 2);
+    bench.join(B, 2);
+    bench.publish("http://a.org/page");
+    let first = bench.task();
+    bench.publish("http://a.org/other");
+    bench.nack(A, &first.id, Return::Again { url: "http://a.org/page".into() });
+    bench.wait(999);
+    bench.assert_no_task("a request was made: the delay counts");
+    bench.wait(1);
+    let (conn, second) = bench.tasks.pop().unwrap();
+    assert_eq!(conn, ConnId(1), "only this member knows what it was about");
+    assert_eq!(second.payload, "http://a.org/page again=http://a.org/page");
+    assert_eq!(second.id.attempt, 2);
+    bench.nack(A, &second.id, Return::Again { url: "http://b.org/robots.txt".into() });
+    let third = bench.task();
+    assert_eq!(
+        third.payload, "http://a.org/page again=http://b.org/robots.txt",
+        "another key gates it, which is free"
+    );
+    bench.wait(1000);
+    assert_eq!(bench.task().payload, "http://a.org/other", "and its own key is free again");
+}
+
+#[test]
+fn again_is_bounded_and_forgotten_with_its_member() {
+    let mut bench = Bench::new(&[("delay", "0"), ("lease", "10s")]);
+    bench.join(A, 1);
+    bench.publish("http://a.org/page");
+    for _ in 0..8 {
+        let task = bench.task();
+        bench.nack(A, &task.id, Return::Again { url: "http://a.org/page".into() });
+    }
+    let task = bench.task();
+    bench.nack(A, &task.id, Return::Again { url: "http://a.org/page".into() });
+    assert_eq!(bench.refusal(), Code::Limit);
+    bench.nack(A, &task.id, Return::Uncounted { after_ms: None });
+    let task = bench.task();
+    assert_eq!(task.payload, "http://a.org/page", "it begins from the beginning");
+
+    bench.feed(Input::Join { asked: A.asked(), credit: 0 });
+    bench.join(B, 1);
+    bench.nack(A, &task.id, Return::Again { url: "http://c.org/".into() });
+    bench.assert_no_task("for A while it is connected");
+    bench.feed(Input::Gone { conn: ConnId(1) });
+    assert_eq!(bench.task().payload, "http://a.org/page");
+}
+
+#[test]
+fn failures_back_off_and_end_as_a_dead_letter() {
+    let mut bench = Bench::new(&[("max-attempts", "2"), ("backoff", "1s"), ("delay", "0")]);
+    bench.join(A, 1);
+    bench.publish("http://a.org/ item=5");
+    let task = bench.task();
+    assert_eq!(task.payload, "http://a.org/ item=5", "unknown attributes are carried along");
+    bench.nack(A, &task.id, Return::Retry { after_ms: None });
+    bench.wait(999);
+    bench.assert_no_task("backoff");
+    bench.wait(251);
+    let task = bench.task();
+    bench.nack(A, &task.id, Return::Retry { after_ms: None });
+    let (topic, letter) = bench.events.pop().expect("a dead letter");
+    assert_eq!(topic, "dead-letter");
+    assert!(letter.starts_with("http://a.org/ reason=max-attempts group=crawlers"), "{letter}");
+}
+
+#[test]
+fn uncounted_returns_cost_neither_attempt_nor_delay() {
+    let mut bench = Bench::new(&[("max-attempts", "1"), ("delay", "1h")]);
+    bench.join(A, 1);
+    bench.publish("http://a.org/");
+    for _ in 0..5 {
+        let task = bench.task();
+        bench.nack(A, &task.id, Return::Uncounted { after_ms: None });
+    }
+    bench.task();
+}
+
+#[test]
+fn a_member_holds_one_suspect_at_most() {
+    let mut bench = Bench::new(&[("delay", "0"), ("lease", "1s"), ("max-losses", "3")]);
+    bench.join(A, 10);
+    bench.publish("http://a.org/");
+    bench.publish("http://b.org/");
+    bench.wait(1000);
+    bench.wait(1000);
+    assert_eq!(bench.tasks.len(), 5, "two released three times, but one suspect waits");
+    bench.wait(1000);
+    let letters = bench.events.iter().filter(|(topic, _)| *topic == "dead-letter").count();
+    assert_eq!(letters, 1, "lost three times: a dead letter");
+    assert_eq!(bench.tasks.len(), 6, "and the other suspect has its turn");
+}
+
+#[test]
+fn what_is_announced_alternates_with_what_jobs_wait_for() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.open("site", &[("scope", "any")]);
+    for page in 0..4 {
+        bench.publish(&format!("http://job{page}.org/ job=site"));
+        bench.publish(&format!("http://announced{page}.org/"));
+    }
+    bench.join(A, 8);
+    let lanes: Vec<bool> =
+        bench.tasks.iter().map(|(_, task)| task.payload.contains("announced")).collect();
+    assert_eq!(lanes, [true, false, true, false, true, false, true, false]);
+}
+
+#[test]
+fn jobs_take_turns_and_priority_decides_inside() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.open("big", &[("scope", "any")]);
+    bench.open("small", &[("scope", "any")]);
+    for page in 0..4 {
+        bench.publish(&format!("http://big{page}.org/ job=big prio={page}"));
+    }
+    bench.publish("http://small.org/ job=small");
+    bench.join(A, 3);
+    let urls: Vec<&str> =
+        bench.tasks.iter().map(|(_, task)| task.payload.split(' ').next().unwrap()).collect();
+    assert_eq!(urls, ["http://big3.org/", "http://small.org/", "http://big2.org/"]);
+}
+
+#[test]
+fn an_announcement_brings_a_jobs_url_forward_and_it_is_fetched_once() {
+    let mut bench = Bench::new(&[("delay", "1s")]);
+    bench.open("site", &[]);
+    bench.publish("http://a.org/1 job=site");
+    bench.publish("http://a.org/2 job=site");
+    bench.publish("http://a.org/3 job=site");
+    bench.publish("http://a.org/3");
+    bench.join(A, 1);
+    let task = bench.task();
+    assert!(task.payload.starts_with("http://a.org/3 job=site"), "{}", task.payload);
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    bench.wait(1000);
+    let task = bench.task();
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    bench.wait(1000);
+    let task = bench.task();
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    bench.wait(5000);
+    bench.assert_no_task("three pages, three requests");
+}
+
+#[test]
+fn announced_while_in_flight_it_runs_once_more() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 1);
+    bench.publish("http://a.org/");
+    let task = bench.task();
+    bench.publish("http://a.org/");
+    bench.publish("http://a.org/");
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    let task = bench.task();
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    bench.assert_no_task("two announcements while it was in flight are one");
+}
+
+#[test]
+fn without_a_job_links_are_not_followed_but_redirects_are() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 1);
+    bench.publish("http://a.org/");
+    let task = bench.task();
+    let links = [("http://a.org/link", false), ("http://b.org/target", true)];
+    bench.ack(A, &task.id, Outcome::Redirect, &links);
+    assert!(bench.ok().ends_with("new=1 known=0 refused=1"), "{}", bench.ok());
+    assert_eq!(bench.task().payload, "http://b.org/target kind=redirect hops=1");
+}
+
+#[test]
+fn redirects_end_after_ten_hops() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 1);
+    bench.publish("http://a.org/0");
+    for hop in 1..=10 {
+        let task = bench.task();
+        bench.ack(A, &task.id, Outcome::Redirect, &[(&format!("http://a.org/{hop}"), true)]);
+    }
+    let task = bench.task();
+    bench.ack(A, &task.id, Outcome::Redirect, &[("http://a.org/11", true)]);
+    assert!(bench.ok().ends_with("new=0 known=0 refused=1"), "{}", bench.ok());
+}
+
+#[test]
+fn the_broker_judges_children_and_the_job_is_done_once() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 1);
+    bench.open("site", &[("scope", "host"), ("depth", "1")]);
+    bench.publish("http://a.org/ job=site");
+    let task = bench.task();
+    assert_eq!(task.payload, "http://a.org/ job=site pass=1 depth=0");
+    bench.close("site");
+    let links = [
+        ("http://a.org/1", false),
+        ("http://a.org/1#fragment", false),
+        ("http://a.org/", false),
+        ("http://elsewhere.org/", false),
+        ("ftp://a.org/", false),
+    ];
+    bench.ack(A, &task.id, Outcome::Done, &links);
+    assert!(bench.ok().ends_with("new=1 known=2 refused=2"), "{}", bench.ok());
+    let task = bench.task();
+    assert!(bench.events.is_empty(), "not done before the last page");
+    bench.ack(A, &task.id, Outcome::Done, &[("http://a.org/2", false)]);
+    assert!(bench.ok().ends_with("new=0 known=0 refused=1"), "deeper than one link");
+    let done = bench.events.pop().expect("done");
+    assert_eq!(done.0, "job-done");
+    assert!(done.1.starts_with("site number=1 pass=1 result=done completed=2 "), "{}", done.1);
+    bench.wait(100_000);
+    assert!(bench.events.is_empty(), "announced once");
+    bench.publish("http://a.org/late job=site");
+    assert!(bench.events.pop().expect("a dead letter").1.contains("reason=finished-job"));
+}
+
+#[test]
+fn a_seed_published_before_the_close_is_waited_for() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 1);
+    bench.open("site", &[]);
+    // Numbered, but the group has not taken it when the job is closed.
+    bench.next_seq = 2;
+    bench.close("site");
+    assert!(bench.events.is_empty(), "the event with number 1 may be a seed");
+    let events = vec![(Seq(1), "http://a.org/ job=site".to_owned())];
+    bench.feed(Input::Events { topic: topic(), next: Seq(2), events });
+    let task = bench.task();
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    assert!(bench.events.pop().expect("done").1.contains("completed=1"));
+}
+
+#[test]
+fn opening_a_finished_job_is_the_next_pass() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 1);
+    for pass in 1..=2 {
+        bench.open("site", &[]);
+        bench.publish("http://a.org/ job=site");
+        bench.close("site");
+        let task = bench.task();
+        bench.ack(A, &task.id, Outcome::Done, &[]);
+        let done = bench.events.pop().expect("done").1;
+        assert!(done.starts_with(&format!("site number=1 pass={pass} ")), "{done}");
+    }
+}
+
+#[test]
+fn a_budget_is_taken_at_release_and_given_back_unless_a_page_came() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 10);
+    bench.open("site", &[("scope", "any"), ("max-pages", "2")]);
+    for host in ["a", "b", "c", "d"] {
+        bench.publish(&format!("http://{host}.org/ job=site"));
+    }
+    bench.close("site");
+    assert_eq!(bench.tasks.len(), 2, "two pages may come, so two are asked for");
+    let first = bench.tasks.remove(0).1;
+    let second = bench.task();
+    bench.ack(A, &first.id, Outcome::Robots, &[]);
+    let third = bench.task();
+    bench.ack(A, &second.id, Outcome::Done, &[]);
+    bench.assert_no_task("the other page is in flight");
+    bench.ack(A, &third.id, Outcome::Done, &[]);
+    let done = bench.events.pop().expect("done").1;
+    assert!(done.contains("completed=2 ") && done.contains("budget=1 "), "{done}");
+}
+
+#[test]
+fn a_cancelled_job_drops_what_waits_and_ends_with_what_is_in_flight() {
+    let mut bench = Bench::new(&[("delay", "1s")]);
+    bench.join(A, 1);
+    bench.open("site", &[]);
+    bench.publish("http://a.org/1 job=site");
+    bench.publish("http://a.org/2 job=site");
+    let task = bench.task();
+    bench.feed(Input::CancelJob { asked: A.asked(), name: "site".parse().unwrap() });
+    assert!(bench.events.is_empty(), "one is in flight");
+    bench.ack(A, &task.id, Outcome::Done, &[("http://a.org/3", false)]);
+    let done = bench.events.pop().expect("done").1;
+    assert!(done.contains("result=cancelled completed=1 ") && done.contains("cancelled=1 "), "{done}");
+    bench.wait(10_000);
+    bench.assert_no_task("nothing is left");
+}
+
+#[test]
+fn an_empty_job_is_done_at_close_and_a_forgotten_one_after_a_day() {
+    let mut bench = Bench::new(&[]);
+    bench.open("empty", &[]);
+    bench.close("empty");
+    assert!(bench.events.pop().expect("done").1.contains("found=0"));
+    bench.open("forgotten", &[]);
+    bench.wait(24 * 60 * 60 * 1000);
+    assert!(bench.events.pop().expect("done").1.starts_with("forgotten "));
+}
+
+#[test]
+fn what_cannot_be_keyed_is_a_dead_letter_up_to_a_hundred_a_minute() {
+    let mut bench = Bench::new(&[]);
+    bench.publish("just some text");
+    let letter = bench.events.pop().expect("a dead letter").1;
+    assert_eq!(letter, "reason=not-a-url group=crawlers topic=new-url seq=1 just some text");
+    for _ in 0..200 {
+        bench.publish("mailto:somebody@example.org");
+    }
+    assert_eq!(bench.events.len(), 99);
+    bench.wait(60_000);
+    bench.publish("ftp://example.org/");
+    assert_eq!(bench.events.len(), 100);
+}
+
+#[test]
+fn a_key_stays_with_its_member_until_that_one_is_clearly_more_loaded() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 100);
+    bench.join(B, 100);
+    bench.publish("http://a.org/1");
+    let (first_conn, task) = bench.tasks.pop().unwrap();
+    bench.publish("http://b.org/");
+    let owner = if first_conn == ConnId(1) { A } else { B };
+    bench.publish("http://a.org/2");
+    bench.tasks.clear();
+    bench.ack(owner, &task.id, Outcome::Done, &[]);
+    assert_eq!(bench.tasks.pop().unwrap().0, first_conn, "its connections are there");
+}
+
+#[test]
+fn keyless_groups_take_any_text_and_coalesce_nothing() {
+    let mut bench = Bench::new(&[("key", "none")]);
+    bench.join(A, 10);
+    bench.publish("same text");
+    bench.publish("same text");
+    assert_eq!(bench.tasks.len(), 2);
+    assert!(bench.tasks.iter().all(|(_, task)| task.payload == "same text"));
+}
+
+#[test]
+fn settings_out_of_range_change_nothing() {
+    let mut bench = Bench::new(&[]);
+    for (name, value) in [("lease", "1ms"), ("delay", "-1"), ("parallel", "0"), ("colour", "red")] {
+        let settings = vec![("delay".into(), "7s".into()), (name.into(), value.into())];
+        bench.feed(Input::Configure { asked: A.asked(), settings });
+        assert_eq!(bench.refusal(), Code::BadArgument, "{name}={value}");
+        assert_eq!(bench.group.config(), &GroupConfig::default());
+    }
+}

@@ -1,0 +1,67 @@
+//! Whole lives of a group from one printed seed. `TIDINGS_SIM_SEED` repeats one, and
+//! `TIDINGS_SIM_RUNS` asks for more of them than the usual number.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use super::world::World;
+use crate::group::Group;
+
+const RUNS: u64 = 60;
+const STEPS: u32 = 400;
+
+#[test]
+fn every_promise_holds_whatever_workers_do() {
+    let (first_seed, runs) = seeds();
+    let (mut requests, mut faults) = (0, 0);
+    for seed in first_seed..first_seed + runs {
+        let mut world = World::new(seed);
+        let lived = catch_unwind(AssertUnwindSafe(|| {
+            for _ in 0..STEPS {
+                world.step();
+            }
+            world.finish();
+        }));
+        if let Err(panic) = lived {
+            eprintln!("{}\nfailed with TIDINGS_SIM_SEED={seed}", world.trace());
+            resume_unwind(panic);
+        }
+        requests += world.requests();
+        faults += world.faults;
+    }
+    println!("seeds {first_seed}..{}: {requests} requests, {faults} faults", first_seed + runs);
+    assert!(requests > runs * 100, "the simulation does something");
+    assert!(faults > runs * 10, "and is not kind");
+}
+
+#[test]
+fn the_records_alone_give_the_same_group_again() {
+    let (first_seed, runs) = seeds();
+    for seed in first_seed..first_seed + runs.min(20) {
+        let mut world = World::new(seed);
+        for _ in 0..STEPS {
+            world.step();
+        }
+        let group = &world.group;
+        let mut replayed = Group::new(group.name().clone(), 1, group.config().clone(), 0);
+        world.records.iter().for_each(|record| replayed.replay(record));
+        replayed.advance(world.now);
+        assert_eq!(replayed.entries, group.entries, "seed {seed}");
+        assert_eq!(replayed.keys, group.keys, "seed {seed}");
+        assert_eq!(replayed.jobs, group.jobs, "seed {seed}");
+        assert_eq!(replayed.seen, group.seen, "seed {seed}");
+        assert_eq!(replayed.taken, group.taken, "seed {seed}");
+        assert_eq!(replayed.unheld, group.unheld, "seed {seed}");
+        assert_eq!(replayed.pinned, group.pinned, "seed {seed}");
+        assert_eq!(replayed.noted, group.noted, "seed {seed}");
+        assert_eq!(replayed.totals, group.totals, "seed {seed}");
+    }
+}
+
+/// A fresh first seed each time, so that many machines see many lives.
+fn seeds() -> (u64, u64) {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    match number("TIDINGS_SIM_SEED") {
+        Some(seed) => (seed, 1),
+        None => (fastrand::u64(..u64::MAX / 2), number("TIDINGS_SIM_RUNS").unwrap_or(RUNS)),
+    }
+}

@@ -1,0 +1,293 @@
+//! Jobs: crawls of unknown size, counted exactly. A job is done when it is closed, nothing of it
+//! waits or is in flight, and the group has taken everything that was published before that moment.
+//!
+//! ```text
+//!          seeds, close                 count = 0            taken up to the note, count still 0
+//!   open ───────────────▶ closed ─────────────────▶ noted ─────────────────────────────────────▶ done
+//!    ▲                       ▲                        │ a late seed                               │
+//!    │                       └────────────────────────┘                                           │
+//!    └──────────────────────────────── opened again: the next pass ──────────────────────────────┘
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::fmt;
+
+use tidings_protocol::{JobName, Outcome, ProtocolError, Seq, TopicName};
+
+use crate::clock::Moment;
+use crate::group::config::{bad, number};
+use crate::group::entry::{EntryId, JobNumber, JobRef, Key};
+use crate::group::record::End;
+use crate::group::scope::{Scope, ScopeRule};
+
+/// What a person sets when a job is opened; it holds for the pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct JobSettings {
+    /// Which links belong to it.
+    pub scope: ScopeRule,
+    /// Furthest number of links from a seed; `None`: no limit.
+    pub depth_max: Option<u32>,
+    /// Most pages that are completed; `None`: no limit.
+    pub pages_max: Option<u64>,
+}
+
+impl JobSettings {
+    /// Reads `key=value` settings.
+    pub fn parse<'a>(
+        settings: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, ProtocolError> {
+        let mut parsed = Self::default();
+        for (name, value) in settings {
+            match name {
+                "scope" => parsed.scope = value.parse()?,
+                "depth" => parsed.depth_max = Some(number(name, value, 0, u64::from(u32::MAX))?),
+                "max-pages" => parsed.pages_max = Some(number(name, value, 1, u64::MAX)?),
+                _ => {
+                    return Err(bad(format!(
+                        "no job setting {name}; there are scope, depth, max-pages"
+                    )));
+                }
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+/// Where a job stands between its passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobState {
+    /// Seeds may arrive.
+    Open,
+    /// Everything has been said; what was said may still be on its way.
+    Closed,
+    /// Its end has been announced.
+    Done,
+}
+
+/// What became of a pass's URLs. All are final.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Admitted at all.
+    pub found: u64,
+    /// Pages that came.
+    pub completed: u64,
+    /// Answers that pointed elsewhere.
+    pub redirects: u64,
+    /// Failed for good.
+    pub failed: u64,
+    /// Refused by robots.txt.
+    pub robots: u64,
+    /// Found out of scope by the worker.
+    pub scope: u64,
+    /// Recognised as a trap by the worker.
+    pub trap: u64,
+    /// Left over when the job had its pages.
+    pub budget: u64,
+    /// Seeds that the pass had met already.
+    pub duplicates: u64,
+    /// Dropped when the job was cancelled.
+    pub cancelled: u64,
+}
+
+impl Counts {
+    fn outcome(&mut self, outcome: Outcome) {
+        let counter = match outcome {
+            Outcome::Done => &mut self.completed,
+            Outcome::Redirect => &mut self.redirects,
+            Outcome::Failed => &mut self.failed,
+            Outcome::Robots => &mut self.robots,
+            Outcome::Scope => &mut self.scope,
+            Outcome::Trap => &mut self.trap,
+        };
+        *counter += 1;
+    }
+
+    fn end(&mut self, end: End) {
+        let counter = match end {
+            End::Dead => &mut self.failed,
+            End::Budget => &mut self.budget,
+            End::Cancelled => &mut self.cancelled,
+        };
+        *counter += 1;
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "completed={} redirects={} failed={} robots={} scope={} trap={} budget={} \
+             duplicates={} cancelled={} found={}",
+            self.completed,
+            self.redirects,
+            self.failed,
+            self.robots,
+            self.scope,
+            self.trap,
+            self.budget,
+            self.duplicates,
+            self.cancelled,
+            self.found
+        )
+    }
+}
+
+/// One job and its present (or last) pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// Number and pass.
+    pub id: JobRef,
+    /// Its name.
+    pub name: JobName,
+    /// Settings of the pass.
+    pub settings: JobSettings,
+    /// Where it stands.
+    pub state: JobState,
+    /// No child is admitted any more.
+    pub cancelled: bool,
+    /// What belongs to it.
+    pub scope: Scope,
+    /// Entries that wait, due or not.
+    pub waiting: BTreeSet<EntryId>,
+    /// Entries with a member.
+    pub held: u64,
+    /// What became of the rest.
+    pub counts: Counts,
+    /// Heads of the feeding topics when the count was zero.
+    pub noted: Option<BTreeMap<TopicName, Seq>>,
+    /// When it is closed if no further seed arrives.
+    pub open_until: Moment,
+    /// Keys that would release an entry of it if its budget allowed.
+    pub passed_over: BTreeSet<Key>,
+}
+
+impl Job {
+    /// Entries that are not final.
+    pub fn count(&self) -> u64 {
+        self.waiting.len() as u64 + self.held
+    }
+
+    /// It has the pages it may have.
+    pub fn is_exhausted(&self) -> bool {
+        self.settings.pages_max.is_some_and(|max| self.counts.completed >= max)
+    }
+
+    /// Its budget is taken by what is in flight: nothing is released until some of it is given back.
+    pub fn is_blocked(&self) -> bool {
+        self.settings.pages_max.is_some_and(|max| self.counts.completed + self.held >= max)
+    }
+
+    /// An entry of it ended with a worker's answer.
+    pub fn ended_with(&mut self, outcome: Outcome) {
+        self.held -= 1;
+        self.counts.outcome(outcome);
+    }
+
+    /// A waiting entry of it ended without one.
+    pub fn dropped(&mut self, entry: EntryId, end: End) {
+        assert!(self.waiting.remove(&entry), "only a waiting entry is dropped");
+        self.counts.end(end);
+    }
+
+    /// The event that announces its end.
+    pub fn announcement(&self) -> String {
+        let result = if self.cancelled { "cancelled" } else { "done" };
+        format!(
+            "{} number={} pass={} result={result} {}",
+            self.name, self.id.number, self.id.pass, self.counts
+        )
+    }
+
+    /// Its state in `key=value` words. `queued` of what waits could be released at once.
+    pub fn describe(&self, queued: usize) -> String {
+        let state = match self.state {
+            JobState::Open => "open",
+            JobState::Closed => "closed",
+            JobState::Done => "done",
+        };
+        format!(
+            "{} number={} pass={} state={state} pending={} queued={queued} processing={} {}",
+            self.name,
+            self.id.number,
+            self.id.pass,
+            self.waiting.len().saturating_sub(queued),
+            self.held,
+            self.counts
+        )
+    }
+}
+
+/// All jobs of a group that are remembered.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Jobs {
+    jobs: BTreeMap<JobNumber, Job>,
+    names: HashMap<JobName, JobNumber>,
+    /// Done, oldest first.
+    finished: VecDeque<JobNumber>,
+    last_number: JobNumber,
+}
+
+impl Jobs {
+    /// The number that opening `name` would give: its own, or a new one.
+    pub fn number_for(&self, name: &JobName) -> JobNumber {
+        self.names.get(name).copied().unwrap_or(self.last_number + 1)
+    }
+
+    /// Opens a job, or the next pass of a finished one.
+    pub fn open(&mut self, number: JobNumber, name: &JobName, settings: JobSettings, until: Moment) {
+        let pass = self.jobs.get(&number).map_or(1, |job| job.id.pass + 1);
+        self.finished.retain(|finished| *finished != number);
+        self.last_number = self.last_number.max(number);
+        self.names.insert(name.clone(), number);
+        let job = Job {
+            id: JobRef { number, pass },
+            name: name.clone(),
+            settings,
+            state: JobState::Open,
+            cancelled: false,
+            scope: Scope::new(settings.scope),
+            waiting: BTreeSet::new(),
+            held: 0,
+            counts: Counts::default(),
+            noted: None,
+            open_until: until,
+            passed_over: BTreeSet::new(),
+        };
+        self.jobs.insert(number, job);
+    }
+
+    /// The pass is over; of the finished jobs the `remembered` last ones are kept.
+    pub fn finish(&mut self, number: JobNumber, remembered: usize) {
+        if let Some(job) = self.jobs.get_mut(&number) {
+            job.state = JobState::Done;
+            job.noted = None;
+            self.finished.push_back(number);
+        }
+        while self.finished.len() > remembered
+            && let Some(oldest) = self.finished.pop_front()
+            && let Some(job) = self.jobs.remove(&oldest)
+        {
+            self.names.remove(&job.name);
+        }
+    }
+
+    /// A job by its number.
+    pub fn find(&self, number: JobNumber) -> Option<&Job> {
+        self.jobs.get(&number)
+    }
+
+    /// A job by its number, to be changed.
+    pub fn find_mut(&mut self, number: JobNumber) -> Option<&mut Job> {
+        self.jobs.get_mut(&number)
+    }
+
+    /// A job by its name.
+    pub fn named(&self, name: &str) -> Option<&Job> {
+        self.names.get(name).and_then(|number| self.jobs.get(number))
+    }
+
+    /// All jobs, oldest number first.
+    pub fn iter(&self) -> impl Iterator<Item = &Job> {
+        self.jobs.values()
+    }
+}
