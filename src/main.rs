@@ -1,1 +1,98 @@
-fn main() {}
+//! The `tidings` command: reads flags and configuration, wires broker and crawler together, and
+//! prints for people. What they do is in the crates `tidings-broker` and `tidings-subscriber`.
+
+mod address;
+mod cli;
+mod cmd;
+mod config;
+mod failure;
+mod flags;
+mod job;
+mod link;
+mod load;
+mod logging;
+mod node;
+mod output;
+mod page_line;
+mod signals;
+mod watch;
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::Context;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::{
+    cli::{Cmd, Parsed},
+    failure::Failure,
+};
+
+/// What blocking calls that still run (a name that is looked up, a page that is written) have when
+/// everything else has ended.
+const LAST_CALLS: Duration = Duration::from_millis(100);
+
+fn main() -> ExitCode {
+    // Two providers in one process would each be none: the first use of TLS panics then.
+    rustls::crypto::aws_lc_rs::default_provider()
+        .install_default()
+        .expect("nobody installs one before the first line of main()");
+    let Err(failure) = cli::parse(std::env::args_os()).and_then(run) else {
+        return ExitCode::SUCCESS;
+    };
+    if let Failure::Told(text) = &failure {
+        // A reader that has left does not want help any more.
+        let _ = output::tell(text);
+    }
+    if let Some(text) = failure.text() {
+        output::note(&format!("tidings: {text}"));
+    }
+    failure.code()
+}
+
+fn run(Parsed { common, cmd }: Parsed) -> Result<(), Failure> {
+    logging::start(common.log_json, lines_logged(&cmd))?;
+    let runtime = runtime(&cmd)?;
+    let result = runtime.block_on(dispatch(cmd));
+    runtime.shutdown_timeout(LAST_CALLS);
+    result
+}
+
+fn lines_logged(cmd: &Cmd) -> bool {
+    match cmd {
+        Cmd::Up(args) => args.server.log_lines,
+        Cmd::Broker(args) => args.server.log_lines,
+        _ => false,
+    }
+}
+
+/// Servers and crawlers use all cores, or as many as they are told; the rest has one thing to do.
+fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
+    let threads = match cmd {
+        Cmd::Up(args) => args.server.threads,
+        Cmd::Broker(args) => args.server.threads,
+        Cmd::Crawl(_) => None,
+        Cmd::Pub(_) | Cmd::Sub(_) | Cmd::Bench(_) => Some(0),
+    };
+    let mut builder = match threads {
+        Some(0) => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    if let Some(threads @ 1..) = threads {
+        builder.worker_threads(threads.into());
+    }
+    Ok(builder
+        .enable_all()
+        .build()
+        .context("cannot start the runtime's threads")?)
+}
+
+async fn dispatch(cmd: Cmd) -> Result<(), Failure> {
+    match cmd {
+        Cmd::Up(args) => cmd::up::run(args).await,
+        Cmd::Broker(args) => cmd::broker::run(args).await,
+        Cmd::Crawl(args) => cmd::crawl::run(args).await,
+        Cmd::Pub(args) => cmd::publish::run(args).await,
+        Cmd::Sub(args) => cmd::subscribe::run(args).await,
+        Cmd::Bench(args) => cmd::bench::run(args).await,
+    }
+}

@@ -1,0 +1,171 @@
+//! Addresses as people type them, and the file by which commands on one data directory find the
+//! broker that runs there.
+
+use std::{
+    fmt, io,
+    net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs},
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use tidings_protocol::PORT;
+
+/// The file in the data directory that holds the address of the broker of a running `tidings up`.
+const FILE: &str = "broker.addr";
+
+/// Where to listen: `HOST:PORT`, or a port alone, which then is on loopback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Listen(pub(crate) SocketAddr);
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(address) = text.parse() {
+            return Ok(Self(address));
+        }
+        if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse() {
+            return Ok(Self(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)));
+        }
+        let found = text
+            .to_socket_addrs()
+            .ok()
+            .and_then(|mut found| found.next());
+        found
+            .map(Self)
+            .ok_or_else(|| format!("write HOST:PORT, such as 127.0.0.1:{PORT}"))
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Where a broker is: `HOST:PORT`, a host alone (then the port is the usual one) or a port alone
+/// (then it is on this machine). The host is looked up when connecting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BrokerAddress(String);
+
+impl BrokerAddress {
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for BrokerAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.parse::<SocketAddr>().is_ok() {
+            return Ok(Self(text.to_owned()));
+        }
+        if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+            return Ok(Self(SocketAddr::new(ip, PORT).to_string()));
+        }
+        if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
+            return Ok(Self(format!("127.0.0.1:{port}")));
+        }
+        let (host, port) = text
+            .rsplit_once(':')
+            .map_or((text, Ok(PORT)), |(host, port)| (host, port.parse()));
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        match port {
+            Ok(port) if !host.is_empty() && host.chars().all(plain) => {
+                Ok(Self(format!("{host}:{port}")))
+            }
+            _ => Err(format!("write HOST:PORT, such as 127.0.0.1:{PORT}")),
+        }
+    }
+}
+
+impl From<SocketAddr> for BrokerAddress {
+    fn from(address: SocketAddr) -> Self {
+        Self(address.to_string())
+    }
+}
+
+impl fmt::Display for BrokerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The note "the broker of this data directory listens here", which lasts as long as this value.
+#[derive(Debug)]
+pub(crate) struct Announced(PathBuf);
+
+impl Announced {
+    /// Writes the address into the data directory, as a whole or not at all.
+    pub(crate) fn write(data: &Path, address: SocketAddr) -> io::Result<Self> {
+        let path = data.join(FILE);
+        let fresh = data.join(format!("{FILE}.new"));
+        std::fs::write(&fresh, format!("{address}\n"))?;
+        std::fs::rename(fresh, &path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        // One that stays behind is recognised by connecting.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// The address that a broker noted in this data directory. It may be stale: after a crash the
+/// file stays, so only an answer from there says that the broker lives.
+pub(crate) fn noted(data: &Path) -> Option<SocketAddr> {
+    std::fs::read_to_string(data.join(FILE))
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listen_takes_an_address_or_a_port() {
+        let shown = |text: &str| text.parse::<Listen>().map(|listen| listen.to_string());
+        assert_eq!(shown("0.0.0.0:7").unwrap(), "0.0.0.0:7");
+        assert_eq!(shown("[::1]:7").unwrap(), "[::1]:7");
+        assert_eq!(shown("7").unwrap(), "127.0.0.1:7");
+        assert_eq!(shown(":7").unwrap(), "127.0.0.1:7");
+        for wrong in ["", "127.0.0.1", "127.0.0.1:70000", "::1", "a b:1"] {
+            assert!(shown(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_broker_may_lack_port_or_host() {
+        let shown = |text: &str| {
+            text.parse::<BrokerAddress>()
+                .map(|address| address.to_string())
+        };
+        assert_eq!(shown("broker.example:7").unwrap(), "broker.example:7");
+        assert_eq!(shown("broker.example").unwrap(), "broker.example:12345");
+        assert_eq!(shown("10.0.0.1").unwrap(), "10.0.0.1:12345");
+        assert_eq!(shown("::1").unwrap(), "[::1]:12345");
+        assert_eq!(shown("[::1]:7").unwrap(), "[::1]:7");
+        assert_eq!(shown("7").unwrap(), "127.0.0.1:7");
+        for wrong in ["", ":", "a b", "host:port", "host:70000", "http://host:7"] {
+            assert!(shown(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_note_goes_with_the_broker() {
+        let data = tempfile::tempdir().unwrap();
+        assert_eq!(noted(data.path()), None);
+        let address = "127.0.0.1:7".parse().unwrap();
+        let announced = Announced::write(data.path(), address).unwrap();
+        assert_eq!(noted(data.path()), Some(address));
+        drop(announced);
+        assert_eq!(noted(data.path()), None);
+        assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,274 @@
+//! The command line: what can be said, and how a mistake is answered.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use clap::{
+    Args, CommandFactory, FromArgMatches, Parser, Subcommand,
+    error::{Error, ErrorKind},
+    parser::ValueSource,
+};
+
+use crate::{cmd, config, failure::Failure};
+
+const ABOUT: &str = "\
+Ring the bell: a line typed into nc becomes a page fetched, politely, stored and announced.
+
+Tidings is a notification broker and the crawlers that listen to it. Without a subcommand, `tidings`
+is `tidings up`: a broker and a crawler in one process, with their data in ./tidings-data.";
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings                                            broker and crawler, on 127.0.0.1:12345
+  echo https://example.org/ | nc -N 127.0.0.1 12345  have that one page fetched
+  tidings crawl https://example.org/ --depth 2       crawl a site, with a summary at the end
+  tidings sub new-url                                see events as they come
+  tidings pub file-ready /srv/out/report.pdf         tell everybody
+
+Every flag can also be set in the file named by --config, as a key of the same name. A flag wins over
+the environment, the environment over the file.
+
+Exit codes: 0 it worked; 1 it did not, or some pages failed; 2 wrong flag, address or configuration;
+130 stopped by Ctrl-C before it was finished.";
+
+/// Everything that can be said on the command line.
+#[derive(Debug, Parser)]
+#[command(name = "tidings", version, about = ABOUT, after_help = EXAMPLES)]
+#[command(
+    subcommand_help_heading = "Subcommands",
+    disable_help_subcommand = true
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) common: Common,
+
+    /// The flags of `up`, for `tidings` without a subcommand.
+    #[command(flatten)]
+    up: cmd::up::UpArgs,
+
+    #[command(subcommand)]
+    subcommand: Option<Cmd>,
+}
+
+/// The flags of every subcommand.
+#[derive(Debug, Args)]
+pub(crate) struct Common {
+    /// Read settings from this TOML file
+    #[arg(long, value_name = "FILE", env = "TIDINGS_CONFIG", global = true)]
+    config: Option<PathBuf>,
+
+    /// Write logs as JSON, one object a line (what is logged: `TIDINGS_LOG`, such as info)
+    #[arg(long, env = "TIDINGS_LOG_JSON", global = true)]
+    pub(crate) log_json: bool,
+}
+
+/// A subcommand with its flags.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Cmd {
+    /// Broker and crawler in one process (what `tidings` alone does)
+    Up(cmd::up::UpArgs),
+    /// Only the broker
+    Broker(cmd::broker::BrokerArgs),
+    /// Crawl these URLs as a job; without URLs: fetch for a broker until stopped
+    Crawl(cmd::crawl::CrawlArgs),
+    /// Publish arguments, or the lines of standard input
+    Pub(cmd::publish::PubArgs),
+    /// Print the events of a topic
+    Sub(cmd::subscribe::SubArgs),
+    /// Measure how fast a broker is
+    #[command(subcommand)]
+    Bench(cmd::bench::Bench),
+}
+
+/// A command line that was understood.
+#[derive(Debug)]
+pub(crate) struct Parsed {
+    pub(crate) common: Common,
+    pub(crate) cmd: Cmd,
+}
+
+/// Understands the words of a command line (the first is the program), with the environment and
+/// the configuration file behind them.
+pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed, Failure> {
+    let words: Vec<_> = words.into_iter().collect();
+    let mut command = Cli::command();
+    let refuse = |error: Error| refusal(&words, &error);
+    let mut matches = command
+        .clone()
+        .try_get_matches_from(&words)
+        .map_err(refuse)?;
+    if let Some(file) = matches.get_one::<PathBuf>("config") {
+        command = config::with_file(command, file)?;
+        matches = command.try_get_matches_from(&words).map_err(refuse)?;
+    }
+    if let Some(subcommand) = matches.subcommand_name() {
+        refuse_flags_before(subcommand, &matches)?;
+    }
+    let cli = Cli::from_arg_matches(&matches).map_err(refuse)?;
+    let mut cmd = cli.subcommand.unwrap_or(Cmd::Up(cli.up));
+    if let (Cmd::Crawl(crawl), Some(matches)) = (&mut cmd, matches.subcommand_matches("crawl")) {
+        crawl.given = typed(matches);
+    }
+    Ok(Parsed {
+        common: cli.common,
+        cmd,
+    })
+}
+
+/// Long names of the flags that were typed, as opposed to set by environment, file or default.
+fn typed(matches: &clap::ArgMatches) -> Vec<String> {
+    matches
+        .ids()
+        .filter(|id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine))
+        .map(|id| id.as_str().replace('_', "-"))
+        .collect()
+}
+
+/// `tidings --listen X broker` sets a flag of `tidings up` and then asks for something else.
+fn refuse_flags_before(subcommand: &str, matches: &clap::ArgMatches) -> Result<(), Failure> {
+    let up = cmd::up::UpArgs::augment_args(clap::Command::new("up"));
+    let typed = typed(matches);
+    let misplaced = up
+        .get_arguments()
+        .filter_map(|arg| arg.get_long())
+        .find(|long| typed.iter().any(|name| name == long));
+    misplaced.map_or(Ok(()), |long| {
+        Err(Failure::Usage(format!(
+            "--{long} stands before `{subcommand}` and would be lost; write it after: \
+             tidings {subcommand} --{long} .."
+        )))
+    })
+}
+
+/// What to answer to a command line that the parser did not turn into a command.
+fn refusal(words: &[OsString], error: &Error) -> Failure {
+    match error.kind() {
+        ErrorKind::DisplayHelp
+        | ErrorKind::DisplayVersion
+        | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            Failure::Told(error.render().to_string())
+        }
+        _ => {
+            let command = Cli::command();
+            let name = words
+                .iter()
+                .skip(1)
+                .filter_map(|word| word.to_str())
+                .find(|word| command.find_subcommand(word).is_some());
+            let name = name.map_or(String::new(), |name| format!(" {name}"));
+            Failure::Usage(format!("{} (see tidings{name} --help)", one_line(error)))
+        }
+    }
+}
+
+/// The parser's message in one line: the problem and its tip, without the usage text.
+pub(crate) fn one_line(error: &Error) -> String {
+    let text = error.render().to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let parts: Vec<_> = text
+        .split("\n\n")
+        .filter(|part| !part.starts_with("Usage:") && !part.starts_with("For more information"))
+        .map(|part| {
+            let words: Vec<_> = part.split_whitespace().collect();
+            let part = words.join(" ");
+            part.strip_prefix("tip: ")
+                .map_or(part.clone(), str::to_owned)
+        })
+        .filter(|part| !part.is_empty())
+        .collect();
+    parts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_words(words: &str) -> Result<Parsed, Failure> {
+        parse(words.split_whitespace().map(OsString::from))
+    }
+
+    fn usage(words: &str) -> String {
+        match parse_words(words) {
+            Err(Failure::Usage(text)) => text,
+            other => panic!("{words}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn without_a_subcommand_it_is_up() {
+        assert!(matches!(parse_words("tidings").unwrap().cmd, Cmd::Up(_)));
+        assert!(matches!(
+            parse_words("tidings --data d").unwrap().cmd,
+            Cmd::Up(_)
+        ));
+        assert!(matches!(parse_words("tidings up").unwrap().cmd, Cmd::Up(_)));
+    }
+
+    #[test]
+    fn a_mistake_is_one_line_that_says_what_to_do() {
+        for words in [
+            "tidings --lisen 127.0.0.1:1",
+            "tidings brocker",
+            "tidings crawl --depth x http://a.example/",
+            "tidings up --listen nonsense",
+            "tidings pub",
+            "tidings bench fan-out --size 0",
+        ] {
+            let text = usage(words);
+            assert!(!text.contains('\n'), "{text}");
+            assert!(text.contains("--help)"), "{text}");
+        }
+        assert_eq!(
+            usage("tidings up --lisen 127.0.0.1:1"),
+            "unexpected argument '--lisen' found; a similar argument exists: '--listen' \
+             (see tidings up --help)"
+        );
+    }
+
+    #[test]
+    fn a_flag_before_the_subcommand_is_not_lost_silently() {
+        let text = usage("tidings --listen 127.0.0.1:1 broker");
+        assert!(text.contains("tidings broker --listen"), "{text}");
+        assert!(
+            parse_words("tidings --log-json broker")
+                .unwrap()
+                .common
+                .log_json
+        );
+        assert!(
+            parse_words("tidings broker --log-json")
+                .unwrap()
+                .common
+                .log_json
+        );
+    }
+
+    #[test]
+    fn help_is_told_and_is_no_mistake() {
+        for words in [
+            "tidings --help",
+            "tidings crawl -h",
+            "tidings --version",
+            "tidings bench",
+        ] {
+            assert!(
+                matches!(parse_words(words), Err(Failure::Told(_))),
+                "{words}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_missing_configuration_file_is_a_usage_error_wherever_it_is_named() {
+        for words in [
+            "tidings --config /no/such/file sub t",
+            "tidings sub --config /no/such/file t",
+        ] {
+            assert!(usage(words).contains("/no/such/file"), "{words}");
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! `tidings crawl`: with URLs a job from its opening to its end, without them a crawler that works
+//! for a broker until it is stopped.
+
+#![expect(clippy::disallowed_methods, reason = "shows how long a crawl took")]
+
+use std::{
+    net::Ipv4Addr,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use tidings_subscriber::PageReport;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    address::{BrokerAddress, Listen},
+    cmd::up::{self, Printer},
+    failure::Failure,
+    flags::{self, CrawlerFlags, DataFlag},
+    job::{Counts, JobRequest, Rate, Scope},
+    link,
+    node::{self, Crawler, Node},
+    output::Console,
+    page_line::page_line,
+    signals::stop_on_signal,
+    watch::{Step, Watch},
+};
+
+const EXAMPLES: &str = "\
+Where it is fetched:
+  with --broker ADDR, or where a `tidings up` runs on the same data directory, the job is handed to
+  the crawlers there and watched; otherwise a broker and a crawler of its own fetch and store it
+
+Examples:
+  tidings crawl https://example.org/                     all pages of that host
+  tidings crawl https://example.org/docs/ --scope prefix --max-pages 500
+  tidings crawl --broker 10.0.0.1:12345                  fetch for that broker until stopped
+
+Exit codes: 0 all done; 1 some pages failed; 2 wrong usage, nothing was started; 130 interrupted.
+What robots.txt, scope or a limit kept out has not failed.";
+
+/// The flags of `tidings crawl`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct CrawlArgs {
+    /// Where to begin; none: fetch for the broker named by --broker
+    #[arg(value_name = "URL")]
+    urls: Vec<String>,
+
+    /// Follow links up to this many steps away from the URLs; 0: only the URLs [default: no limit]
+    #[arg(long, value_name = "N", env = "TIDINGS_DEPTH")]
+    depth: Option<u32>,
+
+    /// Stop after this many pages [default: no limit]
+    #[arg(long, value_name = "N", env = "TIDINGS_MAX_PAGES", value_parser = clap::value_parser!(u64).range(1..))]
+    max_pages: Option<u64>,
+
+    /// Which links belong to the crawl
+    #[arg(long, env = "TIDINGS_SCOPE", value_enum, default_value_t)]
+    scope: Scope,
+
+    /// Pause between two requests to a host [default: 1s, 0 for loopback]
+    #[arg(long, value_name = "DURATION", env = "TIDINGS_DELAY", value_parser = flags::parse_duration)]
+    delay: Option<Duration>,
+
+    /// The broker: HOST:PORT [default: the one that runs on the data directory, or one of its own]
+    #[arg(long, value_name = "HOST:PORT", env = "TIDINGS_BROKER")]
+    broker: Option<BrokerAddress>,
+
+    /// Print no line for each page, only the summary
+    #[arg(long, short, env = "TIDINGS_QUIET")]
+    quiet: bool,
+
+    #[command(flatten)]
+    data: DataFlag,
+
+    #[command(flatten)]
+    crawler: CrawlerFlags,
+
+    /// Long names of the flags that were typed.
+    #[arg(skip)]
+    pub(crate) given: Vec<String>,
+}
+
+/// Runs until the job is done, or until SIGINT or SIGTERM.
+pub(crate) async fn run(args: CrawlArgs) -> Result<(), Failure> {
+    let request = JobRequest::new(&args.urls, args.scope, args.depth, args.max_pages)
+        .map_err(Failure::Usage)?;
+    if request.seeds.is_empty() {
+        return work_for_broker(args).await;
+    }
+    let stop = stop_on_signal()?;
+    let (broker, found_by) = match &args.broker {
+        Some(broker) => (Some(broker.clone()), "--broker"),
+        None => (
+            link::living_broker(&args.data.data).await,
+            "the data directory",
+        ),
+    };
+    match broker {
+        Some(broker) => hand_over(&args, request, broker, found_by, &stop).await,
+        None => crawl_here(&args, request, &stop).await,
+    }
+}
+
+/// The daemon: fetches what the broker's group releases.
+async fn work_for_broker(args: CrawlArgs) -> Result<(), Failure> {
+    let Some(broker) = &args.broker else {
+        return Err(Failure::Usage(
+            "give the URLs to crawl, such as tidings crawl https://example.org/, or --broker \
+             HOST:PORT to fetch for that broker (see tidings crawl --help)"
+                .to_owned(),
+        ));
+    };
+    refuse_flags(
+        &args,
+        &["depth", "max-pages", "scope"],
+        "is about a job; give its URLs, too",
+    )?;
+    refuse_flags(
+        &args,
+        &["delay"],
+        "is for a broker of its own; a crawler waits as its broker says",
+    )?;
+    let stop = stop_on_signal()?;
+    node::make_data_directory(&args.data.data)?;
+    let mut crawler = Crawler::start(args.crawler.config(broker, &args.data));
+    let mut printer = Printer::new(args.quiet);
+    printer.line(&format!(
+        "fetching for {broker}, storing in {}",
+        args.data.data.join("pages.db").display()
+    ));
+    let result = up::print_pages(&mut crawler, &mut printer, &stop).await;
+    for report in crawler.stop().await {
+        printer.page(&report);
+    }
+    result
+}
+
+/// Hands the job to the crawlers of somebody else's broker and watches it.
+async fn hand_over(
+    args: &CrawlArgs,
+    request: JobRequest,
+    broker: BrokerAddress,
+    found_by: &str,
+    stop: &CancellationToken,
+) -> Result<(), Failure> {
+    let reason = format!(
+        "is for a crawl with a broker of its own, but this one goes to the broker at {broker} (by \
+         {found_by}), which has its own settings"
+    );
+    refuse_flags(
+        args,
+        &["delay", "credit", "timeout", "agent", "allow-private"],
+        &reason,
+    )?;
+    let name = request.name();
+    let mut screen = Screen::new(args.quiet);
+    screen
+        .console
+        .note(&format!("job {name} goes to the crawlers of {broker}"));
+    let mut watch = Watch::begin(broker.clone(), request, screen.console.shows_progress());
+    let end = loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {
+                return Err(Failure::Interrupted(format!(
+                    "stopped watching; job {name} goes on at {broker}, and the same command \
+                     watches it again"
+                )));
+            }
+            news = watch.next() => match news? {
+                Step::Progress(counts) => screen.progress(&counts),
+                Step::Done(counts) => break counts,
+            }
+        }
+    };
+    screen.summary(&end, &format!("stored by the crawlers of {broker}"))
+}
+
+/// Crawls with a broker and a crawler of its own.
+async fn crawl_here(
+    args: &CrawlArgs,
+    request: JobRequest,
+    stop: &CancellationToken,
+) -> Result<(), Failure> {
+    node::make_data_directory(&args.data.data)?;
+    let listen = Listen((Ipv4Addr::LOCALHOST, 0).into());
+    let broker = node::start_broker(flags::broker_config(listen, args.delay)).await?;
+    let address = BrokerAddress::from(broker.local_addr());
+    let crawler = Crawler::start(args.crawler.config(&address, &args.data));
+    let mut node = Node { broker, crawler };
+    let mut screen = Screen::new(args.quiet);
+    let mut watch = Watch::begin(address, request, screen.console.shows_progress());
+    let result = follow(&mut node.crawler, &mut watch, &mut screen, stop).await;
+    // The last page's report may be on its way still when its job is announced as done.
+    for report in node.stop().await {
+        screen.page(&report)?;
+    }
+    let stored = format!("stored in {}", args.data.data.join("pages.db").display());
+    match result? {
+        Some(end) => screen.summary(&end, &stored),
+        None => Err(Failure::Interrupted(format!(
+            "interrupted after {} pages, {stored}; what was waiting is forgotten, as there is no \
+             queue on disk yet: the same command starts from the beginning",
+            screen.pages
+        ))),
+    }
+}
+
+/// Prints pages and progress until the job is done; `None` if it was stopped before.
+async fn follow(
+    crawler: &mut Crawler,
+    watch: &mut Watch,
+    screen: &mut Screen,
+    stop: &CancellationToken,
+) -> Result<Option<Counts>, Failure> {
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return Ok(None),
+            report = crawler.next() => screen.page(&report?)?,
+            news = watch.next() => match news? {
+                Step::Progress(counts) => screen.progress(&counts),
+                Step::Done(counts) => return Ok(Some(counts)),
+            }
+        }
+    }
+}
+
+/// Refuses flags that were typed and would have no effect.
+fn refuse_flags(args: &CrawlArgs, flags: &[&str], reason: &str) -> Result<(), Failure> {
+    match flags
+        .iter()
+        .find(|flag| args.given.iter().any(|given| given == *flag))
+    {
+        Some(flag) => Err(Failure::Usage(format!("--{flag} {reason}"))),
+        None => Ok(()),
+    }
+}
+
+/// What is shown of a job.
+#[derive(Debug)]
+struct Screen {
+    console: Console,
+    quiet: bool,
+    started: Instant,
+    rate: Rate,
+    /// Pages that were fetched here, whatever came of them.
+    pages: u64,
+}
+
+impl Screen {
+    fn new(quiet: bool) -> Self {
+        let (console, rate) = (Console::new(), Rate::default());
+        Self {
+            console,
+            quiet,
+            started: Instant::now(),
+            rate,
+            pages: 0,
+        }
+    }
+
+    fn page(&mut self, report: &PageReport) -> Result<(), Failure> {
+        self.pages += 1;
+        if self.quiet {
+            Ok(())
+        } else {
+            self.console.line(&page_line(report))
+        }
+    }
+
+    fn progress(&mut self, counts: &Counts) {
+        let rate = self
+            .rate
+            .at(self.started.elapsed().as_secs_f64(), counts.completed);
+        self.console.progress(&counts.progress_line(rate));
+    }
+
+    /// Prints how it ended. What robots.txt, scope or a limit kept out has not failed.
+    fn summary(&mut self, end: &Counts, stored: &str) -> Result<(), Failure> {
+        let seconds = self.started.elapsed().as_secs_f64();
+        self.console
+            .line(&format!("{}; {stored}", end.summary_line(seconds)))?;
+        if end.failed > 0 {
+            Err(Failure::Unsuccessful)
+        } else {
+            Ok(())
+        }
+    }
+}

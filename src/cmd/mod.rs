@@ -1,0 +1,9 @@
+//! The subcommands. Each wires the parts together and prints for people; what is decided is decided
+//! in the other crates.
+
+pub(crate) mod bench;
+pub(crate) mod broker;
+pub(crate) mod crawl;
+pub(crate) mod publish;
+pub(crate) mod subscribe;
+pub(crate) mod up;

@@ -1,0 +1,127 @@
+//! `tidings up`: broker and crawler in one process, and a line for each page.
+
+use anyhow::Context;
+use clap::Args;
+use tidings_subscriber::PageReport;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    address::{Announced, BrokerAddress},
+    cmd::broker::warn_if_open,
+    failure::Failure,
+    flags::{CrawlerFlags, DataFlag, ServerFlags},
+    link,
+    node::{self, Crawler, Node},
+    output::Console,
+    page_line::page_line,
+    signals::stop_on_signal,
+};
+
+const EXAMPLES: &str = "\
+Then, in another terminal:
+  echo https://example.org/ | nc -N 127.0.0.1 12345    that page, alone
+  tidings crawl https://example.org/ --depth 2         a job for this crawler, from the same directory
+  telnet 127.0.0.1 12345                               HELP explains the rest
+
+Pages are in DIR/pages.db, an SQLite database. Ctrl-C stops cleanly; a second one stops at once.";
+
+/// The flags of `tidings up`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct UpArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
+
+    #[command(flatten)]
+    data: DataFlag,
+
+    /// Print no line for each page
+    #[arg(long, short, env = "TIDINGS_QUIET")]
+    quiet: bool,
+
+    #[command(flatten)]
+    crawler: CrawlerFlags,
+}
+
+/// Runs until SIGINT or SIGTERM.
+pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
+    let stop = stop_on_signal()?;
+    let data = &args.data.data;
+    node::make_data_directory(data)?;
+    if let Some(broker) = link::living_broker(data).await {
+        return Err(Failure::failed(format!(
+            "another tidings up runs on {} and listens on {broker}; stop it, or choose another \
+             directory with --data DIR",
+            data.display()
+        )));
+    }
+    let broker = node::start_broker(args.server.config()).await?;
+    let listening = broker.local_addr();
+    let reach = node::local(listening);
+    let _announced = Announced::write(data, reach)
+        .with_context(|| format!("cannot write to the data directory {}", data.display()))?;
+    let crawler = Crawler::start(args.crawler.config(&BrokerAddress::from(reach), &args.data));
+
+    let mut printer = Printer::new(args.quiet);
+    printer.line(&format!("listening on {listening}"));
+    printer.line(&format!("storing in {}", data.join("pages.db").display()));
+    printer.line(&format!(
+        "next, in another terminal: echo https://example.org/ | nc -N {} {}",
+        reach.ip(),
+        reach.port()
+    ));
+    warn_if_open(listening, &mut printer.console);
+    let mut node = Node { broker, crawler };
+    let result = print_pages(&mut node.crawler, &mut printer, &stop).await;
+    for report in node.stop().await {
+        printer.page(&report);
+    }
+    result
+}
+
+/// Prints a line for each page until asked to stop.
+pub(crate) async fn print_pages(
+    crawler: &mut Crawler,
+    printer: &mut Printer,
+    stop: &CancellationToken,
+) -> Result<(), Failure> {
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return Ok(()),
+            report = crawler.next() => printer.page(&report?),
+        }
+    }
+}
+
+/// Prints for a service: one whose output nobody reads any more still serves.
+#[derive(Debug)]
+pub(crate) struct Printer {
+    console: Console,
+    /// No line for each page.
+    quiet: bool,
+    output_closed: bool,
+}
+
+impl Printer {
+    pub(crate) fn new(quiet: bool) -> Self {
+        Self {
+            console: Console::new(),
+            quiet,
+            output_closed: false,
+        }
+    }
+
+    pub(crate) fn line(&mut self, text: &str) {
+        if !self.output_closed && self.console.line(text).is_err() {
+            self.output_closed = true;
+            tracing::info!("standard output is closed; pages are no longer printed");
+        }
+    }
+
+    pub(crate) fn page(&mut self, report: &PageReport) {
+        if !self.quiet {
+            self.line(&page_line(report));
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! `--config FILE`: a TOML file in which every flag of every subcommand has its equivalent.
+//!
+//! A key is the long name of a flag. At the top of the file it counts for every subcommand that has
+//! the flag, in a section (`[crawl]`, `[bench.fan-out]`) for that one only, which then wins:
+//!
+//! ```toml
+//! data = "/var/lib/tidings"
+//! allow-private = ["10.0.0.0/8"]
+//!
+//! [crawl]
+//! max-pages = 10_000
+//! ```
+//!
+//! The file's values become the *defaults* of the command's flags. So the precedence flag, then
+//! environment, then file, then built-in default is the argument parser's own, a value is checked
+//! by the code that checks the flag, and a new flag needs nothing here.
+
+use std::path::Path;
+
+use clap::{Arg, ArgAction, Command};
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+use crate::failure::Failure;
+
+/// `command` with the values of the file as defaults of its flags.
+pub(crate) fn with_file(command: Command, path: &Path) -> Result<Command, Failure> {
+    let file = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Failure::Usage(format!(
+            "cannot read the configuration file {file}: {error}"
+        ))
+    })?;
+    with_text(command, &text).map_err(|Misplaced { at, text: reason }| {
+        let (line, column) = line_and_column(&text, at);
+        Failure::Usage(format!("{file}:{line}:{column}: {reason}"))
+    })
+}
+
+/// What is wrong in the file, and at which byte.
+#[derive(Debug)]
+struct Misplaced {
+    at: usize,
+    text: String,
+}
+
+/// One `key = value` of the file.
+struct Entry<'a> {
+    /// The names of the sections around it, outermost first.
+    sections: Vec<&'a str>,
+    key: &'a str,
+    value: &'a Spanned<DeValue<'a>>,
+}
+
+fn with_text(mut command: Command, text: &str) -> Result<Command, Misplaced> {
+    let table = DeTable::parse(text).map_err(|error| Misplaced {
+        at: error.span().map_or(0, |span| span.start),
+        text: error.message().replace('\n', "; "),
+    })?;
+    let mut entries = Vec::new();
+    collect(&command, &mut Vec::new(), table.get_ref(), &mut entries)?;
+    // What stands deeper is more special: it is set later and so wins.
+    entries.sort_by_key(|entry| entry.sections.len());
+    for entry in entries {
+        let value = flag_value(entry.value)?;
+        check(&command, &entry, &value)?;
+        // Defaults live as long as the parser, which is as long as the process.
+        let value: &'static str = value.leak();
+        command = set(command, &entry.sections, entry.key, value);
+        if entry.sections == ["up"] {
+            // `tidings` alone is `tidings up`, so its flags exist twice.
+            command = command.mut_args(|arg| set_arg(arg, entry.key, value));
+        }
+    }
+    Ok(command)
+}
+
+fn collect<'a>(
+    command: &Command,
+    sections: &mut Vec<&'a str>,
+    table: &'a DeTable<'a>,
+    entries: &mut Vec<Entry<'a>>,
+) -> Result<(), Misplaced> {
+    for (key, value) in table {
+        let (name, at) = (key.get_ref().as_ref(), key.span().start);
+        if let DeValue::Table(inner) = value.get_ref() {
+            let Some(subcommand) = command.find_subcommand(name) else {
+                let known = subcommand_names(command);
+                let text = format!("there is no section `{name}` here; known: {known}");
+                return Err(Misplaced { at, text });
+            };
+            sections.push(name);
+            collect(subcommand, sections, inner, entries)?;
+            sections.pop();
+        } else if find_with_flag(command, name).is_some() {
+            entries.push(Entry {
+                sections: sections.clone(),
+                key: name,
+                value,
+            });
+        } else {
+            let text = format!("unknown key `{name}`; the keys are the long names of the flags");
+            return Err(Misplaced { at, text });
+        }
+    }
+    Ok(())
+}
+
+fn subcommand_names(command: &Command) -> String {
+    let names: Vec<_> = command.get_subcommands().map(Command::get_name).collect();
+    if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(", ")
+    }
+}
+
+/// The names on the way from `command` to the first command that has the flag.
+fn find_with_flag<'c>(command: &'c Command, key: &str) -> Option<Vec<&'c str>> {
+    if command.get_arguments().any(|arg| is_flag(arg, key)) {
+        return Some(Vec::new());
+    }
+    command.get_subcommands().find_map(|subcommand| {
+        let mut names = find_with_flag(subcommand, key)?;
+        names.insert(0, subcommand.get_name());
+        Some(names)
+    })
+}
+
+fn is_flag(arg: &Arg, key: &str) -> bool {
+    // `--config` cannot be set by the file that it names.
+    arg.get_long() == Some(key)
+        && key != "config"
+        && matches!(
+            arg.get_action(),
+            ArgAction::Set | ArgAction::Append | ArgAction::SetTrue
+        )
+}
+
+/// The value as it would be typed after `--key=`.
+fn flag_value(value: &Spanned<DeValue<'_>>) -> Result<String, Misplaced> {
+    let refuse = |text: &str| Misplaced {
+        at: value.span().start,
+        text: text.to_owned(),
+    };
+    Ok(match value.get_ref() {
+        DeValue::String(text) => text.to_string(),
+        DeValue::Boolean(on) => on.to_string(),
+        DeValue::Integer(integer) => i64::from_str_radix(integer.as_str(), integer.radix())
+            .map_err(|_| refuse("the number is too large"))?
+            .to_string(),
+        DeValue::Float(float) => float.as_str().to_owned(),
+        DeValue::Array(items) => items
+            .iter()
+            .map(flag_value)
+            .collect::<Result<Vec<_>, _>>()?
+            .join(","),
+        DeValue::Datetime(time) => time.to_string(),
+        DeValue::Table(_) => return Err(refuse("a table is no value of a flag")),
+    })
+}
+
+/// Lets the argument parser judge the value, as if the flag had been typed.
+fn check(command: &Command, entry: &Entry<'_>, value: &str) -> Result<(), Misplaced> {
+    let refuse = |text: String| {
+        Err(Misplaced {
+            at: entry.value.span().start,
+            text: format!("`{}`: {text}", entry.key),
+        })
+    };
+    let mut names = entry.sections.clone();
+    let mut target = command;
+    for name in &entry.sections {
+        target = target
+            .find_subcommand(name)
+            .expect("collect() found the sections");
+    }
+    for name in find_with_flag(target, entry.key).expect("collect() found the flag") {
+        names.push(name);
+        target = target.find_subcommand(name).expect("just found");
+    }
+    let arg = target
+        .get_arguments()
+        .find(|arg| is_flag(arg, entry.key))
+        .expect("just found");
+    if matches!(arg.get_action(), ArgAction::SetTrue) {
+        return match entry.value.get_ref() {
+            DeValue::Boolean(_) => Ok(()),
+            _ => refuse("is either true or false".to_owned()),
+        };
+    }
+    let flag = format!("--{}={value}", entry.key);
+    let words = ["tidings"].into_iter().chain(names).chain([flag.as_str()]);
+    match command.clone().try_get_matches_from(words) {
+        Ok(_) => Ok(()),
+        Err(error) => refuse(crate::cli::one_line(&error)),
+    }
+}
+
+/// Sets the default of the flag `key` in the command named by `sections` and in all below it.
+fn set(mut command: Command, sections: &[&str], key: &str, value: &'static str) -> Command {
+    if let [name, rest @ ..] = sections {
+        return command.mut_subcommand(name, |inner| set(inner, rest, key, value));
+    }
+    command = command.mut_args(|arg| set_arg(arg, key, value));
+    command.mut_subcommands(|inner| set(inner, &[], key, value))
+}
+
+fn set_arg(arg: Arg, key: &str, value: &'static str) -> Arg {
+    if is_flag(&arg, key) {
+        arg.default_value(value)
+    } else {
+        arg
+    }
+}
+
+/// The place of a byte as people count: both from 1, the column in characters.
+fn line_and_column(text: &str, at: usize) -> (usize, usize) {
+    let before = text.get(..at).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    (
+        before.matches('\n').count() + 1,
+        before[line_start..].chars().count() + 1,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    fn problem(text: &str) -> String {
+        let Misplaced { at, text: reason } = with_text(Cli::command(), text).unwrap_err();
+        let (line, column) = line_and_column(text, at);
+        format!("{line}:{column}: {reason}")
+    }
+
+    fn crawl_depth(text: &str, words: &[&str]) -> Option<u32> {
+        let command = with_text(Cli::command(), text).unwrap();
+        let words = ["tidings", "crawl", "http://a.example/"]
+            .iter()
+            .chain(words);
+        let matches = command.try_get_matches_from(words).unwrap();
+        matches
+            .subcommand_matches("crawl")
+            .unwrap()
+            .get_one::<u32>("depth")
+            .copied()
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_file_and_the_file_over_nothing() {
+        assert_eq!(crawl_depth("", &[]), None);
+        assert_eq!(crawl_depth("[crawl]\ndepth = 3", &[]), Some(3));
+        assert_eq!(
+            crawl_depth("[crawl]\ndepth = 3", &["--depth", "4"]),
+            Some(4)
+        );
+    }
+
+    #[test]
+    fn a_section_wins_over_the_top_of_the_file() {
+        assert_eq!(crawl_depth("depth = 2", &[]), Some(2));
+        assert_eq!(crawl_depth("depth = 2\n[crawl]\ndepth = 3", &[]), Some(3));
+    }
+
+    #[test]
+    fn a_shared_key_reaches_every_subcommand_and_the_bare_command() {
+        let command = with_text(Cli::command(), "listen = '127.0.0.1:7'").unwrap();
+        let bare = command.clone().try_get_matches_from(["tidings"]).unwrap();
+        let broker = command.try_get_matches_from(["tidings", "broker"]).unwrap();
+        let broker = broker.subcommand_matches("broker").unwrap();
+        for matches in [&bare, broker] {
+            let listen = matches.get_one::<crate::address::Listen>("listen").unwrap();
+            assert_eq!(listen.to_string(), "127.0.0.1:7");
+        }
+    }
+
+    #[test]
+    fn the_section_up_is_for_the_bare_command_too() {
+        let command = with_text(Cli::command(), "[up]\ncredit = 5").unwrap();
+        let bare = command.try_get_matches_from(["tidings"]).unwrap();
+        assert_eq!(bare.get_one::<u32>("credit"), Some(&5));
+    }
+
+    #[test]
+    fn problems_name_their_place_and_key() {
+        assert_eq!(
+            problem("# c\n\ndepht = 3"),
+            "3:1: unknown key `depht`; the keys are the long names of the flags"
+        );
+        let text = problem("[crawl]\n  depth = 'x'");
+        assert!(
+            text.starts_with("2:11: `depth`: invalid value 'x' for '--depth <N>'"),
+            "{text}"
+        );
+        let text = problem("[crwl]\ndepth = 1");
+        assert!(
+            text.starts_with("1:2: there is no section `crwl` here; known: up, "),
+            "{text}"
+        );
+        assert_eq!(
+            problem("log-json = 3"),
+            "1:12: `log-json`: is either true or false"
+        );
+        assert!(
+            problem("a = = 1").starts_with("1:5: "),
+            "{}",
+            problem("a = = 1")
+        );
+        assert!(problem("config = 'x'").contains("unknown key"));
+    }
+
+    #[test]
+    fn lists_and_switches_are_what_the_flag_takes() {
+        let text = "allow-private = ['10.0.0.0/8', '127.0.0.1']\nlog-json = true";
+        let command = with_text(Cli::command(), text).unwrap();
+        let bare = command.try_get_matches_from(["tidings"]).unwrap();
+        assert!(bare.get_flag("log_json"));
+        let mut raw = bare.get_raw("allow_private").unwrap();
+        assert_eq!(raw.next().unwrap(), "10.0.0.0/8,127.0.0.1");
+    }
+
+    #[test]
+    fn columns_are_characters() {
+        assert_eq!(line_and_column("ä = 1\nöö=2", 0), (1, 1));
+        assert_eq!(line_and_column("ä = 1\nöö=2", 11), (2, 3));
+        assert_eq!(line_and_column("ab", 99), (1, 3));
+    }
+}

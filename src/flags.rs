@@ -1,0 +1,150 @@
+//! Flags that several subcommands share, and how they become the parts' configuration.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::Args;
+use tidings_broker::BrokerConfig;
+use tidings_protocol::parse_ms;
+use tidings_subscriber::{AllowPrivate, CrawlerConfig};
+
+use crate::address::{BrokerAddress, Listen};
+
+/// Where things are stored if nobody says otherwise.
+const DATA_DEFAULT: &str = "./tidings-data";
+
+/// Flags of everything that runs a broker that others connect to.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ServerFlags {
+    /// Where to listen: HOST:PORT, or a port (then on 127.0.0.1); port 0 takes a free one
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        env = "TIDINGS_LISTEN",
+        default_value = "127.0.0.1:12345"
+    )]
+    pub(crate) listen: Listen,
+
+    /// Pause between the end of one request to a host and the next [default: 1s, 0 for loopback]
+    #[arg(long, value_name = "DURATION", env = "TIDINGS_DELAY", value_parser = parse_duration)]
+    pub(crate) delay: Option<Duration>,
+
+    /// Threads that move bytes [default: one per core]
+    #[arg(long, value_name = "N", env = "TIDINGS_THREADS", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) threads: Option<u16>,
+
+    /// Log every received line (the same as `TIDINGS_LOG=tidings::line=debug`)
+    #[arg(long, env = "TIDINGS_LOG_LINES")]
+    pub(crate) log_lines: bool,
+}
+
+impl ServerFlags {
+    /// The configuration of a broker with these flags.
+    pub(crate) fn config(&self) -> BrokerConfig {
+        let mut config = broker_config(self.listen, self.delay);
+        config.log_lines = self.log_lines;
+        config
+    }
+}
+
+/// A broker that listens there, with this delay between two requests to a host.
+pub(crate) fn broker_config(listen: Listen, delay: Option<Duration>) -> BrokerConfig {
+    let mut config = BrokerConfig {
+        listen: listen.0,
+        ..BrokerConfig::default()
+    };
+    if let Some(delay) = delay {
+        config.group.delay_ms = Some(milliseconds(delay));
+    }
+    config
+}
+
+/// The data directory.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DataFlag {
+    /// Directory for everything that is stored, such as pages.db; made if it is missing
+    #[arg(long, value_name = "DIR", env = "TIDINGS_DATA", default_value = DATA_DEFAULT)]
+    pub(crate) data: PathBuf,
+}
+
+/// The broker that a command talks to.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct BrokerFlag {
+    /// The broker: HOST:PORT
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        env = "TIDINGS_BROKER",
+        default_value = "127.0.0.1:12345"
+    )]
+    pub(crate) broker: BrokerAddress,
+}
+
+/// Flags of everything that fetches pages.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CrawlerFlags {
+    /// Also fetch private, loopback and link-local addresses: all, or only these networks
+    #[arg(
+        long,
+        value_name = "NET,..",
+        env = "TIDINGS_ALLOW_PRIVATE",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "none",
+        default_missing_value = "all",
+        hide_default_value = true,
+        value_parser = parse_allow_private,
+    )]
+    pub(crate) allow_private: AllowPrivate,
+
+    /// Tasks held at once; an open request is cheap, and no host ever has two
+    #[arg(long, value_name = "N", env = "TIDINGS_CREDIT", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) credit: u32,
+
+    /// The most time that one request may take in all
+    #[arg(long, value_name = "DURATION", env = "TIDINGS_TIMEOUT", value_parser = parse_duration)]
+    pub(crate) timeout: Option<Duration>,
+
+    /// What the crawler calls itself (User-Agent; its first word is looked up in robots.txt)
+    #[arg(long, value_name = "TEXT", env = "TIDINGS_AGENT")]
+    pub(crate) agent: Option<String>,
+}
+
+impl CrawlerFlags {
+    /// The configuration of a crawler that works for this broker.
+    pub(crate) fn config(&self, broker: &BrokerAddress, data: &DataFlag) -> CrawlerConfig {
+        let mut config = CrawlerConfig {
+            broker: broker.as_str().to_owned(),
+            data: data.data.clone(),
+            credit: self.credit,
+            allow_private: self.allow_private.clone(),
+            ..CrawlerConfig::default()
+        };
+        if let Some(timeout) = self.timeout {
+            config.request_timeout = timeout;
+        }
+        if let Some(agent) = &self.agent {
+            config.agent.clone_from(agent);
+        }
+        config
+    }
+}
+
+/// A duration as it is written everywhere in Tidings: `250ms`, `30s`, `5m`, `2h`, `1d`, `0`.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    parse_ms(text)
+        .map(Duration::from_millis)
+        .map_err(|error| error.to_string())
+}
+
+/// Whole milliseconds of a duration that came from [`parse_duration`].
+pub(crate) fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).expect("parse_duration() makes it of a u64 of milliseconds")
+}
+
+fn parse_allow_private(text: &str) -> Result<AllowPrivate, String> {
+    match text {
+        "none" | "false" | "0" | "no" => Ok(AllowPrivate::None),
+        "" | "all" | "true" | "1" | "yes" => Ok(AllowPrivate::All),
+        _ => Err("x".to_owned()),
+    }
+}

@@ -1,0 +1,357 @@
+//! What `tidings crawl URL..` asks for: a job, with a name that is a function of what is asked, so
+//! that the same command means the same job.
+
+use std::{collections::VecDeque, fmt::Write};
+
+use clap::ValueEnum;
+use tidings_protocol::{CanonicalUrl, JobName};
+
+use crate::output::{count, printable};
+
+/// Hexadecimal digits of the hash in a job's name: 64 bits, far more than jobs on one broker need.
+const HASH_DIGITS: usize = 16;
+
+/// What the rate on the progress line is averaged over.
+const RATE_SECONDS: f64 = 5.0;
+
+/// Which links belong to a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Scope {
+    /// The hosts of the seeds
+    #[default]
+    Host,
+    /// The registrable domains of the seeds (www.example.org and docs.example.org)
+    Domain,
+    /// Below the seeds' own paths
+    Prefix,
+    /// Everything; give --depth or --max-pages with it
+    Any,
+}
+
+impl Scope {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Domain => "domain",
+            Self::Prefix => "prefix",
+            Self::Any => "any",
+        }
+    }
+}
+
+/// Seeds, scope and limits.
+#[derive(Debug, Clone)]
+pub(crate) struct JobRequest {
+    /// Each once, sorted: the order in which they were typed means nothing.
+    pub(crate) seeds: Vec<CanonicalUrl>,
+    pub(crate) scope: Scope,
+    /// Furthest number of links from a seed.
+    pub(crate) depth: Option<u32>,
+    /// Most pages that are fetched.
+    pub(crate) max_pages: Option<u64>,
+}
+
+impl JobRequest {
+    /// A request for these seeds; `Err` is what is wrong with the first one that is no seed.
+    pub(crate) fn new(
+        seeds: &[String],
+        scope: Scope,
+        depth: Option<u32>,
+        max_pages: Option<u64>,
+    ) -> Result<Self, String> {
+        let mut seeds = seeds
+            .iter()
+            .map(|text| seed(text))
+            .collect::<Result<Vec<_>, _>>()?;
+        seeds.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+        seeds.dedup_by(|a, b| a.as_str() == b.as_str());
+        Ok(Self {
+            seeds,
+            scope,
+            depth,
+            max_pages,
+        })
+    }
+
+    /// The settings in the words of `JOB open`.
+    pub(crate) fn settings(&self) -> Vec<(&'static str, String)> {
+        let mut settings = vec![("scope", self.scope.word().to_owned())];
+        settings.extend(self.depth.map(|depth| ("depth", depth.to_string())));
+        settings.extend(self.max_pages.map(|pages| ("max-pages", pages.to_string())));
+        settings
+    }
+
+    /// `crawl-` and a hash of seeds, scope and limits. Stable: an interrupted command finds its
+    /// job by it, also after an upgrade.
+    pub(crate) fn name(&self) -> JobName {
+        let mut hasher = blake3::Hasher::new();
+        // No URL and no setting contains a line end, so the lines are told apart.
+        for seed in &self.seeds {
+            hasher.update(format!("seed {}\n", seed.as_str()).as_bytes());
+        }
+        for (key, value) in self.settings() {
+            hasher.update(format!("{key}={value}\n").as_bytes());
+        }
+        let hash = hasher.finalize().to_hex();
+        format!("crawl-{}", &hash[..HASH_DIGITS])
+            .parse()
+            .expect("letters, digits and a dash")
+    }
+}
+
+/// What a broker says of a job: while it runs (`JOB show`) and at its end (`job-done`). What it
+/// does not say is empty or 0.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) name: String,
+    pub(crate) number: String,
+    pub(crate) pass: String,
+    /// `open`, `closed` or `done`.
+    pub(crate) state: String,
+    /// `done` or `cancelled`; only at the end.
+    pub(crate) result: String,
+    /// Waiting for their host to be free.
+    pub(crate) pending: u64,
+    /// Waiting for a crawler to have room.
+    pub(crate) queued: u64,
+    pub(crate) processing: u64,
+    pub(crate) completed: u64,
+    pub(crate) redirects: u64,
+    pub(crate) failed: u64,
+    pub(crate) robots: u64,
+    pub(crate) scope: u64,
+    pub(crate) trap: u64,
+    pub(crate) budget: u64,
+}
+
+impl Counts {
+    /// Reads `<name> key=value ..`. Unknown keys come from a newer broker and mean nothing here.
+    pub(crate) fn parse(text: &str) -> Self {
+        let mut words = text.split_ascii_whitespace();
+        let mut counts = Self {
+            name: words.next().unwrap_or_default().to_owned(),
+            ..Self::default()
+        };
+        for (key, value) in words.filter_map(|word| word.split_once('=')) {
+            match key {
+                "number" => value.clone_into(&mut counts.number),
+                "pass" => value.clone_into(&mut counts.pass),
+                "state" => value.clone_into(&mut counts.state),
+                "result" => value.clone_into(&mut counts.result),
+                _ => {
+                    if let (Some(count), Ok(value)) = (counts.count_mut(key), value.parse()) {
+                        *count = value;
+                    }
+                }
+            }
+        }
+        counts
+    }
+
+    fn count_mut(&mut self, key: &str) -> Option<&mut u64> {
+        Some(match key {
+            "pending" => &mut self.pending,
+            "queued" => &mut self.queued,
+            "processing" => &mut self.processing,
+            "completed" => &mut self.completed,
+            "redirects" => &mut self.redirects,
+            "failed" => &mut self.failed,
+            "robots" => &mut self.robots,
+            "scope" => &mut self.scope,
+            "trap" => &mut self.trap,
+            "budget" => &mut self.budget,
+            _ => return None,
+        })
+    }
+
+    /// The line that is redrawn while it runs.
+    pub(crate) fn progress_line(&self, pages_per_second: f64) -> String {
+        format!(
+            "{} completed, {} waiting, {} processing, {} failed, {pages_per_second:.1} pages/s",
+            count(self.completed),
+            count(self.pending + self.queued),
+            count(self.processing),
+            count(self.failed),
+        )
+    }
+
+    /// The line at the end: always pages and failures, the rest where there is something to say.
+    pub(crate) fn summary_line(&self, seconds: f64) -> String {
+        let result = if self.result.is_empty() {
+            "done"
+        } else {
+            &self.result
+        };
+        let mut line = format!(
+            "{result}: {} pages, {} failed",
+            count(self.completed),
+            count(self.failed)
+        );
+        for (n, what) in [
+            (self.redirects, "redirects"),
+            (self.robots, "kept out by robots.txt"),
+            (self.scope, "out of scope"),
+            (self.trap, "taken for traps"),
+            (self.budget, "over --max-pages"),
+        ] {
+            if n > 0 {
+                let _ = write!(line, ", {} {what}", count(n));
+            }
+        }
+        #[expect(clippy::cast_precision_loss, reason = "one digit is shown")]
+        let rate = self.completed as f64 / seconds.max(0.001);
+        let _ = write!(line, "; {seconds:.1} s, {rate:.1} pages/s");
+        line
+    }
+}
+
+/// Pages a second over the last few seconds, from how many there were at which time.
+#[derive(Debug, Default)]
+pub(crate) struct Rate {
+    /// Seconds since the start, and pages by then; oldest first, spanning `RATE_SECONDS`.
+    samples: VecDeque<(f64, u64)>,
+}
+
+impl Rate {
+    /// Notes that there are `pages` at `seconds` since the start; `seconds` never falls.
+    pub(crate) fn at(&mut self, seconds: f64, pages: u64) -> f64 {
+        self.samples.push_back((seconds, pages));
+        while self.samples.len() > 2 && self.samples[1].0 <= seconds - RATE_SECONDS {
+            self.samples.pop_front();
+        }
+        let (from, pages_then) = self.samples[0];
+        #[expect(clippy::cast_precision_loss, reason = "one digit is shown")]
+        let new_pages = pages.saturating_sub(pages_then) as f64;
+        if seconds > from {
+            new_pages / (seconds - from)
+        } else {
+            0.0
+        }
+    }
+}
+
+fn seed(text: &str) -> Result<CanonicalUrl, String> {
+    CanonicalUrl::parse(text).map_err(|error| {
+        if !text.contains("://") && CanonicalUrl::parse(&format!("https://{text}")).is_ok() {
+            format!("{text} is no URL; did you mean https://{text} ?")
+        } else {
+            format!("{}: {error}", printable(text, 200))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(seeds: &[&str]) -> JobRequest {
+        let seeds: Vec<_> = seeds.iter().map(ToString::to_string).collect();
+        JobRequest::new(&seeds, Scope::Host, None, None).unwrap()
+    }
+
+    #[test]
+    fn the_same_crawl_has_the_same_name_however_it_is_typed() {
+        let name = request(&["http://a.example/", "http://b.example/x"]).name();
+        let typed = [
+            "HTTP://B.example:80/x#top",
+            "http://a.example",
+            "http://a.example/",
+        ];
+        assert_eq!(request(&typed).name(), name);
+    }
+
+    #[test]
+    fn another_seed_scope_or_limit_is_another_crawl() {
+        let one = request(&["http://a.example/"]);
+        let names = [
+            one.name(),
+            request(&["http://a.example/x"]).name(),
+            JobRequest {
+                scope: Scope::Any,
+                ..one.clone()
+            }
+            .name(),
+            JobRequest {
+                depth: Some(1),
+                ..one.clone()
+            }
+            .name(),
+            JobRequest {
+                max_pages: Some(1),
+                ..one
+            }
+            .name(),
+        ];
+        let different: std::collections::BTreeSet<_> =
+            names.iter().map(AsRef::<str>::as_ref).collect();
+        assert_eq!(different.len(), names.len());
+    }
+
+    #[test]
+    fn names_stay_what_they_are() {
+        // A change here makes every interrupted crawl a new one: do not change it.
+        let name = request(&["https://example.org/"]).name();
+        assert_eq!(AsRef::<str>::as_ref(&name), "crawl-282765a1e6ca9f34");
+    }
+
+    #[test]
+    fn what_is_no_url_is_named_with_a_hint() {
+        let refuse =
+            |text: &str| JobRequest::new(&[text.to_owned()], Scope::Host, None, None).unwrap_err();
+        assert_eq!(
+            refuse("example.org"),
+            "example.org is no URL; did you mean https://example.org ?"
+        );
+        assert!(refuse("ftp://example.org/").starts_with("ftp://example.org/: "));
+    }
+
+    const SHOWN: &str = "crawl-1 number=7 pass=2 state=closed pending=3 queued=1 processing=2 \
+                         completed=1234 redirects=5 failed=1 robots=0 trap=0 fresh=9 found=10";
+
+    #[test]
+    fn counts_are_read_and_unknown_ones_ignored() {
+        let counts = Counts::parse(SHOWN);
+        assert_eq!(
+            (counts.name.as_str(), counts.number.as_str()),
+            ("crawl-1", "7")
+        );
+        assert_eq!(
+            (counts.pass.as_str(), counts.state.as_str()),
+            ("2", "closed")
+        );
+        assert_eq!(
+            (counts.pending, counts.queued, counts.processing),
+            (3, 1, 2)
+        );
+        assert_eq!(
+            (counts.completed, counts.failed, counts.budget),
+            (1234, 1, 0)
+        );
+        assert_eq!(Counts::parse(""), Counts::default());
+        assert_eq!(Counts::parse("x completed=-1 failed=y").completed, 0);
+    }
+
+    #[test]
+    fn progress_and_summary_are_one_line_each() {
+        let counts = Counts::parse(SHOWN);
+        assert_eq!(
+            counts.progress_line(3.04),
+            "1,234 completed, 4 waiting, 2 processing, 1 failed, 3.0 pages/s"
+        );
+        assert_eq!(
+            counts.summary_line(10.0),
+            "done: 1,234 pages, 1 failed, 5 redirects; 10.0 s, 123.4 pages/s"
+        );
+    }
+
+    #[test]
+    fn the_rate_forgets_what_is_long_ago() {
+        let mut rate = Rate::default();
+        let rates = [(0.0, 0), (1.0, 10), (5.0, 50), (6.0, 50), (100.0, 50)];
+        let rates = rates.map(|(seconds, pages)| rate.at(seconds, pages));
+        assert_eq!(
+            rates.map(|rate| format!("{rate:.1}")),
+            ["0.0", "10.0", "10.0", "8.0", "0.0"]
+        );
+    }
+}

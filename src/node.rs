@@ -1,0 +1,146 @@
+//! A broker and a crawler that works for it, in one process. They meet over a real socket, as they
+//! would on two machines.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the crawler is a task beside its printer"
+)]
+
+use std::{net::SocketAddr, path::Path, time::Duration};
+
+use anyhow::Context;
+use tidings_broker::{Broker, BrokerConfig, StartError};
+use tidings_protocol::PORT;
+use tidings_subscriber::{CrawlError, CrawlerConfig, PageReport};
+use tokio::{sync::mpsc, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+use crate::failure::Failure;
+
+/// Pages that were fetched and not yet printed; at it the crawler waits for the printer.
+const REPORTS_MAX: usize = 1024;
+
+/// What a stop may take: the crawler hands its tasks back to the broker, which then closes its
+/// connections. Together they stay under a second, with room for the process to end.
+const CRAWLER_STOP: Duration = Duration::from_millis(500);
+const BROKER_STOP: Duration = Duration::from_millis(350);
+
+/// Starts a broker, or says which address could not be had and what to do.
+pub(crate) async fn start_broker(config: BrokerConfig) -> Result<Broker, Failure> {
+    let listen = config.listen;
+    Broker::start(config).await.map_err(|error| match error {
+        StartError::AddrInUse { .. } => Failure::failed(format!(
+            "{listen} is in use, perhaps by another Tidings; stop that one or choose another \
+             address with --listen {}:{}, or port 0 for a free one",
+            listen.ip(),
+            if listen.port() == PORT { 12_400 } else { PORT },
+        )),
+        other => Failure::failed(format!("cannot listen on {listen}: {other}")),
+    })
+}
+
+/// Stops a broker, within a bounded time.
+pub(crate) async fn stop_broker(broker: Broker) {
+    if tokio::time::timeout(BROKER_STOP, broker.stop())
+        .await
+        .is_err()
+    {
+        tracing::warn!("the broker did not stop in time; its connections are cut off");
+    }
+}
+
+/// Makes the data directory.
+pub(crate) fn make_data_directory(data: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(data)
+        .with_context(|| format!("cannot make the data directory {}", data.display()))?;
+    Ok(())
+}
+
+/// A crawler that runs as a task of its own.
+#[derive(Debug)]
+pub(crate) struct Crawler {
+    task: JoinHandle<Result<(), CrawlError>>,
+    reports: mpsc::Receiver<PageReport>,
+    stop: CancellationToken,
+}
+
+impl Crawler {
+    /// Starts it. It connects, and connects again, on its own.
+    pub(crate) fn start(config: CrawlerConfig) -> Self {
+        let (sender, reports) = mpsc::channel(REPORTS_MAX);
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(tidings_subscriber::run(config, sender, stop.clone()));
+        Self {
+            task,
+            reports,
+            stop,
+        }
+    }
+
+    /// The next page that was dealt with; `Err` when the crawler ended by itself, which it only
+    /// does for a reason. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Result<PageReport, Failure> {
+        match self.reports.recv().await {
+            Some(report) => Ok(report),
+            None => Err(ended((&mut self.task).await)),
+        }
+    }
+
+    /// Stops it: it hands back what it has not begun. Returns the pages that ended meanwhile.
+    pub(crate) async fn stop(mut self) -> Vec<PageReport> {
+        self.stop.cancel();
+        let mut last = Vec::new();
+        let drain = async {
+            while let Some(report) = self.reports.recv().await {
+                last.push(report);
+            }
+            (&mut self.task).await
+        };
+        match tokio::time::timeout(CRAWLER_STOP, drain).await {
+            Ok(Ok(Ok(()))) => {}
+            Ok(result) => tracing::warn!("{}", ended(result).text().unwrap_or_default()),
+            Err(_) => {
+                tracing::info!("requests that were still open are cut off");
+                self.task.abort();
+            }
+        }
+        last
+    }
+}
+
+/// A broker and its crawler.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) broker: Broker,
+    pub(crate) crawler: Crawler,
+}
+
+impl Node {
+    /// Stops the crawler, then the broker it reports to.
+    pub(crate) async fn stop(self) -> Vec<PageReport> {
+        let last = self.crawler.stop().await;
+        stop_broker(self.broker).await;
+        last
+    }
+}
+
+/// The address at which a broker that listens there is reached from the same machine: one that
+/// listens on all addresses is reached at loopback.
+pub(crate) fn local(listening: SocketAddr) -> SocketAddr {
+    let mut address = listening;
+    if address.ip().is_unspecified() {
+        address.set_ip(match listening {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    address
+}
+
+fn ended(result: Result<Result<(), CrawlError>, tokio::task::JoinError>) -> Failure {
+    match result {
+        Ok(Ok(())) => Failure::failed("the crawler stopped by itself"),
+        Ok(Err(error)) => Failure::Failed(anyhow::Error::new(error)),
+        Err(error) => Failure::Failed(anyhow::Error::new(error).context("the crawler broke down")),
+    }
+}
