@@ -1,1 +1,13 @@
-fn main() {}
+//! End to end: the real binary on free ports, driven by netcat, telnet, nginx, wget, sqlite3 and raw sockets.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "tests panic to fail, and drive real processes on real clocks"
+)]
+
+mod commands;
+mod notifier;
+mod support;

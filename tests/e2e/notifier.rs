@@ -1,0 +1,338 @@
+//! The notifier mode, replayed: what a person with netcat or telnet sees and what their neighbours hear.
+
+use crate::support::{
+    nc::{nc, nc_all, telnet},
+    process::Server,
+    talk::{FAREWELL, Talk},
+};
+
+const PAYLOAD_BYTES_MAX: usize = 60 * 1024;
+const LINE_BYTES_MAX: usize = 64 * 1024;
+
+/// Everything that the listener hears up to the marker, which is sent last, by somebody else.
+#[track_caller]
+fn heard_until_marker(server: &Server, listener: &mut Talk) -> Vec<String> {
+    Talk::peer(server.address).send("the marker\n");
+    let heard = std::iter::from_fn(|| Some(listener.line()).filter(|line| line != "the marker"));
+    heard.collect()
+}
+
+#[test]
+fn a_connection_is_greeted_with_its_number() {
+    let server = Server::broker();
+    let numbers: Vec<_> = (0..3).map(|_| Talk::greeted(server.address).1).collect();
+    assert_eq!(numbers, [1, 2, 3]);
+}
+
+#[test]
+fn a_line_is_heard_by_everybody_else_and_not_by_its_sender() {
+    let server = Server::broker();
+    let [mut ann, mut bob, mut eve] = [(); 3].map(|()| Talk::peer(server.address));
+    ann.send("from ann\n");
+    assert_eq!(bob.line(), "from ann");
+    assert_eq!(eve.line(), "from ann");
+    bob.send("from bob\r\n");
+    // The first thing that Ann hears is Bob: her own line did not come back.
+    assert_eq!(ann.line(), "from bob");
+    assert_eq!(eve.line(), "from bob");
+}
+
+#[test]
+fn peers_hear_what_clients_publish_on_the_default_topic_and_nothing_else() {
+    let server = Server::broker();
+    let mut peer = Talk::peer(server.address);
+    let mut client = Talk::client(server.address);
+    assert_eq!(client.ask("PUB other hidden"), "+OK 1 1");
+    assert_eq!(client.ask("PUB new-url shown as it is"), "+OK 1 2");
+    assert_eq!(peer.line(), "shown as it is");
+}
+
+#[test]
+fn quit_and_exit_end_a_connection_only_as_a_whole_line() {
+    for word in ["quit", "exit", "Quit", "eXiT", "QUIT", "EXIT"] {
+        let server = Server::broker();
+        let mut listener = Talk::peer(server.address);
+        let mut leaving = Talk::peer(server.address);
+        leaving.send(format!(
+            "quite a line\nplease {word}\n{word} now\n{word}\nunheard\n"
+        ));
+        leaving.lines_to_end();
+        let heard = heard_until_marker(&server, &mut listener);
+        let expected = [
+            "quite a line".to_owned(),
+            format!("please {word}"),
+            format!("{word} now"),
+        ];
+        assert_eq!(heard, expected);
+    }
+}
+
+#[test]
+fn quit_may_be_the_first_line() {
+    let server = Server::broker();
+    let mut listener = Talk::peer(server.address);
+    for word in ["quit", "exit", "EXIT", "QUIT"] {
+        let mut leaving = Talk::peer(server.address);
+        leaving.send(format!("{word}\nunheard\n"));
+        leaving.lines_to_end();
+    }
+    assert!(heard_until_marker(&server, &mut listener).is_empty());
+}
+
+#[test]
+fn ctrl_d_ends_a_connection_with_the_farewell() {
+    let server = Server::broker();
+    let mut listener = Talk::peer(server.address);
+    let mut leaving = Talk::peer(server.address);
+    leaving.send(b"before\nin\x04side\n\x04unheard\n");
+    assert_eq!(leaving.lines_to_end(), [FAREWELL]);
+    // Inside a line it is a control byte like any other, and such lines are dropped.
+    assert_eq!(heard_until_marker(&server, &mut listener), ["before"]);
+}
+
+#[test]
+fn ctrl_d_needs_no_line_end_after_it() {
+    let server = Server::broker();
+    let mut leaving = Talk::peer(server.address);
+    leaving.send(b"\x04");
+    assert_eq!(leaving.lines_to_end(), [FAREWELL]);
+}
+
+#[test]
+fn what_is_pending_comes_before_the_farewell() {
+    let server = Server::broker();
+    let mut leaving = Talk::peer(server.address);
+    let mut client = Talk::client(server.address);
+    for n in 1..=100 {
+        assert_eq!(
+            client.ask(&format!("PUB new-url {n}")),
+            format!("+OK {n} {n}")
+        );
+    }
+    leaving.send(b"\x04");
+    let mut expected: Vec<_> = (1..=100).map(|n| n.to_string()).collect();
+    expected.push(FAREWELL.to_owned());
+    assert_eq!(leaving.lines_to_end(), expected);
+}
+
+#[test]
+fn lines_are_the_same_wherever_the_bytes_are_split() {
+    let server = Server::broker();
+    let mut listener = Talk::peer(server.address);
+    let bytes = "one\r\ntwo\n\n\r\n  thr\tee  \nvier \u{fc}\u{20ac}\n".as_bytes();
+    let expected = ["one", "two", "  thr\tee  ", "vier \u{fc}\u{20ac}"];
+    for split in 0..=bytes.len() {
+        let mut sender = Talk::peer(server.address);
+        sender.send(&bytes[..split]);
+        sender.send(&bytes[split..]);
+        let heard: Vec<_> = expected.map(|_| listener.line()).into();
+        assert_eq!(heard, expected, "split at {split}");
+    }
+    let mut sender = Talk::peer(server.address);
+    for byte in bytes {
+        sender.send([*byte]);
+    }
+    let heard: Vec<_> = expected.map(|_| listener.line()).into();
+    assert_eq!(heard, expected, "byte by byte");
+}
+
+#[test]
+fn netcat_gets_the_farewell_as_its_confirmation() {
+    let server = Server::broker();
+    let mut listener = Talk::peer(server.address);
+    let output = nc_all(server.address, "first\nlast, without an end");
+    assert_eq!(output.first().unwrap(), "Connected.  (PID 2)");
+    assert_eq!(output.last().unwrap(), FAREWELL);
+    assert_eq!(output.len(), 2, "{output:?}");
+    assert_eq!(
+        heard_until_marker(&server, &mut listener),
+        ["first", "last, without an end"]
+    );
+}
+
+#[test]
+fn an_unfinished_line_is_dropped_on_a_reset() {
+    let server = Server::broker();
+    let mut listener = Talk::peer(server.address);
+    let mut leaving = Talk::unread(server.address);
+    leaving.send("whole\nhalf");
+    // The whole line is out before the reset; the greeting is unread, so closing is one.
+    assert_eq!(listener.line(), "whole");
+    leaving.reset();
+    assert!(heard_until_marker(&server, &mut listener).is_empty());
+}
+
+#[test]
+fn commands_later_than_the_first_line_are_events() {
+    let server = Server::broker();
+    let mut listener = Talk::peer(server.address);
+    let mut peer = Talk::peer(server.address);
+    let lines = ["hello", "PUB new-url x", "PING", "HELP", "HELLO echo=1"];
+    peer.send(format!("{}\n", lines.join("\n")));
+    assert_eq!(heard_until_marker(&server, &mut listener), lines);
+}
+
+#[test]
+fn a_web_page_or_a_tls_hello_cannot_talk_to_this_port() {
+    let server = Server::broker();
+    let mut listener = Talk::peer(server.address);
+    let too_long = [vec![b'x'; LINE_BYTES_MAX + 1], b"\nunheard\n".to_vec()].concat();
+    let firsts: [&[u8]; 9] = [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\nunheard\r\n",
+        b"POST / HTTP/1.0\r\n\r\nunheard\r\n",
+        b"ANYTHING at all HTTP/2.0\nunheard\n",
+        b"PUB new-url HTTP/1.1\r\nunheard\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\nunheard\n",
+        b"\x16",
+        b"\x01\nunheard\n",
+        b"\x00",
+        &too_long,
+    ];
+    for first in firsts {
+        let mut closed = Talk::peer(server.address);
+        closed.send(first);
+        let said = closed.lines_to_end();
+        let shown = String::from_utf8_lossy(&first[..first.len().min(40)]);
+        // A command that is HTTP-shaped is told why; the others get nothing that a browser could show.
+        assert!(
+            said.iter().all(|line| line.starts_with("-ERR ")),
+            "{shown:?}: {said:?}"
+        );
+    }
+    assert!(heard_until_marker(&server, &mut listener).is_empty());
+}
+
+#[test]
+fn a_bad_line_is_dropped_and_harms_nobody() {
+    let server = Server::broker();
+    let mut listener = Talk::peer(server.address);
+    let mut peer = Talk::peer(server.address);
+    peer.send("first\n");
+    for bad in [
+        &b"a\x01b"[..],
+        b"a\x1b[2Jb",
+        b"\x7f",
+        b"a\xc2\x85b",
+        b"\xff\xfe",
+        b"cut \xe2\x82",
+    ] {
+        peer.send([bad, b"\n"].concat());
+    }
+    for bytes in [
+        PAYLOAD_BYTES_MAX + 1,
+        LINE_BYTES_MAX,
+        LINE_BYTES_MAX + 1,
+        10 * LINE_BYTES_MAX,
+    ] {
+        peer.send([vec![b'x'; bytes], b"\n".to_vec()].concat());
+    }
+    let longest = "y".repeat(PAYLOAD_BYTES_MAX);
+    peer.send(format!("{longest}\r\nlast\n"));
+    let heard = heard_until_marker(&server, &mut listener);
+    assert_eq!(
+        heard.len(),
+        3,
+        "{:?}",
+        heard.iter().map(String::len).collect::<Vec<_>>()
+    );
+    assert!(heard == ["first", &longest, "last"]);
+    // The sender is still connected, too.
+    Talk::peer(server.address).send("bye\n");
+    assert_eq!(peer.line(), "the marker");
+    assert_eq!(peer.line(), "bye");
+}
+
+#[test]
+fn a_peer_that_does_not_read_lags_and_delays_nobody() {
+    let server = Server::broker();
+    let mut stalled = Talk::peer(server.address);
+    let mut neighbour = Talk::peer(server.address);
+    let mut producer = Talk::client(server.address);
+    let filler = "x".repeat(50 * 1024);
+    // 50 MiB: more than the tail of a topic and the buffers of a socket hold together. The neighbour hears
+    // each hundred before the next is sent, so it cannot fall behind.
+    let events = 1000;
+    for hundred in 0..events / 100 {
+        for n in 1..=100 {
+            producer.send(format!("PUB new-url {} {filler}\n", hundred * 100 + n));
+        }
+        for n in 1..=100 {
+            assert!(
+                neighbour
+                    .line()
+                    .starts_with(&format!("{} ", hundred * 100 + n))
+            );
+        }
+    }
+
+    let mut next: u64 = 1;
+    let lag = loop {
+        let line = stalled.line();
+        if line.starts_with("LAG ") {
+            break line;
+        }
+        assert!(
+            line.starts_with(&format!("{next} ")),
+            "out of order at {next}"
+        );
+        next += 1;
+    };
+    let numbers: Vec<u64> = lag.split(' ').skip(1).map(|n| n.parse().unwrap()).collect();
+    let [from, to] = numbers[..] else {
+        panic!("{lag}")
+    };
+    assert_eq!(from, next, "nothing is skipped without a notice");
+    assert!(from <= to && to <= events, "{lag}");
+    producer.send("PUB new-url the end\n");
+    let rest: Vec<_> =
+        std::iter::from_fn(|| Some(stalled.line()).filter(|line| line != "the end")).collect();
+    let expected = (to + 1..=events).count();
+    assert_eq!(rest.len(), expected, "after {lag}");
+}
+
+#[test]
+fn two_people_with_telnet_and_one_with_netcat_talk() {
+    let server = Server::broker();
+    let mut ann = telnet(server.address);
+    let mut bob = telnet(server.address);
+    let mut eve = nc(server.address, &[]);
+    for person in [&ann, &bob, &eve] {
+        person.line_with("Connected.  (PID ");
+    }
+    ann.write("hello from ann\r\n");
+    bob.line_with("hello from ann");
+    eve.line_with("hello from ann\r");
+    eve.write("hello from eve\n");
+    ann.line_with("hello from eve");
+    bob.write("quit\r\n");
+    let bob = bob.finish();
+    assert!(
+        bob.stdout()
+            .iter()
+            .any(|line| line.contains("hello from eve")),
+        "{bob:?}"
+    );
+    assert!(
+        bob.stdout().iter().all(|line| !line.contains("quit")),
+        "{bob:?}"
+    );
+    eve.write("\u{4}");
+    eve.line_with(FAREWELL);
+    eve.finish().expect_code(0);
+}
+
+#[test]
+fn a_newcomer_finds_help_with_telnet() {
+    let server = Server::broker();
+    let mut telnet = telnet(server.address);
+    telnet.write("HELP\r\n");
+    telnet.line_with("+OK");
+    telnet.write("QUIT\r\n");
+    let lines = telnet.finish().stdout().join("\n");
+    for verb in ["PUB", "SUB", "JOIN", "JOB", "QUIT"] {
+        assert!(
+            lines.contains(verb),
+            "HELP does not tell of {verb}: {lines}"
+        );
+    }
+}

@@ -1,0 +1,8 @@
+//! What the tests are written with: processes, connections, a web server that remembers.
+
+pub(crate) mod nc;
+pub(crate) mod origin;
+pub(crate) mod pages;
+pub(crate) mod process;
+pub(crate) mod talk;
+pub(crate) mod wait;

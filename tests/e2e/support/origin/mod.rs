@@ -1,0 +1,181 @@
+//! A web server that remembers: many hosts (addresses in 127.0.0.0/8) on one port, good and bad pages, and a record
+//! of every request as this side saw it.
+//!
+//! Times are taken so that the record can only be milder than what the client did. `start` is read after the first
+//! byte of a request was received, so the client began no later. `end` is read before the last byte of the answer is
+//! sent, so the client saw the end no earlier. A gap from `end` to the next `start` is therefore never shorter than
+//! the one that the client kept, and an overlap here was one there.
+
+mod judge;
+mod serve;
+mod site;
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, TcpListener, TcpStream},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use super::wait::PATIENCE;
+
+pub(crate) use self::{judge::Record, site::Site};
+
+/// One request.
+#[derive(Debug, Clone)]
+pub(crate) struct Hit {
+    /// The address that was asked, which stands for the host.
+    pub(crate) host: Ipv4Addr,
+    /// The path with its query.
+    pub(crate) path: String,
+    /// All header lines of the request.
+    pub(crate) head: String,
+    /// When the first byte had come, since the origin began.
+    pub(crate) start: Duration,
+    /// When the last byte of the answer was about to be sent; none: not yet, or the client broke off.
+    pub(crate) end: Option<Duration>,
+}
+
+/// A running test origin; it stops when dropped.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    shared: Arc<Shared>,
+    port: u16,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    site: Site,
+    began: Instant,
+    hits: Mutex<Vec<Hit>>,
+    changed: Condvar,
+    stopping: AtomicBool,
+}
+
+impl Origin {
+    /// Serves the site on a free port of every loopback address.
+    #[track_caller]
+    pub(crate) fn serve(site: Site) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let shared = Arc::new(Shared {
+            site,
+            began: Instant::now(),
+            hits: Mutex::default(),
+            changed: Condvar::new(),
+            stopping: AtomicBool::new(false),
+        });
+        let acceptor = thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || accept(&listener, &shared)
+        });
+        Self {
+            shared,
+            port,
+            acceptor: Some(acceptor),
+        }
+    }
+
+    /// The URL of a path on the host with this number (from 0).
+    pub(crate) fn url(&self, host: u8, path: &str) -> String {
+        format!("http://{}:{}{path}", Site::host(host), self.port)
+    }
+
+    /// The URLs of the first page of every host.
+    pub(crate) fn seeds(&self) -> Vec<String> {
+        (0..self.shared.site.hosts)
+            .map(|host| self.url(host, "/p/0"))
+            .collect()
+    }
+
+    /// Everything asked so far.
+    pub(crate) fn record(&self) -> Record {
+        let mut hits = self.shared.hits.lock().unwrap().clone();
+        // Two connections may be noted in the other order.
+        hits.sort_by_key(|hit| hit.start);
+        Record(hits)
+    }
+
+    /// Waits until so many requests have come.
+    #[track_caller]
+    pub(crate) fn wait_for_hits(&self, count: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut hits = self.shared.hits.lock().unwrap();
+        while hits.len() < count {
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(
+                !left.is_zero(),
+                "{} of {count} requests came: {hits:#?}",
+                hits.len()
+            );
+            hits = self.shared.changed.wait_timeout(hits, left).unwrap().0;
+        }
+    }
+}
+
+impl Drop for Origin {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        // Wakes the acceptor.
+        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
+        let _ = self.acceptor.take().map(JoinHandle::join);
+    }
+}
+
+impl Shared {
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    /// Notes a request; the returned number is for [`Shared::ended`].
+    fn began(&self, hit: Hit) -> usize {
+        let mut hits = self.hits.lock().unwrap();
+        hits.push(hit);
+        self.changed.notify_all();
+        hits.len() - 1
+    }
+
+    /// To be called before the last byte is sent.
+    fn ended(&self, number: usize) {
+        let now = self.now();
+        self.hits.lock().unwrap()[number].end = Some(now);
+    }
+
+    /// The last byte could not be sent after all.
+    fn broken(&self, number: usize) {
+        self.hits.lock().unwrap()[number].end = None;
+    }
+}
+
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+    for stream in listener.incoming() {
+        if shared.stopping() {
+            return;
+        }
+        let Ok(stream) = stream else { continue };
+        let shared = Arc::clone(shared);
+        // Not waited for: each ends with its connection, which ends with the process under test.
+        thread::spawn(move || connection(stream, &shared));
+    }
+}
+
+/// Serves one connection. Its errors are the client's business: what matters is in the record.
+fn connection(stream: TcpStream, shared: &Shared) {
+    let (Ok(host), Ok(peer)) = (stream.local_addr(), stream.peer_addr()) else {
+        return;
+    };
+    let IpAddr::V4(host) = host.ip() else { return };
+    // The port is open on every address of this machine, the pages are for this machine only.
+    if peer.ip().is_loopback() {
+        let _: io::Result<()> = serve::connection(stream, host, shared);
+    }
+}

@@ -1,0 +1,168 @@
+//! HTTP/1.1, as much of it as a test origin needs, on one connection.
+
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::{Ipv4Addr, TcpStream},
+    process::{Command, Stdio},
+    sync::OnceLock,
+    time::Duration,
+};
+
+use super::{Hit, Shared, site::Answer};
+
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// Between two bytes of a dripping answer; also how soon the end of the test is noticed.
+const DRIP: Duration = Duration::from_millis(50);
+
+/// Serves requests until the client leaves or an answer ends the connection.
+pub(super) fn connection(mut stream: TcpStream, host: Ipv4Addr, shared: &Shared) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let port = stream.local_addr()?.port();
+    loop {
+        let mut first = [0];
+        if stream.read(&mut first)? == 0 {
+            return Ok(());
+        }
+        let start = shared.now();
+        let head = rest_of_head(&mut stream, first[0])?;
+        let path = head.split(' ').nth(1).unwrap_or("/").to_owned();
+        let answer = shared.site.answer(host, port, &path);
+        let robots = path == "/robots.txt";
+        let request = shared.began(Hit {
+            host,
+            path,
+            head,
+            start,
+            end: None,
+        });
+        if !robots && !still_there(&stream, shared.site.answer_after)? {
+            return Ok(());
+        }
+        let sent = send(&mut stream, &answer, shared, request);
+        if sent.is_err() {
+            shared.broken(request);
+        }
+        if !sent? {
+            return Ok(());
+        }
+    }
+}
+
+fn rest_of_head(stream: &mut TcpStream, first: u8) -> io::Result<String> {
+    let mut head = vec![first];
+    let mut chunk = [0; 4096];
+    while !head.ends_with(b"\r\n\r\n") {
+        let count = stream.read(&mut chunk)?;
+        if count == 0 || head.len() > HEAD_BYTES_MAX {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        head.extend_from_slice(&chunk[..count]);
+    }
+    Ok(String::from_utf8_lossy(&head).into_owned())
+}
+
+/// Sends an answer; whether the connection can serve another request.
+fn send(
+    stream: &mut TcpStream,
+    answer: &Answer,
+    shared: &Shared,
+    request: usize,
+) -> io::Result<bool> {
+    match answer {
+        Answer::Whole {
+            status,
+            headers,
+            body,
+        } => {
+            let response = format!(
+                "HTTP/1.1 {status}\r\nContent-Length: {}\r\n{headers}\r\n{body}",
+                body.len()
+            );
+            shared.ended(request);
+            stream.write_all(response.as_bytes())?;
+            return Ok(true);
+        }
+        Answer::Raw(bytes) => {
+            shared.ended(request);
+            stream.write_all(bytes)?;
+        }
+        Answer::Endless => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000000\r\n")?;
+            stream.write_all(b"Content-Type: text/html\r\n\r\n")?;
+            repeat(stream, &[b'x'; 8 * 1024])?;
+        }
+        Answer::EndlessChunks => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n")?;
+            stream.write_all(b"Content-Type: text/html\r\n\r\n")?;
+            repeat(
+                stream,
+                b"10\r\n<p>0123456789</p\r\n".repeat(1000).as_slice(),
+            )?;
+        }
+        Answer::EndlessHeader => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nX-Long: ")?;
+            repeat(stream, &[b'h'; 4096])?;
+        }
+        Answer::Drip => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")?;
+            while !shared.stopping() && still_there(stream, DRIP)? {
+                stream.write_all(b"x")?;
+            }
+        }
+        Answer::Silent => while !shared.stopping() && still_there(stream, DRIP)? {},
+        Answer::Torn => {
+            shared.ended(request);
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n<title>Half a")?;
+        }
+        Answer::Bomb => {
+            let body = bomb();
+            stream.write_all(
+                b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip\r\n",
+            )?;
+            write!(stream, "Content-Length: {}\r\n\r\n", body.len())?;
+            shared.ended(request);
+            stream.write_all(body)?;
+        }
+    }
+    Ok(false)
+}
+
+/// Sends the same bytes until the client breaks off, which is an error.
+fn repeat(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
+    loop {
+        stream.write_all(bytes)?;
+    }
+}
+
+/// Lets this much time pass, unless the client leaves before.
+fn still_there(stream: &TcpStream, time: Duration) -> io::Result<bool> {
+    if time.is_zero() {
+        return Ok(true);
+    }
+    stream.set_read_timeout(Some(time))?;
+    let peeked = stream.peek(&mut [0]);
+    stream.set_read_timeout(None)?;
+    match peeked {
+        Ok(0) => Ok(false),
+        // A client that sends its next request before it has an answer does not exist here.
+        Ok(_) => Err(ErrorKind::InvalidData.into()),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            Ok(true)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Made once, by `gzip` itself.
+fn bomb() -> &'static [u8] {
+    static BOMB: OnceLock<Vec<u8>> = OnceLock::new();
+    BOMB.get_or_init(|| {
+        let made = Command::new("sh")
+            .args(["-c", "head -c 256M /dev/zero | gzip -1"])
+            .stderr(Stdio::inherit())
+            .output()
+            .expect("sh, head and gzip are on every system");
+        made.stdout
+    })
+}

@@ -1,0 +1,188 @@
+//! What is served: generated pages with links among them, and misbehaviour by path.
+
+use std::{fmt::Write as _, net::Ipv4Addr, time::Duration};
+
+/// A set of hosts that all have the same pages.
+///
+/// Page n, `/p/n`, links to pages 2n+1 and 2n+2, so that all pages of a host are reached from `/p/0`; also to itself,
+/// to fragments, and to `/private/n`. With `across`, the first page links to the first page of the next host.
+#[derive(Debug, Clone)]
+pub(crate) struct Site {
+    pub(crate) hosts: u8,
+    /// Pages of each host.
+    pub(crate) pages: u32,
+    /// How long an answer to a page (not to robots.txt) is held back.
+    pub(crate) answer_after: Duration,
+    /// The content of robots.txt; none: 404.
+    pub(crate) robots: Option<&'static str>,
+    /// Whether hosts link to each other, in a ring.
+    pub(crate) across: bool,
+}
+
+impl Default for Site {
+    fn default() -> Self {
+        Self {
+            hosts: 1,
+            pages: 1,
+            answer_after: Duration::ZERO,
+            robots: None,
+            across: false,
+        }
+    }
+}
+
+/// How a path is answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// A whole response with this status, these further header lines, and this body.
+    Whole {
+        status: &'static str,
+        headers: String,
+        body: String,
+    },
+    /// These bytes, then the connection is closed.
+    Raw(Vec<u8>),
+    /// A head that announces 10 GB, and then bytes for as long as they are read.
+    Endless,
+    /// Chunks for as long as they are read, without ever a last one.
+    EndlessChunks,
+    /// A header line without an end.
+    EndlessHeader,
+    /// A head, then one byte now and then.
+    Drip,
+    /// Nothing at all, for as long as the client waits.
+    Silent,
+    /// The connection is closed in the middle of the body.
+    Torn,
+    /// 256 MB of zeros in 256 kB of gzip.
+    Bomb,
+}
+
+impl Site {
+    /// The address of the host with this number.
+    pub(crate) fn host(number: u8) -> Ipv4Addr {
+        Ipv4Addr::new(127, 1, 0, number + 1)
+    }
+
+    /// The paths of all generated pages of a host.
+    pub(crate) fn paths(&self) -> Vec<String> {
+        (0..self.pages).map(|page| format!("/p/{page}")).collect()
+    }
+
+    /// How this path is answered on this host.
+    pub(super) fn answer(&self, host: Ipv4Addr, port: u16, path: &str) -> Answer {
+        let (folder, rest) = path
+            .trim_start_matches('/')
+            .split_once('/')
+            .unwrap_or((&path[1..], ""));
+        let number = rest.parse::<u32>().ok();
+        match (folder, number) {
+            ("robots.txt", _) => match self.robots {
+                Some(text) => whole("200 OK", "Content-Type: text/plain\r\n", text),
+                None => not_found(),
+            },
+            ("p", Some(page)) if page < self.pages => html(&self.page(host, port, page)),
+            ("private", Some(_)) => html("<title>Private</title>"),
+            ("redirect", Some(page)) => found(&format!("/p/{page}")),
+            ("chain", Some(0)) => html("<title>The end of the chain</title>"),
+            ("chain", Some(left)) => found(&format!("/chain/{}", left - 1)),
+            ("bad", _) => bad(rest),
+            _ => not_found(),
+        }
+    }
+
+    fn page(&self, host: Ipv4Addr, port: u16, page: u32) -> String {
+        let mut body = format!(
+            "<!doctype html><html><head><title>Page {page} of {host}</title></head><body>\n\
+             <a href=\"#here\">here</a> <a href=\"/p/{page}#there\">there</a>\n\
+             <a href=\"/private/{page}\">private</a>\n"
+        );
+        for child in [2 * page + 1, 2 * page + 2] {
+            if child < self.pages {
+                // Twice, in two ways to write the same URL.
+                let _ = writeln!(
+                    body,
+                    "<a href=\"/p/{child}\">a</a> <a href='../p/./{child}#x'>b</a>"
+                );
+            }
+        }
+        if self.across && page == 0 {
+            let next = Self::host((host.octets()[3]) % self.hosts);
+            let _ = writeln!(body, "<a href=\"http://{next}:{port}/p/0\">next</a>");
+        }
+        body + "</body></html>\n"
+    }
+}
+
+/// Every way to be bad that `/bad/` links to.
+pub(crate) const BAD: [&str; 16] = [
+    "404",
+    "500",
+    "reset",
+    "garbage",
+    "torn",
+    "endless",
+    "endless-chunks",
+    "endless-header",
+    "drip",
+    "silent",
+    "bomb",
+    "loop",
+    "nowhere",
+    "no-location",
+    "elsewhere",
+    "empty",
+];
+
+fn bad(way: &str) -> Answer {
+    match way {
+        "" => html(
+            &BAD.iter()
+                .fold("<title>Bad ways</title>\n".to_owned(), |mut page, way| {
+                    let _ = writeln!(page, "<a href=\"/bad/{way}\">{way}</a>");
+                    page
+                }),
+        ),
+        "500" => whole("500 Internal Server Error", "", "broken"),
+        "reset" => Answer::Raw(Vec::new()),
+        "garbage" => Answer::Raw((0..=255).cycle().take(4096).collect()),
+        "torn" => Answer::Torn,
+        "endless" => Answer::Endless,
+        "endless-chunks" => Answer::EndlessChunks,
+        "endless-header" => Answer::EndlessHeader,
+        "drip" => Answer::Drip,
+        "silent" => Answer::Silent,
+        "bomb" => Answer::Bomb,
+        "loop" => found("/bad/loop"),
+        "nowhere" => found("http://127.1.0.1:1/"),
+        "no-location" => whole("302 Found", "", ""),
+        "elsewhere" => found("ftp://127.1.0.1/file"),
+        // A fine page that has neither a type nor a body.
+        "empty" => whole("200 OK", "", ""),
+        _ => not_found(),
+    }
+}
+
+fn html(body: &str) -> Answer {
+    whole("200 OK", "Content-Type: text/html; charset=utf-8\r\n", body)
+}
+
+fn found(target: &str) -> Answer {
+    whole("302 Found", &format!("Location: {target}\r\n"), "")
+}
+
+fn not_found() -> Answer {
+    whole(
+        "404 Not Found",
+        "Content-Type: text/html\r\n",
+        "<title>Not found</title>",
+    )
+}
+
+fn whole(status: &'static str, headers: &str, body: &str) -> Answer {
+    Answer::Whole {
+        status,
+        headers: headers.to_owned(),
+        body: body.to_owned(),
+    }
+}

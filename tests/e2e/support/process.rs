@@ -1,0 +1,339 @@
+//! Real processes: the `tidings` binary and the foreign programs that talk to it, with everything they print.
+
+use std::{
+    ffi::OsStr,
+    io::{BufRead, BufReader, Read, Write},
+    net::SocketAddr,
+    path::Path,
+    process::{Child, ChildStdin, Command, ExitStatus, Stdio},
+    sync::{Arc, Condvar, Mutex, PoisonError},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+use super::wait::PATIENCE;
+
+/// Which of the two output streams a line came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// What a process has printed so far, in the order of arrival.
+#[derive(Debug, Default)]
+struct Printed {
+    lines: Mutex<Lines>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    /// Lines without their line end; a carriage return before it is kept.
+    lines: Vec<(Stream, String)>,
+    streams_ended: usize,
+}
+
+/// A started process; killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Running {
+    name: String,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    printed: Arc<Printed>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+/// A process that has ended.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    /// None: ended by a signal.
+    pub(crate) code: Option<i32>,
+    /// From the moment at which the end was asked for or waited for.
+    pub(crate) took: Duration,
+    lines: Vec<(Stream, String)>,
+}
+
+impl Running {
+    /// Starts a program with all three streams piped.
+    #[track_caller]
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let name = name.rsplit('/').next().unwrap_or_default().to_owned();
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{name} does not start: {error}"));
+        let printed = Arc::new(Printed::default());
+        let readers = vec![
+            read_lines(child.stdout.take().unwrap(), Stream::Stdout, &printed),
+            read_lines(child.stderr.take().unwrap(), Stream::Stderr, &printed),
+        ];
+        Self {
+            name,
+            stdin: child.stdin.take(),
+            child,
+            printed,
+            readers,
+        }
+    }
+
+    /// Writes to standard input; a process that has gone already is not this call's problem.
+    pub(crate) fn write(&mut self, bytes: impl AsRef<[u8]>) {
+        if let Some(stdin) = &mut self.stdin {
+            let _ = stdin.write_all(bytes.as_ref()).and_then(|()| stdin.flush());
+        }
+    }
+
+    /// The end of standard input.
+    pub(crate) fn close_stdin(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Waits until `look` finds in everything printed so far what it looks for.
+    #[track_caller]
+    fn watch<T>(&self, what: &str, mut look: impl FnMut(&[(Stream, String)]) -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        let mut guard = self
+            .printed
+            .lines
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(found) = look(&guard.lines) {
+                return found;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || guard.streams_ended == 2 {
+                // The lines themselves are printed when this is dropped.
+                drop(guard);
+                panic!("no {what} from {}", self.name);
+            }
+            guard = self.printed.changed.wait_timeout(guard, left).unwrap().0;
+        }
+    }
+
+    /// Waits for the first line that `pick` takes.
+    #[track_caller]
+    pub(crate) fn line<T>(&self, what: &str, mut pick: impl FnMut(&str) -> Option<T>) -> T {
+        let mut seen = 0;
+        self.watch(what, |lines| {
+            let found = lines[seen..].iter().find_map(|(_, line)| pick(line));
+            seen = lines.len();
+            found
+        })
+    }
+
+    /// Waits for a line that contains the text, and returns it.
+    #[track_caller]
+    pub(crate) fn line_with(&self, text: &str) -> String {
+        self.line(&format!("line with {text:?}"), |line| {
+            line.contains(text).then(|| line.to_owned())
+        })
+    }
+
+    /// Waits until standard output has so many lines, and returns all of them.
+    #[track_caller]
+    pub(crate) fn stdout_lines(&self, count: usize) -> Vec<String> {
+        self.watch(&format!("{count} lines"), |lines| {
+            let lines = of_stream(lines, Stream::Stdout);
+            (lines.len() >= count).then_some(lines)
+        })
+    }
+
+    /// Sends a signal by name: `INT`, `TERM`, `KILL`, `STOP`, `CONT`.
+    #[track_caller]
+    pub(crate) fn signal(&self, name: &str) {
+        // The shell's own `kill`: no further package, and no unsafe code for a system call.
+        let sent = Command::new("sh")
+            .args(["-c", &format!("kill -{name} {}", self.child.id())])
+            .status()
+            .unwrap();
+        assert!(sent.success(), "kill -{name} of {}", self.name);
+    }
+
+    /// Waits for the end of the process and of everything that it printed.
+    #[track_caller]
+    pub(crate) fn finish(mut self) -> Finished {
+        let started = Instant::now();
+        self.close_stdin();
+        let status = self.wait(started + PATIENCE);
+        let took = started.elapsed();
+        for reader in self.readers.drain(..) {
+            reader.join().unwrap();
+        }
+        let mut guard = self
+            .printed
+            .lines
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let lines = std::mem::take(&mut guard.lines);
+        Finished {
+            code: status.code(),
+            took,
+            lines,
+        }
+    }
+
+    /// Sends the signal and waits for the end.
+    #[track_caller]
+    pub(crate) fn finish_by(self, signal: &str) -> Finished {
+        self.signal(signal);
+        self.finish()
+    }
+
+    #[track_caller]
+    fn wait(&mut self, deadline: Instant) -> ExitStatus {
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "{} does not end", self.name);
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            let guard = self
+                .printed
+                .lines
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            eprintln!("-- {} printed:", self.name);
+            for (stream, line) in &guard.lines {
+                eprintln!("{stream:?}: {line}");
+            }
+        }
+    }
+}
+
+impl Finished {
+    /// The lines of standard output.
+    pub(crate) fn stdout(&self) -> Vec<String> {
+        of_stream(&self.lines, Stream::Stdout)
+    }
+
+    /// Standard error as one text.
+    pub(crate) fn stderr(&self) -> String {
+        of_stream(&self.lines, Stream::Stderr).join("\n")
+    }
+
+    /// Checks the exit code; a wrong one shows everything that was printed.
+    #[track_caller]
+    pub(crate) fn expect_code(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "{:#?}", self.lines);
+        self
+    }
+}
+
+fn of_stream(lines: &[(Stream, String)], stream: Stream) -> Vec<String> {
+    lines
+        .iter()
+        .filter(|(of, _)| *of == stream)
+        .map(|(_, line)| line.clone())
+        .collect()
+}
+
+fn read_lines(
+    from: impl Read + Send + 'static,
+    stream: Stream,
+    printed: &Arc<Printed>,
+) -> JoinHandle<()> {
+    let printed = Arc::clone(printed);
+    thread::spawn(move || {
+        for line in BufReader::new(from).split(b'\n') {
+            let Ok(line) = line else { break };
+            let line = String::from_utf8_lossy(&line).into_owned();
+            printed.lines.lock().unwrap().lines.push((stream, line));
+            printed.changed.notify_all();
+        }
+        printed.lines.lock().unwrap().streams_ended += 1;
+        printed.changed.notify_all();
+    })
+}
+
+/// The binary under test, with arguments, away from the caller's settings, in a folder of its own.
+pub(crate) fn tidings<S: AsRef<OsStr>>(
+    folder: &Path,
+    arguments: impl IntoIterator<Item = S>,
+) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidings"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TIDINGS_")) {
+        command.env_remove(name);
+    }
+    command.args(arguments).current_dir(folder);
+    command
+}
+
+/// Runs the binary to its end with nothing on standard input.
+#[track_caller]
+pub(crate) fn run(folder: &Path, arguments: &[&str]) -> Finished {
+    Running::start(&mut tidings(folder, arguments)).finish()
+}
+
+/// A `tidings up` or `tidings broker` that listens on a free port, with a data folder of its own.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) process: Running,
+    pub(crate) address: SocketAddr,
+    pub(crate) folder: TempDir,
+}
+
+impl Server {
+    /// Only the broker.
+    #[track_caller]
+    pub(crate) fn broker() -> Self {
+        Self::start(&["broker"])
+    }
+
+    /// Broker and crawler.
+    #[track_caller]
+    pub(crate) fn up(arguments: &[&str]) -> Self {
+        Self::start(&[&["up"], arguments].concat())
+    }
+
+    /// The subcommand with its flags; `--listen` is added.
+    #[track_caller]
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::start_with(arguments, |_| ())
+    }
+
+    /// The same, with a last word about the command, such as its environment.
+    #[track_caller]
+    pub(crate) fn start_with(arguments: &[&str], adjust: impl FnOnce(&mut Command)) -> Self {
+        let folder = TempDir::new().unwrap();
+        let mut command = tidings(
+            folder.path(),
+            [arguments, &["--listen", "127.0.0.1:0"]].concat(),
+        );
+        adjust(&mut command);
+        let process = Running::start(&mut command);
+        let address = process.line("address", listening_address);
+        Self {
+            process,
+            address,
+            folder,
+        }
+    }
+
+    /// The address as flags and foreign programs want it.
+    pub(crate) fn text(&self) -> String {
+        self.address.to_string()
+    }
+}
+
+/// The address in a line such as `listening on 127.0.0.1:12345`.
+fn listening_address(line: &str) -> Option<SocketAddr> {
+    let (_, rest) = line.split_once("listening on ")?;
+    let end = rest.find([' ', ',', ';']).unwrap_or(rest.len());
+    rest[..end].parse().ok()
+}

@@ -1,0 +1,152 @@
+//! A raw TCP connection to the line port, byte for byte.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{Shutdown, SocketAddr, TcpStream},
+};
+
+use super::wait::PATIENCE;
+
+/// What the broker says at an orderly end of input.
+pub(crate) const FAREWELL: &str = "Received EOF.  Closing connection...";
+
+/// A connection and what has been read of it and not yet looked at.
+#[derive(Debug)]
+pub(crate) struct Talk {
+    stream: TcpStream,
+    unread: Vec<u8>,
+}
+
+impl Talk {
+    /// Connects and reads nothing, not even the greeting.
+    #[track_caller]
+    pub(crate) fn unread(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self {
+            stream,
+            unread: Vec::new(),
+        }
+    }
+
+    /// Connects, reads the greeting, and returns the number in it as well.
+    #[track_caller]
+    pub(crate) fn greeted(address: SocketAddr) -> (Self, u64) {
+        let mut talk = Self::unread(address);
+        let line = talk.line();
+        let number = line
+            .strip_prefix("Connected.  (PID ")
+            .and_then(|rest| rest.strip_suffix(')'))
+            .and_then(|number| number.parse().ok());
+        (
+            talk,
+            number.unwrap_or_else(|| panic!("not a greeting: {line:?}")),
+        )
+    }
+
+    /// A peer of the notifier.
+    #[track_caller]
+    pub(crate) fn peer(address: SocketAddr) -> Self {
+        Self::greeted(address).0
+    }
+
+    /// A client: introduced, so that everything from here on is an answer or a delivery.
+    #[track_caller]
+    pub(crate) fn client(address: SocketAddr) -> Self {
+        let mut talk = Self::unread(address);
+        talk.send("HELLO echo=e2e\n");
+        while !talk.line().contains(" echo=e2e") {}
+        talk
+    }
+
+    /// Writes all of it; the other side may have closed already, which the reading then shows.
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        let _ = self.stream.write_all(bytes.as_ref());
+    }
+
+    /// A command and its one answer, which is a single line.
+    #[track_caller]
+    pub(crate) fn ask(&mut self, command: &str) -> String {
+        self.send(format!("{command}\n"));
+        self.line()
+    }
+
+    /// A command and its answer with the lines before the last one.
+    #[track_caller]
+    pub(crate) fn ask_lines(&mut self, command: &str) -> Vec<String> {
+        let mut lines = vec![self.ask(command)];
+        while lines.last().is_some_and(|line| line.starts_with("+ ")) {
+            lines.push(self.line());
+        }
+        lines
+    }
+
+    /// The end of what this side says; it still listens.
+    pub(crate) fn end(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// The next line, which must end in CRLF.
+    #[track_caller]
+    pub(crate) fn line(&mut self) -> String {
+        self.next_line()
+            .unwrap_or_else(|| panic!("closed; unread: {}", self.rest_text()))
+    }
+
+    /// The next line, or nothing where the other side has closed.
+    #[track_caller]
+    pub(crate) fn next_line(&mut self) -> Option<String> {
+        let mut searched = 0;
+        loop {
+            if let Some(at) = self.unread[searched..]
+                .iter()
+                .position(|byte| *byte == b'\n')
+            {
+                let line: Vec<u8> = self.unread.drain(..=searched + at).collect();
+                let line = line
+                    .strip_suffix(b"\r\n")
+                    .expect("the broker's lines end in CRLF");
+                return Some(String::from_utf8(line.to_vec()).expect("the broker sends UTF-8"));
+            }
+            searched = self.unread.len();
+            let mut chunk = [0; 8 * 1024];
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return None,
+                Ok(count) => self.unread.extend_from_slice(&chunk[..count]),
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
+                Err(error) => panic!("no line: {error}; unread: {}", self.rest_text()),
+            }
+        }
+    }
+
+    /// All lines until the other side closes.
+    #[track_caller]
+    pub(crate) fn lines_to_end(&mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.next_line()).collect()
+    }
+
+    /// The other side has closed and said nothing more.
+    #[track_caller]
+    pub(crate) fn expect_closed(&mut self) {
+        let lines = self.lines_to_end();
+        assert!(
+            lines.is_empty() && self.unread.is_empty(),
+            "{lines:?} {}",
+            self.rest_text()
+        );
+    }
+
+    /// Ends the connection with a reset: closing with bytes that were received and not read does that.
+    #[track_caller]
+    pub(crate) fn reset(self) {
+        assert!(
+            self.stream.peek(&mut [0]).unwrap() > 0,
+            "something must be left unread"
+        );
+    }
+
+    fn rest_text(&self) -> String {
+        String::from_utf8_lossy(&self.unread).into_owned()
+    }
+}

@@ -1,0 +1,23 @@
+//! Waiting for something to be true, with a deadline that only a broken program meets.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long anything may take before a test gives up on it. Generous: machines are noisy and the binary is a debug
+/// build, so a shorter one would test the machine.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Asks again and again until there is an answer: for what cannot be waited for otherwise, such as a row in a file.
+#[track_caller]
+pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "waited {PATIENCE:?} for {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
