@@ -1,1 +1,7 @@
-//! tidings
+//! The Tidings crawler.
+
+pub mod address;
+pub mod charset;
+pub mod config;
+pub mod links;
+pub mod robots;
