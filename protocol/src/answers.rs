@@ -35,9 +35,19 @@ pub struct Answers {
 #[derive(Debug)]
 enum Entry {
     /// Publishes to one stream with numbers `first..=last`; the last one is the n-th publish.
-    Published { stream: u64, first: Seq, last: Seq, n: u64 },
+    Published {
+        stream: u64,
+        first: Seq,
+        last: Seq,
+        n: u64,
+    },
     /// Refused publishes `first_n..=last_n`.
-    Refused { code: Code, text: String, first_n: u64, last_n: u64 },
+    Refused {
+        code: Code,
+        text: String,
+        first_n: u64,
+        last_n: u64,
+    },
     /// Complete lines.
     Ready(BytesMut),
     /// The next of `slots`.
@@ -53,7 +63,12 @@ impl Answers {
     /// Enters a publish that got the number `seq` in the stream. Confirmed once durable.
     pub fn publish(&mut self, stream: u64, seq: Seq) {
         self.publishes += 1;
-        if let Some(Entry::Published { stream: run, last, n, .. }) = self.entries.back_mut()
+        if let Some(Entry::Published {
+            stream: run,
+            last,
+            n,
+            ..
+        }) = self.entries.back_mut()
             && *run == stream
             && last.0.checked_add(1) == Some(seq.0)
         {
@@ -62,7 +77,12 @@ impl Answers {
             return;
         }
         let n = self.publishes;
-        self.entries.push_back(Entry::Published { stream, first: seq, last: seq, n });
+        self.entries.push_back(Entry::Published {
+            stream,
+            first: seq,
+            last: seq,
+            n,
+        });
     }
 
     /// Enters a publish that is refused.
@@ -76,7 +96,12 @@ impl Answers {
             return;
         }
         let ProtocolError { code, text } = error.clone();
-        self.entries.push_back(Entry::Refused { code, text, first_n: n, last_n: n });
+        self.entries.push_back(Entry::Refused {
+            code,
+            text,
+            first_n: n,
+            last_n: n,
+        });
     }
 
     /// Enters an answer that is known: complete lines with their line ends.
@@ -97,10 +122,18 @@ impl Answers {
 
     /// The answer of a slot: complete lines with their line ends. A second one is ignored.
     pub fn fill(&mut self, slot: Slot, lines: Bytes) {
-        let at = slot.0.checked_sub(self.first_slot).and_then(|at| usize::try_from(at).ok());
+        let at = slot
+            .0
+            .checked_sub(self.first_slot)
+            .and_then(|at| usize::try_from(at).ok());
         if let Some(answer) = at.and_then(|at| self.slots.get_mut(at)) {
             answer.get_or_insert(lines);
         }
+    }
+
+    /// Whether the answer of a slot has been drained: what must come after it may leave now.
+    pub fn has_left(&self, slot: Slot) -> bool {
+        slot.0 < self.first_slot
     }
 
     /// How many entries wait, a run of publishes counted once: what the memory is bounded by.
@@ -120,7 +153,13 @@ impl Answers {
     pub fn drain(&mut self, durable: impl Fn(u64) -> Seq, out: &mut BytesMut) {
         let mut confirmed: Option<(Seq, u64)> = None;
         while let Some(entry) = self.entries.front_mut() {
-            if let Entry::Published { stream, first, last, n } = entry {
+            if let Entry::Published {
+                stream,
+                first,
+                last,
+                n,
+            } = entry
+            {
                 let mark = durable(*stream);
                 if mark > *last {
                     confirmed = Some((*last, *n));
@@ -138,7 +177,10 @@ impl Answers {
                 break;
             }
             put_confirmed(confirmed.take(), out);
-            let entry = self.entries.pop_front().expect("the front entry was just looked at");
+            let entry = self
+                .entries
+                .pop_front()
+                .expect("the front entry was just looked at");
             self.put(entry, out);
         }
         put_confirmed(confirmed, out);
@@ -148,7 +190,12 @@ impl Answers {
     fn put(&mut self, entry: Entry, out: &mut BytesMut) {
         match entry {
             Entry::Ready(lines) => out.put_slice(&lines),
-            Entry::Refused { code, text, first_n, last_n } => {
+            Entry::Refused {
+                code,
+                text,
+                first_n,
+                last_n,
+            } => {
                 ProtocolError { code, text }.encode_numbered(Some((first_n, last_n)), out);
             }
             Entry::Slot => {
@@ -163,5 +210,250 @@ impl Answers {
 fn put_confirmed(confirmed: Option<(Seq, u64)>, out: &mut BytesMut) {
     if let Some((seq, n)) = confirmed {
         encode_published(seq, n, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ALL: fn(u64) -> Seq = |_| Seq(u64::MAX);
+
+    fn refusal(code: Code) -> ProtocolError {
+        ProtocolError::new(code, "no")
+    }
+
+    #[track_caller]
+    fn drained(answers: &mut Answers, durable: impl Fn(u64) -> Seq) -> String {
+        let mut out = BytesMut::new();
+        answers.drain(durable, &mut out);
+        String::from_utf8(out.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn publishes_are_confirmed_as_far_as_they_are_durable_and_folded() {
+        let mut answers = Answers::new();
+        for seq in 10..20 {
+            answers.publish(0, Seq(seq));
+        }
+        assert_eq!(answers.len(), 1, "a run costs one entry");
+        assert_eq!(drained(&mut answers, |_| Seq(10)), "");
+        assert_eq!(drained(&mut answers, |_| Seq(13)), "+OK 12 3\r\n");
+        assert_eq!(drained(&mut answers, |_| Seq(13)), "");
+        answers.publish(0, Seq(25));
+        assert_eq!(drained(&mut answers, |_| Seq(26)), "+OK 25 11\r\n");
+        assert!(answers.is_empty());
+    }
+
+    #[test]
+    fn one_confirmation_covers_several_topics() {
+        let mut answers = Answers::new();
+        answers.publish(0, Seq(7));
+        answers.publish(1, Seq(3));
+        answers.publish(0, Seq(8));
+        let marks = |stream| if stream == 1 { Seq(3) } else { Seq(9) };
+        assert_eq!(
+            drained(&mut answers, marks),
+            "+OK 7 1\r\n",
+            "the second one is not durable"
+        );
+        assert_eq!(drained(&mut answers, ALL), "+OK 8 3\r\n");
+    }
+
+    #[test]
+    fn refusals_in_a_row_are_folded_and_named() {
+        let mut answers = Answers::new();
+        answers.publish(0, Seq(1));
+        answers.publish_refused(&refusal(Code::Full));
+        answers.publish_refused(&refusal(Code::Full));
+        answers.publish_refused(&refusal(Code::Utf8));
+        answers.publish(0, Seq(2));
+        assert_eq!(
+            drained(&mut answers, ALL),
+            "+OK 1 1\r\n-ERR full n=2-3 no\r\n-ERR utf8 n=4 no\r\n+OK 2 5\r\n"
+        );
+    }
+
+    #[test]
+    fn a_refusal_waits_for_the_publish_before_it() {
+        let mut answers = Answers::new();
+        answers.publish(0, Seq(1));
+        answers.publish_refused(&refusal(Code::Full));
+        assert_eq!(drained(&mut answers, |_| Seq(1)), "");
+        assert_eq!(
+            drained(&mut answers, |_| Seq(2)),
+            "+OK 1 1\r\n-ERR full n=2 no\r\n"
+        );
+    }
+
+    #[test]
+    fn later_answers_keep_their_place() {
+        let mut answers = Answers::new();
+        answers.ready(b"a\r\n");
+        let first = answers.later();
+        answers.ready(b"b\r\n");
+        let second = answers.later();
+        answers.ready(b"c\r\n");
+        answers.ready(b"d\r\n");
+        answers.fill(second, Bytes::from_static(b"2\r\n"));
+        assert_eq!(drained(&mut answers, ALL), "a\r\n");
+        answers.fill(first, Bytes::from_static(b"1\r\n"));
+        answers.fill(first, Bytes::from_static(b"ignored\r\n"));
+        assert_eq!(drained(&mut answers, ALL), "1\r\nb\r\n2\r\nc\r\nd\r\n");
+        answers.fill(first, Bytes::from_static(b"ignored\r\n"));
+        answers.fill(Slot(99), Bytes::from_static(b"ignored\r\n"));
+        assert_eq!(drained(&mut answers, ALL), "");
+    }
+
+    /// One thing that happens to the answers of a connection.
+    #[derive(Debug, Clone)]
+    enum Step {
+        Publish(u64),
+        Refuse(bool),
+        Ready,
+        Later,
+        /// Fills one of the open slots.
+        Fill(usize),
+        /// Moves the durable mark of a stream by so much, up to what was published.
+        Durable(u64, u64),
+        Drain,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            5 => (0_u64..2).prop_map(Step::Publish),
+            1 => any::<bool>().prop_map(Step::Refuse),
+            1 => Just(Step::Ready),
+            1 => Just(Step::Later),
+            1 => any::<usize>().prop_map(Step::Fill),
+            3 => (0_u64..2, 0_u64..4).prop_map(|(stream, by)| Step::Durable(stream, by)),
+            3 => Just(Step::Drain),
+        ]
+    }
+
+    /// What stands in the model for one command, unfolded.
+    #[derive(Debug, Clone, PartialEq)]
+    enum Expected {
+        Confirmed { stream: u64, seq: u64, n: u64 },
+        Refused { code: Code, n: u64 },
+        Line(String),
+        Slot(Slot, Option<String>),
+    }
+
+    /// Undoes the folding: which publish got which answer, in order, and the other lines.
+    fn unfolded(out: &str, confirmed_up_to: &mut u64, refused: &mut Vec<u64>) -> Vec<String> {
+        let mut all = Vec::new();
+        for line in out.lines() {
+            match crate::Reply::parse(line).unwrap() {
+                crate::Reply::Published { seq, n } => {
+                    for publish in *confirmed_up_to + 1..=n {
+                        if !refused.contains(&publish) {
+                            all.push(format!("confirmed {publish}"));
+                        }
+                    }
+                    all.push(format!("the last one was {seq}"));
+                    *confirmed_up_to = n;
+                }
+                crate::Reply::Err {
+                    code,
+                    n: Some((first, last)),
+                    ..
+                } => {
+                    for publish in first..=last {
+                        all.push(format!("refused {publish} {code}"));
+                        refused.push(publish);
+                    }
+                }
+                _ => all.push(line.to_owned()),
+            }
+        }
+        all
+    }
+
+    proptest! {
+        /// Against a model that keeps one entry per command and never folds.
+        #[test]
+        fn folding_changes_nothing(steps in proptest::collection::vec(step(), 0..120)) {
+            let mut answers = Answers::new();
+            let mut model: VecDeque<Expected> = VecDeque::new();
+            let (mut heads, mut marks, mut publishes) = ([1_u64; 2], [1_u64; 2], 0_u64);
+            let (mut confirmed_up_to, mut refused) = (0, Vec::new());
+            let mut lines = 0;
+            for step in steps.into_iter().chain([Step::Drain]) {
+                match step {
+                    Step::Publish(stream) => {
+                        let head = &mut heads[usize::try_from(stream).unwrap()];
+                        publishes += 1;
+                        answers.publish(stream, Seq(*head));
+                        model.push_back(Expected::Confirmed { stream, seq: *head, n: publishes });
+                        // Now and then somebody else publishes in between.
+                        *head += 1 + u64::from(publishes % 3 == 0);
+                    }
+                    Step::Refuse(full) => {
+                        let code = if full { Code::Full } else { Code::Utf8 };
+                        publishes += 1;
+                        answers.publish_refused(&refusal(code));
+                        model.push_back(Expected::Refused { code, n: publishes });
+                    }
+                    Step::Ready => {
+                        lines += 1;
+                        answers.ready(format!("+OK line {lines}\r\n").as_bytes());
+                        model.push_back(Expected::Line(format!("+OK line {lines}")));
+                    }
+                    Step::Later => model.push_back(Expected::Slot(answers.later(), None)),
+                    Step::Fill(which) => {
+                        let open: Vec<_> = model
+                            .iter_mut()
+                            .filter_map(|entry| match entry {
+                                Expected::Slot(slot, answer @ None) => Some((*slot, answer)),
+                                _ => None,
+                            })
+                            .collect();
+                        if !open.is_empty() {
+                            let count = open.len();
+                            let (slot, answer) = open.into_iter().nth(which % count).unwrap();
+                            lines += 1;
+                            let line = format!("+OK slot {lines}");
+                            answers.fill(slot, Bytes::from(format!("{line}\r\n")));
+                            *answer = Some(line);
+                        }
+                    }
+                    Step::Durable(stream, by) => {
+                        let stream = usize::try_from(stream).unwrap();
+                        marks[stream] = (marks[stream] + by).min(heads[stream]);
+                    }
+                    Step::Drain => {
+                        let durable = |stream: u64| Seq(marks[usize::try_from(stream).unwrap()]);
+                        let out = drained(&mut answers, durable);
+                        let mut expected = Vec::new();
+                        let mut last = None;
+                        while let Some(entry) = model.front() {
+                            let line = match entry {
+                                Expected::Confirmed { stream, seq, n }
+                                    if *seq < marks[usize::try_from(*stream).unwrap()] =>
+                                {
+                                    expected.push(format!("confirmed {n}"));
+                                    last = Some(*seq);
+                                    model.pop_front();
+                                    continue;
+                                }
+                                Expected::Refused { code, n } => format!("refused {n} {code}"),
+                                Expected::Line(line) | Expected::Slot(_, Some(line)) => line.clone(),
+                                _ => break,
+                            };
+                            expected.extend(last.take().map(|seq| format!("the last one was {seq}")));
+                            expected.push(line);
+                            model.pop_front();
+                        }
+                        expected.extend(last.take().map(|seq| format!("the last one was {seq}")));
+                        let got = unfolded(&out, &mut confirmed_up_to, &mut refused);
+                        prop_assert_eq!(got, expected);
+                        prop_assert_eq!(answers.is_empty(), model.is_empty());
+                    }
+                }
+            }
+        }
     }
 }

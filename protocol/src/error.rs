@@ -1,11 +1,12 @@
 //! Refusals: one line `-ERR <code> <text>`, with a code from a closed list.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
 use bytes::BufMut;
 
-use crate::wire::Writer;
+use crate::reply::encode_refusal;
 
 /// A refusal, as it goes over the wire: a code for programs and a text for a person.
 ///
@@ -23,7 +24,10 @@ pub struct ProtocolError {
 impl ProtocolError {
     /// A refusal with its text.
     pub fn new(code: Code, text: impl Into<String>) -> Self {
-        ProtocolError { code, text: text.into() }
+        ProtocolError {
+            code,
+            text: text.into(),
+        }
     }
 
     /// Appends `-ERR <code> <text>` and CRLF.
@@ -34,20 +38,11 @@ impl ProtocolError {
     /// Appends the refusal of publishes: `-ERR <code> n=8 <text>`, or `n=8-21` for several in a
     /// row, both ends included ([A4]).
     pub fn encode_numbered(&self, publishes: Option<(u64, u64)>, out: &mut impl BufMut) {
-        let line = Writer::new(out, "-ERR").word(self.code.as_str());
-        let line = match publishes {
-            None => line,
-            Some((first, last)) if first == last => line.option("n", first),
-            Some((first, last)) => line.option("n", format_args!("{first}-{last}")),
+        let text = match self.text.contains(char::is_control) {
+            false => Cow::Borrowed(self.text.as_str()),
+            true => Cow::Owned(self.text.replace(char::is_control, " ")),
         };
-        let line = match self.text.as_str() {
-            "" => line,
-            text if text.contains(char::is_control) => {
-                line.word(&text.replace(char::is_control, " "))
-            }
-            text => line.word(text),
-        };
-        line.crlf();
+        encode_refusal(self.code.as_str(), publishes, &text, out);
     }
 }
 
@@ -189,7 +184,11 @@ impl FromStr for Code {
     type Err = UnknownCode;
 
     fn from_str(word: &str) -> Result<Self, UnknownCode> {
-        Code::ALL.iter().copied().find(|code| code.as_str() == word).ok_or(UnknownCode)
+        Code::ALL
+            .iter()
+            .copied()
+            .find(|code| code.as_str() == word)
+            .ok_or(UnknownCode)
     }
 }
 
@@ -207,9 +206,17 @@ mod tests {
     fn words_are_lower_case_with_dashes_and_distinct() {
         for (at, code) in Code::ALL.iter().enumerate() {
             let word = code.as_str();
-            assert!(word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'));
+            assert!(
+                word.bytes()
+                    .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            );
             assert_eq!(word.parse(), Ok(*code));
-            assert!(Code::ALL.iter().skip(at + 1).all(|other| other.as_str() != word));
+            assert!(
+                Code::ALL
+                    .iter()
+                    .skip(at + 1)
+                    .all(|other| other.as_str() != word)
+            );
         }
         assert_eq!("no-such-code".parse::<Code>(), Err(UnknownCode));
     }
@@ -231,7 +238,13 @@ mod tests {
         let error = ProtocolError::new(Code::Full, "no\r\nroom");
         assert_eq!(encoded(&error, None), "-ERR full no  room\r\n");
         assert_eq!(encoded(&error, Some((8, 8))), "-ERR full n=8 no  room\r\n");
-        assert_eq!(encoded(&error, Some((8, 21))), "-ERR full n=8-21 no  room\r\n");
-        assert_eq!(encoded(&ProtocolError::new(Code::Busy, ""), None), "-ERR busy\r\n");
+        assert_eq!(
+            encoded(&error, Some((8, 21))),
+            "-ERR full n=8-21 no  room\r\n"
+        );
+        assert_eq!(
+            encoded(&ProtocolError::new(Code::Busy, ""), None),
+            "-ERR busy\r\n"
+        );
     }
 }

@@ -5,7 +5,9 @@ use std::str::FromStr;
 use crate::command::{REASON_BYTES_MAX, check_name};
 use crate::text::quoted;
 use crate::wire::{first_word, is_word_char, number, words};
-use crate::{Code, Command, Hello, Hold, Manage, Outcome, PAYLOAD_BYTES_MAX, ProtocolError, Return};
+use crate::{
+    Code, Command, Hello, Hold, Manage, Outcome, PAYLOAD_BYTES_MAX, ProtocolError, Return,
+};
 use crate::{Token, TopicName, Verb, duration};
 
 type Parsed<'a> = Result<Command<'a>, ProtocolError>;
@@ -41,9 +43,13 @@ pub(crate) fn command(line: &str) -> Parsed<'_> {
 /// the topic, and what follows is the payload as it is.
 fn publish(rest: &str) -> Parsed<'_> {
     let rest = rest.trim_start_matches(' ');
-    let Some((topic, payload)) = rest.split_once(' ').filter(|(_, payload)| !payload.is_empty())
+    let Some((topic, payload)) = rest
+        .split_once(' ')
+        .filter(|(_, payload)| !payload.is_empty())
     else {
-        return Err(bad("PUB takes a topic and a payload: PUB <topic> <payload>"));
+        return Err(bad(
+            "PUB takes a topic and a payload: PUB <topic> <payload>",
+        ));
     };
     check_name("topic", topic)?;
     check_payload(payload)?;
@@ -69,7 +75,11 @@ fn hello(rest: &str) -> Parsed<'_> {
             ("echo", value) => set(&mut hello.echo, "echo", one_word_up_to("echo", value, 64)?)?,
             ("resume", value) => set(&mut hello.resume, "resume", value.parse()?)?,
             (key, _) => {
-                return Err(unknown_option("HELLO", key, &["name", "token", "echo", "resume"]));
+                return Err(unknown_option(
+                    "HELLO",
+                    key,
+                    &["name", "token", "echo", "resume"],
+                ));
             }
         }
     }
@@ -87,7 +97,12 @@ fn subscribe(rest: &str) -> Parsed<'_> {
             (key, _) => return Err(unknown_option("SUB", key, &["from", "as", "takeover"])),
         }
     }
-    Ok(Command::Sub { topic, from, cursor, takeover: takeover.unwrap_or(false) })
+    Ok(Command::Sub {
+        topic,
+        from,
+        cursor,
+        takeover: takeover.unwrap_or(false),
+    })
 }
 
 fn seen(rest: &str) -> Parsed<'_> {
@@ -112,7 +127,10 @@ fn join(rest: &str) -> Parsed<'_> {
         match option? {
             ("credit", value) => {
                 let value = number::<u32>(value).ok_or_else(|| {
-                    bad(format!("credit={} should be a whole number from 0", quoted(value)))
+                    bad(format!(
+                        "credit={} should be a whole number from 0",
+                        quoted(value)
+                    ))
                 })?;
                 set(&mut credit, "credit", value)?;
             }
@@ -140,7 +158,12 @@ fn link(rest: &str) -> Parsed<'_> {
             (key, _) => return Err(unknown_option("LINK", key, &["kind", "prio"])),
         }
     }
-    Ok(Command::Link { task, url, redirect: kind.is_some(), prio })
+    Ok(Command::Link {
+        task,
+        url,
+        redirect: kind.is_some(),
+        prio,
+    })
 }
 
 fn ack(rest: &str) -> Parsed<'_> {
@@ -152,11 +175,19 @@ fn ack(rest: &str) -> Parsed<'_> {
             ("not-before", value) => set_duration(&mut hold.not_before_ms, "not-before", value)?,
             ("pace", value) => set_duration(&mut hold.pace_ms, "pace", value)?,
             (key, _) => {
-                return Err(unknown_option("ACK", key, &["outcome", "not-before", "pace"]));
+                return Err(unknown_option(
+                    "ACK",
+                    key,
+                    &["outcome", "not-before", "pace"],
+                ));
             }
         }
     }
-    Ok(Command::Ack { task, outcome: outcome.unwrap_or_default(), hold })
+    Ok(Command::Ack {
+        task,
+        outcome: outcome.unwrap_or_default(),
+        hold,
+    })
 }
 
 fn nack(rest: &str) -> Parsed<'_> {
@@ -172,7 +203,11 @@ fn nack(rest: &str) -> Parsed<'_> {
             ("not-before", value) => set_duration(&mut hold.not_before_ms, "not-before", value)?,
             ("pace", value) => set_duration(&mut hold.pace_ms, "pace", value)?,
             ("reason", value) => {
-                set(&mut reason, "reason", one_word_up_to("reason", value, REASON_BYTES_MAX)?)?;
+                set(
+                    &mut reason,
+                    "reason",
+                    one_word_up_to("reason", value, REASON_BYTES_MAX)?,
+                )?;
             }
             (key, _) => return Err(unknown_option("NACK", key, OPTIONS)),
         }
@@ -183,7 +218,12 @@ fn nack(rest: &str) -> Parsed<'_> {
         (None, Some(false), after_ms) => Return::Uncounted { after_ms },
         (None, _, after_ms) => Return::Retry { after_ms },
     };
-    Ok(Command::Nack { task, back, hold, reason })
+    Ok(Command::Nack {
+        task,
+        back,
+        hold,
+        reason,
+    })
 }
 
 fn touch(rest: &str) -> Parsed<'_> {
@@ -194,16 +234,28 @@ fn touch(rest: &str) -> Parsed<'_> {
             ("over", value) => set(&mut over, "over", yes_or_no("over", value)?)?,
             ("not-before", value) => set_duration(&mut hold.not_before_ms, "not-before", value)?,
             ("pace", value) => set_duration(&mut hold.pace_ms, "pace", value)?,
-            (key, _) => return Err(unknown_option("TOUCH", key, &["over", "not-before", "pace"])),
+            (key, _) => {
+                return Err(unknown_option(
+                    "TOUCH",
+                    key,
+                    &["over", "not-before", "pace"],
+                ));
+            }
         }
     }
-    Ok(Command::Touch { task, over: over.unwrap_or(false), hold })
+    Ok(Command::Touch {
+        task,
+        over: over.unwrap_or(false),
+        hold,
+    })
 }
 
 fn manage<'a>(what: &str, rest: &'a str) -> Result<Manage<'a>, ProtocolError> {
     let (action, rest) = first_word(rest);
     if action.is_empty() || !action.bytes().all(|b| b.is_ascii_lowercase() || b == b'-') {
-        return Err(bad(format!("an action in lower case is needed, like ls or show <{what}>")));
+        return Err(bad(format!(
+            "an action in lower case is needed, like ls or show <{what}>"
+        )));
     }
     let (word, after) = first_word(rest);
     let (name, rest) = match word {
@@ -222,7 +274,11 @@ fn manage<'a>(what: &str, rest: &'a str) -> Result<Manage<'a>, ProtocolError> {
         }
         settings.push((key, value));
     }
-    Ok(Manage { action, name, settings })
+    Ok(Manage {
+        action,
+        name,
+        settings,
+    })
 }
 
 fn explain(rest: &str) -> Parsed<'_> {
@@ -247,10 +303,16 @@ fn unknown_command(line: &str) -> ProtocolError {
     let (word, _) = first_word(line);
     let upper = word.to_ascii_uppercase();
     let hint = match Verb::of(upper.as_bytes()) {
-        Some(verb) => format!("commands are in upper case and begin the line: {}", verb.as_str()),
+        Some(verb) => format!(
+            "commands are in upper case and begin the line: {}",
+            verb.as_str()
+        ),
         None => "HELP lists the commands".to_owned(),
     };
-    ProtocolError::new(Code::UnknownCommand, format!("{} is no command; {hint}", quoted(word)))
+    ProtocolError::new(
+        Code::UnknownCommand,
+        format!("{} is no command; {hint}", quoted(word)),
+    )
 }
 
 /// The next word as a typed argument, and what follows it.
@@ -265,7 +327,11 @@ where
 }
 
 fn nothing_more(rest: &str, form: &str) -> Result<(), ProtocolError> {
-    if rest.is_empty() { Ok(()) } else { Err(bad(form)) }
+    if rest.is_empty() {
+        Ok(())
+    } else {
+        Err(bad(form))
+    }
 }
 
 /// The remaining words, each of which must be `key=value` with neither of them empty.
@@ -273,7 +339,10 @@ fn options(rest: &str) -> impl Iterator<Item = Result<(&str, &str), ProtocolErro
     words(rest).map(|word| match word.split_once('=') {
         Some((key, value)) if !key.is_empty() && !value.is_empty() => Ok((key, value)),
         Some((key, _)) if !key.is_empty() => Err(bad(format!("{}= needs a value", quoted(key)))),
-        _ => Err(bad(format!("{} should be an option like key=value", quoted(word)))),
+        _ => Err(bad(format!(
+            "{} should be an option like key=value",
+            quoted(word)
+        ))),
     })
 }
 
@@ -307,7 +376,9 @@ pub(crate) fn one_word_up_to(
     if !value.is_empty() && value.len() <= bytes_max && value.chars().all(is_word_char) {
         return Ok(value.to_owned());
     }
-    Err(bad(format!("{key}= should be one word of 1 to {bytes_max} bytes")))
+    Err(bad(format!(
+        "{key}= should be one word of 1 to {bytes_max} bytes"
+    )))
 }
 
 pub(crate) fn unknown_option(of: &str, key: &str, known: &[&str]) -> ProtocolError {
@@ -315,7 +386,10 @@ pub(crate) fn unknown_option(of: &str, key: &str, known: &[&str]) -> ProtocolErr
         [] => "no options".to_owned(),
         known => known.join("=, ") + "=",
     };
-    bad(format!("{}= is no option of {of}, which takes {known}", quoted(key)))
+    bad(format!(
+        "{}= is no option of {of}, which takes {known}",
+        quoted(key)
+    ))
 }
 
 fn twice(key: &str) -> ProtocolError {
@@ -325,3 +399,6 @@ fn twice(key: &str) -> ProtocolError {
 fn bad(text: impl Into<String>) -> ProtocolError {
     ProtocolError::new(Code::BadArgument, text)
 }
+
+#[cfg(test)]
+mod tests;

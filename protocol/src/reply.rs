@@ -105,7 +105,9 @@ impl<'a> Reply<'a> {
             "-ERR" => refusal(rest),
             "LAG" => lag(rest),
             "GAP" => gap(rest),
-            "PONG" => field(rest, "clock").and_then(number).map(|clock_ms| Reply::Pong { clock_ms }),
+            "PONG" => field(rest, "clock")
+                .and_then(number)
+                .map(|clock_ms| Reply::Pong { clock_ms }),
             _ => None,
         };
         reply.ok_or(NotAReply)
@@ -117,23 +119,36 @@ impl<'a> Reply<'a> {
             Reply::Published { seq, n } => encode_published(*seq, *n, out),
             Reply::Ok(text) => encode_ok(text, out),
             Reply::More(text) => encode_more(text, out),
-            Reply::Err { code, n, text } => {
-                let line = Writer::new(out, "-ERR").word(code);
-                let line = match *n {
-                    None => line,
-                    Some((first, last)) if first == last => line.option("n", first),
-                    Some((first, last)) => line.option("n", format_args!("{first}-{last}")),
-                };
-                if text.is_empty() { line.crlf() } else { line.word(text).crlf() }
-            }
-            Reply::Msg { topic, seq, payload } => encode_msg(topic, *seq, payload, out),
-            Reply::Task { id, clock_ms, lease_ms, payload } => {
+            Reply::Err { code, n, text } => encode_refusal(code, *n, text, out),
+            Reply::Msg {
+                topic,
+                seq,
+                payload,
+            } => encode_msg(topic, *seq, payload, out),
+            Reply::Task {
+                id,
+                clock_ms,
+                lease_ms,
+                payload,
+            } => {
                 encode_task(id, *clock_ms, *lease_ms, payload, out);
             }
-            Reply::Lag { topic: Some(topic), from, to } => encode_lag(topic, *from, *to, out),
-            Reply::Lag { topic: None, from, to } => encode_peer_lag(*from, *to, out),
+            Reply::Lag {
+                topic: Some(topic),
+                from,
+                to,
+            } => encode_lag(topic, *from, *to, out),
+            Reply::Lag {
+                topic: None,
+                from,
+                to,
+            } => encode_peer_lag(*from, *to, out),
             Reply::Gap { topic, from, to } => {
-                Writer::new(out, "GAP").word(topic).number(from.0).number(to.0).crlf();
+                Writer::new(out, "GAP")
+                    .word(topic)
+                    .number(from.0)
+                    .number(to.0)
+                    .crlf();
             }
             Reply::Pong { clock_ms } => encode_pong(*clock_ms, out),
         }
@@ -147,8 +162,7 @@ pub fn encode_published(seq: Seq, n: u64, out: &mut impl BufMut) {
 
 /// Appends `+OK`, or `+OK <text>`. The text is one line, and not two numbers ([A3]).
 pub fn encode_ok(text: &str, out: &mut impl BufMut) {
-    let line = Writer::new(out, "+OK");
-    if text.is_empty() { line.crlf() } else { line.word(text).crlf() }
+    Writer::new(out, "+OK").text(text).crlf();
 }
 
 /// Appends `+ <text>`, a line of an answer that goes on.
@@ -158,7 +172,11 @@ pub fn encode_more(text: &str, out: &mut impl BufMut) {
 
 /// Appends `MSG <topic> <seq> <payload>`. Allocates nothing besides the buffer's growth.
 pub fn encode_msg(topic: &str, seq: Seq, payload: &str, out: &mut impl BufMut) {
-    Writer::new(out, "MSG").word(topic).number(seq.0).word(payload).crlf();
+    Writer::new(out, "MSG")
+        .word(topic)
+        .number(seq.0)
+        .word(payload)
+        .crlf();
 }
 
 /// Appends `TASK <id> <clock> <lease> <payload>`.
@@ -169,12 +187,21 @@ pub fn encode_task(
     payload: &str,
     out: &mut impl BufMut,
 ) {
-    Writer::new(out, "TASK").display(id).number(clock_ms).number(lease_ms).word(payload).crlf();
+    Writer::new(out, "TASK")
+        .display(id)
+        .number(clock_ms)
+        .number(lease_ms)
+        .word(payload)
+        .crlf();
 }
 
 /// Appends `LAG <topic> <from> <to>`.
 pub fn encode_lag(topic: &str, from: Seq, to: Seq, out: &mut impl BufMut) {
-    Writer::new(out, "LAG").word(topic).number(from.0).number(to.0).crlf();
+    Writer::new(out, "LAG")
+        .word(topic)
+        .number(from.0)
+        .number(to.0)
+        .crlf();
 }
 
 /// Appends `LAG <from> <to>`, as peers hear it.
@@ -187,9 +214,28 @@ pub fn encode_pong(clock_ms: u64, out: &mut impl BufMut) {
     Writer::new(out, "PONG").option("clock", clock_ms).crlf();
 }
 
+/// Appends `-ERR <code> [n=<a>[-<b>]] <text>`. The text is one line.
+pub(crate) fn encode_refusal(
+    code: &str,
+    publishes: Option<(u64, u64)>,
+    text: &str,
+    out: &mut impl BufMut,
+) {
+    let line = Writer::new(out, "-ERR").word(code);
+    let line = match publishes {
+        None => line,
+        Some((first, last)) if first == last => line.option("n", first),
+        Some((first, last)) => line.option("n", format_args!("{first}-{last}")),
+    };
+    line.text(text).crlf();
+}
+
 /// The value of `key=value` in the text of an answer. Unknown keys are ignored by not asking.
 pub fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
-    words(text).filter_map(|word| word.split_once('=')).find(|(k, _)| *k == key).map(|(_, v)| v)
+    words(text)
+        .filter_map(|word| word.split_once('='))
+        .find(|(k, _)| *k == key)
+        .map(|(_, v)| v)
 }
 
 /// The value of `key=<number>` in the text of an answer.
@@ -199,13 +245,20 @@ pub fn field_number(text: &str, key: &str) -> Option<u64> {
 
 fn published(rest: &str) -> Option<Reply<'_>> {
     let (seq, n) = rest.split_once(' ')?;
-    Some(Reply::Published { seq: Seq(number(seq)?), n: number(n)? })
+    Some(Reply::Published {
+        seq: Seq(number(seq)?),
+        n: number(n)?,
+    })
 }
 
 fn message(rest: &str) -> Option<Reply<'_>> {
     let (topic, rest) = rest.split_once(' ')?;
     let (seq, payload) = rest.split_once(' ')?;
-    Some(Reply::Msg { topic, seq: Seq(number(seq)?), payload })
+    Some(Reply::Msg {
+        topic,
+        seq: Seq(number(seq)?),
+        payload,
+    })
 }
 
 fn task(rest: &str) -> Option<Reply<'_>> {
@@ -239,10 +292,18 @@ fn range(text: &str) -> Option<(u64, u64)> {
 
 fn lag(rest: &str) -> Option<Reply<'_>> {
     if let Some((topic, from, to)) = topic_and_range(rest) {
-        return Some(Reply::Lag { topic: Some(topic), from, to });
+        return Some(Reply::Lag {
+            topic: Some(topic),
+            from,
+            to,
+        });
     }
     let (from, to) = rest.split_once(' ')?;
-    Some(Reply::Lag { topic: None, from: Seq(number(from)?), to: Seq(number(to)?) })
+    Some(Reply::Lag {
+        topic: None,
+        from: Seq(number(from)?),
+        to: Seq(number(to)?),
+    })
 }
 
 fn gap(rest: &str) -> Option<Reply<'_>> {
@@ -300,7 +361,11 @@ impl HelloAnswer {
 
 impl fmt::Display for HelloAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "tidings {} id={} clock={}", self.version, self.id, self.clock_ms)?;
+        write!(
+            f,
+            "tidings {} id={} clock={}",
+            self.version, self.id, self.clock_ms
+        )?;
         if let Some(echo) = &self.echo {
             write!(f, " echo={echo}")?;
         }
@@ -336,7 +401,15 @@ impl AckAnswer {
 
 impl fmt::Display for AckAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let AckAnswer { task, new, known, refused } = self;
+        let AckAnswer {
+            task,
+            new,
+            known,
+            refused,
+        } = self;
         write!(f, "{task} new={new} known={known} refused={refused}")
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,6 +51,15 @@ impl<'a, B: BufMut> Writer<'a, B> {
         self
     }
 
+    /// The free text at the end of a line; nothing at all for none.
+    pub(crate) fn text(self, text: &str) -> Self {
+        if text.is_empty() {
+            self
+        } else {
+            self.word(text)
+        }
+    }
+
     pub(crate) fn number(self, number: u64) -> Self {
         self.0.put_u8(b' ');
         put_number(number, self.0);
@@ -115,7 +124,16 @@ mod tests {
     #[test]
     fn numbers_are_digits_only() {
         assert_eq!(number::<u64>("18446744073709551615"), Some(u64::MAX));
-        for text in ["", "+1", "-1", " 1", "1 ", "0x1", "1_0", "18446744073709551616"] {
+        for text in [
+            "",
+            "+1",
+            "-1",
+            " 1",
+            "1 ",
+            "0x1",
+            "1_0",
+            "18446744073709551616",
+        ] {
             assert_eq!(number::<u64>(text), None, "{text:?}");
         }
     }

@@ -1,0 +1,495 @@
+//! The connection behind a client: what is on its way, what waits for it, and the task that moves
+//! the bytes.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "bounds the last writes of a connection in time"
+)]
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+use super::{Answer, ClientError, Delivery};
+use crate::line::{Item, LineDecoder};
+use crate::reply::{HelloAnswer, Reply, refusal_from};
+use crate::{LINE_BYTES_MAX, ProtocolError, Seq, TopicName, text};
+
+/// Bytes of publishes that may be on their way without a confirmation: enough to keep a producer
+/// busy over a sync of the disk, and what it may lose sight of with the connection.
+const PUBLISH_WINDOW_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes that wait for the socket before [`Client`] makes its callers wait.
+const OUTGOING_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of deliveries that wait for [`Deliveries::next`] before the socket is left unread.
+const DELIVERIES_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// What a waiting publish or delivery costs besides its text, roughly.
+const OVERHEAD_BYTES: usize = 128;
+/// How much the socket is asked for at once.
+const READ_BYTES: usize = 64 * 1024;
+/// Lines of one answer that are kept; a broker that sends more is not one.
+const ANSWER_LINES_MAX: usize = 100_000;
+/// How long a client that was dropped may take to send what was entrusted to it.
+const FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
+
+type Sender<T> = oneshot::Sender<Result<T, ClientError>>;
+pub(super) type Receiver<T> = oneshot::Receiver<Result<T, ClientError>>;
+/// A delivery that nobody has taken yet, with the room that it takes up until then.
+pub(super) type Waiting = (Delivery, OwnedSemaphorePermit);
+
+/// What the clones of a client, its deliveries and the task of its connection share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+    pub(super) hello: HelloAnswer,
+    /// There is something to send, or the last client was dropped.
+    outgoing: Notify,
+    /// What was to be sent has been taken, or the connection has ended.
+    drained: Notify,
+    /// Room for unconfirmed publishes, in bytes; closed with the connection.
+    window: Arc<Semaphore>,
+    /// Room for deliveries that nobody has taken, in bytes; closed with [`Deliveries`].
+    undelivered: Arc<Semaphore>,
+}
+
+/// Only touched under the lock, and never across an await.
+#[derive(Debug, Default)]
+struct State {
+    /// Whole lines for the socket. What is pushed here and what is awaited below is pushed under
+    /// one lock, so both are in the same order.
+    outgoing: Vec<u8>,
+    /// Who waits for the answers to commands, in their order.
+    answers: VecDeque<Sender<Answer>>,
+    /// Unconfirmed publishes from number `publishes_done + 1` on; `None` where one was refused.
+    publishes: VecDeque<Option<Publish>>,
+    publishes_done: u64,
+    dropped: bool,
+    ended: Option<ClientError>,
+}
+
+#[derive(Debug)]
+struct Publish {
+    sender: Sender<Seq>,
+    /// Given back when the publish is answered.
+    _room: OwnedSemaphorePermit,
+}
+
+impl Shared {
+    pub(super) fn new(hello: HelloAnswer) -> Self {
+        Shared {
+            state: Mutex::default(),
+            hello,
+            outgoing: Notify::new(),
+            drained: Notify::new(),
+            window: Arc::new(Semaphore::new(PUBLISH_WINDOW_BYTES)),
+            undelivered: Arc::new(Semaphore::new(DELIVERIES_BYTES_MAX)),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing that is done under the lock leaves it half done by panicking.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the connection has ended.
+    pub(super) fn reason(&self) -> ClientError {
+        let ended = self.lock().ended.clone();
+        ended.unwrap_or_else(given_up)
+    }
+
+    /// Hands over the line of a publish, once there is room for it among the unconfirmed ones.
+    pub(super) async fn publish(&self, line: &[u8]) -> Result<Receiver<Seq>, ClientError> {
+        let room = Arc::clone(&self.window)
+            .acquire_many_owned(weight(line))
+            .await;
+        let room = room.map_err(|_closed| self.reason())?;
+        let (sender, receiver) = oneshot::channel();
+        let publish = Publish {
+            sender,
+            _room: room,
+        };
+        self.push(line, |state| state.publishes.push_back(Some(publish)))
+            .await?;
+        Ok(receiver)
+    }
+
+    /// Hands over lines of which the last one is a command that will be answered.
+    pub(super) async fn request(&self, lines: &[u8]) -> Result<Receiver<Answer>, ClientError> {
+        let (sender, receiver) = oneshot::channel();
+        self.push(lines, |state| state.answers.push_back(sender))
+            .await?;
+        Ok(receiver)
+    }
+
+    /// Hands over lines that are not answered.
+    pub(super) async fn send(&self, lines: &[u8]) -> Result<(), ClientError> {
+        self.push(lines, |_state| ()).await
+    }
+
+    /// The last client is gone: what was handed over is sent, then the connection ends.
+    pub(super) fn drop_clients(&self) {
+        self.lock().dropped = true;
+        self.outgoing.notify_one();
+    }
+
+    /// Nobody takes deliveries any more.
+    pub(super) fn drop_deliveries(&self) {
+        self.undelivered.close();
+    }
+
+    /// Hands over whole lines, and enters who waits for their answers, in one step. Waits while
+    /// the socket is behind.
+    async fn push(&self, lines: &[u8], enter: impl FnOnce(&mut State)) -> Result<(), ClientError> {
+        loop {
+            let drained = self.drained.notified();
+            tokio::pin!(drained);
+            // Registered before the look, so that no wake-up falls between the two.
+            drained.as_mut().enable();
+            {
+                let mut state = self.lock();
+                if let Some(reason) = &state.ended {
+                    return Err(reason.clone());
+                }
+                if state.outgoing.len() < OUTGOING_BYTES_MAX {
+                    state.outgoing.extend_from_slice(lines);
+                    enter(&mut state);
+                    break;
+                }
+            }
+            drained.await;
+        }
+        self.outgoing.notify_one();
+        Ok(())
+    }
+
+    /// Ends everything that waits, each with the reason.
+    fn end(&self, reason: &ClientError) {
+        let (answers, publishes) = {
+            let mut state = self.lock();
+            state.ended.get_or_insert_with(|| reason.clone());
+            (
+                std::mem::take(&mut state.answers),
+                std::mem::take(&mut state.publishes),
+            )
+        };
+        let reason = self.reason();
+        for sender in answers {
+            let _ = sender.send(Err(reason.clone()));
+        }
+        for publish in publishes.into_iter().flatten() {
+            let _ = publish.sender.send(Err(reason.clone()));
+        }
+        self.window.close();
+        self.drained.notify_waiters();
+    }
+}
+
+/// The task of a connection: reads and writes until one of the two ends, or nobody is left.
+///
+/// Both halves are polled from here for as long as the connection lives, so neither is ever
+/// cancelled half-way through a line.
+pub(super) async fn drive<R, W>(
+    shared: Arc<Shared>,
+    input: Input,
+    reader: R,
+    writer: W,
+    deliveries: mpsc::UnboundedSender<Waiting>,
+) where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let reason = tokio::select! {
+        reason = read(&shared, input, reader, &deliveries) => reason,
+        reason = write(&shared, writer) => reason,
+    };
+    shared.end(&reason);
+}
+
+/// Writes what is pushed, in as large pieces as it has become. Gives the reason of its end.
+async fn write(shared: &Shared, mut writer: impl AsyncWrite + Unpin) -> ClientError {
+    let mut lines = Vec::new();
+    loop {
+        let dropped = {
+            let mut state = shared.lock();
+            std::mem::swap(&mut state.outgoing, &mut lines);
+            state.dropped
+        };
+        if !lines.is_empty() {
+            shared.drained.notify_waiters();
+            let writing = writer.write_all(&lines);
+            let written = if dropped {
+                tokio::time::timeout(FLUSH_TIME_MAX, writing)
+                    .await
+                    .unwrap_or(Ok(()))
+            } else {
+                writing.await
+            };
+            if let Err(error) = written {
+                return closed(&error);
+            }
+            lines.clear();
+        } else if dropped {
+            let _ = tokio::time::timeout(FLUSH_TIME_MAX, writer.shutdown()).await;
+            return given_up();
+        } else {
+            shared.outgoing.notified().await;
+        }
+    }
+}
+
+/// Reads lines and hands them to whom they are for. Gives the reason of its end.
+async fn read(
+    shared: &Shared,
+    mut input: Input,
+    mut reader: impl AsyncRead + Unpin,
+    deliveries: &mpsc::UnboundedSender<Waiting>,
+) -> ClientError {
+    let mut replies = Replies {
+        shared,
+        more: Vec::new(),
+        topic: None,
+    };
+    loop {
+        let line = match input.line(&mut reader).await {
+            Ok(Some(line)) => line,
+            Ok(None) => return ClientError::Closed("the broker closed it".into()),
+            Err(error) => return error,
+        };
+        let delivery = match replies.take(line) {
+            Ok(delivery) => delivery,
+            Err(error) => return error,
+        };
+        if let Some(delivery) = delivery {
+            // Closed: nobody listens to deliveries, but answers may still be awaited.
+            let room = Arc::clone(&shared.undelivered).acquire_many_owned(weight(line));
+            if let Ok(room) = room.await {
+                let _ = deliveries.send((delivery, room));
+            }
+        }
+    }
+}
+
+/// Tells the answers from the deliveries.
+struct Replies<'s> {
+    shared: &'s Shared,
+    /// The lines so far of an answer of several.
+    more: Vec<String>,
+    /// The last topic, so that a run of events shares its name.
+    topic: Option<TopicName>,
+}
+
+impl Replies<'_> {
+    fn take(&mut self, line: &[u8]) -> Result<Option<Delivery>, ClientError> {
+        let line = text::check(line).map_err(|error| ClientError::Protocol(error.text))?;
+        let unknown = || ClientError::Protocol(format!("it said {}", text::quoted(line)));
+        let reply = Reply::parse(line).map_err(|_| unknown())?;
+        let delivery = match reply {
+            Reply::Msg {
+                topic,
+                seq,
+                payload,
+            } => {
+                let topic = self.topic(topic).ok_or_else(unknown)?;
+                Some(Delivery::Msg {
+                    topic,
+                    seq,
+                    payload: payload.to_owned(),
+                })
+            }
+            Reply::Task {
+                id,
+                clock_ms,
+                lease_ms,
+                payload,
+            } => Some(Delivery::Task {
+                id,
+                clock_ms,
+                lease_ms,
+                payload: payload.to_owned(),
+            }),
+            Reply::Lag { topic, from, to } => {
+                let topic = topic
+                    .and_then(|topic| self.topic(topic))
+                    .ok_or_else(unknown)?;
+                Some(Delivery::Lag { topic, from, to })
+            }
+            Reply::Gap { topic, from, to } => {
+                let topic = self.topic(topic).ok_or_else(unknown)?;
+                Some(Delivery::Gap { topic, from, to })
+            }
+            Reply::Published { seq, n } => {
+                self.confirmed(seq, n)?;
+                None
+            }
+            Reply::Err {
+                code,
+                n: Some(range),
+                text,
+            } => {
+                self.publishes_refused(range, &refusal_from(code, text));
+                None
+            }
+            Reply::Err {
+                code,
+                n: None,
+                text,
+            } => self
+                .refused(refusal_from(code, text))?
+                .map(Delivery::Notice),
+            Reply::More(text) if self.more.len() < ANSWER_LINES_MAX => {
+                self.more.push(text.to_owned());
+                None
+            }
+            Reply::More(_) => return Err(ClientError::Protocol("an answer never ends".into())),
+            Reply::Ok(text) => {
+                self.answered(text.to_owned())?;
+                None
+            }
+            Reply::Pong { clock_ms } => {
+                self.answered(format!("clock={clock_ms}"))?;
+                None
+            }
+        };
+        Ok(delivery)
+    }
+
+    fn topic(&mut self, name: &str) -> Option<TopicName> {
+        if self
+            .topic
+            .as_ref()
+            .is_none_or(|topic| topic.as_str() != name)
+        {
+            self.topic = Some(TopicName::new(name).ok()?);
+        }
+        self.topic.clone()
+    }
+
+    fn answered(&mut self, ok: String) -> Result<(), ClientError> {
+        let more = std::mem::take(&mut self.more);
+        let waiting = self.shared.lock().answers.pop_front();
+        let waiting = waiting
+            .ok_or_else(|| ClientError::Protocol("it answered without a question".into()))?;
+        let _ = waiting.send(Ok(Answer { ok, more }));
+        Ok(())
+    }
+
+    /// Gives the refusal back if it answers nothing. One that ends the connection never does.
+    fn refused(&mut self, error: ProtocolError) -> Result<Option<ProtocolError>, ClientError> {
+        if error.code.ends_connection() {
+            return Err(ClientError::Ended(error));
+        }
+        let Some(waiting) = self.shared.lock().answers.pop_front() else {
+            return Ok(Some(error));
+        };
+        self.more.clear();
+        let _ = waiting.send(Err(ClientError::Refused(error)));
+        Ok(None)
+    }
+
+    /// [A3]: everything up to n that no refusal named.
+    fn confirmed(&self, seq: Seq, n: u64) -> Result<(), ClientError> {
+        let mut state = self.shared.lock();
+        let count = n
+            .checked_sub(state.publishes_done)
+            .and_then(|n| usize::try_from(n).ok());
+        let count = count.filter(|count| *count <= state.publishes.len());
+        let count = count.ok_or_else(|| {
+            ClientError::Protocol(format!("it confirmed a publish {n} that there is not"))
+        })?;
+        state.publishes_done = n;
+        for publish in state.publishes.drain(..count).flatten() {
+            let _ = publish.sender.send(Ok(seq));
+        }
+        Ok(())
+    }
+
+    /// [A4]: each of these, and no other.
+    fn publishes_refused(&self, (first, last): (u64, u64), error: &ProtocolError) {
+        let mut state = self.shared.lock();
+        let done = state.publishes_done;
+        for (n, publish) in (done + 1..).zip(&mut state.publishes) {
+            if (first..=last).contains(&n)
+                && let Some(publish) = publish.take()
+            {
+                let _ = publish
+                    .sender
+                    .send(Err(ClientError::Refused(error.clone())));
+            }
+        }
+        // Refused ones at the front are done; those behind unconfirmed ones wait for them.
+        while let Some(None) = state.publishes.front() {
+            state.publishes.pop_front();
+            state.publishes_done += 1;
+        }
+    }
+}
+
+/// The bytes that were read and not used yet, cut into lines.
+pub(super) struct Input {
+    buffer: BytesMut,
+    decoder: LineDecoder,
+    /// Bytes of the line that was given out last; dropped before the next one.
+    used: usize,
+}
+
+impl Input {
+    pub(super) fn new() -> Self {
+        Input {
+            buffer: BytesMut::new(),
+            decoder: LineDecoder::new(LINE_BYTES_MAX),
+            used: 0,
+        }
+    }
+
+    /// The next line, reading as needed; `None` at the end of input.
+    pub(super) async fn line(
+        &mut self,
+        reader: &mut (impl AsyncRead + Unpin),
+    ) -> Result<Option<&[u8]>, ClientError> {
+        loop {
+            self.buffer.advance(std::mem::take(&mut self.used));
+            let (used, item) = self.decoder.next(&self.buffer);
+            match item {
+                None => self.buffer.advance(used),
+                Some(Item::Line([])) => {
+                    self.used = used;
+                    continue;
+                }
+                Some(Item::Line(line)) => {
+                    let length = line.len();
+                    self.used = used;
+                    return Ok(self.buffer.get(..length));
+                }
+                Some(Item::TooLong { .. } | Item::EndOfTransmission) => {
+                    return Err(ClientError::Protocol("a line that cannot be".into()));
+                }
+            }
+            self.buffer.reserve(READ_BYTES);
+            if reader
+                .read_buf(&mut self.buffer)
+                .await
+                .map_err(|error| closed(&error))?
+                == 0
+            {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// What a line takes up of a window.
+fn weight(line: &[u8]) -> u32 {
+    u32::try_from(line.len() + OVERHEAD_BYTES).expect("lines are at most 64 KiB")
+}
+
+pub(super) fn closed(error: &io::Error) -> ClientError {
+    ClientError::Closed(error.to_string())
+}
+
+fn given_up() -> ClientError {
+    ClientError::Closed("it was given up by this side".into())
+}

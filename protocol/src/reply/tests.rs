@@ -1,0 +1,237 @@
+use proptest::prelude::*;
+
+use super::*;
+
+#[track_caller]
+fn both_ways(line: &str, reply: &Reply<'_>) {
+    let mut out = Vec::new();
+    reply.encode(&mut out);
+    assert_eq!(String::from_utf8(out).unwrap(), format!("{line}\r\n"));
+    assert_eq!(Reply::parse(line).as_ref(), Ok(reply));
+}
+
+#[test]
+fn answers() {
+    both_ways("+OK", &Reply::Ok(""));
+    both_ways("+OK 5", &Reply::Ok("5"));
+    both_ways("+OK 5 x", &Reply::Ok("5 x"));
+    both_ways("+OK 5 7", &Reply::Published { seq: Seq(5), n: 7 });
+    both_ways("+ more  text", &Reply::More("more  text"));
+    both_ways("PONG clock=12", &Reply::Pong { clock_ms: 12 });
+    let (code, text) = ("stale", "crawlers:7.42.1");
+    both_ways(
+        "-ERR stale crawlers:7.42.1",
+        &Reply::Err {
+            code,
+            n: None,
+            text,
+        },
+    );
+    let (code, text) = ("full", "no room");
+    both_ways(
+        "-ERR full n=8 no room",
+        &Reply::Err {
+            code,
+            n: Some((8, 8)),
+            text,
+        },
+    );
+    both_ways(
+        "-ERR full n=8-21 no room",
+        &Reply::Err {
+            code,
+            n: Some((8, 21)),
+            text,
+        },
+    );
+    both_ways(
+        "-ERR full n=8-21",
+        &Reply::Err {
+            code,
+            n: Some((8, 21)),
+            text: "",
+        },
+    );
+    both_ways(
+        "-ERR of-the-future",
+        &Reply::Err {
+            code: "of-the-future",
+            n: None,
+            text: "",
+        },
+    );
+}
+
+#[test]
+fn deliveries() {
+    let payload = " two  blanks ";
+    both_ways(
+        "MSG t 3  two  blanks ",
+        &Reply::Msg {
+            topic: "t",
+            seq: Seq(3),
+            payload,
+        },
+    );
+    let id = TaskId {
+        group: "g".parse().unwrap(),
+        run: 1,
+        entry: 2,
+        attempt: 3,
+    };
+    let payload = "http://a/ job=b";
+    let task = Reply::Task {
+        id,
+        clock_ms: 5,
+        lease_ms: 6,
+        payload,
+    };
+    both_ways("TASK g:1.2.3 5 6 http://a/ job=b", &task);
+    let (from, to) = (Seq(4), Seq(9));
+    both_ways(
+        "LAG t 4 9",
+        &Reply::Lag {
+            topic: Some("t"),
+            from,
+            to,
+        },
+    );
+    both_ways(
+        "LAG 4 9",
+        &Reply::Lag {
+            topic: None,
+            from,
+            to,
+        },
+    );
+    both_ways(
+        "GAP t 4 9",
+        &Reply::Gap {
+            topic: "t",
+            from,
+            to,
+        },
+    );
+}
+
+#[test]
+fn a_topic_may_be_called_by_a_number() {
+    let (topic, from, to) = (Some("7"), Seq(4), Seq(9));
+    assert_eq!(
+        Reply::parse("LAG 7 4 9"),
+        Ok(Reply::Lag { topic, from, to })
+    );
+}
+
+#[test]
+fn what_no_broker_says_is_no_reply() {
+    for line in [
+        "",
+        "hello",
+        "+OKAY",
+        "-ERR",
+        "MSG t",
+        "MSG t x y",
+        "TASK g:1.2 5 6 x",
+        "LAG",
+        "LAG x",
+        "GAP 4 9",
+        "PONG",
+        "PONG clock=x",
+        " +OK",
+    ] {
+        assert_eq!(Reply::parse(line), Err(NotAReply), "{line:?}");
+    }
+}
+
+#[test]
+fn the_greeting_has_two_blanks() {
+    let mut out = Vec::new();
+    encode_greeting(12, &mut out);
+    assert_eq!(out, b"Connected.  (PID 12)\r\n");
+}
+
+#[test]
+fn unknown_codes_stay_readable() {
+    let error = refusal_from("of-the-future", "do that");
+    assert_eq!(
+        error,
+        ProtocolError::new(Code::Internal, "of-the-future do that")
+    );
+    assert_eq!(
+        refusal_from("full", "x"),
+        ProtocolError::new(Code::Full, "x")
+    );
+}
+
+#[test]
+fn structured_answers_ignore_keys_of_the_future() {
+    let resume = MemberId(7);
+    let hello = HelloAnswer {
+        version: "0.1.0".into(),
+        id: 3,
+        clock_ms: 9,
+        echo: Some("x".into()),
+        resume,
+    };
+    assert_eq!(HelloAnswer::parse(&hello.to_string()), Some(hello.clone()));
+    assert_eq!(
+        HelloAnswer::parse(&format!("{hello} new-key=1")),
+        Some(hello)
+    );
+    assert_eq!(HelloAnswer::parse("id=3"), None);
+    let task: TaskId = "g:1.2.3".parse().unwrap();
+    let ack = AckAnswer {
+        task,
+        new: 1,
+        known: 2,
+        refused: 3,
+    };
+    assert_eq!(AckAnswer::parse(&format!("{ack} later=1")), Some(ack));
+    assert_eq!(AckAnswer::parse("g:1.2.3 new=1"), None);
+}
+
+fn reply() -> impl Strategy<Value = (String, String, u64, u64, u64, u8)> {
+    let payload = "[ -~ä\t]{1,40}";
+    (
+        "[a-z][a-z0-9-]{0,9}",
+        payload,
+        any::<u64>(),
+        any::<u64>(),
+        any::<u64>(),
+        0_u8..9,
+    )
+}
+
+proptest! {
+    #[test]
+    fn what_is_encoded_is_parsed((word, text, a, b, c, kind) in reply()) {
+        let (from, to) = (Seq(a.min(b)), Seq(a.max(b)));
+        let reply = match kind {
+            0 => Reply::Published { seq: Seq(a), n: b },
+            1 => Reply::Ok(text.as_str()),
+            2 => Reply::More(&text),
+            3 => Reply::Err { code: &word, n: Some((from.0, to.0)), text: &text },
+            4 => Reply::Msg { topic: &word, seq: Seq(a), payload: &text },
+            5 => Reply::Task {
+                id: TaskId { group: word.parse().unwrap(), run: a, entry: b, attempt: 1 },
+                clock_ms: b,
+                lease_ms: c,
+                payload: &text,
+            },
+            6 => Reply::Lag { topic: Some(&word), from, to },
+            7 => Reply::Gap { topic: &word, from, to },
+            _ => Reply::Pong { clock_ms: a },
+        };
+        prop_assume!(kind != 1 || published(&text).is_none());
+        let mut out = Vec::new();
+        reply.encode(&mut out);
+        let line = std::str::from_utf8(&out).unwrap().strip_suffix("\r\n").unwrap();
+        prop_assert_eq!(Reply::parse(line), Ok(reply));
+    }
+
+    #[test]
+    fn no_line_panics(line in "(MSG|TASK|LAG|GAP|\\+OK|-ERR|PONG|\\+)?[ -~]{0,60}") {
+        let _ = Reply::parse(&line);
+    }
+}

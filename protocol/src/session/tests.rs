@@ -1,0 +1,441 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::PAYLOAD_BYTES_MAX;
+
+/// Everything that a stream means which arrives in the given pieces and then ends, as text that
+/// outlives its buffer.
+fn events<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<String> {
+    let mut session = Session::new();
+    let mut buffer = Vec::new();
+    let mut events = Vec::new();
+    for piece in pieces {
+        buffer.extend_from_slice(piece);
+        loop {
+            let (used, event) = session.next(&buffer);
+            events.extend(event.as_ref().map(shown));
+            let done = event.is_none();
+            buffer.drain(..used);
+            if done {
+                break;
+            }
+        }
+    }
+    events.extend(session.finish(&buffer).iter().map(shown));
+    assert!(
+        session.finish(&[]).is_empty(),
+        "nothing comes after the end"
+    );
+    assert_eq!(
+        session.next(b"x\n"),
+        (2, None),
+        "nothing comes after the end"
+    );
+    assert!(!session.is_mid_line());
+    events
+}
+
+fn shown(event: &Event<'_>) -> String {
+    match event {
+        Event::Publish(text) => format!("publish {text}"),
+        Event::Command(command) => format!("command {}", command.verb().as_str()),
+        Event::Refused {
+            error,
+            publish: false,
+        } => format!("refused {}", error.code),
+        Event::Refused {
+            error,
+            publish: true,
+        } => format!("publish refused {}", error.code),
+        Event::Dropped(error) => format!("dropped {}", error.code),
+        Event::End(End::Violation(error)) => format!("violation {}", error.code),
+        Event::End(end) => format!("{end:?}"),
+    }
+}
+
+#[track_caller]
+fn check(stream: impl AsRef<[u8]>, expected: &[&str]) {
+    let stream = stream.as_ref();
+    assert_eq!(events([stream]), expected, "in one read");
+    if stream.len() < 1000 {
+        assert_eq!(events(stream.chunks(1)), expected, "byte by byte");
+    }
+}
+
+#[test]
+fn s3_a_first_line_that_is_a_command_makes_a_client() {
+    check(
+        "PING\nhello\nPING\n",
+        &[
+            "command PING",
+            "refused unknown-command",
+            "command PING",
+            "EndOfInput",
+        ],
+    );
+    check("HELLO name=x\r\n", &["command HELLO", "EndOfInput"]);
+    check("HELLO there\n", &["refused bad-argument", "EndOfInput"]);
+}
+
+#[test]
+fn s3_any_other_first_line_makes_a_peer_for_good() {
+    check(
+        "hello\nPUB t x\n",
+        &["publish hello", "publish PUB t x", "EndOfInput"],
+    );
+    check(
+        "PINGS\nPING\n",
+        &["publish PINGS", "publish PING", "EndOfInput"],
+    );
+    check("ping\n", &["publish ping", "EndOfInput"]);
+    check(" PING\n", &["publish  PING", "EndOfInput"]);
+}
+
+#[test]
+fn empty_lines_are_nothing_and_decide_nothing() {
+    check(
+        "\r\n\n\r\nPING\n\n\r\nPING\n",
+        &["command PING", "command PING", "EndOfInput"],
+    );
+    check("\na\n\n\nb\n", &["publish a", "publish b", "EndOfInput"]);
+    check("", &["EndOfInput"]);
+}
+
+#[test]
+fn a_peer_leaves_with_quit_or_exit_as_a_whole_line_in_any_case() {
+    for word in ["quit", "exit", "QuIt", "EXIT"] {
+        check(format!("a\n{word}\r\nb\n"), &["publish a", "Quit"]);
+        check(format!("a\n{word}"), &["publish a", "Quit"]);
+    }
+    check("exit\nb\n", &["Quit"]);
+    check(
+        "a\nplease quit\nquit \nquit now\n",
+        &[
+            "publish a",
+            "publish please quit",
+            "publish quit ",
+            "publish quit now",
+            "EndOfInput",
+        ],
+    );
+}
+
+#[test]
+fn quit_as_a_first_line_is_the_command() {
+    let mut session = Session::new();
+    assert_eq!(
+        session.next(b"QUIT\nPING\n"),
+        (5, Some(Event::End(End::Quit)))
+    );
+    assert_eq!(session.mode(), Mode::Client);
+    check("PING\nQUIT\nPING\n", &["command PING", "Quit"]);
+    check(
+        "PING\nquit\nPING\n",
+        &[
+            "command PING",
+            "refused unknown-command",
+            "command PING",
+            "EndOfInput",
+        ],
+    );
+}
+
+#[test]
+fn ctrl_d_ends_where_a_line_begins() {
+    check("\x04a\n", &["EndOfTransmission"]);
+    check("a\n\x04b\n", &["publish a", "EndOfTransmission"]);
+    check("PING\n\x04PING\n", &["command PING", "EndOfTransmission"]);
+    check(
+        "a\nb\x04\n\x04",
+        &["publish a", "dropped control", "EndOfTransmission"],
+    );
+}
+
+#[test]
+fn the_last_line_needs_no_line_end() {
+    check(
+        "http://example.org/",
+        &["publish http://example.org/", "EndOfInput"],
+    );
+    check("PING", &["command PING", "EndOfInput"]);
+    check(
+        "PING\nPUB t x",
+        &["command PING", "command PUB", "EndOfInput"],
+    );
+}
+
+#[test]
+fn a_first_line_of_another_protocol_closes_before_anything_is_published() {
+    for line in [
+        "GET / HTTP/1.1",
+        "POST /x HTTP/1.0",
+        "PUB / HTTP/1.1",
+        "PUB new-url http://evil/ HTTP/1.1",
+        "PRI * HTTP/2.0",
+        "anything at all HTTP/9.9",
+        "GET / HTTP/1.1 ",
+        "HTTP/1.1",
+    ] {
+        check(
+            format!("{line}\r\nHost: x\r\n\r\nPUB t x\n"),
+            &["violation header"],
+        );
+        check(line, &["violation header"]);
+    }
+    check("\r\nGET / HTTP/1.1\r\n", &["violation header"]);
+    check("GET / HTTP/1\n", &["publish GET / HTTP/1", "EndOfInput"]);
+    check(
+        "a\nGET / HTTP/1.1\n",
+        &["publish a", "publish GET / HTTP/1.1", "EndOfInput"],
+    );
+}
+
+#[test]
+fn a_tls_hello_or_another_control_byte_in_the_first_line_closes() {
+    let mut session = Session::new();
+    let (_, event) = session.next(b"\x16\x03\x01");
+    assert_eq!(
+        shown(&event.unwrap()),
+        "violation control",
+        "without waiting for a line end"
+    );
+    check(b"\x16\x03\x01\x02\x00\nhello\n", &["violation control"]);
+    check(b"\x00", &["violation control"]);
+    check(b"ab\x00c\nhello\n", &["violation control"]);
+    check("a\u{85}b\nhello\n", &["violation control"]);
+    check(b"PING\x7f\nPING\n", &["violation control"]);
+    check(b"\rPING\nPING\n", &["violation control"]);
+    check(
+        b"a\tb\n\tc\n",
+        &["publish a\tb", "publish \tc", "EndOfInput"],
+    );
+    check(b"\tc\n", &["publish \tc", "EndOfInput"]);
+}
+
+#[test]
+fn the_longest_first_line_and_one_more() {
+    let longest = format!("PUB t {}", "x".repeat(LINE_BYTES_MAX - 6));
+    check(
+        format!("{longest}\r\nPING\n"),
+        &["publish refused too-long", "command PING", "EndOfInput"],
+    );
+    check(format!("{longest}x\r\nPING\n"), &["violation too-long"]);
+    check("x".repeat(LINE_BYTES_MAX + 1), &["violation too-long"]);
+    check(
+        "x".repeat(LINE_BYTES_MAX),
+        &["dropped too-long", "EndOfInput"],
+    );
+}
+
+#[test]
+fn what_is_no_event_is_dropped_and_its_neighbours_are_not() {
+    let long = "x".repeat(PAYLOAD_BYTES_MAX + 1);
+    let longer = "x".repeat(LINE_BYTES_MAX + 1);
+    let mut stream = b"a\n".to_vec();
+    for line in [
+        b"b\x07".as_slice(),
+        b"\xff\xfe",
+        long.as_bytes(),
+        longer.as_bytes(),
+        "\u{9b}".as_bytes(),
+    ] {
+        stream.extend_from_slice(line);
+        stream.push(b'\n');
+    }
+    stream.extend_from_slice(b"c\n");
+    check(
+        &stream,
+        &[
+            "publish a",
+            "dropped control",
+            "dropped utf8",
+            "dropped too-long",
+            "dropped too-long",
+            "dropped control",
+            "publish c",
+            "EndOfInput",
+        ],
+    );
+    let longest = "y".repeat(PAYLOAD_BYTES_MAX);
+    assert_eq!(
+        events([longest.as_bytes()]),
+        [format!("publish {longest}"), "EndOfInput".into()]
+    );
+    check(
+        b"\xff\xfe\na\n",
+        &["dropped utf8", "publish a", "EndOfInput"],
+    );
+}
+
+#[test]
+fn a_client_hears_why_a_line_was_refused() {
+    let longer = "x".repeat(LINE_BYTES_MAX);
+    let mut stream = b"PING\nPUB t a\x07\nPUB t \xff\nPUB t\nPUB\nSUB t\x07\n".to_vec();
+    for verb in ["PUB t ", "SUB ", "LINK ", "nonsense "] {
+        stream.extend_from_slice(verb.as_bytes());
+        stream.extend_from_slice(longer.as_bytes());
+        stream.push(b'\n');
+    }
+    check(
+        &stream,
+        &[
+            "command PING",
+            "publish refused control",
+            "publish refused utf8",
+            "publish refused bad-argument",
+            "publish refused bad-argument",
+            "refused control",
+            "publish refused too-long",
+            "refused too-long",
+            "dropped too-long",
+            "refused too-long",
+            "EndOfInput",
+        ],
+    );
+}
+
+#[test]
+fn a_link_is_never_answered() {
+    check(
+        "LINK x\nLINK g:1.2.3 http://a/ prio=x\nLINK g:1.2.3 http://a/\n",
+        &[
+            "dropped bad-argument",
+            "dropped bad-argument",
+            "command LINK",
+            "EndOfInput",
+        ],
+    );
+}
+
+#[test]
+fn sixteen_lines_in_a_row_that_are_no_command_close() {
+    let mut expected = vec!["command PING"];
+    expected.extend(["refused unknown-command"; 15]);
+    expected.push("violation garbage");
+    check(
+        format!("PING\n{}PING\n", "nonsense\n".repeat(16)),
+        &expected,
+    );
+
+    expected.pop();
+    expected.extend(["command PING", "refused unknown-command", "EndOfInput"]);
+    check(
+        format!("PING\n{}PING\nx\n", "nonsense\n".repeat(15)),
+        &expected,
+    );
+}
+
+#[test]
+fn refusing_a_command_never_closes() {
+    let mut expected = vec!["refused bad-argument"; 100];
+    expected.push("EndOfInput");
+    check("SUB\n".repeat(100), &expected);
+}
+
+#[test]
+fn a_client_that_sends_headers_is_closed() {
+    for line in ["Host: example.org", "Content-Length:", "X-1:", "a: b"] {
+        check(
+            format!("PING\n{line}\r\nPING\n"),
+            &["command PING", "violation header"],
+        );
+    }
+    for line in [
+        "http://example.org/",
+        "1a: b",
+        "-a: b",
+        "a b: c",
+        ": x",
+        "ä: b",
+    ] {
+        check(
+            format!("PING\n{line}\n"),
+            &["command PING", "refused unknown-command", "EndOfInput"],
+        );
+    }
+    check(
+        "PING\nPUB t Host: x\n",
+        &["command PING", "command PUB", "EndOfInput"],
+    );
+    check(
+        "a\nHost: x\n",
+        &["publish a", "publish Host: x", "EndOfInput"],
+    );
+}
+
+#[test]
+fn a_line_that_is_silent_half_way_can_be_seen() {
+    let mut session = Session::new();
+    assert!(!session.is_mid_line());
+    assert_eq!(session.next(b"PI"), (0, None));
+    assert!(session.is_mid_line());
+    let (used, event) = session.next(b"PING\n");
+    assert_eq!((used, event), (5, Some(Event::Command(Command::Ping))));
+    assert_eq!(session.next(b""), (0, None));
+    assert!(!session.is_mid_line());
+}
+
+fn line() -> impl Strategy<Value = Vec<u8>> {
+    let bytes = |text: &'static str| Just(text.as_bytes().to_vec());
+    prop_oneof![
+        4 => bytes("PING"),
+        4 => bytes("PUB t hello"),
+        2 => bytes("LINK g:1.2.3 http://a/"),
+        1 => bytes("QUIT"),
+        1 => bytes("exit"),
+        1 => bytes("Host: x"),
+        1 => bytes("GET / HTTP/1.1"),
+        1 => bytes(""),
+        1 => bytes("\x04"),
+        1 => bytes("PUB t \x07"),
+        1 => bytes("HELLO x"),
+        4 => "[a-z ]{0,10}".prop_map(String::into_bytes),
+        1 => proptest::collection::vec(any::<u8>(), 0..10),
+        1 => (LINE_BYTES_MAX - 2..LINE_BYTES_MAX + 3).prop_map(|length| vec![b'x'; length]),
+    ]
+}
+
+fn stream() -> impl Strategy<Value = Vec<u8>> {
+    let end = prop_oneof![8 => Just("\n"), 4 => Just("\r\n"), 1 => Just(""), 1 => Just("\r")];
+    proptest::collection::vec((line(), end), 0..12).prop_map(|lines| {
+        lines
+            .into_iter()
+            .flat_map(|(line, end)| [line, end.as_bytes().to_vec()].concat())
+            .collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_split_of_any_stream_gives_the_same_events(
+        stream in stream(),
+        sizes in proptest::collection::vec(prop_oneof![1_usize..9, 1_usize..70_000], 1..40),
+    ) {
+        let mut pieces = Vec::new();
+        let mut rest = stream.as_slice();
+        for size in sizes.iter().cycle() {
+            // A long stream in tiny pieces takes long and shows nothing more.
+            let size = if rest.len() > 500 { (*size).max(300) } else { *size };
+            let (piece, left) = rest.split_at(size.min(rest.len()));
+            pieces.push(piece);
+            rest = left;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        prop_assert_eq!(events(pieces), events([stream.as_slice()]));
+    }
+
+    #[test]
+    fn nothing_is_published_by_a_client_and_nothing_commanded_by_a_peer(stream in stream()) {
+        let events = events([stream.as_slice()]);
+        let publishes = events.iter().any(|event| event.starts_with("publish ")
+            && !event.starts_with("publish refused"));
+        let commands = events.iter().any(|event| event.starts_with("command"));
+        prop_assert!(!(publishes && commands), "{events:?}");
+        prop_assert_eq!(events.iter().filter(|event| ["Quit", "EndOfInput", "EndOfTransmission"]
+            .contains(&event.as_str()) || event.starts_with("violation")).count(), 1);
+    }
+}
