@@ -16,7 +16,7 @@ pub struct Member {
     pub credit: u32,
     /// What it holds.
     pub held: BTreeSet<EntryId>,
-    /// How many of these are suspects: at most one, except after a change of heart of the broker.
+    /// How many of these are suspects: at most one.
     suspects: u32,
 }
 
@@ -87,31 +87,31 @@ impl Members {
         });
     }
 
-    /// Whether it is connected and has credit left.
-    pub fn has_room(&self, id: MemberId) -> bool {
-        self.members.get(&id).is_some_and(Member::has_room)
+    /// Whether it is connected and has credit left, for a suspect or for anything else.
+    pub fn has_room(&self, id: MemberId, suspect: bool) -> bool {
+        let fits = |member: &Member| member.has_room() && !(suspect && member.suspects > 0);
+        self.members.get(&id).is_some_and(fits)
     }
 
-    /// Whether anybody has credit left.
-    pub fn any_room(&self) -> bool {
-        !self.room.is_empty()
-    }
-
-    /// Whether anybody with credit left holds no suspect.
-    pub fn any_suspect_room(&self) -> bool {
-        !self.suspect_room.is_empty()
+    /// Whether anybody has credit left, for a suspect or for anything else.
+    pub fn any_room(&self, suspect: bool) -> bool {
+        !self.candidates(suspect).is_empty()
     }
 
     /// Who gets a key's next task: the one that served it last, unless that one is clearly more
     /// loaded than the least loaded.
     pub fn choose(&self, last: Option<MemberId>, suspect: bool) -> Option<MemberId> {
-        let candidates = if suspect { &self.suspect_room } else { &self.room };
+        let candidates = self.candidates(suspect);
         let (least_held, least) = *candidates.first()?;
         let held = |id| self.members.get(&id).map_or(0, |member: &Member| member.held.len());
         let keeps = |id: &MemberId| {
             candidates.contains(&(held(*id), *id)) && held(*id) <= LOAD_FACTOR * least_held + LOAD_SLACK
         };
         Some(last.filter(keeps).unwrap_or(least))
+    }
+
+    fn candidates(&self, suspect: bool) -> &BTreeSet<(usize, MemberId)> {
+        if suspect { &self.suspect_room } else { &self.room }
     }
 
     /// Changes one member and keeps the orders by load true; forgets who is gone and holds nothing.

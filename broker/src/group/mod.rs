@@ -13,15 +13,16 @@
 //!                                                            └─ attempts or losses used up ─▶ dead
 //! ```
 
-pub mod admit;
-pub mod answer;
-pub mod apply;
+mod admit;
+mod answer;
+mod apply;
 pub mod config;
 pub mod entry;
-pub mod explain;
+mod explain;
+pub mod interface;
 mod key_queue;
 pub mod log;
-pub mod manage;
+mod manage;
 mod member;
 pub mod record;
 mod release;
@@ -34,226 +35,23 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use tidings_protocol::{
-    GroupName, Hold, JobName, MemberId, Outcome, ProtocolError, Return, Seq, Slot, TaskId,
-    TopicName, UrlKey,
-};
+use tidings_protocol::{GroupName, Hold, MemberId, ProtocolError, Seq, TaskId, TopicName, UrlKey};
 
 pub use self::config::GroupConfig;
+pub use self::interface::{Answer, Asked, Input, Output, Show, StagedLink, Task};
 use self::entry::{Entry, EntryId, JobNumber, Key, State};
 use self::key_queue::{KeyQueue, Lane};
 use self::member::Members;
 use self::record::{Decision, Record, Rest};
-use self::release::{Place, Ready};
+use self::release::{Pin, Place, Ready};
 use self::seen::Seen;
 use self::timers::{Timer, Timers};
 use crate::clock::Moment;
-use crate::job::{JobSettings, Jobs};
+use crate::job::{Job, Jobs};
 use crate::mailbox::ConnId;
 
 /// The number of a topic's first event.
 const FIRST_SEQ: Seq = Seq(1);
-
-/// Who asks, and where the answer goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asked {
-    /// The connection.
-    pub conn: ConnId,
-    /// The worker behind it.
-    pub member: MemberId,
-    /// The place of the answer among the connection's answers.
-    pub slot: Slot,
-}
-
-/// A child that a worker found in what a task fetched.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StagedLink {
-    /// As the worker wrote it.
-    pub url: Box<str>,
-    /// The target of the redirect that was the task's answer.
-    pub redirect: bool,
-    /// Priority.
-    pub prio: i16,
-}
-
-/// What can happen to a group.
-#[derive(Debug, Clone)]
-pub enum Input {
-    /// A feeding topic is durable up to `next`; these are its events since the last time.
-    Events {
-        /// The topic.
-        topic: TopicName,
-        /// First number that is not among them.
-        next: Seq,
-        /// Number and payload.
-        events: Vec<(Seq, String)>,
-    },
-    /// A worker connects, or changes its credit.
-    Join {
-        /// Who.
-        asked: Asked,
-        /// Most tasks it wants at once; 0 drains.
-        credit: u32,
-    },
-    /// A connection ended.
-    Gone {
-        /// Which.
-        conn: ConnId,
-    },
-    /// A final answer.
-    Ack {
-        /// Who.
-        asked: Asked,
-        /// To which task.
-        task: TaskId,
-        /// How it ended.
-        outcome: Outcome,
-        /// What is asked of the key.
-        hold: Hold,
-        /// What was found.
-        links: Vec<StagedLink>,
-        /// Links that were over the connection's limit and so are not among `links`.
-        over_limit: u64,
-    },
-    /// A task is given back.
-    Nack {
-        /// Who.
-        asked: Asked,
-        /// Which task.
-        task: TaskId,
-        /// How it is to go on.
-        back: Return,
-        /// What is asked of the key.
-        hold: Hold,
-        /// Why, in a word.
-        reason: Option<String>,
-    },
-    /// A task is still worked on.
-    Touch {
-        /// Who.
-        asked: Asked,
-        /// Which task.
-        task: TaskId,
-        /// Its request has ended and it makes no more.
-        over: bool,
-        /// What is asked of the key.
-        hold: Hold,
-    },
-    /// New settings, as a person wrote them.
-    Configure {
-        /// Who.
-        asked: Asked,
-        /// Names and values.
-        settings: Vec<(String, String)>,
-    },
-    /// Opens a job.
-    OpenJob {
-        /// Who.
-        asked: Asked,
-        /// Its name.
-        name: JobName,
-        /// Its settings.
-        settings: JobSettings,
-    },
-    /// No more seeds.
-    CloseJob {
-        /// Who.
-        asked: Asked,
-        /// Its name.
-        name: JobName,
-    },
-    /// Drops what waits and ends the job when nothing is in flight any more.
-    CancelJob {
-        /// Who.
-        asked: Asked,
-        /// Its name.
-        name: JobName,
-    },
-    /// Says something; changes nothing.
-    Show {
-        /// Who.
-        asked: Asked,
-        /// What.
-        what: Show,
-    },
-    /// The answer to [`Output::AskHeads`].
-    Heads {
-        /// For which job.
-        job: JobNumber,
-        /// Next number of each feeding topic.
-        heads: BTreeMap<TopicName, Seq>,
-    },
-    /// Time has passed.
-    Tick,
-}
-
-/// What can be looked at.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Show {
-    /// The group: settings and totals.
-    Group,
-    /// One job.
-    Job(JobName),
-    /// All jobs.
-    Jobs,
-    /// Why a URL or key is not moving.
-    Explain(String),
-}
-
-/// What the shell is to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Output {
-    /// Write this; later outputs rest on it.
-    Record(Record),
-    /// Send a task to a worker.
-    Task {
-        /// Where it is connected.
-        conn: ConnId,
-        /// What it is to do.
-        task: Task,
-    },
-    /// Answer a command.
-    Answer {
-        /// Whose.
-        asked: Asked,
-        /// Lines before the last, and the words after `+OK`; or the refusal.
-        answer: Result<Answer, ProtocolError>,
-    },
-    /// Publish on a topic.
-    Announce {
-        /// Which.
-        topic: &'static str,
-        /// The event.
-        payload: String,
-    },
-    /// Say (as [`Input::Heads`], now) how far the feeding topics are numbered.
-    AskHeads {
-        /// For which job.
-        job: JobNumber,
-    },
-}
-
-/// An answer that is not a refusal.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Answer {
-    /// Lines that go before the last one.
-    pub more: Vec<String>,
-    /// What follows `+OK`.
-    pub ok: String,
-}
-
-/// A released entry as a worker is told of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Task {
-    /// Its name for this attempt.
-    pub id: TaskId,
-    /// The broker's clock at the moment it is sent.
-    pub clock_ms: u64,
-    /// What is left of the lease.
-    pub lease_ms: u64,
-    /// URL and attributes.
-    pub payload: String,
-}
 
 /// Totals since the group's start, for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -491,19 +289,13 @@ impl Group {
     fn release_all(&mut self, now: Moment) {
         loop {
             let members = &self.members;
-            let next = self.ready.next(
-                |member| members.has_room(member),
-                members.any_suspect_room(),
-                members.any_room(),
-                &mut self.rng,
-            );
-            let Some((key, place)) = next else { return };
+            let Some((key, place)) = self.ready.next(members, &mut self.rng) else { return };
             let queue = self.keys.get(&key).expect("a ready key has a queue");
             let jobs = &self.jobs;
             let (id, _) =
                 queue.next(|lane| is_blocked(jobs, lane)).expect("a ready key has a next entry");
             let member = match place {
-                Place::Pinned(member) => Some(member),
+                Place::Pinned(pin) => Some(pin.member),
                 Place::Suspect => members.choose(queue.last_member, true),
                 Place::Open(..) => members.choose(queue.last_member, false),
             };
@@ -594,7 +386,7 @@ impl Group {
     fn place_of(&self, id: EntryId, lane: Lane) -> Place {
         let entry = &self.entries[&id];
         if let Some(again) = &entry.again {
-            Place::Pinned(again.member)
+            Place::Pinned(Pin { member: again.member, suspect: entry.is_suspect() })
         } else if entry.is_suspect() {
             Place::Suspect
         } else {
@@ -662,7 +454,7 @@ impl Group {
 fn is_blocked(jobs: &Jobs, lane: Lane) -> bool {
     match lane {
         Lane::Announced => false,
-        Lane::Job(number) => jobs.find(number).is_some_and(crate::job::Job::is_blocked),
+        Lane::Job(number) => jobs.find(number).is_some_and(Job::is_blocked),
     }
 }
 

@@ -12,23 +12,33 @@ use tidings_protocol::MemberId;
 
 use super::entry::{JobNumber, Key};
 use super::key_queue::Lane;
+use super::member::Members;
 
 /// Under what a free key stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// Its head is for one member only.
-    Pinned(MemberId),
+    Pinned(Pin),
     /// Its head is a suspect: only for a member that holds no other.
     Suspect,
     /// Anybody may have it.
     Open(Lane, i16),
 }
 
+/// For whom a head waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Pin {
+    /// The only member that can go on with it.
+    pub member: MemberId,
+    /// It is a suspect, too: the member must hold no other.
+    pub suspect: bool,
+}
+
 /// Free keys by what they would release.
 #[derive(Debug, Default)]
 pub struct Ready {
     places: HashMap<Key, Place>,
-    pinned: BTreeMap<MemberId, IndexSet<Key>>,
+    pinned: BTreeMap<Pin, IndexSet<Key>>,
     suspects: IndexSet<Key>,
     announced: ByPrio,
     jobs: BTreeMap<JobNumber, ByPrio>,
@@ -51,23 +61,16 @@ impl Ready {
         }
     }
 
-    /// The key that goes next, and where it stands. `room_for` says whether a member has credit,
-    /// `suspect_room` whether any member with credit holds no suspect, `room` whether any has credit.
-    pub fn next(
-        &self,
-        room_for: impl Fn(MemberId) -> bool,
-        suspect_room: bool,
-        room: bool,
-        rng: &mut fastrand::Rng,
-    ) -> Option<(Key, Place)> {
-        let pinned = self.pinned.iter().find(|(member, _)| room_for(**member));
-        if let Some((member, keys)) = pinned {
-            return Some((any(keys, rng), Place::Pinned(*member)));
+    /// The key that goes next to one of the members, and where it stands.
+    pub fn next(&self, members: &Members, rng: &mut fastrand::Rng) -> Option<(Key, Place)> {
+        let pinned = self.pinned.iter().find(|(pin, _)| members.has_room(pin.member, pin.suspect));
+        if let Some((pin, keys)) = pinned {
+            return Some((any(keys, rng), Place::Pinned(*pin)));
         }
-        if suspect_room && !self.suspects.is_empty() {
+        if members.any_room(true) && !self.suspects.is_empty() {
             return Some((any(&self.suspects, rng), Place::Suspect));
         }
-        if !room {
+        if !members.any_room(false) {
             return None;
         }
         let jobs = || self.next_job();
@@ -113,8 +116,8 @@ impl Ready {
 
     fn put_in(&mut self, key: &Key, place: Place) {
         match place {
-            Place::Pinned(member) => {
-                self.pinned.entry(member).or_default().insert(key.clone());
+            Place::Pinned(pin) => {
+                self.pinned.entry(pin).or_default().insert(key.clone());
             }
             Place::Suspect => {
                 self.suspects.insert(key.clone());
@@ -126,11 +129,11 @@ impl Ready {
 
     fn take_out(&mut self, key: &Key, place: Place) {
         match place {
-            Place::Pinned(member) => {
-                if let Some(keys) = self.pinned.get_mut(&member) {
+            Place::Pinned(pin) => {
+                if let Some(keys) = self.pinned.get_mut(&pin) {
                     keys.swap_remove(key);
                     if keys.is_empty() {
-                        self.pinned.remove(&member);
+                        self.pinned.remove(&pin);
                     }
                 }
             }

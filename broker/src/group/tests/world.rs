@@ -286,10 +286,15 @@ impl World {
             self.schedule(500, Happening::Answers { worker, task });
             return;
         }
+        let own = task.payload.split(' ').next().unwrap().to_owned();
+        if task.payload.split(" again=").nth(1).is_some_and(|again| again != own) {
+            // That was for another URL: the page itself is still to be fetched.
+            self.nack(worker, &task, Return::Again { url: own });
+            return;
+        }
         match self.rng.u32(0..100) {
             0..10 => self.nack(worker, &task, Return::Retry { after_ms: None }),
             10..25 => {
-                let own = task.payload.split(' ').next().unwrap().to_owned();
                 let other = format!("http://h{}.org/robots.txt", self.rng.u64(0..HOSTS));
                 let url = if self.rng.bool() { own } else { other };
                 self.nack(worker, &task, Return::Again { url });

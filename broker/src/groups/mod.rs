@@ -1,34 +1,30 @@
-//! The shell of the groups: one task owns each state machine, reads its feeding topics, takes what
-//! connections ask, writes its records and sends what rests on them.
-#![expect(clippy::disallowed_methods, reason = "spawns the owners and waits for their deadlines")]
+//! The groups of a broker: which there are, and the way from a connection's command to the one task
+//! that owns its group.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+mod owner;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use tidings_protocol::{
     Code, Command, DEFAULT_GROUP, GroupName, Hold, JobName, Manage, MemberId, Outcome,
-    ProtocolError, Return, Seq, Slot, StartAt, TaskId, TopicName, encode_more, encode_ok,
-    encode_task,
+    ProtocolError, Return, Slot, TaskId,
 };
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use self::owner::{Letter, Owner, encode_answer};
 use crate::clock::Clock;
 use crate::group::config::{CREDIT_MAX, GroupConfig, bad};
-use crate::group::log::{GroupLog, Mark, MemoryLog};
-use crate::group::{Answer, Asked, Group, Input, Output, Show, StagedLink, Task};
+use crate::group::{Answer, Asked, Group, Input, Show, StagedLink};
 use crate::job::JobSettings;
 use crate::mailbox::{ConnId, Mailbox, Parcel};
-use crate::topic::{Reader, Topics};
+use crate::topic::Topics;
 
 /// Groups at once; one more is refused.
 const GROUPS_MAX: usize = 1000;
-/// Inputs, and events of each topic, that an owner takes before it looks at anything else.
-const TURN_MAX: usize = 1024;
-/// Records that the log in memory keeps, for looking at.
-const RECORDS_KEPT: usize = 1024;
 
 /// The connection that asks, and the way back to it.
 #[derive(Debug, Clone)]
@@ -104,12 +100,10 @@ struct Registry {
     joined: HashMap<ConnId, BTreeSet<GroupName>>,
 }
 
-/// What reaches an owner. The channel has no bound of its own: a connection has a limited number
-/// of unanswered commands.
-enum Letter {
-    Asked(Input, Mailbox),
-    Joined(Input, ConnId, Mailbox),
-    Gone(ConnId),
+impl fmt::Debug for Groups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Groups").field("run", &self.run).field("names", &self.names()).finish()
+    }
 }
 
 impl Groups {
@@ -274,20 +268,10 @@ impl Groups {
             return Err(ProtocolError::new(Code::Limit, text));
         }
         let (sender, letters) = mpsc::unbounded_channel();
-        let mut owner = Owner {
-            group: Group::new(name.clone(), self.run, config, fastrand::u64(..)),
-            topics: self.topics.clone(),
-            clock: self.clock,
-            log: Box::new(MemoryLog::new(RECORDS_KEPT)),
-            readers: BTreeMap::new(),
-            members: HashMap::new(),
-            unsent: VecDeque::new(),
-            appended: 0,
-            wake: Arc::new(Notify::new()),
-        };
-        owner.follow_topics()?;
+        let group = Group::new(name.clone(), self.run, config, fastrand::u64(..));
+        let owner = Owner::new(group, self.topics.clone(), self.clock)?;
         registry.groups.insert(name.clone(), sender);
-        tokio::spawn(owner.run(letters, self.stop.clone()));
+        owner.spawn(letters, self.stop.clone());
         Ok(())
     }
 
@@ -345,216 +329,4 @@ fn job_input(asked: Asked, manage: &Manage<'_>) -> Result<(GroupName, Input), Pr
         }
     };
     Ok((group, input))
-}
-
-/// The one task that drives a group.
-struct Owner {
-    group: Group,
-    topics: Arc<Topics>,
-    clock: Clock,
-    log: Box<dyn GroupLog>,
-    readers: BTreeMap<TopicName, Reader>,
-    /// Where the members' tasks go.
-    members: HashMap<ConnId, Mailbox>,
-    /// What rests on records up to a mark, in order.
-    unsent: VecDeque<(Mark, Unsent)>,
-    appended: Mark,
-    /// Woken by the feeding topics.
-    wake: Arc<Notify>,
-}
-
-enum Unsent {
-    Parcel(Mailbox, Parcel),
-    Event(&'static str, String),
-}
-
-impl Owner {
-    /// Takes what there is, lets time pass, waits; until the broker stops.
-    async fn run(mut self, mut letters: mpsc::UnboundedReceiver<Letter>, stop: CancellationToken) {
-        loop {
-            // What has arrived is read before leases are expired: after a stall of this process
-            // the answers that came meanwhile are in time.
-            let more_letters = self.take_letters(&mut letters);
-            let more_events = self.take_events();
-            let now = self.clock.now();
-            if !more_letters && self.group.deadline().is_some_and(|deadline| deadline <= now) {
-                self.handle(Input::Tick, None);
-            }
-            self.send();
-            if more_letters || more_events {
-                tokio::task::yield_now().await;
-                if stop.is_cancelled() {
-                    return;
-                }
-                continue;
-            }
-            let deadline = self.group.deadline().map(|moment| self.clock.instant(moment));
-            let timer = async {
-                match deadline {
-                    Some(instant) => tokio::time::sleep_until(instant).await,
-                    None => std::future::pending().await,
-                }
-            };
-            // Cancel-safe: a letter is either received or still in the channel, a wake-up leaves a
-            // permit, and a deadline is asked for again.
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                letter = letters.recv() => match letter {
-                    Some(letter) => self.open(letter),
-                    None => return,
-                },
-                () = self.wake.notified() => {}
-                () = timer => {}
-            }
-        }
-    }
-
-    /// Takes what connections sent; whether there may be more.
-    fn take_letters(&mut self, letters: &mut mpsc::UnboundedReceiver<Letter>) -> bool {
-        for _ in 0..TURN_MAX {
-            match letters.try_recv() {
-                Ok(letter) => self.open(letter),
-                Err(_) => return false,
-            }
-        }
-        true
-    }
-
-    fn open(&mut self, letter: Letter) {
-        match letter {
-            Letter::Asked(input, mailbox) => self.handle(input, Some(&mailbox)),
-            Letter::Joined(input, conn, mailbox) => {
-                self.members.insert(conn, mailbox.clone());
-                self.handle(input, Some(&mailbox));
-            }
-            Letter::Gone(conn) => {
-                self.members.remove(&conn);
-                self.handle(Input::Gone { conn }, None);
-            }
-        }
-    }
-
-    /// Takes what the feeding topics brought; whether there may be more.
-    fn take_events(&mut self) -> bool {
-        let mut more = false;
-        let names: Vec<TopicName> = self.readers.keys().cloned().collect();
-        for topic in names {
-            if self.group.is_full() {
-                return false;
-            }
-            let Some(reader) = self.readers.get_mut(&topic) else { continue };
-            let found = reader.next_events(TURN_MAX);
-            if let Some(lag) = found.lag {
-                tracing::warn!(
-                    group = %self.group.name(), %topic, from = %lag.from, to = %lag.to,
-                    "events were gone before the group could take them"
-                );
-            }
-            more |= found.events.len() == TURN_MAX;
-            let next = reader.cursor();
-            let events = found.events.into_iter().map(|event| (event.seq, event.payload)).collect();
-            if next > self.group.taken(&topic) {
-                self.handle(Input::Events { topic, next, events }, None);
-            }
-        }
-        more
-    }
-
-    /// Feeds the machine and takes everything it puts out. `mailbox` is the asker's.
-    fn handle(&mut self, input: Input, mailbox: Option<&Mailbox>) {
-        let configures = matches!(input, Input::Configure { .. });
-        self.group.handle(input, self.clock.now());
-        while let Some(output) = self.group.poll() {
-            match output {
-                Output::Record(record) => self.appended = self.log.append(record),
-                Output::Task { conn, task } => {
-                    if let Some(mailbox) = self.members.get(&conn).cloned() {
-                        let parcel = Parcel::Task(encode_line(&task));
-                        self.unsent.push_back((self.appended, Unsent::Parcel(mailbox, parcel)));
-                    }
-                }
-                Output::Answer { asked, answer } => {
-                    if let Some(mailbox) = mailbox {
-                        let line = encode_answer(&answer);
-                        let parcel = Parcel::Answer { slot: asked.slot, line };
-                        let unsent = Unsent::Parcel(mailbox.clone(), parcel);
-                        self.unsent.push_back((self.appended, unsent));
-                    }
-                }
-                Output::Announce { topic, payload } => {
-                    self.unsent.push_back((self.appended, Unsent::Event(topic, payload)));
-                }
-                Output::AskHeads { job } => {
-                    let heads = self.heads();
-                    self.group.handle(Input::Heads { job, heads }, self.clock.now());
-                }
-            }
-        }
-        if configures && let Err(error) = self.follow_topics() {
-            tracing::error!(group = %self.group.name(), %error, "cannot read a feeding topic");
-        }
-    }
-
-    /// How far each feeding topic is numbered.
-    fn heads(&self) -> BTreeMap<TopicName, Seq> {
-        let head = |(name, reader): (&TopicName, &Reader)| (name.clone(), reader.topic().head());
-        self.readers.iter().map(head).collect()
-    }
-
-    /// Sends what rests on records that are safe.
-    fn send(&mut self) {
-        let durable = self.log.durable();
-        while self.unsent.front().is_some_and(|(mark, _)| *mark <= durable) {
-            match self.unsent.pop_front() {
-                Some((_, Unsent::Parcel(mailbox, parcel))) => mailbox.send(parcel),
-                Some((_, Unsent::Event(topic, payload))) => self.publish(topic, &payload),
-                None => {}
-            }
-        }
-    }
-
-    fn publish(&self, topic: &'static str, payload: &str) {
-        let name: TopicName = topic.parse().expect("the group's own topics have valid names");
-        match self.topics.open(&name) {
-            Ok(topic) => {
-                topic.append(ConnId::BROKER, [payload]);
-            }
-            Err(error) => tracing::error!(topic, %error, "an announcement of the group is lost"),
-        }
-    }
-
-    /// Reads the topics of the settings, each from where the group is, and no others.
-    fn follow_topics(&mut self) -> Result<(), ProtocolError> {
-        let wanted = self.group.config().topics.clone();
-        self.readers.retain(|name, _| wanted.contains(name));
-        for name in wanted {
-            if self.readers.contains_key(&name) {
-                continue;
-            }
-            let from = StartAt::Seq(self.group.taken(&name));
-            let reader = self.topics.open(&name)?.reader(from, self.wake.clone());
-            self.readers.insert(name, reader);
-        }
-        self.wake.notify_one();
-        Ok(())
-    }
-}
-
-fn encode_line(task: &Task) -> Bytes {
-    let mut line = BytesMut::new();
-    encode_task(&task.id, task.clock_ms, task.lease_ms, &task.payload, &mut line);
-    line.freeze()
-}
-
-fn encode_answer(answer: &Result<Answer, ProtocolError>) -> Bytes {
-    let mut lines = BytesMut::new();
-    match answer {
-        Ok(answer) => {
-            answer.more.iter().for_each(|line| encode_more(line, &mut lines));
-            encode_ok(&answer.ok, &mut lines);
-        }
-        Err(error) => error.encode(&mut lines),
-    }
-    lines.freeze()
 }
