@@ -9,5 +9,10 @@
 )]
 
 mod commands;
+mod crawl;
+mod kill;
 mod notifier;
+mod pubsub;
 mod support;
+mod up;
+mod usage;

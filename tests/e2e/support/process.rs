@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsStr,
+    fs,
     io::{BufRead, BufReader, Read, Write},
     net::SocketAddr,
     path::Path,
@@ -154,6 +155,17 @@ impl Running {
             .status()
             .unwrap();
         assert!(sent.success(), "kill -{name} of {}", self.name);
+    }
+
+    /// The most memory that the process has had so far, as the kernel counts it.
+    #[track_caller]
+    pub(crate) fn peak_memory_bytes(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let peak = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))
+            .unwrap();
+        peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
     /// Waits for the end of the process and of everything that it printed.

@@ -57,7 +57,10 @@ impl Record {
             if let Some(before) = last.insert(hit.host, hit) {
                 let free = before.end.unwrap_or(before.start) + delay;
                 let early = free.saturating_sub(hit.start);
-                assert!(early.is_zero(), "{early:?} early: {hit:?}\nafter {before:?}");
+                assert!(
+                    early.is_zero(),
+                    "{early:?} early: {hit:?}\nafter {before:?}"
+                );
             }
         }
     }

@@ -23,7 +23,10 @@ use std::{
 
 use super::wait::PATIENCE;
 
-pub(crate) use self::{judge::Record, site::Site};
+pub(crate) use self::{
+    judge::Record,
+    site::{BAD, Site},
+};
 
 /// One request.
 #[derive(Debug, Clone)]

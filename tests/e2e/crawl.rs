@@ -1,0 +1,398 @@
+//! `tidings crawl URL..`: a site as a job, with its limits, its end and its exit code.
+
+use std::{fs, path::Path, time::Duration};
+
+use tempfile::TempDir;
+
+use crate::support::{
+    origin::{BAD, Origin, Site},
+    pages,
+    process::{Finished, Running, Server, run, tidings},
+    talk::Talk,
+    wait::until,
+};
+
+/// Crawls with a broker of its own, in an empty folder that goes with the result.
+#[track_caller]
+fn crawl(arguments: &[&str]) -> (TempDir, Finished) {
+    let folder = TempDir::new().unwrap();
+    let finished = run(
+        folder.path(),
+        &[&["crawl", "--allow-private"], arguments].concat(),
+    );
+    (folder, finished)
+}
+
+#[track_caller]
+fn stored(folder: &Path, sql: &str) -> Vec<String> {
+    pages::query(&folder.join("tidings-data"), sql).expect("there are pages")
+}
+
+#[test]
+fn a_whole_site_is_fetched_once_and_stored() {
+    let site = Site {
+        pages: 60,
+        ..Site::default()
+    };
+    let origin = Origin::serve(site.clone());
+    let (folder, finished) = crawl(&[&origin.url(0, "/p/0")]);
+    let finished = finished.expect_code(0);
+    let record = origin.record();
+    record.expect_no_duplicates();
+    record.expect_polite(Duration::ZERO);
+    // The pages, and those below /private/ that each of them links to and no robots.txt forbids.
+    assert_eq!(record.paths().len(), 120);
+    let found = stored(
+        folder.path(),
+        "select count(*) from pages where outcome = 'done' and job is not null",
+    );
+    assert_eq!(found, ["120"]);
+    let summary = finished.stdout().pop().unwrap();
+    assert!(summary.contains("120 pages, 0 failed"), "{summary}");
+}
+
+#[test]
+fn many_hosts_are_one_job_and_each_is_asked_politely() {
+    let site = Site {
+        hosts: 30,
+        pages: 4,
+        robots: Some("User-agent: *\nDisallow: /private/\n"),
+        across: true,
+        answer_after: Duration::from_millis(20),
+    };
+    let origin = Origin::serve(site);
+    let seed = origin.url(0, "/p/0");
+    let (_folder, finished) = crawl(&[&seed, "--scope", "any", "--delay", "50ms"]);
+    finished.expect_code(0);
+    let record = origin.record();
+    record.expect_no_duplicates();
+    record.expect_none_under("/private/");
+    record.expect_polite(Duration::from_millis(50));
+    assert_eq!(record.paths().len(), 30 * 4);
+}
+
+#[test]
+fn depth_counts_links_from_the_seed() {
+    let origin = Origin::serve(Site {
+        pages: 31,
+        robots: Some(FORBID),
+        ..Site::default()
+    });
+    let (_folder, finished) = crawl(&[&origin.url(0, "/p/0"), "--depth", "2"]);
+    finished.expect_code(0);
+    let mut paths: Vec<_> = origin
+        .record()
+        .paths()
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
+    paths.sort();
+    assert_eq!(
+        paths,
+        ["/p/0", "/p/1", "/p/2", "/p/3", "/p/4", "/p/5", "/p/6"]
+    );
+}
+
+#[test]
+fn depth_zero_is_the_seeds_alone() {
+    let origin = Origin::serve(Site {
+        pages: 9,
+        ..Site::default()
+    });
+    let (_folder, finished) = crawl(&[
+        &origin.url(0, "/p/0"),
+        &origin.url(0, "/p/5"),
+        "--depth",
+        "0",
+    ]);
+    finished.expect_code(0);
+    assert_eq!(origin.record().paths().len(), 2);
+}
+
+#[test]
+fn max_pages_is_kept_exactly() {
+    let origin = Origin::serve(Site {
+        pages: 200,
+        robots: Some(FORBID),
+        ..Site::default()
+    });
+    let (folder, finished) = crawl(&[&origin.url(0, "/p/0"), "--max-pages", "25"]);
+    finished.expect_code(0);
+    assert_eq!(origin.record().paths().len(), 25);
+    assert_eq!(
+        stored(
+            folder.path(),
+            "select count(*) from pages where outcome = 'done'"
+        ),
+        ["25"]
+    );
+}
+
+#[test]
+fn the_scope_is_the_host_unless_told_otherwise() {
+    let origin = Origin::serve(Site {
+        hosts: 3,
+        pages: 3,
+        across: true,
+        robots: Some(FORBID),
+        ..Site::default()
+    });
+    let (_folder, finished) = crawl(&[&origin.url(0, "/p/0")]);
+    finished.expect_code(0);
+    let record = origin.record();
+    assert!(
+        record.0.iter().all(|hit| hit.host == Site::host(0)),
+        "{record:?}"
+    );
+    assert_eq!(record.paths().len(), 3);
+}
+
+#[test]
+fn a_prefix_scope_stays_below_the_seeds_path() {
+    let origin = Origin::serve(Site {
+        pages: 5,
+        ..Site::default()
+    });
+    let (_folder, finished) = crawl(&[&origin.url(0, "/p/0"), "--scope", "prefix"]);
+    finished.expect_code(0);
+    let record = origin.record();
+    record.expect_none_under("/private/");
+    assert_eq!(record.paths().len(), 5);
+}
+
+#[test]
+fn what_robots_txt_forbids_is_never_fetched_and_is_no_failure() {
+    let robots = "User-agent: *\nDisallow: /p/1\nDisallow: /private/\nAllow: /p/11\n";
+    let origin = Origin::serve(Site {
+        pages: 12,
+        robots: Some(robots),
+        ..Site::default()
+    });
+    let (folder, finished) = crawl(&[&origin.url(0, "/p/0")]);
+    finished.expect_code(0);
+    let record = origin.record();
+    record.expect_none_under("/private/");
+    // Page 1 is out, so 3, 4 and what is below are not found; page 11 is below 5.
+    let mut paths: Vec<_> = record
+        .distinct()
+        .into_iter()
+        .map(|(_, path)| path)
+        .collect();
+    paths.sort_unstable();
+    assert_eq!(paths, ["/p/0", "/p/11", "/p/2", "/p/5", "/p/6"]);
+    let first = &record.0[0];
+    assert_eq!(first.path, "/robots.txt");
+    assert_eq!(
+        record
+            .0
+            .iter()
+            .filter(|hit| hit.path == "/robots.txt")
+            .count(),
+        1
+    );
+    let kept_out = stored(
+        folder.path(),
+        "select count(*) from pages where outcome = 'robots'",
+    );
+    assert_ne!(kept_out, ["0"]);
+}
+
+#[test]
+fn a_crawl_delay_in_robots_txt_is_kept() {
+    let robots = "User-agent: *\nCrawl-delay: 0.3\nDisallow: /private/\n";
+    let origin = Origin::serve(Site {
+        pages: 5,
+        robots: Some(robots),
+        ..Site::default()
+    });
+    let (_folder, finished) = crawl(&[&origin.url(0, "/p/0")]);
+    finished.expect_code(0);
+    // The gap between robots.txt and the first page counts as well: the delay is known by then.
+    origin.record().expect_polite(Duration::from_millis(300));
+}
+
+#[test]
+fn redirects_end_where_they_lead_and_are_fetched_once() {
+    let origin = Origin::serve(Site {
+        pages: 3,
+        robots: Some(FORBID),
+        ..Site::default()
+    });
+    let (_folder, finished) =
+        crawl(&[&origin.url(0, "/redirect/0"), &origin.url(0, "/redirect/2")]);
+    finished.expect_code(0);
+    let record = origin.record();
+    record.expect_no_duplicates();
+    record.expect_polite(Duration::ZERO);
+    assert_eq!(record.paths().len(), 5);
+}
+
+#[test]
+fn a_failing_page_gives_exit_code_1() {
+    let origin = Origin::serve(Site {
+        pages: 1,
+        robots: Some(FORBID),
+        ..Site::default()
+    });
+    let (folder, finished) = crawl(&[&origin.url(0, "/p/0"), &origin.url(0, "/no/such/page")]);
+    let finished = finished.expect_code(1);
+    let summary = finished.stdout().pop().unwrap();
+    assert!(summary.contains("1 pages, 1 failed"), "{summary}");
+    let failed = stored(
+        folder.path(),
+        "select status, outcome, error from pages where outcome != 'done'",
+    );
+    assert!(
+        failed.len() == 1 && failed[0].starts_with("404|failed|"),
+        "{failed:?}"
+    );
+}
+
+#[test]
+fn bad_sites_are_that_pages_failure_and_bounded() {
+    let origin = Origin::serve(Site {
+        pages: 1,
+        ..Site::default()
+    });
+    let up = Server::up(&["--allow-private=127.0.0.0/8", "--timeout", "3s"]);
+    let crawl = run(
+        up.folder.path(),
+        &[
+            "crawl",
+            &origin.url(0, "/bad/"),
+            "--broker",
+            &up.text(),
+            "--depth",
+            "1",
+        ],
+    );
+    crawl.expect_code(1);
+    let sql = "select distinct url from pages where outcome = 'failed' and error is not null";
+    let failed = stored(up.folder.path(), sql);
+    // Redirects and the page that is merely empty have not failed; what a redirect leads to may have.
+    let fine = ["loop", "nowhere", "elsewhere", "empty"];
+    for way in BAD.iter().filter(|way| !fine.contains(way)) {
+        let url = origin.url(0, &format!("/bad/{way}"));
+        assert!(failed.contains(&url), "{way} is not among {failed:#?}");
+    }
+    let empty = format!(
+        "select outcome from pages where url = '{}'",
+        origin.url(0, "/bad/empty")
+    );
+    assert_eq!(stored(up.folder.path(), &empty), ["done"]);
+    origin.record().expect_polite(Duration::ZERO);
+    // Sixteen gigabytes were on offer.
+    let peak = up.process.peak_memory_bytes();
+    assert!(peak < 400 << 20, "{peak} bytes");
+    // And it still works.
+    let url = origin.url(0, "/p/0");
+    Talk::peer(up.address).send(format!("{url}\n"));
+    assert!(up.process.line_with(&format!("{url} ")).contains("200"));
+}
+
+#[test]
+fn a_host_that_is_down_is_its_pages_failure() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let (folder, finished) = crawl(&[&format!("http://{free}/")]);
+    finished.expect_code(1);
+    let failed = stored(
+        folder.path(),
+        "select distinct outcome, error is null from pages",
+    );
+    assert_eq!(failed, ["failed|0"]);
+}
+
+#[test]
+fn a_job_is_handed_to_the_up_on_the_same_data_directory_and_announced_once() {
+    let origin = Origin::serve(Site {
+        pages: 15,
+        robots: Some(FORBID),
+        ..Site::default()
+    });
+    let up = Server::up(&["--allow-private"]);
+    let mut done = Talk::client(up.address);
+    assert!(done.ask("SUB job-done from=first").starts_with("+OK"));
+    let seed = origin.url(0, "/p/0");
+    for pass in 1..=2 {
+        // No --broker and no --data: the same folder is enough.
+        let handed = run(up.folder.path(), &["crawl", &seed]).expect_code(0);
+        assert!(handed.stderr().contains(&up.text()), "{}", handed.stderr());
+        let event = done.line();
+        assert!(
+            event.starts_with(&format!("MSG job-done {pass} ")),
+            "{event}"
+        );
+        for word in [
+            format!("pass={pass}"),
+            "completed=15".to_owned(),
+            "result=done".to_owned(),
+        ] {
+            assert!(
+                event.split(' ').any(|found| found == word),
+                "{word} in {event}"
+            );
+        }
+        // Counted when it was announced: the last page was not still to come.
+        let now = origin.record();
+        assert_eq!(now.paths().len(), 15 * pass);
+        assert!(now.0.iter().all(|hit| hit.end.is_some()));
+        assert_eq!(
+            stored(up.folder.path(), "select count(*) from pages"),
+            [(15 * pass).to_string()]
+        );
+    }
+    // Once each: the next event of the topic is this one.
+    assert_eq!(
+        Talk::client(up.address).ask("PUB job-done no more"),
+        "+OK 3 1"
+    );
+    assert_eq!(done.line(), "MSG job-done 3 no more");
+}
+
+#[test]
+fn an_interrupted_crawl_says_so_with_its_exit_code() {
+    let origin = Origin::serve(Site {
+        pages: 500,
+        answer_after: Duration::from_millis(20),
+        ..Site::default()
+    });
+    let folder = TempDir::new().unwrap();
+    let crawl = tidings(
+        folder.path(),
+        ["crawl", "--allow-private", &origin.url(0, "/p/0")],
+    );
+    let crawl = Running::start(&mut { crawl });
+    origin.wait_for_hits(10);
+    let ended = crawl.finish_by("INT").expect_code(130);
+    assert!(ended.stderr().contains("interrupted"), "{}", ended.stderr());
+}
+
+#[test]
+fn output_in_a_pipe_has_neither_colour_nor_progress() {
+    let origin = Origin::serve(Site {
+        pages: 5,
+        robots: Some(FORBID),
+        ..Site::default()
+    });
+    let (_folder, finished) = crawl(&[&origin.url(0, "/p/0")]);
+    let finished = finished.expect_code(0);
+    let all = finished.stdout().join("\n") + &finished.stderr();
+    assert!(!all.contains(['\x1b', '\r']), "{all:?}");
+    // A line for each page, and the summary.
+    assert_eq!(finished.stdout().len(), 6, "{all}");
+}
+
+#[test]
+fn the_data_directory_is_made_where_it_is_asked_for() {
+    let origin = Origin::serve(Site::default());
+    let (folder, finished) = crawl(&[&origin.url(0, "/p/0"), "--depth", "0", "--data", "a/b/c"]);
+    finished.expect_code(0);
+    let file = folder.path().join("a/b/c/pages.db");
+    assert!(until("the database", || fs::metadata(&file).ok()).len() > 0);
+    assert!(!folder.path().join("tidings-data").exists());
+}
+
+const FORBID: &str = "User-agent: *\nDisallow: /private/\n";

@@ -1,0 +1,189 @@
+//! `tidings up`: a line typed into netcat becomes a page fetched, stored and shown.
+
+use std::time::Duration;
+
+use crate::support::{
+    nc::nc_all,
+    origin::{Origin, Site},
+    pages,
+    process::{Server, run, tidings},
+    talk::{FAREWELL, Talk},
+};
+
+/// The promise is a second; a machine that also compiles and tests is given a little more.
+const STOP_MAX: Duration = Duration::from_secs(3);
+
+#[test]
+fn a_url_typed_into_netcat_becomes_a_stored_page() {
+    let origin = Origin::serve(Site {
+        pages: 7,
+        ..Site::default()
+    });
+    let up = Server::up(&["--allow-private"]);
+    let url = origin.url(0, "/p/0");
+    let output = nc_all(up.address, format!("{url}\n"));
+    assert_eq!(output.last().unwrap(), FAREWELL);
+
+    let shown = up.process.line_with(&url);
+    for part in ["200", "\"Page 0 of 127.1.0.1\"", " links "] {
+        assert!(shown.contains(part), "{part} in {shown:?}");
+    }
+    let data = up.folder.path().join("tidings-data");
+    let sql = "select url, status, content_type, title, outcome, error is null from pages";
+    assert_eq!(
+        pages::wait_for_rows(&data, sql, 1),
+        [format!(
+            "{url}|200|text/html; charset=utf-8|Page 0 of 127.1.0.1|done|1"
+        )]
+    );
+
+    let ended = up.process.finish_by("INT").expect_code(0);
+    assert!(ended.took < STOP_MAX, "{:?}", ended.took);
+    // Stopped, so nothing can come any more: only that page was fetched, none that it links to.
+    assert_eq!(origin.record().paths(), ["/p/0"]);
+}
+
+#[test]
+fn it_says_where_it_listens_where_it_stores_and_what_to_type_next() {
+    let up = Server::up(&[]);
+    let next = up.process.line_with("nc -N ");
+    assert!(
+        next.contains(&format!("127.0.0.1 {}", up.address.port())),
+        "{next}"
+    );
+    up.process.line_with("tidings-data");
+    let ended = up.process.finish_by("TERM").expect_code(0);
+    assert!(ended.took < STOP_MAX, "{:?}", ended.took);
+}
+
+#[test]
+fn it_stops_at_once_while_requests_are_open_and_peers_are_connected() {
+    let origin = Origin::serve(Site {
+        hosts: 20,
+        ..Site::default()
+    });
+    let up = Server::up(&["--allow-private"]);
+    let mut peer = Talk::peer(up.address);
+    for host in 0..20 {
+        peer.send(format!("{}\n", origin.url(host, "/bad/silent")));
+    }
+    // Twenty for robots.txt, twenty that are never answered.
+    origin.wait_for_hits(40);
+    let ended = up.process.finish_by("INT").expect_code(0);
+    assert!(ended.took < STOP_MAX, "{:?}", ended.took);
+    peer.lines_to_end();
+}
+
+#[test]
+fn private_addresses_are_refused_with_an_error_that_names_the_flag() {
+    let origin = Origin::serve(Site::default());
+    let up = Server::up(&[]);
+    let url = origin.url(0, "/p/0");
+    nc_all(up.address, &url);
+    let shown = up.process.line_with(&url);
+    assert!(shown.contains("--allow-private"), "{shown}");
+    let data = up.folder.path().join("tidings-data");
+    let rows = pages::wait_for_rows(&data, "select outcome, error from pages", 1);
+    assert!(
+        rows[0].starts_with("failed|") && rows[0].contains("--allow-private"),
+        "{rows:?}"
+    );
+    assert!(origin.record().0.is_empty());
+}
+
+#[test]
+fn only_the_allowed_networks_are_fetched() {
+    let origin = Origin::serve(Site {
+        hosts: 2,
+        ..Site::default()
+    });
+    let up = Server::up(&["--allow-private=127.1.0.2/32"]);
+    let (refused, fetched) = (origin.url(0, "/p/0"), origin.url(1, "/p/0"));
+    nc_all(up.address, format!("{refused}\n{fetched}\n"));
+    assert!(up.process.line_with(&refused).contains("--allow-private"));
+    assert!(up.process.line_with(&fetched).contains("200"));
+    assert!(
+        origin
+            .record()
+            .0
+            .iter()
+            .all(|hit| hit.host == Site::host(1))
+    );
+}
+
+#[test]
+fn text_that_is_no_url_is_a_dead_letter_with_its_reason() {
+    let origin = Origin::serve(Site::default());
+    let up = Server::up(&["--allow-private"]);
+    let mut letters = Talk::client(up.address);
+    assert!(letters.ask("SUB dead-letter from=first").starts_with("+OK"));
+    let mut peer = Talk::peer(up.address);
+    nc_all(up.address, "no url at all\n");
+    // A fine event all the same.
+    assert_eq!(peer.line(), "no url at all");
+    let letter = letters.line();
+    assert!(letter.starts_with("MSG dead-letter 1 "), "{letter}");
+    assert!(
+        letter.contains("no url at all") && letter.contains("reason"),
+        "{letter}"
+    );
+    // The crawler goes on.
+    let url = origin.url(0, "/p/0");
+    nc_all(up.address, &url);
+    up.process.line_with(&url);
+}
+
+#[test]
+fn the_same_url_announced_twice_is_fetched_twice() {
+    let origin = Origin::serve(Site::default());
+    let up = Server::up(&["--allow-private"]);
+    let url = origin.url(0, "/p/0");
+    let data = up.folder.path().join("tidings-data");
+    for times in 1..=2 {
+        nc_all(up.address, &url);
+        pages::wait_for_rows(&data, "select url from pages", times);
+    }
+    assert_eq!(origin.record().paths(), ["/p/0", "/p/0"]);
+}
+
+#[test]
+fn a_redirect_is_followed_without_a_job() {
+    let origin = Origin::serve(Site {
+        pages: 1,
+        ..Site::default()
+    });
+    let up = Server::up(&["--allow-private"]);
+    nc_all(up.address, origin.url(0, "/chain/3"));
+    up.process.line_with("The end of the chain");
+    assert_eq!(
+        origin.record().paths(),
+        ["/chain/3", "/chain/2", "/chain/1", "/chain/0"]
+    );
+    origin.record().expect_polite(Duration::ZERO);
+}
+
+#[test]
+fn the_port_in_use_is_named_with_the_way_out() {
+    let first = Server::broker();
+    let address = first.text();
+    let second = run(
+        first.folder.path(),
+        &["up", "--listen", &address, "--data", "other"],
+    );
+    assert_ne!(second.code, Some(0));
+    let stderr = second.stderr();
+    assert!(
+        stderr.contains(&address) && stderr.contains("--listen"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn without_a_subcommand_it_is_up() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let mut command = tidings(folder.path(), ["--listen", "127.0.0.1:0"]);
+    let process = crate::support::process::Running::start(&mut command);
+    process.line_with("listening on 127.0.0.1:");
+    process.line_with("nc -N ");
+    process.finish_by("INT").expect_code(0);
+}
