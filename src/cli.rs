@@ -3,7 +3,8 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{
-    Args, CommandFactory, FromArgMatches, Parser, Subcommand,
+    ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand,
+    builder::BoolishValueParser,
     error::{Error, ErrorKind},
     parser::ValueSource,
 };
@@ -24,11 +25,12 @@ Examples:
   tidings sub new-url                                see events as they come
   tidings pub file-ready /srv/out/report.pdf         tell everybody
 
-Every flag can also be set in the file named by --config, as a key of the same name. A flag wins over
-the environment, the environment over the file.
+Every flag is also a variable in the environment (--allow-private is TIDINGS_ALLOW_PRIVATE) and
+a key in the file named by --config (allow-private). A flag wins over the environment, and that
+over the file.
 
-Exit codes: 0 it worked; 1 it did not, or some pages failed; 2 wrong flag, address or configuration;
-130 stopped by Ctrl-C before it was finished.";
+Exit codes: 0 it worked; 1 it did not, or some pages failed; 2 wrong flag, address or
+configuration; 130 stopped by Ctrl-C before it was finished.";
 
 /// Everything that can be said on the command line.
 #[derive(Debug, Parser)]
@@ -38,12 +40,12 @@ Exit codes: 0 it worked; 1 it did not, or some pages failed; 2 wrong flag, addre
     disable_help_subcommand = true
 )]
 pub(crate) struct Cli {
-    #[command(flatten)]
-    pub(crate) common: Common,
-
     /// The flags of `up`, for `tidings` without a subcommand.
     #[command(flatten)]
     up: cmd::up::UpArgs,
+
+    #[command(flatten)]
+    common: Common,
 
     #[command(subcommand)]
     subcommand: Option<Cmd>,
@@ -51,13 +53,14 @@ pub(crate) struct Cli {
 
 /// The flags of every subcommand.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "General options")]
 pub(crate) struct Common {
     /// Read settings from this TOML file
-    #[arg(long, value_name = "FILE", env = "TIDINGS_CONFIG", global = true)]
+    #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
 
-    /// Write logs as JSON, one object a line (what is logged: `TIDINGS_LOG`, such as info)
-    #[arg(long, env = "TIDINGS_LOG_JSON", global = true)]
+    /// Write logs as JSON; what is logged is set by `TIDINGS_LOG` in the environment (info, debug, ..)
+    #[arg(long, global = true)]
     pub(crate) log_json: bool,
 }
 
@@ -86,11 +89,32 @@ pub(crate) struct Parsed {
     pub(crate) cmd: Cmd,
 }
 
+/// The definition of the command line, with a variable in the environment for every flag.
+pub(crate) fn command() -> Command {
+    fn with_environment(command: Command) -> Command {
+        let command = command.mut_args(|arg| match arg.get_long() {
+            Some("help" | "version") | None => arg,
+            Some(long) => {
+                let variable = format!("TIDINGS_{}", long.replace('-', "_").to_uppercase());
+                let is_switch = matches!(arg.get_action(), ArgAction::SetTrue);
+                let arg = arg.env(variable).hide_env(true);
+                if is_switch {
+                    arg.value_parser(BoolishValueParser::new())
+                } else {
+                    arg
+                }
+            }
+        });
+        command.mut_subcommands(with_environment)
+    }
+    with_environment(Cli::command())
+}
+
 /// Understands the words of a command line (the first is the program), with the environment and
 /// the configuration file behind them.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed, Failure> {
     let words: Vec<_> = words.into_iter().collect();
-    let mut command = Cli::command();
+    let mut command = command();
     let refuse = |error: Error| refusal(&words, &error);
     let mut matches = command
         .clone()
@@ -125,7 +149,7 @@ fn typed(matches: &clap::ArgMatches) -> Vec<String> {
 
 /// `tidings --listen X broker` sets a flag of `tidings up` and then asks for something else.
 fn refuse_flags_before(subcommand: &str, matches: &clap::ArgMatches) -> Result<(), Failure> {
-    let up = cmd::up::UpArgs::augment_args(clap::Command::new("up"));
+    let up = cmd::up::UpArgs::augment_args(Command::new("up"));
     let typed = typed(matches);
     let misplaced = up
         .get_arguments()
@@ -142,12 +166,10 @@ fn refuse_flags_before(subcommand: &str, matches: &clap::ArgMatches) -> Result<(
 /// What to answer to a command line that the parser did not turn into a command.
 fn refusal(words: &[OsString], error: &Error) -> Failure {
     match error.kind() {
-        ErrorKind::DisplayHelp
-        | ErrorKind::DisplayVersion
-        | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             Failure::Told(error.render().to_string())
         }
-        _ => {
+        kind => {
             let command = Cli::command();
             let name = words
                 .iter()
@@ -155,7 +177,13 @@ fn refusal(words: &[OsString], error: &Error) -> Failure {
                 .filter_map(|word| word.to_str())
                 .find(|word| command.find_subcommand(word).is_some());
             let name = name.map_or(String::new(), |name| format!(" {name}"));
-            Failure::Usage(format!("{} (see tidings{name} --help)", one_line(error)))
+            let problem = match kind {
+                ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+                    "it needs to be told what".to_owned()
+                }
+                _ => one_line(error),
+            };
+            Failure::Usage(format!("{problem} (see tidings{name} --help)"))
         }
     }
 }
@@ -175,7 +203,10 @@ pub(crate) fn one_line(error: &Error) -> String {
         })
         .filter(|part| !part.is_empty())
         .collect();
-    parts.join("; ")
+    // The standard library's words for what is no number.
+    parts
+        .join("; ")
+        .replace("invalid digit found in string", "write a whole number")
 }
 
 #[cfg(test)]
@@ -217,6 +248,7 @@ mod tests {
             "tidings up --listen nonsense",
             "tidings pub",
             "tidings bench fan-out --size 0",
+            "tidings bench",
         ] {
             let text = usage(words);
             assert!(!text.contains('\n'), "{text}");
@@ -249,12 +281,7 @@ mod tests {
 
     #[test]
     fn help_is_told_and_is_no_mistake() {
-        for words in [
-            "tidings --help",
-            "tidings crawl -h",
-            "tidings --version",
-            "tidings bench",
-        ] {
+        for words in ["tidings --help", "tidings crawl -h", "tidings --version"] {
             assert!(
                 matches!(parse_words(words), Err(Failure::Told(_))),
                 "{words}"

@@ -228,19 +228,17 @@ fn line_and_column(text: &str, at: usize) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
-    use crate::cli::Cli;
+    use crate::cli::command;
 
     fn problem(text: &str) -> String {
-        let Misplaced { at, text: reason } = with_text(Cli::command(), text).unwrap_err();
+        let Misplaced { at, text: reason } = with_text(command(), text).unwrap_err();
         let (line, column) = line_and_column(text, at);
         format!("{line}:{column}: {reason}")
     }
 
     fn crawl_depth(text: &str, words: &[&str]) -> Option<u32> {
-        let command = with_text(Cli::command(), text).unwrap();
+        let command = with_text(command(), text).unwrap();
         let words = ["tidings", "crawl", "http://a.example/"]
             .iter()
             .chain(words);
@@ -270,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_shared_key_reaches_every_subcommand_and_the_bare_command() {
-        let command = with_text(Cli::command(), "listen = '127.0.0.1:7'").unwrap();
+        let command = with_text(command(), "listen = '127.0.0.1:7'").unwrap();
         let bare = command.clone().try_get_matches_from(["tidings"]).unwrap();
         let broker = command.try_get_matches_from(["tidings", "broker"]).unwrap();
         let broker = broker.subcommand_matches("broker").unwrap();
@@ -282,7 +280,7 @@ mod tests {
 
     #[test]
     fn the_section_up_is_for_the_bare_command_too() {
-        let command = with_text(Cli::command(), "[up]\ncredit = 5").unwrap();
+        let command = with_text(command(), "[up]\ncredit = 5").unwrap();
         let bare = command.try_get_matches_from(["tidings"]).unwrap();
         assert_eq!(bare.get_one::<u32>("credit"), Some(&5));
     }
@@ -318,7 +316,7 @@ mod tests {
     #[test]
     fn lists_and_switches_are_what_the_flag_takes() {
         let text = "allow-private = ['10.0.0.0/8', '127.0.0.1']\nlog-json = true";
-        let command = with_text(Cli::command(), text).unwrap();
+        let command = with_text(command(), text).unwrap();
         let bare = command.try_get_matches_from(["tidings"]).unwrap();
         assert!(bare.get_flag("log_json"));
         let mut raw = bare.get_raw("allow_private").unwrap();

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::Args;
 use tidings_broker::BrokerConfig;
 use tidings_protocol::parse_ms;
-use tidings_subscriber::{AllowPrivate, CrawlerConfig};
+use tidings_subscriber::{AllowPrivate, CrawlerConfig, NetError};
 
 use crate::address::{BrokerAddress, Listen};
 
@@ -16,24 +16,19 @@ const DATA_DEFAULT: &str = "./tidings-data";
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServerFlags {
     /// Where to listen: HOST:PORT, or a port (then on 127.0.0.1); port 0 takes a free one
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        env = "TIDINGS_LISTEN",
-        default_value = "127.0.0.1:12345"
-    )]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:12345")]
     pub(crate) listen: Listen,
 
     /// Pause between the end of one request to a host and the next [default: 1s, 0 for loopback]
-    #[arg(long, value_name = "DURATION", env = "TIDINGS_DELAY", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) delay: Option<Duration>,
 
     /// Threads that move bytes [default: one per core]
-    #[arg(long, value_name = "N", env = "TIDINGS_THREADS", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
 
     /// Log every received line (the same as `TIDINGS_LOG=tidings::line=debug`)
-    #[arg(long, env = "TIDINGS_LOG_LINES")]
+    #[arg(long)]
     pub(crate) log_lines: bool,
 }
 
@@ -62,7 +57,7 @@ pub(crate) fn broker_config(listen: Listen, delay: Option<Duration>) -> BrokerCo
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DataFlag {
     /// Directory for everything that is stored, such as pages.db; made if it is missing
-    #[arg(long, value_name = "DIR", env = "TIDINGS_DATA", default_value = DATA_DEFAULT)]
+    #[arg(long, value_name = "DIR", default_value = DATA_DEFAULT)]
     pub(crate) data: PathBuf,
 }
 
@@ -70,12 +65,7 @@ pub(crate) struct DataFlag {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BrokerFlag {
     /// The broker: HOST:PORT
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        env = "TIDINGS_BROKER",
-        default_value = "127.0.0.1:12345"
-    )]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:12345")]
     pub(crate) broker: BrokerAddress,
 }
 
@@ -86,7 +76,6 @@ pub(crate) struct CrawlerFlags {
     #[arg(
         long,
         value_name = "NET,..",
-        env = "TIDINGS_ALLOW_PRIVATE",
         num_args = 0..=1,
         require_equals = true,
         default_value = "none",
@@ -97,15 +86,15 @@ pub(crate) struct CrawlerFlags {
     pub(crate) allow_private: AllowPrivate,
 
     /// Tasks held at once; an open request is cheap, and no host ever has two
-    #[arg(long, value_name = "N", env = "TIDINGS_CREDIT", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) credit: u32,
 
     /// The most time that one request may take in all
-    #[arg(long, value_name = "DURATION", env = "TIDINGS_TIMEOUT", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) timeout: Option<Duration>,
 
     /// What the crawler calls itself (User-Agent; its first word is looked up in robots.txt)
-    #[arg(long, value_name = "TEXT", env = "TIDINGS_AGENT")]
+    #[arg(long, value_name = "TEXT")]
     pub(crate) agent: Option<String>,
 }
 
@@ -142,9 +131,9 @@ pub(crate) fn milliseconds(duration: Duration) -> u64 {
 }
 
 fn parse_allow_private(text: &str) -> Result<AllowPrivate, String> {
-    match text {
-        "none" | "false" | "0" | "no" => Ok(AllowPrivate::None),
-        "" | "all" | "true" | "1" | "yes" => Ok(AllowPrivate::All),
-        _ => Err("x".to_owned()),
+    if text.is_empty() {
+        // An environment variable that is set to nothing must not open anything.
+        return Ok(AllowPrivate::None);
     }
+    text.parse().map_err(|error: NetError| error.to_string())
 }

@@ -17,14 +17,14 @@ const RATE_SECONDS: f64 = 5.0;
 /// Which links belong to a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Scope {
-    /// The hosts of the seeds
+    // The hosts of the seeds.
     #[default]
     Host,
-    /// The registrable domains of the seeds (www.example.org and docs.example.org)
+    // Their registrable domains: www.example.org and docs.example.org.
     Domain,
-    /// Below the seeds' own paths
+    // What is below the seeds' own paths.
     Prefix,
-    /// Everything; give --depth or --max-pages with it
+    // Everything.
     Any,
 }
 

@@ -29,7 +29,7 @@ use crate::{
 
 /// What blocking calls that still run (a name that is looked up, a page that is written) have when
 /// everything else has ended.
-const LAST_CALLS: Duration = Duration::from_millis(100);
+const LAST_CALLS: Duration = Duration::from_millis(50);
 
 fn main() -> ExitCode {
     // Two providers in one process would each be none: the first use of TLS panics then.

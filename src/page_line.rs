@@ -42,3 +42,17 @@ fn milliseconds(duration: std::time::Duration) -> String {
         ms => format!("{} s", ms / 1000),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn times_for_people() {
+        let shown =
+            [0, 45, 9_999, 10_000, 61_000].map(|ms| milliseconds(Duration::from_millis(ms)));
+        assert_eq!(shown, ["0 ms", "45 ms", "9999 ms", "10 s", "61 s"]);
+    }
+}

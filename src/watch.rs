@@ -8,8 +8,9 @@
 use std::{collections::VecDeque, time::Duration};
 
 use tidings_protocol::{
-    Command, DEFAULT_TOPIC, JOB_DONE_TOPIC, JobName, Manage, TopicName,
+    Command, DEFAULT_GROUP, DEFAULT_TOPIC, JOB_DONE_TOPIC, JobName, Manage, TopicName,
     client::{Client, ClientError, Deliveries, Delivery},
+    field_number,
 };
 use tokio::{
     sync::mpsc,
@@ -103,6 +104,21 @@ async fn follow(
         end = until_done(&mut deliveries, &name, &pass) => end.map_err(told),
         error = polls => Err(told(error)),
     }
+}
+
+/// How many crawlers are connected to the broker, as far as it says.
+pub(crate) async fn crawlers(broker: &BrokerAddress) -> Result<u64, Failure> {
+    let (client, _deliveries) = link::connect(broker, "tidings-crawl").await?;
+    let show = Manage {
+        action: "show",
+        name: Some(DEFAULT_GROUP),
+        settings: Vec::new(),
+    };
+    // A group that does not exist yet has no members either.
+    let answer = client.request(&Command::Group(show)).await.ok();
+    Ok(answer
+        .and_then(|answer| field_number(&answer.ok, "members"))
+        .unwrap_or(0))
 }
 
 /// Opens, seeds and closes the job; one that runs already is left as it is. Returns what is known

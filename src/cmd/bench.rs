@@ -78,7 +78,7 @@ pub(crate) struct FanOutArgs {
     runs: u16,
 
     /// Measure this broker, HOST:PORT, rather than one of its own
-    #[arg(long, value_name = "HOST:PORT", env = "TIDINGS_BROKER", conflicts_with_all = ["pin", "threads"])]
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["pin", "threads"])]
     broker: Option<BrokerAddress>,
 
     /// Keep the broker on one processor and the load generator on another (uses taskset)
@@ -86,11 +86,11 @@ pub(crate) struct FanOutArgs {
     pin: Option<(u16, u16)>,
 
     /// Threads of its own broker [default: one per core]
-    #[arg(long, value_name = "N", env = "TIDINGS_THREADS", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
 
     /// Print one JSON object
-    #[arg(long, env = "TIDINGS_JSON")]
+    #[arg(long)]
     json: bool,
 }
 

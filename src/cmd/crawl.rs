@@ -48,27 +48,28 @@ pub(crate) struct CrawlArgs {
     urls: Vec<String>,
 
     /// Follow links up to this many steps away from the URLs; 0: only the URLs [default: no limit]
-    #[arg(long, value_name = "N", env = "TIDINGS_DEPTH")]
+    #[arg(long, value_name = "N")]
     depth: Option<u32>,
 
     /// Stop after this many pages [default: no limit]
-    #[arg(long, value_name = "N", env = "TIDINGS_MAX_PAGES", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_pages: Option<u64>,
 
-    /// Which links belong to the crawl
-    #[arg(long, env = "TIDINGS_SCOPE", value_enum, default_value_t)]
+    /// Which links belong to it: those on the URLs' hosts, in their registrable domains, below
+    /// their own paths, or any
+    #[arg(long, value_enum, default_value_t)]
     scope: Scope,
 
     /// Pause between two requests to a host [default: 1s, 0 for loopback]
-    #[arg(long, value_name = "DURATION", env = "TIDINGS_DELAY", value_parser = flags::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration)]
     delay: Option<Duration>,
 
     /// The broker: HOST:PORT [default: the one that runs on the data directory, or one of its own]
-    #[arg(long, value_name = "HOST:PORT", env = "TIDINGS_BROKER")]
+    #[arg(long, value_name = "HOST:PORT")]
     broker: Option<BrokerAddress>,
 
     /// Print no line for each page, only the summary
-    #[arg(long, short, env = "TIDINGS_QUIET")]
+    #[arg(long, short)]
     quiet: bool,
 
     #[command(flatten)]

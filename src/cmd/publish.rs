@@ -58,7 +58,7 @@ pub(crate) struct PubArgs {
     broker: BrokerFlag,
 
     /// Say nothing when all went well
-    #[arg(long, short, env = "TIDINGS_QUIET")]
+    #[arg(long, short)]
     quiet: bool,
 }
 

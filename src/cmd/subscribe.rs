@@ -28,20 +28,15 @@ pub(crate) struct SubArgs {
     topic: TopicName,
 
     /// Begin at: first, last, a number, -N for the newest N, or an RFC 3339 time [default: what comes]
-    #[arg(
-        long,
-        value_name = "WHERE",
-        env = "TIDINGS_FROM",
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "WHERE", allow_hyphen_values = true)]
     from: Option<StartAt>,
 
     /// One JSON object a line: topic, seq, payload, and target and attributes where it has them
-    #[arg(long, env = "TIDINGS_JSON")]
+    #[arg(long)]
     json: bool,
 
     /// Stop after this many events
-    #[arg(long, value_name = "N", env = "TIDINGS_COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 
     #[command(flatten)]

@@ -36,7 +36,7 @@ pub(crate) struct UpArgs {
     data: DataFlag,
 
     /// Print no line for each page
-    #[arg(long, short, env = "TIDINGS_QUIET")]
+    #[arg(long, short)]
     quiet: bool,
 
     #[command(flatten)]
