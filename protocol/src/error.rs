@@ -38,9 +38,10 @@ impl ProtocolError {
     /// Appends the refusal of publishes: `-ERR <code> n=8 <text>`, or `n=8-21` for several in a
     /// row, both ends included ([A4]).
     pub fn encode_numbered(&self, publishes: Option<(u64, u64)>, out: &mut impl BufMut) {
-        let text = match self.text.contains(char::is_control) {
-            false => Cow::Borrowed(self.text.as_str()),
-            true => Cow::Owned(self.text.replace(char::is_control, " ")),
+        let text = if self.text.contains(char::is_control) {
+            Cow::Owned(self.text.replace(char::is_control, " "))
+        } else {
+            Cow::Borrowed(self.text.as_str())
         };
         encode_refusal(self.code.as_str(), publishes, &text, out);
     }

@@ -22,7 +22,7 @@ use crate::{LINE_BYTES_MAX, ProtocolError, Seq, TopicName, text};
 
 /// Bytes of publishes that may be on their way without a confirmation: enough to keep a producer
 /// busy over a sync of the disk, and what it may lose sight of with the connection.
-const PUBLISH_WINDOW_BYTES: usize = 4 * 1024 * 1024;
+pub(super) const PUBLISH_WINDOW_BYTES: usize = 4 * 1024 * 1024;
 /// Bytes that wait for the socket before [`Client`] makes its callers wait.
 const OUTGOING_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of deliveries that wait for [`Deliveries::next`] before the socket is left unread.
@@ -35,6 +35,8 @@ const READ_BYTES: usize = 64 * 1024;
 const ANSWER_LINES_MAX: usize = 100_000;
 /// How long a client that was dropped may take to send what was entrusted to it.
 const FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
+/// How long after a failed write the broker's last words are waited for.
+const LAST_WORDS_TIME_MAX: Duration = Duration::from_secs(1);
 
 type Sender<T> = oneshot::Sender<Result<T, ClientError>>;
 pub(super) type Receiver<T> = oneshot::Receiver<Result<T, ClientError>>;
@@ -50,6 +52,8 @@ pub(super) struct Shared {
     outgoing: Notify,
     /// What was to be sent has been taken, or the connection has ended.
     drained: Notify,
+    /// The last client was dropped.
+    abandoned: Notify,
     /// Room for unconfirmed publishes, in bytes; closed with the connection.
     window: Arc<Semaphore>,
     /// Room for deliveries that nobody has taken, in bytes; closed with [`Deliveries`].
@@ -85,6 +89,7 @@ impl Shared {
             hello,
             outgoing: Notify::new(),
             drained: Notify::new(),
+            abandoned: Notify::new(),
             window: Arc::new(Semaphore::new(PUBLISH_WINDOW_BYTES)),
             undelivered: Arc::new(Semaphore::new(DELIVERIES_BYTES_MAX)),
         }
@@ -134,6 +139,7 @@ impl Shared {
     pub(super) fn drop_clients(&self) {
         self.lock().dropped = true;
         self.outgoing.notify_one();
+        self.abandoned.notify_one();
     }
 
     /// Nobody takes deliveries any more.
@@ -205,8 +211,16 @@ pub(super) async fn drive<R, W>(
     let reason = tokio::select! {
         reason = read(&shared, input, reader, &deliveries) => reason,
         reason = write(&shared, writer) => reason,
+        reason = abandoned(&shared) => reason,
     };
     shared.end(&reason);
+}
+
+/// A broker that does not read cannot keep a connection that nobody holds any more.
+async fn abandoned(shared: &Shared) -> ClientError {
+    shared.abandoned.notified().await;
+    tokio::time::sleep(FLUSH_TIME_MAX).await;
+    given_up()
 }
 
 /// Writes what is pushed, in as large pieces as it has become. Gives the reason of its end.
@@ -220,20 +234,14 @@ async fn write(shared: &Shared, mut writer: impl AsyncWrite + Unpin) -> ClientEr
         };
         if !lines.is_empty() {
             shared.drained.notify_waiters();
-            let writing = writer.write_all(&lines);
-            let written = if dropped {
-                tokio::time::timeout(FLUSH_TIME_MAX, writing)
-                    .await
-                    .unwrap_or(Ok(()))
-            } else {
-                writing.await
-            };
-            if let Err(error) = written {
+            if let Err(error) = writer.write_all(&lines).await {
+                // What the broker said last is the better reason, if the reader still finds it.
+                tokio::time::sleep(LAST_WORDS_TIME_MAX).await;
                 return closed(&error);
             }
             lines.clear();
         } else if dropped {
-            let _ = tokio::time::timeout(FLUSH_TIME_MAX, writer.shutdown()).await;
+            let _ = writer.shutdown().await;
             return given_up();
         } else {
             shared.outgoing.notified().await;
