@@ -1,4 +1,17 @@
-//! The Tidings broker.
+//! The Tidings broker: whoever knows something says it in one line, and everybody who cares hears
+//! it at once.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`topic`] | append-only streams of events, encoded once; readers are cursors on them |
+//! | [`group`], [`job`] | pure state machines: shared, keyed, paced queues; counted crawls |
+//! | [`groups`] | the tasks that own them and feed them from topics |
+//! | `net` | the listener and the connections: the only code with sockets |
+//! | [`mailbox`] | how groups reach connections |
+//! | [`clock`], [`config`] | the one place that reads clocks, the one place for limits |
+//!
+//! `net` calls `topic` and `groups`; `groups` calls `group` and `topic`; nobody calls back except
+//! through a mailbox or a waker.
 
 pub mod clock;
 pub mod config;
@@ -6,4 +19,88 @@ pub mod group;
 pub mod groups;
 pub mod job;
 pub mod mailbox;
+mod net;
+mod stats;
 pub mod topic;
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use self::config::{BrokerConfig, Limits};
+use self::net::Hub;
+
+/// A running broker. Dropping it stops it without waiting.
+#[derive(Debug)]
+pub struct Broker {
+    local_addr: SocketAddr,
+    hub: std::sync::Arc<Hub>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+/// Why a broker did not start. Nothing runs then.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// Another process listens there. Stop it, or choose another address.
+    #[error("{address} is in use by another process")]
+    AddrInUse {
+        /// The address that was asked for.
+        address: SocketAddr,
+    },
+    /// The system does not allow it: a foreign address, a port that needs rights.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address that was asked for.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl Broker {
+    /// Listens and serves until it is stopped or dropped. To be called within a tokio runtime.
+    #[expect(clippy::unused_async, reason = "recovering a log will take its time here")]
+    pub async fn start(config: BrokerConfig) -> Result<Self, StartError> {
+        let address = config.listen;
+        let (listener, local_addr) =
+            net::listen(address).map_err(|source| match source.kind() {
+                io::ErrorKind::AddrInUse => StartError::AddrInUse { address },
+                _ => StartError::Listen { address, source },
+            })?;
+        let stop = CancellationToken::new();
+        let tasks = TaskTracker::new();
+        let hub = Hub::new(config, stop.clone());
+        net::serve(listener, hub.clone(), stop.clone(), &tasks);
+        tracing::info!(%local_addr, "listening");
+        Ok(Self { local_addr, hub, stop, tasks })
+    }
+
+    /// Where it listens; tells the port if port 0 was asked for.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Stops accepting, sends every connection what is pending for it, and closes them all.
+    /// Bounded by [`Limits::stop_ms`] and a little.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.hub.close_all();
+        let bound = Duration::from_millis(self.hub.limits.stop_ms.saturating_add(100));
+        if !net::within(bound, self.tasks.wait()).await {
+            tracing::warn!(tasks = self.tasks.len(), "connections did not end in time");
+        }
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        self.hub.close_all();
+    }
+}

@@ -91,19 +91,15 @@ impl Mailbox {
         }
     }
 
-    /// Whether [`close`](Self::close) was called.
-    pub fn is_closing(&self) -> bool {
-        self.0.lock().closing
-    }
-
-    /// Takes all parcels in order, and has `owner` woken for the next one.
-    pub fn take(&self, owner: &Waker) -> VecDeque<Parcel> {
+    /// Takes all parcels in order, and whether [`close`](Self::close) was called; has `owner` woken
+    /// for what comes next.
+    pub fn take(&self, owner: &Waker) -> (VecDeque<Parcel>, bool) {
         let mut inbox = self.0.lock();
         match &mut inbox.owner {
             Some(known) => known.clone_from(owner),
             none => *none = Some(owner.clone()),
         }
-        std::mem::take(&mut inbox.parcels)
+        (std::mem::take(&mut inbox.parcels), inbox.closing)
     }
 
     /// Drops what is in it and whatever comes: the connection is gone.

@@ -1,0 +1,390 @@
+//! One connection: what wakes it, in which order it acts, how it ends.
+#![expect(clippy::disallowed_methods, reason = "waits for its deadline")]
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use tidings_protocol::{
+    Answers, Code, End, FAREWELL, MemberId, Mode, ProtocolError, Seq, Session, encode_greeting,
+};
+use tokio::io::AsyncWrite;
+use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep_until};
+
+use super::Hub;
+use super::outbound::Outbound;
+use super::staged::Staged;
+use super::subscriptions::{Kind, Subscriptions};
+use crate::clock::Moment;
+use crate::mailbox::{ConnId, Mailbox, Parcel};
+use crate::topic::{Form, Topic};
+
+/// Reads and writes of one connection before others have their turn.
+const TURNS_MAX: usize = 4;
+
+/// The task of one connection. It never awaits anything in the middle of something: one `poll`
+/// does what can be done, and everything that may change its answer wakes the task.
+///
+/// Idle, it holds no buffers: input is read into a buffer of the worker thread, and only an
+/// unfinished line is kept; output is slices of the topics' memory.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) hub: Arc<Hub>,
+    pub(super) id: ConnId,
+    pub(super) mailbox: Mailbox,
+    pub(super) stream: TcpStream,
+    pub(super) session: Session,
+    /// What was read and not consumed: an unfinished line, or more if there is a backlog.
+    pub(super) unread: Vec<u8>,
+    /// `unread` may hold whole lines: too much was unanswered to go on.
+    pub(super) backlog: bool,
+    /// When something was read last.
+    pub(super) read_at: Moment,
+    /// The topic that was published to last, to find it quickly, and the end of what was published.
+    pub(super) published: Option<(Arc<Topic>, Seq)>,
+    pub(super) answers: Answers,
+    /// Bytes of answers in `answers`; reset when it is empty, so never too low.
+    pub(super) answer_bytes: usize,
+    pub(super) worker: Option<Box<Worker>>,
+    pub(super) subscriptions: Subscriptions,
+    /// Tasks that wait for the outbound queue.
+    tasks: BytesMut,
+    outbound: Outbound,
+    pub(super) ending: Option<Box<Ending>>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// What only a connection has that works for groups, or said `HELLO`.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) member: MemberId,
+    /// Groups know it, so the identity cannot change any more.
+    pub(super) known_to_groups: bool,
+    pub(super) staged: Staged,
+}
+
+/// How a connection ends: what is pending leaves, then the last words, then it is closed.
+#[derive(Debug)]
+pub(super) struct Ending {
+    /// Answers that groups owe are waited for.
+    patient: bool,
+    last_words: Bytes,
+    /// Nothing more comes in.
+    end_of_input: bool,
+    /// Everything was said, and the other side knows; only its own end is waited for.
+    pub(super) lingering: bool,
+    deadline: Moment,
+}
+
+/// Why a connection ends.
+pub(super) enum Cause {
+    /// By its session.
+    Session(End),
+    /// A line is silent half-way.
+    HalfLine,
+    /// By another part of the broker.
+    Broker(ProtocolError),
+    /// The broker stops.
+    Stop,
+}
+
+/// What a part of a turn came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Something was done; there may be more.
+    Progress,
+    /// Nothing to do; what may change that wakes the task.
+    Waiting,
+    /// The connection is gone.
+    Over,
+}
+
+impl Connection {
+    pub(super) fn new(hub: Arc<Hub>, id: ConnId, mailbox: Mailbox, stream: TcpStream) -> Self {
+        Self {
+            read_at: hub.clock.now(),
+            hub,
+            id,
+            mailbox,
+            stream,
+            session: Session::new(),
+            unread: Vec::new(),
+            backlog: false,
+            published: None,
+            answers: Answers::new(),
+            answer_bytes: 0,
+            worker: None,
+            subscriptions: Subscriptions::default(),
+            tasks: BytesMut::new(),
+            outbound: Outbound::default(),
+            ending: None,
+            timer: None,
+        }
+    }
+
+    /// Greets, and serves until the connection ends. Must be a task of its own, because whoever
+    /// wakes it keeps the task's waker.
+    pub(super) async fn run(mut self) {
+        let mut greeted = false;
+        poll_fn(|cx| {
+            if !greeted {
+                greeted = true;
+                self.greet(cx);
+            }
+            self.poll(cx)
+        })
+        .await;
+        tracing::debug!(conn = %self.id, "closed");
+    }
+
+    /// Says hello, before anything that comes in is looked at. From here on it hears the default
+    /// topic, unless its first line says otherwise.
+    fn greet(&mut self, cx: &mut Context<'_>) {
+        let form = Form::Bare { origin: self.id };
+        let reader = self.hub.topics.default_topic().subscribe(None, form, cx.waker().clone());
+        self.subscriptions.add(reader, Kind::Peer);
+        let mut greeting = BytesMut::new();
+        encode_greeting(self.id.0, &mut greeting);
+        self.outbound.push(greeting.freeze());
+        // If it cannot be written now, or ever, that comes up again.
+        let _ = self.poll_output(cx);
+    }
+
+    /// One turn: what the broker wants, then input, then output, then time. Others get a turn
+    /// after a bounded number of reads and writes.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        for _ in 0..TURNS_MAX {
+            self.take_parcels(cx);
+            let input = self.poll_input(cx);
+            let output = if input == Step::Over { input } else { self.poll_output(cx) };
+            let mut step = output;
+            if output == Step::Waiting {
+                step = if input == Step::Waiting { self.poll_deadline(cx) } else { input };
+            }
+            match step {
+                Step::Progress => {}
+                Step::Waiting => return Poll::Pending,
+                Step::Over => return Poll::Ready(()),
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn take_parcels(&mut self, cx: &mut Context<'_>) {
+        let (parcels, closing) = self.mailbox.take(cx.waker());
+        for parcel in parcels {
+            match parcel {
+                Parcel::Answer { slot, line } => {
+                    self.answer_bytes += line.len();
+                    self.answers.fill(slot, line);
+                }
+                Parcel::Task(line) if self.ending.is_none() => self.tasks.extend_from_slice(&line),
+                // The group hears that the connection is gone, and gives the task to another.
+                Parcel::Task(_) => {}
+                Parcel::End(error) => self.end(Cause::Broker(error)),
+            }
+        }
+        if closing {
+            self.end(Cause::Stop);
+        }
+    }
+
+    /// Writes until the socket takes no more or there is nothing to write.
+    fn poll_output(&mut self, cx: &mut Context<'_>) -> Step {
+        if self.outbound.stalled_since().is_some() && self.stream.poll_write_ready(cx).is_pending()
+        {
+            return Step::Waiting;
+        }
+        let refilled = self.outbound.is_empty() && self.refill();
+        if self.outbound.is_empty() {
+            return self.conclude(cx);
+        }
+        let clock = self.hub.clock;
+        match self.outbound.poll_write(cx, &mut self.stream, || clock.now()) {
+            Poll::Ready(Ok(())) => Step::Progress,
+            Poll::Ready(Err(_)) => Step::Over,
+            // What was refilled made room for more input.
+            Poll::Pending if refilled => Step::Progress,
+            Poll::Pending => Step::Waiting,
+        }
+    }
+
+    /// Takes what may leave: answers, then tasks, then events. It waits in `answers` and in the
+    /// topics until then, because there it folds, and costs nothing. Whether there was something.
+    fn refill(&mut self) -> bool {
+        let mut lines = BytesMut::new();
+        if !self.answers.is_empty() {
+            let topics = &self.hub.topics;
+            self.answers.drain(|topic| topics.durable(topic), &mut lines);
+            if self.answers.is_empty() {
+                self.answer_bytes = 0;
+            }
+        }
+        let tasks = std::mem::take(&mut self.tasks);
+        if lines.is_empty() {
+            lines = tasks;
+        } else {
+            lines.extend_from_slice(&tasks);
+        }
+        self.outbound.push(lines.freeze());
+        let bytes_max = self.hub.limits.deliver_bytes;
+        self.subscriptions.fetch(&mut self.outbound, &self.answers, bytes_max);
+        !self.outbound.is_empty()
+    }
+
+    /// Whether so much is unanswered that no more is read.
+    pub(super) fn is_congested(&self) -> bool {
+        self.answers.len() >= self.hub.limits.unanswered_max
+            || self.answer_bytes >= self.hub.limits.answer_bytes_max
+    }
+
+    /// Begins to end the connection, if it is not ending already.
+    pub(super) fn end(&mut self, cause: Cause) {
+        let (now, limits) = (self.hub.clock.now(), &self.hub.limits);
+        if let Some(ending) = &mut self.ending {
+            if matches!(cause, Cause::Stop) {
+                ending.deadline = ending.deadline.min(now + limits.stop_ms);
+                ending.patient = false;
+            }
+            return;
+        }
+        let closing_ms = if matches!(cause, Cause::Stop) { limits.stop_ms } else { limits.closing_ms };
+        let mut ending = Ending {
+            patient: false,
+            last_words: Bytes::new(),
+            end_of_input: false,
+            lingering: false,
+            deadline: now + closing_ms,
+        };
+        let is_client = self.session.mode() == Mode::Client;
+        let refusal = match cause {
+            Cause::Session(End::Violation(error)) => {
+                tracing::debug!(conn = %self.id, %error, "closed for what it sent");
+                Some(error)
+            }
+            Cause::HalfLine => Some(ProtocolError::new(
+                Code::Idle,
+                format!("a line was silent half-way for {} ms", limits.half_line_ms),
+            )),
+            Cause::Broker(error) => Some(error),
+            Cause::Session(end) => {
+                ending.patient = true;
+                ending.end_of_input = end == End::EndOfInput;
+                if is_client && end == End::Quit {
+                    self.answers.ready(b"+OK\r\n");
+                } else if !is_client && end != End::Quit {
+                    ending.last_words = Bytes::from(format!("{FAREWELL}\r\n"));
+                }
+                None
+            }
+            Cause::Stop => None,
+        };
+        match refusal {
+            Some(error) => {
+                // Nothing but what is half out already is owed to it.
+                self.subscriptions.clear();
+                if is_client {
+                    let mut line = BytesMut::new();
+                    error.encode(&mut line);
+                    ending.last_words = line.freeze();
+                }
+            }
+            None => self.subscriptions.finish(),
+        }
+        self.unread = Vec::new();
+        self.ending = Some(Box::new(ending));
+    }
+
+    /// Takes the next step of the end, once everything that could leave has left.
+    fn conclude(&mut self, cx: &mut Context<'_>) -> Step {
+        let safe = self.published.as_ref().is_none_or(|(topic, end)| topic.durable() >= *end);
+        let Some(ending) = &mut self.ending else { return Step::Waiting };
+        if ending.lingering || (ending.patient && !(safe && self.answers.is_empty())) {
+            return Step::Waiting;
+        }
+        if !ending.last_words.is_empty() {
+            self.outbound.push(std::mem::take(&mut ending.last_words));
+            return Step::Progress;
+        }
+        let closed = Pin::new(&mut self.stream).poll_shutdown(cx);
+        if ending.end_of_input || !matches!(closed, Poll::Ready(Ok(()))) {
+            return Step::Over;
+        }
+        ending.lingering = true;
+        ending.deadline = self.hub.clock.now() + self.hub.limits.linger_ms;
+        Step::Progress
+    }
+
+    /// Waits for the next deadline, or acts on those that have passed.
+    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Step {
+        let deadlines = [self.ending_deadline(), self.half_line_deadline(), self.stall_deadline()];
+        let Some(deadline) = deadlines.into_iter().flatten().min() else {
+            // A timer that is set stays: under load deadlines come and go with every read.
+            if self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) {
+                self.timer = None;
+            }
+            return Step::Waiting;
+        };
+        if deadline <= self.hub.clock.now() {
+            return self.expire();
+        }
+        let at = self.hub.clock.instant(deadline);
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
+        if timer.is_elapsed() || timer.deadline() > at {
+            timer.as_mut().reset(at);
+        }
+        // An older, earlier time may be what it was set to; then it is set anew.
+        match timer.as_mut().poll(cx) {
+            Poll::Ready(()) => Step::Progress,
+            Poll::Pending => Step::Waiting,
+        }
+    }
+
+    fn expire(&mut self) -> Step {
+        let now = self.hub.clock.now();
+        let passed = |deadline: Option<Moment>| deadline.is_some_and(|deadline| deadline <= now);
+        if passed(self.ending_deadline()) {
+            return Step::Over;
+        }
+        if passed(self.half_line_deadline()) {
+            self.end(Cause::HalfLine);
+        }
+        if passed(self.stall_deadline()) {
+            let subscriptions = &mut self.subscriptions;
+            self.outbound.release(|id, seq| subscriptions.rewind(id, seq));
+        }
+        Step::Progress
+    }
+
+    fn ending_deadline(&self) -> Option<Moment> {
+        self.ending.as_ref().map(|ending| ending.deadline)
+    }
+
+    /// Not while reading is paused: the rest of the line may be waiting for us.
+    fn half_line_deadline(&self) -> Option<Moment> {
+        let owed = self.session.is_mid_line() && !self.backlog && self.ending.is_none();
+        (owed && !self.is_congested()).then(|| self.read_at + self.hub.limits.half_line_ms)
+    }
+
+    fn stall_deadline(&self) -> Option<Moment> {
+        let since = self.outbound.stalled_since().filter(|_| self.outbound.pins_topic())?;
+        Some(since + self.hub.limits.stalled_ms)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.mailbox.abandon();
+        self.hub.registry.leave(self.id);
+        if let Some(worker) = &self.worker {
+            self.hub.registry.disclaim(worker.member, self.id);
+            if worker.known_to_groups {
+                self.hub.groups.gone(self.id);
+            }
+        }
+    }
+}

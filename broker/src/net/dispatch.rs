@@ -1,0 +1,312 @@
+//! What each command does.
+
+use std::fmt::Write;
+use std::task::Waker;
+
+use bytes::BytesMut;
+use tidings_protocol::{
+    Code, Command, Hello, HelloAnswer, Manage, MemberId, Outcome, Hold, ProtocolError, StartAt,
+    TaskId, TopicName, encode_more, encode_ok, encode_pong,
+};
+
+use super::connection::{Connection, Worker};
+use super::help::HELP;
+use super::staged::Staged;
+use super::subscriptions::Kind;
+use crate::group::StagedLink;
+use crate::groups::{Caller, Request};
+use crate::mailbox::Parcel;
+use crate::topic::{Form, Topic};
+
+/// The version that `HELLO` tells.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+impl Connection {
+    /// Does what a command says, and enters its answer.
+    ///
+    /// `PUB` is not among them: publishes are collected into batches.
+    pub(super) fn command(&mut self, command: Command<'_>, waker: &Waker) {
+        match command {
+            Command::Pub { .. } | Command::Quit => unreachable!("taken care of before"),
+            Command::Hello(hello) => self.hello(&hello),
+            Command::Sub { topic, from, cursor, takeover } => {
+                if cursor.is_some() || takeover {
+                    self.refuse(&not_yet("SUB as="));
+                } else {
+                    self.subscribe(&topic, from, waker);
+                }
+            }
+            Command::Seen { .. } => self.refuse(&not_yet("SEEN")),
+            Command::Unsub { topic } => self.unsubscribe(&topic),
+            Command::Join { group, credit } => self.submit(Request::Join { group, credit }),
+            Command::Link { task, url, redirect, prio } => {
+                let prio = prio.map_or(0, tidings_protocol::Prio::value);
+                let limits = &self.hub.clone().limits;
+                let link = StagedLink { url: url.into(), redirect, prio };
+                self.worker().staged.stage(limits, task, link);
+            }
+            Command::Ack { task, outcome, hold } => self.ack(task, outcome, hold),
+            Command::Nack { task, back, hold, reason } => {
+                self.worker().staged.discard(&task);
+                self.submit(Request::Nack { task, back, hold, reason });
+            }
+            Command::Touch { task, over, hold } => {
+                self.submit(Request::Touch { task, over, hold });
+            }
+            Command::Topic(manage) => self.topic_action(&manage),
+            Command::Group(_) | Command::Job(_) | Command::Explain { .. } => self.manage(&command),
+            Command::Ping => {
+                let clock_ms = self.hub.clock.now().0;
+                self.answer(|lines| encode_pong(clock_ms, lines));
+            }
+            Command::Stats => self.stats(),
+            Command::Help => self.answer(|lines| {
+                HELP.lines().for_each(|line| encode_more(line, lines));
+                encode_ok("", lines);
+            }),
+        }
+    }
+
+    /// Enters an answer of whole lines.
+    fn answer(&mut self, encode: impl FnOnce(&mut BytesMut)) {
+        let mut lines = BytesMut::new();
+        encode(&mut lines);
+        self.answer_bytes += lines.len();
+        self.answers.ready(&lines);
+    }
+
+    /// Enters a refusal.
+    pub(super) fn refuse(&mut self, error: &ProtocolError) {
+        self.answer(|lines| error.encode(lines));
+    }
+
+    fn answer_or_refuse(&mut self, result: Result<String, ProtocolError>) {
+        match result {
+            Ok(text) => self.answer(|lines| encode_ok(&text, lines)),
+            Err(error) => self.refuse(&error),
+        }
+    }
+
+    /// The worker that this connection is or becomes.
+    pub(super) fn worker(&mut self) -> &mut Worker {
+        self.worker.get_or_insert_with(|| {
+            Box::new(Worker {
+                member: self.hub.new_member(self.id),
+                known_to_groups: false,
+                staged: Staged::default(),
+            })
+        })
+    }
+
+    fn hello(&mut self, hello: &Hello) {
+        if hello.token.is_some() {
+            self.refuse(&not_yet("HELLO token="));
+            return;
+        }
+        let member = match self.identify(hello.resume) {
+            Ok(member) => member,
+            Err(error) => return self.refuse(&error),
+        };
+        if let Some(name) = &hello.name {
+            tracing::debug!(conn = %self.id, name, "a client says who it is");
+        }
+        let answer = HelloAnswer {
+            version: VERSION.to_owned(),
+            id: self.id.0,
+            clock_ms: self.hub.clock.now().0,
+            echo: hello.echo.clone(),
+            resume: member,
+        };
+        self.answer_or_refuse(Ok(answer.to_string()));
+    }
+
+    /// Becomes the member that comes back, whose older connection ends.
+    fn identify(&mut self, resume: Option<MemberId>) -> Result<MemberId, ProtocolError> {
+        let (conn, worker) = (self.id, self.worker());
+        let (before, after) = (worker.member, resume.unwrap_or(worker.member));
+        if before != after && worker.known_to_groups {
+            let text = "this connection works as another member already; resume= comes first";
+            return Err(ProtocolError::new(Code::Conflict, text));
+        }
+        worker.member = after;
+        if before != after {
+            self.hub.registry.disclaim(before, conn);
+        }
+        if let Some(older) = self.hub.registry.claim(after, conn) {
+            let text = "the same member came back on another connection";
+            older.send(Parcel::End(ProtocolError::new(Code::Replaced, text)));
+        }
+        Ok(after)
+    }
+
+    fn subscribe(&mut self, name: &TopicName, from: Option<StartAt>, waker: &Waker) {
+        let max = self.hub.limits.subscriptions_max;
+        if self.subscriptions.has(name.as_str()) {
+            let text = format!("this connection hears {name} already; UNSUB {name} ends that");
+            return self.refuse(&ProtocolError::new(Code::Exists, text));
+        }
+        if self.subscriptions.len() >= max {
+            let text = format!("this connection has {max} subscriptions, the most there may be");
+            return self.refuse(&ProtocolError::new(Code::Limit, text));
+        }
+        match self.hub.topics.open(name) {
+            Ok(topic) => {
+                let slot = self.answers.later();
+                self.answers.fill(slot, bytes::Bytes::from_static(b"+OK\r\n"));
+                let reader = topic.subscribe(from, Form::Wire, waker.clone());
+                self.subscriptions.add(reader, Kind::Command(slot));
+            }
+            Err(error) => self.refuse(&error),
+        }
+    }
+
+    fn unsubscribe(&mut self, name: &TopicName) {
+        if self.subscriptions.remove(name.as_str()) {
+            self.answer_or_refuse(Ok(String::new()));
+        } else {
+            let text = format!("this connection does not hear {name}");
+            self.refuse(&ProtocolError::new(Code::NotFound, text));
+        }
+    }
+
+    fn ack(&mut self, task: TaskId, outcome: Outcome, hold: Hold) {
+        let (links, over_limit) = self.worker().staged.take(&task);
+        self.submit(Request::Ack { task, outcome, hold, links, over_limit });
+    }
+
+    /// Who asks, for groups; from here on they know it.
+    fn caller(&mut self) -> Caller {
+        let worker = self.worker();
+        worker.known_to_groups = true;
+        Caller { member: worker.member, conn: self.id, mailbox: self.mailbox.clone() }
+    }
+
+    /// Hands a request to its group, which acts on it now and answers in its turn.
+    fn submit(&mut self, request: Request) {
+        let (caller, slot) = (self.caller(), self.answers.later());
+        if let Err(error) = self.hub.groups.submit(&caller, slot, request) {
+            self.fill_with(slot, &error);
+        }
+    }
+
+    fn manage(&mut self, command: &Command<'_>) {
+        let (caller, slot) = (self.caller(), self.answers.later());
+        if let Err(error) = self.hub.groups.manage(&caller, slot, command) {
+            self.fill_with(slot, &error);
+        }
+    }
+
+    fn fill_with(&mut self, slot: tidings_protocol::Slot, error: &ProtocolError) {
+        let mut line = BytesMut::new();
+        error.encode(&mut line);
+        self.answer_bytes += line.len();
+        self.answers.fill(slot, line.freeze());
+    }
+
+    fn topic_action(&mut self, manage: &Manage<'_>) {
+        match manage.action {
+            "ls" => {
+                if let Err(error) = manage.allow_only(&[]) {
+                    return self.refuse(&error);
+                }
+                let topics = self.hub.topics.list();
+                self.answer(|lines| {
+                    topics.iter().for_each(|topic| encode_more(&describe(topic), lines));
+                    encode_ok(&format!("topics={}", topics.len()), lines);
+                });
+            }
+            "show" => {
+                let shown = self.show_topic(manage);
+                self.answer_or_refuse(shown);
+            }
+            "create" => {
+                let created = self.create_topic(manage);
+                self.answer_or_refuse(created);
+            }
+            "set" | "delete" | "verify" => {
+                self.refuse(&not_yet(&format!("TOPIC {}", manage.action)));
+            }
+            action => {
+                let text = format!(
+                    "no action {action}; TOPIC has ls, show, create (and later set, delete, verify)"
+                );
+                self.refuse(&ProtocolError::new(Code::BadArgument, text));
+            }
+        }
+    }
+
+    fn show_topic(&self, manage: &Manage<'_>) -> Result<String, ProtocolError> {
+        manage.allow_only(&[])?;
+        let name = manage.required_name()?;
+        let topic = self.hub.topics.find(name).ok_or_else(|| {
+            let text = format!("no topic {name}; PUB, SUB or TOPIC create {name} makes it");
+            ProtocolError::new(Code::NotFound, text)
+        })?;
+        Ok(describe(&topic))
+    }
+
+    fn create_topic(&self, manage: &Manage<'_>) -> Result<String, ProtocolError> {
+        manage.allow_only(&["sync"])?;
+        let name: TopicName = manage.required_name()?.parse()?;
+        match manage.setting("sync") {
+            None | Some("memory") => {}
+            Some("always" | "interval") => return Err(not_yet("sync= other than memory")),
+            Some(other) => {
+                let text = format!("sync={other} should be always, interval or memory");
+                return Err(ProtocolError::new(Code::BadArgument, text));
+            }
+        }
+        if self.hub.topics.find(name.as_str()).is_some() {
+            return Err(ProtocolError::new(Code::Exists, format!("topic {name} exists already")));
+        }
+        Ok(describe(&*self.hub.topics.open(&name)?))
+    }
+
+    fn stats(&mut self) {
+        let hub = self.hub.clone();
+        let topics = hub.topics.list();
+        self.answer(|lines| {
+            let stats = &hub.stats;
+            let text = format!(
+                "connections={} connected={} turned-away={} lines={} events={} refused={} \
+                 bytes-in={}",
+                hub.registry.len(),
+                hub.registry.total(),
+                stats.turned_away.value(),
+                stats.lines.value(),
+                stats.events.value(),
+                stats.refused.value(),
+                stats.bytes_in.value(),
+            );
+            encode_more(&text, lines);
+            for topic in &topics {
+                encode_more(&format!("topic {}", describe(topic)), lines);
+            }
+            for group in hub.groups.names() {
+                encode_more(&format!("group {group}"), lines);
+            }
+            encode_ok(&format!("clock={}", hub.clock.now()), lines);
+        });
+    }
+}
+
+/// A topic in one line, for people and scripts.
+fn describe(topic: &Topic) -> String {
+    let show = topic.show();
+    let mut text = format!("{} next={} first={}", topic.name(), show.head, show.first_kept);
+    let kept = show.head.0 - show.first_kept.0;
+    write!(
+        text,
+        " kept={kept} batches={} bytes={} readers={} rate={:.1} sync=memory",
+        show.batches, show.bytes, show.readers, show.per_second
+    )
+    .expect("a String takes everything");
+    text
+}
+
+fn not_yet(what: &str) -> ProtocolError {
+    ProtocolError::new(
+        Code::NotYet,
+        format!("{what} is part of the grammar but not built yet"),
+    )
+}

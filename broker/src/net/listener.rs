@@ -1,0 +1,112 @@
+//! Accepting connections.
+#![expect(clippy::disallowed_methods, reason = "spawns connections and waits after failures")]
+
+use std::future::Future;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidings_protocol::{Code, ProtocolError};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::Hub;
+use super::connection::Connection;
+
+/// Connections that the kernel completes before they are accepted: a fleet that reconnects at
+/// once. The kernel lowers it to its own limit.
+const BACKLOG: u32 = 4096;
+
+/// Wait after the system refused a connection for want of something (file descriptors, memory),
+/// so that a full table is not asked in a circle.
+const BACKOFF: Duration = Duration::from_millis(100);
+
+/// A listening socket and its address.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A restart must not wait for the remains of old connections.
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    // Inherited by connections: a peer that only listens, and whose machine is gone, ends some day.
+    socket.set_keepalive(true)?;
+    socket.bind(address)?;
+    let listener = socket.listen(BACKLOG)?;
+    let local_addr = listener.local_addr()?;
+    Ok((listener, local_addr))
+}
+
+/// Accepts connections, each as a task of its own, until `stop`.
+pub(crate) fn serve(
+    listener: TcpListener,
+    hub: Arc<Hub>,
+    stop: CancellationToken,
+    tasks: &TaskTracker,
+) {
+    let connections = tasks.clone();
+    tasks.spawn(async move {
+        loop {
+            // Cancel-safe: a connection that was not taken stays in the backlog.
+            let accepted = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, peer)) => welcome(&hub, stream, peer, &connections),
+                Err(error) if concerns_one_connection(&error) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept connections at the moment");
+                    tokio::select! {
+                        biased;
+                        () = stop.cancelled() => return,
+                        () = tokio::time::sleep(BACKOFF) => {}
+                    }
+                }
+            }
+        }
+    });
+}
+
+fn welcome(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, tasks: &TaskTracker) {
+    let Ok((conn, mailbox)) = hub.registry.enter() else {
+        hub.stats.turned_away.add(1);
+        let max = hub.limits.connections_max;
+        if let Some(held_back) = hub.stats.refusal_log.pass(hub.clock.now()) {
+            tracing::warn!(%peer, max, held_back, "too many connections: turned away");
+        }
+        turn_away(stream, max);
+        return;
+    };
+    tracing::debug!(%conn, %peer, "connected");
+    // Events are small and wanted now. The only failure is a socket that is closed already.
+    let _ = stream.set_nodelay(true);
+    tasks.spawn(Connection::new(Arc::clone(hub), conn, mailbox, stream).run());
+}
+
+/// Says why and closes. Never waits: the buffer of a new socket has room for a line.
+fn turn_away(stream: TcpStream, max: usize) {
+    let text = format!("{max} connections are open, and no more are allowed; try again later");
+    let mut line = Vec::new();
+    ProtocolError::new(Code::Limit, text).encode(&mut line);
+    if let Ok(mut stream) = stream.into_std() {
+        let _ = stream.write_all(&line);
+    }
+}
+
+/// The one that was about to be accepted is gone; the next may be fine.
+fn concerns_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::Interrupted
+    )
+}
+
+/// Whether `future` ended within `bound`.
+pub(crate) async fn within(bound: Duration, future: impl Future<Output = ()>) -> bool {
+    tokio::time::timeout(bound, future).await.is_ok()
+}

@@ -1,0 +1,83 @@
+//! Connections: the only code with sockets.
+//!
+//! ```text
+//!  listener ──spawns──▶ connection (one task each)
+//!                         input: socket ─▶ session ─▶ dispatch ─▶ topics, groups
+//!                         output: answers, tasks, subscriptions ─▶ outbound ─▶ socket
+//!                         woken by: its socket, its mailbox, a topic it follows, its deadline
+//! ```
+
+mod connection;
+mod dispatch;
+mod help;
+mod input;
+mod listener;
+mod outbound;
+mod registry;
+mod staged;
+mod subscriptions;
+#[cfg(test)]
+mod tests;
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use tidings_protocol::MemberId;
+use tokio_util::sync::CancellationToken;
+
+use self::registry::Registry;
+use crate::clock::Clock;
+use crate::config::{BrokerConfig, Limits};
+use crate::groups::Groups;
+use crate::mailbox::ConnId;
+use crate::stats::Stats;
+use crate::topic::Topics;
+
+pub(crate) use self::listener::{listen, serve, within};
+
+/// What all connections share.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    pub(crate) limits: Limits,
+    clock: Clock,
+    topics: Arc<Topics>,
+    groups: Arc<Groups>,
+    registry: Registry,
+    stats: Stats,
+    log_lines: bool,
+    /// Keys of a pseudo-random function that nobody else knows.
+    secret: RandomState,
+}
+
+impl Hub {
+    /// Topics and groups without connections. `stop` ends the groups.
+    pub(crate) fn new(config: BrokerConfig, stop: CancellationToken) -> Arc<Self> {
+        let clock = Clock::new();
+        let topics = Topics::new(&config.limits, clock);
+        let groups = Groups::new(Arc::clone(&topics), config.group, clock, stop);
+        Arc::new(Self {
+            registry: Registry::new(config.limits.connections_max),
+            limits: config.limits,
+            clock,
+            topics,
+            groups,
+            stats: Stats::default(),
+            log_lines: config.log_lines,
+            secret: RandomState::new(),
+        })
+    }
+
+    /// Asks every connection, also those that are just coming, to end.
+    pub(crate) fn close_all(&self) {
+        self.registry.close_all();
+    }
+
+    /// An identity for a member that brings none. Whoever knows it can take the member over, so
+    /// it must not be guessed from others: it is the connection's number under a keyed hash
+    /// whose key comes from the operating system at every start.
+    fn new_member(&self, conn: ConnId) -> MemberId {
+        let half = |which: u8| u128::from(self.secret.hash_one((which, conn.0)));
+        MemberId(half(0) << 64 | half(1))
+    }
+}

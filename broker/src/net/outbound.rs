@@ -1,0 +1,231 @@
+//! What is on its way to a socket.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use tidings_protocol::Seq;
+use tokio::io::AsyncWrite;
+use tokio::net::TcpStream;
+
+use crate::clock::Moment;
+use crate::topic::count_lines;
+
+/// Pieces that are handed to the kernel in one call.
+pub(super) const PIECES_MAX: usize = 64;
+
+/// Memory of the queue that an idle connection may keep, in pieces.
+const PIECES_KEPT: usize = 4;
+
+/// Whole lines in the order in which they leave.
+///
+/// Pieces of topics are shared memory; a stalled connection can give them back with
+/// [`release`](Self::release).
+#[derive(Debug, Default)]
+pub(super) struct Outbound {
+    pieces: VecDeque<Piece>,
+    /// Bytes of all pieces, including what is written of the first.
+    bytes: usize,
+    /// Bytes of the first piece that are written; less than its length.
+    written: usize,
+    /// Since when the socket takes nothing.
+    stalled_since: Option<Moment>,
+}
+
+#[derive(Debug)]
+struct Piece {
+    bytes: Bytes,
+    /// The subscription that it came from, and its first line's number.
+    run: Option<(u32, Seq)>,
+}
+
+impl Outbound {
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Since when the socket has taken nothing although there was something to write. Until it is
+    /// writable again nothing should be added.
+    pub(super) fn stalled_since(&self) -> Option<Moment> {
+        self.stalled_since
+    }
+
+    /// Whether it holds on to the memory of a topic.
+    pub(super) fn pins_topic(&self) -> bool {
+        self.pieces.iter().any(|piece| piece.run.is_some())
+    }
+
+    /// Adds whole lines of this connection's own.
+    pub(super) fn push(&mut self, lines: Bytes) {
+        self.push_piece(Piece { bytes: lines, run: None });
+    }
+
+    /// Adds whole lines of a subscription, the first of which has the number `first`.
+    pub(super) fn push_run(&mut self, subscription: u32, first: Seq, lines: Bytes) {
+        self.push_piece(Piece { bytes: lines, run: Some((subscription, first)) });
+    }
+
+    fn push_piece(&mut self, piece: Piece) {
+        if !piece.bytes.is_empty() {
+            self.bytes += piece.bytes.len();
+            self.pieces.push_back(piece);
+        }
+    }
+
+    /// How many bytes and pieces may be added so that everything leaves in one call.
+    pub(super) fn room(&self, bytes_max: usize) -> (usize, usize) {
+        (bytes_max.saturating_sub(self.bytes), PIECES_MAX.saturating_sub(self.pieces.len()))
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        *self = Self { stalled_since: self.stalled_since, ..Self::default() };
+    }
+
+    /// Writes what the socket takes. `Pending`: it takes nothing, and the task is woken when it
+    /// does. Not to be called while empty.
+    pub(super) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut TcpStream,
+        now: impl Fn() -> Moment,
+    ) -> Poll<io::Result<()>> {
+        let mut slices = [IoSlice::new(&[]); PIECES_MAX];
+        let mut filled = 0;
+        for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
+            *slice = IoSlice::new(&piece.bytes);
+            filled += 1;
+        }
+        slices[0].advance(self.written);
+        let poll = Pin::new(stream).poll_write_vectored(cx, &slices[..filled]);
+        if poll.is_pending() {
+            self.stalled_since.get_or_insert_with(now);
+        }
+        let written = ready!(poll)?;
+        if written == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        self.stalled_since = None;
+        self.advance(written);
+        Poll::Ready(Ok(()))
+    }
+
+    fn advance(&mut self, written: usize) {
+        self.written += written;
+        while let Some(first) = self.pieces.front()
+            && self.written >= first.bytes.len()
+        {
+            self.written -= first.bytes.len();
+            self.bytes -= first.bytes.len();
+            self.pieces.pop_front();
+        }
+        if self.pieces.is_empty() && self.pieces.capacity() > PIECES_KEPT {
+            self.pieces = VecDeque::new();
+        }
+    }
+
+    /// Lets go of the memory of topics: what is not written is taken out, and `rewind` is told for
+    /// each subscription from which number on. Of a line that is written in part the rest is
+    /// copied and stays, so lines are never torn.
+    pub(super) fn release(&mut self, mut rewind: impl FnMut(u32, Seq)) {
+        let mut kept = VecDeque::new();
+        // Backwards, so that a subscription with several pieces ends up at the first of them.
+        while let Some(piece) = self.pieces.pop_back() {
+            let Some((subscription, first)) = piece.run else {
+                kept.push_front(piece);
+                continue;
+            };
+            let is_first = self.pieces.is_empty();
+            let written = if is_first { std::mem::take(&mut self.written) } else { 0 };
+            let torn = rest_of_line(&piece.bytes, written);
+            let begun = count_lines(&piece.bytes[..written + torn.len()]);
+            rewind(subscription, Seq(first.0 + begun));
+            if !torn.is_empty() {
+                kept.push_front(Piece { bytes: Bytes::copy_from_slice(torn), run: None });
+            }
+        }
+        self.bytes = kept.iter().map(|piece| piece.bytes.len()).sum();
+        self.pieces = kept;
+    }
+}
+
+/// What is missing of the line that is written in part when `written` bytes are; empty between
+/// lines.
+fn rest_of_line(lines: &[u8], written: usize) -> &[u8] {
+    if written == 0 || lines[written - 1] == b'\n' {
+        return &[];
+    }
+    let rest = &lines[written..];
+    let end = memchr::memchr(b'\n', rest).expect("pieces are whole lines");
+    &rest[..=end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outbound(pieces: &[(&'static str, Option<(u32, u64)>)], written: usize) -> Outbound {
+        let mut outbound = Outbound::default();
+        for (text, run) in pieces {
+            let bytes = Bytes::from_static(text.as_bytes());
+            match run {
+                Some((subscription, first)) => outbound.push_run(*subscription, Seq(*first), bytes),
+                None => outbound.push(bytes),
+            }
+        }
+        outbound.advance(written);
+        outbound
+    }
+
+    /// What stays, and where subscriptions go on.
+    fn released(mut outbound: Outbound) -> (String, Vec<(u32, u64)>) {
+        let mut rewound: Vec<(u32, u64)> = Vec::new();
+        outbound.release(|subscription, seq| {
+            rewound.retain(|(earlier, _)| *earlier != subscription);
+            rewound.push((subscription, seq.0));
+        });
+        rewound.sort_unstable();
+        let lines: Vec<u8> = outbound.pieces.iter().flat_map(|piece| piece.bytes.to_vec()).collect();
+        assert_eq!(outbound.bytes, lines.len());
+        let left = String::from_utf8(lines[outbound.written..].to_vec()).unwrap();
+        (left, rewound)
+    }
+
+    #[test]
+    fn releasing_keeps_the_rest_of_a_torn_line_and_goes_on_behind_it() {
+        let run = [("a1\r\na2\r\na3\r\n", Some((5, 1)))];
+        assert_eq!(released(outbound(&run, 0)), (String::new(), vec![(5, 1)]));
+        assert_eq!(released(outbound(&run, 4)), (String::new(), vec![(5, 2)]));
+        assert_eq!(released(outbound(&run, 5)), ("2\r\n".into(), vec![(5, 3)]));
+        assert_eq!(released(outbound(&run, 7)), ("\n".into(), vec![(5, 3)]));
+        assert_eq!(released(outbound(&run, 11)), ("\n".into(), vec![(5, 4)]));
+    }
+
+    #[test]
+    fn releasing_rewinds_every_subscription_to_its_first_unwritten_line() {
+        let pieces = [
+            ("+OK\r\n", None),
+            ("a1\r\n", Some((1, 1))),
+            ("b7\r\n", Some((2, 7))),
+            ("a2\r\n", Some((1, 2))),
+        ];
+        let rewound = vec![(1, 1), (2, 7)];
+        assert_eq!(released(outbound(&pieces, 0)), ("+OK\r\n".into(), rewound.clone()));
+        assert_eq!(released(outbound(&pieces, 3)), ("\r\n".into(), rewound.clone()));
+        assert_eq!(released(outbound(&pieces, 5)), (String::new(), rewound));
+        assert_eq!(released(outbound(&pieces, 6)), ("1\r\n".into(), vec![(1, 2), (2, 7)]));
+        assert_eq!(released(outbound(&pieces, 9)), (String::new(), vec![(1, 2), (2, 7)]));
+    }
+
+    #[test]
+    fn an_idle_queue_keeps_no_memory_to_speak_of() {
+        let mut outbound = outbound(&[("x\r\n", None); 50], 149);
+        assert!(!outbound.is_empty());
+        outbound.advance(1);
+        assert!(outbound.is_empty());
+        assert!(outbound.pieces.capacity() <= PIECES_KEPT);
+        assert_eq!((outbound.bytes, outbound.written), (0, 0));
+    }
+}

@@ -1,0 +1,118 @@
+//! Who is connected.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use tidings_protocol::MemberId;
+
+use crate::mailbox::{ConnId, Mailbox};
+
+/// All connections, and the members behind them.
+#[derive(Debug)]
+pub(super) struct Registry {
+    connections_max: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    connections: HashMap<ConnId, Mailbox>,
+    /// The connection of each member that said `HELLO`.
+    members: HashMap<MemberId, ConnId>,
+    /// Connections so far.
+    total: u64,
+    closing: bool,
+}
+
+/// There is no room for another connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Full;
+
+impl Registry {
+    pub(super) fn new(connections_max: usize) -> Self {
+        Self { connections_max, state: Mutex::default() }
+    }
+
+    /// Numbers a new connection, from 1.
+    pub(super) fn enter(&self) -> Result<(ConnId, Mailbox), Full> {
+        let state = &mut *self.state.lock();
+        if state.connections.len() >= self.connections_max {
+            return Err(Full);
+        }
+        state.total += 1;
+        let (conn, mailbox) = (ConnId(state.total), Mailbox::new());
+        if state.closing {
+            mailbox.close();
+        }
+        state.connections.insert(conn, mailbox.clone());
+        Ok((conn, mailbox))
+    }
+
+    /// Makes `member` that of `conn`. Returns the way to the connection that had it.
+    pub(super) fn claim(&self, member: MemberId, conn: ConnId) -> Option<Mailbox> {
+        let state = &mut *self.state.lock();
+        let before = state.members.insert(member, conn).filter(|before| *before != conn)?;
+        state.connections.get(&before).cloned()
+    }
+
+    /// Gives a member up, unless another connection has it by now.
+    pub(super) fn disclaim(&self, member: MemberId, conn: ConnId) {
+        let members = &mut self.state.lock().members;
+        if members.get(&member) == Some(&conn) {
+            members.remove(&member);
+        }
+    }
+
+    /// Forgets a connection.
+    pub(super) fn leave(&self, conn: ConnId) {
+        self.state.lock().connections.remove(&conn);
+    }
+
+    pub(super) fn close_all(&self) {
+        let mailboxes: Vec<Mailbox> = {
+            let state = &mut *self.state.lock();
+            state.closing = true;
+            state.connections.values().cloned().collect()
+        };
+        mailboxes.iter().for_each(Mailbox::close);
+    }
+
+    /// Connections now.
+    pub(super) fn len(&self) -> usize {
+        self.state.lock().connections.len()
+    }
+
+    /// Connections since the start.
+    pub(super) fn total(&self) -> u64 {
+        self.state.lock().total
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_count_from_one_up_to_the_limit() {
+        let registry = Registry::new(2);
+        let (first, _) = registry.enter().unwrap();
+        let (second, _) = registry.enter().unwrap();
+        assert_eq!((first, second), (ConnId(1), ConnId(2)));
+        assert!(registry.enter().is_err());
+        registry.leave(first);
+        assert_eq!(registry.enter().unwrap().0, ConnId(3));
+    }
+
+    #[test]
+    fn a_member_belongs_to_the_connection_that_claimed_it_last() {
+        let registry = Registry::new(9);
+        let (old, _) = registry.enter().unwrap();
+        let (new, _) = registry.enter().unwrap();
+        let member = MemberId(7);
+        assert!(registry.claim(member, old).is_none());
+        assert!(registry.claim(member, old).is_none(), "its own");
+        assert!(registry.claim(member, new).is_some());
+        registry.disclaim(member, old);
+        assert!(registry.claim(member, old).is_some(), "the late farewell of the old one is void");
+    }
+}

@@ -1,0 +1,138 @@
+//! The topics that one connection follows.
+
+use bytes::BytesMut;
+use tidings_protocol::{Answers, Seq, Slot, encode_lag, encode_peer_lag};
+
+use super::outbound::Outbound;
+use crate::topic::{Fetched, Reader};
+
+/// The readers of a connection, served in turn.
+#[derive(Debug, Default)]
+pub(super) struct Subscriptions {
+    list: Vec<Subscription>,
+    /// Names the next subscription.
+    next_id: u32,
+    /// Where the next turn begins.
+    turn: usize,
+    /// No more than there was at a moment is wanted.
+    finishing: bool,
+}
+
+#[derive(Debug)]
+struct Subscription {
+    id: u32,
+    reader: Reader,
+    kind: Kind,
+    /// The end of what is still wanted.
+    until: Option<Seq>,
+}
+
+/// How a subscription came about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It is a peer's, and there from the greeting on.
+    Peer,
+    /// By `SUB`, whose answer in this slot comes before the first event.
+    Command(Slot),
+}
+
+impl Subscriptions {
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    pub(super) fn has(&self, topic: &str) -> bool {
+        self.list.iter().any(|subscription| subscription.reader.topic().name().as_str() == topic)
+    }
+
+    pub(super) fn add(&mut self, reader: Reader, kind: Kind) {
+        if self.list.is_empty() {
+            // Nearly everybody has one; a vector that grows by itself begins with four.
+            self.list.reserve_exact(1);
+        }
+        let id = self.next_id;
+        self.next_id = self.next_id.wrapping_add(1);
+        self.list.push(Subscription { id, reader, kind, until: None });
+    }
+
+    /// Ends the subscription to a topic; whether there was one.
+    pub(super) fn remove(&mut self, topic: &str) -> bool {
+        let before = self.list.len();
+        self.list.retain(|subscription| subscription.reader.topic().name().as_str() != topic);
+        self.list.len() < before
+    }
+
+    /// Ends what a peer hears: it is none.
+    pub(super) fn remove_peer(&mut self) {
+        self.list.retain(|subscription| subscription.kind != Kind::Peer);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.list = Vec::new();
+    }
+
+    /// Wants no more than what there is now.
+    pub(super) fn finish(&mut self) {
+        self.finishing = true;
+        for subscription in &mut self.list {
+            subscription.until = Some(subscription.reader.topic().head());
+        }
+    }
+
+    /// Adds what there is to `outbound`, up to one write of `bytes_max`. Readers that have
+    /// nothing more will wake the connection.
+    pub(super) fn fetch(&mut self, outbound: &mut Outbound, answers: &Answers, bytes_max: usize) {
+        let count = self.list.len();
+        for at in (self.turn..count).chain(0..self.turn.min(count)) {
+            let subscription = &mut self.list[at];
+            if let Kind::Command(slot) = subscription.kind
+                && !answers.has_left(slot)
+            {
+                continue;
+            }
+            subscription.fetch(outbound, bytes_max);
+            if outbound.room(bytes_max).0 == 0 {
+                self.turn = at + 1;
+                break;
+            }
+        }
+        if self.finishing {
+            self.list.retain(|subscription| {
+                subscription.until.is_none_or(|until| subscription.reader.cursor() < until)
+            });
+        }
+    }
+
+    /// Goes back: what was fetched from `seq` on was not sent.
+    pub(super) fn rewind(&mut self, id: u32, seq: Seq) {
+        // One that has ended meanwhile wants nothing.
+        if let Some(subscription) = self.list.iter_mut().find(|found| found.id == id) {
+            subscription.reader.rewind(seq);
+        }
+    }
+}
+
+impl Subscription {
+    fn fetch(&mut self, outbound: &mut Outbound, bytes_max: usize) {
+        loop {
+            let (bytes, pieces) = outbound.room(bytes_max);
+            if bytes == 0 || pieces == 0 {
+                return;
+            }
+            let id = self.id;
+            let fetched = self.reader.fetch(bytes, pieces, |first, lines| {
+                outbound.push_run(id, first, lines);
+            });
+            let Fetched::Lag(lag) = fetched else { return };
+            let mut line = BytesMut::new();
+            match self.kind {
+                Kind::Peer => encode_peer_lag(lag.from, lag.to, &mut line),
+                Kind::Command(_) => {
+                    let topic = self.reader.topic().name().as_str();
+                    encode_lag(topic, lag.from, lag.to, &mut line);
+                }
+            }
+            outbound.push(line.freeze());
+        }
+    }
+}

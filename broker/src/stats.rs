@@ -1,0 +1,80 @@
+//! Counters for people, and a brake for repetitive log lines.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::clock::Moment;
+
+/// What a broker has done since its start. Each only rises, and is read without the others.
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    /// Bytes received.
+    pub(crate) bytes_in: Counter,
+    /// Lines received that meant something.
+    pub(crate) lines: Counter,
+    /// Events that connections published.
+    pub(crate) events: Counter,
+    /// Lines that were refused, with an answer or without.
+    pub(crate) refused: Counter,
+    /// Connections that found no room.
+    pub(crate) turned_away: Counter,
+    /// For the log lines about refused lines of peers, whom nobody else tells.
+    pub(crate) refusal_log: Throttle,
+}
+
+/// A number that rises.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, n: u64) {
+        if n > 0 {
+            self.0.fetch_add(n, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Lets one log line through a second, with the number of those that it held back.
+#[derive(Debug, Default)]
+pub(crate) struct Throttle {
+    /// The moment from which on the next one may pass.
+    open_from_ms: AtomicU64,
+    held_back: AtomicU64,
+}
+
+impl Throttle {
+    /// How many were held back since the last one, if this one may pass.
+    pub(crate) fn pass(&self, now: Moment) -> Option<u64> {
+        let open_from_ms = self.open_from_ms.load(Ordering::Relaxed);
+        let next_ms = (now + 1_000).0;
+        let passes = now.0 >= open_from_ms
+            && self
+                .open_from_ms
+                .compare_exchange(open_from_ms, next_ms, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        if passes {
+            Some(self.held_back.swap(0, Ordering::Relaxed))
+        } else {
+            self.held_back.fetch_add(1, Ordering::Relaxed);
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_a_second_passes_and_counts_the_others() {
+        let throttle = Throttle::default();
+        assert_eq!(throttle.pass(Moment(0)), Some(0));
+        assert_eq!(throttle.pass(Moment(10)), None);
+        assert_eq!(throttle.pass(Moment(999)), None);
+        assert_eq!(throttle.pass(Moment(1_000)), Some(2));
+        assert_eq!(throttle.pass(Moment(1_001)), None);
+    }
+}
