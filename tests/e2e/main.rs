@@ -13,6 +13,7 @@ mod crawl;
 mod kill;
 mod notifier;
 mod pubsub;
+mod python_docs;
 mod support;
 mod up;
 mod usage;

@@ -60,11 +60,11 @@ fn lines_of_standard_input_arrive_in_order_and_are_counted() {
     ));
     let lines: Vec<_> = (0..20_000).map(|n| format!("line {n} of many")).collect();
     publisher.write(lines.join("\n"));
-    let published = publisher.finish().expect_code(0);
+    let ended = publisher.finish().expect_code(0);
     assert!(
-        published.stderr().contains("20,000 confirmed"),
+        ended.stderr().contains("20,000 confirmed"),
         "{}",
-        published.stderr()
+        ended.stderr()
     );
     assert!(
         subscriber.finish().expect_code(0).stdout() == lines,
@@ -129,8 +129,8 @@ fn refused_lines_are_named_and_the_others_are_published() {
     ));
     publisher.write(b"good\nbad \x01 control\n\xff not UTF-8\n");
     publisher.write(["x".repeat(100_000).as_bytes(), b"\nlast\n"].concat());
-    let published = publisher.finish().expect_code(1);
-    let stderr = published.stderr();
+    let ended = publisher.finish().expect_code(1);
+    let stderr = ended.stderr();
     for part in ["line 2", "line 3", "line 4", "2 confirmed", "3 refused"] {
         assert!(stderr.contains(part), "{part} in {stderr}");
     }
@@ -179,7 +179,7 @@ fn what_a_broker_confirmed_before_it_closed_is_counted_exactly() {
     let broker = thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-        let mut answer = |text: String| (&stream).write_all(text.as_bytes()).unwrap();
+        let answer = |text: String| (&stream).write_all(text.as_bytes()).unwrap();
         answer("Connected.  (PID 1)\r\n".to_owned());
         let hello = lines.next().unwrap().unwrap();
         let echo = hello

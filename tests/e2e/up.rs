@@ -41,6 +41,12 @@ fn a_url_typed_into_netcat_becomes_a_stored_page() {
     assert!(ended.took < STOP_MAX, "{:?}", ended.took);
     // Stopped, so nothing can come any more: only that page was fetched, none that it links to.
     assert_eq!(origin.record().paths(), ["/p/0"]);
+    let head = &origin.record().0[0].head;
+    assert!(
+        head.to_ascii_lowercase()
+            .contains("\r\nuser-agent: tidings/"),
+        "{head}"
+    );
 }
 
 #[test]

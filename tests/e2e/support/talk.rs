@@ -2,7 +2,7 @@
 
 use std::{
     io::{ErrorKind, Read, Write},
-    net::{Shutdown, SocketAddr, TcpStream},
+    net::{SocketAddr, TcpStream},
 };
 
 use super::wait::PATIENCE;
@@ -80,11 +80,6 @@ impl Talk {
             lines.push(self.line());
         }
         lines
-    }
-
-    /// The end of what this side says; it still listens.
-    pub(crate) fn end(&mut self) {
-        let _ = self.stream.shutdown(Shutdown::Write);
     }
 
     /// The next line, which must end in CRLF.

@@ -1,0 +1,273 @@
+//! Real input: the HTML documentation of Python, several hundred pages that nobody here wrote, served by nginx on a
+//! loopback port. What wget reaches is the reference, and nginx's access log the judge.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    net::{TcpListener, TcpStream},
+    path::PathBuf,
+    process::Command,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use tempfile::TempDir;
+
+use crate::support::{
+    pages,
+    process::{Running, Server, run},
+    wait::until,
+};
+
+/// From Debian's package python3-doc, which tests/run installs.
+const PAGES: &str = "/usr/share/doc/python3-doc/html";
+
+/// A line of the access log.
+#[derive(Debug)]
+struct Request {
+    path: String,
+    status: u16,
+    is_html: bool,
+    /// In whole milliseconds since 1970, of one clock, cut and not rounded; see [`Request::parse`].
+    start_unix_ms: u64,
+    end_unix_ms: u64,
+}
+
+impl Request {
+    /// `$msec` is the time at which nginx logged the request, after it had sent the last byte, and `$request_time`
+    /// the time since it read the first one. nginx 1.22 reads both from one clock that it keeps in whole
+    /// milliseconds, so their difference is the start exactly as that clock showed it. Cutting to milliseconds keeps
+    /// differences of whole milliseconds: where b >= a + 200, cut(b) >= cut(a) + 200. And that clock is set when nginx
+    /// wakes up, so the end is never noted late (the client has read the last byte no earlier) nor the start early.
+    fn parse(line: &str) -> Self {
+        let [msec, request_time, status, path, content_type] =
+            line.split('\t').collect::<Vec<_>>()[..]
+        else {
+            panic!("not a line of our format: {line}")
+        };
+        let end_unix_ms = milliseconds(msec);
+        Self {
+            path: path.to_owned(),
+            status: status.parse().unwrap(),
+            is_html: content_type == "text/html",
+            start_unix_ms: end_unix_ms - milliseconds(request_time),
+            end_unix_ms,
+        }
+    }
+}
+
+/// Seconds with three decimals, in milliseconds and without a detour by way of floating point.
+fn milliseconds(text: &str) -> u64 {
+    let (seconds, thousandths) = text.split_once('.').unwrap();
+    assert_eq!(thousandths.len(), 3, "{text}");
+    seconds.parse::<u64>().unwrap() * 1000 + thousandths.parse::<u64>().unwrap()
+}
+
+/// nginx with the documentation, on a free port, with files of its own only.
+struct Documentation {
+    nginx: Running,
+    folder: TempDir,
+    port: u16,
+}
+
+impl Documentation {
+    #[track_caller]
+    fn serve() -> Self {
+        assert!(
+            PathBuf::from(PAGES).join("index.html").exists(),
+            "no {PAGES}; tests/run installs what the tests need"
+        );
+        let folder = TempDir::new().unwrap();
+        let port = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        fs::write(folder.path().join("nginx.conf"), configuration(port)).unwrap();
+        let at = folder.path().to_str().unwrap();
+        let nginx = ["nginx", "/usr/sbin/nginx"]
+            .into_iter()
+            .find(|nginx| Command::new(nginx).arg("-v").output().is_ok())
+            .expect("nginx is installed by tests/run");
+        let nginx = Running::start(Command::new(nginx).args([
+            "-e",
+            "stderr",
+            "-p",
+            at,
+            "-c",
+            "nginx.conf",
+        ]));
+        until("nginx to listen", || {
+            TcpStream::connect(("127.0.0.1", port)).ok()
+        });
+        Self {
+            nginx,
+            folder,
+            port,
+        }
+    }
+
+    /// The start page.
+    fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/", self.port)
+    }
+
+    /// Stops nginx, which then has logged everything that it served; in the order of the starts.
+    #[track_caller]
+    fn requests(self) -> Vec<Request> {
+        self.nginx.finish_by("QUIT").expect_code(0);
+        let log = fs::read_to_string(self.folder.path().join("access.log")).unwrap();
+        let mut requests: Vec<_> = log.lines().map(Request::parse).collect();
+        requests.sort_by_key(|request| request.start_unix_ms);
+        requests
+    }
+}
+
+fn configuration(port: u16) -> String {
+    format!(
+        "daemon off;
+        master_process off;
+        pid nginx.pid;
+        events {{ worker_connections 256; }}
+        http {{
+            include /etc/nginx/mime.types;
+            log_format times '$msec\t$request_time\t$status\t$request_uri\t$sent_http_content_type';
+            access_log access.log times;
+            client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi;
+            uwsgi_temp_path uwsgi; scgi_temp_path scgi;
+            server {{ listen 127.0.0.1:{port}; root {PAGES}; index index.html; }}
+        }}\n"
+    )
+}
+
+/// The paths of the HTML pages among the requests: what was answered with a page, not with an error.
+fn html(requests: &[Request]) -> BTreeSet<&str> {
+    let is_page = |request: &&Request| request.status == 200 && request.is_html;
+    requests
+        .iter()
+        .filter(is_page)
+        .map(|request| request.path.as_str())
+        .collect()
+}
+
+/// Everything that wget asks for when it follows the links of the documentation. It too asks for each URL once, with
+/// the fragment dropped, and stays on the host. Told to leave out robots.txt, which is not there anyway.
+#[track_caller]
+fn reached_by_wget() -> Vec<Request> {
+    let documentation = Documentation::serve();
+    let folder = TempDir::new().unwrap();
+    let mut wget = Command::new("wget");
+    wget.args([
+        "--recursive",
+        "--level=inf",
+        "--no-verbose",
+        "--execute=robots=off",
+        "--no-proxy",
+    ])
+    .arg(documentation.url())
+    .current_dir(folder.path());
+    let wget = Running::start(&mut wget).finish();
+    // 8: some links of the documentation lead nowhere.
+    assert!(matches!(wget.code, Some(0 | 8)), "{}", wget.stderr());
+    documentation.requests()
+}
+
+#[test]
+fn every_page_that_wget_reaches_is_fetched_once_and_the_job_is_done_once_after_the_last() {
+    let wget = reached_by_wget();
+    let reference = html(&wget);
+    assert!(reference.len() > 400, "only {} pages", reference.len());
+
+    let documentation = Documentation::serve();
+    let up = Server::up(&["--allow-private", "--delay", "0", "--quiet"]);
+    let broker = up.text();
+    let folder = up.folder.path();
+    let announced = Running::start(&mut crate::support::process::tidings(
+        folder,
+        [
+            "sub", "job-done", "--from", "first", "--count", "2", "--broker", &broker,
+        ],
+    ));
+    let crawl = Running::start(&mut crate::support::process::tidings(
+        folder,
+        ["crawl", &documentation.url(), "--broker", &broker],
+    ));
+    let done = announced.stdout_lines(1).remove(0);
+    let done_unix_ms = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_millis();
+    let crawl = crawl.finish();
+
+    let requests = documentation.requests();
+    let mut seen = BTreeSet::new();
+    for request in &requests {
+        assert!(seen.insert(&request.path), "twice: {request:?}");
+        assert!(
+            u128::from(request.end_unix_ms) <= done_unix_ms,
+            "after the job was done: {request:?}"
+        );
+    }
+    let fetched = html(&requests);
+    let missing: Vec<_> = reference.difference(&fetched).collect();
+    let more: Vec<_> = fetched.difference(&reference).collect();
+    assert!(
+        missing.is_empty() && more.is_empty(),
+        "not fetched: {missing:?}; not by wget: {more:?}"
+    );
+
+    // Links that lead nowhere are failures; without any the crawl ends well.
+    let failed = requests
+        .iter()
+        .filter(|r| r.status >= 400 && r.path != "/robots.txt")
+        .count();
+    assert_eq!(crawl.code, Some(i32::from(failed > 0)), "{crawl:?}");
+    for word in [format!("failed={failed}"), "result=done".to_owned()] {
+        assert!(
+            done.split(' ').any(|found| found == word),
+            "{word} in {done}"
+        );
+    }
+    let sql = "select count(*), count(distinct url) from pages where outcome = 'done' and content_type = 'text/html'";
+    let stored = pages::query(&folder.join("tidings-data"), sql).unwrap();
+    assert_eq!(stored, [format!("{0}|{0}", reference.len())]);
+
+    // Once: the second event of the topic is this one.
+    run(folder, &["pub", "job-done", "no more", "--broker", &broker]).expect_code(0);
+    assert_eq!(
+        announced.finish().expect_code(0).stdout(),
+        [done, "no more".to_owned()]
+    );
+}
+
+#[test]
+fn the_delay_is_kept_between_all_requests() {
+    const DELAY_MS: u64 = 200;
+    let documentation = Documentation::serve();
+    let folder = TempDir::new().unwrap();
+    let url = documentation.url();
+    let crawl = run(
+        folder.path(),
+        &[
+            "crawl",
+            &url,
+            "--allow-private",
+            "--delay",
+            "200ms",
+            "--max-pages",
+            "30",
+        ],
+    );
+    crawl.expect_code(0);
+    let requests = documentation.requests();
+    // Thirty pages, and robots.txt before them.
+    assert_eq!(requests.len(), 31);
+    for pair in requests.windows(2) {
+        let [before, after] = pair else {
+            unreachable!("windows of two")
+        };
+        assert!(
+            after.start_unix_ms >= before.end_unix_ms + DELAY_MS,
+            "{before:?} {after:?}"
+        );
+    }
+}
