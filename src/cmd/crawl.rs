@@ -23,7 +23,7 @@ use crate::{
     output::Console,
     page_line::page_line,
     signals::stop_on_signal,
-    watch::{Step, Watch},
+    watch::{self, Step, Watch},
 };
 
 const EXAMPLES: &str = "\
@@ -160,6 +160,11 @@ async fn hand_over(
     screen
         .console
         .note(&format!("job {name} goes to the crawlers of {broker}"));
+    if watch::crawlers(&broker).await? == 0 {
+        screen.console.note(&format!(
+            "note: none is connected there yet; tidings crawl --broker {broker} is one"
+        ));
+    }
     let mut watch = Watch::begin(broker.clone(), request, screen.console.shows_progress());
     let end = loop {
         tokio::select! {

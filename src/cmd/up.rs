@@ -50,8 +50,8 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
     node::make_data_directory(data)?;
     if let Some(broker) = link::living_broker(data).await {
         return Err(Failure::failed(format!(
-            "another tidings up runs on {} and listens on {broker}; stop it, or choose another \
-             directory with --data DIR",
+            "another tidings up runs on {} and listens on {broker}; stop it, or give this one its \
+             own --data DIR and --listen HOST:PORT",
             data.display()
         )));
     }
