@@ -1,7 +1,43 @@
-//! The Tidings crawler.
+//! The Tidings crawler: a worker that takes tasks from a group of the broker and, for each, makes
+//! the one request that it was given permission for.
+//!
+//! The group decides when a host may be asked; the crawler decides nothing of that kind. It
+//! fetches, reads, stores, says what it found, and hands back what it could not do. One task
+//! goes like this:
+//!
+//! ```text
+//! TASK ──► is the host's robots.txt known?
+//!            │ no   request robots.txt ──► NACK again=<page>     (the page's turn comes later)
+//!            │ yes, and it says no ──────────────────► store ──► ACK outcome=robots
+//!            ▼ yes, and the page may be asked for
+//!          request the page ──► TOUCH over=yes        (the host's delay runs from here)
+//!            ├─ complete ──────────► store ──► LINK .. ACK
+//!            ├─ redirect ──────────► store ──► LINK kind=redirect, ACK outcome=redirect
+//!            ├─ hopeless ──────────► store ──► ACK outcome=failed
+//!            └─ maybe next time ───► store ──► NACK
+//! ```
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`address`] | which addresses may be asked |
+//! | [`robots`] | what a robots.txt allows |
+//! | [`links`], [`charset`] | what a page says |
+//! | [`fetch`] | how one request is made and bounded |
+//! | [`sink`] | where pages are kept |
+//! | `worker` | the tasks, and the connection to the broker |
+//! | [`config`] | every setting and every limit |
 
 pub mod address;
 pub mod charset;
 pub mod config;
+pub mod fetch;
 pub mod links;
+pub mod report;
 pub mod robots;
+pub mod sink;
+mod worker;
+
+pub use address::{AllowPrivate, Net, NetError};
+pub use config::CrawlerConfig;
+pub use report::{PageOutcome, PageRecord, PageReport};
+pub use worker::{CrawlError, run};
