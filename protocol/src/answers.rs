@@ -13,11 +13,11 @@ pub struct Slot(u64);
 
 /// Answers that may not leave yet, because an earlier one is missing or an event is not durable.
 ///
-/// - Every command is entered when it is read, in its order ([A1]).
+/// - Every command is entered when it is read, in its order (`[A1]`).
 /// - A publish may be confirmed once the durable mark of its stream (the caller's number for a
 ///   topic) has passed it; the mark comes in with [`drain`](Self::drain).
-/// - Adjacent confirmations become one `+OK <seq> <n>` ([A3]), adjacent refusals of publishes
-///   with the same code one `-ERR <code> n=8-21 <text>` ([A4]).
+/// - Adjacent confirmations become one `+OK <seq> <n>` (`[A3]`), adjacent refusals of publishes
+///   with the same code one `-ERR <code> n=8-21 <text>` (`[A4]`).
 ///
 /// A run of publishes whose numbers follow each other takes one entry however long it is, so a
 /// producer that never reads costs next to nothing.

@@ -530,7 +530,7 @@ impl Manage<'_> {
         })
     }
 
-    /// Refuses settings that are not in the list ([C3]).
+    /// Refuses settings that are not in the list (`[C3]`).
     pub fn allow_only(&self, keys: &[&str]) -> Result<(), ProtocolError> {
         match self.settings.iter().find(|(key, _)| !keys.contains(key)) {
             None => Ok(()),

@@ -36,7 +36,7 @@ impl ProtocolError {
     }
 
     /// Appends the refusal of publishes: `-ERR <code> n=8 <text>`, or `n=8-21` for several in a
-    /// row, both ends included ([A4]).
+    /// row, both ends included (`[A4]`).
     pub fn encode_numbered(&self, publishes: Option<(u64, u64)>, out: &mut impl BufMut) {
         let text = if self.text.contains(char::is_control) {
             Cow::Owned(self.text.replace(char::is_control, " "))
@@ -150,7 +150,7 @@ codes! {
 }
 
 impl Code {
-    /// Whether a line with this code is the last one of its connection ([E3]).
+    /// Whether a line with this code is the last one of its connection (`[E3]`).
     ///
     /// Such a line is never the answer to a command: commands that are still without an answer
     /// then may or may not have had their effect.

@@ -10,7 +10,7 @@
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | [`line`] | where lines end |
+//! | [`mod@line`] | where lines end |
 //! | [`text`] | which bytes they may hold |
 //! | [`session`] | what the first line makes of a connection, and what ends it |
 //! | [`command`], [`verb`] | what a client may say |
@@ -114,3 +114,87 @@ pub const PAYLOAD_BYTES_MAX: usize = 60 * 1024;
 /// The longest line in either direction, in bytes, not counting LF or CRLF. The difference to
 /// the longest payload is for what stands around one.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const SPECIFICATION: &str = include_str!("../PROTOCOL.md");
+
+    #[test]
+    fn the_examples_of_the_specification_are_lines_of_the_protocol() {
+        let mut examples = 0;
+        for line in SPECIFICATION.lines() {
+            if let Some(command) = line.strip_prefix("C: ") {
+                Command::parse(command)
+                    .or_else(ignore_bad_name)
+                    .expect(line);
+                examples += 1;
+            } else if let Some(reply) = line.strip_prefix("B: ") {
+                Reply::parse(reply).expect(line);
+                examples += 1;
+            }
+        }
+        assert!(examples > 20, "the specification has examples");
+    }
+
+    /// One example shows how a bad name is refused.
+    fn ignore_bad_name(error: ProtocolError) -> Result<Command<'static>, ProtocolError> {
+        if error.code == Code::BadName {
+            Ok(Command::Ping)
+        } else {
+            Err(error)
+        }
+    }
+
+    #[test]
+    fn the_specification_lists_the_verbs_in_their_order() {
+        let verbs: Vec<_> = Verb::ALL.iter().map(|verb| verb.as_str()).collect();
+        assert!(SPECIFICATION.contains(&format!("`{}`", verbs.join(" "))));
+    }
+
+    #[test]
+    fn every_cited_sentence_is_in_the_specification() {
+        let mut cited = 0;
+        visit(
+            &Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
+            &mut |source| {
+                for name in citations(source) {
+                    assert!(
+                        SPECIFICATION.contains(&format!("- [{name}] ")),
+                        "no sentence [{name}]"
+                    );
+                    cited += 1;
+                }
+            },
+        );
+        assert!(cited > 10, "the code cites the specification");
+    }
+
+    /// Letter and number of every `[S3]` in a text.
+    fn citations(source: &str) -> impl Iterator<Item = &str> {
+        source
+            .split('[')
+            .filter_map(|rest| rest.split_once(']'))
+            .map(|(name, _)| name)
+            .filter(|name| {
+                name.starts_with(|c: char| c.is_ascii_uppercase())
+                    && name
+                        .get(1..)
+                        .is_some_and(|n| wire::number::<u32>(n).is_some())
+            })
+    }
+
+    fn visit(folder: &Path, see: &mut impl FnMut(&str)) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                visit(&path, see);
+            } else {
+                see(&std::fs::read_to_string(path).unwrap());
+            }
+        }
+    }
+}

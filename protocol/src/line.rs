@@ -2,7 +2,7 @@
 
 use memchr::memchr;
 
-/// Ctrl-D: as the first byte of a line it ends the connection ([F5]).
+/// Ctrl-D: as the first byte of a line it ends the connection (`[L5]`).
 const END_OF_TRANSMISSION: u8 = 0x04;
 
 /// What the stream holds next.
@@ -99,7 +99,7 @@ impl LineDecoder {
             || (line.len() == self.line_bytes_max + 1 && line.ends_with(b"\r"))
     }
 
-    /// At an orderly end of input: the last line, if it has no line end ([F4]).
+    /// At an orderly end of input: the last line, if it has no line end (`[L4]`).
     ///
     /// To be called with what [`next`](Self::next) left unconsumed when it had no item. A CR at
     /// the very end is the beginning of a CRLF, not part of the line.

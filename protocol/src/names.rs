@@ -13,7 +13,7 @@ use crate::{Code, ProtocolError};
 pub const NAME_BYTES_MAX: usize = 64;
 
 /// Whether a text can be a name: 1 to [`NAME_BYTES_MAX`] letters, digits, `.`, `_` or `-` of
-/// ASCII, the first one a letter or digit ([N1]).
+/// ASCII, the first one a letter or digit (`[N1]`).
 ///
 /// So a name needs no quoting in a shell, a URL or a file system, and is never `..`.
 pub fn is_name(text: &str) -> bool {

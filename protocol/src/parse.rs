@@ -56,7 +56,7 @@ fn publish(rest: &str) -> Parsed<'_> {
     Ok(Command::Pub { topic, payload })
 }
 
-/// The limit that every payload is under, however it came in ([P1]).
+/// The limit that every payload is under, however it came in (`[P1]`).
 pub(crate) fn check_payload(payload: &str) -> Result<(), ProtocolError> {
     let length = payload.len();
     if length <= PAYLOAD_BYTES_MAX {

@@ -5,7 +5,7 @@ use crate::wire::{first_word, is_word_char, words};
 /// A payload with a view of its target and attributes, which are all slices of it.
 ///
 /// It has them only if its first word is a URL (`scheme://..`) or an absolute path (`/..`) and
-/// *every* further word is `key=value` ([P2]); otherwise it is text, whatever words it contains.
+/// *every* further word is `key=value` (`[P2]`); otherwise it is text, whatever words it contains.
 /// So a sentence that happens to hold an `=` is never taken for instructions.
 ///
 /// ```

@@ -7,7 +7,7 @@ use bytes::BufMut;
 use crate::wire::{Writer, first_word, number, words};
 use crate::{Code, MemberId, ProtocolError, Seq, TaskId};
 
-/// What the broker says to a connection before anything else ([S1]); `n` counts connections
+/// What the broker says to a connection before anything else (`[S1]`); `n` counts connections
 /// from 1.
 pub fn encode_greeting(n: u64, out: &mut impl BufMut) {
     out.put_slice(b"Connected.  (PID ");
@@ -16,7 +16,7 @@ pub fn encode_greeting(n: u64, out: &mut impl BufMut) {
 }
 
 /// What the broker says to a peer last, without the line end: after Ctrl-D, and as the
-/// confirmation of everything that was sent, after an orderly end of input ([S10]).
+/// confirmation of everything that was sent, after an orderly end of input (`[S10]`).
 pub const FAREWELL: &str = "Received EOF.  Closing connection...";
 
 /// One line of the broker to a client. `parse` and `encode` are inverse to each other.
@@ -160,7 +160,7 @@ pub fn encode_published(seq: Seq, n: u64, out: &mut impl BufMut) {
     Writer::new(out, "+OK").number(seq.0).number(n).crlf();
 }
 
-/// Appends `+OK`, or `+OK <text>`. The text is one line, and not two numbers ([A3]).
+/// Appends `+OK`, or `+OK <text>`. The text is one line, and not two numbers (`[A3]`).
 pub fn encode_ok(text: &str, out: &mut impl BufMut) {
     Writer::new(out, "+OK").text(text).crlf();
 }

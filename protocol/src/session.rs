@@ -5,7 +5,7 @@ use crate::parse::check_payload;
 use crate::text::{check, control_at, is_control};
 use crate::{Code, Command, LINE_BYTES_MAX, ProtocolError, Verb};
 
-/// So many lines in a row that are no command end a client's connection ([S8]).
+/// So many lines in a row that are no command end a client's connection (`[S13]`).
 pub const GARBAGE_LINES_MAX: u32 = 16;
 
 /// What a connection is; decided once by its first line.
@@ -249,7 +249,7 @@ impl Session {
 }
 
 /// What a first line must not be, whatever else it is: it closes the connection before anything
-/// is published, so that no other protocol can be made to talk to this port ([S4]).
+/// is published, so that no other protocol can be made to talk to this port (`[S4]`).
 fn first_line_violation(line: &[u8]) -> Option<ProtocolError> {
     if is_http(line) {
         let text = "this looks like HTTP, which is not spoken here";

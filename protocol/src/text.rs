@@ -5,7 +5,7 @@
 
 use crate::{Code, ProtocolError};
 
-/// The line as text, or why it is refused ([L5] and [L6] of PROTOCOL.md).
+/// The line as text, or why it is refused (`[L6]` and `[L7]` of PROTOCOL.md).
 ///
 /// One pass for UTF-8 and one for control bytes; neither copies, and both run over whole vectors
 /// of bytes for the plain text that nearly every line is.

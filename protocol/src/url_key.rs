@@ -36,7 +36,7 @@ pub enum UrlError {
     Syntax(ParseError),
 }
 
-/// A URL of a page in its canonical form, version 1 ([U1]).
+/// A URL of a page in its canonical form, version 1 (`[U1]`).
 ///
 /// - parsed and written by the WHATWG URL rules: scheme and host in lower case, IDNA as punycode,
 ///   default port dropped, `.` and `..` resolved, what must be is percent-encoded;

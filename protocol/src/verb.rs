@@ -4,7 +4,7 @@
 macro_rules! verbs {
     ($($variant:ident = $word:literal,)*) => {
         /// The first word of a command. The list is closed from the first version on, because it
-        /// decides what the first line of a connection makes of it ([S3]).
+        /// decides what the first line of a connection makes of it (`[S3]`).
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Verb {
             $(

@@ -398,7 +398,7 @@ impl Replies<'_> {
         Ok(None)
     }
 
-    /// [A3]: everything up to n that no refusal named.
+    /// `[A3]`: everything up to n that no refusal named.
     fn confirmed(&self, seq: Seq, n: u64) -> Result<(), ClientError> {
         let mut state = self.shared.lock();
         let count = n
@@ -415,7 +415,7 @@ impl Replies<'_> {
         Ok(())
     }
 
-    /// [A4]: each of these, and no other.
+    /// `[A4]`: each of these, and no other.
     fn publishes_refused(&self, (first, last): (u64, u64), error: &ProtocolError) {
         let mut state = self.shared.lock();
         let done = state.publishes_done;

@@ -171,15 +171,15 @@ fn joining() {
 
 #[test]
 fn links() {
-    let link = |redirect, prio| Command::Link {
+    let child = |redirect, prio| Command::Link {
         task: task(),
         url: "http://a/?b=c",
         redirect,
         prio,
     };
-    both_ways("LINK crawlers:7.42.1 http://a/?b=c", &link(false, None));
+    both_ways("LINK crawlers:7.42.1 http://a/?b=c", &child(false, None));
     let line = "LINK crawlers:7.42.1 http://a/?b=c kind=redirect prio=-5";
-    both_ways(line, &link(true, Prio::new(-5)));
+    both_ways(line, &child(true, Prio::new(-5)));
     refused("LINK crawlers:7.42.1", Code::BadArgument, "LINK <id> <url>");
     refused("LINK crawlers http://a/", Code::BadArgument, "id of a task");
     refused(
