@@ -1,0 +1,510 @@
+//! Connections over real sockets.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+use super::within;
+use crate::config::{BrokerConfig, Limits};
+use crate::{Broker, StartError};
+
+/// How long anything may take before a test fails instead of hanging.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const FAREWELL: &str = "Received EOF.  Closing connection...\r\n";
+
+async fn broker(limits: Limits) -> Broker {
+    let listen = "127.0.0.1:0".parse().unwrap();
+    let config = BrokerConfig { listen, limits, ..BrokerConfig::default() };
+    Broker::start(config).await.unwrap()
+}
+
+/// The other end of a connection.
+struct Peer {
+    read: BufReader<OwnedReadHalf>,
+    write: OwnedWriteHalf,
+}
+
+impl Peer {
+    /// Connects; the greeting is not read yet.
+    async fn connect(broker: &Broker) -> Self {
+        let stream = TcpStream::connect(broker.local_addr()).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        let (read, write) = stream.into_split();
+        Self { read: BufReader::new(read), write }
+    }
+
+    /// Connects and is greeted.
+    async fn greeted(broker: &Broker) -> Self {
+        let mut peer = Self::connect(broker).await;
+        assert!(peer.line().await.starts_with("Connected.  (PID "));
+        peer
+    }
+
+    /// Connects and becomes a client.
+    async fn client(broker: &Broker) -> Self {
+        let mut client = Self::greeted(broker).await;
+        client.send("HELLO echo=me\n").await;
+        while !client.line().await.contains(" echo=me ") {}
+        client
+    }
+
+    async fn send(&mut self, text: &str) {
+        self.write.write_all(text.as_bytes()).await.unwrap();
+    }
+
+    /// The next line with its end; empty at the end.
+    async fn line(&mut self) -> String {
+        let mut line = String::new();
+        let read = async { drop(self.read.read_line(&mut line).await.unwrap()) };
+        assert!(within(PATIENCE, read).await, "no line came");
+        line
+    }
+
+    #[track_caller]
+    fn expect(&mut self, lines: &str) -> impl Future<Output = ()> {
+        let place = std::panic::Location::caller();
+        async move {
+            for line in lines.split_inclusive('\n') {
+                assert_eq!(self.line().await, line, "expected at {place}");
+            }
+        }
+    }
+
+    /// Everything up to the end.
+    async fn rest(&mut self) -> String {
+        let mut rest = String::new();
+        let read = async { drop(self.read.read_to_string(&mut rest).await.unwrap()) };
+        assert!(within(PATIENCE, read).await, "the connection was not closed");
+        rest
+    }
+
+    async fn ask(&mut self, command: &str) -> String {
+        self.send(&format!("{command}\n")).await;
+        let mut answer = String::new();
+        loop {
+            let line = self.line().await;
+            answer.push_str(&line);
+            if !line.starts_with("+ ") {
+                return answer;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn peers_hear_each_other_and_not_themselves() {
+    let broker = broker(Limits::default()).await;
+    let mut a = Peer::connect(&broker).await;
+    a.expect("Connected.  (PID 1)\r\n").await;
+    let mut b = Peer::connect(&broker).await;
+    b.expect("Connected.  (PID 2)\r\n").await;
+    a.send("hello world\nquit it\n\n\r\nPUB x y\r\n").await;
+    b.expect("hello world\r\nquit it\r\nPUB x y\r\n").await;
+    b.send("answer\n").await;
+    a.expect("answer\r\n").await;
+    a.send("Quit\r\n").await;
+    assert_eq!(a.rest().await, "", "neither an echo nor a farewell");
+    b.send("eXit").await;
+    b.send("\n").await;
+    assert_eq!(b.rest().await, "");
+}
+
+#[tokio::test]
+async fn lines_may_come_in_any_pieces() {
+    let broker = broker(Limits::default()).await;
+    let mut listener = Peer::greeted(&broker).await;
+    let mut speaker = Peer::greeted(&broker).await;
+    let text = "one\r\ntwo\n\nthr\u{e9}e\r\n";
+    for byte in text.as_bytes() {
+        speaker.write.write_all(&[*byte]).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    listener.expect("one\r\ntwo\r\nthr\u{e9}e\r\n").await;
+}
+
+#[tokio::test]
+async fn the_end_of_input_is_confirmed_by_a_farewell() {
+    let broker = broker(Limits::default()).await;
+    let mut listener = Peer::greeted(&broker).await;
+    let mut speaker = Peer::greeted(&broker).await;
+    speaker.send("first\nlast without an end").await;
+    speaker.write.shutdown().await.unwrap();
+    assert_eq!(speaker.rest().await, FAREWELL);
+    listener.expect("first\r\nlast without an end\r\n").await;
+
+    let mut silent = Peer::greeted(&broker).await;
+    silent.write.shutdown().await.unwrap();
+    assert_eq!(silent.rest().await, FAREWELL);
+}
+
+#[tokio::test]
+async fn ctrl_d_ends_at_once_after_what_is_pending() {
+    let broker = broker(Limits::default()).await;
+    let mut listener = Peer::greeted(&broker).await;
+    let mut speaker = Peer::greeted(&broker).await;
+    listener.send("from the other\n").await;
+    speaker.expect("from the other\r\n").await;
+    speaker.send("a\x04b\n\x04never\n").await;
+    // 0x04 inside a line is a forbidden byte there; the first byte of a line ends.
+    assert_eq!(speaker.rest().await, "");
+    let mut speaker = Peer::greeted(&broker).await;
+    speaker.send("a\n\x04never\n").await;
+    assert_eq!(speaker.rest().await, FAREWELL);
+    listener.expect("a\r\n").await;
+    listener.send("QUIT\n").await;
+}
+
+#[tokio::test]
+async fn a_reset_drops_the_unfinished_line_and_disturbs_nobody() {
+    let broker = broker(Limits::default()).await;
+    let mut listener = Peer::greeted(&broker).await;
+    let mut speaker = Peer::greeted(&broker).await;
+    speaker.send("whole\nunfinished").await;
+    listener.expect("whole\r\n").await;
+    let stream = speaker.read.into_inner().reunite(speaker.write).unwrap();
+    stream.set_zero_linger().unwrap();
+    drop(stream);
+    let mut next = Peer::greeted(&broker).await;
+    next.send("next\n").await;
+    listener.expect("next\r\n").await;
+}
+
+#[tokio::test]
+async fn the_first_line_decides() {
+    let broker = broker(Limits::default()).await;
+    let mut client = Peer::greeted(&broker).await;
+    let mut peer = Peer::greeted(&broker).await;
+    // Nobody has said anything: it may be somebody who only listens.
+    peer.send("x\n").await;
+    client.expect("x\r\n").await;
+    client.send("PING\n").await;
+    assert!(client.line().await.starts_with("PONG clock="));
+    peer.send("y\n").await;
+    client.send("SUB new-url from=1\n").await;
+    client.expect("+OK\r\nMSG new-url 1 x\r\nMSG new-url 2 y\r\n").await;
+    client.send("PUB new-url by a client\n").await;
+    peer.expect("by a client\r\n").await;
+    client.expect("+OK 3 1\r\nMSG new-url 3 by a client\r\n").await;
+}
+
+#[tokio::test]
+async fn hello_tells_version_number_clock_echo_and_identity() {
+    let broker = broker(Limits::default()).await;
+    let mut client = Peer::greeted(&broker).await;
+    let answer = client.ask("HELLO name=test echo=abc").await;
+    let text = answer.strip_prefix("+OK ").unwrap();
+    let hello = tidings_protocol::HelloAnswer::parse(text.trim_end()).unwrap();
+    assert_eq!((hello.id, hello.echo.as_deref()), (1, Some("abc")));
+    assert_eq!(hello.version, env!("CARGO_PKG_VERSION"));
+    assert_ne!(hello.resume.0, 0);
+    let again = client.ask("HELLO").await;
+    assert!(again.contains(&hello.resume.to_string()), "it stays who it is");
+    assert!(client.ask("HELLO token=secret").await.starts_with("-ERR not-yet "));
+}
+
+#[tokio::test]
+async fn a_member_that_comes_back_ends_its_old_connection() {
+    let broker = broker(Limits::default()).await;
+    let member = "000102030405060708090a0b0c0d0e0f";
+    let hello = format!("HELLO resume={member}");
+    let mut old = Peer::greeted(&broker).await;
+    assert!(old.ask(&hello).await.contains(member));
+    let mut new = Peer::greeted(&broker).await;
+    assert!(new.ask(&hello).await.contains(member));
+    assert!(old.rest().await.starts_with("-ERR replaced "));
+    assert!(new.ask("PING").await.starts_with("PONG"));
+}
+
+#[tokio::test]
+async fn publishes_of_one_read_are_answered_by_one_line() {
+    let broker = broker(Limits::default()).await;
+    let mut client = Peer::client(&broker).await;
+    client.send(&"PUB a x\n".repeat(500)).await;
+    let mut lines = 0;
+    loop {
+        lines += 1;
+        let line = client.line().await;
+        if line == "+OK 500 500\r\n" {
+            break;
+        }
+        assert!(line.starts_with("+OK "), "{line}");
+    }
+    assert!(lines < 50, "{lines} lines for 500 publishes");
+    client.send("PUB b y\nPUB .. z\nPUB .. z\nPUB a w\nPING\n").await;
+    client.expect("+OK 1 501\r\n").await;
+    assert!(client.line().await.starts_with("-ERR bad-name n=502-503 "));
+    client.expect("+OK 501 504\r\n").await;
+    assert!(client.line().await.starts_with("PONG "));
+}
+
+#[tokio::test]
+async fn answers_come_in_the_order_of_commands_before_what_they_bring() {
+    let broker = broker(Limits::default()).await;
+    let mut client = Peer::client(&broker).await;
+    client.send("PUB t a\nSUB t from=first\nSUB t\nUNSUB t\nUNSUB t\nSUB t from=-1\nNO\n").await;
+    client.expect("+OK 1 1\r\n+OK\r\n").await;
+    assert!(client.line().await.starts_with("-ERR exists "));
+    client.expect("+OK\r\n").await;
+    assert!(client.line().await.starts_with("-ERR unknown "));
+    client.expect("+OK\r\n").await;
+    assert!(client.line().await.starts_with("-ERR unknown-command "));
+    client.expect("MSG t 1 a\r\n").await;
+}
+
+#[tokio::test]
+async fn every_verb_has_an_answer() {
+    let broker = broker(Limits::default()).await;
+    let mut client = Peer::client(&broker).await;
+    for (command, answer) in [
+        ("SUB a as=me", "-ERR not-yet "),
+        ("SEEN a 1", "-ERR not-yet "),
+        ("UNSUB a", "-ERR unknown "),
+        ("TOPIC create a", "+OK a next=1 first=1 kept=0 "),
+        ("TOPIC create a", "-ERR exists "),
+        ("TOPIC create b sync=always", "-ERR not-yet "),
+        ("TOPIC create b sync=maybe", "-ERR bad-argument "),
+        ("TOPIC create b colour=red", "-ERR bad-argument "),
+        ("TOPIC show b", "-ERR unknown "),
+        ("TOPIC delete a", "-ERR not-yet "),
+        ("TOPIC paint a", "-ERR bad-argument "),
+        ("TOPIC ls", "+ a next=1 "),
+        ("STATS", "+ connections=1 "),
+        ("HELP", "+ Tidings"),
+        ("JOB ls", "+OK"),
+        ("JOB show nothing", "-ERR unknown "),
+        ("GROUP show nothing", "-ERR unknown "),
+        ("EXPLAIN http://example.org/", "-ERR unknown "),
+        ("JOIN nothing", "-ERR unknown "),
+        ("ACK crawlers:1.1.1", "-ERR "),
+        ("NACK crawlers:1.1.1", "-ERR "),
+        ("TOUCH crawlers:1.1.1", "-ERR "),
+        ("PING", "PONG clock="),
+        ("QUIT", "+OK\r\n"),
+    ] {
+        let got = client.ask(command).await;
+        assert!(got.starts_with(answer), "{command} -> {got}");
+    }
+    assert_eq!(client.rest().await, "");
+}
+
+#[tokio::test]
+async fn a_task_goes_from_event_to_answer() {
+    let broker = broker(Limits::default()).await;
+    let mut worker = Peer::client(&broker).await;
+    worker.send("JOIN crawlers credit=1\n").await;
+    assert!(worker.line().await.starts_with("+OK"));
+    let mut peer = Peer::greeted(&broker).await;
+    peer.send("http://127.0.0.1:8000/\n").await;
+    let task = worker.line().await;
+    let id = task.split(' ').nth(1).unwrap();
+    assert!(task.starts_with("TASK crawlers:"), "{task}");
+    assert!(task.contains(" http://127.0.0.1:8000/"), "{task}");
+    let links = format!("LINK {id} http://127.0.0.1:8000/a\nLINK {id} nonsense\nACK {id}\n");
+    worker.send(&links).await;
+    assert!(worker.line().await.starts_with(&format!("+OK {id} new=0 ")));
+    assert!(worker.ask(&format!("ACK {id}")).await.starts_with(&format!("-ERR stale {id}")));
+}
+
+#[tokio::test]
+async fn what_is_shaped_like_another_protocol_is_closed_without_a_word() {
+    let broker = broker(Limits::default()).await;
+    let mut listener = Peer::client(&broker).await;
+    assert_eq!(listener.ask("SUB new-url").await, "+OK\r\n");
+    for text in [
+        "GET / HTTP/1.1\r\nHost: x\r\n\r\nPUB new-url x\r\n",
+        "BREW /pot HTTP/1.0\r\n\r\n",
+        "\x16\x03\x01\x02\x00",
+        "a\x01b\r\nPUB new-url x\r\n",
+    ] {
+        let mut stranger = Peer::greeted(&broker).await;
+        stranger.send(text).await;
+        assert_eq!(stranger.rest().await, "", "{text:?}");
+    }
+    let mut stranger = Peer::greeted(&broker).await;
+    let endless = vec![b'x'; 70_000];
+    let _ = stranger.write.write_all(&endless).await;
+    assert_eq!(stranger.rest().await, "");
+    let mut client = Peer::client(&broker).await;
+    client.send("Host: localhost\r\nPUB new-url x\r\n").await;
+    assert!(client.rest().await.starts_with("-ERR header "));
+    assert_eq!(listener.ask("PUB new-url 1").await, "+OK 1 1\r\n", "nothing was published");
+}
+
+#[tokio::test]
+async fn sixteen_lines_that_are_no_command_close() {
+    let broker = broker(Limits::default()).await;
+    let mut client = Peer::client(&broker).await;
+    client.send(&"what is this\n".repeat(15)).await;
+    for _ in 0..15 {
+        assert!(client.line().await.starts_with("-ERR unknown-command "));
+    }
+    assert!(client.ask("PING").await.starts_with("PONG"), "a command starts the count anew");
+    client.send(&"what is this\n".repeat(20)).await;
+    for _ in 0..15 {
+        assert!(client.line().await.starts_with("-ERR unknown-command "));
+    }
+    let last = client.rest().await;
+    assert!(last.starts_with("-ERR garbage ") && last.lines().count() == 1, "{last}");
+}
+
+#[tokio::test]
+async fn a_line_that_is_silent_half_way_has_a_deadline() {
+    let broker = broker(Limits { half_line_ms: 100, ..Limits::default() }).await;
+    let mut client = Peer::client(&broker).await;
+    let mut listener = Peer::greeted(&broker).await;
+    let mut peer = Peer::greeted(&broker).await;
+    peer.send("whole\nhal").await;
+    client.send("PING\nPUB x ha").await;
+    assert!(client.line().await.starts_with("PONG "));
+    let last = client.rest().await;
+    assert!(last.starts_with("-ERR timeout "), "{last}");
+    assert_eq!(peer.rest().await, "");
+    // Whoever says nothing at all may go on listening.
+    listener.expect("whole\r\n").await;
+    let mut other = Peer::greeted(&broker).await;
+    other.send("later\n").await;
+    listener.expect("later\r\n").await;
+}
+
+#[tokio::test]
+async fn a_reader_that_never_reads_delays_nobody_and_is_told_what_it_missed() {
+    let limits = Limits { tail_bytes_max: 1 << 20, stalled_ms: 10, ..Limits::default() };
+    let broker = broker(limits).await;
+    let mut slow = Peer::client(&broker).await;
+    let mut slow_peer = Peer::greeted(&broker).await;
+    let mut fast = Peer::client(&broker).await;
+    assert_eq!(slow.ask("SUB new-url").await, "+OK\r\n");
+    assert_eq!(fast.ask("SUB new-url").await, "+OK\r\n");
+    let mut publisher = Peer::client(&broker).await;
+    let payload = "x".repeat(1_000);
+    let total = 30_000;
+    for seq in 1..=total {
+        publisher.send(&format!("PUB new-url {seq} {payload}\n")).await;
+        if seq % 100 == 0 {
+            for heard in seq - 99..=seq {
+                let line = fast.line().await;
+                assert!(line.starts_with(&format!("MSG new-url {heard} {heard} x")), "{line}");
+            }
+        }
+    }
+    // Now they read: whole lines in order, and every hole has its name.
+    let mut next = 1;
+    let mut lags = 0;
+    while next <= total {
+        let line = slow.line().await;
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if words[0] == "LAG" {
+            assert_eq!(words[2], next.to_string());
+            next = words[3].parse::<u64>().unwrap() + 1;
+            lags += 1;
+        } else {
+            let seq = next.to_string();
+            assert_eq!(words, ["MSG", "new-url", &seq, &seq, &payload]);
+            next += 1;
+        }
+    }
+    assert!(lags >= 1);
+    let (mut next, mut lags) = (1, 0);
+    while next <= total {
+        let line = slow_peer.line().await;
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if words[0] == "LAG" {
+            assert_eq!(words[1], next.to_string());
+            next = words[2].parse::<u64>().unwrap() + 1;
+            lags += 1;
+        } else {
+            assert_eq!(words, [&next.to_string(), &payload]);
+            next += 1;
+        }
+    }
+    assert!(lags >= 1);
+}
+
+#[tokio::test]
+async fn a_producer_that_never_reads_is_never_deadlocked() {
+    // Nothing is ever written to it in vain: its answers fold while they wait.
+    let limits = Limits { unanswered_max: 8, answer_bytes_max: 1_000, ..Limits::default() };
+    let broker = broker(limits).await;
+    let mut producer = Peer::client(&broker).await;
+    let lines = "PUB a 0123456789\n".repeat(10_000);
+    for _ in 0..200 {
+        let sent = async { producer.send(&lines).await };
+        assert!(within(PATIENCE, sent).await, "the broker stopped reading");
+    }
+    while producer.line().await != "+OK 2000000 2000000\r\n" {}
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_take_its_answers_is_not_read_until_it_does() {
+    let broker = broker(Limits { answer_bytes_max: 10_000, ..Limits::default() }).await;
+    let client = Peer::client(&broker).await;
+    let Peer { mut read, mut write } = client;
+    let (questions, mut asked) = (b"HELP\n".repeat(1_000), 0);
+    // Until the socket takes no more for a while: the broker has stopped reading.
+    while within(Duration::from_millis(300), async {
+        write.write_all(&questions).await.unwrap();
+    })
+    .await
+    {
+        asked += 1_000;
+        assert!(asked < 1_000_000, "answers pile up somewhere");
+    }
+    drop(write);
+    let mut answered = 0;
+    let reading = async {
+        let mut line = String::new();
+        while read.read_line(&mut line).await.unwrap() > 0 {
+            answered += usize::from(line == "+OK\r\n");
+            line.clear();
+        }
+    };
+    assert!(within(PATIENCE, reading).await);
+    assert!(answered >= asked, "{answered} answers to at least {asked} questions");
+}
+
+#[tokio::test]
+async fn one_connection_too_many_is_told_so() {
+    let broker = broker(Limits { connections_max: 1, ..Limits::default() }).await;
+    let mut first = Peer::greeted(&broker).await;
+    let mut second = Peer::connect(&broker).await;
+    assert!(second.rest().await.starts_with("-ERR limit "));
+    first.send("quit\n").await;
+    assert_eq!(first.rest().await, "");
+    drop(first);
+    loop {
+        let mut third = Peer::connect(&broker).await;
+        if third.line().await == "Connected.  (PID 2)\r\n" {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn stopping_sends_what_is_pending_and_closes_everybody() {
+    let broker = broker(Limits::default()).await;
+    let mut client = Peer::client(&broker).await;
+    let mut peer = Peer::greeted(&broker).await;
+    assert_eq!(client.ask("SUB new-url").await, "+OK\r\n");
+    client.send("PUB new-url the last\n").await;
+    peer.expect("the last\r\n").await;
+    let address = broker.local_addr();
+    assert!(within(Duration::from_secs(1), broker.stop()).await);
+    let mut rest: Vec<String> = client.rest().await.lines().map(str::to_owned).collect();
+    rest.sort();
+    assert_eq!(rest, ["+OK 1 1", "MSG new-url 1 the last"]);
+    assert_eq!(peer.rest().await, "");
+    assert!(TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn an_address_in_use_is_named() {
+    let running = broker(Limits::default()).await;
+    let config = BrokerConfig { listen: running.local_addr(), ..BrokerConfig::default() };
+    match Broker::start(config).await {
+        Err(StartError::AddrInUse { address }) => assert_eq!(address, running.local_addr()),
+        other => panic!("{other:?}"),
+    }
+}

@@ -6,17 +6,21 @@ use bytes::{Bytes, BytesMut};
 
 /// Size of the first block of a topic. Small, because many topics see few events.
 const BLOCK_BYTES_MIN: usize = 4 << 10;
-/// Size that blocks grow to. A block is allocated once for hundreds of small batches, and is
-/// the unit in which memory comes back.
+/// Size that blocks grow to, in a tail that is much longer. A block is allocated once for
+/// hundreds of small batches, and is the unit in which memory comes back.
 const BLOCK_BYTES_MAX: usize = 256 << 10;
+/// A full tail has about so many blocks at least, so that it never loses much at once.
+const BLOCKS_PER_TAIL: usize = 16;
 
 /// Blocks of memory that batches are encoded into one after the other.
 ///
 /// A batch is a slice of a block and keeps the whole block alive, so `bytes` counts the capacity
 /// of blocks, not the length of batches. Batches are released in the order in which they were
 /// taken.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Arena {
+    /// Size that blocks grow to.
+    block_bytes_max: usize,
     /// The unsealed end of the newest block; what is in it is the batch being encoded.
     open: BytesMut,
     /// Oldest first; the last one is the one that `open` is the end of.
@@ -33,6 +37,17 @@ struct Block {
 }
 
 impl Arena {
+    /// No memory yet. It will be asked to stay within about `bytes_max`.
+    pub(super) fn new(bytes_max: usize) -> Self {
+        let block_bytes_max = bytes_max / BLOCKS_PER_TAIL;
+        Self {
+            block_bytes_max: block_bytes_max.clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX),
+            open: BytesMut::new(),
+            blocks: VecDeque::new(),
+            bytes: 0,
+        }
+    }
+
     /// Bytes allocated.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
@@ -52,7 +67,7 @@ impl Arena {
     pub(super) fn begin_block(&mut self, bytes: usize) {
         assert!(self.open.is_empty(), "a batch lies in one block");
         let grown = self.blocks.back().map_or(BLOCK_BYTES_MIN, |block| block.capacity * 2);
-        let capacity = grown.clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX).max(bytes);
+        let capacity = grown.min(self.block_bytes_max).max(bytes);
         self.open = BytesMut::with_capacity(capacity);
         // What the allocator gave is what counts.
         let capacity = self.open.capacity();
@@ -98,7 +113,7 @@ mod tests {
 
     #[test]
     fn blocks_are_counted_until_their_last_batch_is_released() {
-        let mut arena = Arena::default();
+        let mut arena = Arena::new(1 << 20);
         assert!(!arena.has_room(1));
         arena.begin_block(10);
         assert_eq!(arena.bytes(), BLOCK_BYTES_MIN);
@@ -122,7 +137,7 @@ mod tests {
 
     #[test]
     fn sealing_small_batches_does_not_allocate() {
-        let mut arena = Arena::default();
+        let mut arena = Arena::new(1 << 20);
         arena.begin_block(1);
         arena.open().extend_from_slice(b"a");
         let first = arena.seal();

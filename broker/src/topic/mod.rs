@@ -93,7 +93,7 @@ impl Topics {
             id: index.by_id.len() as u64,
             head: AtomicU64::new(1),
             bytes: AtomicUsize::new(0),
-            tail: Mutex::new(Tail::new()),
+            tail: Mutex::new(Tail::new(self.memory.tail_bytes_max)),
             memory: Arc::clone(&self.memory),
             clock: self.clock,
         });
@@ -168,6 +168,10 @@ impl Topic {
             let first = tail.head();
             tail.append(self.name.as_str(), origin, payloads, now, unix_ms);
             let head = tail.head();
+            if head == first {
+                // Who is woken may rely on finding something.
+                return first..head;
+            }
             self.head.store(head.0, Ordering::Release);
             let grown = self.memory.account(self, tail);
             (first..head, tail.take_waiting(), grown)

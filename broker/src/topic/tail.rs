@@ -64,12 +64,13 @@ pub(super) struct Place {
 }
 
 impl Tail {
-    pub(super) fn new() -> Self {
+    /// An empty tail that will be kept within about `bytes_max`.
+    pub(super) fn new(bytes_max: usize) -> Self {
         Self {
             head: Seq(1),
             batches: VecDeque::new(),
-            wire: Arena::default(),
-            bare: Arena::default(),
+            wire: Arena::new(bytes_max),
+            bare: Arena::new(bytes_max),
             bare_readers: 0,
             readers: 0,
             waiting: Slab::new(),

@@ -1,0 +1,492 @@
+//! Topics as their readers see them, and against a naive model.
+
+use std::sync::atomic::AtomicUsize;
+use std::task::Wake;
+
+use proptest::prelude::*;
+use tidings_protocol::Reply;
+
+use super::*;
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Wakes {
+    fn take(&self) -> usize {
+        self.0.swap(0, Ordering::Relaxed)
+    }
+}
+
+fn topics(limits: &Limits) -> Arc<Topics> {
+    Topics::new(limits, Clock::new())
+}
+
+fn topic(tail_bytes_max: usize) -> Arc<Topic> {
+    topics(&Limits { tail_bytes_max, ..Limits::default() }).default_topic()
+}
+
+fn wire(topic: &Arc<Topic>, from: Option<StartAt>) -> Reader {
+    topic.subscribe(from, Form::Wire, Waker::noop().clone())
+}
+
+fn peer(topic: &Arc<Topic>, origin: u64) -> Reader {
+    let form = Form::Bare { origin: ConnId(origin) };
+    topic.subscribe(None, form, Waker::noop().clone())
+}
+
+/// Everything that a reader gets now, as text; a lag as `LAG from to`.
+fn text(reader: &mut Reader) -> String {
+    let mut text = String::new();
+    loop {
+        let before = text.len();
+        let fetched = reader.fetch(usize::MAX, 64, |_, bytes| {
+            text.push_str(std::str::from_utf8(&bytes).unwrap());
+        });
+        if let Fetched::Lag(lag) = fetched {
+            text.push_str(&format!("LAG {} {}\r\n", lag.from, lag.to));
+        } else if text.len() == before {
+            return text;
+        }
+    }
+}
+
+fn append(topic: &Topic, origin: u64, payloads: &[&str]) {
+    topic.append(ConnId(origin), payloads.iter().copied());
+}
+
+#[test]
+fn events_are_numbered_from_one_and_encoded_as_they_are_sent() {
+    let topic = topic(1 << 20);
+    let mut reader = wire(&topic, None);
+    assert_eq!(text(&mut reader), "");
+    let numbers = topic.append(ConnId(1), ["a", "b c"]);
+    assert_eq!(numbers, Seq(1)..Seq(3));
+    assert_eq!(text(&mut reader), "MSG new-url 1 a\r\nMSG new-url 2 b c\r\n");
+    assert_eq!(topic.append(ConnId(1), []), Seq(3)..Seq(3));
+    assert_eq!(text(&mut reader), "");
+    assert_eq!((topic.head(), topic.durable(), topic.first_kept()), (Seq(3), Seq(3), Seq(1)));
+}
+
+#[test]
+fn a_subscription_begins_where_it_is_asked_to() {
+    let topic = topic(1 << 20);
+    let empty = |from| wire(&topic, from).cursor();
+    for from in [None, Some(StartAt::First), Some(StartAt::Last), Some(StartAt::Newest(9))] {
+        assert_eq!(empty(from), Seq(1), "{from:?} of an empty topic");
+    }
+    append(&topic, 1, &["a", "b", "c"]);
+    append(&topic, 1, &["d", "e"]);
+    for (from, begin) in [
+        (None, 6),
+        (Some(StartAt::First), 1),
+        (Some(StartAt::Last), 5),
+        (Some(StartAt::Seq(Seq(2))), 2),
+        (Some(StartAt::Seq(Seq(6))), 6),
+        (Some(StartAt::Seq(Seq(u64::MAX))), 6),
+        (Some(StartAt::Newest(1)), 5),
+        (Some(StartAt::Newest(4)), 2),
+        (Some(StartAt::Newest(u64::MAX)), 1),
+        (Some(StartAt::Time(0)), 1),
+        (Some(StartAt::Time(i64::MAX)), 6),
+    ] {
+        let mut reader = wire(&topic, from);
+        assert_eq!(reader.cursor(), Seq(begin), "{from:?}");
+        let expected: String = (begin..6)
+            .zip(["a", "b", "c", "d", "e"].iter().skip(usize::try_from(begin).unwrap() - 1))
+            .map(|(seq, payload)| format!("MSG new-url {seq} {payload}\r\n"))
+            .collect();
+        assert_eq!(text(&mut reader), expected, "{from:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_time_finds_the_first_event_that_is_not_older() {
+    let topic = topic(1 << 20);
+    let start = topic.clock.unix_ms();
+    append(&topic, 1, &["a"]);
+    tokio::time::advance(std::time::Duration::from_secs(5)).await;
+    append(&topic, 1, &["b"]);
+    append(&topic, 1, &["c"]);
+    for (after_ms, seq) in [(-1, 1), (0, 1), (1, 2), (5_000, 2), (5_001, 4)] {
+        let reader = wire(&topic, Some(StartAt::Time(start + after_ms)));
+        assert_eq!(reader.cursor(), Seq(seq), "{after_ms} ms after the start");
+    }
+}
+
+#[test]
+fn what_is_gone_is_said() {
+    // The first blocks of a topic are small, so this keeps but a few batches.
+    let topic = topic(20_000);
+    let big = "x".repeat(3_000);
+    let mut reader = wire(&topic, None);
+    let mut peer = peer(&topic, 7);
+    for _ in 0..20 {
+        append(&topic, 1, &[&big]);
+    }
+    let first = topic.first_kept().0;
+    assert!((2..20).contains(&first), "{first}");
+    let heard = text(&mut reader);
+    assert!(heard.starts_with(&format!("LAG 1 {}\r\nMSG new-url {first} x", first - 1)));
+    assert_eq!(heard.lines().count() as u64, 1 + 21 - first);
+    // A peer goes on at the newest.
+    assert_eq!(text(&mut peer), format!("LAG 1 19\r\n{big}\r\n"));
+    // Also what a new subscription asks for by name is not skipped in silence.
+    for from in [StartAt::Seq(Seq(1)), StartAt::Newest(20), StartAt::Time(0)] {
+        assert!(text(&mut wire(&topic, Some(from))).starts_with("LAG 1 "), "{from:?}");
+    }
+    for from in [StartAt::First, StartAt::Last, StartAt::Time(i64::MAX)] {
+        assert!(!text(&mut wire(&topic, Some(from))).contains("LAG"), "{from:?}");
+    }
+}
+
+#[test]
+fn a_peer_hears_everybody_but_itself() {
+    let topic = topic(1 << 20);
+    append(&topic, 2, &["before"]);
+    let mut peer = peer(&topic, 1);
+    append(&topic, 1, &["mine"]);
+    append(&topic, 2, &["yours", "too"]);
+    append(&topic, 1, &["mine"]);
+    assert_eq!(text(&mut peer), "yours\r\ntoo\r\n");
+    assert!(!peer.is_behind(), "its own events do not hold it up");
+}
+
+#[test]
+fn the_bare_form_is_encoded_only_while_somebody_hears_it() {
+    let topic = topic(1 << 20);
+    append(&topic, 1, &["a"]);
+    let unheard = topic.show().bytes;
+    let mut heard = peer(&topic, 9);
+    append(&topic, 1, &["b"]);
+    assert!(topic.show().bytes > unheard);
+    assert_eq!(text(&mut heard), "b\r\n");
+    drop(heard);
+    append(&topic, 1, &["c"]);
+    let mut late = peer(&topic, 9);
+    append(&topic, 1, &["d"]);
+    assert_eq!(text(&mut late), "d\r\n");
+    assert_eq!(topic.show().readers, 1);
+}
+
+#[test]
+fn readers_are_woken_once_per_append_if_they_had_everything() {
+    let topic = topic(1 << 20);
+    let wakes = Arc::new(Wakes::default());
+    let mut reader = topic.subscribe(None, Form::Wire, Waker::from(Arc::clone(&wakes)));
+    append(&topic, 1, &["unasked"]);
+    assert_eq!(wakes.take(), 0, "it was not asked yet, so it does not wait");
+    text(&mut reader);
+    append(&topic, 1, &["a", "b", "c"]);
+    assert_eq!(wakes.take(), 1);
+    append(&topic, 1, &["d"]);
+    assert_eq!(wakes.take(), 0, "it is behind already");
+    text(&mut reader);
+    text(&mut reader);
+    append(&topic, 1, &["e"]);
+    assert_eq!(wakes.take(), 1);
+    text(&mut reader);
+    drop(reader);
+    append(&topic, 1, &["f"]);
+    assert_eq!(wakes.take(), 0, "it is gone");
+}
+
+#[test]
+fn groups_take_events_in_any_portion() {
+    let topic = topic(1 << 20);
+    let mut reader = topic.reader(StartAt::First, Arc::new(Notify::new()));
+    append(&topic, 1, &["a", "b", "c"]);
+    append(&topic, 1, &["d"]);
+    let mut seen = Vec::new();
+    loop {
+        let found = reader.next_events(2);
+        assert_eq!(found.lag, None);
+        assert!(found.events.len() <= 2);
+        if found.events.is_empty() {
+            break;
+        }
+        seen.extend(found.events.into_iter().map(|event| (event.seq.0, event.payload)));
+    }
+    let expected = [(1, "a"), (2, "b"), (3, "c"), (4, "d")];
+    assert_eq!(seen, expected.map(|(seq, payload)| (seq, payload.to_owned())));
+    assert_eq!(reader.cursor(), Seq(5));
+}
+
+#[test]
+fn groups_are_told_what_they_missed_together_with_what_is_left() {
+    let topic = topic(20_000);
+    let mut reader = topic.reader(StartAt::First, Arc::new(Notify::new()));
+    for _ in 0..20 {
+        append(&topic, 1, &[&"x".repeat(3_000)]);
+    }
+    let first = topic.first_kept();
+    let found = reader.next_events(100);
+    assert_eq!(found.lag, Some(Lag { from: Seq(1), to: Seq(first.0 - 1) }));
+    assert_eq!(found.events.first().map(|event| event.seq), Some(first));
+    assert_eq!(found.events.len() as u64, 21 - first.0, "fewer than asked for means all");
+}
+
+#[test]
+fn a_read_is_bounded_in_bytes_and_pieces_but_takes_something() {
+    let topic = topic(1 << 20);
+    for _ in 0..10 {
+        append(&topic, 1, &["0123456789"]);
+    }
+    let one = "MSG new-url 1 0123456789\r\n".len();
+    for (bytes_max, slices_max, pieces) in [(1, 64, 1), (one, 64, 1), (one + 1, 64, 2), (999, 3, 3)] {
+        let mut reader = wire(&topic, Some(StartAt::First));
+        let mut taken = 0;
+        reader.fetch(bytes_max, slices_max, |_, _| taken += 1);
+        assert_eq!(taken, pieces, "{bytes_max} bytes, {slices_max} pieces");
+    }
+}
+
+#[test]
+fn a_large_read_of_a_socket_becomes_batches_of_bounded_size() {
+    let topic = topic(16 << 20);
+    let payloads = vec!["x"; 40_000];
+    append(&topic, 1, &payloads);
+    assert!(topic.show().batches > 10);
+    let mut reader = wire(&topic, Some(StartAt::First));
+    let mut lines = 0;
+    while reader.is_behind() {
+        reader.fetch(1, 1, |first, bytes| {
+            assert_eq!(first.0, lines + 1);
+            assert!(bytes.len() <= 65 << 10);
+            lines += count_lines(&bytes);
+        });
+    }
+    assert_eq!(lines, 40_000);
+}
+
+#[test]
+fn all_tails_together_have_a_bound_and_the_longest_gives_way() {
+    let limits = Limits {
+        tail_bytes_max: 1 << 20,
+        tails_bytes_max: 2 << 20,
+        topics_max: 100,
+        ..Limits::default()
+    };
+    let topics = topics(&limits);
+    let small = topics.open(&"small".parse().unwrap()).unwrap();
+    append(&small, 1, &["kept"]);
+    let payload = "x".repeat(1_000);
+    for round in 0..3_000 {
+        for name in ["a", "b", "c", "d", "e"] {
+            let topic = topics.open(&name.parse().unwrap()).unwrap();
+            append(&topic, 1, &[&payload]);
+        }
+        let bytes: usize = topics.list().iter().map(|topic| topic.show().bytes).sum();
+        assert!(bytes <= limits.tails_bytes_max, "round {round}: {bytes}");
+    }
+    assert_eq!(text(&mut wire(&small, Some(StartAt::First))), "MSG small 1 kept\r\n");
+}
+
+#[test]
+fn one_topic_more_than_the_limit_is_refused() {
+    let topics = topics(&Limits { topics_max: 2, ..Limits::default() });
+    topics.open(&"second".parse().unwrap()).unwrap();
+    let refusal = topics.open(&"third".parse().unwrap()).unwrap_err();
+    assert_eq!(refusal.code, Code::Limit);
+    topics.open(&"second".parse().unwrap()).unwrap();
+    assert!(topics.find("third").is_none());
+    let names: Vec<String> = topics.list().iter().map(|topic| topic.name().to_string()).collect();
+    assert_eq!(names, ["new-url", "second"]);
+}
+
+/// Something that can happen to a topic.
+#[derive(Debug, Clone)]
+enum Step {
+    Append { origin: u64, payloads: Vec<String> },
+    Subscribe { from: Option<StartAt> },
+    Listen { origin: u64 },
+    Read { reader: usize, bytes_max: usize, slices_max: usize },
+    Rewind { reader: usize, back: u64 },
+    Leave { reader: usize },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let payload = prop_oneof![9 => "[ -~]{1,40}", 1 => "[a-z]{500,2000}"];
+    let from = prop_oneof![
+        Just(None),
+        Just(Some(StartAt::First)),
+        Just(Some(StartAt::Last)),
+        (1_u64..200).prop_map(|seq| Some(StartAt::Seq(Seq(seq)))),
+        (1_u64..50).prop_map(|n| Some(StartAt::Newest(n))),
+    ];
+    let step = prop_oneof![
+        5 => (1_u64..4, prop::collection::vec(payload, 0..12))
+            .prop_map(|(origin, payloads)| Step::Append { origin, payloads }),
+        1 => from.prop_map(|from| Step::Subscribe { from }),
+        1 => (1_u64..4).prop_map(|origin| Step::Listen { origin }),
+        6 => (0_usize..8, 1_usize..3_000, 1_usize..5).prop_map(
+            |(reader, bytes_max, slices_max)| Step::Read { reader, bytes_max, slices_max }),
+        1 => (0_usize..8, 0_u64..5).prop_map(|(reader, back)| Step::Rewind { reader, back }),
+        1 => (0_usize..8).prop_map(|reader| Step::Leave { reader }),
+    ];
+    prop::collection::vec(step, 1..150)
+}
+
+/// A reader, and what it should see.
+struct Pair {
+    reader: Reader,
+    /// As a peer: whose events it does not hear.
+    deaf_to: Option<u64>,
+    /// The next number that was neither seen nor said to be gone.
+    next: u64,
+    wakes: Arc<Wakes>,
+    /// It was seen to have everything, and nothing was appended since.
+    waits: bool,
+}
+
+/// All events there ever were, in a plain vector.
+#[derive(Default)]
+struct Model {
+    events: Vec<(u64, String)>,
+}
+
+impl Model {
+    fn head(&self) -> u64 {
+        self.events.len() as u64 + 1
+    }
+
+    fn event(&self, seq: u64) -> &(u64, String) {
+        &self.events[usize::try_from(seq).unwrap() - 1]
+    }
+
+    /// Checks lines that a reader was given, and moves it on.
+    fn check(&self, pair: &mut Pair, first: Seq, lines: &[u8]) {
+        let lines = std::str::from_utf8(lines).unwrap();
+        if let Some(deaf_to) = pair.deaf_to {
+            while self.event(pair.next).0 == deaf_to {
+                pair.next += 1;
+            }
+        }
+        assert_eq!(first.0, pair.next, "no hole and no repetition");
+        for line in lines.split_inclusive("\r\n") {
+            let line = line.strip_suffix("\r\n").expect("whole lines");
+            let (origin, payload) = self.event(pair.next);
+            if let Some(deaf_to) = pair.deaf_to {
+                assert_ne!(*origin, deaf_to);
+                assert_eq!(line, payload);
+            } else {
+                let seq = Seq(pair.next);
+                assert_eq!(Reply::parse(line), Ok(Reply::Msg { topic: "new-url", seq, payload }));
+            }
+            pair.next += 1;
+        }
+    }
+}
+
+fn read(model: &Model, pair: &mut Pair, topic: &Topic, bytes_max: usize, slices_max: usize) {
+    let mut pieces = Vec::new();
+    let fetched = pair.reader.fetch(bytes_max, slices_max, |seq, bytes| pieces.push((seq, bytes)));
+    if let Fetched::Lag(lag) = fetched {
+        assert!(pieces.is_empty());
+        assert_eq!(lag.from.0, pair.next);
+        let resume = if pair.deaf_to.is_some() { model.head() - 1 } else { topic.first_kept().0 };
+        assert_eq!(lag.to.0 + 1, resume.max(topic.first_kept().0));
+        pair.next = lag.to.0 + 1;
+        return;
+    }
+    assert!(pieces.len() <= slices_max);
+    for (first, lines) in &pieces {
+        model.check(pair, *first, lines);
+    }
+    pair.waits = pair.reader.cursor().0 == model.head();
+    if pair.waits {
+        // The rest is its own, if it is a peer.
+        let rest = pair.next..model.head();
+        assert!(rest.clone().all(|seq| Some(model.event(seq).0) == pair.deaf_to));
+        pair.next = model.head();
+    }
+}
+
+fn run(steps: Vec<Step>) {
+    let tail_bytes_max = 12_000;
+    let topic = topic(tail_bytes_max);
+    let (mut model, mut pairs) = (Model::default(), Vec::<Pair>::new());
+    let new_pair = |form: Form, from: Option<StartAt>, deaf_to: Option<u64>, next: u64| {
+        let wakes = Arc::new(Wakes::default());
+        let reader = topic.subscribe(from, form, Waker::from(Arc::clone(&wakes)));
+        assert_eq!(reader.cursor(), Seq(next));
+        Pair { reader, deaf_to, next, wakes, waits: false }
+    };
+    for step in steps {
+        let (head, first_kept) = (model.head(), topic.first_kept().0);
+        match step {
+            Step::Append { origin, payloads } => {
+                let numbers = topic.append(ConnId(origin), payloads.iter().map(String::as_str));
+                model.events.extend(payloads.into_iter().map(|payload| (origin, payload)));
+                assert_eq!(numbers, Seq(head)..Seq(model.head()));
+                for pair in &mut pairs {
+                    let woken = pair.wakes.take();
+                    if head < model.head() {
+                        assert_eq!(woken, usize::from(pair.waits), "once, if it waits");
+                        pair.waits = false;
+                    }
+                }
+            }
+            Step::Subscribe { from } if pairs.len() < 8 => {
+                let next = match from {
+                    None => head,
+                    Some(StartAt::First) => first_kept,
+                    Some(StartAt::Last) => first_kept.max(head - 1),
+                    Some(StartAt::Seq(seq)) => seq.0.min(head),
+                    Some(StartAt::Newest(n)) => head.saturating_sub(n).max(1),
+                    Some(StartAt::Time(_)) => unreachable!("not generated"),
+                };
+                pairs.push(new_pair(Form::Wire, from, None, next));
+            }
+            Step::Listen { origin } if pairs.len() < 8 => {
+                let form = Form::Bare { origin: ConnId(origin) };
+                pairs.push(new_pair(form, None, Some(origin), head));
+            }
+            Step::Read { reader, bytes_max, slices_max } => {
+                if let Some(pair) = pairs.get_mut(reader) {
+                    read(&model, pair, &topic, bytes_max, slices_max);
+                }
+            }
+            Step::Rewind { reader, back } => {
+                // A connection rewinds only what it was given, so not a peer over others' heads.
+                if let Some(pair) = pairs.get_mut(reader).filter(|pair| pair.deaf_to.is_none()) {
+                    let seq = pair.reader.cursor().0.saturating_sub(back).max(1);
+                    if seq >= first_kept {
+                        pair.reader.rewind(Seq(seq));
+                        pair.next = seq;
+                    }
+                }
+            }
+            Step::Leave { reader } => {
+                if reader < pairs.len() {
+                    pairs.swap_remove(reader);
+                }
+            }
+            Step::Subscribe { .. } | Step::Listen { .. } => {}
+        }
+        let show = topic.show();
+        assert!(show.bytes <= tail_bytes_max || show.batches == 1, "{show:?}");
+        assert_eq!(show.readers, pairs.len());
+    }
+    for pair in &mut pairs {
+        while pair.reader.is_behind() {
+            read(&model, pair, &topic, 500, 3);
+        }
+        assert_eq!(pair.next, model.head());
+    }
+}
+
+proptest! {
+    /// Random appends and reads give every reader every event in order, or a lag that says
+    /// exactly which it missed.
+    #[test]
+    fn readers_see_what_a_plain_vector_would_show(steps in steps()) {
+        run(steps);
+    }
+}
