@@ -341,8 +341,10 @@ mod tests {
     fn keys_are_stable() {
         // A fixed value: the key is stored, so a change of the hash must not go unnoticed.
         let url = CanonicalUrl::parse("http://example.org/").unwrap();
-        assert_eq!(url.url_key().0, xxh3_128(b"http://example.org/"));
-        assert_eq!(url.url_key().to_string().len(), 32);
+        assert_eq!(
+            url.url_key().to_string(),
+            "13dab8d42ad2218070c0198247c2304a"
+        );
     }
 
     proptest! {
