@@ -49,9 +49,14 @@ pub struct Clock {
 
 impl Clock {
     /// A clock that starts now.
-    #[expect(clippy::new_without_default, reason = "a clock that starts should be asked for")]
+    #[expect(
+        clippy::new_without_default,
+        reason = "a clock that starts should be asked for"
+    )]
     pub fn new() -> Self {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since_epoch = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         Self {
             start: Instant::now(),
             start_unix_ms: i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX),
@@ -77,7 +82,7 @@ impl Clock {
     /// The runtime's instant of `moment`, for timers.
     pub fn instant(&self, moment: Moment) -> Instant {
         // A moment beyond what the platform can represent never comes; a century serves as well.
-        let century = Duration::from_secs(100 * 365 * 24 * 3600);
+        let century = Duration::from_hours(100 * 365 * 24);
         self.start + Duration::from_millis(moment.0).min(century)
     }
 }

@@ -72,7 +72,11 @@ impl Mailbox {
         }
         inbox.parcels.push_back(parcel);
         // Only the first parcel wakes: the owner takes all there are.
-        let owner = if inbox.parcels.len() == 1 { inbox.owner.clone() } else { None };
+        let owner = if inbox.parcels.len() == 1 {
+            inbox.owner.clone()
+        } else {
+            None
+        };
         drop(inbox);
         if let Some(owner) = owner {
             owner.wake();

@@ -50,6 +50,8 @@ pub(super) struct Connection {
     pub(super) answer_bytes: usize,
     pub(super) worker: Option<Box<Worker>>,
     pub(super) subscriptions: Subscriptions,
+    /// It hears the default topic as a peer does, until it turns out to be a client.
+    pub(super) is_peer: bool,
     /// Tasks that wait for the outbound queue.
     tasks: BytesMut,
     outbound: Outbound,
@@ -118,6 +120,7 @@ impl Connection {
             answer_bytes: 0,
             worker: None,
             subscriptions: Subscriptions::default(),
+            is_peer: true,
             tasks: BytesMut::new(),
             outbound: Outbound::default(),
             ending: None,
@@ -144,7 +147,11 @@ impl Connection {
     /// topic, unless its first line says otherwise.
     fn greet(&mut self, cx: &mut Context<'_>) {
         let form = Form::Bare { origin: self.id };
-        let reader = self.hub.topics.default_topic().subscribe(None, form, cx.waker().clone());
+        let reader = self
+            .hub
+            .topics
+            .default_topic()
+            .subscribe(None, form, cx.waker().clone());
         self.subscriptions.add(reader, Kind::Peer);
         let mut greeting = BytesMut::new();
         encode_greeting(self.id.0, &mut greeting);
@@ -159,10 +166,18 @@ impl Connection {
         for _ in 0..TURNS_MAX {
             self.take_parcels(cx);
             let input = self.poll_input(cx);
-            let output = if input == Step::Over { input } else { self.poll_output(cx) };
+            let output = if input == Step::Over {
+                input
+            } else {
+                self.poll_output(cx)
+            };
             let mut step = output;
             if output == Step::Waiting {
-                step = if input == Step::Waiting { self.poll_deadline(cx) } else { input };
+                step = if input == Step::Waiting {
+                    self.poll_deadline(cx)
+                } else {
+                    input
+                };
             }
             match step {
                 Step::Progress => {}
@@ -204,7 +219,10 @@ impl Connection {
             return self.conclude(cx);
         }
         let clock = self.hub.clock;
-        match self.outbound.poll_write(cx, &mut self.stream, || clock.now()) {
+        match self
+            .outbound
+            .poll_write(cx, &mut self.stream, || clock.now())
+        {
             Poll::Ready(Ok(())) => Step::Progress,
             Poll::Ready(Err(_)) => Step::Over,
             // What was refilled made room for more input.
@@ -219,7 +237,8 @@ impl Connection {
         let mut lines = BytesMut::new();
         if !self.answers.is_empty() {
             let topics = &self.hub.topics;
-            self.answers.drain(|topic| topics.durable(topic), &mut lines);
+            self.answers
+                .drain(|topic| topics.durable(topic), &mut lines);
             if self.answers.is_empty() {
                 self.answer_bytes = 0;
             }
@@ -232,7 +251,8 @@ impl Connection {
         }
         self.outbound.push(lines.freeze());
         let bytes_max = self.hub.limits.deliver_bytes;
-        self.subscriptions.fetch(&mut self.outbound, &self.answers, bytes_max);
+        self.subscriptions
+            .fetch(&mut self.outbound, &self.answers, bytes_max);
         !self.outbound.is_empty()
     }
 
@@ -252,7 +272,11 @@ impl Connection {
             }
             return;
         }
-        let closing_ms = if matches!(cause, Cause::Stop) { limits.stop_ms } else { limits.closing_ms };
+        let closing_ms = if matches!(cause, Cause::Stop) {
+            limits.stop_ms
+        } else {
+            limits.closing_ms
+        };
         let mut ending = Ending {
             patient: false,
             last_words: Bytes::new(),
@@ -301,8 +325,13 @@ impl Connection {
 
     /// Takes the next step of the end, once everything that could leave has left.
     fn conclude(&mut self, cx: &mut Context<'_>) -> Step {
-        let safe = self.published.as_ref().is_none_or(|(topic, end)| topic.durable() >= *end);
-        let Some(ending) = &mut self.ending else { return Step::Waiting };
+        let safe = self
+            .published
+            .as_ref()
+            .is_none_or(|(topic, end)| topic.durable() >= *end);
+        let Some(ending) = &mut self.ending else {
+            return Step::Waiting;
+        };
         if ending.lingering || (ending.patient && !(safe && self.answers.is_empty())) {
             return Step::Waiting;
         }
@@ -321,10 +350,18 @@ impl Connection {
 
     /// Waits for the next deadline, or acts on those that have passed.
     fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Step {
-        let deadlines = [self.ending_deadline(), self.half_line_deadline(), self.stall_deadline()];
+        let deadlines = [
+            self.ending_deadline(),
+            self.half_line_deadline(),
+            self.stall_deadline(),
+        ];
         let Some(deadline) = deadlines.into_iter().flatten().min() else {
             // A timer that is set stays: under load deadlines come and go with every read.
-            if self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) {
+            if self
+                .timer
+                .as_mut()
+                .is_some_and(|timer| timer.as_mut().poll(cx).is_ready())
+            {
                 self.timer = None;
             }
             return Step::Waiting;
@@ -355,7 +392,8 @@ impl Connection {
         }
         if passed(self.stall_deadline()) {
             let subscriptions = &mut self.subscriptions;
-            self.outbound.release(|id, seq| subscriptions.rewind(id, seq));
+            self.outbound
+                .release(|id, seq| subscriptions.rewind(id, seq));
         }
         Step::Progress
     }
@@ -371,7 +409,10 @@ impl Connection {
     }
 
     fn stall_deadline(&self) -> Option<Moment> {
-        let since = self.outbound.stalled_since().filter(|_| self.outbound.pins_topic())?;
+        let since = self
+            .outbound
+            .stalled_since()
+            .filter(|_| self.outbound.pins_topic())?;
         Some(since + self.hub.limits.stalled_ms)
     }
 }

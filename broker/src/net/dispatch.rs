@@ -3,10 +3,10 @@
 use std::fmt::Write;
 use std::task::Waker;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use tidings_protocol::{
-    Code, Command, Hello, HelloAnswer, Manage, MemberId, Outcome, Hold, ProtocolError, StartAt,
-    TaskId, TopicName, encode_more, encode_ok, encode_pong,
+    Code, Command, Hello, HelloAnswer, Hold, Manage, MemberId, Outcome, Prio, ProtocolError, Slot,
+    StartAt, TaskId, TopicName, encode_more, encode_ok, encode_pong,
 };
 
 use super::connection::{Connection, Worker};
@@ -29,7 +29,12 @@ impl Connection {
         match command {
             Command::Pub { .. } | Command::Quit => unreachable!("taken care of before"),
             Command::Hello(hello) => self.hello(&hello),
-            Command::Sub { topic, from, cursor, takeover } => {
+            Command::Sub {
+                topic,
+                from,
+                cursor,
+                takeover,
+            } => {
                 if cursor.is_some() || takeover {
                     self.refuse(&not_yet("SUB as="));
                 } else {
@@ -39,16 +44,39 @@ impl Connection {
             Command::Seen { .. } => self.refuse(&not_yet("SEEN")),
             Command::Unsub { topic } => self.unsubscribe(&topic),
             Command::Join { group, credit } => self.submit(Request::Join { group, credit }),
-            Command::Link { task, url, redirect, prio } => {
-                let prio = prio.map_or(0, tidings_protocol::Prio::value);
+            Command::Link {
+                task,
+                url,
+                redirect,
+                prio,
+            } => {
+                let prio = prio.map_or(0, Prio::value);
                 let limits = &self.hub.clone().limits;
-                let link = StagedLink { url: url.into(), redirect, prio };
+                let link = StagedLink {
+                    url: url.into(),
+                    redirect,
+                    prio,
+                };
                 self.worker().staged.stage(limits, task, link);
             }
-            Command::Ack { task, outcome, hold } => self.ack(task, outcome, hold),
-            Command::Nack { task, back, hold, reason } => {
+            Command::Ack {
+                task,
+                outcome,
+                hold,
+            } => self.ack(task, outcome, hold),
+            Command::Nack {
+                task,
+                back,
+                hold,
+                reason,
+            } => {
                 self.worker().staged.discard(&task);
-                self.submit(Request::Nack { task, back, hold, reason });
+                self.submit(Request::Nack {
+                    task,
+                    back,
+                    hold,
+                    reason,
+                });
             }
             Command::Touch { task, over, hold } => {
                 self.submit(Request::Touch { task, over, hold });
@@ -61,7 +89,9 @@ impl Connection {
             }
             Command::Stats => self.stats(),
             Command::Help => self.answer(|lines| {
-                HELP.lines().for_each(|line| encode_more(line, lines));
+                for line in HELP.lines() {
+                    encode_more(line, lines);
+                }
                 encode_ok("", lines);
             }),
         }
@@ -152,7 +182,7 @@ impl Connection {
         match self.hub.topics.open(name) {
             Ok(topic) => {
                 let slot = self.answers.later();
-                self.answers.fill(slot, bytes::Bytes::from_static(b"+OK\r\n"));
+                self.answers.fill(slot, Bytes::from_static(b"+OK\r\n"));
                 let reader = topic.subscribe(from, Form::Wire, waker.clone());
                 self.subscriptions.add(reader, Kind::Command(slot));
             }
@@ -171,14 +201,24 @@ impl Connection {
 
     fn ack(&mut self, task: TaskId, outcome: Outcome, hold: Hold) {
         let (links, over_limit) = self.worker().staged.take(&task);
-        self.submit(Request::Ack { task, outcome, hold, links, over_limit });
+        self.submit(Request::Ack {
+            task,
+            outcome,
+            hold,
+            links,
+            over_limit,
+        });
     }
 
     /// Who asks, for groups; from here on they know it.
     fn caller(&mut self) -> Caller {
         let worker = self.worker();
         worker.known_to_groups = true;
-        Caller { member: worker.member, conn: self.id, mailbox: self.mailbox.clone() }
+        Caller {
+            member: worker.member,
+            conn: self.id,
+            mailbox: self.mailbox.clone(),
+        }
     }
 
     /// Hands a request to its group, which acts on it now and answers in its turn.
@@ -196,7 +236,7 @@ impl Connection {
         }
     }
 
-    fn fill_with(&mut self, slot: tidings_protocol::Slot, error: &ProtocolError) {
+    fn fill_with(&mut self, slot: Slot, error: &ProtocolError) {
         let mut line = BytesMut::new();
         error.encode(&mut line);
         self.answer_bytes += line.len();
@@ -211,7 +251,9 @@ impl Connection {
                 }
                 let topics = self.hub.topics.list();
                 self.answer(|lines| {
-                    topics.iter().for_each(|topic| encode_more(&describe(topic), lines));
+                    for topic in &topics {
+                        encode_more(&describe(topic), lines);
+                    }
                     encode_ok(&format!("topics={}", topics.len()), lines);
                 });
             }
@@ -257,7 +299,10 @@ impl Connection {
             }
         }
         if self.hub.topics.find(name.as_str()).is_some() {
-            return Err(ProtocolError::new(Code::Exists, format!("topic {name} exists already")));
+            return Err(ProtocolError::new(
+                Code::Exists,
+                format!("topic {name} exists already"),
+            ));
         }
         Ok(describe(&*self.hub.topics.open(&name)?))
     }
@@ -293,7 +338,12 @@ impl Connection {
 /// A topic in one line, for people and scripts.
 fn describe(topic: &Topic) -> String {
     let show = topic.show();
-    let mut text = format!("{} next={} first={}", topic.name(), show.head, show.first_kept);
+    let mut text = format!(
+        "{} next={} first={}",
+        topic.name(),
+        show.head,
+        show.first_kept
+    );
     let kept = show.head.0 - show.first_kept.0;
     write!(
         text,

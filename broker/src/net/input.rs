@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use tidings_protocol::{Command, End, Event, Mode, ProtocolError, Seq, TopicName};
+use tidings_protocol::{Command, DEFAULT_TOPIC, End, Event, Mode, ProtocolError, Seq, TopicName};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::connection::{Cause, Connection, Step};
@@ -27,7 +27,11 @@ impl Connection {
     /// Reads once, and does what the lines say.
     pub(super) fn poll_input(&mut self, cx: &mut Context<'_>) -> Step {
         if let Some(ending) = &self.ending {
-            return if ending.lingering { self.poll_discard(cx) } else { Step::Waiting };
+            return if ending.lingering {
+                self.poll_discard(cx)
+            } else {
+                Step::Waiting
+            };
         }
         if self.is_congested() {
             // Answers that leave, or parcels that come, give another turn.
@@ -79,9 +83,9 @@ impl Connection {
     }
 
     /// Does what the lines of `input` say, and returns how many bytes are done with.
-    fn take_lines<'a>(&mut self, input: &'a [u8], end_of_input: bool, waker: &Waker) -> usize {
-        let logs = self.hub.log_lines
-            || tracing::enabled!(target: "tidings::line", tracing::Level::DEBUG);
+    fn take_lines(&mut self, input: &[u8], end_of_input: bool, waker: &Waker) -> usize {
+        let logs =
+            self.hub.log_lines || tracing::enabled!(target: "tidings::line", tracing::Level::DEBUG);
         let mut run = Run::default();
         let (mut used, mut lines) = (0, 0);
         loop {
@@ -146,7 +150,10 @@ impl Connection {
 
     /// What turned out to be a client hears only what it asks for.
     fn leave_the_peers(&mut self) {
-        self.subscriptions.remove_peer();
+        if self.is_peer {
+            self.is_peer = false;
+            self.subscriptions.remove_peer();
+        }
     }
 
     fn dropped(&mut self, error: &ProtocolError) {
@@ -163,8 +170,12 @@ impl Connection {
 
     /// Adds a publish to the run: to the default topic, or to a named one.
     fn publish<'a>(&mut self, name: Option<&str>, payload: &'a str, run: &mut Run<'a>) {
-        let name = name.unwrap_or(tidings_protocol::DEFAULT_TOPIC);
-        if run.topic.as_ref().is_none_or(|topic| topic.name().as_str() != name) {
+        let name = name.unwrap_or(DEFAULT_TOPIC);
+        if run
+            .topic
+            .as_ref()
+            .is_none_or(|topic| topic.name().as_str() != name)
+        {
             self.flush(run);
             match self.topic(name) {
                 Ok(topic) => run.topic = Some(topic),
@@ -188,7 +199,9 @@ impl Connection {
 
     /// Appends the run as one batch.
     fn flush(&mut self, run: &mut Run<'_>) {
-        let Some(topic) = run.topic.take() else { return };
+        let Some(topic) = run.topic.take() else {
+            return;
+        };
         let numbers = topic.append(self.id, run.payloads.drain(..));
         let (first, end) = (numbers.start, numbers.end);
         self.hub.stats.events.add(end.0 - first.0);

@@ -58,12 +58,12 @@ impl Staged {
 
     /// The children of a task, and how many more there were than could be kept.
     pub(super) fn take(&mut self, task: &TaskId) -> (Vec<StagedLink>, u64) {
-        let children = self.tasks.remove(task).map(|children| {
-            self.bytes -= TASK_BYTES + children.bytes;
-            children
-        });
-        let Children { links, over_limit, .. } = children.unwrap_or_default();
-        (links, over_limit + std::mem::take(&mut self.strays))
+        let strays = std::mem::take(&mut self.strays);
+        let Some(children) = self.tasks.remove(task) else {
+            return (Vec::new(), strays);
+        };
+        self.bytes -= TASK_BYTES + children.bytes;
+        (children.links, children.over_limit + strays)
     }
 
     /// Drops the children of a task that goes back.
@@ -79,11 +79,20 @@ mod tests {
     use super::*;
 
     fn task(entry: u64) -> TaskId {
-        TaskId { group: "crawlers".parse().unwrap(), run: 1, entry, attempt: 1 }
+        TaskId {
+            group: "crawlers".parse().unwrap(),
+            run: 1,
+            entry,
+            attempt: 1,
+        }
     }
 
     fn link(url: &str) -> StagedLink {
-        StagedLink { url: url.into(), redirect: false, prio: 0 }
+        StagedLink {
+            url: url.into(),
+            redirect: false,
+            prio: 0,
+        }
     }
 
     #[test]
@@ -92,7 +101,10 @@ mod tests {
         staged.stage(&limits, task(1), link("http://a/"));
         staged.stage(&limits, task(2), link("http://b/"));
         staged.stage(&limits, task(1), link("http://c/"));
-        assert_eq!(staged.take(&task(1)), (vec![link("http://a/"), link("http://c/")], 0));
+        assert_eq!(
+            staged.take(&task(1)),
+            (vec![link("http://a/"), link("http://c/")], 0)
+        );
         assert_eq!(staged.take(&task(1)), (vec![], 0));
         staged.discard(&task(2));
         assert_eq!(staged.take(&task(2)), (vec![], 0));
@@ -101,7 +113,11 @@ mod tests {
 
     #[test]
     fn what_is_over_a_limit_is_counted() {
-        let limits = Limits { staged_links_max: 2, staged_bytes_max: 1000, ..Limits::default() };
+        let limits = Limits {
+            staged_links_max: 2,
+            staged_bytes_max: 1000,
+            ..Limits::default()
+        };
         let mut staged = Staged::default();
         for _ in 0..5 {
             staged.stage(&limits, task(1), link("http://a/"));

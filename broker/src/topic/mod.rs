@@ -41,7 +41,7 @@ pub(crate) use self::tail::Form;
 pub struct Topics {
     index: RwLock<Index>,
     memory: Arc<Memory>,
-    topics_max: usize,
+    count_max: usize,
     clock: Clock,
 }
 
@@ -63,11 +63,13 @@ impl Topics {
                 bytes: AtomicUsize::new(0),
                 topics: RwLock::default(),
             }),
-            topics_max: limits.topics_max.max(1),
+            count_max: limits.topics_max.max(1),
             clock,
         });
         let name = TopicName::new(DEFAULT_TOPIC).expect("the default topic's name is a name");
-        topics.open(&name).expect("the first topic is within the limit");
+        topics
+            .open(&name)
+            .expect("the first topic is within the limit");
         topics
     }
 
@@ -82,10 +84,13 @@ impl Topics {
         if let Some(topic) = index.by_name.get(name) {
             return Ok(Arc::clone(topic));
         }
-        if index.by_id.len() >= self.topics_max {
+        if index.by_id.len() >= self.count_max {
             return Err(ProtocolError::new(
                 Code::Limit,
-                format!("there are {} topics, and no more are allowed", self.topics_max),
+                format!(
+                    "there are {} topics, and no more are allowed",
+                    self.count_max
+                ),
             ));
         }
         let topic = Arc::new(Topic {
@@ -209,7 +214,11 @@ impl Topic {
     ///
     /// `wake` is notified when there is something to take after there was nothing.
     pub fn reader(self: &Arc<Self>, from: StartAt, wake: Arc<Notify>) -> Reader {
-        self.subscribe(Some(from), Form::Wire, Waker::from(Arc::new(Notifies(wake))))
+        self.subscribe(
+            Some(from),
+            Form::Wire,
+            Waker::from(Arc::new(Notifies(wake))),
+        )
     }
 
     /// A reader that wakes a task, and takes events in the given form, by default those that
@@ -253,7 +262,10 @@ impl Topic {
             let numbered = &line[name_end..line.len() - "\r\n".len()];
             let space = memchr::memchr(b' ', numbered).expect("a space follows the number");
             let payload = String::from_utf8_lossy(&numbered[space + 1..]).into_owned();
-            Event { seq: Seq(seq), payload }
+            Event {
+                seq: Seq(seq),
+                payload,
+            }
         })
     }
 }

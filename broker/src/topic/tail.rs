@@ -38,7 +38,7 @@ pub(crate) enum Form {
 /// The newest batches of a topic, bounded in bytes.
 #[derive(Debug)]
 pub(super) struct Tail {
-    /// The next number to be given. first_kept <= cursor of any reader that was told so <= head.
+    /// The next number to be given; `first_kept <= head`, and so is every reader's cursor.
     head: Seq,
     /// Oldest first, without holes; never empty once something was appended.
     batches: VecDeque<Batch>,
@@ -116,12 +116,19 @@ impl Tail {
         now: Moment,
         unix_ms: i64,
     ) {
-        let unix_ms = self.batches.back().map_or(unix_ms, |newest| newest.unix_ms.max(unix_ms));
+        let unix_ms = self
+            .batches
+            .back()
+            .map_or(unix_ms, |newest| newest.unix_ms.max(unix_ms));
         let before = self.head;
         let mut first = self.head;
         for payload in payloads {
             let wire = MSG_BYTES + topic.len() + payload.len();
-            let bare = if self.bare_readers > 0 { payload.len() + 2 } else { 0 };
+            let bare = if self.bare_readers > 0 {
+                payload.len() + 2
+            } else {
+                0
+            };
             let full = self.wire.open_len() >= BATCH_BYTES;
             if full || !self.wire.has_room(wire) || !self.bare.has_room(bare) {
                 self.seal(first, origin, unix_ms);
@@ -148,14 +155,23 @@ impl Tail {
         let count = self.head.0 - first.0;
         if count > 0 {
             let (wire, bare) = (self.wire.seal(), self.bare.seal());
-            self.batches.push_back(Batch { first, count, origin, unix_ms, wire, bare });
+            self.batches.push_back(Batch {
+                first,
+                count,
+                origin,
+                unix_ms,
+                wire,
+                bare,
+            });
         }
     }
 
     /// Lets go of the oldest batches until at most `bytes_max` are allocated or one batch is left.
     pub(super) fn shrink_to(&mut self, bytes_max: usize) {
         while self.bytes() > bytes_max && self.batches.len() > 1 {
-            let Some(oldest) = self.batches.pop_front() else { break };
+            let Some(oldest) = self.batches.pop_front() else {
+                break;
+            };
             self.wire.release();
             if !oldest.bare.is_empty() {
                 self.bare.release();
@@ -184,7 +200,10 @@ impl Tail {
     pub(super) fn wait(&mut self, place: Option<Place>, waker: &Waker) -> Place {
         match place {
             Some(place) if place.epoch == self.epoch => place,
-            _ => Place { epoch: self.epoch, key: self.waiting.insert(waker.clone()) },
+            _ => Place {
+                epoch: self.epoch,
+                key: self.waiting.insert(waker.clone()),
+            },
         }
     }
 
@@ -220,8 +239,12 @@ impl Tail {
             // Some of what was asked for is gone; how much, nobody remembers.
             return Seq(1);
         }
-        let later = self.batches.partition_point(|batch| batch.unix_ms < unix_ms);
-        self.batches.get(later).map_or(self.head, |batch| batch.first)
+        let later = self
+            .batches
+            .partition_point(|batch| batch.unix_ms < unix_ms);
+        self.batches
+            .get(later)
+            .map_or(self.head, |batch| batch.first)
     }
 
     /// Hands over what a reader at `cursor` gets next: whole lines from the cursor on, at most
