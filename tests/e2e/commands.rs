@@ -13,35 +13,18 @@ fn a_whole_session_with_netcat() {
         server.address,
         "HELLO name=me echo=42\r\nPUB t hello world\nPUB t again\nPING\nSUB t from=first\nQUIT\n",
     );
-    let [greeting, hello, rest @ ..] = &output[..] else {
-        panic!("{output:#?}")
-    };
+    let [greeting, hello, rest @ ..] = &output[..] else { panic!("{output:#?}") };
     assert_eq!(greeting, "Connected.  (PID 1)");
     let words: Vec<_> = hello.split(' ').collect();
     assert_eq!(words[..2], ["+OK", "tidings"], "{hello}");
     for key in ["id=1", "clock=", "echo=42", "resume="] {
-        assert!(
-            words.iter().any(|word| word.starts_with(key)),
-            "{key} in {hello}"
-        );
+        assert!(words.iter().any(|word| word.starts_with(key)), "{key} in {hello}");
     }
     // Two confirmations, or both folded into one; then the answers in the order of the commands.
-    let last_publish = rest
-        .iter()
-        .rposition(|line| line.starts_with("+OK "))
-        .unwrap();
-    assert!(
-        rest[..=last_publish].contains(&"+OK 2 2".to_owned()),
-        "{output:#?}"
-    );
-    let clock = rest
-        .iter()
-        .position(|line| line.starts_with("PONG clock="))
-        .unwrap();
-    assert!(
-        rest[clock..].iter().any(|line| line.starts_with("+OK")),
-        "{output:#?}"
-    );
+    let last_publish = rest.iter().rposition(|line| line.starts_with("+OK ")).unwrap();
+    assert!(rest[..=last_publish].contains(&"+OK 2 2".to_owned()), "{output:#?}");
+    let clock = rest.iter().position(|line| line.starts_with("PONG clock=")).unwrap();
+    assert!(rest[clock..].iter().any(|line| line.starts_with("+OK")), "{output:#?}");
 }
 
 #[test]
@@ -63,17 +46,10 @@ fn every_verb_is_known_from_the_first_version() {
     for command in understood {
         let answer = client.ask_lines(command);
         let last = answer.last().unwrap();
-        assert!(
-            last.starts_with("+OK") || last.starts_with("PONG "),
-            "{command}: {answer:?}"
-        );
+        assert!(last.starts_with("+OK") || last.starts_with("PONG "), "{command}: {answer:?}");
     }
     let id = "crawlers:1.1.1";
-    for command in [
-        format!("ACK {id}"),
-        format!("NACK {id} after=1s"),
-        format!("TOUCH {id}"),
-    ] {
+    for command in [format!("ACK {id}"), format!("NACK {id} after=1s"), format!("TOUCH {id}")] {
         let answer = client.ask(&command);
         assert!(answer.starts_with("-ERR stale"), "{command}: {answer}");
     }
@@ -81,10 +57,7 @@ fn every_verb_is_known_from_the_first_version() {
     client.send(format!("LINK {id} http://a.example/\n"));
     assert!(client.ask("PING").starts_with("PONG clock="));
     let explained = client.ask_lines("EXPLAIN http://a.example/");
-    assert!(
-        !explained[0].starts_with("-ERR unknown-command"),
-        "{explained:?}"
-    );
+    assert!(!explained[0].starts_with("-ERR unknown-command"), "{explained:?}");
     assert!(client.ask("QUIT").starts_with("+OK"));
     client.expect_closed();
 }
@@ -116,9 +89,7 @@ fn a_refused_command_leaves_the_connection_open() {
         "GROUP set crawlers delay=soon",
     ] {
         let answer = client.ask(command);
-        let code = answer
-            .strip_prefix("-ERR ")
-            .and_then(|rest| rest.split(' ').next());
+        let code = answer.strip_prefix("-ERR ").and_then(|rest| rest.split(' ').next());
         let code = code.unwrap_or_else(|| panic!("{command}: {answer}"));
         let is_word = !code.is_empty() && code.chars().all(|c| c.is_ascii_lowercase() || c == '-');
         assert!(is_word, "{command}: {answer}");
@@ -145,10 +116,7 @@ fn a_client_that_sends_headers_is_closed() {
     let mut client = Talk::client(server.address);
     client.send("Host: localhost:12345\r\nPUB t unheard\r\n");
     let answers = client.lines_to_end();
-    assert!(
-        answers.iter().all(|answer| answer.starts_with("-ERR ")),
-        "{answers:?}"
-    );
+    assert!(answers.iter().all(|answer| answer.starts_with("-ERR ")), "{answers:?}");
     let mut other = Talk::client(server.address);
     assert_eq!(other.ask("PUB t first"), "+OK 1 1");
 }
@@ -158,28 +126,15 @@ fn a_subscription_begins_where_it_is_told() {
     let server = Server::broker();
     let mut client = Talk::client(server.address);
     for n in 1..=5 {
-        assert_eq!(
-            client.ask(&format!("PUB t event {n}")),
-            format!("+OK {n} {n}")
-        );
+        assert_eq!(client.ask(&format!("PUB t event {n}")), format!("+OK {n} {n}"));
     }
-    let from = [
-        ("first", 1),
-        ("last", 5),
-        ("3", 3),
-        ("-2", 4),
-        ("2020-01-01T00:00:00Z", 1),
-    ];
+    let from = [("first", 1), ("last", 5), ("3", 3), ("-2", 4), ("2020-01-01T00:00:00Z", 1)];
     for (from, first) in from {
         let mut subscriber = Talk::client(server.address);
         let answer = subscriber.ask(&format!("SUB t from={from}"));
         assert!(answer.starts_with("+OK"), "{from}: {answer}");
         for n in first..=5 {
-            assert_eq!(
-                subscriber.line(),
-                format!("MSG t {n} event {n}"),
-                "from={from}"
-            );
+            assert_eq!(subscriber.line(), format!("MSG t {n} event {n}"), "from={from}");
         }
     }
     let mut late = Talk::client(server.address);
@@ -201,11 +156,7 @@ fn confirmations_count_the_publishes_of_the_connection() {
     let mut confirmed = 0;
     while confirmed < 1000 {
         let answer = client.line();
-        let numbers: Vec<u64> = answer
-            .split(' ')
-            .skip(1)
-            .map(|n| n.parse().unwrap())
-            .collect();
+        let numbers: Vec<u64> = answer.split(' ').skip(1).map(|n| n.parse().unwrap()).collect();
         assert_eq!(numbers[0], numbers[1] + 1, "{answer}");
         assert!(numbers[1] > confirmed, "{answer} after {confirmed}");
         confirmed = numbers[1];
@@ -223,15 +174,9 @@ fn a_refused_publish_is_named_and_counted() {
             .collect();
     assert_eq!(lines.first().unwrap(), "+OK 1 1", "{lines:?}");
     assert_eq!(lines.last().unwrap(), "+OK 2 4", "{lines:?}");
-    let refused: Vec<_> = lines
-        .iter()
-        .filter(|line| line.starts_with("-ERR "))
-        .collect();
+    let refused: Vec<_> = lines.iter().filter(|line| line.starts_with("-ERR ")).collect();
     assert_eq!(refused.len(), 2, "{lines:?}");
-    assert!(
-        refused[0].contains(" n=2 ") && refused[1].contains(" n=3 "),
-        "{lines:?}"
-    );
+    assert!(refused[0].contains(" n=2 ") && refused[1].contains(" n=3 "), "{lines:?}");
 }
 
 #[test]
@@ -293,10 +238,7 @@ fn a_crawler_by_hand_works_through_a_job() {
     let done = watcher.line();
     assert!(done.starts_with("MSG job-done 1 j "), "{done}");
     for count in ["completed=2", "failed=0", "result=done"] {
-        assert!(
-            done.split(' ').any(|word| word == count),
-            "{count} in {done}"
-        );
+        assert!(done.split(' ').any(|word| word == count), "{count} in {done}");
     }
     // Once: the next event of the topic is this one.
     assert_eq!(boss.ask("PUB job-done no more"), "+OK 2 2");
@@ -336,9 +278,6 @@ impl Task {
         let line = worker.line();
         let words: Vec<_> = line.split(' ').collect();
         assert!(words[0] == "TASK" && words.len() >= 5, "{line}");
-        Self {
-            id: words[1].to_owned(),
-            url: words[4].to_owned(),
-        }
+        Self { id: words[1].to_owned(), url: words[4].to_owned() }
     }
 }

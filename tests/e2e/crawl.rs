@@ -16,10 +16,7 @@ use crate::support::{
 #[track_caller]
 fn crawl(arguments: &[&str]) -> (TempDir, Finished) {
     let folder = TempDir::new().unwrap();
-    let finished = run(
-        folder.path(),
-        &[&["crawl", "--allow-private"], arguments].concat(),
-    );
+    let finished = run(folder.path(), &[&["crawl", "--allow-private"], arguments].concat());
     (folder, finished)
 }
 
@@ -30,10 +27,7 @@ fn stored(folder: &Path, sql: &str) -> Vec<String> {
 
 #[test]
 fn a_whole_site_is_fetched_once_and_stored() {
-    let site = Site {
-        pages: 60,
-        ..Site::default()
-    };
+    let site = Site { pages: 60, ..Site::default() };
     let origin = Origin::serve(site.clone());
     let (folder, finished) = crawl(&[&origin.url(0, "/p/0")]);
     let finished = finished.expect_code(0);
@@ -73,59 +67,30 @@ fn many_hosts_are_one_job_and_each_is_asked_politely() {
 
 #[test]
 fn depth_counts_links_from_the_seed() {
-    let origin = Origin::serve(Site {
-        pages: 31,
-        robots: Some(FORBID),
-        ..Site::default()
-    });
+    let origin = Origin::serve(Site { pages: 31, robots: Some(FORBID), ..Site::default() });
     let (_folder, finished) = crawl(&[&origin.url(0, "/p/0"), "--depth", "2"]);
     finished.expect_code(0);
-    let mut paths: Vec<_> = origin
-        .record()
-        .paths()
-        .into_iter()
-        .map(str::to_owned)
-        .collect();
+    let mut paths: Vec<_> = origin.record().paths().into_iter().map(str::to_owned).collect();
     paths.sort();
-    assert_eq!(
-        paths,
-        ["/p/0", "/p/1", "/p/2", "/p/3", "/p/4", "/p/5", "/p/6"]
-    );
+    assert_eq!(paths, ["/p/0", "/p/1", "/p/2", "/p/3", "/p/4", "/p/5", "/p/6"]);
 }
 
 #[test]
 fn depth_zero_is_the_seeds_alone() {
-    let origin = Origin::serve(Site {
-        pages: 9,
-        ..Site::default()
-    });
-    let (_folder, finished) = crawl(&[
-        &origin.url(0, "/p/0"),
-        &origin.url(0, "/p/5"),
-        "--depth",
-        "0",
-    ]);
+    let origin = Origin::serve(Site { pages: 9, ..Site::default() });
+    let (_folder, finished) =
+        crawl(&[&origin.url(0, "/p/0"), &origin.url(0, "/p/5"), "--depth", "0"]);
     finished.expect_code(0);
     assert_eq!(origin.record().paths().len(), 2);
 }
 
 #[test]
 fn max_pages_is_kept_exactly() {
-    let origin = Origin::serve(Site {
-        pages: 200,
-        robots: Some(FORBID),
-        ..Site::default()
-    });
+    let origin = Origin::serve(Site { pages: 200, robots: Some(FORBID), ..Site::default() });
     let (folder, finished) = crawl(&[&origin.url(0, "/p/0"), "--max-pages", "25"]);
     finished.expect_code(0);
     assert_eq!(origin.record().paths().len(), 25);
-    assert_eq!(
-        stored(
-            folder.path(),
-            "select count(*) from pages where outcome = 'done'"
-        ),
-        ["25"]
-    );
+    assert_eq!(stored(folder.path(), "select count(*) from pages where outcome = 'done'"), ["25"]);
 }
 
 #[test]
@@ -140,19 +105,13 @@ fn the_scope_is_the_host_unless_told_otherwise() {
     let (_folder, finished) = crawl(&[&origin.url(0, "/p/0")]);
     finished.expect_code(0);
     let record = origin.record();
-    assert!(
-        record.0.iter().all(|hit| hit.host == Site::host(0)),
-        "{record:?}"
-    );
+    assert!(record.0.iter().all(|hit| hit.host == Site::host(0)), "{record:?}");
     assert_eq!(record.paths().len(), 3);
 }
 
 #[test]
 fn a_prefix_scope_stays_below_the_seeds_path() {
-    let origin = Origin::serve(Site {
-        pages: 5,
-        ..Site::default()
-    });
+    let origin = Origin::serve(Site { pages: 5, ..Site::default() });
     let (_folder, finished) = crawl(&[&origin.url(0, "/p/0"), "--scope", "prefix"]);
     finished.expect_code(0);
     let record = origin.record();
@@ -163,48 +122,26 @@ fn a_prefix_scope_stays_below_the_seeds_path() {
 #[test]
 fn what_robots_txt_forbids_is_never_fetched_and_is_no_failure() {
     let robots = "User-agent: *\nDisallow: /p/1\nDisallow: /private/\nAllow: /p/11\n";
-    let origin = Origin::serve(Site {
-        pages: 12,
-        robots: Some(robots),
-        ..Site::default()
-    });
+    let origin = Origin::serve(Site { pages: 12, robots: Some(robots), ..Site::default() });
     let (folder, finished) = crawl(&[&origin.url(0, "/p/0")]);
     finished.expect_code(0);
     let record = origin.record();
     record.expect_none_under("/private/");
     // Page 1 is out, so 3, 4 and what is below are not found; page 11 is below 5.
-    let mut paths: Vec<_> = record
-        .distinct()
-        .into_iter()
-        .map(|(_, path)| path)
-        .collect();
+    let mut paths: Vec<_> = record.distinct().into_iter().map(|(_, path)| path).collect();
     paths.sort_unstable();
     assert_eq!(paths, ["/p/0", "/p/11", "/p/2", "/p/5", "/p/6"]);
     let first = &record.0[0];
     assert_eq!(first.path, "/robots.txt");
-    assert_eq!(
-        record
-            .0
-            .iter()
-            .filter(|hit| hit.path == "/robots.txt")
-            .count(),
-        1
-    );
-    let kept_out = stored(
-        folder.path(),
-        "select count(*) from pages where outcome = 'robots'",
-    );
+    assert_eq!(record.0.iter().filter(|hit| hit.path == "/robots.txt").count(), 1);
+    let kept_out = stored(folder.path(), "select count(*) from pages where outcome = 'robots'");
     assert_ne!(kept_out, ["0"]);
 }
 
 #[test]
 fn a_crawl_delay_in_robots_txt_is_kept() {
     let robots = "User-agent: *\nCrawl-delay: 0.3\nDisallow: /private/\n";
-    let origin = Origin::serve(Site {
-        pages: 5,
-        robots: Some(robots),
-        ..Site::default()
-    });
+    let origin = Origin::serve(Site { pages: 5, robots: Some(robots), ..Site::default() });
     let (_folder, finished) = crawl(&[&origin.url(0, "/p/0")]);
     finished.expect_code(0);
     // The gap between robots.txt and the first page counts as well: the delay is known by then.
@@ -213,11 +150,7 @@ fn a_crawl_delay_in_robots_txt_is_kept() {
 
 #[test]
 fn redirects_end_where_they_lead_and_are_fetched_once() {
-    let origin = Origin::serve(Site {
-        pages: 3,
-        robots: Some(FORBID),
-        ..Site::default()
-    });
+    let origin = Origin::serve(Site { pages: 3, robots: Some(FORBID), ..Site::default() });
     let (_folder, finished) =
         crawl(&[&origin.url(0, "/redirect/0"), &origin.url(0, "/redirect/2")]);
     finished.expect_code(0);
@@ -229,42 +162,23 @@ fn redirects_end_where_they_lead_and_are_fetched_once() {
 
 #[test]
 fn a_failing_page_gives_exit_code_1() {
-    let origin = Origin::serve(Site {
-        pages: 1,
-        robots: Some(FORBID),
-        ..Site::default()
-    });
+    let origin = Origin::serve(Site { pages: 1, robots: Some(FORBID), ..Site::default() });
     let (folder, finished) = crawl(&[&origin.url(0, "/p/0"), &origin.url(0, "/no/such/page")]);
     let finished = finished.expect_code(1);
     let summary = finished.stdout().pop().unwrap();
     assert!(summary.contains("1 pages, 1 failed"), "{summary}");
-    let failed = stored(
-        folder.path(),
-        "select status, outcome, error from pages where outcome != 'done'",
-    );
-    assert!(
-        failed.len() == 1 && failed[0].starts_with("404|failed|"),
-        "{failed:?}"
-    );
+    let failed =
+        stored(folder.path(), "select status, outcome, error from pages where outcome != 'done'");
+    assert!(failed.len() == 1 && failed[0].starts_with("404|failed|"), "{failed:?}");
 }
 
 #[test]
 fn bad_sites_are_that_pages_failure_and_bounded() {
-    let origin = Origin::serve(Site {
-        pages: 1,
-        ..Site::default()
-    });
+    let origin = Origin::serve(Site { pages: 1, ..Site::default() });
     let up = Server::up(&["--allow-private=127.0.0.0/8", "--timeout", "3s"]);
     let crawl = run(
         up.folder.path(),
-        &[
-            "crawl",
-            &origin.url(0, "/bad/"),
-            "--broker",
-            &up.text(),
-            "--depth",
-            "1",
-        ],
+        &["crawl", &origin.url(0, "/bad/"), "--broker", &up.text(), "--depth", "1"],
     );
     crawl.expect_code(1);
     let sql = "select distinct url from pages where outcome = 'failed' and error is not null";
@@ -275,10 +189,7 @@ fn bad_sites_are_that_pages_failure_and_bounded() {
         let url = origin.url(0, &format!("/bad/{way}"));
         assert!(failed.contains(&url), "{way} is not among {failed:#?}");
     }
-    let empty = format!(
-        "select outcome from pages where url = '{}'",
-        origin.url(0, "/bad/empty")
-    );
+    let empty = format!("select outcome from pages where url = '{}'", origin.url(0, "/bad/empty"));
     assert_eq!(stored(up.folder.path(), &empty), ["done"]);
     origin.record().expect_polite(Duration::ZERO);
     // Sixteen gigabytes were on offer.
@@ -292,26 +203,16 @@ fn bad_sites_are_that_pages_failure_and_bounded() {
 
 #[test]
 fn a_host_that_is_down_is_its_pages_failure() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (folder, finished) = crawl(&[&format!("http://{free}/")]);
     finished.expect_code(1);
-    let failed = stored(
-        folder.path(),
-        "select distinct outcome, error is null from pages",
-    );
+    let failed = stored(folder.path(), "select distinct outcome, error is null from pages");
     assert_eq!(failed, ["failed|0"]);
 }
 
 #[test]
 fn a_job_is_handed_to_the_up_on_the_same_data_directory_and_announced_once() {
-    let origin = Origin::serve(Site {
-        pages: 15,
-        robots: Some(FORBID),
-        ..Site::default()
-    });
+    let origin = Origin::serve(Site { pages: 15, robots: Some(FORBID), ..Site::default() });
     let up = Server::up(&["--allow-private"]);
     let mut done = Talk::client(up.address);
     assert!(done.ask("SUB job-done from=first").starts_with("+OK"));
@@ -321,19 +222,9 @@ fn a_job_is_handed_to_the_up_on_the_same_data_directory_and_announced_once() {
         let handed = run(up.folder.path(), &["crawl", &seed]).expect_code(0);
         assert!(handed.stderr().contains(&up.text()), "{}", handed.stderr());
         let event = done.line();
-        assert!(
-            event.starts_with(&format!("MSG job-done {pass} ")),
-            "{event}"
-        );
-        for word in [
-            format!("pass={pass}"),
-            "completed=15".to_owned(),
-            "result=done".to_owned(),
-        ] {
-            assert!(
-                event.split(' ').any(|found| found == word),
-                "{word} in {event}"
-            );
+        assert!(event.starts_with(&format!("MSG job-done {pass} ")), "{event}");
+        for word in [format!("pass={pass}"), "completed=15".to_owned(), "result=done".to_owned()] {
+            assert!(event.split(' ').any(|found| found == word), "{word} in {event}");
         }
         // Counted when it was announced: the last page was not still to come.
         let now = origin.record();
@@ -345,10 +236,7 @@ fn a_job_is_handed_to_the_up_on_the_same_data_directory_and_announced_once() {
         );
     }
     // Once each: the next event of the topic is this one.
-    assert_eq!(
-        Talk::client(up.address).ask("PUB job-done no more"),
-        "+OK 3 1"
-    );
+    assert_eq!(Talk::client(up.address).ask("PUB job-done no more"), "+OK 3 1");
     assert_eq!(done.line(), "MSG job-done 3 no more");
 }
 
@@ -360,10 +248,7 @@ fn an_interrupted_crawl_says_so_with_its_exit_code() {
         ..Site::default()
     });
     let folder = TempDir::new().unwrap();
-    let crawl = tidings(
-        folder.path(),
-        ["crawl", "--allow-private", &origin.url(0, "/p/0")],
-    );
+    let crawl = tidings(folder.path(), ["crawl", "--allow-private", &origin.url(0, "/p/0")]);
     let crawl = Running::start(&mut { crawl });
     origin.wait_for_hits(10);
     let ended = crawl.finish_by("INT").expect_code(130);
@@ -372,11 +257,7 @@ fn an_interrupted_crawl_says_so_with_its_exit_code() {
 
 #[test]
 fn output_in_a_pipe_has_neither_colour_nor_progress() {
-    let origin = Origin::serve(Site {
-        pages: 5,
-        robots: Some(FORBID),
-        ..Site::default()
-    });
+    let origin = Origin::serve(Site { pages: 5, robots: Some(FORBID), ..Site::default() });
     let (_folder, finished) = crawl(&[&origin.url(0, "/p/0")]);
     let finished = finished.expect_code(0);
     let all = finished.stdout().join("\n") + &finished.stderr();

@@ -41,32 +41,17 @@ impl Crawl {
         let answer = Talk::client(server.address).ask(&settings);
         assert!(answer.starts_with("+OK"), "{answer}");
         let folder = server.folder.path().to_owned();
-        let words = [
-            vec!["crawl".to_owned(), "--broker".to_owned(), server.text()],
-            origin.seeds(),
-        ];
+        let words =
+            [vec!["crawl".to_owned(), "--broker".to_owned(), server.text()], origin.seeds()];
         let watcher = Running::start(&mut tidings(&folder, words.concat()));
-        Self {
-            origin,
-            server,
-            data: [(); 2].map(|()| TempDir::new().unwrap()),
-            site,
-            watcher,
-        }
+        Self { origin, server, data: [(); 2].map(|()| TempDir::new().unwrap()), site, watcher }
     }
 
     /// A crawler for this broker, with one of the two data directories.
     #[track_caller]
     fn daemon(&self, data: usize) -> Running {
         let folder = self.data[data].path();
-        let words = [
-            "crawl",
-            "--broker",
-            &self.server.text(),
-            "--allow-private",
-            "--data",
-            ".",
-        ];
+        let words = ["crawl", "--broker", &self.server.text(), "--allow-private", "--data", "."];
         let daemon = Running::start(&mut tidings(folder, words));
         daemon.line_with("fetching for");
         daemon
@@ -78,10 +63,7 @@ impl Crawl {
         let watched = self.watcher.finish().expect_code(0);
         let pages = u32::from(self.site.hosts) * self.site.pages;
         let summary = watched.stdout().pop().unwrap();
-        assert!(
-            summary.contains(&format!("{pages} pages, 0 failed")),
-            "{summary}"
-        );
+        assert!(summary.contains(&format!("{pages} pages, 0 failed")), "{summary}");
 
         let record = self.origin.record();
         record.expect_polite(DELAY);
@@ -91,22 +73,14 @@ impl Crawl {
             .map(|(host, path)| self.origin.url(host, &path))
             .collect();
         assert_eq!(record.distinct().len(), expected.len());
-        let stored: BTreeSet<_> = self
-            .data
-            .iter()
-            .flat_map(|data| stored(data.path()))
-            .collect();
+        let stored: BTreeSet<_> = self.data.iter().flat_map(|data| stored(data.path())).collect();
         assert_eq!(stored, expected);
 
         let mut client = Talk::client(self.server.address);
         assert!(client.ask("SUB job-done from=first").starts_with("+OK"));
         let done = client.line();
         assert!(done.contains(&format!(" completed={pages} ")), "{done}");
-        assert_eq!(
-            client.ask("PUB job-done no more"),
-            "+OK 2 1",
-            "the job was announced once"
-        );
+        assert_eq!(client.ask("PUB job-done no more"), "+OK 2 1", "the job was announced once");
     }
 }
 
@@ -168,14 +142,7 @@ fn the_crawler_connects_again_when_the_broker_is_back() {
     let data = TempDir::new().unwrap();
     let daemon = Running::start(&mut tidings(
         data.path(),
-        [
-            "crawl",
-            "--broker",
-            &address,
-            "--allow-private",
-            "--data",
-            ".",
-        ],
+        ["crawl", "--broker", &address, "--allow-private", "--data", "."],
     ));
     let url = origin.url(0, "/p/0");
     Talk::peer(server.address).send(format!("{url}?before\n"));
@@ -183,10 +150,7 @@ fn the_crawler_connects_again_when_the_broker_is_back() {
     server.process.finish_by("KILL");
 
     let folder = TempDir::new().unwrap();
-    let again = Running::start(&mut tidings(
-        folder.path(),
-        ["broker", "--listen", &address],
-    ));
+    let again = Running::start(&mut tidings(folder.path(), ["broker", "--listen", &address]));
     again.line_with("listening on");
     Talk::peer(server.address).send(format!("{url}?after\n"));
     pages::wait_for_rows(data.path(), "select url from pages", 2);

@@ -1,8 +1,10 @@
 //! The notifier mode, replayed: what a person with netcat or telnet sees and what their neighbours hear.
 
+use std::process::Command;
+
 use crate::support::{
     nc::{nc, nc_all, telnet},
-    process::Server,
+    process::{Running, Server},
     talk::{FAREWELL, Talk},
     wait::until,
 };
@@ -54,16 +56,10 @@ fn quit_and_exit_end_a_connection_only_as_a_whole_line() {
         let server = Server::broker();
         let mut listener = Talk::peer(server.address);
         let mut leaving = Talk::peer(server.address);
-        leaving.send(format!(
-            "quite a line\nplease {word}\n{word} now\n{word}\nunheard\n"
-        ));
+        leaving.send(format!("quite a line\nplease {word}\n{word} now\n{word}\nunheard\n"));
         leaving.lines_to_end();
         let heard = heard_until_marker(&server, &mut listener);
-        let expected = [
-            "quite a line".to_owned(),
-            format!("please {word}"),
-            format!("{word} now"),
-        ];
+        let expected = ["quite a line".to_owned(), format!("please {word}"), format!("{word} now")];
         assert_eq!(heard, expected);
     }
 }
@@ -105,10 +101,7 @@ fn what_is_pending_comes_before_the_farewell() {
     let mut leaving = Talk::peer(server.address);
     let mut client = Talk::client(server.address);
     for n in 1..=100 {
-        assert_eq!(
-            client.ask(&format!("PUB new-url {n}")),
-            format!("+OK {n} {n}")
-        );
+        assert_eq!(client.ask(&format!("PUB new-url {n}")), format!("+OK {n} {n}"));
     }
     leaving.send(b"\x04");
     let mut expected: Vec<_> = (1..=100).map(|n| n.to_string()).collect();
@@ -145,10 +138,7 @@ fn netcat_gets_the_farewell_as_its_confirmation() {
     assert_eq!(output.first().unwrap(), "Connected.  (PID 2)");
     assert_eq!(output.last().unwrap(), FAREWELL);
     assert_eq!(output.len(), 2, "{output:?}");
-    assert_eq!(
-        heard_until_marker(&server, &mut listener),
-        ["first", "last, without an end"]
-    );
+    assert_eq!(heard_until_marker(&server, &mut listener), ["first", "last, without an end"]);
 }
 
 #[test]
@@ -203,10 +193,23 @@ fn a_web_page_or_a_tls_hello_cannot_talk_to_this_port() {
         let said = closed.lines_to_end();
         let shown = String::from_utf8_lossy(&first[..first.len().min(40)]);
         // A command that is HTTP-shaped is told why; the others get nothing that a browser could show.
-        assert!(
-            said.iter().all(|line| line.starts_with("-ERR ")),
-            "{shown:?}: {said:?}"
-        );
+        assert!(said.iter().all(|line| line.starts_with("-ERR ")), "{shown:?}: {said:?}");
+    }
+    assert!(heard_until_marker(&server, &mut listener).is_empty());
+}
+
+#[test]
+fn a_browser_gets_no_page_and_publishes_nothing() {
+    let server = Server::broker();
+    let mut listener = Talk::peer(server.address);
+    let form = "PUB new-url unheard\r\nunheard\r\n";
+    let url = format!("http://{}/", server.text());
+    for flags in [&[][..], &["--data-binary", form], &["--request", "PUB"], &["--http0.9"]] {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--noproxy", "*"]).args(flags).arg(&url);
+        // Without HTTP/0.9 curl refuses what it gets, with it the greeting is all there is to show.
+        let shown = Running::start(&mut curl).finish().stdout();
+        assert!(shown.iter().all(|line| line.starts_with("Connected.")), "{shown:?}");
     }
     assert!(heard_until_marker(&server, &mut listener).is_empty());
 }
@@ -217,22 +220,11 @@ fn a_bad_line_is_dropped_and_harms_nobody() {
     let mut listener = Talk::peer(server.address);
     let mut peer = Talk::peer(server.address);
     peer.send("first\n");
-    for bad in [
-        &b"a\x01b"[..],
-        b"a\x1b[2Jb",
-        b"\x7f",
-        b"a\xc2\x85b",
-        b"\xff\xfe",
-        b"cut \xe2\x82",
-    ] {
+    for bad in [&b"a\x01b"[..], b"a\x1b[2Jb", b"\x7f", b"a\xc2\x85b", b"\xff\xfe", b"cut \xe2\x82"]
+    {
         peer.send([bad, b"\n"].concat());
     }
-    for bytes in [
-        PAYLOAD_BYTES_MAX + 1,
-        LINE_BYTES_MAX,
-        LINE_BYTES_MAX + 1,
-        10 * LINE_BYTES_MAX,
-    ] {
+    for bytes in [PAYLOAD_BYTES_MAX + 1, LINE_BYTES_MAX, LINE_BYTES_MAX + 1, 10 * LINE_BYTES_MAX] {
         peer.send([vec![b'x'; bytes], b"\n".to_vec()].concat());
     }
     let longest = "y".repeat(PAYLOAD_BYTES_MAX);
@@ -263,11 +255,7 @@ fn a_peer_that_does_not_read_lags_and_delays_nobody() {
             producer.send(format!("PUB new-url {} {filler}\n", hundred * 100 + n));
         }
         for n in 1..=100 {
-            assert!(
-                neighbour
-                    .line()
-                    .starts_with(&format!("{} ", hundred * 100 + n))
-            );
+            assert!(neighbour.line().starts_with(&format!("{} ", hundred * 100 + n)));
         }
     }
 
@@ -277,16 +265,11 @@ fn a_peer_that_does_not_read_lags_and_delays_nobody() {
         if line.starts_with("LAG ") {
             break line;
         }
-        assert!(
-            line.starts_with(&format!("{next} ")),
-            "out of order at {next}"
-        );
+        assert!(line.starts_with(&format!("{next} ")), "out of order at {next}");
         next += 1;
     };
     let numbers: Vec<u64> = lag.split(' ').skip(1).map(|n| n.parse().unwrap()).collect();
-    let [from, to] = numbers[..] else {
-        panic!("{lag}")
-    };
+    let [from, to] = numbers[..] else { panic!("{lag}") };
     assert_eq!(from, next, "nothing is skipped without a notice");
     assert!(from <= to && to <= events, "{lag}");
     producer.send("PUB new-url the end\n");
@@ -312,16 +295,8 @@ fn two_people_with_telnet_and_one_with_netcat_talk() {
     ann.line_with("hello from eve");
     bob.write("quit\n");
     let bob = bob.finish();
-    assert!(
-        bob.stdout()
-            .iter()
-            .any(|line| line.contains("hello from eve")),
-        "{bob:?}"
-    );
-    assert!(
-        bob.stdout().iter().all(|line| !line.contains("quit")),
-        "{bob:?}"
-    );
+    assert!(bob.stdout().iter().any(|line| line.contains("hello from eve")), "{bob:?}");
+    assert!(bob.stdout().iter().all(|line| !line.contains("quit")), "{bob:?}");
     eve.write("\u{4}");
     eve.line_with(FAREWELL);
     eve.finish().expect_code(0);
@@ -336,9 +311,6 @@ fn a_newcomer_finds_help_with_telnet() {
     telnet.write("QUIT\n");
     let lines = telnet.finish().stdout().join("\n");
     for verb in ["PUB", "SUB", "JOIN", "JOB", "QUIT"] {
-        assert!(
-            lines.contains(verb),
-            "HELP does not tell of {verb}: {lines}"
-        );
+        assert!(lines.contains(verb), "HELP does not tell of {verb}: {lines}");
     }
 }

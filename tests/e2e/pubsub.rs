@@ -17,24 +17,10 @@ use crate::support::{
 fn arguments_are_events() {
     let server = Server::broker();
     let folder = server.folder.path();
-    let published = run(
-        folder,
-        &["pub", "t", "one", "two words", "--broker", &server.text()],
-    );
+    let published = run(folder, &["pub", "t", "one", "two words", "--broker", &server.text()]);
     assert!(published.expect_code(0).stderr().contains("2 confirmed"));
-    let seen = run(
-        folder,
-        &[
-            "sub",
-            "t",
-            "--from",
-            "first",
-            "--count",
-            "2",
-            "--broker",
-            &server.text(),
-        ],
-    );
+    let seen =
+        run(folder, &["sub", "t", "--from", "first", "--count", "2", "--broker", &server.text()]);
     assert_eq!(seen.expect_code(0).stdout(), ["one", "two words"]);
 }
 
@@ -43,33 +29,15 @@ fn lines_of_standard_input_arrive_in_order_and_are_counted() {
     let server = Server::broker();
     let folder = server.folder.path();
     let count = "20000";
-    let sub = [
-        "sub",
-        "t",
-        "--from",
-        "first",
-        "--count",
-        count,
-        "--broker",
-        &server.text(),
-    ];
+    let sub = ["sub", "t", "--from", "first", "--count", count, "--broker", &server.text()];
     let subscriber = Running::start(&mut tidings(folder, sub));
-    let mut publisher = Running::start(&mut tidings(
-        folder,
-        ["pub", "t", "--broker", &server.text()],
-    ));
+    let mut publisher =
+        Running::start(&mut tidings(folder, ["pub", "t", "--broker", &server.text()]));
     let lines: Vec<_> = (0..20_000).map(|n| format!("line {n} of many")).collect();
     publisher.write(lines.join("\n"));
     let ended = publisher.finish().expect_code(0);
-    assert!(
-        ended.stderr().contains("20,000 confirmed"),
-        "{}",
-        ended.stderr()
-    );
-    assert!(
-        subscriber.finish().expect_code(0).stdout() == lines,
-        "the lines differ"
-    );
+    assert!(ended.stderr().contains("20,000 confirmed"), "{}", ended.stderr());
+    assert!(subscriber.finish().expect_code(0).stdout() == lines, "the lines differ");
 }
 
 #[test]
@@ -78,22 +46,10 @@ fn json_has_number_payload_and_attributes() {
     let mut client = Talk::client(server.address);
     client.ask("PUB t text with \"quotes\"");
     client.ask("PUB t http://a.example/ job=j colour=blue");
-    let sub = [
-        "sub",
-        "t",
-        "--json",
-        "--from",
-        "first",
-        "--count",
-        "2",
-        "--broker",
-        &server.text(),
-    ];
+    let sub = ["sub", "t", "--json", "--from", "first", "--count", "2", "--broker", &server.text()];
     let lines = run(server.folder.path(), &sub).expect_code(0).stdout();
-    let events: Vec<serde_json::Value> = lines
-        .iter()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let events: Vec<serde_json::Value> =
+        lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(events[0]["seq"], 1);
     assert_eq!(events[0]["topic"], "t");
     assert_eq!(events[0]["payload"], "text with \"quotes\"");
@@ -146,10 +102,8 @@ fn a_broker_killed_in_the_middle_fails_the_publisher_who_says_how_much_was_confi
     let folder = TempDir::new().unwrap();
     let mut listener = Talk::client(server.address);
     assert!(listener.ask("SUB t").starts_with("+OK"));
-    let mut publisher = Running::start(&mut tidings(
-        folder.path(),
-        ["pub", "t", "--broker", &server.text()],
-    ));
+    let mut publisher =
+        Running::start(&mut tidings(folder.path(), ["pub", "t", "--broker", &server.text()]));
     for n in 1..=100 {
         publisher.write(format!("line {n}\n"));
         assert_eq!(listener.line(), format!("MSG t {n} line {n}"));
@@ -182,24 +136,16 @@ fn what_a_broker_confirmed_before_it_closed_is_counted_exactly() {
         let answer = |text: String| (&stream).write_all(text.as_bytes()).unwrap();
         answer("Connected.  (PID 1)\r\n".to_owned());
         let hello = lines.next().unwrap().unwrap();
-        let echo = hello
-            .split(' ')
-            .find(|word| word.starts_with("echo="))
-            .unwrap();
+        let echo = hello.split(' ').find(|word| word.starts_with("echo=")).unwrap();
         let resume = "0".repeat(32);
-        answer(format!(
-            "+OK tidings 0.1.0 id=1 clock=1 {echo} resume={resume}\r\n"
-        ));
+        answer(format!("+OK tidings 0.1.0 id=1 clock=1 {echo} resume={resume}\r\n"));
         for _ in 0..5 {
             assert!(lines.next().unwrap().unwrap().starts_with("PUB t "));
         }
         answer("+OK 3 3\r\n".to_owned());
     });
     let folder = TempDir::new().unwrap();
-    let ended = run(
-        folder.path(),
-        &["pub", "t", "1", "2", "3", "4", "5", "--broker", &address],
-    );
+    let ended = run(folder.path(), &["pub", "t", "1", "2", "3", "4", "5", "--broker", &address]);
     broker.join().unwrap();
     let ended = ended.expect_code(1);
     assert_eq!(confirmed(&ended.stderr()), 3, "{}", ended.stderr());
@@ -208,20 +154,13 @@ fn what_a_broker_confirmed_before_it_closed_is_counted_exactly() {
 
 #[test]
 fn no_broker_is_one_line_that_says_what_to_do() {
-    let free = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .to_string();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let folder = TempDir::new().unwrap();
     for command in [&["pub", "t", "x"][..], &["sub", "t"]] {
         let failed = run(folder.path(), &[command, &["--broker", &free]].concat()).expect_code(1);
         let stderr = failed.stderr();
         assert!(stderr.lines().count() == 1, "{stderr}");
-        assert!(
-            stderr.contains(&free) && stderr.contains("--broker"),
-            "{stderr}"
-        );
+        assert!(stderr.contains(&free) && stderr.contains("--broker"), "{stderr}");
     }
 }
 

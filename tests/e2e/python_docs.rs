@@ -77,11 +77,7 @@ impl Documentation {
             "no {PAGES}; tests/run installs what the tests need"
         );
         let folder = TempDir::new().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         fs::write(folder.path().join("nginx.conf"), configuration(port)).unwrap();
         let at = folder.path().to_str().unwrap();
         let nginx = ["nginx", "/usr/sbin/nginx"]
@@ -96,14 +92,8 @@ impl Documentation {
             "-c",
             "nginx.conf",
         ]));
-        until("nginx to listen", || {
-            TcpStream::connect(("127.0.0.1", port)).ok()
-        });
-        Self {
-            nginx,
-            folder,
-            port,
-        }
+        until("nginx to listen", || TcpStream::connect(("127.0.0.1", port)).ok());
+        Self { nginx, folder, port }
     }
 
     /// The start page.
@@ -142,11 +132,7 @@ fn configuration(port: u16) -> String {
 /// The paths of the HTML pages among the requests: what was answered with a page, not with an error.
 fn html(requests: &[Request]) -> BTreeSet<&str> {
     let is_page = |request: &&Request| request.status == 200 && request.is_html;
-    requests
-        .iter()
-        .filter(is_page)
-        .map(|request| request.path.as_str())
-        .collect()
+    requests.iter().filter(is_page).map(|request| request.path.as_str()).collect()
 }
 
 /// Everything that wget asks for when it follows the links of the documentation. It too asks for each URL once, with
@@ -156,15 +142,9 @@ fn reached_by_wget() -> Vec<Request> {
     let documentation = Documentation::serve();
     let folder = TempDir::new().unwrap();
     let mut wget = Command::new("wget");
-    wget.args([
-        "--recursive",
-        "--level=inf",
-        "--no-verbose",
-        "--execute=robots=off",
-        "--no-proxy",
-    ])
-    .arg(documentation.url())
-    .current_dir(folder.path());
+    wget.args(["--recursive", "--level=inf", "--no-verbose", "--execute=robots=off", "--no-proxy"])
+        .arg(documentation.url())
+        .current_dir(folder.path());
     let wget = Running::start(&mut wget).finish();
     // 8: some links of the documentation lead nowhere.
     assert!(matches!(wget.code, Some(0 | 8)), "{}", wget.stderr());
@@ -183,19 +163,14 @@ fn every_page_that_wget_reaches_is_fetched_once_and_the_job_is_done_once_after_t
     let folder = up.folder.path();
     let announced = Running::start(&mut crate::support::process::tidings(
         folder,
-        [
-            "sub", "job-done", "--from", "first", "--count", "2", "--broker", &broker,
-        ],
+        ["sub", "job-done", "--from", "first", "--count", "2", "--broker", &broker],
     ));
     let crawl = Running::start(&mut crate::support::process::tidings(
         folder,
         ["crawl", &documentation.url(), "--broker", &broker],
     ));
     let done = announced.stdout_lines(1).remove(0);
-    let done_unix_ms = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap()
-        .as_millis();
+    let done_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     let crawl = crawl.finish();
 
     let requests = documentation.requests();
@@ -216,16 +191,10 @@ fn every_page_that_wget_reaches_is_fetched_once_and_the_job_is_done_once_after_t
     );
 
     // Links that lead nowhere are failures; without any the crawl ends well.
-    let failed = requests
-        .iter()
-        .filter(|r| r.status >= 400 && r.path != "/robots.txt")
-        .count();
+    let failed = requests.iter().filter(|r| r.status >= 400 && r.path != "/robots.txt").count();
     assert_eq!(crawl.code, Some(i32::from(failed > 0)), "{crawl:?}");
     for word in [format!("failed={failed}"), "result=done".to_owned()] {
-        assert!(
-            done.split(' ').any(|found| found == word),
-            "{word} in {done}"
-        );
+        assert!(done.split(' ').any(|found| found == word), "{word} in {done}");
     }
     let sql = "select count(*), count(distinct url) from pages where outcome = 'done' and content_type = 'text/html'";
     let stored = pages::query(&folder.join("tidings-data"), sql).unwrap();
@@ -233,10 +202,7 @@ fn every_page_that_wget_reaches_is_fetched_once_and_the_job_is_done_once_after_t
 
     // Once: the second event of the topic is this one.
     run(folder, &["pub", "job-done", "no more", "--broker", &broker]).expect_code(0);
-    assert_eq!(
-        announced.finish().expect_code(0).stdout(),
-        [done, "no more".to_owned()]
-    );
+    assert_eq!(announced.finish().expect_code(0).stdout(), [done, "no more".to_owned()]);
 }
 
 #[test]
@@ -247,27 +213,14 @@ fn the_delay_is_kept_between_all_requests() {
     let url = documentation.url();
     let crawl = run(
         folder.path(),
-        &[
-            "crawl",
-            &url,
-            "--allow-private",
-            "--delay",
-            "200ms",
-            "--max-pages",
-            "30",
-        ],
+        &["crawl", &url, "--allow-private", "--delay", "200ms", "--max-pages", "30"],
     );
     crawl.expect_code(0);
     let requests = documentation.requests();
     // Thirty pages, and robots.txt before them.
     assert_eq!(requests.len(), 31);
     for pair in requests.windows(2) {
-        let [before, after] = pair else {
-            unreachable!("windows of two")
-        };
-        assert!(
-            after.start_unix_ms >= before.end_unix_ms + DELAY_MS,
-            "{before:?} {after:?}"
-        );
+        let [before, after] = pair else { unreachable!("windows of two") };
+        assert!(after.start_unix_ms >= before.end_unix_ms + DELAY_MS, "{before:?} {after:?}");
     }
 }

@@ -15,10 +15,7 @@ const STOP_MAX: Duration = Duration::from_secs(3);
 
 #[test]
 fn a_url_typed_into_netcat_becomes_a_stored_page() {
-    let origin = Origin::serve(Site {
-        pages: 7,
-        ..Site::default()
-    });
+    let origin = Origin::serve(Site { pages: 7, ..Site::default() });
     let up = Server::up(&["--allow-private"]);
     let url = origin.url(0, "/p/0");
     let output = nc_all(up.address, format!("{url}\n"));
@@ -32,9 +29,7 @@ fn a_url_typed_into_netcat_becomes_a_stored_page() {
     let sql = "select url, status, content_type, title, outcome, error is null from pages";
     assert_eq!(
         pages::wait_for_rows(&data, sql, 1),
-        [format!(
-            "{url}|200|text/html; charset=utf-8|Page 0 of 127.1.0.1|done|1"
-        )]
+        [format!("{url}|200|text/html; charset=utf-8|Page 0 of 127.1.0.1|done|1")]
     );
 
     let ended = up.process.finish_by("INT").expect_code(0);
@@ -42,21 +37,14 @@ fn a_url_typed_into_netcat_becomes_a_stored_page() {
     // Stopped, so nothing can come any more: only that page was fetched, none that it links to.
     assert_eq!(origin.record().paths(), ["/p/0"]);
     let head = &origin.record().0[0].head;
-    assert!(
-        head.to_ascii_lowercase()
-            .contains("\r\nuser-agent: tidings/"),
-        "{head}"
-    );
+    assert!(head.to_ascii_lowercase().contains("\r\nuser-agent: tidings/"), "{head}");
 }
 
 #[test]
 fn it_says_where_it_listens_where_it_stores_and_what_to_type_next() {
     let up = Server::up(&[]);
     let next = up.process.line_with("nc -N ");
-    assert!(
-        next.contains(&format!("127.0.0.1 {}", up.address.port())),
-        "{next}"
-    );
+    assert!(next.contains(&format!("127.0.0.1 {}", up.address.port())), "{next}");
     up.process.line_with("tidings-data");
     let ended = up.process.finish_by("TERM").expect_code(0);
     assert!(ended.took < STOP_MAX, "{:?}", ended.took);
@@ -64,10 +52,7 @@ fn it_says_where_it_listens_where_it_stores_and_what_to_type_next() {
 
 #[test]
 fn it_stops_at_once_while_requests_are_open_and_peers_are_connected() {
-    let origin = Origin::serve(Site {
-        hosts: 20,
-        ..Site::default()
-    });
+    let origin = Origin::serve(Site { hosts: 20, ..Site::default() });
     let up = Server::up(&["--allow-private"]);
     let mut peer = Talk::peer(up.address);
     for host in 0..20 {
@@ -90,31 +75,19 @@ fn private_addresses_are_refused_with_an_error_that_names_the_flag() {
     assert!(shown.contains("--allow-private"), "{shown}");
     let data = up.folder.path().join("tidings-data");
     let rows = pages::wait_for_rows(&data, "select outcome, error from pages", 1);
-    assert!(
-        rows[0].starts_with("failed|") && rows[0].contains("--allow-private"),
-        "{rows:?}"
-    );
+    assert!(rows[0].starts_with("failed|") && rows[0].contains("--allow-private"), "{rows:?}");
     assert!(origin.record().0.is_empty());
 }
 
 #[test]
 fn only_the_allowed_networks_are_fetched() {
-    let origin = Origin::serve(Site {
-        hosts: 2,
-        ..Site::default()
-    });
+    let origin = Origin::serve(Site { hosts: 2, ..Site::default() });
     let up = Server::up(&["--allow-private=127.1.0.2/32"]);
     let (refused, fetched) = (origin.url(0, "/p/0"), origin.url(1, "/p/0"));
     nc_all(up.address, format!("{refused}\n{fetched}\n"));
     assert!(up.process.line_with(&refused).contains("--allow-private"));
     assert!(up.process.line_with(&fetched).contains("200"));
-    assert!(
-        origin
-            .record()
-            .0
-            .iter()
-            .all(|hit| hit.host == Site::host(1))
-    );
+    assert!(origin.record().0.iter().all(|hit| hit.host == Site::host(1)));
 }
 
 #[test]
@@ -129,10 +102,7 @@ fn text_that_is_no_url_is_a_dead_letter_with_its_reason() {
     assert_eq!(peer.line(), "no url at all");
     let letter = letters.line();
     assert!(letter.starts_with("MSG dead-letter 1 "), "{letter}");
-    assert!(
-        letter.contains("no url at all") && letter.contains("reason"),
-        "{letter}"
-    );
+    assert!(letter.contains("no url at all") && letter.contains("reason"), "{letter}");
     // The crawler goes on.
     let url = origin.url(0, "/p/0");
     nc_all(up.address, &url);
@@ -154,17 +124,11 @@ fn the_same_url_announced_twice_is_fetched_twice() {
 
 #[test]
 fn a_redirect_is_followed_without_a_job() {
-    let origin = Origin::serve(Site {
-        pages: 1,
-        ..Site::default()
-    });
+    let origin = Origin::serve(Site { pages: 1, ..Site::default() });
     let up = Server::up(&["--allow-private"]);
     nc_all(up.address, origin.url(0, "/chain/3"));
     up.process.line_with("The end of the chain");
-    assert_eq!(
-        origin.record().paths(),
-        ["/chain/3", "/chain/2", "/chain/1", "/chain/0"]
-    );
+    assert_eq!(origin.record().paths(), ["/chain/3", "/chain/2", "/chain/1", "/chain/0"]);
     origin.record().expect_polite(Duration::ZERO);
 }
 
@@ -172,16 +136,10 @@ fn a_redirect_is_followed_without_a_job() {
 fn the_port_in_use_is_named_with_the_way_out() {
     let first = Server::broker();
     let address = first.text();
-    let second = run(
-        first.folder.path(),
-        &["up", "--listen", &address, "--data", "other"],
-    );
+    let second = run(first.folder.path(), &["up", "--listen", &address, "--data", "other"]);
     assert_ne!(second.code, Some(0));
     let stderr = second.stderr();
-    assert!(
-        stderr.contains(&address) && stderr.contains("--listen"),
-        "{stderr}"
-    );
+    assert!(stderr.contains(&address) && stderr.contains("--listen"), "{stderr}");
 }
 
 #[test]

@@ -30,33 +30,17 @@ fn a_wrong_flag_or_address_is_one_line_and_exit_code_2() {
         let ended = run(folder.path(), arguments);
         assert_eq!(ended.code, Some(2), "{arguments:?}: {ended:#?}");
         assert!(ended.stdout().is_empty(), "{arguments:?}: {ended:#?}");
-        assert_eq!(
-            ended.stderr().lines().count(),
-            1,
-            "{arguments:?}: {ended:#?}"
-        );
+        assert_eq!(ended.stderr().lines().count(), 1, "{arguments:?}: {ended:#?}");
     }
-    assert_eq!(
-        fs::read_dir(folder.path()).unwrap().count(),
-        0,
-        "nothing was started"
-    );
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was started");
 }
 
 #[test]
 fn an_unknown_key_in_the_configuration_is_refused_with_its_place() {
     let folder = TempDir::new().unwrap();
     let cases = [
-        (
-            "listen = \"127.0.0.1:0\"\nlissen = 1\n",
-            "tidings.toml:2:1",
-            "lissen",
-        ),
-        (
-            "[crawl]\nmax-pages = 1\ncolour = \"blue\"\n",
-            "tidings.toml:3:1",
-            "colour",
-        ),
+        ("listen = \"127.0.0.1:0\"\nlissen = 1\n", "tidings.toml:2:1", "lissen"),
+        ("[crawl]\nmax-pages = 1\ncolour = \"blue\"\n", "tidings.toml:3:1", "colour"),
         ("[crwl]\nmax-pages = 1\n", "tidings.toml:1:2", "crwl"),
         ("listen = \n", "tidings.toml:1:", ""),
         ("delay = \"soon\"\n", "tidings.toml:1:", "delay"),
@@ -65,20 +49,14 @@ fn an_unknown_key_in_the_configuration_is_refused_with_its_place() {
         fs::write(folder.path().join("tidings.toml"), text).unwrap();
         let ended = run(folder.path(), &["up", "--config", "tidings.toml"]).expect_code(2);
         let stderr = ended.stderr();
-        assert!(
-            stderr.contains(place) && stderr.contains(name),
-            "{text:?}: {stderr}"
-        );
+        assert!(stderr.contains(place) && stderr.contains(name), "{text:?}: {stderr}");
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }
 }
 
 #[test]
 fn flags_environment_and_file_in_this_order() {
-    let origin = Origin::serve(Site {
-        pages: 20,
-        ..Site::default()
-    });
+    let origin = Origin::serve(Site { pages: 20, ..Site::default() });
     let fetched = |file: &str, environment: Option<&str>, flags: &[&str]| {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join("c.toml"), file).unwrap();
@@ -89,9 +67,7 @@ fn flags_environment_and_file_in_this_order() {
             command.env("TIDINGS_MAX_PAGES", value);
         }
         let before = origin.record().paths().len();
-        crate::support::process::Running::start(&mut command)
-            .finish()
-            .expect_code(0);
+        crate::support::process::Running::start(&mut command).finish().expect_code(0);
         origin.record().paths().len() - before
     };
     let file = "allow-private = true\n[crawl]\nmax-pages = 3\n";
@@ -107,12 +83,8 @@ fn the_configuration_counts_for_every_subcommand_that_has_the_flag() {
     let file = format!("broker = \"{}\"\nmax-pages = 3\n", server.text());
     fs::write(folder.path().join("c.toml"), file).unwrap();
     run(folder.path(), &["pub", "t", "x", "--config", "c.toml"]).expect_code(0);
-    let seen = run(
-        folder.path(),
-        &[
-            "sub", "t", "--from", "first", "--count", "1", "--config", "c.toml",
-        ],
-    );
+    let seen =
+        run(folder.path(), &["sub", "t", "--from", "first", "--count", "1", "--config", "c.toml"]);
     assert_eq!(seen.expect_code(0).stdout(), ["x"]);
 }
 
@@ -121,10 +93,7 @@ fn help_and_version_are_no_mistakes() {
     let folder = TempDir::new().unwrap();
     for arguments in [&["--help"][..], &["crawl", "--help"], &["--version"]] {
         let told = run(folder.path(), arguments).expect_code(0);
-        assert!(
-            !told.stdout().is_empty() && told.stderr().is_empty(),
-            "{told:#?}"
-        );
+        assert!(!told.stdout().is_empty() && told.stderr().is_empty(), "{told:#?}");
     }
 }
 
@@ -135,20 +104,9 @@ fn flags_that_would_have_no_effect_are_refused() {
     let broker = server.text();
     for arguments in [
         &["crawl", "--broker", &broker, "--depth", "2"][..],
-        &[
-            "crawl",
-            "http://127.0.0.1/",
-            "--broker",
-            &broker,
-            "--delay",
-            "1s",
-        ],
+        &["crawl", "http://127.0.0.1/", "--broker", &broker, "--delay", "1s"],
     ] {
         let ended = run(folder.path(), arguments).expect_code(2);
-        assert!(
-            ended.stderr().contains(arguments[arguments.len() - 2]),
-            "{}",
-            ended.stderr()
-        );
+        assert!(ended.stderr().contains(arguments[arguments.len() - 2]), "{}", ended.stderr());
     }
 }

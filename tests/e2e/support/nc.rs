@@ -17,11 +17,7 @@ pub(crate) fn nc_all(address: SocketAddr, input: impl AsRef<[u8]>) -> Vec<String
     let mut nc = nc(address, &["-N"]);
     nc.write(input);
     let finished = nc.finish().expect_code(0);
-    finished
-        .stdout()
-        .iter()
-        .map(|line| line.trim_end_matches('\r').to_owned())
-        .collect()
+    finished.stdout().iter().map(|line| line.trim_end_matches('\r').to_owned()).collect()
 }
 
 /// A telnet session with the address, past telnet's own three lines.

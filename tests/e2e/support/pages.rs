@@ -8,23 +8,14 @@ use super::wait::until;
 /// separated by `|`. None while the database, or its table, is not there.
 pub(crate) fn query(data: &Path, sql: &str) -> Option<Vec<String>> {
     let file = data.join("pages.db");
-    let output = Command::new("sqlite3")
-        .arg("-readonly")
-        .arg(file)
-        .arg(sql)
-        .output()
-        .expect("sqlite3 runs");
+    let output =
+        Command::new("sqlite3").arg("-readonly").arg(file).arg(sql).output().expect("sqlite3 runs");
     let text = String::from_utf8(output.stdout).expect("the pages are text");
-    output
-        .status
-        .success()
-        .then(|| text.lines().map(str::to_owned).collect())
+    output.status.success().then(|| text.lines().map(str::to_owned).collect())
 }
 
 /// Waits until the query has so many rows.
 #[track_caller]
 pub(crate) fn wait_for_rows(data: &Path, sql: &str, count: usize) -> Vec<String> {
-    until(&format!("{count} rows of {sql}"), || {
-        query(data, sql).filter(|rows| rows.len() >= count)
-    })
+    until(&format!("{count} rows of {sql}"), || query(data, sql).filter(|rows| rows.len() >= count))
 }

@@ -74,13 +74,7 @@ impl Running {
             read_lines(child.stdout.take().unwrap(), Stream::Stdout, &printed),
             read_lines(child.stderr.take().unwrap(), Stream::Stderr, &printed),
         ];
-        Self {
-            name,
-            stdin: child.stdin.take(),
-            child,
-            printed,
-            readers,
-        }
+        Self { name, stdin: child.stdin.take(), child, printed, readers }
     }
 
     /// Writes to standard input; a process that has gone already is not this call's problem.
@@ -99,11 +93,7 @@ impl Running {
     #[track_caller]
     fn watch<T>(&self, what: &str, mut look: impl FnMut(&[(Stream, String)]) -> Option<T>) -> T {
         let deadline = Instant::now() + PATIENCE;
-        let mut guard = self
-            .printed
-            .lines
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.printed.lines.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(found) = look(&guard.lines) {
                 return found;
@@ -161,10 +151,7 @@ impl Running {
     #[track_caller]
     pub(crate) fn peak_memory_bytes(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let peak = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmHWM:"))
-            .unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
@@ -178,17 +165,9 @@ impl Running {
         for reader in self.readers.drain(..) {
             reader.join().unwrap();
         }
-        let mut guard = self
-            .printed
-            .lines
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.printed.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let lines = std::mem::take(&mut guard.lines);
-        Finished {
-            code: status.code(),
-            took,
-            lines,
-        }
+        Finished { code: status.code(), took, lines }
     }
 
     /// Sends the signal and waits for the end.
@@ -215,11 +194,7 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
-            let guard = self
-                .printed
-                .lines
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let guard = self.printed.lines.lock().unwrap_or_else(PoisonError::into_inner);
             eprintln!("-- {} printed:", self.name);
             for (stream, line) in &guard.lines {
                 eprintln!("{stream:?}: {line}");
@@ -248,11 +223,7 @@ impl Finished {
 }
 
 fn of_stream(lines: &[(Stream, String)], stream: Stream) -> Vec<String> {
-    lines
-        .iter()
-        .filter(|(of, _)| *of == stream)
-        .map(|(_, line)| line.clone())
-        .collect()
+    lines.iter().filter(|(of, _)| *of == stream).map(|(_, line)| line.clone()).collect()
 }
 
 fn read_lines(
@@ -323,18 +294,12 @@ impl Server {
     #[track_caller]
     pub(crate) fn start_with(arguments: &[&str], adjust: impl FnOnce(&mut Command)) -> Self {
         let folder = TempDir::new().unwrap();
-        let mut command = tidings(
-            folder.path(),
-            [arguments, &["--listen", "127.0.0.1:0"]].concat(),
-        );
+        let mut command =
+            tidings(folder.path(), [arguments, &["--listen", "127.0.0.1:0"]].concat());
         adjust(&mut command);
         let process = Running::start(&mut command);
         let address = process.line("address", listening_address);
-        Self {
-            process,
-            address,
-            folder,
-        }
+        Self { process, address, folder }
     }
 
     /// The address as flags and foreign programs want it.

@@ -24,10 +24,7 @@ impl Talk {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self {
-            stream,
-            unread: Vec::new(),
-        }
+        Self { stream, unread: Vec::new() }
     }
 
     /// Connects, reads the greeting, and returns the number in it as well.
@@ -39,10 +36,7 @@ impl Talk {
             .strip_prefix("Connected.  (PID ")
             .and_then(|rest| rest.strip_suffix(')'))
             .and_then(|number| number.parse().ok());
-        (
-            talk,
-            number.unwrap_or_else(|| panic!("not a greeting: {line:?}")),
-        )
+        (talk, number.unwrap_or_else(|| panic!("not a greeting: {line:?}")))
     }
 
     /// A peer of the notifier.
@@ -85,8 +79,7 @@ impl Talk {
     /// The next line, which must end in CRLF.
     #[track_caller]
     pub(crate) fn line(&mut self) -> String {
-        self.next_line()
-            .unwrap_or_else(|| panic!("closed; unread: {}", self.rest_text()))
+        self.next_line().unwrap_or_else(|| panic!("closed; unread: {}", self.rest_text()))
     }
 
     /// The next line, or nothing where the other side has closed.
@@ -94,14 +87,9 @@ impl Talk {
     pub(crate) fn next_line(&mut self) -> Option<String> {
         let mut searched = 0;
         loop {
-            if let Some(at) = self.unread[searched..]
-                .iter()
-                .position(|byte| *byte == b'\n')
-            {
+            if let Some(at) = self.unread[searched..].iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.unread.drain(..=searched + at).collect();
-                let line = line
-                    .strip_suffix(b"\r\n")
-                    .expect("the broker's lines end in CRLF");
+                let line = line.strip_suffix(b"\r\n").expect("the broker's lines end in CRLF");
                 return Some(String::from_utf8(line.to_vec()).expect("the broker sends UTF-8"));
             }
             searched = self.unread.len();
@@ -125,20 +113,13 @@ impl Talk {
     #[track_caller]
     pub(crate) fn expect_closed(&mut self) {
         let lines = self.lines_to_end();
-        assert!(
-            lines.is_empty() && self.unread.is_empty(),
-            "{lines:?} {}",
-            self.rest_text()
-        );
+        assert!(lines.is_empty() && self.unread.is_empty(), "{lines:?} {}", self.rest_text());
     }
 
     /// Ends the connection with a reset: closing with bytes that were received and not read does that.
     #[track_caller]
     pub(crate) fn reset(self) {
-        assert!(
-            self.stream.peek(&mut [0]).unwrap() > 0,
-            "something must be left unread"
-        );
+        assert!(self.stream.peek(&mut [0]).unwrap() > 0, "something must be left unread");
     }
 
     fn rest_text(&self) -> String {

@@ -25,9 +25,7 @@ impl Record {
 
     /// Hosts and paths that were asked for, robots.txt aside.
     pub(crate) fn distinct(&self) -> BTreeSet<(Ipv4Addr, &str)> {
-        self.pages()
-            .map(|hit| (hit.host, hit.path.as_str()))
-            .collect()
+        self.pages().map(|hit| (hit.host, hit.path.as_str())).collect()
     }
 
     /// No page was asked for twice.
@@ -57,10 +55,7 @@ impl Record {
             if let Some(before) = last.insert(hit.host, hit) {
                 let free = before.end.unwrap_or(before.start) + delay;
                 let early = free.saturating_sub(hit.start);
-                assert!(
-                    early.is_zero(),
-                    "{early:?} early: {hit:?}\nafter {before:?}"
-                );
+                assert!(early.is_zero(), "{early:?} early: {hit:?}\nafter {before:?}");
             }
         }
     }

@@ -77,11 +77,7 @@ impl Origin {
             let shared = Arc::clone(&shared);
             move || accept(&listener, &shared)
         });
-        Self {
-            shared,
-            port,
-            acceptor: Some(acceptor),
-        }
+        Self { shared, port, acceptor: Some(acceptor) }
     }
 
     /// The URL of a path on the host with this number (from 0).
@@ -91,9 +87,7 @@ impl Origin {
 
     /// The URLs of the first page of every host.
     pub(crate) fn seeds(&self) -> Vec<String> {
-        (0..self.shared.site.hosts)
-            .map(|host| self.url(host, "/p/0"))
-            .collect()
+        (0..self.shared.site.hosts).map(|host| self.url(host, "/p/0")).collect()
     }
 
     /// Everything asked so far.
@@ -111,11 +105,7 @@ impl Origin {
         let mut hits = self.shared.hits.lock().unwrap();
         while hits.len() < count {
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(
-                !left.is_zero(),
-                "{} of {count} requests came: {hits:#?}",
-                hits.len()
-            );
+            assert!(!left.is_zero(), "{} of {count} requests came: {hits:#?}", hits.len());
             hits = self.shared.changed.wait_timeout(hits, left).unwrap().0;
         }
     }

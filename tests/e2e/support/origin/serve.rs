@@ -29,13 +29,7 @@ pub(super) fn connection(mut stream: TcpStream, host: Ipv4Addr, shared: &Shared)
         let path = head.split(' ').nth(1).unwrap_or("/").to_owned();
         let answer = shared.site.answer(host, port, &path);
         let robots = path == "/robots.txt";
-        let request = shared.began(Hit {
-            host,
-            path,
-            head,
-            start,
-            end: None,
-        });
+        let request = shared.began(Hit { host, path, head, start, end: None });
         if !robots && !still_there(&stream, shared.site.answer_after)? {
             return Ok(());
         }
@@ -70,11 +64,7 @@ fn send(
     request: usize,
 ) -> io::Result<bool> {
     match answer {
-        Answer::Whole {
-            status,
-            headers,
-            body,
-        } => {
+        Answer::Whole { status, headers, body } => {
             let response = format!(
                 "HTTP/1.1 {status}\r\nContent-Length: {}\r\n{headers}\r\n{body}",
                 body.len()
@@ -95,10 +85,7 @@ fn send(
         Answer::EndlessChunks => {
             stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n")?;
             stream.write_all(b"Content-Type: text/html\r\n\r\n")?;
-            repeat(
-                stream,
-                b"10\r\n<p>0123456789</p\r\n".repeat(1000).as_slice(),
-            )?;
+            repeat(stream, b"10\r\n<p>0123456789</p\r\n".repeat(1000).as_slice())?;
         }
         Answer::EndlessHeader => {
             stream.write_all(b"HTTP/1.1 200 OK\r\nX-Long: ")?;

@@ -21,13 +21,7 @@ pub(crate) struct Site {
 
 impl Default for Site {
     fn default() -> Self {
-        Self {
-            hosts: 1,
-            pages: 1,
-            answer_after: Duration::ZERO,
-            robots: None,
-            across: false,
-        }
+        Self { hosts: 1, pages: 1, answer_after: Duration::ZERO, robots: None, across: false }
     }
 }
 
@@ -35,11 +29,7 @@ impl Default for Site {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
     /// A whole response with this status, these further header lines, and this body.
-    Whole {
-        status: &'static str,
-        headers: String,
-        body: String,
-    },
+    Whole { status: &'static str, headers: String, body: String },
     /// These bytes, then the connection is closed.
     Raw(Vec<u8>),
     /// A head that announces 10 GB, and then bytes for as long as they are read.
@@ -71,10 +61,8 @@ impl Site {
 
     /// How this path is answered on this host.
     pub(super) fn answer(&self, host: Ipv4Addr, port: u16, path: &str) -> Answer {
-        let (folder, rest) = path
-            .trim_start_matches('/')
-            .split_once('/')
-            .unwrap_or((&path[1..], ""));
+        let (folder, rest) =
+            path.trim_start_matches('/').split_once('/').unwrap_or((&path[1..], ""));
         let number = rest.parse::<u32>().ok();
         match (folder, number) {
             ("robots.txt", _) => match self.robots {
@@ -100,10 +88,8 @@ impl Site {
         for child in [2 * page + 1, 2 * page + 2] {
             if child < self.pages {
                 // Twice, in two ways to write the same URL.
-                let _ = writeln!(
-                    body,
-                    "<a href=\"/p/{child}\">a</a> <a href='../p/./{child}#x'>b</a>"
-                );
+                let _ =
+                    writeln!(body, "<a href=\"/p/{child}\">a</a> <a href='../p/./{child}#x'>b</a>");
             }
         }
         if self.across && page == 0 {
@@ -136,13 +122,10 @@ pub(crate) const BAD: [&str; 16] = [
 
 fn bad(way: &str) -> Answer {
     match way {
-        "" => html(
-            &BAD.iter()
-                .fold("<title>Bad ways</title>\n".to_owned(), |mut page, way| {
-                    let _ = writeln!(page, "<a href=\"/bad/{way}\">{way}</a>");
-                    page
-                }),
-        ),
+        "" => html(&BAD.iter().fold("<title>Bad ways</title>\n".to_owned(), |mut page, way| {
+            let _ = writeln!(page, "<a href=\"/bad/{way}\">{way}</a>");
+            page
+        })),
         "500" => whole("500 Internal Server Error", "", "broken"),
         "reset" => Answer::Raw(Vec::new()),
         "garbage" => Answer::Raw((0..=255).cycle().take(4096).collect()),
@@ -172,17 +155,9 @@ fn found(target: &str) -> Answer {
 }
 
 fn not_found() -> Answer {
-    whole(
-        "404 Not Found",
-        "Content-Type: text/html\r\n",
-        "<title>Not found</title>",
-    )
+    whole("404 Not Found", "Content-Type: text/html\r\n", "<title>Not found</title>")
 }
 
 fn whole(status: &'static str, headers: &str, body: &str) -> Answer {
-    Answer::Whole {
-        status,
-        headers: headers.to_owned(),
-        body: body.to_owned(),
-    }
+    Answer::Whole { status, headers: headers.to_owned(), body: body.to_owned() }
 }
