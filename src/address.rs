@@ -27,13 +27,8 @@ impl FromStr for Listen {
         if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse() {
             return Ok(Self(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)));
         }
-        let found = text
-            .to_socket_addrs()
-            .ok()
-            .and_then(|mut found| found.next());
-        found
-            .map(Self)
-            .ok_or_else(|| format!("write HOST:PORT, such as 127.0.0.1:{PORT}"))
+        let found = text.to_socket_addrs().ok().and_then(|mut found| found.next());
+        found.map(Self).ok_or_else(|| format!("write HOST:PORT, such as 127.0.0.1:{PORT}"))
     }
 }
 
@@ -67,9 +62,8 @@ impl FromStr for BrokerAddress {
         if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
             return Ok(Self(format!("127.0.0.1:{port}")));
         }
-        let (host, port) = text
-            .rsplit_once(':')
-            .map_or((text, Ok(PORT)), |(host, port)| (host, port.parse()));
+        let (host, port) =
+            text.rsplit_once(':').map_or((text, Ok(PORT)), |(host, port)| (host, port.parse()));
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         match port {
             Ok(port) if !host.is_empty() && host.chars().all(plain) => {
@@ -117,11 +111,7 @@ impl Drop for Announced {
 /// The address that a broker noted in this data directory. It may be stale: after a crash the
 /// file stays, so only an answer from there says that the broker lives.
 pub(crate) fn noted(data: &Path) -> Option<SocketAddr> {
-    std::fs::read_to_string(data.join(FILE))
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
+    std::fs::read_to_string(data.join(FILE)).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -142,10 +132,7 @@ mod tests {
 
     #[test]
     fn a_broker_may_lack_port_or_host() {
-        let shown = |text: &str| {
-            text.parse::<BrokerAddress>()
-                .map(|address| address.to_string())
-        };
+        let shown = |text: &str| text.parse::<BrokerAddress>().map(|address| address.to_string());
         assert_eq!(shown("broker.example:7").unwrap(), "broker.example:7");
         assert_eq!(shown("broker.example").unwrap(), "broker.example:12345");
         assert_eq!(shown("10.0.0.1").unwrap(), "10.0.0.1:12345");

@@ -35,10 +35,7 @@ configuration; 130 stopped by Ctrl-C before it was finished.";
 /// Everything that can be said on the command line.
 #[derive(Debug, Parser)]
 #[command(name = "tidings", version, about = ABOUT, after_help = EXAMPLES)]
-#[command(
-    subcommand_help_heading = "Subcommands",
-    disable_help_subcommand = true
-)]
+#[command(subcommand_help_heading = "Subcommands", disable_help_subcommand = true)]
 pub(crate) struct Cli {
     /// The flags of `up`, for `tidings` without a subcommand.
     #[command(flatten)]
@@ -98,11 +95,7 @@ pub(crate) fn command() -> Command {
                 let variable = format!("TIDINGS_{}", long.replace('-', "_").to_uppercase());
                 let is_switch = matches!(arg.get_action(), ArgAction::SetTrue);
                 let arg = arg.env(variable).hide_env(true);
-                if is_switch {
-                    arg.value_parser(BoolishValueParser::new())
-                } else {
-                    arg
-                }
+                if is_switch { arg.value_parser(BoolishValueParser::new()) } else { arg }
             }
         });
         command.mut_subcommands(with_environment)
@@ -116,10 +109,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed,
     let words: Vec<_> = words.into_iter().collect();
     let mut command = command();
     let refuse = |error: Error| refusal(&words, &error);
-    let mut matches = command
-        .clone()
-        .try_get_matches_from(&words)
-        .map_err(refuse)?;
+    let mut matches = command.clone().try_get_matches_from(&words).map_err(refuse)?;
     if let Some(file) = matches.get_one::<PathBuf>("config") {
         command = config::with_file(command, file)?;
         matches = command.try_get_matches_from(&words).map_err(refuse)?;
@@ -132,10 +122,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed,
     if let (Cmd::Crawl(crawl), Some(matches)) = (&mut cmd, matches.subcommand_matches("crawl")) {
         crawl.given = typed(matches);
     }
-    Ok(Parsed {
-        common: cli.common,
-        cmd,
-    })
+    Ok(Parsed { common: cli.common, cmd })
 }
 
 /// Long names of the flags that were typed, as opposed to set by environment, file or default.
@@ -198,15 +185,12 @@ pub(crate) fn one_line(error: &Error) -> String {
         .map(|part| {
             let words: Vec<_> = part.split_whitespace().collect();
             let part = words.join(" ");
-            part.strip_prefix("tip: ")
-                .map_or(part.clone(), str::to_owned)
+            part.strip_prefix("tip: ").map_or(part.clone(), str::to_owned)
         })
         .filter(|part| !part.is_empty())
         .collect();
     // The standard library's words for what is no number.
-    parts
-        .join("; ")
-        .replace("invalid digit found in string", "write a whole number")
+    parts.join("; ").replace("invalid digit found in string", "write a whole number")
 }
 
 #[cfg(test)]
@@ -232,10 +216,7 @@ mod tests {
     #[test]
     fn without_a_subcommand_it_is_up() {
         assert!(matches!(parse_words("tidings").unwrap().cmd, Cmd::Up(_)));
-        assert!(matches!(
-            parse_words("tidings --data d").unwrap().cmd,
-            Cmd::Up(_)
-        ));
+        assert!(matches!(parse_words("tidings --data d").unwrap().cmd, Cmd::Up(_)));
         assert!(matches!(parse_words("tidings up").unwrap().cmd, Cmd::Up(_)));
     }
 
@@ -265,36 +246,22 @@ mod tests {
     fn a_flag_before_the_subcommand_is_not_lost_silently() {
         let text = usage("tidings --listen 127.0.0.1:1 broker");
         assert!(text.contains("tidings broker --listen"), "{text}");
-        assert!(
-            parse_words("tidings --log-json broker")
-                .unwrap()
-                .common
-                .log_json
-        );
-        assert!(
-            parse_words("tidings broker --log-json")
-                .unwrap()
-                .common
-                .log_json
-        );
+        assert!(parse_words("tidings --log-json broker").unwrap().common.log_json);
+        assert!(parse_words("tidings broker --log-json").unwrap().common.log_json);
     }
 
     #[test]
     fn help_is_told_and_is_no_mistake() {
         for words in ["tidings --help", "tidings crawl -h", "tidings --version"] {
-            assert!(
-                matches!(parse_words(words), Err(Failure::Told(_))),
-                "{words}"
-            );
+            assert!(matches!(parse_words(words), Err(Failure::Told(_))), "{words}");
         }
     }
 
     #[test]
     fn a_missing_configuration_file_is_a_usage_error_wherever_it_is_named() {
-        for words in [
-            "tidings --config /no/such/file sub t",
-            "tidings sub --config /no/such/file t",
-        ] {
+        for words in
+            ["tidings --config /no/such/file sub t", "tidings sub --config /no/such/file t"]
+        {
             assert!(usage(words).contains("/no/such/file"), "{words}");
         }
     }

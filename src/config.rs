@@ -29,9 +29,7 @@ use crate::failure::Failure;
 pub(crate) fn with_file(command: Command, path: &Path) -> Result<Command, Failure> {
     let file = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::Usage(format!(
-            "cannot read the configuration file {file}: {error}"
-        ))
+        Failure::Usage(format!("cannot read the configuration file {file}: {error}"))
     })?;
     with_text(command, &text).map_err(|Misplaced { at, text: reason }| {
         let (line, column) = line_and_column(&text, at);
@@ -95,11 +93,7 @@ fn collect<'a>(
             collect(subcommand, sections, inner, entries)?;
             sections.pop();
         } else if find_with_flag(command, name).is_some() {
-            entries.push(Entry {
-                sections: sections.clone(),
-                key: name,
-                value,
-            });
+            entries.push(Entry { sections: sections.clone(), key: name, value });
         } else {
             let text = format!("unknown key `{name}`; the keys are the long names of the flags");
             return Err(Misplaced { at, text });
@@ -110,11 +104,7 @@ fn collect<'a>(
 
 fn subcommand_names(command: &Command) -> String {
     let names: Vec<_> = command.get_subcommands().map(Command::get_name).collect();
-    if names.is_empty() {
-        "none".to_owned()
-    } else {
-        names.join(", ")
-    }
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
 /// The names on the way from `command` to the first command that has the flag.
@@ -133,18 +123,12 @@ fn is_flag(arg: &Arg, key: &str) -> bool {
     // `--config` cannot be set by the file that it names.
     arg.get_long() == Some(key)
         && key != "config"
-        && matches!(
-            arg.get_action(),
-            ArgAction::Set | ArgAction::Append | ArgAction::SetTrue
-        )
+        && matches!(arg.get_action(), ArgAction::Set | ArgAction::Append | ArgAction::SetTrue)
 }
 
 /// The value as it would be typed after `--key=`.
 fn flag_value(value: &Spanned<DeValue<'_>>) -> Result<String, Misplaced> {
-    let refuse = |text: &str| Misplaced {
-        at: value.span().start,
-        text: text.to_owned(),
-    };
+    let refuse = |text: &str| Misplaced { at: value.span().start, text: text.to_owned() };
     Ok(match value.get_ref() {
         DeValue::String(text) => text.to_string(),
         DeValue::Boolean(on) => on.to_string(),
@@ -152,11 +136,9 @@ fn flag_value(value: &Spanned<DeValue<'_>>) -> Result<String, Misplaced> {
             .map_err(|_| refuse("the number is too large"))?
             .to_string(),
         DeValue::Float(float) => float.as_str().to_owned(),
-        DeValue::Array(items) => items
-            .iter()
-            .map(flag_value)
-            .collect::<Result<Vec<_>, _>>()?
-            .join(","),
+        DeValue::Array(items) => {
+            items.iter().map(flag_value).collect::<Result<Vec<_>, _>>()?.join(",")
+        }
         DeValue::Datetime(time) => time.to_string(),
         DeValue::Table(_) => return Err(refuse("a table is no value of a flag")),
     })
@@ -165,26 +147,18 @@ fn flag_value(value: &Spanned<DeValue<'_>>) -> Result<String, Misplaced> {
 /// Lets the argument parser judge the value, as if the flag had been typed.
 fn check(command: &Command, entry: &Entry<'_>, value: &str) -> Result<(), Misplaced> {
     let refuse = |text: String| {
-        Err(Misplaced {
-            at: entry.value.span().start,
-            text: format!("`{}`: {text}", entry.key),
-        })
+        Err(Misplaced { at: entry.value.span().start, text: format!("`{}`: {text}", entry.key) })
     };
     let mut names = entry.sections.clone();
     let mut target = command;
     for name in &entry.sections {
-        target = target
-            .find_subcommand(name)
-            .expect("collect() found the sections");
+        target = target.find_subcommand(name).expect("collect() found the sections");
     }
     for name in find_with_flag(target, entry.key).expect("collect() found the flag") {
         names.push(name);
         target = target.find_subcommand(name).expect("just found");
     }
-    let arg = target
-        .get_arguments()
-        .find(|arg| is_flag(arg, entry.key))
-        .expect("just found");
+    let arg = target.get_arguments().find(|arg| is_flag(arg, entry.key)).expect("just found");
     if matches!(arg.get_action(), ArgAction::SetTrue) {
         return match entry.value.get_ref() {
             DeValue::Boolean(_) => Ok(()),
@@ -209,21 +183,14 @@ fn set(mut command: Command, sections: &[&str], key: &str, value: &'static str) 
 }
 
 fn set_arg(arg: Arg, key: &str, value: &'static str) -> Arg {
-    if is_flag(&arg, key) {
-        arg.default_value(value)
-    } else {
-        arg
-    }
+    if is_flag(&arg, key) { arg.default_value(value) } else { arg }
 }
 
 /// The place of a byte as people count: both from 1, the column in characters.
 fn line_and_column(text: &str, at: usize) -> (usize, usize) {
     let before = text.get(..at).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    (
-        before.matches('\n').count() + 1,
-        before[line_start..].chars().count() + 1,
-    )
+    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
 }
 
 #[cfg(test)]
@@ -239,25 +206,16 @@ mod tests {
 
     fn crawl_depth(text: &str, words: &[&str]) -> Option<u32> {
         let command = with_text(command(), text).unwrap();
-        let words = ["tidings", "crawl", "http://a.example/"]
-            .iter()
-            .chain(words);
+        let words = ["tidings", "crawl", "http://a.example/"].iter().chain(words);
         let matches = command.try_get_matches_from(words).unwrap();
-        matches
-            .subcommand_matches("crawl")
-            .unwrap()
-            .get_one::<u32>("depth")
-            .copied()
+        matches.subcommand_matches("crawl").unwrap().get_one::<u32>("depth").copied()
     }
 
     #[test]
     fn a_flag_wins_over_the_file_and_the_file_over_nothing() {
         assert_eq!(crawl_depth("", &[]), None);
         assert_eq!(crawl_depth("[crawl]\ndepth = 3", &[]), Some(3));
-        assert_eq!(
-            crawl_depth("[crawl]\ndepth = 3", &["--depth", "4"]),
-            Some(4)
-        );
+        assert_eq!(crawl_depth("[crawl]\ndepth = 3", &["--depth", "4"]), Some(4));
     }
 
     #[test]
@@ -292,24 +250,11 @@ mod tests {
             "3:1: unknown key `depht`; the keys are the long names of the flags"
         );
         let text = problem("[crawl]\n  depth = 'x'");
-        assert!(
-            text.starts_with("2:11: `depth`: invalid value 'x' for '--depth <N>'"),
-            "{text}"
-        );
+        assert!(text.starts_with("2:11: `depth`: invalid value 'x' for '--depth <N>'"), "{text}");
         let text = problem("[crwl]\ndepth = 1");
-        assert!(
-            text.starts_with("1:2: there is no section `crwl` here; known: up, "),
-            "{text}"
-        );
-        assert_eq!(
-            problem("log-json = 3"),
-            "1:12: `log-json`: is either true or false"
-        );
-        assert!(
-            problem("a = = 1").starts_with("1:5: "),
-            "{}",
-            problem("a = = 1")
-        );
+        assert!(text.starts_with("1:2: there is no section `crwl` here; known: up, "), "{text}");
+        assert_eq!(problem("log-json = 3"), "1:12: `log-json`: is either true or false");
+        assert!(problem("a = = 1").starts_with("1:5: "), "{}", problem("a = = 1"));
         assert!(problem("config = 'x'").contains("unknown key"));
     }
 

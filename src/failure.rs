@@ -77,9 +77,6 @@ mod tests {
     fn a_full_disk_is_one() {
         let failure = Failure::from_output(io::ErrorKind::StorageFull.into());
         let text = failure.text().unwrap();
-        assert!(
-            text.starts_with("cannot write to standard output: "),
-            "{text}"
-        );
+        assert!(text.starts_with("cannot write to standard output: "), "{text}");
     }
 }

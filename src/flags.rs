@@ -43,10 +43,7 @@ impl ServerFlags {
 
 /// A broker that listens there, with this delay between two requests to a host.
 pub(crate) fn broker_config(listen: Listen, delay: Option<Duration>) -> BrokerConfig {
-    let mut config = BrokerConfig {
-        listen: listen.0,
-        ..BrokerConfig::default()
-    };
+    let mut config = BrokerConfig { listen: listen.0, ..BrokerConfig::default() };
     if let Some(delay) = delay {
         config.group.delay_ms = Some(milliseconds(delay));
     }
@@ -120,9 +117,7 @@ impl CrawlerFlags {
 
 /// A duration as it is written everywhere in Tidings: `250ms`, `30s`, `5m`, `2h`, `1d`, `0`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    parse_ms(text)
-        .map(Duration::from_millis)
-        .map_err(|error| error.to_string())
+    parse_ms(text).map(Duration::from_millis).map_err(|error| error.to_string())
 }
 
 /// Whole milliseconds of a duration that came from [`parse_duration`].

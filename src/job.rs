@@ -59,18 +59,10 @@ impl JobRequest {
         depth: Option<u32>,
         max_pages: Option<u64>,
     ) -> Result<Self, String> {
-        let mut seeds = seeds
-            .iter()
-            .map(|text| seed(text))
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut seeds = seeds.iter().map(|text| seed(text)).collect::<Result<Vec<_>, _>>()?;
         seeds.sort_by(|a, b| a.as_str().cmp(b.as_str()));
         seeds.dedup_by(|a, b| a.as_str() == b.as_str());
-        Ok(Self {
-            seeds,
-            scope,
-            depth,
-            max_pages,
-        })
+        Ok(Self { seeds, scope, depth, max_pages })
     }
 
     /// The settings in the words of `JOB open`.
@@ -93,9 +85,7 @@ impl JobRequest {
             hasher.update(format!("{key}={value}\n").as_bytes());
         }
         let hash = hasher.finalize().to_hex();
-        format!("crawl-{}", &hash[..HASH_DIGITS])
-            .parse()
-            .expect("letters, digits and a dash")
+        format!("crawl-{}", &hash[..HASH_DIGITS]).parse().expect("letters, digits and a dash")
     }
 }
 
@@ -128,10 +118,8 @@ impl Counts {
     /// Reads `<name> key=value ..`. Unknown keys come from a newer broker and mean nothing here.
     pub(crate) fn parse(text: &str) -> Self {
         let mut words = text.split_ascii_whitespace();
-        let mut counts = Self {
-            name: words.next().unwrap_or_default().to_owned(),
-            ..Self::default()
-        };
+        let mut counts =
+            Self { name: words.next().unwrap_or_default().to_owned(), ..Self::default() };
         for (key, value) in words.filter_map(|word| word.split_once('=')) {
             match key {
                 "number" => value.clone_into(&mut counts.number),
@@ -177,16 +165,9 @@ impl Counts {
 
     /// The line at the end: always pages and failures, the rest where there is something to say.
     pub(crate) fn summary_line(&self, seconds: f64) -> String {
-        let result = if self.result.is_empty() {
-            "done"
-        } else {
-            &self.result
-        };
-        let mut line = format!(
-            "{result}: {} pages, {} failed",
-            count(self.completed),
-            count(self.failed)
-        );
+        let result = if self.result.is_empty() { "done" } else { &self.result };
+        let mut line =
+            format!("{result}: {} pages, {} failed", count(self.completed), count(self.failed));
         for (n, what) in [
             (self.redirects, "redirects"),
             (self.robots, "kept out by robots.txt"),
@@ -222,11 +203,7 @@ impl Rate {
         let (from, pages_then) = self.samples[0];
         #[expect(clippy::cast_precision_loss, reason = "one digit is shown")]
         let new_pages = pages.saturating_sub(pages_then) as f64;
-        if seconds > from {
-            new_pages / (seconds - from)
-        } else {
-            0.0
-        }
+        if seconds > from { new_pages / (seconds - from) } else { 0.0 }
     }
 }
 
@@ -252,11 +229,7 @@ mod tests {
     #[test]
     fn the_same_crawl_has_the_same_name_however_it_is_typed() {
         let name = request(&["http://a.example/", "http://b.example/x"]).name();
-        let typed = [
-            "HTTP://B.example:80/x#top",
-            "http://a.example",
-            "http://a.example/",
-        ];
+        let typed = ["HTTP://B.example:80/x#top", "http://a.example", "http://a.example/"];
         assert_eq!(request(&typed).name(), name);
     }
 
@@ -266,21 +239,9 @@ mod tests {
         let names = [
             one.name(),
             request(&["http://a.example/x"]).name(),
-            JobRequest {
-                scope: Scope::Any,
-                ..one.clone()
-            }
-            .name(),
-            JobRequest {
-                depth: Some(1),
-                ..one.clone()
-            }
-            .name(),
-            JobRequest {
-                max_pages: Some(1),
-                ..one
-            }
-            .name(),
+            JobRequest { scope: Scope::Any, ..one.clone() }.name(),
+            JobRequest { depth: Some(1), ..one.clone() }.name(),
+            JobRequest { max_pages: Some(1), ..one }.name(),
         ];
         let different: std::collections::BTreeSet<_> =
             names.iter().map(AsRef::<str>::as_ref).collect();
@@ -311,22 +272,10 @@ mod tests {
     #[test]
     fn counts_are_read_and_unknown_ones_ignored() {
         let counts = Counts::parse(SHOWN);
-        assert_eq!(
-            (counts.name.as_str(), counts.number.as_str()),
-            ("crawl-1", "7")
-        );
-        assert_eq!(
-            (counts.pass.as_str(), counts.state.as_str()),
-            ("2", "closed")
-        );
-        assert_eq!(
-            (counts.pending, counts.queued, counts.processing),
-            (3, 1, 2)
-        );
-        assert_eq!(
-            (counts.completed, counts.failed, counts.budget),
-            (1234, 1, 0)
-        );
+        assert_eq!((counts.name.as_str(), counts.number.as_str()), ("crawl-1", "7"));
+        assert_eq!((counts.pass.as_str(), counts.state.as_str()), ("2", "closed"));
+        assert_eq!((counts.pending, counts.queued, counts.processing), (3, 1, 2));
+        assert_eq!((counts.completed, counts.failed, counts.budget), (1234, 1, 0));
         assert_eq!(Counts::parse(""), Counts::default());
         assert_eq!(Counts::parse("x completed=-1 failed=y").completed, 0);
     }
@@ -349,9 +298,6 @@ mod tests {
         let mut rate = Rate::default();
         let rates = [(0.0, 0), (1.0, 10), (5.0, 50), (6.0, 50), (100.0, 50)];
         let rates = rates.map(|(seconds, pages)| rate.at(seconds, pages));
-        assert_eq!(
-            rates.map(|rate| format!("{rate:.1}")),
-            ["0.0", "10.0", "10.0", "8.0", "0.0"]
-        );
+        assert_eq!(rates.map(|rate| format!("{rate:.1}")), ["0.0", "10.0", "10.0", "8.0", "0.0"]);
     }
 }

@@ -1,9 +1,6 @@
 //! Connections to a broker, with errors that say what to do.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "an answer is not waited for for ever"
-)]
+#![expect(clippy::disallowed_methods, reason = "an answer is not waited for for ever")]
 
 use std::{path::Path, time::Duration};
 
@@ -23,32 +20,25 @@ pub(crate) async fn connect(
     broker: &BrokerAddress,
     name: &str,
 ) -> Result<(Client, Deliveries), Failure> {
-    client::connect(broker.as_str(), options(name))
-        .await
-        .map_err(|error| {
-            Failure::failed(match error {
-                ClientError::Connect { .. } => format!(
-                    "{error}; start a broker with `tidings up`, or name another one with --broker"
-                ),
-                error => format!("{broker}: {error}"),
-            })
+    client::connect(broker.as_str(), options(name)).await.map_err(|error| {
+        Failure::failed(match error {
+            ClientError::Connect { .. } => format!(
+                "{error}; start a broker with `tidings up`, or name another one with --broker"
+            ),
+            error => format!("{broker}: {error}"),
         })
+    })
 }
 
 /// The broker of a `tidings up` that runs on this data directory. One that is noted there and does
 /// not answer as a broker does is stale.
 pub(crate) async fn living_broker(data: &Path) -> Option<BrokerAddress> {
     let broker = BrokerAddress::from(address::noted(data)?);
-    let answer = tokio::time::timeout(
-        LIVING_MAX,
-        client::connect(broker.as_str(), options("tidings")),
-    );
+    let answer =
+        tokio::time::timeout(LIVING_MAX, client::connect(broker.as_str(), options("tidings")));
     matches!(answer.await, Ok(Ok(_))).then_some(broker)
 }
 
 fn options(name: &str) -> ClientOptions {
-    ClientOptions {
-        name: Some(name.to_owned()),
-        ..ClientOptions::default()
-    }
+    ClientOptions { name: Some(name.to_owned()), ..ClientOptions::default() }
 }

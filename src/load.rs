@@ -93,31 +93,21 @@ struct Shared {
 
 impl Shared {
     fn slowest(&self) -> u64 {
-        self.received
-            .iter()
-            .map(Cell::get)
-            .min()
-            .unwrap_or_default()
+        self.received.iter().map(Cell::get).min().unwrap_or_default()
     }
 
     /// Waits until `count` more messages fit into the window, and counts them as published.
     async fn admit(&self, count: u64) {
         loop {
-            let needed = self
-                .stream
-                .bytes((self.published.get() + count).saturating_sub(self.window));
+            let needed =
+                self.stream.bytes((self.published.get() + count).saturating_sub(self.window));
             if self.slowest() >= needed {
                 self.published.set(self.published.get() + count);
                 return;
             }
             if self.awaited.get() == 0 || needed < self.awaited.get() {
                 self.awaited.set(needed);
-                self.behind.set(
-                    self.received
-                        .iter()
-                        .filter(|bytes| bytes.get() < needed)
-                        .count(),
-                );
+                self.behind.set(self.received.iter().filter(|bytes| bytes.get() < needed).count());
             }
             self.caught_up.notified().await;
         }
@@ -161,9 +151,7 @@ impl Running {
     pub(crate) async fn start(broker: &str, load: &Load) -> anyhow::Result<Self> {
         let line_bytes = format!("MSG {}  \r\n", load.topic).len() + load.payload_bytes;
         let shared = Rc::new(Shared {
-            stream: Stream {
-                line_bytes: u64::try_from(line_bytes)?,
-            },
+            stream: Stream { line_bytes: u64::try_from(line_bytes)? },
             window: load.window,
             received: vec![Cell::new(0); load.subscribers],
             published: Cell::new(0),
@@ -198,16 +186,8 @@ impl Running {
         if let Some(error) = self.0.failure.borrow_mut().take() {
             return Err(error);
         }
-        let delivered = self
-            .0
-            .received
-            .iter()
-            .map(|bytes| self.0.stream.events(bytes.get()))
-            .sum();
-        Ok(Progress {
-            published: self.0.published.get(),
-            delivered,
-        })
+        let delivered = self.0.received.iter().map(|bytes| self.0.stream.events(bytes.get())).sum();
+        Ok(Progress { published: self.0.published.get(), delivered })
     }
 
     /// Stops publishing. What was published keeps arriving.
@@ -219,13 +199,7 @@ impl Running {
     /// that is a line that is no event, such as `LAG`.
     pub(crate) fn is_complete(&self) -> anyhow::Result<bool> {
         let bytes = self.0.stream.bytes(self.0.published.get());
-        let most = self
-            .0
-            .received
-            .iter()
-            .map(Cell::get)
-            .max()
-            .unwrap_or_default();
+        let most = self.0.received.iter().map(Cell::get).max().unwrap_or_default();
         ensure!(
             most <= bytes,
             "a subscriber received more bytes than there were events: probably it lagged; try a \
@@ -237,18 +211,14 @@ impl Running {
 
 /// Connects, becomes a client and says one command; returns when that is answered.
 async fn open(broker: &str, command: &str) -> anyhow::Result<TcpStream> {
-    let mut socket = TcpStream::connect(broker)
-        .await
-        .with_context(|| format!("cannot connect to {broker}"))?;
+    let mut socket =
+        TcpStream::connect(broker).await.with_context(|| format!("cannot connect to {broker}"))?;
     socket.set_nodelay(true)?;
     socket.write_all(b"HELLO name=bench echo=bench\r\n").await?;
     let mut lines = BufReader::new(&mut socket).lines();
     let mut said = false;
     loop {
-        let line = lines
-            .next_line()
-            .await?
-            .context("the broker closed the connection")?;
+        let line = lines.next_line().await?.context("the broker closed the connection")?;
         if line.starts_with("-ERR") {
             bail!("the broker refuses: {line}");
         } else if said && (line.starts_with("+OK") || line.starts_with("PONG")) {
@@ -256,11 +226,7 @@ async fn open(broker: &str, command: &str) -> anyhow::Result<TcpStream> {
             drop(lines);
             return Ok(socket);
         } else if line.starts_with("+OK") && line.contains("echo=bench") {
-            lines
-                .get_mut()
-                .get_mut()
-                .write_all(format!("{command}\r\n").as_bytes())
-                .await?;
+            lines.get_mut().get_mut().write_all(format!("{command}\r\n").as_bytes()).await?;
             said = true;
         }
     }
@@ -296,9 +262,7 @@ async fn publish(mut socket: TcpStream, load: &Load, shared: &Shared) -> anyhow:
         loop {
             shared.admit(u64::try_from(burst)?).await;
             if shared.stopped.get() {
-                shared
-                    .published
-                    .set(shared.published.get() - u64::try_from(burst)?);
+                shared.published.set(shared.published.get() - u64::try_from(burst)?);
                 return Ok::<_, anyhow::Error>(());
             }
             lines.write_all(piece.as_bytes()).await?;

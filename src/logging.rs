@@ -19,24 +19,17 @@ const LINE_TARGET: &str = "tidings::line=debug";
 /// Starts logging. Call once.
 pub(crate) fn start(json: bool, lines: bool) -> Result<(), Failure> {
     let filter = filter(std::env::var(FILTER_VARIABLE).ok().as_deref(), lines)?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     if json {
         builder.json().init();
     } else {
-        builder
-            .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
-            .init();
+        builder.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).init();
     }
     Ok(())
 }
 
 fn filter(variable: Option<&str>, lines: bool) -> Result<EnvFilter, Failure> {
-    let text = variable
-        .map(str::trim)
-        .filter(|text| !text.is_empty())
-        .unwrap_or(FILTER_DEFAULT);
+    let text = variable.map(str::trim).filter(|text| !text.is_empty()).unwrap_or(FILTER_DEFAULT);
     let filter = EnvFilter::try_new(text).map_err(|error| {
         Failure::Usage(format!(
             "{FILTER_VARIABLE}={text} is no log filter ({error}); write a level such as info, or \
@@ -59,9 +52,7 @@ mod tests {
         assert_eq!(filter(None, false).unwrap().to_string(), "warn");
         assert_eq!(filter(Some(" "), false).unwrap().to_string(), "warn");
         assert_eq!(
-            filter(Some("tidings_broker=debug"), false)
-                .unwrap()
-                .to_string(),
+            filter(Some("tidings_broker=debug"), false).unwrap().to_string(),
             "tidings_broker=debug"
         );
     }
@@ -69,10 +60,7 @@ mod tests {
     #[test]
     fn lines_come_on_top_of_the_filter() {
         let text = filter(Some("error"), true).unwrap().to_string();
-        assert!(
-            text.contains("error") && text.contains("tidings::line=debug"),
-            "{text}"
-        );
+        assert!(text.contains("error") && text.contains("tidings::line=debug"), "{text}");
     }
 
     #[test]

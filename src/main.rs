@@ -80,10 +80,7 @@ fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
     if let Some(threads @ 1..) = threads {
         builder.worker_threads(threads.into());
     }
-    Ok(builder
-        .enable_all()
-        .build()
-        .context("cannot start the runtime's threads")?)
+    Ok(builder.enable_all().build().context("cannot start the runtime's threads")?)
 }
 
 async fn dispatch(cmd: Cmd) -> Result<(), Failure> {

@@ -1,12 +1,13 @@
 //! A broker and a crawler that works for it, in one process. They meet over a real socket, as they
 //! would on two machines.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the crawler is a task beside its printer"
-)]
+#![expect(clippy::disallowed_methods, reason = "the crawler is a task beside its printer")]
 
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use anyhow::Context;
 use tidings_broker::{Broker, BrokerConfig, StartError};
@@ -20,10 +21,10 @@ use crate::failure::Failure;
 /// Pages that were fetched and not yet printed; at it the crawler waits for the printer.
 const REPORTS_MAX: usize = 1024;
 
-/// What a stop may take: the crawler hands its tasks back to the broker, which then closes its
-/// connections. Nearly always both are much faster; together they stay under a second.
+/// What a stop may take in all, and of this the crawler, which hands its tasks back to the broker
+/// before that closes its connections. Nearly always both are much faster.
+const STOP: Duration = Duration::from_millis(930);
 const CRAWLER_STOP: Duration = Duration::from_millis(820);
-const BROKER_STOP: Duration = Duration::from_millis(120);
 
 /// Starts a broker, or says which address could not be had and what to do.
 pub(crate) async fn start_broker(config: BrokerConfig) -> Result<Broker, Failure> {
@@ -35,16 +36,17 @@ pub(crate) async fn start_broker(config: BrokerConfig) -> Result<Broker, Failure
             listen.ip(),
             if listen.port() == PORT { 12_400 } else { PORT },
         )),
-        other => Failure::failed(format!("cannot listen on {listen}: {other}")),
+        other => Failure::failed(other.to_string()),
     })
 }
 
-/// Stops a broker, within a bounded time.
+/// Stops a broker, within the time that a stop may take.
 pub(crate) async fn stop_broker(broker: Broker) {
-    if tokio::time::timeout(BROKER_STOP, broker.stop())
-        .await
-        .is_err()
-    {
+    stop_broker_within(broker, STOP).await;
+}
+
+async fn stop_broker_within(broker: Broker, time: Duration) {
+    if tokio::time::timeout(time, broker.stop()).await.is_err() {
         tracing::warn!("the broker did not stop in time; its connections are cut off");
     }
 }
@@ -70,11 +72,7 @@ impl Crawler {
         let (sender, reports) = mpsc::channel(REPORTS_MAX);
         let stop = CancellationToken::new();
         let task = tokio::spawn(tidings_subscriber::run(config, sender, stop.clone()));
-        Self {
-            task,
-            reports,
-            stop,
-        }
+        Self { task, reports, stop }
     }
 
     /// The next page that was dealt with; `Err` when the crawler ended by itself, which it only
@@ -118,8 +116,9 @@ pub(crate) struct Node {
 impl Node {
     /// Stops the crawler, then the broker it reports to.
     pub(crate) async fn stop(self) -> Vec<PageReport> {
+        let began = Instant::now();
         let last = self.crawler.stop().await;
-        stop_broker(self.broker).await;
+        stop_broker_within(self.broker, STOP.saturating_sub(began.elapsed())).await;
         last
     }
 }

@@ -22,10 +22,7 @@ pub(crate) struct Console {
 impl Console {
     /// Progress is drawn only where somebody can see it: standard error is a terminal.
     pub(crate) fn new() -> Self {
-        Self {
-            progress_allowed: io::stderr().is_terminal(),
-            progress_shown: false,
-        }
+        Self { progress_allowed: io::stderr().is_terminal(), progress_shown: false }
     }
 
     /// Whether [`Console::progress`] would draw anything.
@@ -37,9 +34,7 @@ impl Console {
     pub(crate) fn line(&mut self, text: &str) -> Result<(), Failure> {
         self.clear_progress();
         let mut output = io::stdout().lock();
-        writeln!(output, "{text}")
-            .and_then(|()| output.flush())
-            .map_err(Failure::from_output)
+        writeln!(output, "{text}").and_then(|()| output.flush()).map_err(Failure::from_output)
     }
 
     /// Prints a note to standard error.
@@ -164,17 +159,7 @@ mod tests {
 
     #[test]
     fn bytes_for_people() {
-        let shown = [
-            0,
-            999,
-            1000,
-            9_949,
-            9_950,
-            12_345,
-            999_499,
-            999_500,
-            10_000_000_000,
-        ];
+        let shown = [0, 999, 1000, 9_949, 9_950, 12_345, 999_499, 999_500, 10_000_000_000];
         let shown = shown.map(bytes).join(" | ");
         assert_eq!(
             shown,

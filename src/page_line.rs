@@ -12,9 +12,7 @@ const ERROR_CHARS_MAX: usize = 300;
 
 /// Status, bytes, time, links, URL and title; or what went wrong in place of the title.
 pub(crate) fn page_line(report: &PageReport) -> String {
-    let status = report
-        .status
-        .map_or_else(|| "---".to_owned(), |status| status.to_string());
+    let status = report.status.map_or_else(|| "---".to_owned(), |status| status.to_string());
     let mut line = format!(
         "{status}  {:>7}  {:>7}  {:>4} links  {}",
         bytes(report.bytes),

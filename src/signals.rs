@@ -1,9 +1,6 @@
 //! Ctrl-C and SIGTERM: the first asks for a clean stop, the second does not wait for it.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "listening for signals is a task of its own"
-)]
+#![expect(clippy::disallowed_methods, reason = "listening for signals is a task of its own")]
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};

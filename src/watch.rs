@@ -1,9 +1,6 @@
 //! Opens a job at a broker, seeds it, closes it, and follows it to its end.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "a task follows the job while another one prints"
-)]
+#![expect(clippy::disallowed_methods, reason = "a task follows the job while another one prints")]
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -63,10 +60,7 @@ impl Watch {
 
     /// The next step. Cancel-safe. Not to be called after the last one.
     pub(crate) async fn next(&mut self) -> Result<Step, Failure> {
-        self.steps
-            .recv()
-            .await
-            .expect("the follower's last step is the end or a failure")
+        self.steps.recv().await.expect("the follower's last step is the end or a failure")
     }
 }
 
@@ -86,12 +80,7 @@ async fn follow(
     let told = |error: ClientError| Failure::failed(format!("job {name} at {broker}: {error}"));
     // Before the job exists, so that its end cannot be missed.
     let topic = JOB_DONE_TOPIC.parse().expect("a constant that is a name");
-    let subscribe = Command::Sub {
-        topic,
-        from: None,
-        cursor: None,
-        takeover: false,
-    };
+    let subscribe = Command::Sub { topic, from: None, cursor: None, takeover: false };
     client.request(&subscribe).await.map_err(told)?;
     let pass = begin(&client, &name, request).await.map_err(told)?;
     let polls = async {
@@ -109,16 +98,10 @@ async fn follow(
 /// How many crawlers are connected to the broker, as far as it says.
 pub(crate) async fn crawlers(broker: &BrokerAddress) -> Result<u64, Failure> {
     let (client, _deliveries) = link::connect(broker, "tidings-crawl").await?;
-    let show = Manage {
-        action: "show",
-        name: Some(DEFAULT_GROUP),
-        settings: Vec::new(),
-    };
+    let show = Manage { action: "show", name: Some(DEFAULT_GROUP), settings: Vec::new() };
     // A group that does not exist yet has no members either.
     let answer = client.request(&Command::Group(show)).await.ok();
-    Ok(answer
-        .and_then(|answer| field_number(&answer.ok, "members"))
-        .unwrap_or(0))
+    Ok(answer.and_then(|answer| field_number(&answer.ok, "members")).unwrap_or(0))
 }
 
 /// Opens, seeds and closes the job; one that runs already is left as it is. Returns what is known
@@ -129,15 +112,8 @@ async fn begin(
     request: &JobRequest,
 ) -> Result<Counts, ClientError> {
     let settings = request.settings();
-    let settings = settings
-        .iter()
-        .map(|(key, value)| (*key, value.as_str()))
-        .collect();
-    let open = Manage {
-        action: "open",
-        name: Some(name.as_str()),
-        settings,
-    };
+    let settings = settings.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    let open = Manage { action: "open", name: Some(name.as_str()), settings };
     let pass = Counts::parse(&client.request(&Command::Job(open)).await?.ok);
     if pass.state == "open" {
         let topic: TopicName = DEFAULT_TOPIC.parse().expect("a constant that is a name");
@@ -154,11 +130,7 @@ async fn begin(
         for seed in unconfirmed {
             seed.await?;
         }
-        let close = Manage {
-            action: "close",
-            name: Some(name.as_str()),
-            settings: Vec::new(),
-        };
+        let close = Manage { action: "close", name: Some(name.as_str()), settings: Vec::new() };
         client.request(&Command::Job(close)).await?;
     }
     Ok(pass)
@@ -187,11 +159,7 @@ async fn poll(client: &Client, name: &JobName, steps: &Steps) -> ClientError {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let show = Manage {
-            action: "show",
-            name: Some(name.as_str()),
-            settings: Vec::new(),
-        };
+        let show = Manage { action: "show", name: Some(name.as_str()), settings: Vec::new() };
         match client.request(&Command::Job(show)).await {
             Ok(answer) => {
                 // A printer that is busy gets the next one.

@@ -95,14 +95,9 @@ pub(crate) struct FanOutArgs {
 }
 
 fn parse_pin(text: &str) -> Result<(u16, u16), String> {
-    let (server, client) = text
-        .split_once(',')
-        .ok_or("write two processors, such as 0,1")?;
-    let number = |text: &str| {
-        text.trim()
-            .parse()
-            .map_err(|_| format!("{text} is no processor number"))
-    };
+    let (server, client) = text.split_once(',').ok_or("write two processors, such as 0,1")?;
+    let number =
+        |text: &str| text.trim().parse().map_err(|_| format!("{text} is no processor number"));
     Ok((number(server)?, number(client)?))
 }
 
@@ -119,10 +114,7 @@ pub(crate) async fn run(bench: Bench) -> Result<(), Failure> {
     if args.json {
         return console.line(&report.json(&args).to_string());
     }
-    report
-        .table(&args)
-        .iter()
-        .try_for_each(|line| console.line(line))
+    report.table(&args).iter().try_for_each(|line| console.line(line))
 }
 
 async fn fan_out_runs(args: &FanOutArgs) -> anyhow::Result<Report> {
@@ -148,10 +140,7 @@ async fn fan_out_runs(args: &FanOutArgs) -> anyhow::Result<Report> {
     for _ in 0..args.runs {
         let (before, began) = (sample(&running, own.as_ref())?, Instant::now());
         sleep(Duration::from_secs(args.seconds)).await;
-        let (after, seconds) = (
-            sample(&running, own.as_ref())?,
-            began.elapsed().as_secs_f64(),
-        );
+        let (after, seconds) = (sample(&running, own.as_ref())?, began.elapsed().as_secs_f64());
         report.add(&before, &after, seconds);
     }
     running.stop();
@@ -162,17 +151,13 @@ async fn fan_out_runs(args: &FanOutArgs) -> anyhow::Result<Report> {
         }
         anyhow::Ok(())
     };
-    timeout(PATIENCE, arrived)
-        .await
-        .context("events that were published did not all arrive")??;
+    timeout(PATIENCE, arrived).await.context("events that were published did not all arrive")??;
     Ok(report)
 }
 
 /// A topic that nobody used before.
 fn topic() -> String {
-    let unix_ms = std::time::UNIX_EPOCH
-        .elapsed()
-        .map_or(0, |since| since.as_millis());
+    let unix_ms = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis());
     format!("bench-{}-{unix_ms}", std::process::id())
 }
 
@@ -206,16 +191,11 @@ impl OwnBroker {
         let output = process.stdout.take().expect("it is piped");
         let line = timeout(PATIENCE, BufReader::new(output).lines().next_line()).await;
         let line = line.context("the broker does not start")??;
-        let Some(address) = line
-            .as_deref()
-            .and_then(|line| line.strip_prefix("listening on "))
+        let Some(address) = line.as_deref().and_then(|line| line.strip_prefix("listening on "))
         else {
             bail!("the broker did not start");
         };
-        Ok(Self {
-            address: address.to_owned(),
-            process,
-        })
+        Ok(Self { address: address.to_owned(), process })
     }
 
     /// Processor time so far, of the program and of the kernel for it.
@@ -238,13 +218,7 @@ fn stat_cpu_ticks(stat: &str) -> Option<u64> {
 
 async fn pin_this_process(processor: u16) -> anyhow::Result<()> {
     let done = Command::new("taskset")
-        .args([
-            "-a",
-            "-c",
-            "-p",
-            &processor.to_string(),
-            &std::process::id().to_string(),
-        ])
+        .args(["-a", "-c", "-p", &processor.to_string(), &std::process::id().to_string()])
         .output()
         .await
         .context("--pin needs the command taskset")?;
@@ -262,10 +236,7 @@ struct Sample {
 
 fn sample(running: &Running, own: Option<&OwnBroker>) -> anyhow::Result<Sample> {
     let cpu_microseconds = own.map(OwnBroker::cpu_microseconds).transpose()?;
-    Ok(Sample {
-        progress: running.progress()?,
-        cpu_microseconds,
-    })
+    Ok(Sample { progress: running.progress()?, cpu_microseconds })
 }
 
 /// A figure of each run.
@@ -279,10 +250,7 @@ struct Report {
     cpus: Vec<f64>,
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "counts of a benchmark, shown with few digits"
-)]
+#[expect(clippy::cast_precision_loss, reason = "counts of a benchmark, shown with few digits")]
 impl Report {
     fn add(&mut self, before: &Sample, after: &Sample, seconds: f64) {
         let delivered = (after.progress.delivered - before.progress.delivered) as f64;
@@ -291,17 +259,14 @@ impl Report {
         self.publishes_per_second.push(published / seconds);
         if let (Some(before), Some(after)) = (before.cpu_microseconds, after.cpu_microseconds) {
             let used = (after - before) as f64;
-            self.cpu_per_thousand
-                .push(used / (delivered / 1000.0).max(1.0));
+            self.cpu_per_thousand.push(used / (delivered / 1000.0).max(1.0));
             self.cpus.push(used / 1e6 / seconds);
         }
     }
 
     fn table(&self, args: &FanOutArgs) -> Vec<String> {
-        let broker = args
-            .broker
-            .as_ref()
-            .map_or("a broker of its own".to_owned(), ToString::to_string);
+        let broker =
+            args.broker.as_ref().map_or("a broker of its own".to_owned(), ToString::to_string);
         let mut lines = vec![
             format!(
                 "fan-out, {broker}: {} to {}, {} bytes, window {}, median of {} runs of {} s",
@@ -347,23 +312,13 @@ fn row(name: &str, runs: &[f64], digits: usize) -> String {
     let sorted = sorted(runs);
     let shown = |value: Option<f64>| {
         value.map_or("-".to_owned(), |value| match digits {
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "a rate"
-            )]
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate")]
             0 => count(value as u64),
             _ => format!("{value:.digits$}"),
         })
     };
-    let (low, high) = (
-        shown(sorted.first().copied()),
-        shown(sorted.last().copied()),
-    );
-    format!(
-        "  {name:<20} {:>14}   ({low} to {high})",
-        shown(median(runs))
-    )
+    let (low, high) = (shown(sorted.first().copied()), shown(sorted.last().copied()));
+    format!("  {name:<20} {:>14}   ({low} to {high})", shown(median(runs)))
 }
 
 fn sorted(runs: &[f64]) -> Vec<f64> {
@@ -404,9 +359,6 @@ mod tests {
     #[test]
     fn a_row_shows_the_spread() {
         let row = row("deliveries/s", &[1000.0, 3000.4, 2000.0], 0);
-        assert_eq!(
-            row,
-            "  deliveries/s                  2,000   (1,000 to 3,000)"
-        );
+        assert_eq!(row, "  deliveries/s                  2,000   (1,000 to 3,000)");
     }
 }

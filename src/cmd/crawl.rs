@@ -93,10 +93,7 @@ pub(crate) async fn run(args: CrawlArgs) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     let (broker, found_by) = match &args.broker {
         Some(broker) => (Some(broker.clone()), "--broker"),
-        None => (
-            link::living_broker(&args.data.data).await,
-            "the data directory",
-        ),
+        None => (link::living_broker(&args.data.data).await, "the data directory"),
     };
     match broker {
         Some(broker) => hand_over(&args, request, broker, found_by, &stop).await,
@@ -113,11 +110,7 @@ async fn work_for_broker(args: CrawlArgs) -> Result<(), Failure> {
                 .to_owned(),
         ));
     };
-    refuse_flags(
-        &args,
-        &["depth", "max-pages", "scope"],
-        "is about a job; give its URLs, too",
-    )?;
+    refuse_flags(&args, &["depth", "max-pages", "scope"], "is about a job; give its URLs, too")?;
     refuse_flags(
         &args,
         &["delay"],
@@ -150,16 +143,10 @@ async fn hand_over(
         "is for a crawl with a broker of its own, but this one goes to the broker at {broker} (by \
          {found_by}), which has its own settings"
     );
-    refuse_flags(
-        args,
-        &["delay", "credit", "timeout", "agent", "allow-private"],
-        &reason,
-    )?;
+    refuse_flags(args, &["delay", "credit", "timeout", "agent", "allow-private"], &reason)?;
     let name = request.name();
     let mut screen = Screen::new(args.quiet);
-    screen
-        .console
-        .note(&format!("job {name} goes to the crawlers of {broker}"));
+    screen.console.note(&format!("job {name} goes to the crawlers of {broker}"));
     if watch::crawlers(&broker).await? == 0 {
         screen.console.note(&format!(
             "note: none is connected there yet; tidings crawl --broker {broker} is one"
@@ -236,10 +223,7 @@ async fn follow(
 
 /// Refuses flags that were typed and would have no effect.
 fn refuse_flags(args: &CrawlArgs, flags: &[&str], reason: &str) -> Result<(), Failure> {
-    match flags
-        .iter()
-        .find(|flag| args.given.iter().any(|given| given == *flag))
-    {
+    match flags.iter().find(|flag| args.given.iter().any(|given| given == *flag)) {
         Some(flag) => Err(Failure::Usage(format!("--{flag} {reason}"))),
         None => Ok(()),
     }
@@ -259,40 +243,23 @@ struct Screen {
 impl Screen {
     fn new(quiet: bool) -> Self {
         let (console, rate) = (Console::new(), Rate::default());
-        Self {
-            console,
-            quiet,
-            started: Instant::now(),
-            rate,
-            pages: 0,
-        }
+        Self { console, quiet, started: Instant::now(), rate, pages: 0 }
     }
 
     fn page(&mut self, report: &PageReport) -> Result<(), Failure> {
         self.pages += 1;
-        if self.quiet {
-            Ok(())
-        } else {
-            self.console.line(&page_line(report))
-        }
+        if self.quiet { Ok(()) } else { self.console.line(&page_line(report)) }
     }
 
     fn progress(&mut self, counts: &Counts) {
-        let rate = self
-            .rate
-            .at(self.started.elapsed().as_secs_f64(), counts.completed);
+        let rate = self.rate.at(self.started.elapsed().as_secs_f64(), counts.completed);
         self.console.progress(&counts.progress_line(rate));
     }
 
     /// Prints how it ended. What robots.txt, scope or a limit kept out has not failed.
     fn summary(&mut self, end: &Counts, stored: &str) -> Result<(), Failure> {
         let seconds = self.started.elapsed().as_secs_f64();
-        self.console
-            .line(&format!("{}; {stored}", end.summary_line(seconds)))?;
-        if end.failed > 0 {
-            Err(Failure::Unsuccessful)
-        } else {
-            Ok(())
-        }
+        self.console.line(&format!("{}; {stored}", end.summary_line(seconds)))?;
+        if end.failed > 0 { Err(Failure::Unsuccessful) } else { Ok(()) }
     }
 }

@@ -1,17 +1,14 @@
 //! `tidings pub`: publishes arguments or the lines of standard input, and counts what the broker
 //! confirmed.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "standard input is read on a thread of its own"
-)]
+#![expect(clippy::disallowed_methods, reason = "standard input is read on a thread of its own")]
 
 use std::io::Read;
 
 use clap::Args;
 use tidings_protocol::{
     Item, LINE_BYTES_MAX, LineDecoder, PAYLOAD_BYTES_MAX, TopicName,
-    client::{Client, ClientError, Published},
+    client::{Client, ClientError, Deliveries, Published},
     text,
 };
 use tokio::sync::mpsc;
@@ -81,37 +78,52 @@ impl Tally {
 }
 
 /// A line on its way to the tally, with its number counted from 1.
+#[derive(Debug)]
 enum Sent {
     Unconfirmed(u64, Published),
     Refused(u64, String),
+    /// The broker is gone; nothing comes after this.
+    Failed(u64, ClientError),
 }
+
+/// Nobody tallies any more.
+type Ended = mpsc::error::SendError<Sent>;
 
 /// Publishes all there is.
 pub(crate) async fn run(args: PubArgs) -> Result<(), Failure> {
     let broker = &args.broker.broker;
     let stop = stop_on_signal()?;
-    let (client, deliveries) = link::connect(broker, "tidings-pub").await?;
+    let (client, mut deliveries) = link::connect(broker, "tidings-pub").await?;
     let mut tally = Tally::default();
     let (sender, sent) = mpsc::channel(UNCONFIRMED_MAX);
     let sending = async {
+        // The tally ends when the sender is dropped at the end of this block.
         let sender = sender;
-        if args.payloads.is_empty() {
-            send_input(&client, &args.topic, sender).await
+        let _: Result<(), Ended> = if args.payloads.is_empty() {
+            send_input(&client, &args.topic, &sender).await
         } else {
-            send_arguments(&client, &args.topic, &args.payloads, sender).await
-        }
+            send_arguments(&client, &args.topic, &args.payloads, &sender).await
+        };
+        drop(sender);
+        std::future::pending::<()>().await;
     };
     let result = tokio::select! {
-        // The tally ends when the sender is dropped, or early when the broker is gone.
-        result = async { tokio::try_join!(sending, settle(sent, &mut tally)) } => result.map(|_| ()),
+        // In this order: what the tally says of a lost connection is more exact.
+        biased;
+        result = settle(sent, &mut tally) => result,
+        () = connection_ends(&mut deliveries) => Err(deliveries.reason()),
+        () = sending => unreachable!("it waits for the tally"),
         () = stop.cancelled() => {
-            return Err(Failure::Interrupted(format!(
-                "interrupted; {} confirmed", count(tally.confirmed)
-            )));
+            let confirmed = count(tally.confirmed);
+            return Err(Failure::Interrupted(format!("interrupted; {confirmed} confirmed")));
         }
     };
-    drop(deliveries);
     finish(result, &tally, broker, args.quiet)
+}
+
+/// A publisher is told nothing but answers, so it may only notice here that the broker is gone.
+async fn connection_ends(deliveries: &mut Deliveries) {
+    while deliveries.next().await.is_some() {}
 }
 
 /// Says what became of the lines, and ends accordingly.
@@ -126,21 +138,14 @@ fn finish(
         let rest = tally.unanswered.map_or(String::new(), |line| {
             format!("; line {line} is the first that may not have arrived")
         });
-        return Err(Failure::failed(format!(
-            "{broker}: {error}; {confirmed} confirmed{rest}"
-        )));
+        return Err(Failure::failed(format!("{broker}: {error}; {confirmed} confirmed{rest}")));
     }
     if tally.refused > NAMED_MAX {
-        note(&format!(
-            "and {} more lines",
-            count(tally.refused - NAMED_MAX)
-        ));
+        note(&format!("and {} more lines", count(tally.refused - NAMED_MAX)));
     }
     if tally.refused > 0 {
         let refused = count(tally.refused);
-        return Err(Failure::failed(format!(
-            "{confirmed} confirmed, {refused} refused"
-        )));
+        return Err(Failure::failed(format!("{confirmed} confirmed, {refused} refused")));
     }
     if !quiet {
         note(&format!("{confirmed} confirmed"));
@@ -153,6 +158,10 @@ async fn settle(mut sent: mpsc::Receiver<Sent>, tally: &mut Tally) -> Result<(),
     while let Some(line) = sent.recv().await {
         match line {
             Sent::Refused(line, reason) => tally.refuse(line, &reason),
+            Sent::Failed(line, error) => {
+                tally.unanswered = Some(line);
+                return Err(error);
+            }
             Sent::Unconfirmed(line, published) => match published.await {
                 Ok(_seq) => tally.confirmed += 1,
                 Err(ClientError::Refused(error)) => tally.refuse(line, &error.to_string()),
@@ -170,10 +179,10 @@ async fn send_arguments(
     client: &Client,
     topic: &TopicName,
     payloads: &[String],
-    sender: mpsc::Sender<Sent>,
-) -> Result<(), ClientError> {
+    sender: &mpsc::Sender<Sent>,
+) -> Result<(), Ended> {
     for (payload, line) in payloads.iter().zip(1..) {
-        send(client, topic, line, payload.as_bytes(), &sender).await?;
+        send(client, topic, line, payload.as_bytes(), sender).await?;
     }
     Ok(())
 }
@@ -181,8 +190,8 @@ async fn send_arguments(
 async fn send_input(
     client: &Client,
     topic: &TopicName,
-    sender: mpsc::Sender<Sent>,
-) -> Result<(), ClientError> {
+    sender: &mpsc::Sender<Sent>,
+) -> Result<(), Ended> {
     let mut chunks = read_input();
     let mut lines = Lines::new();
     let mut unread = Vec::new();
@@ -193,12 +202,12 @@ async fn send_input(
             let (used, line) = lines.next(&unread[done..]);
             done += used;
             let Some(line) = line else { break };
-            send_line(client, topic, line, &sender).await?;
+            send_line(client, topic, line, sender).await?;
         }
         unread.drain(..done);
     }
     match lines.finish(&unread) {
-        Some(line) => send_line(client, topic, line, &sender).await,
+        Some(line) => send_line(client, topic, line, sender).await,
         None => Ok(()),
     }
 }
@@ -217,11 +226,7 @@ struct Lines {
 
 impl Lines {
     fn new() -> Self {
-        Self {
-            decoder: LineDecoder::new(LINE_BYTES_MAX),
-            number: 0,
-            control: false,
-        }
+        Self { decoder: LineDecoder::new(LINE_BYTES_MAX), number: 0, control: false }
     }
 
     fn next<'a>(&mut self, unread: &'a [u8]) -> (usize, Option<Line<'a>>) {
@@ -249,10 +254,7 @@ impl Lines {
     fn numbered<'a>(&mut self, line: Result<&'a [u8], String>) -> Line<'a> {
         self.number += 1;
         let control = std::mem::take(&mut self.control);
-        (
-            self.number,
-            if control { Err(control_byte()) } else { line },
-        )
+        (self.number, if control { Err(control_byte()) } else { line })
     }
 }
 
@@ -269,7 +271,7 @@ async fn send_line(
     topic: &TopicName,
     (number, line): Line<'_>,
     sender: &mpsc::Sender<Sent>,
-) -> Result<(), ClientError> {
+) -> Result<(), Ended> {
     match line {
         Ok(line) => send(client, topic, number, line, sender).await,
         Err(reason) => refuse(number, reason, sender).await,
@@ -283,32 +285,27 @@ async fn send(
     line: u64,
     payload: &[u8],
     sender: &mpsc::Sender<Sent>,
-) -> Result<(), ClientError> {
+) -> Result<(), Ended> {
     if payload.is_empty() {
         return Ok(());
     }
     if payload.len() > PAYLOAD_BYTES_MAX {
-        return refuse(
-            line,
-            format!("longer than {PAYLOAD_BYTES_MAX} bytes"),
-            sender,
-        )
-        .await;
+        return refuse(line, format!("longer than {PAYLOAD_BYTES_MAX} bytes"), sender).await;
     }
     match text::check(payload) {
         Ok(payload) => {
-            let published = client.publish(topic, payload).await?;
-            // The receiver is only gone when the broker is, and then this is dropped, too.
-            let _ = sender.send(Sent::Unconfirmed(line, published)).await;
-            Ok(())
+            let sent = match client.publish(topic, payload).await {
+                Ok(published) => Sent::Unconfirmed(line, published),
+                Err(error) => Sent::Failed(line, error),
+            };
+            sender.send(sent).await
         }
         Err(error) => refuse(line, error.to_string(), sender).await,
     }
 }
 
-async fn refuse(line: u64, reason: String, sender: &mpsc::Sender<Sent>) -> Result<(), ClientError> {
-    let _ = sender.send(Sent::Refused(line, reason)).await;
-    Ok(())
+async fn refuse(line: u64, reason: String, sender: &mpsc::Sender<Sent>) -> Result<(), Ended> {
+    sender.send(Sent::Refused(line, reason)).await
 }
 
 /// Reads standard input on a thread, which may be blocked in it for ever: it ends with the process.
@@ -356,21 +353,14 @@ mod tests {
         let whole = b"one\r\n\ntwo\nthree";
         for split in 0..whole.len() {
             let (a, b) = whole.split_at(split);
-            assert_eq!(
-                lines(&[a, b]),
-                ["1 one", "2 ", "3 two", "4 three"],
-                "{split}"
-            );
+            assert_eq!(lines(&[a, b]), ["1 one", "2 ", "3 two", "4 three"], "{split}");
         }
     }
 
     #[test]
     fn a_line_that_begins_with_ctrl_d_is_refused_as_a_whole() {
         let refused = format!("1! {}", control_byte());
-        assert_eq!(
-            lines(&[b"\x04\x04rest\nnext\n"]),
-            [refused.as_str(), "2 next"]
-        );
+        assert_eq!(lines(&[b"\x04\x04rest\nnext\n"]), [refused.as_str(), "2 next"]);
         assert_eq!(lines(&[b"\x04rest"]), [refused.as_str()]);
         assert_eq!(lines(&[b"\x04"]), [refused.as_str()]);
     }

@@ -1,9 +1,12 @@
 //! `tidings sub`: prints the events of a topic as they come.
 
-use std::io::{self, BufWriter, Write};
+use std::{
+    collections::BTreeMap,
+    io::{self, BufWriter, Write},
+};
 
 use clap::Args;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
 use tidings_protocol::{
     Command, Payload, Seq, StartAt, TopicName,
     client::{ClientError, Deliveries, Delivery},
@@ -48,19 +51,12 @@ pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     let broker = &args.broker.broker;
     let (client, mut deliveries) = link::connect(broker, "tidings-sub").await?;
-    let subscribe = Command::Sub {
-        topic: args.topic.clone(),
-        from: args.from,
-        cursor: None,
-        takeover: false,
-    };
-    client
-        .request(&subscribe)
-        .await
-        .map_err(|error| match error {
-            ClientError::Refused(error) => Failure::failed(format!("{broker} refuses: {error}")),
-            error => Failure::failed(format!("{broker}: {error}")),
-        })?;
+    let subscribe =
+        Command::Sub { topic: args.topic.clone(), from: args.from, cursor: None, takeover: false };
+    client.request(&subscribe).await.map_err(|error| match error {
+        ClientError::Refused(error) => Failure::failed(format!("{broker} refuses: {error}")),
+        error => Failure::failed(format!("{broker}: {error}")),
+    })?;
     let mut printer = Printer::new(args.json);
     let ended = tokio::select! {
         ended = print(&mut deliveries, &mut printer, args.count) => ended,
@@ -71,10 +67,7 @@ pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
     }?;
     if let Some(error) = ended {
         let resume = printer.last.map_or(String::new(), |Seq(last)| {
-            format!(
-                "; the last event was {last}, resume with --from {}",
-                last + 1
-            )
+            format!("; the last event was {last}, resume with --from {}", last + 1)
         });
         return Err(Failure::failed(format!("{broker}: {error}{resume}")));
     }
@@ -122,26 +115,16 @@ impl Printer {
     fn new(json: bool) -> Self {
         // A large buffer around the one of the standard library, which ends at every line.
         let output = BufWriter::with_capacity(64 * 1024, io::stdout());
-        Self {
-            output,
-            buffered: false,
-            json,
-            printed: 0,
-            last: None,
-        }
+        Self { output, buffered: false, json, printed: 0, last: None }
     }
 
     fn delivery(&mut self, delivery: &Delivery) -> Result<(), Failure> {
         match delivery {
-            Delivery::Msg {
-                topic,
-                seq,
-                payload,
-            } => {
+            Delivery::Msg { topic, seq, payload } => {
                 self.last = Some(*seq);
                 self.printed += 1;
                 if self.json {
-                    self.line(&event_json(topic, *seq, payload).to_string())
+                    self.line(&event_json(topic, *seq, payload))
                 } else {
                     self.line(payload)
                 }
@@ -162,7 +145,7 @@ impl Printer {
 
     fn skipped(
         &mut self,
-        key: &str,
+        word: &str,
         what: &str,
         topic: &TopicName,
         from: Seq,
@@ -170,14 +153,11 @@ impl Printer {
     ) -> Result<(), Failure> {
         self.last = Some(to);
         if self.json {
-            self.line(
-                &json!({ "topic": topic.as_str(), key: { "from": from.0, "to": to.0 } })
-                    .to_string(),
-            )
-        } else {
-            note(&format!("events {from} to {to} of {topic} {what}"));
-            Ok(())
+            let (topic, skipped) = (topic.as_str(), word);
+            return self.line(&json(&Hole { topic, skipped, from: from.0, to: to.0 }));
         }
+        note(&format!("events {from} to {to} of {topic} {what}"));
+        Ok(())
     }
 
     fn line(&mut self, text: &str) -> Result<(), Failure> {
@@ -191,19 +171,44 @@ impl Printer {
     }
 }
 
-/// An event with everything that its payload says; of attributes given twice the first counts.
-fn event_json(topic: &TopicName, seq: Seq, payload: &str) -> Value {
-    let mut event = json!({ "topic": topic.as_str(), "seq": seq.0, "payload": payload });
+/// An event with everything that its payload says.
+#[derive(Serialize)]
+struct Event<'a> {
+    topic: &'a str,
+    seq: u64,
+    payload: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<&'a str>,
+    /// Only with a target; of attributes given twice the first counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attributes: Option<BTreeMap<&'a str, &'a str>>,
+}
+
+/// Numbers for which there is no event.
+#[derive(Serialize)]
+struct Hole<'a> {
+    topic: &'a str,
+    /// `lag`: no longer kept; `gap`: lost in a crash.
+    skipped: &'a str,
+    from: u64,
+    to: u64,
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("text and numbers always serialise")
+}
+
+fn event_json(topic: &TopicName, seq: Seq, payload: &str) -> String {
     let parsed = Payload::parse(payload);
-    if let Some(target) = parsed.target() {
-        let mut attributes = Map::new();
+    let attributes = parsed.target().map(|_| {
+        let mut attributes = BTreeMap::new();
         for (key, value) in parsed.attributes() {
-            attributes.entry(key).or_insert_with(|| value.into());
+            attributes.entry(key).or_insert(value);
         }
-        event["target"] = target.into();
-        event["attributes"] = attributes.into();
-    }
-    event
+        attributes
+    });
+    let (topic, target) = (topic.as_str(), parsed.target());
+    json(&Event { topic, seq: seq.0, payload, target, attributes })
 }
 
 #[cfg(test)]
@@ -214,11 +219,12 @@ mod tests {
     fn text_has_no_attributes_and_a_url_has() {
         let topic: TopicName = "t".parse().unwrap();
         assert_eq!(
-            event_json(&topic, Seq(7), "just \"text\"").to_string(),
-            r#"{"payload":"just \"text\"","seq":7,"topic":"t"}"#
+            event_json(&topic, Seq(7), "just \"text\""),
+            r#"{"topic":"t","seq":7,"payload":"just \"text\""}"#
         );
-        let event = event_json(&topic, Seq(8), "http://a.example/ job=x prio=5 job=y");
-        assert_eq!(event["target"], "http://a.example/");
-        assert_eq!(event["attributes"], json!({ "job": "x", "prio": "5" }));
+        assert_eq!(
+            event_json(&topic, Seq(8), "http://a/ job=x prio=5 job=y"),
+            r#"{"topic":"t","seq":8,"payload":"http://a/ job=x prio=5 job=y","target":"http://a/","attributes":{"job":"x","prio":"5"}}"#
+        );
     }
 }

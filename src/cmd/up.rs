@@ -105,11 +105,7 @@ pub(crate) struct Printer {
 
 impl Printer {
     pub(crate) fn new(quiet: bool) -> Self {
-        Self {
-            console: Console::new(),
-            quiet,
-            output_closed: false,
-        }
+        Self { console: Console::new(), quiet, output_closed: false }
     }
 
     pub(crate) fn line(&mut self, text: &str) {
