@@ -220,8 +220,8 @@ impl Job {
 /// All jobs of a group that are remembered.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Jobs {
-    jobs: BTreeMap<JobNumber, Job>,
-    names: HashMap<JobName, JobNumber>,
+    by_number: BTreeMap<JobNumber, Job>,
+    numbers: HashMap<JobName, JobNumber>,
     /// Done, oldest first.
     finished: VecDeque<JobNumber>,
     last_number: JobNumber,
@@ -230,15 +230,21 @@ pub struct Jobs {
 impl Jobs {
     /// The number that opening `name` would give: its own, or a new one.
     pub fn number_for(&self, name: &JobName) -> JobNumber {
-        self.names.get(name).copied().unwrap_or(self.last_number + 1)
+        self.numbers.get(name).copied().unwrap_or(self.last_number + 1)
     }
 
     /// Opens a job, or the next pass of a finished one.
-    pub fn open(&mut self, number: JobNumber, name: &JobName, settings: JobSettings, until: Moment) {
-        let pass = self.jobs.get(&number).map_or(1, |job| job.id.pass + 1);
+    pub fn open(
+        &mut self,
+        number: JobNumber,
+        name: &JobName,
+        settings: JobSettings,
+        until: Moment,
+    ) {
+        let pass = self.by_number.get(&number).map_or(1, |job| job.id.pass + 1);
         self.finished.retain(|finished| *finished != number);
         self.last_number = self.last_number.max(number);
-        self.names.insert(name.clone(), number);
+        self.numbers.insert(name.clone(), number);
         let job = Job {
             id: JobRef { number, pass },
             name: name.clone(),
@@ -253,41 +259,41 @@ impl Jobs {
             open_until: until,
             passed_over: BTreeSet::new(),
         };
-        self.jobs.insert(number, job);
+        self.by_number.insert(number, job);
     }
 
     /// The pass is over; of the finished jobs the `remembered` last ones are kept.
     pub fn finish(&mut self, number: JobNumber, remembered: usize) {
-        if let Some(job) = self.jobs.get_mut(&number) {
+        if let Some(job) = self.by_number.get_mut(&number) {
             job.state = JobState::Done;
             job.noted = None;
             self.finished.push_back(number);
         }
         while self.finished.len() > remembered
             && let Some(oldest) = self.finished.pop_front()
-            && let Some(job) = self.jobs.remove(&oldest)
+            && let Some(job) = self.by_number.remove(&oldest)
         {
-            self.names.remove(&job.name);
+            self.numbers.remove(&job.name);
         }
     }
 
     /// A job by its number.
     pub fn find(&self, number: JobNumber) -> Option<&Job> {
-        self.jobs.get(&number)
+        self.by_number.get(&number)
     }
 
     /// A job by its number, to be changed.
     pub fn find_mut(&mut self, number: JobNumber) -> Option<&mut Job> {
-        self.jobs.get_mut(&number)
+        self.by_number.get_mut(&number)
     }
 
     /// A job by its name.
     pub fn named(&self, name: &str) -> Option<&Job> {
-        self.names.get(name).and_then(|number| self.jobs.get(number))
+        self.numbers.get(name).and_then(|number| self.by_number.get(number))
     }
 
     /// All jobs, oldest number first.
     pub fn iter(&self) -> impl Iterator<Item = &Job> {
-        self.jobs.values()
+        self.by_number.values()
     }
 }

@@ -16,6 +16,9 @@ use crate::job::JobState;
 /// Redirects that are followed in a row.
 const HOPS_MAX: u32 = 10;
 
+/// Bytes of attributes that are handed on: a line must hold them, the URL, and that of `again=`.
+const CARRIED_BYTES_MAX: usize = 32 << 10;
+
 /// Attributes that mean something here, and so are not handed on as they came.
 const OWN_ATTRIBUTES: [&str; 10] =
     ["job", "pass", "depth", "prio", "after", "every", "kind", "hops", "again", "id"];
@@ -81,24 +84,23 @@ impl Group {
     fn judge_event(&self, payload: &str, now: Moment) -> Result<Taking, &'static str> {
         let payload = Payload::parse(payload);
         let url;
-        let mut wish = match self.config.key {
-            KeyKind::None => self.keyless_wish(&payload),
-            _ => {
-                let target = payload.target().ok_or("not-a-url")?;
-                url = CanonicalUrl::parse(target).map_err(|_| "not-an-http-url")?;
-                let key = match key_attribute(&self.config.key, &payload) {
-                    Some(value) => value,
-                    None => self.config.key_of_url(&url).ok_or("no-key-attribute")?,
-                };
-                Wish {
-                    text: url.as_str(),
-                    url_key: Some(url.url_key()),
-                    key: key.into(),
-                    job: payload.attribute("job"),
-                    prio: 0,
-                    due: now,
-                    carried: carried(&payload),
-                }
+        let mut wish = if self.config.key == KeyKind::None {
+            self.keyless_wish(&payload)
+        } else {
+            let target = payload.target().ok_or("not-a-url")?;
+            url = CanonicalUrl::parse(target).map_err(|_| "not-an-http-url")?;
+            let key = match key_attribute(&self.config.key, &payload) {
+                Some(value) => value,
+                None => self.config.key_of_url(&url).ok_or("no-key-attribute")?,
+            };
+            Wish {
+                text: url.as_str(),
+                url_key: Some(url.url_key()),
+                key: key.into(),
+                job: payload.attribute("job"),
+                prio: 0,
+                due: now,
+                carried: carried(&payload).ok_or("attributes-too-long")?,
             }
         };
         if let Some(prio) = payload.attribute("prio") {
@@ -212,8 +214,12 @@ impl Group {
         if self.is_full() {
             return Verdict::Refused;
         }
-        let Ok(url) = CanonicalUrl::parse(&link.url) else { return Verdict::Refused };
-        let Some(key) = self.config.key_of_url(&url) else { return Verdict::Refused };
+        let Ok(url) = CanonicalUrl::parse(&link.url) else {
+            return Verdict::Refused;
+        };
+        let Some(key) = self.config.key_of_url(&url) else {
+            return Verdict::Refused;
+        };
         let (depth, hops) = if link.redirect {
             (parent.depth, parent.hops + 1)
         } else {
@@ -224,7 +230,9 @@ impl Group {
         }
         match parent.job {
             Some(pass) => {
-                let Some(job) = self.jobs.find(pass.number) else { return Verdict::Refused };
+                let Some(job) = self.jobs.find(pass.number) else {
+                    return Verdict::Refused;
+                };
                 let too_deep = job.settings.depth_max.is_some_and(|max| depth > max);
                 // What a seed redirects to belongs to the job, wherever it is.
                 let inside = (link.redirect && depth == 0) || job.scope.contains(&url);
@@ -284,13 +292,14 @@ impl Group {
     }
 }
 
-/// The attributes that are not this group's own, as they came, each with a leading space.
-fn carried(payload: &Payload<'_>) -> Box<str> {
+/// The attributes that are not this group's own, as they came, each with a leading space; `None` if
+/// a task line might not hold them beside its own.
+fn carried(payload: &Payload<'_>) -> Option<Box<str>> {
     let mut text = String::new();
     for (name, value) in payload.attributes() {
         if !OWN_ATTRIBUTES.contains(&name) {
             text.extend([" ", name, "=", value]);
         }
     }
-    text.into()
+    (text.len() <= CARRIED_BYTES_MAX).then(|| text.into())
 }

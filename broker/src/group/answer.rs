@@ -61,9 +61,7 @@ impl Group {
                 let backoff_ms = self.config.backoff_after(failures + 1, chance);
                 Back::Retry { due: now + after_ms.unwrap_or(backoff_ms) }
             }
-            Return::Uncounted { after_ms } => {
-                Back::Uncounted { due: now + after_ms.unwrap_or(0) }
-            }
+            Return::Uncounted { after_ms } => Back::Uncounted { due: now + after_ms.unwrap_or(0) },
             Return::Again { url } => Back::Again(self.again(asked, id, &url)?),
         };
         let reason = reason.map(String::into_boxed_str);

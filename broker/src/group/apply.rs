@@ -36,7 +36,9 @@ impl Group {
             Decision::Configured(config) => {
                 self.config = (**config).clone();
                 let keys: Vec<_> = self.keys.keys().cloned().collect();
-                keys.iter().for_each(|key| self.refresh(key, now));
+                for key in &keys {
+                    self.refresh(key, now);
+                }
             }
             Decision::Taken { topic, next, .. } => {
                 self.taken.insert(topic.clone(), *next);
@@ -57,10 +59,14 @@ impl Group {
             }
             Decision::Lost { entry } => self.apply_loss(*entry, now),
             Decision::Ended { entries, end } => {
-                entries.iter().for_each(|entry| self.drop_entry(*entry, *end, now));
+                for entry in entries {
+                    self.drop_entry(*entry, *end, now);
+                }
             }
             Decision::Unpinned { entries } => {
-                entries.iter().for_each(|entry| self.start_over(*entry, now));
+                for entry in entries {
+                    self.start_over(*entry, now);
+                }
             }
             Decision::JobOpened { number, name, settings } => {
                 let until = now + self.config.open_ms_max;
@@ -279,7 +285,9 @@ impl Group {
     /// An entry is with nobody; it waits for `enqueue`.
     fn take_from_member(&mut self, id: EntryId, now: Moment) {
         let entry = self.entries.get_mut(&id).expect("a held entry exists");
-        let State::Held(lease) = entry.state else { return };
+        let State::Held(lease) = entry.state else {
+            return;
+        };
         let suspect = entry.is_suspect();
         entry.state = State::Delayed;
         let (job, url_key) = (entry.admitted.job, entry.admitted.url_key);
@@ -326,7 +334,9 @@ impl Group {
 
     /// Changes a job, and looks at the keys again that its budget kept back or now keeps back.
     fn change_job(&mut self, number: u64, now: Moment, change: impl FnOnce(&mut crate::job::Job)) {
-        let Some(job) = self.jobs.find_mut(number) else { return };
+        let Some(job) = self.jobs.find_mut(number) else {
+            return;
+        };
         let was_blocked = job.is_blocked();
         change(job);
         let keys: Vec<_> = match (was_blocked, job.is_blocked()) {
@@ -334,7 +344,9 @@ impl Group {
             (false, true) => self.ready.keys_of(number),
             _ => return,
         };
-        keys.iter().for_each(|key| self.refresh(key, now));
+        for key in &keys {
+            self.refresh(key, now);
+        }
     }
 
     fn forget_pin(&mut self, member: Option<MemberId>, id: EntryId) {

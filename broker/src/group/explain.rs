@@ -36,7 +36,7 @@ impl Group {
         let admitted = &entry.admitted;
         let state = match &entry.state {
             State::Held(lease) => format!(
-                "processing member={} lease-ends-in={}{}",
+                "processing member={:?} lease-ends-in={}{}",
                 lease.member,
                 in_ms(lease.until, now),
                 if lease.over { " request=over" } else { "" }
@@ -70,7 +70,7 @@ impl Group {
             .flat_map(|(id, member)| member.held.iter().map(move |entry| (id, entry)))
             .filter(|(_, entry)| on_key(entry))
             .map(|(member, entry)| {
-                format!("in-flight {} member={member}", self.entries[entry].admitted.text)
+                format!("in-flight {} member={member:?}", self.entries[entry].admitted.text)
             });
         let more: Vec<String> = holders.take(LISTED_MAX).collect();
         let ok = format!("{key} waiting={waiting} {}", self.explain_gate(key, now));
@@ -80,7 +80,9 @@ impl Group {
     /// The state of what waits behind a key: pending while it is busy or rests, queued when only
     /// a member's credit is missing.
     fn explain_gate(&self, key: &Key, now: Moment) -> String {
-        let Some(queue) = self.keys.get(key) else { return "queued".to_owned() };
+        let Some(queue) = self.keys.get(key) else {
+            return "queued".to_owned();
+        };
         if queue.busy() >= self.config.parallel {
             "pending because=in-flight".to_owned()
         } else if queue.free_at() > now {

@@ -12,7 +12,7 @@ use crate::clock::Moment;
 
 /// Who an entry waits for: the two sides that take turns, and on the second side, the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Lane {
+pub(super) enum Lane {
     /// Somebody said that there is something new.
     Announced,
     /// A job found it or was given it.
@@ -24,7 +24,7 @@ pub enum Lane {
 /// Invariant: `busy <= parallel`, and an entry is released only while `busy < parallel` and
 /// `free_at <= now`.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct KeyQueue {
+pub(super) struct KeyQueue {
     /// Tasks in flight whose request is not over.
     busy: u32,
     /// Closed until then: the delay after the last request, or longer.
@@ -32,7 +32,7 @@ pub struct KeyQueue {
     /// The worker's own minimum delay in ms, and until when it is believed.
     pace: Option<(u64, Moment)>,
     /// Who served it last: connections and robots verdicts are there.
-    pub last_member: Option<MemberId>,
+    pub(super) last_member: Option<MemberId>,
     /// Redirects and `again`: before everything else.
     heads: VecDeque<(EntryId, Lane)>,
     announced: Ordered,
@@ -48,17 +48,17 @@ type Ordered = BTreeSet<(Reverse<i16>, EntryId)>;
 
 impl KeyQueue {
     /// Puts a due entry into its lane.
-    pub fn push(&mut self, entry: EntryId, lane: Lane, prio: i16) {
+    pub(super) fn push(&mut self, entry: EntryId, lane: Lane, prio: i16) {
         self.lane_mut(lane).insert((Reverse(prio), entry));
     }
 
     /// Puts an entry before all others of the key.
-    pub fn push_head(&mut self, entry: EntryId, lane: Lane) {
+    pub(super) fn push_head(&mut self, entry: EntryId, lane: Lane) {
         self.heads.push_back((entry, lane));
     }
 
     /// Takes an entry out, wherever it stands. `lane` and `prio` are those it was put in with.
-    pub fn remove(&mut self, entry: EntryId, lane: Lane, prio: i16) {
+    pub(super) fn remove(&mut self, entry: EntryId, lane: Lane, prio: i16) {
         let removed = self.lane_mut(lane).remove(&(Reverse(prio), entry));
         if let Lane::Job(job) = lane
             && self.jobs.get(&job).is_some_and(BTreeSet::is_empty)
@@ -73,7 +73,7 @@ impl KeyQueue {
     /// The entry to be released next if the key were free; entries of lanes that are `blocked` are
     /// passed over, and each such lane is reported so that the key can be looked at again.
     /// May change after `push`, `push_head`, `remove` and `released`.
-    pub fn next(&self, mut blocked: impl FnMut(Lane) -> bool) -> Option<(EntryId, Lane)> {
+    pub(super) fn next(&self, mut blocked: impl FnMut(Lane) -> bool) -> Option<(EntryId, Lane)> {
         if let Some(head) = self.heads.iter().find(|(_, lane)| !blocked(*lane)) {
             return Some(*head);
         }
@@ -95,7 +95,7 @@ impl KeyQueue {
     }
 
     /// An entry of this lane goes to a member.
-    pub fn released(&mut self, lane: Lane, member: MemberId) {
+    pub(super) fn released(&mut self, lane: Lane, member: MemberId) {
         self.busy += 1;
         self.last_member = Some(member);
         self.last_lane = Some(lane);
@@ -105,7 +105,7 @@ impl KeyQueue {
     }
 
     /// A request ended (or its lease did) at `now`: the key rests for at least `delay_ms`.
-    pub fn ended(&mut self, now: Moment, delay_ms: u64, rest: Rest) {
+    pub(super) fn ended(&mut self, now: Moment, delay_ms: u64, rest: Rest) {
         self.unmade();
         self.hold(now, rest);
         let pace_ms = self.pace_at(now).unwrap_or(0);
@@ -113,13 +113,13 @@ impl KeyQueue {
     }
 
     /// The task came back and no request was made: nothing to rest from.
-    pub fn unmade(&mut self) {
+    pub(super) fn unmade(&mut self) {
         assert!(self.busy > 0, "only a busy key can be given back");
         self.busy -= 1;
     }
 
     /// What a worker asks for: it lengthens the rest, never shortens it.
-    pub fn hold(&mut self, now: Moment, rest: Rest) {
+    pub(super) fn hold(&mut self, now: Moment, rest: Rest) {
         if let Some(pace_ms) = rest.pace_ms {
             self.pace = Some((pace_ms, now + PACE_MS_VALID));
         }
@@ -134,27 +134,27 @@ impl KeyQueue {
     }
 
     /// Whether a request may start at `now`.
-    pub fn is_free(&self, now: Moment, parallel: u32) -> bool {
+    pub(super) fn is_free(&self, now: Moment, parallel: u32) -> bool {
         self.busy < parallel && self.free_at <= now
     }
 
     /// Requests in flight.
-    pub fn busy(&self) -> u32 {
+    pub(super) fn busy(&self) -> u32 {
         self.busy
     }
 
     /// Earliest start of the next request as far as delays decide it.
-    pub fn free_at(&self) -> Moment {
+    pub(super) fn free_at(&self) -> Moment {
         self.free_at
     }
 
     /// Whether anything waits.
-    pub fn has_waiting(&self) -> bool {
+    pub(super) fn has_waiting(&self) -> bool {
         !(self.heads.is_empty() && self.announced.is_empty() && self.jobs.is_empty())
     }
 
     /// When nothing more needs to be remembered of it; `None` while something does.
-    pub fn forgettable_at(&self) -> Option<Moment> {
+    pub(super) fn forgettable_at(&self) -> Option<Moment> {
         let idle = self.busy == 0 && !self.has_waiting();
         idle.then(|| self.pace.map_or(self.free_at, |(_, until)| until.max(self.free_at)))
     }

@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidings_protocol::{
-    Code, JOB_DONE_TOPIC, JobName, ProtocolError, Seq, TopicName,
-};
+use tidings_protocol::{Code, JOB_DONE_TOPIC, JobName, ProtocolError, Seq, TopicName};
 
 use super::entry::JobNumber;
 use super::record::{Decision, End};
@@ -87,7 +85,9 @@ impl Group {
 
     /// The time limit for jobs that were left open.
     pub(super) fn close_forgotten(&mut self, number: JobNumber, now: Moment) {
-        let Some(job) = self.jobs.find(number) else { return };
+        let Some(job) = self.jobs.find(number) else {
+            return;
+        };
         if job.state != JobState::Open {
             return;
         }
@@ -103,7 +103,9 @@ impl Group {
     /// To be called when a job's count, pages or state may have changed: drops what it may not have
     /// any more, and takes note when nothing of it is left.
     pub(super) fn settle(&mut self, number: JobNumber, now: Moment) {
-        let Some(job) = self.jobs.find(number) else { return };
+        let Some(job) = self.jobs.find(number) else {
+            return;
+        };
         let end = if job.cancelled {
             Some(End::Cancelled)
         } else {
@@ -115,7 +117,9 @@ impl Group {
             let entries = job.waiting.iter().copied().collect();
             self.commit(Decision::Ended { entries, end }, now);
         }
-        let Some(job) = self.jobs.find(number) else { return };
+        let Some(job) = self.jobs.find(number) else {
+            return;
+        };
         if job.state == JobState::Closed && job.count() == 0 && job.noted.is_none() {
             self.outputs.push_back(Output::AskHeads { job: number });
         }
@@ -147,7 +151,9 @@ impl Group {
     }
 
     fn finish_if_taken(&mut self, number: JobNumber, now: Moment) {
-        let Some(job) = self.jobs.find(number) else { return };
+        let Some(job) = self.jobs.find(number) else {
+            return;
+        };
         let Some(heads) = &job.noted else { return };
         let all_taken = heads.iter().all(|(topic, head)| self.taken(topic) >= *head);
         if job.count() == 0 && all_taken {
@@ -165,7 +171,8 @@ impl Group {
                 Ok(Answer { more: Vec::new(), ok })
             }
             Show::Jobs => {
-                let more: Vec<String> = self.jobs.iter().map(|job| self.describe_job(job)).collect();
+                let more: Vec<String> =
+                    self.jobs.iter().map(|job| self.describe_job(job)).collect();
                 Ok(Answer { ok: format!("{} jobs={}", self.name, more.len()), more })
             }
             Show::Explain(what) => self.explain(what, now),
@@ -204,4 +211,3 @@ impl Group {
         )
     }
 }
-

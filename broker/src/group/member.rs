@@ -9,13 +9,13 @@ use crate::mailbox::ConnId;
 
 /// One worker. Leases belong to it and not to its connection.
 #[derive(Debug, Default)]
-pub struct Member {
+pub(super) struct Member {
     /// Where it is connected now.
-    pub conn: Option<ConnId>,
+    pub(super) conn: Option<ConnId>,
     /// Most tasks it holds at once; 0 drains.
-    pub credit: u32,
+    pub(super) credit: u32,
     /// What it holds.
-    pub held: BTreeSet<EntryId>,
+    pub(super) held: BTreeSet<EntryId>,
     /// How many of these are suspects: at most one.
     suspects: u32,
 }
@@ -28,8 +28,8 @@ impl Member {
 
 /// All workers, and those with room by load.
 #[derive(Debug, Default)]
-pub struct Members {
-    members: BTreeMap<MemberId, Member>,
+pub(super) struct Members {
+    by_id: BTreeMap<MemberId, Member>,
     /// Members with room, least loaded first.
     room: BTreeSet<(usize, MemberId)>,
     /// Those of them that hold no suspect.
@@ -43,17 +43,17 @@ const LOAD_SLACK: usize = 8;
 
 impl Members {
     /// A member by its identity.
-    pub fn find(&self, id: MemberId) -> Option<&Member> {
-        self.members.get(&id)
+    pub(super) fn find(&self, id: MemberId) -> Option<&Member> {
+        self.by_id.get(&id)
     }
 
     /// Everybody, in a fixed order.
-    pub fn iter(&self) -> impl Iterator<Item = (MemberId, &Member)> {
-        self.members.iter().map(|(id, member)| (*id, member))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (MemberId, &Member)> {
+        self.by_id.iter().map(|(id, member)| (*id, member))
     }
 
     /// Connects a member, with its credit.
-    pub fn join(&mut self, id: MemberId, conn: ConnId, credit: u32) {
+    pub(super) fn join(&mut self, id: MemberId, conn: ConnId, credit: u32) {
         self.change(id, |member| {
             member.conn = Some(conn);
             member.credit = credit;
@@ -61,7 +61,7 @@ impl Members {
     }
 
     /// The connection is gone: its member keeps what it holds until the leases end. Returns it.
-    pub fn disconnect(&mut self, conn: ConnId) -> Option<MemberId> {
+    pub(super) fn disconnect(&mut self, conn: ConnId) -> Option<MemberId> {
         let id = self.iter().find(|(_, member)| member.conn == Some(conn))?.0;
         self.change(id, |member| {
             member.conn = None;
@@ -71,7 +71,7 @@ impl Members {
     }
 
     /// An entry goes to a member.
-    pub fn hold(&mut self, id: MemberId, entry: EntryId, suspect: bool) {
+    pub(super) fn hold(&mut self, id: MemberId, entry: EntryId, suspect: bool) {
         self.change(id, |member| {
             member.held.insert(entry);
             member.suspects += u32::from(suspect);
@@ -79,7 +79,7 @@ impl Members {
     }
 
     /// A member has an entry no longer. `suspect` as it was given to `hold`.
-    pub fn release(&mut self, id: MemberId, entry: EntryId, suspect: bool) {
+    pub(super) fn release(&mut self, id: MemberId, entry: EntryId, suspect: bool) {
         self.change(id, |member| {
             if member.held.remove(&entry) {
                 member.suspects -= u32::from(suspect);
@@ -88,24 +88,25 @@ impl Members {
     }
 
     /// Whether it is connected and has credit left, for a suspect or for anything else.
-    pub fn has_room(&self, id: MemberId, suspect: bool) -> bool {
+    pub(super) fn has_room(&self, id: MemberId, suspect: bool) -> bool {
         let fits = |member: &Member| member.has_room() && !(suspect && member.suspects > 0);
-        self.members.get(&id).is_some_and(fits)
+        self.by_id.get(&id).is_some_and(fits)
     }
 
     /// Whether anybody has credit left, for a suspect or for anything else.
-    pub fn any_room(&self, suspect: bool) -> bool {
+    pub(super) fn any_room(&self, suspect: bool) -> bool {
         !self.candidates(suspect).is_empty()
     }
 
     /// Who gets a key's next task: the one that served it last, unless that one is clearly more
     /// loaded than the least loaded.
-    pub fn choose(&self, last: Option<MemberId>, suspect: bool) -> Option<MemberId> {
+    pub(super) fn choose(&self, last: Option<MemberId>, suspect: bool) -> Option<MemberId> {
         let candidates = self.candidates(suspect);
-        let (least_held, least) = *candidates.first()?;
-        let held = |id| self.members.get(&id).map_or(0, |member: &Member| member.held.len());
+        let (load_min, least) = *candidates.first()?;
+        let held = |id| self.by_id.get(&id).map_or(0, |member: &Member| member.held.len());
         let keeps = |id: &MemberId| {
-            candidates.contains(&(held(*id), *id)) && held(*id) <= LOAD_FACTOR * least_held + LOAD_SLACK
+            candidates.contains(&(held(*id), *id))
+                && held(*id) <= LOAD_FACTOR * load_min + LOAD_SLACK
         };
         Some(last.filter(keeps).unwrap_or(least))
     }
@@ -116,7 +117,7 @@ impl Members {
 
     /// Changes one member and keeps the orders by load true; forgets who is gone and holds nothing.
     fn change(&mut self, id: MemberId, change: impl FnOnce(&mut Member)) {
-        let member = self.members.entry(id).or_default();
+        let member = self.by_id.entry(id).or_default();
         let before = (member.held.len(), id);
         self.room.remove(&before);
         self.suspect_room.remove(&before);
@@ -128,7 +129,7 @@ impl Members {
                 self.suspect_room.insert(after);
             }
         } else if member.conn.is_none() && member.held.is_empty() {
-            self.members.remove(&id);
+            self.by_id.remove(&id);
         }
     }
 }

@@ -34,12 +34,13 @@ mod timers;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::fmt::Write;
 
 use tidings_protocol::{GroupName, Hold, MemberId, ProtocolError, Seq, TaskId, TopicName, UrlKey};
 
 pub use self::config::GroupConfig;
-pub use self::interface::{Answer, Asked, Input, Output, Show, StagedLink, Task};
 use self::entry::{Entry, EntryId, JobNumber, Key, State};
+pub use self::interface::{Answer, Asked, Input, Output, Show, StagedLink, Task};
 use self::key_queue::{KeyQueue, Lane};
 use self::member::Members;
 use self::record::{Decision, Record, Rest};
@@ -274,13 +275,15 @@ impl Group {
 
     /// A lease ran out: the member had its time, and nobody knows what it did with it.
     fn lose(&mut self, id: EntryId, now: Moment) {
-        let Some(lease) = self.entries.get(&id).and_then(Entry::lease) else { return };
+        let Some(lease) = self.entries.get(&id).and_then(Entry::lease) else {
+            return;
+        };
         if lease.until > now {
             let until = lease.until;
             self.timers.set(until, Timer::Lease(id));
             return;
         }
-        tracing::info!(group = %self.name, entry = id, member = %lease.member, "lease ran out");
+        tracing::info!(group = %self.name, entry = id, member = ?lease.member, "lease ran out");
         self.commit(Decision::Lost { entry: id }, now);
         self.bury_if_hopeless(id, now);
     }
@@ -289,7 +292,9 @@ impl Group {
     fn release_all(&mut self, now: Moment) {
         loop {
             let members = &self.members;
-            let Some((key, place)) = self.ready.next(members, &mut self.rng) else { return };
+            let Some((key, place)) = self.ready.next(members, &mut self.rng) else {
+                return;
+            };
             let queue = self.keys.get(&key).expect("a ready key has a queue");
             let jobs = &self.jobs;
             let (id, _) =
@@ -328,16 +333,15 @@ impl Group {
         let admitted = &entry.admitted;
         let mut payload = admitted.text.to_string();
         if let Some(job) = admitted.job.and_then(|job| self.jobs.find(job.number)) {
-            payload.push_str(&format!(
-                " job={} pass={} depth={}",
-                job.name, job.id.pass, admitted.depth
-            ));
+            // Writing into a string cannot fail.
+            let _ =
+                write!(payload, " job={} pass={} depth={}", job.name, job.id.pass, admitted.depth);
         }
         if admitted.redirect {
-            payload.push_str(&format!(" kind=redirect hops={}", admitted.hops));
+            let _ = write!(payload, " kind=redirect hops={}", admitted.hops);
         }
         if let Some(again) = &entry.again {
-            payload.push_str(&format!(" again={}", again.url));
+            let _ = write!(payload, " again={}", again.url);
         }
         payload.push_str(&admitted.carried);
         payload
@@ -355,7 +359,9 @@ impl Group {
     /// Looks at a key again: whether it is free, and under what it stands. To be called after
     /// everything that may have changed the answer.
     fn refresh(&mut self, key: &Key, now: Moment) {
-        let Some(queue) = self.keys.get(key) else { return };
+        let Some(queue) = self.keys.get(key) else {
+            return;
+        };
         if queue.forgettable_at().is_some_and(|at| at <= now) {
             self.keys.remove(key);
             self.ready.place(key, None);
@@ -396,7 +402,9 @@ impl Group {
 
     /// Wakes the group when the key has rested, and when it can be forgotten.
     fn wake_at_rest(&mut self, key: &Key, now: Moment) {
-        let Some(queue) = self.keys.get(key) else { return };
+        let Some(queue) = self.keys.get(key) else {
+            return;
+        };
         if queue.free_at() > now {
             self.timers.set(queue.free_at(), Timer::Key(key.clone()));
         }
@@ -409,7 +417,9 @@ impl Group {
 
     /// Puts a due entry into its key's queue, and a later one on a timer.
     fn enqueue(&mut self, id: EntryId, now: Moment) {
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
         if entry.lease().is_some() || entry.state == State::Waiting {
             return;
         }

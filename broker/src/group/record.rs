@@ -7,8 +7,8 @@ use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName};
 
 use super::config::GroupConfig;
 use super::entry::{Admission, Again, EntryId, JobNumber};
-use crate::job::JobSettings;
 use crate::clock::Moment;
+use crate::job::JobSettings;
 
 /// One decision and the moment at which it was taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -181,4 +181,3 @@ pub enum End {
     /// Its job was cancelled.
     Cancelled,
 }
-

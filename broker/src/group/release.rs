@@ -16,7 +16,7 @@ use super::member::Members;
 
 /// Under what a free key stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub(super) enum Place {
     /// Its head is for one member only.
     Pinned(Pin),
     /// Its head is a suspect: only for a member that holds no other.
@@ -27,16 +27,16 @@ pub enum Place {
 
 /// For whom a head waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Pin {
+pub(super) struct Pin {
     /// The only member that can go on with it.
-    pub member: MemberId,
+    pub(super) member: MemberId,
     /// It is a suspect, too: the member must hold no other.
-    pub suspect: bool,
+    pub(super) suspect: bool,
 }
 
 /// Free keys by what they would release.
 #[derive(Debug, Default)]
-pub struct Ready {
+pub(super) struct Ready {
     places: HashMap<Key, Place>,
     pinned: BTreeMap<Pin, IndexSet<Key>>,
     suspects: IndexSet<Key>,
@@ -48,7 +48,7 @@ pub struct Ready {
 
 impl Ready {
     /// Puts a key where it belongs now; `None` takes it out.
-    pub fn place(&mut self, key: &Key, place: Option<Place>) {
+    pub(super) fn place(&mut self, key: &Key, place: Option<Place>) {
         if self.places.get(key).copied() == place {
             return;
         }
@@ -62,7 +62,7 @@ impl Ready {
     }
 
     /// The key that goes next to one of the members, and where it stands.
-    pub fn next(&self, members: &Members, rng: &mut fastrand::Rng) -> Option<(Key, Place)> {
+    pub(super) fn next(&self, members: &Members, rng: &mut fastrand::Rng) -> Option<(Key, Place)> {
         let pinned = self.pinned.iter().find(|(pin, _)| members.has_room(pin.member, pin.suspect));
         if let Some((pin, keys)) = pinned {
             return Some((any(keys, rng), Place::Pinned(*pin)));
@@ -74,7 +74,8 @@ impl Ready {
             return None;
         }
         let jobs = || self.next_job();
-        let announced = || (!self.announced.is_empty()).then_some((Lane::Announced, &self.announced));
+        let announced =
+            || (!self.announced.is_empty()).then_some((Lane::Announced, &self.announced));
         let (lane, keys) = if self.announced_was_last {
             jobs().or_else(announced)
         } else {
@@ -85,7 +86,7 @@ impl Ready {
     }
 
     /// The lane has had its turn.
-    pub fn served(&mut self, lane: Lane) {
+    pub(super) fn served(&mut self, lane: Lane) {
         self.announced_was_last = lane == Lane::Announced;
         if let Lane::Job(job) = lane {
             self.last_job = job;
@@ -93,18 +94,18 @@ impl Ready {
     }
 
     /// Free keys that would release an entry of this job: its entries in state "queued".
-    pub fn queued_of(&self, job: JobNumber) -> usize {
+    pub(super) fn queued_of(&self, job: JobNumber) -> usize {
         self.jobs.get(&job).map_or(0, ByPrio::len)
     }
 
     /// The free keys of a job, when it may not release for now.
-    pub fn keys_of(&self, job: JobNumber) -> Vec<Key> {
+    pub(super) fn keys_of(&self, job: JobNumber) -> Vec<Key> {
         let keys = self.jobs.get(&job).into_iter().flat_map(|keys| keys.0.values());
         keys.flatten().cloned().collect()
     }
 
     /// Whether a key stands here, and so waits for nothing but a member's credit.
-    pub fn holds(&self, key: &str) -> bool {
+    pub(super) fn holds(&self, key: &str) -> bool {
         self.places.contains_key(key)
     }
 
@@ -123,7 +124,9 @@ impl Ready {
                 self.suspects.insert(key.clone());
             }
             Place::Open(Lane::Announced, prio) => self.announced.insert(key, prio),
-            Place::Open(Lane::Job(job), prio) => self.jobs.entry(job).or_default().insert(key, prio),
+            Place::Open(Lane::Job(job), prio) => {
+                self.jobs.entry(job).or_default().insert(key, prio);
+            }
         }
     }
 

@@ -8,23 +8,23 @@ use super::entry::JobRef;
 
 /// The URLs each running pass has admitted.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub(super) struct Seen {
     passes: HashMap<JobRef, HashSet<UrlKey>>,
 }
 
 impl Seen {
     /// Whether the pass has met this URL.
-    pub fn has(&self, pass: JobRef, url: UrlKey) -> bool {
+    pub(super) fn has(&self, pass: JobRef, url: UrlKey) -> bool {
         self.passes.get(&pass).is_some_and(|urls| urls.contains(&url))
     }
 
     /// Remembers it.
-    pub fn add(&mut self, pass: JobRef, url: UrlKey) {
+    pub(super) fn add(&mut self, pass: JobRef, url: UrlKey) {
         self.passes.entry(pass).or_default().insert(url);
     }
 
     /// The pass is over: what it has met is nobody's question any more.
-    pub fn forget(&mut self, pass: JobRef) {
+    pub(super) fn forget(&mut self, pass: JobRef) {
         self.passes.remove(&pass);
     }
 }

@@ -7,7 +7,7 @@ use crate::clock::Moment;
 
 /// What happens at a moment. Firing early or twice must be harmless: the handler looks again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Timer {
+pub(super) enum Timer {
     /// A lease runs out.
     Lease(EntryId),
     /// A delayed entry may queue.
@@ -20,28 +20,28 @@ pub enum Timer {
 
 /// Timers in the order of their moments.
 #[derive(Debug, Default)]
-pub struct Timers {
+pub(super) struct Timers {
     set: BTreeSet<(Moment, Timer)>,
 }
 
 impl Timers {
     /// Sets a timer; the same one at the same moment counts once.
-    pub fn set(&mut self, at: Moment, timer: Timer) {
+    pub(super) fn set(&mut self, at: Moment, timer: Timer) {
         self.set.insert((at, timer));
     }
 
     /// Takes back a timer that was set for exactly this moment.
-    pub fn cancel(&mut self, at: Moment, timer: Timer) {
+    pub(super) fn cancel(&mut self, at: Moment, timer: Timer) {
         self.set.remove(&(at, timer));
     }
 
     /// The earliest moment at which something is due.
-    pub fn next(&self) -> Option<Moment> {
+    pub(super) fn next(&self) -> Option<Moment> {
         self.set.first().map(|(at, _)| *at)
     }
 
     /// Takes the earliest timer that is due at `now`.
-    pub fn pop(&mut self, now: Moment) -> Option<Timer> {
+    pub(super) fn pop(&mut self, now: Moment) -> Option<Timer> {
         if self.next()? > now {
             return None;
         }

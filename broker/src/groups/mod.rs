@@ -102,7 +102,10 @@ struct Registry {
 
 impl fmt::Debug for Groups {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Groups").field("run", &self.run).field("names", &self.names()).finish()
+        f.debug_struct("Groups")
+            .field("run", &self.run)
+            .field("names", &self.names())
+            .finish_non_exhaustive()
     }
 }
 
@@ -225,7 +228,9 @@ impl Groups {
             }
             "set" => Ok((name()?, Input::Configure { asked, settings: settings() })),
             "show" => Ok((name()?, Input::Show { asked, what: Show::Group })),
-            "pause" | "resume" | "purge" | "tasks" | "delete" | "watch" => Err(not_yet("GROUP", manage)),
+            "pause" | "resume" | "purge" | "tasks" | "delete" | "watch" => {
+                Err(not_yet("GROUP", manage))
+            }
             action => Err(bad(format!(
                 "no action {action}; GROUP has ls, show, create, set (and later pause, resume, \
                  purge, tasks, delete, watch)"
@@ -277,9 +282,9 @@ impl Groups {
 
     fn send(&self, group: &GroupName, letter: Letter) -> Result<(), ProtocolError> {
         let registry = self.registry.lock();
-        let sent = registry.groups.get(group).map(|owner| owner.send(letter));
+        let sent = registry.groups.get(group).map(|owner| owner.send(letter).is_ok());
         match (sent, self.stop.is_cancelled()) {
-            (Some(Ok(())), _) => Ok(()),
+            (Some(true), _) => Ok(()),
             (_, true) => Err(ProtocolError::new(Code::Internal, "the broker stops")),
             _ => Err(ProtocolError::new(
                 Code::NotFound,

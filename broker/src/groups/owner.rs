@@ -78,11 +78,7 @@ impl Owner {
     }
 
     /// Lets it live until the broker stops.
-    pub(super) fn spawn(
-        self,
-        letters: mpsc::UnboundedReceiver<Letter>,
-        stop: CancellationToken,
-    ) {
+    pub(super) fn spawn(self, letters: mpsc::UnboundedReceiver<Letter>, stop: CancellationToken) {
         tokio::spawn(self.run(letters, stop));
     }
 
@@ -160,7 +156,9 @@ impl Owner {
             if self.group.is_full() {
                 return false;
             }
-            let Some(reader) = self.readers.get_mut(&topic) else { continue };
+            let Some(reader) = self.readers.get_mut(&topic) else {
+                continue;
+            };
             let found = reader.next_events(TURN_MAX);
             if let Some(lag) = found.lag {
                 tracing::warn!(
@@ -269,7 +267,9 @@ pub(super) fn encode_answer(answer: &Result<Answer, ProtocolError>) -> Bytes {
     let mut lines = BytesMut::new();
     match answer {
         Ok(answer) => {
-            answer.more.iter().for_each(|line| encode_more(line, &mut lines));
+            for line in &answer.more {
+                encode_more(line, &mut lines);
+            }
             encode_ok(&answer.ok, &mut lines);
         }
         Err(error) => error.encode(&mut lines),

@@ -1,6 +1,8 @@
 //! One rule at a time.
 
-use tidings_protocol::{Answers, Code, Hold, MemberId, Outcome, Return, Seq, Slot, TaskId, TopicName};
+use tidings_protocol::{
+    Answers, Code, Hold, MemberId, Outcome, Return, Seq, Slot, TaskId, TopicName,
+};
 
 use crate::clock::Moment;
 use crate::group::config::GroupConfig;
@@ -26,11 +28,7 @@ struct Worker(u64);
 
 impl Worker {
     fn asked(self) -> Asked {
-        Asked {
-            conn: ConnId(self.0),
-            member: MemberId(u128::from(self.0)),
-            slot: slot(),
-        }
+        Asked { conn: ConnId(self.0), member: MemberId(u128::from(self.0)), slot: slot() }
     }
 }
 
@@ -569,7 +567,10 @@ fn a_cancelled_job_drops_what_waits_and_ends_with_what_is_in_flight() {
     assert!(bench.events.is_empty(), "one is in flight");
     bench.ack(A, &task.id, Outcome::Done, &[("http://a.org/3", false)]);
     let done = bench.events.pop().expect("done").1;
-    assert!(done.contains("result=cancelled completed=1 ") && done.contains("cancelled=1 "), "{done}");
+    assert!(
+        done.contains("result=cancelled completed=1 ") && done.contains("cancelled=1 "),
+        "{done}"
+    );
     bench.wait(10_000);
     bench.assert_no_task("nothing is left");
 }

@@ -176,7 +176,11 @@ impl World {
             self.pass(DELAY_MS);
         }
         self.pass(LEASE_MS);
-        assert!(self.group.entries.is_empty(), "nothing is lost or stuck: {:?}", self.group.entries);
+        assert!(
+            self.group.entries.is_empty(),
+            "nothing is lost or stuck: {:?}",
+            self.group.entries
+        );
         for (name, job) in &self.jobs {
             assert_eq!(job.done, 1, "job {name} is announced exactly once");
             assert_eq!(job.completed, job.pages, "job {name} has reached every page");
@@ -250,7 +254,8 @@ impl World {
         seen.open += 1;
         seen.requests += 1;
         // A request never outlives its lease: that is the worker's part of the contract.
-        let lasts_ms = self.rng.u64(1..task.lease_ms.min(if self.faulty { LEASE_MS } else { 2000 }));
+        let lasts_ms =
+            self.rng.u64(1..task.lease_ms.min(if self.faulty { LEASE_MS } else { 2000 }));
         self.schedule(lasts_ms, Happening::RequestEnds { host, worker, task });
     }
 
@@ -406,7 +411,9 @@ impl World {
 
     fn vanish(&mut self) {
         let worker = self.rng.usize(0..self.workers.len());
-        let Some(conn) = self.workers[worker].conn.take() else { return };
+        let Some(conn) = self.workers[worker].conn.take() else {
+            return;
+        };
         self.faults += 1;
         if self.rng.bool() {
             // Killed: its memory is gone, its requests are not. Another one comes instead.
