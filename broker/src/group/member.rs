@@ -102,13 +102,13 @@ impl Members {
     /// loaded than the least loaded.
     pub(super) fn choose(&self, last: Option<MemberId>, suspect: bool) -> Option<MemberId> {
         let candidates = self.candidates(suspect);
-        let (load_min, least) = *candidates.first()?;
+        let (load_min, idlest) = *candidates.first()?;
         let held = |id| self.by_id.get(&id).map_or(0, |member: &Member| member.held.len());
         let keeps = |id: &MemberId| {
             candidates.contains(&(held(*id), *id))
                 && held(*id) <= LOAD_FACTOR * load_min + LOAD_SLACK
         };
-        Some(last.filter(keeps).unwrap_or(least))
+        Some(last.filter(keeps).unwrap_or(idlest))
     }
 
     fn candidates(&self, suspect: bool) -> &BTreeSet<(usize, MemberId)> {
