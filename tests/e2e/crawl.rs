@@ -166,7 +166,7 @@ fn a_failing_page_gives_exit_code_1() {
     let (folder, finished) = crawl(&[&origin.url(0, "/p/0"), &origin.url(0, "/no/such/page")]);
     let finished = finished.expect_code(1);
     let summary = finished.stdout().pop().unwrap();
-    assert!(summary.contains("1 pages, 1 failed"), "{summary}");
+    assert!(summary.contains("1 page, 1 failed"), "{summary}");
     let failed =
         stored(folder.path(), "select status, outcome, error from pages where outcome != 'done'");
     assert!(failed.len() == 1 && failed[0].starts_with("404|failed|"), "{failed:?}");

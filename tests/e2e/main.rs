@@ -10,6 +10,7 @@
 
 mod commands;
 mod crawl;
+mod docs;
 mod kill;
 mod notifier;
 mod pubsub;
