@@ -6,7 +6,7 @@ use std::{collections::VecDeque, fmt::Write};
 use clap::ValueEnum;
 use tidings_protocol::{CanonicalUrl, JobName};
 
-use crate::output::{count, printable};
+use crate::output::{count, plural, printable};
 
 /// Hexadecimal digits of the hash in a job's name: 64 bits, far more than jobs on one broker need.
 const HASH_DIGITS: usize = 16;
@@ -167,7 +167,7 @@ impl Counts {
     pub(crate) fn summary_line(&self, seconds: f64) -> String {
         let result = if self.result.is_empty() { "done" } else { &self.result };
         let mut line =
-            format!("{result}: {} pages, {} failed", count(self.completed), count(self.failed));
+            format!("{result}: {}, {} failed", plural(self.completed, "page"), count(self.failed));
         for (n, what) in [
             (self.redirects, "redirects"),
             (self.robots, "kept out by robots.txt"),

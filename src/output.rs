@@ -139,6 +139,11 @@ pub(crate) fn count(n: u64) -> String {
     out
 }
 
+/// A count with its noun: `1 page`, `2,000 pages`.
+pub(crate) fn plural(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,40 +1,53 @@
 //! The line that a person sees for each page.
 
-use tidings_subscriber::PageReport;
+use std::{fmt::Write, time::Duration};
+
+use tidings_subscriber::{PageOutcome, PageReport};
 
 use crate::output::{bytes, printable};
 
-/// A title longer than this is cut. URLs are only cut where no real one is, so that a pipe can use
-/// them.
+/// A title longer than this is cut, and so is an error. A URL is cut only where it is longer than
+/// useful ones are, so that a pipe can rely on it.
 const TITLE_CHARS_MAX: usize = 60;
 const URL_CHARS_MAX: usize = 2000;
 const ERROR_CHARS_MAX: usize = 300;
 
-/// Status, bytes, time, links, URL and title; or what went wrong in place of the title.
+/// Status, bytes, time, links, URL and title; and what went wrong, if something did. Columns are
+/// aligned and separated by at least two spaces.
 pub(crate) fn page_line(report: &PageReport) -> String {
-    let status = report.status.map_or_else(|| "---".to_owned(), |status| status.to_string());
-    let mut line = format!(
-        "{status}  {:>7}  {:>7}  {:>4} links  {}",
-        bytes(report.bytes),
-        milliseconds(report.duration),
-        report.links,
-        printable(&report.url, URL_CHARS_MAX),
-    );
-    if let Some(error) = &report.error {
-        line.push_str("  ! ");
-        line.push_str(&printable(error, ERROR_CHARS_MAX));
-    } else if let Some(title) = &report.title {
-        let title = printable(title, TITLE_CHARS_MAX);
-        if !title.is_empty() {
-            line.push_str("  \"");
-            line.push_str(&title);
-            line.push('"');
+    let mut line = match report.status {
+        Some(status) => format!(
+            "{status}  {:>7}  {:>7}  {:>4} links",
+            bytes(report.bytes),
+            milliseconds(report.duration),
+            report.links
+        ),
+        // There was no answer that could be measured.
+        None => format!("---  {:>7}  {:>7}  {:>10}", "-", "-", "-"),
+    };
+    // Writing to a string cannot fail.
+    let _ = write!(line, "  {}", printable(&report.url, URL_CHARS_MAX));
+    let title = printable(report.title.as_deref().unwrap_or_default(), TITLE_CHARS_MAX);
+    if !title.is_empty() {
+        let _ = write!(line, "  \"{title}\"");
+    }
+    let error = printable(report.error.as_deref().unwrap_or_default(), ERROR_CHARS_MAX);
+    match (report.outcome, error.as_str()) {
+        (PageOutcome::Done, "") => {}
+        (PageOutcome::Done, left_out) => {
+            let _ = write!(line, "  ({left_out})");
+        }
+        (outcome, "") => {
+            let _ = write!(line, "  {outcome}");
+        }
+        (outcome, error) => {
+            let _ = write!(line, "  {outcome}: {error}");
         }
     }
     line
 }
 
-fn milliseconds(duration: std::time::Duration) -> String {
+fn milliseconds(duration: Duration) -> String {
     match duration.as_millis() {
         ms @ ..10_000 => format!("{ms} ms"),
         ms => format!("{} s", ms / 1000),
@@ -43,9 +56,48 @@ fn milliseconds(duration: std::time::Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+
+    fn report() -> PageReport {
+        PageReport {
+            url: "http://a.example/".to_owned(),
+            status: Some(200),
+            outcome: PageOutcome::Done,
+            bytes: 1234,
+            duration: Duration::from_millis(45),
+            title: Some("A \u{1b}[31mtitle\n".to_owned()),
+            links: 17,
+            job: None,
+            error: None,
+        }
+    }
+
+    #[test]
+    fn a_page_is_one_line_that_moves_no_cursor() {
+        assert_eq!(
+            page_line(&report()),
+            "200   1.2 kB    45 ms    17 links  http://a.example/  \"A \\u{1b}[31mtitle\""
+        );
+    }
+
+    #[test]
+    fn without_an_answer_the_reason_takes_its_place() {
+        let error = Some("cannot connect:\r\nrefused".to_owned());
+        let (status, title, outcome) = (None, None, PageOutcome::Retry);
+        assert_eq!(
+            page_line(&PageReport { status, title, outcome, error, ..report() }),
+            "---        -        -           -  http://a.example/  retry: cannot connect: refused"
+        );
+    }
+
+    #[test]
+    fn what_was_left_out_of_a_page_stands_behind_it() {
+        let (title, error) = (Some(" ".to_owned()), Some("links beyond 16384".to_owned()));
+        assert_eq!(
+            page_line(&PageReport { title, error, ..report() }),
+            "200   1.2 kB    45 ms    17 links  http://a.example/  (links beyond 16384)"
+        );
+    }
 
     #[test]
     fn times_for_people() {

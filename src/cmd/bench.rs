@@ -21,7 +21,7 @@ use crate::{
     address::BrokerAddress,
     failure::Failure,
     load::{Load, Progress, Running},
-    output::{Console, count},
+    output::{Console, count, plural},
 };
 
 const EXAMPLES: &str = "\
@@ -301,10 +301,6 @@ impl Report {
             "broker_cpus": { "p50": median(&self.cpus), "runs": self.cpus },
         })
     }
-}
-
-fn plural(n: u64, what: &str) -> String {
-    format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
 /// A line of the table: the median, and from where to where the runs went.

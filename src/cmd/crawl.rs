@@ -20,7 +20,7 @@ use crate::{
     job::{Counts, JobRequest, Rate, Scope},
     link,
     node::{self, Crawler, Node},
-    output::Console,
+    output::{Console, plural},
     page_line::page_line,
     signals::stop_on_signal,
     watch::{self, Step, Watch},
@@ -194,9 +194,9 @@ async fn crawl_here(
     match result? {
         Some(end) => screen.summary(&end, &stored),
         None => Err(Failure::Interrupted(format!(
-            "interrupted after {} pages, {stored}; what was waiting is forgotten, as there is no \
-             queue on disk yet: the same command starts from the beginning",
-            screen.pages
+            "interrupted after {}, {stored}; the queue is in memory for now, so the same command \
+             starts from the beginning",
+            plural(screen.pages, "page")
         ))),
     }
 }
