@@ -6,15 +6,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::{Bytes, BytesMut};
-use tidings_protocol::{
-    Answers, Code, End, FAREWELL, MemberId, Mode, ProtocolError, Seq, Session, encode_greeting,
-};
-use tokio::io::AsyncWrite;
+use bytes::BytesMut;
+use tidings_protocol::{Answers, MemberId, Seq, Session, encode_greeting};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep_until};
 
 use super::Hub;
+use super::ending::{Cause, Ending};
 use super::outbound::Outbound;
 use super::staged::Staged;
 use super::subscriptions::{Kind, Subscriptions};
@@ -54,7 +52,8 @@ pub(super) struct Connection {
     pub(super) is_peer: bool,
     /// Tasks that wait for the outbound queue.
     tasks: BytesMut,
-    outbound: Outbound,
+    pub(super) outbound: Outbound,
+    /// Set once it is on its way to its end; nothing is read any more.
     pub(super) ending: Option<Box<Ending>>,
     timer: Option<Pin<Box<Sleep>>>,
 }
@@ -66,31 +65,6 @@ pub(super) struct Worker {
     /// Groups know it, so the identity cannot change any more.
     pub(super) known_to_groups: bool,
     pub(super) staged: Staged,
-}
-
-/// How a connection ends: what is pending leaves, then the last words, then it is closed.
-#[derive(Debug)]
-pub(super) struct Ending {
-    /// Answers that groups owe are waited for.
-    patient: bool,
-    last_words: Bytes,
-    /// Nothing more comes in.
-    end_of_input: bool,
-    /// Everything was said, and the other side knows; only its own end is waited for.
-    pub(super) lingering: bool,
-    deadline: Moment,
-}
-
-/// Why a connection ends.
-pub(super) enum Cause {
-    /// By its session.
-    Session(End),
-    /// A line is silent half-way.
-    HalfLine,
-    /// By another part of the broker.
-    Broker(ProtocolError),
-    /// The broker stops.
-    Stop,
 }
 
 /// What a part of a turn came to.
@@ -147,11 +121,7 @@ impl Connection {
     /// topic, unless its first line says otherwise.
     fn greet(&mut self, cx: &mut Context<'_>) {
         let form = Form::Bare { origin: self.id };
-        let reader = self
-            .hub
-            .topics
-            .default_topic()
-            .subscribe(None, form, cx.waker().clone());
+        let reader = self.hub.topics.default_topic().subscribe(None, form, cx.waker().clone());
         self.subscriptions.add(reader, Kind::Peer);
         let mut greeting = BytesMut::new();
         encode_greeting(self.id.0, &mut greeting);
@@ -166,24 +136,20 @@ impl Connection {
         for _ in 0..TURNS_MAX {
             self.take_parcels(cx);
             let input = self.poll_input(cx);
-            let output = if input == Step::Over {
-                input
-            } else {
-                self.poll_output(cx)
-            };
+            let output = if input == Step::Over { input } else { self.poll_output(cx) };
             let mut step = output;
             if output == Step::Waiting {
-                step = if input == Step::Waiting {
-                    self.poll_deadline(cx)
-                } else {
-                    input
-                };
+                step = if input == Step::Waiting { self.poll_deadline(cx) } else { input };
             }
             match step {
                 Step::Progress => {}
                 Step::Waiting => return Poll::Pending,
                 Step::Over => return Poll::Ready(()),
             }
+        }
+        // Whoever keeps it busy does not keep it from its deadlines.
+        if self.poll_deadline(cx) == Step::Over {
+            return Poll::Ready(());
         }
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -219,10 +185,7 @@ impl Connection {
             return self.conclude(cx);
         }
         let clock = self.hub.clock;
-        match self
-            .outbound
-            .poll_write(cx, &mut self.stream, || clock.now())
-        {
+        match self.outbound.poll_write(cx, &mut self.stream, || clock.now()) {
             Poll::Ready(Ok(())) => Step::Progress,
             Poll::Ready(Err(_)) => Step::Over,
             // What was refilled made room for more input.
@@ -237,8 +200,7 @@ impl Connection {
         let mut lines = BytesMut::new();
         if !self.answers.is_empty() {
             let topics = &self.hub.topics;
-            self.answers
-                .drain(|topic| topics.durable(topic), &mut lines);
+            self.answers.drain(|topic| topics.durable(topic), &mut lines);
             if self.answers.is_empty() {
                 self.answer_bytes = 0;
             }
@@ -251,8 +213,7 @@ impl Connection {
         }
         self.outbound.push(lines.freeze());
         let bytes_max = self.hub.limits.deliver_bytes;
-        self.subscriptions
-            .fetch(&mut self.outbound, &self.answers, bytes_max);
+        self.subscriptions.fetch(&mut self.outbound, &self.answers, bytes_max);
         !self.outbound.is_empty()
     }
 
@@ -262,106 +223,12 @@ impl Connection {
             || self.answer_bytes >= self.hub.limits.answer_bytes_max
     }
 
-    /// Begins to end the connection, if it is not ending already.
-    pub(super) fn end(&mut self, cause: Cause) {
-        let (now, limits) = (self.hub.clock.now(), &self.hub.limits);
-        if let Some(ending) = &mut self.ending {
-            if matches!(cause, Cause::Stop) {
-                ending.deadline = ending.deadline.min(now + limits.stop_ms);
-                ending.patient = false;
-            }
-            return;
-        }
-        let closing_ms = if matches!(cause, Cause::Stop) {
-            limits.stop_ms
-        } else {
-            limits.closing_ms
-        };
-        let mut ending = Ending {
-            patient: false,
-            last_words: Bytes::new(),
-            end_of_input: false,
-            lingering: false,
-            deadline: now + closing_ms,
-        };
-        let is_client = self.session.mode() == Mode::Client;
-        let refusal = match cause {
-            Cause::Session(End::Violation(error)) => {
-                tracing::debug!(conn = %self.id, %error, "closed for what it sent");
-                Some(error)
-            }
-            Cause::HalfLine => Some(ProtocolError::new(
-                Code::Idle,
-                format!("a line was silent half-way for {} ms", limits.half_line_ms),
-            )),
-            Cause::Broker(error) => Some(error),
-            Cause::Session(end) => {
-                ending.patient = true;
-                ending.end_of_input = end == End::EndOfInput;
-                if is_client && end == End::Quit {
-                    self.answers.ready(b"+OK\r\n");
-                } else if !is_client && end != End::Quit {
-                    ending.last_words = Bytes::from(format!("{FAREWELL}\r\n"));
-                }
-                None
-            }
-            Cause::Stop => None,
-        };
-        match refusal {
-            Some(error) => {
-                // Nothing but what is half out already is owed to it.
-                self.subscriptions.clear();
-                if is_client {
-                    let mut line = BytesMut::new();
-                    error.encode(&mut line);
-                    ending.last_words = line.freeze();
-                }
-            }
-            None => self.subscriptions.finish(),
-        }
-        self.unread = Vec::new();
-        self.ending = Some(Box::new(ending));
-    }
-
-    /// Takes the next step of the end, once everything that could leave has left.
-    fn conclude(&mut self, cx: &mut Context<'_>) -> Step {
-        let safe = self
-            .published
-            .as_ref()
-            .is_none_or(|(topic, end)| topic.durable() >= *end);
-        let Some(ending) = &mut self.ending else {
-            return Step::Waiting;
-        };
-        if ending.lingering || (ending.patient && !(safe && self.answers.is_empty())) {
-            return Step::Waiting;
-        }
-        if !ending.last_words.is_empty() {
-            self.outbound.push(std::mem::take(&mut ending.last_words));
-            return Step::Progress;
-        }
-        let closed = Pin::new(&mut self.stream).poll_shutdown(cx);
-        if ending.end_of_input || !matches!(closed, Poll::Ready(Ok(()))) {
-            return Step::Over;
-        }
-        ending.lingering = true;
-        ending.deadline = self.hub.clock.now() + self.hub.limits.linger_ms;
-        Step::Progress
-    }
-
     /// Waits for the next deadline, or acts on those that have passed.
     fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Step {
-        let deadlines = [
-            self.ending_deadline(),
-            self.half_line_deadline(),
-            self.stall_deadline(),
-        ];
+        let deadlines = [self.ending_deadline(), self.half_line_deadline(), self.stall_deadline()];
         let Some(deadline) = deadlines.into_iter().flatten().min() else {
             // A timer that is set stays: under load deadlines come and go with every read.
-            if self
-                .timer
-                .as_mut()
-                .is_some_and(|timer| timer.as_mut().poll(cx).is_ready())
-            {
+            if self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) {
                 self.timer = None;
             }
             return Step::Waiting;
@@ -392,8 +259,7 @@ impl Connection {
         }
         if passed(self.stall_deadline()) {
             let subscriptions = &mut self.subscriptions;
-            self.outbound
-                .release(|id, seq| subscriptions.rewind(id, seq));
+            self.outbound.release(|id, seq| subscriptions.rewind(id, seq));
         }
         Step::Progress
     }
@@ -409,10 +275,7 @@ impl Connection {
     }
 
     fn stall_deadline(&self) -> Option<Moment> {
-        let since = self
-            .outbound
-            .stalled_since()
-            .filter(|_| self.outbound.pins_topic())?;
+        let since = self.outbound.stalled_since().filter(|_| self.outbound.pins_topic())?;
         Some(since + self.hub.limits.stalled_ms)
     }
 }
@@ -427,5 +290,17 @@ impl Drop for Connection {
                 self.hub.groups.gone(self.id);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// There may be tens of thousands. With its task, socket, mailbox and subscription an idle
+    /// one is to stay around a kibibyte.
+    #[test]
+    fn an_idle_connection_is_small() {
+        assert!(size_of::<Connection>() <= 512, "{}", size_of::<Connection>());
     }
 }

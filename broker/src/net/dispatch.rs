@@ -29,12 +29,7 @@ impl Connection {
         match command {
             Command::Pub { .. } | Command::Quit => unreachable!("taken care of before"),
             Command::Hello(hello) => self.hello(&hello),
-            Command::Sub {
-                topic,
-                from,
-                cursor,
-                takeover,
-            } => {
+            Command::Sub { topic, from, cursor, takeover } => {
                 if cursor.is_some() || takeover {
                     self.refuse(&not_yet("SUB as="));
                 } else {
@@ -44,39 +39,16 @@ impl Connection {
             Command::Seen { .. } => self.refuse(&not_yet("SEEN")),
             Command::Unsub { topic } => self.unsubscribe(&topic),
             Command::Join { group, credit } => self.submit(Request::Join { group, credit }),
-            Command::Link {
-                task,
-                url,
-                redirect,
-                prio,
-            } => {
+            Command::Link { task, url, redirect, prio } => {
                 let prio = prio.map_or(0, Prio::value);
                 let limits = &self.hub.clone().limits;
-                let link = StagedLink {
-                    url: url.into(),
-                    redirect,
-                    prio,
-                };
+                let link = StagedLink { url: url.into(), redirect, prio };
                 self.worker().staged.stage(limits, task, link);
             }
-            Command::Ack {
-                task,
-                outcome,
-                hold,
-            } => self.ack(task, outcome, hold),
-            Command::Nack {
-                task,
-                back,
-                hold,
-                reason,
-            } => {
+            Command::Ack { task, outcome, hold } => self.ack(task, outcome, hold),
+            Command::Nack { task, back, hold, reason } => {
                 self.worker().staged.discard(&task);
-                self.submit(Request::Nack {
-                    task,
-                    back,
-                    hold,
-                    reason,
-                });
+                self.submit(Request::Nack { task, back, hold, reason });
             }
             Command::Touch { task, over, hold } => {
                 self.submit(Request::Touch { task, over, hold });
@@ -201,24 +173,14 @@ impl Connection {
 
     fn ack(&mut self, task: TaskId, outcome: Outcome, hold: Hold) {
         let (links, over_limit) = self.worker().staged.take(&task);
-        self.submit(Request::Ack {
-            task,
-            outcome,
-            hold,
-            links,
-            over_limit,
-        });
+        self.submit(Request::Ack { task, outcome, hold, links, over_limit });
     }
 
     /// Who asks, for groups; from here on they know it.
     fn caller(&mut self) -> Caller {
         let worker = self.worker();
         worker.known_to_groups = true;
-        Caller {
-            member: worker.member,
-            conn: self.id,
-            mailbox: self.mailbox.clone(),
-        }
+        Caller { member: worker.member, conn: self.id, mailbox: self.mailbox.clone() }
     }
 
     /// Hands a request to its group, which acts on it now and answers in its turn.
@@ -299,10 +261,7 @@ impl Connection {
             }
         }
         if self.hub.topics.find(name.as_str()).is_some() {
-            return Err(ProtocolError::new(
-                Code::Exists,
-                format!("topic {name} exists already"),
-            ));
+            return Err(ProtocolError::new(Code::Exists, format!("topic {name} exists already")));
         }
         Ok(describe(&*self.hub.topics.open(&name)?))
     }
@@ -338,12 +297,7 @@ impl Connection {
 /// A topic in one line, for people and scripts.
 fn describe(topic: &Topic) -> String {
     let show = topic.show();
-    let mut text = format!(
-        "{} next={} first={}",
-        topic.name(),
-        show.head,
-        show.first_kept
-    );
+    let mut text = format!("{} next={} first={}", topic.name(), show.head, show.first_kept);
     let kept = show.head.0 - show.first_kept.0;
     write!(
         text,
@@ -355,8 +309,5 @@ fn describe(topic: &Topic) -> String {
 }
 
 fn not_yet(what: &str) -> ProtocolError {
-    ProtocolError::new(
-        Code::NotYet,
-        format!("{what} is part of the grammar but not built yet"),
-    )
+    ProtocolError::new(Code::NotYet, format!("{what} is part of the grammar but not built yet"))
 }

@@ -1,12 +1,12 @@
 //! What `HELP` says: for the person in telnet.
 
-/// One line each; none is empty, because an empty line of an answer is hard to see.
+/// One line of the answer each.
 pub(super) const HELP: &str = "\
 Tidings: say what happened in one line; everybody who cares hears it at once.
-.
+
 Every line you type now is a command. (A connection whose first line is no command is a
 notifier: its lines are events on the topic new-url, and it hears those of others.)
-.
+
   PUB <topic> <text>           tell everybody:   PUB new-url http://example.org/
                                +OK 17 1: it is event 17, and your 1st publish
   SUB <topic> [from=..]        listen:           SUB new-url from=-10
@@ -14,7 +14,7 @@ notifier: its lines are events on the topic new-url, and it hears those of other
                                2026-01-31T12:00:00Z; without it: what comes
   UNSUB <topic>                stop listening:   UNSUB new-url
   TOPIC ls | show <topic>      which topics there are, and how far they are
-.
+
   JOB open <name> [scope=..] [depth=n] [max-pages=n]     a crawl of its own, then its start pages:
                                JOB open docs scope=host
                                PUB new-url http://example.org/docs/ job=docs
@@ -22,9 +22,9 @@ notifier: its lines are events on the topic new-url, and it hears those of other
   JOB ls | show <name> | cancel <name>
   GROUP ls | show <name> | set <name> delay=2s           how polite the crawlers are
   EXPLAIN <url or host>        why is this not moving?   EXPLAIN http://example.org/
-.
+
   PING, STATS                  are you there; how much is going on
   QUIT                         end (Ctrl-D works, too)
-.
+
 For programs: HELLO, SEEN, JOIN, LINK, ACK, NACK, TOUCH; PROTOCOL.md has all of it.
 Answers are +OK .. or -ERR <code> <why>; lines of a longer answer begin with +. Try: SUB new-url";

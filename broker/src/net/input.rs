@@ -8,7 +8,8 @@ use std::task::{Context, Poll, Waker};
 use tidings_protocol::{Command, DEFAULT_TOPIC, End, Event, Mode, ProtocolError, Seq, TopicName};
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::connection::{Cause, Connection, Step};
+use super::connection::{Connection, Step};
+use super::ending::Cause;
 use crate::topic::Topic;
 
 thread_local! {
@@ -27,11 +28,7 @@ impl Connection {
     /// Reads once, and does what the lines say.
     pub(super) fn poll_input(&mut self, cx: &mut Context<'_>) -> Step {
         if let Some(ending) = &self.ending {
-            return if ending.lingering {
-                self.poll_discard(cx)
-            } else {
-                Step::Waiting
-            };
+            return if ending.lingering { self.poll_discard(cx) } else { Step::Waiting };
         }
         if self.is_congested() {
             // Answers that leave, or parcels that come, give another turn.
@@ -46,7 +43,7 @@ impl Connection {
         if self.backlog {
             scratch.resize(scratch.len().max(kept), 0);
         } else {
-            let end = kept + self.hub.limits.read_bytes;
+            let end = kept + self.hub.limits.read_bytes.max(1);
             scratch.resize(scratch.len().max(end), 0);
             let mut buffer = ReadBuf::new(&mut scratch[kept..end]);
             match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
@@ -171,11 +168,7 @@ impl Connection {
     /// Adds a publish to the run: to the default topic, or to a named one.
     fn publish<'a>(&mut self, name: Option<&str>, payload: &'a str, run: &mut Run<'a>) {
         let name = name.unwrap_or(DEFAULT_TOPIC);
-        if run
-            .topic
-            .as_ref()
-            .is_none_or(|topic| topic.name().as_str() != name)
-        {
+        if run.topic.as_ref().is_none_or(|topic| topic.name().as_str() != name) {
             self.flush(run);
             match self.topic(name) {
                 Ok(topic) => run.topic = Some(topic),

@@ -1,8 +1,5 @@
 //! Accepting connections.
-#![expect(
-    clippy::disallowed_methods,
-    reason = "spawns connections and waits after failures"
-)]
+#![expect(clippy::disallowed_methods, reason = "spawns connections and waits after failures")]
 
 use std::future::Future;
 use std::io::{self, Write};
@@ -28,11 +25,7 @@ const BACKOFF: Duration = Duration::from_millis(100);
 
 /// A listening socket and its address.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
-    let socket = if address.is_ipv4() {
-        TcpSocket::new_v4()?
-    } else {
-        TcpSocket::new_v6()?
-    };
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     // A restart must not wait for the remains of old connections.
     #[cfg(unix)]
     socket.set_reuseaddr(true)?;

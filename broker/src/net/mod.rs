@@ -9,6 +9,7 @@
 
 mod connection;
 mod dispatch;
+mod ending;
 mod help;
 mod input;
 mod listener;

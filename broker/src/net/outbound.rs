@@ -59,18 +59,12 @@ impl Outbound {
 
     /// Adds whole lines of this connection's own.
     pub(super) fn push(&mut self, lines: Bytes) {
-        self.push_piece(Piece {
-            bytes: lines,
-            run: None,
-        });
+        self.push_piece(Piece { bytes: lines, run: None });
     }
 
     /// Adds whole lines of a subscription, the first of which has the number `first`.
     pub(super) fn push_run(&mut self, subscription: u32, first: Seq, lines: Bytes) {
-        self.push_piece(Piece {
-            bytes: lines,
-            run: Some((subscription, first)),
-        });
+        self.push_piece(Piece { bytes: lines, run: Some((subscription, first)) });
     }
 
     fn push_piece(&mut self, piece: Piece) {
@@ -82,10 +76,7 @@ impl Outbound {
 
     /// How many bytes and pieces may be added so that everything leaves in one call.
     pub(super) fn room(&self, bytes_max: usize) -> (usize, usize) {
-        (
-            bytes_max.saturating_sub(self.bytes),
-            PIECES_MAX.saturating_sub(self.pieces.len()),
-        )
+        (bytes_max.max(1).saturating_sub(self.bytes), PIECES_MAX.saturating_sub(self.pieces.len()))
     }
 
     /// Writes what the socket takes. `Pending`: it takes nothing, and the task is woken when it
@@ -142,19 +133,12 @@ impl Outbound {
                 continue;
             };
             let is_first = self.pieces.is_empty();
-            let written = if is_first {
-                std::mem::take(&mut self.written)
-            } else {
-                0
-            };
+            let written = if is_first { std::mem::take(&mut self.written) } else { 0 };
             let torn = rest_of_line(&piece.bytes, written);
             let begun = count_lines(&piece.bytes[..written + torn.len()]);
             rewind(subscription, Seq(first.0 + begun));
             if !torn.is_empty() {
-                kept.push_front(Piece {
-                    bytes: Bytes::copy_from_slice(torn),
-                    run: None,
-                });
+                kept.push_front(Piece { bytes: Bytes::copy_from_slice(torn), run: None });
             }
         }
         self.bytes = kept.iter().map(|piece| piece.bytes.len()).sum();
@@ -198,11 +182,8 @@ mod tests {
             rewound.push((subscription, seq.0));
         });
         rewound.sort_unstable();
-        let lines: Vec<u8> = outbound
-            .pieces
-            .iter()
-            .flat_map(|piece| piece.bytes.to_vec())
-            .collect();
+        let lines: Vec<u8> =
+            outbound.pieces.iter().flat_map(|piece| piece.bytes.to_vec()).collect();
         assert_eq!(outbound.bytes, lines.len());
         let left = String::from_utf8(lines[outbound.written..].to_vec()).unwrap();
         (left, rewound)
@@ -227,23 +208,11 @@ mod tests {
             ("a2\r\n", Some((1, 2))),
         ];
         let rewound = vec![(1, 1), (2, 7)];
-        assert_eq!(
-            released(outbound(&pieces, 0)),
-            ("+OK\r\n".into(), rewound.clone())
-        );
-        assert_eq!(
-            released(outbound(&pieces, 3)),
-            ("\r\n".into(), rewound.clone())
-        );
+        assert_eq!(released(outbound(&pieces, 0)), ("+OK\r\n".into(), rewound.clone()));
+        assert_eq!(released(outbound(&pieces, 3)), ("\r\n".into(), rewound.clone()));
         assert_eq!(released(outbound(&pieces, 5)), (String::new(), rewound));
-        assert_eq!(
-            released(outbound(&pieces, 6)),
-            ("1\r\n".into(), vec![(1, 2), (2, 7)])
-        );
-        assert_eq!(
-            released(outbound(&pieces, 9)),
-            (String::new(), vec![(1, 2), (2, 7)])
-        );
+        assert_eq!(released(outbound(&pieces, 6)), ("1\r\n".into(), vec![(1, 2), (2, 7)]));
+        assert_eq!(released(outbound(&pieces, 9)), (String::new(), vec![(1, 2), (2, 7)]));
     }
 
     #[test]

@@ -30,10 +30,7 @@ pub(super) struct Full;
 
 impl Registry {
     pub(super) fn new(connections_max: usize) -> Self {
-        Self {
-            connections_max,
-            state: Mutex::default(),
-        }
+        Self { connections_max, state: Mutex::default() }
     }
 
     /// Numbers a new connection, from 1.
@@ -54,10 +51,7 @@ impl Registry {
     /// Makes `member` that of `conn`. Returns the way to the connection that had it.
     pub(super) fn claim(&self, member: MemberId, conn: ConnId) -> Option<Mailbox> {
         let state = &mut *self.state.lock();
-        let before = state
-            .members
-            .insert(member, conn)
-            .filter(|before| *before != conn)?;
+        let before = state.members.insert(member, conn).filter(|before| *before != conn)?;
         state.connections.get(&before).cloned()
     }
 
@@ -119,9 +113,6 @@ mod tests {
         assert!(registry.claim(member, old).is_none(), "its own");
         assert!(registry.claim(member, new).is_some());
         registry.disclaim(member, old);
-        assert!(
-            registry.claim(member, old).is_some(),
-            "the late farewell of the old one is void"
-        );
+        assert!(registry.claim(member, old).is_some(), "the late farewell of the old one is void");
     }
 }

@@ -79,20 +79,11 @@ mod tests {
     use super::*;
 
     fn task(entry: u64) -> TaskId {
-        TaskId {
-            group: "crawlers".parse().unwrap(),
-            run: 1,
-            entry,
-            attempt: 1,
-        }
+        TaskId { group: "crawlers".parse().unwrap(), run: 1, entry, attempt: 1 }
     }
 
     fn link(url: &str) -> StagedLink {
-        StagedLink {
-            url: url.into(),
-            redirect: false,
-            prio: 0,
-        }
+        StagedLink { url: url.into(), redirect: false, prio: 0 }
     }
 
     #[test]
@@ -101,10 +92,7 @@ mod tests {
         staged.stage(&limits, task(1), link("http://a/"));
         staged.stage(&limits, task(2), link("http://b/"));
         staged.stage(&limits, task(1), link("http://c/"));
-        assert_eq!(
-            staged.take(&task(1)),
-            (vec![link("http://a/"), link("http://c/")], 0)
-        );
+        assert_eq!(staged.take(&task(1)), (vec![link("http://a/"), link("http://c/")], 0));
         assert_eq!(staged.take(&task(1)), (vec![], 0));
         staged.discard(&task(2));
         assert_eq!(staged.take(&task(2)), (vec![], 0));
@@ -113,11 +101,7 @@ mod tests {
 
     #[test]
     fn what_is_over_a_limit_is_counted() {
-        let limits = Limits {
-            staged_links_max: 2,
-            staged_bytes_max: 1000,
-            ..Limits::default()
-        };
+        let limits = Limits { staged_links_max: 2, staged_bytes_max: 1000, ..Limits::default() };
         let mut staged = Staged::default();
         for _ in 0..5 {
             staged.stage(&limits, task(1), link("http://a/"));

@@ -42,9 +42,7 @@ impl Subscriptions {
     }
 
     pub(super) fn has(&self, topic: &str) -> bool {
-        self.list
-            .iter()
-            .any(|subscription| subscription.reader.topic().name().as_str() == topic)
+        self.list.iter().any(|subscription| subscription.reader.topic().name().as_str() == topic)
     }
 
     pub(super) fn add(&mut self, reader: Reader, kind: Kind) {
@@ -54,26 +52,19 @@ impl Subscriptions {
         }
         let id = self.next_id;
         self.next_id = self.next_id.wrapping_add(1);
-        self.list.push(Subscription {
-            id,
-            reader,
-            kind,
-            until: None,
-        });
+        self.list.push(Subscription { id, reader, kind, until: None });
     }
 
     /// Ends the subscription to a topic; whether there was one.
     pub(super) fn remove(&mut self, topic: &str) -> bool {
         let before = self.list.len();
-        self.list
-            .retain(|subscription| subscription.reader.topic().name().as_str() != topic);
+        self.list.retain(|subscription| subscription.reader.topic().name().as_str() != topic);
         self.list.len() < before
     }
 
     /// Ends what a peer hears: it is none.
     pub(super) fn remove_peer(&mut self) {
-        self.list
-            .retain(|subscription| subscription.kind != Kind::Peer);
+        self.list.retain(|subscription| subscription.kind != Kind::Peer);
     }
 
     pub(super) fn clear(&mut self) {
@@ -107,9 +98,7 @@ impl Subscriptions {
         }
         if self.finishing {
             self.list.retain(|subscription| {
-                subscription
-                    .until
-                    .is_none_or(|until| subscription.reader.cursor() < until)
+                subscription.until.is_none_or(|until| subscription.reader.cursor() < until)
             });
         }
     }

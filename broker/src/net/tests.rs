@@ -17,11 +17,7 @@ const FAREWELL: &str = "Received EOF.  Closing connection...\r\n";
 
 async fn broker(limits: Limits) -> Broker {
     let listen = "127.0.0.1:0".parse().unwrap();
-    let config = BrokerConfig {
-        listen,
-        limits,
-        ..BrokerConfig::default()
-    };
+    let config = BrokerConfig { listen, limits, ..BrokerConfig::default() };
     Broker::start(config).await.unwrap()
 }
 
@@ -37,10 +33,7 @@ impl Peer {
         let stream = TcpStream::connect(broker.local_addr()).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let (read, write) = stream.into_split();
-        Self {
-            read: BufReader::new(read),
-            write,
-        }
+        Self { read: BufReader::new(read), write }
     }
 
     /// Connects and is greeted.
@@ -84,10 +77,7 @@ impl Peer {
     async fn rest(&mut self) -> String {
         let mut rest = String::new();
         let read = async { self.read.read_to_string(&mut rest).await.map(drop).unwrap() };
-        assert!(
-            within(PATIENCE, read).await,
-            "the connection was not closed"
-        );
+        assert!(within(PATIENCE, read).await, "the connection was not closed");
         rest
     }
 
@@ -194,14 +184,10 @@ async fn the_first_line_decides() {
     assert!(client.line().await.starts_with("PONG clock="));
     peer.send("y\n").await;
     client.send("SUB new-url from=1\n").await;
-    client
-        .expect("+OK\r\nMSG new-url 1 x\r\nMSG new-url 2 y\r\n")
-        .await;
+    client.expect("+OK\r\nMSG new-url 1 x\r\nMSG new-url 2 y\r\n").await;
     client.send("PUB new-url by a client\n").await;
     peer.expect("by a client\r\n").await;
-    client
-        .expect("+OK 3 1\r\nMSG new-url 3 by a client\r\n")
-        .await;
+    client.expect("+OK 3 1\r\nMSG new-url 3 by a client\r\n").await;
 }
 
 #[tokio::test]
@@ -215,16 +201,8 @@ async fn hello_tells_version_number_clock_echo_and_identity() {
     assert_eq!(hello.version, env!("CARGO_PKG_VERSION"));
     assert_ne!(hello.resume.0, 0);
     let again = client.ask("HELLO").await;
-    assert!(
-        again.contains(&hello.resume.to_string()),
-        "it stays who it is"
-    );
-    assert!(
-        client
-            .ask("HELLO token=secret")
-            .await
-            .starts_with("-ERR not-yet ")
-    );
+    assert!(again.contains(&hello.resume.to_string()), "it stays who it is");
+    assert!(client.ask("HELLO token=secret").await.starts_with("-ERR not-yet "));
 }
 
 #[tokio::test]
@@ -255,9 +233,7 @@ async fn publishes_of_one_read_are_answered_by_one_line() {
         assert!(line.starts_with("+OK "), "{line}");
     }
     assert!(lines < 50, "{lines} lines for 500 publishes");
-    client
-        .send("PUB b y\nPUB .. z\nPUB .. z\nPUB a w\nPING\n")
-        .await;
+    client.send("PUB b y\nPUB .. z\nPUB .. z\nPUB a w\nPING\n").await;
     client.expect("+OK 1 501\r\n").await;
     assert!(client.line().await.starts_with("-ERR bad-name n=502-503 "));
     client.expect("+OK 501 504\r\n").await;
@@ -268,9 +244,7 @@ async fn publishes_of_one_read_are_answered_by_one_line() {
 async fn answers_come_in_the_order_of_commands_before_what_they_bring() {
     let broker = broker(Limits::default()).await;
     let mut client = Peer::client(&broker).await;
-    client
-        .send("PUB t a\nSUB t from=first\nSUB t\nUNSUB t\nUNSUB t\nSUB t from=-1\nNO\n")
-        .await;
+    client.send("PUB t a\nSUB t from=first\nSUB t\nUNSUB t\nUNSUB t\nSUB t from=-1\nNO\n").await;
     client.expect("+OK 1 1\r\n+OK\r\n").await;
     assert!(client.line().await.starts_with("-ERR exists "));
     client.expect("+OK\r\n").await;
@@ -331,12 +305,7 @@ async fn a_task_goes_from_event_to_answer() {
     let links = format!("LINK {id} http://127.0.0.1:8000/a\nLINK {id} nonsense\nACK {id}\n");
     worker.send(&links).await;
     assert!(worker.line().await.starts_with(&format!("+OK {id} new=0 ")));
-    assert!(
-        worker
-            .ask(&format!("ACK {id}"))
-            .await
-            .starts_with(&format!("-ERR stale {id}"))
-    );
+    assert!(worker.ask(&format!("ACK {id}")).await.starts_with(&format!("-ERR stale {id}")));
 }
 
 #[tokio::test]
@@ -361,11 +330,7 @@ async fn what_is_shaped_like_another_protocol_is_closed_without_a_word() {
     let mut client = Peer::client(&broker).await;
     client.send("Host: localhost\r\nPUB new-url x\r\n").await;
     assert!(client.rest().await.starts_with("-ERR header "));
-    assert_eq!(
-        listener.ask("PUB new-url 1").await,
-        "+OK 1 1\r\n",
-        "nothing was published"
-    );
+    assert_eq!(listener.ask("PUB new-url 1").await, "+OK 1 1\r\n", "nothing was published");
 }
 
 #[tokio::test]
@@ -376,28 +341,18 @@ async fn sixteen_lines_that_are_no_command_close() {
     for _ in 0..15 {
         assert!(client.line().await.starts_with("-ERR unknown-command "));
     }
-    assert!(
-        client.ask("PING").await.starts_with("PONG"),
-        "a command starts the count anew"
-    );
+    assert!(client.ask("PING").await.starts_with("PONG"), "a command starts the count anew");
     client.send(&"what is this\n".repeat(20)).await;
     for _ in 0..15 {
         assert!(client.line().await.starts_with("-ERR unknown-command "));
     }
     let last = client.rest().await;
-    assert!(
-        last.starts_with("-ERR garbage ") && last.lines().count() == 1,
-        "{last}"
-    );
+    assert!(last.starts_with("-ERR garbage ") && last.lines().count() == 1, "{last}");
 }
 
 #[tokio::test]
 async fn a_line_that_is_silent_half_way_has_a_deadline() {
-    let broker = broker(Limits {
-        half_line_ms: 100,
-        ..Limits::default()
-    })
-    .await;
+    let broker = broker(Limits { half_line_ms: 100, ..Limits::default() }).await;
     let mut client = Peer::client(&broker).await;
     let mut listener = Peer::greeted(&broker).await;
     let mut peer = Peer::greeted(&broker).await;
@@ -416,11 +371,7 @@ async fn a_line_that_is_silent_half_way_has_a_deadline() {
 
 #[tokio::test]
 async fn a_reader_that_never_reads_delays_nobody_and_is_told_what_it_missed() {
-    let limits = Limits {
-        tail_bytes_max: 1 << 20,
-        stalled_ms: 10,
-        ..Limits::default()
-    };
+    let limits = Limits { tail_bytes_max: 1 << 20, stalled_ms: 10, ..Limits::default() };
     let broker = broker(limits).await;
     let mut slow = Peer::client(&broker).await;
     let mut slow_peer = Peer::greeted(&broker).await;
@@ -431,16 +382,11 @@ async fn a_reader_that_never_reads_delays_nobody_and_is_told_what_it_missed() {
     let payload = "x".repeat(1_000);
     let total = 30_000;
     for seq in 1..=total {
-        publisher
-            .send(&format!("PUB new-url {seq} {payload}\n"))
-            .await;
+        publisher.send(&format!("PUB new-url {seq} {payload}\n")).await;
         if seq % 100 == 0 {
             for heard in seq - 99..=seq {
                 let line = fast.line().await;
-                assert!(
-                    line.starts_with(&format!("MSG new-url {heard} {heard} x")),
-                    "{line}"
-                );
+                assert!(line.starts_with(&format!("MSG new-url {heard} {heard} x")), "{line}");
             }
         }
     }
@@ -480,11 +426,7 @@ async fn a_reader_that_never_reads_delays_nobody_and_is_told_what_it_missed() {
 #[tokio::test]
 async fn a_producer_that_never_reads_is_never_deadlocked() {
     // Nothing is ever written to it in vain: its answers fold while they wait.
-    let limits = Limits {
-        unanswered_max: 8,
-        answer_bytes_max: 1_000,
-        ..Limits::default()
-    };
+    let limits = Limits { unanswered_max: 8, answer_bytes_max: 1_000, ..Limits::default() };
     let broker = broker(limits).await;
     let mut producer = Peer::client(&broker).await;
     let lines = "PUB a 0123456789\n".repeat(10_000);
@@ -497,16 +439,9 @@ async fn a_producer_that_never_reads_is_never_deadlocked() {
 
 #[tokio::test]
 async fn a_client_that_does_not_take_its_answers_is_not_read_until_it_does() {
-    let broker = broker(Limits {
-        answer_bytes_max: 10_000,
-        ..Limits::default()
-    })
-    .await;
+    let broker = broker(Limits { answer_bytes_max: 10_000, ..Limits::default() }).await;
     let client = Peer::client(&broker).await;
-    let Peer {
-        mut read,
-        mut write,
-    } = client;
+    let Peer { mut read, mut write } = client;
     // Questions are as long as answers, so that few of them fill the sockets.
     let question = format!("UNSUB {}\n", "x".repeat(64));
     let (questions, mut asked) = (question.repeat(1_000), 0);
@@ -529,19 +464,12 @@ async fn a_client_that_does_not_take_its_answers_is_not_read_until_it_does() {
         }
     };
     assert!(within(PATIENCE, reading).await);
-    assert!(
-        answered >= asked,
-        "{answered} answers to at least {asked} questions"
-    );
+    assert!(answered >= asked, "{answered} answers to at least {asked} questions");
 }
 
 #[tokio::test]
 async fn one_connection_too_many_is_told_so() {
-    let broker = broker(Limits {
-        connections_max: 1,
-        ..Limits::default()
-    })
-    .await;
+    let broker = broker(Limits { connections_max: 1, ..Limits::default() }).await;
     let mut first = Peer::greeted(&broker).await;
     let mut second = Peer::connect(&broker).await;
     assert!(second.rest().await.starts_with("-ERR limit "));
@@ -558,14 +486,17 @@ async fn one_connection_too_many_is_told_so() {
 
 #[tokio::test]
 async fn stopping_sends_what_is_pending_and_closes_everybody() {
-    let broker = broker(Limits::default()).await;
+    let limits = Limits { stop_ms: 5_000, ..Limits::default() };
+    let broker = broker(limits.clone()).await;
     let mut client = Peer::client(&broker).await;
     let mut peer = Peer::greeted(&broker).await;
     assert_eq!(client.ask("SUB new-url").await, "+OK\r\n");
     client.send("PUB new-url the last\n").await;
     peer.expect("the last\r\n").await;
     let address = broker.local_addr();
-    assert!(within(Duration::from_secs(1), broker.stop()).await);
+    let (bound, clock) = (limits.stop_ms, crate::clock::Clock::new());
+    broker.stop().await;
+    assert!(clock.now().0 < bound, "nobody had to be cut off");
     let mut rest: Vec<String> = client.rest().await.lines().map(str::to_owned).collect();
     rest.sort();
     assert_eq!(rest, ["+OK 1 1", "MSG new-url 1 the last"]);
@@ -576,10 +507,7 @@ async fn stopping_sends_what_is_pending_and_closes_everybody() {
 #[tokio::test]
 async fn an_address_in_use_is_named() {
     let running = broker(Limits::default()).await;
-    let config = BrokerConfig {
-        listen: running.local_addr(),
-        ..BrokerConfig::default()
-    };
+    let config = BrokerConfig { listen: running.local_addr(), ..BrokerConfig::default() };
     match Broker::start(config).await {
         Err(StartError::AddrInUse { address }) => assert_eq!(address, running.local_addr()),
         other => panic!("{other:?}"),

@@ -1,0 +1,142 @@
+//! How a connection ends.
+//!
+//! ```text
+//!                 everything has left          shut down             the other side, too, or
+//!  end(cause) ──▶ that was pending ──▶ last words ──▶ lingering ──▶ too late: closed
+//!                                                 └─ end of input came, or the broker stops ─▶ closed
+//! ```
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use tidings_protocol::{Code, End, FAREWELL, Mode, ProtocolError};
+use tokio::io::AsyncWrite;
+
+use super::connection::{Connection, Step};
+use crate::clock::Moment;
+
+/// Why a connection ends.
+pub(super) enum Cause {
+    /// By what it sent, or by the end of that.
+    Session(End),
+    /// A line is silent half-way.
+    HalfLine,
+    /// By another part of the broker.
+    Broker(ProtocolError),
+    /// The broker stops.
+    Stop,
+}
+
+/// A connection on its way to its end.
+#[derive(Debug)]
+pub(super) struct Ending {
+    /// Answers that are owed are waited for.
+    patient: bool,
+    /// What is said last of all; empty: nothing.
+    last_words: Bytes,
+    /// After the last words it is waited for the other side to close, so that what is still coming
+    /// from there does not turn them into a reset.
+    lingers: bool,
+    /// Everything was said, and only that is waited for.
+    pub(super) lingering: bool,
+    /// When it is cut off.
+    pub(super) deadline: Moment,
+}
+
+impl Connection {
+    /// Begins to end the connection. If it is ending already, a stop only makes it hurry.
+    pub(super) fn end(&mut self, cause: Cause) {
+        let (now, limits) = (self.hub.clock.now(), &self.hub.limits);
+        let stops = matches!(cause, Cause::Stop);
+        let closing_ms = if stops { limits.stop_ms } else { limits.closing_ms };
+        let deadline = now + closing_ms;
+        if let Some(ending) = &mut self.ending {
+            if stops {
+                ending.deadline = ending.deadline.min(deadline);
+                ending.patient = false;
+                ending.lingers = false;
+            }
+            return;
+        }
+        let end = match cause {
+            Cause::Session(End::Violation(error)) | Cause::Broker(error) => Err(error),
+            Cause::HalfLine => {
+                let text = format!("a line was silent half-way for {} ms", limits.half_line_ms);
+                Err(ProtocolError::new(Code::Idle, text))
+            }
+            Cause::Session(end) => Ok(Some(end)),
+            Cause::Stop => Ok(None),
+        };
+        let last_words = match &end {
+            Ok(end) => {
+                self.subscriptions.finish();
+                end.as_ref().map(|end| self.part(end)).unwrap_or_default()
+            }
+            Err(error) => {
+                tracing::debug!(conn = %self.id, %error, "the connection is ended");
+                self.subscriptions.clear();
+                self.dismiss(error)
+            }
+        };
+        self.unread = Vec::new();
+        self.ending = Some(Box::new(Ending {
+            patient: matches!(end, Ok(Some(_))),
+            last_words,
+            lingers: !(stops || matches!(end, Ok(Some(End::EndOfInput)))),
+            lingering: false,
+            deadline,
+        }));
+    }
+
+    /// The last words to somebody who leaves in an orderly way.
+    fn part(&mut self, end: &End) -> Bytes {
+        match (self.session.mode(), end) {
+            (Mode::Client, End::Quit) => {
+                self.answers.ready(b"+OK\r\n");
+                Bytes::new()
+            }
+            (Mode::Client, _) | (_, End::Quit) => Bytes::new(),
+            _ => Bytes::from(format!("{FAREWELL}\r\n")),
+        }
+    }
+
+    /// The last words to somebody who is shown the door: a client is told why, anybody else may
+    /// speak another protocol, and is told nothing.
+    fn dismiss(&self, error: &ProtocolError) -> Bytes {
+        let mut line = BytesMut::new();
+        if self.session.mode() == Mode::Client {
+            error.encode(&mut line);
+        }
+        line.freeze()
+    }
+
+    /// Takes the next step towards the end, once everything that could leave has left.
+    pub(super) fn conclude(&mut self, cx: &mut Context<'_>) -> Step {
+        let Some(ending) = &mut self.ending else {
+            return Step::Waiting;
+        };
+        if ending.lingering {
+            return Step::Waiting;
+        }
+        if ending.patient {
+            // The farewell confirms what a peer sent, so it comes once that is safe.
+            let published = self.published.as_ref();
+            let safe = published.is_none_or(|(topic, end)| topic.durable() >= *end);
+            if !(safe && self.answers.is_empty()) {
+                return Step::Waiting;
+            }
+        }
+        if !ending.last_words.is_empty() {
+            self.outbound.push(std::mem::take(&mut ending.last_words));
+            return Step::Progress;
+        }
+        let closed = Pin::new(&mut self.stream).poll_shutdown(cx);
+        if !ending.lingers || !matches!(closed, Poll::Ready(Ok(()))) {
+            return Step::Over;
+        }
+        ending.lingering = true;
+        ending.deadline = self.hub.clock.now() + self.hub.limits.linger_ms;
+        Step::Progress
+    }
+}
