@@ -88,7 +88,9 @@ pub struct Groups {
     defaults: GroupConfig,
     clock: Clock,
     stop: CancellationToken,
-    /// Number of this start: above that of every earlier one, as long as the wall clock is.
+    /// Number of this start, unix time in ms: above that of every earlier one, as long as the wall
+    /// clock is. Not in seconds: what crawlers store under a task's id is also told apart from what
+    /// a broker gave that was started a moment ago.
     run: u64,
     registry: Mutex<Registry>,
 }
@@ -117,7 +119,7 @@ impl Groups {
         clock: Clock,
         stop: CancellationToken,
     ) -> Arc<Self> {
-        let run = u64::try_from(clock.unix_ms() / 1000).unwrap_or(1);
+        let run = u64::try_from(clock.unix_ms()).unwrap_or(1);
         let registry = Mutex::default();
         Arc::new(Self { topics, defaults, clock, stop, run, registry })
     }
