@@ -184,6 +184,12 @@ impl Answers {
             self.put(entry, out);
         }
         put_confirmed(confirmed, out);
+        if self.entries.is_empty() {
+            // There may be tens of thousands of connections, most of them idle. No slot is left
+            // either, because each has its entry.
+            self.entries = VecDeque::new();
+            self.slots = VecDeque::new();
+        }
     }
 
     /// Writes an entry that is not a publish and whose answer is there.

@@ -6,6 +6,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
+use super::connection::Connection;
 use super::within;
 use crate::config::{BrokerConfig, Limits};
 use crate::{Broker, StartError};
@@ -512,4 +513,14 @@ async fn an_address_in_use_is_named() {
         Err(StartError::AddrInUse { address }) => assert_eq!(address, running.local_addr()),
         other => panic!("{other:?}"),
     }
+}
+/// There may be tens of thousands. With its socket, mailbox and subscription an idle connection is
+/// to stay around a kibibyte.
+#[tokio::test]
+async fn an_idle_connection_is_small() {
+    let broker = broker(Limits::default()).await;
+    let stream = TcpStream::connect(broker.local_addr()).await.unwrap();
+    let (conn, mailbox) = broker.hub.registry.enter().unwrap();
+    let task = Connection::new(broker.hub.clone(), conn, mailbox, stream).run();
+    assert!(size_of_val(&task) <= 512, "{}", size_of_val(&task));
 }
