@@ -62,11 +62,7 @@ impl AllowPrivate {
                 net.contains(address) || carried.is_some_and(|v4| net.contains(IpAddr::V4(v4)))
             }),
         };
-        if listed {
-            Ok(())
-        } else {
-            Err(AddressRefused { address, what })
-        }
+        if listed { Ok(()) } else { Err(AddressRefused { address, what }) }
     }
 }
 
@@ -109,15 +105,11 @@ impl Net {
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.base, address) {
             (IpAddr::V4(base), IpAddr::V4(address)) => {
-                let mask = u32::MAX
-                    .checked_shl(32 - u32::from(self.prefix_bits))
-                    .unwrap_or(0);
+                let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix_bits)).unwrap_or(0);
                 base.to_bits() & mask == address.to_bits() & mask
             }
             (IpAddr::V6(base), IpAddr::V6(address)) => {
-                let mask = u128::MAX
-                    .checked_shl(128 - u32::from(self.prefix_bits))
-                    .unwrap_or(0);
+                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix_bits)).unwrap_or(0);
                 base.to_bits() & mask == address.to_bits() & mask
             }
             _ => false,
@@ -129,9 +121,7 @@ impl FromStr for Net {
     type Err = NetError;
 
     fn from_str(text: &str) -> Result<Self, NetError> {
-        let error = || NetError {
-            text: text.to_owned(),
-        };
+        let error = || NetError { text: text.to_owned() };
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits)),
             None => (text, None),
@@ -219,9 +209,7 @@ fn carried_v4(address: IpAddr) -> Option<Ipv4Addr> {
         [0, 0, 0, 0, 0, 0xffff, ..] | [0x64, 0xff9b, 0, 0, 0, 0, ..] => Some(low()),
         // `::` and `::1` are addresses of their own, not 0.0.0.0 and 0.0.0.1.
         [0, 0, 0, 0, 0, 0, high, _] if high != 0 => Some(low()),
-        [0x2002, ..] => Some(Ipv4Addr::new(
-            carried[0], carried[1], carried[2], carried[3],
-        )),
+        [0x2002, ..] => Some(Ipv4Addr::new(carried[0], carried[1], carried[2], carried[3])),
         _ => None,
     }
 }
@@ -232,10 +220,7 @@ mod tests {
 
     #[track_caller]
     fn refused(allow: &AllowPrivate, address: &str) -> Option<&'static str> {
-        allow
-            .check(address.parse().unwrap())
-            .err()
-            .map(|refused| refused.what)
+        allow.check(address.parse().unwrap()).err().map(|refused| refused.what)
     }
 
     #[test]
@@ -304,23 +289,12 @@ mod tests {
     #[test]
     fn listed_networks_pass_and_no_others() {
         let allow: AllowPrivate = "127.0.0.0/8, 10.1.0.0/16,fd00::/8,::1".parse().unwrap();
-        for address in [
-            "127.9.9.9",
-            "10.1.255.1",
-            "fd12::1",
-            "::1",
-            "::ffff:127.0.0.1",
-            "8.8.8.8",
-        ] {
+        for address in ["127.9.9.9", "10.1.255.1", "fd12::1", "::1", "::ffff:127.0.0.1", "8.8.8.8"]
+        {
             assert_eq!(refused(&allow, address), None, "{address}");
         }
-        for address in [
-            "10.2.0.1",
-            "192.168.0.1",
-            "fc00::1",
-            "169.254.169.254",
-            "::ffff:10.2.0.1",
-        ] {
+        for address in ["10.2.0.1", "192.168.0.1", "fc00::1", "169.254.169.254", "::ffff:10.2.0.1"]
+        {
             assert!(refused(&allow, address).is_some(), "{address}");
         }
         let everything: AllowPrivate = "0.0.0.0/0".parse().unwrap();
@@ -334,15 +308,9 @@ mod tests {
             assert_eq!(text.parse::<AllowPrivate>().unwrap().to_string(), text);
         }
         assert_eq!("".parse(), Ok(AllowPrivate::All));
-        for text in [
-            "10.0.0.0/33",
-            "::/129",
-            "10/8",
-            "10.0.0.0/",
-            "10.0.0.0/8,",
-            "host",
-            "10.0.0.0/-1",
-        ] {
+        for text in
+            ["10.0.0.0/33", "::/129", "10/8", "10.0.0.0/", "10.0.0.0/8,", "host", "10.0.0.0/-1"]
+        {
             let error = text.parse::<AllowPrivate>().unwrap_err();
             assert!(error.to_string().contains("is no network"), "{text}");
         }
@@ -350,9 +318,7 @@ mod tests {
 
     #[test]
     fn the_refusal_names_the_flag() {
-        let refused = AllowPrivate::None
-            .check(Ipv4Addr::LOCALHOST.into())
-            .unwrap_err();
+        let refused = AllowPrivate::None.check(Ipv4Addr::LOCALHOST.into()).unwrap_err();
         let text = "127.0.0.1 is a loopback address; start with --allow-private to crawl it";
         assert_eq!(refused.to_string(), text);
     }

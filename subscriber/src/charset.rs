@@ -10,9 +10,7 @@ pub fn detect(head: &[u8], content_type: Option<&str>) -> (&'static Encoding, us
     if let Some(marked) = Encoding::for_bom(head) {
         return marked;
     }
-    let declared = content_type
-        .and_then(of_content_type)
-        .or_else(|| of_meta(head));
+    let declared = content_type.and_then(of_content_type).or_else(|| of_meta(head));
     (declared.unwrap_or_else(|| likely(head)), 0)
 }
 
@@ -21,9 +19,7 @@ fn of_content_type(value: &str) -> Option<&'static Encoding> {
     value.split(';').skip(1).find_map(|parameter| {
         let (key, value) = parameter.split_once('=')?;
         let value = value.trim().trim_matches(['"', '\'']);
-        key.trim()
-            .eq_ignore_ascii_case("charset")
-            .then(|| of_label(value.as_bytes()))?
+        key.trim().eq_ignore_ascii_case("charset").then(|| of_label(value.as_bytes()))?
     })
 }
 
@@ -62,10 +58,7 @@ fn of_meta_tag(tag: &[u8]) -> Option<&'static Encoding> {
             continue;
         };
         let value = value.trim_ascii_start();
-        let value = value
-            .strip_prefix(b"\"")
-            .or(value.strip_prefix(b"'"))
-            .unwrap_or(value);
+        let value = value.strip_prefix(b"\"").or(value.strip_prefix(b"'")).unwrap_or(value);
         let ends = |byte: &u8| byte.is_ascii_whitespace() || b"\"';/>".contains(byte);
         let end = value.iter().position(ends).unwrap_or(value.len());
         return of_label(&value[..end]);
@@ -94,50 +87,20 @@ mod tests {
     #[test]
     fn the_mark_beats_the_header_beats_the_meta_beats_the_guess() {
         let table: &[(&[u8], Option<&str>, &str, usize)] = &[
-            (
-                b"\xef\xbb\xbfx",
-                Some("text/html; charset=koi8-r"),
-                "UTF-8",
-                3,
-            ),
+            (b"\xef\xbb\xbfx", Some("text/html; charset=koi8-r"), "UTF-8", 3),
             (b"\xff\xfex\0", None, "UTF-16LE", 2),
             (b"\xfe\xff\0x", None, "UTF-16BE", 2),
-            (
-                b"<meta charset=koi8-r>",
-                Some("text/html; charset=Shift_JIS"),
-                "Shift_JIS",
-                0,
-            ),
-            (
-                b"x",
-                Some("text/html; Charset = \"utf-16le\""),
-                "UTF-16LE",
-                0,
-            ),
-            (
-                b"<meta charset=koi8-r>",
-                Some("text/html; charset=nonsense"),
-                "KOI8-R",
-                0,
-            ),
-            (
-                b"<META  CHARSET = 'koi8-r' >",
-                Some("text/html"),
-                "KOI8-R",
-                0,
-            ),
+            (b"<meta charset=koi8-r>", Some("text/html; charset=Shift_JIS"), "Shift_JIS", 0),
+            (b"x", Some("text/html; Charset = \"utf-16le\""), "UTF-16LE", 0),
+            (b"<meta charset=koi8-r>", Some("text/html; charset=nonsense"), "KOI8-R", 0),
+            (b"<META  CHARSET = 'koi8-r' >", Some("text/html"), "KOI8-R", 0),
             (
                 b"<meta http-equiv=Content-Type content=\"text/html; charset=euc-jp\">",
                 None,
                 "EUC-JP",
                 0,
             ),
-            (
-                b"<!-- <meta charset=koi8-r> --><meta charset=gbk>",
-                None,
-                "GBK",
-                0,
-            ),
+            (b"<!-- <meta charset=koi8-r> --><meta charset=gbk>", None, "GBK", 0),
             (b"<meta name=charset><meta charset=gbk>", None, "GBK", 0),
             (b"<metadata charset=gbk", None, "GBK", 0),
             (b"<meta charset=utf-16>", None, "UTF-8", 0),
@@ -153,12 +116,7 @@ mod tests {
         ];
         for &(head, header, name, skip) in table {
             let (encoding, skipped) = detect(head, header);
-            assert_eq!(
-                (encoding.name(), skipped),
-                (name, skip),
-                "{:?}",
-                head.escape_ascii()
-            );
+            assert_eq!((encoding.name(), skipped), (name, skip), "{:?}", head.escape_ascii());
         }
     }
 }

@@ -130,11 +130,11 @@ pub const STORE_BATCH_MAX: usize = 512;
 pub const STORE_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a fetched page waits for a full or failing disk before it is handed back; its lease
 /// is extended meanwhile.
-pub const STORE_PATIENCE: Duration = Duration::from_secs(60);
+pub const STORE_PATIENCE: Duration = Duration::from_mins(1);
 /// Pause between two tries to store.
 pub const STORE_RETRY: Duration = Duration::from_secs(1);
 /// A page that could not be stored comes back after this.
-pub const STORE_NACK_AFTER: Duration = Duration::from_secs(60);
+pub const STORE_NACK_AFTER: Duration = Duration::from_mins(1);
 
 /// First and longest pause between tries to reach the broker; doubled each time, with jitter.
 pub const RECONNECT_FIRST: Duration = Duration::from_millis(100);
@@ -145,7 +145,10 @@ pub const CLOCK_SAMPLE_EVERY: Duration = Duration::from_secs(10);
 /// Samples of the broker's clock that count: the tightest of the last minute or so.
 pub const CLOCK_SAMPLES: usize = 6;
 
+/// A broker that does not answer `PING` within this time is taken for gone.
+pub const BROKER_SILENCE_MAX: Duration = Duration::from_secs(10);
+
 /// After a stop, running requests may go on for this long; then they are abandoned.
-pub const STOP_GRACE: Duration = Duration::from_millis(500);
+pub const STOP_GRACE: Duration = Duration::from_millis(400);
 /// After that, answers may take this long to be sent. Together below a second.
-pub const STOP_ANSWERS: Duration = Duration::from_millis(300);
+pub const STOP_ANSWERS: Duration = Duration::from_millis(200);

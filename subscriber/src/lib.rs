@@ -35,6 +35,8 @@ pub mod links;
 pub mod report;
 pub mod robots;
 pub mod sink;
+#[cfg(test)]
+mod testing;
 mod worker;
 
 pub use address::{AllowPrivate, Net, NetError};

@@ -88,13 +88,15 @@ pub struct PageReader {
     found: Arc<Mutex<Found>>,
 }
 
+type Parser = HtmlRewriter<'static, fn(&[u8])>;
+
 enum State {
     /// The beginning of the page, until there is enough of it to know its encoding.
     Head(Vec<u8>),
     Body {
         /// `None` for UTF-8, which the parser reads itself.
         decoder: Option<Decoder>,
-        parser: HtmlRewriter<'static, fn(&[u8])>,
+        parser: Box<Parser>,
     },
     /// The parser gave up; nothing more is read.
     Ended,
@@ -154,7 +156,7 @@ impl PageReader {
         self.parse(&[], true);
         if let State::Body { parser, .. } = std::mem::replace(&mut self.state, State::Ended) {
             let ended = parser.end();
-            self.note(ended);
+            self.note(&ended);
         }
         let found = std::mem::take(&mut *self.found.lock());
         found.resolve(url)
@@ -168,10 +170,7 @@ impl PageReader {
         let head = std::mem::take(head);
         let (encoding, skip) = charset::detect(&head, self.content_type.as_deref());
         let decoder = (encoding != UTF_8).then(|| encoding.new_decoder_without_bom_handling());
-        self.state = State::Body {
-            decoder,
-            parser: parser(&self.found),
-        };
+        self.state = State::Body { decoder, parser: Box::new(parser(&self.found)) };
         self.parse(&head[skip..], false);
     }
 
@@ -183,10 +182,10 @@ impl PageReader {
             Some(decoder) => decode(decoder, bytes, last, |text| parser.write(text)),
             None => parser.write(bytes),
         };
-        self.note(parsed);
+        self.note(&parsed);
     }
 
-    fn note(&mut self, parsed: Result<(), RewritingError>) {
+    fn note(&mut self, parsed: &Result<(), RewritingError>) {
         if parsed.is_err() {
             self.state = State::Ended;
             self.found.lock().cut =
@@ -213,7 +212,7 @@ fn decode<E>(
     }
 }
 
-fn parser(found: &Arc<Mutex<Found>>) -> HtmlRewriter<'static, fn(&[u8])> {
+fn parser(found: &Arc<Mutex<Found>>) -> Parser {
     let picture_title = {
         let found = Arc::clone(found);
         ElementContentHandlers::default().element(move |_: &mut Element<'_, '_>| {
@@ -267,9 +266,7 @@ impl Found {
         let Some(link) = attribute(element, name) else {
             return;
         };
-        let nofollow = element
-            .get_attribute("rel")
-            .is_some_and(|rel| has_word(&rel, "nofollow"));
+        let nofollow = element.get_attribute("rel").is_some_and(|rel| has_word(&rel, "nofollow"));
         self.keep(&link, nofollow);
     }
 
@@ -293,16 +290,14 @@ impl Found {
     fn meta(&mut self, element: &Element<'_, '_>) {
         let content = attribute(element, "content").unwrap_or_default();
         let is = |name: &str, value: &str| {
-            element
-                .get_attribute(name)
-                .is_some_and(|it| it.trim().eq_ignore_ascii_case(value))
+            element.get_attribute(name).is_some_and(|it| it.trim().eq_ignore_ascii_case(value))
         };
         if is("name", "robots") {
             self.nofollow |= has_word(&content, "nofollow") || has_word(&content, "none");
-        } else if is("http-equiv", "refresh") {
-            if let Some(target) = refresh_target(&content) {
-                self.keep(target, false);
-            }
+        } else if is("http-equiv", "refresh")
+            && let Some(target) = refresh_target(&content)
+        {
+            self.keep(target, false);
         }
     }
 
@@ -325,9 +320,7 @@ impl Found {
     }
 
     fn resolve(self, url: &CanonicalUrl) -> Content {
-        let base = self
-            .base
-            .and_then(|base| CanonicalUrl::join(url, &base).ok());
+        let base = self.base.and_then(|base| CanonicalUrl::join(url, &base).ok());
         let base = base.as_ref().unwrap_or(url);
         let mut known = HashSet::new();
         let mut links: Vec<Link> = Vec::new();
@@ -346,11 +339,7 @@ impl Found {
             Title::Awaited => None,
             Title::Open(text) | Title::Closed(text) => tidy_title(&text),
         };
-        Content {
-            title,
-            links,
-            cut: self.cut,
-        }
+        Content { title, links, cut: self.cut }
     }
 }
 
@@ -362,16 +351,11 @@ fn attribute(element: &Element<'_, '_>, name: &str) -> Option<String> {
 
 /// Whether a `<link>` is to a page for readers, not a style sheet, icon or feed.
 fn leads_to_page(element: &Element<'_, '_>) -> bool {
-    let is_html = element
-        .get_attribute("type")
-        .is_none_or(|kind| is_html(&kind) || kind.trim().is_empty());
+    let is_html =
+        element.get_attribute("type").is_none_or(|kind| is_html(&kind) || kind.trim().is_empty());
     let relations = element.get_attribute("rel").unwrap_or_default();
     let style = has_word(&relations, "stylesheet");
-    is_html
-        && !style
-        && PAGE_RELATIONS
-            .iter()
-            .any(|relation| has_word(&relations, relation))
+    is_html && !style && PAGE_RELATIONS.iter().any(|relation| has_word(&relations, relation))
 }
 
 /// Whether a `Content-Type` names a page that can be read for links.
@@ -381,17 +365,14 @@ pub fn is_html(content_type: &str) -> bool {
 }
 
 fn has_word(list: &str, word: &str) -> bool {
-    list.split([' ', '\t', '\n', '\r', '\x0c', ','])
-        .any(|it| it.eq_ignore_ascii_case(word))
+    list.split([' ', '\t', '\n', '\r', '\x0c', ',']).any(|it| it.eq_ignore_ascii_case(word))
 }
 
 /// `5; url='there'`.
 fn refresh_target(content: &str) -> Option<&str> {
     let (_, target) = content.split_once([';', ','])?;
     let target = target.trim();
-    let named = target
-        .get(..3)
-        .filter(|name| name.eq_ignore_ascii_case("url"));
+    let named = target.get(..3).filter(|name| name.eq_ignore_ascii_case("url"));
     let target = match named.and_then(|_| target[3..].trim_start().strip_prefix('=')) {
         Some(target) => target.trim_start(),
         None => target,
@@ -405,9 +386,8 @@ fn refresh_target(content: &str) -> Option<&str> {
 fn tidy_title(text: &str) -> Option<String> {
     let text = htmlize::unescape(text);
     let mut title = String::new();
-    for word in text
-        .split(|c: char| c.is_whitespace() || c.is_control())
-        .filter(|word| !word.is_empty())
+    for word in
+        text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty())
     {
         if !title.is_empty() {
             title.push(' ');

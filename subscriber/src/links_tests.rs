@@ -15,11 +15,7 @@ fn read(content_type: Option<&str>, pieces: &[&[u8]]) -> Content {
 fn links(html: impl AsRef<[u8]>) -> Vec<String> {
     let content = read(Some("text/html; charset=utf-8"), &[html.as_ref()]);
     assert_eq!(content.cut, None);
-    content
-        .links
-        .into_iter()
-        .map(|link| link.url.into_string())
-        .collect()
+    content.links.into_iter().map(|link| link.url.into_string()).collect()
 }
 
 fn title(html: &str) -> Option<String> {
@@ -70,11 +66,7 @@ fn attributes_are_decoded_as_browsers_do() {
         ("/ü", "/%C3%BC"),
     ] {
         let html = format!("<a href=\"{href}\">x</a>");
-        assert_eq!(
-            links(html),
-            [format!("http://site.example{expected}")],
-            "{href:?}"
-        );
+        assert_eq!(links(html), [format!("http://site.example{expected}")], "{href:?}");
     }
 }
 
@@ -89,10 +81,7 @@ fn the_first_base_counts_for_all_links() {
             "http://site.example/root/?q"
         ]
     );
-    assert_eq!(
-        links("<base href='javascript:x'><a href=a>"),
-        ["http://site.example/dir/a"]
-    );
+    assert_eq!(links("<base href='javascript:x'><a href=a>"), ["http://site.example/dir/a"]);
 }
 
 #[test]
@@ -100,38 +89,19 @@ fn a_link_is_nofollow_if_all_its_occurrences_are() {
     let html = "<a rel='noopener NoFollow' href=a><a rel=nofollow href=b><a href=b><a href=c>";
     let content = read(None, &[html.as_bytes()]);
     assert_eq!(
-        content
-            .links
-            .iter()
-            .map(|link| link.nofollow)
-            .collect::<Vec<_>>(),
+        content.links.iter().map(|link| link.nofollow).collect::<Vec<_>>(),
         [true, false, false]
     );
-    let content = read(
-        None,
-        &[b"<a href=a><meta name=ROBOTS content='noindex,nofollow'>"],
-    );
+    let content = read(None, &[b"<a href=a><meta name=ROBOTS content='noindex,nofollow'>"]);
     assert!(content.links[0].nofollow);
 }
 
 #[test]
 fn the_title_is_the_pages_own() {
-    assert_eq!(
-        title("<title> A &amp; B\n\t&lt;c&gt; </title>").as_deref(),
-        Some("A & B <c>")
-    );
-    assert_eq!(
-        title("<svg><title>pic</title></svg><title>page</title>").as_deref(),
-        Some("page")
-    );
-    assert_eq!(
-        title("<title>one</title><title>two</title>").as_deref(),
-        Some("one")
-    );
-    assert_eq!(
-        title("<title>no <b>tags</b> here</title>").as_deref(),
-        Some("no <b>tags</b> here")
-    );
+    assert_eq!(title("<title> A &amp; B\n\t&lt;c&gt; </title>").as_deref(), Some("A & B <c>"));
+    assert_eq!(title("<svg><title>pic</title></svg><title>page</title>").as_deref(), Some("page"));
+    assert_eq!(title("<title>one</title><title>two</title>").as_deref(), Some("one"));
+    assert_eq!(title("<title>no <b>tags</b> here</title>").as_deref(), Some("no <b>tags</b> here"));
     assert_eq!(title("<title>  </title>"), None);
     assert_eq!(title("<p>none"), None);
     let long = title(&format!("<title>{}</title>", "é".repeat(TITLE_BYTES_MAX))).unwrap();
@@ -185,10 +155,7 @@ fn huge_attributes_do_not_cost_memory_or_the_rest_of_a_page() {
     let content = read(None, &picture.as_bytes().chunks(16384).collect::<Vec<_>>());
     assert_eq!((content.cut, content.links.len()), (None, 1));
 
-    let link = format!(
-        "<a href=before><a href=\"{}\"><a href=after>",
-        "x".repeat(4 << 20)
-    );
+    let link = format!("<a href=before><a href=\"{}\"><a href=after>", "x".repeat(4 << 20));
     let content = read(None, &link.as_bytes().chunks(16384).collect::<Vec<_>>());
     assert!(content.cut.is_some());
     assert_eq!(&*content.links[0].url, "http://site.example/dir/before");
@@ -196,17 +163,10 @@ fn huge_attributes_do_not_cost_memory_or_the_rest_of_a_page() {
 
 #[test]
 fn the_number_of_links_is_bounded() {
-    let html: String = (0..LINKS_MAX + 5)
-        .map(|n| format!("<a href={n}></a>"))
-        .collect();
+    let html: String = (0..LINKS_MAX + 5).map(|n| format!("<a href={n}></a>")).collect();
     let content = read(None, &[html.as_bytes()]);
-    assert_eq!(
-        (content.links.len(), content.cut.is_some()),
-        (LINKS_MAX, true)
-    );
-    let html: String = (0..400)
-        .map(|n| format!("<a href={}{n}>", "x".repeat(8000)))
-        .collect();
+    assert_eq!((content.links.len(), content.cut.is_some()), (LINKS_MAX, true));
+    let html: String = (0..400).map(|n| format!("<a href={}{n}>", "x".repeat(8000))).collect();
     let content = read(None, &[html.as_bytes()]);
     assert!(content.links.len() <= LINKS_BYTES_MAX / 8000 && content.cut.is_some());
 }

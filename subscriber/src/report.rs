@@ -82,6 +82,8 @@ pub struct PageRecord {
     pub pass: Option<u64>,
     /// Links from a seed to here.
     pub depth: Option<u64>,
+    /// Where a redirect leads, canonical.
+    pub redirect: Option<String>,
     /// In the order of the page.
     pub links: Vec<Link>,
 }

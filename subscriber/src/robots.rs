@@ -75,10 +75,7 @@ enum Key {
 /// `tidings/0.1 (+https://..)`.
 pub fn product_token(agent: &str) -> &str {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    let end = agent
-        .bytes()
-        .position(|byte| !is_part(byte))
-        .unwrap_or(agent.len());
+    let end = agent.bytes().position(|byte| !is_part(byte)).unwrap_or(agent.len());
     &agent[..end]
 }
 
@@ -94,18 +91,12 @@ impl Rules {
         let named = groups.iter().any(|group| group.names_us);
         let mut merged = Self::default();
         for group in groups {
-            if if named {
-                group.names_us
-            } else {
-                group.names_all
-            } {
+            if if named { group.names_us } else { group.names_all } {
                 merged.rules.extend(group.rules);
                 merged.crawl_delay = merged.crawl_delay.max(group.crawl_delay);
             }
         }
-        merged
-            .rules
-            .sort_by_key(|rule| (std::cmp::Reverse(rule.octets()), !rule.allow));
+        merged.rules.sort_by_key(|rule| (std::cmp::Reverse(rule.octets()), !rule.allow));
         merged
     }
 
@@ -117,10 +108,7 @@ impl Rules {
         }
         let mut path = Vec::with_capacity(path_and_query.len());
         normalise(path_and_query.as_bytes(), Special::Encoded, &mut path);
-        self.rules
-            .iter()
-            .find(|rule| rule.matches(&path))
-            .is_none_or(|rule| rule.allow)
+        self.rules.iter().find(|rule| rule.matches(&path)).is_none_or(|rule| rule.allow)
     }
 
     /// The `Crawl-delay` for us: the longest where there are several, at most a day.
@@ -141,11 +129,7 @@ impl Rule {
         };
         let mut pattern = Vec::with_capacity(value.len());
         normalise(value, Special::Wildcard, &mut pattern);
-        Some(Self {
-            pattern: pattern.into(),
-            to_the_end,
-            allow,
-        })
+        Some(Self { pattern: pattern.into(), to_the_end, allow })
     }
 
     /// The most specific rule is the one with the most octets, `$` included.
@@ -170,11 +154,7 @@ impl Rule {
             };
             rest = &rest[at + piece.len()..];
         }
-        if self.to_the_end {
-            rest.ends_with(last)
-        } else {
-            memmem::find(rest, last).is_some()
-        }
+        if self.to_the_end { rest.ends_with(last) } else { memmem::find(rest, last).is_some() }
     }
 }
 
@@ -182,10 +162,8 @@ fn read_groups(text: &[u8], token: &str) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let lines = text.split(|&byte| matches!(byte, b'\n' | b'\r'));
     for (key, value) in lines.filter_map(read_line) {
-        if let Key::UserAgent = key {
-            if groups.last().is_none_or(|group| group.has_rules) {
-                groups.push(Group::default());
-            }
+        if matches!(key, Key::UserAgent) && groups.last().is_none_or(|group| group.has_rules) {
+            groups.push(Group::default());
         }
         // Lines before the first `User-agent` are for nobody.
         let Some(group) = groups.last_mut() else {
@@ -199,9 +177,7 @@ fn read_groups(text: &[u8], token: &str) -> Vec<Group> {
             }
             Key::Allow | Key::Disallow => {
                 group.has_rules = true;
-                group
-                    .rules
-                    .extend(Rule::new(value, matches!(key, Key::Allow)));
+                group.rules.extend(Rule::new(value, matches!(key, Key::Allow)));
             }
             // No rule: a `User-agent` line after it still belongs to the same group.
             Key::CrawlDelay => group.crawl_delay = group.crawl_delay.max(read_delay(value)),
@@ -212,21 +188,16 @@ fn read_groups(text: &[u8], token: &str) -> Vec<Group> {
 
 /// `key: value # comment`, or `key value` where somebody forgot the colon.
 fn read_line(line: &[u8]) -> Option<(Key, &[u8])> {
-    let line = line
-        .split(|&byte| byte == b'#')
-        .next()
-        .unwrap_or_default()
-        .trim_ascii();
-    let (key, value) = match memchr::memchr(b':', line) {
-        Some(colon) => (&line[..colon], &line[colon + 1..]),
-        None => {
-            let space = line.iter().position(u8::is_ascii_whitespace)?;
-            let value = line[space..].trim_ascii();
-            if value.iter().any(u8::is_ascii_whitespace) {
-                return None;
-            }
-            (&line[..space], value)
+    let line = line.split(|&byte| byte == b'#').next().unwrap_or_default().trim_ascii();
+    let (key, value) = if let Some(colon) = memchr::memchr(b':', line) {
+        (&line[..colon], &line[colon + 1..])
+    } else {
+        let space = line.iter().position(u8::is_ascii_whitespace)?;
+        let value = line[space..].trim_ascii();
+        if value.iter().any(u8::is_ascii_whitespace) {
+            return None;
         }
+        (&line[..space], value)
     };
     let key = match key.trim_ascii().to_ascii_lowercase().as_slice() {
         b"user-agent" | b"useragent" | b"user agent" => Key::UserAgent,
@@ -246,9 +217,7 @@ fn read_delay(value: &[u8]) -> Option<Duration> {
     if !seconds.is_finite() || seconds < 0.0 {
         return None;
     }
-    Some(Duration::from_secs_f64(
-        seconds.min(CRAWL_DELAY_MAX.as_secs_f64()),
-    ))
+    Some(Duration::from_secs_f64(seconds.min(CRAWL_DELAY_MAX.as_secs_f64())))
 }
 
 /// What `*` means in the text that is normalised.
@@ -264,11 +233,7 @@ enum Special {
 /// escapes of unreserved characters are undone, other escapes are in upper case, everything that
 /// may not stand in a URL is escaped, and so are `$` and, in a path, `*`.
 fn normalise(text: &[u8], star: Special, out: &mut Vec<u8>) {
-    let hex = |byte: u8| {
-        char::from(byte)
-            .to_digit(16)
-            .and_then(|digit| u8::try_from(digit).ok())
-    };
+    let hex = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let mut rest = text;
     while let [byte, tail @ ..] = rest {
         rest = tail;
@@ -287,7 +252,7 @@ fn normalise(text: &[u8], star: Special, out: &mut Vec<u8>) {
             },
             b'*' if star == Special::Wildcard => out.push(b'*'),
             byte if byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!&'()+,;=".contains(&byte) => {
-                out.push(byte)
+                out.push(byte);
             }
             byte => escape(byte, out),
         }
@@ -296,11 +261,7 @@ fn normalise(text: &[u8], star: Special, out: &mut Vec<u8>) {
 
 fn escape(byte: u8, out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    out.extend([
-        b'%',
-        DIGITS[usize::from(byte >> 4)],
-        DIGITS[usize::from(byte & 15)],
-    ]);
+    out.extend([b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
 }
 
 #[cfg(test)]

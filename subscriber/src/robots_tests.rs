@@ -13,26 +13,11 @@ fn cases_that_parsers_get_wrong() {
         // No rules for us.
         ("", "Bot", "/x", true),
         ("User-agent: Other\nDisallow: /", "Bot", "/x", true),
-        (
-            "Disallow: /\nUser-agent: Bot\nDisallow: /a",
-            "Bot",
-            "/x",
-            true,
-        ),
+        ("Disallow: /\nUser-agent: Bot\nDisallow: /a", "Bot", "/x", true),
         ("User-agent: *\nDisallow:", "Bot", "/x", true),
-        (
-            "User-agent: *\nDisallow: /\nUser-agent: Bot\nDisallow:",
-            "Bot",
-            "/x",
-            true,
-        ),
+        ("User-agent: *\nDisallow: /\nUser-agent: Bot\nDisallow:", "Bot", "/x", true),
         // Product tokens.
-        (
-            "User-agent: Bot/2.1\nDisallow: /",
-            "Bot/9.9 (+http://x)",
-            "/x",
-            false,
-        ),
+        ("User-agent: Bot/2.1\nDisallow: /", "Bot/9.9 (+http://x)", "/x", false),
         ("User-agent: bOT\nDisallow: /", "Bot", "/x", false),
         ("User-agent: Bot Extra\nDisallow: /", "Bot", "/x", false),
         ("User-agent: Bot-Image\nDisallow: /", "Bot", "/x", true),
@@ -42,42 +27,12 @@ fn cases_that_parsers_get_wrong() {
         ("User-agent: * x\nDisallow: /", "Bot", "/x", false),
         ("User-agent: *x\nDisallow: /", "Bot", "/x", true),
         // Groups.
-        (
-            "User-agent: a\nUser-agent: Bot\nDisallow: /",
-            "Bot",
-            "/x",
-            false,
-        ),
-        (
-            "User-agent: Bot\nCrawl-delay: 1\nUser-agent: b\nDisallow: /",
-            "Bot",
-            "/x",
-            false,
-        ),
-        (
-            "User-agent: Bot\nSitemap: http://x/s\nUser-agent: b\nDisallow: /",
-            "Bot",
-            "/x",
-            false,
-        ),
-        (
-            "User-agent: Bot\n\n\nUser-agent: b\n\nDisallow: /",
-            "Bot",
-            "/x",
-            false,
-        ),
-        (
-            "User-agent: Bot\nDisallow: /a\nUser-agent: b\nDisallow: /",
-            "Bot",
-            "/x",
-            true,
-        ),
-        (
-            "User-agent: Bot\nDisallow:\nUser-agent: b\nDisallow: /",
-            "Bot",
-            "/x",
-            true,
-        ),
+        ("User-agent: a\nUser-agent: Bot\nDisallow: /", "Bot", "/x", false),
+        ("User-agent: Bot\nCrawl-delay: 1\nUser-agent: b\nDisallow: /", "Bot", "/x", false),
+        ("User-agent: Bot\nSitemap: http://x/s\nUser-agent: b\nDisallow: /", "Bot", "/x", false),
+        ("User-agent: Bot\n\n\nUser-agent: b\n\nDisallow: /", "Bot", "/x", false),
+        ("User-agent: Bot\nDisallow: /a\nUser-agent: b\nDisallow: /", "Bot", "/x", true),
+        ("User-agent: Bot\nDisallow:\nUser-agent: b\nDisallow: /", "Bot", "/x", true),
         (
             "User-agent: Bot\nDisallow: /a\nUser-agent: b\nDisallow: /\nUser-agent: Bot\nDisallow: /c",
             "Bot",
@@ -90,66 +45,21 @@ fn cases_that_parsers_get_wrong() {
             "/c",
             false,
         ),
-        (
-            "User-agent: *\nDisallow: /a\nUser-agent: *\nDisallow: /b",
-            "Bot",
-            "/b",
-            false,
-        ),
-        (
-            "User-agent: *\nDisallow: /\nUser-agent: Bot\nAllow: /a",
-            "Bot",
-            "/x",
-            true,
-        ),
+        ("User-agent: *\nDisallow: /a\nUser-agent: *\nDisallow: /b", "Bot", "/b", false),
+        ("User-agent: *\nDisallow: /\nUser-agent: Bot\nAllow: /a", "Bot", "/x", true),
         // The longest match decides, allow on a tie.
-        (
-            "User-agent: *\nDisallow: /a\nAllow: /a/b",
-            "Bot",
-            "/a/b/c",
-            true,
-        ),
-        (
-            "User-agent: *\nAllow: /a/b\nDisallow: /a",
-            "Bot",
-            "/a/c",
-            false,
-        ),
+        ("User-agent: *\nDisallow: /a\nAllow: /a/b", "Bot", "/a/b/c", true),
+        ("User-agent: *\nAllow: /a/b\nDisallow: /a", "Bot", "/a/c", false),
         ("User-agent: *\nAllow: /a\nDisallow: /a", "Bot", "/a", true),
         ("User-agent: *\nDisallow: /a\nAllow: /a", "Bot", "/a", true),
         ("User-agent: *\nDisallow: /\nAllow: /$", "Bot", "/", true),
         ("User-agent: *\nDisallow: /\nAllow: /$", "Bot", "/x", false),
-        (
-            "User-agent: *\nAllow: /p\nDisallow: /*.html",
-            "Bot",
-            "/page.html",
-            false,
-        ),
-        (
-            "User-agent: *\nDisallow: /a*\nAllow: /a",
-            "Bot",
-            "/a",
-            false,
-        ),
+        ("User-agent: *\nAllow: /p\nDisallow: /*.html", "Bot", "/page.html", false),
+        ("User-agent: *\nDisallow: /a*\nAllow: /a", "Bot", "/a", false),
         // Wildcards.
-        (
-            "User-agent: *\nDisallow: /*.php",
-            "Bot",
-            "/a/b.php?x",
-            false,
-        ),
-        (
-            "User-agent: *\nDisallow: /*.php$",
-            "Bot",
-            "/a/b.php?x",
-            true,
-        ),
-        (
-            "User-agent: *\nDisallow: /*.php$",
-            "Bot",
-            "/a.php/b.php",
-            false,
-        ),
+        ("User-agent: *\nDisallow: /*.php", "Bot", "/a/b.php?x", false),
+        ("User-agent: *\nDisallow: /*.php$", "Bot", "/a/b.php?x", true),
+        ("User-agent: *\nDisallow: /*.php$", "Bot", "/a.php/b.php", false),
         ("User-agent: *\nDisallow: /a*b*c$", "Bot", "/a-b-c-c", false),
         ("User-agent: *\nDisallow: /a*b*c$", "Bot", "/a-c-b", true),
         ("User-agent: *\nDisallow: /a*", "Bot", "/a", false),
@@ -170,18 +80,8 @@ fn cases_that_parsers_get_wrong() {
         ("User-agent: *\nDisallow: /abc", "Bot", "/a%62c", false),
         ("User-agent: *\nDisallow: /a%2Fb", "Bot", "/a/b", true),
         ("User-agent: *\nDisallow: /a%2fb", "Bot", "/a%2Fb", false),
-        (
-            "User-agent: *\nDisallow: /\u{30c4}",
-            "Bot",
-            "/%E3%83%84",
-            false,
-        ),
-        (
-            "User-agent: *\nDisallow: /%E3%83%84",
-            "Bot",
-            "/%e3%83%84/x",
-            false,
-        ),
+        ("User-agent: *\nDisallow: /\u{30c4}", "Bot", "/%E3%83%84", false),
+        ("User-agent: *\nDisallow: /%E3%83%84", "Bot", "/%e3%83%84/x", false),
         ("User-agent: *\nDisallow: /a b", "Bot", "/a%20b", false),
         ("User-agent: *\nDisallow: /a%2Ab", "Bot", "/a*b", false),
         ("User-agent: *\nDisallow: /a%2Ab", "Bot", "/axb", true),
@@ -190,12 +90,7 @@ fn cases_that_parsers_get_wrong() {
         ("\u{feff}User-agent: *\nDisallow: /", "Bot", "/x", false),
         ("User-agent: *\rDisallow: /", "Bot", "/x", false),
         ("User-agent: *\r\nDisallow: /\r\n", "Bot", "/x", false),
-        (
-            "user-AGENT :  *  # all\n  DISALLOW : /a # b",
-            "Bot",
-            "/a",
-            false,
-        ),
+        ("user-AGENT :  *  # all\n  DISALLOW : /a # b", "Bot", "/a", false),
         ("User-agent: *\ndisalow: /", "Bot", "/x", false),
         ("User-agent *\nDisallow /", "Bot", "/x", false),
         ("User-agent: *\nDisallow / is a word", "Bot", "/x", true),
@@ -205,21 +100,14 @@ fn cases_that_parsers_get_wrong() {
         ("User-agent: *\nDisallow: /", "Bot", "/robots.txt2", false),
     ];
     for &(text, agent, path, expected) in table {
-        assert_eq!(
-            allowed(text, agent, path),
-            expected,
-            "{text:?} for {agent} at {path}"
-        );
+        assert_eq!(allowed(text, agent, path), expected, "{text:?} for {agent} at {path}");
     }
 }
 
 #[test]
 fn crawl_delay_is_the_longest_of_our_groups() {
     let delay = |text: &str| Rules::parse(text.as_bytes(), "Bot").crawl_delay();
-    assert_eq!(
-        delay("User-agent: *\nCrawl-delay: 2.5"),
-        Some(Duration::from_millis(2500))
-    );
+    assert_eq!(delay("User-agent: *\nCrawl-delay: 2.5"), Some(Duration::from_millis(2500)));
     assert_eq!(
         delay("User-agent: Bot\nCrawl-delay: 1\nUser-agent: b\nAllow: /"),
         Some(Duration::from_secs(1))
@@ -228,24 +116,14 @@ fn crawl_delay_is_the_longest_of_our_groups() {
         delay("User-agent: b\nCrawl-delay: 9\nUser-agent: Bot\nAllow: /"),
         Some(Duration::from_secs(9))
     );
-    assert_eq!(
-        delay("User-agent: b\nAllow: /\nCrawl-delay: 9\nUser-agent: Bot\nAllow: /"),
-        None
-    );
+    assert_eq!(delay("User-agent: b\nAllow: /\nCrawl-delay: 9\nUser-agent: Bot\nAllow: /"), None);
     assert_eq!(
         delay("User-agent: Bot\nCrawl-delay: 1\nAllow: /\nUser-agent: Bot\nCrawl-delay: 3"),
         Some(Duration::from_secs(3))
     );
-    assert_eq!(
-        delay("User-agent: *\nCrawl-delay: 1e300"),
-        Some(CRAWL_DELAY_MAX)
-    );
+    assert_eq!(delay("User-agent: *\nCrawl-delay: 1e300"), Some(CRAWL_DELAY_MAX));
     for nonsense in ["-1", "nan", "inf", "soon", "5s", ""] {
-        assert_eq!(
-            delay(&format!("User-agent: *\nCrawl-delay: {nonsense}")),
-            None,
-            "{nonsense}"
-        );
+        assert_eq!(delay(&format!("User-agent: *\nCrawl-delay: {nonsense}")), None, "{nonsense}");
     }
 }
 

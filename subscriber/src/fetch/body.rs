@@ -38,7 +38,7 @@ pub(super) struct Body {
 struct Raw {
     stream: BoxStream<'static, reqwest::Result<Bytes>>,
     chunk: Bytes,
-    raw_bytes: Arc<AtomicU64>,
+    bytes: Arc<AtomicU64>,
 }
 
 /// Fails for encodings that were not asked for and are not known.
@@ -49,7 +49,7 @@ pub(super) fn open(response: Response) -> Result<Body, Failure> {
     let raw = Raw {
         stream: response.bytes_stream().boxed(),
         chunk: Bytes::new(),
-        raw_bytes: Arc::clone(&raw_bytes),
+        bytes: Arc::clone(&raw_bytes),
     };
     let decoder: Pin<Box<dyn AsyncRead + Send>> = match encoding {
         None => Box::pin(raw),
@@ -65,13 +65,7 @@ pub(super) fn open(response: Response) -> Result<Body, Failure> {
     };
     let announced = announced.filter(|_| encoding.is_none());
     let chunk = vec![0; DECODED_CHUNK_BYTES].into_boxed_slice();
-    Ok(Body {
-        decoder,
-        chunk,
-        announced,
-        raw_bytes,
-        decoded_bytes: 0,
-    })
+    Ok(Body { decoder, chunk, announced, raw_bytes, decoded_bytes: 0 })
 }
 
 /// A body of more than the limit.
@@ -143,9 +137,7 @@ fn encoding(response: &Response) -> Result<Option<Encoding>, Failure> {
                 }
             };
             if encoding.replace(next).is_some() {
-                return Err(Failure::permanent(
-                    "more than one content-encoding is not supported",
-                ));
+                return Err(Failure::permanent("more than one content-encoding is not supported"));
             }
         }
     }
@@ -158,8 +150,7 @@ impl AsyncBufRead for Raw {
         while raw.chunk.is_empty() {
             match ready!(raw.stream.poll_next_unpin(context)) {
                 Some(Ok(chunk)) => {
-                    raw.raw_bytes
-                        .fetch_add(chunk.len() as u64, Ordering::Relaxed);
+                    raw.bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
                     raw.chunk = chunk;
                 }
                 Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error))),

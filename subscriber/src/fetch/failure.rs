@@ -19,17 +19,11 @@ pub struct Failure {
 
 impl Failure {
     pub(crate) fn transient(text: impl Into<String>) -> Self {
-        Self {
-            text: text.into(),
-            transient: true,
-        }
+        Self { text: text.into(), transient: true }
     }
 
     pub(crate) fn permanent(text: impl Into<String>) -> Self {
-        Self {
-            text: text.into(),
-            transient: false,
-        }
+        Self { text: text.into(), transient: false }
     }
 
     /// Before the head of an answer was there.
@@ -41,18 +35,18 @@ impl Failure {
         } else {
             one_line(error)
         };
-        Self {
-            transient: !is_permanent(error),
-            text,
-        }
+        Self { transient: !is_permanent(error), text }
     }
 
-    /// Within the body, from the connection or from a decoder.
+    /// Within the body: from the connection, or from a decoder that cannot make sense of it.
     pub(super) fn of_body(error: &io::Error) -> Self {
-        Self {
-            text: format!("body: {}", one_line(error)),
-            transient: !is_permanent(error),
-        }
+        let of_connection = chain(error).iter().any(|error| error.is::<reqwest::Error>());
+        let transient = if of_connection {
+            !is_permanent(error)
+        } else {
+            error.kind() == io::ErrorKind::UnexpectedEof
+        };
+        Self { text: format!("body: {}", one_line(error)), transient }
     }
 }
 
@@ -68,20 +62,12 @@ impl From<AddressRefused> for Failure {
 fn is_permanent(error: &(dyn Error + 'static)) -> bool {
     chain(error).into_iter().any(|error| {
         error.is::<AddressRefused>()
-            || error
-                .downcast_ref()
-                .is_some_and(|error: &hyper::Error| error.is_parse())
+            || error.downcast_ref().is_some_and(|error: &hyper::Error| error.is_parse())
             || error.downcast_ref().is_some_and(|error: &rustls::Error| {
                 matches!(error, rustls::Error::InvalidCertificate(_))
             })
             || error.downcast_ref().is_some_and(|error: &io::Error| {
-                error
-                    .get_ref()
-                    .is_none_or(|inner| !inner.is::<reqwest::Error>())
-                    && matches!(
-                        error.kind(),
-                        io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput
-                    )
+                matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput)
             })
     })
 }
@@ -100,10 +86,7 @@ fn chain<'a>(error: &'a (dyn Error + 'static)) -> Vec<&'a (dyn Error + 'static)>
 }
 
 fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
-    match error
-        .downcast_ref::<io::Error>()
-        .and_then(io::Error::get_ref)
-    {
+    match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         Some(inner) => Some(inner),
         None => error.source(),
     }

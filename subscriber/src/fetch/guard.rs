@@ -29,9 +29,7 @@ pub(super) struct GuardedResolver {
 
 impl GuardedResolver {
     pub(super) fn new(allow: AllowPrivate) -> Self {
-        Self {
-            allow: Arc::new(allow),
-        }
+        Self { allow: Arc::new(allow) }
     }
 }
 

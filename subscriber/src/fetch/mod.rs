@@ -4,10 +4,7 @@
 //! are three clocks: until the connection stands, for every silence, and for the whole request.
 //! Redirects are not followed here; each hop is a request of its own, with its own permission.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "this is where requests are bounded in time"
-)]
+#![expect(clippy::disallowed_methods, reason = "this is where requests are bounded in time")]
 
 mod body;
 mod failure;
@@ -78,12 +75,8 @@ impl Fetcher {
     /// Prepares a pool of connections. Fails if the agent cannot be sent as a header.
     pub fn new(config: &CrawlerConfig) -> Result<Self, reqwest::Error> {
         let build = |trust_nobody: bool| {
-            let builder = client_builder(config)?;
-            let builder = if trust_nobody {
-                builder.tls_certs_only([])
-            } else {
-                builder
-            };
+            let builder = client_builder(config);
+            let builder = if trust_nobody { builder.tls_certs_only([]) } else { builder };
             builder.build()
         };
         let client = build(false).or_else(|error| {
@@ -153,9 +146,7 @@ impl Fetcher {
         fetched: &mut Fetched,
     ) -> Result<(), Failure> {
         let content_type = fetched.content_type.as_deref();
-        let mut reader = content_type
-            .is_some_and(is_html)
-            .then(|| PageReader::new(content_type));
+        let mut reader = content_type.is_some_and(is_html).then(|| PageReader::new(content_type));
         let mut hasher = blake3::Hasher::new();
         let mut body = body::open(response)?;
         body.refuse_over(self.body_bytes_max)?;
@@ -219,17 +210,14 @@ impl Fetched {
     }
 }
 
-fn client_builder(config: &CrawlerConfig) -> Result<reqwest::ClientBuilder, reqwest::Error> {
+fn client_builder(config: &CrawlerConfig) -> reqwest::ClientBuilder {
     let mut headers = HeaderMap::new();
     headers.insert(
         header::ACCEPT,
         HeaderValue::from_static("text/html,application/xhtml+xml,*/*;q=0.5"),
     );
-    headers.insert(
-        header::ACCEPT_ENCODING,
-        HeaderValue::from_static("gzip, br, zstd"),
-    );
-    Ok(Client::builder()
+    headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("gzip, br, zstd"));
+    Client::builder()
         .user_agent(&config.agent)
         .default_headers(headers)
         .redirect(reqwest::redirect::Policy::none())
@@ -243,7 +231,7 @@ fn client_builder(config: &CrawlerConfig) -> Result<reqwest::ClientBuilder, reqw
         .pool_idle_timeout(POOL_IDLE)
         .pool_max_idle_per_host(1)
         .http2_initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES)
-        .http2_initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES))
+        .http2_initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
 }
 
 /// Header values are bytes; what is no UTF-8 in them is replaced.
@@ -257,10 +245,7 @@ fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let wait = match value.parse() {
         Ok(seconds) => Duration::from_secs(seconds),
         // A date that has passed asks for nothing.
-        Err(_) => httpdate::parse_http_date(value)
-            .ok()?
-            .duration_since(now)
-            .ok()?,
+        Err(_) => httpdate::parse_http_date(value).ok()?.duration_since(now).ok()?,
     };
     Some(wait.min(RETRY_AFTER_MAX))
 }

@@ -1,79 +1,15 @@
 //! Against servers of a few lines that say what real ones would not dare.
 
-use std::future::Future;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering::SeqCst;
 
 use async_compression::tokio::write::{BrotliEncoder, GzipEncoder, ZlibEncoder, ZstdEncoder};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
 use super::*;
 use crate::config::DECODED_RATIO_MAX;
-
-/// A server that does as told with each connection.
-struct Origin {
-    address: SocketAddr,
-    connections: Arc<AtomicUsize>,
-}
-
-impl Origin {
-    async fn start<F, D>(behave: F) -> Self
-    where
-        F: Fn(TcpStream) -> D + Send + 'static,
-        D: Future<Output = ()> + Send + 'static,
-    {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let connections = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&connections);
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                counted.fetch_add(1, SeqCst);
-                tokio::spawn(behave(stream));
-            }
-        });
-        Self {
-            address,
-            connections,
-        }
-    }
-
-    /// The same bytes for every request, then the end of the connection.
-    async fn saying(answer: impl Into<Vec<u8>>) -> Self {
-        let answer = Arc::new(answer.into());
-        Self::start(move |mut stream| {
-            let answer = Arc::clone(&answer);
-            async move {
-                read_head(&mut stream).await;
-                // A client that has had enough resets the connection.
-                let _ = stream.write_all(&answer).await;
-                let _ = stream.shutdown().await;
-                let _ = stream.read(&mut [0; 1]).await;
-            }
-        })
-        .await
-    }
-
-    fn url(&self, path: &str) -> CanonicalUrl {
-        CanonicalUrl::parse(&format!("http://{}{path}", self.address)).unwrap()
-    }
-}
-
-/// The head of a request; empty at the end of the connection.
-async fn read_head(stream: &mut TcpStream) -> String {
-    let mut head = Vec::new();
-    let mut byte = [0];
-    while !head.ends_with(b"\r\n\r\n") {
-        match stream.read(&mut byte).await {
-            Ok(1) => head.push(byte[0]),
-            _ => return String::new(),
-        }
-    }
-    String::from_utf8(head).unwrap()
-}
+use crate::testing::{Origin, read_head};
 
 fn config() -> CrawlerConfig {
     CrawlerConfig {
@@ -86,10 +22,8 @@ fn config() -> CrawlerConfig {
 }
 
 async fn fetch_as(wanted: Wanted, url: &CanonicalUrl) -> Fetched {
-    let fetcher = Fetcher::new(&config()).unwrap();
-    fetcher
-        .fetch(url, wanted, Instant::now() + Duration::from_secs(20))
-        .await
+    let web = Fetcher::new(&config()).unwrap();
+    web.fetch(url, wanted, Instant::now() + Duration::from_secs(20)).await
 }
 
 async fn fetch(origin: &Origin) -> Fetched {
@@ -105,10 +39,7 @@ fn failed(fetched: &Fetched, transient: bool, says: &str) {
 }
 
 fn with_length(headers: &str, body: &[u8]) -> Vec<u8> {
-    let head = format!(
-        "HTTP/1.1 200 OK\r\n{headers}Content-Length: {}\r\n\r\n",
-        body.len()
-    );
+    let head = format!("HTTP/1.1 200 OK\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
     [head.as_bytes(), body].concat()
 }
 
@@ -124,10 +55,7 @@ async fn a_page_is_read_hashed_and_searched_for_links() {
     );
     assert_eq!(fetched.hash, Some(blake3::hash(PAGE)));
     assert_eq!(fetched.content.title.as_deref(), Some("T"));
-    assert_eq!(
-        &*fetched.content.links[0].url,
-        origin.url("/dir/next").as_str()
-    );
+    assert_eq!(&*fetched.content.links[0].url, origin.url("/dir/next").as_str());
 }
 
 #[tokio::test]
@@ -155,37 +83,21 @@ async fn the_request_names_the_crawler_and_what_it_can_decode() {
         }
     })
     .await;
-    let fetcher = Fetcher::new(&config()).unwrap();
+    let web = Fetcher::new(&config()).unwrap();
     for _ in 0..3 {
         let deadline = Instant::now() + Duration::from_secs(5);
-        let fetched = fetcher
-            .fetch(&origin.url("/a?b"), Wanted::Page, deadline)
-            .await;
+        let fetched = web.fetch(&origin.url("/a?b"), Wanted::Page, deadline).await;
         assert_eq!(fetched.failure, None);
         let head = heads.recv().await.unwrap().to_ascii_lowercase();
         assert!(head.starts_with("get /a?b http/1.1\r\n"), "{head}");
         assert!(
-            head.contains(concat!(
-                "user-agent: tidings/",
-                env!("CARGO_PKG_VERSION"),
-                "\r\n"
-            )),
+            head.contains(concat!("user-agent: tidings/", env!("CARGO_PKG_VERSION"), "\r\n")),
             "{head}"
         );
-        assert!(
-            head.contains("accept-encoding: gzip, br, zstd\r\n"),
-            "{head}"
-        );
-        assert!(
-            !head.contains("cookie") && !head.contains("referer"),
-            "{head}"
-        );
+        assert!(head.contains("accept-encoding: gzip, br, zstd\r\n"), "{head}");
+        assert!(!head.contains("cookie") && !head.contains("referer"), "{head}");
     }
-    assert_eq!(
-        origin.connections.load(SeqCst),
-        1,
-        "the connection is used again"
-    );
+    assert_eq!(origin.connections.load(SeqCst), 1, "the connection is used again");
 }
 
 #[tokio::test]
@@ -241,20 +153,10 @@ async fn encodings_that_lie_or_are_unknown_are_failures() {
     for (headers, says) in [
         ("Content-Encoding: gzip\r\n", "body: "),
         ("Content-Encoding: zstd\r\n", "body: "),
-        (
-            "Content-Encoding: compress\r\n",
-            "content-encoding compress is not supported",
-        ),
-        (
-            "Content-Encoding: gzip, br\r\n",
-            "more than one content-encoding",
-        ),
+        ("Content-Encoding: compress\r\n", "content-encoding compress is not supported"),
+        ("Content-Encoding: gzip, br\r\n", "more than one content-encoding"),
     ] {
-        failed(
-            &fetch(&Origin::saying(with_length(headers, PAGE)).await).await,
-            false,
-            says,
-        );
+        failed(&fetch(&Origin::saying(with_length(headers, PAGE)).await).await, false, says);
     }
 }
 
@@ -265,16 +167,10 @@ async fn a_bomb_is_noticed_by_its_growth() {
         bomb.write_all(&vec![0; 1 << 20]).await.unwrap();
     }
     bomb.shutdown().await.unwrap();
-    let answer = with_length(
-        "Content-Encoding: gzip\r\nContent-Type: text/html\r\n",
-        bomb.get_ref(),
-    );
+    let answer =
+        with_length("Content-Encoding: gzip\r\nContent-Type: text/html\r\n", bomb.get_ref());
     let fetched = fetch(&Origin::saying(answer).await).await;
-    failed(
-        &fetched,
-        false,
-        &format!("body grows over {DECODED_RATIO_MAX} times"),
-    );
+    failed(&fetched, false, &format!("body grows over {DECODED_RATIO_MAX} times"));
 }
 
 #[tokio::test]
@@ -288,11 +184,7 @@ async fn an_endless_body_ends_at_the_limit() {
         }
     })
     .await;
-    failed(
-        &fetch(&origin).await,
-        false,
-        "body over the limit of 8388608 bytes",
-    );
+    failed(&fetch(&origin).await, false, "body over the limit of 8388608 bytes");
 }
 
 #[tokio::test]
@@ -346,10 +238,7 @@ async fn silence_is_noticed_before_and_within_an_answer() {
 
     let origin = Origin::start(|mut stream| async move {
         read_head(&mut stream).await;
-        stream
-            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx")
-            .await
-            .unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx").await.unwrap();
         let _ = stream.read(&mut [0; 1]).await;
     })
     .await;
@@ -360,21 +249,16 @@ async fn silence_is_noticed_before_and_within_an_answer() {
 async fn one_byte_at_a_time_ends_at_the_deadline() {
     let origin = Origin::start(|mut stream| async move {
         read_head(&mut stream).await;
-        stream
-            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 999999\r\n\r\n")
-            .await
-            .unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 999999\r\n\r\n").await.unwrap();
         let mut tick = tokio::time::interval(Duration::from_millis(20));
         while stream.write_all(b"x").await.is_ok() {
             tick.tick().await;
         }
     })
     .await;
-    let fetcher = Fetcher::new(&config()).unwrap();
+    let web = Fetcher::new(&config()).unwrap();
     let deadline = Instant::now() + Duration::from_millis(600);
-    let fetched = fetcher
-        .fetch(&origin.url("/"), Wanted::Page, deadline)
-        .await;
+    let fetched = web.fetch(&origin.url("/"), Wanted::Page, deadline).await;
     failed(&fetched, true, "not finished within");
     assert!(fetched.bytes > 0 && fetched.status == Some(200));
 }
@@ -383,18 +267,12 @@ async fn one_byte_at_a_time_ends_at_the_deadline() {
 async fn a_flood_of_interim_answers_ends_at_the_deadline() {
     let origin = Origin::start(|mut stream| async move {
         read_head(&mut stream).await;
-        while stream
-            .write_all(b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n")
-            .await
-            .is_ok()
-        {}
+        while stream.write_all(b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n").await.is_ok() {}
     })
     .await;
-    let fetcher = Fetcher::new(&config()).unwrap();
+    let web = Fetcher::new(&config()).unwrap();
     let deadline = Instant::now() + Duration::from_millis(300);
-    let fetched = fetcher
-        .fetch(&origin.url("/"), Wanted::Page, deadline)
-        .await;
+    let fetched = web.fetch(&origin.url("/"), Wanted::Page, deadline).await;
     assert!(fetched.failure.is_some());
 }
 
@@ -405,43 +283,22 @@ async fn nobody_there_is_a_transient_failure() {
         listener.local_addr().unwrap()
     };
     let url = CanonicalUrl::parse(&format!("http://{address}/")).unwrap();
-    failed(
-        &fetch_as(Wanted::Page, &url).await,
-        true,
-        "cannot connect: Connection refused",
-    );
+    failed(&fetch_as(Wanted::Page, &url).await, true, "cannot connect: Connection refused");
     let url = CanonicalUrl::parse("http://name.invalid/").unwrap();
-    failed(
-        &fetch_as(Wanted::Page, &url).await,
-        true,
-        "cannot connect: ",
-    );
+    failed(&fetch_as(Wanted::Page, &url).await, true, "cannot connect: ");
 }
 
 #[tokio::test]
 async fn private_addresses_are_refused_by_address_and_by_name() {
     let origin = Origin::saying(with_length("", PAGE)).await;
-    let config = CrawlerConfig {
-        allow_private: AllowPrivate::None,
-        ..config()
-    };
-    let fetcher = Fetcher::new(&config).unwrap();
+    let config = CrawlerConfig { allow_private: AllowPrivate::None, ..config() };
+    let web = Fetcher::new(&config).unwrap();
     let port = origin.address.port();
-    for host in [
-        "127.0.0.1",
-        "localhost",
-        "[::1]",
-        "0x7f.1",
-        "[::ffff:127.0.0.1]",
-    ] {
+    for host in ["127.0.0.1", "localhost", "[::1]", "0x7f.1", "[::ffff:127.0.0.1]"] {
         let url = CanonicalUrl::parse(&format!("http://{host}:{port}/")).unwrap();
         let deadline = Instant::now() + Duration::from_secs(5);
-        let fetched = fetcher.fetch(&url, Wanted::Page, deadline).await;
-        failed(
-            &fetched,
-            false,
-            "is a loopback address; start with --allow-private to crawl it",
-        );
+        let fetched = web.fetch(&url, Wanted::Page, deadline).await;
+        failed(&fetched, false, "is a loopback address; start with --allow-private to crawl it");
     }
     assert_eq!(origin.connections.load(SeqCst), 0);
 }
@@ -460,10 +317,7 @@ async fn a_robots_txt_is_read_up_to_its_limit() {
 async fn an_error_page_is_drained_and_its_end_does_not_matter() {
     let answer = "HTTP/1.1 503 Later\r\nRetry-After: 120\r\nContent-Length: 100\r\n\r\nbroken";
     let fetched = fetch(&Origin::saying(answer).await).await;
-    assert_eq!(
-        (fetched.status, fetched.retry_after),
-        (Some(503), Some(Duration::from_secs(120)))
-    );
+    assert_eq!((fetched.status, fetched.retry_after), (Some(503), Some(Duration::from_secs(120))));
     assert_eq!(fetched.failure, None);
 }
 
@@ -471,10 +325,7 @@ async fn an_error_page_is_drained_and_its_end_does_not_matter() {
 fn retry_after_is_seconds_or_a_date() {
     let now = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
     assert_eq!(retry_after("120", now), Some(Duration::from_secs(120)));
-    assert_eq!(
-        retry_after("Sun, 06 Nov 1994 08:50:07 GMT", now),
-        Some(Duration::from_secs(30))
-    );
+    assert_eq!(retry_after("Sun, 06 Nov 1994 08:50:07 GMT", now), Some(Duration::from_secs(30)));
     assert_eq!(retry_after("Sun, 06 Nov 1994 08:00:00 GMT", now), None);
     assert_eq!(retry_after("99999999999", now), Some(RETRY_AFTER_MAX));
     for nonsense in ["", "-1", "soon", "1.5"] {

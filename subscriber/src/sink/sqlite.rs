@@ -9,13 +9,9 @@
 //! statements that lead from the version before to `prepare`, and a test with an old file. A file
 //! of a newer version is refused, never touched.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the database is written by a thread of its own"
-)]
-
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 
 use jiff::Timestamp;
@@ -117,7 +113,7 @@ pub struct Closing(oneshot::Receiver<()>);
 
 #[derive(Debug)]
 struct Letter {
-    record: Box<PageRecord>,
+    record: Arc<PageRecord>,
     answer: oneshot::Sender<Result<(), StoreError>>,
 }
 
@@ -125,19 +121,12 @@ impl PageStore {
     /// Opens `pages.db` in this directory, and makes both if they are missing.
     pub fn open(data: &Path) -> Result<(Self, Closing), OpenError> {
         let path = data.join("pages.db");
-        let io_error = |source| OpenError::Io {
-            path: path.clone(),
-            source,
-        };
+        let io_error = |source| OpenError::Io { path: path.clone(), source };
         std::fs::create_dir_all(data).map_err(io_error)?;
         let connection = prepare(&path)?;
         let (queue, letters) = mpsc::channel(STORE_QUEUE_MAX);
         let (closed, closing) = oneshot::channel();
-        let writer = Writer {
-            connection,
-            path: path.clone(),
-            failing: false,
-        };
+        let writer = Writer { connection, path: path.clone(), failing: false };
         thread::Builder::new()
             .name("pages.db".to_owned())
             .spawn(move || {
@@ -151,15 +140,10 @@ impl PageStore {
 
     /// Stores a page, in place of an earlier attempt of the same task. `Ok` once it is on the
     /// disk. Waits while too many others wait.
-    pub async fn store(&self, record: PageRecord) -> Result<(), StoreError> {
+    pub async fn store(&self, record: Arc<PageRecord>) -> Result<(), StoreError> {
         let (answer, answered) = oneshot::channel();
-        let letter = Letter {
-            record: Box::new(record),
-            answer,
-        };
-        let gone = || StoreError {
-            text: "its writer has ended".to_owned(),
-        };
+        let letter = Letter { record, answer };
+        let gone = || StoreError { text: "its writer has ended".to_owned() };
         self.queue.send(letter).await.map_err(|_| gone())?;
         answered.await.unwrap_or_else(|_| Err(gone()))
     }
@@ -173,24 +157,16 @@ impl Closing {
 }
 
 fn prepare(path: &Path) -> Result<Connection, OpenError> {
-    let sqlite = |source| OpenError::Sqlite {
-        path: path.to_owned(),
-        source,
-    };
+    let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
     let mut connection = Connection::open(path).map_err(sqlite)?;
-    connection
-        .busy_timeout(STORE_BUSY_TIMEOUT)
-        .map_err(sqlite)?;
+    connection.busy_timeout(STORE_BUSY_TIMEOUT).map_err(sqlite)?;
     let version = |connection: &Connection| {
         connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0))
     };
     // Before anything is written, so that a newer file stays as it is.
     let found = version(&connection).map_err(sqlite)?;
     if found > VERSION {
-        return Err(OpenError::Newer {
-            path: path.to_owned(),
-            found,
-        });
+        return Err(OpenError::Newer { path: path.to_owned(), found });
     }
     let create = |connection: &mut Connection| {
         connection.pragma_update(None, "journal_mode", "WAL")?;
@@ -218,9 +194,7 @@ impl Writer {
     fn run(mut self, mut letters: mpsc::Receiver<Letter>) {
         let mut batch = Vec::new();
         while letters.blocking_recv_many(&mut batch, STORE_BATCH_MAX) > 0 {
-            let result = self.write(&batch).map_err(|error| StoreError {
-                text: error.to_string(),
-            });
+            let result = self.write(&batch).map_err(|error| StoreError { text: error.to_string() });
             self.note(result.as_ref().err());
             for letter in batch.drain(..) {
                 // Whoever asked may have been abandoned meanwhile.
@@ -230,9 +204,8 @@ impl Writer {
     }
 
     fn write(&mut self, batch: &[Letter]) -> rusqlite::Result<()> {
-        let transaction = self
-            .connection
-            .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let transaction =
+            self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         for letter in batch {
             upsert(&transaction, &letter.record)?;
         }

@@ -7,8 +7,8 @@ use super::*;
 use crate::links::Link;
 use crate::report::{PageOutcome, PageReport};
 
-fn record(entry: u64, attempt: u32) -> PageRecord {
-    PageRecord {
+fn record(entry: u64, attempt: u32) -> Arc<PageRecord> {
+    Arc::new(PageRecord {
         task: format!("crawlers:7.{entry}.{attempt}").parse().unwrap(),
         report: PageReport {
             url: format!("http://site.example/{entry}"),
@@ -24,22 +24,18 @@ fn record(entry: u64, attempt: u32) -> PageRecord {
         content_type: Some("text/html".to_owned()),
         hash: Some(blake3::hash(b"body")),
         fetched_unix_ms: 1_700_000_000_007,
+        redirect: None,
         pass: Some(2),
         depth: Some(3),
-        links: vec![Link {
-            url: "http://site.example/\"x\"".into(),
-            nofollow: false,
-        }],
-    }
+        links: vec![Link { url: "http://site.example/\"x\"".into(), nofollow: false }],
+    })
 }
 
 fn rows(data: &Path, sql: &str) -> Vec<Vec<Value>> {
     let connection = Connection::open(data.join("pages.db")).unwrap();
     let mut statement = connection.prepare(sql).unwrap();
     let columns = statement.column_count();
-    let rows = statement
-        .query_map([], |row| (0..columns).map(|at| row.get(at)).collect())
-        .unwrap();
+    let rows = statement.query_map([], |row| (0..columns).map(|at| row.get(at)).collect()).unwrap();
     rows.map(Result::unwrap).collect()
 }
 
@@ -70,10 +66,7 @@ async fn a_page_is_one_readable_row() {
         Value::Integer(1),
         text(r#"["http://site.example/\"x\""]"#),
     ];
-    assert_eq!(
-        rows(&data.path().join("new"), "SELECT * FROM pages"),
-        [expected]
-    );
+    assert_eq!(rows(&data.path().join("new"), "SELECT * FROM pages"), [expected]);
 }
 
 #[tokio::test]
@@ -84,10 +77,7 @@ async fn a_later_attempt_replaces_the_row_and_an_overtaken_one_does_not() {
         store.store(record(1, attempt)).await.unwrap();
     }
     let expected = vec![Value::Integer(3), Value::Text("attempt 3".to_owned())];
-    assert_eq!(
-        rows(data.path(), "SELECT attempt, title FROM pages"),
-        [expected]
-    );
+    assert_eq!(rows(data.path(), "SELECT attempt, title FROM pages"), [expected]);
 }
 
 #[tokio::test]
@@ -96,10 +86,7 @@ async fn many_pages_at_once_are_all_kept_when_answered() {
     let (store, _closing) = PageStore::open(data.path()).unwrap();
     let stored = join_all((0..3000).map(|entry| store.store(record(entry, 1)))).await;
     assert!(stored.iter().all(Result::is_ok));
-    assert_eq!(
-        rows(data.path(), "SELECT count(*) FROM pages"),
-        [[Value::Integer(3000)]]
-    );
+    assert_eq!(rows(data.path(), "SELECT count(*) FROM pages"), [[Value::Integer(3000)]]);
 }
 
 #[tokio::test]
@@ -112,28 +99,17 @@ async fn two_crawlers_can_share_a_data_directory() {
         store.store(record(entry, 1))
     }));
     assert!(stored.await.iter().all(Result::is_ok));
-    assert_eq!(
-        rows(data.path(), "SELECT count(*) FROM pages"),
-        [[Value::Integer(200)]]
-    );
+    assert_eq!(rows(data.path(), "SELECT count(*) FROM pages"), [[Value::Integer(200)]]);
 }
 
 #[test]
 fn a_newer_file_is_refused_and_left_alone() {
     let data = tempfile::tempdir().unwrap();
     let path = data.path().join("pages.db");
-    Connection::open(&path)
-        .unwrap()
-        .pragma_update(None, "user_version", VERSION + 1)
-        .unwrap();
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", VERSION + 1).unwrap();
     let before = std::fs::read(&path).unwrap();
     let error = PageStore::open(data.path()).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("schema version 2, this Tidings knows up to 1"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("schema version 2, this Tidings knows up to 1"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), before);
     assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 1);
 }
@@ -147,12 +123,7 @@ fn what_is_no_database_is_named() {
     )
     .unwrap();
     let error = PageStore::open(data.path()).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("pages.db: file is not a database"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("pages.db: file is not a database"), "{error}");
     let error = PageStore::open(&data.path().join("pages.db")).unwrap_err();
     assert!(matches!(error, OpenError::Io { .. }), "{error}");
 }
@@ -165,33 +136,20 @@ async fn a_full_disk_is_an_answer_and_space_that_returns_is_used() {
     drop(store);
     let mut connection = prepare(&data.path().join("pages.db")).unwrap();
     connection.pragma_update(None, "max_page_count", 4).unwrap();
-    let mut writer = Writer {
-        connection,
-        path: PathBuf::new(),
-        failing: false,
-    };
+    let mut writer = Writer { connection, path: PathBuf::new(), failing: false };
     let write = |writer: &mut Writer| {
         let mut batch = Vec::new();
         for entry in 0..100 {
             let (answer, _) = oneshot::channel();
-            batch.push(Letter {
-                record: Box::new(record(entry, 1)),
-                answer,
-            });
+            batch.push(Letter { record: record(entry, 1), answer });
         }
         writer.write(&batch)
     };
     let error = write(&mut writer).unwrap_err();
     assert!(error.to_string().contains("full"), "{error}");
-    writer
-        .connection
-        .pragma_update(None, "max_page_count", 100_000)
-        .unwrap();
+    writer.connection.pragma_update(None, "max_page_count", 100_000).unwrap();
     write(&mut writer).unwrap();
-    assert_eq!(
-        rows(data.path(), "SELECT count(*) FROM pages"),
-        [[Value::Integer(100)]]
-    );
+    assert_eq!(rows(data.path(), "SELECT count(*) FROM pages"), [[Value::Integer(100)]]);
     connection = writer.connection;
     drop(connection);
 }

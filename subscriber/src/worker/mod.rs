@@ -1,11 +1,46 @@
-//! The tasks, and the connection to the broker.
+//! The tasks, and the connection to the broker that they come over.
+//!
+//! Every task is a future of its own, so many can be open at once; the group's gate sees to it
+//! that no two of them are for the same host. A lost connection ends none of them: they finish,
+//! and their answers go out on the next connection, which takes up the old member's identity.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "this is the crawler's main loop: it owns its tasks and waits"
+)]
+
+mod clock;
+mod link;
+mod task;
+#[cfg(test)]
+mod tests;
+mod verdicts;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tidings_protocol::{
+    Client, ClientError, ClientOptions, Code, Command, Deliveries, Delivery, MemberId,
+    ProtocolError, TaskId, connect,
+};
 use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use crate::config::CrawlerConfig;
+use self::link::Link;
+use self::task::Task;
+use self::verdicts::{Entry, Verdicts};
+use crate::config::{
+    BROKER_SILENCE_MAX, CLOCK_SAMPLE_EVERY, CrawlerConfig, RECONNECT_FIRST, RECONNECT_LONGEST,
+    STOP_ANSWERS, STOP_GRACE,
+};
+use crate::fetch::Fetcher;
 use crate::report::PageReport;
-use crate::sink::sqlite::OpenError;
+use crate::robots::product_token;
+use crate::sink::sqlite::{OpenError, PageStore};
 
 /// Why a crawler could not begin, or had to end by itself.
 #[derive(Debug, thiserror::Error)]
@@ -14,15 +49,341 @@ pub enum CrawlError {
     /// `pages.db` cannot be used.
     #[error(transparent)]
     Store(#[from] OpenError),
+    /// The HTTP client cannot be made: the agent is no header value.
+    #[error("cannot prepare requests (is the agent `{agent}` one line of plain text?): {reason}")]
+    Client {
+        /// As configured.
+        agent: String,
+        /// What the client says.
+        reason: String,
+    },
+    /// The broker will not have this crawler; trying again would change nothing.
+    #[error("the broker at {broker} refuses this crawler: {refusal}")]
+    Refused {
+        /// As configured.
+        broker: String,
+        /// Its words.
+        refusal: ProtocolError,
+    },
+    /// What listens there is no broker.
+    #[error("{broker}: {reason}")]
+    NoBroker {
+        /// As configured.
+        broker: String,
+        /// What is wrong.
+        reason: ClientError,
+    },
+    /// Another crawler has taken up this one's identity.
+    #[error("another crawler came back to the broker at {broker} as this one")]
+    Replaced {
+        /// As configured.
+        broker: String,
+    },
 }
 
-/// Crawls until `stop`.
+/// What all tasks of a crawler share.
+#[derive(Debug)]
+struct Crawler {
+    config: CrawlerConfig,
+    /// What robots.txt rules are matched with.
+    token: String,
+    fetcher: Fetcher,
+    store: PageStore,
+    reports: mpsc::Sender<PageReport>,
+    link: Link,
+    verdicts: Mutex<Verdicts>,
+    running: Mutex<HashMap<Entry, Running>>,
+    /// The longest lease that was seen: a shorter one has been running before.
+    lease_max: Mutex<Duration>,
+    tasks: TaskTracker,
+    /// No request is begun any more.
+    stop: CancellationToken,
+    /// No request goes on any more.
+    abandon: CancellationToken,
+}
+
+/// An attempt that is being worked on.
+#[derive(Debug)]
+struct Running {
+    attempt: u32,
+    /// Ends it without an answer.
+    overtaken: CancellationToken,
+    /// It has ended, and so has its request.
+    ended: CancellationToken,
+}
+
+/// Why a connection is not served any more.
+enum End {
+    Stop(Client, Deliveries),
+    Lost(ClientError),
+}
+
+/// Crawls until `stop`: takes tasks from the group, deals with them, and sends a report of each
+/// page. Connects again whenever the broker is gone.
+///
+/// After `stop` it returns within a second: what was not begun goes back uncounted; what still
+/// runs gets half of that time, is then cut off, and goes back uncounted, too, but as a request
+/// that was made, so that its host has its rest. The receiver of `reports` should be read until
+/// it ends; if it is dropped, reports are lost and nothing else.
 pub async fn run(
     config: CrawlerConfig,
     reports: mpsc::Sender<PageReport>,
     stop: CancellationToken,
 ) -> Result<(), CrawlError> {
-    let _ = (config, reports);
-    stop.cancelled().await;
-    Ok(())
+    let fetcher = Fetcher::new(&config).map_err(|error| CrawlError::Client {
+        agent: config.agent.clone(),
+        reason: error.to_string(),
+    })?;
+    let data = config.data.clone();
+    let (store, closing) = tokio::task::spawn_blocking(move || PageStore::open(&data))
+        .await
+        .expect("opening a database does not panic")?;
+    let crawler = Arc::new(Crawler {
+        token: product_token(&config.agent).to_owned(),
+        config,
+        fetcher,
+        store,
+        reports,
+        link: Link::new(),
+        verdicts: Mutex::default(),
+        running: Mutex::default(),
+        lease_max: Mutex::default(),
+        tasks: TaskTracker::new(),
+        stop,
+        abandon: CancellationToken::new(),
+    });
+    let result = crawl(&crawler).await;
+    drop(crawler);
+    closing.wait().await;
+    result
+}
+
+/// Connects, serves the connection, and begins again, until there is a reason to end.
+async fn crawl(crawler: &Arc<Crawler>) -> Result<(), CrawlError> {
+    let mut member = None;
+    let mut pause = RECONNECT_FIRST;
+    let mut said = false;
+    loop {
+        let error = tokio::select! {
+            biased;
+            () = crawler.stop.cancelled() => {
+                drain(crawler, None).await;
+                return Ok(());
+            }
+            joined = join(crawler, &mut member) => match joined {
+                Ok((client, deliveries)) => {
+                    let broker = &crawler.config.broker;
+                    tracing::info!("joined group {} at {broker}", crawler.config.group);
+                    (pause, said) = (RECONNECT_FIRST, false);
+                    match serve(crawler, client, deliveries).await {
+                        End::Stop(client, deliveries) => {
+                            drain(crawler, Some((client, deliveries))).await;
+                            return Ok(());
+                        }
+                        End::Lost(error) => error,
+                    }
+                }
+                Err(error) => error,
+            },
+        };
+        if let Some(fatal) = fatal(crawler, &error, member.is_some()) {
+            drain(crawler, None).await;
+            return Err(fatal);
+        }
+        if !std::mem::replace(&mut said, true) {
+            let running = crawler.running.lock().len();
+            tracing::warn!("{error}; trying again ({running} tasks are held until then)");
+        }
+        tokio::select! {
+            () = crawler.stop.cancelled() => {}
+            () = sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)) => {}
+        }
+        pause = (pause * 2).min(RECONNECT_LONGEST);
+    }
+}
+
+/// What no further try would change.
+fn fatal(crawler: &Crawler, error: &ClientError, was_connected: bool) -> Option<CrawlError> {
+    let broker = crawler.config.broker.clone();
+    match error {
+        ClientError::Ended(refusal) if refusal.code == Code::Replaced => {
+            Some(CrawlError::Replaced { broker })
+        }
+        ClientError::Refused(refusal) if !refusal.code.is_transient() => {
+            Some(CrawlError::Refused { broker, refusal: refusal.clone() })
+        }
+        ClientError::Protocol(_) if !was_connected => {
+            Some(CrawlError::NoBroker { broker, reason: error.clone() })
+        }
+        _ => None,
+    }
+}
+
+/// Connects as the member that we were, and asks for tasks.
+async fn join(
+    crawler: &Crawler,
+    member: &mut Option<MemberId>,
+) -> Result<(Client, Deliveries), ClientError> {
+    let options = ClientOptions {
+        name: Some(crawler.config.name.clone()),
+        resume: *member,
+        ..ClientOptions::default()
+    };
+    let patience = options.connect_timeout;
+    let sent_ms = crawler.link.now_ms();
+    let (client, deliveries) = connect(&crawler.config.broker, options).await?;
+    crawler.link.restart_clock(sent_ms, client.hello().clock_ms);
+    *member = Some(client.hello().resume);
+    let join = crawler.join(crawler.config.credit);
+    let silent =
+        || ClientError::Timeout { address: crawler.config.broker.clone(), after: patience };
+    timeout(patience, client.request(&join)).await.map_err(|_| silent())??;
+    Ok((client, deliveries))
+}
+
+/// Takes what the broker delivers, until the connection is gone or the crawler is to stop.
+async fn serve(crawler: &Arc<Crawler>, client: Client, mut deliveries: Deliveries) -> End {
+    crawler.link.up(client.clone());
+    let lost = {
+        let watch = watch_clock(crawler, &client);
+        tokio::pin!(watch);
+        loop {
+            tokio::select! {
+                biased;
+                () = crawler.stop.cancelled() => break None,
+                delivery = deliveries.next() => match delivery {
+                    Some(delivery) => crawler.take(delivery),
+                    None => break Some(deliveries.reason()),
+                },
+                error = &mut watch => break Some(error),
+            }
+        }
+    };
+    match lost {
+        None => End::Stop(client, deliveries),
+        Some(lost) => {
+            crawler.link.down();
+            End::Lost(lost)
+        }
+    }
+}
+
+/// Reads the broker's clock at once and then now and then; ends when it does not answer.
+async fn watch_clock(crawler: &Crawler, client: &Client) -> ClientError {
+    loop {
+        match timeout(BROKER_SILENCE_MAX, crawler.link.read_clock(client)).await {
+            Ok(Ok(())) => sleep(CLOCK_SAMPLE_EVERY).await,
+            Ok(Err(error)) => return error,
+            Err(_) => {
+                let address = crawler.config.broker.clone();
+                return ClientError::Timeout { address, after: BROKER_SILENCE_MAX };
+            }
+        }
+    }
+}
+
+/// Ends well: takes nothing new, hands back, lets requests end, cuts off what is left.
+async fn drain(crawler: &Arc<Crawler>, connection: Option<(Client, Deliveries)>) {
+    crawler.tasks.close();
+    let Some((client, mut deliveries)) = connection else {
+        crawler.abandon.cancel();
+        crawler.link.give_up();
+        crawler.tasks.wait().await;
+        return;
+    };
+    // Tasks that are under way to us are handed back as they come.
+    let taking = async {
+        while let Some(delivery) = deliveries.next().await {
+            crawler.take(delivery);
+        }
+        crawler.link.down();
+        crawler.link.give_up();
+        std::future::pending::<()>().await;
+    };
+    let ending = async {
+        // Answered once everything that was delivered before is here, so nothing is overlooked.
+        let none = crawler.join(0);
+        let (_, _) = tokio::join!(
+            timeout(STOP_GRACE, client.request(&none)),
+            timeout(STOP_GRACE, crawler.tasks.wait()),
+        );
+        crawler.abandon.cancel();
+        let _ = timeout(STOP_ANSWERS, crawler.tasks.wait()).await;
+        crawler.link.give_up();
+        crawler.tasks.wait().await;
+    };
+    tokio::select! {
+        () = taking => {}
+        () = ending => {}
+    }
+}
+
+impl Crawler {
+    fn join(&self, credit: u32) -> Command<'static> {
+        Command::Join { group: self.config.group.clone(), credit: Some(credit) }
+    }
+
+    fn take(self: &Arc<Self>, delivery: Delivery) {
+        match delivery {
+            Delivery::Task { id, clock_ms, lease_ms, payload } => {
+                self.begin(id, clock_ms, Duration::from_millis(lease_ms), payload);
+            }
+            Delivery::Notice(refusal) => tracing::warn!("the broker says: {refusal}"),
+            // Nothing was subscribed to.
+            Delivery::Msg { .. } | Delivery::Lag { .. } | Delivery::Gap { .. } => {}
+        }
+    }
+
+    /// Works on a task, unless that is being done already: after a reconnection the broker sends
+    /// again what it thinks we hold. An older attempt of the same entry ends first, so that there
+    /// are never two requests.
+    fn begin(self: &Arc<Self>, id: TaskId, clock_ms: u64, lease: Duration, payload: String) {
+        let resumed = {
+            let mut lease_max = self.lease_max.lock();
+            *lease_max = lease.max(*lease_max);
+            lease < *lease_max
+        };
+        let task = Task { id, clock_ms, lease, payload, resumed };
+        let attempt = task.id.attempt;
+        let overtaken = CancellationToken::new();
+        let ended = CancellationToken::new();
+        let mut running = self.running.lock();
+        let earlier = match running.get(&task.entry()) {
+            Some(same) if same.attempt == attempt => return,
+            Some(other) => {
+                other.overtaken.cancel();
+                Some(other.ended.clone())
+            }
+            None => None,
+        };
+        let entry = Running { attempt, overtaken: overtaken.clone(), ended: ended.clone() };
+        running.insert(task.entry(), entry);
+        drop(running);
+        let guard = EndGuard { crawler: Arc::clone(self), entry: task.entry(), attempt, ended };
+        self.tasks.spawn(async move {
+            if let Some(earlier) = earlier {
+                earlier.cancelled().await;
+            }
+            overtaken.run_until_cancelled(task::work(&guard.crawler, &task)).await;
+        });
+    }
+}
+
+/// Says that an attempt has ended, however it did.
+struct EndGuard {
+    crawler: Arc<Crawler>,
+    entry: Entry,
+    attempt: u32,
+    ended: CancellationToken,
+}
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        let mut running = self.crawler.running.lock();
+        if running.get(&self.entry).is_some_and(|running| running.attempt == self.attempt) {
+            running.remove(&self.entry);
+        }
+        drop(running);
+        self.ended.cancel();
+    }
 }

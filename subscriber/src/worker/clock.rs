@@ -1,0 +1,85 @@
+//! How old a task is at most, by the broker's clock as far as we know it. Pure.
+//!
+//! A reading of the broker's clock that we asked for at our time `sent` was taken at `sent` or
+//! later. So at our time `sent` the broker's clock showed at most that reading, and the least
+//! `reading - sent` of several is the tightest bound on how far its clock is ahead of ours. Delays
+//! on the way make the bound looser, never wrong.
+
+use std::collections::VecDeque;
+
+use crate::config::CLOCK_SAMPLES;
+
+/// Readings of one broker's clock. Both clocks are monotonic, in milliseconds.
+#[derive(Debug, Default)]
+pub(super) struct BrokerClock {
+    /// `reading - sent` of the newest readings.
+    ahead_ms: VecDeque<i64>,
+}
+
+impl BrokerClock {
+    /// Another broker, or the same one after a restart: its clock began anew.
+    pub(super) fn forget(&mut self) {
+        self.ahead_ms.clear();
+    }
+
+    /// Notes a reading that was asked for at our time `sent_ms`. Old ones are forgotten, since
+    /// clocks drift apart.
+    pub(super) fn note(&mut self, sent_ms: u64, reading_ms: u64) {
+        if self.ahead_ms.len() == CLOCK_SAMPLES {
+            self.ahead_ms.pop_front();
+        }
+        self.ahead_ms.push_back(signed(reading_ms).saturating_sub(signed(sent_ms)));
+    }
+
+    /// How long ago, at most, the broker's clock showed `then_ms`; `None` without a reading.
+    pub(super) fn age_max_ms(&self, now_ms: u64, then_ms: u64) -> Option<u64> {
+        let ahead_ms = self.ahead_ms.iter().min()?;
+        let broker_now_ms = signed(now_ms).saturating_add(*ahead_ms);
+        Some(u64::try_from(broker_now_ms.saturating_sub(signed(then_ms))).unwrap_or(0))
+    }
+}
+
+fn signed(ms: u64) -> i64 {
+    i64::try_from(ms).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_tightest_of_the_newest_readings_counts() {
+        let mut clock = BrokerClock::default();
+        assert_eq!(clock.age_max_ms(5, 5), None);
+        clock.note(100, 1_000_300); // 300 ms on the way: looks 300 ms further ahead than it is
+        assert_eq!(clock.age_max_ms(200, 1_000_100), Some(300));
+        clock.note(150, 1_000_051);
+        assert_eq!(clock.age_max_ms(200, 1_000_100), Some(1));
+        for sent in 0..CLOCK_SAMPLES as u64 {
+            clock.note(200 + sent, 1_000_210 + sent);
+        }
+        assert_eq!(clock.age_max_ms(300, 1_000_300), Some(10));
+        clock.forget();
+        assert_eq!(clock.age_max_ms(300, 0), None);
+    }
+
+    proptest! {
+        /// Whatever the way costs, a task is never taken for younger than it is.
+        #[test]
+        fn the_age_is_never_underestimated(
+            ahead in 0_u64..1 << 40,
+            samples in prop::collection::vec((0_u64..10_000, 0_u64..500), 1..10),
+            released in 10_000_u64..20_000,
+            waited in 0_u64..5_000,
+        ) {
+            let mut clock = BrokerClock::default();
+            for (sent, way) in samples {
+                clock.note(sent, sent + way + ahead);
+            }
+            let age = clock.age_max_ms(released + waited, released + ahead).unwrap();
+            prop_assert!(age >= waited);
+        }
+    }
+}

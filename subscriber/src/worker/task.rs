@@ -1,0 +1,399 @@
+//! The life of one task: at most one request, then one answer.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "stamps requests and waits for the disk and for leases"
+)]
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tidings_protocol::{CanonicalUrl, Command, Hold, Outcome, Payload, Return, TaskId};
+use tokio::time::{Instant, sleep};
+
+use super::Crawler;
+use super::link::Answered;
+use super::verdicts::{Entry, Step};
+use crate::config::{STORE_NACK_AFTER, STORE_PATIENCE, STORE_RETRY};
+use crate::fetch::{Fetched, Wanted};
+use crate::report::{PageOutcome, PageRecord, PageReport};
+use crate::robots::Rules;
+
+/// A task as it was delivered.
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) id: TaskId,
+    /// The broker's clock when it was released.
+    pub(super) clock_ms: u64,
+    pub(super) lease: Duration,
+    pub(super) payload: String,
+    /// Its lease has been running for unknown reasons before it was delivered.
+    pub(super) resumed: bool,
+}
+
+/// A task while it is worked on.
+struct Work<'a> {
+    crawler: &'a Crawler,
+    task: &'a Task,
+    page: CanonicalUrl,
+    /// A request must have ended by then.
+    deadline: Instant,
+}
+
+/// What is to be done with a task.
+enum Next {
+    Page(Arc<Rules>),
+    Robots {
+        url: CanonicalUrl,
+        hops: u8,
+    },
+    Disallowed,
+    /// Its permission is for another host than the one that has to be asked now.
+    Elsewhere,
+}
+
+impl Task {
+    pub(super) fn entry(&self) -> Entry {
+        (self.id.run, self.id.entry)
+    }
+}
+
+/// Works on a task until it is answered. Dropping the future ends its request.
+pub(super) async fn work(crawler: &Crawler, task: &Task) {
+    if crawler.stop.is_cancelled() {
+        hand_back(crawler, task).await;
+        return;
+    }
+    let target = Payload::parse(&task.payload).target().unwrap_or(&task.payload);
+    let page = match CanonicalUrl::parse(target) {
+        Ok(page) => page,
+        Err(error) => {
+            let record = task.record(
+                target,
+                PageOutcome::Failed,
+                &Fetched::default(),
+                Some(error.to_string()),
+            );
+            finish(crawler, task, record, None).await;
+            return;
+        }
+    };
+    let Some(deadline) = permitted_until(crawler, task).await else { return };
+    let work = Work { crawler, task, page, deadline };
+    work.run().await;
+}
+
+/// Until when a request for this task may run; `None` if none may.
+///
+/// A lease counts from the release, so the time since then is over already. A task that may be
+/// older than a tenth of its lease is begun only when the broker says that it is still ours: then
+/// the lease counts from the moment at which that was asked.
+async fn permitted_until(crawler: &Crawler, task: &Task) -> Option<Instant> {
+    let now = Instant::now();
+    let age = crawler.link.age_max(task.clock_ms).filter(|age| *age <= task.lease / 10);
+    let age = match age {
+        Some(age) if !task.resumed => age,
+        _ => {
+            let touch = task.touch(false, Hold::default());
+            let Answered::Applied = crawler.link.answer(&[], &touch).await else { return None };
+            if crawler.stop.is_cancelled() {
+                hand_back(crawler, task).await;
+                return None;
+            }
+            Duration::ZERO
+        }
+    };
+    let lease = (task.lease * 4 / 5).saturating_sub(age);
+    Some(now + lease.min(crawler.config.request_timeout))
+}
+
+/// No request was made.
+async fn hand_back(crawler: &Crawler, task: &Task) {
+    let back = Return::Uncounted { after_ms: None };
+    crawler.link.answer(&[], &task.nack(back, Hold::default(), None)).await;
+}
+
+impl Work<'_> {
+    async fn run(&self) {
+        match self.next_request() {
+            Next::Page(rules) => self.fetch_page(&rules).await,
+            Next::Robots { url, hops } => self.fetch_robots(&url, hops).await,
+            Next::Disallowed => self.finish(self.disallowed(), None).await,
+            Next::Elsewhere => self.again(&self.page, Hold::default()).await,
+        }
+    }
+
+    /// What the permission that this task carries is for: the page, or its robots.txt first.
+    ///
+    /// With `again=` the permission is for the host of that URL: the page itself, or the next hop
+    /// of a robots.txt. If nothing is known of that hop, the walk begins anew, but not on this
+    /// permission.
+    fn next_request(&self) -> Next {
+        let again = Payload::parse(&self.task.payload).attribute("again");
+        let again = again.and_then(|again| CanonicalUrl::parse(again).ok());
+        let (rules, walk) = {
+            let mut verdicts = self.crawler.verdicts.lock();
+            let walk = again.as_ref().and_then(|again| verdicts.walk(self.task.entry(), again));
+            (verdicts.fresh(&self.page, Instant::now()), walk)
+        };
+        let elsewhere = again.filter(|again| again.host() != self.page.host());
+        match (rules, walk) {
+            (Some(rules), _) if !self.allowed(&rules) => Next::Disallowed,
+            (Some(rules), _) if elsewhere.is_none() => Next::Page(rules),
+            (None, Some(walk)) => Next::Robots { url: walk.target, hops: walk.hops },
+            (None, None) if elsewhere.is_none() => {
+                let url = CanonicalUrl::join(&self.page, "/robots.txt");
+                let url = url.expect("a host that is valid and a short path are a URL");
+                Next::Robots { url, hops: 0 }
+            }
+            _ => Next::Elsewhere,
+        }
+    }
+
+    fn allowed(&self, rules: &Rules) -> bool {
+        rules.allows(&self.page.as_url()[url::Position::BeforePath..])
+    }
+
+    async fn fetch_robots(&self, url: &CanonicalUrl, hops: u8) {
+        let Some(fetched) = self.request(url, Wanted::Robots).await else { return };
+        let entry = self.task.entry();
+        let token = &self.crawler.token;
+        let step = self.crawler.verdicts.lock().conclude(
+            &self.page,
+            entry,
+            (url, hops),
+            &fetched,
+            token,
+            Instant::now(),
+        );
+        let not_before_ms = fetched.retry_after.map(milliseconds);
+        match step {
+            Step::Elsewhere(walk) => self.again(&walk.target, Hold::default()).await,
+            Step::Known(rules) if self.allowed(&rules) => {
+                let hold = Hold { not_before_ms, ..pace(&rules) };
+                self.again(&self.page, hold).await;
+            }
+            // This request has ended, and no other follows: the host is free.
+            Step::Known(rules) => {
+                let hold = Hold { not_before_ms, ..pace(&rules) };
+                self.finish(self.disallowed(), Some(hold)).await;
+            }
+            Step::Unknown { text, transient } => {
+                let outcome = if transient { PageOutcome::Retry } else { PageOutcome::Failed };
+                // Status and bytes are those of another page.
+                let record =
+                    self.task.record(self.page.as_str(), outcome, &Fetched::default(), Some(text));
+                let hold = Hold { not_before_ms, pace_ms: None };
+                self.finish(record, Some(hold)).await;
+            }
+        }
+    }
+
+    async fn fetch_page(&self, rules: &Rules) {
+        let started = Instant::now();
+        let Some(mut fetched) = self.request(&self.page, Wanted::Page).await else { return };
+        let duration = started.elapsed();
+        let (outcome, error) = judge(&self.page, &mut fetched);
+        let hold = Hold { not_before_ms: fetched.retry_after.map(milliseconds), ..pace(rules) };
+        let mut record = self.task.record(self.page.as_str(), outcome, &fetched, error);
+        record.report.duration = duration;
+        record.redirect = fetched.location.filter(|_| outcome == PageOutcome::Redirect);
+        record.report.title = fetched.content.title;
+        record.report.links = fetched.content.links.len();
+        record.links = fetched.content.links;
+        self.finish(record, Some(hold)).await;
+    }
+
+    /// Makes the request. When the crawler stops and it takes too long, it is ended and the task
+    /// handed back (`None`): that costs the host's delay, but no attempt.
+    async fn request(&self, url: &CanonicalUrl, wanted: Wanted) -> Option<Fetched> {
+        let fetched = {
+            let request = self.crawler.fetcher.fetch(url, wanted, self.deadline);
+            tokio::select! {
+                biased;
+                fetched = request => Some(fetched),
+                () = self.crawler.abandon.cancelled() => None,
+            }
+        };
+        if fetched.is_none() {
+            self.again(url, Hold::default()).await;
+        }
+        fetched
+    }
+
+    /// Hands the task back for its next request.
+    async fn again(&self, url: &CanonicalUrl, hold: Hold) {
+        let back = Return::Again { url: url.as_str().to_owned() };
+        self.crawler.link.answer(&[], &self.task.nack(back, hold, None)).await;
+    }
+
+    fn disallowed(&self) -> PageRecord {
+        let error = Some("disallowed by robots.txt".to_owned());
+        let page = self.page.as_str();
+        self.task.record(page, PageOutcome::Robots, &Fetched::default(), error)
+    }
+
+    async fn finish(&self, record: PageRecord, over: Option<Hold>) {
+        finish(self.crawler, self.task, record, over).await;
+    }
+}
+
+/// Stores the page, tells the people, and then the broker.
+///
+/// `over`, if a request was made and has ended: the host is freed at once, while the page is being
+/// stored.
+async fn finish(crawler: &Crawler, task: &Task, record: PageRecord, over: Option<Hold>) {
+    let record = Arc::new(record);
+    let free = async {
+        let Some(hold) = over else { return true };
+        let over = task.touch(true, hold);
+        !matches!(crawler.link.answer(&[], &over).await, Answered::Stale)
+    };
+    let store = async {
+        tokio::select! {
+            stored = store(crawler, &record) => Some(stored),
+            () = keep_lease(crawler, task) => None,
+        }
+    };
+    let (true, Some(stored)) = tokio::join!(free, store) else { return };
+    if let Err(reason) = stored {
+        let back = Return::Retry { after_ms: Some(milliseconds(STORE_NACK_AFTER)) };
+        let nack = task.nack(back, Hold::default(), Some(reason));
+        crawler.link.answer(&[], &nack).await;
+        return;
+    }
+    tokio::select! {
+        // Nobody may be listening.
+        _ = crawler.reports.send(record.report.clone()) => {}
+        // Somebody may be listening no more.
+        () = crawler.abandon.cancelled() => drop(crawler.reports.try_send(record.report.clone())),
+    }
+    answer(crawler, task, &record).await;
+}
+
+async fn answer(crawler: &Crawler, task: &Task, record: &PageRecord) {
+    let link = |url, redirect| Command::Link { task: task.id.clone(), url, redirect, prio: None };
+    let ack = |outcome| Command::Ack { task: task.id.clone(), outcome, hold: Hold::default() };
+    let (children, command) = match record.report.outcome {
+        // Without a job nothing is followed, so nothing needs to be told.
+        PageOutcome::Done if record.report.job.is_none() => (Vec::new(), ack(Outcome::Done)),
+        PageOutcome::Done => {
+            let followed = record.links.iter().filter(|link| !link.nofollow);
+            (followed.map(|found| link(&found.url, false)).collect(), ack(Outcome::Done))
+        }
+        PageOutcome::Redirect => {
+            let target = record.redirect.iter();
+            (target.map(|target| link(target, true)).collect(), ack(Outcome::Redirect))
+        }
+        PageOutcome::Failed => (Vec::new(), ack(Outcome::Failed)),
+        PageOutcome::Robots => (Vec::new(), ack(Outcome::Robots)),
+        PageOutcome::Retry => {
+            let back = Return::Retry { after_ms: None };
+            (Vec::new(), task.nack(back, Hold::default(), record.report.error.clone()))
+        }
+    };
+    crawler.link.answer(&children, &command).await;
+}
+
+/// Waits for a full disk for a while; the error is for the broker.
+async fn store(crawler: &Crawler, record: &Arc<PageRecord>) -> Result<(), String> {
+    let patience = Instant::now() + STORE_PATIENCE;
+    loop {
+        let Err(error) = crawler.store.store(Arc::clone(record)).await else { return Ok(()) };
+        if Instant::now() >= patience {
+            return Err(error.to_string());
+        }
+        tokio::select! {
+            () = sleep(STORE_RETRY) => {}
+            () = crawler.abandon.cancelled() => return Err(error.to_string()),
+        }
+    }
+}
+
+/// Extends the lease as long as it is awaited; ends when the task is not ours any more.
+async fn keep_lease(crawler: &Crawler, task: &Task) {
+    loop {
+        sleep(task.lease / 3).await;
+        let touch = task.touch(false, Hold::default());
+        match crawler.link.answer(&[], &touch).await {
+            Answered::Applied => {}
+            Answered::Stale => return,
+            // The page is stored all the same.
+            Answered::GivenUp => std::future::pending().await,
+        }
+    }
+}
+
+/// What became of the page, and the one line about it.
+fn judge(page: &CanonicalUrl, fetched: &mut Fetched) -> (PageOutcome, Option<String>) {
+    if let Some(failure) = &fetched.failure {
+        let outcome = if failure.transient { PageOutcome::Retry } else { PageOutcome::Failed };
+        return (outcome, Some(failure.text.clone()));
+    }
+    match (fetched.status.unwrap_or_default(), &fetched.location) {
+        (200..=299, _) => (PageOutcome::Done, fetched.content.cut.map(str::to_owned)),
+        (301 | 302 | 303 | 307 | 308, Some(location)) => match CanonicalUrl::join(page, location) {
+            Ok(target) => {
+                fetched.location = Some(target.as_str().to_owned());
+                (PageOutcome::Redirect, None)
+            }
+            Err(error) => (PageOutcome::Failed, Some(format!("redirect to nowhere: {error}"))),
+        },
+        (status @ (408 | 425 | 429 | 500..=599), _) => {
+            (PageOutcome::Retry, Some(format!("HTTP status {status}")))
+        }
+        (status, _) => (PageOutcome::Failed, Some(format!("HTTP status {status}"))),
+    }
+}
+
+fn pace(rules: &Rules) -> Hold {
+    Hold { not_before_ms: None, pace_ms: rules.crawl_delay().map(milliseconds) }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Task {
+    fn touch(&self, over: bool, hold: Hold) -> Command<'static> {
+        Command::Touch { task: self.id.clone(), over, hold }
+    }
+
+    fn nack(&self, back: Return, hold: Hold, reason: Option<String>) -> Command<'static> {
+        Command::Nack { task: self.id.clone(), back, hold, reason }
+    }
+
+    fn record(
+        &self,
+        url: &str,
+        outcome: PageOutcome,
+        fetched: &Fetched,
+        error: Option<String>,
+    ) -> PageRecord {
+        let payload = Payload::parse(&self.payload);
+        let number = |key| payload.attribute(key).and_then(|value| value.parse().ok());
+        let since_1970 =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        PageRecord {
+            task: self.id.clone(),
+            report: PageReport {
+                url: url.to_owned(),
+                status: fetched.status,
+                outcome,
+                bytes: fetched.bytes,
+                duration: Duration::ZERO,
+                title: None,
+                links: 0,
+                job: payload.attribute("job").map(str::to_owned),
+                error,
+            },
+            content_type: fetched.content_type.clone(),
+            hash: fetched.hash,
+            fetched_unix_ms: i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX),
+            pass: number("pass"),
+            depth: number("depth"),
+            redirect: None,
+            links: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,503 @@
+//! A crawler between a broker of a few lines, which this file plays, and origins of a few lines.
+
+use std::path::Path;
+
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::address::AllowPrivate;
+use crate::report::PageOutcome;
+use crate::testing::{Origin, read_head};
+
+const CLOCK: u64 = 1_000_000;
+
+/// The broker's side.
+struct Broker {
+    listener: TcpListener,
+}
+
+/// A connection of the crawler, joined.
+struct Connection {
+    lines: Lines<BufReader<OwnedReadHalf>>,
+    writer: OwnedWriteHalf,
+    hello: String,
+}
+
+struct Run {
+    broker: Broker,
+    reports: mpsc::Receiver<PageReport>,
+    stop: CancellationToken,
+    data: TempDir,
+    running: JoinHandle<Result<(), CrawlError>>,
+}
+
+async fn start() -> (Run, Connection) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let data = tempfile::tempdir().unwrap();
+    let config = CrawlerConfig {
+        broker: listener.local_addr().unwrap().to_string(),
+        allow_private: AllowPrivate::All,
+        data: data.path().to_owned(),
+        credit: 7,
+        agent: "bot/1".to_owned(),
+        ..CrawlerConfig::default()
+    };
+    let (sender, reports) = mpsc::channel(100);
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(run(config, sender, stop.clone()));
+    let broker = Broker { listener };
+    let connection = broker.accept().await;
+    (Run { broker, reports, stop, data, running }, connection)
+}
+
+impl Broker {
+    async fn accept(&self) -> Connection {
+        let (stream, _) = self.listener.accept().await.unwrap();
+        let (reader, writer) = stream.into_split();
+        let lines = BufReader::new(reader).lines();
+        let mut connection = Connection { lines, writer, hello: String::new() };
+        let hello = connection.line().await;
+        let echo = hello.split_once("echo=").unwrap().1.split(' ').next().unwrap();
+        let resume = format!("{:032x}", 5);
+        connection
+            .say(&format!("+OK tidings 0.1.0 id=1 clock={CLOCK} echo={echo} resume={resume}"))
+            .await;
+        connection.hello = hello;
+        assert_eq!(connection.line().await, "JOIN crawlers credit=7");
+        connection.say("+OK").await;
+        connection
+    }
+}
+
+impl Connection {
+    /// The next line that is not about clocks.
+    async fn line(&mut self) -> String {
+        loop {
+            let line = self.lines.next_line().await.unwrap().expect("the crawler is connected");
+            if line != "PING" {
+                return line;
+            }
+            self.say(&format!("PONG clock={CLOCK}")).await;
+        }
+    }
+
+    async fn say(&mut self, line: &str) {
+        self.writer.write_all(format!("{line}\r\n").as_bytes()).await.unwrap();
+    }
+
+    async fn task(&mut self, id: &str, payload: &str) {
+        self.say(&format!("TASK crawlers:1.{id} {CLOCK} 60000 {payload}")).await;
+    }
+
+    /// Expects an answer to a task and accepts it.
+    #[track_caller]
+    fn expect(&mut self, line: String) -> impl Future<Output = ()> {
+        let caller = std::panic::Location::caller();
+        async move {
+            assert_eq!(self.line().await, line, "at {caller}");
+            if !line.starts_with("LINK") {
+                self.say("+OK").await;
+            }
+        }
+    }
+
+    /// Lets the crawler learn that a host has no robots.txt.
+    async fn introduce(&mut self, url: &CanonicalUrl) {
+        self.task("999.1", url.as_str()).await;
+        self.expect(format!("NACK crawlers:1.999.1 again={url}")).await;
+    }
+}
+
+impl Run {
+    fn rows(&self, sql: &str) -> Vec<String> {
+        rows(self.data.path(), sql)
+    }
+
+    async fn stop(self) -> TempDir {
+        self.stop.cancel();
+        self.running.await.unwrap().unwrap();
+        self.data
+    }
+}
+
+fn rows(data: &Path, sql: &str) -> Vec<String> {
+    let connection = rusqlite::Connection::open(data.join("pages.db")).unwrap();
+    let mut statement = connection.prepare(sql).unwrap();
+    let rows = statement.query_map([], |row| row.get(0)).unwrap();
+    rows.map(Result::unwrap).collect()
+}
+
+use std::future::Future;
+
+use tidings_protocol::CanonicalUrl;
+
+/// Answers by path; says what was asked for. `/held` is answered when `held` is cancelled.
+struct Site {
+    origin: Origin,
+    asked: mpsc::UnboundedReceiver<String>,
+    held: CancellationToken,
+}
+
+impl Site {
+    async fn start(answer: fn(&str) -> String) -> Self {
+        let (sender, asked) = mpsc::unbounded_channel();
+        let held = CancellationToken::new();
+        let release = held.clone();
+        let origin = Origin::start(move |stream| {
+            serve_site(stream, answer, sender.clone(), release.clone())
+        });
+        Self { origin: origin.await, asked, held }
+    }
+
+    fn url(&self, path: &str) -> CanonicalUrl {
+        self.origin.url(path)
+    }
+
+    async fn asked(&mut self) -> String {
+        self.asked.recv().await.unwrap()
+    }
+
+    fn was_asked_nothing_more(&mut self) -> bool {
+        self.asked.try_recv().is_err()
+    }
+}
+
+async fn serve_site(
+    mut stream: TcpStream,
+    answer: fn(&str) -> String,
+    asked: mpsc::UnboundedSender<String>,
+    held: CancellationToken,
+) {
+    loop {
+        let head = read_head(&mut stream).await;
+        let Some(path) = head.split(' ').nth(1) else { return };
+        let _ = asked.send(path.to_owned());
+        if path.starts_with("/held") {
+            let mut byte = [0];
+            tokio::select! {
+                () = held.cancelled() => {}
+                _ = stream.read(&mut byte) => {
+                    let _ = asked.send(format!("{path} was given up"));
+                    return;
+                }
+            }
+        }
+        if stream.write_all(answer(path).as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn answer(status: &str, headers: &str, body: &str) -> String {
+    format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len())
+}
+
+fn plain_site(path: &str) -> String {
+    match path {
+        "/robots.txt" => answer("404 None", "", ""),
+        "/moved" => answer("302 Moved", "Location: page#part\r\n", ""),
+        "/nowhere" => answer("301 Moved", "Location: ftp://x/\r\n", ""),
+        "/busy" => answer("503 Busy", "Retry-After: 7\r\n", ""),
+        "/gone" => answer("410 Gone", "", "sorry"),
+        _ => answer(
+            "200 OK",
+            "Content-Type: text/html\r\n",
+            "<title>A page</title><a href=one><a href=two><a rel=nofollow href=three>",
+        ),
+    }
+}
+
+fn strict_site(path: &str) -> String {
+    match path {
+        "/robots.txt" => {
+            answer("200 OK", "", "User-agent: bot\nCrawl-delay: 1.5\nDisallow: /private\n")
+        }
+        _ => plain_site(path),
+    }
+}
+
+#[tokio::test]
+async fn a_page_of_a_job_is_fetched_after_robots_and_its_links_are_told() {
+    let mut site = Site::start(plain_site).await;
+    let (mut run, mut broker) = start().await;
+    let page = site.url("/page");
+    broker.task("1.1", &format!("{page} job=docs pass=2 depth=3")).await;
+    broker.expect(format!("NACK crawlers:1.1.1 again={page}")).await;
+    assert_eq!(site.asked().await, "/robots.txt");
+    broker.task("1.2", &format!("{page} job=docs pass=2 depth=3 again={page}")).await;
+    broker.expect("TOUCH crawlers:1.1.2 over=yes".to_owned()).await;
+    broker.expect(format!("LINK crawlers:1.1.2 {}", site.url("/one"))).await;
+    broker.expect(format!("LINK crawlers:1.1.2 {}", site.url("/two"))).await;
+    broker.expect("ACK crawlers:1.1.2".to_owned()).await;
+    assert_eq!(site.asked().await, "/page");
+    let report = run.reports.recv().await.unwrap();
+    assert_eq!(
+        (report.url.as_str(), report.status, report.outcome),
+        (page.as_str(), Some(200), PageOutcome::Done)
+    );
+    assert_eq!((report.title.as_deref(), report.links), (Some("A page"), 3));
+    let row = "task || ' ' || job || ' ' || pass || ' ' || depth || ' ' || attempt || ' ' || links";
+    assert_eq!(run.rows(&format!("SELECT {row} FROM pages")), ["crawlers:1.1 docs 2 3 2 3"]);
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn a_url_without_a_job_tells_no_links_and_a_known_host_is_not_asked_for_robots_again() {
+    let mut site = Site::start(plain_site).await;
+    let (run, mut broker) = start().await;
+    broker.introduce(&site.url("/")).await;
+    assert_eq!(site.asked().await, "/robots.txt");
+    broker.task("1.1", site.url("/page").as_str()).await;
+    broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
+    broker.expect("ACK crawlers:1.1.1".to_owned()).await;
+    assert_eq!(site.asked().await, "/page");
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn redirects_and_errors_have_their_own_answers() {
+    let site = Site::start(plain_site).await;
+    let (run, mut broker) = start().await;
+    broker.introduce(&site.url("/")).await;
+    for (path, lines) in [
+        (
+            "/moved",
+            vec![
+                "TOUCH crawlers:1.1.1 over=yes".to_owned(),
+                format!("LINK crawlers:1.1.1 {} kind=redirect", site.url("/page")),
+                "ACK crawlers:1.1.1 outcome=redirect".to_owned(),
+            ],
+        ),
+        (
+            "/nowhere",
+            vec![
+                "TOUCH crawlers:1.1.1 over=yes".to_owned(),
+                "ACK crawlers:1.1.1 outcome=failed".to_owned(),
+            ],
+        ),
+        (
+            "/gone",
+            vec![
+                "TOUCH crawlers:1.1.1 over=yes".to_owned(),
+                "ACK crawlers:1.1.1 outcome=failed".to_owned(),
+            ],
+        ),
+        (
+            "/busy",
+            vec![
+                "TOUCH crawlers:1.1.1 over=yes not-before=7s".to_owned(),
+                "NACK crawlers:1.1.1 reason=HTTP_status_503".to_owned(),
+            ],
+        ),
+    ] {
+        broker.task("1.1", site.url(path).as_str()).await;
+        for line in lines {
+            broker.expect(line).await;
+        }
+        // The answer to this comes after the end of the task.
+        broker.introduce_nothing().await;
+    }
+    assert_eq!(
+        run.rows("SELECT outcome || ' ' || status || ' ' || error FROM pages"),
+        ["retry 503 HTTP status 503"]
+    );
+    run.stop().await;
+}
+
+impl Connection {
+    /// What is no URL is answered without any request: whoever has the answer knows that the
+    /// crawler has read everything before.
+    async fn introduce_nothing(&mut self) {
+        self.task("998.1", "nonsense").await;
+        self.expect("ACK crawlers:1.998.1 outcome=failed".to_owned()).await;
+    }
+}
+
+#[tokio::test]
+async fn what_robots_disallows_is_recorded_and_never_asked_for() {
+    let mut site = Site::start(strict_site).await;
+    let (run, mut broker) = start().await;
+    broker.task("1.1", site.url("/private/a").as_str()).await;
+    // Both at once, since the request for robots.txt was the last one of this task.
+    broker.expect("TOUCH crawlers:1.1.1 over=yes pace=1500ms".to_owned()).await;
+    broker.expect("ACK crawlers:1.1.1 outcome=robots".to_owned()).await;
+    broker.task("2.1", site.url("/private/b").as_str()).await;
+    broker.expect("ACK crawlers:1.2.1 outcome=robots".to_owned()).await;
+    broker.task("3.1", site.url("/public").as_str()).await;
+    broker.expect("TOUCH crawlers:1.3.1 over=yes pace=1500ms".to_owned()).await;
+    broker.expect("ACK crawlers:1.3.1".to_owned()).await;
+    assert_eq!(site.asked().await, "/robots.txt");
+    assert_eq!(site.asked().await, "/public");
+    assert!(site.was_asked_nothing_more());
+    let data = run.stop().await;
+    let sql = "SELECT outcome || ' ' || coalesce(error, '-') FROM pages ORDER BY task";
+    assert_eq!(
+        rows(data.path(), sql),
+        ["robots disallowed by robots.txt", "robots disallowed by robots.txt", "done -"]
+    );
+}
+
+#[tokio::test]
+async fn each_hop_of_a_redirected_robots_txt_is_asked_for_in_its_own_hosts_turn() {
+    fn away(path: &str) -> String {
+        match path {
+            "/robots.txt" => answer("301 Moved", "Location: http://localhost:1/rules\r\n", ""),
+            _ => plain_site(path),
+        }
+    }
+    let mut site = Site::start(away).await;
+    let (run, mut broker) = start().await;
+    let page = site.url("/page");
+    broker.task("1.1", page.as_str()).await;
+    broker.expect("NACK crawlers:1.1.1 again=http://localhost:1/rules".to_owned()).await;
+    assert_eq!(site.asked().await, "/robots.txt");
+    // Nobody is there: nothing may be asked for, and perhaps later it can be.
+    broker.task("1.2", &format!("{page} again=http://localhost:1/rules")).await;
+    broker.expect("TOUCH crawlers:1.1.2 over=yes".to_owned()).await;
+    let nack = broker.line().await;
+    assert!(nack.starts_with("NACK crawlers:1.1.2 reason=robots.txt:_cannot_connect"), "{nack}");
+    broker.say("+OK").await;
+    // A hop that this crawler knows nothing of is another host's turn: the walk begins anew.
+    broker.task("1.3", &format!("{page} again=http://elsewhere.example/rules")).await;
+    broker.expect(format!("NACK crawlers:1.1.3 again={page}")).await;
+    assert!(site.was_asked_nothing_more());
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_that_may_be_old_is_begun_only_when_it_is_still_ours() {
+    let mut site = Site::start(plain_site).await;
+    let (run, mut broker) = start().await;
+    broker.introduce(&site.url("/")).await;
+    assert_eq!(site.asked().await, "/robots.txt");
+    let old = CLOCK - 7_000;
+    let page = site.url("/page");
+    broker.say(&format!("TASK crawlers:1.1.1 {old} 60000 {page}")).await;
+    assert_eq!(broker.line().await, "TOUCH crawlers:1.1.1");
+    broker.say("-ERR stale crawlers:1.1.1 expired").await;
+    broker.introduce_nothing().await;
+    assert!(site.was_asked_nothing_more());
+    broker.say(&format!("TASK crawlers:1.2.1 {old} 60000 {page}")).await;
+    broker.expect("TOUCH crawlers:1.2.1".to_owned()).await;
+    broker.expect("TOUCH crawlers:1.2.1 over=yes".to_owned()).await;
+    broker.expect("ACK crawlers:1.2.1".to_owned()).await;
+    // A lease shorter than usual has been running before.
+    broker.say(&format!("TASK crawlers:1.3.1 {CLOCK} 9000 {page}")).await;
+    broker.expect("TOUCH crawlers:1.3.1".to_owned()).await;
+    broker.expect("TOUCH crawlers:1.3.1 over=yes".to_owned()).await;
+    broker.expect("ACK crawlers:1.3.1".to_owned()).await;
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn a_lost_connection_ends_no_request_and_the_answer_comes_on_the_next() {
+    let mut site = Site::start(plain_site).await;
+    let (run, mut broker) = start().await;
+    broker.introduce(&site.url("/")).await;
+    assert_eq!(site.asked().await, "/robots.txt");
+    broker.task("1.1", site.url("/held").as_str()).await;
+    assert_eq!(site.asked().await, "/held");
+    drop(broker);
+    let mut broker = run.broker.accept().await;
+    assert!(broker.hello.contains(&format!("resume={:032x}", 5)), "{}", broker.hello);
+    // The broker says what it thinks we hold: we know.
+    broker.task("1.1", site.url("/held").as_str()).await;
+    broker.introduce_nothing().await;
+    site.held.cancel();
+    assert_eq!(broker.line().await, "TOUCH crawlers:1.1.1 over=yes");
+    // Lost again, before it was answered.
+    drop(broker);
+    let mut broker = run.broker.accept().await;
+    broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
+    broker.expect("ACK crawlers:1.1.1".to_owned()).await;
+    assert!(site.was_asked_nothing_more());
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn an_attempt_that_was_overtaken_ends_before_the_next_begins() {
+    let mut site = Site::start(plain_site).await;
+    let (run, mut broker) = start().await;
+    broker.introduce(&site.url("/")).await;
+    assert_eq!(site.asked().await, "/robots.txt");
+    broker.task("1.1", site.url("/held").as_str()).await;
+    assert_eq!(site.asked().await, "/held");
+    broker.task("1.2", site.url("/held").as_str()).await;
+    let mut then = [site.asked().await, site.asked().await];
+    then.sort();
+    assert_eq!(then, ["/held", "/held was given up"]);
+    site.held.cancel();
+    broker.expect("TOUCH crawlers:1.1.2 over=yes".to_owned()).await;
+    broker.expect("ACK crawlers:1.1.2".to_owned()).await;
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn a_stop_hands_everything_back_within_a_second() {
+    let mut site = Site::start(plain_site).await;
+    let (run, mut broker) = start().await;
+    broker.introduce(&site.url("/")).await;
+    assert_eq!(site.asked().await, "/robots.txt");
+    let held = site.url("/held");
+    broker.task("1.1", held.as_str()).await;
+    assert_eq!(site.asked().await, "/held");
+    let stopped = std::time::Instant::now();
+    run.stop.cancel();
+    broker.expect("JOIN crawlers credit=0".to_owned()).await;
+    // Was under way to the crawler when it stopped.
+    broker.task("2.1", site.url("/late").as_str()).await;
+    broker.expect("NACK crawlers:1.2.1 count=no".to_owned()).await;
+    broker.expect(format!("NACK crawlers:1.1.1 again={held}")).await;
+    assert_eq!(site.asked().await, "/held was given up");
+    run.running.await.unwrap().unwrap();
+    assert!(stopped.elapsed() < Duration::from_secs(1));
+    assert!(site.was_asked_nothing_more());
+}
+
+#[tokio::test]
+async fn a_stop_without_a_broker_does_not_wait_for_one() {
+    let mut site = Site::start(plain_site).await;
+    let (run, mut broker) = start().await;
+    broker.introduce(&site.url("/")).await;
+    assert_eq!(site.asked().await, "/robots.txt");
+    broker.task("1.1", site.url("/held").as_str()).await;
+    assert_eq!(site.asked().await, "/held");
+    drop(broker);
+    drop(run.broker);
+    let stopped = std::time::Instant::now();
+    run.stop.cancel();
+    run.running.await.unwrap().unwrap();
+    assert!(stopped.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn a_crawler_that_was_replaced_or_refused_ends_with_the_reason() {
+    let (run, mut broker) = start().await;
+    broker.say("-ERR replaced the same member came back").await;
+    drop(broker);
+    let error = run.running.await.unwrap().unwrap_err();
+    assert!(matches!(error, CrawlError::Replaced { .. }), "{error}");
+
+    let config = CrawlerConfig {
+        name: "two words".to_owned(),
+        data: run.data.path().to_owned(),
+        ..CrawlerConfig::default()
+    };
+    let (sender, _reports) = mpsc::channel(1);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let config = CrawlerConfig { broker: listener.local_addr().unwrap().to_string(), ..config };
+    let error = super::run(config, sender.clone(), CancellationToken::new()).await.unwrap_err();
+    assert!(matches!(error, CrawlError::Refused { .. }), "{error}");
+
+    let config = CrawlerConfig {
+        agent: "a\nb".to_owned(),
+        data: run.data.path().to_owned(),
+        ..CrawlerConfig::default()
+    };
+    let error = super::run(config, sender, CancellationToken::new()).await.unwrap_err();
+    assert!(error.to_string().contains("is the agent"), "{error}");
+}
