@@ -7,7 +7,10 @@ use tidings_broker::BrokerConfig;
 use tidings_protocol::parse_ms;
 use tidings_subscriber::{AllowPrivate, CrawlerConfig, NetError};
 
-use crate::address::{BrokerAddress, Listen};
+use crate::{
+    address::{BrokerAddress, Listen},
+    logging,
+};
 
 /// Where things are stored if nobody says otherwise.
 const DATA_DEFAULT: &str = "./tidings-data";
@@ -36,7 +39,7 @@ impl ServerFlags {
     /// The configuration of a broker with these flags.
     pub(crate) fn config(&self) -> BrokerConfig {
         let mut config = broker_config(self.listen, self.delay);
-        config.log_lines = self.log_lines;
+        config.log_lines = self.log_lines || logging::lines_are_asked_for();
         config
     }
 }

@@ -13,8 +13,8 @@ const FILTER_VARIABLE: &str = "TIDINGS_LOG";
 /// What is logged when `TIDINGS_LOG` is not set.
 const FILTER_DEFAULT: &str = "warn";
 
-/// The target under which the broker logs every line it receives.
-const LINE_TARGET: &str = "tidings::line=debug";
+/// The target under which the broker logs every line that it receives, when it is told to.
+const LINE_TARGET: &str = "tidings::line";
 
 /// Starts logging. Call once.
 pub(crate) fn start(json: bool, lines: bool) -> Result<(), Failure> {
@@ -28,6 +28,12 @@ pub(crate) fn start(json: bool, lines: bool) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Whether the filter in the environment names the lines. Being verbose about everything (`info`)
+/// does not ask for them: they are other people's words, and many.
+pub(crate) fn lines_are_asked_for() -> bool {
+    std::env::var(FILTER_VARIABLE).is_ok_and(|filter| filter.contains(LINE_TARGET))
+}
+
 fn filter(variable: Option<&str>, lines: bool) -> Result<EnvFilter, Failure> {
     let text = variable.map(str::trim).filter(|text| !text.is_empty()).unwrap_or(FILTER_DEFAULT);
     let filter = EnvFilter::try_new(text).map_err(|error| {
@@ -37,7 +43,8 @@ fn filter(variable: Option<&str>, lines: bool) -> Result<EnvFilter, Failure> {
         ))
     })?;
     Ok(if lines {
-        filter.add_directive(LINE_TARGET.parse().expect("a constant that parses"))
+        filter
+            .add_directive(format!("{LINE_TARGET}=debug").parse().expect("a constant that parses"))
     } else {
         filter
     })

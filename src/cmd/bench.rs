@@ -2,17 +2,12 @@
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
-use std::{
-    process::Stdio,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use tokio::{
-    io::{AsyncBufReadExt, BufReader},
-    process::{Child, Command},
     task::LocalSet,
     time::{sleep, timeout},
 };
@@ -22,6 +17,7 @@ use crate::{
     failure::Failure,
     load::{Load, Progress, Running},
     output::{Console, count, plural},
+    own_broker::OwnBroker,
 };
 
 const EXAMPLES: &str = "\
@@ -36,11 +32,8 @@ Examples:
 /// Time before the first run in which caches, buffers and the broker get going.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// How long the last events may take to arrive, and a broker of our own to start.
+/// How long the last events may take to arrive.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Unit of the times in `/proc/PID/stat`: Linux gives hundredths of a second to every program.
-const TICK_MICROSECONDS: u64 = 10_000;
 
 /// What is measured.
 #[derive(Debug, Subcommand)]
@@ -120,11 +113,11 @@ pub(crate) async fn run(bench: Bench) -> Result<(), Failure> {
 async fn fan_out_runs(args: &FanOutArgs) -> anyhow::Result<Report> {
     let own = match &args.broker {
         Some(_) => None,
-        None => Some(OwnBroker::start(args).await?),
+        None => Some(OwnBroker::start(args.threads, args.pin).await?),
     };
     let broker = match (&args.broker, &own) {
         (Some(broker), _) => broker.as_str(),
-        (None, Some(own)) => own.address.as_str(),
+        (None, Some(own)) => own.address(),
         (None, None) => unreachable!("without --broker one was started"),
     };
     let load = Load {
@@ -159,73 +152,6 @@ async fn fan_out_runs(args: &FanOutArgs) -> anyhow::Result<Report> {
 fn topic() -> String {
     let unix_ms = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis());
     format!("bench-{}-{unix_ms}", std::process::id())
-}
-
-/// A broker in a process of its own, so that its processor time can be told from ours.
-struct OwnBroker {
-    process: Child,
-    address: String,
-}
-
-impl OwnBroker {
-    async fn start(args: &FanOutArgs) -> anyhow::Result<Self> {
-        let program = std::env::current_exe().context("cannot find this program's own file")?;
-        let mut command = match args.pin {
-            Some((server, client)) => {
-                pin_this_process(client).await?;
-                let mut command = Command::new("taskset");
-                command.arg("-c").arg(server.to_string()).arg(program);
-                command
-            }
-            None => Command::new(program),
-        };
-        command.args(["broker", "--listen", "127.0.0.1:0"]);
-        command.args(args.threads.map(|threads| format!("--threads={threads}")));
-        let mut process = command
-            .env_remove("TIDINGS_CONFIG")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .context("cannot start a broker")?;
-        let output = process.stdout.take().expect("it is piped");
-        let line = timeout(PATIENCE, BufReader::new(output).lines().next_line()).await;
-        let line = line.context("the broker does not start")??;
-        let Some(address) = line.as_deref().and_then(|line| line.strip_prefix("listening on "))
-        else {
-            bail!("the broker did not start");
-        };
-        Ok(Self { address: address.to_owned(), process })
-    }
-
-    /// Processor time so far, of the program and of the kernel for it.
-    fn cpu_microseconds(&self) -> anyhow::Result<u64> {
-        let pid = self.process.id().context("the broker has ended")?;
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))
-            .context("cannot read processor times")?;
-        stat_cpu_ticks(&stat)
-            .map(|ticks| ticks * TICK_MICROSECONDS)
-            .context("cannot understand processor times")
-    }
-}
-
-/// `utime` and `stime`, the 14th and 15th field; the second one, a name, may hold anything.
-fn stat_cpu_ticks(stat: &str) -> Option<u64> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_ascii_whitespace().skip(11);
-    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
-}
-
-async fn pin_this_process(processor: u16) -> anyhow::Result<()> {
-    let done = Command::new("taskset")
-        .args(["-a", "-c", "-p", &processor.to_string(), &std::process::id().to_string()])
-        .output()
-        .await
-        .context("--pin needs the command taskset")?;
-    if !done.status.success() {
-        bail!("taskset: {}", String::from_utf8_lossy(&done.stderr).trim());
-    }
-    Ok(())
 }
 
 /// The counters at one moment.
@@ -337,13 +263,6 @@ mod tests {
         assert_eq!(median(&[]), None);
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.0));
-    }
-
-    #[test]
-    fn processor_times_are_read_behind_any_name() {
-        let stat = "42 (a ) b) S 1 42 42 0 -1 4194304 100 0 0 0 250 30 0 0 20 0 4 0 100 1000 10";
-        assert_eq!(stat_cpu_ticks(stat), Some(280));
-        assert_eq!(stat_cpu_ticks("42 (a) S 1"), None);
     }
 
     #[test]

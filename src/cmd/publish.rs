@@ -1,13 +1,11 @@
 //! `tidings pub`: publishes arguments or the lines of standard input, and counts what the broker
 //! confirmed.
 
-#![expect(clippy::disallowed_methods, reason = "standard input is read on a thread of its own")]
-
-use std::io::Read;
+use std::io;
 
 use clap::Args;
 use tidings_protocol::{
-    Item, LINE_BYTES_MAX, LineDecoder, PAYLOAD_BYTES_MAX, TopicName,
+    PAYLOAD_BYTES_MAX, TopicName,
     client::{Client, ClientError, Deliveries, Published},
     text,
 };
@@ -17,6 +15,7 @@ use crate::{
     address::BrokerAddress,
     failure::Failure,
     flags::BrokerFlag,
+    lines::{Line, Lines, read_input},
     link,
     output::{count, note},
     signals::stop_on_signal,
@@ -29,10 +28,6 @@ Examples:
   find /srv/out -name '*.pdf' | tidings pub file-ready     one event a line
 
 Exit codes: 0 everything is confirmed; 1 something is not, and standard error says what.";
-
-/// One read of standard input, and how many may wait for the broker.
-const CHUNK_BYTES: usize = 64 * 1024;
-const CHUNKS_MAX: usize = 4;
 
 /// Lines that are sent and not confirmed.
 const UNCONFIRMED_MAX: usize = 4096;
@@ -66,6 +61,8 @@ struct Tally {
     refused: u64,
     /// Number of the first line that was sent and is not answered, once the broker is gone.
     unanswered: Option<u64>,
+    /// Why standard input ended early.
+    unreadable: Option<io::Error>,
 }
 
 impl Tally {
@@ -84,6 +81,8 @@ enum Sent {
     Refused(u64, String),
     /// The broker is gone; nothing comes after this.
     Failed(u64, ClientError),
+    /// Standard input is broken; nothing comes after this.
+    Unreadable(io::Error),
 }
 
 /// Nobody tallies any more.
@@ -140,6 +139,11 @@ fn finish(
         });
         return Err(Failure::failed(format!("{broker}: {error}; {confirmed} confirmed{rest}")));
     }
+    if let Some(error) = &tally.unreadable {
+        return Err(Failure::failed(format!(
+            "cannot read standard input: {error}; {confirmed} confirmed"
+        )));
+    }
     if tally.refused > NAMED_MAX {
         note(&format!("and {} more lines", count(tally.refused - NAMED_MAX)));
     }
@@ -158,6 +162,7 @@ async fn settle(mut sent: mpsc::Receiver<Sent>, tally: &mut Tally) -> Result<(),
     while let Some(line) = sent.recv().await {
         match line {
             Sent::Refused(line, reason) => tally.refuse(line, &reason),
+            Sent::Unreadable(error) => tally.unreadable = Some(error),
             Sent::Failed(line, error) => {
                 tally.unanswered = Some(line);
                 return Err(error);
@@ -196,7 +201,10 @@ async fn send_input(
     let mut lines = Lines::new();
     let mut unread = Vec::new();
     while let Some(chunk) = chunks.recv().await {
-        unread.extend_from_slice(&chunk);
+        match chunk {
+            Ok(chunk) => unread.extend_from_slice(&chunk),
+            Err(error) => return sender.send(Sent::Unreadable(error)).await,
+        }
         let mut done = 0;
         loop {
             let (used, line) = lines.next(&unread[done..]);
@@ -210,60 +218,6 @@ async fn send_input(
         Some(line) => send_line(client, topic, line, sender).await,
         None => Ok(()),
     }
-}
-
-/// A line with its number, or why it cannot be an event.
-type Line<'a> = (u64, Result<&'a [u8], String>);
-
-/// The numbered lines of a stream. Used as a [`LineDecoder`] is.
-#[derive(Debug)]
-struct Lines {
-    decoder: LineDecoder,
-    number: u64,
-    /// The present line begins with 0x04, which means something on the wire and nothing in a file.
-    control: bool,
-}
-
-impl Lines {
-    fn new() -> Self {
-        Self { decoder: LineDecoder::new(LINE_BYTES_MAX), number: 0, control: false }
-    }
-
-    fn next<'a>(&mut self, unread: &'a [u8]) -> (usize, Option<Line<'a>>) {
-        let mut done = 0;
-        loop {
-            let (used, item) = self.decoder.next(&unread[done..]);
-            done += used;
-            match item {
-                None => return (done, None),
-                Some(Item::EndOfTransmission) => self.control = true,
-                Some(Item::Line(line)) => return (done, Some(self.numbered(Ok(line)))),
-                Some(Item::TooLong { .. }) => return (done, Some(self.numbered(Err(too_long())))),
-            }
-        }
-    }
-
-    /// At the end of the stream: the last line, if it has no line end.
-    fn finish<'a>(&mut self, unread: &'a [u8]) -> Option<Line<'a>> {
-        match self.decoder.finish(unread) {
-            Some(Item::Line(line)) => Some(self.numbered(Ok(line))),
-            _ => self.control.then(|| self.numbered(Err(control_byte()))),
-        }
-    }
-
-    fn numbered<'a>(&mut self, line: Result<&'a [u8], String>) -> Line<'a> {
-        self.number += 1;
-        let control = std::mem::take(&mut self.control);
-        (self.number, if control { Err(control_byte()) } else { line })
-    }
-}
-
-fn too_long() -> String {
-    format!("longer than {LINE_BYTES_MAX} bytes")
-}
-
-fn control_byte() -> String {
-    "control byte 0x04 at its beginning".to_owned()
 }
 
 async fn send_line(
@@ -306,69 +260,4 @@ async fn send(
 
 async fn refuse(line: u64, reason: String, sender: &mpsc::Sender<Sent>) -> Result<(), Ended> {
     sender.send(Sent::Refused(line, reason)).await
-}
-
-/// Reads standard input on a thread, which may be blocked in it for ever: it ends with the process.
-fn read_input() -> mpsc::Receiver<Vec<u8>> {
-    let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
-    std::thread::spawn(move || {
-        let mut input = std::io::stdin().lock();
-        let mut buffer = vec![0; CHUNK_BYTES];
-        loop {
-            match input.read(&mut buffer) {
-                Ok(0) => return,
-                Ok(n) if sender.blocking_send(buffer[..n].to_vec()).is_err() => return,
-                Ok(_) => {}
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return note(&format!("cannot read standard input: {error}")),
-            }
-        }
-    });
-    receiver
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn lines(chunks: &[&[u8]]) -> Vec<String> {
-        let (mut lines, mut unread, mut shown) = (Lines::new(), Vec::new(), Vec::new());
-        let show = |(number, line): Line<'_>| match line {
-            Ok(line) => format!("{number} {}", String::from_utf8_lossy(line)),
-            Err(reason) => format!("{number}! {reason}"),
-        };
-        for chunk in chunks {
-            unread.extend_from_slice(chunk);
-            while let (used, Some(line)) = lines.next(&unread) {
-                shown.push(show(line));
-                unread.drain(..used);
-            }
-        }
-        shown.extend(lines.finish(&unread).map(show));
-        shown
-    }
-
-    #[test]
-    fn lines_are_numbered_in_any_split() {
-        let whole = b"one\r\n\ntwo\nthree";
-        for split in 0..whole.len() {
-            let (a, b) = whole.split_at(split);
-            assert_eq!(lines(&[a, b]), ["1 one", "2 ", "3 two", "4 three"], "{split}");
-        }
-    }
-
-    #[test]
-    fn a_line_that_begins_with_ctrl_d_is_refused_as_a_whole() {
-        let refused = format!("1! {}", control_byte());
-        assert_eq!(lines(&[b"\x04\x04rest\nnext\n"]), [refused.as_str(), "2 next"]);
-        assert_eq!(lines(&[b"\x04rest"]), [refused.as_str()]);
-        assert_eq!(lines(&[b"\x04"]), [refused.as_str()]);
-    }
-
-    #[test]
-    fn a_line_over_the_limit_is_refused_once_and_the_next_is_read() {
-        let long = vec![b'x'; LINE_BYTES_MAX + 10];
-        let shown = lines(&[b"a\n", &long, &long, b"\nb\n"]);
-        assert_eq!(shown, ["1 a", &format!("2! {}", too_long()), "3 b"]);
-    }
 }

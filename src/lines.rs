@@ -1,0 +1,135 @@
+//! Standard input as lines that are events, or are not: read in chunks, never all of it.
+
+#![expect(clippy::disallowed_methods, reason = "standard input is read on a thread of its own")]
+
+use std::io::{self, Read};
+
+use tidings_protocol::{Item, LINE_BYTES_MAX, LineDecoder};
+use tokio::sync::mpsc;
+
+/// One read of standard input, and how many may wait for the broker.
+const CHUNK_BYTES: usize = 64 * 1024;
+const CHUNKS_MAX: usize = 4;
+
+/// Reads standard input on a thread, which may be blocked in it for ever: it ends with the process.
+/// After an error nothing more comes.
+pub(crate) fn read_input() -> mpsc::Receiver<io::Result<Vec<u8>>> {
+    let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
+    std::thread::spawn(move || {
+        let mut input = io::stdin().lock();
+        let mut buffer = vec![0; CHUNK_BYTES];
+        loop {
+            let chunk = match input.read(&mut buffer) {
+                Ok(0) => return,
+                Ok(n) => Ok(buffer[..n].to_vec()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => Err(error),
+            };
+            let failed = chunk.is_err();
+            if sender.blocking_send(chunk).is_err() || failed {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// A line with its number, or why it cannot be an event.
+pub(crate) type Line<'a> = (u64, Result<&'a [u8], String>);
+
+/// Numbers the lines of a stream. Used as a [`LineDecoder`] is.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    decoder: LineDecoder,
+    number: u64,
+    /// The present line begins with 0x04, which means something on the wire and nothing in a file.
+    control: bool,
+}
+
+impl Lines {
+    pub(crate) fn new() -> Self {
+        Self { decoder: LineDecoder::new(LINE_BYTES_MAX), number: 0, control: false }
+    }
+
+    pub(crate) fn next<'a>(&mut self, unread: &'a [u8]) -> (usize, Option<Line<'a>>) {
+        let mut done = 0;
+        loop {
+            let (used, item) = self.decoder.next(&unread[done..]);
+            done += used;
+            match item {
+                None => return (done, None),
+                Some(Item::EndOfTransmission) => self.control = true,
+                Some(Item::Line(line)) => return (done, Some(self.numbered(Ok(line)))),
+                Some(Item::TooLong { .. }) => return (done, Some(self.numbered(Err(too_long())))),
+            }
+        }
+    }
+
+    /// At the end of the stream: the last line, if it has no line end.
+    pub(crate) fn finish<'a>(&mut self, unread: &'a [u8]) -> Option<Line<'a>> {
+        match self.decoder.finish(unread) {
+            Some(Item::Line(line)) => Some(self.numbered(Ok(line))),
+            _ => self.control.then(|| self.numbered(Err(control_byte()))),
+        }
+    }
+
+    fn numbered<'a>(&mut self, line: Result<&'a [u8], String>) -> Line<'a> {
+        self.number += 1;
+        let control = std::mem::take(&mut self.control);
+        (self.number, if control { Err(control_byte()) } else { line })
+    }
+}
+
+fn too_long() -> String {
+    format!("longer than {LINE_BYTES_MAX} bytes")
+}
+
+fn control_byte() -> String {
+    "control byte 0x04 at its beginning".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(chunks: &[&[u8]]) -> Vec<String> {
+        let (mut lines, mut unread, mut shown) = (Lines::new(), Vec::new(), Vec::new());
+        let show = |(number, line): Line<'_>| match line {
+            Ok(line) => format!("{number} {}", String::from_utf8_lossy(line)),
+            Err(reason) => format!("{number}! {reason}"),
+        };
+        for chunk in chunks {
+            unread.extend_from_slice(chunk);
+            while let (used, Some(line)) = lines.next(&unread) {
+                shown.push(show(line));
+                unread.drain(..used);
+            }
+        }
+        shown.extend(lines.finish(&unread).map(show));
+        shown
+    }
+
+    #[test]
+    fn lines_are_numbered_in_any_split() {
+        let whole = b"one\r\n\ntwo\nthree";
+        for split in 0..whole.len() {
+            let (a, b) = whole.split_at(split);
+            assert_eq!(lines(&[a, b]), ["1 one", "2 ", "3 two", "4 three"], "{split}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_begins_with_ctrl_d_is_refused_as_a_whole() {
+        let refused = format!("1! {}", control_byte());
+        assert_eq!(lines(&[b"\x04\x04rest\nnext\n"]), [refused.as_str(), "2 next"]);
+        assert_eq!(lines(&[b"\x04rest"]), [refused.as_str()]);
+        assert_eq!(lines(&[b"\x04"]), [refused.as_str()]);
+    }
+
+    #[test]
+    fn a_line_over_the_limit_is_refused_once_and_the_next_is_read() {
+        let long = vec![b'x'; LINE_BYTES_MAX + 10];
+        let shown = lines(&[b"a\n", &long, &long, b"\nb\n"]);
+        assert_eq!(shown, ["1 a", &format!("2! {}", too_long()), "3 b"]);
+    }
+}
