@@ -163,10 +163,11 @@ fn huge_attributes_do_not_cost_memory_or_the_rest_of_a_page() {
 
 #[test]
 fn the_number_of_links_is_bounded() {
-    let html: String = (0..LINKS_MAX + 5).map(|n| format!("<a href={n}></a>")).collect();
+    let html = (0..LINKS_MAX + 5).map(|n| format!("<a href={n}></a>")).collect::<Vec<_>>().concat();
     let content = read(None, &[html.as_bytes()]);
     assert_eq!((content.links.len(), content.cut.is_some()), (LINKS_MAX, true));
-    let html: String = (0..400).map(|n| format!("<a href={}{n}>", "x".repeat(8000))).collect();
+    let long = "x".repeat(8000);
+    let html = (0..400).map(|n| format!("<a href={long}{n}>")).collect::<Vec<_>>().concat();
     let content = read(None, &[html.as_bytes()]);
     assert!(content.links.len() <= LINKS_BYTES_MAX / 8000 && content.cut.is_some());
 }

@@ -1,8 +1,10 @@
 //! A crawler between a broker of a few lines, which this file plays, and origins of a few lines.
 
+use std::future::Future;
 use std::path::Path;
 
 use tempfile::TempDir;
+use tidings_protocol::CanonicalUrl;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -131,10 +133,6 @@ fn rows(data: &Path, sql: &str) -> Vec<String> {
     rows.map(Result::unwrap).collect()
 }
 
-use std::future::Future;
-
-use tidings_protocol::CanonicalUrl;
-
 /// Answers by path; says what was asked for. `/held` is answered when `held` is cancelled.
 struct Site {
     origin: Origin,
@@ -173,8 +171,8 @@ async fn serve_site(
     held: CancellationToken,
 ) {
     loop {
-        let head = read_head(&mut stream).await;
-        let Some(path) = head.split(' ').nth(1) else { return };
+        let request = read_head(&mut stream).await;
+        let Some(path) = request.split(' ').nth(1) else { return };
         let _ = asked.send(path.to_owned());
         if path.starts_with("/held") {
             let mut byte = [0];
@@ -263,47 +261,38 @@ async fn redirects_and_errors_have_their_own_answers() {
     let site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;
     broker.introduce(&site.url("/")).await;
-    for (path, lines) in [
+    let target = site.url("/page");
+    for (entry, path, over, answers) in [
         (
+            1,
             "/moved",
+            "",
             vec![
-                "TOUCH crawlers:1.1.1 over=yes".to_owned(),
-                format!("LINK crawlers:1.1.1 {} kind=redirect", site.url("/page")),
+                format!("LINK crawlers:1.1.1 {target} kind=redirect"),
                 "ACK crawlers:1.1.1 outcome=redirect".to_owned(),
             ],
         ),
+        (2, "/nowhere", "", vec!["ACK crawlers:1.2.1 outcome=failed".to_owned()]),
+        (3, "/gone", "", vec!["ACK crawlers:1.3.1 outcome=failed".to_owned()]),
         (
-            "/nowhere",
-            vec![
-                "TOUCH crawlers:1.1.1 over=yes".to_owned(),
-                "ACK crawlers:1.1.1 outcome=failed".to_owned(),
-            ],
-        ),
-        (
-            "/gone",
-            vec![
-                "TOUCH crawlers:1.1.1 over=yes".to_owned(),
-                "ACK crawlers:1.1.1 outcome=failed".to_owned(),
-            ],
-        ),
-        (
+            4,
             "/busy",
-            vec![
-                "TOUCH crawlers:1.1.1 over=yes not-before=7s".to_owned(),
-                "NACK crawlers:1.1.1 reason=HTTP_status_503".to_owned(),
-            ],
+            " not-before=7s",
+            vec!["NACK crawlers:1.4.1 reason=HTTP_status_503".to_owned()],
         ),
     ] {
-        broker.task("1.1", site.url(path).as_str()).await;
-        for line in lines {
-            broker.expect(line).await;
+        broker.task(&format!("{entry}.1"), site.url(path).as_str()).await;
+        broker.expect(format!("TOUCH crawlers:1.{entry}.1 over=yes{over}")).await;
+        for answer in answers {
+            broker.expect(answer).await;
         }
-        // The answer to this comes after the end of the task.
-        broker.introduce_nothing().await;
     }
+    let sql =
+        "SELECT outcome || ' ' || status || ' ' || coalesce(error, '-') FROM pages ORDER BY task";
+    let nowhere = "failed 301 redirect to nowhere: only http and https URLs can be fetched";
     assert_eq!(
-        run.rows("SELECT outcome || ' ' || status || ' ' || error FROM pages"),
-        ["retry 503 HTTP status 503"]
+        run.rows(sql),
+        ["redirect 302 -", nowhere, "failed 410 HTTP status 410", "retry 503 HTTP status 503"]
     );
     run.stop().await;
 }
@@ -390,6 +379,25 @@ async fn a_task_that_may_be_old_is_begun_only_when_it_is_still_ours() {
     broker.expect("TOUCH crawlers:1.3.1".to_owned()).await;
     broker.expect("TOUCH crawlers:1.3.1 over=yes".to_owned()).await;
     broker.expect("ACK crawlers:1.3.1".to_owned()).await;
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_ends_before_its_lease_does() {
+    let mut site = Site::start(plain_site).await;
+    let (run, mut broker) = start().await;
+    let begun = std::time::Instant::now();
+    broker.say(&format!("TASK crawlers:1.1.1 {CLOCK} 1000 {}", site.url("/held"))).await;
+    broker.expect(format!("NACK crawlers:1.1.1 again={}", site.url("/held"))).await;
+    assert_eq!(site.asked().await, "/robots.txt");
+    broker.say(&format!("TASK crawlers:1.1.2 {CLOCK} 1000 {}", site.url("/held"))).await;
+    assert_eq!(site.asked().await, "/held");
+    assert_eq!(site.asked().await, "/held was given up");
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    broker.expect("TOUCH crawlers:1.1.2 over=yes".to_owned()).await;
+    let nack = broker.line().await;
+    assert!(nack.starts_with("NACK crawlers:1.1.2 reason=not_finished_within"), "{nack}");
+    broker.say("+OK").await;
     run.stop().await;
 }
 
