@@ -17,7 +17,7 @@
 
 use std::path::Path;
 
-use clap::{Arg, ArgAction, Command};
+use clap::{Arg, ArgAction, Command, error::ErrorKind};
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -169,6 +169,8 @@ fn check(command: &Command, entry: &Entry<'_>, value: &str) -> Result<(), Mispla
     let words = ["tidings"].into_iter().chain(names).chain([flag.as_str()]);
     match command.clone().try_get_matches_from(words) {
         Ok(_) => Ok(()),
+        // Values are judged first, so this one is fine; what is missing will be typed.
+        Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => Ok(()),
         Err(error) => refuse(crate::cli::one_line(&error)),
     }
 }
@@ -266,6 +268,12 @@ mod tests {
         assert!(bare.get_flag("log_json"));
         let mut raw = bare.get_raw("allow_private").unwrap();
         assert_eq!(raw.next().unwrap(), "10.0.0.0/8,127.0.0.1");
+    }
+
+    #[test]
+    fn a_value_is_judged_although_the_arguments_are_not_there_yet() {
+        assert!(with_text(command(), "[sub]\ncount = 1\njson = true").is_ok());
+        assert!(problem("[sub]\ncount = 0").starts_with("2:9: `count`: "));
     }
 
     #[test]
