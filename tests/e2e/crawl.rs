@@ -167,21 +167,24 @@ fn a_failing_page_gives_exit_code_1() {
     let finished = finished.expect_code(1);
     let summary = finished.stdout().pop().unwrap();
     assert!(summary.contains("1 page, 1 failed"), "{summary}");
-    let failed =
-        stored(folder.path(), "select status, outcome, error from pages where outcome != 'done'");
+    let failed = stored(
+        folder.path(),
+        "select status, outcome, error from pages where status is not 200 and outcome != 'robots'",
+    );
     assert!(failed.len() == 1 && failed[0].starts_with("404|failed|"), "{failed:?}");
 }
 
 #[test]
 fn bad_sites_are_that_pages_failure_and_bounded() {
     let origin = Origin::serve(Site { pages: 1, ..Site::default() });
-    let up = Server::up(&["--allow-private=127.0.0.0/8", "--timeout", "3s"]);
+    let up = Server::up(&["--allow-private=127.0.0.0/8", "--timeout", "1s"]);
     let crawl = run(
         up.folder.path(),
         &["crawl", &origin.url(0, "/bad/"), "--broker", &up.text(), "--depth", "1"],
     );
     crawl.expect_code(1);
-    let sql = "select distinct url from pages where outcome = 'failed' and error is not null";
+    let sql =
+        "select distinct url from pages where outcome in ('failed', 'retry') and error is not null";
     let failed = stored(up.folder.path(), sql);
     // Redirects and the page that is merely empty have not failed; what a redirect leads to may have.
     let fine = ["loop", "nowhere", "elsewhere", "empty"];
@@ -206,8 +209,11 @@ fn a_host_that_is_down_is_its_pages_failure() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (folder, finished) = crawl(&[&format!("http://{free}/")]);
     finished.expect_code(1);
-    let failed = stored(folder.path(), "select distinct outcome, error is null from pages");
-    assert_eq!(failed, ["failed|0"]);
+    let failed = stored(
+        folder.path(),
+        "select distinct outcome in ('failed', 'retry'), error is null from pages",
+    );
+    assert_eq!(failed, ["1|0"]);
 }
 
 #[test]
@@ -231,7 +237,7 @@ fn a_job_is_handed_to_the_up_on_the_same_data_directory_and_announced_once() {
         assert_eq!(now.paths().len(), 15 * pass);
         assert!(now.0.iter().all(|hit| hit.end.is_some()));
         assert_eq!(
-            stored(up.folder.path(), "select count(*) from pages"),
+            stored(up.folder.path(), "select count(*) from pages where status = 200"),
             [(15 * pass).to_string()]
         );
     }
@@ -262,8 +268,8 @@ fn output_in_a_pipe_has_neither_colour_nor_progress() {
     let finished = finished.expect_code(0);
     let all = finished.stdout().join("\n") + &finished.stderr();
     assert!(!all.contains(['\x1b', '\r']), "{all:?}");
-    // A line for each page, and the summary.
-    assert_eq!(finished.stdout().len(), 6, "{all}");
+    // A line for each page, also for those that robots.txt forbids, and the summary.
+    assert_eq!(finished.stdout().len(), 11, "{all}");
 }
 
 #[test]

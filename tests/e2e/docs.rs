@@ -1,25 +1,50 @@
-//! The examples of PROTOCOL.md, replayed: what a reader copies must work as it is shown.
+//! The examples of PROTOCOL.md and README.md, replayed: what a reader copies must work as it is shown.
 //!
-//! A block of `C:` and `B:` lines is a session with a fresh broker. Numbers may differ from those shown, ids of tasks
-//! are bound to the real ones where they first appear, and `..` at the end of a line stands for anything.
+//! A block of `C:` and `B:` lines is a session with a fresh broker; one with `$ ` lines is for a shell. Numbers may
+//! differ from those shown, ids of tasks are bound to the real ones where they first appear, and `..` at the end of a
+//! line stands for anything.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::{TcpListener, TcpStream},
+    os::unix::process::CommandExt,
+    path::Path,
+    process::Command,
+};
 
-use crate::support::{process::Server, talk::Talk};
+use tempfile::TempDir;
 
-/// The blocks between fences of a document, each with the line number of its first line.
-fn blocks(file: &str) -> Vec<(usize, Vec<String>)> {
+use crate::support::{
+    process::{Running, Server, tidings},
+    talk::Talk,
+    wait::until,
+};
+
+/// What stands between two fences of a document.
+struct Block {
+    /// The word behind the opening fence.
+    kind: String,
+    /// The number of the first line.
+    at: usize,
+    lines: Vec<String>,
+}
+
+fn blocks(file: &str) -> Vec<Block> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let text =
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut blocks = Vec::new();
-    let mut open: Option<(usize, Vec<String>)> = None;
+    let mut open: Option<Block> = None;
     for (number, line) in (1..).zip(text.lines()) {
-        match &mut open {
-            Some(_) if line.starts_with("```") => blocks.extend(open.take()),
-            Some((_, lines)) => lines.push(line.to_owned()),
-            None if line.starts_with("```") => open = Some((number + 1, Vec::new())),
-            None => {}
+        match (&mut open, line.strip_prefix("```")) {
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (Some(block), None) => block.lines.push(line.to_owned()),
+            (None, Some(kind)) => {
+                let kind = kind.to_owned();
+                open = Some(Block { kind, at: number + 1, lines: Vec::new() });
+            }
+            (None, None) => {}
         }
     }
     assert!(open.is_none(), "{file}: a fence is not closed");
@@ -29,22 +54,115 @@ fn blocks(file: &str) -> Vec<(usize, Vec<String>)> {
 #[test]
 fn every_session_in_the_specification_goes_as_it_is_shown() {
     let mut sessions = 0;
-    for (at, block) in blocks("protocol/PROTOCOL.md") {
-        if block.iter().any(|line| line.starts_with("C: ") || line.starts_with("B: ")) {
-            replay(at, &block);
+    for block in blocks("protocol/PROTOCOL.md") {
+        if block.lines.iter().any(|line| line.starts_with("C: ") || line.starts_with("B: ")) {
+            replay(&block);
             sessions += 1;
         }
     }
     assert!(sessions >= 6, "{sessions} sessions found");
 }
 
+#[test]
+fn every_shell_example_goes_as_it_is_shown() {
+    for (file, commands_min) in [("README.md", 10), ("protocol/PROTOCOL.md", 1)] {
+        let mut shell = Shell::start();
+        if file.starts_with("protocol") {
+            // Its reader has a broker already.
+            shell.run(file, "tidings broker &", &["listening on 127.0.0.1:12345".to_owned()]);
+        }
+        let mut commands = 0;
+        for block in blocks(file) {
+            let place = format!("{file}:{}", block.at);
+            if block.kind.is_empty() {
+                // What a program in the background has printed meanwhile.
+                shell.expect(&place, &block.lines);
+            }
+            let mut lines = block.lines.iter().peekable();
+            while let Some(line) = lines.next() {
+                let Some(command) = line.strip_prefix("$ ") else { continue };
+                let output = std::iter::from_fn(|| lines.next_if(|line| !line.starts_with("$ ")));
+                let shown: Vec<_> = output.cloned().collect();
+                shell.run(&place, command, &shown);
+                commands += 1;
+            }
+        }
+        assert!(commands >= commands_min, "{commands} commands found in {file}");
+    }
+}
+
+/// A bash for the examples of one document, in a folder of its own, where the ports of the document stand for free
+/// ones and `tidings` is the binary under test.
+struct Shell {
+    bash: Running,
+    /// Lines printed before the present command.
+    printed: usize,
+    commands: usize,
+    /// As in the document, and as it is here.
+    ports: [(&'static str, u16); 2],
+    _folder: TempDir,
+}
+
+impl Shell {
+    #[track_caller]
+    fn start() -> Self {
+        let folder = TempDir::new().unwrap();
+        let ports = ["12345", "8000"].map(|port| (port, free_port()));
+        let broker = format!("127.0.0.1:{}", ports[0].1);
+        let binary = tidings(folder.path(), [""; 0]);
+        let binaries =
+            Path::new(binary.get_program()).parent().unwrap().to_str().unwrap().to_owned();
+        let mut bash = Command::new("bash");
+        bash.args(["-c", "exec 2>&1; while IFS= read -r line; do eval \"$line\" </dev/null; done"])
+            .env("PATH", format!("{binaries}:{}", std::env::var("PATH").unwrap()))
+            .env("TIDINGS_LISTEN", &broker)
+            .env("TIDINGS_BROKER", &broker)
+            .current_dir(folder.path())
+            // With everything that it starts in the background, so that all of it can be ended.
+            .process_group(0);
+        Self { bash: Running::start(&mut bash), printed: 0, commands: 0, ports, _folder: folder }
+    }
+
+    /// Runs a command and waits until it is done and has printed what is shown; other lines may come between, such
+    /// as those of programs in the background.
+    #[track_caller]
+    fn run(&mut self, place: &str, command: &str, shown: &[String]) {
+        eprintln!("{place}: {command}");
+        self.commands += 1;
+        let done = format!("-- command {} is done", self.commands);
+        self.bash.write(format!("{}\n", self.here(command)));
+        if command.contains("http.server") {
+            // It says nothing before it is asked something.
+            let site = self.ports[1].1;
+            until("the site to be served", || TcpStream::connect(("127.0.0.1", site)).ok());
+        }
+        self.bash.write(format!("echo '{done}'\n"));
+        let ended = self.bash.lines_in_order(self.printed, &[done], |wanted, line| wanted == line);
+        self.bash.lines_in_order(self.printed, shown, is_same_shape);
+        self.printed = ended;
+    }
+
+    /// Waits until these lines have been printed, by whatever was started so far.
+    #[track_caller]
+    fn expect(&self, place: &str, shown: &[String]) {
+        eprintln!("{place}: expecting {shown:#?}");
+        self.bash.lines_in_order(0, shown, is_same_shape);
+    }
+
+    /// The text with the ports that are used here.
+    fn here(&self, text: &str) -> String {
+        let [(broker, broker_here), (site, site_here)] = self.ports;
+        text.replace(broker, &broker_here.to_string()).replace(site, &site_here.to_string())
+    }
+}
+
 /// One session. What it takes for granted is prepared first: events, jobs, membership.
-fn replay(at: usize, block: &[String]) {
+fn replay(block: &Block) {
     let server = Server::broker();
     let mut client = Talk::client(server.address);
-    prepare(&server, &mut client, &block.join("\n"));
+    prepare(&server, &mut client, &block.lines.join("\n"));
     let mut ids = BTreeMap::new();
-    for (number, line) in (at..).zip(block) {
+    for (number, line) in (block.at..).zip(&block.lines) {
         let place = format!("PROTOCOL.md:{number}");
         if let Some(said) = line.strip_prefix("C: ") {
             let words: Vec<_> =
@@ -58,6 +176,17 @@ fn replay(at: usize, block: &[String]) {
             panic!("{place}: neither client nor broker: {line}");
         }
     }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let group = format!("kill -KILL -{}", self.bash.id());
+        let _ = Command::new("sh").args(["-c", &group]).status();
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Makes what the session begins with.
@@ -95,19 +224,22 @@ fn bind(shown: &str, heard: &str, ids: &mut BTreeMap<String, String>) {
 
 #[track_caller]
 fn assert_same_shape(place: &str, shown: &str, heard: &str) {
-    let (shown_shape, heard_shape) = (shape(shown), shape(heard));
-    let same = match shown_shape.strip_suffix("..") {
-        Some(beginning) => heard_shape.starts_with(beginning),
-        None => shown_shape == heard_shape,
-    };
-    assert!(same, "{place}\n shown: {shown}\n heard: {heard}");
+    assert!(is_same_shape(shown, heard), "{place}\n shown: {shown}\n heard: {heard}");
 }
 
-/// The line with every number, decimal or long hexadecimal, as `0`.
+fn is_same_shape(shown: &str, heard: &str) -> bool {
+    let (shown, heard) = (shape(shown), shape(heard));
+    match shown.strip_suffix("..") {
+        Some(beginning) => heard.starts_with(beginning),
+        None => shown == heard,
+    }
+}
+
+/// The line with every number, decimal or long hexadecimal, as `0`, and blanks in a row as one.
 fn shape(line: &str) -> String {
     let is_number = |word: &str| {
         word.chars().all(|c| c.is_ascii_digit())
-            || (word.len() == 32 && word.chars().all(|c| c.is_ascii_hexdigit()))
+            || (word.len() >= 16 && word.chars().all(|c| c.is_ascii_hexdigit()))
     };
     let mut shape = String::new();
     let mut word = String::new();
@@ -120,5 +252,5 @@ fn shape(line: &str) -> String {
         shape.push(c);
         word.clear();
     }
-    shape.trim_end().to_owned()
+    shape.split_whitespace().collect::<Vec<_>>().join(" ")
 }

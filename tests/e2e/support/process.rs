@@ -77,6 +77,11 @@ impl Running {
         Self { name, stdin: child.stdin.take(), child, printed, readers }
     }
 
+    /// The number of the process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Writes to standard input; a process that has gone already is not this call's problem.
     pub(crate) fn write(&mut self, bytes: impl AsRef<[u8]>) {
         if let Some(stdin) = &mut self.stdin {
@@ -106,6 +111,26 @@ impl Running {
             }
             guard = self.printed.changed.wait_timeout(guard, left).unwrap().0;
         }
+    }
+
+    /// Waits until these lines were printed, in this order, after the first `from` lines and with others between
+    /// them, as far as `same` can tell the wanted from the printed. Returns where they end.
+    #[track_caller]
+    pub(crate) fn lines_in_order(
+        &self,
+        from: usize,
+        wanted: &[String],
+        same: impl Fn(&str, &str) -> bool,
+    ) -> usize {
+        let (mut next, mut at) = (0, from);
+        self.watch(&format!("{wanted:#?} in this order"), |lines| {
+            while let Some(wanted) = wanted.get(next) {
+                let (_, line) = lines.get(at)?;
+                next += usize::from(same(wanted, line.trim_end_matches('\r')));
+                at += 1;
+            }
+            Some(at)
+        })
     }
 
     /// Waits for the first line that `pick` takes.
