@@ -14,6 +14,14 @@ use crate::support::{
 
 const DELAY: Duration = Duration::from_millis(100);
 
+const SITE: Site = Site {
+    hosts: 25,
+    pages: 2,
+    robots: Some("User-agent: *\nDisallow: /private/\n"),
+    answer_after: Duration::ZERO,
+    across: false,
+};
+
 /// A broker whose group keeps the delay, with this lease; a job on all hosts of a site; and who watches it.
 struct Crawl {
     origin: Origin,
@@ -27,13 +35,11 @@ struct Crawl {
 impl Crawl {
     #[track_caller]
     fn begin(lease: &str) -> Self {
-        let site = Site {
-            hosts: 25,
-            pages: 8,
-            robots: Some("User-agent: *\nDisallow: /private/\n"),
-            answer_after: Duration::from_millis(30),
-            ..Site::default()
-        };
+        Self::of_site(lease, Site { pages: 8, answer_after: Duration::from_millis(30), ..SITE })
+    }
+
+    #[track_caller]
+    fn of_site(lease: &str, site: Site) -> Self {
         let origin = Origin::serve(site.clone());
         let server = Server::broker();
         let delay = DELAY.as_millis();
@@ -123,13 +129,17 @@ fn a_stopped_crawler_hands_its_tasks_back() {
 
 #[test]
 fn a_crawler_stalled_for_longer_than_its_lease_does_no_harm() {
-    let crawl = Crawl::begin("2s");
+    // Every host answers so late that the crawler can be stopped when all are asked and none has answered: nobody can
+    // do anything about a crawler that is stopped between its last look at the clock and the request itself.
+    let hosts = usize::from(SITE.hosts);
+    let crawl = Crawl::of_site("2s", Site { answer_after: Duration::from_secs(1), ..SITE });
     let first = crawl.daemon(0);
-    crawl.origin.wait_for_hits(80);
+    crawl.origin.wait_for_hits(2 * hosts);
     first.signal("STOP");
-    let _second = crawl.daemon(0);
-    // The second one gets the hosts of the first after their leases, and only then does the first wake up.
-    crawl.origin.wait_for_hits(200);
+    let _second = crawl.daemon(1);
+    // The second one gets the hosts of the first after their leases, asks for robots.txt and for the first pages;
+    // then the first wakes up, with its old tasks and with what it was sent meanwhile.
+    crawl.origin.wait_for_hits(4 * hosts);
     first.signal("CONT");
     crawl.end();
 }
