@@ -72,6 +72,9 @@ pub struct PageRecord {
     pub task: TaskId,
     /// What people see of it.
     pub report: PageReport,
+    /// It could not be fetched this time, which the broker is told: on the last attempt that is a
+    /// failure like others for people, and a dead letter there.
+    pub transient: bool,
     /// As the server named it.
     pub content_type: Option<String>,
     /// BLAKE3 of the decoded body, if it was read to its end.

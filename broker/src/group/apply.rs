@@ -51,7 +51,7 @@ impl Group {
                 self.apply_touch(*entry, *until, *over, *rest, now);
             }
             Decision::Answered { entry, outcome, rest, .. } => {
-                self.end_request(*entry, *rest, true, now);
+                self.end_request(*entry, *rest, was_requested(*outcome), now);
                 self.finish(*entry, *outcome, now);
             }
             Decision::Returned { entry, back, rest, reason } => {
@@ -376,4 +376,10 @@ impl Group {
             }
         }
     }
+}
+
+/// Whether an outcome comes from a request. What robots.txt kept a worker from asking for has cost
+/// the host nothing, so its key need not rest ([T4]).
+fn was_requested(outcome: Outcome) -> bool {
+    outcome != Outcome::Robots
 }

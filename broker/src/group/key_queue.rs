@@ -43,6 +43,10 @@ pub(super) struct KeyQueue {
     last_job: JobNumber,
 }
 
+/// A moment is cut to a whole millisecond, so what happened at `now` may have happened up to one
+/// later. What must not be too short is counted from there.
+pub(super) const GRAIN_MS: u64 = 1;
+
 /// Highest priority first, oldest first within it.
 type Ordered = BTreeSet<(Reverse<i16>, EntryId)>;
 
@@ -108,8 +112,10 @@ impl KeyQueue {
     pub(super) fn ended(&mut self, now: Moment, delay_ms: u64, rest: Rest) {
         self.unmade();
         self.hold(now, rest);
-        let pace_ms = self.pace_at(now).unwrap_or(0);
-        self.free_at = self.free_at.max(now + delay_ms.max(pace_ms));
+        let rest_ms = delay_ms.max(self.pace_at(now).unwrap_or(0));
+        if rest_ms > 0 {
+            self.free_at = self.free_at.max(now + rest_ms + GRAIN_MS);
+        }
     }
 
     /// The task came back and no request was made: nothing to rest from.

@@ -41,7 +41,7 @@ use tidings_protocol::{GroupName, Hold, MemberId, ProtocolError, Seq, TaskId, To
 pub use self::config::GroupConfig;
 use self::entry::{Entry, EntryId, JobNumber, Key, State};
 pub use self::interface::{Answer, Asked, Input, Output, Show, StagedLink, Task};
-use self::key_queue::{KeyQueue, Lane};
+use self::key_queue::{GRAIN_MS, KeyQueue, Lane};
 use self::member::Members;
 use self::record::{Decision, Record, Rest};
 use self::release::{Pin, Place, Ready};
@@ -340,6 +340,9 @@ impl Group {
         if admitted.redirect {
             let _ = write!(payload, " kind=redirect hops={}", admitted.hops);
         }
+        if entry.failures + 1 >= self.config.max_attempts {
+            payload.push_str(" last=yes");
+        }
         if let Some(again) = &entry.again {
             let _ = write!(payload, " again={}", again.url);
         }
@@ -351,7 +354,7 @@ impl Group {
     fn rest(&self, hold: Hold, now: Moment) -> Rest {
         let not_before_ms = hold.not_before_ms.map(|ms| ms.min(self.config.not_before_ms_max));
         Rest {
-            not_before: not_before_ms.map(|ms| now + ms),
+            not_before: not_before_ms.map(|ms| now + ms + GRAIN_MS),
             pace_ms: hold.pace_ms.map(|ms| ms.min(self.config.pace_ms_max)),
         }
     }

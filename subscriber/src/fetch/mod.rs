@@ -104,7 +104,7 @@ impl Fetcher {
         let result = tokio::select! {
             biased;
             () = sleep_until(deadline) => {
-                Err(Failure::transient(format!("not finished within {:?}", (deadline - started))))
+                Err(Failure::transient(format!("not finished within {} ms", (deadline - started).as_millis())))
             }
             result = self.request(url, wanted, &mut fetched) => result,
         };

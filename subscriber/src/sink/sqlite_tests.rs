@@ -21,6 +21,7 @@ fn record(entry: u64, attempt: u32) -> Arc<PageRecord> {
             job: Some("docs".to_owned()),
             error: None,
         },
+        transient: false,
         content_type: Some("text/html".to_owned()),
         hash: Some(blake3::hash(b"body")),
         fetched_unix_ms: 1_700_000_000_007,

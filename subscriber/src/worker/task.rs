@@ -285,12 +285,12 @@ async fn answer(crawler: &Crawler, task: &Task, record: &PageRecord) {
             let target = record.redirect.iter();
             (target.map(|target| link(target, true)).collect(), ack(Outcome::Redirect))
         }
-        PageOutcome::Failed => (Vec::new(), ack(Outcome::Failed)),
-        PageOutcome::Robots => (Vec::new(), ack(Outcome::Robots)),
-        PageOutcome::Retry => {
+        _ if record.transient => {
             let back = Return::Retry { after_ms: None };
             (Vec::new(), task.nack(back, Hold::default(), record.report.error.clone()))
         }
+        PageOutcome::Failed | PageOutcome::Retry => (Vec::new(), ack(Outcome::Failed)),
+        PageOutcome::Robots => (Vec::new(), ack(Outcome::Robots)),
     };
     crawler.link.answer(&children, &command).await;
 }
@@ -372,6 +372,9 @@ impl Task {
     ) -> PageRecord {
         let payload = Payload::parse(&self.payload);
         let number = |key| payload.attribute(key).and_then(|value| value.parse().ok());
+        let transient = outcome == PageOutcome::Retry;
+        let is_last = payload.attribute("last") == Some("yes");
+        let outcome = if transient && is_last { PageOutcome::Failed } else { outcome };
         let since_1970 =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         PageRecord {
@@ -387,6 +390,7 @@ impl Task {
                 job: payload.attribute("job").map(str::to_owned),
                 error,
             },
+            transient,
             content_type: fetched.content_type.clone(),
             hash: fetched.hash,
             fetched_unix_ms: i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX),
