@@ -181,7 +181,8 @@ impl Counts {
         }
         #[expect(clippy::cast_precision_loss, reason = "one digit is shown")]
         let rate = self.completed as f64 / seconds.max(0.001);
-        let _ = write!(line, "; {seconds:.1} s, {rate:.1} pages/s");
+        let digits = if seconds < 10.0 { 2 } else { 1 };
+        let _ = write!(line, "; {seconds:.digits$} s, {rate:.1} pages/s");
         line
     }
 }

@@ -17,10 +17,11 @@ const ERROR_CHARS_MAX: usize = 300;
 pub(crate) fn page_line(report: &PageReport) -> String {
     let mut line = match report.status {
         Some(status) => format!(
-            "{status}  {:>7}  {:>7}  {:>4} links",
+            "{status}  {:>7}  {:>7}  {:>4} {:<5}",
             bytes(report.bytes),
             milliseconds(report.duration),
-            report.links
+            report.links,
+            if report.links == 1 { "link" } else { "links" }
         ),
         // There was no answer that could be measured.
         None => format!("---  {:>7}  {:>7}  {:>10}", "-", "-", "-"),
