@@ -183,8 +183,7 @@ fn bad_sites_are_that_pages_failure_and_bounded() {
         &["crawl", &origin.url(0, "/bad/"), "--broker", &up.text(), "--depth", "1"],
     );
     crawl.expect_code(1);
-    let sql =
-        "select distinct url from pages where outcome in ('failed', 'retry') and error is not null";
+    let sql = "select distinct url from pages where outcome = 'failed' and error is not null";
     let failed = stored(up.folder.path(), sql);
     // Redirects and the page that is merely empty have not failed; what a redirect leads to may have.
     let fine = ["loop", "nowhere", "elsewhere", "empty"];
@@ -209,11 +208,8 @@ fn a_host_that_is_down_is_its_pages_failure() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (folder, finished) = crawl(&[&format!("http://{free}/")]);
     finished.expect_code(1);
-    let failed = stored(
-        folder.path(),
-        "select distinct outcome in ('failed', 'retry'), error is null from pages",
-    );
-    assert_eq!(failed, ["1|0"]);
+    let failed = stored(folder.path(), "select distinct outcome, error is null from pages");
+    assert_eq!(failed, ["failed|0"]);
 }
 
 #[test]
