@@ -52,6 +52,11 @@ pub enum Input {
         /// Most tasks it wants at once; 0 drains.
         credit: u32,
     },
+    /// A worker has said something that is nothing else here: it is alive.
+    Heard {
+        /// Its connection.
+        conn: ConnId,
+    },
     /// A connection ended.
     Gone {
         /// Which.
@@ -142,6 +147,28 @@ pub enum Input {
     },
     /// Time has passed.
     Tick,
+}
+
+impl Input {
+    /// Whose command it is, if it is one.
+    pub(super) fn asked(&self) -> Option<Asked> {
+        match self {
+            Self::Join { asked, .. }
+            | Self::Ack { asked, .. }
+            | Self::Nack { asked, .. }
+            | Self::Touch { asked, .. }
+            | Self::Configure { asked, .. }
+            | Self::OpenJob { asked, .. }
+            | Self::CloseJob { asked, .. }
+            | Self::CancelJob { asked, .. }
+            | Self::Show { asked, .. } => Some(*asked),
+            Self::Events { .. }
+            | Self::Heard { .. }
+            | Self::Gone { .. }
+            | Self::Heads { .. }
+            | Self::Tick => None,
+        }
+    }
 }
 
 /// What can be looked at.

@@ -14,6 +14,9 @@ pub(super) struct Member {
     pub(super) conn: Option<ConnId>,
     /// Most tasks it holds at once; 0 drains.
     pub(super) credit: u32,
+    /// A lease of it ran out and nothing was heard since: perhaps it stands still, and whatever it
+    /// were given would be lost, too.
+    silent: bool,
     /// What it holds.
     pub(super) held: BTreeSet<EntryId>,
     /// How many of these are suspects: at most one.
@@ -22,7 +25,7 @@ pub(super) struct Member {
 
 impl Member {
     fn has_room(&self) -> bool {
-        self.conn.is_some() && self.held.len() < self.credit as usize
+        self.conn.is_some() && !self.silent && self.held.len() < self.credit as usize
     }
 }
 
@@ -62,12 +65,31 @@ impl Members {
 
     /// The connection is gone: its member keeps what it holds until the leases end. Returns it.
     pub(super) fn disconnect(&mut self, conn: ConnId) -> Option<MemberId> {
-        let id = self.iter().find(|(_, member)| member.conn == Some(conn))?.0;
+        let id = self.connected_as(conn)?;
         self.change(id, |member| {
             member.conn = None;
             member.credit = 0;
         });
         Some(id)
+    }
+
+    /// A lease of the member ran out: it is given nothing until it is heard from.
+    pub(super) fn fell_silent(&mut self, id: MemberId) {
+        self.change(id, |member| member.silent = true);
+    }
+
+    /// The member has said something.
+    pub(super) fn heard(&mut self, id: MemberId) {
+        if self.by_id.get(&id).is_some_and(|member| member.silent) {
+            self.change(id, |member| member.silent = false);
+        }
+    }
+
+    /// Whoever is connected there has said something.
+    pub(super) fn heard_on(&mut self, conn: ConnId) {
+        if let Some(id) = self.connected_as(conn) {
+            self.heard(id);
+        }
     }
 
     /// An entry goes to a member.
@@ -109,6 +131,10 @@ impl Members {
                 && held(*id) <= LOAD_FACTOR * load_min + LOAD_SLACK
         };
         Some(last.filter(keeps).unwrap_or(idlest))
+    }
+
+    fn connected_as(&self, conn: ConnId) -> Option<MemberId> {
+        self.iter().find(|(_, member)| member.conn == Some(conn)).map(|(id, _)| id)
     }
 
     fn candidates(&self, suspect: bool) -> &BTreeSet<(usize, MemberId)> {

@@ -144,7 +144,11 @@ impl Group {
     /// Takes one input. `now` must not be before the `now` of an earlier call.
     pub fn handle(&mut self, input: Input, now: Moment) {
         self.advance(now);
+        if let Some(asked) = input.asked() {
+            self.members.heard(asked.member);
+        }
         match input {
+            Input::Heard { conn } => self.members.heard_on(conn),
             Input::Events { topic, next, events } => self.take(&topic, next, &events, now),
             Input::Join { asked, credit } => self.join(asked, credit, now),
             Input::Gone { conn } => self.gone(conn, now),
@@ -283,7 +287,9 @@ impl Group {
             self.timers.set(until, Timer::Lease(id));
             return;
         }
+        let member = lease.member;
         tracing::info!(group = %self.name, entry = id, member = ?lease.member, "lease ran out");
+        self.members.fell_silent(member);
         self.commit(Decision::Lost { entry: id }, now);
         self.bury_if_hopeless(id, now);
     }

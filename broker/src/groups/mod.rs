@@ -177,6 +177,14 @@ impl Groups {
         self.send(&group, Letter::Asked(input, caller.mailbox.clone()))
     }
 
+    /// A connection that works for groups has said something that is not for them.
+    pub fn heard(&self, conn: ConnId) {
+        let joined = self.registry.lock().joined.get(&conn).cloned().unwrap_or_default();
+        for group in joined {
+            let _ = self.send(&group, Letter::Heard(conn));
+        }
+    }
+
     /// A connection ended.
     pub fn gone(&self, conn: ConnId) {
         let joined = self.registry.lock().joined.remove(&conn).unwrap_or_default();

@@ -30,6 +30,8 @@ pub(super) enum Letter {
     Asked(Input, Mailbox),
     /// A member's connection, and where its tasks go.
     Joined(Input, ConnId, Mailbox),
+    /// A member's connection is alive.
+    Heard(ConnId),
     /// A connection ended.
     Gone(ConnId),
 }
@@ -141,6 +143,7 @@ impl Owner {
                 self.members.insert(conn, mailbox.clone());
                 self.handle(input, Some(&mailbox));
             }
+            Letter::Heard(conn) => self.handle(Input::Heard { conn }, None),
             Letter::Gone(conn) => {
                 self.members.remove(&conn);
                 self.handle(Input::Gone { conn }, None);

@@ -64,6 +64,8 @@ pub(super) struct Worker {
     pub(super) member: MemberId,
     /// Groups know it, so the identity cannot change any more.
     pub(super) known_to_groups: bool,
+    /// When groups were told last that it lives.
+    pub(super) heard_at: Moment,
     pub(super) staged: Staged,
 }
 

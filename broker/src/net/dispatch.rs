@@ -14,12 +14,16 @@ use super::help::HELP;
 use super::staged::Staged;
 use super::subscriptions::Kind;
 use crate::group::StagedLink;
+use crate::clock::Moment;
 use crate::groups::{Caller, Request};
 use crate::mailbox::Parcel;
 use crate::topic::{Form, Topic};
 
 /// The version that `HELLO` tells.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// How often groups are told that a member lives, at most, in milliseconds.
+const HEARD_EVERY_MS: u64 = 100;
 
 impl Connection {
     /// Does what a command says, and enters its answer.
@@ -56,8 +60,9 @@ impl Connection {
             Command::Topic(manage) => self.topic_action(&manage),
             Command::Group(_) | Command::Job(_) | Command::Explain { .. } => self.manage(&command),
             Command::Ping => {
-                let clock_ms = self.hub.clock.now().0;
-                self.answer(|lines| encode_pong(clock_ms, lines));
+                let now = self.hub.clock.now();
+                self.answer(|lines| encode_pong(now.0, lines));
+                self.tell_groups_it_lives(now);
             }
             Command::Stats => self.stats(),
             Command::Help => self.answer(|lines| {
@@ -95,6 +100,7 @@ impl Connection {
             Box::new(Worker {
                 member: self.hub.new_member(self.id),
                 known_to_groups: false,
+                heard_at: Moment::default(),
                 staged: Staged::default(),
             })
         })
@@ -188,6 +194,18 @@ impl Connection {
         let (caller, slot) = (self.caller(), self.answers.later());
         if let Err(error) = self.hub.groups.submit(&caller, slot, request) {
             self.fill_with(slot, &error);
+        }
+    }
+
+    /// A member of which a lease ran out is given nothing until it is heard from. A flood of `PING`
+    /// is heard as one.
+    fn tell_groups_it_lives(&mut self, now: Moment) {
+        if let Some(worker) = &mut self.worker
+            && worker.known_to_groups
+            && now.since(worker.heard_at) >= HEARD_EVERY_MS
+        {
+            worker.heard_at = now;
+            self.hub.groups.heard(self.id);
         }
     }
 
