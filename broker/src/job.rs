@@ -292,8 +292,23 @@ impl Jobs {
         self.numbers.get(name).and_then(|number| self.by_number.get(number))
     }
 
+    /// How many are not done.
+    pub fn unfinished(&self) -> usize {
+        self.by_number.len() - self.finished.len()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.by_number.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.by_number.is_empty()
+    }
+
     /// All jobs, oldest number first.
-    pub fn iter(&self) -> impl Iterator<Item = &Job> {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Job> {
         self.by_number.values()
     }
 }

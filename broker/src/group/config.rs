@@ -45,7 +45,10 @@ pub struct GroupConfig {
     pub pace_ms_max: u64,
     /// A job that is left open without seeds for so long is closed.
     pub open_ms_max: u64,
-    /// Finished jobs whose counts are remembered.
+    /// Jobs that are not done. Default 100,000: one for each of many domains. One more is refused
+    /// (`-ERR limit`).
+    pub jobs_max: usize,
+    /// Finished jobs whose counts are remembered. The oldest are forgotten first.
     pub finished_jobs_max: usize,
     /// Entries that are not final. At it no event is taken from the topics and children are
     /// refused, until some are final: the entries of this version live in memory (about 500 bytes).
@@ -79,6 +82,7 @@ impl Default for GroupConfig {
             not_before_ms_max: DAY_MS,
             pace_ms_max: 5 * 60 * 1000,
             open_ms_max: DAY_MS,
+            jobs_max: 100_000,
             finished_jobs_max: 10_000,
             entries_max: 2_000_000,
             unkeyed_letters_per_minute: 100,

@@ -11,6 +11,9 @@ use super::{Answer, Group, Output, Show};
 use crate::clock::Moment;
 use crate::job::{Job, JobSettings, JobState};
 
+/// Jobs that `JOB ls` lists, newest first.
+const LISTED_JOBS_MAX: usize = 1000;
+
 impl Group {
     pub(super) fn configure(
         &mut self,
@@ -46,6 +49,12 @@ impl Group {
                 ));
             }
             return Ok(Answer { more: Vec::new(), ok: self.describe_job(job) });
+        }
+        if self.jobs.unfinished() >= self.config.jobs_max {
+            return Err(ProtocolError::new(
+                Code::Limit,
+                format!("{} jobs are not done yet, which is the limit", self.config.jobs_max),
+            ));
         }
         let number = self.jobs.number_for(name);
         self.commit(Decision::JobOpened { number, name: name.clone(), settings }, now);
@@ -171,9 +180,10 @@ impl Group {
                 Ok(Answer { more: Vec::new(), ok })
             }
             Show::Jobs => {
-                let more: Vec<String> =
-                    self.jobs.iter().map(|job| self.describe_job(job)).collect();
-                Ok(Answer { ok: format!("{} jobs={}", self.name, more.len()), more })
+                let newest = self.jobs.iter().rev().take(LISTED_JOBS_MAX);
+                let more: Vec<String> = newest.map(|job| self.describe_job(job)).collect();
+                let ok = format!("{} jobs={} listed={}", self.name, self.jobs.len(), more.len());
+                Ok(Answer { more, ok })
             }
             Show::Explain(what) => self.explain(what, now),
         }

@@ -645,6 +645,19 @@ fn an_empty_job_is_done_at_close_and_a_forgotten_one_after_a_day() {
 }
 
 #[test]
+fn one_job_more_than_the_limit_is_refused_until_one_is_done() {
+    let mut bench = Bench::new(&[]);
+    bench.group.config.jobs_max = 2;
+    bench.open("a", &[]);
+    bench.open("b", &[]);
+    bench.open("c", &[]);
+    assert_eq!(bench.refusal(), Code::Limit);
+    bench.close("a");
+    bench.open("c", &[]);
+    assert!(bench.ok().starts_with("c number=3 "), "{}", bench.ok());
+}
+
+#[test]
 fn what_cannot_be_keyed_is_a_dead_letter_up_to_a_hundred_a_minute() {
     let mut bench = Bench::new(&[]);
     bench.publish("just some text");
