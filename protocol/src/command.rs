@@ -165,12 +165,7 @@ impl<'a> Command<'a> {
                 .option_if("echo", hello.echo.as_ref())
                 .option_if("resume", hello.resume),
             Command::Pub { topic, payload } => line.word(topic).word(payload),
-            Command::Sub {
-                topic,
-                from,
-                cursor,
-                takeover,
-            } => line
+            Command::Sub { topic, from, cursor, takeover } => line
                 .word(topic.as_str())
                 .option_if("from", *from)
                 .option_if("as", cursor.as_ref())
@@ -180,47 +175,27 @@ impl<'a> Command<'a> {
             Command::Join { group, credit } => {
                 line.word(group.as_str()).option_if("credit", *credit)
             }
-            Command::Link {
-                task,
-                url,
-                redirect,
-                prio,
-            } => line
+            Command::Link { task, url, redirect, prio } => line
                 .display(task)
                 .word(url)
                 .option_if("kind", redirect.then_some("redirect"))
                 .option_if("prio", *prio),
-            Command::Ack {
-                task,
-                outcome,
-                hold,
-            } => {
+            Command::Ack { task, outcome, hold } => {
                 let outcome = (*outcome != Outcome::Done).then_some(outcome);
                 put_hold(line.display(task).option_if("outcome", outcome), *hold)
             }
-            Command::Nack {
-                task,
-                back,
-                hold,
-                reason,
-            } => {
+            Command::Nack { task, back, hold, reason } => {
                 let line = put_return(line.display(task), back);
-                put_hold(line, *hold).option_if(
-                    "reason",
-                    reason.as_deref().map(one_word).filter(|r| !r.is_empty()),
-                )
+                put_hold(line, *hold)
+                    .option_if("reason", reason.as_deref().map(one_word).filter(|r| !r.is_empty()))
             }
-            Command::Touch { task, over, hold } => put_hold(
-                line.display(task).option_if("over", over.then_some("yes")),
-                *hold,
-            ),
+            Command::Touch { task, over, hold } => {
+                put_hold(line.display(task).option_if("over", over.then_some("yes")), *hold)
+            }
             Command::Group(manage) | Command::Job(manage) | Command::Topic(manage) => {
                 let line = line.word(manage.action);
                 let line = manage.name.iter().fold(line, |line, name| line.word(name));
-                manage
-                    .settings
-                    .iter()
-                    .fold(line, |line, (key, value)| line.option(key, value))
+                manage.settings.iter().fold(line, |line, (key, value)| line.option(key, value))
             }
             Command::Explain { what } => line.word(what),
             Command::Ping | Command::Stats | Command::Help | Command::Quit => line,
@@ -237,9 +212,9 @@ fn put_hold<B: BufMut>(line: Writer<'_, B>, hold: Hold) -> Writer<'_, B> {
 fn put_return<'b, B: BufMut>(line: Writer<'b, B>, back: &Return) -> Writer<'b, B> {
     match back {
         Return::Retry { after_ms } => line.option_if("after", after_ms.map(duration::format_ms)),
-        Return::Uncounted { after_ms } => line
-            .option_if("after", after_ms.map(duration::format_ms))
-            .option("count", "no"),
+        Return::Uncounted { after_ms } => {
+            line.option_if("after", after_ms.map(duration::format_ms)).option("count", "no")
+        }
         Return::Again { url } => line.option("again", url),
     }
 }
@@ -405,16 +380,12 @@ impl FromStr for Outcome {
     type Err = ProtocolError;
 
     fn from_str(word: &str) -> Result<Self, ProtocolError> {
-        Outcome::ALL
-            .into_iter()
-            .find(|outcome| outcome.as_str() == word)
-            .ok_or_else(|| {
-                let word = quoted(word);
-                let text = format!(
-                    "outcome={word} should be done, redirect, failed, robots, scope or trap"
-                );
-                ProtocolError::new(Code::BadArgument, text)
-            })
+        Outcome::ALL.into_iter().find(|outcome| outcome.as_str() == word).ok_or_else(|| {
+            let word = quoted(word);
+            let text =
+                format!("outcome={word} should be done, redirect, failed, robots, scope or trap");
+            ProtocolError::new(Code::BadArgument, text)
+        })
     }
 }
 
@@ -460,11 +431,7 @@ impl Prio {
 
     /// `None` outside -1000 to 1000.
     pub const fn new(value: i16) -> Option<Self> {
-        if -Prio::LIMIT <= value && value <= Prio::LIMIT {
-            Some(Prio(value))
-        } else {
-            None
-        }
+        if -Prio::LIMIT <= value && value <= Prio::LIMIT { Some(Prio(value)) } else { None }
     }
 
     /// The value.
@@ -485,13 +452,7 @@ impl FromStr for Prio {
     fn from_str(text: &str) -> Result<Self, ProtocolError> {
         let digits = text.strip_prefix('-').unwrap_or(text);
         number::<i16>(digits)
-            .map(|value| {
-                if digits.len() < text.len() {
-                    -value
-                } else {
-                    value
-                }
-            })
+            .map(|value| if digits.len() < text.len() { -value } else { value })
             .and_then(Prio::new)
             .ok_or_else(|| {
                 let text = quoted(text);
@@ -517,10 +478,7 @@ pub struct Manage<'a> {
 impl Manage<'_> {
     /// The value of a setting.
     pub fn setting(&self, key: &str) -> Option<&str> {
-        self.settings
-            .iter()
-            .find(|(found, _)| *found == key)
-            .map(|(_, value)| *value)
+        self.settings.iter().find(|(found, _)| *found == key).map(|(_, value)| *value)
     }
 
     /// The name, or a refusal that says that the action needs one.
@@ -541,9 +499,5 @@ impl Manage<'_> {
 
 /// Whether a word can be the name of a topic, group, job or cursor.
 pub(crate) fn check_name(what: &str, word: &str) -> Result<(), ProtocolError> {
-    if names::is_name(word) {
-        Ok(())
-    } else {
-        Err(names::bad_name(what, word))
-    }
+    if names::is_name(word) { Ok(()) } else { Err(names::bad_name(what, word)) }
 }

@@ -24,10 +24,7 @@ pub struct ProtocolError {
 impl ProtocolError {
     /// A refusal with its text.
     pub fn new(code: Code, text: impl Into<String>) -> Self {
-        ProtocolError {
-            code,
-            text: text.into(),
-        }
+        ProtocolError { code, text: text.into() }
     }
 
     /// Appends `-ERR <code> <text>` and CRLF.
@@ -155,10 +152,7 @@ impl Code {
     /// Such a line is never the answer to a command: commands that are still without an answer
     /// then may or may not have had their effect.
     pub const fn ends_connection(self) -> bool {
-        matches!(
-            self,
-            Code::Replaced | Code::Closing | Code::Idle | Code::Header | Code::Garbage
-        )
+        matches!(self, Code::Replaced | Code::Closing | Code::Idle | Code::Header | Code::Garbage)
     }
 
     /// Whether the same line may succeed later, without anything else being changed by the client.
@@ -185,11 +179,7 @@ impl FromStr for Code {
     type Err = UnknownCode;
 
     fn from_str(word: &str) -> Result<Self, UnknownCode> {
-        Code::ALL
-            .iter()
-            .copied()
-            .find(|code| code.as_str() == word)
-            .ok_or(UnknownCode)
+        Code::ALL.iter().copied().find(|code| code.as_str() == word).ok_or(UnknownCode)
     }
 }
 
@@ -208,16 +198,10 @@ mod tests {
         for (at, code) in Code::ALL.iter().enumerate() {
             let word = code.as_str();
             assert!(
-                word.bytes()
-                    .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+                word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
             );
             assert_eq!(word.parse(), Ok(*code));
-            assert!(
-                Code::ALL
-                    .iter()
-                    .skip(at + 1)
-                    .all(|other| other.as_str() != word)
-            );
+            assert!(Code::ALL.iter().skip(at + 1).all(|other| other.as_str() != word));
         }
         assert_eq!("no-such-code".parse::<Code>(), Err(UnknownCode));
     }
@@ -239,13 +223,7 @@ mod tests {
         let error = ProtocolError::new(Code::Full, "no\r\nroom");
         assert_eq!(encoded(&error, None), "-ERR full no  room\r\n");
         assert_eq!(encoded(&error, Some((8, 8))), "-ERR full n=8 no  room\r\n");
-        assert_eq!(
-            encoded(&error, Some((8, 21))),
-            "-ERR full n=8-21 no  room\r\n"
-        );
-        assert_eq!(
-            encoded(&ProtocolError::new(Code::Busy, ""), None),
-            "-ERR busy\r\n"
-        );
+        assert_eq!(encoded(&error, Some((8, 21))), "-ERR full n=8-21 no  room\r\n");
+        assert_eq!(encoded(&ProtocolError::new(Code::Busy, ""), None), "-ERR busy\r\n");
     }
 }

@@ -43,13 +43,9 @@ pub(crate) fn command(line: &str) -> Parsed<'_> {
 /// the topic, and what follows is the payload as it is.
 fn publish(rest: &str) -> Parsed<'_> {
     let rest = rest.trim_start_matches(' ');
-    let Some((topic, payload)) = rest
-        .split_once(' ')
-        .filter(|(_, payload)| !payload.is_empty())
+    let Some((topic, payload)) = rest.split_once(' ').filter(|(_, payload)| !payload.is_empty())
     else {
-        return Err(bad(
-            "PUB takes a topic and a payload: PUB <topic> <payload>",
-        ));
+        return Err(bad("PUB takes a topic and a payload: PUB <topic> <payload>"));
     };
     check_name("topic", topic)?;
     check_payload(payload)?;
@@ -75,11 +71,7 @@ fn hello(rest: &str) -> Parsed<'_> {
             ("echo", value) => set(&mut hello.echo, "echo", one_word_up_to("echo", value, 64)?)?,
             ("resume", value) => set(&mut hello.resume, "resume", value.parse()?)?,
             (key, _) => {
-                return Err(unknown_option(
-                    "HELLO",
-                    key,
-                    &["name", "token", "echo", "resume"],
-                ));
+                return Err(unknown_option("HELLO", key, &["name", "token", "echo", "resume"]));
             }
         }
     }
@@ -97,12 +89,7 @@ fn subscribe(rest: &str) -> Parsed<'_> {
             (key, _) => return Err(unknown_option("SUB", key, &["from", "as", "takeover"])),
         }
     }
-    Ok(Command::Sub {
-        topic,
-        from,
-        cursor,
-        takeover: takeover.unwrap_or(false),
-    })
+    Ok(Command::Sub { topic, from, cursor, takeover: takeover.unwrap_or(false) })
 }
 
 fn seen(rest: &str) -> Parsed<'_> {
@@ -127,10 +114,7 @@ fn join(rest: &str) -> Parsed<'_> {
         match option? {
             ("credit", value) => {
                 let value = number::<u32>(value).ok_or_else(|| {
-                    bad(format!(
-                        "credit={} should be a whole number from 0",
-                        quoted(value)
-                    ))
+                    bad(format!("credit={} should be a whole number from 0", quoted(value)))
                 })?;
                 set(&mut credit, "credit", value)?;
             }
@@ -158,12 +142,7 @@ fn link(rest: &str) -> Parsed<'_> {
             (key, _) => return Err(unknown_option("LINK", key, &["kind", "prio"])),
         }
     }
-    Ok(Command::Link {
-        task,
-        url,
-        redirect: kind.is_some(),
-        prio,
-    })
+    Ok(Command::Link { task, url, redirect: kind.is_some(), prio })
 }
 
 fn ack(rest: &str) -> Parsed<'_> {
@@ -175,19 +154,11 @@ fn ack(rest: &str) -> Parsed<'_> {
             ("not-before", value) => set_duration(&mut hold.not_before_ms, "not-before", value)?,
             ("pace", value) => set_duration(&mut hold.pace_ms, "pace", value)?,
             (key, _) => {
-                return Err(unknown_option(
-                    "ACK",
-                    key,
-                    &["outcome", "not-before", "pace"],
-                ));
+                return Err(unknown_option("ACK", key, &["outcome", "not-before", "pace"]));
             }
         }
     }
-    Ok(Command::Ack {
-        task,
-        outcome: outcome.unwrap_or_default(),
-        hold,
-    })
+    Ok(Command::Ack { task, outcome: outcome.unwrap_or_default(), hold })
 }
 
 fn nack(rest: &str) -> Parsed<'_> {
@@ -203,11 +174,7 @@ fn nack(rest: &str) -> Parsed<'_> {
             ("not-before", value) => set_duration(&mut hold.not_before_ms, "not-before", value)?,
             ("pace", value) => set_duration(&mut hold.pace_ms, "pace", value)?,
             ("reason", value) => {
-                set(
-                    &mut reason,
-                    "reason",
-                    one_word_up_to("reason", value, REASON_BYTES_MAX)?,
-                )?;
+                set(&mut reason, "reason", one_word_up_to("reason", value, REASON_BYTES_MAX)?)?;
             }
             (key, _) => return Err(unknown_option("NACK", key, OPTIONS)),
         }
@@ -218,12 +185,7 @@ fn nack(rest: &str) -> Parsed<'_> {
         (None, Some(false), after_ms) => Return::Uncounted { after_ms },
         (None, _, after_ms) => Return::Retry { after_ms },
     };
-    Ok(Command::Nack {
-        task,
-        back,
-        hold,
-        reason,
-    })
+    Ok(Command::Nack { task, back, hold, reason })
 }
 
 fn touch(rest: &str) -> Parsed<'_> {
@@ -235,27 +197,17 @@ fn touch(rest: &str) -> Parsed<'_> {
             ("not-before", value) => set_duration(&mut hold.not_before_ms, "not-before", value)?,
             ("pace", value) => set_duration(&mut hold.pace_ms, "pace", value)?,
             (key, _) => {
-                return Err(unknown_option(
-                    "TOUCH",
-                    key,
-                    &["over", "not-before", "pace"],
-                ));
+                return Err(unknown_option("TOUCH", key, &["over", "not-before", "pace"]));
             }
         }
     }
-    Ok(Command::Touch {
-        task,
-        over: over.unwrap_or(false),
-        hold,
-    })
+    Ok(Command::Touch { task, over: over.unwrap_or(false), hold })
 }
 
 fn manage<'a>(what: &str, rest: &'a str) -> Result<Manage<'a>, ProtocolError> {
     let (action, rest) = first_word(rest);
     if action.is_empty() || !action.bytes().all(|b| b.is_ascii_lowercase() || b == b'-') {
-        return Err(bad(format!(
-            "an action in lower case is needed, like ls or show <{what}>"
-        )));
+        return Err(bad(format!("an action in lower case is needed, like ls or show <{what}>")));
     }
     let (word, after) = first_word(rest);
     let (name, rest) = match word {
@@ -274,11 +226,7 @@ fn manage<'a>(what: &str, rest: &'a str) -> Result<Manage<'a>, ProtocolError> {
         }
         settings.push((key, value));
     }
-    Ok(Manage {
-        action,
-        name,
-        settings,
-    })
+    Ok(Manage { action, name, settings })
 }
 
 fn explain(rest: &str) -> Parsed<'_> {
@@ -303,16 +251,10 @@ fn unknown_command(line: &str) -> ProtocolError {
     let (word, _) = first_word(line);
     let upper = word.to_ascii_uppercase();
     let hint = match Verb::of(upper.as_bytes()) {
-        Some(verb) => format!(
-            "commands are in upper case and begin the line: {}",
-            verb.as_str()
-        ),
+        Some(verb) => format!("commands are in upper case and begin the line: {}", verb.as_str()),
         None => "HELP lists the commands".to_owned(),
     };
-    ProtocolError::new(
-        Code::UnknownCommand,
-        format!("{} is no command; {hint}", quoted(word)),
-    )
+    ProtocolError::new(Code::UnknownCommand, format!("{} is no command; {hint}", quoted(word)))
 }
 
 /// The next word as a typed argument, and what follows it.
@@ -327,11 +269,7 @@ where
 }
 
 fn nothing_more(rest: &str, form: &str) -> Result<(), ProtocolError> {
-    if rest.is_empty() {
-        Ok(())
-    } else {
-        Err(bad(form))
-    }
+    if rest.is_empty() { Ok(()) } else { Err(bad(form)) }
 }
 
 /// The remaining words, each of which must be `key=value` with neither of them empty.
@@ -339,10 +277,7 @@ fn options(rest: &str) -> impl Iterator<Item = Result<(&str, &str), ProtocolErro
     words(rest).map(|word| match word.split_once('=') {
         Some((key, value)) if !key.is_empty() && !value.is_empty() => Ok((key, value)),
         Some((key, _)) if !key.is_empty() => Err(bad(format!("{}= needs a value", quoted(key)))),
-        _ => Err(bad(format!(
-            "{} should be an option like key=value",
-            quoted(word)
-        ))),
+        _ => Err(bad(format!("{} should be an option like key=value", quoted(word)))),
     })
 }
 
@@ -376,9 +311,7 @@ pub(crate) fn one_word_up_to(
     if !value.is_empty() && value.len() <= bytes_max && value.chars().all(is_word_char) {
         return Ok(value.to_owned());
     }
-    Err(bad(format!(
-        "{key}= should be one word of 1 to {bytes_max} bytes"
-    )))
+    Err(bad(format!("{key}= should be one word of 1 to {bytes_max} bytes")))
 }
 
 pub(crate) fn unknown_option(of: &str, key: &str, known: &[&str]) -> ProtocolError {
@@ -386,10 +319,7 @@ pub(crate) fn unknown_option(of: &str, key: &str, known: &[&str]) -> ProtocolErr
         [] => "no options".to_owned(),
         known => known.join("=, ") + "=",
     };
-    bad(format!(
-        "{}= is no option of {of}, which takes {known}",
-        quoted(key)
-    ))
+    bad(format!("{}= is no option of {of}, which takes {known}", quoted(key)))
 }
 
 fn twice(key: &str) -> ProtocolError {

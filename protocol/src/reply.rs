@@ -105,9 +105,9 @@ impl<'a> Reply<'a> {
             "-ERR" => refusal(rest),
             "LAG" => lag(rest),
             "GAP" => gap(rest),
-            "PONG" => field(rest, "clock")
-                .and_then(number)
-                .map(|clock_ms| Reply::Pong { clock_ms }),
+            "PONG" => {
+                field(rest, "clock").and_then(number).map(|clock_ms| Reply::Pong { clock_ms })
+            }
             _ => None,
         };
         reply.ok_or(NotAReply)
@@ -120,35 +120,14 @@ impl<'a> Reply<'a> {
             Reply::Ok(text) => encode_ok(text, out),
             Reply::More(text) => encode_more(text, out),
             Reply::Err { code, n, text } => encode_refusal(code, *n, text, out),
-            Reply::Msg {
-                topic,
-                seq,
-                payload,
-            } => encode_msg(topic, *seq, payload, out),
-            Reply::Task {
-                id,
-                clock_ms,
-                lease_ms,
-                payload,
-            } => {
+            Reply::Msg { topic, seq, payload } => encode_msg(topic, *seq, payload, out),
+            Reply::Task { id, clock_ms, lease_ms, payload } => {
                 encode_task(id, *clock_ms, *lease_ms, payload, out);
             }
-            Reply::Lag {
-                topic: Some(topic),
-                from,
-                to,
-            } => encode_lag(topic, *from, *to, out),
-            Reply::Lag {
-                topic: None,
-                from,
-                to,
-            } => encode_peer_lag(*from, *to, out),
+            Reply::Lag { topic: Some(topic), from, to } => encode_lag(topic, *from, *to, out),
+            Reply::Lag { topic: None, from, to } => encode_peer_lag(*from, *to, out),
             Reply::Gap { topic, from, to } => {
-                Writer::new(out, "GAP")
-                    .word(topic)
-                    .number(from.0)
-                    .number(to.0)
-                    .crlf();
+                Writer::new(out, "GAP").word(topic).number(from.0).number(to.0).crlf();
             }
             Reply::Pong { clock_ms } => encode_pong(*clock_ms, out),
         }
@@ -172,11 +151,7 @@ pub fn encode_more(text: &str, out: &mut impl BufMut) {
 
 /// Appends `MSG <topic> <seq> <payload>`. Allocates nothing besides the buffer's growth.
 pub fn encode_msg(topic: &str, seq: Seq, payload: &str, out: &mut impl BufMut) {
-    Writer::new(out, "MSG")
-        .word(topic)
-        .number(seq.0)
-        .word(payload)
-        .crlf();
+    Writer::new(out, "MSG").word(topic).number(seq.0).word(payload).crlf();
 }
 
 /// Appends `TASK <id> <clock> <lease> <payload>`.
@@ -187,21 +162,12 @@ pub fn encode_task(
     payload: &str,
     out: &mut impl BufMut,
 ) {
-    Writer::new(out, "TASK")
-        .display(id)
-        .number(clock_ms)
-        .number(lease_ms)
-        .word(payload)
-        .crlf();
+    Writer::new(out, "TASK").display(id).number(clock_ms).number(lease_ms).word(payload).crlf();
 }
 
 /// Appends `LAG <topic> <from> <to>`.
 pub fn encode_lag(topic: &str, from: Seq, to: Seq, out: &mut impl BufMut) {
-    Writer::new(out, "LAG")
-        .word(topic)
-        .number(from.0)
-        .number(to.0)
-        .crlf();
+    Writer::new(out, "LAG").word(topic).number(from.0).number(to.0).crlf();
 }
 
 /// Appends `LAG <from> <to>`, as peers hear it.
@@ -232,10 +198,7 @@ pub(crate) fn encode_refusal(
 
 /// The value of `key=value` in the text of an answer. Unknown keys are ignored by not asking.
 pub fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
-    words(text)
-        .filter_map(|word| word.split_once('='))
-        .find(|(k, _)| *k == key)
-        .map(|(_, v)| v)
+    words(text).filter_map(|word| word.split_once('=')).find(|(k, _)| *k == key).map(|(_, v)| v)
 }
 
 /// The value of `key=<number>` in the text of an answer.
@@ -245,20 +208,13 @@ pub fn field_number(text: &str, key: &str) -> Option<u64> {
 
 fn published(rest: &str) -> Option<Reply<'_>> {
     let (seq, n) = rest.split_once(' ')?;
-    Some(Reply::Published {
-        seq: Seq(number(seq)?),
-        n: number(n)?,
-    })
+    Some(Reply::Published { seq: Seq(number(seq)?), n: number(n)? })
 }
 
 fn message(rest: &str) -> Option<Reply<'_>> {
     let (topic, rest) = rest.split_once(' ')?;
     let (seq, payload) = rest.split_once(' ')?;
-    Some(Reply::Msg {
-        topic,
-        seq: Seq(number(seq)?),
-        payload,
-    })
+    Some(Reply::Msg { topic, seq: Seq(number(seq)?), payload })
 }
 
 fn task(rest: &str) -> Option<Reply<'_>> {
@@ -292,18 +248,10 @@ fn range(text: &str) -> Option<(u64, u64)> {
 
 fn lag(rest: &str) -> Option<Reply<'_>> {
     if let Some((topic, from, to)) = topic_and_range(rest) {
-        return Some(Reply::Lag {
-            topic: Some(topic),
-            from,
-            to,
-        });
+        return Some(Reply::Lag { topic: Some(topic), from, to });
     }
     let (from, to) = rest.split_once(' ')?;
-    Some(Reply::Lag {
-        topic: None,
-        from: Seq(number(from)?),
-        to: Seq(number(to)?),
-    })
+    Some(Reply::Lag { topic: None, from: Seq(number(from)?), to: Seq(number(to)?) })
 }
 
 fn gap(rest: &str) -> Option<Reply<'_>> {
@@ -361,11 +309,7 @@ impl HelloAnswer {
 
 impl fmt::Display for HelloAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "tidings {} id={} clock={}",
-            self.version, self.id, self.clock_ms
-        )?;
+        write!(f, "tidings {} id={} clock={}", self.version, self.id, self.clock_ms)?;
         if let Some(echo) = &self.echo {
             write!(f, " echo={echo}")?;
         }
@@ -401,12 +345,7 @@ impl AckAnswer {
 
 impl fmt::Display for AckAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let AckAnswer {
-            task,
-            new,
-            known,
-            refused,
-        } = self;
+        let AckAnswer { task, new, known, refused } = self;
         write!(f, "{task} new={new} known={known} refused={refused}")
     }
 }

@@ -12,10 +12,7 @@ use crate::{Code, ProtocolError};
 pub fn check(line: &[u8]) -> Result<&str, ProtocolError> {
     let text = std::str::from_utf8(line).map_err(|error| {
         let at = error.valid_up_to() + 1;
-        ProtocolError::new(
-            Code::Utf8,
-            format!("byte {at} of the line is not valid UTF-8"),
-        )
+        ProtocolError::new(Code::Utf8, format!("byte {at} of the line is not valid UTF-8"))
     })?;
     match control_at(line) {
         None => Ok(text),
@@ -37,11 +34,9 @@ pub(crate) fn control_at(line: &[u8]) -> Option<(usize, u8)> {
     // 0xC2 also begins characters like a no-break space, which are fine: only then, or with a
     // real control byte, is the exact second look needed. Chunks let the compiler vectorise.
     let suspicious = |&byte: &u8| is_control(byte) || byte == 0xC2;
-    let plain = line.chunks(64).all(|chunk| {
-        !chunk
-            .iter()
-            .fold(false, |found, byte| found | suspicious(byte))
-    });
+    let plain = line
+        .chunks(64)
+        .all(|chunk| !chunk.iter().fold(false, |found, byte| found | suspicious(byte)));
     if plain {
         return None;
     }
@@ -70,11 +65,7 @@ pub(crate) fn quoted(text: &str) -> String {
             out.push_str("..");
             break;
         }
-        out.push(if character.is_control() {
-            ' '
-        } else {
-            character
-        });
+        out.push(if character.is_control() { ' ' } else { character });
     }
     out.push('"');
     out
@@ -99,11 +90,7 @@ mod tests {
     fn c1_controls_are_refused_and_their_neighbours_are_not() {
         for character in '\u{7e}'..='\u{ff}' {
             let line = format!("{}{character}z", "x".repeat(70));
-            assert_eq!(
-                check(line.as_bytes()).is_ok(),
-                !character.is_control(),
-                "{character:?}"
-            );
+            assert_eq!(check(line.as_bytes()).is_ok(), !character.is_control(), "{character:?}");
         }
     }
 

@@ -66,10 +66,7 @@ impl Arena {
     /// Begins a new block with room for at least `bytes`. The batch in the old one must be sealed.
     pub(super) fn begin_block(&mut self, bytes: usize) {
         assert!(self.open.is_empty(), "a batch lies in one block");
-        let grown = self
-            .blocks
-            .back()
-            .map_or(BLOCK_BYTES_MIN, |block| block.capacity * 2);
+        let grown = self.blocks.back().map_or(BLOCK_BYTES_MIN, |block| block.capacity * 2);
         let capacity = grown.min(self.block_bytes_max).max(bytes);
         self.open = BytesMut::with_capacity(capacity);
         // What the allocator gave is what counts.
@@ -89,10 +86,7 @@ impl Arena {
         if self.open.is_empty() {
             return Bytes::new();
         }
-        let block = self
-            .blocks
-            .back_mut()
-            .expect("what is encoded lies in a block");
+        let block = self.blocks.back_mut().expect("what is encoded lies in a block");
         block.live += 1;
         self.open.split().freeze()
     }
@@ -100,10 +94,7 @@ impl Arena {
     /// Releases the oldest batch that was sealed and not released. Its memory is free when the
     /// rest of its block and the last reader of it are done, too.
     pub(super) fn release(&mut self) {
-        let block = self
-            .blocks
-            .front_mut()
-            .expect("every sealed batch lies in a block");
+        let block = self.blocks.front_mut().expect("every sealed batch lies in a block");
         block.live -= 1;
         self.trim();
     }
@@ -136,11 +127,7 @@ mod tests {
         arena.open().extend_from_slice(b"y");
         sealed.push(arena.seal());
         arena.release();
-        assert_eq!(
-            arena.bytes(),
-            BLOCK_BYTES_MIN + 100_000,
-            "the first block has a batch"
-        );
+        assert_eq!(arena.bytes(), BLOCK_BYTES_MIN + 100_000, "the first block has a batch");
         arena.release();
         assert_eq!(arena.bytes(), 100_000);
         arena.release();

@@ -67,9 +67,7 @@ impl Topics {
             clock,
         });
         let name = TopicName::new(DEFAULT_TOPIC).expect("the default topic's name is a name");
-        topics
-            .open(&name)
-            .expect("the first topic is within the limit");
+        topics.open(&name).expect("the first topic is within the limit");
         topics
     }
 
@@ -87,10 +85,7 @@ impl Topics {
         if index.by_id.len() >= self.count_max {
             return Err(ProtocolError::new(
                 Code::Limit,
-                format!(
-                    "there are {} topics, and no more are allowed",
-                    self.count_max
-                ),
+                format!("there are {} topics, and no more are allowed", self.count_max),
             ));
         }
         let topic = Arc::new(Topic {
@@ -214,11 +209,7 @@ impl Topic {
     ///
     /// `wake` is notified when there is something to take after there was nothing.
     pub fn reader(self: &Arc<Self>, from: StartAt, wake: Arc<Notify>) -> Reader {
-        self.subscribe(
-            Some(from),
-            Form::Wire,
-            Waker::from(Arc::new(Notifies(wake))),
-        )
+        self.subscribe(Some(from), Form::Wire, Waker::from(Arc::new(Notifies(wake))))
     }
 
     /// A reader that wakes a task, and takes events in the given form, by default those that
@@ -262,10 +253,7 @@ impl Topic {
             let numbered = &line[name_end..line.len() - "\r\n".len()];
             let space = memchr::memchr(b' ', numbered).expect("a space follows the number");
             let payload = String::from_utf8_lossy(&numbered[space + 1..]).into_owned();
-            Event {
-                seq: Seq(seq),
-                payload,
-            }
+            Event { seq: Seq(seq), payload }
         })
     }
 }

@@ -63,13 +63,7 @@ pub(crate) enum Fetched {
 
 impl Reader {
     pub(super) fn new(topic: Arc<Topic>, form: Form, cursor: Seq, waker: Waker) -> Self {
-        Self {
-            topic,
-            form,
-            cursor,
-            waker,
-            place: None,
-        }
+        Self { topic, form, cursor, waker, place: None }
     }
 
     /// The next number to take.
@@ -106,10 +100,7 @@ impl Reader {
                 Form::Wire => first_kept,
                 Form::Bare { .. } => Seq((tail.head().0 - 1).max(first_kept.0)),
             };
-            let lag = Lag {
-                from: self.cursor,
-                to: Seq(resume.0 - 1),
-            };
+            let lag = Lag { from: self.cursor, to: Seq(resume.0 - 1) };
             self.cursor = resume;
             return Fetched::Lag(lag);
         }
@@ -145,9 +136,7 @@ impl Reader {
             }
             let Some((first, bytes)) = encoded else { break };
             let (had, room) = (found.events.len(), events_max - found.events.len());
-            found
-                .events
-                .extend(self.topic.decode(first, &bytes).take(room));
+            found.events.extend(self.topic.decode(first, &bytes).take(room));
             self.rewind(Seq(first.0 + (found.events.len() - had) as u64));
         }
         found

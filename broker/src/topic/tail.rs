@@ -116,19 +116,12 @@ impl Tail {
         now: Moment,
         unix_ms: i64,
     ) {
-        let unix_ms = self
-            .batches
-            .back()
-            .map_or(unix_ms, |newest| newest.unix_ms.max(unix_ms));
+        let unix_ms = self.batches.back().map_or(unix_ms, |newest| newest.unix_ms.max(unix_ms));
         let before = self.head;
         let mut first = self.head;
         for payload in payloads {
             let wire = MSG_BYTES + topic.len() + payload.len();
-            let bare = if self.bare_readers > 0 {
-                payload.len() + 2
-            } else {
-                0
-            };
+            let bare = if self.bare_readers > 0 { payload.len() + 2 } else { 0 };
             let full = self.wire.open_len() >= BATCH_BYTES;
             if full || !self.wire.has_room(wire) || !self.bare.has_room(bare) {
                 self.seal(first, origin, unix_ms);
@@ -155,14 +148,7 @@ impl Tail {
         let count = self.head.0 - first.0;
         if count > 0 {
             let (wire, bare) = (self.wire.seal(), self.bare.seal());
-            self.batches.push_back(Batch {
-                first,
-                count,
-                origin,
-                unix_ms,
-                wire,
-                bare,
-            });
+            self.batches.push_back(Batch { first, count, origin, unix_ms, wire, bare });
         }
     }
 
@@ -200,10 +186,7 @@ impl Tail {
     pub(super) fn wait(&mut self, place: Option<Place>, waker: &Waker) -> Place {
         match place {
             Some(place) if place.epoch == self.epoch => place,
-            _ => Place {
-                epoch: self.epoch,
-                key: self.waiting.insert(waker.clone()),
-            },
+            _ => Place { epoch: self.epoch, key: self.waiting.insert(waker.clone()) },
         }
     }
 
@@ -239,12 +222,8 @@ impl Tail {
             // Some of what was asked for is gone; how much, nobody remembers.
             return Seq(1);
         }
-        let later = self
-            .batches
-            .partition_point(|batch| batch.unix_ms < unix_ms);
-        self.batches
-            .get(later)
-            .map_or(self.head, |batch| batch.first)
+        let later = self.batches.partition_point(|batch| batch.unix_ms < unix_ms);
+        self.batches.get(later).map_or(self.head, |batch| batch.first)
     }
 
     /// Hands over what a reader at `cursor` gets next: whole lines from the cursor on, at most

@@ -30,11 +30,7 @@ fn topics(limits: &Limits) -> Arc<Topics> {
 }
 
 fn topic(tail_bytes_max: usize) -> Arc<Topic> {
-    topics(&Limits {
-        tail_bytes_max,
-        ..Limits::default()
-    })
-    .default_topic()
+    topics(&Limits { tail_bytes_max, ..Limits::default() }).default_topic()
 }
 
 fn wire(topic: &Arc<Topic>, from: Option<StartAt>) -> Reader {
@@ -42,9 +38,7 @@ fn wire(topic: &Arc<Topic>, from: Option<StartAt>) -> Reader {
 }
 
 fn peer(topic: &Arc<Topic>, origin: u64) -> Reader {
-    let form = Form::Bare {
-        origin: ConnId(origin),
-    };
+    let form = Form::Bare { origin: ConnId(origin) };
     topic.subscribe(None, form, Waker::noop().clone())
 }
 
@@ -75,28 +69,17 @@ fn events_are_numbered_from_one_and_encoded_as_they_are_sent() {
     assert_eq!(text(&mut reader), "");
     let numbers = topic.append(ConnId(1), ["a", "b c"]);
     assert_eq!(numbers, Seq(1)..Seq(3));
-    assert_eq!(
-        text(&mut reader),
-        "MSG new-url 1 a\r\nMSG new-url 2 b c\r\n"
-    );
+    assert_eq!(text(&mut reader), "MSG new-url 1 a\r\nMSG new-url 2 b c\r\n");
     assert_eq!(topic.append(ConnId(1), []), Seq(3)..Seq(3));
     assert_eq!(text(&mut reader), "");
-    assert_eq!(
-        (topic.head(), topic.durable(), topic.first_kept()),
-        (Seq(3), Seq(3), Seq(1))
-    );
+    assert_eq!((topic.head(), topic.durable(), topic.first_kept()), (Seq(3), Seq(3), Seq(1)));
 }
 
 #[test]
 fn a_subscription_begins_where_it_is_asked_to() {
     let topic = topic(1 << 20);
     let empty = |from| wire(&topic, from).cursor();
-    for from in [
-        None,
-        Some(StartAt::First),
-        Some(StartAt::Last),
-        Some(StartAt::Newest(9)),
-    ] {
+    for from in [None, Some(StartAt::First), Some(StartAt::Last), Some(StartAt::Newest(9))] {
         assert_eq!(empty(from), Seq(1), "{from:?} of an empty topic");
     }
     append(&topic, 1, &["a", "b", "c"]);
@@ -155,16 +138,10 @@ fn what_is_gone_is_said() {
     assert_eq!(text(&mut peer), format!("LAG 1 19\r\n{big}\r\n"));
     // Also what a new subscription asks for by name is not skipped in silence.
     for from in [StartAt::Seq(Seq(1)), StartAt::Newest(20), StartAt::Time(0)] {
-        assert!(
-            text(&mut wire(&topic, Some(from))).starts_with("LAG 1 "),
-            "{from:?}"
-        );
+        assert!(text(&mut wire(&topic, Some(from))).starts_with("LAG 1 "), "{from:?}");
     }
     for from in [StartAt::First, StartAt::Last, StartAt::Time(i64::MAX)] {
-        assert!(
-            !text(&mut wire(&topic, Some(from))).contains("LAG"),
-            "{from:?}"
-        );
+        assert!(!text(&mut wire(&topic, Some(from))).contains("LAG"), "{from:?}");
     }
 }
 
@@ -233,18 +210,10 @@ fn groups_take_events_in_any_portion() {
         if found.events.is_empty() {
             break;
         }
-        seen.extend(
-            found
-                .events
-                .into_iter()
-                .map(|event| (event.seq.0, event.payload)),
-        );
+        seen.extend(found.events.into_iter().map(|event| (event.seq.0, event.payload)));
     }
     let expected = [(1, "a"), (2, "b"), (3, "c"), (4, "d")];
-    assert_eq!(
-        seen,
-        expected.map(|(seq, payload)| (seq, payload.to_owned()))
-    );
+    assert_eq!(seen, expected.map(|(seq, payload)| (seq, payload.to_owned())));
     assert_eq!(reader.cursor(), Seq(5));
 }
 
@@ -257,19 +226,9 @@ fn groups_are_told_what_they_missed_together_with_what_is_left() {
     }
     let first = topic.first_kept();
     let found = reader.next_events(100);
-    assert_eq!(
-        found.lag,
-        Some(Lag {
-            from: Seq(1),
-            to: Seq(first.0 - 1)
-        })
-    );
+    assert_eq!(found.lag, Some(Lag { from: Seq(1), to: Seq(first.0 - 1) }));
     assert_eq!(found.events.first().map(|event| event.seq), Some(first));
-    assert_eq!(
-        found.events.len() as u64,
-        21 - first.0,
-        "fewer than asked for means all"
-    );
+    assert_eq!(found.events.len() as u64, 21 - first.0, "fewer than asked for means all");
 }
 
 #[test]
@@ -326,56 +285,30 @@ fn all_tails_together_have_a_bound_and_the_longest_gives_way() {
         let bytes: usize = topics.list().iter().map(|topic| topic.show().bytes).sum();
         assert!(bytes <= limits.tails_bytes_max, "round {round}: {bytes}");
     }
-    assert_eq!(
-        text(&mut wire(&small, Some(StartAt::First))),
-        "MSG small 1 kept\r\n"
-    );
+    assert_eq!(text(&mut wire(&small, Some(StartAt::First))), "MSG small 1 kept\r\n");
 }
 
 #[test]
 fn one_topic_more_than_the_limit_is_refused() {
-    let topics = topics(&Limits {
-        topics_max: 2,
-        ..Limits::default()
-    });
+    let topics = topics(&Limits { topics_max: 2, ..Limits::default() });
     topics.open(&"second".parse().unwrap()).unwrap();
     let refusal = topics.open(&"third".parse().unwrap()).unwrap_err();
     assert_eq!(refusal.code, Code::Limit);
     topics.open(&"second".parse().unwrap()).unwrap();
     assert!(topics.find("third").is_none());
-    let names: Vec<String> = topics
-        .list()
-        .iter()
-        .map(|topic| topic.name().to_string())
-        .collect();
+    let names: Vec<String> = topics.list().iter().map(|topic| topic.name().to_string()).collect();
     assert_eq!(names, ["new-url", "second"]);
 }
 
 /// Something that can happen to a topic.
 #[derive(Debug, Clone)]
 enum Step {
-    Append {
-        origin: u64,
-        payloads: Vec<String>,
-    },
-    Subscribe {
-        from: Option<StartAt>,
-    },
-    Listen {
-        origin: u64,
-    },
-    Read {
-        reader: usize,
-        bytes_max: usize,
-        slices_max: usize,
-    },
-    Rewind {
-        reader: usize,
-        back: u64,
-    },
-    Leave {
-        reader: usize,
-    },
+    Append { origin: u64, payloads: Vec<String> },
+    Subscribe { from: Option<StartAt> },
+    Listen { origin: u64 },
+    Read { reader: usize, bytes_max: usize, slices_max: usize },
+    Rewind { reader: usize, back: u64 },
+    Leave { reader: usize },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -444,14 +377,7 @@ impl Model {
                 assert_eq!(line, payload);
             } else {
                 let seq = Seq(pair.next);
-                assert_eq!(
-                    Reply::parse(line),
-                    Ok(Reply::Msg {
-                        topic: "new-url",
-                        seq,
-                        payload
-                    })
-                );
+                assert_eq!(Reply::parse(line), Ok(Reply::Msg { topic: "new-url", seq, payload }));
             }
             pair.next += 1;
         }
@@ -466,11 +392,7 @@ fn read(model: &Model, pair: &mut Pair, topic: &Topic, bytes_max: usize, slices_
     if let Fetched::Lag(lag) = fetched {
         assert!(pieces.is_empty());
         assert_eq!(lag.from.0, pair.next);
-        let resume = if pair.deaf_to.is_some() {
-            model.head() - 1
-        } else {
-            topic.first_kept().0
-        };
+        let resume = if pair.deaf_to.is_some() { model.head() - 1 } else { topic.first_kept().0 };
         assert_eq!(lag.to.0 + 1, resume.max(topic.first_kept().0));
         pair.next = lag.to.0 + 1;
         return;
@@ -483,10 +405,7 @@ fn read(model: &Model, pair: &mut Pair, topic: &Topic, bytes_max: usize, slices_
     if pair.waits {
         // The rest is its own, if it is a peer.
         let rest = pair.next..model.head();
-        assert!(
-            rest.clone()
-                .all(|seq| Some(model.event(seq).0) == pair.deaf_to)
-        );
+        assert!(rest.clone().all(|seq| Some(model.event(seq).0) == pair.deaf_to));
         pair.next = model.head();
     }
 }
@@ -499,22 +418,14 @@ fn run(steps: Vec<Step>) {
         let wakes = Arc::new(Wakes::default());
         let reader = topic.subscribe(from, form, Waker::from(Arc::clone(&wakes)));
         assert_eq!(reader.cursor(), Seq(next));
-        Pair {
-            reader,
-            deaf_to,
-            next,
-            wakes,
-            waits: false,
-        }
+        Pair { reader, deaf_to, next, wakes, waits: false }
     };
     for step in steps {
         let (head, first_kept) = (model.head(), topic.first_kept().0);
         match step {
             Step::Append { origin, payloads } => {
                 let numbers = topic.append(ConnId(origin), payloads.iter().map(String::as_str));
-                model
-                    .events
-                    .extend(payloads.into_iter().map(|payload| (origin, payload)));
+                model.events.extend(payloads.into_iter().map(|payload| (origin, payload)));
                 assert_eq!(numbers, Seq(head)..Seq(model.head()));
                 for pair in &mut pairs {
                     let woken = pair.wakes.take();
@@ -536,16 +447,10 @@ fn run(steps: Vec<Step>) {
                 pairs.push(new_pair(Form::Wire, from, None, next));
             }
             Step::Listen { origin } if pairs.len() < 8 => {
-                let form = Form::Bare {
-                    origin: ConnId(origin),
-                };
+                let form = Form::Bare { origin: ConnId(origin) };
                 pairs.push(new_pair(form, None, Some(origin), head));
             }
-            Step::Read {
-                reader,
-                bytes_max,
-                slices_max,
-            } => {
+            Step::Read { reader, bytes_max, slices_max } => {
                 if let Some(pair) = pairs.get_mut(reader) {
                     read(&model, pair, &topic, bytes_max, slices_max);
                 }
@@ -568,10 +473,7 @@ fn run(steps: Vec<Step>) {
             Step::Subscribe { .. } | Step::Listen { .. } => {}
         }
         let show = topic.show();
-        assert!(
-            show.bytes <= tail_bytes_max || show.batches == 1,
-            "{show:?}"
-        );
+        assert!(show.bytes <= tail_bytes_max || show.batches == 1, "{show:?}");
         assert_eq!(show.readers, pairs.len());
     }
     for pair in &mut pairs {
