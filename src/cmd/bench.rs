@@ -195,12 +195,12 @@ impl Report {
             args.broker.as_ref().map_or("a broker of its own".to_owned(), ToString::to_string);
         let mut lines = vec![
             format!(
-                "fan-out, {broker}: {} to {}, {} bytes, window {}, median of {} runs of {} s",
+                "fan-out, {broker}: {} to {}, {} bytes, window {}, median of {} of {} s",
                 plural(args.publishers.into(), "publisher"),
                 plural(args.subscribers.into(), "subscriber"),
                 args.size,
                 count(args.window),
-                args.runs,
+                plural(args.runs.into(), "run"),
                 args.seconds
             ),
             row("deliveries/s", &self.deliveries_per_second, 0),
