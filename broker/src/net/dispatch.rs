@@ -17,7 +17,7 @@ use crate::group::StagedLink;
 use crate::clock::Moment;
 use crate::groups::{Caller, Request};
 use crate::mailbox::Parcel;
-use crate::topic::{Form, Topic};
+use crate::topic::Topic;
 
 /// The version that `HELLO` tells.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -157,11 +157,10 @@ impl Connection {
             let text = format!("this connection has {max} subscriptions, the most there may be");
             return self.refuse(&ProtocolError::new(Code::Limit, text));
         }
-        match self.hub.topics.open(name) {
-            Ok(topic) => {
+        match self.hub.topics.subscribe(name, from, waker.clone()) {
+            Ok(reader) => {
                 let slot = self.answers.later();
                 self.answers.fill(slot, Bytes::from_static(b"+OK\r\n"));
-                let reader = topic.subscribe(from, Form::Wire, waker.clone());
                 self.subscriptions.add(reader, Kind::Command(slot));
             }
             Err(error) => self.refuse(&error),

@@ -4,23 +4,22 @@ use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
-/// Size of the first block of a topic. Small, because many topics see few events.
+/// Size of the first blocks of a topic. Small, because many topics see few events.
 const BLOCK_BYTES_MIN: usize = 4 << 10;
-/// Size that blocks grow to, in a tail that is much longer. A block is allocated once for
-/// hundreds of small batches, and is the unit in which memory comes back.
+/// Size that blocks grow to. A block is allocated once for hundreds of small batches, and is the
+/// unit in which memory comes back.
 const BLOCK_BYTES_MAX: usize = 256 << 10;
-/// A full tail has about so many blocks at least, so that it never loses much at once.
-const BLOCKS_PER_TAIL: usize = 16;
+/// A block is at most this part of what there is, so that a tail never loses much at once and one
+/// that has to be short (there are many) has small blocks.
+const BLOCKS_MIN: usize = 16;
 
 /// Blocks of memory that batches are encoded into one after the other.
 ///
 /// A batch is a slice of a block and keeps the whole block alive, so `bytes` counts the capacity
 /// of blocks, not the length of batches. Batches are released in the order in which they were
 /// taken.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Arena {
-    /// Size that blocks grow to.
-    block_bytes_max: usize,
     /// The unsealed end of the newest block; what is in it is the batch being encoded.
     open: BytesMut,
     /// Oldest first; the last one is the one that `open` is the end of.
@@ -37,20 +36,23 @@ struct Block {
 }
 
 impl Arena {
-    /// No memory yet. It will be asked to stay within about `bytes_max`.
-    pub(super) fn new(bytes_max: usize) -> Self {
-        let block_bytes_max = bytes_max / BLOCKS_PER_TAIL;
-        Self {
-            block_bytes_max: block_bytes_max.clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX),
-            open: BytesMut::new(),
-            blocks: VecDeque::new(),
-            bytes: 0,
+    /// One block of exactly so many bytes, or none.
+    pub(super) fn of(bytes: usize) -> Self {
+        let mut arena = Self::default();
+        if bytes > 0 {
+            arena.add_block(bytes);
         }
+        arena
     }
 
     /// Bytes allocated.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Blocks allocated; the last one does not come back by itself.
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks.len()
     }
 
     /// Whether `more` bytes can be encoded without moving what is there.
@@ -66,14 +68,17 @@ impl Arena {
     /// Begins a new block with room for at least `bytes`. The batch in the old one must be sealed.
     pub(super) fn begin_block(&mut self, bytes: usize) {
         assert!(self.open.is_empty(), "a batch lies in one block");
-        let grown = self.blocks.back().map_or(BLOCK_BYTES_MIN, |block| block.capacity * 2);
-        let capacity = grown.min(self.block_bytes_max).max(bytes);
+        let share = self.bytes / BLOCKS_MIN;
+        self.add_block(share.clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX).max(bytes));
+        self.trim();
+    }
+
+    fn add_block(&mut self, capacity: usize) {
         self.open = BytesMut::with_capacity(capacity);
         // What the allocator gave is what counts.
         let capacity = self.open.capacity();
         self.bytes += capacity;
         self.blocks.push_back(Block { capacity, live: 0 });
-        self.trim();
     }
 
     /// Where to encode; the caller made sure of the room.
@@ -99,6 +104,12 @@ impl Arena {
         self.trim();
     }
 
+    /// A batch that was sealed elsewhere, moved here; there is room for it.
+    pub(super) fn adopt(&mut self, batch: &Bytes) -> Bytes {
+        self.open.extend_from_slice(batch);
+        self.seal()
+    }
+
     fn trim(&mut self) {
         while self.blocks.len() > 1 && self.blocks[0].live == 0 {
             let block = self.blocks.pop_front().expect("there is more than one");
@@ -113,7 +124,7 @@ mod tests {
 
     #[test]
     fn blocks_are_counted_until_their_last_batch_is_released() {
-        let mut arena = Arena::new(1 << 20);
+        let mut arena = Arena::default();
         assert!(!arena.has_room(1));
         arena.begin_block(10);
         assert_eq!(arena.bytes(), BLOCK_BYTES_MIN);
@@ -137,7 +148,7 @@ mod tests {
 
     #[test]
     fn sealing_small_batches_does_not_allocate() {
-        let mut arena = Arena::new(1 << 20);
+        let mut arena = Arena::default();
         arena.begin_block(1);
         arena.open().extend_from_slice(b"a");
         let first = arena.seal();

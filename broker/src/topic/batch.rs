@@ -28,6 +28,11 @@ impl Batch {
     pub(crate) fn end(&self) -> Seq {
         Seq(self.first.0 + self.count)
     }
+
+    /// Bytes that it takes where memory is not wasted.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.wire.len() + self.bare.len()
+    }
 }
 
 /// The lines after the first `lines` of `encoded`; empty if it has no more.

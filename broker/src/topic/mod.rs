@@ -22,7 +22,9 @@ use std::sync::{Arc, Weak};
 use std::task::Waker;
 
 use parking_lot::{Mutex, RwLock};
-use tidings_protocol::{Code, DEFAULT_TOPIC, ProtocolError, Seq, StartAt, TopicName};
+use tidings_protocol::{
+    Code, DEAD_LETTER_TOPIC, DEFAULT_TOPIC, JOB_DONE_TOPIC, ProtocolError, Seq, StartAt, TopicName,
+};
 use tokio::sync::Notify;
 
 use self::reader::Notifies;
@@ -35,6 +37,13 @@ pub(crate) use self::batch::count_lines;
 pub(crate) use self::reader::Fetched;
 pub use self::reader::{Event, Events, Lag, Reader};
 pub(crate) use self::tail::Form;
+
+/// Topics that are always there, whatever else comes into being first: the one of the notifier,
+/// which is the first, and those on which groups announce.
+const FIXED: [&str; 3] = [DEFAULT_TOPIC, JOB_DONE_TOPIC, DEAD_LETTER_TOPIC];
+
+/// The number of a topic's first event.
+const FIRST_SEQ: Seq = Seq(1);
 
 /// All topics of a broker.
 #[derive(Debug)]
@@ -53,7 +62,7 @@ struct Index {
 }
 
 impl Topics {
-    /// No topics but the default one.
+    /// No topics but the fixed ones.
     pub fn new(limits: &Limits, clock: Clock) -> Arc<Self> {
         let topics = Arc::new(Self {
             index: RwLock::default(),
@@ -63,11 +72,13 @@ impl Topics {
                 bytes: AtomicUsize::new(0),
                 topics: RwLock::default(),
             }),
-            count_max: limits.topics_max.max(1),
+            count_max: limits.topics_max.max(FIXED.len()),
             clock,
         });
-        let name = TopicName::new(DEFAULT_TOPIC).expect("the default topic's name is a name");
-        topics.open(&name).expect("the first topic is within the limit");
+        for name in FIXED {
+            let name = TopicName::new(name).expect("the fixed topics' names are names");
+            topics.open(&name).expect("the fixed topics are within the limit");
+        }
         topics
     }
 
@@ -91,9 +102,9 @@ impl Topics {
         let topic = Arc::new(Topic {
             name: name.clone(),
             id: index.by_id.len() as u64,
-            head: AtomicU64::new(1),
+            head: AtomicU64::new(FIRST_SEQ.0),
             bytes: AtomicUsize::new(0),
-            tail: Mutex::new(Tail::new(self.memory.tail_bytes_max)),
+            tail: Mutex::new(Tail::new()),
             memory: Arc::clone(&self.memory),
             clock: self.clock,
         });
@@ -106,6 +117,31 @@ impl Topics {
     /// The topic of that name, if it exists.
     pub fn find(&self, name: &str) -> Option<Arc<Topic>> {
         self.index.read().by_name.get(name).cloned()
+    }
+
+    /// A reader for `SUB`, of a topic that comes into being if it is new.
+    ///
+    /// Refused with [`Code::Limit`] if there are too many, and with [`Code::Conflict`] if `from`
+    /// is a number beyond the next one: it is of another run of the broker, or of another broker,
+    /// and what came would be taken for what follows it.
+    pub(crate) fn subscribe(
+        &self,
+        name: &TopicName,
+        from: Option<StartAt>,
+        waker: Waker,
+    ) -> Result<Reader, ProtocolError> {
+        if let Some(StartAt::Seq(seq)) = from {
+            // Before it is made, so that a refusal changes nothing.
+            let next = self.find(name.as_str()).map_or(FIRST_SEQ, |topic| topic.head());
+            if seq > next {
+                let text = format!(
+                    "next is {next}; {name} has not come to {seq}: has the broker started anew? \
+                     from=first is the oldest event kept"
+                );
+                return Err(ProtocolError::new(Code::Conflict, text));
+            }
+        }
+        Ok(self.open(name)?.subscribe(from, Form::Wire, waker))
     }
 
     /// All topics in the order of their names.
@@ -193,23 +229,19 @@ impl Topic {
         Seq(self.head.load(Ordering::Acquire))
     }
 
-    /// The first number that is not yet as safe as the topic promises. Topics are in memory and
-    /// promise nothing, so this is the head.
+    /// The first number that is not yet as safe as the topic promises: as [`Tail::durable`], the
+    /// head, without its lock.
     pub fn durable(&self) -> Seq {
         self.head()
     }
 
-    /// The oldest event kept, head if none is.
-    pub fn first_kept(&self) -> Seq {
-        self.tail.lock().first_kept()
-    }
-
-    /// A reader that begins at `from`. A number beyond the head
+    /// A group's reader, which begins at `from` and takes what is durable. A number beyond the head
     /// begins at the head; one below what is kept begins with a [`Lag`].
     ///
     /// `wake` is notified when there is something to take after there was nothing.
     pub fn reader(self: &Arc<Self>, from: StartAt, wake: Arc<Notify>) -> Reader {
-        self.subscribe(Some(from), Form::Wire, Waker::from(Arc::new(Notifies(wake))))
+        let waker = Waker::from(Arc::new(Notifies(wake)));
+        self.subscribe(Some(from), Form::Wire, waker).durable_only()
     }
 
     /// A reader that wakes a task, and takes events in the given form, by default those that
@@ -300,8 +332,8 @@ impl Memory {
         bytes > before
     }
 
-    /// While all tails together are too much, the longest gives up a quarter. Tails grow by
-    /// blocks, so this is seldom, and may look at all topics. Called without any tail's lock.
+    /// While all tails together are too much, the longest gives way. Tails grow by blocks, so this
+    /// is seldom, and may look at all topics. Called without any tail's lock.
     fn relieve(&self) {
         while self.bytes.load(Ordering::Relaxed) > self.tails_bytes_max {
             let longest = {
@@ -311,13 +343,8 @@ impl Memory {
             };
             let Some(topic) = longest else { return };
             let tail = &mut *topic.tail.lock();
-            let before = tail.bytes();
-            tail.shrink_to(before / 4 * 3);
+            tail.give_way();
             self.account(&topic, tail);
-            if tail.bytes() == before {
-                // The newest batch of each is all there is: nothing more to give.
-                return;
-            }
         }
     }
 }

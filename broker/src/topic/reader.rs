@@ -46,6 +46,8 @@ pub struct Events {
 pub struct Reader {
     topic: Arc<Topic>,
     form: Form,
+    /// What is not yet as safe as the topic promises is not there for this reader: a group's.
+    durable_only: bool,
     cursor: Seq,
     waker: Waker,
     /// Where it waits, if it had everything when it was last asked.
@@ -63,7 +65,13 @@ pub(crate) enum Fetched {
 
 impl Reader {
     pub(super) fn new(topic: Arc<Topic>, form: Form, cursor: Seq, waker: Waker) -> Self {
-        Self { topic, form, cursor, waker, place: None }
+        Self { topic, form, durable_only: false, cursor, waker, place: None }
+    }
+
+    /// Does not run ahead of the durable mark.
+    pub(super) fn durable_only(mut self) -> Self {
+        self.durable_only = true;
+        self
     }
 
     /// The next number to take.
@@ -104,8 +112,9 @@ impl Reader {
             self.cursor = resume;
             return Fetched::Lag(lag);
         }
-        self.cursor = tail.read(self.cursor, self.form, bytes_max, slices_max, take);
-        self.place = (self.cursor == tail.head()).then(|| tail.wait(self.place, &self.waker));
+        let end = if self.durable_only { tail.durable() } else { tail.head() };
+        self.cursor = tail.read(self.cursor, end, self.form, bytes_max, slices_max, take);
+        self.place = (self.cursor == end).then(|| tail.wait(self.place, &self.waker));
         Fetched::Taken
     }
 

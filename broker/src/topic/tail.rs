@@ -40,7 +40,7 @@ pub(crate) enum Form {
 pub(super) struct Tail {
     /// The next number to be given; `first_kept <= head`, and so is every reader's cursor.
     head: Seq,
-    /// Oldest first, without holes; never empty once something was appended.
+    /// Oldest first, without holes.
     batches: VecDeque<Batch>,
     wire: Arena,
     bare: Arena,
@@ -48,6 +48,10 @@ pub(super) struct Tail {
     bare_readers: usize,
     readers: usize,
     /// Readers that have everything. Whoever appends takes all of them and wakes them.
+    ///
+    /// Those who wait for the durable mark (groups, confirmations) will need a list of their own
+    /// beside this one, taken by whoever moves the mark. As long as the mark is the head, it is
+    /// this one.
     waiting: Slab<Waker>,
     /// Rises when `waiting` is taken: a place in it is valid in its own epoch only.
     epoch: u64,
@@ -64,13 +68,13 @@ pub(super) struct Place {
 }
 
 impl Tail {
-    /// An empty tail that will be kept within about `bytes_max`.
-    pub(super) fn new(bytes_max: usize) -> Self {
+    /// An empty tail.
+    pub(super) fn new() -> Self {
         Self {
             head: Seq(1),
             batches: VecDeque::new(),
-            wire: Arena::new(bytes_max),
-            bare: Arena::new(bytes_max),
+            wire: Arena::default(),
+            bare: Arena::default(),
             bare_readers: 0,
             readers: 0,
             waiting: Slab::new(),
@@ -81,6 +85,12 @@ impl Tail {
     }
 
     pub(super) fn head(&self) -> Seq {
+        self.head
+    }
+
+    /// The first number that is not yet as safe as the topic promises; `<= head`, between batches.
+    /// Topics are in memory and promise nothing, so this is the head.
+    pub(super) fn durable(&self) -> Seq {
         self.head
     }
 
@@ -116,7 +126,8 @@ impl Tail {
         now: Moment,
         unix_ms: i64,
     ) {
-        let unix_ms = self.batches.back().map_or(unix_ms, |newest| newest.unix_ms.max(unix_ms));
+        let newest = self.batches.back().map(|batch| batch.unix_ms).or(self.evicted_unix_ms);
+        let unix_ms = newest.map_or(unix_ms, |newest| newest.max(unix_ms));
         let before = self.head;
         let mut first = self.head;
         for payload in payloads {
@@ -155,18 +166,52 @@ impl Tail {
     /// Lets go of the oldest batches until at most `bytes_max` are allocated or one batch is left.
     pub(super) fn shrink_to(&mut self, bytes_max: usize) {
         while self.bytes() > bytes_max && self.batches.len() > 1 {
-            let Some(oldest) = self.batches.pop_front() else {
-                break;
-            };
-            self.wire.release();
-            if !oldest.bare.is_empty() {
-                self.bare.release();
-            }
-            self.evicted_unix_ms = Some(oldest.unix_ms);
-            if self.batches.capacity() > 64 && self.batches.len() * 4 < self.batches.capacity() {
-                self.batches.shrink_to(self.batches.len() * 2);
-            }
+            self.evict();
         }
+    }
+
+    /// Gives up at least a quarter of its memory because there is not enough for all tails: the
+    /// oldest events, and no more of them than it must.
+    pub(super) fn give_way(&mut self) {
+        let bytes_max = self.bytes() / 4 * 3;
+        while self.bytes() > bytes_max && self.wire.blocks().max(self.bare.blocks()) > 1 {
+            self.evict();
+        }
+        if self.bytes() > bytes_max {
+            // What is left lies in a block that is too large for it.
+            let mut kept: usize = self.batches.iter().map(Batch::bytes).sum();
+            while kept > bytes_max
+                && let Some(gone) = self.evict()
+            {
+                kept -= gone.bytes();
+            }
+            self.repack();
+        }
+    }
+
+    /// Moves what is kept into memory of just its size. Readers in the middle of something keep
+    /// the old memory until they are done.
+    fn repack(&mut self) {
+        self.wire = Arena::of(self.batches.iter().map(|batch| batch.wire.len()).sum());
+        self.bare = Arena::of(self.batches.iter().map(|batch| batch.bare.len()).sum());
+        for batch in &mut self.batches {
+            batch.wire = self.wire.adopt(&batch.wire);
+            batch.bare = self.bare.adopt(&batch.bare);
+        }
+        self.batches.shrink_to_fit();
+    }
+
+    fn evict(&mut self) -> Option<Batch> {
+        let oldest = self.batches.pop_front()?;
+        self.wire.release();
+        if !oldest.bare.is_empty() {
+            self.bare.release();
+        }
+        self.evicted_unix_ms = Some(oldest.unix_ms);
+        if self.batches.capacity() > 64 && self.batches.len() * 4 < self.batches.capacity() {
+            self.batches.shrink_to(self.batches.len() * 2);
+        }
+        Some(oldest)
     }
 
     /// Takes the readers that wait, for being woken without the lock.
@@ -229,10 +274,11 @@ impl Tail {
     /// Hands over what a reader at `cursor` gets next: whole lines from the cursor on, at most
     /// `slices_max` pieces, and no further piece once there are `bytes_max`. Returns the new cursor.
     ///
-    /// `cursor >= first_kept`.
+    /// `first_kept <= cursor <= end <= head`, and `end` lies between batches.
     pub(super) fn read(
         &self,
         mut cursor: Seq,
+        end: Seq,
         form: Form,
         bytes_max: usize,
         slices_max: usize,
@@ -241,7 +287,7 @@ impl Tail {
         let start = self.batches.partition_point(|batch| batch.end() <= cursor);
         let (mut bytes, mut slices) = (0, 0);
         for batch in self.batches.range(start..) {
-            if slices >= slices_max || bytes >= bytes_max {
+            if slices >= slices_max || bytes >= bytes_max || batch.end() > end {
                 break;
             }
             let encoded = match form {

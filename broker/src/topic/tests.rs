@@ -72,7 +72,7 @@ fn events_are_numbered_from_one_and_encoded_as_they_are_sent() {
     assert_eq!(text(&mut reader), "MSG new-url 1 a\r\nMSG new-url 2 b c\r\n");
     assert_eq!(topic.append(ConnId(1), []), Seq(3)..Seq(3));
     assert_eq!(text(&mut reader), "");
-    assert_eq!((topic.head(), topic.durable(), topic.first_kept()), (Seq(3), Seq(3), Seq(1)));
+    assert_eq!((topic.head(), topic.durable(), topic.show().first_kept), (Seq(3), Seq(3), Seq(1)));
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn what_is_gone_is_said() {
     for _ in 0..20 {
         append(&topic, 1, &[&big]);
     }
-    let first = topic.first_kept().0;
+    let first = topic.show().first_kept.0;
     assert!((2..20).contains(&first), "{first}");
     let heard = text(&mut reader);
     assert!(heard.starts_with(&format!("LAG 1 {}\r\nMSG new-url {first} x", first - 1)));
@@ -224,7 +224,7 @@ fn groups_are_told_what_they_missed_together_with_what_is_left() {
     for _ in 0..20 {
         append(&topic, 1, &[&"x".repeat(3_000)]);
     }
-    let first = topic.first_kept();
+    let first = topic.show().first_kept;
     let found = reader.next_events(100);
     assert_eq!(found.lag, Some(Lag { from: Seq(1), to: Seq(first.0 - 1) }));
     assert_eq!(found.events.first().map(|event| event.seq), Some(first));
@@ -289,15 +289,101 @@ fn all_tails_together_have_a_bound_and_the_longest_gives_way() {
 }
 
 #[test]
+fn many_topics_share_the_memory_and_keep_what_fits() {
+    let limits = Limits { tails_bytes_max: 2 << 20, ..Limits::default() };
+    let topics = topics(&limits);
+    let used = || topics.list().iter().map(|topic| topic.show().bytes).sum::<usize>();
+    let open = |n: usize| topics.open(&format!("t{n}").parse().unwrap()).unwrap();
+    let payload = "x".repeat(500);
+    // One after the other, so that each has grown long, with long blocks, before it must give way.
+    for n in 0..32 {
+        let topic = open(n);
+        let _peer = peer(&topic, 9);
+        for _ in 0..55 {
+            append(&topic, 1, &[payload.as_str(); 20]);
+            assert!(used() <= limits.tails_bytes_max, "topic {n}: {}", used());
+        }
+    }
+    let kept = |topic: &Arc<Topic>| {
+        let show = topic.show();
+        usize::try_from(show.head.0 - show.first_kept.0).unwrap() * payload.len()
+    };
+    let all: usize = topics.list().iter().map(kept).sum();
+    assert!(all > limits.tails_bytes_max / 4, "{all} bytes of events are kept in both forms");
+    for n in 0..32 {
+        assert!(kept(&open(n)) > 0, "topic {n} has lost everything to the others");
+    }
+    let mut reader = wire(&open(0), Some(StartAt::First));
+    assert!(text(&mut reader).ends_with(&format!("MSG t0 1100 {payload}\r\n")));
+}
+
+#[test]
+fn a_tail_may_give_up_everything_and_goes_on() {
+    let topic = topics(&Limits { tails_bytes_max: 1_000, ..Limits::default() }).default_topic();
+    let mut reader = wire(&topic, None);
+    append(&topic, 1, &["x".repeat(2_000).as_str()]);
+    assert_eq!(topic.show().bytes, 0);
+    assert_eq!(text(&mut reader), "LAG 1 1\r\n");
+    for from in [StartAt::First, StartAt::Last, StartAt::Time(i64::MAX)] {
+        assert_eq!(wire(&topic, Some(from)).cursor(), Seq(2), "{from:?}");
+    }
+    assert_eq!(topic.append(ConnId(1), ["small"]), Seq(2)..Seq(3));
+}
+
+#[test]
+fn a_number_beyond_the_next_is_no_place_to_begin() {
+    let topics = topics(&Limits::default());
+    let name: TopicName = "t".parse().unwrap();
+    let from = |seq| topics.subscribe(&name, Some(StartAt::Seq(Seq(seq))), Waker::noop().clone());
+    let refusal = from(1042).unwrap_err();
+    assert_eq!(refusal.code, Code::Conflict);
+    assert!(refusal.text.starts_with("next is 1; "), "{}", refusal.text);
+    assert!(topics.find("t").is_none(), "a refusal changes nothing");
+    assert_eq!(from(1).unwrap().cursor(), Seq(1));
+    append(&topics.find("t").unwrap(), 1, &["a", "b"]);
+    assert_eq!(from(3).unwrap().cursor(), Seq(3));
+    assert!(from(4).unwrap_err().text.starts_with("next is 3; "));
+}
+
+#[test]
+fn a_reader_is_given_whole_batches_before_a_mark() {
+    let topic = topic(1 << 20);
+    append(&topic, 1, &["a", "b"]);
+    append(&topic, 1, &["c"]);
+    let tail = topic.tail.lock();
+    let read = |cursor, end| {
+        let mut pieces = 0;
+        let next = tail.read(Seq(cursor), Seq(end), Form::Wire, usize::MAX, 64, |_, _| pieces += 1);
+        (next, pieces)
+    };
+    assert_eq!(read(1, 4), (Seq(4), 2));
+    assert_eq!(read(1, 3), (Seq(3), 1));
+    assert_eq!(read(2, 3), (Seq(3), 1));
+    assert_eq!(read(3, 3), (Seq(3), 0));
+    assert_eq!(read(1, 1), (Seq(1), 0));
+}
+
+#[test]
+fn the_fixed_topics_are_there_before_others_use_up_the_limit() {
+    let topics = topics(&Limits { topics_max: 4, ..Limits::default() });
+    topics.open(&"mine".parse().unwrap()).unwrap();
+    topics.open(&"one-too-many".parse().unwrap()).unwrap_err();
+    for name in ["new-url", "job-done", "dead-letter"] {
+        topics.open(&name.parse().unwrap()).unwrap();
+    }
+    assert_eq!(topics.default_topic().name().as_str(), "new-url");
+}
+
+#[test]
 fn one_topic_more_than_the_limit_is_refused() {
-    let topics = topics(&Limits { topics_max: 2, ..Limits::default() });
+    let topics = topics(&Limits { topics_max: 4, ..Limits::default() });
     topics.open(&"second".parse().unwrap()).unwrap();
     let refusal = topics.open(&"third".parse().unwrap()).unwrap_err();
     assert_eq!(refusal.code, Code::Limit);
     topics.open(&"second".parse().unwrap()).unwrap();
     assert!(topics.find("third").is_none());
     let names: Vec<String> = topics.list().iter().map(|topic| topic.name().to_string()).collect();
-    assert_eq!(names, ["new-url", "second"]);
+    assert_eq!(names, ["dead-letter", "job-done", "new-url", "second"]);
 }
 
 /// Something that can happen to a topic.
@@ -392,8 +478,9 @@ fn read(model: &Model, pair: &mut Pair, topic: &Topic, bytes_max: usize, slices_
     if let Fetched::Lag(lag) = fetched {
         assert!(pieces.is_empty());
         assert_eq!(lag.from.0, pair.next);
-        let resume = if pair.deaf_to.is_some() { model.head() - 1 } else { topic.first_kept().0 };
-        assert_eq!(lag.to.0 + 1, resume.max(topic.first_kept().0));
+        let resume =
+            if pair.deaf_to.is_some() { model.head() - 1 } else { topic.show().first_kept.0 };
+        assert_eq!(lag.to.0 + 1, resume.max(topic.show().first_kept.0));
         pair.next = lag.to.0 + 1;
         return;
     }
@@ -421,7 +508,7 @@ fn run(steps: Vec<Step>) {
         Pair { reader, deaf_to, next, wakes, waits: false }
     };
     for step in steps {
-        let (head, first_kept) = (model.head(), topic.first_kept().0);
+        let (head, first_kept) = (model.head(), topic.show().first_kept.0);
         match step {
             Step::Append { origin, payloads } => {
                 let numbers = topic.append(ConnId(origin), payloads.iter().map(String::as_str));
