@@ -287,10 +287,7 @@ impl FromStr for StartAt {
 
     fn from_str(text: &str) -> Result<Self, ProtocolError> {
         let newest = || text.strip_prefix('-').and_then(number).filter(|n| *n > 0);
-        let time = || {
-            let time = text.parse::<Timestamp>().ok()?.as_millisecond();
-            (time >= 0).then_some(StartAt::Time(time))
-        };
+        let time = || unix_ms(text).filter(|ms| *ms >= 0).map(StartAt::Time);
         match text {
             "first" => Some(StartAt::First),
             "last" => Some(StartAt::Last),
@@ -309,6 +306,20 @@ impl FromStr for StartAt {
             )
         })
     }
+}
+
+/// A time of RFC 3339 and nothing else: what reads it would also take times without separators and
+/// with names of time zones.
+fn unix_ms(text: &str) -> Option<i64> {
+    let digit = |c: char| if c.is_ascii_digit() { '0' } else { c.to_ascii_uppercase() };
+    let form: String = text.chars().map(digit).collect();
+    let rest = form.strip_prefix("0000-00-00T00:00:00")?;
+    let zone = match rest.strip_prefix(".0") {
+        Some(fraction) => fraction.trim_start_matches('0'),
+        None => rest,
+    };
+    let time = matches!(zone, "Z" | "+00:00" | "-00:00").then(|| text.parse::<Timestamp>())?;
+    Some(time.ok()?.as_millisecond())
 }
 
 /// As in `from=`. A time outside 1970 to 9999 is shown as the nearest one inside.

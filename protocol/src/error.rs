@@ -1,12 +1,16 @@
 //! Refusals: one line `-ERR <code> <text>`, with a code from a closed list.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
 use bytes::BufMut;
 
 use crate::reply::encode_refusal;
+use crate::text::cut;
+
+/// Bytes of the text of a refusal on the wire. Texts repeat what they refuse, which may be a word
+/// as long as a line.
+const TEXT_BYTES_MAX: usize = 512;
 
 /// A refusal, as it goes over the wire: a code for programs and a text for a person.
 ///
@@ -17,7 +21,8 @@ use crate::reply::encode_refusal;
 pub struct ProtocolError {
     /// What kind of refusal; decides whether the connection lives and whether to try again.
     pub code: Code,
-    /// For a person. Without line ends; control characters are replaced when it is encoded.
+    /// For a person. When it is encoded, control characters are replaced, and what is beyond 512
+    /// bytes is cut off.
     pub text: String,
 }
 
@@ -35,11 +40,10 @@ impl ProtocolError {
     /// Appends the refusal of publishes: `-ERR <code> n=8 <text>`, or `n=8-21` for several in a
     /// row, both ends included (`[A4]`).
     pub fn encode_numbered(&self, publishes: Option<(u64, u64)>, out: &mut impl BufMut) {
-        let text = if self.text.contains(char::is_control) {
-            Cow::Owned(self.text.replace(char::is_control, " "))
-        } else {
-            Cow::Borrowed(self.text.as_str())
-        };
+        let mut text = cut(&self.text, TEXT_BYTES_MAX);
+        if text.contains(char::is_control) {
+            text = text.replace(char::is_control, " ").into();
+        }
         encode_refusal(self.code.as_str(), publishes, &text, out);
     }
 }
@@ -103,11 +107,13 @@ codes! {
     /// What was named does not exist (topic, group, job, subscription). The client's fault,
     /// nothing changed, create it first; the connection lives.
     NotFound = "unknown",
-    /// What was to be created is there already, with other settings. The client's fault, nothing
-    /// changed, do not repeat it; the connection lives.
+    /// What was to come into being is there already: a topic, a group, this connection's
+    /// subscription to a topic, or a job that is not done, with other settings. The client's
+    /// fault, nothing changed, do not repeat it; the connection lives.
     Exists = "exists",
-    /// Does not fit the state of what was named (a closed job takes no seeds). The client's
-    /// fault, nothing changed, do not repeat it in this state; the connection lives.
+    /// Does not fit the state of what was named (a topic that has not come to the number from
+    /// which it was to be heard). The client's fault, nothing changed, do not repeat it in this
+    /// state; the connection lives.
     Conflict = "conflict",
     /// A documented limit is reached (topics, subscriptions, groups, unanswered commands). The
     /// client's fault, nothing changed, try again when something was given back; the connection
@@ -216,6 +222,15 @@ mod tests {
                 .unwrap_or_else(|| panic!("no row for {code}"));
             assert_eq!(row.ends_with("| ends |"), code.ends_connection(), "{row}");
         }
+    }
+
+    #[test]
+    fn refusals_are_short() {
+        let error = ProtocolError::new(Code::BadArgument, "ö".repeat(40_000));
+        let line = encoded(&error, Some((1, 2)));
+        assert!(line.starts_with("-ERR bad-argument n=1-2 öö"), "{line}");
+        assert!(line.ends_with("öö..\r\n"), "{line}");
+        assert!(line.len() < 600, "{}", line.len());
     }
 
     #[test]

@@ -4,8 +4,9 @@ use std::fmt;
 
 use bytes::BufMut;
 
+use crate::text::cut;
 use crate::wire::{Writer, first_word, number, words};
-use crate::{Code, MemberId, ProtocolError, Seq, TaskId};
+use crate::{Code, LINE_BYTES_MAX, MemberId, ProtocolError, Seq, TaskId};
 
 /// What the broker says to a connection before anything else (`[S1]`); `n` counts connections
 /// from 1.
@@ -139,14 +140,15 @@ pub fn encode_published(seq: Seq, n: u64, out: &mut impl BufMut) {
     Writer::new(out, "+OK").number(seq.0).number(n).crlf();
 }
 
-/// Appends `+OK`, or `+OK <text>`. The text is one line, and not two numbers (`[A3]`).
+/// Appends `+OK`, or `+OK <text>`. The text is one line, and not two numbers (`[A3]`); what does
+/// not fit in a line (`[L2]`) is cut off.
 pub fn encode_ok(text: &str, out: &mut impl BufMut) {
-    Writer::new(out, "+OK").text(text).crlf();
+    Writer::new(out, "+OK").text(&cut(text, LINE_BYTES_MAX - "+OK ".len())).crlf();
 }
 
-/// Appends `+ <text>`, a line of an answer that goes on.
+/// Appends `+ <text>`, a line of an answer that goes on; what does not fit in a line is cut off.
 pub fn encode_more(text: &str, out: &mut impl BufMut) {
-    Writer::new(out, "+").word(text).crlf();
+    Writer::new(out, "+").word(&cut(text, LINE_BYTES_MAX - "+ ".len())).crlf();
 }
 
 /// Appends `MSG <topic> <seq> <payload>`. Allocates nothing besides the buffer's growth.

@@ -3,6 +3,8 @@
 //! A line that passes can be shown on any terminal and forwarded to any neighbour as it is, so it
 //! is judged once, when it comes in, and never escaped afterwards.
 
+use std::borrow::Cow;
+
 use crate::{Code, ProtocolError};
 
 /// The line as text, or why it is refused (`[L6]` and `[L7]` of PROTOCOL.md).
@@ -55,6 +57,15 @@ pub(crate) const fn is_control(byte: u8) -> bool {
     (byte < 0x20 && byte != b'\t') || byte == 0x7F
 }
 
+/// The text, or its beginning and `..` if it has more than so many bytes (2 and up).
+pub(crate) fn cut(text: &str, bytes_max: usize) -> Cow<'_, str> {
+    if text.len() <= bytes_max {
+        return Cow::Borrowed(text);
+    }
+    let (kept, _) = text.split_at(text.floor_char_boundary(bytes_max - "..".len()));
+    Cow::Owned(format!("{kept}.."))
+}
+
 /// A quotation of somebody's text for an error: short, on one line, without control characters.
 pub(crate) fn quoted(text: &str) -> String {
     const CHARS_MAX: usize = 40;
@@ -100,6 +111,15 @@ mod tests {
         assert!(check(b"ab\x07").unwrap_err().text.starts_with("byte 3 "));
         assert_eq!(check(b"ab\xff").unwrap_err().code, Code::Utf8);
         assert!(check(b"ab\xff").unwrap_err().text.starts_with("byte 3 "));
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        assert_eq!(cut("abcd", 4), "abcd");
+        assert_eq!(cut("abcde", 4), "ab..");
+        assert_eq!(cut("aöcde", 4), "a..");
+        assert_eq!(cut("ö", 2), "ö");
+        assert_eq!(cut("abc", 2), "..");
     }
 
     #[test]

@@ -19,108 +19,44 @@ fn answers() {
     both_ways("+ more  text", &Reply::More("more  text"));
     both_ways("PONG clock=12", &Reply::Pong { clock_ms: 12 });
     let (code, text) = ("stale", "crawlers:7.42.1");
-    both_ways(
-        "-ERR stale crawlers:7.42.1",
-        &Reply::Err {
-            code,
-            n: None,
-            text,
-        },
-    );
+    both_ways("-ERR stale crawlers:7.42.1", &Reply::Err { code, n: None, text });
     let (code, text) = ("full", "no room");
-    both_ways(
-        "-ERR full n=8 no room",
-        &Reply::Err {
-            code,
-            n: Some((8, 8)),
-            text,
-        },
-    );
-    both_ways(
-        "-ERR full n=8-21 no room",
-        &Reply::Err {
-            code,
-            n: Some((8, 21)),
-            text,
-        },
-    );
-    both_ways(
-        "-ERR full n=8-21",
-        &Reply::Err {
-            code,
-            n: Some((8, 21)),
-            text: "",
-        },
-    );
-    both_ways(
-        "-ERR of-the-future",
-        &Reply::Err {
-            code: "of-the-future",
-            n: None,
-            text: "",
-        },
-    );
+    both_ways("-ERR full n=8 no room", &Reply::Err { code, n: Some((8, 8)), text });
+    both_ways("-ERR full n=8-21 no room", &Reply::Err { code, n: Some((8, 21)), text });
+    both_ways("-ERR full n=8-21", &Reply::Err { code, n: Some((8, 21)), text: "" });
+    both_ways("-ERR of-the-future", &Reply::Err { code: "of-the-future", n: None, text: "" });
+}
+
+#[test]
+fn answers_fit_in_a_line() {
+    let text = "x".repeat(LINE_BYTES_MAX);
+    let (mut ok, mut more) = (Vec::new(), Vec::new());
+    encode_ok(&text, &mut ok);
+    encode_more(&text, &mut more);
+    for line in [ok, more] {
+        assert_eq!(line.len(), LINE_BYTES_MAX + "\r\n".len());
+        assert!(line.ends_with(b"xx..\r\n"));
+    }
 }
 
 #[test]
 fn deliveries() {
     let payload = " two  blanks ";
-    both_ways(
-        "MSG t 3  two  blanks ",
-        &Reply::Msg {
-            topic: "t",
-            seq: Seq(3),
-            payload,
-        },
-    );
-    let id = TaskId {
-        group: "g".parse().unwrap(),
-        run: 1,
-        entry: 2,
-        attempt: 3,
-    };
+    both_ways("MSG t 3  two  blanks ", &Reply::Msg { topic: "t", seq: Seq(3), payload });
+    let id = TaskId { group: "g".parse().unwrap(), run: 1, entry: 2, attempt: 3 };
     let payload = "http://a/ job=b";
-    let task = Reply::Task {
-        id,
-        clock_ms: 5,
-        lease_ms: 6,
-        payload,
-    };
+    let task = Reply::Task { id, clock_ms: 5, lease_ms: 6, payload };
     both_ways("TASK g:1.2.3 5 6 http://a/ job=b", &task);
     let (from, to) = (Seq(4), Seq(9));
-    both_ways(
-        "LAG t 4 9",
-        &Reply::Lag {
-            topic: Some("t"),
-            from,
-            to,
-        },
-    );
-    both_ways(
-        "LAG 4 9",
-        &Reply::Lag {
-            topic: None,
-            from,
-            to,
-        },
-    );
-    both_ways(
-        "GAP t 4 9",
-        &Reply::Gap {
-            topic: "t",
-            from,
-            to,
-        },
-    );
+    both_ways("LAG t 4 9", &Reply::Lag { topic: Some("t"), from, to });
+    both_ways("LAG 4 9", &Reply::Lag { topic: None, from, to });
+    both_ways("GAP t 4 9", &Reply::Gap { topic: "t", from, to });
 }
 
 #[test]
 fn a_topic_may_be_called_by_a_number() {
     let (topic, from, to) = (Some("7"), Seq(4), Seq(9));
-    assert_eq!(
-        Reply::parse("LAG 7 4 9"),
-        Ok(Reply::Lag { topic, from, to })
-    );
+    assert_eq!(Reply::parse("LAG 7 4 9"), Ok(Reply::Lag { topic, from, to }));
 }
 
 #[test]
@@ -154,53 +90,27 @@ fn the_greeting_has_two_blanks() {
 #[test]
 fn unknown_codes_stay_readable() {
     let error = refusal_from("of-the-future", "do that");
-    assert_eq!(
-        error,
-        ProtocolError::new(Code::Internal, "of-the-future do that")
-    );
-    assert_eq!(
-        refusal_from("full", "x"),
-        ProtocolError::new(Code::Full, "x")
-    );
+    assert_eq!(error, ProtocolError::new(Code::Internal, "of-the-future do that"));
+    assert_eq!(refusal_from("full", "x"), ProtocolError::new(Code::Full, "x"));
 }
 
 #[test]
 fn structured_answers_ignore_keys_of_the_future() {
     let resume = MemberId(7);
-    let hello = HelloAnswer {
-        version: "0.1.0".into(),
-        id: 3,
-        clock_ms: 9,
-        echo: Some("x".into()),
-        resume,
-    };
+    let hello =
+        HelloAnswer { version: "0.1.0".into(), id: 3, clock_ms: 9, echo: Some("x".into()), resume };
     assert_eq!(HelloAnswer::parse(&hello.to_string()), Some(hello.clone()));
-    assert_eq!(
-        HelloAnswer::parse(&format!("{hello} new-key=1")),
-        Some(hello)
-    );
+    assert_eq!(HelloAnswer::parse(&format!("{hello} new-key=1")), Some(hello));
     assert_eq!(HelloAnswer::parse("id=3"), None);
     let task: TaskId = "g:1.2.3".parse().unwrap();
-    let ack = AckAnswer {
-        task,
-        new: 1,
-        known: 2,
-        refused: 3,
-    };
+    let ack = AckAnswer { task, new: 1, known: 2, refused: 3 };
     assert_eq!(AckAnswer::parse(&format!("{ack} later=1")), Some(ack));
     assert_eq!(AckAnswer::parse("g:1.2.3 new=1"), None);
 }
 
 fn reply() -> impl Strategy<Value = (String, String, u64, u64, u64, u8)> {
     let payload = "[ -~ä\t]{1,40}";
-    (
-        "[a-z][a-z0-9-]{0,9}",
-        payload,
-        any::<u64>(),
-        any::<u64>(),
-        any::<u64>(),
-        0_u8..9,
-    )
+    ("[a-z][a-z0-9-]{0,9}", payload, any::<u64>(), any::<u64>(), any::<u64>(), 0_u8..9)
 }
 
 proptest! {
