@@ -16,7 +16,7 @@ use tidings_protocol::{JobName, Outcome, ProtocolError, Seq, TopicName};
 
 use crate::clock::Moment;
 use crate::group::config::{bad, number};
-use crate::group::entry::{EntryId, JobNumber, JobRef, Key};
+use crate::group::entry::{EntryId, JobNumber, JobRef};
 use crate::group::record::End;
 use crate::group::scope::{Scope, ScopeRule};
 
@@ -157,8 +157,8 @@ pub struct Job {
     pub noted: Option<BTreeMap<TopicName, Seq>>,
     /// When it is closed if no further seed arrives.
     pub open_until: Moment,
-    /// Keys that would release an entry of it if its budget allowed.
-    pub passed_over: BTreeSet<Key>,
+    /// Entries that wait for their member's next request: they keep what they took of the budget.
+    pub pinned: u64,
 }
 
 impl Job {
@@ -174,7 +174,8 @@ impl Job {
 
     /// Its budget is taken by what is in flight: nothing is released until some of it is given back.
     pub fn is_blocked(&self) -> bool {
-        self.settings.pages_max.is_some_and(|max| self.counts.completed + self.held >= max)
+        let taken = self.counts.completed + self.held + self.pinned;
+        self.settings.pages_max.is_some_and(|max| taken >= max)
     }
 
     /// An entry of it ended with a worker's answer.
@@ -257,7 +258,7 @@ impl Jobs {
             counts: Counts::default(),
             noted: None,
             open_until: until,
-            passed_over: BTreeSet::new(),
+            pinned: 0,
         };
         self.by_number.insert(number, job);
     }
@@ -267,6 +268,7 @@ impl Jobs {
         if let Some(job) = self.by_number.get_mut(&number) {
             job.state = JobState::Done;
             job.noted = None;
+            job.scope = Scope::default();
             self.finished.push_back(number);
         }
         while self.finished.len() > remembered

@@ -1,6 +1,8 @@
 //! What is let in: events of the feeding topics, and the children that workers found. The broker
 //! alone judges scope, depth, identity and budget.
 
+use std::collections::BTreeSet;
+
 use tidings_protocol::{
     CanonicalUrl, DEAD_LETTER_TOPIC, JobName, PAYLOAD_BYTES_MAX, Payload, Prio, Seq, TopicName,
     UrlKey, duration,
@@ -39,6 +41,8 @@ enum Verdict {
     New(Admission),
     Known,
     Refused,
+    /// Belongs to its job, but there is no room for it.
+    NoRoom,
 }
 
 /// How many children were new, known and refused.
@@ -46,6 +50,8 @@ enum Verdict {
 pub(super) struct Judged {
     pub(super) known: u64,
     pub(super) refused: u64,
+    /// Wanted by the job, but the group is full.
+    pub(super) no_room: u64,
 }
 
 impl Group {
@@ -63,21 +69,23 @@ impl Group {
             return;
         }
         let mut items = Vec::new();
+        let mut letters = Vec::new();
+        let mut seeded = BTreeSet::new();
         for (seq, payload) in events.iter().filter(|(seq, _)| *seq >= first) {
-            match self.judge_event(payload, now) {
-                Ok(taking) => {
-                    self.apply_taking(&taking, now);
-                    items.push(taking);
-                }
-                Err(reason) => self.refuse_event(topic, *seq, payload, reason, now),
+            let taking = self.judge_event(payload, now).unwrap_or_else(|reason| {
+                letters.extend(self.unusable_letter(topic, *seq, payload, reason, now));
+                Taking::Unusable
+            });
+            self.apply_taking(&taking, now);
+            if let Taking::Admitted(Admission { job: Some(job), .. }) = &taking {
+                seeded.insert(job.number);
             }
+            items.push(taking);
         }
-        let seeded = items.iter().filter_map(|item| match item {
-            Taking::Admitted(admission) => admission.job.map(|job| job.number),
-            Taking::Improved { .. } | Taking::Duplicate(_) => None,
-        });
-        let seeded = seeded.collect();
         self.commit(Decision::Taken { topic: topic.clone(), next, items }, now);
+        for letter in letters {
+            self.announce(DEAD_LETTER_TOPIC, letter);
+        }
         self.settle_after_taking(seeded, now);
     }
 
@@ -103,11 +111,13 @@ impl Group {
                 carried: carried(&payload).ok_or("attributes-too-long")?,
             }
         };
-        if let Some(prio) = payload.attribute("prio") {
-            wish.prio = prio.parse::<Prio>().map_err(|_| "bad-prio")?.value();
-        }
-        if let Some(after) = payload.attribute("after") {
-            wish.due = now + duration::parse_ms(after).map_err(|_| "bad-after")?;
+        if wish.url_key.is_some() {
+            if let Some(prio) = payload.attribute("prio") {
+                wish.prio = prio.parse::<Prio>().map_err(|_| "bad-prio")?.value();
+            }
+            if let Some(after) = payload.attribute("after") {
+                wish.due = now + duration::parse_ms(after).map_err(|_| "bad-after")?;
+            }
         }
         match wish.job {
             None => Ok(self.judge_announcement(wish)),
@@ -181,7 +191,7 @@ impl Group {
     }
 
     /// The waiting entry of a URL in one pass, or the one without a job.
-    fn unheld_of(&self, url: UrlKey, job: Option<JobRef>) -> Option<EntryId> {
+    pub(super) fn unheld_of(&self, url: UrlKey, job: Option<JobRef>) -> Option<EntryId> {
         let mut entries = self.unheld.get(&url)?.iter();
         entries.find(|id| self.entries[id].admitted.job == job).copied()
     }
@@ -204,6 +214,7 @@ impl Group {
                 }
                 Verdict::Known => judged.known += 1,
                 Verdict::Refused => judged.refused += 1,
+                Verdict::NoRoom => judged.no_room += 1,
             }
         }
         (children, judged)
@@ -211,9 +222,6 @@ impl Group {
 
     fn judge_link(&self, parent: &Entry, link: &StagedLink, now: Moment) -> Verdict {
         let parent = &parent.admitted;
-        if self.is_full() {
-            return Verdict::Refused;
-        }
         let Ok(url) = CanonicalUrl::parse(&link.url) else {
             return Verdict::Refused;
         };
@@ -248,6 +256,9 @@ impl Group {
             None if self.unheld_of(url.url_key(), None).is_some() => return Verdict::Known,
             None => {}
         }
+        if self.is_full() {
+            return Verdict::NoRoom;
+        }
         Verdict::New(Admission {
             id: self.last_entry + 1,
             text: url.as_str().into(),
@@ -265,31 +276,32 @@ impl Group {
     }
 
     /// An event that this group can do nothing with is counted; some a minute become dead letters.
-    fn refuse_event(
+    fn unusable_letter(
         &mut self,
         topic: &TopicName,
         seq: Seq,
         payload: &str,
         reason: &str,
         now: Moment,
-    ) {
-        self.totals.unkeyed += 1;
+    ) -> Option<String> {
         let minute = now.0 / 60_000;
         if self.letters.0 != minute {
             self.letters = (minute, 0);
         }
-        if self.letters.1 >= self.config.unkeyed_letters_per_minute {
-            return;
-        }
         self.letters.1 += 1;
-        let head = format!("reason={reason} group={} topic={topic} seq={seq} ", self.name);
-        let kept = payload.floor_char_boundary(PAYLOAD_BYTES_MAX - head.len());
-        self.announce(DEAD_LETTER_TOPIC, format!("{head}{}", &payload[..kept]));
+        let head = format!("reason={reason} group={} topic={topic} seq={seq}", self.name);
+        (self.letters.1 <= self.config.unkeyed_letters_per_minute).then(|| letter(&head, payload))
     }
 
     pub(super) fn announce(&mut self, topic: &'static str, payload: String) {
         self.outputs.push_back(Output::Announce { topic, payload });
     }
+}
+
+/// A dead letter for what is no URL: why, and as much of the text as a payload holds.
+pub(super) fn letter(head: &str, text: &str) -> String {
+    let kept = text.floor_char_boundary(PAYLOAD_BYTES_MAX - head.len() - 1);
+    format!("{head} {}", &text[..kept])
 }
 
 /// The attributes that are not this group's own, as they came, each with a leading space; `None` if

@@ -1,12 +1,15 @@
 //! What workers say about their tasks: `ACK`, `NACK`, `TOUCH`. Only who holds a task at its present
 //! attempt may say anything about it; everybody else is told that it is stale.
 
+use std::fmt::Write;
+
 use tidings_protocol::{
     CanonicalUrl, Code, DEAD_LETTER_TOPIC, Hold, Outcome, ProtocolError, Return, TaskId,
 };
 
+use super::admit::letter;
 use super::config::bad;
-use super::entry::{Again, EntryId};
+use super::entry::{Again, Entry, EntryId};
 use super::record::{Back, Decision, End};
 use super::{Answer, Asked, Group, StagedLink};
 use crate::clock::Moment;
@@ -34,9 +37,10 @@ impl Group {
             "{task} new={} known={} refused={}",
             children.len(),
             judged.known,
-            judged.refused + over_limit
+            judged.refused + judged.no_room + over_limit
         );
-        self.commit(Decision::Answered { entry, outcome, children, rest }, now);
+        let no_room = judged.no_room;
+        self.commit(Decision::Answered { entry, outcome, children, no_room, rest }, now);
         if let Some(job) = job {
             self.settle(job.number, now);
         }
@@ -55,17 +59,25 @@ impl Group {
         let id = self.held_by(asked, task)?;
         let rest = self.rest(hold, now);
         let failures = self.entries[&id].failures;
+        // A worker lengthens, within bounds.
+        let capped = |ms: u64| ms.min(self.config.not_before_ms_max);
         let back = match back {
             Return::Retry { after_ms } => {
                 let chance = self.rng.f64();
                 let backoff_ms = self.config.backoff_after(failures + 1, chance);
-                Back::Retry { due: now + after_ms.unwrap_or(backoff_ms) }
+                Back::Retry { due: now + after_ms.map_or(backoff_ms, capped) }
             }
-            Return::Uncounted { after_ms } => Back::Uncounted { due: now + after_ms.unwrap_or(0) },
+            Return::Uncounted { after_ms } => {
+                Back::Uncounted { due: now + after_ms.map_or(0, capped) }
+            }
             Return::Again { url } => Back::Again(self.again(asked, id, &url)?),
         };
         let reason = reason.map(String::into_boxed_str);
         self.commit(Decision::Returned { entry: id, back, rest, reason }, now);
+        if !self.members.takes_tasks(asked.member) {
+            // Nothing waits for a member to which nothing will be given.
+            self.unpin(asked.member, now);
+        }
         self.bury_if_hopeless(id, now);
         Ok(Answer { more: Vec::new(), ok: task.to_string() })
     }
@@ -128,22 +140,29 @@ impl Group {
             None
         };
         if let Some(reason) = reason {
-            let letter = format!(
-                "{} reason={reason} group={} failures={} losses={} last={}{}",
-                entry.admitted.text,
-                self.name,
-                entry.failures,
-                entry.losses,
-                entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_"),
-                job.and_then(|job| self.jobs.find(job.number))
-                    .map(|job| format!(" job={} pass={}", job.name, job.id.pass))
-                    .unwrap_or_default(),
-            );
+            let letter = self.dead_letter(entry, reason);
             self.commit(Decision::Ended { entries: vec![id], end: End::Dead }, now);
             self.announce(DEAD_LETTER_TOPIC, letter);
         }
         if let Some(job) = job {
             self.settle(job.number, now);
+        }
+    }
+
+    /// A URL with the reasons as its attributes; or what is no URL, behind them.
+    fn dead_letter(&self, entry: &Entry, reason: &str) -> String {
+        let last = entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_");
+        let mut head = format!(
+            "reason={reason} group={} failures={} losses={} last={last}",
+            self.name, entry.failures, entry.losses
+        );
+        let admitted = &entry.admitted;
+        if let Some(job) = admitted.job.and_then(|job| self.jobs.find(job.number)) {
+            let _ = write!(head, " job={} pass={} depth={}", job.name, job.id.pass, admitted.depth);
+        }
+        match admitted.url_key {
+            Some(_) => format!("{} {head}{}", admitted.text, admitted.carried),
+            None => letter(&head, &admitted.text),
         }
     }
 }

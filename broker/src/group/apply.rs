@@ -3,11 +3,12 @@
 
 use tidings_protocol::{CanonicalUrl, MemberId, Outcome, UrlKey};
 
-use super::entry::{Admission, Entry, EntryId, Lease, State};
+use super::entry::{Admission, Entry, EntryId, JobNumber, JobRef, Lease, State};
 use super::record::{Back, Decision, End, Record, Rest, Taking};
-use super::timers::Timer;
+use super::timers::Expiry;
 use super::{Group, lane_of};
 use crate::clock::Moment;
+use crate::job::{Job, JobState};
 
 impl Group {
     /// Makes the decision of an earlier run (or of another machine) its own.
@@ -35,7 +36,8 @@ impl Group {
         match decision {
             Decision::Configured(config) => {
                 self.config = (**config).clone();
-                let keys: Vec<_> = self.keys.keys().cloned().collect();
+                let mut keys: Vec<_> = self.keys.keys().cloned().collect();
+                keys.sort_unstable();
                 for key in &keys {
                     self.refresh(key, now);
                 }
@@ -44,15 +46,20 @@ impl Group {
                 self.taken.insert(topic.clone(), *next);
             }
             Decision::Released { entry, member, until } => {
-                let lease = Lease { member: *member, since: now, until: *until, over: false };
+                let lease = Lease { member: *member, until: *until, over: false };
                 self.apply_release(*entry, lease, now);
             }
             Decision::Touched { entry, until, over, rest } => {
                 self.apply_touch(*entry, *until, *over, *rest, now);
             }
-            Decision::Answered { entry, outcome, rest, .. } => {
+            Decision::Answered { entry, outcome, rest, no_room, .. } => {
+                let job = self.entries[entry].admitted.job;
+                if let Some(job) = job.and_then(|job| self.jobs.find_mut(job.number)) {
+                    job.counts.found += no_room;
+                    job.counts.budget += no_room;
+                }
                 self.end_request(*entry, *rest, was_requested(*outcome), now);
-                self.finish(*entry, *outcome, now);
+                self.finish(*entry, *outcome);
             }
             Decision::Returned { entry, back, rest, reason } => {
                 self.apply_return(*entry, back, *rest, reason.clone(), now);
@@ -71,13 +78,17 @@ impl Group {
             Decision::JobOpened { number, name, settings } => {
                 let until = now + self.config.open_ms_max;
                 self.jobs.open(*number, name, *settings, until);
-                self.timers.set(until, Timer::JobOpen(*number));
+                self.expect_seeds(*number, until);
             }
-            Decision::JobClosed { number } => {
+            Decision::JobReopened { number } => {
                 if let Some(job) = self.jobs.find_mut(*number) {
-                    job.state = crate::job::JobState::Closed;
+                    job.state = JobState::Open;
+                    job.noted = None;
+                    self.noted.remove(number);
                 }
+                self.expect_seeds(*number, now + self.config.open_ms_max);
             }
+            Decision::JobClosed { number } => self.close(*number),
             Decision::JobNoted { number, heads } => {
                 if let Some(job) = self.jobs.find_mut(*number) {
                     job.noted = Some(heads.clone());
@@ -85,9 +96,12 @@ impl Group {
                 }
             }
             Decision::JobCancelled { number } => {
+                self.close(*number);
                 if let Some(job) = self.jobs.find_mut(*number) {
                     job.cancelled = true;
-                    job.state = crate::job::JobState::Closed;
+                    // What it may have waited for is judged anew.
+                    job.noted = None;
+                    self.noted.remove(number);
                 }
             }
             Decision::JobDone { number } => {
@@ -95,6 +109,7 @@ impl Group {
                     self.seen.forget(pass);
                 }
                 self.noted.remove(number);
+                self.ready.block(*number, false);
                 self.jobs.finish(*number, self.config.finished_jobs_max);
             }
         }
@@ -105,7 +120,9 @@ impl Group {
         match taking {
             Taking::Admitted(admission) => {
                 self.admit(admission, now);
-                self.expect_more_seeds(admission, now);
+                if let Some(job) = admission.job {
+                    self.expect_seeds(job.number, now + self.config.open_ms_max);
+                }
             }
             Taking::Improved { entries, announced, prio, due } => {
                 for entry in entries {
@@ -116,7 +133,27 @@ impl Group {
                 if let Some(job) = self.jobs.find_mut(*number) {
                     job.counts.duplicates += 1;
                 }
+                self.expect_seeds(*number, now + self.config.open_ms_max);
             }
+            Taking::Unusable => self.totals.unkeyed += 1,
+        }
+    }
+
+    /// A job that is open was not forgotten: it is closed later.
+    fn expect_seeds(&mut self, number: JobNumber, until: Moment) {
+        if let Some(job) = self.jobs.find_mut(number)
+            && job.state == JobState::Open
+        {
+            self.expiries.cancel(job.open_until, Expiry::JobOpen(number));
+            job.open_until = until;
+            self.expiries.set(until, Expiry::JobOpen(number));
+        }
+    }
+
+    fn close(&mut self, number: JobNumber) {
+        if let Some(job) = self.jobs.find_mut(number) {
+            self.expiries.cancel(job.open_until, Expiry::JobOpen(number));
+            job.state = JobState::Closed;
         }
     }
 
@@ -142,16 +179,9 @@ impl Group {
             }
         }
         self.unhold(admission.url_key, id);
+        self.entry_bytes += admission.bytes();
         self.entries.insert(id, Entry::new(admission.clone()));
         self.enqueue(id, now);
-    }
-
-    /// A seed shows that the job was not forgotten.
-    fn expect_more_seeds(&mut self, admission: &Admission, now: Moment) {
-        let until = now + self.config.open_ms_max;
-        if let Some(job) = admission.job.and_then(|job| self.jobs.find_mut(job.number)) {
-            job.open_until = until;
-        }
     }
 
     /// A waiting entry takes the better of what it has and what an event asks for.
@@ -173,15 +203,15 @@ impl Group {
         let (lane, suspect, key) = (lane_of(entry), entry.is_suspect(), entry.gate().clone());
         let (job, url_key) = (entry.admitted.job, entry.admitted.url_key);
         let pinned_to = entry.again.as_ref().map(|again| again.member);
-        self.forget_pin(pinned_to, id);
+        self.forget_pin(pinned_to, id, job);
         self.rehold(url_key, id);
         self.ready.served(lane);
         self.members.hold(lease.member, id, suspect);
-        self.timers.set(lease.until, Timer::Lease(id));
+        self.expiries.set(lease.until, Expiry::Lease(id));
         self.keys.entry(key.clone()).or_default().released(lane, lease.member);
         self.refresh(&key, now);
         if let Some(job) = job {
-            self.change_job(job.number, now, |job| {
+            self.change_job(job.number, |job| {
                 job.waiting.remove(&id);
                 job.held += 1;
             });
@@ -194,15 +224,14 @@ impl Group {
         } else {
             let key = self.entries[&id].gate().clone();
             self.keys.entry(key.clone()).or_default().hold(now, rest);
-            self.wake_at_rest(&key, now);
             self.refresh(&key, now);
         }
         let entry = self.entries.get_mut(&id).expect("a touched entry exists");
         if let State::Held(lease) = &mut entry.state {
-            self.timers.cancel(lease.until, Timer::Lease(id));
+            self.expiries.cancel(lease.until, Expiry::Lease(id));
             lease.until = until;
             lease.over |= over;
-            self.timers.set(until, Timer::Lease(id));
+            self.expiries.set(until, Expiry::Lease(id));
         }
     }
 
@@ -216,7 +245,7 @@ impl Group {
     ) {
         let was_made = !matches!(back, Back::Uncounted { .. });
         self.end_request(id, rest, was_made, now);
-        self.take_from_member(id, now);
+        self.take_from_member(id);
         let entry = self.entries.get_mut(&id).expect("a returned entry exists");
         entry.again = None;
         match back {
@@ -226,15 +255,16 @@ impl Group {
                 entry.admitted.due = *due;
                 entry.last_reason = reason;
             }
-            Back::Uncounted { due } => {
-                entry.agains = 0;
-                entry.admitted.due = *due;
-            }
+            Back::Uncounted { due } => entry.admitted.due = *due,
             Back::Again(again) => {
                 entry.agains += 1;
                 entry.admitted.due = now;
-                self.pinned.entry(again.member).or_default().insert(id);
                 entry.again = Some(again.clone());
+                let job = entry.admitted.job;
+                self.pinned.entry(again.member).or_default().insert(id);
+                if let Some(job) = job {
+                    self.change_job(job.number, |job| job.pinned += 1);
+                }
             }
         }
         self.enqueue(id, now);
@@ -242,7 +272,7 @@ impl Group {
 
     fn apply_loss(&mut self, id: EntryId, now: Moment) {
         self.end_request(id, Rest::default(), true, now);
-        self.take_from_member(id, now);
+        self.take_from_member(id);
         let entry = self.entries.get_mut(&id).expect("a lost entry exists");
         entry.losses += 1;
         entry.last_reason = Some("lost with its member".into());
@@ -257,8 +287,9 @@ impl Group {
         self.unqueue(id, now);
         let entry = self.entries.get_mut(&id).expect("a pinned entry exists");
         entry.agains = 0;
+        let job = entry.admitted.job;
         let pinned_to = entry.again.take().map(|again| again.member);
-        self.forget_pin(pinned_to, id);
+        self.forget_pin(pinned_to, id, job);
         self.enqueue(id, now);
     }
 
@@ -278,12 +309,11 @@ impl Group {
                 queue.hold(now, rest);
             }
         }
-        self.wake_at_rest(&key, now);
         self.refresh(&key, now);
     }
 
     /// An entry is with nobody; it waits for `enqueue`.
-    fn take_from_member(&mut self, id: EntryId, now: Moment) {
+    fn take_from_member(&mut self, id: EntryId) {
         let entry = self.entries.get_mut(&id).expect("a held entry exists");
         let State::Held(lease) = entry.state else {
             return;
@@ -291,11 +321,11 @@ impl Group {
         let suspect = entry.is_suspect();
         entry.state = State::Delayed;
         let (job, url_key) = (entry.admitted.job, entry.admitted.url_key);
-        self.timers.cancel(lease.until, Timer::Lease(id));
+        self.expiries.cancel(lease.until, Expiry::Lease(id));
         self.members.release(lease.member, id, suspect);
         self.unhold(url_key, id);
         if let Some(job) = job {
-            self.change_job(job.number, now, |job| {
+            self.change_job(job.number, |job| {
                 job.held -= 1;
                 job.waiting.insert(id);
             });
@@ -303,10 +333,11 @@ impl Group {
     }
 
     /// A held entry is final.
-    fn finish(&mut self, id: EntryId, outcome: Outcome, now: Moment) {
+    fn finish(&mut self, id: EntryId, outcome: Outcome) {
         let entry = self.entries.remove(&id).expect("an answered entry exists");
+        self.entry_bytes -= entry.admitted.bytes();
         if let State::Held(lease) = entry.state {
-            self.timers.cancel(lease.until, Timer::Lease(id));
+            self.expiries.cancel(lease.until, Expiry::Lease(id));
             self.members.release(lease.member, id, entry.is_suspect());
         }
         match outcome {
@@ -314,49 +345,55 @@ impl Group {
             _ => self.totals.completed += 1,
         }
         if let Some(job) = entry.admitted.job {
-            self.change_job(job.number, now, |job| job.ended_with(outcome));
+            self.change_job(job.number, |job| job.ended_with(outcome));
         }
     }
 
-    /// An entry without a member is final.
+    /// An entry without a member is final for its job. If it was announced and its job only wants it
+    /// no more, it goes on without a job: somebody was promised that it is looked at.
     fn drop_entry(&mut self, id: EntryId, end: End, now: Moment) {
         self.unqueue(id, now);
-        let entry = self.entries.remove(&id).expect("a dropped entry exists");
-        self.rehold(entry.admitted.url_key, id);
-        self.forget_pin(entry.again.as_ref().map(|again| again.member), id);
+        let mut entry = self.entries.remove(&id).expect("a dropped entry exists");
+        let (job, url) = (entry.admitted.job, entry.admitted.url_key);
+        self.rehold(url, id);
+        self.forget_pin(entry.again.take().map(|again| again.member), id, job);
+        if let Some(job) = job {
+            self.change_job(job.number, |job| job.dropped(id, end));
+        }
+        let waits_already = url.is_some_and(|url| self.unheld_of(url, None).is_some());
+        if end != End::Dead && entry.admitted.announced && job.is_some() && !waits_already {
+            entry.admitted.job = None;
+            self.entries.insert(id, entry);
+            self.unhold(url, id);
+            self.enqueue(id, now);
+            return;
+        }
+        self.entry_bytes -= entry.admitted.bytes();
         if end == End::Dead {
             self.totals.dead += 1;
         }
-        if let Some(job) = entry.admitted.job {
-            self.change_job(job.number, now, |job| job.dropped(id, end));
+    }
+
+    /// Changes a job; whether its budget lets anything go out may change with it.
+    fn change_job(&mut self, number: JobNumber, change: impl FnOnce(&mut Job)) {
+        if let Some(job) = self.jobs.find_mut(number) {
+            change(job);
+            self.ready.block(number, job.is_blocked());
         }
     }
 
-    /// Changes a job, and looks at the keys again that its budget kept back or now keeps back.
-    fn change_job(&mut self, number: u64, now: Moment, change: impl FnOnce(&mut crate::job::Job)) {
-        let Some(job) = self.jobs.find_mut(number) else {
-            return;
-        };
-        let was_blocked = job.is_blocked();
-        change(job);
-        let keys: Vec<_> = match (was_blocked, job.is_blocked()) {
-            (true, false) => std::mem::take(&mut job.passed_over).into_iter().collect(),
-            (false, true) => self.ready.keys_of(number),
-            _ => return,
-        };
-        for key in &keys {
-            self.refresh(key, now);
+    /// An entry does not wait for its member's next request any more.
+    fn forget_pin(&mut self, member: Option<MemberId>, id: EntryId, job: Option<JobRef>) {
+        let Some(member) = member else { return };
+        let Some(pinned) = self.pinned.get_mut(&member) else { return };
+        let was_pinned = pinned.remove(&id);
+        if pinned.is_empty() {
+            self.pinned.remove(&member);
         }
-    }
-
-    fn forget_pin(&mut self, member: Option<MemberId>, id: EntryId) {
-        if let Some(member) = member
-            && let Some(pinned) = self.pinned.get_mut(&member)
+        if let Some(job) = job
+            && was_pinned
         {
-            pinned.remove(&id);
-            if pinned.is_empty() {
-                self.pinned.remove(&member);
-            }
+            self.change_job(job.number, |job| job.pinned -= 1);
         }
     }
 

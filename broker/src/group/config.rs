@@ -1,7 +1,8 @@
 //! A group's settings: each with its unit, default and reason, and the words in which a person sets it.
 
 use tidings_protocol::{
-    CanonicalUrl, Code, DEFAULT_TOPIC, Payload, ProtocolError, TopicName, duration,
+    CanonicalUrl, Code, DEAD_LETTER_TOPIC, DEFAULT_TOPIC, JOB_DONE_TOPIC, Payload, ProtocolError,
+    TopicName, duration,
 };
 
 /// What must not be worked on twice at once.
@@ -53,6 +54,8 @@ pub struct GroupConfig {
     /// Entries that are not final. At it no event is taken from the topics and children are
     /// refused, until some are final: the entries of this version live in memory (about 500 bytes).
     pub entries_max: usize,
+    /// About how many bytes they may take together. Default 1 GiB. At it as at `entries_max`.
+    pub entry_bytes_max: usize,
     /// Dead letters a minute for events that the group cannot key; the rest is only counted.
     pub unkeyed_letters_per_minute: u32,
 }
@@ -85,6 +88,7 @@ impl Default for GroupConfig {
             jobs_max: 100_000,
             finished_jobs_max: 10_000,
             entries_max: 2_000_000,
+            entry_bytes_max: 1 << 30,
             unkeyed_letters_per_minute: 100,
         }
     }
@@ -198,6 +202,9 @@ fn parse_topics(value: &str) -> Result<Vec<TopicName>, ProtocolError> {
     let mut topics = Vec::new();
     for name in value.split(',') {
         let topic: TopicName = name.parse()?;
+        if [JOB_DONE_TOPIC, DEAD_LETTER_TOPIC].contains(&topic.as_str()) {
+            return Err(bad(format!("{topic} is what groups say; it cannot feed one")));
+        }
         if !topics.contains(&topic) {
             topics.push(topic);
         }

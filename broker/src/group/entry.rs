@@ -44,6 +44,14 @@ pub struct Admission {
     pub carried: Box<str>,
 }
 
+impl Admission {
+    /// About what it costs in memory, with its places in queues and indexes.
+    pub fn bytes(&self) -> usize {
+        const FIXED_BYTES: usize = 400;
+        FIXED_BYTES + self.text.len() + self.carried.len()
+    }
+}
+
 /// A job and one run of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobRef {
@@ -101,8 +109,6 @@ pub enum State {
 pub struct Lease {
     /// Whose it is.
     pub member: MemberId,
-    /// When it was released, for the `clock` of its `TASK` line.
-    pub since: Moment,
     /// When it ends unless touched.
     pub until: Moment,
     /// Its request has ended: the key has forgotten it, credit and job have not.

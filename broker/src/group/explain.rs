@@ -18,9 +18,11 @@ impl Group {
     }
 
     fn explain_url(&self, url: &CanonicalUrl, now: Moment) -> Result<Answer, ProtocolError> {
-        // Asked by a person, now and then: a walk over everything is cheaper than one more index.
-        let same = |entry: &&Entry| entry.admitted.url_key == Some(url.url_key());
-        let entries: Vec<&Entry> = self.entries.values().filter(same).collect();
+        let key = url.url_key();
+        let same = |id: &&EntryId| self.entries[*id].admitted.url_key == Some(key);
+        let held = self.members.iter().flat_map(|(_, member)| &member.held).filter(same);
+        let unheld = self.unheld.get(&key).into_iter().flatten();
+        let entries: Vec<&Entry> = held.chain(unheld).map(|id| &self.entries[id]).collect();
         let more = entries.iter().take(LISTED_MAX).map(|entry| self.explain_entry(entry, now));
         let more: Vec<String> = more.collect();
         if more.is_empty() {
@@ -63,7 +65,6 @@ impl Group {
             ));
         };
         let on_key = |id: &EntryId| self.entries[id].gate() == key;
-        let waiting = self.entries.keys().filter(|id| on_key(id)).count() - queue.busy() as usize;
         let holders = self
             .members
             .iter()
@@ -73,7 +74,7 @@ impl Group {
                 format!("in-flight {} member={member:?}", self.entries[entry].admitted.text)
             });
         let more: Vec<String> = holders.take(LISTED_MAX).collect();
-        let ok = format!("{key} waiting={waiting} {}", self.explain_gate(key, now));
+        let ok = format!("{key} waiting={} {}", queue.waiting(), self.explain_gate(key, now));
         Ok(Answer { more, ok })
     }
 

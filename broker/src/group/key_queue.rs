@@ -1,7 +1,7 @@
 //! One key: what waits behind it, whether it may be asked, and whose turn it is when it may.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidings_protocol::MemberId;
 
@@ -21,20 +21,23 @@ pub(super) enum Lane {
 
 /// Everything the group knows of one key.
 ///
-/// Invariant: `busy <= parallel`, and an entry is released only while `busy < parallel` and
-/// `free_at <= now`.
+/// Invariant: an entry is released only while `busy < parallel` and `free_at <= now`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct KeyQueue {
     /// Tasks in flight whose request is not over.
     busy: u32,
     /// Closed until then: the delay after the last request, or longer.
     free_at: Moment,
+    /// When its last request ended.
+    ended_at: Option<Moment>,
+    /// For when the group is to look at it again: at most one timer a key.
+    pub(super) timer: Option<Moment>,
     /// The worker's own minimum delay in ms, and until when it is believed.
     pace: Option<(u64, Moment)>,
     /// Who served it last: connections and robots verdicts are there.
     pub(super) last_member: Option<MemberId>,
-    /// Redirects and `again`: before everything else.
-    heads: VecDeque<(EntryId, Lane)>,
+    /// Redirects and `again`: before everything else, the oldest entry first.
+    heads: BTreeMap<EntryId, Lane>,
     announced: Ordered,
     jobs: BTreeMap<JobNumber, Ordered>,
     /// The lane that was served last, so that the other is next.
@@ -58,7 +61,7 @@ impl KeyQueue {
 
     /// Puts an entry before all others of the key.
     pub(super) fn push_head(&mut self, entry: EntryId, lane: Lane) {
-        self.heads.push_back((entry, lane));
+        self.heads.insert(entry, lane);
     }
 
     /// Takes an entry out, wherever it stands. `lane` and `prio` are those it was put in with.
@@ -70,32 +73,29 @@ impl KeyQueue {
             self.jobs.remove(&job);
         }
         if !removed {
-            self.heads.retain(|(head, _)| *head != entry);
+            self.heads.remove(&entry);
         }
     }
 
-    /// The entry to be released next if the key were free; entries of lanes that are `blocked` are
-    /// passed over, and each such lane is reported so that the key can be looked at again.
+    /// The entry to be released next if the key were free.
     /// May change after `push`, `push_head`, `remove` and `released`.
-    pub(super) fn next(&self, mut blocked: impl FnMut(Lane) -> bool) -> Option<(EntryId, Lane)> {
-        if let Some(head) = self.heads.iter().find(|(_, lane)| !blocked(*lane)) {
-            return Some(*head);
+    pub(super) fn next(&self) -> Option<(EntryId, Lane)> {
+        if let Some((entry, lane)) = self.heads.first_key_value() {
+            return Some((*entry, *lane));
         }
         let announced = self.announced.first().map(|(_, entry)| (*entry, Lane::Announced));
         if self.last_lane == Some(Lane::Announced) {
-            self.next_of_jobs(blocked).or(announced)
+            self.next_of_jobs().or(announced)
         } else {
-            announced.or_else(|| self.next_of_jobs(blocked))
+            announced.or_else(|| self.next_of_jobs())
         }
     }
 
-    fn next_of_jobs(&self, mut blocked: impl FnMut(Lane) -> bool) -> Option<(EntryId, Lane)> {
+    fn next_of_jobs(&self) -> Option<(EntryId, Lane)> {
         let after = self.jobs.range(self.last_job + 1..);
         let upto = self.jobs.range(..=self.last_job);
-        after.chain(upto).find_map(|(job, queue)| {
-            let (_, entry) = queue.first()?;
-            (!blocked(Lane::Job(*job))).then_some((*entry, Lane::Job(*job)))
-        })
+        let (job, queue) = after.chain(upto).next()?;
+        queue.first().map(|(_, entry)| (*entry, Lane::Job(*job)))
     }
 
     /// An entry of this lane goes to a member.
@@ -111,10 +111,16 @@ impl KeyQueue {
     /// A request ended (or its lease did) at `now`: the key rests for at least `delay_ms`.
     pub(super) fn ended(&mut self, now: Moment, delay_ms: u64, rest: Rest) {
         self.unmade();
+        self.ended_at = Some(now);
         self.hold(now, rest);
-        let rest_ms = delay_ms.max(self.pace_at(now).unwrap_or(0));
-        if rest_ms > 0 {
-            self.free_at = self.free_at.max(now + rest_ms + GRAIN_MS);
+        self.rest_for(delay_ms.max(self.pace_at(now).unwrap_or(0)));
+    }
+
+    fn rest_for(&mut self, rest_ms: u64) {
+        if let Some(ended_at) = self.ended_at
+            && rest_ms > 0
+        {
+            self.free_at = self.free_at.max(ended_at + rest_ms + GRAIN_MS);
         }
     }
 
@@ -128,6 +134,7 @@ impl KeyQueue {
     pub(super) fn hold(&mut self, now: Moment, rest: Rest) {
         if let Some(pace_ms) = rest.pace_ms {
             self.pace = Some((pace_ms, now + PACE_MS_VALID));
+            self.rest_for(pace_ms);
         }
         if let Some(not_before) = rest.not_before {
             self.free_at = self.free_at.max(not_before);
@@ -157,6 +164,17 @@ impl KeyQueue {
     /// Whether anything waits.
     pub(super) fn has_waiting(&self) -> bool {
         !(self.heads.is_empty() && self.announced.is_empty() && self.jobs.is_empty())
+    }
+
+    /// How many entries wait.
+    pub(super) fn waiting(&self) -> usize {
+        let jobs: usize = self.jobs.values().map(BTreeSet::len).sum();
+        self.heads.len() + self.announced.len() + jobs
+    }
+
+    /// When the group is to look at it again, if time alone can change something.
+    pub(super) fn wake_at(&self) -> Option<Moment> {
+        if self.has_waiting() { Some(self.free_at) } else { self.forgettable_at() }
     }
 
     /// When nothing more needs to be remembered of it; `None` while something does.

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tidings_protocol::{Code, JOB_DONE_TOPIC, JobName, ProtocolError, Seq, TopicName};
 
+use super::config::KeyKind;
 use super::entry::JobNumber;
 use super::record::{Decision, End};
-use super::timers::Timer;
 use super::{Answer, Group, Output, Show};
 use crate::clock::Moment;
 use crate::job::{Job, JobSettings, JobState};
@@ -22,14 +22,20 @@ impl Group {
     ) -> Result<Answer, ProtocolError> {
         let pairs = settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let config = self.config.with(pairs)?;
-        if config.key != self.config.key && !self.entries.is_empty() {
+        let is_used =
+            !self.entries.is_empty() || !self.keys.is_empty() || self.jobs.unfinished() > 0;
+        if config.key != self.config.key && is_used {
             return Err(ProtocolError::new(
                 Code::Conflict,
-                "the key cannot change while the group holds entries",
+                "the key cannot change while there are entries, open jobs or hosts that rest",
             ));
         }
         let ok = format!("{} {}", self.name, config.describe());
         self.commit(Decision::Configured(Box::new(config)), now);
+        // What was waited for may not be read any more.
+        for number in self.noted.clone() {
+            self.finish_if_taken(number, now);
+        }
         Ok(Answer { more: Vec::new(), ok })
     }
 
@@ -39,16 +45,14 @@ impl Group {
         settings: JobSettings,
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
+        if self.config.key == KeyKind::None {
+            let text = "jobs are counted by URL, so a group with key=none has none";
+            return Err(ProtocolError::new(Code::Conflict, text));
+        }
         if let Some(job) = self.jobs.named(name.as_ref())
             && job.state != JobState::Done
         {
-            if job.settings != settings {
-                return Err(ProtocolError::new(
-                    Code::Exists,
-                    format!("{name} is {} with other settings", self.describe_job(job)),
-                ));
-            }
-            return Ok(Answer { more: Vec::new(), ok: self.describe_job(job) });
+            return self.open_again(job.id.number, settings, now);
         }
         if self.jobs.unfinished() >= self.config.jobs_max {
             return Err(ProtocolError::new(
@@ -58,6 +62,27 @@ impl Group {
         }
         let number = self.jobs.number_for(name);
         self.commit(Decision::JobOpened { number, name: name.clone(), settings }, now);
+        let ok = self.jobs.find(number).map(|job| self.describe_job(job)).unwrap_or_default();
+        Ok(Answer { more: Vec::new(), ok })
+    }
+
+    /// Opens a job that is not done: its pass goes on, with seeds expected again.
+    fn open_again(
+        &mut self,
+        number: JobNumber,
+        settings: JobSettings,
+        now: Moment,
+    ) -> Result<Answer, ProtocolError> {
+        let Some(job) = self.jobs.find(number) else { return Ok(Answer::default()) };
+        if job.cancelled {
+            let text = format!("{} was cancelled and has tasks in flight", job.name);
+            return Err(ProtocolError::new(Code::Busy, text));
+        }
+        if job.settings != settings {
+            let text = format!("{} with other settings", self.describe_job(job));
+            return Err(ProtocolError::new(Code::Exists, text));
+        }
+        self.commit(Decision::JobReopened { number }, now);
         let ok = self.jobs.find(number).map(|job| self.describe_job(job)).unwrap_or_default();
         Ok(Answer { more: Vec::new(), ok })
     }
@@ -98,10 +123,6 @@ impl Group {
             return;
         };
         if job.state != JobState::Open {
-            return;
-        }
-        if job.open_until > now {
-            self.timers.set(job.open_until, Timer::JobOpen(number));
             return;
         }
         tracing::info!(group = %self.name, job = %job.name, "left open without seeds: closed");
@@ -164,7 +185,10 @@ impl Group {
             return;
         };
         let Some(heads) = &job.noted else { return };
-        let all_taken = heads.iter().all(|(topic, head)| self.taken(topic) >= *head);
+        // A topic that feeds the group no more is not waited for.
+        let feeds = |topic: &TopicName| self.config.topics.contains(topic);
+        let all_taken =
+            heads.iter().all(|(topic, head)| !feeds(topic) || self.taken(topic) >= *head);
         if job.count() == 0 && all_taken {
             let announcement = job.announcement();
             self.commit(Decision::JobDone { number }, now);

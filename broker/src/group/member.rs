@@ -109,6 +109,12 @@ impl Members {
         });
     }
 
+    /// Whether it will be given anything, now or when it has credit left.
+    pub(super) fn takes_tasks(&self, id: MemberId) -> bool {
+        let takes = |member: &Member| member.conn.is_some() && member.credit > 0 && !member.silent;
+        self.by_id.get(&id).is_some_and(takes)
+    }
+
     /// Whether it is connected and has credit left, for a suspect or for anything else.
     pub(super) fn has_room(&self, id: MemberId, suspect: bool) -> bool {
         let fits = |member: &Member| member.has_room() && !(suspect && member.suspects > 0);

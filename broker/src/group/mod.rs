@@ -43,10 +43,10 @@ use self::entry::{Entry, EntryId, JobNumber, Key, State};
 pub use self::interface::{Answer, Asked, Input, Output, Show, StagedLink, Task};
 use self::key_queue::{GRAIN_MS, KeyQueue, Lane};
 use self::member::Members;
-use self::record::{Decision, Record, Rest};
+use self::record::{Decision, End, Record, Rest};
 use self::release::{Pin, Place, Ready};
 use self::seen::Seen;
-use self::timers::{Timer, Timers};
+use self::timers::{Expiry, Timers, Wake};
 use crate::clock::Moment;
 use crate::job::{Job, Jobs};
 use crate::mailbox::ConnId;
@@ -73,6 +73,8 @@ pub struct Group {
     config: GroupConfig,
     entries: BTreeMap<EntryId, Entry>,
     last_entry: EntryId,
+    /// Sum of what the entries cost.
+    entry_bytes: usize,
     keys: HashMap<Key, KeyQueue>,
     ready: Ready,
     members: Members,
@@ -86,7 +88,8 @@ pub struct Group {
     taken: BTreeMap<TopicName, Seq>,
     /// Jobs whose count was zero and that wait for what was published before.
     noted: BTreeSet<JobNumber>,
-    timers: Timers,
+    wakes: Timers<Wake>,
+    expiries: Timers<Expiry>,
     totals: Totals,
     /// Minute and number of dead letters written in it for events without a key.
     letters: (u64, u32),
@@ -113,7 +116,9 @@ impl Group {
             pinned: BTreeMap::new(),
             taken: BTreeMap::new(),
             noted: BTreeSet::new(),
-            timers: Timers::default(),
+            wakes: Timers::default(),
+            expiries: Timers::default(),
+            entry_bytes: 0,
             totals: Totals::default(),
             letters: (0, 0),
             rng: fastrand::Rng::with_seed(seed),
@@ -139,6 +144,7 @@ impl Group {
     /// Whether there is no room for what the topics bring.
     pub fn is_full(&self) -> bool {
         self.entries.len() >= self.config.entries_max
+            || self.entry_bytes >= self.config.entry_bytes_max
     }
 
     /// Takes one input. `now` must not be before the `now` of an earlier call.
@@ -197,7 +203,7 @@ impl Group {
 
     /// When a [`Input::Tick`] is owed. May change after every `handle`.
     pub fn deadline(&self) -> Option<Moment> {
-        self.timers.next()
+        [self.wakes.next(), self.expiries.next()].into_iter().flatten().min()
     }
 
     /// Decides something: it takes effect and is recorded.
@@ -252,27 +258,25 @@ impl Group {
 
     /// Lets time pass: what is due queues, what has rested is free. Decides nothing.
     fn advance(&mut self, now: Moment) {
-        let mut decisions = Vec::new();
-        while let Some(timer) = self.timers.pop(now) {
-            match timer {
-                Timer::Due(id) => self.enqueue(id, now),
-                Timer::Key(key) => self.refresh(&key, now),
-                Timer::Lease(_) | Timer::JobOpen(_) => decisions.push(timer),
+        while let Some(wake) = self.wakes.pop(now) {
+            match wake {
+                Wake::Due(id) => self.enqueue(id, now),
+                Wake::Key(key) => {
+                    if let Some(queue) = self.keys.get_mut(&key) {
+                        queue.timer = None;
+                    }
+                    self.refresh(&key, now);
+                }
             }
-        }
-        for timer in decisions {
-            self.timers.set(now, timer);
         }
     }
 
     /// Decides what time has decided: leases that ran out, jobs that nobody closed.
     fn expire(&mut self, now: Moment) {
-        while let Some(timer) = self.timers.pop(now) {
-            match timer {
-                Timer::Lease(id) => self.lose(id, now),
-                Timer::JobOpen(number) => self.close_forgotten(number, now),
-                Timer::Due(id) => self.enqueue(id, now),
-                Timer::Key(key) => self.refresh(&key, now),
+        while let Some(expiry) = self.expiries.pop(now) {
+            match expiry {
+                Expiry::Lease(id) => self.lose(id, now),
+                Expiry::JobOpen(number) => self.close_forgotten(number, now),
             }
         }
     }
@@ -282,16 +286,12 @@ impl Group {
         let Some(lease) = self.entries.get(&id).and_then(Entry::lease) else {
             return;
         };
-        if lease.until > now {
-            let until = lease.until;
-            self.timers.set(until, Timer::Lease(id));
-            return;
-        }
         let member = lease.member;
         tracing::info!(group = %self.name, entry = id, member = ?lease.member, "lease ran out");
         self.members.fell_silent(member);
         self.commit(Decision::Lost { entry: id }, now);
         self.bury_if_hopeless(id, now);
+        self.unpin(member, now);
     }
 
     /// Releases while there is a free key and a member with credit for it.
@@ -302,20 +302,32 @@ impl Group {
                 return;
             };
             let queue = self.keys.get(&key).expect("a ready key has a queue");
-            let jobs = &self.jobs;
-            let (id, _) =
-                queue.next(|lane| is_blocked(jobs, lane)).expect("a ready key has a next entry");
+            let (id, _) = queue.next().expect("a ready key has a next entry");
             let member = match place {
                 Place::Pinned(pin) => Some(pin.member),
-                Place::Suspect => members.choose(queue.last_member, true),
+                Place::Suspect(_) => members.choose(queue.last_member, true),
                 Place::Open(..) => members.choose(queue.last_member, false),
             };
+            if self.leaves_its_job(id) {
+                self.commit(Decision::Ended { entries: vec![id], end: End::Budget }, now);
+                continue;
+            }
             let member = member.expect("room was checked for this place");
             let conn = members.find(member).and_then(|member| member.conn);
             let until = now + self.config.lease_ms;
             self.commit(Decision::Released { entry: id, member, until }, now);
             self.send_task(id, conn.expect("a member with room is connected"), now);
         }
+    }
+
+    /// Whether an entry was announced while its job may release nothing: then it goes out without
+    /// the job, which has no page to spare.
+    fn leaves_its_job(&self, id: EntryId) -> bool {
+        let entry = &self.entries[&id];
+        let job = entry.admitted.job.and_then(|job| self.jobs.find(job.number));
+        lane_of(entry) == Lane::Announced
+            && entry.again.is_none()
+            && job.is_some_and(Job::is_blocked)
     }
 
     /// Tells a worker of an entry that it holds.
@@ -346,7 +358,7 @@ impl Group {
         if admitted.redirect {
             let _ = write!(payload, " kind=redirect hops={}", admitted.hops);
         }
-        if entry.failures + 1 >= self.config.max_attempts {
+        if admitted.url_key.is_some() && entry.failures + 1 >= self.config.max_attempts {
             payload.push_str(" last=yes");
         }
         if let Some(again) = &entry.again {
@@ -368,33 +380,24 @@ impl Group {
     /// Looks at a key again: whether it is free, and under what it stands. To be called after
     /// everything that may have changed the answer.
     fn refresh(&mut self, key: &Key, now: Moment) {
-        let Some(queue) = self.keys.get(key) else {
+        let Some(queue) = self.keys.get_mut(key) else {
             return;
         };
-        if queue.forgettable_at().is_some_and(|at| at <= now) {
-            self.keys.remove(key);
-            self.ready.place(key, None);
-            return;
-        }
-        let place = if queue.is_free(now, self.config.parallel) {
-            let jobs = &self.jobs;
-            let mut passed_over = Vec::new();
-            let next = queue.next(|lane| {
-                let blocked = is_blocked(jobs, lane);
-                if let (true, Lane::Job(number)) = (blocked, lane) {
-                    passed_over.push(number);
-                }
-                blocked
-            });
-            for number in passed_over {
-                if let Some(job) = self.jobs.find_mut(number) {
-                    job.passed_over.insert(key.clone());
-                }
+        let is_forgettable = queue.forgettable_at().is_some_and(|at| at <= now);
+        let wake_at = queue.wake_at().filter(|at| *at > now);
+        if queue.timer != wake_at {
+            if let Some(at) = std::mem::replace(&mut queue.timer, wake_at) {
+                self.wakes.cancel(at, Wake::Key(key.clone()));
             }
-            next.map(|(id, lane)| self.place_of(id, lane))
-        } else {
-            None
-        };
+            if let Some(at) = wake_at {
+                self.wakes.set(at, Wake::Key(key.clone()));
+            }
+        }
+        let next = queue.is_free(now, self.config.parallel).then(|| queue.next()).flatten();
+        if is_forgettable {
+            self.keys.remove(key);
+        }
+        let place = next.map(|(id, lane)| self.place_of(id, lane));
         self.ready.place(key, place);
     }
 
@@ -403,24 +406,9 @@ impl Group {
         if let Some(again) = &entry.again {
             Place::Pinned(Pin { member: again.member, suspect: entry.is_suspect() })
         } else if entry.is_suspect() {
-            Place::Suspect
+            Place::Suspect(lane)
         } else {
             Place::Open(lane, entry.admitted.prio)
-        }
-    }
-
-    /// Wakes the group when the key has rested, and when it can be forgotten.
-    fn wake_at_rest(&mut self, key: &Key, now: Moment) {
-        let Some(queue) = self.keys.get(key) else {
-            return;
-        };
-        if queue.free_at() > now {
-            self.timers.set(queue.free_at(), Timer::Key(key.clone()));
-        }
-        if let Some(at) = queue.forgettable_at()
-            && at > now
-        {
-            self.timers.set(at, Timer::Key(key.clone()));
         }
     }
 
@@ -434,7 +422,7 @@ impl Group {
         }
         if entry.admitted.due > now {
             let due = entry.admitted.due;
-            self.timers.set(due, Timer::Due(id));
+            self.wakes.set(due, Wake::Due(id));
             return;
         }
         entry.state = State::Waiting;
@@ -453,7 +441,7 @@ impl Group {
     fn unqueue(&mut self, id: EntryId, now: Moment) {
         let entry = &self.entries[&id];
         match entry.state {
-            State::Delayed => self.timers.cancel(entry.admitted.due, Timer::Due(id)),
+            State::Delayed => self.wakes.cancel(entry.admitted.due, Wake::Due(id)),
             State::Waiting => {
                 let key = entry.gate().clone();
                 if let Some(queue) = self.keys.get_mut(&key) {
@@ -463,17 +451,9 @@ impl Group {
                     entry.state = State::Delayed;
                 }
                 self.refresh(&key, now);
-                self.wake_at_rest(&key, now);
             }
             State::Held(_) => unreachable!("an entry with a member is in no queue"),
         }
-    }
-}
-
-fn is_blocked(jobs: &Jobs, lane: Lane) -> bool {
-    match lane {
-        Lane::Announced => false,
-        Lane::Job(number) => jobs.find(number).is_some_and(Job::is_blocked),
     }
 }
 

@@ -61,6 +61,8 @@ pub enum Decision {
         outcome: Outcome,
         /// Children that were new, as admitted.
         children: Vec<Admission>,
+        /// Children for which there was no room: over the budget of the whole group.
+        no_room: u64,
         /// What the worker asks of the key.
         rest: Rest,
     },
@@ -100,6 +102,11 @@ pub enum Decision {
         name: JobName,
         /// Its settings for this pass.
         settings: JobSettings,
+    },
+    /// Seeds are expected again.
+    JobReopened {
+        /// Which.
+        number: JobNumber,
     },
     /// No more seeds are expected.
     JobClosed {
@@ -143,6 +150,8 @@ pub enum Taking {
     },
     /// A seed that its pass has seen already.
     Duplicate(JobNumber),
+    /// The group can do nothing with it: counted, and perhaps a dead letter.
+    Unusable,
 }
 
 /// How a returned entry goes on.

@@ -20,7 +20,7 @@ pub(super) enum Place {
     /// Its head is for one member only.
     Pinned(Pin),
     /// Its head is a suspect: only for a member that holds no other.
-    Suspect,
+    Suspect(Lane),
     /// Anybody may have it.
     Open(Lane, i16),
 }
@@ -39,9 +39,12 @@ pub(super) struct Pin {
 pub(super) struct Ready {
     places: HashMap<Key, Place>,
     pinned: BTreeMap<Pin, IndexSet<Key>>,
-    suspects: IndexSet<Key>,
+    suspects: BTreeMap<Lane, IndexSet<Key>>,
     announced: ByPrio,
     jobs: BTreeMap<JobNumber, ByPrio>,
+    /// Jobs whose budget is taken by what is in flight, with their keys: nothing of them goes out
+    /// until some of it is given back. What is pinned is part of what has taken it.
+    blocked: BTreeMap<JobNumber, ByPrio>,
     announced_was_last: bool,
     last_job: JobNumber,
 }
@@ -67,8 +70,11 @@ impl Ready {
         if let Some((pin, keys)) = pinned {
             return Some((any(keys, rng), Place::Pinned(*pin)));
         }
-        if members.any_room(true) && !self.suspects.is_empty() {
-            return Some((any(&self.suspects, rng), Place::Suspect));
+        if members.any_room(true) {
+            let mut open = self.suspects.iter().filter(|(lane, _)| !self.is_blocked(**lane));
+            if let Some((lane, keys)) = open.next() {
+                return Some((any(keys, rng), Place::Suspect(*lane)));
+            }
         }
         if !members.any_room(false) {
             return None;
@@ -93,15 +99,25 @@ impl Ready {
         }
     }
 
-    /// Free keys that would release an entry of this job: its entries in state "queued".
+    /// Free keys that would release an entry of this job, to anybody with credit.
     pub(super) fn queued_of(&self, job: JobNumber) -> usize {
         self.jobs.get(&job).map_or(0, ByPrio::len)
     }
 
-    /// The free keys of a job, when it may not release for now.
-    pub(super) fn keys_of(&self, job: JobNumber) -> Vec<Key> {
-        let keys = self.jobs.get(&job).into_iter().flat_map(|keys| keys.0.values());
-        keys.flatten().cloned().collect()
+    /// Lets nothing more of a job go out, or lets it again.
+    pub(super) fn block(&mut self, job: JobNumber, blocked: bool) {
+        if blocked {
+            let keys = self.jobs.remove(&job).unwrap_or_default();
+            self.blocked.entry(job).or_insert(keys);
+        } else if let Some(keys) = self.blocked.remove(&job)
+            && !keys.is_empty()
+        {
+            self.jobs.insert(job, keys);
+        }
+    }
+
+    fn is_blocked(&self, lane: Lane) -> bool {
+        matches!(lane, Lane::Job(job) if self.blocked.contains_key(&job))
     }
 
     /// Whether a key stands here, and so waits for nothing but a member's credit.
@@ -120,13 +136,14 @@ impl Ready {
             Place::Pinned(pin) => {
                 self.pinned.entry(pin).or_default().insert(key.clone());
             }
-            Place::Suspect => {
-                self.suspects.insert(key.clone());
+            Place::Suspect(lane) => {
+                self.suspects.entry(lane).or_default().insert(key.clone());
             }
             Place::Open(Lane::Announced, prio) => self.announced.insert(key, prio),
-            Place::Open(Lane::Job(job), prio) => {
-                self.jobs.entry(job).or_default().insert(key, prio);
-            }
+            Place::Open(Lane::Job(job), prio) => match self.blocked.get_mut(&job) {
+                Some(keys) => keys.insert(key, prio),
+                None => self.jobs.entry(job).or_default().insert(key, prio),
+            },
         }
     }
 
@@ -140,12 +157,19 @@ impl Ready {
                     }
                 }
             }
-            Place::Suspect => {
-                self.suspects.swap_remove(key);
+            Place::Suspect(lane) => {
+                if let Some(keys) = self.suspects.get_mut(&lane) {
+                    keys.swap_remove(key);
+                    if keys.is_empty() {
+                        self.suspects.remove(&lane);
+                    }
+                }
             }
             Place::Open(Lane::Announced, prio) => self.announced.remove(key, prio),
             Place::Open(Lane::Job(job), prio) => {
-                if let Some(keys) = self.jobs.get_mut(&job) {
+                if let Some(keys) = self.blocked.get_mut(&job) {
+                    keys.remove(key, prio);
+                } else if let Some(keys) = self.jobs.get_mut(&job) {
                     keys.remove(key, prio);
                     if keys.is_empty() {
                         self.jobs.remove(&job);

@@ -1,37 +1,48 @@
-//! What is due when: one ordered set, so that the shell owes a single wake-up.
+//! What is due when: ordered sets, so that the shell owes a single wake-up.
 
 use std::collections::BTreeSet;
 
 use super::entry::{EntryId, JobNumber, Key};
 use crate::clock::Moment;
 
-/// What happens at a moment. Firing early or twice must be harmless: the handler looks again.
+/// What time alone changes, whoever looks: it is let pass before anything else.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Timer {
-    /// A lease runs out.
-    Lease(EntryId),
+pub(super) enum Wake {
     /// A delayed entry may queue.
     Due(EntryId),
-    /// A key's delay has passed, or its pace is out of date.
+    /// A key has rested, or can be forgotten.
     Key(Key),
+}
+
+/// What has to be decided when its time has come, and only after everything that has arrived.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Expiry {
+    /// A lease runs out.
+    Lease(EntryId),
     /// A job that was left open is closed.
     JobOpen(JobNumber),
 }
 
 /// Timers in the order of their moments.
-#[derive(Debug, Default)]
-pub(super) struct Timers {
-    set: BTreeSet<(Moment, Timer)>,
+#[derive(Debug)]
+pub(super) struct Timers<T> {
+    set: BTreeSet<(Moment, T)>,
 }
 
-impl Timers {
+impl<T> Default for Timers<T> {
+    fn default() -> Self {
+        Self { set: BTreeSet::new() }
+    }
+}
+
+impl<T: Ord> Timers<T> {
     /// Sets a timer; the same one at the same moment counts once.
-    pub(super) fn set(&mut self, at: Moment, timer: Timer) {
+    pub(super) fn set(&mut self, at: Moment, timer: T) {
         self.set.insert((at, timer));
     }
 
     /// Takes back a timer that was set for exactly this moment.
-    pub(super) fn cancel(&mut self, at: Moment, timer: Timer) {
+    pub(super) fn cancel(&mut self, at: Moment, timer: T) {
         self.set.remove(&(at, timer));
     }
 
@@ -40,8 +51,14 @@ impl Timers {
         self.set.first().map(|(at, _)| *at)
     }
 
+    /// How many are set.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.set.len()
+    }
+
     /// Takes the earliest timer that is due at `now`.
-    pub(super) fn pop(&mut self, now: Moment) -> Option<Timer> {
+    pub(super) fn pop(&mut self, now: Moment) -> Option<T> {
         if self.next()? > now {
             return None;
         }

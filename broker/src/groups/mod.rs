@@ -236,7 +236,14 @@ impl Groups {
                 self.create(&group, config)?;
                 Ok((group, Input::Show { asked, what: Show::Group }))
             }
-            "set" => Ok((name()?, Input::Configure { asked, settings: settings() })),
+            "set" => {
+                // Refused before anything changes, if there is no room for a topic that is new.
+                let wanted = self.defaults.with(manage.settings.iter().copied())?;
+                for topic in &wanted.topics {
+                    self.topics.open(topic)?;
+                }
+                Ok((name()?, Input::Configure { asked, settings: settings() }))
+            }
             "show" => Ok((name()?, Input::Show { asked, what: Show::Group })),
             "pause" | "resume" | "purge" | "tasks" | "delete" | "watch" => {
                 Err(not_yet("GROUP", manage))
@@ -295,6 +302,10 @@ impl Groups {
         let sent = registry.groups.get(group).map(|owner| owner.send(letter).is_ok());
         match (sent, self.stop.is_cancelled()) {
             (Some(true), _) => Ok(()),
+            (Some(false), false) => Err(ProtocolError::new(
+                Code::Internal,
+                format!("group {group} has stopped because of a fault; restart the broker"),
+            )),
             (_, true) => Err(ProtocolError::new(Code::Internal, "the broker stops")),
             _ => Err(ProtocolError::new(
                 Code::NotFound,

@@ -12,14 +12,18 @@ use tidings_protocol::{
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::group::log::{GroupLog, Mark, MemoryLog};
 use crate::group::{Answer, Group, Input, Output, Task};
 use crate::mailbox::{ConnId, Mailbox, Parcel};
 use crate::topic::{Reader, Topics};
 
-/// Inputs, and events of each topic, that an owner takes before it looks at anything else.
+/// Events of each topic that an owner takes before it looks at anything else.
 const TURN_MAX: usize = 1024;
+/// A deadline that was missed by so many milliseconds was missed because this process stood still.
+const STALL_MS: u64 = 250;
+/// Time to read, after that, what has come meanwhile.
+const GRACE_MS: u64 = 100;
 /// Records that the log in memory keeps, for looking at.
 const RECORDS_KEPT: usize = 1024;
 
@@ -48,6 +52,8 @@ pub(super) struct Owner {
     /// What rests on records up to a mark, in order.
     unsent: VecDeque<(Mark, Unsent)>,
     appended: Mark,
+    /// After a stall: when time is let pass at last.
+    grace_until: Option<Moment>,
     /// Woken by the feeding topics.
     wake: Arc<Notify>,
 }
@@ -73,6 +79,7 @@ impl Owner {
             members: HashMap::new(),
             unsent: VecDeque::new(),
             appended: 0,
+            grace_until: None,
             wake: Arc::new(Notify::new()),
         };
         owner.follow_topics()?;
@@ -87,12 +94,11 @@ impl Owner {
     /// Takes what there is, lets time pass, waits; until the broker stops.
     async fn run(mut self, mut letters: mpsc::UnboundedReceiver<Letter>, stop: CancellationToken) {
         loop {
-            // What has arrived is read before leases are expired: after a stall of this process
-            // the answers that came meanwhile are in time.
+            // What has arrived is read before leases are expired.
             let more_letters = self.take_letters(&mut letters);
             let more_events = self.take_events();
             let now = self.clock.now();
-            if !more_letters && self.group.deadline().is_some_and(|deadline| deadline <= now) {
+            if self.is_due(now) {
                 self.handle(Input::Tick, None);
             }
             self.send();
@@ -103,9 +109,10 @@ impl Owner {
                 }
                 continue;
             }
-            let deadline = self.group.deadline().map(|moment| self.clock.instant(moment));
+            let due = self.grace_until.or_else(|| self.group.deadline());
+            let due = due.map(|moment| self.clock.instant(moment));
             let timer = async {
-                match deadline {
+                match due {
                     Some(instant) => tokio::time::sleep_until(instant).await,
                     None => std::future::pending().await,
                 }
@@ -125,15 +132,34 @@ impl Owner {
         }
     }
 
-    /// Takes what connections sent; whether there may be more.
+    /// Whether the machine is to be told that time has passed. After a stall of this process not at
+    /// once: answers that came meanwhile may still be in sockets, and they are in time.
+    fn is_due(&mut self, now: Moment) -> bool {
+        let Some(deadline) = self.group.deadline().filter(|deadline| *deadline <= now) else {
+            self.grace_until = None;
+            return false;
+        };
+        if now.since(deadline) < STALL_MS {
+            self.grace_until = None;
+            return true;
+        }
+        let until = *self.grace_until.get_or_insert(now + GRACE_MS);
+        if now >= until {
+            self.grace_until = None;
+        }
+        now >= until
+    }
+
+    /// Takes the letters that are there, and none that come meanwhile, so that a flood of them
+    /// keeps nothing else waiting for long; whether there are more.
     fn take_letters(&mut self, letters: &mut mpsc::UnboundedReceiver<Letter>) -> bool {
-        for _ in 0..TURN_MAX {
+        for _ in 0..letters.len() {
             match letters.try_recv() {
                 Ok(letter) => self.open(letter),
                 Err(_) => return false,
             }
         }
-        true
+        !letters.is_empty()
     }
 
     fn open(&mut self, letter: Letter) {
@@ -169,7 +195,7 @@ impl Owner {
                     "events were gone before the group could take them"
                 );
             }
-            more |= found.events.len() == TURN_MAX;
+            more |= reader.is_behind();
             let next = reader.cursor();
             let events = found.events.into_iter().map(|event| (event.seq, event.payload)).collect();
             if next > self.group.taken(&topic) {

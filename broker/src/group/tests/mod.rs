@@ -1,6 +1,8 @@
 //! The machine's promises: one by one with the smallest input, and together under a simulated
 //! clock, where members stall, vanish, answer late and twice.
 
+mod bench;
+mod corners;
 mod rules;
 mod simulation;
 mod world;

@@ -1,160 +1,11 @@
 //! One rule at a time.
 
-use tidings_protocol::{
-    Answers, Code, Hold, MemberId, Outcome, Return, Seq, Slot, TaskId, TopicName,
-};
+use tidings_protocol::{Code, Hold, Outcome, Return, Seq, TaskId};
 
-use crate::clock::Moment;
+use super::bench::{A, B, Bench, NO_HOLD, topic};
 use crate::group::config::GroupConfig;
-use crate::group::{Answer, Asked, Group, Input, Output, StagedLink, Task};
-use crate::job::JobSettings;
+use crate::group::{Asked, Input};
 use crate::mailbox::ConnId;
-
-/// A group with a clock, and what came out of it.
-struct Bench {
-    group: Group,
-    now: Moment,
-    next_seq: u64,
-    tasks: Vec<(ConnId, Task)>,
-    answers: Vec<Result<Answer, tidings_protocol::ProtocolError>>,
-    events: Vec<(&'static str, String)>,
-}
-
-const A: Worker = Worker(1);
-const B: Worker = Worker(2);
-
-#[derive(Clone, Copy)]
-struct Worker(u64);
-
-impl Worker {
-    fn asked(self) -> Asked {
-        Asked { conn: ConnId(self.0), member: MemberId(u128::from(self.0)), slot: slot() }
-    }
-}
-
-impl Bench {
-    fn new(settings: &[(&str, &str)]) -> Self {
-        let config = GroupConfig::default().with(settings.iter().copied()).unwrap();
-        Self {
-            group: Group::new("crawlers".parse().unwrap(), 7, config, 1),
-            now: Moment(1000),
-            next_seq: 1,
-            tasks: Vec::new(),
-            answers: Vec::new(),
-            events: Vec::new(),
-        }
-    }
-
-    fn feed(&mut self, input: Input) {
-        self.group.handle(input, self.now);
-        while let Some(output) = self.group.poll() {
-            match output {
-                Output::Record(_) => {}
-                Output::Task { conn, task } => self.tasks.push((conn, task)),
-                Output::Answer { answer, .. } => self.answers.push(answer),
-                Output::Announce { topic, payload } => self.events.push((topic, payload)),
-                Output::AskHeads { job } => {
-                    let heads = [(topic(), Seq(self.next_seq))].into();
-                    self.group.handle(Input::Heads { job, heads }, self.now);
-                }
-            }
-        }
-    }
-
-    fn publish(&mut self, payload: &str) {
-        let seq = Seq(self.next_seq);
-        self.next_seq += 1;
-        let next = Seq(self.next_seq);
-        self.feed(Input::Events { topic: topic(), next, events: vec![(seq, payload.into())] });
-    }
-
-    fn join(&mut self, worker: Worker, credit: u32) {
-        self.feed(Input::Join { asked: worker.asked(), credit });
-    }
-
-    fn wait(&mut self, ms: u64) {
-        let until = self.now + ms;
-        while let Some(deadline) = self.group.deadline().filter(|deadline| *deadline <= until) {
-            self.now = self.now.max(deadline);
-            self.feed(Input::Tick);
-        }
-        self.now = until;
-        self.feed(Input::Tick);
-    }
-
-    fn open(&mut self, name: &str, settings: &[(&str, &str)]) {
-        let settings = JobSettings::parse(settings.iter().copied()).unwrap();
-        self.feed(Input::OpenJob { asked: A.asked(), name: name.parse().unwrap(), settings });
-    }
-
-    fn close(&mut self, name: &str) {
-        self.feed(Input::CloseJob { asked: A.asked(), name: name.parse().unwrap() });
-    }
-
-    fn ack(&mut self, worker: Worker, task: &TaskId, outcome: Outcome, links: &[(&str, bool)]) {
-        let links = links.iter().map(|(url, redirect)| StagedLink {
-            url: (*url).into(),
-            redirect: *redirect,
-            prio: 0,
-        });
-        self.feed(Input::Ack {
-            asked: worker.asked(),
-            task: task.clone(),
-            outcome,
-            hold: Hold::default(),
-            links: links.collect(),
-            over_limit: 0,
-        });
-    }
-
-    fn nack(&mut self, worker: Worker, task: &TaskId, back: Return) {
-        self.feed(Input::Nack {
-            asked: worker.asked(),
-            task: task.clone(),
-            back,
-            hold: Hold::default(),
-            reason: Some("test".into()),
-        });
-    }
-
-    fn touch(&mut self, worker: Worker, task: &TaskId, over: bool, hold: Hold) {
-        self.feed(Input::Touch { asked: worker.asked(), task: task.clone(), over, hold });
-    }
-
-    /// The only task that came since the last time.
-    #[track_caller]
-    fn task(&mut self) -> Task {
-        assert_eq!(self.tasks.len(), 1, "exactly one task: {:?}", self.tasks);
-        self.tasks.pop().expect("there is one").1
-    }
-
-    #[track_caller]
-    fn assert_no_task(&self, why: &str) {
-        assert!(self.tasks.is_empty(), "{why}: {:?}", self.tasks);
-    }
-
-    /// Words after `+OK` of the last answer.
-    #[track_caller]
-    fn ok(&self) -> &str {
-        &self.answers.last().expect("there was an answer").as_ref().expect("not refused").ok
-    }
-
-    #[track_caller]
-    fn refusal(&self) -> Code {
-        self.answers.last().expect("there was an answer").as_ref().expect_err("refused").code
-    }
-}
-
-fn topic() -> TopicName {
-    "new-url".parse().unwrap()
-}
-
-/// Any slot: these tests look at answers in the order in which they come.
-pub(super) fn slot() -> Slot {
-    Answers::new().later()
-}
-
-const NO_HOLD: Hold = Hold { not_before_ms: None, pace_ms: None };
 
 #[test]
 fn one_task_per_key_and_the_delay_counts_from_the_end() {
@@ -355,12 +206,19 @@ fn again_is_bounded_and_forgotten_with_its_member() {
     let task = bench.task();
     assert_eq!(task.payload, "http://a.org/page", "it begins from the beginning");
 
-    bench.feed(Input::Join { asked: A.asked(), credit: 0 });
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+
+    bench.join(A, 2);
+    bench.publish("http://b.org/page");
+    let task = bench.task();
+    bench.publish("http://busy.org/");
+    bench.tasks.clear();
+    bench.join(A, 1);
     bench.join(B, 1);
     bench.nack(A, &task.id, Return::Again { url: "http://c.org/".into() });
-    bench.assert_no_task("for A while it is connected");
+    bench.assert_no_task("for A while it is connected, though only B has room");
     bench.feed(Input::Gone { conn: ConnId(1) });
-    assert_eq!(bench.task().payload, "http://a.org/page");
+    assert_eq!(bench.task().payload, "http://b.org/page");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use tidings_protocol::{
     AckAnswer, Hold, MemberId, Outcome, ProtocolError, Return, Seq, TaskId, TopicName,
 };
 
-use super::rules::slot;
+use super::bench::slot;
 use crate::clock::Moment;
 use crate::group::config::GroupConfig;
 use crate::group::record::{Decision, Record};

@@ -1,0 +1,163 @@
+//! A group with a clock that a test turns, and everything that came out of it.
+
+use tidings_protocol::{
+    Answers, Code, Hold, MemberId, Outcome, Return, Seq, Slot, TaskId, TopicName,
+};
+
+use crate::clock::Moment;
+use crate::group::config::GroupConfig;
+use crate::group::{Answer, Asked, Group, Input, Output, StagedLink, Task};
+use crate::job::JobSettings;
+use crate::mailbox::ConnId;
+
+/// The group, its time, and its outputs by kind.
+pub(super) struct Bench {
+    pub(super) group: Group,
+    pub(super) now: Moment,
+    pub(super) next_seq: u64,
+    pub(super) tasks: Vec<(ConnId, Task)>,
+    pub(super) answers: Vec<Result<Answer, tidings_protocol::ProtocolError>>,
+    pub(super) events: Vec<(&'static str, String)>,
+}
+
+pub(super) const A: Worker = Worker(1);
+pub(super) const B: Worker = Worker(2);
+
+#[derive(Clone, Copy)]
+pub(super) struct Worker(pub(super) u64);
+
+impl Worker {
+    pub(super) fn asked(self) -> Asked {
+        Asked { conn: ConnId(self.0), member: MemberId(u128::from(self.0)), slot: slot() }
+    }
+}
+
+impl Bench {
+    pub(super) fn new(settings: &[(&str, &str)]) -> Self {
+        let config = GroupConfig::default().with(settings.iter().copied()).unwrap();
+        Self {
+            group: Group::new("crawlers".parse().unwrap(), 7, config, 1),
+            now: Moment(1000),
+            next_seq: 1,
+            tasks: Vec::new(),
+            answers: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    pub(super) fn feed(&mut self, input: Input) {
+        self.group.handle(input, self.now);
+        while let Some(output) = self.group.poll() {
+            match output {
+                Output::Record(_) => {}
+                Output::Task { conn, task } => self.tasks.push((conn, task)),
+                Output::Answer { answer, .. } => self.answers.push(answer),
+                Output::Announce { topic, payload } => self.events.push((topic, payload)),
+                Output::AskHeads { job } => {
+                    let heads = [(topic(), Seq(self.next_seq))].into();
+                    self.group.handle(Input::Heads { job, heads }, self.now);
+                }
+            }
+        }
+    }
+
+    pub(super) fn publish(&mut self, payload: &str) {
+        let seq = Seq(self.next_seq);
+        self.next_seq += 1;
+        let next = Seq(self.next_seq);
+        self.feed(Input::Events { topic: topic(), next, events: vec![(seq, payload.into())] });
+    }
+
+    pub(super) fn join(&mut self, worker: Worker, credit: u32) {
+        self.feed(Input::Join { asked: worker.asked(), credit });
+    }
+
+    pub(super) fn wait(&mut self, ms: u64) {
+        let until = self.now + ms;
+        while let Some(deadline) = self.group.deadline().filter(|deadline| *deadline <= until) {
+            self.now = self.now.max(deadline);
+            self.feed(Input::Tick);
+        }
+        self.now = until;
+        self.feed(Input::Tick);
+    }
+
+    pub(super) fn open(&mut self, name: &str, settings: &[(&str, &str)]) {
+        let settings = JobSettings::parse(settings.iter().copied()).unwrap();
+        self.feed(Input::OpenJob { asked: A.asked(), name: name.parse().unwrap(), settings });
+    }
+
+    pub(super) fn close(&mut self, name: &str) {
+        self.feed(Input::CloseJob { asked: A.asked(), name: name.parse().unwrap() });
+    }
+
+    pub(super) fn ack(
+        &mut self,
+        worker: Worker,
+        task: &TaskId,
+        outcome: Outcome,
+        links: &[(&str, bool)],
+    ) {
+        let links = links.iter().map(|(url, redirect)| StagedLink {
+            url: (*url).into(),
+            redirect: *redirect,
+            prio: 0,
+        });
+        self.feed(Input::Ack {
+            asked: worker.asked(),
+            task: task.clone(),
+            outcome,
+            hold: Hold::default(),
+            links: links.collect(),
+            over_limit: 0,
+        });
+    }
+
+    pub(super) fn nack(&mut self, worker: Worker, task: &TaskId, back: Return) {
+        self.feed(Input::Nack {
+            asked: worker.asked(),
+            task: task.clone(),
+            back,
+            hold: Hold::default(),
+            reason: Some("test".into()),
+        });
+    }
+
+    pub(super) fn touch(&mut self, worker: Worker, task: &TaskId, over: bool, hold: Hold) {
+        self.feed(Input::Touch { asked: worker.asked(), task: task.clone(), over, hold });
+    }
+
+    /// The only task that came since the last time.
+    #[track_caller]
+    pub(super) fn task(&mut self) -> Task {
+        assert_eq!(self.tasks.len(), 1, "exactly one task: {:?}", self.tasks);
+        self.tasks.pop().expect("there is one").1
+    }
+
+    #[track_caller]
+    pub(super) fn assert_no_task(&self, why: &str) {
+        assert!(self.tasks.is_empty(), "{why}: {:?}", self.tasks);
+    }
+
+    /// Words after `+OK` of the last answer.
+    #[track_caller]
+    pub(super) fn ok(&self) -> &str {
+        &self.answers.last().expect("there was an answer").as_ref().expect("not refused").ok
+    }
+
+    #[track_caller]
+    pub(super) fn refusal(&self) -> Code {
+        self.answers.last().expect("there was an answer").as_ref().expect_err("refused").code
+    }
+}
+
+pub(super) fn topic() -> TopicName {
+    "new-url".parse().unwrap()
+}
+
+/// Any slot: these tests look at answers in the order in which they come.
+pub(super) fn slot() -> Slot {
+    Answers::new().later()
+}
+
+pub(super) const NO_HOLD: Hold = Hold { not_before_ms: None, pace_ms: None };

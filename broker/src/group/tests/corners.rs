@@ -1,0 +1,287 @@
+//! Where rules meet: each of these once went wrong, or could.
+
+use tidings_protocol::{Code, Hold, Outcome, PAYLOAD_BYTES_MAX, Return, Seq};
+
+use super::bench::{A, B, Bench, NO_HOLD, topic};
+use crate::clock::Moment;
+use crate::group::config::GroupConfig;
+use crate::group::{Asked, Group, Input, Output};
+use crate::mailbox::ConnId;
+
+#[test]
+fn a_pinned_entry_keeps_its_part_of_the_budget() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.open("site", &[("scope", "any"), ("max-pages", "1")]);
+    bench.join(A, 2);
+    bench.publish("http://q.org/");
+    let busy = bench.task();
+    bench.publish("http://x.org/ job=site");
+    let pinned = bench.task();
+    bench.join(A, 1);
+    bench.nack(A, &pinned.id, Return::Again { url: "http://x.org/".into() });
+    bench.join(B, 1);
+    bench.publish("http://z.org/ job=site");
+    bench.assert_no_task("the only page is the one that A goes on with");
+    bench.ack(A, &busy.id, Outcome::Done, &[]);
+    let task = bench.task();
+    assert!(task.payload.ends_with("again=http://x.org/"), "{}", task.payload);
+    bench.ack(A, &task.id, Outcome::Failed, &[]);
+    assert!(bench.task().payload.starts_with("http://z.org/ "), "it is given back");
+}
+
+#[test]
+fn a_suspect_of_a_job_without_budget_waits() {
+    let mut bench = Bench::new(&[("delay", "0"), ("lease", "1s"), ("max-losses", "10")]);
+    bench.open("site", &[("scope", "any"), ("max-pages", "1")]);
+    bench.join(A, 1);
+    bench.publish("http://x.org/ job=site");
+    for _ in 0..2 {
+        bench.wait(1000);
+        bench.feed(Input::Heard { conn: ConnId(1) });
+    }
+    let suspect = bench.tasks.pop().expect("released a third time").1;
+    bench.tasks.clear();
+    bench.nack(A, &suspect.id, Return::Retry { after_ms: Some(500) });
+    bench.publish("http://z.org/ job=site");
+    let other = bench.task();
+    bench.join(B, 5);
+    bench.wait(900);
+    bench.assert_no_task("the suspect is due, but the budget is taken");
+    bench.ack(A, &other.id, Outcome::Failed, &[]);
+    assert_eq!(bench.task().id.entry, suspect.id.entry);
+}
+
+#[test]
+fn nothing_is_pinned_to_a_member_that_will_be_given_nothing() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 1);
+    bench.publish("http://x.org/");
+    let task = bench.task();
+    bench.feed(Input::Gone { conn: ConnId(1) });
+    // It is back, answers before it has joined, and is gone again.
+    let asked = Asked { conn: ConnId(9), ..A.asked() };
+    let back = Return::Again { url: "http://x.org/".into() };
+    bench.feed(Input::Nack { asked, task: task.id, back, hold: NO_HOLD, reason: None });
+    bench.join(B, 1);
+    assert_eq!(bench.task().payload, "http://x.org/");
+}
+
+#[test]
+fn a_stopped_members_tasks_go_to_the_others() {
+    let mut bench = Bench::new(&[("delay", "0"), ("lease", "1s")]);
+    bench.join(A, 10);
+    bench.publish("http://x.org/");
+    bench.tasks.clear();
+    bench.join(B, 10);
+    bench.wait(1000);
+    assert_eq!(bench.tasks.pop().expect("released again").0, ConnId(2), "though A served it last");
+    bench.wait(60_000);
+    assert!(bench.tasks.is_empty() && bench.events.is_empty(), "lost twice, and then kept");
+}
+
+#[test]
+fn an_announcement_outlives_the_job_that_it_brought_forward() {
+    for cancelled in [true, false] {
+        let mut bench = Bench::new(&[("delay", "0")]);
+        bench.open("site", &[("scope", "any"), ("max-pages", "1")]);
+        bench.join(A, 1);
+        bench.publish("http://a.org/ job=site");
+        let task = bench.task();
+        bench.publish("http://b.org/ job=site");
+        bench.publish("http://b.org/");
+        if cancelled {
+            bench.feed(Input::CancelJob { asked: A.asked(), name: "site".parse().unwrap() });
+        } else {
+            bench.close("site");
+        }
+        bench.ack(A, &task.id, Outcome::Done, &[]);
+        assert_eq!(bench.task().payload, "http://b.org/", "cancelled: {cancelled}");
+        let done = &bench.events.last().expect("done").1;
+        assert!(done.contains("completed=1 ") && done.contains("found=2"), "{done}");
+    }
+}
+
+#[test]
+fn announcements_do_not_count_against_a_budget() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.open("site", &[("scope", "any"), ("max-pages", "1")]);
+    for host in 0..5 {
+        bench.publish(&format!("http://h{host}.org/ job=site"));
+        bench.publish(&format!("http://h{host}.org/"));
+    }
+    bench.close("site");
+    bench.join(A, 10);
+    assert_eq!(bench.tasks.len(), 5, "somebody was promised that they are looked at");
+    let with_job = bench.tasks.iter().filter(|(_, task)| task.payload.contains("job=site"));
+    assert_eq!(with_job.count(), 1);
+    for (_, task) in std::mem::take(&mut bench.tasks) {
+        bench.ack(A, &task.id, Outcome::Done, &[]);
+    }
+    let done = &bench.events.last().expect("done").1;
+    assert!(done.contains("completed=1 ") && done.contains("budget=4 "), "{done}");
+}
+
+#[test]
+fn a_job_does_not_wait_for_a_topic_that_feeds_its_group_no_more() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.open("site", &[]);
+    bench.next_seq = 2;
+    bench.close("site");
+    assert!(bench.events.is_empty(), "event 1 may be a seed");
+    let settings = vec![("topics".into(), "other".into())];
+    bench.feed(Input::Configure { asked: A.asked(), settings });
+    assert!(bench.events.pop().expect("done").1.starts_with("site "));
+}
+
+#[test]
+fn dead_letters_rest_on_the_record_of_what_was_taken() {
+    let new = || Group::new("crawlers".parse().unwrap(), 7, GroupConfig::default(), 1);
+    let (mut group, mut replayed) = (new(), new());
+    let events = vec![(Seq(1), "text".into())];
+    group.handle(Input::Events { topic: topic(), next: Seq(2), events }, Moment(5));
+    let outputs: Vec<Output> = std::iter::from_fn(|| group.poll()).collect();
+    assert!(matches!(outputs[..], [Output::Record(_), Output::Announce { .. }]), "{outputs:?}");
+    for output in &outputs {
+        if let Output::Record(record) = output {
+            replayed.replay(record);
+        }
+    }
+    assert_eq!(replayed.totals, group.totals);
+}
+
+#[test]
+fn groups_without_urls_have_no_jobs() {
+    let mut bench = Bench::new(&[("key", "none")]);
+    bench.open("site", &[]);
+    assert_eq!(bench.refusal(), Code::Conflict);
+}
+
+#[test]
+fn dead_letters_fit_a_payload() {
+    let mut bench = Bench::new(&[("key", "none"), ("max-attempts", "1")]);
+    bench.join(A, 1);
+    bench.publish(&"x".repeat(PAYLOAD_BYTES_MAX));
+    let task = bench.task();
+    assert_eq!(task.payload.len(), PAYLOAD_BYTES_MAX, "as it came");
+    bench.nack(A, &task.id, Return::Retry { after_ms: None });
+    assert_eq!(bench.events[0].1.len(), PAYLOAD_BYTES_MAX);
+}
+
+#[test]
+fn the_key_cannot_change_while_a_host_rests() {
+    let mut bench = Bench::new(&[("delay", "10s")]);
+    bench.join(A, 1);
+    bench.publish("http://a.example.org/1");
+    let task = bench.task();
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    let settings = || vec![("key".into(), "domain".into())];
+    bench.feed(Input::Configure { asked: A.asked(), settings: settings() });
+    assert_eq!(bench.refusal(), Code::Conflict);
+    bench.wait(10_001);
+    bench.feed(Input::Configure { asked: A.asked(), settings: settings() });
+    assert!(bench.ok().contains("key=domain"));
+}
+
+#[test]
+fn a_pace_that_comes_after_the_end_counts_from_the_end() {
+    let mut bench = Bench::new(&[("delay", "1s")]);
+    bench.join(A, 2);
+    bench.publish("http://a.org/1");
+    bench.publish("http://a.org/2");
+    let task = bench.task();
+    bench.touch(A, &task.id, true, NO_HOLD);
+    bench.wait(100);
+    bench.touch(A, &task.id, false, Hold { not_before_ms: None, pace_ms: Some(5000) });
+    bench.wait(4900);
+    bench.assert_no_task("five seconds from the end");
+    bench.wait(1);
+    bench.task();
+}
+
+#[test]
+fn a_key_has_one_timer_however_often_it_is_held() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 1);
+    bench.publish("http://a.org/1");
+    let task = bench.task();
+    for _ in 0..1000 {
+        bench.wait(1);
+        let hold = Hold { not_before_ms: Some(86_400_000), pace_ms: Some(1000) };
+        bench.touch(A, &task.id, true, hold);
+    }
+    for pass in 0..1000 {
+        bench.open(&format!("job{pass}"), &[]);
+        bench.close(&format!("job{pass}"));
+    }
+    assert!(bench.group.wakes.len() <= 1, "{}", bench.group.wakes.len());
+    assert!(bench.group.expiries.len() <= 1, "{}", bench.group.expiries.len());
+}
+
+#[test]
+fn a_job_that_is_opened_again_waits_for_its_seeds() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 1);
+    bench.open("site", &[]);
+    bench.publish("http://a.org/ job=site");
+    bench.close("site");
+    let task = bench.task();
+    bench.open("site", &[]);
+    assert!(bench.ok().contains("pass=1 state=open"), "{}", bench.ok());
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    assert!(bench.events.is_empty(), "open again, so not done");
+    bench.close("site");
+    assert_eq!(bench.events.len(), 1);
+    bench.open("site", &[]);
+    bench.publish("http://a.org/ job=site");
+    bench.feed(Input::CancelJob { asked: A.asked(), name: "site".parse().unwrap() });
+    bench.open("site", &[]);
+    assert_eq!(bench.refusal(), Code::Busy);
+}
+
+#[test]
+fn parallel_keys_are_asked_so_often_at_once_and_no_more() {
+    let mut bench = Bench::new(&[("delay", "0"), ("parallel", "2")]);
+    bench.join(A, 10);
+    for page in 0..4 {
+        bench.publish(&format!("http://a.org/{page}"));
+    }
+    assert_eq!(bench.tasks.len(), 2);
+    let first = bench.tasks.remove(0).1;
+    bench.ack(A, &first.id, Outcome::Done, &[]);
+    assert_eq!(bench.tasks.len(), 2, "one ended, one began");
+}
+
+#[test]
+fn a_seeds_redirect_lets_its_targets_host_in() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 1);
+    bench.open("site", &[("scope", "host")]);
+    bench.publish("http://old.org/ job=site");
+    let seed = bench.task();
+    bench.ack(A, &seed.id, Outcome::Redirect, &[("http://new.org/", true)]);
+    let home = bench.task();
+    assert_eq!(home.payload, "http://new.org/ job=site pass=1 depth=0 kind=redirect hops=1");
+    let links = [("http://new.org/a", false), ("http://elsewhere.org/", false)];
+    bench.ack(A, &home.id, Outcome::Done, &links);
+    assert!(bench.ok().ends_with("new=1 known=0 refused=1"), "{}", bench.ok());
+    let page = bench.task();
+    bench.ack(A, &page.id, Outcome::Redirect, &[("http://elsewhere.org/x", true)]);
+    assert!(bench.ok().ends_with("new=0 known=0 refused=1"), "only a seed's: {}", bench.ok());
+}
+
+#[test]
+fn a_pace_is_believed_for_a_day() {
+    let mut bench = Bench::new(&[("delay", "1s")]);
+    bench.join(A, 1);
+    bench.publish("http://a.org/1");
+    let first = bench.task();
+    bench.touch(A, &first.id, true, Hold { not_before_ms: None, pace_ms: Some(60_000) });
+    bench.ack(A, &first.id, Outcome::Done, &[]);
+    bench.wait(24 * 60 * 60 * 1000);
+    bench.publish("http://a.org/2");
+    bench.publish("http://a.org/3");
+    let second = bench.task();
+    bench.ack(A, &second.id, Outcome::Done, &[]);
+    bench.wait(1001);
+    bench.task();
+}
