@@ -74,8 +74,25 @@ pub(super) struct World {
 #[derive(Default)]
 pub(super) struct Expected {
     pages: BTreeSet<String>,
+    pages_max: Option<u64>,
+    cancelled: bool,
     completed: BTreeSet<String>,
     pub(super) done: u32,
+}
+
+impl Expected {
+    /// What must be true of a job that is done.
+    fn check_end(&self, name: &str) {
+        assert!(self.completed.is_subset(&self.pages), "job {name} met pages of its own only");
+        match self.pages_max {
+            _ if self.cancelled => {}
+            Some(max) => {
+                let wanted = max.min(self.pages.len() as u64);
+                assert_eq!(self.completed.len() as u64, wanted, "job {name} has the pages it may");
+            }
+            None => assert_eq!(self.completed, self.pages, "job {name} has reached every page"),
+        }
+    }
 }
 
 impl World {
@@ -122,6 +139,8 @@ impl World {
         match self.rng.u32(0..100) {
             0..10 => self.announce(),
             10..16 => self.open_job(),
+            58..60 => self.cancel_job(),
+            60..63 => self.publish("no URL at all"),
             16..40 => self.take(),
             40..46 if self.faulty => self.vanish(),
             46..52 if self.faulty => self.answer_twice(),
@@ -183,7 +202,7 @@ impl World {
         );
         for (name, job) in &self.jobs {
             assert_eq!(job.done, 1, "job {name} is announced exactly once");
-            assert_eq!(job.completed, job.pages, "job {name} has reached every page");
+            job.check_end(name);
         }
         for (url, announced) in &self.announced {
             let begun = self.begun.get(url);
@@ -212,6 +231,9 @@ impl World {
                 Output::Answer { answer, .. } => answered = Some(answer),
                 Output::Task { conn, task } => self.begin(conn, task),
                 Output::Announce { topic: "job-done", payload } => self.job_done(&payload),
+                Output::Announce { payload, .. } if payload.ends_with(" no URL at all") => {}
+                // A seed that the job can use no more, as it was cancelled or has its pages.
+                Output::Announce { payload, .. } if payload.contains("-job group=") => {}
                 Output::Announce { topic, payload } => panic!("unexpected on {topic}: {payload}"),
                 Output::AskHeads { job } => {
                     let heads = [(topic(), Seq(self.next_seq))].into();
@@ -373,9 +395,12 @@ impl World {
         let name = format!("job{}", self.jobs.len());
         let seed = self.any_page();
         let pages = reachable_from(&seed);
-        self.jobs.insert(name.clone(), Expected { pages, ..Expected::default() });
+        let pages_max = (self.rng.u32(0..3) == 0).then(|| self.rng.u64(1..6));
+        let expected = Expected { pages, pages_max, ..Expected::default() };
+        self.jobs.insert(name.clone(), expected);
         let job: tidings_protocol::JobName = name.parse().unwrap();
-        let settings = JobSettings::parse([("scope", "any")]).unwrap();
+        let mut settings = JobSettings::parse([("scope", "any")]).unwrap();
+        settings.pages_max = pages_max;
         let asked = Asked { conn: ConnId(0), member: MemberId(0), slot: slot() };
         self.feed(Input::OpenJob { asked, name: job.clone(), settings });
         self.publish(&format!("{seed} job={name}"));
@@ -383,6 +408,22 @@ impl World {
             self.publish(&format!("{seed} job={name}"));
         }
         self.feed(Input::CloseJob { asked, name: job });
+    }
+
+    fn cancel_job(&mut self) {
+        let open: Vec<String> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.done == 0)
+            .map(|(name, _)| name.clone())
+            .collect();
+        if open.is_empty() {
+            return;
+        }
+        let name = &open[self.rng.usize(0..open.len())];
+        self.jobs.get_mut(name).unwrap().cancelled = true;
+        let asked = Asked { conn: ConnId(0), member: MemberId(0), slot: slot() };
+        self.feed(Input::CancelJob { asked, name: name.parse().unwrap() });
     }
 
     fn publish(&mut self, payload: &str) {
@@ -405,7 +446,9 @@ impl World {
     /// Nothing is announced as done before its last page.
     fn check_done(&self) {
         for (name, job) in &self.jobs {
-            assert!(job.done == 0 || job.completed == job.pages, "job {name} is done early");
+            if job.done > 0 {
+                job.check_end(name);
+            }
         }
     }
 
