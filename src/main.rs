@@ -5,6 +5,7 @@ mod address;
 mod cli;
 mod cmd;
 mod config;
+mod descriptors;
 mod failure;
 mod flags;
 mod job;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
 
 fn run(Parsed { common, cmd }: Parsed) -> Result<(), Failure> {
     logging::start(common.log_json, lines_logged(&cmd))?;
+    descriptors::take_all();
     let runtime = runtime(&cmd)?;
     let result = runtime.block_on(dispatch(cmd));
     runtime.shutdown_timeout(LAST_CALLS);

@@ -8,6 +8,7 @@
 //! | [`groups`] | the tasks that own them and feed them from topics |
 //! | `net` | the listener and the connections: the only code with sockets |
 //! | [`mailbox`] | how groups reach connections |
+//! | `stats` | counters for `STATS`, and the log lines that many peers may cause |
 //! | [`clock`], [`config`] | the one place that reads clocks, the one place for limits |
 //!
 //! `net` calls `topic` and `groups`; `groups` calls `group` and `topic`; nobody calls back except
@@ -32,6 +33,9 @@ use tokio_util::task::TaskTracker;
 
 pub use self::config::{BrokerConfig, Limits};
 use self::net::Hub;
+
+/// File descriptors that are not for connections.
+const DESCRIPTORS_KEPT: u64 = 128;
 
 /// A running broker. Dropping it stops it without waiting.
 #[derive(Debug)]
@@ -65,7 +69,14 @@ pub enum StartError {
 impl Broker {
     /// Listens and serves until it is stopped or dropped. To be called within a tokio runtime.
     #[expect(clippy::unused_async, reason = "recovering a log will take its time here")]
-    pub async fn start(config: BrokerConfig) -> Result<Self, StartError> {
+    pub async fn start(mut config: BrokerConfig) -> Result<Self, StartError> {
+        let connections_max = &mut config.limits.connections_max;
+        let reachable = descriptors().map_or(usize::MAX, connections_within);
+        if reachable < *connections_max {
+            let wanted = *connections_max;
+            tracing::warn!(reachable, wanted, "the limit of open files allows fewer connections");
+            *connections_max = reachable;
+        }
         let address = config.listen;
         let (listener, local_addr) =
             net::listen(address).map_err(|source| match source.kind() {
@@ -98,9 +109,36 @@ impl Broker {
     }
 }
 
+/// File descriptors that this process may have; `None`: any number.
+fn descriptors() -> Option<u64> {
+    #[cfg(unix)]
+    return rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    #[cfg(not(unix))]
+    None
+}
+
+/// How many of so many descriptors are for connections. Some are kept for everything else, not
+/// least for accepting one connection too many and telling it so.
+fn connections_within(descriptors: u64) -> usize {
+    let connections = descriptors - DESCRIPTORS_KEPT.min(descriptors / 2);
+    usize::try_from(connections).unwrap_or(usize::MAX)
+}
+
 impl Drop for Broker {
     fn drop(&mut self) {
         self.stop.cancel();
         self.hub.close_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_kept_for_other_things_than_connections() {
+        assert_eq!(connections_within(1_024), 896);
+        assert_eq!(connections_within(64), 32);
+        assert_eq!(connections_within(0), 0);
     }
 }

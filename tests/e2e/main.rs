@@ -10,6 +10,7 @@
 
 mod commands;
 mod crawl;
+mod descriptors;
 mod docs;
 mod kill;
 mod notifier;
