@@ -241,7 +241,43 @@ impl Topic {
     /// `wake` is notified when there is something to take after there was nothing.
     pub fn reader(self: &Arc<Self>, from: StartAt, wake: Arc<Notify>) -> Reader {
         let waker = Waker::from(Arc::new(Notifies(wake)));
-        self.subscribe(Some(from), Form::Wire, waker).durable_only()
+        self.subscribe(Some(from), Form::Wire, waker).keeping()
+    }
+
+    /// Whether there is more in memory than there should be because a group has not taken it. Who
+    /// publishes waits then: `waker` is woken when that may have changed.
+    pub(crate) fn is_held_up(&self, waker: &Waker) -> bool {
+        if self.bytes.load(Ordering::Relaxed) <= self.memory.tail_bytes_max {
+            return false;
+        }
+        let tail = &mut *self.tail.lock();
+        let held_up = tail.is_held_up(self.memory.tail_bytes_max);
+        if held_up {
+            tail.wait_to_publish(waker);
+        }
+        held_up
+    }
+
+    /// A group has taken everything before `cursor`: what only it has kept goes.
+    fn taken(&self, keeper: usize, cursor: Seq) {
+        self.let_go(|tail| tail.taken(keeper, cursor));
+    }
+
+    fn forget_keeper(&self, keeper: usize) {
+        self.let_go(|tail| tail.forget_keeper(keeper));
+    }
+
+    fn let_go(&self, change: impl FnOnce(&mut Tail)) {
+        let publishers = {
+            let tail = &mut *self.tail.lock();
+            change(tail);
+            self.memory.account(self, tail);
+            let held_up = tail.is_held_up(self.memory.tail_bytes_max);
+            if held_up { Vec::new() } else { tail.take_publishers() }
+        };
+        for publisher in publishers {
+            publisher.wake();
+        }
     }
 
     /// A reader that wakes a task, and takes events in the given form, by default those that
@@ -343,8 +379,13 @@ impl Memory {
             };
             let Some(topic) = longest else { return };
             let tail = &mut *topic.tail.lock();
+            let before = tail.bytes();
             tail.give_way();
             self.account(&topic, tail);
+            if tail.bytes() >= before {
+                // A group has not taken it; its publishers wait.
+                return;
+            }
         }
     }
 }

@@ -46,8 +46,9 @@ pub struct Events {
 pub struct Reader {
     topic: Arc<Topic>,
     form: Form,
-    /// What is not yet as safe as the topic promises is not there for this reader: a group's.
-    durable_only: bool,
+    /// A group's reader: what is not durable is not there for it yet, and what it has not taken is
+    /// kept for it. Its place among the tail's keepers.
+    keeper: Option<usize>,
     cursor: Seq,
     waker: Waker,
     /// Where it waits, if it had everything when it was last asked.
@@ -65,12 +66,12 @@ pub(crate) enum Fetched {
 
 impl Reader {
     pub(super) fn new(topic: Arc<Topic>, form: Form, cursor: Seq, waker: Waker) -> Self {
-        Self { topic, form, durable_only: false, cursor, waker, place: None }
+        Self { topic, form, keeper: None, cursor, waker, place: None }
     }
 
-    /// Does not run ahead of the durable mark.
-    pub(super) fn durable_only(mut self) -> Self {
-        self.durable_only = true;
+    /// Does not run ahead of the durable mark, and is not left behind.
+    pub(super) fn keeping(mut self) -> Self {
+        self.keeper = Some(self.topic.tail.lock().keep(self.cursor));
         self
     }
 
@@ -112,7 +113,7 @@ impl Reader {
             self.cursor = resume;
             return Fetched::Lag(lag);
         }
-        let end = if self.durable_only { tail.durable() } else { tail.head() };
+        let end = if self.keeper.is_some() { tail.durable() } else { tail.head() };
         self.cursor = tail.read(self.cursor, end, self.form, bytes_max, slices_max, take);
         self.place = (self.cursor == end).then(|| tail.wait(self.place, &self.waker));
         Fetched::Taken
@@ -148,6 +149,9 @@ impl Reader {
             found.events.extend(self.topic.decode(first, &bytes).take(room));
             self.rewind(Seq(first.0 + (found.events.len() - had) as u64));
         }
+        if let Some(keeper) = self.keeper {
+            self.topic.taken(keeper, self.cursor);
+        }
         found
     }
 }
@@ -155,6 +159,9 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         self.topic.tail.lock().leave(self.form, self.place);
+        if let Some(keeper) = self.keeper {
+            self.topic.forget_keeper(keeper);
+        }
     }
 }
 

@@ -47,6 +47,10 @@ pub(super) struct Tail {
     /// Readers of the bare form; while there are none it is not encoded.
     bare_readers: usize,
     readers: usize,
+    /// What each group has taken: batches from there on are not let go of.
+    keepers: Slab<Seq>,
+    /// Publishers that wait until groups have taken something.
+    publishers: Vec<Waker>,
     /// Readers that have everything. Whoever appends takes all of them and wakes them.
     ///
     /// Those who wait for the durable mark (groups, confirmations) will need a list of their own
@@ -77,6 +81,8 @@ impl Tail {
             bare: Arena::default(),
             bare_readers: 0,
             readers: 0,
+            keepers: Slab::new(),
+            publishers: Vec::new(),
             waiting: Slab::new(),
             epoch: 0,
             evicted_unix_ms: None,
@@ -165,19 +171,55 @@ impl Tail {
 
     /// Lets go of the oldest batches until at most `bytes_max` are allocated or one batch is left.
     pub(super) fn shrink_to(&mut self, bytes_max: usize) {
-        while self.bytes() > bytes_max && self.batches.len() > 1 {
-            self.evict();
+        while self.bytes() > bytes_max && self.batches.len() > 1 && self.evict().is_some() {}
+    }
+
+    /// A group begins to take events.
+    pub(super) fn keep(&mut self, cursor: Seq) -> usize {
+        self.keepers.insert(cursor)
+    }
+
+    /// A group has taken everything before `cursor`.
+    pub(super) fn taken(&mut self, keeper: usize, cursor: Seq) {
+        self.keepers[keeper] = cursor;
+    }
+
+    pub(super) fn forget_keeper(&mut self, keeper: usize) {
+        self.keepers.remove(keeper);
+    }
+
+    /// Whether the oldest batch is still to be taken by a group.
+    fn is_kept(&self) -> bool {
+        let end = self.batches.front().map_or(self.head, Batch::end);
+        self.keepers.iter().any(|(_, cursor)| *cursor < end)
+    }
+
+    /// Whether there is more than `bytes_max` because a group has not taken it.
+    pub(super) fn is_held_up(&self, bytes_max: usize) -> bool {
+        self.bytes() > bytes_max && self.batches.len() > 1 && self.is_kept()
+    }
+
+    /// Has a publisher woken when a group has taken something.
+    pub(super) fn wait_to_publish(&mut self, waker: &Waker) {
+        if !self.publishers.iter().any(|waiting| waiting.will_wake(waker)) {
+            self.publishers.push(waker.clone());
         }
+    }
+
+    /// Takes the publishers that wait.
+    pub(super) fn take_publishers(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.publishers)
     }
 
     /// Gives up at least a quarter of its memory because there is not enough for all tails: the
     /// oldest events, and no more of them than it must.
     pub(super) fn give_way(&mut self) {
         let bytes_max = self.bytes() / 4 * 3;
-        while self.bytes() > bytes_max && self.wire.blocks().max(self.bare.blocks()) > 1 {
-            self.evict();
-        }
-        if self.bytes() > bytes_max {
+        while self.bytes() > bytes_max
+            && self.wire.blocks().max(self.bare.blocks()) > 1
+            && self.evict().is_some()
+        {}
+        if self.bytes() > bytes_max && !self.is_kept() {
             // What is left lies in a block that is too large for it.
             let mut kept: usize = self.batches.iter().map(Batch::bytes).sum();
             while kept > bytes_max
@@ -201,7 +243,11 @@ impl Tail {
         self.batches.shrink_to_fit();
     }
 
+    /// Lets go of the oldest batch; `None` if there is none or a group has not taken it yet.
     fn evict(&mut self) -> Option<Batch> {
+        if self.is_kept() {
+            return None;
+        }
         let oldest = self.batches.pop_front()?;
         self.wire.release();
         if !oldest.bare.is_empty() {

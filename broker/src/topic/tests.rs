@@ -220,10 +220,10 @@ fn groups_take_events_in_any_portion() {
 #[test]
 fn groups_are_told_what_they_missed_together_with_what_is_left() {
     let topic = topic(20_000);
-    let mut reader = topic.reader(StartAt::First, Arc::new(Notify::new()));
     for _ in 0..20 {
         append(&topic, 1, &[&"x".repeat(3_000)]);
     }
+    let mut reader = topic.reader(StartAt::Seq(Seq(1)), Arc::new(Notify::new()));
     let first = topic.show().first_kept;
     let found = reader.next_events(100);
     assert_eq!(found.lag, Some(Lag { from: Seq(1), to: Seq(first.0 - 1) }));
@@ -578,4 +578,33 @@ proptest! {
     fn readers_see_what_a_plain_vector_would_show(steps in steps()) {
         run(steps);
     }
+}
+
+#[test]
+fn what_a_group_has_not_taken_is_kept_and_its_publishers_wait() {
+    const TAIL_BYTES: usize = 64 << 10;
+    let topic = topic(TAIL_BYTES);
+    let mut group = topic.reader(StartAt::First, Arc::new(Notify::new()));
+    let payload = "x".repeat(1000);
+    for _ in 0..1000 {
+        topic.append(ConnId(1), [payload.as_str()]);
+    }
+    let woken = Arc::new(Notify::new());
+    let waker = Waker::from(Arc::new(Notifies(woken.clone())));
+    assert!(topic.is_held_up(&waker), "a megabyte in a tail of 64 KiB");
+    let mut taken = 0;
+    loop {
+        let found = group.next_events(100);
+        assert_eq!(found.lag, None, "nothing that was confirmed is lost to a group");
+        if found.events.is_empty() {
+            break;
+        }
+        taken += found.events.len();
+    }
+    assert_eq!(taken, 1000);
+    assert!(!topic.is_held_up(&waker));
+    assert!(topic.show().bytes <= 2 * TAIL_BYTES, "{}", topic.show().bytes);
+    let mut notified = std::pin::pin!(woken.notified());
+    let mut context = std::task::Context::from_waker(Waker::noop());
+    assert!(notified.as_mut().poll(&mut context).is_ready(), "the publisher was woken");
 }
