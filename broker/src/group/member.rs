@@ -12,6 +12,8 @@ use crate::mailbox::ConnId;
 pub(super) struct Member {
     /// Where it is connected now.
     pub(super) conn: Option<ConnId>,
+    /// Connections that it had before and that are not gone, with their credits.
+    earlier: Vec<(ConnId, u32)>,
     /// Most tasks it holds at once; 0 drains.
     pub(super) credit: u32,
     /// A lease of it ran out and nothing was heard since: perhaps it stands still, and whatever it
@@ -55,22 +57,36 @@ impl Members {
         self.by_id.iter().map(|(id, member)| (*id, member))
     }
 
-    /// Connects a member, with its credit.
+    /// Connects a member, with its credit. The connection that it had, if it is not gone yet, may
+    /// turn out to be the one that stays.
     pub(super) fn join(&mut self, id: MemberId, conn: ConnId, credit: u32) {
         self.change(id, |member| {
+            member.earlier.retain(|(earlier, _)| *earlier != conn);
+            if let Some(before) = member.conn.filter(|before| *before != conn) {
+                member.earlier.push((before, member.credit));
+            }
             member.conn = Some(conn);
             member.credit = credit;
         });
     }
 
-    /// The connection is gone: its member keeps what it holds until the leases end. Returns it.
+    /// A connection is gone. Returns the member that was reached by it, which keeps what it holds
+    /// until the leases end, unless it is connected elsewhere.
     pub(super) fn disconnect(&mut self, conn: ConnId) -> Option<MemberId> {
-        let id = self.connected_as(conn)?;
+        let has = |member: &Member| member.earlier.iter().any(|(earlier, _)| *earlier == conn);
+        let known = |member: &Member| member.conn == Some(conn) || has(member);
+        let id = self.iter().find(|(_, member)| known(member))?.0;
+        let mut was_current = false;
         self.change(id, |member| {
-            member.conn = None;
-            member.credit = 0;
+            was_current = member.conn == Some(conn);
+            member.earlier.retain(|(earlier, _)| *earlier != conn);
+            if was_current {
+                let before = member.earlier.pop();
+                member.conn = before.map(|(conn, _)| conn);
+                member.credit = before.map_or(0, |(_, credit)| credit);
+            }
         });
-        Some(id)
+        was_current.then_some(id)
     }
 
     /// A lease of the member ran out: it is given nothing until it is heard from.

@@ -225,17 +225,11 @@ impl Group {
         let known = self.members.find(asked.member);
         let moved = known.is_none_or(|member| member.conn != Some(asked.conn));
         self.members.join(asked.member, asked.conn, credit);
-        let held: Vec<EntryId> = self
-            .members
-            .find(asked.member)
-            .map(|member| member.held.iter().copied().collect())
-            .unwrap_or_default();
-        let ok = format!("{} credit={credit} held={}", self.name, held.len());
+        let held = self.members.find(asked.member).map_or(0, |member| member.held.len());
+        let ok = format!("{} credit={credit} held={held}", self.name);
         self.answer(asked, Ok(Answer { more: Vec::new(), ok }));
         if moved {
-            for entry in held {
-                self.send_task(entry, asked.conn, now);
-            }
+            self.send_again(asked.member, now);
         }
         if credit == 0 {
             self.unpin(asked.member, now);
@@ -244,7 +238,19 @@ impl Group {
 
     fn gone(&mut self, conn: ConnId, now: Moment) {
         if let Some(member) = self.members.disconnect(conn) {
-            self.unpin(member, now);
+            self.send_again(member, now);
+            if !self.members.takes_tasks(member) {
+                self.unpin(member, now);
+            }
+        }
+    }
+
+    /// Tells a member, where it is connected now, of everything that it holds.
+    fn send_again(&mut self, member: MemberId, now: Moment) {
+        let Some(member) = self.members.find(member) else { return };
+        let Some(conn) = member.conn else { return };
+        for entry in member.held.clone() {
+            self.send_task(entry, conn, now);
         }
     }
 

@@ -67,6 +67,22 @@ fn nothing_is_pinned_to_a_member_that_will_be_given_nothing() {
 }
 
 #[test]
+fn a_late_line_of_an_old_connection_does_not_cut_off_the_new_one() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    let on = |conn| Asked { conn: ConnId(conn), ..A.asked() };
+    bench.feed(Input::Join { asked: on(1), credit: 1 });
+    bench.feed(Input::Join { asked: on(9), credit: 1 });
+    bench.feed(Input::Join { asked: on(1), credit: 1 });
+    bench.publish("http://a.org/");
+    assert_eq!(bench.tasks.pop().expect("sent").0, ConnId(1));
+    bench.feed(Input::Gone { conn: ConnId(1) });
+    assert_eq!(bench.tasks.pop().expect("sent again").0, ConnId(9), "which is there still");
+    bench.feed(Input::Gone { conn: ConnId(9) });
+    bench.feed(Input::Join { asked: on(10), credit: 1 });
+    assert_eq!(bench.tasks.pop().expect("and again").0, ConnId(10));
+}
+
+#[test]
 fn a_stopped_members_tasks_go_to_the_others() {
     let mut bench = Bench::new(&[("delay", "0"), ("lease", "1s")]);
     bench.join(A, 10);
