@@ -1,5 +1,5 @@
-//! Whole lives of a group from one printed seed. `TIDINGS_SIM_SEED` repeats one, and
-//! `TIDINGS_SIM_RUNS` asks for more of them than the usual number.
+//! Whole lives of a group from one printed seed. `TIDINGS_SIM_SEED` repeats one (or begins there), and
+//! `TIDINGS_SIM_RUNS` asks for another number of them than the usual.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -62,7 +62,7 @@ fn the_records_alone_give_the_same_group_again() {
 fn seeds() -> (u64, u64) {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     match number("TIDINGS_SIM_SEED") {
-        Some(seed) => (seed, 1),
+        Some(seed) => (seed, number("TIDINGS_SIM_RUNS").unwrap_or(1)),
         None => (fastrand::u64(..u64::MAX / 2), number("TIDINGS_SIM_RUNS").unwrap_or(RUNS)),
     }
 }
