@@ -14,6 +14,7 @@ mod descriptors;
 mod docs;
 mod kill;
 mod notifier;
+mod operate;
 mod pubsub;
 mod python_docs;
 mod support;
