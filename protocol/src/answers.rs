@@ -19,8 +19,9 @@ pub struct Slot(u64);
 /// - Adjacent confirmations become one `+OK <seq> <n>` (`[A3]`), adjacent refusals of publishes
 ///   with the same code one `-ERR <code> n=8-21 <text>` (`[A4]`).
 ///
-/// A run of publishes whose numbers follow each other takes one entry however long it is, so a
-/// producer that never reads costs next to nothing.
+/// A run of publishes whose numbers follow each other takes one entry however long it is, and
+/// [`fold`](Self::fold) makes one of several, so a producer that never reads costs next to nothing.
+/// Only refusals that alternate with something else cannot be told in less than one line each.
 #[derive(Debug, Default)]
 pub struct Answers {
     entries: VecDeque<Entry>,
@@ -35,19 +36,9 @@ pub struct Answers {
 #[derive(Debug)]
 enum Entry {
     /// Publishes to one stream with numbers `first..=last`; the last one is the n-th publish.
-    Published {
-        stream: u64,
-        first: Seq,
-        last: Seq,
-        n: u64,
-    },
+    Published { stream: u64, first: Seq, last: Seq, n: u64 },
     /// Refused publishes `first_n..=last_n`.
-    Refused {
-        code: Code,
-        text: String,
-        first_n: u64,
-        last_n: u64,
-    },
+    Refused { code: Code, text: String, first_n: u64, last_n: u64 },
     /// Complete lines.
     Ready(BytesMut),
     /// The next of `slots`.
@@ -63,12 +54,7 @@ impl Answers {
     /// Enters a publish that got the number `seq` in the stream. Confirmed once durable.
     pub fn publish(&mut self, stream: u64, seq: Seq) {
         self.publishes += 1;
-        if let Some(Entry::Published {
-            stream: run,
-            last,
-            n,
-            ..
-        }) = self.entries.back_mut()
+        if let Some(Entry::Published { stream: run, last, n, .. }) = self.entries.back_mut()
             && *run == stream
             && last.0.checked_add(1) == Some(seq.0)
         {
@@ -77,12 +63,7 @@ impl Answers {
             return;
         }
         let n = self.publishes;
-        self.entries.push_back(Entry::Published {
-            stream,
-            first: seq,
-            last: seq,
-            n,
-        });
+        self.entries.push_back(Entry::Published { stream, first: seq, last: seq, n });
     }
 
     /// Enters a publish that is refused.
@@ -96,12 +77,7 @@ impl Answers {
             return;
         }
         let ProtocolError { code, text } = error.clone();
-        self.entries.push_back(Entry::Refused {
-            code,
-            text,
-            first_n: n,
-            last_n: n,
-        });
+        self.entries.push_back(Entry::Refused { code, text, first_n: n, last_n: n });
     }
 
     /// Enters an answer that is known: complete lines with their line ends.
@@ -122,10 +98,7 @@ impl Answers {
 
     /// The answer of a slot: complete lines with their line ends. A second one is ignored.
     pub fn fill(&mut self, slot: Slot, lines: Bytes) {
-        let at = slot
-            .0
-            .checked_sub(self.first_slot)
-            .and_then(|at| usize::try_from(at).ok());
+        let at = slot.0.checked_sub(self.first_slot).and_then(|at| usize::try_from(at).ok());
         if let Some(answer) = at.and_then(|at| self.slots.get_mut(at)) {
             answer.get_or_insert(lines);
         }
@@ -146,6 +119,30 @@ impl Answers {
         self.entries.is_empty()
     }
 
+    /// Makes one entry of adjacent confirmations that could leave together, for when nothing can be
+    /// written and entries pile up. What is said in the end stays the same. `durable` as in
+    /// [`drain`](Self::drain).
+    pub fn fold(&mut self, durable: impl Fn(u64) -> Seq) {
+        let mut kept = VecDeque::new();
+        // Whether the newest of `kept` is a publish that could be confirmed whole.
+        let mut confirmed = false;
+        for entry in self.entries.drain(..) {
+            let mark = match &entry {
+                Entry::Published { stream, first, last, .. } => {
+                    Some((durable(*stream), *first, *last))
+                }
+                _ => None,
+            };
+            // It may be confirmed in part at least, and that says the one before it as well.
+            if confirmed && mark.is_some_and(|(mark, first, _)| mark > first) {
+                kept.pop_back();
+            }
+            confirmed = mark.is_some_and(|(mark, _, last)| mark > last);
+            kept.push_back(entry);
+        }
+        self.entries = kept;
+    }
+
     /// Appends every answer that may leave now. `durable` is the first number of a stream that
     /// is not safe yet.
     ///
@@ -153,13 +150,7 @@ impl Answers {
     pub fn drain(&mut self, durable: impl Fn(u64) -> Seq, out: &mut BytesMut) {
         let mut confirmed: Option<(Seq, u64)> = None;
         while let Some(entry) = self.entries.front_mut() {
-            if let Entry::Published {
-                stream,
-                first,
-                last,
-                n,
-            } = entry
-            {
+            if let Entry::Published { stream, first, last, n } = entry {
                 let mark = durable(*stream);
                 if mark > *last {
                     confirmed = Some((*last, *n));
@@ -177,10 +168,7 @@ impl Answers {
                 break;
             }
             put_confirmed(confirmed.take(), out);
-            let entry = self
-                .entries
-                .pop_front()
-                .expect("the front entry was just looked at");
+            let entry = self.entries.pop_front().expect("the front entry was just looked at");
             self.put(entry, out);
         }
         put_confirmed(confirmed, out);
@@ -196,12 +184,7 @@ impl Answers {
     fn put(&mut self, entry: Entry, out: &mut BytesMut) {
         match entry {
             Entry::Ready(lines) => out.put_slice(&lines),
-            Entry::Refused {
-                code,
-                text,
-                first_n,
-                last_n,
-            } => {
+            Entry::Refused { code, text, first_n, last_n } => {
                 ProtocolError { code, text }.encode_numbered(Some((first_n, last_n)), out);
             }
             Entry::Slot => {
@@ -260,11 +243,7 @@ mod tests {
         answers.publish(1, Seq(3));
         answers.publish(0, Seq(8));
         let marks = |stream| if stream == 1 { Seq(3) } else { Seq(9) };
-        assert_eq!(
-            drained(&mut answers, marks),
-            "+OK 7 1\r\n",
-            "the second one is not durable"
-        );
+        assert_eq!(drained(&mut answers, marks), "+OK 7 1\r\n", "the second one is not durable");
         assert_eq!(drained(&mut answers, ALL), "+OK 8 3\r\n");
     }
 
@@ -288,10 +267,7 @@ mod tests {
         answers.publish(0, Seq(1));
         answers.publish_refused(&refusal(Code::Full));
         assert_eq!(drained(&mut answers, |_| Seq(1)), "");
-        assert_eq!(
-            drained(&mut answers, |_| Seq(2)),
-            "+OK 1 1\r\n-ERR full n=2 no\r\n"
-        );
+        assert_eq!(drained(&mut answers, |_| Seq(2)), "+OK 1 1\r\n-ERR full n=2 no\r\n");
     }
 
     #[test]
@@ -313,6 +289,28 @@ mod tests {
         assert_eq!(drained(&mut answers, ALL), "");
     }
 
+    #[test]
+    fn what_waits_to_be_written_folds_into_little() {
+        let mut answers = Answers::new();
+        // Two topics in turn, and a third party that publishes to one of them in between.
+        for round in 0..1_000 {
+            answers.publish(0, Seq(1 + round));
+            answers.publish(1, Seq(1 + 2 * round));
+        }
+        assert_eq!(answers.len(), 2_000);
+        answers.fold(|stream| if stream == 1 { Seq(1_001) } else { Seq(u64::MAX) });
+        assert_eq!(answers.len(), 1_000, "500 rounds are one, the rest waits for stream 1");
+        answers.fold(ALL);
+        assert_eq!(answers.len(), 1);
+        answers.publish_refused(&refusal(Code::Full));
+        answers.publish(0, Seq(2_000));
+        answers.fold(ALL);
+        assert_eq!(
+            drained(&mut answers, ALL),
+            "+OK 1999 2000\r\n-ERR full n=2001 no\r\n+OK 2000 2002\r\n"
+        );
+    }
+
     /// One thing that happens to the answers of a connection.
     #[derive(Debug, Clone)]
     enum Step {
@@ -324,6 +322,7 @@ mod tests {
         Fill(usize),
         /// Moves the durable mark of a stream by so much, up to what was published.
         Durable(u64, u64),
+        Fold,
         Drain,
     }
 
@@ -335,6 +334,7 @@ mod tests {
             1 => Just(Step::Later),
             1 => any::<usize>().prop_map(Step::Fill),
             3 => (0_u64..2, 0_u64..4).prop_map(|(stream, by)| Step::Durable(stream, by)),
+            2 => Just(Step::Fold),
             3 => Just(Step::Drain),
         ]
     }
@@ -362,11 +362,7 @@ mod tests {
                     all.push(format!("the last one was {seq}"));
                     *confirmed_up_to = n;
                 }
-                crate::Reply::Err {
-                    code,
-                    n: Some((first, last)),
-                    ..
-                } => {
+                crate::Reply::Err { code, n: Some((first, last)), .. } => {
                     for publish in first..=last {
                         all.push(format!("refused {publish} {code}"));
                         refused.push(publish);
@@ -429,6 +425,9 @@ mod tests {
                     Step::Durable(stream, by) => {
                         let stream = usize::try_from(stream).unwrap();
                         marks[stream] = (marks[stream] + by).min(heads[stream]);
+                    }
+                    Step::Fold => {
+                        answers.fold(|stream| Seq(marks[usize::try_from(stream).unwrap()]));
                     }
                     Step::Drain => {
                         let durable = |stream: u64| Seq(marks[usize::try_from(stream).unwrap()]);
