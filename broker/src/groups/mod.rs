@@ -320,8 +320,7 @@ fn default_group() -> GroupName {
 }
 
 fn not_yet(verb: &str, manage: &Manage<'_>) -> ProtocolError {
-    let text = format!("{verb} {} is part of the grammar but not built yet", manage.action);
-    ProtocolError::new(Code::NotYet, text)
+    ProtocolError::not_yet(&format!("{verb} {}", manage.action))
 }
 
 fn job_input(asked: Asked, manage: &Manage<'_>) -> Result<(GroupName, Input), ProtocolError> {
