@@ -1,4 +1,16 @@
-//! What the broker can be told, and every limit it keeps.
+//! What the broker can be told, and the limits it keeps.
+//!
+//! | limits | are in |
+//! |---|---|
+//! | of connections and topics | [`Limits`] |
+//! | of a group: its settings, entries, jobs, dead letters | [`GroupConfig`], and the ranges beside it |
+//! | number of groups | `GROUPS_MAX` in [`groups`](crate::groups) |
+//! | of the wire: line, payload, name, URL, lines of garbage | constants of the protocol crate |
+//!
+//! Section 14 of PROTOCOL.md lists everything that a peer can run into. What it cannot, because it
+//! only decides how work is cut into turns and memory into blocks, stands where it is used:
+//! `TURN_MAX` (a group's events), `TURNS_MAX` and `PIECES_MAX` (a connection's turns and writes),
+//! `BATCH_BYTES` and the blocks of the arena (a topic's memory).
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -30,19 +42,18 @@ impl Default for BrokerConfig {
     }
 }
 
-/// Every limit of the broker: name, unit, default, and what happens at it.
-///
-/// The limits of the wire itself (line, payload, name) are constants of the protocol.
+/// The limits of connections and topics: name, unit, default, and what happens at it.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Connections at once. Default 16,384: an idle one costs about a kibibyte here and the
-    /// kernel's buffers. One more is told `-ERR limit` and closed.
+    /// kernel's buffers. One more is told `-ERR limit` and closed. If the process may not have as
+    /// many file descriptors, the broker lowers it when it starts.
     pub connections_max: usize,
     /// Milliseconds that a line may be silent half-way. Default 30,000: longer than a person
     /// hesitates with telnet in character mode. Then the connection is closed (`-ERR timeout`).
     pub half_line_ms: u64,
-    /// Milliseconds that an ending connection has for what is pending, before it is cut off.
-    /// Default 5,000.
+    /// Milliseconds that an ending connection may make no progress with what is pending, before it
+    /// is cut off. Default 5,000.
     pub closing_ms: u64,
     /// Milliseconds that a closed connection waits for the other side to close, too, so that
     /// what it sent last does not turn our last words into a reset. Default 500.
@@ -51,7 +62,8 @@ pub struct Limits {
     /// that a crawler and a broker in one process stop within a second, one after the other.
     pub stop_ms: u64,
     /// Milliseconds after which a reader that takes nothing no longer pins the memory of what
-    /// it is in the middle of. Default 1,000; it costs one copied line.
+    /// it is in the middle of, and has to go if tasks pile up (`task_bytes_max`). Default 1,000;
+    /// it costs one copied line.
     pub stalled_ms: u64,
 
     /// Bytes that one read of a socket brings at most, and so about the size of a batch.
@@ -62,18 +74,25 @@ pub struct Limits {
     pub deliver_bytes: usize,
     /// Commands of one connection without an answer that has left. Default 4,096 (more than the
     /// largest useful credit or publish window; confirmed publishes fold and count as one).
-    /// At it, the connection is not read until answers have left.
+    /// At it, the connection is not read until half of them have left.
     pub unanswered_max: usize,
     /// Bytes of answers that wait for the socket, except confirmations. Default 262,144.
-    /// At it, the connection is not read until answers have left.
+    /// At it, the connection is not read until answers have left. It is also not read while the
+    /// answer to a `GROUP`, `JOB` or `EXPLAIN` has not come, so one long answer may be on top.
     pub answer_bytes_max: usize,
+    /// Bytes of tasks that wait for a socket which takes nothing. Default 16 MiB. Above it for
+    /// `stalled_ms`, the connection is ended (`-ERR timeout`): its leases run out unread, and
+    /// their lines would pile up.
+    pub task_bytes_max: usize,
 
-    /// Topics. Default 1,000. One more is refused (`-ERR limit`).
+    /// Topics. Default 1,000, range 3 up: the fixed ones are among them. One more is refused
+    /// (`-ERR limit`).
     pub topics_max: usize,
     /// Bytes that the tail of one topic keeps in memory. Default 16 MiB. The oldest batches
     /// go; a reader that wanted them gets `LAG`.
     pub tail_bytes_max: usize,
-    /// Bytes that all tails together keep. Default 64 MiB. The longest tail gives way.
+    /// Bytes that all tails together keep. Default 64 MiB. The longest tail gives up a quarter, and
+    /// what is left of it lies in no more memory than it needs.
     pub tails_bytes_max: usize,
     /// Subscriptions of one connection. Default 1,000. One more is refused (`-ERR limit`).
     pub subscriptions_max: usize,
@@ -81,8 +100,8 @@ pub struct Limits {
     /// Children staged for one task. Default 20,000 (ten times the links of a rich page). More
     /// are counted and reported with the answer.
     pub staged_links_max: usize,
-    /// Bytes staged on one connection for all its tasks. Default 16 MiB. More are counted and
-    /// reported with the answer.
+    /// Bytes staged on one connection for all its tasks. Default 16 MiB. At it the children of the
+    /// oldest task give way; they are counted and reported with its answer.
     pub staged_bytes_max: usize,
 }
 
@@ -99,6 +118,7 @@ impl Default for Limits {
             deliver_bytes: 256 << 10,
             unanswered_max: 4_096,
             answer_bytes_max: 256 << 10,
+            task_bytes_max: 16 << 20,
             topics_max: 1_000,
             tail_bytes_max: 16 << 20,
             tails_bytes_max: 64 << 20,

@@ -45,8 +45,9 @@ pub enum Parcel {
 /// The way to one connection. Cheap to clone; sending never blocks and never fails: what reaches a
 /// connection that is gone is dropped.
 ///
-/// It has no bound of its own: tasks are bounded by the member's credit, and answers by the
-/// number of commands that a connection may have unanswered (`Limits::unanswered_max`).
+/// It has no bound of its own: its owner empties it whenever it is woken, tasks are bounded by the
+/// member's credit and `Limits::task_bytes_max`, and answers by the number of commands that a
+/// connection may have unanswered (`Limits::unanswered_max`, long ones one at a time).
 #[derive(Clone, Default)]
 pub struct Mailbox(Arc<Mutex<Inbox>>);
 
@@ -72,11 +73,7 @@ impl Mailbox {
         }
         inbox.parcels.push_back(parcel);
         // Only the first parcel wakes: the owner takes all there are.
-        let owner = if inbox.parcels.len() == 1 {
-            inbox.owner.clone()
-        } else {
-            None
-        };
+        let owner = if inbox.parcels.len() == 1 { inbox.owner.clone() } else { None };
         drop(inbox);
         if let Some(owner) = owner {
             owner.wake();

@@ -18,7 +18,9 @@ pub(crate) struct Stats {
     /// Connections that found no room.
     pub(crate) turned_away: Counter,
     /// For the log lines about refused lines of peers, whom nobody else tells.
-    pub(crate) refusal_log: Throttle,
+    pub(crate) dropped_log: Throttle,
+    /// For the log lines about connections that found no room.
+    pub(crate) turned_away_log: Throttle,
 }
 
 /// A number that rises.
@@ -37,7 +39,7 @@ impl Counter {
     }
 }
 
-/// Lets one log line through a second, with the number of those that it held back.
+/// Lets one log line about a subject through a second, with the number of those that it held back.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
     /// The moment from which on the next one may pass.

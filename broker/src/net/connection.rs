@@ -2,12 +2,13 @@
 #![expect(clippy::disallowed_methods, reason = "waits for its deadline")]
 
 use std::future::poll_fn;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
-use bytes::BytesMut;
-use tidings_protocol::{Answers, MemberId, Seq, Session, encode_greeting};
+use bytes::{Bytes, BytesMut};
+use tidings_protocol::{Answers, MemberId, Seq, Session, Slot, encode_greeting};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep_until};
 
@@ -39,7 +40,7 @@ pub(super) struct Connection {
     pub(super) unread: Vec<u8>,
     /// `unread` may hold whole lines: too much was unanswered to go on.
     pub(super) backlog: bool,
-    /// When something was read last.
+    /// When something was read last, or reading was paused.
     pub(super) read_at: Moment,
     /// The topic that was published to last, to find it quickly, and the end of what was published.
     pub(super) published: Option<(Arc<Topic>, Seq)>,
@@ -51,8 +52,10 @@ pub(super) struct Connection {
     /// It hears the default topic as a peer does, until it turns out to be a client.
     pub(super) is_peer: bool,
     /// Tasks that wait for the outbound queue.
-    tasks: BytesMut,
+    pub(super) tasks: BytesMut,
     pub(super) outbound: Outbound,
+    /// The other side is gone and hears nothing; lines of it that have arrived still count.
+    pub(super) is_deaf: bool,
     /// Set once it is on its way to its end; nothing is read any more.
     pub(super) ending: Option<Box<Ending>>,
     timer: Option<Pin<Box<Sleep>>>,
@@ -67,6 +70,11 @@ pub(super) struct Worker {
     /// When groups were told last that it lives.
     pub(super) heard_at: Moment,
     pub(super) staged: Staged,
+    /// The answer of the newest `JOIN`, before which no task leaves (`[D3]`).
+    pub(super) joined: Option<Slot>,
+    /// The `GROUP`, `JOB` or `EXPLAIN` whose answer has not come yet. It may be long, so there is
+    /// one at a time.
+    pub(super) asked: Option<Slot>,
 }
 
 /// What a part of a turn came to.
@@ -99,6 +107,7 @@ impl Connection {
             is_peer: true,
             tasks: BytesMut::new(),
             outbound: Outbound::default(),
+            is_deaf: false,
             ending: None,
             timer: None,
         }
@@ -135,7 +144,7 @@ impl Connection {
     /// after a bounded number of reads and writes.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         for _ in 0..TURNS_MAX {
-            self.take_parcels(cx);
+            self.take_parcels(cx.waker());
             let input = self.poll_input(cx);
             let output = if input == Step::Over { input } else { self.poll_output(cx) };
             let mut step = output;
@@ -156,14 +165,12 @@ impl Connection {
         Poll::Pending
     }
 
-    fn take_parcels(&mut self, cx: &mut Context<'_>) {
-        let (parcels, closing) = self.mailbox.take(cx.waker());
+    /// Does what groups and the broker want; `waker` is woken when they want more.
+    pub(super) fn take_parcels(&mut self, waker: &Waker) {
+        let (parcels, closing) = self.mailbox.take(waker);
         for parcel in parcels {
             match parcel {
-                Parcel::Answer { slot, line } => {
-                    self.answer_bytes += line.len();
-                    self.answers.fill(slot, line);
-                }
+                Parcel::Answer { slot, line } => self.fill(slot, line),
                 Parcel::Task(line) if self.ending.is_none() => self.tasks.extend_from_slice(&line),
                 // The group hears that the connection is gone, and gives the task to another.
                 Parcel::Task(_) => {}
@@ -175,8 +182,20 @@ impl Connection {
         }
     }
 
+    /// The answer of a slot has come.
+    pub(super) fn fill(&mut self, slot: Slot, lines: Bytes) {
+        if let Some(worker) = &mut self.worker {
+            worker.asked.take_if(|asked| *asked == slot);
+        }
+        self.answer_bytes += lines.len();
+        self.answers.fill(slot, lines);
+    }
+
     /// Writes until the socket takes no more or there is nothing to write.
     fn poll_output(&mut self, cx: &mut Context<'_>) -> Step {
+        if self.is_deaf {
+            return self.discard_output();
+        }
         if self.outbound.stalled_since().is_some() && self.stream.poll_write_ready(cx).is_pending()
         {
             return Step::Waiting;
@@ -187,12 +206,38 @@ impl Connection {
         }
         let clock = self.hub.clock;
         match self.outbound.poll_write(cx, &mut self.stream, || clock.now()) {
-            Poll::Ready(Ok(())) => Step::Progress,
-            Poll::Ready(Err(_)) => Step::Over,
+            Poll::Ready(Ok(())) => {
+                self.end_later();
+                Step::Progress
+            }
+            Poll::Ready(Err(error)) => self.turn_deaf(&error),
             // What was refilled made room for more input.
             Poll::Pending if refilled => Step::Progress,
             Poll::Pending => Step::Waiting,
         }
+    }
+
+    /// The other side has closed without having read everything, or is gone. What it sent before
+    /// that is read to its end, like that of anybody else.
+    fn turn_deaf(&mut self, error: &io::Error) -> Step {
+        let closed =
+            matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe);
+        if !closed || self.ending.is_some() {
+            return Step::Over;
+        }
+        self.is_deaf = true;
+        self.subscriptions.clear();
+        Step::Progress
+    }
+
+    /// Nobody hears it. Answers are taken all the same, so that reading goes on.
+    fn discard_output(&mut self) -> Step {
+        if self.ending.is_some() {
+            return Step::Over;
+        }
+        self.refill();
+        self.outbound = Outbound::default();
+        Step::Waiting
     }
 
     /// Takes what may leave: answers, then tasks, then events. It waits in `answers` and in the
@@ -206,7 +251,9 @@ impl Connection {
                 self.answer_bytes = 0;
             }
         }
-        let tasks = std::mem::take(&mut self.tasks);
+        let joined = self.worker.as_ref().and_then(|worker| worker.joined);
+        let may_leave = joined.is_none_or(|slot| self.answers.has_left(slot));
+        let tasks = if may_leave { std::mem::take(&mut self.tasks) } else { BytesMut::new() };
         if lines.is_empty() {
             lines = tasks;
         } else {
@@ -220,8 +267,26 @@ impl Connection {
 
     /// Whether so much is unanswered that no more is read.
     pub(super) fn is_congested(&self) -> bool {
-        self.answers.len() >= self.hub.limits.unanswered_max
+        let (waiting, max) = (self.answers.len(), self.hub.limits.unanswered_max);
+        // Whoever was stopped goes on when there is room for more than the next line.
+        let crowded = if self.backlog { waiting > max / 2 } else { waiting >= max };
+        crowded
             || self.answer_bytes >= self.hub.limits.answer_bytes_max
+            || self.worker.as_ref().is_some_and(|worker| worker.asked.is_some())
+    }
+
+    /// Whether reading has to pause, also after what can be folded was.
+    pub(super) fn must_pause(&mut self) -> bool {
+        if self.is_congested() {
+            let topics = &self.hub.topics;
+            self.answers.fold(|topic| topics.durable(topic));
+        }
+        self.is_congested()
+    }
+
+    /// Whether more tasks wait than may for somebody who does not read.
+    fn has_too_many_tasks(&self) -> bool {
+        self.ending.is_none() && self.tasks.len() > self.hub.limits.task_bytes_max
     }
 
     /// Waits for the next deadline, or acts on those that have passed.
@@ -261,6 +326,9 @@ impl Connection {
         if passed(self.stall_deadline()) {
             let subscriptions = &mut self.subscriptions;
             self.outbound.release(|id, seq| subscriptions.rewind(id, seq));
+            if self.has_too_many_tasks() {
+                self.end(Cause::Unread);
+            }
         }
         Step::Progress
     }
@@ -276,8 +344,9 @@ impl Connection {
     }
 
     fn stall_deadline(&self) -> Option<Moment> {
-        let since = self.outbound.stalled_since().filter(|_| self.outbound.pins_topic())?;
-        Some(since + self.hub.limits.stalled_ms)
+        let since = self.outbound.stalled_since()?;
+        let matters = self.outbound.pins_topic() || self.has_too_many_tasks();
+        matters.then(|| since + self.hub.limits.stalled_ms)
     }
 }
 

@@ -5,16 +5,16 @@ use std::task::Waker;
 
 use bytes::{Bytes, BytesMut};
 use tidings_protocol::{
-    Code, Command, Hello, HelloAnswer, Hold, Manage, MemberId, Outcome, Prio, ProtocolError, Slot,
-    StartAt, TaskId, TopicName, encode_more, encode_ok, encode_pong,
+    Code, Command, Hello, HelloAnswer, Hold, Manage, MemberId, Outcome, Prio, ProtocolError,
+    Return, Slot, StartAt, TaskId, TopicName, encode_more, encode_ok, encode_pong,
 };
 
 use super::connection::{Connection, Worker};
 use super::help::HELP;
 use super::staged::Staged;
 use super::subscriptions::Kind;
-use crate::group::StagedLink;
 use crate::clock::Moment;
+use crate::group::StagedLink;
 use crate::groups::{Caller, Request};
 use crate::mailbox::Parcel;
 use crate::topic::Topic;
@@ -35,14 +35,17 @@ impl Connection {
             Command::Hello(hello) => self.hello(&hello),
             Command::Sub { topic, from, cursor, takeover } => {
                 if cursor.is_some() || takeover {
-                    self.refuse(&not_yet("SUB as="));
+                    self.refuse(&ProtocolError::not_yet("SUB as="));
                 } else {
                     self.subscribe(&topic, from, waker);
                 }
             }
-            Command::Seen { .. } => self.refuse(&not_yet("SEEN")),
+            Command::Seen { .. } => self.refuse(&ProtocolError::not_yet("SEEN")),
             Command::Unsub { topic } => self.unsubscribe(&topic),
-            Command::Join { group, credit } => self.submit(Request::Join { group, credit }),
+            Command::Join { group, credit } => {
+                let slot = self.submit(Request::Join { group, credit });
+                self.worker().joined = Some(slot);
+            }
             Command::Link { task, url, redirect, prio } => {
                 let prio = prio.map_or(0, Prio::value);
                 let limits = &self.hub.clone().limits;
@@ -51,7 +54,11 @@ impl Connection {
             }
             Command::Ack { task, outcome, hold } => self.ack(task, outcome, hold),
             Command::Nack { task, back, hold, reason } => {
-                self.worker().staged.discard(&task);
+                // One with again= may be refused, and then the task stays with its children. If
+                // not, they are in nobody's way.
+                if !matches!(back, Return::Again { .. }) {
+                    self.worker().staged.discard(&task);
+                }
                 self.submit(Request::Nack { task, back, hold, reason });
             }
             Command::Touch { task, over, hold } => {
@@ -102,13 +109,15 @@ impl Connection {
                 known_to_groups: false,
                 heard_at: Moment::default(),
                 staged: Staged::default(),
+                joined: None,
+                asked: None,
             })
         })
     }
 
     fn hello(&mut self, hello: &Hello) {
         if hello.token.is_some() {
-            self.refuse(&not_yet("HELLO token="));
+            self.refuse(&ProtocolError::not_yet("HELLO token="));
             return;
         }
         let member = match self.identify(hello.resume) {
@@ -181,19 +190,20 @@ impl Connection {
         self.submit(Request::Ack { task, outcome, hold, links, over_limit });
     }
 
-    /// Who asks, for groups; from here on they know it.
+    /// Who asks, for groups.
     fn caller(&mut self) -> Caller {
-        let worker = self.worker();
-        worker.known_to_groups = true;
-        Caller { member: worker.member, conn: self.id, mailbox: self.mailbox.clone() }
+        let member = self.worker().member;
+        Caller { member, conn: self.id, mailbox: self.mailbox.clone() }
     }
 
-    /// Hands a request to its group, which acts on it now and answers in its turn.
-    fn submit(&mut self, request: Request) {
+    /// Hands a member's request to its group, which acts on it now and answers in its turn.
+    fn submit(&mut self, request: Request) -> Slot {
         let (caller, slot) = (self.caller(), self.answers.later());
+        self.worker().known_to_groups = true;
         if let Err(error) = self.hub.groups.submit(&caller, slot, request) {
             self.fill_with(slot, &error);
         }
+        slot
     }
 
     /// A member of which a lease ran out is given nothing until it is heard from. A flood of `PING`
@@ -210,6 +220,7 @@ impl Connection {
 
     fn manage(&mut self, command: &Command<'_>) {
         let (caller, slot) = (self.caller(), self.answers.later());
+        self.worker().asked = Some(slot);
         if let Err(error) = self.hub.groups.manage(&caller, slot, command) {
             self.fill_with(slot, &error);
         }
@@ -218,8 +229,7 @@ impl Connection {
     fn fill_with(&mut self, slot: Slot, error: &ProtocolError) {
         let mut line = BytesMut::new();
         error.encode(&mut line);
-        self.answer_bytes += line.len();
-        self.answers.fill(slot, line.freeze());
+        self.fill(slot, line.freeze());
     }
 
     fn topic_action(&mut self, manage: &Manage<'_>) {
@@ -245,7 +255,7 @@ impl Connection {
                 self.answer_or_refuse(created);
             }
             "set" | "delete" | "verify" => {
-                self.refuse(&not_yet(&format!("TOPIC {}", manage.action)));
+                self.refuse(&ProtocolError::not_yet(&format!("TOPIC {}", manage.action)));
             }
             action => {
                 let text = format!(
@@ -271,7 +281,9 @@ impl Connection {
         let name: TopicName = manage.required_name()?.parse()?;
         match manage.setting("sync") {
             None | Some("memory") => {}
-            Some("always" | "interval") => return Err(not_yet("sync= other than memory")),
+            Some("always" | "interval") => {
+                return Err(ProtocolError::not_yet("sync= other than memory"));
+            }
             Some(other) => {
                 let text = format!("sync={other} should be always, interval or memory");
                 return Err(ProtocolError::new(Code::BadArgument, text));
@@ -323,8 +335,4 @@ fn describe(topic: &Topic) -> String {
     )
     .expect("a String takes everything");
     text
-}
-
-fn not_yet(what: &str) -> ProtocolError {
-    ProtocolError::new(Code::NotYet, format!("{what} is part of the grammar but not built yet"))
 }

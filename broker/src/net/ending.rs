@@ -3,7 +3,7 @@
 //! ```text
 //!                 everything has left          shut down             the other side, too, or
 //!  end(cause) ──▶ that was pending ──▶ last words ──▶ lingering ──▶ too late: closed
-//!                                                 └─ end of input came, or the broker stops ─▶ closed
+//!                                                 └─ the broker stops: what is there is read ─▶ closed
 //! ```
 
 use std::pin::Pin;
@@ -22,6 +22,8 @@ pub(super) enum Cause {
     Session(End),
     /// A line is silent half-way.
     HalfLine,
+    /// Tasks pile up that are not read.
+    Unread,
     /// By another part of the broker.
     Broker(ProtocolError),
     /// The broker stops.
@@ -35,12 +37,12 @@ pub(super) struct Ending {
     patient: bool,
     /// What is said last of all; empty: nothing.
     last_words: Bytes,
-    /// After the last words it is waited for the other side to close, so that what is still coming
-    /// from there does not turn them into a reset.
-    lingers: bool,
-    /// Everything was said, and only that is waited for.
+    /// The broker stops: nothing is waited for.
+    pub(super) hurries: bool,
+    /// Everything was said. It is waited for the other side to close, so that what is still coming
+    /// from there does not turn the last words into a reset; in a hurry only what is there is read.
     pub(super) lingering: bool,
-    /// When it is cut off.
+    /// When it is cut off, unless it makes progress.
     pub(super) deadline: Moment,
 }
 
@@ -55,7 +57,7 @@ impl Connection {
             if stops {
                 ending.deadline = ending.deadline.min(deadline);
                 ending.patient = false;
-                ending.lingers = false;
+                ending.hurries = true;
             }
             return;
         }
@@ -65,17 +67,26 @@ impl Connection {
                 let text = format!("a line was silent half-way for {} ms", limits.half_line_ms);
                 Err(ProtocolError::new(Code::Idle, text))
             }
+            Cause::Unread => {
+                let (bytes, ms) = (limits.task_bytes_max, limits.stalled_ms);
+                let text = format!("{bytes} bytes of tasks wait, and nothing was read for {ms} ms");
+                Err(ProtocolError::new(Code::Idle, text))
+            }
             Cause::Session(end) => Ok(Some(end)),
             Cause::Stop => Ok(None),
         };
         let last_words = match &end {
             Ok(end) => {
                 self.subscriptions.finish();
-                end.as_ref().map(|end| self.part(end)).unwrap_or_default()
+                match end {
+                    Some(end) => self.part(end),
+                    None => self.dismiss(&ProtocolError::new(Code::Closing, "the broker stops")),
+                }
             }
             Err(error) => {
                 tracing::debug!(conn = %self.id, %error, "the connection is ended");
                 self.subscriptions.clear();
+                self.tasks = BytesMut::new();
                 self.dismiss(error)
             }
         };
@@ -83,7 +94,7 @@ impl Connection {
         self.ending = Some(Box::new(Ending {
             patient: matches!(end, Ok(Some(_))),
             last_words,
-            lingers: !(stops || matches!(end, Ok(Some(End::EndOfInput)))),
+            hurries: stops,
             lingering: false,
             deadline,
         }));
@@ -111,6 +122,13 @@ impl Connection {
         line.freeze()
     }
 
+    /// Something was written: whoever reads, however slowly, is not cut off.
+    pub(super) fn end_later(&mut self) {
+        if let Some(ending) = self.ending.as_mut().filter(|ending| !ending.hurries) {
+            ending.deadline = self.hub.clock.now() + self.hub.limits.closing_ms;
+        }
+    }
+
     /// Takes the next step towards the end, once everything that could leave has left.
     pub(super) fn conclude(&mut self, cx: &mut Context<'_>) -> Step {
         let Some(ending) = &mut self.ending else {
@@ -132,11 +150,13 @@ impl Connection {
             return Step::Progress;
         }
         let closed = Pin::new(&mut self.stream).poll_shutdown(cx);
-        if !ending.lingers || !matches!(closed, Poll::Ready(Ok(()))) {
+        if !matches!(closed, Poll::Ready(Ok(()))) {
             return Step::Over;
         }
         ending.lingering = true;
-        ending.deadline = self.hub.clock.now() + self.hub.limits.linger_ms;
+        if !ending.hurries {
+            ending.deadline = self.hub.clock.now() + self.hub.limits.linger_ms;
+        }
         Step::Progress
     }
 }

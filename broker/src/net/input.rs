@@ -5,7 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use tidings_protocol::{Command, DEFAULT_TOPIC, End, Event, Mode, ProtocolError, Seq, TopicName};
+use tidings_protocol::{
+    Command, DEFAULT_TOPIC, End, Event, Mode, ProtocolError, Seq, TaskId, TopicName,
+};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::connection::{Connection, Step};
@@ -30,8 +32,10 @@ impl Connection {
         if let Some(ending) = &self.ending {
             return if ending.lingering { self.poll_discard(cx) } else { Step::Waiting };
         }
-        if self.is_congested() {
-            // Answers that leave, or parcels that come, give another turn.
+        if self.must_pause() {
+            // Answers that leave, or parcels that come, give another turn. Until then it is not
+            // the other side that is silent.
+            self.read_at = self.hub.clock.now();
             return Step::Waiting;
         }
         SCRATCH.with_borrow_mut(|scratch| self.poll_read(cx, scratch))
@@ -52,6 +56,10 @@ impl Connection {
                 Poll::Ready(Err(_)) => return Step::Over,
                 Poll::Ready(Ok(())) => filled += buffer.filled().len(),
             }
+            if self.is_deaf && filled == kept {
+                // Writing has noticed the reset already.
+                return Step::Over;
+            }
             self.read_at = self.hub.clock.now();
             self.hub.stats.bytes_in.add((filled - kept) as u64);
         }
@@ -70,9 +78,11 @@ impl Connection {
 
     /// After the last words: whatever comes is of no interest, but its end is.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Step {
-        let mut bytes = [0; 512];
+        let hurries = self.ending.as_ref().is_some_and(|ending| ending.hurries);
+        let mut bytes = [0; 4096];
         let mut buffer = ReadBuf::new(&mut bytes);
         match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+            Poll::Pending if hurries => Step::Over,
             Poll::Pending => Step::Waiting,
             Poll::Ready(Ok(())) if !buffer.filled().is_empty() => Step::Progress,
             Poll::Ready(_) => Step::Over,
@@ -81,8 +91,6 @@ impl Connection {
 
     /// Does what the lines of `input` say, and returns how many bytes are done with.
     fn take_lines(&mut self, input: &[u8], end_of_input: bool, waker: &Waker) -> usize {
-        let logs =
-            self.hub.log_lines || tracing::enabled!(target: "tidings::line", tracing::Level::DEBUG);
         let mut run = Run::default();
         let (mut used, mut lines) = (0, 0);
         loop {
@@ -95,14 +103,18 @@ impl Connection {
             used += consumed;
             let Some(event) = event else { break };
             lines += 1;
-            if logs {
-                self.log_line(&unread[..consumed]);
-            }
-            self.event(event, &mut run, waker);
+            let consumed = &unread[..consumed];
+            self.log_line(consumed);
+            self.event(event, consumed, &mut run, waker);
         }
         if end_of_input && !self.backlog {
-            for event in self.session.finish(&input[used..]) {
-                self.event(event, &mut run, waker);
+            let consumed = &input[used..];
+            for event in self.session.finish(consumed) {
+                if event != Event::End(End::EndOfInput) {
+                    lines += 1;
+                    self.log_line(consumed);
+                }
+                self.event(event, consumed, &mut run, waker);
             }
         }
         self.flush(&mut run);
@@ -110,7 +122,8 @@ impl Connection {
         used
     }
 
-    fn event<'a>(&mut self, event: Event<'a>, run: &mut Run<'a>, waker: &Waker) {
+    /// Does what the last line of `consumed`, or the end of all lines, means.
+    fn event<'a>(&mut self, event: Event<'a>, consumed: &[u8], run: &mut Run<'a>, waker: &Waker) {
         match event {
             Event::Publish(payload) => self.publish(None, payload, run),
             Event::Command(Command::Pub { topic, payload }) => {
@@ -133,7 +146,7 @@ impl Connection {
                     self.refuse(&error);
                 }
             }
-            Event::Dropped(error) => self.dropped(&error),
+            Event::Dropped(error) => self.dropped(&error, last_line(consumed)),
             Event::End(end) => {
                 self.flush(run);
                 let patient = !matches!(end, End::Violation(_));
@@ -153,13 +166,16 @@ impl Connection {
         }
     }
 
-    fn dropped(&mut self, error: &ProtocolError) {
+    fn dropped(&mut self, error: &ProtocolError, line: &[u8]) {
         self.hub.stats.refused.add(1);
         if self.session.mode() == Mode::Client {
-            // A LINK: it is reported with the answer of a task.
+            // A LINK: it is reported with the answer of its task, if that can be read.
             self.leave_the_peers();
-            self.worker().staged.stray();
-        } else if let Some(held_back) = self.hub.stats.refusal_log.pass(self.hub.clock.now()) {
+            if let Some(task) = linked_task(line) {
+                let limits = &self.hub.clone().limits;
+                self.worker().staged.refuse(limits, task);
+            }
+        } else if let Some(held_back) = self.hub.stats.dropped_log.pass(self.hub.clock.now()) {
             // A peer has nobody else to be told by.
             tracing::warn!(conn = %self.id, %error, held_back, "a peer's line is no event");
         }
@@ -206,11 +222,14 @@ impl Connection {
         self.published = Some((topic, end));
     }
 
-    /// With control characters escaped, so that a line is one line in every log.
-    fn log_line(&self, line: &[u8]) {
-        let text = String::from_utf8_lossy(line);
-        let text = text.trim_end_matches(['\r', '\n']);
-        let line: String = text
+    /// Logs the last line of `consumed`, with control characters escaped, so that it is one line in
+    /// every log.
+    fn log_line(&self, consumed: &[u8]) {
+        let debugs = tracing::enabled!(target: "tidings::line", tracing::Level::DEBUG);
+        if !(self.hub.log_lines || debugs) {
+            return;
+        }
+        let line: String = String::from_utf8_lossy(last_line(consumed))
             .chars()
             .flat_map(|c| {
                 let escape = c.is_control().then(|| c.escape_default());
@@ -223,5 +242,48 @@ impl Connection {
         } else {
             tracing::debug!(target: "tidings::line", conn = %self.id, line);
         }
+    }
+}
+
+/// The last line of what was consumed, without its end: empty lines, and the rest of one that was
+/// too long, may stand before it.
+fn last_line(consumed: &[u8]) -> &[u8] {
+    let line = consumed.strip_suffix(b"\n").unwrap_or(consumed);
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    memchr::memrchr(b'\n', line).map_or(line, |end| &line[end + 1..])
+}
+
+/// The task of a `LINK` that cannot be read as a whole.
+fn linked_task(line: &[u8]) -> Option<TaskId> {
+    let mut words = line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
+    std::str::from_utf8(words.nth(1)?).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_logged_is_the_line() {
+        for (consumed, line) in [
+            ("a b\r\n", "a b"),
+            ("a\n", "a"),
+            ("a", "a"),
+            ("a\r", "a"),
+            ("\n\r\n\na\n", "a"),
+            ("the rest of a long one\na\r\n", "a"),
+            ("\n\x04", "\x04"),
+            ("", ""),
+        ] {
+            assert_eq!(last_line(consumed.as_bytes()), line.as_bytes(), "{consumed:?}");
+        }
+    }
+
+    #[test]
+    fn a_link_that_cannot_be_read_may_still_name_its_task() {
+        let task = linked_task(b"LINK  crawlers:1.2.3 http://\xff/ x=y").map(|id| id.to_string());
+        assert_eq!(task.as_deref(), Some("crawlers:1.2.3"));
+        assert_eq!(linked_task(b"LINK crawlers http://a/"), None);
+        assert_eq!(linked_task(b"LINK"), None);
     }
 }

@@ -2,8 +2,8 @@
 #![expect(clippy::disallowed_methods, reason = "spawns connections and waits after failures")]
 
 use std::future::Future;
-use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +22,9 @@ const BACKLOG: u32 = 4096;
 /// Wait after the system refused a connection for want of something (file descriptors, memory),
 /// so that a full table is not asked in a circle.
 const BACKOFF: Duration = Duration::from_millis(100);
+
+/// Reads of what somebody has sent who is turned away: all that a polite program says at first.
+const TURNED_AWAY_READS_MAX: usize = 16;
 
 /// A listening socket and its address.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
@@ -73,7 +76,7 @@ fn welcome(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, tasks: &TaskTrac
     let Ok((conn, mailbox)) = hub.registry.enter() else {
         hub.stats.turned_away.add(1);
         let max = hub.limits.connections_max;
-        if let Some(held_back) = hub.stats.refusal_log.pass(hub.clock.now()) {
+        if let Some(held_back) = hub.stats.turned_away_log.pass(hub.clock.now()) {
             tracing::warn!(%peer, max, held_back, "too many connections: turned away");
         }
         turn_away(stream, max);
@@ -85,13 +88,22 @@ fn welcome(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, tasks: &TaskTrac
     tasks.spawn(Connection::new(Arc::clone(hub), conn, mailbox, stream).run());
 }
 
-/// Says why and closes. Never waits: the buffer of a new socket has room for a line.
+/// Says why and closes. Never waits: the buffer of a new socket has room for a line. What has come
+/// already is read, because to close over it would be a reset, which may overtake the line.
 fn turn_away(stream: TcpStream, max: usize) {
     let text = format!("{max} connections are open, and no more are allowed; try again later");
     let mut line = Vec::new();
     ProtocolError::new(Code::Limit, text).encode(&mut line);
     if let Ok(mut stream) = stream.into_std() {
         let _ = stream.write_all(&line);
+        let _ = stream.shutdown(Shutdown::Write);
+        let mut bytes = [0; 4096];
+        for _ in 0..TURNED_AWAY_READS_MAX {
+            // The socket does not block.
+            if !matches!(stream.read(&mut bytes), Ok(1..)) {
+                break;
+            }
+        }
     }
 }
 

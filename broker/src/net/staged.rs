@@ -1,6 +1,6 @@
 //! Children that wait for the answer to their task.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use tidings_protocol::TaskId;
 
@@ -12,65 +12,92 @@ const LINK_BYTES: usize = 48;
 /// What a task costs besides its links, roughly.
 const TASK_BYTES: usize = 160;
 
-/// `LINK`s of one connection, by task. What is over a limit is counted, never lost silently.
+/// `LINK`s of one connection, by task. What is over a limit is counted, never lost silently, as
+/// long as its task may still be answered.
+///
+/// A connection cannot tell which tasks are lost, so what is staged longest gives way when room is
+/// wanted: first its links, which are counted, and when its turn comes again its count, too.
 #[derive(Debug, Default)]
 pub(super) struct Staged {
     tasks: HashMap<TaskId, Children>,
+    /// The order in which tasks give way. Each of `tasks` stands here once, under its `place`.
+    places: BTreeMap<u64, TaskId>,
+    next_place: u64,
     bytes: usize,
-    /// Children whose task is not known, because their line could not be read or because there
-    /// was no room for the task; reported with the next answer.
-    strays: u64,
 }
 
 #[derive(Debug, Default)]
 struct Children {
+    place: u64,
     links: Vec<StagedLink>,
+    /// Bytes of `links`.
     bytes: usize,
-    over_limit: u64,
+    /// Children that are not in `links`.
+    refused: u64,
 }
 
 impl Staged {
     /// Keeps a child until its task is answered, or counts it.
     pub(super) fn stage(&mut self, limits: &Limits, task: TaskId, link: StagedLink) {
-        let room = limits.staged_bytes_max.saturating_sub(self.bytes);
         let bytes = LINK_BYTES + link.url.len();
-        if !self.tasks.contains_key(&task) {
-            if room < TASK_BYTES {
-                self.strays += 1;
-                return;
-            }
-            self.bytes += TASK_BYTES;
-        }
-        let children = self.tasks.entry(task).or_default();
-        if children.links.len() >= limits.staged_links_max || room < TASK_BYTES + bytes {
-            children.over_limit += 1;
+        let has_room = self.make_room(limits, &task, bytes);
+        let children = self.children(task);
+        if !has_room || children.links.len() >= limits.staged_links_max {
+            children.refused += 1;
             return;
         }
         children.bytes += bytes;
-        self.bytes += bytes;
         children.links.push(link);
+        self.bytes += bytes;
     }
 
-    /// Counts a child that could not be read.
-    pub(super) fn stray(&mut self) {
-        self.strays += 1;
+    /// Counts a child that cannot be kept.
+    pub(super) fn refuse(&mut self, limits: &Limits, task: TaskId) {
+        self.make_room(limits, &task, 0);
+        self.children(task).refused += 1;
     }
 
     /// The children of a task, and how many more there were than could be kept.
     pub(super) fn take(&mut self, task: &TaskId) -> (Vec<StagedLink>, u64) {
-        let strays = std::mem::take(&mut self.strays);
-        let Some(children) = self.tasks.remove(task) else {
-            return (Vec::new(), strays);
-        };
-        self.bytes -= TASK_BYTES + children.bytes;
-        (children.links, children.over_limit + strays)
+        self.remove(task).map(|children| (children.links, children.refused)).unwrap_or_default()
     }
 
     /// Drops the children of a task that goes back.
     pub(super) fn discard(&mut self, task: &TaskId) {
-        if let Some(children) = self.tasks.remove(task) {
-            self.bytes -= TASK_BYTES + children.bytes;
+        self.remove(task);
+    }
+
+    fn children(&mut self, task: TaskId) -> &mut Children {
+        let (places, next_place) = (&mut self.places, &mut self.next_place);
+        self.tasks.entry(task).or_insert_with_key(|task| {
+            self.bytes += TASK_BYTES;
+            let place = *next_place;
+            *next_place += 1;
+            places.insert(place, task.clone());
+            Children { place, ..Children::default() }
+        })
+    }
+
+    /// Lets the oldest of the other tasks give way until there is room for the task itself and
+    /// `bytes` more; whether there is.
+    fn make_room(&mut self, limits: &Limits, task: &TaskId, bytes: usize) -> bool {
+        let wanted = bytes + if self.tasks.contains_key(task) { 0 } else { TASK_BYTES };
+        while self.bytes + wanted > limits.staged_bytes_max {
+            let mut others = self.places.values().filter(|other| *other != task);
+            let Some(oldest) = others.next().cloned() else { return false };
+            let gone = self.remove(&oldest).expect("every place is that of a task");
+            if !gone.links.is_empty() {
+                self.children(oldest).refused = gone.refused + gone.links.len() as u64;
+            }
         }
+        true
+    }
+
+    fn remove(&mut self, task: &TaskId) -> Option<Children> {
+        let children = self.tasks.remove(task)?;
+        self.places.remove(&children.place);
+        self.bytes -= TASK_BYTES + children.bytes;
+        Some(children)
     }
 }
 
@@ -106,18 +133,36 @@ mod tests {
         for _ in 0..5 {
             staged.stage(&limits, task(1), link("http://a/"));
         }
-        assert_eq!(staged.take(&task(1)), (vec![link("http://a/"); 2], 3));
-        for entry in 0..100 {
-            staged.stage(&limits, task(entry), link("http://a/"));
-        }
-        assert!(staged.bytes <= 1000);
-        let counted: u64 = (0..100)
-            .map(|entry| {
-                let (links, over) = staged.take(&task(entry));
-                links.len() as u64 + over
-            })
-            .sum();
-        assert_eq!(counted, 100, "kept or counted");
+        staged.refuse(&limits, task(1));
+        assert_eq!(staged.take(&task(1)), (vec![link("http://a/"); 2], 4));
+        staged.stage(&limits, task(2), link(&"a".repeat(2000)));
+        assert_eq!(staged.take(&task(2)), (vec![], 1));
+        assert_eq!((staged.bytes, staged.places.len()), (0, 0));
+    }
+
+    #[test]
+    fn the_oldest_children_give_way_and_are_counted_for_their_own_task() {
+        let limits = Limits { staged_bytes_max: 1000, ..Limits::default() };
+        let mut staged = Staged::default();
+        let long = "a".repeat(500 - LINK_BYTES);
+        staged.stage(&limits, task(1), link(&long));
+        staged.stage(&limits, task(2), link(&long));
+        assert_eq!(staged.take(&task(2)), (vec![link(&long)], 0));
+        assert_eq!(staged.take(&task(1)), (vec![], 1));
         assert_eq!(staged.bytes, 0);
+    }
+
+    #[test]
+    fn strays_of_forgotten_tasks_never_block_the_others() {
+        let limits = Limits { staged_bytes_max: 5000, ..Limits::default() };
+        let mut staged = Staged::default();
+        for entry in 0..1000 {
+            staged.stage(&limits, task(entry), link("http://never/answered"));
+            staged.refuse(&limits, task(entry + 10_000));
+            assert!(staged.bytes <= 5000);
+            staged.stage(&limits, task(5000), link("http://a/"));
+            assert_eq!(staged.take(&task(5000)), (vec![link("http://a/")], 0));
+        }
+        assert_eq!(staged.tasks.len(), staged.places.len());
     }
 }

@@ -91,7 +91,8 @@ impl Subscriptions {
                 continue;
             }
             subscription.fetch(outbound, bytes_max);
-            if outbound.room(bytes_max).0 == 0 {
+            let (bytes, pieces) = outbound.room(bytes_max);
+            if bytes == 0 || pieces == 0 {
                 self.turn = at + 1;
                 break;
             }

@@ -1,5 +1,8 @@
 //! Connections over real sockets.
 
+mod ends;
+mod pressure;
+
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -9,6 +12,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use super::connection::Connection;
 use super::within;
 use crate::config::{BrokerConfig, Limits};
+use crate::mailbox::ConnId;
 use crate::{Broker, StartError};
 
 /// How long anything may take before a test fails instead of hanging.
@@ -82,6 +86,12 @@ impl Peer {
         rest
     }
 
+    /// The broker's clock.
+    async fn clock_ms(&mut self) -> u64 {
+        let pong = self.ask("PING").await;
+        pong.trim_end().strip_prefix("PONG clock=").unwrap().parse().unwrap()
+    }
+
     async fn ask(&mut self, command: &str) -> String {
         self.send(&format!("{command}\n")).await;
         let mut answer = String::new();
@@ -134,6 +144,8 @@ async fn the_end_of_input_is_confirmed_by_a_farewell() {
     speaker.send("first\nlast without an end").await;
     speaker.write.shutdown().await.unwrap();
     assert_eq!(speaker.rest().await, FAREWELL);
+    let stats = Peer::client(&broker).await.ask("STATS").await;
+    assert!(stats.contains(" lines=3 "), "two, and HELLO: {stats}");
     listener.expect("first\r\nlast without an end\r\n").await;
 
     let mut silent = Peer::greeted(&broker).await;
@@ -499,6 +511,7 @@ async fn stopping_sends_what_is_pending_and_closes_everybody() {
     broker.stop().await;
     assert!(clock.now().0 < bound, "nobody had to be cut off");
     let mut rest: Vec<String> = client.rest().await.lines().map(str::to_owned).collect();
+    assert_eq!(rest.pop().as_deref(), Some("-ERR closing the broker stops"));
     rest.sort();
     assert_eq!(rest, ["+OK 1 1", "MSG new-url 1 the last"]);
     assert_eq!(peer.rest().await, "");

@@ -1,0 +1,225 @@
+//! Connections whose other side does not read, or asks for more than it takes.
+#![expect(clippy::disallowed_methods, reason = "serves a connection")]
+
+use std::task::Waker;
+
+use bytes::Bytes;
+use tidings_protocol::Command;
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::mailbox::Parcel;
+
+/// Has more for the client than its socket takes.
+async fn stalled(broker: &Broker) -> Peer {
+    let big = broker.hub.topics.open(&"big".parse().unwrap()).unwrap();
+    let payload = "x".repeat(10_000);
+    for _ in 0..1_200 {
+        big.append(ConnId::BROKER, [payload.as_str()]);
+    }
+    let mut client = Peer::client(broker).await;
+    assert_eq!(client.ask("SUB big from=first").await, "+OK\r\n");
+    client
+}
+
+impl Peer {
+    /// What it hears except events, up to a line.
+    async fn answers_until(&mut self, last: &str) -> Vec<String> {
+        let mut answers = Vec::new();
+        loop {
+            let line = self.line().await;
+            assert_ne!(line, "", "the connection was closed before {last}");
+            if !line.starts_with("MSG ") {
+                answers.push(line);
+            }
+            if answers.last().is_some_and(|line| line == last) {
+                return answers;
+            }
+        }
+    }
+}
+
+/// A connection that is not served yet, and the other side.
+async fn connection(broker: &Broker) -> (Connection, Peer) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (read, write) = client.into_split();
+    let (conn, mailbox) = broker.hub.registry.enter().unwrap();
+    let stream = listener.accept().await.unwrap().0;
+    let connection = Connection::new(broker.hub.clone(), conn, mailbox, stream);
+    (connection, Peer { read: BufReader::new(read), write })
+}
+
+#[tokio::test]
+async fn a_producer_of_several_topics_that_never_reads_is_never_deadlocked() {
+    let limits = Limits { unanswered_max: 64, ..Limits::default() };
+    let broker = broker(limits).await;
+    let mut producer = stalled(&broker).await;
+    let sent = async {
+        for _ in 0..20 {
+            producer.send(&"PUB a 0123456789\nPUB b 0123456789\n".repeat(10_000)).await;
+        }
+    };
+    assert!(within(PATIENCE, sent).await, "the broker stopped reading");
+    producer.answers_until("+OK 200000 400000\r\n").await;
+}
+
+#[tokio::test]
+async fn a_producer_that_never_reads_may_share_its_topic() {
+    let limits = Limits { unanswered_max: 64, ..Limits::default() };
+    let broker = broker(limits).await;
+    let mut producer = stalled(&broker).await;
+    let mut other = Peer::client(&broker).await;
+    for _ in 0..1_000 {
+        let sent = async { producer.send("PUB a x\n").await };
+        assert!(within(PATIENCE, sent).await);
+        other.ask("PUB a y").await;
+    }
+    while !other.ask("TOPIC show a").await.contains(" next=2001 ") {}
+}
+
+#[tokio::test]
+async fn a_producer_goes_on_after_its_refusals_were_read() {
+    let limits = Limits { unanswered_max: 64, ..Limits::default() };
+    let broker = broker(limits).await;
+    let mut producer = stalled(&broker).await;
+    producer.send(&"PUB a x\nPUB .. x\n".repeat(1_000)).await;
+    let answers = producer.answers_until("+OK 1000 1999\r\n").await;
+    assert_eq!(answers.len(), 1_999);
+    assert!(producer.line().await.starts_with("-ERR bad-name n=2000 "));
+}
+
+#[tokio::test]
+async fn a_task_never_leaves_before_the_answer_to_its_join() {
+    let broker = broker(Limits::default()).await;
+    let mut other = Peer::client(&broker).await;
+    other.ask("PUB new-url http://127.0.0.1:9/").await;
+    let (mut connection, mut worker) = connection(&broker).await;
+    // An answer that takes its time, of another group for example.
+    let slow = connection.answers.later();
+    let mailbox = connection.mailbox.clone();
+    tokio::spawn(connection.run());
+    worker.send("JOIN crawlers credit=1\n").await;
+    while !other.ask("GROUP show crawlers").await.contains(" processing=1 ") {}
+    // The task is with the connection, which has had its turn.
+    other.ask("PING").await;
+    mailbox.send(Parcel::Answer { slot: slow, line: Bytes::from_static(b"+OK slow\r\n") });
+    assert!(worker.line().await.starts_with("Connected. "));
+    worker.expect("+OK slow\r\n+OK crawlers credit=1 held=0\r\n").await;
+    assert!(worker.line().await.starts_with("TASK crawlers:"));
+}
+
+#[tokio::test]
+async fn long_answers_are_asked_for_one_at_a_time() {
+    let broker = broker(Limits::default()).await;
+    let (mut connection, _client) = connection(&broker).await;
+    let waker = Waker::noop();
+    for command in ["JOB ls", "GROUP show crawlers", "EXPLAIN a"] {
+        assert!(!connection.is_congested());
+        connection.command(Command::parse(command).unwrap(), waker);
+        assert!(connection.is_congested(), "{command}");
+        let answered = async {
+            while connection.is_congested() {
+                connection.take_parcels(waker);
+                tokio::task::yield_now().await;
+            }
+        };
+        assert!(within(PATIENCE, answered).await, "{command}");
+    }
+    // This one is refused at once.
+    connection.command(Command::parse("GROUP show nothing").unwrap(), waker);
+    assert!(!connection.is_congested());
+}
+
+#[tokio::test]
+async fn long_answers_to_somebody_who_does_not_read_are_bounded_and_come_when_they_do() {
+    let broker = broker(Limits { answer_bytes_max: 10_000, ..Limits::default() }).await;
+    let mut client = stalled(&broker).await;
+    let mut other = Peer::client(&broker).await;
+    for job in 0..100 {
+        other.ask(&format!("JOB open j{job}")).await;
+    }
+    let before = broker.hub.stats.lines.value();
+    client.send(&format!("{}PUB a end\n", "JOB ls\n".repeat(1_000))).await;
+    // Some turns later it has taken what it takes of them.
+    for _ in 0..1_000 {
+        other.ask("PING").await;
+    }
+    let taken = broker.hub.stats.lines.value() - before - 1_000;
+    assert!(taken < 10, "{taken} answers are kept for somebody who does not read");
+    let answers = client.answers_until("+OK 1 1\r\n").await;
+    assert_eq!(answers.iter().filter(|line| line.starts_with("+OK ")).count(), 1_001);
+}
+
+#[tokio::test]
+async fn tasks_do_not_pile_up_for_a_member_that_does_not_read() {
+    let limits = Limits { task_bytes_max: 100_000, stalled_ms: 50, ..Limits::default() };
+    let broker = broker(limits).await;
+    let mut worker = stalled(&broker).await;
+    let mut other = Peer::client(&broker).await;
+    other.ask("GROUP create g topics=work key=none").await;
+    assert!(other.ask("TOPIC show big").await.contains(" readers=1 "));
+    worker.send("JOIN g credit=10000\n").await;
+    let payload = "x".repeat(1_000);
+    for _ in 0..200 {
+        other.ask(&format!("PUB work {payload}")).await;
+    }
+    // It has been decided when it no longer reads the topic.
+    while !other.ask("TOPIC show big").await.contains(" readers=0 ") {}
+    let rest = worker.rest().await;
+    let last = rest.lines().last().unwrap();
+    assert!(last.starts_with("-ERR timeout "), "{last}");
+}
+
+#[tokio::test]
+async fn a_member_that_reads_may_be_given_any_number_of_tasks() {
+    let limits = Limits { task_bytes_max: 10_000, stalled_ms: 5_000, ..Limits::default() };
+    let broker = broker(limits).await;
+    let mut worker = Peer::client(&broker).await;
+    worker.ask("GROUP create g topics=work key=none").await;
+    let payload = "x".repeat(1_000);
+    for _ in 0..1_000 {
+        worker.ask(&format!("PUB work {payload}")).await;
+    }
+    worker.ask("JOIN g credit=10000").await;
+    for _ in 0..1_000 {
+        assert!(worker.line().await.starts_with("TASK g:"));
+    }
+}
+
+#[tokio::test]
+async fn a_busy_subscription_leaves_room_for_the_others() {
+    let broker = broker(Limits::default()).await;
+    let hot = broker.hub.topics.open(&"hot".parse().unwrap()).unwrap();
+    // Batches that are pieces of their own: more than one write takes, and few bytes.
+    for _ in 0..10_000 {
+        hot.append(ConnId::BROKER, ["x"]);
+    }
+    let cold = broker.hub.topics.open(&"cold".parse().unwrap()).unwrap();
+    cold.append(ConnId::BROKER, ["y"]);
+    let mut client = Peer::client(&broker).await;
+    client.send("SUB hot from=first\nSUB cold from=first\n").await;
+    let mut before = 0;
+    loop {
+        let line = client.line().await;
+        if line.starts_with("MSG cold ") {
+            break;
+        }
+        before += 1;
+    }
+    assert!(before < 1_000, "{before} lines came before the other topic's turn");
+}
+
+#[tokio::test]
+async fn a_pause_of_the_broker_is_not_a_silence_of_the_client() {
+    let limits = Limits { half_line_ms: 100, answer_bytes_max: 5_000, ..Limits::default() };
+    let broker = broker(limits).await;
+    let mut client = stalled(&broker).await;
+    let mut clock = Peer::client(&broker).await;
+    // What is read in one go ends in the middle of a line, and its rest is there.
+    let questions = format!("{}PUB a end\n", format!("UNSUB {}\n", "x".repeat(64)).repeat(2_000));
+    client.send(&questions).await;
+    let start = clock.clock_ms().await;
+    while clock.clock_ms().await < start + 300 {}
+    client.answers_until("+OK 1 1\r\n").await;
+}
