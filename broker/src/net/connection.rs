@@ -44,6 +44,8 @@ pub(super) struct Connection {
     pub(super) read_at: Moment,
     /// The topic that was published to last, to find it quickly, and the end of what was published.
     pub(super) published: Option<(Arc<Topic>, Seq)>,
+    /// A group must take some of that topic before more is read.
+    pub(super) held_up: bool,
     pub(super) answers: Answers,
     /// Bytes of answers in `answers`; reset when it is empty, so never too low.
     pub(super) answer_bytes: usize,
@@ -100,6 +102,7 @@ impl Connection {
             unread: Vec::new(),
             backlog: false,
             published: None,
+            held_up: false,
             answers: Answers::new(),
             answer_bytes: 0,
             worker: None,
@@ -340,7 +343,7 @@ impl Connection {
     /// Not while reading is paused: the rest of the line may be waiting for us.
     fn half_line_deadline(&self) -> Option<Moment> {
         let owed = self.session.is_mid_line() && !self.backlog && self.ending.is_none();
-        (owed && !self.is_congested()).then(|| self.read_at + self.hub.limits.half_line_ms)
+        (owed && !self.is_congested() && !self.held_up).then(|| self.read_at + self.hub.limits.half_line_ms)
     }
 
     fn stall_deadline(&self) -> Option<Moment> {
