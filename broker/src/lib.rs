@@ -9,7 +9,7 @@
 //! | `net` | the listener and the connections: the only code with sockets |
 //! | [`mailbox`] | how groups reach connections |
 //! | `stats` | counters for `STATS`, and the log lines that many peers may cause |
-//! | [`clock`], [`config`] | the one place that reads clocks, the one place for limits |
+//! | [`clock`], [`config`] | the one place that reads clocks, the place for limits |
 //!
 //! `net` calls `topic` and `groups`; `groups` calls `group` and `topic`; nobody calls back except
 //! through a mailbox or a waker.

@@ -229,8 +229,8 @@ impl Topic {
         Seq(self.head.load(Ordering::Acquire))
     }
 
-    /// The first number that is not yet as safe as the topic promises: as [`Tail::durable`], the
-    /// head, without its lock.
+    /// The first number that is not yet as safe as the topic promises. Topics are in memory and
+    /// promise nothing, so this is the head.
     pub fn durable(&self) -> Seq {
         self.head()
     }
