@@ -2,10 +2,7 @@
 //!
 //! Everything that decides gets its time as a value ([`Moment`]); only the shells around it ask the
 //! [`Clock`]. Under tokio's paused time the clock is virtual, too.
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the only module that may ask what time it is"
-)]
+#![expect(clippy::disallowed_methods, reason = "the only module that may ask what time it is")]
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -49,14 +46,9 @@ pub struct Clock {
 
 impl Clock {
     /// A clock that starts now.
-    #[expect(
-        clippy::new_without_default,
-        reason = "a clock that starts should be asked for"
-    )]
+    #[expect(clippy::new_without_default, reason = "a clock that starts should be asked for")]
     pub fn new() -> Self {
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             start: Instant::now(),
             start_unix_ms: i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX),

@@ -38,11 +38,7 @@ pub struct ClientOptions {
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        ClientOptions {
-            name: None,
-            resume: None,
-            connect_timeout: Duration::from_secs(5),
-        }
+        ClientOptions { name: None, resume: None, connect_timeout: Duration::from_secs(5) }
     }
 }
 
@@ -146,12 +142,10 @@ pub async fn connect(
 ) -> Result<(Client, Deliveries), ClientError> {
     let mut refusal = None;
     let connecting = async {
-        let stream = TcpStream::connect(address)
-            .await
-            .map_err(|error| ClientError::Connect {
-                address: address.to_owned(),
-                reason: error.to_string(),
-            })?;
+        let stream = TcpStream::connect(address).await.map_err(|error| ClientError::Connect {
+            address: address.to_owned(),
+            reason: error.to_string(),
+        })?;
         // Lines are gathered here, so nothing is gained by the kernel's waiting for more.
         let _ = stream.set_nodelay(true);
         let (reader, writer) = stream.into_split();
@@ -164,10 +158,7 @@ pub async fn connect(
         (Ok(Err(error)), None) => Err(error),
         (Err(_elapsed), None) => {
             let after = options.connect_timeout;
-            Err(ClientError::Timeout {
-                address: address.to_owned(),
-                after,
-            })
+            Err(ClientError::Timeout { address: address.to_owned(), after })
         }
     }
 }
@@ -208,33 +199,21 @@ where
     });
     let mut line = Vec::new();
     encode_checked(&hello, &mut line)?;
-    writer
-        .write_all(&line)
-        .await
-        .map_err(|error| closed(&error))?;
+    writer.write_all(&line).await.map_err(|error| closed(&error))?;
     let mut input = Input::new();
     let hello = loop {
         match input.line(&mut reader).await? {
             None => {
-                return Err(ClientError::Closed(
-                    "it ended before HELLO was answered".into(),
-                ));
+                return Err(ClientError::Closed("it ended before HELLO was answered".into()));
             }
-            Some(line) => match text::check(line)
-                .ok()
-                .and_then(|line| Reply::parse(line).ok())
-            {
+            Some(line) => match text::check(line).ok().and_then(|line| Reply::parse(line).ok()) {
                 Some(Reply::Ok(answer)) => {
                     let answer = HelloAnswer::parse(answer);
                     if let Some(answer) = answer.filter(|it| it.echo.as_ref() == Some(&echo)) {
                         break answer;
                     }
                 }
-                Some(Reply::Err {
-                    code,
-                    n: None,
-                    text,
-                }) => {
+                Some(Reply::Err { code, n: None, text }) => {
                     *refusal = Some(refusal_from(code, text));
                 }
                 _ => {}
@@ -275,13 +254,7 @@ impl Client {
         payload: &str,
     ) -> Result<Published, ClientError> {
         let mut line = Vec::with_capacity(payload.len() + 80);
-        encode_checked(
-            &Command::Pub {
-                topic: topic.as_str(),
-                payload,
-            },
-            &mut line,
-        )?;
+        encode_checked(&Command::Pub { topic: topic.as_str(), payload }, &mut line)?;
         let receiver = self.shared().publish(&line).await?;
         Ok(Published { receiver })
     }
@@ -314,10 +287,7 @@ impl Client {
             assert!(link.verb() == Verb::Link, "only LINK has no answer");
             let _ = encode_checked(link, &mut lines);
         }
-        assert!(
-            !matches!(command.verb(), Verb::Link | Verb::Pub),
-            "LINK and PUB answer otherwise"
-        );
+        assert!(!matches!(command.verb(), Verb::Link | Verb::Pub), "LINK and PUB answer otherwise");
         encode_checked(command, &mut lines)?;
         let receiver = self.shared().request(&lines).await?;
         Ok(Answering { receiver })
@@ -420,10 +390,7 @@ fn encode_checked(command: &Command<'_>, lines: &mut Vec<u8>) -> Result<(), Clie
     command.encode(lines);
     let line = lines.get(before..lines.len() - 1).unwrap_or_default();
     let checked = if line.len() > LINE_BYTES_MAX {
-        Err(ProtocolError::new(
-            Code::TooLong,
-            "the line would be over the limit",
-        ))
+        Err(ProtocolError::new(Code::TooLong, "the line would be over the limit"))
     } else {
         text::check(line).and_then(Command::parse).map(|_| ())
     };

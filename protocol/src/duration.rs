@@ -15,13 +15,8 @@ pub const DURATION_MS_MAX: u64 = 3650 * 24 * 60 * 60 * 1000;
 pub struct DurationError;
 
 /// Units from the largest, so that [`format_ms`] finds the shortest text first.
-const UNITS: [(&str, u64); 5] = [
-    ("d", 24 * 60 * 60 * 1000),
-    ("h", 60 * 60 * 1000),
-    ("m", 60 * 1000),
-    ("s", 1000),
-    ("ms", 1),
-];
+const UNITS: [(&str, u64); 5] =
+    [("d", 24 * 60 * 60 * 1000), ("h", 60 * 60 * 1000), ("m", 60 * 1000), ("s", 1000), ("ms", 1)];
 
 /// Reads a duration, in milliseconds.
 ///
@@ -31,14 +26,9 @@ pub fn parse_ms(text: &str) -> Result<u64, DurationError> {
     if text == "0" {
         return Ok(0);
     }
-    let unit_at = text
-        .find(|character: char| !character.is_ascii_digit())
-        .ok_or(DurationError)?;
+    let unit_at = text.find(|character: char| !character.is_ascii_digit()).ok_or(DurationError)?;
     let (count, unit) = text.split_at(unit_at);
-    let (_, unit_ms) = UNITS
-        .iter()
-        .find(|(name, _)| *name == unit)
-        .ok_or(DurationError)?;
+    let (_, unit_ms) = UNITS.iter().find(|(name, _)| *name == unit).ok_or(DurationError)?;
     number::<u64>(count)
         .and_then(|count| count.checked_mul(*unit_ms))
         .filter(|ms| *ms <= DURATION_MS_MAX)
@@ -47,10 +37,7 @@ pub fn parse_ms(text: &str) -> Result<u64, DurationError> {
 
 /// The shortest exact text of a duration in milliseconds: `1500ms`, `2m`, `0`.
 pub fn format_ms(ms: u64) -> String {
-    match UNITS
-        .iter()
-        .find(|(_, unit_ms)| ms.is_multiple_of(*unit_ms))
-    {
+    match UNITS.iter().find(|(_, unit_ms)| ms.is_multiple_of(*unit_ms)) {
         Some((unit, unit_ms)) if ms > 0 => format!("{}{unit}", ms / unit_ms),
         _ => "0".to_owned(),
     }

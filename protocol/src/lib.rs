@@ -128,9 +128,7 @@ mod tests {
         let mut examples = 0;
         for line in SPECIFICATION.lines() {
             if let Some(command) = line.strip_prefix("C: ") {
-                Command::parse(command)
-                    .or_else(ignore_bad_name)
-                    .expect(line);
+                Command::parse(command).or_else(ignore_bad_name).expect(line);
                 examples += 1;
             } else if let Some(reply) = line.strip_prefix("B: ") {
                 Reply::parse(reply).expect(line);
@@ -142,11 +140,7 @@ mod tests {
 
     /// One example shows how a bad name is refused.
     fn ignore_bad_name(error: ProtocolError) -> Result<Command<'static>, ProtocolError> {
-        if error.code == Code::BadName {
-            Ok(Command::Ping)
-        } else {
-            Err(error)
-        }
+        if error.code == Code::BadName { Ok(Command::Ping) } else { Err(error) }
     }
 
     #[test]
@@ -158,33 +152,23 @@ mod tests {
     #[test]
     fn every_cited_sentence_is_in_the_specification() {
         let mut cited = 0;
-        visit(
-            &Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
-            &mut |source| {
-                for name in citations(source) {
-                    assert!(
-                        SPECIFICATION.contains(&format!("- [{name}] ")),
-                        "no sentence [{name}]"
-                    );
-                    cited += 1;
-                }
-            },
-        );
+        visit(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut |source| {
+            for name in citations(source) {
+                assert!(SPECIFICATION.contains(&format!("- [{name}] ")), "no sentence [{name}]");
+                cited += 1;
+            }
+        });
         assert!(cited > 10, "the code cites the specification");
     }
 
     /// Letter and number of every `[S3]` in a text.
     fn citations(source: &str) -> impl Iterator<Item = &str> {
-        source
-            .split('[')
-            .filter_map(|rest| rest.split_once(']'))
-            .map(|(name, _)| name)
-            .filter(|name| {
+        source.split('[').filter_map(|rest| rest.split_once(']')).map(|(name, _)| name).filter(
+            |name| {
                 name.starts_with(|c: char| c.is_ascii_uppercase())
-                    && name
-                        .get(1..)
-                        .is_some_and(|n| wire::number::<u32>(n).is_some())
-            })
+                    && name.get(1..).is_some_and(|n| wire::number::<u32>(n).is_some())
+            },
+        )
     }
 
     fn visit(folder: &Path, see: &mut impl FnMut(&str)) {

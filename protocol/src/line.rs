@@ -43,11 +43,7 @@ pub struct LineDecoder {
 impl LineDecoder {
     /// A decoder for lines of up to `line_bytes_max` bytes, not counting LF or CRLF.
     pub fn new(line_bytes_max: usize) -> Self {
-        LineDecoder {
-            line_bytes_max,
-            searched: 0,
-            skipping: false,
-        }
+        LineDecoder { line_bytes_max, searched: 0, skipping: false }
     }
 
     /// Looks for the next item in the unread bytes: how many of them are consumed, and the item.
@@ -144,14 +140,8 @@ mod tests {
                     break;
                 }
             }
-            assert!(
-                buffer.len() <= MAX + 1,
-                "the decoder holds more than a line"
-            );
-            assert_eq!(
-                decoder.is_mid_line(),
-                !buffer.is_empty() || decoder.skipping
-            );
+            assert!(buffer.len() <= MAX + 1, "the decoder holds more than a line");
+            assert_eq!(decoder.is_mid_line(), !buffer.is_empty() || decoder.skipping);
         }
         items.extend(decoder.finish(&buffer).map(|item| format!("{item:?}")));
         items
@@ -188,44 +178,20 @@ mod tests {
 
     #[test]
     fn the_longest_line_and_one_more() {
-        check(
-            b"12345678\nx\n",
-            &[Item::Line(b"12345678"), Item::Line(b"x")],
-        );
-        check(
-            b"12345678\r\nx\n",
-            &[Item::Line(b"12345678"), Item::Line(b"x")],
-        );
-        let too_long = Item::TooLong {
-            start: b"123456789",
-        };
+        check(b"12345678\nx\n", &[Item::Line(b"12345678"), Item::Line(b"x")]);
+        check(b"12345678\r\nx\n", &[Item::Line(b"12345678"), Item::Line(b"x")]);
+        let too_long = Item::TooLong { start: b"123456789" };
         check(b"123456789\nx\n", &[too_long, Item::Line(b"x")]);
         check(b"123456789\r\nx\n", &[too_long, Item::Line(b"x")]);
-        check(
-            b"123456789..............\nx\n",
-            &[too_long, Item::Line(b"x")],
-        );
-        check(
-            b"12345678\r\r\nx\n",
-            &[
-                Item::TooLong {
-                    start: b"12345678\r",
-                },
-                Item::Line(b"x"),
-            ],
-        );
+        check(b"123456789..............\nx\n", &[too_long, Item::Line(b"x")]);
+        check(b"12345678\r\r\nx\n", &[Item::TooLong { start: b"12345678\r" }, Item::Line(b"x")]);
     }
 
     #[test]
     fn the_last_line_needs_no_end_unless_it_is_too_long() {
         check(b"12345678", &[Item::Line(b"12345678")]);
         check(b"12345678\r", &[Item::Line(b"12345678")]);
-        check(
-            b"123456789",
-            &[Item::TooLong {
-                start: b"123456789",
-            }],
-        );
+        check(b"123456789", &[Item::TooLong { start: b"123456789" }]);
         check(b"a\n", &[Item::Line(b"a")]);
     }
 
@@ -233,16 +199,9 @@ mod tests {
     fn ctrl_d_counts_only_where_a_line_begins() {
         check(
             b"a\n\x04b\nc\x04\n",
-            &[
-                Item::Line(b"a"),
-                Item::EndOfTransmission,
-                Item::Line(b"b"),
-                Item::Line(b"c\x04"),
-            ],
+            &[Item::Line(b"a"), Item::EndOfTransmission, Item::Line(b"b"), Item::Line(b"c\x04")],
         );
-        let too_long = Item::TooLong {
-            start: b"123456789",
-        };
+        let too_long = Item::TooLong { start: b"123456789" };
         check(b"123456789\x04\n\x04", &[too_long, Item::EndOfTransmission]);
     }
 

@@ -20,9 +20,7 @@ pub fn is_name(text: &str) -> bool {
     let bytes = text.as_bytes();
     bytes.len() <= NAME_BYTES_MAX
         && bytes.first().is_some_and(u8::is_ascii_alphanumeric)
-        && bytes
-            .iter()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(byte))
+        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(byte))
 }
 
 /// The refusal of a text that is no name; `what` says a name of what it should be.
@@ -145,11 +143,7 @@ pub struct TaskId {
 
 impl fmt::Display for TaskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}:{}.{}.{}",
-            self.group, self.run, self.entry, self.attempt
-        )
+        write!(f, "{}:{}.{}.{}", self.group, self.run, self.entry, self.attempt)
     }
 }
 
@@ -202,16 +196,14 @@ impl FromStr for MemberId {
 
     fn from_str(text: &str) -> Result<Self, ProtocolError> {
         let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        digits
-            .then(|| u128::from_str_radix(text, 16).ok())
-            .flatten()
-            .map(MemberId)
-            .ok_or_else(|| {
+        digits.then(|| u128::from_str_radix(text, 16).ok()).flatten().map(MemberId).ok_or_else(
+            || {
                 ProtocolError::new(
                     Code::BadArgument,
                     "resume= takes 32 hex digits, as HELLO answered them",
                 )
-            })
+            },
+        )
     }
 }
 
@@ -224,19 +216,7 @@ mod tests {
         assert!(is_name("a"));
         assert!(is_name("0.9_b-C"));
         assert!(is_name(&"x".repeat(64)));
-        for text in [
-            "",
-            ".",
-            "..",
-            "-a",
-            "_a",
-            "a b",
-            "a/b",
-            "a:b",
-            "a=b",
-            "ä",
-            &"x".repeat(65),
-        ] {
+        for text in ["", ".", "..", "-a", "_a", "a b", "a/b", "a:b", "a=b", "ä", &"x".repeat(65)] {
             assert!(!is_name(text), "{text:?}");
             assert_eq!(TopicName::new(text).unwrap_err().code, Code::BadName);
         }
@@ -245,10 +225,7 @@ mod tests {
     #[test]
     fn task_ids_are_read_as_they_are_written() {
         let id: TaskId = "crawlers:7.42.1".parse().unwrap();
-        assert_eq!(
-            (id.group.as_str(), id.run, id.entry, id.attempt),
-            ("crawlers", 7, 42, 1)
-        );
+        assert_eq!((id.group.as_str(), id.run, id.entry, id.attempt), ("crawlers", 7, 42, 1));
         assert_eq!(id.to_string(), "crawlers:7.42.1");
         for text in [
             "",
@@ -261,11 +238,7 @@ mod tests {
             "crawlers:7.42.4294967296",
             ":7.42.1",
         ] {
-            assert_eq!(
-                text.parse::<TaskId>().unwrap_err().code,
-                Code::BadArgument,
-                "{text:?}"
-            );
+            assert_eq!(text.parse::<TaskId>().unwrap_err().code, Code::BadArgument, "{text:?}");
         }
     }
 
@@ -273,12 +246,9 @@ mod tests {
     fn members_are_32_hex_digits() {
         let text = "000102030405060708090a0b0c0d0e0f";
         assert_eq!(text.parse::<MemberId>().unwrap().to_string(), text);
-        for text in [
-            "",
-            "0",
-            "+00102030405060708090a0b0c0d0e0f",
-            "000102030405060708090a0b0c0d0e0f0",
-        ] {
+        for text in
+            ["", "0", "+00102030405060708090a0b0c0d0e0f", "000102030405060708090a0b0c0d0e0f0"]
+        {
             assert!(text.parse::<MemberId>().is_err(), "{text:?}");
         }
     }

@@ -28,10 +28,7 @@ impl<'a> Payload<'a> {
     pub fn parse(text: &'a str) -> Self {
         let (target, rest) = first_word(text);
         let has_parts = is_target(target) && words(rest).all(|word| attribute(word).is_some());
-        Payload {
-            text,
-            parts: has_parts.then_some((target, rest)),
-        }
+        Payload { text, parts: has_parts.then_some((target, rest)) }
     }
 
     /// The whole payload as it came in.
@@ -46,9 +43,7 @@ impl<'a> Payload<'a> {
 
     /// The value of an attribute; of several with this key, the first one.
     pub fn attribute(&self, key: &str) -> Option<&'a str> {
-        self.attributes()
-            .find(|(found, _)| *found == key)
-            .map(|(_, value)| value)
+        self.attributes().find(|(found, _)| *found == key).map(|(_, value)| value)
     }
 
     /// All attributes in their order, known and unknown, also repeated ones.
@@ -81,9 +76,7 @@ fn is_target(word: &str) -> bool {
     word.split_once("://").is_some_and(|(scheme, rest)| {
         !rest.is_empty()
             && scheme.starts_with(|c: char| c.is_ascii_alphabetic())
-            && scheme
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
+            && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
     })
 }
 
@@ -93,9 +86,7 @@ fn attribute(word: &str) -> Option<(&str, &str)> {
 
 fn is_key(key: &str) -> bool {
     key.starts_with(|c: char| c.is_ascii_alphabetic())
-        && key
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+        && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
 }
 
 #[cfg(test)]
@@ -106,42 +97,21 @@ mod tests {
 
     #[test]
     fn a_target_is_a_url_or_an_absolute_path() {
-        for text in [
-            "http://a/",
-            "https://a/?x=y",
-            "ftp://a",
-            "a+b.c-1://x",
-            "/",
-            "/var/x.html",
-            "//a/b",
-        ] {
+        for text in
+            ["http://a/", "https://a/?x=y", "ftp://a", "a+b.c-1://x", "/", "/var/x.html", "//a/b"]
+        {
             assert_eq!(Payload::parse(text).target(), Some(text));
         }
-        for text in [
-            "",
-            "hello",
-            "a/b",
-            "http:/a",
-            "http://",
-            "://a",
-            "1a://b",
-            "x=1",
-            "mailto:a@b",
-        ] {
+        for text in
+            ["", "hello", "a/b", "http:/a", "http://", "://a", "1a://b", "x=1", "mailto:a@b"]
+        {
             assert_eq!(Payload::parse(text).target(), None, "{text:?}");
         }
     }
 
     #[test]
     fn one_word_that_is_no_attribute_makes_it_text() {
-        for text in [
-            "/a b",
-            "/a x=1 b",
-            "/a =1",
-            "/a 1=1",
-            "/a x=1 /b=2",
-            "look /a x=1",
-        ] {
+        for text in ["/a b", "/a x=1 b", "/a =1", "/a 1=1", "/a x=1 /b=2", "look /a x=1"] {
             let payload = Payload::parse(text);
             assert_eq!(payload.target(), None, "{text:?}");
             assert_eq!(payload.attribute("x"), None, "{text:?}");
@@ -156,15 +126,7 @@ mod tests {
         assert_eq!(payload.attribute("x"), Some("1"));
         assert_eq!(payload.attribute("y"), None);
         let all: Vec<_> = payload.attributes().collect();
-        assert_eq!(
-            all,
-            [
-                ("x", "1"),
-                ("unknown-to.all_", "a=b"),
-                ("x", "2"),
-                ("empty", "")
-            ]
-        );
+        assert_eq!(all, [("x", "1"), ("unknown-to.all_", "a=b"), ("x", "2"), ("empty", "")]);
     }
 
     proptest! {

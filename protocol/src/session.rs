@@ -172,17 +172,9 @@ impl Session {
             if let Some(error) = first_line_violation(line) {
                 return self.end(End::Violation(error));
             }
-            self.mode = if Verb::of(line).is_some() {
-                Mode::Client
-            } else {
-                Mode::Peer
-            };
+            self.mode = if Verb::of(line).is_some() { Mode::Client } else { Mode::Peer };
         }
-        if self.mode == Mode::Client {
-            self.client_line(line)
-        } else {
-            self.peer_line(line)
-        }
+        if self.mode == Mode::Client { self.client_line(line) } else { self.peer_line(line) }
     }
 
     fn peer_line<'a>(&mut self, line: &'a [u8]) -> Event<'a> {
@@ -235,10 +227,7 @@ impl Session {
         }
         match verb {
             Some(Verb::Link) => Event::Dropped(error),
-            verb => Event::Refused {
-                error,
-                publish: verb == Some(Verb::Pub),
-            },
+            verb => Event::Refused { error, publish: verb == Some(Verb::Pub) },
         }
     }
 
@@ -272,9 +261,7 @@ fn is_http(line: &[u8]) -> bool {
 
 /// `^[A-Za-z][A-Za-z0-9-]*:(space or end)`
 fn is_header(line: &[u8]) -> bool {
-    let name_end = line
-        .iter()
-        .position(|byte| !(byte.is_ascii_alphanumeric() || *byte == b'-'));
+    let name_end = line.iter().position(|byte| !(byte.is_ascii_alphanumeric() || *byte == b'-'));
     let Some((name, rest)) = name_end.and_then(|end| line.split_at_checked(end)) else {
         return false;
     };

@@ -63,10 +63,7 @@ impl Verb {
     /// the line. Looks at eight bytes at most, which need not be valid text.
     pub fn of(line: &[u8]) -> Option<Verb> {
         let near = line.get(..line.len().min(VERB_BYTES_MAX + 1))?;
-        let end = near
-            .iter()
-            .position(|byte| *byte == b' ')
-            .unwrap_or(near.len());
+        let end = near.iter().position(|byte| *byte == b' ').unwrap_or(near.len());
         near.get(..end).and_then(Verb::from_word)
     }
 }

@@ -53,11 +53,7 @@ impl<'a, B: BufMut> Writer<'a, B> {
 
     /// The free text at the end of a line; nothing at all for none.
     pub(crate) fn text(self, text: &str) -> Self {
-        if text.is_empty() {
-            self
-        } else {
-            self.word(text)
-        }
+        if text.is_empty() { self } else { self.word(text) }
     }
 
     pub(crate) fn number(self, number: u64) -> Self {
@@ -124,16 +120,7 @@ mod tests {
     #[test]
     fn numbers_are_digits_only() {
         assert_eq!(number::<u64>("18446744073709551615"), Some(u64::MAX));
-        for text in [
-            "",
-            "+1",
-            "-1",
-            " 1",
-            "1 ",
-            "0x1",
-            "1_0",
-            "18446744073709551616",
-        ] {
+        for text in ["", "+1", "-1", " 1", "1 ", "0x1", "1_0", "18446744073709551616"] {
             assert_eq!(number::<u64>(text), None, "{text:?}");
         }
     }

@@ -234,10 +234,11 @@ pub fn number<T: TryFrom<u64>>(
     min: u64,
     max: u64,
 ) -> Result<T, ProtocolError> {
+    let is_plain = value.bytes().all(|byte| byte.is_ascii_digit());
     value
         .parse::<u64>()
         .ok()
-        .filter(|number| (min..=max).contains(number))
+        .filter(|number| is_plain && (min..=max).contains(number))
         .and_then(|number| T::try_from(number).ok())
         .ok_or_else(|| bad(format!("{name}={value}: it is a whole number from {min} to {max}")))
 }

@@ -44,8 +44,6 @@ pub(super) struct Connection {
     pub(super) read_at: Moment,
     /// The topic that was published to last, to find it quickly, and the end of what was published.
     pub(super) published: Option<(Arc<Topic>, Seq)>,
-    /// A group must take some of that topic before more is read.
-    pub(super) held_up: bool,
     pub(super) answers: Answers,
     /// Bytes of answers in `answers`; reset when it is empty, so never too low.
     pub(super) answer_bytes: usize,
@@ -102,7 +100,6 @@ impl Connection {
             unread: Vec::new(),
             backlog: false,
             published: None,
-            held_up: false,
             answers: Answers::new(),
             answer_bytes: 0,
             worker: None,
@@ -287,6 +284,12 @@ impl Connection {
         self.is_congested()
     }
 
+    /// Whether a group must take some of what was published before more is read. A waker is woken
+    /// when that may have changed.
+    pub(super) fn is_held_up(&self, waker: Option<&Waker>) -> bool {
+        self.published.as_ref().is_some_and(|(topic, _)| topic.is_held_up(waker))
+    }
+
     /// Whether more tasks wait than may for somebody who does not read.
     fn has_too_many_tasks(&self) -> bool {
         self.ending.is_none() && self.tasks.len() > self.hub.limits.task_bytes_max
@@ -343,7 +346,8 @@ impl Connection {
     /// Not while reading is paused: the rest of the line may be waiting for us.
     fn half_line_deadline(&self) -> Option<Moment> {
         let owed = self.session.is_mid_line() && !self.backlog && self.ending.is_none();
-        (owed && !self.is_congested() && !self.held_up).then(|| self.read_at + self.hub.limits.half_line_ms)
+        (owed && !self.is_congested() && !self.is_held_up(None))
+            .then(|| self.read_at + self.hub.limits.half_line_ms)
     }
 
     fn stall_deadline(&self) -> Option<Moment> {

@@ -32,9 +32,7 @@ impl Connection {
         if let Some(ending) = &self.ending {
             return if ending.lingering { self.poll_discard(cx) } else { Step::Waiting };
         }
-        let published = self.published.as_ref();
-        self.held_up = published.is_some_and(|(topic, _)| topic.is_held_up(cx.waker()));
-        if self.held_up || self.must_pause() {
+        if self.is_held_up(Some(cx.waker())) || self.must_pause() {
             // Answers that leave, parcels that come and groups that take give another turn. Until
             // then it is not the other side that is silent.
             self.read_at = self.hub.clock.now();

@@ -92,6 +92,12 @@ impl Peer {
         pong.trim_end().strip_prefix("PONG clock=").unwrap().parse().unwrap()
     }
 
+    /// Asks until the answer says so.
+    async fn ask_until(&mut self, command: &str, part: &str) {
+        let asking = async { while !self.ask(command).await.contains(part) {} };
+        assert!(within(PATIENCE, asking).await, "{command} never answered {part:?}");
+    }
+
     async fn ask(&mut self, command: &str) -> String {
         self.send(&format!("{command}\n")).await;
         let mut answer = String::new();

@@ -15,6 +15,7 @@ mod batch;
 mod reader;
 mod tail;
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -246,13 +247,13 @@ impl Topic {
 
     /// Whether there is more in memory than there should be because a group has not taken it. Who
     /// publishes waits then: `waker` is woken when that may have changed.
-    pub(crate) fn is_held_up(&self, waker: &Waker) -> bool {
+    pub(crate) fn is_held_up(&self, waker: Option<&Waker>) -> bool {
         if self.bytes.load(Ordering::Relaxed) <= self.memory.tail_bytes_max {
             return false;
         }
         let tail = &mut *self.tail.lock();
         let held_up = tail.is_held_up(self.memory.tail_bytes_max);
-        if held_up {
+        if let (true, Some(waker)) = (held_up, waker) {
             tail.wait_to_publish(waker);
         }
         held_up
@@ -368,25 +369,27 @@ impl Memory {
         bytes > before
     }
 
-    /// While all tails together are too much, the longest gives way. Tails grow by blocks, so this
-    /// is seldom, and may look at all topics. Called without any tail's lock.
+    /// While all tails together are too much, the longest gives way; one that a group has not taken
+    /// cannot (who publishes there waits), so then the next. Tails grow by blocks, so this is
+    /// seldom, and may look at all topics. Called without any tail's lock.
     fn relieve(&self) {
         while self.bytes.load(Ordering::Relaxed) > self.tails_bytes_max {
-            let longest = {
-                let topics = self.topics.read();
-                let live = topics.iter().filter_map(Weak::upgrade);
-                live.max_by_key(|topic| topic.bytes.load(Ordering::Relaxed))
-            };
-            let Some(topic) = longest else { return };
-            let tail = &mut *topic.tail.lock();
-            let before = tail.bytes();
-            tail.give_way();
-            self.account(&topic, tail);
-            if tail.bytes() >= before {
-                // A group has not taken it; its publishers wait.
+            let mut topics: Vec<Arc<Topic>> =
+                self.topics.read().iter().filter_map(Weak::upgrade).collect();
+            topics.sort_by_key(|topic| Reverse(topic.bytes.load(Ordering::Relaxed)));
+            if !topics.iter().any(|topic| self.relieve_by(topic)) {
                 return;
             }
         }
+    }
+
+    /// Whether the topic gave some memory back.
+    fn relieve_by(&self, topic: &Topic) -> bool {
+        let tail = &mut *topic.tail.lock();
+        let before = tail.bytes();
+        tail.give_way();
+        self.account(topic, tail);
+        tail.bytes() < before
     }
 }
 

@@ -1,10 +1,7 @@
 //! The connection behind a client: what is on its way, what waits for it, and the task that moves
 //! the bytes.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "bounds the last writes of a connection in time"
-)]
+#![expect(clippy::disallowed_methods, reason = "bounds the last writes of a connection in time")]
 
 use std::collections::VecDeque;
 use std::io;
@@ -108,25 +105,18 @@ impl Shared {
 
     /// Hands over the line of a publish, once there is room for it among the unconfirmed ones.
     pub(super) async fn publish(&self, line: &[u8]) -> Result<Receiver<Seq>, ClientError> {
-        let room = Arc::clone(&self.window)
-            .acquire_many_owned(weight(line))
-            .await;
+        let room = Arc::clone(&self.window).acquire_many_owned(weight(line)).await;
         let room = room.map_err(|_closed| self.reason())?;
         let (sender, receiver) = oneshot::channel();
-        let publish = Publish {
-            sender,
-            _room: room,
-        };
-        self.push(line, |state| state.publishes.push_back(Some(publish)))
-            .await?;
+        let publish = Publish { sender, _room: room };
+        self.push(line, |state| state.publishes.push_back(Some(publish))).await?;
         Ok(receiver)
     }
 
     /// Hands over lines of which the last one is a command that will be answered.
     pub(super) async fn request(&self, lines: &[u8]) -> Result<Receiver<Answer>, ClientError> {
         let (sender, receiver) = oneshot::channel();
-        self.push(lines, |state| state.answers.push_back(sender))
-            .await?;
+        self.push(lines, |state| state.answers.push_back(sender)).await?;
         Ok(receiver)
     }
 
@@ -177,10 +167,7 @@ impl Shared {
         let (answers, publishes) = {
             let mut state = self.lock();
             state.ended.get_or_insert_with(|| reason.clone());
-            (
-                std::mem::take(&mut state.answers),
-                std::mem::take(&mut state.publishes),
-            )
+            (std::mem::take(&mut state.answers), std::mem::take(&mut state.publishes))
         };
         let reason = self.reason();
         for sender in answers {
@@ -256,11 +243,7 @@ async fn read(
     mut reader: impl AsyncRead + Unpin,
     deliveries: &mpsc::UnboundedSender<Waiting>,
 ) -> ClientError {
-    let mut replies = Replies {
-        shared,
-        more: Vec::new(),
-        topic: None,
-    };
+    let mut replies = Replies { shared, more: Vec::new(), topic: None };
     loop {
         let line = match input.line(&mut reader).await {
             Ok(Some(line)) => line,
@@ -296,33 +279,15 @@ impl Replies<'_> {
         let unknown = || ClientError::Protocol(format!("it said {}", text::quoted(line)));
         let reply = Reply::parse(line).map_err(|_| unknown())?;
         let delivery = match reply {
-            Reply::Msg {
-                topic,
-                seq,
-                payload,
-            } => {
+            Reply::Msg { topic, seq, payload } => {
                 let topic = self.topic(topic).ok_or_else(unknown)?;
-                Some(Delivery::Msg {
-                    topic,
-                    seq,
-                    payload: payload.to_owned(),
-                })
+                Some(Delivery::Msg { topic, seq, payload: payload.to_owned() })
             }
-            Reply::Task {
-                id,
-                clock_ms,
-                lease_ms,
-                payload,
-            } => Some(Delivery::Task {
-                id,
-                clock_ms,
-                lease_ms,
-                payload: payload.to_owned(),
-            }),
+            Reply::Task { id, clock_ms, lease_ms, payload } => {
+                Some(Delivery::Task { id, clock_ms, lease_ms, payload: payload.to_owned() })
+            }
             Reply::Lag { topic, from, to } => {
-                let topic = topic
-                    .and_then(|topic| self.topic(topic))
-                    .ok_or_else(unknown)?;
+                let topic = topic.and_then(|topic| self.topic(topic)).ok_or_else(unknown)?;
                 Some(Delivery::Lag { topic, from, to })
             }
             Reply::Gap { topic, from, to } => {
@@ -333,21 +298,13 @@ impl Replies<'_> {
                 self.confirmed(seq, n)?;
                 None
             }
-            Reply::Err {
-                code,
-                n: Some(range),
-                text,
-            } => {
+            Reply::Err { code, n: Some(range), text } => {
                 self.publishes_refused(range, &refusal_from(code, text));
                 None
             }
-            Reply::Err {
-                code,
-                n: None,
-                text,
-            } => self
-                .refused(refusal_from(code, text))?
-                .map(Delivery::Notice),
+            Reply::Err { code, n: None, text } => {
+                self.refused(refusal_from(code, text))?.map(Delivery::Notice)
+            }
             Reply::More(text) if self.more.len() < ANSWER_LINES_MAX => {
                 self.more.push(text.to_owned());
                 None
@@ -366,11 +323,7 @@ impl Replies<'_> {
     }
 
     fn topic(&mut self, name: &str) -> Option<TopicName> {
-        if self
-            .topic
-            .as_ref()
-            .is_none_or(|topic| topic.as_str() != name)
-        {
+        if self.topic.as_ref().is_none_or(|topic| topic.as_str() != name) {
             self.topic = Some(TopicName::new(name).ok()?);
         }
         self.topic.clone()
@@ -401,9 +354,7 @@ impl Replies<'_> {
     /// `[A3]`: everything up to n that no refusal named.
     fn confirmed(&self, seq: Seq, n: u64) -> Result<(), ClientError> {
         let mut state = self.shared.lock();
-        let count = n
-            .checked_sub(state.publishes_done)
-            .and_then(|n| usize::try_from(n).ok());
+        let count = n.checked_sub(state.publishes_done).and_then(|n| usize::try_from(n).ok());
         let count = count.filter(|count| *count <= state.publishes.len());
         let count = count.ok_or_else(|| {
             ClientError::Protocol(format!("it confirmed a publish {n} that there is not"))
@@ -423,9 +374,7 @@ impl Replies<'_> {
             if (first..=last).contains(&n)
                 && let Some(publish) = publish.take()
             {
-                let _ = publish
-                    .sender
-                    .send(Err(ClientError::Refused(error.clone())));
+                let _ = publish.sender.send(Err(ClientError::Refused(error.clone())));
             }
         }
         // Refused ones at the front are done; those behind unconfirmed ones wait for them.
@@ -446,11 +395,7 @@ pub(super) struct Input {
 
 impl Input {
     pub(super) fn new() -> Self {
-        Input {
-            buffer: BytesMut::new(),
-            decoder: LineDecoder::new(LINE_BYTES_MAX),
-            used: 0,
-        }
+        Input { buffer: BytesMut::new(), decoder: LineDecoder::new(LINE_BYTES_MAX), used: 0 }
     }
 
     /// The next line, reading as needed; `None` at the end of input.
@@ -477,12 +422,7 @@ impl Input {
                 }
             }
             self.buffer.reserve(READ_BYTES);
-            if reader
-                .read_buf(&mut self.buffer)
-                .await
-                .map_err(|error| closed(&error))?
-                == 0
-            {
+            if reader.read_buf(&mut self.buffer).await.map_err(|error| closed(&error))? == 0 {
                 return Ok(None);
             }
         }

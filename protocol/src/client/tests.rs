@@ -23,10 +23,7 @@ impl Broker {
 
     async fn say(&mut self, lines: &str) {
         for line in lines.lines() {
-            self.writer
-                .write_all(format!("{line}\r\n").as_bytes())
-                .await
-                .unwrap();
+            self.writer.write_all(format!("{line}\r\n").as_bytes()).await.unwrap();
         }
     }
 
@@ -34,10 +31,8 @@ impl Broker {
         let hello = self.hear().await;
         let echo = crate::field(&hello, "echo").expect("HELLO has an echo");
         let resume = MemberId(5);
-        self.say(&format!(
-            "+OK tidings 0.1.0 id=1 clock=7 echo={echo} resume={resume} new=1"
-        ))
-        .await;
+        self.say(&format!("+OK tidings 0.1.0 id=1 clock=7 echo={echo} resume={resume} new=1"))
+            .await;
     }
 }
 
@@ -46,15 +41,10 @@ async fn connected() -> (Client, Deliveries, Broker) {
     let (near, far) = tokio::io::duplex(256 * 1024);
     let (reader, writer) = tokio::io::split(near);
     let (far_reader, far_writer) = tokio::io::split(far);
-    let mut broker = Broker {
-        reader: BufReader::new(far_reader),
-        writer: far_writer,
-    };
+    let mut broker = Broker { reader: BufReader::new(far_reader), writer: far_writer };
     let (options, mut refusal) = (ClientOptions::default(), None);
-    let (client, ()) = tokio::join!(
-        handshake(reader, writer, &options, &mut refusal),
-        broker.answer_hello()
-    );
+    let (client, ()) =
+        tokio::join!(handshake(reader, writer, &options, &mut refusal), broker.answer_hello());
     let (client, deliveries) = client.expect("the broker answers HELLO");
     (client, deliveries, broker)
 }
@@ -93,26 +83,15 @@ where
 async fn everything_before_the_repeated_echo_is_discarded() {
     let address = listening(|stream| async {
         let mut stream = BufReader::new(stream);
-        stream
-            .write_all(b"Connected.  (PID 9)\r\nhttp://a/\r\n")
-            .await
-            .unwrap();
-        stream
-            .write_all(b"+OK tidings 9 id=9 clock=9 echo=guess resume=x\r\n")
-            .await
-            .unwrap();
-        stream
-            .write_all(b"-ERR denied said by a peer\r\n\xff\xfe\r\n+OK\r\n")
-            .await
-            .unwrap();
+        stream.write_all(b"Connected.  (PID 9)\r\nhttp://a/\r\n").await.unwrap();
+        stream.write_all(b"+OK tidings 9 id=9 clock=9 echo=guess resume=x\r\n").await.unwrap();
+        stream.write_all(b"-ERR denied said by a peer\r\n\xff\xfe\r\n+OK\r\n").await.unwrap();
         let mut hello = String::new();
         stream.read_line(&mut hello).await.unwrap();
         assert!(hello.starts_with("HELLO name=me echo="), "{hello}");
         let echo = crate::field(hello.trim_end(), "echo").unwrap();
-        let answer = format!(
-            "+OK tidings 0.1.0 id=3 clock=8 echo={echo} resume={}\r\n",
-            MemberId(1)
-        );
+        let answer =
+            format!("+OK tidings 0.1.0 id=3 clock=8 echo={echo} resume={}\r\n", MemberId(1));
         stream.write_all(answer.as_bytes()).await.unwrap();
         let mut line = String::new();
         stream.read_line(&mut line).await.unwrap();
@@ -120,10 +99,7 @@ async fn everything_before_the_repeated_echo_is_discarded() {
         stream.write_all(b"PONG clock=12\r\n").await.unwrap();
     })
     .await;
-    let options = ClientOptions {
-        name: Some("me".into()),
-        ..ClientOptions::default()
-    };
+    let options = ClientOptions { name: Some("me".into()), ..ClientOptions::default() };
     let (client, _deliveries) = connect(&address, options).await.unwrap();
     assert_eq!((client.hello().id, client.hello().clock_ms), (3, 8));
     assert_eq!(client.hello().resume, MemberId(1));
@@ -133,18 +109,13 @@ async fn everything_before_the_repeated_echo_is_discarded() {
 #[tokio::test]
 async fn a_refused_hello_is_told_when_the_connection_ends() {
     let address = listening(|mut stream| async move {
-        let _ = stream
-            .write_all(b"Connected.  (PID 1)\r\n-ERR denied no token\r\n")
-            .await;
+        let _ = stream.write_all(b"Connected.  (PID 1)\r\n-ERR denied no token\r\n").await;
         // Closed in an orderly way: what was said must arrive.
         stream.shutdown().await.unwrap();
         let _ = stream.read_to_end(&mut Vec::new()).await;
     })
     .await;
-    assert_eq!(
-        refused(connect(&address, ClientOptions::default()).await),
-        Code::Denied
-    );
+    assert_eq!(refused(connect(&address, ClientOptions::default()).await), Code::Denied);
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,9 +124,7 @@ async fn who_never_answers_is_no_broker() {
         let _ = stream.read_to_end(&mut Vec::new()).await;
     })
     .await;
-    let error = connect(&address, ClientOptions::default())
-        .await
-        .unwrap_err();
+    let error = connect(&address, ClientOptions::default()).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         format!("no Tidings broker answered at {address} within 5000 ms")
@@ -167,15 +136,8 @@ async fn nobody_there_is_said_with_the_address() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);
-    let error = connect(&address, ClientOptions::default())
-        .await
-        .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .starts_with(&format!("cannot connect to {address}: ")),
-        "{error}"
-    );
+    let error = connect(&address, ClientOptions::default()).await.unwrap_err();
+    assert!(error.to_string().starts_with(&format!("cannot connect to {address}: ")), "{error}");
 }
 
 #[tokio::test]
@@ -183,12 +145,7 @@ async fn one_confirmation_resolves_every_publish_up_to_it() {
     let (client, _deliveries, mut broker) = connected().await;
     let mut published = Vec::new();
     for n in 1..=3 {
-        published.push(
-            client
-                .publish(&topic(), &format!("event {n}"))
-                .await
-                .unwrap(),
-        );
+        published.push(client.publish(&topic(), &format!("event {n}")).await.unwrap());
     }
     for n in 1..=3 {
         assert_eq!(broker.hear().await, format!("PUB t event {n}"));
@@ -207,16 +164,9 @@ async fn a_folded_refusal_resolves_each_of_its_publishes_and_no_other() {
     let (client, _deliveries, mut broker) = connected().await;
     let mut published = Vec::new();
     for n in 1..=6 {
-        published.push(
-            client
-                .publish(&topic(), &format!("event {n}"))
-                .await
-                .unwrap(),
-        );
+        published.push(client.publish(&topic(), &format!("event {n}")).await.unwrap());
     }
-    broker
-        .say("-ERR full n=2-3 no room\n-ERR limit n=5 too many\n+OK 9 6")
-        .await;
+    broker.say("-ERR full n=2-3 no room\n-ERR limit n=5 too many\n+OK 9 6").await;
     let mut results = Vec::new();
     for published in published {
         results.push(published.await);
@@ -285,27 +235,11 @@ async fn answers_come_in_the_order_of_the_commands_between_deliveries() {
         .say("+ topics=1\nMSG t 5 hello  you \nMSG t 6 x\n+ peers=2\n+OK all\n-ERR not-yet later\n+OK")
         .await;
     let more = vec!["topics=1".to_owned(), "peers=2".to_owned()];
-    assert_eq!(
-        stats.await,
-        Ok(Answer {
-            ok: "all".into(),
-            more
-        })
-    );
+    assert_eq!(stats.await, Ok(Answer { ok: "all".into(), more }));
     assert_eq!(refused(help.await), Code::NotYet);
-    assert_eq!(
-        again.await,
-        Ok(Answer {
-            ok: String::new(),
-            more: vec![]
-        })
-    );
+    assert_eq!(again.await, Ok(Answer { ok: String::new(), more: vec![] }));
     let msg = |seq, payload: &str| {
-        Some(Delivery::Msg {
-            topic: topic(),
-            seq: Seq(seq),
-            payload: payload.to_owned(),
-        })
+        Some(Delivery::Msg { topic: topic(), seq: Seq(seq), payload: payload.to_owned() })
     };
     assert_eq!(deliveries.next().await, msg(5, "hello  you "));
     assert_eq!(deliveries.next().await, msg(6, "x"));
@@ -318,24 +252,11 @@ async fn every_delivery_has_its_form() {
         .say("TASK g:1.2.3 4 5 http://a/ job=b\nLAG t 1 9\nGAP u 2 3\n-ERR limit too many links")
         .await;
     let (id, payload) = ("g:1.2.3".parse().unwrap(), "http://a/ job=b".to_owned());
-    let task = Delivery::Task {
-        id,
-        clock_ms: 4,
-        lease_ms: 5,
-        payload,
-    };
+    let task = Delivery::Task { id, clock_ms: 4, lease_ms: 5, payload };
     assert_eq!(deliveries.next().await, Some(task));
-    let lag = Delivery::Lag {
-        topic: topic(),
-        from: Seq(1),
-        to: Seq(9),
-    };
+    let lag = Delivery::Lag { topic: topic(), from: Seq(1), to: Seq(9) };
     assert_eq!(deliveries.next().await, Some(lag));
-    let gap = Delivery::Gap {
-        topic: "u".parse().unwrap(),
-        from: Seq(2),
-        to: Seq(3),
-    };
+    let gap = Delivery::Gap { topic: "u".parse().unwrap(), from: Seq(2), to: Seq(3) };
     assert_eq!(deliveries.next().await, Some(gap));
     let notice = ProtocolError::new(Code::Limit, "too many links");
     assert_eq!(deliveries.next().await, Some(Delivery::Notice(notice)));
@@ -345,17 +266,8 @@ async fn every_delivery_has_its_form() {
 async fn links_and_their_ack_go_in_one_piece() {
     let (client, _deliveries, mut broker) = connected().await;
     let task: TaskId = "g:1.2.3".parse().unwrap();
-    let link = |url| Command::Link {
-        task: task.clone(),
-        url,
-        redirect: false,
-        prio: None,
-    };
-    let links = [
-        link("http://a/"),
-        link("http://b/\nQUIT"),
-        link("http://c/"),
-    ];
+    let link = |url| Command::Link { task: task.clone(), url, redirect: false, prio: None };
+    let links = [link("http://a/"), link("http://b/\nQUIT"), link("http://c/")];
     let ack = Command::Ack {
         task: task.clone(),
         outcome: crate::Outcome::Done,
@@ -363,23 +275,11 @@ async fn links_and_their_ack_go_in_one_piece() {
     };
     let answer = client.start(&links, &ack).await.unwrap();
     let other = client.start(&[], &Command::Ping).await.unwrap();
-    for line in [
-        "LINK g:1.2.3 http://a/",
-        "LINK g:1.2.3 http://c/",
-        "ACK g:1.2.3",
-        "PING",
-    ] {
+    for line in ["LINK g:1.2.3 http://a/", "LINK g:1.2.3 http://c/", "ACK g:1.2.3", "PING"] {
         assert_eq!(broker.hear().await, line);
     }
-    broker
-        .say("+OK g:1.2.3 new=1 known=1 refused=0\nPONG clock=3")
-        .await;
-    let ack = AckAnswer {
-        task,
-        new: 1,
-        known: 1,
-        refused: 0,
-    };
+    broker.say("+OK g:1.2.3 new=1 known=1 refused=0\nPONG clock=3").await;
+    let ack = AckAnswer { task, new: 1, known: 1, refused: 0 };
     assert_eq!(AckAnswer::parse(&answer.await.unwrap().ok), Some(ack));
     assert_eq!(other.await.unwrap().ok, "clock=3");
 }
@@ -387,35 +287,17 @@ async fn links_and_their_ack_go_in_one_piece() {
 #[tokio::test]
 async fn no_text_becomes_another_line_or_option() {
     let (client, _deliveries, mut broker) = connected().await;
-    assert_eq!(
-        refused(client.publish(&topic(), "a\nQUIT").await),
-        Code::Control
-    );
-    assert_eq!(
-        refused(client.publish(&topic(), "").await),
-        Code::BadArgument
-    );
+    assert_eq!(refused(client.publish(&topic(), "a\nQUIT").await), Code::Control);
+    assert_eq!(refused(client.publish(&topic(), "").await), Code::BadArgument);
     let long = "x".repeat(crate::PAYLOAD_BYTES_MAX + 1);
-    assert_eq!(
-        refused(client.publish(&topic(), &long).await),
-        Code::TooLong
-    );
+    assert_eq!(refused(client.publish(&topic(), &long).await), Code::TooLong);
     let explain = Command::Explain { what: "a b" };
     assert_eq!(refused(client.request(&explain).await), Code::BadArgument);
     let task: TaskId = "g:1.2.3".parse().unwrap();
-    let link = Command::Link {
-        task,
-        url: "http://a/ x=y",
-        redirect: false,
-        prio: None,
-    };
+    let link = Command::Link { task, url: "http://a/ x=y", redirect: false, prio: None };
     assert_eq!(refused(client.send(&link).await), Code::BadArgument);
     let published = client.publish(&topic(), "b").await.unwrap();
-    assert_eq!(
-        broker.hear().await,
-        "PUB t b",
-        "nothing of the others was sent"
-    );
+    assert_eq!(broker.hear().await, "PUB t b", "nothing of the others was sent");
     broker.say("+OK 1 1").await;
     assert_eq!(published.await, Ok(Seq(1)));
 }
@@ -423,10 +305,7 @@ async fn no_text_becomes_another_line_or_option() {
 #[tokio::test]
 async fn publishing_waits_while_too_much_is_unconfirmed() {
     let (client, _deliveries, broker) = connected().await;
-    let Broker {
-        mut reader,
-        mut writer,
-    } = broker;
+    let Broker { mut reader, mut writer } = broker;
     let reading = tokio::spawn(async move {
         // Reads everything, so that only the window can make the client wait.
         tokio::io::copy(&mut reader, &mut tokio::io::sink()).await
@@ -504,10 +383,7 @@ async fn a_broker_that_does_not_read_cannot_keep_a_dropped_connection() {
     }
     drop(client);
     assert_eq!(deliveries.next().await, None);
-    assert_eq!(
-        deliveries.reason(),
-        ClientError::Closed("it was given up by this side".into())
-    );
+    assert_eq!(deliveries.reason(), ClientError::Closed("it was given up by this side".into()));
     drop(broker);
 }
 
@@ -545,18 +421,12 @@ async fn what_no_broker_says_ends_the_connection() {
         broker.say(line).await;
         assert_eq!(deliveries.next().await, None);
         let reason = deliveries.reason();
-        assert!(
-            matches!(&reason, ClientError::Protocol(why) if why.contains(text)),
-            "{reason}"
-        );
+        assert!(matches!(&reason, ClientError::Protocol(why) if why.contains(text)), "{reason}");
     }
 }
 
 #[test]
 fn random_members_differ() {
     assert_ne!(MemberId::random(), MemberId::random());
-    assert_ne!(
-        MemberId::random().0 >> 64,
-        MemberId::random().0 & u128::from(u64::MAX)
-    );
+    assert_ne!(MemberId::random().0 >> 64, MemberId::random().0 & u128::from(u64::MAX));
 }

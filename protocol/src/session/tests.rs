@@ -22,15 +22,8 @@ fn events<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<String> {
         }
     }
     events.extend(session.finish(&buffer).iter().map(shown));
-    assert!(
-        session.finish(&[]).is_empty(),
-        "nothing comes after the end"
-    );
-    assert_eq!(
-        session.next(b"x\n"),
-        (2, None),
-        "nothing comes after the end"
-    );
+    assert!(session.finish(&[]).is_empty(), "nothing comes after the end");
+    assert_eq!(session.next(b"x\n"), (2, None), "nothing comes after the end");
     assert!(!session.is_mid_line());
     events
 }
@@ -39,14 +32,8 @@ fn shown(event: &Event<'_>) -> String {
     match event {
         Event::Publish(text) => format!("publish {text}"),
         Event::Command(command) => format!("command {}", command.verb().as_str()),
-        Event::Refused {
-            error,
-            publish: false,
-        } => format!("refused {}", error.code),
-        Event::Refused {
-            error,
-            publish: true,
-        } => format!("publish refused {}", error.code),
+        Event::Refused { error, publish: false } => format!("refused {}", error.code),
+        Event::Refused { error, publish: true } => format!("publish refused {}", error.code),
         Event::Dropped(error) => format!("dropped {}", error.code),
         Event::End(End::Violation(error)) => format!("violation {}", error.code),
         Event::End(end) => format!("{end:?}"),
@@ -66,12 +53,7 @@ fn check(stream: impl AsRef<[u8]>, expected: &[&str]) {
 fn s3_a_first_line_that_is_a_command_makes_a_client() {
     check(
         "PING\nhello\nPING\n",
-        &[
-            "command PING",
-            "refused unknown-command",
-            "command PING",
-            "EndOfInput",
-        ],
+        &["command PING", "refused unknown-command", "command PING", "EndOfInput"],
     );
     check("HELLO name=x\r\n", &["command HELLO", "EndOfInput"]);
     check("HELLO there\n", &["refused bad-argument", "EndOfInput"]);
@@ -79,24 +61,15 @@ fn s3_a_first_line_that_is_a_command_makes_a_client() {
 
 #[test]
 fn s3_any_other_first_line_makes_a_peer_for_good() {
-    check(
-        "hello\nPUB t x\n",
-        &["publish hello", "publish PUB t x", "EndOfInput"],
-    );
-    check(
-        "PINGS\nPING\n",
-        &["publish PINGS", "publish PING", "EndOfInput"],
-    );
+    check("hello\nPUB t x\n", &["publish hello", "publish PUB t x", "EndOfInput"]);
+    check("PINGS\nPING\n", &["publish PINGS", "publish PING", "EndOfInput"]);
     check("ping\n", &["publish ping", "EndOfInput"]);
     check(" PING\n", &["publish  PING", "EndOfInput"]);
 }
 
 #[test]
 fn empty_lines_are_nothing_and_decide_nothing() {
-    check(
-        "\r\n\n\r\nPING\n\n\r\nPING\n",
-        &["command PING", "command PING", "EndOfInput"],
-    );
+    check("\r\n\n\r\nPING\n\n\r\nPING\n", &["command PING", "command PING", "EndOfInput"]);
     check("\na\n\n\nb\n", &["publish a", "publish b", "EndOfInput"]);
     check("", &["EndOfInput"]);
 }
@@ -110,33 +83,19 @@ fn a_peer_leaves_with_quit_or_exit_as_a_whole_line_in_any_case() {
     check("exit\nb\n", &["Quit"]);
     check(
         "a\nplease quit\nquit \nquit now\n",
-        &[
-            "publish a",
-            "publish please quit",
-            "publish quit ",
-            "publish quit now",
-            "EndOfInput",
-        ],
+        &["publish a", "publish please quit", "publish quit ", "publish quit now", "EndOfInput"],
     );
 }
 
 #[test]
 fn quit_as_a_first_line_is_the_command() {
     let mut session = Session::new();
-    assert_eq!(
-        session.next(b"QUIT\nPING\n"),
-        (5, Some(Event::End(End::Quit)))
-    );
+    assert_eq!(session.next(b"QUIT\nPING\n"), (5, Some(Event::End(End::Quit))));
     assert_eq!(session.mode(), Mode::Client);
     check("PING\nQUIT\nPING\n", &["command PING", "Quit"]);
     check(
         "PING\nquit\nPING\n",
-        &[
-            "command PING",
-            "refused unknown-command",
-            "command PING",
-            "EndOfInput",
-        ],
+        &["command PING", "refused unknown-command", "command PING", "EndOfInput"],
     );
 }
 
@@ -145,23 +104,14 @@ fn ctrl_d_ends_where_a_line_begins() {
     check("\x04a\n", &["EndOfTransmission"]);
     check("a\n\x04b\n", &["publish a", "EndOfTransmission"]);
     check("PING\n\x04PING\n", &["command PING", "EndOfTransmission"]);
-    check(
-        "a\nb\x04\n\x04",
-        &["publish a", "dropped control", "EndOfTransmission"],
-    );
+    check("a\nb\x04\n\x04", &["publish a", "dropped control", "EndOfTransmission"]);
 }
 
 #[test]
 fn the_last_line_needs_no_line_end() {
-    check(
-        "http://example.org/",
-        &["publish http://example.org/", "EndOfInput"],
-    );
+    check("http://example.org/", &["publish http://example.org/", "EndOfInput"]);
     check("PING", &["command PING", "EndOfInput"]);
-    check(
-        "PING\nPUB t x",
-        &["command PING", "command PUB", "EndOfInput"],
-    );
+    check("PING\nPUB t x", &["command PING", "command PUB", "EndOfInput"]);
 }
 
 #[test]
@@ -176,39 +126,26 @@ fn a_first_line_of_another_protocol_closes_before_anything_is_published() {
         "GET / HTTP/1.1 ",
         "HTTP/1.1",
     ] {
-        check(
-            format!("{line}\r\nHost: x\r\n\r\nPUB t x\n"),
-            &["violation header"],
-        );
+        check(format!("{line}\r\nHost: x\r\n\r\nPUB t x\n"), &["violation header"]);
         check(line, &["violation header"]);
     }
     check("\r\nGET / HTTP/1.1\r\n", &["violation header"]);
     check("GET / HTTP/1\n", &["publish GET / HTTP/1", "EndOfInput"]);
-    check(
-        "a\nGET / HTTP/1.1\n",
-        &["publish a", "publish GET / HTTP/1.1", "EndOfInput"],
-    );
+    check("a\nGET / HTTP/1.1\n", &["publish a", "publish GET / HTTP/1.1", "EndOfInput"]);
 }
 
 #[test]
 fn a_tls_hello_or_another_control_byte_in_the_first_line_closes() {
     let mut session = Session::new();
     let (_, event) = session.next(b"\x16\x03\x01");
-    assert_eq!(
-        shown(&event.unwrap()),
-        "violation control",
-        "without waiting for a line end"
-    );
+    assert_eq!(shown(&event.unwrap()), "violation control", "without waiting for a line end");
     check(b"\x16\x03\x01\x02\x00\nhello\n", &["violation control"]);
     check(b"\x00", &["violation control"]);
     check(b"ab\x00c\nhello\n", &["violation control"]);
     check("a\u{85}b\nhello\n", &["violation control"]);
     check(b"PING\x7f\nPING\n", &["violation control"]);
     check(b"\rPING\nPING\n", &["violation control"]);
-    check(
-        b"a\tb\n\tc\n",
-        &["publish a\tb", "publish \tc", "EndOfInput"],
-    );
+    check(b"a\tb\n\tc\n", &["publish a\tb", "publish \tc", "EndOfInput"]);
     check(b"\tc\n", &["publish \tc", "EndOfInput"]);
 }
 
@@ -221,10 +158,7 @@ fn the_longest_first_line_and_one_more() {
     );
     check(format!("{longest}x\r\nPING\n"), &["violation too-long"]);
     check("x".repeat(LINE_BYTES_MAX + 1), &["violation too-long"]);
-    check(
-        "x".repeat(LINE_BYTES_MAX),
-        &["dropped too-long", "EndOfInput"],
-    );
+    check("x".repeat(LINE_BYTES_MAX), &["dropped too-long", "EndOfInput"]);
 }
 
 #[test]
@@ -232,13 +166,9 @@ fn what_is_no_event_is_dropped_and_its_neighbours_are_not() {
     let long = "x".repeat(PAYLOAD_BYTES_MAX + 1);
     let longer = "x".repeat(LINE_BYTES_MAX + 1);
     let mut stream = b"a\n".to_vec();
-    for line in [
-        b"b\x07".as_slice(),
-        b"\xff\xfe",
-        long.as_bytes(),
-        longer.as_bytes(),
-        "\u{9b}".as_bytes(),
-    ] {
+    for line in
+        [b"b\x07".as_slice(), b"\xff\xfe", long.as_bytes(), longer.as_bytes(), "\u{9b}".as_bytes()]
+    {
         stream.extend_from_slice(line);
         stream.push(b'\n');
     }
@@ -257,14 +187,8 @@ fn what_is_no_event_is_dropped_and_its_neighbours_are_not() {
         ],
     );
     let longest = "y".repeat(PAYLOAD_BYTES_MAX);
-    assert_eq!(
-        events([longest.as_bytes()]),
-        [format!("publish {longest}"), "EndOfInput".into()]
-    );
-    check(
-        b"\xff\xfe\na\n",
-        &["dropped utf8", "publish a", "EndOfInput"],
-    );
+    assert_eq!(events([longest.as_bytes()]), [format!("publish {longest}"), "EndOfInput".into()]);
+    check(b"\xff\xfe\na\n", &["dropped utf8", "publish a", "EndOfInput"]);
 }
 
 #[test]
@@ -298,12 +222,7 @@ fn a_client_hears_why_a_line_was_refused() {
 fn a_link_is_never_answered() {
     check(
         "LINK x\nLINK g:1.2.3 http://a/ prio=x\nLINK g:1.2.3 http://a/\n",
-        &[
-            "dropped bad-argument",
-            "dropped bad-argument",
-            "command LINK",
-            "EndOfInput",
-        ],
+        &["dropped bad-argument", "dropped bad-argument", "command LINK", "EndOfInput"],
     );
 }
 
@@ -312,17 +231,11 @@ fn sixteen_lines_in_a_row_that_are_no_command_close() {
     let mut expected = vec!["command PING"];
     expected.extend(["refused unknown-command"; 15]);
     expected.push("violation garbage");
-    check(
-        format!("PING\n{}PING\n", "nonsense\n".repeat(16)),
-        &expected,
-    );
+    check(format!("PING\n{}PING\n", "nonsense\n".repeat(16)), &expected);
 
     expected.pop();
     expected.extend(["command PING", "refused unknown-command", "EndOfInput"]);
-    check(
-        format!("PING\n{}PING\nx\n", "nonsense\n".repeat(15)),
-        &expected,
-    );
+    check(format!("PING\n{}PING\nx\n", "nonsense\n".repeat(15)), &expected);
 }
 
 #[test]
@@ -335,32 +248,16 @@ fn refusing_a_command_never_closes() {
 #[test]
 fn a_client_that_sends_headers_is_closed() {
     for line in ["Host: example.org", "Content-Length:", "X-1:", "a: b"] {
-        check(
-            format!("PING\n{line}\r\nPING\n"),
-            &["command PING", "violation header"],
-        );
+        check(format!("PING\n{line}\r\nPING\n"), &["command PING", "violation header"]);
     }
-    for line in [
-        "http://example.org/",
-        "1a: b",
-        "-a: b",
-        "a b: c",
-        ": x",
-        "ä: b",
-    ] {
+    for line in ["http://example.org/", "1a: b", "-a: b", "a b: c", ": x", "ä: b"] {
         check(
             format!("PING\n{line}\n"),
             &["command PING", "refused unknown-command", "EndOfInput"],
         );
     }
-    check(
-        "PING\nPUB t Host: x\n",
-        &["command PING", "command PUB", "EndOfInput"],
-    );
-    check(
-        "a\nHost: x\n",
-        &["publish a", "publish Host: x", "EndOfInput"],
-    );
+    check("PING\nPUB t Host: x\n", &["command PING", "command PUB", "EndOfInput"]);
+    check("a\nHost: x\n", &["publish a", "publish Host: x", "EndOfInput"]);
 }
 
 #[test]
@@ -398,10 +295,7 @@ fn line() -> impl Strategy<Value = Vec<u8>> {
 fn stream() -> impl Strategy<Value = Vec<u8>> {
     let end = prop_oneof![8 => Just("\n"), 4 => Just("\r\n"), 1 => Just(""), 1 => Just("\r")];
     proptest::collection::vec((line(), end), 0..12).prop_map(|lines| {
-        lines
-            .into_iter()
-            .flat_map(|(line, end)| [line, end.as_bytes().to_vec()].concat())
-            .collect()
+        lines.into_iter().flat_map(|(line, end)| [line, end.as_bytes().to_vec()].concat()).collect()
     })
 }
 

@@ -558,7 +558,13 @@ fn keyless_groups_take_any_text_and_coalesce_nothing() {
 #[test]
 fn settings_out_of_range_change_nothing() {
     let mut bench = Bench::new(&[]);
-    for (name, value) in [("lease", "1ms"), ("delay", "-1"), ("parallel", "0"), ("colour", "red")] {
+    for (name, value) in [
+        ("lease", "1ms"),
+        ("delay", "-1"),
+        ("parallel", "0"),
+        ("parallel", "+5"),
+        ("colour", "red"),
+    ] {
         let settings = vec![("delay".into(), "7s".into()), (name.into(), value.into())];
         bench.feed(Input::Configure { asked: A.asked(), settings });
         assert_eq!(bench.refusal(), Code::BadArgument, "{name}={value}");
