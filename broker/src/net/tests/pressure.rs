@@ -232,3 +232,25 @@ async fn a_pause_of_the_broker_is_not_a_silence_of_the_client() {
     client.send(" and ended\n").await;
     client.expect("+OK 1 1\r\n").await;
 }
+
+/// What is confirmed reaches the groups: whoever publishes faster than they take, waits.
+#[tokio::test]
+async fn a_flood_of_seeds_reaches_its_job_whole() {
+    const SEEDS: usize = 50_000;
+    let limits = Limits { tail_bytes_max: 256 << 10, ..Limits::default() };
+    let broker = broker(limits).await;
+    let mut client = Peer::client(&broker).await;
+    assert!(client.ask("JOB open flood scope=any").await.starts_with("+OK flood "));
+    let mut flood = String::new();
+    for seed in 0..SEEDS {
+        let _ = writeln!(flood, "PUB new-url http://127.0.0.1/{seed} job=flood\r");
+    }
+    client.send(&flood).await;
+    while !client.line().await.ends_with(&format!(" {SEEDS}\r\n")) {}
+    loop {
+        let shown = client.ask("JOB show flood").await;
+        if shown.contains(&format!(" found={SEEDS}\r")) {
+            break;
+        }
+    }
+}
