@@ -313,15 +313,13 @@ impl World {
             self.schedule(500, Happening::Answers { worker, task });
             return;
         }
-        let own = task.payload.split(' ').next().unwrap().to_owned();
-        if task.payload.split(" again=").nth(1).is_some_and(|again| again != own) {
-            // That was for another URL: the page itself is still to be fetched.
-            self.nack(worker, &task, Return::Again { url: own });
+        if self.goes_on(worker, &task) {
             return;
         }
         match self.rng.u32(0..100) {
             0..10 => self.nack(worker, &task, Return::Retry { after_ms: None }),
             10..25 => {
+                let own = task.payload.split(' ').next().unwrap().to_owned();
                 let other = format!("http://h{}.org/robots.txt", self.rng.u64(0..HOSTS));
                 let url = if self.rng.bool() { own } else { other };
                 self.nack(worker, &task, Return::Again { url });
@@ -343,10 +341,23 @@ impl World {
         }
     }
 
+    /// Whether that request was for another URL: then the page itself is still to be fetched.
+    fn goes_on(&mut self, worker: usize, task: &Task) -> bool {
+        let own = task.payload.split(' ').next().unwrap().to_owned();
+        let elsewhere = task.payload.split(" again=").nth(1).is_some_and(|again| again != own);
+        if elsewhere {
+            self.nack(worker, task, Return::Again { url: own });
+        }
+        elsewhere
+    }
+
     /// The final answer, with the page's links; it may be stale by now.
     fn finish_task(&mut self, worker: usize, task: &Task) {
         if self.workers[worker].conn.is_none() {
             self.schedule(500, Happening::Answers { worker, task: task.clone() });
+            return;
+        }
+        if self.goes_on(worker, task) {
             return;
         }
         let url = task.payload.split(' ').next().unwrap().to_owned();
