@@ -5,4 +5,5 @@ mod bench;
 mod corners;
 mod rules;
 mod simulation;
+mod site;
 mod world;

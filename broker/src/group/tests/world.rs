@@ -8,6 +8,7 @@ use tidings_protocol::{
 };
 
 use super::bench::slot;
+use super::site::{HOSTS, PAGES, host_of, links_of, page, reachable_from};
 use crate::clock::Moment;
 use crate::group::config::GroupConfig;
 use crate::group::record::{Decision, Record};
@@ -17,8 +18,6 @@ use crate::mailbox::ConnId;
 
 pub(super) const DELAY_MS: u64 = 1000;
 pub(super) const LEASE_MS: u64 = 20_000;
-const HOSTS: u64 = 6;
-const PAGES: u64 = 12;
 const WORKERS: u64 = 4;
 
 /// What a host has seen, from its own side.
@@ -561,43 +560,4 @@ fn topic() -> TopicName {
 /// Marks a task as one for which no request was made.
 fn uncounted(task: Task) -> Task {
     Task { lease_ms: 0, ..task }
-}
-
-fn page(host: u64, number: u64) -> String {
-    format!("http://h{host}.org/p{number}")
-}
-
-fn host_of(url: &str) -> String {
-    url.split('/').nth(2).unwrap().to_owned()
-}
-
-/// A page's links, which only its URL decides: mostly few, so that jobs differ in size.
-fn links_of(url: &str) -> Vec<String> {
-    let hash = fnv(url);
-    let count = hash % 4;
-    (0..count)
-        .map(|link| {
-            let target = fnv(&format!("{url} {link}"));
-            page(target % HOSTS, target / HOSTS % PAGES)
-        })
-        .collect()
-}
-
-fn fnv(text: &str) -> u64 {
-    let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, hash) >> 7
-}
-
-/// The naive model of a job: everything that can be reached.
-fn reachable_from(seed: &str) -> BTreeSet<String> {
-    let mut reached = BTreeSet::from([seed.to_owned()]);
-    let mut frontier = vec![seed.to_owned()];
-    while let Some(url) = frontier.pop() {
-        for link in links_of(&url) {
-            if reached.insert(link.clone()) {
-                frontier.push(link);
-            }
-        }
-    }
-    reached
 }
