@@ -74,6 +74,9 @@ pub const ROBOTS_STALE_EXTENSION: Duration = Duration::from_hours(1);
 /// Verdicts kept, in authorities. At some 200 bytes each this is 20 MiB; the oldest tenth goes
 /// first, and costs one more robots.txt request if its host comes again.
 pub const ROBOTS_CACHE_MAX: usize = 100_000;
+/// Bytes of all rules kept together: a robots.txt of 500 KiB takes some megabytes once it is read,
+/// and anybody can make a name have one. The oldest go first here, too.
+pub const ROBOTS_CACHE_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// A longer crawl-delay is taken as this: a day, which is also how long the broker keeps a pace.
 pub const CRAWL_DELAY_MAX: Duration = Duration::from_hours(24);
 /// Tasks whose robots.txt was redirected, and of which the next hop is awaited. Few sites do
@@ -85,6 +88,9 @@ pub const LINKS_MAX: usize = 16 * 1024;
 /// Bytes of all links of one page together, before they are made absolute: what one page may
 /// hold in memory until it is stored.
 pub const LINKS_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// Bytes of all links of one page together, made absolute. Short links below a long `<base>` or URL
+/// grow a thousandfold; honest pages of [`LINKS_MAX`] links stay below this.
+pub const LINKS_ABSOLUTE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// A longer attribute is no link that anybody meant; also the canonical URL's own limit.
 pub const LINK_BYTES_MAX: usize = 8 * 1024;
 /// What the HTML parser may hold: one token that is split between chunks, and the names of the

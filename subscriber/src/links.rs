@@ -18,8 +18,8 @@ use tidings_protocol::CanonicalUrl;
 
 use crate::charset;
 use crate::config::{
-    CHARSET_PRESCAN_BYTES, LINK_BYTES_MAX, LINKS_BYTES_MAX, LINKS_MAX, PARSER_BYTES_MAX,
-    TITLE_BYTES_MAX,
+    CHARSET_PRESCAN_BYTES, LINK_BYTES_MAX, LINKS_ABSOLUTE_BYTES_MAX, LINKS_BYTES_MAX, LINKS_MAX,
+    PARSER_BYTES_MAX, TITLE_BYTES_MAX,
 };
 
 /// Elements that lead to other pages; as `wget --recursive` has it, without what only makes a
@@ -324,11 +324,17 @@ impl Found {
         let base = base.as_ref().unwrap_or(url);
         let mut known = HashSet::new();
         let mut links: Vec<Link> = Vec::new();
+        let (mut links_bytes, mut cut) = (0, self.cut);
         for (link, nofollow) in self.links {
             let Ok(target) = CanonicalUrl::join(base, &link) else {
                 continue;
             };
             if known.insert(target.url_key()) {
+                links_bytes += target.as_str().len();
+                if links_bytes > LINKS_ABSOLUTE_BYTES_MAX {
+                    cut = Some("links too long together; some were left out");
+                    break;
+                }
                 links.push(Link {
                     url: target.as_str().into(),
                     nofollow: nofollow || self.nofollow,
@@ -339,7 +345,7 @@ impl Found {
             Title::Awaited => None,
             Title::Open(text) | Title::Closed(text) => tidy_title(&text),
         };
-        Content { title, links, cut: self.cut }
+        Content { title, links, cut }
     }
 }
 

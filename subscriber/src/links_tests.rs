@@ -173,6 +173,16 @@ fn the_number_of_links_is_bounded() {
 }
 
 #[test]
+fn short_links_below_a_long_base_do_not_cost_memory() {
+    let html = (0..10_000).map(|n| format!("<a href={n}>")).collect::<Vec<_>>().concat();
+    let html = format!("<base href=\"/{}/\">{html}", "x".repeat(8000));
+    let content = read(None, &[html.as_bytes()]);
+    let bytes: usize = content.links.iter().map(|link| link.url.len()).sum();
+    assert!(bytes <= LINKS_ABSOLUTE_BYTES_MAX && bytes > LINKS_ABSOLUTE_BYTES_MAX / 2, "{bytes}");
+    assert!(content.cut.is_some());
+}
+
+#[test]
 fn deep_nesting_is_bounded() {
     let html = "<div>".repeat(1 << 20);
     let content = read(None, &html.as_bytes().chunks(16384).collect::<Vec<_>>());

@@ -108,7 +108,9 @@ impl Fetcher {
             }
             result = self.request(url, wanted, &mut fetched) => result,
         };
-        fetched.failure = result.err();
+        // An answer of which nobody wants the body is complete without it, however it ended.
+        let unwanted = fetched.status.is_some_and(|status| !(200..300).contains(&status));
+        fetched.failure = result.err().filter(|_| !unwanted);
         fetched
     }
 
@@ -131,10 +133,11 @@ impl Fetcher {
         }
         fetched.note_head(&response);
         match wanted {
-            Wanted::Page if response.status().is_success() => {
-                self.read_page(url, response, fetched).await
+            _ if !response.status().is_success() => {
+                self.drain(response, fetched).await;
+                Ok(())
             }
-            Wanted::Page => self.drain(response, fetched).await,
+            Wanted::Page => self.read_page(url, response, fetched).await,
             Wanted::Robots => self.read_robots(response, fetched).await,
         }
     }
@@ -179,16 +182,13 @@ impl Fetcher {
 
     /// Reads what nobody wants, so that the connection can be used again. What goes wrong here
     /// costs the connection and nothing else.
-    async fn drain(&self, response: Response, fetched: &mut Fetched) -> Result<(), Failure> {
-        let Ok(mut body) = body::open(response) else {
-            return Ok(());
-        };
+    async fn drain(&self, response: Response, fetched: &mut Fetched) {
+        let Ok(mut body) = body::open(response) else { return };
         while fetched.bytes < UNWANTED_BODY_BYTES_MAX
             && let Ok(Some(chunk)) = body.next(self.read_timeout).await
         {
             fetched.bytes += chunk.len() as u64;
         }
-        Ok(())
     }
 }
 
@@ -201,7 +201,7 @@ impl Fetched {
             value
         });
         if response.status().is_redirection() {
-            self.location = text(headers, &header::LOCATION);
+            self.location = headers.get(header::LOCATION).and_then(location);
         }
         if matches!(response.status().as_u16(), 429 | 503) {
             let value = text(headers, &header::RETRY_AFTER);
@@ -238,6 +238,20 @@ fn client_builder(config: &CrawlerConfig) -> reqwest::ClientBuilder {
 fn text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
     let value = headers.get(name)?.as_bytes().trim_ascii();
     (!value.is_empty()).then(|| String::from_utf8_lossy(value).into_owned())
+}
+
+/// Bytes beyond ASCII are escaped one by one, in whatever encoding they are: the server gets back
+/// what it wrote.
+fn location(value: &HeaderValue) -> Option<String> {
+    let mut location = String::new();
+    for &byte in value.as_bytes().trim_ascii() {
+        if byte.is_ascii() {
+            location.push(char::from(byte));
+        } else {
+            location.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    (!location.is_empty()).then_some(location)
 }
 
 /// Seconds, or a date of HTTP; at most a day.

@@ -332,3 +332,40 @@ fn retry_after_is_seconds_or_a_date() {
         assert_eq!(retry_after(nonsense, now), None, "{nonsense}");
     }
 }
+
+#[tokio::test]
+async fn a_missing_robots_txt_is_missing_whatever_its_body_says() {
+    for answer in [
+        "HTTP/1.1 404 No\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nplain",
+        "HTTP/1.1 404 No\r\nContent-Encoding: sdch\r\nContent-Length: 5\r\n\r\nplain",
+        "HTTP/1.1 404 No\r\nContent-Length: 100\r\n\r\nbroken",
+    ] {
+        let origin = Origin::saying(answer).await;
+        let fetched = fetch_as(Wanted::Robots, &origin.url("/robots.txt")).await;
+        assert_eq!((fetched.status, fetched.failure), (Some(404), None), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn an_error_page_that_never_ends_is_that_error_all_the_same() {
+    let origin = Origin::start(|mut stream| async move {
+        read_head(&mut stream).await;
+        stream.write_all(b"HTTP/1.1 404 No\r\nContent-Length: 999999\r\n\r\n").await.unwrap();
+        let mut tick = tokio::time::interval(Duration::from_millis(20));
+        while stream.write_all(b"x").await.is_ok() {
+            tick.tick().await;
+        }
+    })
+    .await;
+    let web = Fetcher::new(&config()).unwrap();
+    let deadline = Instant::now() + Duration::from_millis(300);
+    let fetched = web.fetch(&origin.url("/"), Wanted::Page, deadline).await;
+    assert_eq!((fetched.status, fetched.failure), (Some(404), None));
+}
+
+#[tokio::test]
+async fn a_redirect_in_any_encoding_leads_where_the_server_says() {
+    let answer = b"HTTP/1.1 302 Moved\r\nLocation: /caf\xe9/\xc3\xa9\r\nContent-Length: 0\r\n\r\n";
+    let fetched = fetch(&Origin::saying(*answer).await).await;
+    assert_eq!(fetched.location.as_deref(), Some("/caf%E9/%C3%A9"));
+}

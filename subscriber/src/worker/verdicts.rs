@@ -9,7 +9,8 @@ use tidings_protocol::CanonicalUrl;
 use tokio::time::Instant;
 
 use crate::config::{
-    ROBOTS_CACHE_MAX, ROBOTS_FRESH, ROBOTS_HOPS_MAX, ROBOTS_STALE_EXTENSION, ROBOTS_WALKS_MAX,
+    ROBOTS_CACHE_BYTES_MAX, ROBOTS_CACHE_MAX, ROBOTS_FRESH, ROBOTS_HOPS_MAX,
+    ROBOTS_STALE_EXTENSION, ROBOTS_WALKS_MAX,
 };
 use crate::fetch::Fetched;
 use crate::robots::{Availability, Rules};
@@ -21,6 +22,8 @@ pub(super) type Entry = (u64, u64);
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
     rules: IndexMap<String, Verdict>,
+    /// Of all `rules`; `<= ROBOTS_CACHE_BYTES_MAX`, or there is only one.
+    rules_bytes: usize,
     walks: IndexMap<Entry, Walk>,
 }
 
@@ -115,7 +118,15 @@ impl Verdicts {
         now: Instant,
     ) -> Step {
         let verdict = Verdict { rules: Arc::clone(&rules), fresh_until: now + fresh };
-        keep(&mut self.rules, authority(page), verdict, ROBOTS_CACHE_MAX);
+        self.rules_bytes += rules.memory_bytes();
+        let bytes_of = |verdict: &Verdict| verdict.rules.memory_bytes();
+        let dropped = keep(&mut self.rules, authority(page), verdict, ROBOTS_CACHE_MAX);
+        self.rules_bytes -= dropped.iter().map(bytes_of).sum::<usize>();
+        while self.rules_bytes > ROBOTS_CACHE_BYTES_MAX && self.rules.len() > 1 {
+            // Many at once, since what is left moves up.
+            let dropped = self.rules.drain(..self.rules.len().div_ceil(10));
+            self.rules_bytes -= dropped.map(|(_, verdict)| bytes_of(&verdict)).sum::<usize>();
+        }
         Step::Known(rules)
     }
 
@@ -134,13 +145,20 @@ impl Verdicts {
     }
 }
 
-/// Puts the newest at the end; drops the oldest tenth when there are too many.
-fn keep<K: std::hash::Hash + Eq, V>(map: &mut IndexMap<K, V>, key: K, value: V, max: usize) {
-    map.shift_remove(&key);
+/// Puts the newest at the end; drops the oldest tenth when there are too many. Gives what is not
+/// kept any more.
+fn keep<K: std::hash::Hash + Eq, V>(
+    map: &mut IndexMap<K, V>,
+    key: K,
+    value: V,
+    max: usize,
+) -> Vec<V> {
+    let mut dropped: Vec<V> = map.shift_remove(&key).into_iter().collect();
     if map.len() >= max {
-        map.drain(..max.div_ceil(10));
+        dropped.extend(map.drain(..max.div_ceil(10)).map(|(_, value)| value));
     }
     map.insert(key, value);
+    dropped
 }
 
 #[cfg(test)]
@@ -235,6 +253,23 @@ mod tests {
         assert_eq!(allows(&step), Some(true));
         assert!(verdicts.fresh(&page, now).is_some());
         assert!(verdicts.fresh(&url("http://b.example/"), now).is_none());
+    }
+
+    #[test]
+    fn huge_files_of_many_hosts_are_bounded_together() {
+        let (mut verdicts, now) = (Verdicts::default(), Instant::now());
+        let text = format!("User-agent: *\n{}", "Disallow: /x\n".repeat(30_000));
+        let rules = Arc::new(Rules::parse(text.as_bytes(), "bot"));
+        let page = |host: usize| url(&format!("http://h{host}.example/"));
+        let count = ROBOTS_CACHE_BYTES_MAX / rules.memory_bytes() * 2;
+        for host in 0..count {
+            verdicts.know(&page(host), Arc::clone(&rules), ROBOTS_FRESH, now);
+            verdicts.know(&page(host), Arc::clone(&rules), ROBOTS_FRESH, now);
+            assert_eq!(verdicts.rules_bytes, verdicts.rules.len() * rules.memory_bytes());
+            assert!(verdicts.rules_bytes <= ROBOTS_CACHE_BYTES_MAX);
+            assert!(verdicts.fresh(&page(host), now).is_some());
+        }
+        assert!(verdicts.fresh(&page(0), now).is_none() && verdicts.rules.len() > count / 4);
     }
 
     #[test]
