@@ -79,4 +79,10 @@ mod tests {
         assert_eq!(throttle.pass(Moment(1_000)), Some(2));
         assert_eq!(throttle.pass(Moment(1_001)), None);
     }
+    #[test]
+    fn one_subject_does_not_hold_back_the_other() {
+        let stats = Stats::default();
+        assert_eq!(stats.dropped_log.pass(Moment(0)), Some(0));
+        assert_eq!(stats.turned_away_log.pass(Moment(0)), Some(0));
+    }
 }
