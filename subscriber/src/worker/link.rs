@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tidings_protocol::{Client, ClientError, Code, Command, ProtocolError};
+use tidings_protocol::{Client, ClientError, Code, Command, ProtocolError, Return};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -37,6 +37,8 @@ pub(super) enum Answered {
     Applied,
     /// The task is somebody else's now, or the answer had taken effect on an earlier connection.
     Stale,
+    /// The broker will never take this, and the task may still be ours.
+    Refused,
     /// The crawler ends.
     GivenUp,
 }
@@ -114,12 +116,15 @@ impl Link {
             };
             match answer {
                 Ok(_) => return Answered::Applied,
-                Err(ClientError::Refused(refusal)) if refusal.code.is_transient() => {
+                Err(ClientError::Refused(refusal)) if may_be_taken_later(&refusal, command) => {
                     sleep(REFUSED_RETRY).await;
                 }
                 Err(ClientError::Refused(refusal)) => {
                     note_refusal(&refusal, command);
-                    return Answered::Stale;
+                    return match refusal.code {
+                        Code::Stale => Answered::Stale,
+                        _ => Answered::Refused,
+                    };
                 }
                 Err(_gone) => tried = number,
             }
@@ -133,6 +138,12 @@ impl Link {
         let current = current.wait_for(usable).await.expect("the sender is in self");
         (current.0, current.1.clone().expect("waited for one"))
     }
+}
+
+/// With `again=`, a limit is that of the task's turns, which no waiting changes.
+fn may_be_taken_later(refusal: &ProtocolError, command: &Command<'_>) -> bool {
+    let is_again = matches!(command, Command::Nack { back: Return::Again { .. }, .. });
+    refusal.code.is_transient() && !(is_again && refusal.code == Code::Limit)
 }
 
 /// Stale answers are normal after a stall or a lost connection; others mean that we are wrong.

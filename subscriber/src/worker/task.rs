@@ -221,10 +221,16 @@ impl Work<'_> {
         fetched
     }
 
-    /// Hands the task back for its next request.
+    /// Hands the task back for its next request; where the group gives none to this attempt, for
+    /// another attempt, so that the task does not lie here until its lease is over.
     async fn again(&self, url: &CanonicalUrl, hold: Hold) {
         let back = Return::Again { url: url.as_str().to_owned() };
-        self.crawler.link.answer(&[], &self.task.nack(back, hold, None)).await;
+        let answered = self.crawler.link.answer(&[], &self.task.nack(back, hold, None)).await;
+        if let Answered::Refused = answered {
+            let back = Return::Retry { after_ms: None };
+            let reason = Some("its next request was refused".to_owned());
+            self.crawler.link.answer(&[], &self.task.nack(back, hold, reason)).await;
+        }
     }
 
     fn disallowed(&self) -> PageRecord {
@@ -247,7 +253,7 @@ async fn finish(crawler: &Crawler, task: &Task, record: PageRecord, over: Option
     let free = async {
         let Some(hold) = over else { return true };
         let over = task.touch(true, hold);
-        !matches!(crawler.link.answer(&[], &over).await, Answered::Stale)
+        !matches!(crawler.link.answer(&[], &over).await, Answered::Stale | Answered::Refused)
     };
     let store = async {
         tokio::select! {
@@ -267,6 +273,8 @@ async fn finish(crawler: &Crawler, task: &Task, record: PageRecord, over: Option
         _ = crawler.reports.send(record.report.clone()) => {}
         // Somebody may be listening no more.
         () = crawler.abandon.cancelled() => drop(crawler.reports.try_send(record.report.clone())),
+        // Or slowly, and the task must stay ours meanwhile.
+        () = keep_lease(crawler, task) => return,
     }
     answer(crawler, task, &record).await;
 }
@@ -317,7 +325,7 @@ async fn keep_lease(crawler: &Crawler, task: &Task) {
         let touch = task.touch(false, Hold::default());
         match crawler.link.answer(&[], &touch).await {
             Answered::Applied => {}
-            Answered::Stale => return,
+            Answered::Stale | Answered::Refused => return,
             // The page is stored all the same.
             Answered::GivenUp => std::future::pending().await,
         }

@@ -38,6 +38,10 @@ struct Run {
 }
 
 async fn start() -> (Run, Connection) {
+    start_with_reports(100).await
+}
+
+async fn start_with_reports(unread_max: usize) -> (Run, Connection) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let data = tempfile::tempdir().unwrap();
     let config = CrawlerConfig {
@@ -48,7 +52,7 @@ async fn start() -> (Run, Connection) {
         agent: "bot/1".to_owned(),
         ..CrawlerConfig::default()
     };
-    let (sender, reports) = mpsc::channel(100);
+    let (sender, reports) = mpsc::channel(unread_max);
     let stop = CancellationToken::new();
     let running = tokio::spawn(run(config, sender, stop.clone()));
     let broker = Broker { listener };
@@ -398,6 +402,44 @@ async fn a_request_ends_before_its_lease_does() {
     let nack = broker.line().await;
     assert!(nack.starts_with("NACK crawlers:1.1.2 reason=not_finished_within"), "{nack}");
     broker.say("+OK").await;
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn a_lease_is_extended_while_nobody_reads_the_reports() {
+    let site = Site::start(plain_site).await;
+    let (mut run, mut broker) = start_with_reports(1).await;
+    broker.introduce(&site.url("/")).await;
+    broker.task("1.1", site.url("/page").as_str()).await;
+    broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
+    broker.expect("ACK crawlers:1.1.1".to_owned()).await;
+    broker.say(&format!("TASK crawlers:1.2.1 {CLOCK} 600 {}", site.url("/other"))).await;
+    broker.expect("TOUCH crawlers:1.2.1".to_owned()).await;
+    broker.expect("TOUCH crawlers:1.2.1 over=yes".to_owned()).await;
+    for _ in 0..3 {
+        broker.expect("TOUCH crawlers:1.2.1".to_owned()).await;
+    }
+    assert_eq!(run.reports.recv().await.unwrap().url, site.url("/page").as_str());
+    broker.expect("ACK crawlers:1.2.1".to_owned()).await;
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_whose_next_turn_is_refused_does_not_lie_until_its_lease_is_over() {
+    let site = Site::start(plain_site).await;
+    let (run, mut broker) = start().await;
+    for (entry, host, refusal) in [
+        (1, "127.0.0.1", "-ERR bad-argument again= is for groups whose key is host or domain"),
+        (2, "localhost", "-ERR limit again= at most 8 times in a row; the task is still yours"),
+    ] {
+        let port = site.origin.address.port();
+        let page = CanonicalUrl::parse(&format!("http://{host}:{port}/")).unwrap();
+        broker.task(&format!("{entry}.1"), page.as_str()).await;
+        assert_eq!(broker.line().await, format!("NACK crawlers:1.{entry}.1 again={page}"));
+        broker.say(refusal).await;
+        let nack = format!("NACK crawlers:1.{entry}.1 reason=its_next_request_was_refused");
+        broker.expect(nack).await;
+    }
     run.stop().await;
 }
 
