@@ -156,5 +156,7 @@ pub const BROKER_SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// After a stop, running requests may go on for this long; then they are abandoned.
 pub const STOP_GRACE: Duration = Duration::from_millis(400);
-/// After that, answers may take this long to be sent. Together below a second.
+/// After that, answers may take this long to be sent.
 pub const STOP_ANSWERS: Duration = Duration::from_millis(200);
+/// After that, the database may take this long to be closed. Together below a second.
+pub const STOP_CLOSE: Duration = Duration::from_millis(200);

@@ -12,6 +12,7 @@ mod guard;
 #[cfg(test)]
 mod tests;
 
+use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -248,7 +249,7 @@ fn location(value: &HeaderValue) -> Option<String> {
         if byte.is_ascii() {
             location.push(char::from(byte));
         } else {
-            location.push_str(&format!("%{byte:02X}"));
+            write!(location, "%{byte:02X}").expect("a String takes everything");
         }
     }
     (!location.is_empty()).then_some(location)

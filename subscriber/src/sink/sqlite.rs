@@ -9,13 +9,19 @@
 //! statements that lead from the version before to `prepare`, and a test with an old file. A file
 //! of a newer version is refused, never touched.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "waits, while the file is being opened, for others that open it"
+)]
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{STORE_BATCH_MAX, STORE_BUSY_TIMEOUT, STORE_QUEUE_MAX};
@@ -23,6 +29,9 @@ use crate::report::PageRecord;
 
 /// The version of the schema.
 pub const VERSION: i64 = 1;
+
+/// Pause between two tries to open a file that others open, too.
+const OPEN_RETRY: Duration = Duration::from_millis(20);
 
 const CREATE_V1: &str = "
     CREATE TABLE pages (
@@ -179,8 +188,19 @@ fn prepare(path: &Path) -> Result<Connection, OpenError> {
         }
         transaction.commit()
     };
-    create(&mut connection).map_err(sqlite)?;
-    Ok(connection)
+    // SQLite does not wait when two switch a new file to WAL at once.
+    let patience = Instant::now() + STORE_BUSY_TIMEOUT;
+    loop {
+        match create(&mut connection) {
+            Ok(()) => return Ok(connection),
+            Err(error) if is_busy(&error) && Instant::now() < patience => thread::sleep(OPEN_RETRY),
+            Err(error) => return Err(sqlite(error)),
+        }
+    }
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
 }
 
 struct Writer {

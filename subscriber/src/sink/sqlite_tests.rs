@@ -154,3 +154,21 @@ async fn a_full_disk_is_an_answer_and_space_that_returns_is_used() {
     connection = writer.connection;
     drop(connection);
 }
+
+#[test]
+fn many_crawlers_can_begin_in_a_new_data_directory_at_once() {
+    for _ in 0..20 {
+        let data = tempfile::tempdir().unwrap();
+        let barrier = std::sync::Barrier::new(8);
+        thread::scope(|scope| {
+            let open = || {
+                barrier.wait();
+                PageStore::open(data.path()).map(drop)
+            };
+            let opened: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
+            for opened in opened {
+                opened.join().unwrap().unwrap();
+            }
+        });
+    }
+}

@@ -35,7 +35,7 @@ use self::task::Task;
 use self::verdicts::{Entry, Verdicts};
 use crate::config::{
     BROKER_SILENCE_MAX, CLOCK_SAMPLE_EVERY, CrawlerConfig, RECONNECT_FIRST, RECONNECT_LONGEST,
-    STOP_ANSWERS, STOP_GRACE,
+    STOP_ANSWERS, STOP_CLOSE, STOP_GRACE,
 };
 use crate::fetch::Fetcher;
 use crate::report::PageReport;
@@ -154,7 +154,8 @@ pub async fn run(
     });
     let result = crawl(&crawler).await;
     drop(crawler);
-    closing.wait().await;
+    // What was answered is on the disk; what waits for another process's lock may wait for long.
+    let _ = timeout(STOP_CLOSE, closing.wait()).await;
     result
 }
 

@@ -307,7 +307,14 @@ async fn answer(crawler: &Crawler, task: &Task, record: &PageRecord) {
 async fn store(crawler: &Crawler, record: &Arc<PageRecord>) -> Result<(), String> {
     let patience = Instant::now() + STORE_PATIENCE;
     loop {
-        let Err(error) = crawler.store.store(Arc::clone(record)).await else { return Ok(()) };
+        let stored = tokio::select! {
+            biased;
+            stored = crawler.store.store(Arc::clone(record)) => stored,
+            () = crawler.abandon.cancelled() => {
+                return Err("the crawler ends before the page is stored".to_owned());
+            }
+        };
+        let Err(error) = stored else { return Ok(()) };
         if Instant::now() >= patience {
             return Err(error.to_string());
         }

@@ -509,6 +509,26 @@ async fn a_stop_hands_everything_back_within_a_second() {
 }
 
 #[tokio::test]
+async fn a_stop_does_not_wait_for_a_database_that_another_process_holds() {
+    let mut site = Site::start(plain_site).await;
+    let (run, mut broker) = start().await;
+    broker.introduce(&site.url("/")).await;
+    let holder = rusqlite::Connection::open(run.data.path().join("pages.db")).unwrap();
+    holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+    broker.task("1.1", site.url("/page").as_str()).await;
+    broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
+    assert_eq!([site.asked().await, site.asked().await], ["/robots.txt", "/page"]);
+    let stopped = std::time::Instant::now();
+    run.stop.cancel();
+    broker.expect("JOIN crawlers credit=0".to_owned()).await;
+    let nack = broker.line().await;
+    assert!(nack.starts_with("NACK crawlers:1.1.1 after="), "{nack}");
+    broker.say("+OK").await;
+    run.running.await.unwrap().unwrap();
+    assert!(stopped.elapsed() < Duration::from_secs(1), "{:?}", stopped.elapsed());
+}
+
+#[tokio::test]
 async fn a_stop_without_a_broker_does_not_wait_for_one() {
     let mut site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;
