@@ -97,6 +97,8 @@ pub const LINK_BYTES_MAX: usize = 8 * 1024;
 /// elements that are open, 128 bytes each (some 8,000; old pages leave many a `<p>` open). Beyond
 /// it the reading of that page ends; links before it are kept.
 pub const PARSER_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes kept of a page's `<noscript>` and `<noframes>` together until its end, where they are read.
+pub const WITHOUT_SCRIPTS_BYTES_MAX: usize = 128 * 1024;
 /// Bytes looked at for a `<meta charset>`, as browsers do.
 pub const CHARSET_PRESCAN_BYTES: usize = 1024;
 /// A title is cut after this many bytes, at a character.

@@ -19,7 +19,7 @@ use tidings_protocol::CanonicalUrl;
 use crate::charset;
 use crate::config::{
     CHARSET_PRESCAN_BYTES, LINK_BYTES_MAX, LINKS_ABSOLUTE_BYTES_MAX, LINKS_BYTES_MAX, LINKS_MAX,
-    PARSER_BYTES_MAX, TITLE_BYTES_MAX,
+    PARSER_BYTES_MAX, TITLE_BYTES_MAX, WITHOUT_SCRIPTS_BYTES_MAX,
 };
 
 /// Elements that lead to other pages; as `wget --recursive` has it, without what only makes a
@@ -35,6 +35,10 @@ static TITLE: LazyLock<Selector> =
 /// namespace does not tell.)
 static PICTURE_TITLE: LazyLock<Selector> =
     LazyLock::new(|| "svg title".parse().expect("the selector is valid"));
+
+/// What those read who run no scripts and show no frames, as we: the parser takes it for text.
+static WITHOUT_SCRIPTS: LazyLock<Selector> =
+    LazyLock::new(|| "noscript, noframes".parse().expect("the selector is valid"));
 
 /// Relations of `<link>` that name a page for readers.
 const PAGE_RELATIONS: &[&str] = &[
@@ -113,6 +117,8 @@ struct Found {
     /// Resolved only at the end, since `<base>` may follow.
     links: IndexMap<Box<str>, bool>,
     links_bytes: usize,
+    /// The content of `<noscript>` and the like; `<= WITHOUT_SCRIPTS_BYTES_MAX`.
+    without_scripts: String,
     nofollow: bool,
     cut: Option<&'static str>,
 }
@@ -158,8 +164,20 @@ impl PageReader {
             let ended = parser.end();
             self.note(&ended);
         }
+        self.parse_without_scripts();
         let found = std::mem::take(&mut *self.found.lock());
         found.resolve(url)
+    }
+
+    /// Reads what was kept of `<noscript>` as the HTML that it is.
+    fn parse_without_scripts(&mut self) {
+        let html = std::mem::take(&mut self.found.lock().without_scripts);
+        if html.is_empty() {
+            return;
+        }
+        let mut parser = parser(&self.found);
+        let parsed = parser.write(html.as_bytes()).and_then(|()| parser.end());
+        self.note(&parsed);
     }
 
     /// Chooses the encoding, if that has not been done, and reads the head.
@@ -236,6 +254,15 @@ fn parser(found: &Arc<Mutex<Found>>) -> Parser {
             },
         )
     };
+    let without_scripts = {
+        let found = Arc::clone(found);
+        ElementContentHandlers::default().text(
+            move |text: &mut lol_html::html_content::TextChunk<'_>| {
+                found.lock().without_scripts_text(text.as_str());
+                Ok(())
+            },
+        )
+    };
     let memory = MemorySettings::new()
         .with_preallocated_parsing_buffer_size(0)
         .with_max_allowed_memory_usage(PARSER_BYTES_MAX);
@@ -244,6 +271,7 @@ fn parser(found: &Arc<Mutex<Found>>) -> Parser {
         .append_element_content_handler((Cow::Borrowed(&*PICTURE_TITLE), picture_title))
         .append_element_content_handler((Cow::Borrowed(&*LEADS), leads))
         .append_element_content_handler((Cow::Borrowed(&*TITLE), title))
+        .append_element_content_handler((Cow::Borrowed(&*WITHOUT_SCRIPTS), without_scripts))
         .with_memory_settings(memory)
         .with_strict(false);
     HtmlRewriter::new(settings, |_: &[u8]| ())
@@ -316,6 +344,15 @@ impl Found {
             && title.len() < TITLE_BYTES_MAX * 8
         {
             title.push_str(text);
+        }
+    }
+
+    fn without_scripts_text(&mut self, text: &str) {
+        let room = WITHOUT_SCRIPTS_BYTES_MAX - self.without_scripts.len();
+        let fits = text.floor_char_boundary(room);
+        self.without_scripts.push_str(&text[..fits]);
+        if fits < text.len() {
+            self.cut = Some("too much in <noscript>; some was left out");
         }
     }
 

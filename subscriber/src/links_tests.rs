@@ -71,6 +71,21 @@ fn attributes_are_decoded_as_browsers_do() {
 }
 
 #[test]
+fn links_for_readers_without_scripts_or_frames_are_found() {
+    let html = "<a href=a><noscript><p><A HREF='/b?x&amp;y'>b</A><!-- <a href=no> --></noscript><a href=c>\
+        <frameset><frame src=f><noframes><a href=d></noframes></frameset><title>t</title>";
+    let expected = ["dir/a", "dir/c", "dir/f", "b?x&y", "dir/d"];
+    assert_eq!(links(html), expected.map(|path| format!("http://site.example/{path}")));
+    assert_eq!(title(html).as_deref(), Some("t"));
+    let huge = format!(
+        "<noscript><a href=a>{}<a href=b></noscript><a href=c>",
+        "é".repeat(WITHOUT_SCRIPTS_BYTES_MAX)
+    );
+    let content = read(None, &huge.as_bytes().chunks(16384).collect::<Vec<_>>());
+    assert_eq!((content.links.len(), content.cut.is_some()), (2, true));
+}
+
+#[test]
 fn the_first_base_counts_for_all_links() {
     let html = "<a href=early><base target=x><base href='/root/'><base href='/second/'><a href=late><a href='?q'>";
     assert_eq!(
@@ -210,6 +225,8 @@ fn html_like() -> impl Strategy<Value = Vec<u8>> {
         Just("</title>".to_owned()),
         Just("<script>".to_owned()),
         Just("</script>".to_owned()),
+        Just("<noscript>".to_owned()),
+        Just("</noscript>".to_owned()),
         Just("<!--".to_owned()),
         Just("-->".to_owned()),
         Just("<meta charset=koi8-r>".to_owned()),
