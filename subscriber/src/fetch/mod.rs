@@ -150,7 +150,8 @@ impl Fetcher {
         fetched: &mut Fetched,
     ) -> Result<(), Failure> {
         let content_type = fetched.content_type.as_deref();
-        let mut reader = content_type.is_some_and(is_html).then(|| PageReader::new(content_type));
+        // Who says nothing forgot to say that it is a page, as wget has it.
+        let mut reader = content_type.is_none_or(is_html).then(|| PageReader::new(content_type));
         let mut hasher = blake3::Hasher::new();
         let mut body = body::open(response)?;
         body.refuse_over(self.body_bytes_max)?;
@@ -259,6 +260,10 @@ fn location(value: &HeaderValue) -> Option<String> {
 fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let wait = match value.parse() {
         Ok(seconds) => Duration::from_secs(seconds),
+        // More than any number holds.
+        Err(_) if value.bytes().all(|byte| byte.is_ascii_digit()) && !value.is_empty() => {
+            RETRY_AFTER_MAX
+        }
         // A date that has passed asks for nothing.
         Err(_) => httpdate::parse_http_date(value).ok()?.duration_since(now).ok()?,
     };

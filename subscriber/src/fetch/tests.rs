@@ -67,6 +67,12 @@ async fn what_is_no_page_is_only_counted_and_hashed() {
 }
 
 #[tokio::test]
+async fn what_does_not_say_what_it_is_is_read_as_a_page() {
+    let fetched = fetch(&Origin::saying(with_length("", PAGE)).await).await;
+    assert_eq!((fetched.content.title.as_deref(), fetched.content.links.len()), (Some("T"), 1));
+}
+
+#[tokio::test]
 async fn the_request_names_the_crawler_and_what_it_can_decode() {
     let (sender, mut heads) = tokio::sync::mpsc::unbounded_channel();
     let origin = Origin::start(move |mut stream| {
@@ -328,6 +334,7 @@ fn retry_after_is_seconds_or_a_date() {
     assert_eq!(retry_after("Sun, 06 Nov 1994 08:50:07 GMT", now), Some(Duration::from_secs(30)));
     assert_eq!(retry_after("Sun, 06 Nov 1994 08:00:00 GMT", now), None);
     assert_eq!(retry_after("99999999999", now), Some(RETRY_AFTER_MAX));
+    assert_eq!(retry_after("99999999999999999999999", now), Some(RETRY_AFTER_MAX));
     for nonsense in ["", "-1", "soon", "1.5"] {
         assert_eq!(retry_after(nonsense, now), None, "{nonsense}");
     }
