@@ -87,15 +87,23 @@ pub(super) async fn work(crawler: &Crawler, task: &Task) {
 ///
 /// A lease counts from the release, so the time since then is over already. A task that may be
 /// older than a tenth of its lease is begun only when the broker says that it is still ours: then
-/// the lease counts from the moment at which that was asked.
+/// the lease counts from the moment at which that was asked. An answer that took long (a connection
+/// was lost meanwhile) leaves too little of it, so it is asked again.
 async fn permitted_until(crawler: &Crawler, task: &Task) -> Option<Instant> {
-    let now = Instant::now();
+    let mut now = Instant::now();
     let age = crawler.link.age_max(task.clock_ms).filter(|age| *age <= task.lease / 10);
     let age = match age {
         Some(age) if !task.resumed => age,
         _ => {
             let touch = task.touch(false, Hold::default());
-            let Answered::Applied = crawler.link.answer(&[], &touch).await else { return None };
+            loop {
+                let Answered::Applied = crawler.link.answer(&[], &touch).await else { return None };
+                let answered = Instant::now();
+                if answered - now <= task.lease * 2 / 5 {
+                    break;
+                }
+                now = answered;
+            }
             if crawler.stop.is_cancelled() {
                 hand_back(crawler, task).await;
                 return None;
@@ -104,7 +112,7 @@ async fn permitted_until(crawler: &Crawler, task: &Task) -> Option<Instant> {
         }
     };
     let lease = (task.lease * 4 / 5).saturating_sub(age);
-    Some(now + lease.min(crawler.config.request_timeout))
+    Some((now + lease).min(Instant::now() + crawler.config.request_timeout))
 }
 
 /// No request was made.

@@ -387,6 +387,24 @@ async fn a_task_that_may_be_old_is_begun_only_when_it_is_still_ours() {
 }
 
 #[tokio::test]
+async fn a_permission_that_was_long_under_way_is_asked_for_again_and_costs_no_attempt() {
+    let mut site = Site::start(plain_site).await;
+    let (run, mut broker) = start().await;
+    broker.introduce(&site.url("/")).await;
+    assert_eq!(site.asked().await, "/robots.txt");
+    broker.say(&format!("TASK crawlers:1.1.1 {CLOCK} 1000 {}", site.url("/page"))).await;
+    assert_eq!(broker.line().await, "TOUCH crawlers:1.1.1");
+    // A broker that is silent for most of the lease, and extends it all the same.
+    sleep(Duration::from_millis(600)).await;
+    broker.say("+OK").await;
+    broker.expect("TOUCH crawlers:1.1.1".to_owned()).await;
+    broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
+    broker.expect("ACK crawlers:1.1.1".to_owned()).await;
+    assert_eq!(site.asked().await, "/page");
+    run.stop().await;
+}
+
+#[tokio::test]
 async fn a_request_ends_before_its_lease_does() {
     let mut site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;
