@@ -246,7 +246,12 @@ async fn a_flood_of_seeds_reaches_its_job_whole() {
         let _ = writeln!(flood, "PUB new-url http://127.0.0.1/{seed} job=flood\r");
     }
     client.send(&flood).await;
-    while !client.line().await.ends_with(&format!(" {SEEDS}\r\n")) {}
+    let topic = broker.hub.topics.default_topic();
+    let mut bytes_max = 0;
+    while !client.line().await.ends_with(&format!(" {SEEDS}\r\n")) {
+        bytes_max = bytes_max.max(topic.show().bytes);
+    }
+    assert!(bytes_max < 1 << 20, "{bytes_max} bytes are kept, as nobody waited");
     loop {
         let shown = client.ask("JOB show flood").await;
         if shown.contains(&format!(" found={SEEDS}\r")) {
