@@ -19,6 +19,7 @@ pub mod config;
 pub mod group;
 pub mod groups;
 pub mod job;
+mod log;
 pub mod mailbox;
 mod net;
 mod stats;

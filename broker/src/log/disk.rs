@@ -1,0 +1,196 @@
+//! What the log asks of a disk: behind a trait, so that a simulation can lose, tear and reorder
+//! whatever was not synced.
+
+use std::fmt::Debug;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IoSlice};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::FallocateFlags;
+
+/// Pieces that the kernel takes in one call.
+const PIECES_MAX: usize = 1024;
+
+/// A place for files. Every call blocks.
+pub(crate) trait Disk: Debug + Send + Sync {
+    /// Makes a directory for its owner only, and those above it; one that exists is left as it is.
+    fn create_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Names of what is in a directory, in no order.
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+    /// Makes a new file that only its owner may read, in place of an older one of that name.
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+    /// Opens a file for reading and writing.
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+    /// Gives a file another name, in place of whatever has that.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Makes creations, names and removals in a directory safe.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// How much room there is, also for a directory that is still to be made.
+    fn space(&self, dir: &Path) -> io::Result<Space>;
+}
+
+/// How much room a disk has, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Space {
+    pub(crate) free: u64,
+    pub(crate) total: u64,
+}
+
+/// An open file. Every call blocks.
+pub(crate) trait DiskFile: Debug + Send + Sync {
+    /// Its length in bytes.
+    fn len(&self) -> io::Result<u64>;
+    /// Reads from `offset` until `buffer` is full or the file ends; returns how much.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes all of `pieces`, one after the other.
+    fn write_at(&self, pieces: &mut [IoSlice<'_>], offset: u64) -> io::Result<()>;
+    /// Makes what was written safe. After an error nobody knows what is: it must not be asked
+    /// again as if nothing had happened.
+    fn sync_data(&self) -> io::Result<()>;
+    /// Cuts the file, or fills it up with zeros.
+    fn set_len(&self, length: u64) -> io::Result<()>;
+    /// Takes room for what will be written, as zeros; a disk that cannot do that ignores it.
+    fn allocate(&self, offset: u64, length: u64) -> io::Result<()>;
+}
+
+/// The file system.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FileSystem;
+
+impl Disk for FileSystem {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        fs::read_dir(dir)?
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+            .collect()
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true).mode(0o600);
+        Ok(Arc::new(RealFile(options.open(path)?)))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(RealFile(OpenOptions::new().read(true).write(true).open(path)?)))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        File::open(dir)?.sync_all()
+    }
+
+    fn space(&self, dir: &Path) -> io::Result<Space> {
+        let existing = dir.ancestors().find(|above| above.exists()).unwrap_or(dir);
+        let stat = rustix::fs::statvfs(existing)?;
+        Ok(Space { free: stat.f_bavail * stat.f_frsize, total: stat.f_blocks * stat.f_frsize })
+    }
+}
+
+#[derive(Debug)]
+struct RealFile(File);
+
+impl DiskFile for RealFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.0.read_at(&mut buffer[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+
+    fn write_at(&self, pieces: &mut [IoSlice<'_>], mut offset: u64) -> io::Result<()> {
+        let mut pieces = pieces;
+        IoSlice::advance_slices(&mut pieces, 0);
+        while !pieces.is_empty() {
+            let count = pieces.len().min(PIECES_MAX);
+            match rustix::io::pwritev(&self.0, &pieces[..count], offset) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    offset += written as u64;
+                    IoSlice::advance_slices(&mut pieces, written);
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.0.set_len(length)
+    }
+
+    fn allocate(&self, offset: u64, length: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), offset, length) {
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
+            result => Ok(result?),
+        }
+    }
+}
+
+/// Whether an error says that there is no room, which may change.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_for_their_owner_and_take_thousands_of_pieces() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("a/b");
+        FileSystem.create_dir(&dir).unwrap();
+        assert_eq!(fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700);
+        let path = dir.join("f");
+        let file = FileSystem.create(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let text: Vec<u8> = (0..5000_u32).flat_map(|n| n.to_le_bytes()).collect();
+        let mut pieces: Vec<_> = text.chunks(3).map(IoSlice::new).collect();
+        pieces.insert(7, IoSlice::new(&[]));
+        file.write_at(&mut pieces, 10).unwrap();
+        let mut read = vec![0; text.len() + 100];
+        let count = file.read_at(&mut read, 10).unwrap();
+        assert_eq!(&read[..count], &text[..]);
+        file.allocate(0, 100_000).unwrap();
+        assert_eq!(file.len().unwrap(), 100_000);
+        file.set_len(10).unwrap();
+        file.sync_data().unwrap();
+        FileSystem.sync_dir(&dir).unwrap();
+        assert_eq!(FileSystem.list(&dir).unwrap(), ["f"]);
+        assert!(FileSystem.space(&dir).unwrap().free > 0);
+    }
+}

@@ -1,0 +1,142 @@
+//! Walking through one segment file, whatever has become of it.
+
+use std::io;
+
+use memchr::memmem;
+
+use super::disk::DiskFile;
+use super::format::{BATCH_HEADER, BATCH_MAGIC, BatchHeader};
+
+/// Bytes that are looked at together.
+const WINDOW: usize = 64 << 10;
+
+/// A batch in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Where its header begins.
+    pub(super) offset: u64,
+    pub(super) header: BatchHeader,
+}
+
+impl Place {
+    /// Where the next batch begins.
+    pub(super) fn end(&self) -> u64 {
+        self.offset + (BATCH_HEADER as u64) + u64::from(self.header.bytes)
+    }
+
+    fn payload(&self) -> u64 {
+        self.offset + BATCH_HEADER as u64
+    }
+}
+
+/// What a walk comes upon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// A batch with a good header, which lies in the file with all its bytes.
+    Batch(Place),
+    /// From `offset` on there is no batch, up to the next good header.
+    Bad { offset: u64, next: Place },
+    /// There is no batch from `offset` on. `zeros`: nothing but zeros, as in room that was taken
+    /// and not used.
+    End { offset: u64, zeros: bool },
+}
+
+/// A walk from header to header.
+pub(super) struct Walk<'a> {
+    file: &'a dyn DiskFile,
+    /// The walk ends there.
+    length: u64,
+    offset: u64,
+    window: Vec<u8>,
+    window_at: u64,
+}
+
+impl<'a> Walk<'a> {
+    /// Begins at `offset`, which is between batches, and ends at `length`.
+    pub(super) fn new(file: &'a dyn DiskFile, offset: u64, length: u64) -> Self {
+        Self { file, length, offset, window: Vec::new(), window_at: 0 }
+    }
+
+    pub(super) fn next(&mut self) -> io::Result<Step> {
+        let offset = self.offset;
+        if let Some(place) = self.batch_at(offset)? {
+            self.offset = place.end();
+            return Ok(Step::Batch(place));
+        }
+        let mut zeros = true;
+        let mut at = offset;
+        while at < self.length {
+            let length = self.length;
+            let bytes = self.bytes_at(at, WINDOW)?;
+            if bytes.is_empty() {
+                break;
+            }
+            zeros &= bytes.iter().all(|byte| *byte == 0);
+            let searched = bytes.len();
+            let candidates: Vec<u64> =
+                memmem::find_iter(bytes, BATCH_MAGIC).map(|found| at + found as u64).collect();
+            for candidate in candidates.into_iter().filter(|found| *found > offset) {
+                if let Some(next) = self.batch_at(candidate)? {
+                    self.offset = next.offset;
+                    return Ok(Step::Bad { offset, next });
+                }
+            }
+            // The magic may lie across two windows.
+            let overlap = BATCH_MAGIC.len() - 1;
+            if at + searched as u64 >= length || searched <= overlap {
+                break;
+            }
+            at += (searched - overlap) as u64;
+        }
+        Ok(Step::End { offset, zeros })
+    }
+
+    /// The batch whose header begins at `offset`, if it is good and the file holds it whole.
+    fn batch_at(&mut self, offset: u64) -> io::Result<Option<Place>> {
+        let length = self.length;
+        let bytes = self.bytes_at(offset, BATCH_HEADER)?;
+        let Ok(header) = BatchHeader::decode(bytes) else { return Ok(None) };
+        let place = Place { offset, header };
+        Ok((place.end() <= length).then_some(place))
+    }
+
+    /// At least `wanted` bytes from `offset` on, fewer only at the end.
+    fn bytes_at(&mut self, offset: u64, wanted: usize) -> io::Result<&[u8]> {
+        let left = usize::try_from(self.length.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let wanted = wanted.min(left);
+        let end = self.window_at + self.window.len() as u64;
+        if offset < self.window_at || offset + wanted as u64 > end {
+            self.window.resize(WINDOW.min(left), 0);
+            let read = self.file.read_at(&mut self.window, offset)?;
+            self.window.truncate(read);
+            self.window_at = offset;
+        }
+        let start = usize::try_from(offset - self.window_at).expect("it lies in the window");
+        Ok(&self.window[start.min(self.window.len())..])
+    }
+}
+
+/// Whether a batch's payload is what was written.
+pub(super) fn is_whole(file: &dyn DiskFile, place: &Place) -> io::Result<bool> {
+    let mut crc = 0;
+    let (mut at, end) = (place.payload(), place.end());
+    let mut bytes = vec![0; WINDOW];
+    while at < end {
+        let wanted = usize::try_from(end - at).map_or(WINDOW, |left| left.min(WINDOW));
+        let read = file.read_at(&mut bytes[..wanted], at)?;
+        if read == 0 {
+            return Ok(false);
+        }
+        crc = crc32c::crc32c_append(crc, &bytes[..read]);
+        at += read as u64;
+    }
+    Ok(crc == place.header.crc)
+}
+
+/// A batch's payload; shorter than it should be if the file is.
+pub(super) fn payload(file: &dyn DiskFile, place: &Place) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(place.header.bytes).unwrap_or(0)];
+    let read = file.read_at(&mut bytes, place.payload())?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
