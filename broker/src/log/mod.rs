@@ -65,6 +65,8 @@ pub(crate) struct Bounds {
     pub(crate) first: Seq,
     /// The number after the newest event that was written.
     pub(crate) end: Seq,
+    /// When the oldest segment was begun; `None` if there is none.
+    pub(crate) oldest_unix_ms: Option<i64>,
     /// Bytes of files.
     pub(crate) bytes: u64,
     /// Files.
@@ -90,8 +92,8 @@ pub(crate) enum Found {
         first: Seq,
         /// The number after the last line's.
         end: Seq,
-        /// Where in the buffer each run of lines lies.
-        runs: Vec<std::ops::Range<usize>>,
+        /// Where in the buffer each run of lines lies, and the number of its first line.
+        runs: Vec<(Seq, std::ops::Range<usize>)>,
         /// Where reading goes on.
         at: Position,
     },

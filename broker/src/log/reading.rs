@@ -220,7 +220,7 @@ fn is_wanted(header: &BatchHeader, from: Seq, since: Option<i64>) -> bool {
 struct Lines {
     first: Seq,
     end: Seq,
-    runs: Vec<std::ops::Range<usize>>,
+    runs: Vec<(Seq, std::ops::Range<usize>)>,
 }
 
 impl Lines {
@@ -239,10 +239,11 @@ impl Lines {
                     break;
                 }
                 let skipped = skip(lines, self.end.0.saturating_sub(header.first.0));
+                let first = self.end.max(header.first);
                 if self.runs.is_empty() {
-                    self.first = self.end.max(header.first);
+                    self.first = first;
                 }
-                self.add(payload.start + skipped..payload.end, bytes);
+                self.add(first, payload.start + skipped..payload.end, bytes);
                 self.end = header.end();
             }
             at = payload.end;
@@ -252,14 +253,14 @@ impl Lines {
 
     /// Adds a run of lines. Small ones are moved up to the one before, over its header, so that a
     /// socket is not handed crumbs.
-    fn add(&mut self, run: std::ops::Range<usize>, bytes: &mut [u8]) {
+    fn add(&mut self, first: Seq, run: std::ops::Range<usize>, bytes: &mut [u8]) {
         const SMALL: usize = 16 << 10;
-        if let Some(last) = self.runs.last_mut().filter(|_| run.len() < SMALL) {
+        if let Some((_, last)) = self.runs.last_mut().filter(|_| run.len() < SMALL) {
             let length = run.len();
             bytes.copy_within(run, last.end);
             last.end += length;
         } else {
-            self.runs.push(run);
+            self.runs.push((first, run));
         }
     }
 }

@@ -52,12 +52,13 @@ impl SegmentLog {
         options: SegmentOptions,
         identified_max: usize,
     ) -> io::Result<(Self, Recovered)> {
+        let first = options.first;
         let recovery = Recovery {
-            shared: Shared { end: Seq(1), ..Shared::default() },
-            writer: Writer { durable: Seq(1), reserved: Seq(1), ..Writer::default() },
-            found: Recovered { next: Seq(1), reserved: Seq(1), ..Recovered::default() },
+            shared: Shared { end: first, ..Shared::default() },
+            writer: Writer { durable: first, reserved: first, ..Writer::default() },
+            found: Recovered { next: first, reserved: first, ..Recovered::default() },
             identified: Vec::new(),
-            floor: Seq(1),
+            floor: first,
             options,
         };
         recovery.run(identified_max)

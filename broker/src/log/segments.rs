@@ -35,6 +35,8 @@ pub(crate) struct SegmentOptions {
     pub(crate) dir: PathBuf,
     /// Whose log it is.
     pub(crate) topic: TopicName,
+    /// The first number of a log without segments.
+    pub(crate) first: Seq,
     /// Bytes after which a new segment is begun.
     pub(crate) segment_bytes: u64,
 }
@@ -107,7 +109,11 @@ pub(super) fn file_name(base: Seq) -> String {
 }
 
 impl SegmentLog {
-    pub(super) fn new(options: SegmentOptions, shared: Shared, writer: Writer) -> Self {
+    /// A log whose directory does not exist, or holds nothing. Nothing is read or written yet.
+    pub(crate) fn fresh(options: SegmentOptions) -> Self {
+        let first = options.first;
+        let shared = Shared { end: first, ..Shared::default() };
+        let writer = Writer { durable: first, reserved: first, ..Writer::default() };
         Self { options, shared: Mutex::new(shared), writer: Mutex::new(writer) }
     }
 
@@ -320,6 +326,7 @@ impl TopicLog for SegmentLog {
         Bounds {
             first: shared.segments.front().map_or(shared.end, |oldest| oldest.base),
             end: shared.end,
+            oldest_unix_ms: shared.segments.front().map(|oldest| oldest.unix_ms),
             bytes: shared.segments.iter().map(|segment| segment.bytes).sum(),
             segments: shared.segments.len(),
         }
