@@ -11,11 +11,24 @@ use crate::{Code, ProtocolError, Seq};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(u64);
 
-/// Answers that may not leave yet, because an earlier one is missing or an event is not durable.
+/// What has become of an event that got a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fate {
+    /// It is as safe as its topic promises (`[A5]`). Final.
+    Safe,
+    /// Not known yet.
+    Waiting,
+    /// It is not kept, although it may have been broadcast: [`Code::Full`] or
+    /// [`Code::NotDurable`]. Final.
+    Lost(Code),
+}
+
+/// Answers that may not leave yet, because an earlier one is missing or the fate of an event is
+/// open.
 ///
 /// - Every command is entered when it is read, in its order (`[A1]`).
-/// - A publish may be confirmed once the durable mark of its stream (the caller's number for a
-///   topic) has passed it; the mark comes in with [`drain`](Self::drain).
+/// - A publish is confirmed once it is [`Fate::Safe`], and refused once it is [`Fate::Lost`]; the
+///   fates come in with [`drain`](Self::drain).
 /// - Adjacent confirmations become one `+OK <seq> <n>` (`[A3]`), adjacent refusals of publishes
 ///   with the same code one `-ERR <code> n=8-21 <text>` (`[A4]`).
 ///
@@ -35,14 +48,59 @@ pub struct Answers {
 
 #[derive(Debug)]
 enum Entry {
-    /// Publishes to one stream with numbers `first..=last`; the last one is the n-th publish.
-    Published { stream: u64, first: Seq, last: Seq, n: u64 },
-    /// Refused publishes `first_n..=last_n`.
-    Refused { code: Code, text: String, first_n: u64, last_n: u64 },
+    Published(Run),
+    Refused(Refusals),
     /// Complete lines.
     Ready(BytesMut),
     /// The next of `slots`.
     Slot,
+}
+
+/// Publishes to one stream with numbers `first..=last`; the last one is the n-th publish.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    stream: u64,
+    first: Seq,
+    last: Seq,
+    n: u64,
+}
+
+impl Run {
+    /// Takes off the front what shares the fate of the first one. The rest, if there is one.
+    fn split(self, fate: &impl Fn(u64, Seq) -> (Fate, Seq)) -> (Fate, Self, Option<Self>) {
+        let (fate, end) = fate(self.stream, self.first);
+        if end > self.last {
+            return (fate, self, None);
+        }
+        assert!(end > self.first, "the fate of an event is that of no event");
+        let last = Seq(end.0 - 1);
+        let front = Self { last, n: self.n - (self.last.0 - last.0), ..self };
+        (fate, front, Some(Self { first: end, ..self }))
+    }
+
+    fn refused(self, code: Code) -> Refusals {
+        let first_n = self.n - (self.last.0 - self.first.0);
+        Refusals { error: lost(code), first_n, last_n: self.n }
+    }
+}
+
+/// Refused publishes `first_n..=last_n`.
+#[derive(Debug)]
+struct Refusals {
+    error: ProtocolError,
+    first_n: u64,
+    last_n: u64,
+}
+
+impl Refusals {
+    /// Takes in those that follow directly, if one line can tell both.
+    fn absorb(&mut self, next: &Self) -> bool {
+        let absorbs = self.error.code == next.error.code;
+        if absorbs {
+            self.last_n = next.last_n;
+        }
+        absorbs
+    }
 }
 
 impl Answers {
@@ -54,30 +112,16 @@ impl Answers {
     /// Enters a publish that got the number `seq` in the stream. Confirmed once durable.
     pub fn publish(&mut self, stream: u64, seq: Seq) {
         self.publishes += 1;
-        if let Some(Entry::Published { stream: run, last, n, .. }) = self.entries.back_mut()
-            && *run == stream
-            && last.0.checked_add(1) == Some(seq.0)
-        {
-            *last = seq;
-            *n = self.publishes;
-            return;
-        }
         let n = self.publishes;
-        self.entries.push_back(Entry::Published { stream, first: seq, last: seq, n });
+        push_run(&mut self.entries, Run { stream, first: seq, last: seq, n });
     }
 
     /// Enters a publish that is refused.
     pub fn publish_refused(&mut self, error: &ProtocolError) {
         self.publishes += 1;
         let n = self.publishes;
-        if let Some(Entry::Refused { code, last_n, .. }) = self.entries.back_mut()
-            && *code == error.code
-        {
-            *last_n = n;
-            return;
-        }
-        let ProtocolError { code, text } = error.clone();
-        self.entries.push_back(Entry::Refused { code, text, first_n: n, last_n: n });
+        let refusals = Refusals { error: error.clone(), first_n: n, last_n: n };
+        push_refusals(&mut self.entries, refusals);
     }
 
     /// Enters an answer that is known: complete lines with their line ends.
@@ -119,59 +163,87 @@ impl Answers {
         self.entries.is_empty()
     }
 
-    /// Makes one entry of adjacent confirmations that could leave together, for when nothing can be
-    /// written and entries pile up. What is said in the end stays the same. `durable` as in
-    /// [`drain`](Self::drain).
-    pub fn fold(&mut self, durable: impl Fn(u64) -> Seq) {
+    /// Makes one entry of adjacent answers to publishes that could leave as one line, for when
+    /// nothing can be written and entries pile up. What is said in the end stays the same. `fate`
+    /// as in [`drain`](Self::drain).
+    pub fn fold(&mut self, fate: impl Fn(u64, Seq) -> (Fate, Seq)) {
         let mut kept = VecDeque::new();
-        // Whether the newest of `kept` is a publish that could be confirmed whole.
+        // Whether the newest of `kept` is a run that could be confirmed whole.
         let mut confirmed = false;
         for entry in self.entries.drain(..) {
-            let mark = match &entry {
-                Entry::Published { stream, first, last, .. } => {
-                    Some((durable(*stream), *first, *last))
+            let Entry::Published(run) = entry else {
+                confirmed = false;
+                match entry {
+                    Entry::Refused(refusals) => push_refusals(&mut kept, refusals),
+                    entry => kept.push_back(entry),
                 }
-                _ => None,
+                continue;
             };
-            // It may be confirmed in part at least, and that says the one before it as well.
-            if confirmed && mark.is_some_and(|(mark, first, _)| mark > first) {
-                kept.pop_back();
+            let mut rest = Some(run);
+            while let Some(run) = rest.take() {
+                let (fate, front, behind) = run.split(&fate);
+                match fate {
+                    Fate::Safe => {
+                        if confirmed {
+                            // The confirmation of this one says that one, too.
+                            kept.pop_back();
+                        }
+                        kept.push_back(Entry::Published(front));
+                        rest = behind;
+                    }
+                    Fate::Lost(code) => {
+                        push_refusals(&mut kept, front.refused(code));
+                        rest = behind;
+                    }
+                    Fate::Waiting => push_run(&mut kept, run),
+                }
+                confirmed = fate == Fate::Safe;
             }
-            confirmed = mark.is_some_and(|(mark, _, last)| mark > last);
-            kept.push_back(entry);
         }
         self.entries = kept;
     }
 
-    /// Appends every answer that may leave now. `durable` is the first number of a stream that
-    /// is not safe yet.
+    /// Appends every answer that may leave now. `fate` says of an event of a stream (the caller's
+    /// number for a topic) what has become of it, and up to which number, exclusive, the same
+    /// holds for those that follow.
     ///
-    /// May have more to say after any other method, and after a mark has moved.
-    pub fn drain(&mut self, durable: impl Fn(u64) -> Seq, out: &mut BytesMut) {
-        let mut confirmed: Option<(Seq, u64)> = None;
-        while let Some(entry) = self.entries.front_mut() {
-            if let Entry::Published { stream, first, last, n } = entry {
-                let mark = durable(*stream);
-                if mark > *last {
-                    confirmed = Some((*last, *n));
-                    self.entries.pop_front();
-                    continue;
+    /// May have more to say after any other method, and after a fate was decided.
+    pub fn drain(&mut self, fate: impl Fn(u64, Seq) -> (Fate, Seq), out: &mut BytesMut) {
+        let mut last = Open::Nothing;
+        while let Some(entry) = self.entries.pop_front() {
+            match entry {
+                Entry::Published(run) => {
+                    let (fate, front, rest) = run.split(&fate);
+                    if fate == Fate::Waiting {
+                        self.entries.push_front(Entry::Published(run));
+                        break;
+                    }
+                    if let Some(rest) = rest {
+                        self.entries.push_front(Entry::Published(rest));
+                    }
+                    match fate {
+                        Fate::Lost(code) => last.refuse(front.refused(code), out),
+                        Fate::Safe | Fate::Waiting => last.confirm(front, out),
+                    }
                 }
-                if mark > *first {
-                    let seq = Seq(mark.0 - 1);
-                    confirmed = Some((seq, *n - (last.0 - seq.0)));
-                    *first = mark;
+                Entry::Refused(refusals) => last.refuse(refusals, out),
+                Entry::Ready(lines) => {
+                    last.close(out);
+                    out.put_slice(&lines);
                 }
-                break;
+                Entry::Slot => {
+                    let Some(lines) = self.slots.front_mut().and_then(Option::take) else {
+                        self.entries.push_front(Entry::Slot);
+                        break;
+                    };
+                    self.slots.pop_front();
+                    self.first_slot += 1;
+                    last.close(out);
+                    out.put_slice(&lines);
+                }
             }
-            if matches!(entry, Entry::Slot) && !matches!(self.slots.front(), Some(Some(_))) {
-                break;
-            }
-            put_confirmed(confirmed.take(), out);
-            let entry = self.entries.pop_front().expect("the front entry was just looked at");
-            self.put(entry, out);
         }
-        put_confirmed(confirmed, out);
+        last.close(out);
         if self.entries.is_empty() {
             // There may be tens of thousands of connections, most of them idle. No slot is left
             // either, because each has its entry.
@@ -179,27 +251,81 @@ impl Answers {
             self.slots = VecDeque::new();
         }
     }
+}
 
-    /// Writes an entry that is not a publish and whose answer is there.
-    fn put(&mut self, entry: Entry, out: &mut BytesMut) {
-        match entry {
-            Entry::Ready(lines) => out.put_slice(&lines),
-            Entry::Refused { code, text, first_n, last_n } => {
-                ProtocolError { code, text }.encode_numbered(Some((first_n, last_n)), out);
+/// Adds a run, to the one before if its numbers follow. The n-th publishes always do: what stands
+/// between two publishes is an entry.
+fn push_run(entries: &mut VecDeque<Entry>, next: Run) {
+    if let Some(Entry::Published(run)) = entries.back_mut()
+        && run.stream == next.stream
+        && run.last.0.checked_add(1) == Some(next.first.0)
+    {
+        (run.last, run.n) = (next.last, next.n);
+    } else {
+        entries.push_back(Entry::Published(next));
+    }
+}
+
+fn push_refusals(entries: &mut VecDeque<Entry>, next: Refusals) {
+    if let Some(Entry::Refused(refusals)) = entries.back_mut()
+        && refusals.absorb(&next)
+    {
+        return;
+    }
+    entries.push_back(Entry::Refused(next));
+}
+
+/// The line that answers the newest publishes, as long as it may come to answer more.
+enum Open {
+    Nothing,
+    Confirmed { seq: Seq, n: u64 },
+    Refused(Refusals),
+}
+
+impl Open {
+    fn confirm(&mut self, run: Run, out: &mut BytesMut) {
+        if !matches!(self, Open::Confirmed { .. }) {
+            self.close(out);
+        }
+        *self = Open::Confirmed { seq: run.last, n: run.n };
+    }
+
+    fn refuse(&mut self, next: Refusals, out: &mut BytesMut) {
+        if let Open::Refused(refusals) = self
+            && refusals.absorb(&next)
+        {
+            return;
+        }
+        self.close(out);
+        *self = Open::Refused(next);
+    }
+
+    fn close(&mut self, out: &mut BytesMut) {
+        match std::mem::replace(self, Open::Nothing) {
+            Open::Nothing => {}
+            Open::Confirmed { seq, n } => encode_published(seq, n, out),
+            Open::Refused(Refusals { error, first_n, last_n }) => {
+                error.encode_numbered(Some((first_n, last_n)), out);
             }
-            Entry::Slot => {
-                self.first_slot += 1;
-                out.put_slice(&self.slots.pop_front().flatten().unwrap_or_default());
-            }
-            Entry::Published { .. } => unreachable!("publishes leave in drain"),
         }
     }
 }
 
-fn put_confirmed(confirmed: Option<(Seq, u64)>, out: &mut BytesMut) {
-    if let Some((seq, n)) = confirmed {
-        encode_published(seq, n, out);
-    }
+/// The refusal of an event that was numbered, and perhaps broadcast, before it turned out that it
+/// cannot be kept.
+fn lost(code: Code) -> ProtocolError {
+    let text = match code {
+        Code::Full => {
+            "the disk is full: it was not kept, though subscribers may have seen it; publish it \
+             again later"
+        }
+        Code::NotDurable => {
+            "writing to the disk failed: it may not survive, though subscribers may have seen it; \
+             publish it again once the broker was repaired"
+        }
+        _ => "it was not kept, though subscribers may have seen it",
+    };
+    ProtocolError::new(code, text)
 }
 
 #[cfg(test)]
@@ -210,14 +336,27 @@ mod tests {
 
     const ALL: fn(u64) -> Seq = |_| Seq(u64::MAX);
 
+    /// Safe below the mark of the stream, open from there on.
+    fn marked(mark: impl Fn(u64) -> Seq) -> impl Fn(u64, Seq) -> (Fate, Seq) {
+        move |stream, seq| match mark(stream) {
+            mark if seq < mark => (Fate::Safe, mark),
+            _ => (Fate::Waiting, Seq(u64::MAX)),
+        }
+    }
+
     fn refusal(code: Code) -> ProtocolError {
         ProtocolError::new(code, "no")
     }
 
     #[track_caller]
     fn drained(answers: &mut Answers, durable: impl Fn(u64) -> Seq) -> String {
+        drained_by(answers, marked(durable))
+    }
+
+    #[track_caller]
+    fn drained_by(answers: &mut Answers, fate: impl Fn(u64, Seq) -> (Fate, Seq)) -> String {
         let mut out = BytesMut::new();
-        answers.drain(durable, &mut out);
+        answers.drain(fate, &mut out);
         String::from_utf8(out.to_vec()).unwrap()
     }
 
@@ -298,17 +437,65 @@ mod tests {
             answers.publish(1, Seq(1 + 2 * round));
         }
         assert_eq!(answers.len(), 2_000);
-        answers.fold(|stream| if stream == 1 { Seq(1_001) } else { Seq(u64::MAX) });
+        answers.fold(marked(|stream| if stream == 1 { Seq(1_001) } else { Seq(u64::MAX) }));
         assert_eq!(answers.len(), 1_000, "500 rounds are one, the rest waits for stream 1");
-        answers.fold(ALL);
+        answers.fold(marked(ALL));
         assert_eq!(answers.len(), 1);
         answers.publish_refused(&refusal(Code::Full));
         answers.publish(0, Seq(2_000));
-        answers.fold(ALL);
+        answers.fold(marked(ALL));
         assert_eq!(
             drained(&mut answers, ALL),
             "+OK 1999 2000\r\n-ERR full n=2001 no\r\n+OK 2000 2002\r\n"
         );
+    }
+
+    #[test]
+    fn what_was_lost_is_refused_in_its_place() {
+        let fates = |_, Seq(seq)| match seq {
+            0..12 => (Fate::Safe, Seq(12)),
+            12..15 => (Fate::Lost(Code::Full), Seq(15)),
+            15..20 => (Fate::Lost(Code::NotDurable), Seq(20)),
+            20..22 => (Fate::Safe, Seq(22)),
+            22.. => (Fate::Waiting, Seq(u64::MAX)),
+        };
+        let full = "the disk is full: it was not kept, though subscribers may have seen it; \
+                    publish it again later";
+        let failed = "writing to the disk failed: it may not survive, though subscribers may have \
+                      seen it; publish it again once the broker was repaired";
+        for folded in [false, true] {
+            let mut answers = Answers::new();
+            for seq in 10..18 {
+                answers.publish(0, Seq(seq));
+            }
+            answers.publish_refused(&refusal(Code::NotDurable));
+            answers.publish(1, Seq(19));
+            for seq in 20..24 {
+                answers.publish(0, Seq(seq));
+            }
+            if folded {
+                answers.fold(fates);
+            }
+            assert_eq!(
+                drained_by(&mut answers, fates),
+                format!(
+                    "+OK 11 2\r\n-ERR full n=3-5 {full}\r\n-ERR sync-failed n=6-10 {failed}\r\n\
+                     +OK 21 12\r\n"
+                )
+            );
+            assert_eq!(drained(&mut answers, ALL), "+OK 23 14\r\n");
+        }
+    }
+
+    #[test]
+    fn what_was_lost_for_long_folds_into_one_entry() {
+        let mut answers = Answers::new();
+        for seq in 0..1_000 {
+            answers.publish(seq % 2, Seq(1 + seq));
+        }
+        answers.fold(|_, Seq(seq)| (Fate::Lost(Code::Full), Seq(seq + 1)));
+        assert_eq!(answers.len(), 1);
+        assert!(drained(&mut answers, ALL).starts_with("-ERR full n=1-1000 the disk is full"));
     }
 
     /// One thing that happens to the answers of a connection.
@@ -320,8 +507,8 @@ mod tests {
         Later,
         /// Fills one of the open slots.
         Fill(usize),
-        /// Moves the durable mark of a stream by so much, up to what was published.
-        Durable(u64, u64),
+        /// Decides the fate of the next events of a stream, so many of those that there are.
+        Decide(u64, usize, Fate),
         Fold,
         Drain,
     }
@@ -333,16 +520,40 @@ mod tests {
             1 => Just(Step::Ready),
             1 => Just(Step::Later),
             1 => any::<usize>().prop_map(Step::Fill),
-            3 => (0_u64..2, 0_u64..4).prop_map(|(stream, by)| Step::Durable(stream, by)),
+            3 => (0_u64..2, 0_usize..4, fate()).prop_map(|(stream, by, fate)| {
+                Step::Decide(stream, by, fate)
+            }),
             2 => Just(Step::Fold),
             3 => Just(Step::Drain),
         ]
     }
 
+    fn fate() -> impl Strategy<Value = Fate> {
+        prop_oneof![
+            4 => Just(Fate::Safe),
+            1 => Just(Fate::Lost(Code::Full)),
+            1 => Just(Fate::Lost(Code::NotDurable)),
+        ]
+    }
+
+    /// The fates of the events of a stream from number 1 on, as far as they were decided.
+    type Fates = [Vec<Fate>; 2];
+
+    fn decided(fates: &Fates) -> impl Fn(u64, Seq) -> (Fate, Seq) + '_ {
+        |stream, seq| {
+            let of_stream = &fates[usize::try_from(stream).unwrap()];
+            let mut from_seq = of_stream.iter().skip(usize::try_from(seq.0).unwrap() - 1);
+            let Some(first) = from_seq.next() else {
+                return (Fate::Waiting, Seq(u64::MAX));
+            };
+            (*first, Seq(seq.0 + 1 + from_seq.take_while(|fate| *fate == first).count() as u64))
+        }
+    }
+
     /// What stands in the model for one command, unfolded.
     #[derive(Debug, Clone, PartialEq)]
     enum Expected {
-        Confirmed { stream: u64, seq: u64, n: u64 },
+        Published { stream: u64, seq: u64, n: u64 },
         Refused { code: Code, n: u64 },
         Line(String),
         Slot(Slot, Option<String>),
@@ -380,7 +591,7 @@ mod tests {
         fn folding_changes_nothing(steps in proptest::collection::vec(step(), 0..120)) {
             let mut answers = Answers::new();
             let mut model: VecDeque<Expected> = VecDeque::new();
-            let (mut heads, mut marks, mut publishes) = ([1_u64; 2], [1_u64; 2], 0_u64);
+            let (mut heads, mut fates, mut publishes) = ([1_u64; 2], Fates::default(), 0_u64);
             let (mut confirmed_up_to, mut refused) = (0, Vec::new());
             let mut lines = 0;
             for step in steps.into_iter().chain([Step::Drain]) {
@@ -389,7 +600,7 @@ mod tests {
                         let head = &mut heads[usize::try_from(stream).unwrap()];
                         publishes += 1;
                         answers.publish(stream, Seq(*head));
-                        model.push_back(Expected::Confirmed { stream, seq: *head, n: publishes });
+                        model.push_back(Expected::Published { stream, seq: *head, n: publishes });
                         // Now and then somebody else publishes in between.
                         *head += 1 + u64::from(publishes % 3 == 0);
                     }
@@ -422,31 +633,34 @@ mod tests {
                             *answer = Some(line);
                         }
                     }
-                    Step::Durable(stream, by) => {
+                    Step::Decide(stream, by, fate) => {
                         let stream = usize::try_from(stream).unwrap();
-                        marks[stream] = (marks[stream] + by).min(heads[stream]);
+                        let numbered = usize::try_from(heads[stream]).unwrap() - 1;
+                        let of_stream = &mut fates[stream];
+                        of_stream.resize((of_stream.len() + by).min(numbered), fate);
                     }
-                    Step::Fold => {
-                        answers.fold(|stream| Seq(marks[usize::try_from(stream).unwrap()]));
-                    }
+                    Step::Fold => answers.fold(decided(&fates)),
                     Step::Drain => {
-                        let durable = |stream: u64| Seq(marks[usize::try_from(stream).unwrap()]);
-                        let out = drained(&mut answers, durable);
+                        let out = drained_by(&mut answers, decided(&fates));
                         let mut expected = Vec::new();
                         let mut last = None;
                         while let Some(entry) = model.front() {
                             let line = match entry {
-                                Expected::Confirmed { stream, seq, n }
-                                    if *seq < marks[usize::try_from(*stream).unwrap()] =>
-                                {
-                                    expected.push(format!("confirmed {n}"));
-                                    last = Some(*seq);
-                                    model.pop_front();
-                                    continue;
+                                Expected::Published { stream, seq, n } => {
+                                    match decided(&fates)(*stream, Seq(*seq)).0 {
+                                        Fate::Waiting => break,
+                                        Fate::Lost(code) => format!("refused {n} {code}"),
+                                        Fate::Safe => {
+                                            expected.push(format!("confirmed {n}"));
+                                            last = Some(*seq);
+                                            model.pop_front();
+                                            continue;
+                                        }
+                                    }
                                 }
                                 Expected::Refused { code, n } => format!("refused {n} {code}"),
                                 Expected::Line(line) | Expected::Slot(_, Some(line)) => line.clone(),
-                                _ => break,
+                                Expected::Slot(_, None) => break,
                             };
                             expected.extend(last.take().map(|seq| format!("the last one was {seq}")));
                             expected.push(line);

@@ -124,8 +124,8 @@ codes! {
     /// client's fault, nothing changed, try again when something was given back; the connection
     /// lives.
     Limit = "limit",
-    /// No room on the disk or in memory. The broker's fault, nothing changed, try again later;
-    /// the connection lives.
+    /// No room on the disk or in memory. The broker's fault, nothing is kept (though what was
+    /// published may have been broadcast), try again later; the connection lives.
     Full = "full",
     /// What was published may not be safe: writing it to the disk failed. The broker's fault, the
     /// event may have been broadcast but is not confirmed and never will be; publish again once

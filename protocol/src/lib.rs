@@ -24,7 +24,7 @@
 //!
 //! ```
 //! use bytes::BytesMut;
-//! use tidings_protocol::{Answers, Command, Event, Mode, Reply, Seq, Session};
+//! use tidings_protocol::{Answers, Command, Event, Fate, Mode, Reply, Seq, Session};
 //!
 //! // What one read of a socket brought: two commands, and the beginning of a third.
 //! let mut unread = &b"HELLO name=me\r\nPUB new-url http://example.org/\r\nPI"[..];
@@ -50,12 +50,12 @@
 //!
 //! // Nothing is safe yet: only what does not rest on it may leave.
 //! let mut out = BytesMut::new();
-//! answers.drain(|_topic| Seq(42), &mut out);
+//! answers.drain(|_topic, _seq| (Fate::Waiting, Seq(43)), &mut out);
 //! assert_eq!(out, "+OK tidings 0.1.0 id=1 clock=5 resume=..\r\n");
 //!
-//! // The event is on the disk: the first number that is not safe yet is now 43.
+//! // The event is on the disk, and so is everything before number 43.
 //! out.clear();
-//! answers.drain(|_topic| Seq(43), &mut out);
+//! answers.drain(|_topic, _seq| (Fate::Safe, Seq(43)), &mut out);
 //! assert_eq!(out, "+OK 42 1\r\n");
 //!
 //! // The client reads the confirmation of its first publish.
@@ -81,7 +81,7 @@ pub mod url_key;
 pub mod verb;
 mod wire;
 
-pub use answers::{Answers, Slot};
+pub use answers::{Answers, Fate, Slot};
 #[cfg(feature = "client")]
 pub use client::{Answer, Client, ClientError, ClientOptions, Deliveries, Delivery, connect};
 pub use command::{Command, Hello, Hold, Manage, Outcome, Prio, Return, StartAt, Token};

@@ -246,7 +246,7 @@ impl Connection {
         let mut lines = BytesMut::new();
         if !self.answers.is_empty() {
             let topics = &self.hub.topics;
-            self.answers.drain(|topic| topics.durable(topic), &mut lines);
+            self.answers.drain(|topic, seq| topics.fate(topic, seq), &mut lines);
             if self.answers.is_empty() {
                 self.answer_bytes = 0;
             }
@@ -279,7 +279,7 @@ impl Connection {
     pub(super) fn must_pause(&mut self) -> bool {
         if self.is_congested() {
             let topics = &self.hub.topics;
-            self.answers.fold(|topic| topics.durable(topic));
+            self.answers.fold(|topic, seq| topics.fate(topic, seq));
         }
         self.is_congested()
     }

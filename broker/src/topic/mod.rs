@@ -24,7 +24,8 @@ use std::task::Waker;
 
 use parking_lot::{Mutex, RwLock};
 use tidings_protocol::{
-    Code, DEAD_LETTER_TOPIC, DEFAULT_TOPIC, JOB_DONE_TOPIC, ProtocolError, Seq, StartAt, TopicName,
+    Code, DEAD_LETTER_TOPIC, DEFAULT_TOPIC, Fate, JOB_DONE_TOPIC, ProtocolError, Seq, StartAt,
+    TopicName,
 };
 use tokio::sync::Notify;
 
@@ -157,10 +158,12 @@ impl Topics {
         Arc::clone(&self.index.read().by_id[0])
     }
 
-    /// The durable mark of the topic with this [`Topic::id`].
-    pub(crate) fn durable(&self, id: u64) -> Seq {
+    /// What has become of an event of the topic with this [`Topic::id`], and up to which number,
+    /// exclusive, the same holds for those that follow.
+    pub(crate) fn fate(&self, id: u64, seq: Seq) -> (Fate, Seq) {
         let at = usize::try_from(id).expect("an id is an index");
-        self.index.read().by_id[at].durable()
+        let durable = self.index.read().by_id[at].durable();
+        if seq < durable { (Fate::Safe, durable) } else { (Fate::Waiting, Seq(u64::MAX)) }
     }
 }
 
