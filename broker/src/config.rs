@@ -13,6 +13,7 @@
 //! `BATCH_BYTES` and the blocks of the arena (a topic's memory).
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 
 use tidings_protocol::PORT;
 
@@ -23,6 +24,9 @@ use crate::group::config::GroupConfig;
 pub struct BrokerConfig {
     /// Where to listen for the line protocol. Port 0 takes a free one. Default `127.0.0.1:12345`.
     pub listen: SocketAddr,
+    /// The directory for everything that survives the broker. Default `None`: nothing is on disk,
+    /// and every topic is `sync=memory`.
+    pub data: Option<PathBuf>,
     /// Bounds of everything that grows.
     pub limits: Limits,
     /// What a group is that was created without settings.
@@ -35,6 +39,7 @@ impl Default for BrokerConfig {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)),
+            data: None,
             limits: Limits::default(),
             group: GroupConfig::default(),
             log_lines: false,

@@ -9,6 +9,7 @@
 //! | `net` | the listener and the connections: the only code with sockets |
 //! | [`mailbox`] | how groups reach connections |
 //! | `stats` | counters for `STATS`, and the log lines that many peers may cause |
+//! | [`data_dir`] | the directory on disk, held by one process at a time |
 //! | [`clock`], [`config`] | the one place that reads clocks, the place for limits |
 //!
 //! `net` calls `topic` and `groups`; `groups` calls `group` and `topic`; nobody calls back except
@@ -16,6 +17,7 @@
 
 pub mod clock;
 pub mod config;
+pub mod data_dir;
 pub mod group;
 pub mod groups;
 pub mod job;
@@ -27,12 +29,14 @@ pub mod topic;
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use self::config::{BrokerConfig, Limits};
+pub use self::data_dir::DataDir;
 use self::net::Hub;
 
 /// File descriptors that are not for connections.
@@ -45,6 +49,8 @@ pub struct Broker {
     hub: std::sync::Arc<Hub>,
     stop: CancellationToken,
     tasks: TaskTracker,
+    /// Held until nobody writes there any more.
+    _data: Option<DataDir>,
 }
 
 /// Why a broker did not start. Nothing runs then.
@@ -65,6 +71,26 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// Another process works in the data directory. Stop it, or choose another directory.
+    #[error("{} is in use by another tidings{}", path.display(), with_pid(*pid))]
+    DataInUse {
+        /// The directory.
+        path: PathBuf,
+        /// The number of that process, if it is known.
+        pid: Option<u32>,
+    },
+    /// The data directory cannot be made, opened or locked.
+    #[error("cannot use the data directory {}: {source}", path.display())]
+    Data {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+fn with_pid(pid: Option<u32>) -> String {
+    pid.map_or(String::new(), |pid| format!(" (pid {pid})"))
 }
 
 impl Broker {
@@ -78,6 +104,7 @@ impl Broker {
             tracing::warn!(reachable, wanted, "the limit of open files allows fewer connections");
             *connections_max = reachable;
         }
+        let data = config.data.as_deref().map(DataDir::open).transpose()?;
         let address = config.listen;
         let (listener, local_addr) =
             net::listen(address).map_err(|source| match source.kind() {
@@ -89,7 +116,7 @@ impl Broker {
         let hub = Hub::new(config, stop.clone());
         net::serve(listener, hub.clone(), stop.clone(), &tasks);
         tracing::info!(%local_addr, "listening");
-        Ok(Self { local_addr, hub, stop, tasks })
+        Ok(Self { local_addr, hub, stop, tasks, _data: data })
     }
 
     /// Where it listens; tells the port if port 0 was asked for.
