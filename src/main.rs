@@ -11,7 +11,6 @@ mod flags;
 mod job;
 mod lines;
 mod link;
-mod load;
 mod logging;
 mod node;
 mod output;

@@ -1,0 +1,202 @@
+//! Connections: how they begin, and how pieces are written to them.
+
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+
+use crate::{
+    Target,
+    wire::{Step, Until},
+};
+
+/// Bytes that a publisher writes at once.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// How long an answer may take at the beginning.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Connects and takes the steps, each of which waits for its answer. The socket blocks.
+pub fn open(
+    address: SocketAddr,
+    steps: impl IntoIterator<Item = Step>,
+) -> anyhow::Result<TcpStream> {
+    let mut socket =
+        TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
+    socket.set_nodelay(true)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    for step in steps {
+        take_step(&mut socket, &step)?;
+    }
+    Ok(socket)
+}
+
+/// Says what the step says and waits for its answer.
+pub fn take_step(socket: &mut TcpStream, step: &Step) -> anyhow::Result<()> {
+    socket.write_all(&step.send).context("the broker closed the connection")?;
+    let mut heard = Vec::new();
+    while !is_over(&heard, step.until)? {
+        let mut buffer = [0; 4096];
+        let bytes = match socket.read(&mut buffer) {
+            Ok(0) => bail!("the broker closed the connection{}", shown(&heard)),
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                bail!("the broker does not answer{}", shown(&heard))
+            }
+            Err(error) => return Err(error).context("no answer"),
+        };
+        heard.extend_from_slice(&buffer[..bytes]);
+    }
+    Ok(())
+}
+
+/// The end of what was heard, for a message.
+fn shown(heard: &[u8]) -> String {
+    let end = &heard[heard.len().saturating_sub(200)..];
+    if end.is_empty() {
+        return String::new();
+    }
+    format!("; it last said {:?}", String::from_utf8_lossy(end))
+}
+
+/// Whether the answer is complete.
+fn is_over(heard: &[u8], until: Until) -> anyhow::Result<bool> {
+    match until {
+        Until::Nothing => Ok(true),
+        Until::Bytes(bytes) => Ok(heard.len() >= bytes),
+        Until::Line(start) => {
+            for line in heard.split_inclusive(|&byte| byte == b'\n') {
+                if !line.ends_with(b"\n") {
+                    break;
+                }
+                if line.starts_with(b"-") {
+                    bail!("the broker refuses: {}", String::from_utf8_lossy(line).trim_end());
+                }
+                if line.starts_with(start.as_bytes()) {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        }
+    }
+}
+
+/// Makes the topic, if its broker wants that.
+pub fn prepare(target: &Target<'_>) -> anyhow::Result<()> {
+    let steps = target.wire.prepare(target.topic);
+    if !steps.is_empty() {
+        open(target.address, target.wire.opening().into_iter().chain(steps))?;
+    }
+    Ok(())
+}
+
+/// Connects a subscriber. Its socket does not block.
+pub(crate) fn subscriber(target: &Target<'_>) -> anyhow::Result<TcpStream> {
+    let wire = target.wire;
+    let steps = wire.opening().into_iter().chain(wire.subscribe(target.topic));
+    let socket = open(target.address, steps).context("a subscriber")?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Connects a publisher, which writes so many messages at once. Its socket does not block.
+pub(crate) fn publisher(target: &Target<'_>, burst: usize) -> anyhow::Result<Outlet> {
+    let steps = target.wire.opening().into_iter().chain(target.wire.publisher());
+    let socket = open(target.address, steps).context("a publisher")?;
+    Outlet::new(socket, target.message().repeat(burst))
+}
+
+/// Messages in one write: 64 KiB of them, and at most a quarter of the window, so that something is under
+/// way while the next ones are written. A little less than 64 KiB, because protocols differ in length, and
+/// the number of messages is to be the same for all.
+pub(crate) fn burst(payload_bytes: usize, window: u64, publishers: usize) -> usize {
+    let quarter = usize::try_from(window / 4).unwrap_or(usize::MAX) / publishers.max(1);
+    (PIECE_BYTES / (payload_bytes + 20)).min(quarter).max(1)
+}
+
+/// A socket to which the same piece is written again and again.
+pub(crate) struct Outlet {
+    socket: TcpStream,
+    piece: Vec<u8>,
+    /// Bytes of the piece that are written; all of them: nothing is under way.
+    written: usize,
+}
+
+impl Outlet {
+    pub(crate) fn new(socket: TcpStream, piece: Vec<u8>) -> anyhow::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket, written: piece.len(), piece })
+    }
+
+    pub(crate) fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    /// Whether the last piece is written.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.written == self.piece.len()
+    }
+
+    /// Begins the piece anew.
+    pub(crate) fn begin(&mut self) {
+        debug_assert!(self.is_idle(), "pieces are not mixed");
+        self.written = 0;
+    }
+
+    /// Writes what the socket takes; whether that was all.
+    pub(crate) fn flush(&mut self) -> io::Result<bool> {
+        while self.written < self.piece.len() {
+            match self.socket.write(&self.piece[self.written..]) {
+                Ok(bytes) => self.written += bytes,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads everything that is there, and shows it.
+    pub(crate) fn hear(
+        &mut self,
+        buffer: &mut [u8],
+        mut heard: impl FnMut(&[u8]) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        loop {
+            match self.socket.read(buffer) {
+                Ok(0) => bail!("the broker closed a publisher's connection"),
+                Ok(bytes) => heard(&buffer[..bytes])?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("a publisher"),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_ends_with_its_line() {
+        let until = Until::Line("+OK");
+        assert!(!is_over(b"Connected.  (PID 1)\r\n+OK", until).unwrap());
+        assert!(is_over(b"Connected.  (PID 1)\r\n+OK\r\n", until).unwrap());
+        let refused = is_over(b"Connected.  (PID 1)\r\n-ERR limit no\r\n", until).unwrap_err();
+        assert_eq!(refused.to_string(), "the broker refuses: -ERR limit no");
+        assert!(is_over(b"abcd", Until::Bytes(4)).unwrap());
+        assert!(!is_over(b"abc", Until::Bytes(4)).unwrap());
+    }
+
+    #[test]
+    fn a_write_is_bounded_by_bytes_and_by_the_window() {
+        assert_eq!(burst(128, 10_000, 1), 442);
+        assert_eq!(burst(128, 1_000, 1), 250);
+        assert_eq!(burst(128, 10_000, 100), 25);
+        assert_eq!(burst(61_440, 1, 10), 1);
+    }
+}

@@ -1,0 +1,175 @@
+//! The disk under a directory: what it is, and how long it takes to be sure.
+
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+
+use std::{
+    fs::{self, File},
+    io::{Seek, SeekFrom, Write},
+    os::unix::fs::MetadataExt,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+use rustix::fs::{major, minor, statfs};
+
+use crate::figure::{median, number};
+
+/// Size of the write that a disk is judged by.
+const SYNC_BYTES: usize = 64 * 1024;
+
+/// Writes by which it is judged.
+const SYNCS: usize = 200;
+
+/// Bytes of the file that a bare loop writes round and round.
+const FILE_BYTES: u64 = 64 << 20;
+
+/// File systems in memory: `tmpfs` and `ramfs`.
+const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// What a directory lies on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Disk {
+    /// Where it is mounted.
+    pub mount: String,
+    /// Its file system.
+    pub file_system: String,
+    /// The device, or what stands for one.
+    pub source: String,
+}
+
+impl Disk {
+    /// The disk under a directory.
+    pub fn of(dir: &Path) -> anyhow::Result<Self> {
+        let device = fs::metadata(dir).with_context(|| dir.display().to_string())?.dev();
+        let device = format!("{}:{}", major(device), minor(device));
+        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+        let found = mounts.lines().rev().find_map(|line| parse_mount(line, &device));
+        let unknown = || "unknown".to_owned();
+        Ok(found.unwrap_or_else(|| Self {
+            mount: unknown(),
+            file_system: unknown(),
+            source: unknown(),
+        }))
+    }
+}
+
+/// A line of `mountinfo`, if it is of this device.
+fn parse_mount(line: &str, device: &str) -> Option<Disk> {
+    let (mount, kind) = line.split_once(" - ")?;
+    let mut mount = mount.split(' ').skip(2);
+    if mount.next()? != device {
+        return None;
+    }
+    let mount = mount.nth(1)?;
+    let mut kind = kind.split(' ');
+    let (file_system, source) = (kind.next()?, kind.next()?);
+    Some(Disk {
+        mount: mount.to_owned(),
+        file_system: file_system.to_owned(),
+        source: source.to_owned(),
+    })
+}
+
+/// An error if the directory is in memory: what is measured there says nothing about a disk.
+pub fn refuse_memory(dir: &Path) -> anyhow::Result<()> {
+    let kind = statfs(dir).with_context(|| dir.display().to_string())?.f_type;
+    let kind = u64::try_from(kind).unwrap_or_default();
+    ensure!(
+        !IN_MEMORY.contains(&kind),
+        "{} is in memory (tmpfs), so nothing there is ever synced; choose another --data",
+        dir.display()
+    );
+    Ok(())
+}
+
+/// How long one `fdatasync` takes after 64 KiB were written, the median of many.
+pub fn sync_time(dir: &Path) -> anyhow::Result<Duration> {
+    let mut file = RoundFile::create(dir)?;
+    let piece = vec![b'x'; SYNC_BYTES];
+    let mut times = Vec::with_capacity(SYNCS);
+    for _ in 0..SYNCS {
+        let began = Instant::now();
+        file.write(&piece)?;
+        times.push(began.elapsed().as_secs_f64());
+    }
+    Ok(Duration::from_secs_f64(median(&times).unwrap_or_default()))
+}
+
+/// A loop that does nothing but write these bytes and sync them, for so long: how often a second.
+pub fn bare_loop(dir: &Path, piece: &[u8], length: Duration) -> anyhow::Result<f64> {
+    let mut file = RoundFile::create(dir)?;
+    let (mut syncs, began) = (0, Instant::now());
+    while began.elapsed() < length {
+        file.write(piece)?;
+        syncs += 1;
+    }
+    Ok(number(syncs) / began.elapsed().as_secs_f64())
+}
+
+/// A file that is written round and round, in blocks that it already has: the least that a disk can be
+/// asked for, because neither the length nor the blocks of the file change.
+struct RoundFile<'a> {
+    file: File,
+    dir: &'a Path,
+    at: u64,
+}
+
+/// The name of the file while it is used.
+const FILE: &str = "bench-sync.tmp";
+
+impl<'a> RoundFile<'a> {
+    fn create(dir: &'a Path) -> anyhow::Result<Self> {
+        let path = dir.join(FILE);
+        let mut file = File::create(&path).with_context(|| path.display().to_string())?;
+        let zeros = vec![0; 1 << 20];
+        for _ in 0..FILE_BYTES >> 20 {
+            file.write_all(&zeros)?;
+        }
+        file.sync_all()?;
+        file.seek(SeekFrom::Start(0))?;
+        Ok(Self { file, dir, at: 0 })
+    }
+
+    fn write(&mut self, piece: &[u8]) -> anyhow::Result<()> {
+        let bytes = u64::try_from(piece.len())?;
+        if self.at + bytes > FILE_BYTES {
+            self.file.seek(SeekFrom::Start(0))?;
+            self.at = 0;
+        }
+        self.file.write_all(piece)?;
+        self.file.sync_data()?;
+        self.at += bytes;
+        Ok(())
+    }
+}
+
+impl Drop for RoundFile<'_> {
+    fn drop(&mut self) {
+        // Whoever removes the directory removes what is left.
+        let _ = fs::remove_file(self.dir.join(FILE));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_found_by_its_device() {
+        let line = "29 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard";
+        let disk = parse_mount(line, "254:0").unwrap();
+        assert_eq!((disk.mount.as_str(), disk.file_system.as_str()), ("/", "ext4"));
+        assert_eq!(disk.source, "/dev/vda");
+        assert_eq!(parse_mount(line, "254:1"), None);
+    }
+
+    #[test]
+    fn memory_is_no_disk() {
+        let shm = Path::new("/dev/shm");
+        if shm.is_dir() {
+            assert!(refuse_memory(shm).is_err());
+        }
+        assert!(Disk::of(Path::new("/")).is_ok());
+    }
+}

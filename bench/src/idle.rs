@@ -1,0 +1,103 @@
+//! What a subscriber costs that hears nothing, and how long one event takes to all of them.
+
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{bail, ensure};
+
+use crate::{
+    Figure, Target, Watch,
+    connection::{self, Outlet},
+    figure::number,
+    load::subscribers,
+    poller::{Discard, Poller},
+    server,
+};
+
+/// How long one event may take to everybody.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Pause in which a broker may tidy up after many connections before its memory is looked at.
+const QUIET: Duration = Duration::from_millis(500);
+
+/// Many subscribers, and few events.
+#[derive(Debug, Clone, Copy)]
+pub struct Idle {
+    /// Connections that subscribe.
+    pub subscribers: usize,
+    /// Events, one after the other, each to all of them.
+    pub events: usize,
+}
+
+impl Idle {
+    /// Measures it. An error, too, if an event did not arrive.
+    pub fn measure(
+        &self,
+        target: Target<'_>,
+        watch: &mut Watch<'_>,
+    ) -> anyhow::Result<Vec<Figure>> {
+        connection::prepare(&target)?;
+        // One of each first, so that what a broker needs once does not count for those who follow.
+        let mut publisher = connection::publisher(&target, 1)?;
+        let _first = connection::subscriber(&target)?;
+        let empty = target.server.map(server::Server::resident_bytes).transpose()?;
+
+        let mut poller = Poller::new()?;
+        let sockets = subscribers(&target, &poller, self.subscribers, watch)?;
+        thread::sleep(QUIET);
+        let mut figures = Vec::new();
+        if let (Some(server), Some(empty)) = (target.server, empty) {
+            let used = server.resident_bytes()?.saturating_sub(empty);
+            let each = number(used) / 1024.0 / number(u64::try_from(self.subscribers)?);
+            let key = "kib_per_subscriber";
+            figures.push(Figure::new(key, "KiB per subscriber", 2).with([each]));
+        }
+
+        let stream = target.stream();
+        let mut last = Figure::new("to_all_ms", "one event to all, ms", 1);
+        let mut received = vec![0; sockets.len()];
+        let mut discard = Discard::new();
+        let mut ready = Vec::new();
+        let before = target.server.map(server::Server::cpu).transpose()?;
+        for event in 1..=u64::try_from(self.events)? {
+            watch(&format!("event {event} of {} to all", self.events))?;
+            let began = Instant::now();
+            publish(&mut publisher)?;
+            let wanted = stream.bytes(event);
+            let mut missing = sockets.len();
+            while missing > 0 {
+                poller.wait(PATIENCE, &mut ready)?;
+                for &token in &ready {
+                    let Some(bytes) = discard.take(&sockets[token])? else { continue };
+                    ensure!(bytes > 0, "the broker closed a subscriber's connection");
+                    let had: u64 = received[token];
+                    received[token] = had + bytes;
+                    missing -= usize::from(had < wanted && received[token] >= wanted);
+                }
+                if began.elapsed() > PATIENCE {
+                    bail!("{missing} subscribers did not get an event");
+                }
+            }
+            last.runs.push(began.elapsed().as_secs_f64() * 1e3);
+        }
+        figures.push(last);
+        if let (Some(server), Some(before)) = (target.server, before) {
+            let used = server.cpu()?.saturating_sub(before).as_secs_f64() * 1e3;
+            let each = used / number(u64::try_from(self.events)?.max(1));
+            let label = "broker ms per event";
+            figures.push(Figure::new("broker_cpu_ms_per_event", label, 1).with([each]));
+            figures.push(server::peak(server)?);
+        }
+        Ok(figures)
+    }
+}
+
+fn publish(publisher: &mut Outlet) -> anyhow::Result<()> {
+    publisher.begin();
+    ensure!(publisher.flush()?, "the broker does not take an event");
+    Ok(())
+}

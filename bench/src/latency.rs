@@ -1,0 +1,210 @@
+//! Publish to delivery at a fixed rate.
+
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+
+use std::{
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail, ensure};
+use rustix::{
+    fd::OwnedFd,
+    time::{
+        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+        timerfd_settime,
+    },
+};
+
+use crate::{
+    Figure, Target, Watch,
+    connection::{self, Outlet},
+    figure::number,
+    histogram::Histogram,
+    load::{refuse, subscribers},
+    poller::{Discard, Poller},
+    server::Cost,
+    wire::Stream,
+};
+
+/// How often somebody is told how far it is.
+const WATCH_EVERY: Duration = Duration::from_millis(200);
+
+/// How long the last events may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Events at a fixed rate.
+#[derive(Debug, Clone, Copy)]
+pub struct Latency {
+    /// Events a second.
+    pub rate: u32,
+    /// Connections that subscribe.
+    pub subscribers: usize,
+    /// Length of a run.
+    pub run: Duration,
+    /// Runs, on the same connections.
+    pub runs: usize,
+    /// Time before the first one.
+    pub warm_up: Duration,
+}
+
+impl Latency {
+    /// Measures it. An error, too, if the broker cannot keep up or an event did not arrive.
+    pub fn measure(
+        &self,
+        target: Target<'_>,
+        watch: &mut Watch<'_>,
+    ) -> anyhow::Result<Vec<Figure>> {
+        let mut pace = Pace::connect(target, self, watch)?;
+        pace.run(self.warm_up, watch)?;
+        let name = |key, label| Figure::new(key, label, 0);
+        let mut figures = [
+            (0.5, name("p50_us", "p50 us")),
+            (0.99, name("p99_us", "p99 us")),
+            (0.999, name("p999_us", "p99.9 us")),
+            (1.0, name("max_us", "longest us")),
+        ];
+        let mut cost = Cost::per_delivery();
+        for _ in 0..self.runs {
+            pace.times = Histogram::new();
+            let (before, began) = (pace.delivered, Instant::now());
+            let costing = cost.begin(target.server)?;
+            pace.run(self.run, watch)?;
+            let deliveries = number(pace.delivered - before);
+            cost.end(costing, target.server, deliveries, began.elapsed())?;
+            for (part, figure) in &mut figures {
+                figure.runs.push(pace.times.quantile(*part));
+            }
+        }
+        let mut figures: Vec<_> = figures.into_iter().map(|(_, figure)| figure).collect();
+        figures.extend(cost.figures(target.server)?);
+        Ok(figures)
+    }
+}
+
+/// A subscriber, and how far it is.
+struct Reader {
+    socket: TcpStream,
+    bytes: u64,
+    events: u64,
+}
+
+/// One publisher that keeps a pace, and its subscribers.
+struct Pace<'a> {
+    target: Target<'a>,
+    stream: Stream,
+    interval: Duration,
+    poller: Poller,
+    timer: OwnedFd,
+    discard: Discard,
+    readers: Vec<Reader>,
+    publisher: Outlet,
+    /// When each event was published.
+    sent: Vec<Instant>,
+    delivered: u64,
+    times: Histogram,
+}
+
+impl<'a> Pace<'a> {
+    fn connect(
+        target: Target<'a>,
+        latency: &Latency,
+        watch: &mut Watch<'_>,
+    ) -> anyhow::Result<Self> {
+        ensure!(latency.rate > 0, "a rate of nothing");
+        connection::prepare(&target)?;
+        let poller = Poller::new()?;
+        let sockets = subscribers(&target, &poller, latency.subscribers, watch)?;
+        let publisher = connection::publisher(&target, 1)?;
+        poller.changes(publisher.socket(), latency.subscribers)?;
+        let timer = timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+        )?;
+        poller.readable(&timer, latency.subscribers + 1)?;
+        let reader = |socket| Reader { socket, bytes: 0, events: 0 };
+        Ok(Self {
+            stream: target.stream(),
+            target,
+            interval: Duration::from_secs(1) / latency.rate,
+            poller,
+            timer,
+            discard: Discard::new(),
+            readers: sockets.into_iter().map(reader).collect(),
+            publisher,
+            sent: Vec::new(),
+            delivered: 0,
+            times: Histogram::new(),
+        })
+    }
+
+    /// Publishes at the pace for so long, and waits until everything has arrived.
+    fn run(&mut self, length: Duration, watch: &mut Watch<'_>) -> anyhow::Result<()> {
+        self.set_timer(self.interval)?;
+        let begin = Instant::now();
+        let first = self.sent.len();
+        let (mut shown, mut ready) = (begin, Vec::new());
+        loop {
+            let now = Instant::now();
+            if now >= shown + WATCH_EVERY {
+                watch(&format!("{} events, {} deliveries", self.sent.len(), self.delivered))?;
+                shown = now;
+            }
+            // Late events are published at once, so the rate holds.
+            let due = (now.min(begin + length) - begin).as_nanos() / self.interval.as_nanos();
+            while u128::try_from(self.sent.len() - first)? < due {
+                self.publish()?;
+            }
+            let expected = u64::try_from(self.sent.len() * self.readers.len())?;
+            if now >= begin + length && self.delivered == expected {
+                return self.set_timer(Duration::ZERO);
+            }
+            if now >= begin + length + PATIENCE {
+                bail!("{} deliveries did not arrive", expected - self.delivered);
+            }
+            self.poller.wait(WATCH_EVERY, &mut ready)?;
+            for &token in &ready {
+                self.attend(token)?;
+            }
+        }
+    }
+
+    fn set_timer(&self, interval: Duration) -> anyhow::Result<()> {
+        let interval = Timespec::try_from(interval).context("a pace")?;
+        let every = Itimerspec { it_interval: interval, it_value: interval };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &every)?;
+        Ok(())
+    }
+
+    fn publish(&mut self) -> anyhow::Result<()> {
+        self.sent.push(Instant::now());
+        self.publisher.begin();
+        ensure!(self.publisher.flush()?, "the broker does not take events at this rate");
+        Ok(())
+    }
+
+    fn attend(&mut self, token: usize) -> anyhow::Result<()> {
+        let mut buffer = [0; 4096];
+        if let Some(reader) = self.readers.get_mut(token) {
+            let Some(bytes) = self.discard.take(&reader.socket)? else { return Ok(()) };
+            ensure!(bytes > 0, "the broker closed a subscriber's connection");
+            let now = Instant::now();
+            reader.bytes += bytes;
+            let events = self.stream.events(reader.bytes);
+            for event in reader.events..events {
+                let sent = self.sent.get(usize::try_from(event)?);
+                let sent = sent.context("more arrived than was published")?;
+                self.times.add(now - *sent);
+            }
+            self.delivered += events - reader.events;
+            reader.events = events;
+        } else if token == self.readers.len() {
+            let refusal = self.target.wire.refusal();
+            self.publisher.hear(&mut buffer, |heard| refuse(refusal, heard))?;
+        } else if let Err(error) = rustix::io::read(&self.timer, &mut buffer[..8]) {
+            // Two ticks were reported and read as one.
+            ensure!(error == rustix::io::Errno::AGAIN, "the timer: {error}");
+        }
+        Ok(())
+    }
+}

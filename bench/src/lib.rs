@@ -1,0 +1,79 @@
+//! A load generator for brokers of every kind: connections that write pre-encoded messages in large
+//! pieces, and connections that only count the bytes they are sent, so that what is measured is the broker.
+//!
+//! Every event of a run has the same payload. So the number of bytes that a subscriber has received says
+//! which event it has come to, without a look at a single one, and at the end the sum shows to the byte
+//! whether anything is missing. What is special about a broker's protocol is a [`Wire`]; everything else is
+//! the same for all of them: the same generator, the same sizes of writes, the same window.
+//!
+//! One thread does everything. It waits on `epoll`, and discards what it is sent inside the kernel
+//! (`recv` with `MSG_TRUNC`), which costs a fifth of copying it out.
+//!
+//! | module | measures |
+//! |---|---|
+//! | [`fan`] | deliveries a second, from any number of publishers to any number of subscribers |
+//! | [`latency`] | publish to delivery at a fixed rate |
+//! | [`idle`] | what a subscriber costs that hears nothing, and one event to all of them |
+//! | [`publish`] | confirmed publishes a second, beside a bare loop that writes and syncs |
+//! | [`replay`] | stored events to one subscriber |
+//! | [`connect`] | connect, subscribe, close |
+//! | [`stalled`] | what the others notice of a subscriber that stops reading |
+//!
+//! Linux only: it asks `/proc` what the broker costs.
+
+pub mod connect;
+pub mod connection;
+pub mod disk;
+pub mod fan;
+pub mod figure;
+mod gate;
+mod histogram;
+pub mod idle;
+pub mod latency;
+mod load;
+mod poller;
+pub mod publish;
+pub mod replay;
+pub mod server;
+pub mod stalled;
+pub mod tidings;
+pub mod wire;
+
+use std::net::SocketAddr;
+
+pub use crate::{
+    figure::Figure,
+    server::{Launch, Ready, Server},
+    tidings::Tidings,
+    wire::Wire,
+};
+
+/// What a load is generated for.
+#[derive(Clone, Copy)]
+pub struct Target<'a> {
+    /// How the broker is spoken to.
+    pub wire: &'a dyn Wire,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// A topic that nobody used before: its events are numbered from 1.
+    pub topic: &'a str,
+    /// Bytes of a payload.
+    pub payload_bytes: usize,
+    /// The broker's process, if it is known: what it costs is measured, too.
+    pub server: Option<&'a Server>,
+}
+
+impl Target<'_> {
+    /// The bytes that publish one event.
+    fn message(&self) -> Vec<u8> {
+        self.wire.publish(self.topic, &vec![b'x'; self.payload_bytes])
+    }
+
+    /// How the bytes of a subscriber add up.
+    fn stream(&self) -> wire::Stream {
+        self.wire.stream(self.topic, self.payload_bytes)
+    }
+}
+
+/// Is told several times a second how far a measurement is, and ends it with an error.
+pub type Watch<'a> = dyn FnMut(&str) -> anyhow::Result<()> + 'a;

@@ -1,0 +1,302 @@
+//! Publishers that go as fast as the window allows, and subscribers that only count.
+
+#![expect(clippy::disallowed_methods, reason = "a load generator reads the clock")]
+
+use std::{
+    collections::VecDeque,
+    io::{self, ErrorKind, Read},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail, ensure};
+use memchr::memmem;
+
+use crate::{
+    Target, Watch,
+    connection::{self, Outlet},
+    figure::number,
+    gate::Gate,
+    poller::{Discard, Poller},
+    wire::Stream,
+};
+
+/// How often somebody is told how far it is.
+const WATCH_EVERY: Duration = Duration::from_millis(200);
+
+/// How long no byte may come while something is missing.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How many there are of everything.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Size {
+    pub(crate) publishers: usize,
+    pub(crate) subscribers: usize,
+    /// Most events between what is published and what the slowest subscriber has.
+    pub(crate) window: u64,
+}
+
+/// How far a load is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counters {
+    /// Events that were written, or begun to.
+    pub(crate) published: u64,
+    /// Events that arrived, all subscribers together that read.
+    pub(crate) delivered: u64,
+}
+
+/// A load that runs in turns.
+pub(crate) struct Load<'a> {
+    target: Target<'a>,
+    stream: Stream,
+    window: u64,
+    poller: Poller,
+    ready: Vec<usize>,
+    discard: Discard,
+    subscribers: Vec<TcpStream>,
+    publishers: Vec<Outlet>,
+    /// Publishers that have nothing under way, in the order of their turns.
+    idle: VecDeque<usize>,
+    gate: Gate,
+    burst: usize,
+    published: u64,
+    stopped: bool,
+    answers: Vec<u8>,
+}
+
+impl<'a> Load<'a> {
+    /// Connects everybody.
+    pub(crate) fn connect(
+        target: Target<'a>,
+        size: Size,
+        watch: &mut Watch<'_>,
+    ) -> anyhow::Result<Self> {
+        connection::prepare(&target)?;
+        let poller = Poller::new()?;
+        let subscribers = subscribers(&target, &poller, size.subscribers, watch)?;
+        let burst = connection::burst(target.payload_bytes, size.window, size.publishers);
+        let mut publishers = Vec::with_capacity(size.publishers);
+        for token in subscribers.len()..subscribers.len() + size.publishers {
+            let publisher = connection::publisher(&target, burst)?;
+            poller.changes(publisher.socket(), token)?;
+            publishers.push(publisher);
+        }
+        Ok(Self {
+            stream: target.stream(),
+            target,
+            window: size.window,
+            poller,
+            ready: Vec::new(),
+            discard: Discard::new(),
+            gate: Gate::new(subscribers.len()),
+            idle: (0..publishers.len()).collect(),
+            subscribers,
+            publishers,
+            burst,
+            published: 0,
+            stopped: false,
+            answers: vec![0; 64 * 1024],
+        })
+    }
+
+    /// Publishes until then.
+    pub(crate) fn run_until(&mut self, end: Instant, watch: &mut Watch<'_>) -> anyhow::Result<()> {
+        let (mut shown, mut before) = (Instant::now(), self.counters());
+        loop {
+            let now = Instant::now();
+            if now >= end {
+                return Ok(());
+            }
+            if now >= shown + WATCH_EVERY {
+                let counters = self.counters();
+                let per_second = number(counters.delivered - before.delivered)
+                    / now.duration_since(shown).as_secs_f64();
+                watch(&format!("{:.2} million deliveries/s", per_second / 1e6))?;
+                (shown, before) = (now, counters);
+            }
+            self.turn((end - now).min(WATCH_EVERY))?;
+        }
+    }
+
+    /// How far it is.
+    pub(crate) fn counters(&self) -> Counters {
+        let delivered = self.gate.each().map(|bytes| self.stream.events(bytes)).sum();
+        Counters { published: self.published, delivered }
+    }
+
+    /// Stops publishing, and waits until every subscriber has received exactly what was published, to the
+    /// byte. More than that is a line that is no event; less is a loss.
+    pub(crate) fn finish(&mut self, watch: &mut Watch<'_>) -> anyhow::Result<()> {
+        self.stopped = true;
+        let mut last = (Instant::now(), 0);
+        loop {
+            let is_written = self.publishers.iter().all(Outlet::is_idle);
+            let exact = |bytes| self.stream.is_exactly(bytes, self.published);
+            if is_written && self.gate.each().all(exact) {
+                return Ok(());
+            }
+            watch("waiting for what is under way")?;
+            let now: u64 = self.gate.each().sum();
+            if now > last.1 {
+                last = (Instant::now(), now);
+            }
+            if last.0.elapsed() > PATIENCE {
+                bail!("{}", self.incomplete());
+            }
+            self.turn(WATCH_EVERY)?;
+        }
+    }
+
+    fn incomplete(&self) -> String {
+        let expected = self.stream.bytes(self.published);
+        let short = self.gate.each().filter(|&bytes| bytes < expected).count();
+        let over = self.gate.each().filter(|&bytes| bytes > expected).count();
+        let lost: u64 = self
+            .gate
+            .each()
+            .map(|bytes| self.published.saturating_sub(self.stream.events(bytes)))
+            .sum();
+        format!(
+            "not every subscriber received what was published ({} events): {short} have less, together \
+             {lost} events, and {over} have other bytes, such as a notice that something is gone; a \
+             smaller window may help",
+            self.published
+        )
+    }
+
+    /// Publishes what fits into the window, then waits for something to do, and does it.
+    fn turn(&mut self, longest: Duration) -> anyhow::Result<()> {
+        self.publish()?;
+        let mut ready = std::mem::take(&mut self.ready);
+        self.poller.wait(longest, &mut ready)?;
+        for &token in &ready {
+            if token < self.subscribers.len() {
+                self.receive(token)?;
+            } else {
+                self.attend(token - self.subscribers.len())?;
+            }
+        }
+        self.ready = ready;
+        Ok(())
+    }
+
+    fn publish(&mut self) -> anyhow::Result<()> {
+        let burst = u64::try_from(self.burst)?;
+        while !self.stopped
+            && let Some(&publisher) = self.idle.front()
+        {
+            let needed = (self.published + burst).saturating_sub(self.window);
+            if !self.gate.all_have(self.stream.bytes(needed)) {
+                return Ok(());
+            }
+            self.published += burst;
+            self.idle.pop_front();
+            self.publishers[publisher].begin();
+            self.flush(publisher)?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, publisher: usize) -> anyhow::Result<()> {
+        if self.publishers[publisher].flush().context("a publisher")? {
+            self.idle.push_back(publisher);
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, subscriber: usize) -> anyhow::Result<()> {
+        match self.discard.take(&self.subscribers[subscriber]).context("a subscriber")? {
+            None => {}
+            Some(0) => {
+                let events = self.stream.events(self.gate.received(subscriber));
+                bail!("the broker closed a subscriber's connection after {events} events")
+            }
+            Some(bytes) => self.gate.receive(subscriber, bytes),
+        }
+        Ok(())
+    }
+
+    /// A publisher can write again, or was told something.
+    fn attend(&mut self, publisher: usize) -> anyhow::Result<()> {
+        let refusal = self.target.wire.refusal();
+        self.publishers[publisher].hear(&mut self.answers, |heard| refuse(refusal, heard))?;
+        if !self.publishers[publisher].is_idle() {
+            self.flush(publisher)?;
+        }
+        Ok(())
+    }
+
+    /// Reads no more from this subscriber, and waits for it no more.
+    pub(crate) fn stall(&mut self, subscriber: usize) -> anyhow::Result<()> {
+        self.poller.forget(&self.subscribers[subscriber])?;
+        self.gate.exclude(subscriber);
+        Ok(())
+    }
+
+    /// Bytes that this subscriber has, and those of everything that was published.
+    pub(crate) fn bytes_of(&self, subscriber: usize) -> (u64, u64) {
+        (self.gate.received(subscriber), self.stream.bytes(self.published))
+    }
+
+    /// Whole events among so many bytes.
+    pub(crate) fn events(&self, bytes: u64) -> u64 {
+        self.stream.events(bytes)
+    }
+
+    /// Reads what is there for a subscriber that has stalled; `None` when there is nothing, 0 at the end.
+    pub(crate) fn read_stalled(
+        &mut self,
+        subscriber: usize,
+        buffer: &mut [u8],
+    ) -> io::Result<Option<usize>> {
+        match self.subscribers[subscriber].read(buffer) {
+            Ok(bytes) => {
+                self.gate.receive(subscriber, u64::try_from(bytes).expect("a length"));
+                Ok(Some(bytes))
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+            // Cut off with a reset: what was under way is lost, too.
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(Some(0)),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Connects subscribers, which are reported under their index.
+pub(crate) fn subscribers(
+    target: &Target<'_>,
+    poller: &Poller,
+    count: usize,
+    watch: &mut Watch<'_>,
+) -> anyhow::Result<Vec<TcpStream>> {
+    let mut subscribers = Vec::with_capacity(count);
+    for token in 0..count {
+        if token.is_multiple_of(100) {
+            watch(&format!("connecting, {token} of {count}"))?;
+        }
+        let subscriber = connection::subscriber(target)?;
+        poller.readable(&subscriber, token)?;
+        subscribers.push(subscriber);
+    }
+    settle(target);
+    Ok(subscribers)
+}
+
+/// Waits for subscriptions that are not answered.
+fn settle(target: &Target<'_>) {
+    std::thread::sleep(target.wire.settling());
+}
+
+/// An error if the broker refused something.
+pub(crate) fn refuse(refusal: &[u8], heard: &[u8]) -> anyhow::Result<()> {
+    if refusal.is_empty() {
+        return Ok(());
+    }
+    let at = memmem::find(heard, refusal);
+    ensure!(
+        at.is_none(),
+        "the broker refuses: {}",
+        String::from_utf8_lossy(&heard[at.unwrap_or(0)..]).lines().next().unwrap_or_default()
+    );
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! `epoll`, and reading without looking.
+
+use std::{
+    io::{self, ErrorKind},
+    net::TcpStream,
+    time::Duration,
+};
+
+use rustix::{
+    buffer::spare_capacity,
+    event::{
+        Timespec,
+        epoll::{self, CreateFlags, Event, EventData, EventFlags},
+    },
+    fd::{AsFd, OwnedFd},
+    net::{RecvFlags, recv},
+};
+
+/// Most sockets that are looked at after one wait.
+const EVENTS_MAX: usize = 1024;
+
+/// Most bytes that are discarded at once: more than a socket's buffer holds.
+const DISCARD_BYTES: usize = 16 << 20;
+
+/// Waits for sockets.
+pub(crate) struct Poller {
+    epoll: OwnedFd,
+    events: Vec<Event>,
+}
+
+impl Poller {
+    pub(crate) fn new() -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        Ok(Self { epoll, events: Vec::with_capacity(EVENTS_MAX) })
+    }
+
+    /// Reports `token` as long as something can be read from it.
+    pub(crate) fn readable(&self, source: impl AsFd, token: usize) -> io::Result<()> {
+        self.add(source, token, EventFlags::IN)
+    }
+
+    /// Reports `token` each time that more can be read from it, or that it can be written to again.
+    pub(crate) fn changes(&self, source: impl AsFd, token: usize) -> io::Result<()> {
+        self.add(source, token, EventFlags::IN | EventFlags::OUT | EventFlags::ET)
+    }
+
+    fn add(&self, source: impl AsFd, token: usize, flags: EventFlags) -> io::Result<()> {
+        let data = EventData::new_u64(u64::try_from(token).expect("a usize has at most 64 bits"));
+        Ok(epoll::add(&self.epoll, source, data, flags)?)
+    }
+
+    /// Reports this one no more.
+    pub(crate) fn forget(&self, source: impl AsFd) -> io::Result<()> {
+        Ok(epoll::delete(&self.epoll, source)?)
+    }
+
+    /// Waits until something is ready, at most so long, and puts it into `ready`.
+    pub(crate) fn wait(&mut self, longest: Duration, ready: &mut Vec<usize>) -> io::Result<()> {
+        ready.clear();
+        // Whole milliseconds, so that the old system call serves that every kernel has.
+        let longest = Duration::from_millis(u64::try_from(longest.as_millis()).unwrap_or(u64::MAX));
+        let timeout = Timespec::try_from(longest.max(Duration::from_millis(1)));
+        let timeout = timeout.map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;
+        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timeout)) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        let token = |event: Event| {
+            let data = event.data;
+            usize::try_from(data.u64()).expect("it was made from a usize")
+        };
+        ready.extend(self.events.drain(..).map(token));
+        Ok(())
+    }
+}
+
+/// Takes bytes from sockets and throws them away, without copying them out of the kernel.
+pub(crate) struct Discard(Vec<u8>);
+
+impl Discard {
+    /// The memory is never touched, so it is only addresses.
+    pub(crate) fn new() -> Self {
+        Self(vec![0; DISCARD_BYTES])
+    }
+
+    /// Bytes that were there; `None` if there were none, `Some(0)` at the end of the stream.
+    pub(crate) fn take(&mut self, socket: &TcpStream) -> io::Result<Option<u64>> {
+        let flags = RecvFlags::TRUNC | RecvFlags::DONTWAIT;
+        match recv(socket, &mut self.0[..], flags) {
+            Ok((_, bytes)) => Ok(Some(u64::try_from(bytes).expect("a length"))),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Stored events to one subscriber.
+
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail, ensure};
+use memchr::memchr;
+
+use crate::{
+    Figure, Target, Watch, connection,
+    figure::number,
+    poller::Discard,
+    publish,
+    server::Cost,
+    wire::{Replay as Request, ReplayEnd},
+};
+
+/// How long no byte may come while something is missing.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Most unconfirmed publishes while the events are stored.
+const WINDOW: u64 = 10_000;
+
+/// Bytes that are looked at where they are not only counted, and at the beginning.
+const READ_BYTES: usize = 256 * 1024;
+
+/// Stored events.
+#[derive(Debug, Clone, Copy)]
+pub struct Replay {
+    /// How many, at least: they are published in whole writes.
+    pub events: u64,
+    /// How often they are read, each time by a new connection.
+    pub runs: usize,
+}
+
+impl Replay {
+    /// Stores them and measures how fast they are read. An error, too, if not all of them came.
+    pub fn measure(
+        &self,
+        target: Target<'_>,
+        watch: &mut Watch<'_>,
+    ) -> anyhow::Result<Vec<Figure>> {
+        let events = publish::whole_writes(target, self.events, WINDOW)?;
+        watch("storing")?;
+        let payload = vec![b'x'; target.payload_bytes];
+        if let Some(steps) = target.wire.fill(target.topic, &payload, events) {
+            connection::prepare(&target)?;
+            connection::open(target.address, target.wire.opening().into_iter().chain(steps))?;
+        } else {
+            publish::fill(target, events, WINDOW, watch)?;
+        }
+        let mut rate = Figure::new("replayed_per_second", "replayed/s", 0);
+        let mut cost = Cost::per_thousand_deliveries();
+        for run in 1..=self.runs {
+            watch(&format!("reading, {run} of {}", self.runs))?;
+            let request = target.wire.replay(target.topic, target.payload_bytes, events)?;
+            let steps = target.wire.opening().into_iter().chain(request.opening.clone());
+            let socket = connection::open(target.address, steps)?;
+            socket.set_read_timeout(Some(PATIENCE))?;
+            let costing = cost.begin(target.server)?;
+            let began = Instant::now();
+            read(socket, &request)?;
+            let took = began.elapsed();
+            cost.end(costing, target.server, number(events), took)?;
+            rate.runs.push(number(events) / took.as_secs_f64());
+        }
+        let mut figures = vec![rate];
+        figures.extend(cost.figures(target.server)?);
+        Ok(figures)
+    }
+}
+
+/// Asks for everything and reads it.
+fn read(mut socket: TcpStream, request: &Request) -> anyhow::Result<()> {
+    socket.write_all(&request.request)?;
+    let mut buffer = vec![0; READ_BYTES];
+    match request.end {
+        ReplayEnd::Bytes(bytes) => {
+            let head = socket.read(&mut buffer).context("nothing came")?;
+            let lines = String::from_utf8_lossy(&buffer[..head.min(300)]);
+            if let Some(line) = lines.lines().find(|line| line.starts_with(['-', 'L', 'G'])) {
+                bail!("the broker did not keep everything: {line}");
+            }
+            discard(&socket, u64::try_from(head)?, bytes)
+        }
+        ReplayEnd::NatsMessages(messages) => {
+            let mut counter = NatsCounter::default();
+            while counter.messages < messages {
+                let bytes = socket
+                    .read(&mut buffer)
+                    .with_context(|| format!("{} of {messages} events came", counter.messages))?;
+                ensure!(bytes > 0, "the broker closed the connection");
+                counter.count(&buffer[..bytes])?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Reads until so many bytes have come.
+fn discard(socket: &TcpStream, mut got: u64, wanted: u64) -> anyhow::Result<()> {
+    let mut poller = crate::poller::Poller::new()?;
+    poller.readable(socket, 0)?;
+    let (mut discard, mut ready) = (Discard::new(), Vec::new());
+    while got < wanted {
+        poller.wait(PATIENCE, &mut ready)?;
+        ensure!(!ready.is_empty(), "only {got} of {wanted} bytes came");
+        let bytes = discard.take(socket)?;
+        ensure!(bytes != Some(0), "the broker closed the connection after {got} bytes");
+        got += bytes.unwrap_or(0);
+    }
+    ensure!(got == wanted, "{got} bytes came, and not {wanted}: something is missing in between");
+    Ok(())
+}
+
+/// Counts `MSG` messages of the NATS protocol, in any split.
+#[derive(Debug, Default)]
+struct NatsCounter {
+    messages: u64,
+    /// Bytes of the current payload that have not come.
+    skip: usize,
+    /// The beginning of a header line.
+    header: Vec<u8>,
+}
+
+impl NatsCounter {
+    fn count(&mut self, mut bytes: &[u8]) -> anyhow::Result<()> {
+        loop {
+            let skipped = self.skip.min(bytes.len());
+            self.skip -= skipped;
+            bytes = &bytes[skipped..];
+            let Some(end) = memchr(b'\n', bytes) else {
+                self.header.extend_from_slice(bytes);
+                return Ok(());
+            };
+            self.header.extend_from_slice(&bytes[..end]);
+            bytes = &bytes[end + 1..];
+            let line = str::from_utf8(&self.header)?.trim_end();
+            if line.starts_with("MSG ") {
+                let length = line.rsplit(' ').next().map(str::parse::<usize>);
+                let Some(Ok(length)) = length else { bail!("no message: {line:?}") };
+                self.skip = length + "\r\n".len();
+                self.messages += 1;
+            } else if line.starts_with('-') {
+                bail!("the broker refuses: {line}");
+            }
+            self.header.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_counted_however_they_are_split() {
+        let stream = b"PING\r\nMSG d 1 $JS.ACK.a 3\r\nx\ny\r\nMSG d 1 0\r\n\r\nMSG d 1 2\r\nab\r\n";
+        for split in 0..stream.len() {
+            let mut counter = NatsCounter::default();
+            counter.count(&stream[..split]).unwrap();
+            counter.count(&stream[split..]).unwrap();
+            assert_eq!((counter.messages, counter.skip), (3, 0), "split at {split}");
+        }
+    }
+}

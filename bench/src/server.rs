@@ -1,0 +1,262 @@
+//! A broker in a process of its own: started, kept on a processor, and asked what it costs.
+
+#![expect(clippy::disallowed_methods, reason = "a broker that does not start is given up")]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::{Figure, figure::number};
+
+/// How long it may take to start.
+const START_MAX: Duration = Duration::from_secs(20);
+
+/// Pause between two looks whether it listens.
+const START_PAUSE: Duration = Duration::from_millis(10);
+
+/// Unit of the times in `/proc/PID/stat`: Linux gives hundredths of a second to every program.
+const TICK: Duration = Duration::from_millis(10);
+
+/// How a server is started.
+#[derive(Debug)]
+pub struct Launch {
+    /// Program and arguments.
+    pub command: Command,
+    /// How it is known that it listens.
+    pub ready: Ready,
+    /// The processor that it is kept on.
+    pub processor: Option<usize>,
+}
+
+/// How it is known that a server listens.
+#[derive(Debug, Clone, Copy)]
+pub enum Ready {
+    /// It prints a line with this before its address.
+    Says(&'static str),
+    /// This can be connected to.
+    Listens(SocketAddr),
+}
+
+/// A running server. It ends with this value.
+#[derive(Debug)]
+pub struct Server {
+    process: Child,
+    address: SocketAddr,
+}
+
+impl Server {
+    /// Starts it, and returns when it listens.
+    pub fn start(launch: Launch) -> anyhow::Result<Self> {
+        let Launch { mut command, ready, processor } = launch;
+        command.stdin(Stdio::null());
+        if matches!(ready, Ready::Says(_)) {
+            command.stdout(Stdio::piped());
+        }
+        let name = command.get_program().to_string_lossy().into_owned();
+        let mut start = || command.spawn().with_context(|| format!("cannot start {name}"));
+        let process = match processor {
+            Some(processor) => on_processor(processor, start)??,
+            None => start()?,
+        };
+        let unknown = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let mut server = Self { process, address: unknown };
+        server.address = match ready {
+            Ready::Says(before) => server.read_address(before)?,
+            Ready::Listens(address) => server.wait_for(address)?,
+        };
+        Ok(server)
+    }
+
+    fn read_address(&mut self, before: &str) -> anyhow::Result<SocketAddr> {
+        let mut output = BufReader::new(self.process.stdout.take().expect("it is piped"));
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        let address = line.trim_end().strip_prefix(before).context("the server did not start")?;
+        // Kept open: a server that prints more must not fail for it.
+        self.process.stdout = Some(output.into_inner());
+        address.parse().with_context(|| format!("{address} is no address"))
+    }
+
+    fn wait_for(&mut self, address: SocketAddr) -> anyhow::Result<SocketAddr> {
+        let began = Instant::now();
+        while TcpStream::connect(address).is_err() {
+            if let Some(status) = self.process.try_wait()? {
+                bail!("the server ended at once ({status})");
+            }
+            if began.elapsed() > START_MAX {
+                bail!("the server does not listen on {address}");
+            }
+            thread::sleep(START_PAUSE);
+        }
+        Ok(address)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Processor time so far, of the program and of the kernel for it.
+    pub fn cpu(&self) -> anyhow::Result<Duration> {
+        let stat = self.proc("stat")?;
+        let ticks = stat_cpu_ticks(&stat).context("cannot understand processor times")?;
+        Ok(TICK * ticks)
+    }
+
+    /// Bytes of its memory now.
+    pub fn resident_bytes(&self) -> anyhow::Result<u64> {
+        status_bytes(&self.proc("status")?, "VmRSS:").context("cannot understand its memory")
+    }
+
+    /// Bytes of its memory at most so far.
+    pub fn peak_bytes(&self) -> anyhow::Result<u64> {
+        status_bytes(&self.proc("status")?, "VmHWM:").context("cannot understand its memory")
+    }
+
+    fn proc(&self, file: &str) -> anyhow::Result<String> {
+        let path = format!("/proc/{}/{file}", self.process.id());
+        fs::read_to_string(&path).with_context(|| format!("the server has ended (no {path})"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself, and a benchmark's server has nothing to save.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Keeps this thread, and what it starts from now on, on a processor.
+pub fn keep_on(processor: usize) -> anyhow::Result<()> {
+    if processor >= CpuSet::MAX_CPU {
+        bail!("there is no processor {processor}");
+    }
+    let mut only = CpuSet::new();
+    only.set(processor);
+    sched_setaffinity(None, &only).with_context(|| format!("cannot run on processor {processor}"))
+}
+
+/// Does something on a processor; what it starts stays there.
+fn on_processor<T>(processor: usize, run: impl FnOnce() -> T) -> anyhow::Result<T> {
+    let before = sched_getaffinity(None).context("on which processors do I run?")?;
+    keep_on(processor)?;
+    let result = run();
+    sched_setaffinity(None, &before).context("cannot leave the server's processor")?;
+    Ok(result)
+}
+
+/// A port of this machine that nobody uses.
+pub fn free_address() -> anyhow::Result<SocketAddr> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+}
+
+/// `utime` and `stime`, the 14th and 15th field; the second one, a name, may hold anything.
+fn stat_cpu_ticks(stat: &str) -> Option<u32> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_ascii_whitespace().skip(11);
+    Some(fields.next()?.parse::<u32>().ok()? + fields.next()?.parse::<u32>().ok()?)
+}
+
+/// A size in a `status` file, which are in KiB.
+fn status_bytes(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}
+
+/// What runs cost a server, if it is known.
+#[derive(Debug)]
+pub(crate) struct Cost {
+    /// Processor time for some unit of work.
+    work: Figure,
+    /// Microseconds to the figure's unit.
+    per: f64,
+    /// Processors that it kept busy.
+    processors: Figure,
+}
+
+impl Cost {
+    pub(crate) fn per_thousand_deliveries() -> Self {
+        let key = "broker_cpu_us_per_1000_deliveries";
+        Self::new(Figure::new(key, "broker us per 1,000", 1), 1000.0)
+    }
+
+    pub(crate) fn per_delivery() -> Self {
+        Self::new(Figure::new("broker_cpu_us_per_delivery", "broker us per delivery", 2), 1.0)
+    }
+
+    pub(crate) fn per_thousand_publishes() -> Self {
+        let key = "broker_cpu_us_per_1000_publishes";
+        Self::new(Figure::new(key, "broker us per 1,000", 1), 1000.0)
+    }
+
+    pub(crate) fn per_thousand_cycles() -> Self {
+        let key = "broker_cpu_us_per_1000_cycles";
+        Self::new(Figure::new(key, "broker us per 1,000", 0), 1000.0)
+    }
+
+    fn new(work: Figure, per: f64) -> Self {
+        Self { work, per, processors: Figure::new("broker_cpus", "broker processors", 2) }
+    }
+
+    /// Processor time before a run.
+    #[expect(clippy::unused_self, reason = "begin and end are a pair")]
+    pub(crate) fn begin(&self, server: Option<&Server>) -> anyhow::Result<Option<Duration>> {
+        server.map(Server::cpu).transpose()
+    }
+
+    /// Adds a run that did so much work.
+    pub(crate) fn end(
+        &mut self,
+        before: Option<Duration>,
+        server: Option<&Server>,
+        work: f64,
+        took: Duration,
+    ) -> anyhow::Result<()> {
+        if let (Some(before), Some(server)) = (before, server) {
+            let used = server.cpu()?.saturating_sub(before).as_secs_f64();
+            self.work.runs.push(used * 1e6 * self.per / work.max(1.0));
+            self.processors.runs.push(used / took.as_secs_f64());
+        }
+        Ok(())
+    }
+
+    /// The figures, and the peak of the memory.
+    pub(crate) fn figures(self, server: Option<&Server>) -> anyhow::Result<Vec<Figure>> {
+        let Some(server) = server else { return Ok(Vec::new()) };
+        Ok(vec![self.work, self.processors, peak(server)?])
+    }
+}
+
+/// The peak of the memory so far.
+pub(crate) fn peak(server: &Server) -> anyhow::Result<Figure> {
+    let mebibytes = number(server.peak_bytes()?) / (1024.0 * 1024.0);
+    Ok(Figure::new("broker_peak_mib", "broker peak MiB", 1).with([mebibytes]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_times_are_read_behind_any_name() {
+        let stat = "42 (a ) b) S 1 42 42 0 -1 4194304 100 0 0 0 250 30 0 0 20 0 4 0 100 1000 10";
+        assert_eq!(stat_cpu_ticks(stat), Some(280));
+        assert_eq!(stat_cpu_ticks("42 (a) S 1"), None);
+    }
+
+    #[test]
+    fn memory_is_read_by_its_name() {
+        let status = "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n";
+        assert_eq!(status_bytes(status, "VmRSS:"), Some(1 << 20));
+        assert_eq!(status_bytes(status, "VmSwap:"), None);
+    }
+}

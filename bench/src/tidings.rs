@@ -1,0 +1,120 @@
+//! The line protocol of Tidings.
+
+use memchr::memchr_iter;
+
+use crate::wire::{Answers, Caught, Confirmed, Replay, ReplayEnd, Step, Stream, Sync, Until, Wire};
+
+/// Tidings, with topics as safe as asked for; `None`: as the broker makes them.
+#[derive(Debug, Clone, Copy)]
+pub struct Tidings {
+    /// Of the topics that are made.
+    pub sync: Option<Sync>,
+}
+
+/// Bytes of the answer to `SUB`.
+const SUB_ANSWER_BYTES: u64 = "+OK\r\n".len() as u64;
+
+impl Wire for Tidings {
+    fn prepare(&self, topic: &str) -> Vec<Step> {
+        let create = |sync: Sync| {
+            let line = format!("TOPIC create {topic} sync={}\r\n", sync.as_str());
+            Step::new(line, Until::Line("+OK"))
+        };
+        self.sync.map(create).into_iter().collect()
+    }
+
+    fn opening(&self) -> Vec<Step> {
+        // What peers hear comes before the answer and may look like anything; a new topic has none of it.
+        vec![Step::new("HELLO name=bench\r\nPING\r\n", Until::Line("PONG"))]
+    }
+
+    fn subscribe(&self, topic: &str) -> Vec<Step> {
+        vec![Step::new(format!("SUB {topic}\r\n"), Until::Line("+OK"))]
+    }
+
+    fn at_once(&self, topic: &str) -> Step {
+        Step::new(format!("SUB {topic}\r\n"), Until::Line("+OK"))
+    }
+
+    fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8> {
+        [b"PUB ", topic.as_bytes(), b" ", payload, b"\n"].concat()
+    }
+
+    fn stream(&self, topic: &str, payload_bytes: usize) -> Stream {
+        let bytes = format!("MSG {topic}  \r\n").len() + payload_bytes;
+        Stream::numbered(u64::try_from(bytes).expect("a length"))
+    }
+
+    fn refusal(&self) -> &'static [u8] {
+        b"-ERR "
+    }
+
+    fn confirmed(&self, topic: &str, payload: &[u8]) -> anyhow::Result<Confirmed> {
+        Ok(Confirmed {
+            opening: Vec::new(),
+            message: self.publish(topic, payload),
+            answers: Answers::Cumulative,
+        })
+    }
+
+    fn replay(&self, topic: &str, payload_bytes: usize, events: u64) -> anyhow::Result<Replay> {
+        Ok(Replay {
+            opening: Vec::new(),
+            request: format!("SUB {topic} from=first\r\n").into_bytes(),
+            end: ReplayEnd::Bytes(
+                SUB_ANSWER_BYTES + self.stream(topic, payload_bytes).bytes(events),
+            ),
+        })
+    }
+
+    fn caught(&self, stream: &[u8]) -> Option<Caught> {
+        let mut caught = Caught::default();
+        let mut start = 0;
+        for end in memchr_iter(b'\n', stream) {
+            let line = &stream[start..end];
+            start = end + 1;
+            if line.starts_with(b"LAG ") {
+                caught.told += lag(line).unwrap_or(0);
+            } else {
+                // Also the end of a line of which the beginning was read before.
+                caught.events += 1;
+            }
+        }
+        Some(caught)
+    }
+}
+
+/// Events that a `LAG <topic> <from> <to>` names.
+fn lag(line: &[u8]) -> Option<u64> {
+    let mut words = str::from_utf8(line).ok()?.split_ascii_whitespace().skip(2);
+    let (from, to) = (words.next()?.parse::<u64>().ok()?, words.next()?.parse::<u64>().ok()?);
+    (to + 1).checked_sub(from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WIRE: Tidings = Tidings { sync: None };
+
+    #[test]
+    fn a_delivery_is_as_long_as_it_is_counted() {
+        let lines = "MSG t 9 abc\r\nMSG t 10 abc\r\n";
+        assert_eq!(WIRE.stream("t", 3).bytes(10), 10 * 13 + 1);
+        assert_eq!(WIRE.stream("t", 3).bytes(10) - WIRE.stream("t", 3).bytes(8), 27);
+        assert_eq!(lines.len(), 27 - 2 + 2);
+    }
+
+    #[test]
+    fn what_is_gone_is_told_apart_from_what_came() {
+        let stream = b"bc\r\nMSG t 3 abc\r\nLAG t 4 103\r\nMSG t 104 abc\r\nMSG t 105 a";
+        assert_eq!(WIRE.caught(stream), Some(Caught { events: 3, told: 100 }));
+    }
+
+    #[test]
+    fn a_topic_is_made_only_when_its_safety_matters() {
+        assert!(WIRE.prepare("t").is_empty());
+        let made = Tidings { sync: Some(Sync::Always) }.prepare("t");
+        assert_eq!(made[0].send, b"TOPIC create t sync=always\r\n");
+    }
+}

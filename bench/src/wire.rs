@@ -1,0 +1,270 @@
+//! What the generator has to know about a broker's protocol.
+
+use std::time::Duration;
+
+use anyhow::bail;
+
+/// Something to say at the beginning of a connection, and what to wait for then.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// What is written.
+    pub send: Vec<u8>,
+    /// What is read before anything else is done.
+    pub until: Until,
+}
+
+impl Step {
+    /// Says `send` and waits until `until`.
+    pub fn new(send: impl Into<Vec<u8>>, until: Until) -> Self {
+        Self { send: send.into(), until }
+    }
+}
+
+/// The end of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// There is none.
+    Nothing,
+    /// So many bytes have come.
+    Bytes(usize),
+    /// A whole line has come that begins with this. A line that begins with `-` is a refusal.
+    Line(&'static str),
+}
+
+/// How the bytes of a subscriber's stream add up to events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stream {
+    /// Bytes of an event, without the digits of its number.
+    pub event_bytes: u64,
+    /// Whether an event carries its number in decimal digits, counted from 1.
+    pub numbered: bool,
+    /// Bytes of a message that the broker sends now and then between events; 0: it sends none.
+    pub stray_bytes: u64,
+}
+
+/// Most stray messages of a connection while a load runs.
+const STRAYS_MAX: u64 = 2;
+
+impl Stream {
+    /// Every event has the same length.
+    pub const fn fixed(event_bytes: u64) -> Self {
+        Self { event_bytes, numbered: false, stray_bytes: 0 }
+    }
+
+    /// Every event has the same length but for its number.
+    pub const fn numbered(event_bytes: u64) -> Self {
+        Self { event_bytes, numbered: true, stray_bytes: 0 }
+    }
+
+    /// Whole events among the first `bytes` of the stream.
+    pub fn events(self, mut bytes: u64) -> u64 {
+        if !self.numbered {
+            return bytes / self.event_bytes;
+        }
+        let (mut events, mut digits, mut of_digits) = (0, 1, 9);
+        loop {
+            let event = self.event_bytes + digits;
+            if bytes < event * of_digits {
+                return events + bytes / event;
+            }
+            bytes -= event * of_digits;
+            events += of_digits;
+            digits += 1;
+            of_digits *= 10;
+        }
+    }
+
+    /// Bytes of the first `events` of the stream.
+    pub fn bytes(self, events: u64) -> u64 {
+        if !self.numbered {
+            return events * self.event_bytes;
+        }
+        let (mut bytes, mut left, mut digits, mut of_digits) = (0, events, 1, 9);
+        while left > 0 {
+            let now = left.min(of_digits);
+            bytes += now * (self.event_bytes + digits);
+            left -= now;
+            digits += 1;
+            of_digits *= 10;
+        }
+        bytes
+    }
+
+    /// Whether `bytes` are exactly so many events, and nothing else but stray messages.
+    pub fn is_exactly(self, bytes: u64, events: u64) -> bool {
+        let expected = self.bytes(events);
+        let Some(over) = bytes.checked_sub(expected) else { return false };
+        over == 0
+            || (self.stray_bytes > 0
+                && over.is_multiple_of(self.stray_bytes)
+                && over / self.stray_bytes <= STRAYS_MAX)
+    }
+}
+
+/// How a publish that is to be confirmed is said, and how the confirmations are counted.
+#[derive(Debug, Clone)]
+pub struct Confirmed {
+    /// Said once on a publisher's connection.
+    pub opening: Vec<Step>,
+    /// One event.
+    pub message: Vec<u8>,
+    /// What comes back.
+    pub answers: Answers,
+}
+
+/// The form of confirmations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answers {
+    /// Lines whose last word is the number of publishes that are confirmed by then.
+    Cumulative,
+    /// So many lines for every publish.
+    Lines(u64),
+}
+
+/// How stored events are asked for.
+#[derive(Debug, Clone)]
+pub struct Replay {
+    /// Said before the clock starts.
+    pub opening: Vec<Step>,
+    /// Asks for everything.
+    pub request: Vec<u8>,
+    /// When everything is there.
+    pub end: ReplayEnd,
+}
+
+/// How the end of a replay is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplayEnd {
+    /// So many bytes have come.
+    Bytes(u64),
+    /// So many `MSG` messages of the NATS protocol have come, whose header lines vary in length.
+    NatsMessages(u64),
+}
+
+/// When an event is safe, as the user of a topic wants it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Sync {
+    /// Confirmed after the disk has it.
+    Always,
+    /// Confirmed when written; synced now and then.
+    Interval,
+    /// Never on disk.
+    Memory,
+}
+
+impl Sync {
+    /// As it is written in flags and commands.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Always => "always",
+            Self::Interval => "interval",
+            Self::Memory => "memory",
+        }
+    }
+
+    /// Whether figures depend on the disk.
+    pub const fn is_durable(self) -> bool {
+        !matches!(self, Self::Memory)
+    }
+}
+
+/// What became of the stream of a subscriber that had stopped reading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Caught {
+    /// Events that came.
+    pub events: u64,
+    /// Events of which the broker said that they are gone.
+    pub told: u64,
+}
+
+/// A broker's protocol, as far as a load generator speaks it.
+pub trait Wire {
+    /// Makes the topic before anybody uses it; said on a connection of its own after [`Wire::opening`].
+    fn prepare(&self, topic: &str) -> Vec<Step> {
+        let _ = topic;
+        Vec::new()
+    }
+
+    /// What every connection begins with.
+    fn opening(&self) -> Vec<Step>;
+
+    /// What a publisher's connection says after [`Wire::opening`].
+    fn publisher(&self) -> Vec<Step> {
+        Vec::new()
+    }
+
+    /// Subscribes, after [`Wire::opening`].
+    fn subscribe(&self, topic: &str) -> Vec<Step>;
+
+    /// Everything that a new connection has to say to be subscribed, in one write.
+    fn at_once(&self, topic: &str) -> Step;
+
+    /// How long a subscription takes effect that is not answered.
+    fn settling(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// One publish, in the densest form that the protocol has.
+    fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8>;
+
+    /// How delivered bytes add up.
+    fn stream(&self, topic: &str, payload_bytes: usize) -> Stream;
+
+    /// What a refusal of a publish contains; empty: there is none.
+    fn refusal(&self) -> &'static [u8] {
+        b""
+    }
+
+    /// Confirmed publishes, if the broker has them.
+    fn confirmed(&self, topic: &str, payload: &[u8]) -> anyhow::Result<Confirmed> {
+        let _ = (topic, payload);
+        bail!("it does not confirm publishes")
+    }
+
+    /// Stores events for [`Wire::replay`] on a connection of its own; none: they are published.
+    fn fill(&self, topic: &str, payload: &[u8], events: u64) -> Option<Vec<Step>> {
+        let _ = (topic, payload, events);
+        None
+    }
+
+    /// How all of so many stored events are asked for.
+    fn replay(&self, topic: &str, payload_bytes: usize, events: u64) -> anyhow::Result<Replay> {
+        let _ = (topic, payload_bytes, events);
+        bail!("it stores nothing")
+    }
+
+    /// Reads what a subscriber was sent that had stopped reading; `None` if the protocol has no notice of
+    /// what is gone, so that counting bytes says everything.
+    fn caught(&self, stream: &[u8]) -> Option<Caught> {
+        let _ = stream;
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_and_events_agree_over_every_change_of_digits() {
+        let stream = Stream::numbered(140);
+        let mut bytes = 0;
+        for event in 1_u64..20_000 {
+            bytes += 140 + u64::from(event.ilog10()) + 1;
+            assert_eq!(stream.bytes(event), bytes);
+            assert_eq!(stream.events(bytes), event);
+            assert_eq!(stream.events(bytes - 1), event - 1);
+        }
+        assert_eq!(stream.events(0), 0);
+        assert_eq!(stream.bytes(0), 0);
+    }
+
+    #[test]
+    fn a_stray_message_is_no_event_and_no_mistake() {
+        let stream = Stream { stray_bytes: 6, ..Stream::fixed(150) };
+        assert!(stream.is_exactly(1500, 10) && stream.is_exactly(1506, 10));
+        assert!(!stream.is_exactly(1500 - 6, 10), "something is missing");
+        assert!(!stream.is_exactly(1503, 10) && !stream.is_exactly(1500 + 18, 10));
+        assert!(!Stream::fixed(150).is_exactly(1506, 10));
+    }
+}

@@ -1,0 +1,526 @@
+//! The flags of `tidings bench`, and what each subcommand measures with them.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::Args;
+use serde_json::{Value, json};
+use tidings_bench::{
+    Target, Watch, connect::Connect, fan::Fan, idle::Idle, latency::Latency, publish::Publish,
+    replay::Replay, stalled::Stalled, wire::Sync,
+};
+
+use super::{EXAMPLES, Measure, Outcome};
+use crate::{
+    address::BrokerAddress,
+    output::{count, plural},
+};
+
+/// Time before the first run in which caches, buffers and the broker get going.
+const WARM_UP: Duration = Duration::from_millis(500);
+
+/// The flags of every subcommand.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Common {
+    /// Bytes of a payload
+    #[arg(long, value_name = "BYTES", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=61_440))]
+    pub(super) size: u32,
+
+    /// Measure this broker, HOST:PORT, rather than one of its own
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["pin", "threads", "data"])]
+    pub(super) broker: Option<BrokerAddress>,
+
+    /// Keep the broker on one processor and the load generator on another
+    #[arg(long, value_name = "SERVER,CLIENT", value_parser = parse_pin)]
+    pub(super) pin: Option<(usize, usize)>,
+
+    /// Threads of its own broker [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) threads: Option<u16>,
+
+    /// When events of the topic are confirmed [default: as the broker makes topics]
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub(super) sync: Option<Sync>,
+
+    /// Data directory of its own broker, which stays [default: one under the current directory,
+    /// removed afterwards]
+    #[arg(long, value_name = "DIR")]
+    pub(super) data: Option<PathBuf>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+fn parse_pin(text: &str) -> Result<(usize, usize), String> {
+    let (server, client) = text.split_once(',').ok_or("write two processors, such as 0,1")?;
+    let number =
+        |text: &str| text.trim().parse().map_err(|_| format!("{text} is no processor number"));
+    Ok((number(server)?, number(client)?))
+}
+
+/// How long it is measured.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Length {
+    /// Length of a run
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+
+    /// Runs, of which the median is reported
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    runs: u16,
+}
+
+impl Length {
+    fn run(&self) -> Duration {
+        Duration::from_secs(self.seconds)
+    }
+
+    fn title(&self) -> String {
+        format!("median of {} of {} s", plural(self.runs.into(), "run"), self.seconds)
+    }
+}
+
+/// The flags of `tidings bench fan-out`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct FanOutArgs {
+    /// Connections that publish
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    publishers: u16,
+
+    /// Connections that subscribe
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
+    subscribers: u16,
+
+    /// Most messages between a publisher and the slowest subscriber
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+    window: u64,
+
+    #[command(flatten)]
+    length: Length,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+impl Measure for FanOutArgs {
+    const NAME: &'static str = "fan-out";
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn settings(&self) -> Value {
+        json!({
+            "publishers": self.publishers,
+            "subscribers": self.subscribers,
+            "window": self.window,
+            "seconds": self.length.seconds,
+        })
+    }
+
+    fn title(&self) -> String {
+        let Self { publishers, subscribers, window, length, .. } = self;
+        fan_title(*publishers, *subscribers, *window, length)
+    }
+
+    fn measure(
+        &self,
+        target: Target<'_>,
+        _: Option<&Path>,
+        watch: &mut Watch<'_>,
+    ) -> anyhow::Result<Outcome> {
+        let Self { publishers, subscribers, window, length, .. } = self;
+        fan(*publishers, *subscribers, *window, length).measure(target, watch).map(Outcome::from)
+    }
+}
+
+/// The flags of `tidings bench fan-in`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct FanInArgs {
+    /// Connections that publish
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    publishers: u16,
+
+    /// Connections that subscribe
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    subscribers: u16,
+
+    /// Most messages between a publisher and the slowest subscriber
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+    window: u64,
+
+    #[command(flatten)]
+    length: Length,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+impl Measure for FanInArgs {
+    const NAME: &'static str = "fan-in";
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn settings(&self) -> Value {
+        json!({
+            "publishers": self.publishers,
+            "subscribers": self.subscribers,
+            "window": self.window,
+            "seconds": self.length.seconds,
+        })
+    }
+
+    fn title(&self) -> String {
+        let Self { publishers, subscribers, window, length, .. } = self;
+        fan_title(*publishers, *subscribers, *window, length)
+    }
+
+    fn measure(
+        &self,
+        target: Target<'_>,
+        _: Option<&Path>,
+        watch: &mut Watch<'_>,
+    ) -> anyhow::Result<Outcome> {
+        let Self { publishers, subscribers, window, length, .. } = self;
+        fan(*publishers, *subscribers, *window, length).measure(target, watch).map(Outcome::from)
+    }
+}
+
+fn fan(publishers: u16, subscribers: u16, window: u64, length: &Length) -> Fan {
+    Fan {
+        publishers: publishers.into(),
+        subscribers: subscribers.into(),
+        window,
+        run: length.run(),
+        runs: length.runs.into(),
+        warm_up: WARM_UP,
+    }
+}
+
+fn fan_title(publishers: u16, subscribers: u16, window: u64, length: &Length) -> String {
+    format!(
+        "{} to {}, window {}, {}",
+        plural(publishers.into(), "publisher"),
+        plural(subscribers.into(), "subscriber"),
+        count(window),
+        length.title()
+    )
+}
+
+/// The flags of `tidings bench latency`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct LatencyArgs {
+    /// Events a second
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate: u32,
+
+    /// Connections that subscribe
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
+    subscribers: u16,
+
+    #[command(flatten)]
+    length: Length,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+impl Measure for LatencyArgs {
+    const NAME: &'static str = "latency";
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn settings(&self) -> Value {
+        json!({ "rate": self.rate, "subscribers": self.subscribers, "seconds": self.length.seconds })
+    }
+
+    fn title(&self) -> String {
+        format!(
+            "{} events/s to {}, {}",
+            count(self.rate.into()),
+            plural(self.subscribers.into(), "subscriber"),
+            self.length.title()
+        )
+    }
+
+    fn measure(
+        &self,
+        target: Target<'_>,
+        _: Option<&Path>,
+        watch: &mut Watch<'_>,
+    ) -> anyhow::Result<Outcome> {
+        let latency = Latency {
+            rate: self.rate,
+            subscribers: self.subscribers.into(),
+            run: self.length.run(),
+            runs: self.length.runs.into(),
+            warm_up: WARM_UP,
+        };
+        latency.measure(target, watch).map(Outcome::from)
+    }
+}
+
+/// The flags of `tidings bench idle`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct IdleArgs {
+    /// Connections that subscribe
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u16).range(1..))]
+    subscribers: u16,
+
+    /// Events, one after the other, each to all of them
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    events: u16,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+impl Measure for IdleArgs {
+    const NAME: &'static str = "idle";
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn settings(&self) -> Value {
+        json!({ "subscribers": self.subscribers, "events": self.events })
+    }
+
+    fn title(&self) -> String {
+        format!(
+            "{}, {} to all of them",
+            plural(self.subscribers.into(), "subscriber"),
+            plural(self.events.into(), "event")
+        )
+    }
+
+    fn measure(
+        &self,
+        target: Target<'_>,
+        _: Option<&Path>,
+        watch: &mut Watch<'_>,
+    ) -> anyhow::Result<Outcome> {
+        let idle = Idle { subscribers: self.subscribers.into(), events: self.events.into() };
+        idle.measure(target, watch).map(Outcome::from)
+    }
+}
+
+/// The flags of `tidings bench publish`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PublishArgs {
+    /// Connections that publish
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    publishers: u16,
+
+    /// Most publishes that are not confirmed, all connections together
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
+    window: u64,
+
+    #[command(flatten)]
+    length: Length,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+impl Measure for PublishArgs {
+    const NAME: &'static str = "publish";
+
+    const IS_ABOUT_DISK: bool = true;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn settings(&self) -> Value {
+        json!({ "publishers": self.publishers, "window": self.window, "seconds": self.length.seconds })
+    }
+
+    fn title(&self) -> String {
+        format!(
+            "{}, window {}, {}",
+            plural(self.publishers.into(), "publisher"),
+            count(self.window),
+            self.length.title()
+        )
+    }
+
+    fn measure(
+        &self,
+        target: Target<'_>,
+        data: Option<&Path>,
+        watch: &mut Watch<'_>,
+    ) -> anyhow::Result<Outcome> {
+        let publish = Publish {
+            publishers: self.publishers.into(),
+            window: self.window,
+            run: self.length.run(),
+            runs: self.length.runs.into(),
+            warm_up: WARM_UP,
+            // A bare loop that syncs says nothing beside a topic that is never on disk.
+            bare_loop: data.filter(|_| self.common.sync != Some(Sync::Memory)),
+        };
+        publish.measure(target, watch).map(Outcome::from)
+    }
+}
+
+/// The flags of `tidings bench replay`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ReplayArgs {
+    /// Events that are stored
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    events: u64,
+
+    /// How often they are read
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    runs: u16,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+impl Measure for ReplayArgs {
+    const NAME: &'static str = "replay";
+
+    const IS_ABOUT_DISK: bool = true;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn settings(&self) -> Value {
+        json!({ "events": self.events })
+    }
+
+    fn title(&self) -> String {
+        format!("{} read {} times", plural(self.events, "event"), self.runs)
+    }
+
+    fn measure(
+        &self,
+        target: Target<'_>,
+        _: Option<&Path>,
+        watch: &mut Watch<'_>,
+    ) -> anyhow::Result<Outcome> {
+        let replay = Replay { events: self.events, runs: self.runs.into() };
+        replay.measure(target, watch).map(Outcome::from)
+    }
+}
+
+/// The flags of `tidings bench connect`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ConnectArgs {
+    #[command(flatten)]
+    length: Length,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+impl Measure for ConnectArgs {
+    const NAME: &'static str = "connect";
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn settings(&self) -> Value {
+        json!({ "seconds": self.length.seconds })
+    }
+
+    fn title(&self) -> String {
+        self.length.title()
+    }
+
+    fn measure(
+        &self,
+        target: Target<'_>,
+        _: Option<&Path>,
+        watch: &mut Watch<'_>,
+    ) -> anyhow::Result<Outcome> {
+        let connect = Connect { run: self.length.run(), runs: self.length.runs.into() };
+        connect.measure(target, watch).map(Outcome::from)
+    }
+}
+
+/// The flags of `tidings bench stalled`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct StalledArgs {
+    /// Connections that publish
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    publishers: u16,
+
+    /// Connections that subscribe
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(2..))]
+    subscribers: u16,
+
+    /// Most messages between a publisher and the slowest of the others
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+    window: u64,
+
+    /// Seconds that it is measured before and after one stops
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+impl Measure for StalledArgs {
+    const NAME: &'static str = "stalled";
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn settings(&self) -> Value {
+        json!({ "publishers": self.publishers, "subscribers": self.subscribers, "window": self.window, "seconds": self.seconds })
+    }
+
+    fn title(&self) -> String {
+        format!(
+            "{} to {}, of which one stops reading, window {}, {} s before and after",
+            plural(self.publishers.into(), "publisher"),
+            plural(self.subscribers.into(), "subscriber"),
+            count(self.window),
+            self.seconds
+        )
+    }
+
+    fn measure(
+        &self,
+        target: Target<'_>,
+        _: Option<&Path>,
+        watch: &mut Watch<'_>,
+    ) -> anyhow::Result<Outcome> {
+        let stalled = Stalled {
+            publishers: self.publishers.into(),
+            subscribers: self.subscribers.into(),
+            window: self.window,
+            run: Duration::from_secs(self.seconds),
+            warm_up: WARM_UP,
+        };
+        let (figures, end) = stalled.measure(target, watch)?;
+        let words = vec![("stalled_end", "stalled: in the end", end.as_str().to_owned())];
+        Ok(Outcome { figures, words })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_processors_are_pinned() {
+        assert_eq!(parse_pin("0, 1"), Ok((0, 1)));
+        assert!(parse_pin("0").is_err() && parse_pin("a,b").is_err());
+    }
+}

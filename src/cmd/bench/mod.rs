@@ -1,0 +1,243 @@
+//! `tidings bench`: how fast a broker is, measured from outside.
+
+mod flags;
+mod report;
+
+use std::{
+    net::ToSocketAddrs,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use anyhow::{Context, bail};
+use clap::Subcommand;
+use serde_json::{Map, Value, json};
+use tidings_bench::{Figure, Target, Tidings, disk, disk::Disk, server, wire::Sync};
+
+use self::{
+    flags::{
+        Common, ConnectArgs, FanInArgs, FanOutArgs, IdleArgs, LatencyArgs, PublishArgs, ReplayArgs,
+        StalledArgs,
+    },
+    report::Report,
+};
+use crate::{
+    failure::Failure,
+    output::Console,
+    own_broker::{DataDir, OwnBroker},
+};
+
+const EXAMPLES: &str = "\
+Without --broker it starts one of its own, as a separate process of the same program, and also says
+what that costs in processor time and memory.
+
+Examples:
+  tidings bench fan-out
+  tidings bench fan-out --subscribers 1000 --window 1000 --pin 0,1
+  tidings bench publish --sync always --data /srv/tidings-bench
+  tidings bench fan-out --broker 10.0.0.1:12345 --json";
+
+/// What is measured.
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum Bench {
+    /// Events a second from publishers to many subscribers
+    FanOut(FanOutArgs),
+    /// Events a second from many publishers to few subscribers
+    FanIn(FanInArgs),
+    /// Time from publish to delivery, at a fixed rate
+    Latency(LatencyArgs),
+    /// What subscribers cost that hear nothing, and one event to all of them
+    Idle(IdleArgs),
+    /// Confirmed publishes a second, beside a bare loop that writes and syncs
+    Publish(PublishArgs),
+    /// Stored events to one subscriber
+    Replay(ReplayArgs),
+    /// Connections a second that subscribe and close
+    Connect(ConnectArgs),
+    /// One of the subscribers stops reading
+    Stalled(StalledArgs),
+}
+
+/// A measurement of one of the subcommands.
+trait Measure {
+    /// Its name on the command line.
+    const NAME: &'static str;
+
+    /// Whether its figures are about the disk unless `--sync memory` says otherwise.
+    const IS_ABOUT_DISK: bool = false;
+
+    fn common(&self) -> &Common;
+
+    /// What was measured, for JSON.
+    fn settings(&self) -> Value;
+
+    /// What was measured, for people.
+    fn title(&self) -> String;
+
+    /// Measures; `data` is the directory of a broker of its own.
+    fn measure(
+        &self,
+        target: Target<'_>,
+        data: Option<&Path>,
+        watch: &mut tidings_bench::Watch<'_>,
+    ) -> anyhow::Result<Outcome>;
+}
+
+/// What came out.
+#[derive(Debug, Default)]
+struct Outcome {
+    figures: Vec<Figure>,
+    /// What is no number: key, name for people, value.
+    words: Vec<(&'static str, &'static str, String)>,
+}
+
+impl From<Vec<Figure>> for Outcome {
+    fn from(figures: Vec<Figure>) -> Self {
+        Self { figures, words: Vec::new() }
+    }
+}
+
+/// Runs the benchmark on a thread of its own, which ends early when the person has had enough.
+#[expect(clippy::disallowed_methods, reason = "the generator blocks, so that it is not measured")]
+pub(crate) async fn run(bench: Bench) -> Result<(), Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&stop);
+    let mut work = tokio::task::spawn_blocking(move || dispatch(&bench, &told));
+    tokio::select! {
+        result = &mut work => result.context("the benchmark failed")?,
+        _ = tokio::signal::ctrl_c() => {
+            stop.store(true, Ordering::Relaxed);
+            // It ends its broker and removes the data.
+            let _ = work.await;
+            Err(Failure::Interrupted("interrupted".to_owned()))
+        }
+    }
+}
+
+fn dispatch(bench: &Bench, stop: &AtomicBool) -> Result<(), Failure> {
+    match bench {
+        Bench::FanOut(args) => measure(args, stop),
+        Bench::FanIn(args) => measure(args, stop),
+        Bench::Latency(args) => measure(args, stop),
+        Bench::Idle(args) => measure(args, stop),
+        Bench::Publish(args) => measure(args, stop),
+        Bench::Replay(args) => measure(args, stop),
+        Bench::Connect(args) => measure(args, stop),
+        Bench::Stalled(args) => measure(args, stop),
+    }
+}
+
+fn measure<M: Measure>(bench: &M, stop: &AtomicBool) -> Result<(), Failure> {
+    let report = report(bench, stop)?;
+    let mut console = Console::new();
+    if bench.common().json {
+        return console.line(&report.json().to_string());
+    }
+    report.table().iter().try_for_each(|line| console.line(line))
+}
+
+fn report<M: Measure>(bench: &M, stop: &AtomicBool) -> anyhow::Result<Report> {
+    let common = bench.common();
+    let own = match &common.broker {
+        Some(_) => None,
+        None => Some(start(common, M::IS_ABOUT_DISK)?),
+    };
+    let address = match (&common.broker, &own) {
+        (_, Some(own)) => own.server().address(),
+        (Some(broker), None) => broker
+            .as_str()
+            .to_socket_addrs()
+            .with_context(|| format!("cannot find {broker}"))?
+            .next()
+            .with_context(|| format!("{broker} has no address"))?,
+        (None, None) => unreachable!("without --broker one was started"),
+    };
+    let data = own.as_ref().map(OwnBroker::data);
+    let is_durable = common.sync.map_or(M::IS_ABOUT_DISK, Sync::is_durable);
+    let mut settings = settings(bench);
+    let mut notes = Vec::new();
+    if let Some(data) = data.filter(|_| is_durable) {
+        note_disk(data, &mut settings, &mut notes)?;
+    }
+    if let Some((_, client)) = common.pin {
+        server::keep_on(client)?;
+    }
+    let mut console = Console::new();
+    let mut watch = |text: &str| {
+        if stop.load(Ordering::Relaxed) {
+            bail!("interrupted");
+        }
+        console.progress(&format!("{}: {text}", M::NAME));
+        Ok(())
+    };
+    let wire = Tidings { sync: common.sync };
+    let target = Target {
+        wire: &wire,
+        address,
+        topic: &topic(),
+        payload_bytes: usize::try_from(common.size)?,
+        server: own.as_ref().map(OwnBroker::server),
+    };
+    let Outcome { figures, words } = bench.measure(target, data, &mut watch)?;
+    let broker =
+        common.broker.as_ref().map_or("a broker of its own".to_owned(), ToString::to_string);
+    let title = format!("{}, {broker}: {}, {} bytes", M::NAME, bench.title(), common.size);
+    Ok(Report { title, settings, figures, words, notes })
+}
+
+fn start(common: &Common, is_about_disk: bool) -> anyhow::Result<OwnBroker> {
+    let data = DataDir::new(common.data.as_deref())?;
+    // Without --sync the topic is what the broker makes of it, which may well be durable.
+    if common.sync.map_or(is_about_disk, Sync::is_durable) {
+        disk::refuse_memory(data.path())?;
+    }
+    OwnBroker::start(data, common.threads, common.pin.map(|(server, _)| server))
+}
+
+fn settings<M: Measure>(bench: &M) -> Map<String, Value> {
+    let common = bench.common();
+    let mut settings = Map::new();
+    settings.insert("bench".to_owned(), json!(M::NAME));
+    settings.insert("size".to_owned(), json!(common.size));
+    if let Some(sync) = common.sync {
+        settings.insert("sync".to_owned(), json!(sync.as_str()));
+    }
+    if let Value::Object(own) = bench.settings() {
+        settings.extend(own);
+    }
+    settings
+}
+
+/// Says what disk is under the data, and how fast it is.
+fn note_disk(
+    data: &Path,
+    settings: &mut Map<String, Value>,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<()> {
+    let disk = Disk::of(data)?;
+    let sync_us = disk::sync_time(data)?.as_micros();
+    notes.push(format!(
+        "disk: {} on {} ({}), fdatasync of 64 KiB takes {sync_us} us",
+        disk.source, disk.mount, disk.file_system
+    ));
+    settings.insert(
+        "disk".to_owned(),
+        json!({
+            "mount": disk.mount,
+            "file_system": disk.file_system,
+            "source": disk.source,
+            "sync_64k_us": u64::try_from(sync_us)?,
+        }),
+    );
+    Ok(())
+}
+
+/// A topic that nobody used before.
+#[expect(clippy::disallowed_methods, reason = "the clock makes the name new")]
+fn topic() -> String {
+    let unix_ms = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis());
+    format!("bench-{}-{unix_ms}", std::process::id())
+}
