@@ -101,6 +101,15 @@ pub struct Limits {
     pub tails_bytes_max: usize,
     /// Subscriptions of one connection. Default 1,000. One more is refused (`-ERR limit`).
     pub subscriptions_max: usize,
+    /// Durable cursors on all topics together. Default 10,000: a few megabytes of memory and disk.
+    /// One more is refused (`-ERR limit`).
+    pub cursors_max: usize,
+    /// Milliseconds after which a durable cursor is forgotten that nobody held or moved. Default
+    /// 30 days, as long as events are kept by default.
+    pub cursor_idle_ms: u64,
+    /// Deleted topics of which the next number is remembered, so that it is not given twice.
+    /// Default 10,000. Then no further topic can be deleted (`-ERR limit`).
+    pub deleted_topics_max: usize,
 
     /// Children staged for one task. Default 20,000 (ten times the links of a rich page). More
     /// are counted and reported with the answer.
@@ -128,6 +137,9 @@ impl Default for Limits {
             tail_bytes_max: 16 << 20,
             tails_bytes_max: 64 << 20,
             subscriptions_max: 1_000,
+            cursors_max: 10_000,
+            cursor_idle_ms: 30 * 24 * 60 * 60 * 1_000,
+            deleted_topics_max: 10_000,
             staged_links_max: 20_000,
             staged_bytes_max: 16 << 20,
         }

@@ -6,6 +6,7 @@
 //! | [`topic`] | append-only streams of events, encoded once; readers are cursors on them |
 //! | [`group`], [`job`] | pure state machines: shared, keyed, paced queues; counted crawls |
 //! | [`groups`] | the tasks that own them and feed them from topics |
+//! | `catalog` | what must survive besides events: settings, cursors, positions, in one journal |
 //! | `net` | the listener and the connections: the only code with sockets |
 //! | [`mailbox`] | how groups reach connections |
 //! | `stats` | counters for `STATS`, and the log lines that many peers may cause |
@@ -15,6 +16,7 @@
 //! `net` calls `topic` and `groups`; `groups` calls `group` and `topic`; nobody calls back except
 //! through a mailbox or a waker.
 
+mod catalog;
 pub mod clock;
 pub mod config;
 pub mod data_dir;
@@ -35,6 +37,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use self::catalog::{Sync, TopicSettings};
 pub use self::config::{BrokerConfig, Limits};
 pub use self::data_dir::DataDir;
 use self::net::Hub;

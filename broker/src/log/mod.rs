@@ -19,7 +19,7 @@
 //! the runtime's.
 
 pub(crate) mod disk;
-mod format;
+pub(crate) mod format;
 mod reading;
 mod recovery;
 mod segment;

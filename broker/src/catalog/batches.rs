@@ -1,0 +1,203 @@
+//! The bytes of the journal: the header of a segment, then batches, as in
+//! [`log::format`](crate::log::format). The topic's name is `catalog`, numbers count records, and
+//! a payload is lines of records. Everything in a batch takes effect, or nothing of it.
+//!
+//! A batch is written when all before it are synced, which it says of itself (*durable*). So what
+//! is no batch and has one behind it was lost by the disk; at the end it may be what a crash left.
+
+use memchr::memmem;
+use tidings_protocol::{Seq, TopicName};
+
+use super::contents::Contents;
+use super::record::{NotARecord, Record};
+use crate::log::format::{
+    BATCH_HEADER, BATCH_MAGIC, BatchHeader, FormatError, SEGMENT_HEADER, SegmentHeader,
+};
+
+/// Payload after which a batch is closed.
+const BATCH_BYTES: usize = 64 << 10;
+
+/// What takes the place of a topic's name.
+const NAME: &str = "catalog";
+
+/// Appends the header of a file whose first record has the number `base`.
+pub(super) fn encode_header(base: Seq, unix_ms: i64, out: &mut Vec<u8>) {
+    let topic = TopicName::new(NAME).expect("it is a name");
+    let header = SegmentHeader { topic, base, previous_end: base, reserved: base, unix_ms };
+    out.extend_from_slice(&header.encode());
+}
+
+/// Appends records, the first of which has the number `first`, as batches; returns the number after
+/// the last one.
+pub(super) fn encode(
+    records: impl IntoIterator<Item = Record>,
+    first: Seq,
+    unix_ms: i64,
+    out: &mut Vec<u8>,
+) -> Seq {
+    let (mut next, mut count, mut lines) = (first, 0, String::new());
+    for record in records {
+        lines.push_str(&record.to_string());
+        lines.push('\n');
+        count += 1;
+        if lines.len() >= BATCH_BYTES {
+            next = encode_batch(next, count, &lines, unix_ms, out);
+            lines.clear();
+            count = 0;
+        }
+    }
+    if count == 0 { next } else { encode_batch(next, count, &lines, unix_ms, out) }
+}
+
+fn encode_batch(first: Seq, count: u32, lines: &str, unix_ms: i64, out: &mut Vec<u8>) -> Seq {
+    let header = BatchHeader {
+        first,
+        count,
+        bytes: u32::try_from(lines.len()).expect("a batch is closed long before"),
+        previous_end: first,
+        durable: first,
+        reserved: first,
+        unix_ms,
+        crc: crc32c::crc32c(lines.as_bytes()),
+        clean: false,
+        identified: false,
+    };
+    out.extend_from_slice(&header.encode());
+    out.extend_from_slice(lines.as_bytes());
+    header.end()
+}
+
+/// What a file came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Replayed {
+    pub(super) contents: Contents,
+    /// The number of the next record; known once one was read, or the header.
+    pub(super) next: Option<Seq>,
+    /// Where the last batch ends.
+    pub(super) end: usize,
+    /// Something is lost that had been synced, or at least not merely torn off at the end.
+    pub(super) damaged: bool,
+    /// What is wrong, in words that follow the name of the file.
+    pub(super) problems: Vec<String>,
+}
+
+/// Applies every good batch of a file.
+///
+/// Fails only if the file is of a version that this program does not know: what it means then is
+/// not for this program to judge.
+pub(super) fn replay(bytes: &[u8]) -> Result<Replayed, FormatError> {
+    let mut replay = Replay {
+        bytes,
+        found: Replayed {
+            contents: Contents::default(),
+            next: None,
+            end: SEGMENT_HEADER.min(bytes.len()),
+            damaged: false,
+            problems: Vec::new(),
+        },
+    };
+    match SegmentHeader::decode(bytes) {
+        Ok(header) if header.topic.as_str() == NAME => replay.found.next = Some(header.base),
+        Ok(header) => {
+            replay.damage(format!("it is not the catalog, but a file of topic {}", header.topic));
+        }
+        Err(error @ FormatError::Version(_)) => return Err(error),
+        Err(error) => replay.damage(error.to_string()),
+    }
+    replay.run()?;
+    Ok(replay.found)
+}
+
+struct Replay<'a> {
+    bytes: &'a [u8],
+    found: Replayed,
+}
+
+/// A batch in a file.
+struct Batch {
+    header: BatchHeader,
+    records: Result<Vec<Record>, NotARecord>,
+    end: usize,
+}
+
+impl Replay<'_> {
+    fn run(&mut self) -> Result<(), FormatError> {
+        let mut at = self.found.end;
+        loop {
+            if let Some(batch) = self.batch_at(at)? {
+                at = batch.end;
+                self.apply(batch);
+                continue;
+            }
+            let Some(next) = self.search(at + 1)? else { break };
+            self.damage(format!("bytes {at} to {} are no batch", next - 1));
+            at = next;
+        }
+        let rest = self.bytes.get(at..).unwrap_or_default();
+        if rest.iter().any(|byte| *byte != 0) {
+            let problem = format!("it ends in {} bytes that are no whole batch", rest.len());
+            self.found.problems.push(problem);
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, batch: Batch) {
+        let Batch { header, records, end } = batch;
+        self.found.end = end;
+        let next = self.found.next.unwrap_or(header.first);
+        match records {
+            Ok(_) if header.first < next => {
+                let (first, last) = (header.first, header.end().0 - 1);
+                self.damage(format!("records {first} to {last} appear again"));
+                return;
+            }
+            Ok(records) => {
+                if header.first > next {
+                    let last = header.first.0 - 1;
+                    self.damage(format!("records {next} to {last} cannot be read"));
+                }
+                records.iter().for_each(|record| self.found.contents.apply(record));
+            }
+            Err(error) => self.damage(format!("in the batch of record {}, {error}", header.first)),
+        }
+        self.found.next = Some(next.max(header.end()));
+    }
+
+    fn damage(&mut self, problem: String) {
+        self.found.damaged = true;
+        self.found.problems.push(problem);
+    }
+
+    /// The batch that begins at `at`, if there is one with all its bytes as they were written.
+    fn batch_at(&self, at: usize) -> Result<Option<Batch>, FormatError> {
+        let bytes = self.bytes.get(at..).unwrap_or_default();
+        let header = match BatchHeader::decode(bytes) {
+            Ok(header) => header,
+            Err(error @ FormatError::Version(_)) => return Err(error),
+            Err(_) => return Ok(None),
+        };
+        let length = usize::try_from(header.bytes).unwrap_or(usize::MAX);
+        let payload = bytes.get(BATCH_HEADER..).and_then(|rest| rest.get(..length));
+        let Some(payload) = payload.filter(|payload| crc32c::crc32c(payload) == header.crc) else {
+            return Ok(None);
+        };
+        let records = records(payload, header.count);
+        Ok(Some(Batch { header, records, end: at + BATCH_HEADER + length }))
+    }
+
+    /// Where the next batch begins, from `at` on.
+    fn search(&self, at: usize) -> Result<Option<usize>, FormatError> {
+        for found in memmem::find_iter(self.bytes.get(at..).unwrap_or_default(), BATCH_MAGIC) {
+            if self.batch_at(at + found)?.is_some() {
+                return Ok(Some(at + found));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn records(payload: &[u8], count: u32) -> Result<Vec<Record>, NotARecord> {
+    let text = std::str::from_utf8(payload).map_err(|_| NotARecord)?;
+    let records: Vec<Record> = text.lines().map(str::parse).collect::<Result<_, _>>()?;
+    if u32::try_from(records.len()) == Ok(count) { Ok(records) } else { Err(NotARecord) }
+}

@@ -1,0 +1,291 @@
+//! What the catalog holds: the sum of its records.
+
+use std::collections::BTreeMap;
+
+use tidings_protocol::{Code, CursorName, GroupName, ProtocolError, Seq, TopicName};
+
+use super::record::Record;
+use super::settings::TopicSettings;
+use crate::config::Limits;
+
+/// Everything that must survive besides the events themselves.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Contents {
+    /// No entry is empty.
+    topics: BTreeMap<TopicName, Entry>,
+    /// Cursors of all topics.
+    cursors: usize,
+    /// Topics with a number from before they were deleted.
+    deleted: usize,
+}
+
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct Entry {
+    settings: Option<TopicSettings>,
+    deleted: Option<Seq>,
+    reserved: Option<Seq>,
+    cursors: BTreeMap<CursorName, Cursor>,
+    taken: BTreeMap<GroupName, Seq>,
+}
+
+/// Where a durable cursor is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    /// The first number that was not seen.
+    pub(crate) next: Seq,
+    /// When it was last moved or held.
+    pub(crate) unix_ms: i64,
+}
+
+/// How many of what is bounded there may be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    cursors_max: usize,
+    deleted_max: usize,
+}
+
+/// What is bounded and about to come, on top of the contents.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Coming {
+    cursors: usize,
+    deleted: usize,
+}
+
+impl Bounds {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Self { cursors_max: limits.cursors_max, deleted_max: limits.deleted_topics_max }
+    }
+}
+
+impl Contents {
+    /// Makes a record take effect. Order matters.
+    pub(crate) fn apply(&mut self, record: &Record) {
+        let topic = match record {
+            Record::Settings { topic, .. }
+            | Record::Deleted { topic, .. }
+            | Record::Reserved { topic, .. }
+            | Record::Cursor { topic, .. }
+            | Record::Moved { topic, .. }
+            | Record::Forgotten { topic, .. }
+            | Record::Taken { topic, .. } => topic,
+        };
+        let mut entry = self.topics.remove(topic).unwrap_or_default();
+        self.cursors -= entry.cursors.len();
+        self.deleted -= usize::from(entry.deleted.is_some());
+        entry.apply(record);
+        self.cursors += entry.cursors.len();
+        self.deleted += usize::from(entry.deleted.is_some());
+        if entry != Entry::default() {
+            self.topics.insert(topic.clone(), entry);
+        }
+    }
+
+    /// Records that give the same contents when they are applied to empty ones.
+    pub(crate) fn snapshot(&self) -> impl Iterator<Item = Record> {
+        self.topics.iter().flat_map(|(topic, entry)| entry.snapshot(topic))
+    }
+
+    /// Why a record would be one too many of its kind, with what is `coming` before it; otherwise
+    /// it is among that from here on.
+    pub(super) fn admit(
+        &self,
+        record: &Record,
+        bounds: &Bounds,
+        coming: &mut Coming,
+    ) -> Result<(), ProtocolError> {
+        match record {
+            Record::Cursor { topic, cursor, .. } if self.cursor(topic, cursor).is_none() => {
+                let max = bounds.cursors_max;
+                if self.cursors + coming.cursors >= max {
+                    let text = format!(
+                        "there are {max} durable cursors, and no more are allowed; TOPIC forget \
+                         removes one"
+                    );
+                    return Err(ProtocolError::new(Code::Limit, text));
+                }
+                coming.cursors += 1;
+            }
+            Record::Deleted { topic, next }
+                if next.0 > 1 && self.next_of_deleted(topic).is_none() =>
+            {
+                let max = bounds.deleted_max;
+                if self.deleted + coming.deleted >= max {
+                    let text = format!(
+                        "the next numbers of {max} deleted topics are kept, and no more can be"
+                    );
+                    return Err(ProtocolError::new(Code::Limit, text));
+                }
+                coming.deleted += 1;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The settings that a topic was given, if it was.
+    pub(crate) fn settings(&self, topic: &TopicName) -> Option<TopicSettings> {
+        self.topics.get(topic)?.settings
+    }
+
+    /// All topics that were given settings, in the order of their names.
+    pub(crate) fn with_settings(&self) -> impl Iterator<Item = (&TopicName, TopicSettings)> {
+        self.topics.iter().filter_map(|(topic, entry)| Some((topic, entry.settings?)))
+    }
+
+    /// The number at which a topic begins that was deleted.
+    pub(crate) fn next_of_deleted(&self, topic: &TopicName) -> Option<Seq> {
+        self.topics.get(topic)?.deleted
+    }
+
+    /// The end of the numbers that may have been given in a topic in memory.
+    pub(crate) fn reserved(&self, topic: &TopicName) -> Option<Seq> {
+        self.topics.get(topic)?.reserved
+    }
+
+    /// All topics with reserved numbers, in the order of their names.
+    pub(crate) fn with_reserved(&self) -> impl Iterator<Item = (&TopicName, Seq)> {
+        self.topics.iter().filter_map(|(topic, entry)| Some((topic, entry.reserved?)))
+    }
+
+    /// Where a group is on a topic, if it has taken anything of it.
+    pub(crate) fn taken(&self, group: &GroupName, topic: &TopicName) -> Option<Seq> {
+        self.topics.get(topic)?.taken.get(group).copied()
+    }
+
+    /// A durable cursor.
+    pub(crate) fn cursor(&self, topic: &TopicName, cursor: &CursorName) -> Option<Cursor> {
+        self.topics.get(topic)?.cursors.get(cursor).copied()
+    }
+
+    /// The durable cursors on a topic, in the order of their names.
+    pub(crate) fn cursors(&self, topic: &TopicName) -> impl Iterator<Item = (&CursorName, Cursor)> {
+        let cursors = self.topics.get(topic).map(|entry| &entry.cursors);
+        cursors.into_iter().flatten().map(|(name, cursor)| (name, *cursor))
+    }
+
+    /// All durable cursors, by topic.
+    pub(crate) fn all_cursors(&self) -> impl Iterator<Item = (&TopicName, &CursorName, Cursor)> {
+        self.topics.iter().flat_map(|(topic, entry)| {
+            entry.cursors.iter().map(move |(name, cursor)| (topic, name, *cursor))
+        })
+    }
+}
+
+impl Entry {
+    fn apply(&mut self, record: &Record) {
+        match record {
+            Record::Settings { settings, .. } => self.settings = Some(*settings),
+            Record::Deleted { next, .. } => {
+                *self = Self { deleted: (next.0 > 1).then_some(*next), ..Self::default() };
+            }
+            Record::Reserved { below, .. } => self.reserved = Some(*below),
+            Record::Cursor { cursor, next, unix_ms, .. } => {
+                self.cursors.insert(cursor.clone(), Cursor { next: *next, unix_ms: *unix_ms });
+            }
+            Record::Moved { cursor, next, unix_ms, .. } => {
+                if let Some(found) = self.cursors.get_mut(cursor) {
+                    *found = Cursor { next: found.next.max(*next), unix_ms: *unix_ms };
+                }
+            }
+            Record::Forgotten { cursor, .. } => {
+                self.cursors.remove(cursor);
+            }
+            Record::Taken { group, next, .. } if next.0 > 1 => {
+                self.taken.insert(group.clone(), *next);
+            }
+            Record::Taken { group, .. } => {
+                self.taken.remove(group);
+            }
+        }
+    }
+
+    fn snapshot(&self, topic: &TopicName) -> impl Iterator<Item = Record> {
+        // A deletion forgets what stands before it.
+        let deleted = self.deleted.map(|next| Record::Deleted { topic: topic.clone(), next });
+        let settings = self.settings;
+        let settings = settings.map(|settings| Record::Settings { topic: topic.clone(), settings });
+        let reserved = self.reserved;
+        let reserved = reserved.map(|below| Record::Reserved { topic: topic.clone(), below });
+        let cursors = self.cursors.iter().map(|(cursor, at)| Record::Cursor {
+            topic: topic.clone(),
+            cursor: cursor.clone(),
+            next: at.next,
+            unix_ms: at.unix_ms,
+        });
+        let taken = self.taken.iter().map(|(group, next)| Record::Taken {
+            group: group.clone(),
+            topic: topic.clone(),
+            next: *next,
+        });
+        deleted.into_iter().chain(settings).chain(reserved).chain(cursors).chain(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::record::tests::any_record;
+    use super::*;
+
+    fn contents(lines: &str) -> Contents {
+        let mut contents = Contents::default();
+        lines.lines().for_each(|line| contents.apply(&line.parse().unwrap()));
+        contents
+    }
+
+    fn lines(contents: &Contents) -> Vec<String> {
+        contents.snapshot().map(|record| record.to_string()).collect()
+    }
+
+    #[test]
+    fn a_deleted_topic_leaves_its_number_and_nothing_else() {
+        let before = "settings a sync=memory retain-bytes=1g retain-age=30d\nreserved a 9\n\
+                      cursor a c 3 0\ntaken g a 4\n";
+        assert_eq!(lines(&contents(&format!("{before}deleted a 7"))), ["deleted a 7"]);
+        assert!(lines(&contents(&format!("{before}deleted a 1"))).is_empty());
+        // A move that was under way brings nothing back.
+        let after = contents(&format!("{before}deleted a 7\nmoved a c 5 1"));
+        assert_eq!(lines(&after), ["deleted a 7"]);
+    }
+
+    #[test]
+    fn a_cursor_moves_forward_only_and_not_once_it_is_forgotten() {
+        let moved = contents("cursor a c 3 10\nmoved a c 7 20\nmoved a c 5 30");
+        assert_eq!(lines(&moved), ["cursor a c 7 30"]);
+        assert!(lines(&contents("cursor a c 3 10\nforgotten a c\nmoved a c 7 20")).is_empty());
+        assert_eq!(lines(&contents("cursor a c 3 10\ncursor a c 1 20")), ["cursor a c 1 20"]);
+    }
+
+    #[test]
+    fn cursors_and_deleted_topics_are_bounded() {
+        let bounds = Bounds { cursors_max: 2, deleted_max: 1 };
+        let contents = contents("cursor a c 3 10\ndeleted b 4");
+        let mut coming = Coming::default();
+        let mut admitted = |line: &str| {
+            let record = line.parse().unwrap();
+            contents.admit(&record, &bounds, &mut coming).map_err(|error| error.code)
+        };
+        assert_eq!(admitted("cursor a c 1 0"), Ok(()), "it is there");
+        assert_eq!(admitted("cursor b c 1 0"), Ok(()));
+        assert_eq!(admitted("cursor c c 1 0"), Err(Code::Limit));
+        assert_eq!(admitted("moved c c 1 0"), Ok(()), "it changes nothing");
+        assert_eq!(admitted("deleted b 9"), Ok(()));
+        assert_eq!(admitted("deleted a 9"), Err(Code::Limit));
+        assert_eq!(admitted("deleted a 1"), Ok(()), "there is nothing to keep");
+    }
+
+    proptest! {
+        #[test]
+        fn a_snapshot_gives_the_same_contents(records in prop::collection::vec(any_record(), 0..40)) {
+            let mut contents = Contents::default();
+            records.iter().for_each(|record| contents.apply(record));
+            let mut again = Contents::default();
+            contents.snapshot().for_each(|record| again.apply(&record));
+            prop_assert_eq!(&again, &contents);
+            prop_assert_eq!(contents.all_cursors().count(), contents.cursors);
+            let deleted = contents.topics.values().filter(|entry| entry.deleted.is_some()).count();
+            prop_assert_eq!(deleted, contents.deleted);
+        }
+    }
+}

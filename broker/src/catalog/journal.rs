@@ -1,0 +1,260 @@
+//! The file of the catalog: records are appended, and now and then it is written anew.
+//!
+//! ```text
+//!   catalog.log                     what counts
+//!   catalog.log.tmp                 a new one on its way; worth nothing
+//!   catalog.log.damaged-<unix ms>   what an earlier start could not read as a whole
+//! ```
+
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tidings_protocol::Seq;
+
+use super::batches;
+use super::contents::Contents;
+use super::record::Record;
+use crate::clock::Clock;
+use crate::log::disk::{Disk, DiskFile, is_full};
+
+/// The file's name.
+const FILE: &str = "catalog.log";
+
+/// A file of fewer bytes is not written anew.
+const COMPACT_BYTES_MIN: u64 = 1 << 20;
+
+/// A file is written anew when it has become so many times as large as it was then.
+const COMPACT_FACTOR: u64 = 4;
+
+/// The journal, of which there is one at a time.
+#[derive(Debug)]
+pub(super) struct Journal {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    clock: Clock,
+    /// `None`: there is none yet, or none to append to, so that the next record begins a new one.
+    active: Option<Active>,
+    /// The number of the next record.
+    next: Seq,
+    /// The file cannot be read as a whole, and is to be kept when it is replaced.
+    damaged: bool,
+    /// Writing failed, and what is on the disk is uncertain.
+    broken: bool,
+}
+
+#[derive(Debug)]
+struct Active {
+    file: Arc<dyn DiskFile>,
+    /// Where the next batch goes.
+    bytes: u64,
+    /// When it is due to be written anew.
+    compact_at: u64,
+}
+
+/// Why records were not written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum JournalError {
+    /// There is no room. Nothing has changed.
+    #[error("there is no room on the disk")]
+    Full,
+    /// Writing or syncing failed, now or before.
+    #[error("writing to the disk failed")]
+    Broken,
+}
+
+impl Journal {
+    /// The journal in a directory, what its records come to, and what was wrong with it, in words.
+    pub(super) fn open(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        clock: Clock,
+    ) -> io::Result<(Self, Contents, Vec<String>)> {
+        let path = dir.join(FILE);
+        let journal = Self {
+            disk,
+            dir: dir.to_owned(),
+            clock,
+            active: None,
+            next: Seq(1),
+            damaged: false,
+            broken: false,
+        };
+        match journal.disk.open(&path) {
+            Ok(file) => journal.recover(&path, file).map_err(|error| named(&error, &path)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Ok((journal, Contents::default(), Vec::new()))
+            }
+            Err(error) => Err(named(&error, &path)),
+        }
+    }
+
+    fn recover(
+        mut self,
+        path: &Path,
+        file: Arc<dyn DiskFile>,
+    ) -> io::Result<(Self, Contents, Vec<String>)> {
+        let bytes = read(&*file)?;
+        let found = batches::replay(&bytes).map_err(io::Error::other)?;
+        let name = path.display();
+        let mut findings: Vec<String> =
+            found.problems.iter().map(|problem| format!("{name}: {problem}")).collect();
+        self.next = found.next.unwrap_or(self.next);
+        self.damaged = found.damaged;
+        if found.damaged {
+            match self.rewrite(found.contents.snapshot()) {
+                Ok(()) => findings.push(format!("what can be read of {name} is in effect")),
+                // It stays as it is, so nothing is lost by going on.
+                Err(JournalError::Full) => {
+                    findings.push(format!("there is no room to set {name} aside"));
+                }
+                Err(JournalError::Broken) => {
+                    return Err(io::Error::other("it is damaged, and cannot be set aside"));
+                }
+            }
+        } else {
+            if found.end < bytes.len() {
+                file.set_len(found.end as u64)?;
+            }
+            // What was read may be in the system's memory only; from here on it counts as safe.
+            file.sync_data()?;
+            self.active = Some(Active::new(file, found.end as u64));
+        }
+        Ok((self, found.contents, findings))
+    }
+
+    /// Makes records safe. `contents` are those of all records before.
+    pub(super) fn append(
+        &mut self,
+        records: &[Record],
+        contents: &Contents,
+    ) -> Result<(), JournalError> {
+        if self.broken {
+            return Err(JournalError::Broken);
+        }
+        if records.is_empty() {
+            return Ok(());
+        }
+        let Some(active) = &mut self.active else {
+            return self.rewrite(contents.snapshot().chain(records.iter().cloned()));
+        };
+        let mut bytes = Vec::new();
+        let unix_ms = self.clock.unix_ms();
+        let next = batches::encode(records.iter().cloned(), self.next, unix_ms, &mut bytes);
+        let appended = active.append(&bytes);
+        match appended {
+            Ok(()) => self.next = next,
+            Err(Failure::Full) => return Err(JournalError::Full),
+            Err(Failure::Io(error)) => return Err(self.give_up(&error)),
+        }
+        Ok(())
+    }
+
+    /// Writes the file anew if it holds much that does not count any more.
+    pub(super) fn compact_if_due(&mut self, contents: &Contents) {
+        let due = self.active.as_ref().is_some_and(|active| active.bytes > active.compact_at);
+        if self.broken || !due {
+            return;
+        }
+        // If there is no room for it, what there is grows on, and it is tried again later.
+        if self.rewrite(contents.snapshot()) == Err(JournalError::Full)
+            && let Some(active) = &mut self.active
+        {
+            active.compact_at = active.bytes + COMPACT_BYTES_MIN;
+        }
+    }
+
+    /// Puts a new file with these records in place of what there is. Until the very end that is
+    /// what counts, so a failure before it changes nothing.
+    fn rewrite(&mut self, records: impl Iterator<Item = Record>) -> Result<(), JournalError> {
+        let mut bytes = Vec::new();
+        let unix_ms = self.clock.unix_ms();
+        batches::encode_header(self.next, unix_ms, &mut bytes);
+        let next = batches::encode(records, self.next, unix_ms, &mut bytes);
+        match self.replace(&bytes, unix_ms) {
+            Ok(file) => {
+                self.active = Some(Active::new(file, bytes.len() as u64));
+                self.next = next;
+                self.damaged = false;
+                Ok(())
+            }
+            Err(error) if is_full(&error) => Err(JournalError::Full),
+            Err(error) => Err(self.give_up(&error)),
+        }
+    }
+
+    fn replace(&self, bytes: &[u8], unix_ms: i64) -> io::Result<Arc<dyn DiskFile>> {
+        let path = self.dir.join(FILE);
+        if self.damaged {
+            // A copy, so that there is a file of that name at every moment.
+            let damaged = read(&*self.disk.open(&path)?)?;
+            let aside = self.dir.join(format!("{FILE}.damaged-{unix_ms}"));
+            self.create(&aside, &damaged)?;
+            tracing::warn!(file = %aside.display(), "the damaged catalog is kept");
+        }
+        let temporary = self.dir.join(format!("{FILE}.tmp"));
+        let file = self.create(&temporary, bytes)?;
+        self.disk.rename(&temporary, &path)?;
+        // Whatever is written to the file from here on may be lost with its name, so also a lack of
+        // room is no excuse.
+        self.disk.sync_dir(&self.dir).map_err(|error| io::Error::other(error.to_string()))?;
+        Ok(file)
+    }
+
+    fn create(&self, path: &Path, bytes: &[u8]) -> io::Result<Arc<dyn DiskFile>> {
+        let file = self.disk.create(path)?;
+        file.write_at(&mut [IoSlice::new(bytes)], 0)?;
+        file.sync_data()?;
+        Ok(file)
+    }
+
+    fn give_up(&mut self, error: &io::Error) -> JournalError {
+        let dir = self.dir.display();
+        tracing::error!(%dir, %error, "the catalog cannot be written any more");
+        self.broken = true;
+        JournalError::Broken
+    }
+}
+
+enum Failure {
+    Full,
+    Io(io::Error),
+}
+
+impl Active {
+    fn new(file: Arc<dyn DiskFile>, bytes: u64) -> Self {
+        let compact_at = (bytes * COMPACT_FACTOR).max(COMPACT_BYTES_MIN);
+        Self { file, bytes, compact_at }
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        match self.file.write_at(&mut [IoSlice::new(bytes)], self.bytes) {
+            Ok(()) => self.file.sync_data().map_err(Failure::Io)?,
+            Err(error) if is_full(&error) => {
+                // Some of it may be there, and must not be found later.
+                self.file.set_len(self.bytes).map_err(Failure::Io)?;
+                self.file.sync_data().map_err(Failure::Io)?;
+                return Err(Failure::Full);
+            }
+            Err(error) => return Err(Failure::Io(error)),
+        }
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// Everything in a file.
+fn read(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
+    let length = usize::try_from(file.len()?).map_err(io::Error::other)?;
+    let mut bytes = vec![0; length];
+    let read = file.read_at(&mut bytes, 0)?;
+    if read < length {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(bytes)
+}
+
+/// An error that says which file it is about.
+fn named(error: &io::Error, path: &Path) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}

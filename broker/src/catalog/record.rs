@@ -1,0 +1,178 @@
+//! What is written to the catalog's journal: one line each.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tidings_protocol::{CursorName, GroupName, Seq, TopicName};
+
+use super::settings::TopicSettings;
+
+/// One change of the [`Contents`](super::Contents).
+///
+/// | line | |
+/// |---|---|
+/// | `settings <topic> sync=.. retain-bytes=.. retain-age=..` | it is kept so from here on |
+/// | `deleted <topic> <next>` | everything about it is forgotten but its next number |
+/// | `reserved <topic> <below>` | the numbers below may have been given |
+/// | `cursor <topic> <cursor> <next> <unix ms>` | it exists, and is there |
+/// | `moved <topic> <cursor> <next> <unix ms>` | if it exists, it is there at least |
+/// | `forgotten <topic> <cursor>` | it does not exist |
+/// | `taken <group> <topic> <next>` | what comes before was taken |
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Record {
+    /// The settings that a topic was given.
+    Settings { topic: TopicName, settings: TopicSettings },
+    /// A topic is gone, with its cursors and the positions of groups on it; one of the name begins
+    /// at `next`. Number 1 says nothing, so there is nothing to keep then.
+    Deleted { topic: TopicName, next: Seq },
+    /// Numbers of a topic in memory below `below` may have been given, so that they are not given
+    /// again after a restart.
+    Reserved { topic: TopicName, below: Seq },
+    /// A durable cursor is there, whatever was before.
+    Cursor {
+        topic: TopicName,
+        cursor: CursorName,
+        /// The first number that was not seen.
+        next: Seq,
+        /// When it was last moved or held.
+        unix_ms: i64,
+    },
+    /// A durable cursor is there or further. One that was forgotten in between stays forgotten.
+    Moved { topic: TopicName, cursor: CursorName, next: Seq, unix_ms: i64 },
+    /// A durable cursor is gone.
+    Forgotten { topic: TopicName, cursor: CursorName },
+    /// A group has taken everything of a topic before `next`. Number 1 says nothing, so there is
+    /// nothing to keep then.
+    Taken { group: GroupName, topic: TopicName, next: Seq },
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Settings { topic, settings } => write!(f, "settings {topic} {settings}"),
+            Self::Deleted { topic, next } => write!(f, "deleted {topic} {next}"),
+            Self::Reserved { topic, below } => write!(f, "reserved {topic} {below}"),
+            Self::Cursor { topic, cursor, next, unix_ms } => {
+                write!(f, "cursor {topic} {cursor} {next} {unix_ms}")
+            }
+            Self::Moved { topic, cursor, next, unix_ms } => {
+                write!(f, "moved {topic} {cursor} {next} {unix_ms}")
+            }
+            Self::Forgotten { topic, cursor } => write!(f, "forgotten {topic} {cursor}"),
+            Self::Taken { group, topic, next } => write!(f, "taken {group} {topic} {next}"),
+        }
+    }
+}
+
+/// A line that no record looks like: of another version, or damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it holds a line that is no record")]
+pub(crate) struct NotARecord;
+
+impl FromStr for Record {
+    type Err = NotARecord;
+
+    fn from_str(line: &str) -> Result<Self, NotARecord> {
+        let mut words = line.split(' ');
+        let record = read(&mut words).ok_or(NotARecord)?;
+        if words.next().is_none() { Ok(record) } else { Err(NotARecord) }
+    }
+}
+
+fn read<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Record> {
+    Some(match words.next()? {
+        "settings" => {
+            let topic = word(words)?;
+            let settings: Vec<_> = words.map(|word| word.split_once('=')).collect::<Option<_>>()?;
+            let settings = TopicSettings::parse(&settings, TopicSettings::default()).ok()?;
+            Record::Settings { topic, settings }
+        }
+        "deleted" => Record::Deleted { topic: word(words)?, next: word(words)? },
+        "reserved" => Record::Reserved { topic: word(words)?, below: word(words)? },
+        "cursor" => Record::Cursor {
+            topic: word(words)?,
+            cursor: word(words)?,
+            next: word(words)?,
+            unix_ms: word(words)?,
+        },
+        "moved" => Record::Moved {
+            topic: word(words)?,
+            cursor: word(words)?,
+            next: word(words)?,
+            unix_ms: word(words)?,
+        },
+        "forgotten" => Record::Forgotten { topic: word(words)?, cursor: word(words)? },
+        "taken" => Record::Taken { group: word(words)?, topic: word(words)?, next: word(words)? },
+        _ => return None,
+    })
+}
+
+fn word<'a, T: FromStr>(words: &mut impl Iterator<Item = &'a str>) -> Option<T> {
+    words.next()?.parse().ok()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::super::settings::tests::any_settings;
+    use super::*;
+
+    fn name<T: FromStr<Err: fmt::Debug> + fmt::Debug>(
+        names: [&'static str; 3],
+    ) -> impl Strategy<Value = T> {
+        prop::sample::select(names.to_vec()).prop_map(|name| name.parse().unwrap())
+    }
+
+    /// Records about few things, so that they meet.
+    pub(in crate::catalog) fn any_record() -> impl Strategy<Value = Record> {
+        let topic = || name(["new-url", "a", "TDB1"]);
+        let cursor = || name(["indexer", "b", "7"]);
+        let (next, unix_ms) = (|| (1_u64..9).prop_map(Seq), || any::<i64>());
+        prop_oneof![
+            (topic(), any_settings())
+                .prop_map(|(topic, settings)| Record::Settings { topic, settings }),
+            (topic(), next()).prop_map(|(topic, next)| Record::Deleted { topic, next }),
+            (topic(), next()).prop_map(|(topic, below)| Record::Reserved { topic, below }),
+            (topic(), cursor(), next(), unix_ms()).prop_map(|(topic, cursor, next, unix_ms)| {
+                Record::Cursor { topic, cursor, next, unix_ms }
+            }),
+            4 => (topic(), cursor(), next(), unix_ms()).prop_map(
+                |(topic, cursor, next, unix_ms)| Record::Moved { topic, cursor, next, unix_ms }
+            ),
+            (topic(), cursor())
+                .prop_map(|(topic, cursor)| Record::Forgotten { topic, cursor }),
+            2 => (name(["crawlers", "g", "h"]), topic(), next())
+                .prop_map(|(group, topic, next)| Record::Taken { group, topic, next }),
+        ]
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused() {
+        for line in [
+            "",
+            "deleted",
+            "deleted a",
+            "deleted a 0",
+            "deleted a 1 2",
+            "deleted a 1 ",
+            " deleted a 1",
+            "deleted ../a 1",
+            "cursor a b 1 2.5",
+            "settings a sync",
+            "settings a sync=always x=1",
+            "created a 1",
+        ] {
+            assert_eq!(line.parse::<Record>(), Err(NotARecord), "{line:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn records_are_read_as_they_are_written(record in any_record()) {
+            let line = record.to_string();
+            prop_assert!(!line.contains('\n'));
+            prop_assert_eq!(line.parse(), Ok(record));
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! What a topic is told to keep, and how safely.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tidings_protocol::{Code, ProtocolError, format_ms, parse_ms};
+
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// The settings of a topic. Displayed as they are given: `sync=always retain-bytes=1g
+/// retain-age=30d`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TopicSettings {
+    /// When an event counts as safe. Default always.
+    pub sync: Sync,
+    /// Bytes of files; beyond them the oldest segment goes. Default 1 GiB, at least
+    /// [`RETAIN_BYTES_MIN`](Self::RETAIN_BYTES_MIN).
+    pub retain_bytes: u64,
+    /// Milliseconds after which events go; 0: never for their age. Default 30 days.
+    pub retain_age_ms: u64,
+}
+
+/// When an event of a topic is confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sync {
+    /// When it is synced to the disk.
+    #[default]
+    Always,
+    /// When it is written; the next sync makes it safe.
+    Interval,
+    /// When it is in memory. Nothing of the topic's events is on the disk.
+    Memory,
+}
+
+impl TopicSettings {
+    /// The least value of `retain-bytes`.
+    pub const RETAIN_BYTES_MIN: u64 = 1 << 20;
+
+    /// The keys that [`parse`](Self::parse) knows.
+    pub const KEYS: [&str; 3] = ["sync", "retain-bytes", "retain-age"];
+
+    /// What `settings` make of `base`; what they do not name stays.
+    ///
+    /// Refused with [`Code::BadArgument`] if a key is unknown or a value is none.
+    pub fn parse(settings: &[(&str, &str)], base: Self) -> Result<Self, ProtocolError> {
+        let mut parsed = base;
+        for &(key, value) in settings {
+            match key {
+                "sync" => parsed.sync = value.parse()?,
+                "retain-bytes" => {
+                    parsed.retain_bytes = parse_bytes(value)
+                        .filter(|bytes| *bytes >= Self::RETAIN_BYTES_MIN)
+                        .ok_or_else(|| {
+                            bad(format!(
+                                "retain-bytes={value} should be a number of bytes from 1m, like \
+                                 1073741824, 512m or 1g"
+                            ))
+                        })?;
+                }
+                "retain-age" => {
+                    parsed.retain_age_ms = parse_ms(value)
+                        .map_err(|error| bad(format!("retain-age={value}: {error}")))?;
+                }
+                _ => {
+                    let known = Self::KEYS.join("=, ");
+                    return Err(bad(format!(
+                        "{key}= is no setting of a topic; there are {known}="
+                    )));
+                }
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+impl Default for TopicSettings {
+    fn default() -> Self {
+        Self { sync: Sync::default(), retain_bytes: 1 << 30, retain_age_ms: 30 * DAY_MS }
+    }
+}
+
+impl fmt::Display for TopicSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = format_bytes(self.retain_bytes);
+        let age = format_ms(self.retain_age_ms);
+        write!(f, "sync={} retain-bytes={bytes} retain-age={age}", self.sync)
+    }
+}
+
+impl Sync {
+    const ALL: [Self; 3] = [Self::Always, Self::Interval, Self::Memory];
+
+    /// The word on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Always => "always",
+            Self::Interval => "interval",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+impl fmt::Display for Sync {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Sync {
+    type Err = ProtocolError;
+
+    fn from_str(word: &str) -> Result<Self, ProtocolError> {
+        Self::ALL
+            .into_iter()
+            .find(|sync| sync.as_str() == word)
+            .ok_or_else(|| bad(format!("sync={word} should be always, interval or memory")))
+    }
+}
+
+/// Units of bytes from the largest, so that the shortest text is found first.
+const UNITS: [(&str, u64); 4] = [("g", 1 << 30), ("m", 1 << 20), ("k", 1 << 10), ("", 1)];
+
+fn parse_bytes(text: &str) -> Option<u64> {
+    let (digits, unit) = UNITS
+        .iter()
+        .find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)))
+        .expect("every text ends in nothing");
+    // A sign, which `parse` would take, is none of a count.
+    let is_count = digits.bytes().all(|byte| byte.is_ascii_digit());
+    is_count.then(|| digits.parse::<u64>().ok()?.checked_mul(*unit)).flatten()
+}
+
+/// The shortest exact text of a number of bytes.
+fn format_bytes(bytes: u64) -> String {
+    let fits = |(_, unit): &&(&str, u64)| bytes > 0 && bytes.is_multiple_of(*unit);
+    match UNITS.iter().find(fits) {
+        Some((name, unit)) => format!("{}{name}", bytes / unit),
+        None => "0".to_owned(),
+    }
+}
+
+fn bad(text: String) -> ProtocolError {
+    ProtocolError::new(Code::BadArgument, text)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+    use tidings_protocol::DURATION_MS_MAX;
+
+    use super::*;
+
+    pub(in crate::catalog) fn any_settings() -> impl Strategy<Value = TopicSettings> {
+        let sync = prop::sample::select(Sync::ALL.to_vec());
+        let bytes =
+            prop_oneof![TopicSettings::RETAIN_BYTES_MIN.., (1..1_u64 << 30).prop_map(|n| n << 20)];
+        (sync, bytes, 0..=DURATION_MS_MAX).prop_map(|(sync, retain_bytes, retain_age_ms)| {
+            TopicSettings { sync, retain_bytes, retain_age_ms }
+        })
+    }
+
+    fn parse(settings: &[(&str, &str)]) -> Result<TopicSettings, Code> {
+        TopicSettings::parse(settings, TopicSettings::default()).map_err(|error| error.code)
+    }
+
+    #[test]
+    fn what_is_not_named_stays() {
+        assert_eq!(
+            TopicSettings::default().to_string(),
+            "sync=always retain-bytes=1g retain-age=30d"
+        );
+        let base = parse(&[("sync", "memory"), ("retain-age", "0")]).unwrap();
+        let changed = TopicSettings::parse(&[("retain-bytes", "3m")], base).unwrap();
+        assert_eq!(changed.to_string(), "sync=memory retain-bytes=3m retain-age=0");
+    }
+
+    #[test]
+    fn bytes_are_counted_in_powers_of_1024() {
+        for (text, bytes) in [
+            ("1048576", 1 << 20),
+            ("1024k", 1 << 20),
+            ("1m", 1 << 20),
+            ("17179869183g", (u64::MAX >> 30) << 30),
+        ] {
+            assert_eq!(parse(&[("retain-bytes", text)]).unwrap().retain_bytes, bytes, "{text}");
+        }
+        for text in
+            ["", "0", "1048575", "1023k", "17179869184g", "+2m", "-2m", "2 m", "2M", "2mb", "m"]
+        {
+            assert_eq!(parse(&[("retain-bytes", text)]), Err(Code::BadArgument), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_setting_is_refused() {
+        for setting in
+            [("sync", "no"), ("sync", ""), ("retain-age", "5"), ("retain-age", "3651d"), ("x", "1")]
+        {
+            assert_eq!(parse(&[setting]), Err(Code::BadArgument), "{setting:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_shown_can_be_given(settings in any_settings()) {
+            let shown = settings.to_string();
+            let words: Vec<_> = shown.split(' ').map(|word| word.split_once('=').unwrap()).collect();
+            prop_assert_eq!(TopicSettings::parse(&words, TopicSettings::default()), Ok(settings));
+        }
+    }
+}
