@@ -105,7 +105,8 @@ pub(crate) fn subscriber(target: &Target<'_>) -> anyhow::Result<TcpStream> {
 /// Connects a publisher, which writes so many messages at once. Its socket does not block.
 pub(crate) fn publisher(target: &Target<'_>, burst: usize) -> anyhow::Result<Outlet> {
     let steps = target.wire.opening().into_iter().chain(target.wire.publisher());
-    let socket = open(target.address, steps).context("a publisher")?;
+    let address = target.wire.publisher_address(target.address);
+    let socket = open(address, steps).context("a publisher")?;
     Outlet::new(socket, target.message().repeat(burst))
 }
 

@@ -24,8 +24,9 @@ use crate::{
 /// How often somebody is told how far it is.
 const WATCH_EVERY: Duration = Duration::from_millis(200);
 
-/// How long no byte may come while something is missing.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long no byte may come while something is missing. Some brokers wait 10 s for one subscriber before
+/// they go on with the others.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// How many there are of everything.
 #[derive(Debug, Clone, Copy)]

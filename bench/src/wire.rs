@@ -1,6 +1,6 @@
 //! What the generator has to know about a broker's protocol.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use anyhow::bail;
 
@@ -191,6 +191,11 @@ pub trait Wire {
     /// What a publisher's connection says after [`Wire::opening`].
     fn publisher(&self) -> Vec<Step> {
         Vec::new()
+    }
+
+    /// Where publishers connect, if subscribers connect to this address.
+    fn publisher_address(&self, subscribers: SocketAddr) -> SocketAddr {
+        subscribers
     }
 
     /// Subscribes, after [`Wire::opening`].

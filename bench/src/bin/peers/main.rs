@@ -1,2 +1,373 @@
-//! Placeholder
-fn main() {}
+//! Tidings beside its peers, on this machine, in one run: starts every server, lets the same generator
+//! work with each of them, and prints a table. `bench/peers.sh` installs what it needs and calls it.
+
+mod relay;
+mod results;
+mod servers;
+mod wires;
+mod works;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, IsTerminal, Write},
+    net::{SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+    time::Duration,
+};
+
+use anyhow::{Context, ensure};
+use clap::{Args, Parser, Subcommand};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::{Map, json};
+use tidings_bench::{
+    Target,
+    disk::{self, Disk},
+    server,
+    wire::Sync,
+};
+
+use crate::{
+    relay::Piece,
+    results::Results,
+    servers::{Kind, Place, Use},
+    works::{Lengths, WORKS, Work},
+};
+
+/// Bytes of an event everywhere.
+const PAYLOAD_BYTES: usize = 128;
+
+/// Tidings beside its peers.
+#[derive(Debug, Parser)]
+#[command(name = "peers")]
+enum Peers {
+    /// Compare everything and print a table in Markdown
+    Compare(CompareArgs),
+    /// One of the limits that brokers are compared with
+    #[command(flatten)]
+    Limit(Limit),
+}
+
+#[derive(Debug, Subcommand)]
+enum Limit {
+    /// Read up to 64 KiB, cut at the last line end, write to each
+    Relay(LimitArgs),
+    /// The same, line by line
+    Naive(LimitArgs),
+    /// Write the same buffer to each, for ever
+    Blast(BlastArgs),
+}
+
+#[derive(Debug, Args)]
+struct LimitArgs {
+    /// Where to listen
+    #[arg(long)]
+    listen: SocketAddr,
+}
+
+#[derive(Debug, Args)]
+struct BlastArgs {
+    #[command(flatten)]
+    limit: LimitArgs,
+
+    /// Begin when so many have connected
+    #[arg(long)]
+    subscribers: usize,
+
+    /// Length of a line, with its end
+    #[arg(long)]
+    line_bytes: usize,
+}
+
+#[derive(Debug, Args)]
+struct CompareArgs {
+    /// The program `tidings`
+    #[arg(long, value_name = "FILE", default_value = "target/release/tidings")]
+    tidings: PathBuf,
+
+    /// The program `zmq_proxy`
+    #[arg(long, value_name = "FILE", default_value = "target/release/zmq_proxy")]
+    zmq_proxy: PathBuf,
+
+    /// Rounds, in each of which every server works once
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+
+    /// One short round: whether everything works, no figures to be quoted
+    #[arg(long)]
+    quick: bool,
+
+    /// Only these works, such as fan-out-100,latency
+    #[arg(long, value_name = "WORK,..", value_delimiter = ',')]
+    only: Vec<String>,
+
+    /// Only these servers beside Tidings, such as nats,relay
+    #[arg(long, value_name = "SERVER,..", value_delimiter = ',')]
+    servers: Vec<String>,
+
+    /// Processors of servers and generator
+    #[arg(
+        long,
+        value_name = "SERVER,CLIENT",
+        default_value = "0,1",
+        value_delimiter = ',',
+        num_args = 1
+    )]
+    pin: Vec<usize>,
+
+    /// When Tidings confirms, everywhere [default: as each work says]
+    #[arg(long, value_enum, value_name = "WHEN")]
+    sync: Option<Sync>,
+
+    /// Where servers keep their data, on a disk [default: a directory under this one, removed afterwards]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+
+    /// Write all values into this file, too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let result = match Peers::parse() {
+        Peers::Compare(args) => compare(&args),
+        Peers::Limit(limit) => run_limit(&limit),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            note(&format!("peers: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_limit(limit: &Limit) -> anyhow::Result<()> {
+    raise_limits()?;
+    let listener = |args: &LimitArgs| TcpListener::bind(args.listen);
+    match limit {
+        Limit::Relay(args) => relay::relay(&listener(args)?, Piece::Read)?,
+        Limit::Naive(args) => relay::relay(&listener(args)?, Piece::Line)?,
+        Limit::Blast(args) => {
+            relay::blast(&listener(&args.limit)?, args.subscribers, args.line_bytes)?;
+        }
+    }
+    Ok(())
+}
+
+fn compare(args: &CompareArgs) -> anyhow::Result<()> {
+    raise_limits()?;
+    let works = chosen(&args.only)?;
+    ensure!(args.pin.len() == 2, "--pin takes two processors, such as 0,1");
+    ensure!(args.tidings.is_file(), "there is no {}; build it first", args.tidings.display());
+    let data = Data::new(args.data.as_deref())?;
+    disk::refuse_memory(&data.path)?;
+    let heading = heading(&data.path, args)?;
+    let place = Place {
+        tidings: fs::canonicalize(&args.tidings)?,
+        zmq_proxy: args.zmq_proxy.clone(),
+        data: data.path.clone(),
+        processor: Some(args.pin[0]),
+    };
+    server::keep_on(args.pin[1])?;
+
+    let mut all: Vec<(Work, Results)> = Vec::new();
+    for work in works {
+        let results = rounds(args, &work, &place);
+        all.push((work, results));
+    }
+    clear_progress();
+    let mut output = io::stdout().lock();
+    for line in heading.into_iter().chain(versions(&place)).chain(table(&all)) {
+        writeln!(output, "{line}")?;
+    }
+    if let Some(file) = &args.json {
+        let entries = all.iter().map(|(work, results)| (work.name.to_owned(), results.json()));
+        fs::write(file, json!(entries.collect::<Map<_, _>>()).to_string())?;
+    }
+    Ok(())
+}
+
+fn chosen(only: &[String]) -> anyhow::Result<Vec<Work>> {
+    let known: Vec<_> = WORKS.iter().map(|work| work.name).collect();
+    for name in only {
+        ensure!(known.contains(&name.as_str()), "no work {name}; there are {}", known.join(", "));
+    }
+    let is_chosen = |work: &&Work| only.is_empty() || only.iter().any(|name| name == work.name);
+    Ok(WORKS.iter().filter(is_chosen).copied().collect())
+}
+
+/// Every round runs every server once, so that what changes on the machine changes for all of them.
+fn rounds(args: &CompareArgs, work: &Work, place: &Place) -> Results {
+    let mut results = Results::default();
+    let rounds = if args.quick { 1 } else { args.rounds };
+    for round in 1..=rounds {
+        results.begin_round();
+        for &kind in work.servers.iter().filter(|kind| takes_part(args, **kind)) {
+            let what = format!("{} {round}/{rounds}, {}", work.name, kind.name());
+            let outcome = run(args, work, place, kind, &what);
+            if let Err(error) = &outcome {
+                note(&format!("{what}: {error:#}"));
+            }
+            results.add(kind, outcome);
+        }
+    }
+    results
+}
+
+fn takes_part(args: &CompareArgs, kind: Kind) -> bool {
+    let name = kind.name().replace(' ', "-").to_lowercase();
+    args.servers.is_empty() || kind == Kind::Tidings || args.servers.contains(&name)
+}
+
+fn run(
+    args: &CompareArgs,
+    work: &Work,
+    place: &Place,
+    kind: Kind,
+    what: &str,
+) -> anyhow::Result<works::Outcome> {
+    let lengths = if args.quick {
+        Lengths {
+            run: Duration::from_secs(1),
+            warm_up: Duration::from_millis(300),
+            idle: 1000,
+            replayed: 100_000,
+        }
+    } else {
+        Lengths {
+            run: Duration::from_secs(5),
+            warm_up: Duration::from_secs(1),
+            idle: 10_000,
+            replayed: 1_000_000,
+        }
+    };
+    let used = Use {
+        sync: args.sync.unwrap_or(work.sync),
+        subscribers: work.load.subscribers(),
+        payload_bytes: PAYLOAD_BYTES,
+    };
+    let running = servers::start(place, kind, used)?;
+    let target = Target {
+        wire: running.wire.as_ref(),
+        address: running.server.address(),
+        topic: "t",
+        payload_bytes: PAYLOAD_BYTES,
+        server: Some(&running.server),
+    };
+    let mut watch = |text: &str| {
+        progress(&format!("{what}: {text}"));
+        Ok(())
+    };
+    work.load.measure(target, kind, lengths, running.dir.path(), &mut watch)
+}
+
+/// When, where and on what.
+fn heading(data: &Path, args: &CompareArgs) -> anyhow::Result<Vec<String>> {
+    let now = Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]).output()?;
+    let disk = Disk::of(data)?;
+    let sync_us = disk::sync_time(data)?.as_micros();
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let cores = std::thread::available_parallelism()?;
+    let runs = if args.quick {
+        "one short round".to_owned()
+    } else {
+        format!("medians of {} rounds", args.rounds)
+    };
+    Ok(vec![
+        format!(
+            "{}, {cores} cores of {}, Linux {}, server and generator on one core each,",
+            String::from_utf8_lossy(&now.stdout).trim(),
+            model.map_or("an unknown processor", |(_, model)| model),
+            kernel.trim()
+        ),
+        format!(
+            "{PAYLOAD_BYTES}-byte events, {runs}, data on {} ({}), where fdatasync of 64 KiB takes {sync_us} us.",
+            disk.source, disk.file_system
+        ),
+        format!(
+            "Topics of Tidings: sync={}.",
+            args.sync.map_or("always unless the row says otherwise", Sync::as_str)
+        ),
+    ])
+}
+
+fn versions(place: &Place) -> [String; 2] {
+    [format!("Versions: {}.", servers::versions(place).join("; ")), String::new()]
+}
+
+fn table(all: &[(Work, Results)]) -> Vec<String> {
+    let mut lines =
+        vec!["| work | Tidings | others | reach |".to_owned(), "|---|---|---|---|".to_owned()];
+    lines.extend(all.iter().map(|(work, results)| results.row(work)));
+    let mut peaks: BTreeMap<Kind, f64> = BTreeMap::new();
+    for (kind, peak) in all.iter().flat_map(|(_, results)| results.peaks()) {
+        let highest = peaks.entry(kind).or_default();
+        *highest = highest.max(peak);
+    }
+    let mine = peaks.remove(&Kind::Tidings).unwrap_or_default();
+    let others: Vec<_> =
+        peaks.iter().map(|(kind, peak)| format!("{} {peak:.0} MiB", kind.name())).collect();
+    let kept = if mine <= 128.0 { "yes" } else { "**no**" };
+    lines.push(format!(
+        "| peak memory in all of the above | {mine:.0} MiB | {} | <= 128 MiB: {kept} |",
+        others.join(", ")
+    ));
+    let notes: Vec<_> = all.iter().flat_map(|(work, results)| results.notes(work)).collect();
+    if !notes.is_empty() {
+        lines.push(String::new());
+        lines.extend(notes.iter().map(|note| format!("- {note}")));
+    }
+    lines
+}
+
+/// The directory for the servers' data.
+struct Data {
+    path: PathBuf,
+    is_ours: bool,
+}
+
+impl Data {
+    fn new(named: Option<&Path>) -> anyhow::Result<Self> {
+        let ours = || PathBuf::from(format!("tidings-peers-{}", std::process::id()));
+        let path = named.map_or_else(ours, Path::to_owned);
+        fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
+        Ok(Self { path: fs::canonicalize(path)?, is_ours: named.is_none() })
+    }
+}
+
+impl Drop for Data {
+    fn drop(&mut self) {
+        if self.is_ours {
+            // What cannot be removed is found by its name.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Every connection is a file, for us and for the servers, which inherit the limit.
+fn raise_limits() -> anyhow::Result<()> {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+        .context("cannot raise the limit of open files")
+}
+
+fn progress(text: &str) {
+    if io::stderr().is_terminal() {
+        // Nobody is told about a progress line that could not be drawn.
+        let _ = write!(io::stderr().lock(), "\r\x1b[K{text}");
+    }
+}
+
+fn clear_progress() {
+    progress("");
+}
+
+fn note(text: &str) {
+    clear_progress();
+    // A closed standard error is nobody's problem.
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}

@@ -1,0 +1,47 @@
+#!/bin/sh
+# Tidings beside NATS, Redis, Mosquitto and ZeroMQ, on this machine, in one run; prints a table in Markdown.
+#
+#   bench/peers.sh                        everything, about half an hour
+#   bench/peers.sh --quick                one short round: does everything work? No figures to be quoted.
+#   bench/peers.sh --only fan-out-100,latency --rounds 5 --json values.json
+#
+# All flags go to `peers compare` (see --help there). Needs two cores, a disk (no tmpfs) under the current
+# directory or in --data, cargo, and Debian's packages, which it installs if they are missing. The services that
+# come with the packages are not used: every server is started anew, with its own directory, on a free port.
+set -eu
+
+repository=$(cd "$(dirname "$0")/.." && pwd)
+target=${CARGO_TARGET_DIR:-$repository/target}
+
+# Debian installs servers into sbin, which is not in everybody's path.
+PATH=$PATH:/usr/sbin:/sbin
+export PATH
+
+missing=
+command -v nats-server > /dev/null || missing="$missing nats-server"
+command -v redis-server > /dev/null || missing="$missing redis-server"
+command -v mosquitto > /dev/null || missing="$missing mosquitto"
+command -v cc > /dev/null || missing="$missing gcc libc6-dev"
+[ -e /usr/include/zmq.h ] || missing="$missing libzmq3-dev"
+
+if [ -n "$missing" ]; then
+	fail() {
+		echo "peers.sh: these are missing and cannot be installed here ($1):$missing" >&2
+		exit 1
+	}
+	command -v apt-get > /dev/null || fail "there is no apt-get; on Debian they are packages of these names"
+	as_root=
+	if [ "$(id -u)" != 0 ]; then
+		command -v sudo > /dev/null || fail "it takes root, and there is no sudo"
+		as_root=sudo
+	fi
+	echo "peers.sh: installing$missing" >&2
+	# shellcheck disable=SC2086 # words on purpose
+	{ $as_root apt-get update -qq && $as_root env DEBIAN_FRONTEND=noninteractive \
+		apt-get install -qq -y --no-install-recommends $missing; } >&2 || fail "apt-get failed"
+fi
+cargo build --manifest-path "$repository/Cargo.toml" --locked --release -p tidings -p tidings-bench >&2
+cc -O2 -o "$target/release/zmq_proxy" "$repository/bench/zmq_proxy.c" -lzmq
+
+exec "$target/release/peers" compare --tidings "$target/release/tidings" \
+	--zmq-proxy "$target/release/zmq_proxy" "$@"

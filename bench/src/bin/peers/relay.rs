@@ -1,0 +1,191 @@
+//! The limits: programs that do the least that a broker has to do, or less.
+//!
+//! - `relay` reads up to 64 KiB from a publisher, cuts at the last line end, and writes that buffer to every
+//!   subscriber: the least work that a broker of lines can do.
+//! - `naive` does so for each line by itself, as a simple script would.
+//! - `blast` reads nothing, and writes one buffer to every subscriber for ever: what generator and kernel
+//!   can take at most.
+//!
+//! In all of them a socket is written to until it has taken everything: the window of the generator is
+//! smaller than the buffers of the sockets.
+
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::{TcpListener, TcpStream},
+};
+
+use memchr::memrchr;
+use rustix::{
+    buffer::spare_capacity,
+    event::epoll::{self, CreateFlags, EventData, EventFlags},
+    fd::OwnedFd,
+};
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 64 * 1024;
+
+/// Most sockets that are looked at after one wait.
+const EVENTS_MAX: usize = 1024;
+
+/// The token of the socket that connections come from.
+const LISTENER: u64 = u64::MAX;
+
+/// What is written with one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// All whole lines of a read.
+    Read,
+    /// One line.
+    Line,
+}
+
+/// Relays lines from those who publish to those who said `S`.
+pub(crate) fn relay(listener: &TcpListener, piece: Piece) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+    epoll::add(&epoll, listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+    let mut hub = Hub { epoll, connections: Vec::new(), subscribers: Vec::new() };
+    let mut events = Vec::with_capacity(EVENTS_MAX);
+    loop {
+        epoll::wait(&hub.epoll, spare_capacity(&mut events), None)?;
+        for event in events.drain(..) {
+            match event.data.u64() {
+                LISTENER => hub.accept(listener)?,
+                token => hub.hear(usize::try_from(token).expect("an index"), piece),
+            }
+        }
+    }
+}
+
+/// A connection that is open.
+struct Connection {
+    socket: TcpStream,
+    /// `None`: it has not said yet what it is.
+    is_publisher: Option<bool>,
+    /// What it sent; behind the last line end it waits for the rest.
+    buffer: Vec<u8>,
+    filled: usize,
+}
+
+/// Everybody.
+struct Hub {
+    epoll: OwnedFd,
+    connections: Vec<Option<Connection>>,
+    /// Indexes of those who listen.
+    subscribers: Vec<usize>,
+}
+
+impl Hub {
+    fn accept(&mut self, listener: &TcpListener) -> io::Result<()> {
+        loop {
+            let socket = match listener.accept() {
+                Ok((socket, _)) => socket,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            socket.set_nodelay(true)?;
+            let token = self.connections.iter().rposition(Option::is_none);
+            let token = token.unwrap_or(self.connections.len());
+            if token == self.connections.len() {
+                self.connections.push(None);
+            }
+            let data = EventData::new_u64(u64::try_from(token).expect("an index"));
+            epoll::add(&self.epoll, &socket, data, EventFlags::IN)?;
+            self.connections[token] =
+                Some(Connection { socket, is_publisher: None, buffer: Vec::new(), filled: 0 });
+        }
+    }
+
+    /// Something can be read, or the connection has ended.
+    fn hear(&mut self, token: usize, piece: Piece) {
+        let Some(mut connection) = self.connections[token].take() else { return };
+        match connection.read() {
+            Ok(0) | Err(_) => {
+                if let Some(at) = self.subscribers.iter().position(|&other| other == token) {
+                    self.subscribers.swap_remove(at);
+                }
+                return;
+            }
+            Ok(_) if connection.is_publisher == Some(true) => {
+                let end = memrchr(b'\n', &connection.buffer[..connection.filled]);
+                if let Some(end) = end {
+                    let lines = &connection.buffer[..=end];
+                    match piece {
+                        Piece::Read => self.write(lines),
+                        Piece::Line => {
+                            lines
+                                .split_inclusive(|&b| b == b'\n')
+                                .for_each(|line| self.write(line));
+                        }
+                    }
+                    connection.buffer.copy_within(end + 1..connection.filled, 0);
+                    connection.filled -= end + 1;
+                }
+            }
+            Ok(_) => {
+                // The first line is `S` or `P`, alone, and is repeated.
+                let is_publisher = connection.buffer[0] == b'P';
+                connection.is_publisher = Some(is_publisher);
+                connection.filled = 0;
+                if !is_publisher {
+                    connection.buffer = vec![0; 16];
+                    self.subscribers.push(token);
+                }
+                let said = if is_publisher { b"P\n" } else { b"S\n" };
+                // A connection that is gone is noticed when it is read.
+                let _ = connection.socket.write_all(said);
+            }
+        }
+        self.connections[token] = Some(connection);
+    }
+
+    fn write(&self, bytes: &[u8]) {
+        for &subscriber in &self.subscribers {
+            if let Some(connection) = &self.connections[subscriber] {
+                // A connection that is gone is noticed when it is read.
+                let _ = (&connection.socket).write_all(bytes);
+            }
+        }
+    }
+}
+
+impl Connection {
+    fn read(&mut self) -> io::Result<usize> {
+        let room = match self.is_publisher {
+            Some(true) => READ_BYTES,
+            _ => 16,
+        };
+        if self.buffer.len() < room {
+            self.buffer.resize(room, 0);
+        }
+        let bytes = self.socket.read(&mut self.buffer[self.filled..])?;
+        self.filled += bytes;
+        Ok(bytes)
+    }
+}
+
+/// Writes the same buffer to everybody who connected, for ever.
+pub(crate) fn blast(
+    listener: &TcpListener,
+    subscribers: usize,
+    line_bytes: usize,
+) -> io::Result<()> {
+    let mut sockets = Vec::with_capacity(subscribers);
+    while sockets.len() < subscribers {
+        let (mut socket, _) = listener.accept()?;
+        let mut said = [0; 2];
+        // The first one only looks whether somebody listens.
+        if socket.read_exact(&mut said).is_ok() {
+            socket.write_all(&said)?;
+            sockets.push(socket);
+        }
+    }
+    let mut line = vec![b'x'; line_bytes];
+    line[line_bytes - 1] = b'\n';
+    let buffer = line.repeat((READ_BYTES / line_bytes).max(1));
+    loop {
+        for mut socket in &sockets {
+            socket.write_all(&buffer)?;
+        }
+    }
+}

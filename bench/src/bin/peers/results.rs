@@ -1,0 +1,254 @@
+//! What came out of all rounds, and the table of it.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+use tidings_bench::figure::median;
+
+use crate::{
+    servers::Kind,
+    works::{Bound, DELIVERIES, Outcome, PEAK, Reach, Shown, To, Work},
+};
+
+/// Below this part of what generator and kernel can take at all, the limit was not the limit.
+const RELAY_OF_BLAST: f64 = 0.8;
+
+/// The rounds of one work.
+#[derive(Debug, Default)]
+pub(crate) struct Results {
+    /// For each server and figure one value a round; `None` in a round that failed.
+    values: BTreeMap<(Kind, &'static str), Vec<Option<f64>>>,
+    words: BTreeMap<Kind, &'static str>,
+    /// Why rounds failed, the last reason for each server.
+    failures: BTreeMap<Kind, String>,
+    rounds: usize,
+}
+
+impl Results {
+    /// A new round; what is added from now on belongs to it.
+    pub(crate) fn begin_round(&mut self) {
+        self.rounds += 1;
+    }
+
+    /// What a server did in this round.
+    pub(crate) fn add(&mut self, kind: Kind, outcome: anyhow::Result<Outcome>) {
+        match outcome {
+            Ok(outcome) => {
+                for figure in outcome.figures {
+                    let values = self.values.entry((kind, figure.key)).or_default();
+                    values.resize(self.rounds - 1, None);
+                    values.push(figure.median());
+                }
+                self.words.extend(outcome.word.map(|word| (kind, word)));
+            }
+            Err(error) => {
+                self.failures.insert(kind, format!("{error:#}"));
+            }
+        }
+    }
+
+    fn rounds_of(&self, kind: Kind, key: &'static str) -> &[Option<f64>] {
+        self.values.get(&(kind, key)).map_or(&[], Vec::as_slice)
+    }
+
+    fn median(&self, kind: Kind, key: &'static str) -> Option<f64> {
+        let values: Vec<_> = self.rounds_of(kind, key).iter().flatten().copied().collect();
+        median(&values)
+    }
+
+    /// The median of the ratios of rounds, so that what disturbs a round disturbs both.
+    fn ratio(&self, reach: &Reach, servers: &[Kind]) -> Option<f64> {
+        let mine = self.rounds_of(Kind::Tidings, reach.key);
+        let peer = match reach.to {
+            To::Itself => return self.median(Kind::Tidings, reach.key),
+            To::Server(kind) => kind,
+            To::BestPeer => self.best_peer(reach.key, servers)?,
+        };
+        let theirs = self.rounds_of(peer, reach.key);
+        let paired =
+            mine.iter().zip(theirs).filter_map(|(mine, theirs)| Some((*mine)? / (*theirs)?));
+        median(&paired.collect::<Vec<_>>())
+    }
+
+    fn best_peer(&self, key: &'static str, servers: &[Kind]) -> Option<Kind> {
+        let limits = [Kind::Tidings, Kind::Relay, Kind::Naive, Kind::Blast];
+        let peers = servers.iter().copied().filter(|kind| !limits.contains(kind));
+        let rated = peers.filter_map(|kind| Some((kind, self.median(kind, key)?)));
+        rated.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(kind, _)| kind)
+    }
+
+    /// The row of the table.
+    pub(crate) fn row(&self, work: &Work) -> String {
+        let cell = |kind: &Kind| {
+            let shown = self.shown(*kind, work.shown);
+            shown.map(|shown| format!("{} {shown}", kind.name()))
+        };
+        let mine = self.shown(Kind::Tidings, work.shown).unwrap_or_else(|| "-".to_owned());
+        let others: Vec<_> =
+            work.servers.iter().filter(|kind| **kind != Kind::Tidings).filter_map(cell).collect();
+        let reach: Vec<_> =
+            work.reach.iter().map(|reach| self.reached(reach, work.servers)).collect();
+        let sync = match work.sync {
+            tidings_bench::wire::Sync::Memory => ", in memory",
+            _ => "",
+        };
+        format!("| {}{sync} | {mine} | {} | {} |", work.title, others.join(", "), reach.join("; "))
+    }
+
+    /// `12.34 M (56 us)`: the figures of a server, those behind the first one in brackets.
+    fn shown(&self, kind: Kind, shown: &[Shown]) -> Option<String> {
+        let number = |shown: &Shown| {
+            let value = self.median(kind, shown.key)?;
+            let value = if shown.millions { value / 1e6 } else { value };
+            Some(format!("{}{}", decimal(value, shown.digits), shown.unit))
+        };
+        let mut numbers = shown.iter().filter_map(number);
+        let first = numbers.next()?;
+        let mut rest: Vec<_> = numbers.collect();
+        rest.extend(self.words.get(&kind).map(|word| (*word).to_owned()));
+        Some(if rest.is_empty() { first } else { format!("{first} ({})", rest.join(", ")) })
+    }
+
+    /// Whether a bound is kept, and by how much.
+    fn reached(&self, reach: &Reach, servers: &[Kind]) -> String {
+        let name = match reach.to {
+            To::Server(kind) => kind.name(),
+            To::BestPeer => "the best peer",
+            To::Itself => "",
+        };
+        let Some(ratio) = self.ratio(reach, servers) else { return "not measured".to_owned() };
+        let (sign, bound, is_kept) = match reach.bound {
+            Bound::AtLeast(bound) => (">=", bound, ratio >= bound),
+            Bound::AtMost(bound) => ("<=", bound, ratio <= bound),
+        };
+        let times = if name.is_empty() { "" } else { " x " };
+        let kept = if is_kept { "yes" } else { "**no**" };
+        let digits = if ratio >= 1000.0 { 0 } else { 2 };
+        format!(
+            "{sign} {}{times}{name}: {kept}, {}",
+            if bound >= 1000.0 { decimal(bound, 0) } else { bound.to_string() },
+            decimal(ratio, digits)
+        )
+    }
+
+    /// What has to be known about the row.
+    pub(crate) fn notes(&self, work: &Work) -> Vec<String> {
+        let mut notes = Vec::new();
+        let relay = self.median(Kind::Relay, DELIVERIES);
+        if let (Some(relay), Some(blast)) = (relay, self.median(Kind::Blast, DELIVERIES)) {
+            let part = relay / blast;
+            if part < RELAY_OF_BLAST {
+                notes.push(format!(
+                    "{}: void, relay reached only {part:.2} of blast ({:.2} M)",
+                    work.name,
+                    blast / 1e6
+                ));
+            }
+        }
+        let failed = |(kind, reason): (&Kind, &String)| {
+            let failed = self.rounds
+                - self
+                    .values
+                    .iter()
+                    .filter(|((k, _), _)| k == kind)
+                    .map(|(_, values)| values.iter().flatten().count())
+                    .max()
+                    .unwrap_or(0);
+            format!(
+                "{}: {} failed in {failed} of {} rounds: {reason}",
+                work.name,
+                kind.name(),
+                self.rounds
+            )
+        };
+        notes.extend(self.failures.iter().map(failed));
+        notes
+    }
+
+    /// The peak of each server's memory.
+    pub(crate) fn peaks(&self) -> impl Iterator<Item = (Kind, f64)> {
+        self.values.iter().filter(|((_, key), _)| *key == PEAK).filter_map(|((kind, _), values)| {
+            Some((*kind, values.iter().flatten().copied().max_by(f64::total_cmp)?))
+        })
+    }
+
+    /// All values.
+    pub(crate) fn json(&self) -> Value {
+        let mut servers = Map::new();
+        for ((kind, key), values) in &self.values {
+            let server = servers.entry(kind.name()).or_insert_with(|| json!({}));
+            server[*key] = json!(values);
+        }
+        for (kind, word) in &self.words {
+            servers[kind.name()]["end"] = json!(word);
+        }
+        Value::Object(servers)
+    }
+}
+
+/// A number with its thousands apart.
+fn decimal(value: f64, digits: usize) -> String {
+    let text = format!("{value:.digits$}");
+    let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let mut out = String::new();
+    for (index, digit) in whole.chars().enumerate() {
+        let left = whole.len() - index;
+        if index > 0 && left.is_multiple_of(3) && !out.ends_with('-') {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use tidings_bench::Figure;
+
+    use super::*;
+
+    fn rate(value: f64) -> Outcome {
+        Outcome { figures: vec![Figure::new(DELIVERIES, "", 0).with([value])], word: None }
+    }
+
+    fn reach(to: To) -> Reach {
+        Reach { key: DELIVERIES, to, bound: Bound::AtLeast(3.0) }
+    }
+
+    #[test]
+    fn ratios_are_taken_round_by_round() {
+        let mut results = Results::default();
+        // The second round was disturbed, for both.
+        for (mine, theirs) in [(8.0, 2.0), (4.0, 1.0), (9.0, 2.0)] {
+            results.begin_round();
+            results.add(Kind::Tidings, Ok(rate(mine)));
+            results.add(Kind::Nats, Ok(rate(theirs)));
+        }
+        let servers = [Kind::Tidings, Kind::Nats];
+        let shown = results.reached(&reach(To::Server(Kind::Nats)), &servers);
+        assert_eq!(shown, ">= 3 x NATS: yes, 4.00");
+        assert_eq!(results.best_peer(DELIVERIES, &servers), Some(Kind::Nats));
+    }
+
+    #[test]
+    fn a_round_that_failed_does_not_shift_the_others() {
+        let mut results = Results::default();
+        results.begin_round();
+        results.add(Kind::Tidings, Ok(rate(8.0)));
+        results.add(Kind::Nats, Err(anyhow::anyhow!("gone")));
+        results.begin_round();
+        results.add(Kind::Tidings, Ok(rate(2.0)));
+        results.add(Kind::Nats, Ok(rate(1.0)));
+        let servers = [Kind::Tidings, Kind::Nats];
+        let shown = results.reached(&reach(To::Server(Kind::Nats)), &servers);
+        assert_eq!(shown, ">= 3 x NATS: **no**, 2.00");
+    }
+
+    #[test]
+    fn thousands_stand_apart() {
+        assert_eq!(decimal(1_234_567.0, 0), "1,234,567");
+        assert_eq!(decimal(-1_234.5, 1), "-1,234.5");
+        assert_eq!(decimal(-123.0, 0), "-123");
+        assert_eq!(decimal(12.345, 2), "12.35");
+    }
+}

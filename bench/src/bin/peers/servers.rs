@@ -1,0 +1,218 @@
+//! The servers that are compared, and how each is started.
+
+use std::{
+    fs::{self, File},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::Context;
+use tidings_bench::{Launch, Ready, Server, Tidings, Wire, server::free_address, wire::Sync};
+
+use crate::wires::{JetStream, Lines, Mqtt, Nats, Redis, RedisStreams, Zmtp};
+
+/// A server that takes part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Tidings,
+    Nats,
+    JetStream,
+    Redis,
+    RedisStreams,
+    ZeroMq,
+    Mosquitto,
+    Relay,
+    Naive,
+    Blast,
+}
+
+impl Kind {
+    /// As it is called in tables.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Tidings => "Tidings",
+            Self::Nats => "NATS",
+            Self::JetStream => "JetStream",
+            Self::Redis => "Redis",
+            Self::RedisStreams => "Redis Streams",
+            Self::ZeroMq => "ZeroMQ",
+            Self::Mosquitto => "Mosquitto",
+            Self::Relay => "relay",
+            Self::Naive => "naive relay",
+            Self::Blast => "blast",
+        }
+    }
+}
+
+/// Where everything is that servers need.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// The program `tidings`.
+    pub(crate) tidings: PathBuf,
+    /// The program `zmq_proxy`.
+    pub(crate) zmq_proxy: PathBuf,
+    /// Every server gets a new directory in it.
+    pub(crate) data: PathBuf,
+    /// The processor of the servers.
+    pub(crate) processor: Option<usize>,
+}
+
+/// A server that runs, with how it is spoken to and a directory that ends with it.
+pub(crate) struct Running {
+    // Dropped first: nobody may write into a directory that is being removed.
+    pub(crate) server: Server,
+    pub(crate) wire: Box<dyn Wire>,
+    pub(crate) dir: ServerDir,
+}
+
+/// A directory for one server's life.
+#[derive(Debug)]
+pub(crate) struct ServerDir(PathBuf);
+
+impl ServerDir {
+    fn new(place: &Place, kind: Kind) -> anyhow::Result<Self> {
+        let path = place.data.join(kind.name().replace(' ', "-").to_lowercase());
+        if path.exists() {
+            fs::remove_dir_all(&path)?;
+        }
+        fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
+        Ok(Self(path))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for ServerDir {
+    fn drop(&mut self) {
+        // The directory around it is removed in the end.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What a server is used for, as far as its start depends on it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Use {
+    /// Of the topics of Tidings.
+    pub(crate) sync: Sync,
+    /// Connections that subscribe.
+    pub(crate) subscribers: usize,
+    /// Bytes of a payload.
+    pub(crate) payload_bytes: usize,
+}
+
+/// Starts a server anew.
+pub(crate) fn start(place: &Place, kind: Kind, used: Use) -> anyhow::Result<Running> {
+    let dir = ServerDir::new(place, kind)?;
+    let address = free_address()?;
+    let (mut command, wire) = command(place, kind, used, &dir, address)?;
+    let ready = if kind == Kind::Tidings {
+        Ready::Says("listening on ")
+    } else {
+        command.stdout(File::create(dir.path().join("output"))?);
+        Ready::Listens(address)
+    };
+    command.stderr(File::create(dir.path().join("errors"))?);
+    let launch = Launch { command, ready, processor: place.processor };
+    let server = Server::start(launch).with_context(|| {
+        let said = fs::read_to_string(dir.path().join("errors")).unwrap_or_default();
+        format!("{}: {}", kind.name(), said.lines().last().unwrap_or("(no message)"))
+    })?;
+    Ok(Running { server, wire, dir })
+}
+
+fn command(
+    place: &Place,
+    kind: Kind,
+    used: Use,
+    dir: &ServerDir,
+    address: SocketAddr,
+) -> anyhow::Result<(Command, Box<dyn Wire>)> {
+    let port = address.port().to_string();
+    let made: (Command, Box<dyn Wire>) = match kind {
+        Kind::Tidings => {
+            let mut command = Command::new(&place.tidings);
+            command.args(["broker", "--listen", "127.0.0.1:0", "--data"]).arg(dir.path());
+            command.env_remove("TIDINGS_CONFIG");
+            (command, Box::new(Tidings { sync: Some(used.sync) }))
+        }
+        Kind::Nats | Kind::JetStream => {
+            let mut command = Command::new("nats-server");
+            command.args(["-a", "127.0.0.1", "-p", &port]);
+            if kind == Kind::Nats {
+                (command, Box::new(Nats))
+            } else {
+                command.arg("-js").arg("-sd").arg(dir.path());
+                (command, Box::new(JetStream))
+            }
+        }
+        Kind::Redis | Kind::RedisStreams => {
+            let mut command = Command::new("redis-server");
+            command.args(["--bind", "127.0.0.1", "--port", &port, "--save", ""]);
+            command.args(["--maxclients", "11000", "--dir"]).arg(dir.path());
+            if kind == Kind::Redis {
+                (command, Box::new(Redis))
+            } else {
+                command.args(["--appendonly", "yes", "--appendfsync", "everysec"]);
+                (command, Box::new(RedisStreams))
+            }
+        }
+        Kind::ZeroMq => {
+            let publishers = free_address()?;
+            let mut command = Command::new(&place.zmq_proxy);
+            command.args([publishers.port().to_string(), port]);
+            (command, Box::new(Zmtp { publishers }))
+        }
+        Kind::Mosquitto => {
+            let mut command = Command::new("mosquitto");
+            command.arg("-c").arg(mosquitto_config(dir, &port)?);
+            (command, Box::new(Mqtt))
+        }
+        Kind::Relay | Kind::Naive | Kind::Blast => {
+            let mut command = Command::new(std::env::current_exe()?);
+            let limit = match kind {
+                Kind::Relay => "relay",
+                Kind::Naive => "naive",
+                _ => "blast",
+            };
+            command.args([limit, "--listen", &address.to_string()]);
+            if kind == Kind::Blast {
+                command.arg(format!("--subscribers={}", used.subscribers));
+                command.arg(format!("--line-bytes={}", used.payload_bytes + 1));
+            }
+            (command, Box::new(Lines))
+        }
+    };
+    Ok(made)
+}
+
+/// Mosquitto keeps 1,000 messages for a client that is slow, and drops the rest: for events it must not.
+fn mosquitto_config(dir: &ServerDir, port: &str) -> anyhow::Result<PathBuf> {
+    let config = format!(
+        "listener {port} 127.0.0.1\nallow_anonymous true\nuser root\npersistence false\n\
+         max_queued_messages 0\nmax_queued_bytes 0\nmax_inflight_messages 0\nmemory_limit 0\n\
+         set_tcp_nodelay true\nlog_dest none\n"
+    );
+    let path = dir.path().join("mosquitto.conf");
+    fs::write(&path, config)?;
+    Ok(path)
+}
+
+/// What the programs say of themselves.
+pub(crate) fn versions(place: &Place) -> Vec<String> {
+    let asked: [(&Path, &str); 4] = [
+        (&place.tidings, "--version"),
+        (Path::new("nats-server"), "--version"),
+        (Path::new("redis-server"), "--version"),
+        (Path::new("mosquitto"), "-h"),
+    ];
+    let first_line = |(program, flag): &(&Path, &str)| {
+        let output = Command::new(program).arg(flag).output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let words: Vec<_> = text.lines().next()?.split_whitespace().take(3).collect();
+        Some(words.join(" "))
+    };
+    asked.iter().filter_map(first_line).collect()
+}
