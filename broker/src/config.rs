@@ -17,6 +17,7 @@ use std::path::PathBuf;
 
 use tidings_protocol::PORT;
 
+use crate::catalog::TopicSettings;
 use crate::group::config::GroupConfig;
 
 /// What a broker is started with.
@@ -27,6 +28,8 @@ pub struct BrokerConfig {
     /// The directory for everything that survives the broker. Default `None`: nothing is on disk,
     /// and every topic is `sync=memory`.
     pub data: Option<PathBuf>,
+    /// What a topic is told that was given no settings of its own.
+    pub topic_defaults: TopicSettings,
     /// Bounds of everything that grows.
     pub limits: Limits,
     /// What a group is that was created without settings.
@@ -40,6 +43,7 @@ impl Default for BrokerConfig {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)),
             data: None,
+            topic_defaults: TopicSettings::default(),
             limits: Limits::default(),
             group: GroupConfig::default(),
             log_lines: false,
@@ -94,11 +98,17 @@ pub struct Limits {
     /// (`-ERR limit`).
     pub topics_max: usize,
     /// Bytes that the tail of one topic keeps in memory. Default 16 MiB. The oldest batches
-    /// go; a reader that wanted them gets `LAG`.
+    /// go; a reader that wants them reads them from the disk, or gets `LAG` if they are not there.
     pub tail_bytes_max: usize,
     /// Bytes that all tails together keep. Default 64 MiB. The longest tail gives up a quarter, and
     /// what is left of it lies in no more memory than it needs.
     pub tails_bytes_max: usize,
+    /// Bytes of one topic's events that are not safe yet. Default 8 MiB, half a tail. At it,
+    /// whoever publishes there is not read until some of them are.
+    pub ahead_bytes_max: usize,
+    /// Bytes of events on their way from the disk to readers that lag, all together. Default
+    /// 16 MiB, at least 512 KiB. At it, the next one waits its turn.
+    pub cold_bytes_max: usize,
     /// Subscriptions of one connection. Default 1,000. One more is refused (`-ERR limit`).
     pub subscriptions_max: usize,
     /// Durable cursors on all topics together. Default 10,000: a few megabytes of memory and disk.
@@ -136,6 +146,8 @@ impl Default for Limits {
             topics_max: 1_000,
             tail_bytes_max: 16 << 20,
             tails_bytes_max: 64 << 20,
+            ahead_bytes_max: 8 << 20,
+            cold_bytes_max: 16 << 20,
             subscriptions_max: 1_000,
             cursors_max: 10_000,
             cursor_idle_ms: 30 * 24 * 60 * 60 * 1_000,

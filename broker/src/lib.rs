@@ -32,15 +32,20 @@ pub mod topic;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::catalog::Catalog;
 pub use self::catalog::{Sync, TopicSettings};
+use self::clock::Clock;
 pub use self::config::{BrokerConfig, Limits};
 pub use self::data_dir::DataDir;
+use self::log::disk::{Disk, FileSystem};
 use self::net::Hub;
+use self::topic::{Storage, Topics};
 
 /// File descriptors that are not for connections.
 const DESCRIPTORS_KEPT: u64 = 128;
@@ -49,7 +54,7 @@ const DESCRIPTORS_KEPT: u64 = 128;
 #[derive(Debug)]
 pub struct Broker {
     local_addr: SocketAddr,
-    hub: std::sync::Arc<Hub>,
+    hub: Arc<Hub>,
     stop: CancellationToken,
     tasks: TaskTracker,
     /// Held until nobody writes there any more.
@@ -98,7 +103,6 @@ fn with_pid(pid: Option<u32>) -> String {
 
 impl Broker {
     /// Listens and serves until it is stopped or dropped. To be called within a tokio runtime.
-    #[expect(clippy::unused_async, reason = "recovering a log will take its time here")]
     pub async fn start(mut config: BrokerConfig) -> Result<Self, StartError> {
         let connections_max = &mut config.limits.connections_max;
         let reachable = descriptors().map_or(usize::MAX, connections_within);
@@ -107,7 +111,10 @@ impl Broker {
             tracing::warn!(reachable, wanted, "the limit of open files allows fewer connections");
             *connections_max = reachable;
         }
-        let data = config.data.as_deref().map(DataDir::open).transpose()?;
+        let clock = Clock::new();
+        let (limits, defaults) = (config.limits.clone(), config.topic_defaults);
+        let path = config.data.clone();
+        let (data, topics) = blocking(move || open_topics(path, &limits, defaults, clock)).await?;
         let address = config.listen;
         let (listener, local_addr) =
             net::listen(address).map_err(|source| match source.kind() {
@@ -116,8 +123,9 @@ impl Broker {
             })?;
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
-        let hub = Hub::new(config, stop.clone());
+        let hub = Hub::new(config, clock, topics, stop.clone());
         net::serve(listener, hub.clone(), stop.clone(), &tasks);
+        net::tend(hub.clone(), stop.clone(), &tasks);
         tracing::info!(%local_addr, "listening");
         Ok(Self { local_addr, hub, stop, tasks, _data: data })
     }
@@ -137,6 +145,38 @@ impl Broker {
         if !net::within(bound, self.tasks.wait()).await {
             tracing::warn!(tasks = self.tasks.len(), "connections did not end in time");
         }
+        let hub = self.hub.clone();
+        blocking(move || hub.topics.close()).await;
+    }
+}
+
+/// Takes the data directory, and finds out what is in it.
+fn open_topics(
+    path: Option<PathBuf>,
+    limits: &Limits,
+    defaults: TopicSettings,
+    clock: Clock,
+) -> Result<(Option<DataDir>, Arc<Topics>), StartError> {
+    let Some(path) = path else { return Ok((None, Topics::in_memory(limits, clock))) };
+    let data = DataDir::open(&path)?;
+    let failed = |source| StartError::Data { path: path.clone(), source };
+    let disk: Arc<dyn Disk> = Arc::new(FileSystem);
+    let (catalog, findings) =
+        Catalog::open(Arc::clone(&disk), data.path(), limits, clock).map_err(failed)?;
+    for finding in findings {
+        tracing::error!("{finding}");
+    }
+    let storage = Storage { disk, dir: data.topics() };
+    let topics = Topics::start(limits, clock, catalog, Some(storage), defaults).map_err(failed)?;
+    Ok((Some(data), topics))
+}
+
+/// Runs what waits for the disk where it keeps nobody waiting.
+#[expect(clippy::disallowed_methods, reason = "start and end of the broker wait for the disk")]
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }
 

@@ -153,6 +153,15 @@ impl Answers {
         slot.0 < self.first_slot
     }
 
+    /// The stream and number of the publish whose fate holds up everything after it, if that is
+    /// what does.
+    pub fn unsafe_publish(&self) -> Option<(u64, Seq)> {
+        match self.entries.front()? {
+            Entry::Published(run) => Some((run.stream, run.first)),
+            _ => None,
+        }
+    }
+
     /// How many entries wait, a run of publishes counted once: what the memory is bounded by.
     pub fn len(&self) -> usize {
         self.entries.len()

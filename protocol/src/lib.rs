@@ -92,7 +92,9 @@ pub use names::{CursorName, GroupName, JobName, MemberId, Seq, TaskId, TopicName
 pub use names::{NAME_BYTES_MAX, is_name};
 pub use payload::{Payload, push_attribute};
 pub use reply::{AckAnswer, FAREWELL, HelloAnswer, NotAReply, Reply, field, field_number};
-pub use reply::{encode_greeting, encode_lag, encode_more, encode_msg, encode_ok, encode_peer_lag};
+pub use reply::{
+    encode_gap, encode_greeting, encode_lag, encode_more, encode_msg, encode_ok, encode_peer_lag,
+};
 pub use reply::{encode_pong, encode_published, encode_task, refusal_from};
 pub use session::{End, Event, GARBAGE_LINES_MAX, Mode, Session};
 pub use url_key::{CANONICAL_VERSION, CanonicalUrl, URL_BYTES_MAX, UrlError, UrlKey};

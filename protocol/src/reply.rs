@@ -172,6 +172,11 @@ pub fn encode_lag(topic: &str, from: Seq, to: Seq, out: &mut impl BufMut) {
     Writer::new(out, "LAG").word(topic).number(from.0).number(to.0).crlf();
 }
 
+/// Appends `GAP <topic> <from> <to>`.
+pub fn encode_gap(topic: &str, from: Seq, to: Seq, out: &mut impl BufMut) {
+    Writer::new(out, "GAP").word(topic).number(from.0).number(to.0).crlf();
+}
+
 /// Appends `LAG <from> <to>`, as peers hear it.
 pub fn encode_peer_lag(from: Seq, to: Seq, out: &mut impl BufMut) {
     Writer::new(out, "LAG").number(from.0).number(to.0).crlf();

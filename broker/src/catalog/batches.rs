@@ -201,3 +201,128 @@ fn records(payload: &[u8], count: u32) -> Result<Vec<Record>, NotARecord> {
     let records: Vec<Record> = text.lines().map(str::parse).collect::<Result<_, _>>()?;
     if u32::try_from(records.len()) == Ok(count) { Ok(records) } else { Err(NotARecord) }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::record::tests::any_record;
+    use super::*;
+
+    /// A file with one batch per run of records, and where each of them ends.
+    fn file(runs: &[Vec<Record>]) -> (Vec<u8>, Vec<usize>) {
+        let (mut bytes, mut next) = (Vec::new(), Seq(40));
+        encode_header(next, 7, &mut bytes);
+        let mut ends = vec![bytes.len()];
+        for run in runs {
+            next = encode(run.iter().cloned(), next, 8, &mut bytes);
+            ends.push(bytes.len());
+        }
+        (bytes, ends)
+    }
+
+    fn contents<'a>(records: impl IntoIterator<Item = &'a Record>) -> Contents {
+        let mut contents = Contents::default();
+        records.into_iter().for_each(|record| contents.apply(record));
+        contents
+    }
+
+    fn any_runs() -> impl Strategy<Value = Vec<Vec<Record>>> {
+        let run = prop::collection::vec(any_record(), 1..4);
+        prop::collection::vec(run, 1..6)
+    }
+
+    #[track_caller]
+    fn damaged(bytes: &[u8], problem: &str) -> Replayed {
+        let found = replay(bytes).unwrap();
+        assert!(found.damaged);
+        assert!(found.problems.iter().any(|text| text.contains(problem)), "{:?}", found.problems);
+        found
+    }
+
+    #[test]
+    fn a_batch_is_closed_when_it_is_long() {
+        let record: Record = "deleted a 5".parse().unwrap();
+        let (bytes, _) = file(&[vec![record; 10_000]]);
+        let batches = memmem::find_iter(&bytes, BATCH_MAGIC).count();
+        assert!(batches > 1, "{batches} for {} bytes", bytes.len());
+        let found = replay(&bytes).unwrap();
+        assert_eq!((found.next, found.end, found.damaged), (Some(Seq(10_040)), bytes.len(), false));
+    }
+
+    #[test]
+    fn a_later_version_is_left_alone() {
+        let (mut bytes, _) = file(&[vec!["deleted a 5".parse().unwrap()]]);
+        bytes[8] = 2;
+        let crc = crc32c::crc32c(&bytes[..SEGMENT_HEADER - 4]);
+        bytes[SEGMENT_HEADER - 4..SEGMENT_HEADER].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(replay(&bytes), Err(FormatError::Version(2)));
+    }
+
+    #[test]
+    fn a_good_batch_of_something_else_is_damage_also_at_the_end() {
+        let (mut bytes, _) = file(&[vec!["deleted a 5".parse().unwrap()]]);
+        encode_batch(Seq(41), 1, "invented a\n", 0, &mut bytes);
+        let found = damaged(&bytes, "no record");
+        assert_eq!((found.next, found.end), (Some(Seq(42)), bytes.len()));
+    }
+
+    #[test]
+    fn what_is_missing_in_the_middle_is_named() {
+        let runs: Vec<_> =
+            (2..5).map(|n| vec![Record::Deleted { topic: name(), next: Seq(n) }]).collect();
+        let (bytes, ends) = file(&runs);
+        let hole = [&bytes[..ends[1]], &bytes[ends[2]..]].concat();
+        let found = damaged(&hole, "records 41 to 41 cannot be read");
+        assert_eq!(found.contents, contents(&runs[2]));
+        let again = [&bytes[..ends[2]], &bytes[ends[1]..]].concat();
+        damaged(&again, "records 41 to 41 appear again");
+        let found = damaged(&bytes[1..], "does not begin as it should");
+        assert_eq!((found.contents, found.next), (contents(&runs[2]), Some(Seq(43))));
+    }
+
+    fn name() -> TopicName {
+        TopicName::new("a").unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn a_file_cut_at_any_byte_is_its_whole_batches(runs in any_runs()) {
+            let (bytes, ends) = file(&runs);
+            for cut in ends[0]..=bytes.len() {
+                let whole = ends.iter().filter(|end| **end <= cut).count() - 1;
+                let found = replay(&bytes[..cut]).unwrap();
+                prop_assert!(!found.damaged, "{:?}", found.problems);
+                prop_assert_eq!(found.end, ends[whole]);
+                prop_assert_eq!(found.problems.is_empty(), cut == ends[whole]);
+                prop_assert_eq!(&found.contents, &contents(runs[..whole].iter().flatten()));
+            }
+            for cut in 0..ends[0] {
+                prop_assert!(replay(&bytes[..cut]).unwrap().damaged);
+            }
+        }
+
+        #[test]
+        fn a_flipped_bit_costs_one_batch_and_is_named(
+            runs in any_runs(),
+            bit in any::<prop::sample::Index>(),
+            zeros in 0..100_usize,
+        ) {
+            let (mut bytes, ends) = file(&runs);
+            let bit = bit.index(bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            bytes.resize(bytes.len() + zeros, 0);
+            let found = replay(&bytes).unwrap();
+            prop_assert!(!found.problems.is_empty());
+            let hit = ends.iter().filter(|end| **end <= bit / 8).count();
+            let rest = runs.iter().enumerate().filter(|(run, _)| run + 1 != hit);
+            prop_assert_eq!(&found.contents, &contents(rest.flat_map(|(_, run)| run)));
+            prop_assert_eq!(found.damaged, hit < ends.len() - 1, "{:?}", found.problems);
+        }
+
+        #[test]
+        fn anything_can_be_read(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+            prop_assert!(replay(&bytes).is_ok_and(|found| found.damaged));
+        }
+    }
+}

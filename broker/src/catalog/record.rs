@@ -130,17 +130,17 @@ pub(super) mod tests {
         let cursor = || name(["indexer", "b", "7"]);
         let (next, unix_ms) = (|| (1_u64..9).prop_map(Seq), || any::<i64>());
         prop_oneof![
-            (topic(), any_settings())
+            1 => (topic(), any_settings())
                 .prop_map(|(topic, settings)| Record::Settings { topic, settings }),
-            (topic(), next()).prop_map(|(topic, next)| Record::Deleted { topic, next }),
-            (topic(), next()).prop_map(|(topic, below)| Record::Reserved { topic, below }),
-            (topic(), cursor(), next(), unix_ms()).prop_map(|(topic, cursor, next, unix_ms)| {
-                Record::Cursor { topic, cursor, next, unix_ms }
-            }),
+            1 => (topic(), next()).prop_map(|(topic, next)| Record::Deleted { topic, next }),
+            1 => (topic(), next()).prop_map(|(topic, below)| Record::Reserved { topic, below }),
+            3 => (topic(), cursor(), next(), unix_ms()).prop_map(
+                |(topic, cursor, next, unix_ms)| Record::Cursor { topic, cursor, next, unix_ms }
+            ),
             4 => (topic(), cursor(), next(), unix_ms()).prop_map(
                 |(topic, cursor, next, unix_ms)| Record::Moved { topic, cursor, next, unix_ms }
             ),
-            (topic(), cursor())
+            1 => (topic(), cursor())
                 .prop_map(|(topic, cursor)| Record::Forgotten { topic, cursor }),
             2 => (name(["crawlers", "g", "h"]), topic(), next())
                 .prop_map(|(group, topic, next)| Record::Taken { group, topic, next }),

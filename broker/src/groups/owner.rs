@@ -262,7 +262,9 @@ impl Owner {
         let name: TopicName = topic.parse().expect("the group's own topics have valid names");
         match self.topics.open(&name) {
             Ok(topic) => {
-                topic.append(ConnId::BROKER, [payload]);
+                if let Err(error) = topic.append(ConnId::BROKER, [payload]) {
+                    tracing::error!(%error, payload, "an announcement of the group is lost");
+                }
             }
             Err(error) => tracing::error!(topic, %error, "an announcement of the group is lost"),
         }

@@ -19,7 +19,7 @@ use super::staged::Staged;
 use super::subscriptions::{Kind, Subscriptions};
 use crate::clock::Moment;
 use crate::mailbox::{ConnId, Mailbox, Parcel};
-use crate::topic::{Form, Topic};
+use crate::topic::{Form, Place, Topic};
 
 /// Reads and writes of one connection before others have their turn.
 const TURNS_MAX: usize = 4;
@@ -44,6 +44,10 @@ pub(super) struct Connection {
     pub(super) read_at: Moment,
     /// The topic that was published to last, to find it quickly, and the end of what was published.
     pub(super) published: Option<(Arc<Topic>, Seq)>,
+    /// A peer's line was not kept, so that there is nothing to confirm.
+    pub(super) unkept: bool,
+    /// Where it waits for an event to be safe: the topic's id and its place there.
+    settling: Option<(u64, Place)>,
     pub(super) answers: Answers,
     /// Bytes of answers in `answers`; reset when it is empty, so never too low.
     pub(super) answer_bytes: usize,
@@ -100,6 +104,8 @@ impl Connection {
             unread: Vec::new(),
             backlog: false,
             published: None,
+            unkept: false,
+            settling: None,
             answers: Answers::new(),
             answer_bytes: 0,
             worker: None,
@@ -194,13 +200,13 @@ impl Connection {
     /// Writes until the socket takes no more or there is nothing to write.
     fn poll_output(&mut self, cx: &mut Context<'_>) -> Step {
         if self.is_deaf {
-            return self.discard_output();
+            return self.discard_output(cx.waker());
         }
         if self.outbound.stalled_since().is_some() && self.stream.poll_write_ready(cx).is_pending()
         {
             return Step::Waiting;
         }
-        let refilled = self.outbound.is_empty() && self.refill();
+        let refilled = self.outbound.is_empty() && self.refill(cx.waker());
         if self.outbound.is_empty() {
             return self.conclude(cx);
         }
@@ -231,24 +237,28 @@ impl Connection {
     }
 
     /// Nobody hears it. Answers are taken all the same, so that reading goes on.
-    fn discard_output(&mut self) -> Step {
+    fn discard_output(&mut self, waker: &Waker) -> Step {
         if self.ending.is_some() {
             return Step::Over;
         }
-        self.refill();
+        self.refill(waker);
         self.outbound = Outbound::default();
         Step::Waiting
     }
 
     /// Takes what may leave: answers, then tasks, then events. It waits in `answers` and in the
     /// topics until then, because there it folds, and costs nothing. Whether there was something.
-    fn refill(&mut self) -> bool {
+    fn refill(&mut self, waker: &Waker) -> bool {
         let mut lines = BytesMut::new();
         if !self.answers.is_empty() {
             let topics = &self.hub.topics;
             self.answers.drain(|topic, seq| topics.fate(topic, seq), &mut lines);
             if self.answers.is_empty() {
                 self.answer_bytes = 0;
+            } else if let Some((topic, seq)) = self.answers.unsafe_publish()
+                && let Some(topic) = self.hub.topics.by_id(topic)
+            {
+                self.wait_durable(&topic, seq, waker);
             }
         }
         let joined = self.worker.as_ref().and_then(|worker| worker.joined);
@@ -263,6 +273,14 @@ impl Connection {
         let bytes_max = self.hub.limits.deliver_bytes;
         self.subscriptions.fetch(&mut self.outbound, &self.answers, bytes_max);
         !self.outbound.is_empty()
+    }
+
+    /// Has the connection woken when an event is safe; whether it is not yet.
+    pub(super) fn wait_durable(&mut self, topic: &Topic, seq: Seq, waker: &Waker) -> bool {
+        let place = self.settling.filter(|(id, _)| *id == topic.id()).map(|(_, place)| place);
+        let place = topic.wait_durable(seq, place, waker);
+        self.settling = place.map(|place| (topic.id(), place));
+        place.is_some()
     }
 
     /// Whether so much is unanswered that no more is read.
@@ -332,6 +350,7 @@ impl Connection {
         if passed(self.stall_deadline()) {
             let subscriptions = &mut self.subscriptions;
             self.outbound.release(|id, seq| subscriptions.rewind(id, seq));
+            subscriptions.give_back();
             if self.has_too_many_tasks() {
                 self.end(Cause::Unread);
             }
@@ -352,7 +371,8 @@ impl Connection {
 
     fn stall_deadline(&self) -> Option<Moment> {
         let since = self.outbound.stalled_since()?;
-        let matters = self.outbound.pins_topic() || self.has_too_many_tasks();
+        let pins = self.outbound.pins_topic() || self.subscriptions.hold_memory();
+        let matters = pins || self.has_too_many_tasks();
         matters.then(|| since + self.hub.limits.stalled_ms)
     }
 }

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use tidings_protocol::{Code, End, FAREWELL, Mode, ProtocolError};
+use tidings_protocol::{Code, End, FAREWELL, Fate, Mode, ProtocolError, Seq};
 use tokio::io::AsyncWrite;
 
 use super::connection::{Connection, Step};
@@ -131,19 +131,28 @@ impl Connection {
 
     /// Takes the next step towards the end, once everything that could leave has left.
     pub(super) fn conclude(&mut self, cx: &mut Context<'_>) -> Step {
-        let Some(ending) = &mut self.ending else {
+        let Some(ending) = &self.ending else {
             return Step::Waiting;
         };
         if ending.lingering {
             return Step::Waiting;
         }
         if ending.patient {
-            // The farewell confirms what a peer sent, so it comes once that is safe.
-            let published = self.published.as_ref();
-            let safe = published.is_none_or(|(topic, end)| topic.durable() >= *end);
-            if !(safe && self.answers.is_empty()) {
+            if !self.answers.is_empty() {
                 return Step::Waiting;
             }
+            // The farewell confirms what a peer sent, so it comes once that is safe.
+            if let Some((topic, end)) = self.published.clone() {
+                let last = Seq(end.0 - 1);
+                if self.wait_durable(&topic, last, cx.waker()) {
+                    return Step::Waiting;
+                }
+                self.unkept |= matches!(topic.fate(last), (Fate::Lost(_), _));
+            }
+        }
+        let Some(ending) = &mut self.ending else { return Step::Waiting };
+        if self.unkept && self.session.mode() != Mode::Client {
+            ending.last_words = Bytes::new();
         }
         if !ending.last_words.is_empty() {
             self.outbound.push(std::mem::take(&mut ending.last_words));

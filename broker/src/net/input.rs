@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use super::connection::{Connection, Step};
 use super::ending::Cause;
-use crate::topic::Topic;
+use crate::topic::{Topic, id_of};
 
 thread_local! {
     /// Where every connection of a worker thread reads into, during its turn.
@@ -24,6 +24,8 @@ thread_local! {
 struct Run<'a> {
     topic: Option<Arc<Topic>>,
     payloads: Vec<&'a str>,
+    /// Which of them have an id, and what it is.
+    ids: Vec<(usize, u128)>,
 }
 
 impl Connection {
@@ -195,13 +197,18 @@ impl Connection {
                 }
             }
         }
+        if let Some(id) = id_of(payload) {
+            run.ids.push((run.payloads.len(), id));
+        }
         run.payloads.push(payload);
     }
 
     /// The topic of that name, quickly if it is the one that was published to last.
     fn topic(&self, name: &str) -> Result<Arc<Topic>, ProtocolError> {
         match &self.published {
-            Some((topic, _)) if topic.name().as_str() == name => Ok(Arc::clone(topic)),
+            Some((topic, _)) if topic.name().as_str() == name && !topic.is_deleted() => {
+                Ok(Arc::clone(topic))
+            }
             _ => self.hub.topics.open(&TopicName::new(name)?),
         }
     }
@@ -211,15 +218,56 @@ impl Connection {
         let Some(topic) = run.topic.take() else {
             return;
         };
-        let numbers = topic.append(self.id, run.payloads.drain(..));
-        let (first, end) = (numbers.start, numbers.end);
-        self.hub.stats.events.add(end.0 - first.0);
+        let count = run.payloads.len();
+        let (payloads, ids) = (std::mem::take(&mut run.payloads), std::mem::take(&mut run.ids));
+        let appended = if ids.is_empty() {
+            topic.append(self.id, payloads.iter().copied()).map(|numbers| {
+                self.confirm_later(&topic, (numbers.start.0..numbers.end.0).map(Seq));
+                numbers.end
+            })
+        } else {
+            topic.append_once(self.id, &payloads, &ids).map(|numbers| {
+                self.confirm_later(&topic, numbers.iter().copied());
+                Seq(numbers.iter().max().map_or(0, |last| last.0) + 1)
+            })
+        };
+        match appended {
+            Ok(end) => {
+                self.hub.stats.events.add(count as u64);
+                // An event that was there already may come before what was published since.
+                let before =
+                    self.published.take().filter(|(before, _)| Arc::ptr_eq(before, &topic));
+                let end = before.map_or(end, |(_, before)| before.max(end));
+                self.published = Some((topic, end));
+            }
+            Err(error) => self.refuse_publishes(&error, count),
+        }
+        run.payloads = payloads;
+        run.payloads.clear();
+    }
+
+    /// Answers publishes when they are safe.
+    fn confirm_later(&mut self, topic: &Topic, numbers: impl Iterator<Item = Seq>) {
         if self.session.mode() == Mode::Client {
-            for seq in first.0..end.0 {
-                self.answers.publish(topic.id(), Seq(seq));
+            for seq in numbers {
+                self.answers.publish(topic.id(), seq);
             }
         }
-        self.published = Some((topic, end));
+    }
+
+    /// The topic takes nothing at the moment.
+    fn refuse_publishes(&mut self, error: &ProtocolError, count: usize) {
+        self.hub.stats.refused.add(count as u64);
+        if self.session.mode() == Mode::Client {
+            for _ in 0..count {
+                self.answers.publish_refused(error);
+            }
+            return;
+        }
+        self.unkept = true;
+        if let Some(held_back) = self.hub.stats.dropped_log.pass(self.hub.clock.now()) {
+            tracing::warn!(conn = %self.id, %error, held_back, "a peer's lines were not kept");
+        }
     }
 
     /// Logs the last line of `consumed`, with control characters escaped, so that it is one line in

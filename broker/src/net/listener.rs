@@ -1,4 +1,4 @@
-//! Accepting connections.
+//! Accepting connections, and what is done from time to time.
 #![expect(clippy::disallowed_methods, reason = "spawns connections and waits after failures")]
 
 use std::future::Future;
@@ -22,6 +22,10 @@ const BACKLOG: u32 = 4096;
 /// Wait after the system refused a connection for want of something (file descriptors, memory),
 /// so that a full table is not asked in a circle.
 const BACKOFF: Duration = Duration::from_millis(100);
+
+/// How often topics are looked after: a full disk is asked again whether it has room, what was not
+/// synced is, old events go.
+const TEND_EVERY: Duration = Duration::from_secs(1);
 
 /// Reads of what somebody has sent who is turned away: all that a polite program says at first.
 const TURNED_AWAY_READS_MAX: usize = 16;
@@ -67,6 +71,19 @@ pub(crate) fn serve(
                         () = tokio::time::sleep(BACKOFF) => {}
                     }
                 }
+            }
+        }
+    });
+}
+
+/// Looks after the topics every second, until `stop`.
+pub(crate) fn tend(hub: Arc<Hub>, stop: CancellationToken, tasks: &TaskTracker) {
+    tasks.spawn(async move {
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(TEND_EVERY) => hub.topics.tend(),
             }
         }
     });

@@ -35,14 +35,14 @@ use crate::mailbox::ConnId;
 use crate::stats::Stats;
 use crate::topic::Topics;
 
-pub(crate) use self::listener::{listen, serve, within};
+pub(crate) use self::listener::{listen, serve, tend, within};
 
 /// What all connections share.
 #[derive(Debug)]
 pub(crate) struct Hub {
     pub(crate) limits: Limits,
     clock: Clock,
-    topics: Arc<Topics>,
+    pub(crate) topics: Arc<Topics>,
     groups: Arc<Groups>,
     registry: Registry,
     stats: Stats,
@@ -52,10 +52,13 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    /// Topics and groups without connections. `stop` ends the groups.
-    pub(crate) fn new(config: BrokerConfig, stop: CancellationToken) -> Arc<Self> {
-        let clock = Clock::new();
-        let topics = Topics::new(&config.limits, clock);
+    /// The topics and groups, without connections. `stop` ends the groups.
+    pub(crate) fn new(
+        config: BrokerConfig,
+        clock: Clock,
+        topics: Arc<Topics>,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
         let groups = Groups::new(Arc::clone(&topics), config.group, clock, stop);
         Arc::new(Self {
             registry: Registry::new(config.limits.connections_max),

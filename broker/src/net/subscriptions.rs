@@ -1,7 +1,7 @@
 //! The topics that one connection follows.
 
 use bytes::BytesMut;
-use tidings_protocol::{Answers, Seq, Slot, encode_lag, encode_peer_lag};
+use tidings_protocol::{Answers, Seq, Slot, encode_gap, encode_lag, encode_peer_lag};
 
 use super::outbound::Outbound;
 use crate::topic::{Fetched, Reader};
@@ -113,6 +113,23 @@ impl Subscriptions {
     }
 }
 
+impl Subscriptions {
+    /// Whether readers hold memory that others could use.
+    pub(super) fn hold_memory(&self) -> bool {
+        self.list.iter().any(|subscription| subscription.reader.holds_memory())
+    }
+
+    /// Lets readers give back what they hold, and ask for it again later.
+    pub(super) fn give_back(&mut self) {
+        for subscription in &mut self.list {
+            let cursor = subscription.reader.cursor();
+            if subscription.reader.holds_memory() {
+                subscription.reader.rewind(cursor);
+            }
+        }
+    }
+}
+
 impl Subscription {
     fn fetch(&mut self, outbound: &mut Outbound, bytes_max: usize) {
         loop {
@@ -124,13 +141,18 @@ impl Subscription {
             let fetched = self.reader.fetch(bytes, pieces, |first, lines| {
                 outbound.push_run(id, first, lines);
             });
-            let Fetched::Lag(lag) = fetched else { return };
+            let topic = self.reader.topic().name().as_str();
             let mut line = BytesMut::new();
-            match self.kind {
-                Kind::Peer => encode_peer_lag(lag.from, lag.to, &mut line),
-                Kind::Command(_) => {
-                    let topic = self.reader.topic().name().as_str();
+            match (fetched, self.kind) {
+                (Fetched::Taken, _) => return,
+                // Peers know no numbers, and nothing that was kept is missing.
+                (Fetched::Gap(_), Kind::Peer) => continue,
+                (Fetched::Lag(lag), Kind::Peer) => encode_peer_lag(lag.from, lag.to, &mut line),
+                (Fetched::Lag(lag), Kind::Command(_)) => {
                     encode_lag(topic, lag.from, lag.to, &mut line);
+                }
+                (Fetched::Gap(gap), Kind::Command(_)) => {
+                    encode_gap(topic, gap.from, gap.to, &mut line);
                 }
             }
             outbound.push(line.freeze());

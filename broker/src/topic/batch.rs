@@ -21,6 +21,10 @@ pub(crate) struct Batch {
     pub(crate) wire: Bytes,
     /// `<payload>` CRLF for each event, if somebody listened to that form when it was appended.
     pub(crate) bare: Bytes,
+    /// At least one event has an `id=`.
+    pub(crate) identified: bool,
+    /// It will never be safe, and is not shown any more.
+    pub(crate) lost: bool,
 }
 
 impl Batch {

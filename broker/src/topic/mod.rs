@@ -9,177 +9,87 @@
 //!
 //! One append is one batch, one lock and one wake-up of each reader that has everything. A reader
 //! copies nothing: it takes slices of the same memory. Nothing is ever skipped without a [`Lag`].
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`tail`], `batch`, `arena` | the newest events in memory |
+//! | `marks` | how far they are safe, and what may be shown |
+//! | [`reader`] | cursors |
+//! | `committer` | threads that write and sync what topics have gathered |
+//! | `cold` | threads that read what fell out of the tail |
+//! | `recent` | ids of events, so that one that is sent again is known |
+//! | `topics`, `memory` | all topics of a broker, and the memory that they share |
 
 mod arena;
 mod batch;
+mod cold;
+mod committer;
+mod marks;
+mod memory;
 mod reader;
+mod recent;
 mod tail;
+mod topics;
+mod waiters;
 
-use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
 
-use parking_lot::{Mutex, RwLock};
-use tidings_protocol::{
-    Code, DEAD_LETTER_TOPIC, DEFAULT_TOPIC, Fate, JOB_DONE_TOPIC, ProtocolError, Seq, StartAt,
-    TopicName,
-};
+use parking_lot::{Mutex, MutexGuard};
+use slab::Slab;
+use tidings_protocol::{Code, Fate, ProtocolError, Seq, StartAt, TopicName};
 use tokio::sync::Notify;
 
+use self::cold::Pending;
 use self::reader::Notifies;
 use self::tail::Tail;
-use crate::clock::Clock;
-use crate::config::Limits;
+use self::topics::Shared;
+use crate::catalog::{Record, Sync, TopicSettings};
+use crate::log::{LogError, Position, RESERVED, Retention, TopicLog};
 use crate::mailbox::ConnId;
 
 pub(crate) use self::batch::count_lines;
+pub use self::marks::Health;
 pub(crate) use self::reader::Fetched;
 pub use self::reader::{Event, Events, Lag, Reader};
+pub(crate) use self::recent::id_of;
 pub(crate) use self::tail::Form;
+pub(crate) use self::topics::Storage;
+pub use self::topics::Topics;
+pub(crate) use self::waiters::Place;
 
-/// Topics that are always there, whatever else comes into being first: the one of the notifier,
-/// which is the first, and those on which groups announce.
-const FIXED: [&str; 3] = [DEFAULT_TOPIC, JOB_DONE_TOPIC, DEAD_LETTER_TOPIC];
+/// Bytes that one commit takes at most, so that confirmations come regularly.
+const COMMIT_BYTES: usize = 1 << 20;
 
-/// The number of a topic's first event.
-const FIRST_SEQ: Seq = Seq(1);
+/// Numbers that a topic without a log reserves at once: each costs a sync of the catalog.
+const RESERVED_IN_MEMORY: u64 = RESERVED << 4;
 
-/// All topics of a broker.
-#[derive(Debug)]
-pub struct Topics {
-    index: RwLock<Index>,
-    memory: Arc<Memory>,
-    count_max: usize,
-    clock: Clock,
-}
-
-#[derive(Debug, Default)]
-struct Index {
-    by_name: HashMap<TopicName, Arc<Topic>>,
-    /// By [`Topic::id`].
-    by_id: Vec<Arc<Topic>>,
-}
-
-impl Topics {
-    /// No topics but the fixed ones.
-    pub fn new(limits: &Limits, clock: Clock) -> Arc<Self> {
-        let topics = Arc::new(Self {
-            index: RwLock::default(),
-            memory: Arc::new(Memory {
-                tail_bytes_max: limits.tail_bytes_max,
-                tails_bytes_max: limits.tails_bytes_max,
-                bytes: AtomicUsize::new(0),
-                topics: RwLock::default(),
-            }),
-            count_max: limits.topics_max.max(FIXED.len()),
-            clock,
-        });
-        for name in FIXED {
-            let name = TopicName::new(name).expect("the fixed topics' names are names");
-            topics.open(&name).expect("the fixed topics are within the limit");
-        }
-        topics
-    }
-
-    /// The topic of that name, which comes into being if it is new.
-    ///
-    /// Refused with [`Code::Limit`] if there are too many.
-    pub fn open(&self, name: &TopicName) -> Result<Arc<Topic>, ProtocolError> {
-        if let Some(topic) = self.find(name.as_str()) {
-            return Ok(topic);
-        }
-        let index = &mut *self.index.write();
-        if let Some(topic) = index.by_name.get(name) {
-            return Ok(Arc::clone(topic));
-        }
-        if index.by_id.len() >= self.count_max {
-            return Err(ProtocolError::new(
-                Code::Limit,
-                format!("there are {} topics, and no more are allowed", self.count_max),
-            ));
-        }
-        let topic = Arc::new(Topic {
-            name: name.clone(),
-            id: index.by_id.len() as u64,
-            head: AtomicU64::new(FIRST_SEQ.0),
-            bytes: AtomicUsize::new(0),
-            tail: Mutex::new(Tail::new()),
-            memory: Arc::clone(&self.memory),
-            clock: self.clock,
-        });
-        index.by_name.insert(name.clone(), Arc::clone(&topic));
-        index.by_id.push(Arc::clone(&topic));
-        self.memory.topics.write().push(Arc::downgrade(&topic));
-        Ok(topic)
-    }
-
-    /// The topic of that name, if it exists.
-    pub fn find(&self, name: &str) -> Option<Arc<Topic>> {
-        self.index.read().by_name.get(name).cloned()
-    }
-
-    /// A reader for `SUB`, of a topic that comes into being if it is new.
-    ///
-    /// Refused with [`Code::Limit`] if there are too many, and with [`Code::Conflict`] if `from`
-    /// is a number beyond the next one: it is of another run of the broker, or of another broker,
-    /// and what came would be taken for what follows it.
-    pub(crate) fn subscribe(
-        &self,
-        name: &TopicName,
-        from: Option<StartAt>,
-        waker: Waker,
-    ) -> Result<Reader, ProtocolError> {
-        if let Some(StartAt::Seq(seq)) = from {
-            // Before it is made, so that a refusal changes nothing.
-            let next = self.find(name.as_str()).map_or(FIRST_SEQ, |topic| topic.head());
-            if seq > next {
-                let text = format!(
-                    "next is {next}; {name} has not come to {seq}: has the broker started anew? \
-                     from=first is the oldest event kept"
-                );
-                return Err(ProtocolError::new(Code::Conflict, text));
-            }
-        }
-        Ok(self.open(name)?.subscribe(from, Form::Wire, waker))
-    }
-
-    /// All topics in the order of their names.
-    pub fn list(&self) -> Vec<Arc<Topic>> {
-        let mut topics = self.index.read().by_id.clone();
-        topics.sort_by(|a, b| a.name.cmp(&b.name));
-        topics
-    }
-
-    /// The default topic, which always exists.
-    pub(crate) fn default_topic(&self) -> Arc<Topic> {
-        Arc::clone(&self.index.read().by_id[0])
-    }
-
-    /// What has become of an event of the topic with this [`Topic::id`], and up to which number,
-    /// exclusive, the same holds for those that follow.
-    pub(crate) fn fate(&self, id: u64, seq: Seq) -> (Fate, Seq) {
-        let at = usize::try_from(id).expect("an id is an index");
-        let durable = self.index.read().by_id[at].durable();
-        if seq < durable { (Fate::Safe, durable) } else { (Fate::Waiting, Seq(u64::MAX)) }
-    }
-}
+/// Files of one topic; beyond them the oldest goes.
+const SEGMENTS_MAX: usize = 10_000;
 
 /// One topic.
 #[derive(Debug)]
 pub struct Topic {
     name: TopicName,
     id: u64,
-    /// The tail's head, for those who only want to know whether there is something new. Written
+    /// The tail's marks, for those who only want to know whether there is something new. Written
     /// under the tail's lock, before anybody is woken.
     head: AtomicU64,
+    visible: AtomicU64,
+    durable: AtomicU64,
+    /// Some events were lost, so that not everything before the durable mark is safe.
+    has_lost: AtomicBool,
+    /// So much has to be in memory that nobody should publish.
+    pressed: AtomicBool,
+    deleted: AtomicBool,
     /// The tail's bytes, for comparing tails without their locks.
     bytes: AtomicUsize,
+    settings: Mutex<TopicSettings>,
     tail: Mutex<Tail>,
-    memory: Arc<Memory>,
-    clock: Clock,
+    log: Option<Arc<dyn TopicLog>>,
+    shared: Arc<Shared>,
 }
 
 impl Topic {
@@ -193,39 +103,267 @@ impl Topic {
         self.id
     }
 
+    /// What it is told to keep, and how safely.
+    pub fn settings(&self) -> TopicSettings {
+        *self.settings.lock()
+    }
+
+    /// It was deleted; one of the same name is another.
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.deleted.load(Ordering::Acquire)
+    }
+
     /// Appends events, all of them one line without control characters (the protocol has seen to
     /// that), and returns their numbers. Wakes every reader that had everything, once.
     ///
-    /// The topic is locked while `payloads` runs.
+    /// The topic is locked while `payloads` runs. Refused with [`Code::Full`] or
+    /// [`Code::NotDurable`] while the disk takes nothing.
     pub fn append<'a>(
-        &self,
+        self: &Arc<Self>,
         origin: ConnId,
         payloads: impl IntoIterator<Item = &'a str>,
-    ) -> Range<Seq> {
-        let (now, unix_ms) = (self.clock.now(), self.clock.unix_ms());
-        let (numbers, mut waiting, grown) = {
-            let tail = &mut *self.tail.lock();
-            let first = tail.head();
-            tail.append(self.name.as_str(), origin, payloads, now, unix_ms);
-            let head = tail.head();
-            if head == first {
-                // Who is woken may rely on finding something.
-                return first..head;
+    ) -> Result<Range<Seq>, ProtocolError> {
+        let mut tail = self.tail.lock();
+        self.refuse(&tail)?;
+        let first = tail.head();
+        self.add(&mut tail, origin, payloads, false);
+        Ok(self.added(tail, first))
+    }
+
+    /// Appends events some of which have an id: `ids` are their places among `payloads`, rising,
+    /// and what [`id_of`] says. Those that were published lately are not appended again. Returns
+    /// the number of each event.
+    pub(crate) fn append_once(
+        self: &Arc<Self>,
+        origin: ConnId,
+        payloads: &[&str],
+        ids: &[(usize, u128)],
+    ) -> Result<Vec<Seq>, ProtocolError> {
+        let mut tail = self.tail.lock();
+        self.refuse(&tail)?;
+        let first = tail.head();
+        let (mut numbers, mut new) = (Vec::with_capacity(payloads.len()), Vec::new());
+        let mut ids = ids.iter().copied().peekable();
+        for (at, payload) in payloads.iter().copied().enumerate() {
+            let next = Seq(first.0 + new.len() as u64);
+            let id = ids.next_if(|(of, _)| *of == at).map(|(_, id)| id);
+            let known = id.and_then(|id| tail.recent.find(id));
+            if known.is_none() {
+                new.push(payload);
+                if let Some(id) = id {
+                    tail.recent.add(id, next);
+                }
             }
-            self.head.store(head.0, Ordering::Release);
-            let grown = self.memory.account(self, tail);
-            (first..head, tail.take_waiting(), grown)
+            numbers.push(known.unwrap_or(next));
+        }
+        self.add(&mut tail, origin, new, true);
+        self.added(tail, first);
+        Ok(numbers)
+    }
+
+    fn add<'a>(
+        &self,
+        tail: &mut Tail,
+        origin: ConnId,
+        payloads: impl IntoIterator<Item = &'a str>,
+        identified: bool,
+    ) {
+        let (now, unix_ms) = (self.shared.clock.now(), self.shared.clock.unix_ms());
+        tail.append(self.name.as_str(), origin, payloads, identified, now, unix_ms);
+    }
+
+    /// Why it takes no events, if so.
+    fn refuse(&self, tail: &Tail) -> Result<(), ProtocolError> {
+        if self.is_deleted() {
+            let text = format!("topic {} was just deleted; publish again", self.name);
+            return Err(ProtocolError::new(Code::Busy, text));
+        }
+        let Some(code) = tail.marks.health.refusal() else { return Ok(()) };
+        let text = match code {
+            Code::Full => {
+                format!("the disk is full: {} takes no events until it has room", self.name)
+            }
+            _ => format!(
+                "writing to the disk failed: {} takes no events until the broker starts anew",
+                self.name
+            ),
         };
-        if !waiting.is_empty() {
-            for waker in waiting.drain() {
-                waker.wake();
-            }
-            self.tail.lock().give_back(waiting);
+        Err(ProtocolError::new(code, text))
+    }
+
+    /// After events from `first` on were added: shows them, has them written, wakes who waits.
+    fn added(self: &Arc<Self>, mut tail: MutexGuard<'_, Tail>, first: Seq) -> Range<Seq> {
+        let head = tail.head();
+        if head == first {
+            // Who is woken may rely on finding something.
+            return first..head;
+        }
+        if self.log.is_none() {
+            tail.settle_all();
+        }
+        let grown = self.shared.memory.account(self, &mut tail);
+        let commit = self.wants_commit(&mut tail);
+        self.moved(tail);
+        if commit {
+            self.request_commit(head);
         }
         if grown {
-            self.memory.relieve();
+            self.shared.memory.relieve();
         }
-        numbers
+        first..head
+    }
+
+    /// After a mark has moved: tells those who only look, and wakes those who wait.
+    fn moved(&self, mut tail: MutexGuard<'_, Tail>) {
+        let shown = tail.show();
+        self.head.store(tail.head().0, Ordering::Release);
+        self.visible.store(tail.visible().0, Ordering::Release);
+        let settled = self.durable.swap(tail.durable().0, Ordering::AcqRel) < tail.durable().0;
+        self.has_lost.store(tail.marks.has_lost(), Ordering::Release);
+        let pressed = self.shared.memory.is_held_up(&tail);
+        self.pressed.store(pressed, Ordering::Relaxed);
+        let publishers = if pressed { Vec::new() } else { tail.take_publishers() };
+        let mut waiting = if shown { tail.waiting.take() } else { Slab::new() };
+        let mut settling = if settled { tail.settling.take() } else { Slab::new() };
+        drop(tail);
+        if waiting.is_empty() && settling.is_empty() && publishers.is_empty() {
+            return;
+        }
+        for waker in waiting.drain().chain(settling.drain()).chain(publishers) {
+            waker.wake();
+        }
+        let tail = &mut *self.tail.lock();
+        tail.waiting.give_back(waiting);
+        tail.settling.give_back(settling);
+    }
+
+    /// Whether a commit is to be asked for, which is noted as done.
+    fn wants_commit(&self, tail: &mut Tail) -> bool {
+        let wants = !tail.marks.queued && tail.marks.has_work(tail.head());
+        tail.marks.queued |= wants;
+        wants
+    }
+
+    /// Has a committer do what there is to do; without a log, reserves more numbers.
+    fn request_commit(self: &Arc<Self>, head: Seq) {
+        if self.log.is_some() {
+            return self.shared.commit(self);
+        }
+        let below = Seq(head.0.saturating_add(RESERVED_IN_MEMORY));
+        let (topic, name) = (Arc::clone(self), self.name.clone());
+        let reserved = move |result: Result<(), ProtocolError>| {
+            let mut tail = topic.tail.lock();
+            tail.marks.queued = false;
+            match result {
+                Ok(()) => tail.marks.reserved = tail.marks.reserved.max(below),
+                Err(error) => tracing::error!(%error, "numbers cannot be reserved"),
+            }
+            topic.moved(tail);
+        };
+        self.shared.catalog.write(Record::Reserved { topic: name, below }, reserved);
+    }
+
+    /// Makes sure that there are reserved numbers before the first event needs one.
+    fn reserve(self: &Arc<Self>) {
+        let head = {
+            let tail = &mut *self.tail.lock();
+            self.wants_commit(tail).then(|| tail.head())
+        };
+        if let Some(head) = head {
+            self.request_commit(head);
+        }
+    }
+
+    /// Writes what there is, by a committer. Returns how many bytes have gathered meanwhile; `None`
+    /// if there was nothing to do.
+    fn commit(self: &Arc<Self>) -> Option<usize> {
+        let log = self.log.as_ref()?;
+        let always = self.settings().sync == Sync::Always;
+        let (pieces, next, head, sync) = {
+            let tail = &mut *self.tail.lock();
+            let head = tail.head();
+            if !tail.marks.has_work(head) {
+                tail.marks.queued = false;
+                return None;
+            }
+            let pieces = tail.take_pieces(COMMIT_BYTES);
+            let due = std::mem::take(&mut tail.marks.sync_due);
+            let sync = always || due || tail.marks.reserves_little(head);
+            (pieces, tail.marks.taken, head, sync)
+        };
+        let reserve = Seq(head.0.saturating_add(RESERVED));
+        let written = log.append(&pieces, next, reserve);
+        let result = written.and_then(|()| if sync { log.sync().map(Some) } else { Ok(None) });
+        let mut tail = self.tail.lock();
+        match result {
+            Ok(synced) => {
+                tail.marks.unsynced = synced.is_none();
+                tail.settle(next, synced.map_or(Seq(0), |synced| synced.reserved));
+            }
+            Err(error) => self.fail(&mut tail, &error),
+        }
+        let waiting = tail.waiting_bytes();
+        self.moved(tail);
+        Some(waiting)
+    }
+
+    fn fail(&self, tail: &mut Tail, error: &LogError) {
+        let health = if matches!(error, LogError::Full) { Health::Full } else { Health::Failed };
+        let (topic, from) = (&self.name, tail.durable());
+        tracing::error!(%topic, %from, %error, "events were not kept, and no more are taken");
+        tail.lose(health);
+    }
+
+    /// What is to be done from time to time: syncs, a look whether a full disk has room again.
+    fn tend(self: &Arc<Self>) {
+        let Some(log) = &self.log else { return };
+        let has_room = self.tail.lock().marks.health == Health::Full && log.has_room();
+        let commit = {
+            let tail = &mut *self.tail.lock();
+            if has_room && tail.marks.health == Health::Full {
+                tail.marks.health = Health::Good;
+                tracing::info!(topic = %self.name, "there is room on the disk again");
+            }
+            tail.marks.sync_due |= tail.marks.unsynced;
+            self.wants_commit(tail)
+        };
+        if commit {
+            self.shared.commit(self);
+        }
+        let settings = self.settings();
+        let age_ms = i64::try_from(settings.retain_age_ms).unwrap_or(i64::MAX);
+        let now = self.shared.clock.unix_ms();
+        let retention = Retention {
+            bytes_max: settings.retain_bytes,
+            oldest_unix_ms: (age_ms > 0).then(|| now.saturating_sub(age_ms)),
+            segments_max: SEGMENTS_MAX,
+            keep_from: self.tail.lock().taken_by_all().unwrap_or(Seq(u64::MAX)),
+        };
+        match log.retain(&retention) {
+            Ok(0) | Err(LogError::Broken(_)) => {}
+            Ok(removed) => tracing::debug!(topic = %self.name, removed, "old segments are gone"),
+            Err(error) => tracing::error!(topic = %self.name, %error, "old events stay"),
+        }
+    }
+
+    /// At the end of the broker: notes where it ends, so that the next start leaves no gap.
+    fn close(&self) {
+        let (head, health) = {
+            let tail = self.tail.lock();
+            (tail.head(), tail.marks.health)
+        };
+        match &self.log {
+            Some(log) if health == Health::Good => {
+                if let Err(error) = log.close(head) {
+                    tracing::error!(topic = %self.name, %error, "the log was not closed in order");
+                }
+            }
+            Some(_) => {}
+            None => {
+                let (topic, below) = (self.name.clone(), head);
+                self.shared.catalog.write(Record::Reserved { topic, below }, |_| {});
+            }
+        }
     }
 
     /// The next number to be given.
@@ -233,10 +371,34 @@ impl Topic {
         Seq(self.head.load(Ordering::Acquire))
     }
 
-    /// The first number that is not yet as safe as the topic promises. Topics are in memory and
-    /// promise nothing, so this is the head.
+    /// The number after the newest event that subscribers are shown.
+    fn visible(&self) -> Seq {
+        Seq(self.visible.load(Ordering::Acquire))
+    }
+
+    /// The first number that is not yet as safe as the topic promises.
     pub fn durable(&self) -> Seq {
-        self.head()
+        Seq(self.durable.load(Ordering::Acquire))
+    }
+
+    /// What has become of an event, and up to which number the same is true of the next ones.
+    pub(crate) fn fate(&self, seq: Seq) -> (Fate, Seq) {
+        if self.has_lost.load(Ordering::Acquire) {
+            return self.tail.lock().marks.fate(seq);
+        }
+        let durable = self.durable();
+        if seq < durable { (Fate::Safe, durable) } else { (Fate::Waiting, Seq(u64::MAX)) }
+    }
+
+    /// Has `waker` woken once the durable mark moves beyond `seq`; `None` if it has.
+    pub(crate) fn wait_durable(
+        &self,
+        seq: Seq,
+        place: Option<Place>,
+        waker: &Waker,
+    ) -> Option<Place> {
+        let tail = &mut *self.tail.lock();
+        (tail.durable() <= seq).then(|| tail.settling.wait(place, waker))
     }
 
     /// A group's reader, which begins at `from` and takes what is durable. A number beyond the head
@@ -248,14 +410,14 @@ impl Topic {
         self.subscribe(Some(from), Form::Wire, waker).keeping()
     }
 
-    /// Whether there is more in memory than there should be because a group has not taken it. Who
-    /// publishes waits then: `waker` is woken when that may have changed.
+    /// Whether there is more in memory than there should be, because it is not on the disk yet or a
+    /// group has not taken it. Who publishes waits then: `waker` is woken when that has changed.
     pub(crate) fn is_held_up(&self, waker: Option<&Waker>) -> bool {
-        if self.bytes.load(Ordering::Relaxed) <= self.memory.tail_bytes_max {
+        if !self.pressed.load(Ordering::Relaxed) {
             return false;
         }
         let tail = &mut *self.tail.lock();
-        let held_up = tail.is_held_up(self.memory.tail_bytes_max);
+        let held_up = self.shared.memory.is_held_up(tail);
         if let (true, Some(waker)) = (held_up, waker) {
             tail.wait_to_publish(waker);
         }
@@ -272,16 +434,10 @@ impl Topic {
     }
 
     fn let_go(&self, change: impl FnOnce(&mut Tail)) {
-        let publishers = {
-            let tail = &mut *self.tail.lock();
-            change(tail);
-            self.memory.account(self, tail);
-            let held_up = tail.is_held_up(self.memory.tail_bytes_max);
-            if held_up { Vec::new() } else { tail.take_publishers() }
-        };
-        for publisher in publishers {
-            publisher.wake();
-        }
+        let mut tail = self.tail.lock();
+        change(&mut tail);
+        self.shared.memory.account(self, &mut tail);
+        self.moved(tail);
     }
 
     /// A reader that wakes a task, and takes events in the given form, by default those that
@@ -292,42 +448,89 @@ impl Topic {
         form: Form,
         waker: Waker,
     ) -> Reader {
-        let cursor = {
+        let start = {
             let tail = &mut *self.tail.lock();
             tail.enter(form);
             match form {
-                Form::Wire => tail.resolve(from),
-                Form::Bare { .. } => tail.head(),
+                Form::Wire => self.resolve(tail, from),
+                Form::Bare { .. } => (tail.head(), None),
             }
         };
-        Reader::new(Arc::clone(self), form, cursor, waker)
+        Reader::new(Arc::clone(self), form, start, waker)
+    }
+
+    /// Where a reader begins, and before which time events are of no interest to it.
+    fn resolve(&self, tail: &Tail, from: Option<StartAt>) -> (Seq, Option<i64>) {
+        let here = tail.first_kept();
+        let kept = self.log.as_ref().map(|log| log.bounds()).filter(|kept| kept.segments > 0);
+        let Some(kept) = kept else { return (tail.resolve(from, here), None) };
+        let first = kept.first.min(here);
+        if let Some(StartAt::Time(unix_ms)) = from
+            && tail.resolve_time(unix_ms).is_none()
+        {
+            // What is gone and what that was, nobody remembers, but it may have been later.
+            let some_gone = kept.oldest_unix_ms.is_some_and(|oldest| oldest > unix_ms);
+            return (if some_gone { Seq(1) } else { first }, Some(unix_ms));
+        }
+        (tail.resolve(from, first), None)
+    }
+
+    /// Asks for events that are not in memory any more.
+    fn read_log(
+        &self,
+        from: Seq,
+        at: Option<Position>,
+        since: Option<i64>,
+        waker: &Waker,
+    ) -> Option<Pending> {
+        let log = self.log.as_ref()?;
+        self.shared.cold().map(|cold| cold.read(log, from, at, since, waker))
     }
 
     /// Counts for people.
     pub fn show(&self) -> TopicShow {
+        let kept = self.log.as_ref().map(|log| log.bounds()).filter(|kept| kept.segments > 0);
         let tail = self.tail.lock();
         TopicShow {
             head: tail.head(),
-            first_kept: tail.first_kept(),
+            durable: tail.durable(),
+            first_kept: kept.map_or(tail.first_kept(), |kept| kept.first.min(tail.first_kept())),
             bytes: tail.bytes(),
             batches: tail.batches(),
             readers: tail.readers(),
-            per_second: tail.rate(self.clock.now()),
+            per_second: tail.rate(self.shared.clock.now()),
+            log_bytes: kept.map_or(0, |kept| kept.bytes),
+            segments: kept.map_or(0, |kept| kept.segments),
+            health: tail.marks.health,
         }
     }
 
     /// The events of encoded lines, of which the first has the number `first`.
     fn decode<'a>(&'a self, first: Seq, encoded: &'a [u8]) -> impl Iterator<Item = Event> + 'a {
-        // `MSG <topic> `, then the number, a space, the payload and CRLF.
-        let name_end = "MSG ".len() + self.name.as_str().len() + " ".len();
-        let lines = encoded.split_inclusive(|byte| *byte == b'\n');
-        lines.zip(first.0..).map(move |(line, seq)| {
-            let numbered = &line[name_end..line.len() - "\r\n".len()];
-            let space = memchr::memchr(b' ', numbered).expect("a space follows the number");
-            let payload = String::from_utf8_lossy(&numbered[space + 1..]).into_owned();
-            Event { seq: Seq(seq), payload }
-        })
+        payloads(&self.name, first, encoded).map(|(seq, payload)| Event { seq, payload })
     }
+
+    /// Removes every event from the disk.
+    fn clear(&self) -> Result<(), ProtocolError> {
+        let cleared = self.log.as_ref().map_or(Ok(()), |log| log.clear());
+        cleared.map_err(|error| ProtocolError::new(Code::Internal, error.to_string()))
+    }
+}
+
+/// The payloads of encoded lines of a topic, of which the first has the number `first`.
+fn payloads<'a>(
+    topic: &TopicName,
+    first: Seq,
+    encoded: &'a [u8],
+) -> impl Iterator<Item = (Seq, String)> + use<'a> {
+    // `MSG <topic> `, then the number, a space, the payload and CRLF.
+    let name_end = "MSG ".len() + topic.as_str().len() + " ".len();
+    let lines = encoded.split_inclusive(|byte| *byte == b'\n');
+    lines.zip(first.0..).map(move |(line, seq)| {
+        let numbered = &line[name_end..line.len() - "\r\n".len()];
+        let space = memchr::memchr(b' ', numbered).expect("a space follows the number");
+        (Seq(seq), String::from_utf8_lossy(&numbered[space + 1..]).into_owned())
+    })
 }
 
 /// A topic in numbers, for people.
@@ -335,65 +538,24 @@ impl Topic {
 pub struct TopicShow {
     /// The next number to be given.
     pub head: Seq,
+    /// The first number that is not as safe as the topic promises.
+    pub durable: Seq,
     /// The oldest number kept.
     pub first_kept: Seq,
-    /// Bytes of memory of what is kept.
+    /// Bytes of memory of what is kept there.
     pub bytes: usize,
-    /// Batches kept.
+    /// Batches in memory.
     pub batches: usize,
     /// Readers: subscriptions, peers and groups.
     pub readers: usize,
     /// Events per second, averaged over the last ten seconds or so.
     pub per_second: f64,
-}
-
-/// The memory of all tails.
-#[derive(Debug)]
-struct Memory {
-    tail_bytes_max: usize,
-    tails_bytes_max: usize,
-    /// Sum of the `bytes` of all topics.
-    bytes: AtomicUsize,
-    topics: RwLock<Vec<Weak<Topic>>>,
-}
-
-impl Memory {
-    /// Keeps a topic's tail within its own bound and its share in the sum. Returns whether it
-    /// has grown. Called with the tail's lock, so that a topic's own figures are never mixed up.
-    fn account(&self, topic: &Topic, tail: &mut Tail) -> bool {
-        tail.shrink_to(self.tail_bytes_max);
-        let bytes = tail.bytes();
-        let before = topic.bytes.swap(bytes, Ordering::Relaxed);
-        if bytes >= before {
-            self.bytes.fetch_add(bytes - before, Ordering::Relaxed);
-        } else {
-            self.bytes.fetch_sub(before - bytes, Ordering::Relaxed);
-        }
-        bytes > before
-    }
-
-    /// While all tails together are too much, the longest gives way; one that a group has not taken
-    /// cannot (who publishes there waits), so then the next. Tails grow by blocks, so this is
-    /// seldom, and may look at all topics. Called without any tail's lock.
-    fn relieve(&self) {
-        while self.bytes.load(Ordering::Relaxed) > self.tails_bytes_max {
-            let mut topics: Vec<Arc<Topic>> =
-                self.topics.read().iter().filter_map(Weak::upgrade).collect();
-            topics.sort_by_key(|topic| Reverse(topic.bytes.load(Ordering::Relaxed)));
-            if !topics.iter().any(|topic| self.relieve_by(topic)) {
-                return;
-            }
-        }
-    }
-
-    /// Whether the topic gave some memory back.
-    fn relieve_by(&self, topic: &Topic) -> bool {
-        let tail = &mut *topic.tail.lock();
-        let before = tail.bytes();
-        tail.give_way();
-        self.account(topic, tail);
-        tail.bytes() < before
-    }
+    /// Bytes of the log's files.
+    pub log_bytes: u64,
+    /// The log's files.
+    pub segments: usize,
+    /// Whether it takes events.
+    pub health: Health,
 }
 
 #[cfg(test)]

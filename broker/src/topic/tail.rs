@@ -9,7 +9,11 @@ use tidings_protocol::{Seq, StartAt, encode_msg};
 
 use super::arena::Arena;
 use super::batch::{Batch, skip_lines};
+use super::marks::{Health, Marks};
+use super::recent::Recent;
+use super::waiters::Waiters;
 use crate::clock::Moment;
+use crate::log::Piece;
 use crate::mailbox::ConnId;
 
 /// Encoded bytes after which a batch is closed and the next one begun, so that a reader can be
@@ -40,52 +44,56 @@ pub(crate) enum Form {
 pub(super) struct Tail {
     /// The next number to be given; `first_kept <= head`, and so is every reader's cursor.
     head: Seq,
-    /// Oldest first, without holes.
+    /// The number after the newest event that readers are shown; between batches.
+    visible: Seq,
+    /// How safe the events are.
+    pub(super) marks: Marks,
+    /// There is a log: what is safe can be read there, and what is not has to be here.
+    logged: bool,
+    /// Oldest first. Holes are what a crash, or a full disk, left.
     batches: VecDeque<Batch>,
     wire: Arena,
     bare: Arena,
+    /// Bytes of batches that are not safe yet.
+    ahead_bytes: usize,
     /// Readers of the bare form; while there are none it is not encoded.
     bare_readers: usize,
     readers: usize,
-    /// What each group has taken: batches from there on are not let go of.
+    /// What each group has taken: from there on everything is kept, here or in the log.
     keepers: Slab<Seq>,
-    /// Publishers that wait until groups have taken something.
+    /// Publishers that wait until there is less that has to be here.
     publishers: Vec<Waker>,
     /// Readers that have everything. Whoever appends takes all of them and wakes them.
-    ///
-    /// Those who wait for the durable mark (groups, confirmations) will need a list of their own
-    /// beside this one, taken by whoever moves the mark. As long as the mark is the head, it is
-    /// this one.
-    waiting: Slab<Waker>,
-    /// Rises when `waiting` is taken: a place in it is valid in its own epoch only.
-    epoch: u64,
+    pub(super) waiting: Waiters,
+    /// Those who wait for the durable mark: groups, confirmations.
+    pub(super) settling: Waiters,
+    /// The newest ids of events.
+    pub(super) recent: Recent,
     /// When the newest batch that is gone was appended.
     evicted_unix_ms: Option<i64>,
     rate: Rate,
 }
 
-/// The place of a reader among those that wait.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
-    epoch: u64,
-    key: usize,
-}
-
 impl Tail {
-    /// An empty tail.
-    pub(super) fn new() -> Self {
+    /// An empty tail that begins with `next`. `newest_unix_ms` is the time of the event before it.
+    pub(super) fn new(marks: Marks, logged: bool, newest_unix_ms: Option<i64>) -> Self {
         Self {
-            head: Seq(1),
+            head: marks.durable,
+            visible: marks.durable,
+            marks,
+            logged,
             batches: VecDeque::new(),
             wire: Arena::default(),
             bare: Arena::default(),
+            ahead_bytes: 0,
             bare_readers: 0,
             readers: 0,
             keepers: Slab::new(),
             publishers: Vec::new(),
-            waiting: Slab::new(),
-            epoch: 0,
-            evicted_unix_ms: None,
+            waiting: Waiters::default(),
+            settling: Waiters::default(),
+            recent: Recent::default(),
+            evicted_unix_ms: newest_unix_ms,
             rate: Rate::default(),
         }
     }
@@ -95,12 +103,16 @@ impl Tail {
     }
 
     /// The first number that is not yet as safe as the topic promises; `<= head`, between batches.
-    /// Topics are in memory and promise nothing, so this is the head.
     pub(super) fn durable(&self) -> Seq {
-        self.head
+        self.marks.durable
     }
 
-    /// The oldest event kept; head if there is none.
+    /// The number after the newest event that readers are shown.
+    pub(super) fn visible(&self) -> Seq {
+        self.visible
+    }
+
+    /// The oldest event kept here; head if there is none.
     pub(super) fn first_kept(&self) -> Seq {
         self.batches.front().map_or(self.head, |batch| batch.first)
     }
@@ -123,12 +135,14 @@ impl Tail {
         self.rate.at(now)
     }
 
-    /// Encodes and numbers `payloads`, as one batch unless they are many bytes.
+    /// Encodes and numbers `payloads`, as one batch unless they are many bytes. `identified`: one of
+    /// them has an `id=`.
     pub(super) fn append<'a>(
         &mut self,
         topic: &str,
         origin: ConnId,
         payloads: impl IntoIterator<Item = &'a str>,
+        identified: bool,
         now: Moment,
         unix_ms: i64,
     ) {
@@ -141,7 +155,7 @@ impl Tail {
             let bare = if self.bare_readers > 0 { payload.len() + 2 } else { 0 };
             let full = self.wire.open_len() >= BATCH_BYTES;
             if full || !self.wire.has_room(wire) || !self.bare.has_room(bare) {
-                self.seal(first, origin, unix_ms);
+                self.seal(first, origin, identified, unix_ms);
                 first = self.head;
                 if !self.wire.has_room(wire) {
                     self.wire.begin_block(wire);
@@ -157,16 +171,94 @@ impl Tail {
             }
             self.head.0 += 1;
         }
-        self.seal(first, origin, unix_ms);
+        self.seal(first, origin, identified, unix_ms);
         self.rate.add(self.head.0 - before.0, now);
     }
 
-    fn seal(&mut self, first: Seq, origin: ConnId, unix_ms: i64) {
+    fn seal(&mut self, first: Seq, origin: ConnId, identified: bool, unix_ms: i64) {
         let count = self.head.0 - first.0;
         if count > 0 {
             let (wire, bare) = (self.wire.seal(), self.bare.seal());
-            self.batches.push_back(Batch { first, count, origin, unix_ms, wire, bare });
+            self.ahead_bytes += wire.len();
+            self.batches.push_back(Batch {
+                first,
+                count,
+                origin,
+                unix_ms,
+                wire,
+                bare,
+                identified,
+                lost: false,
+            });
         }
+    }
+
+    /// Shows readers what they may see. Whether that is more than before.
+    pub(super) fn show(&mut self) -> bool {
+        let before = self.visible;
+        if self.head <= self.marks.reserved {
+            self.visible = self.head;
+        } else {
+            let reserved = self.marks.reserved;
+            let shown = self.batches.partition_point(|batch| batch.end() <= reserved);
+            let end = shown.checked_sub(1).map(|newest| self.batches[newest].end());
+            self.visible = end.map_or(before, |end| end.max(before));
+        }
+        self.visible > before
+    }
+
+    /// Everything is as safe as the topic promises as soon as it is here.
+    pub(super) fn settle_all(&mut self) {
+        self.marks.durable = self.head;
+        self.marks.taken = self.head;
+        self.ahead_bytes = 0;
+    }
+
+    /// What the log has not been given yet, up to `bytes_max` and at least one batch.
+    pub(super) fn take_pieces(&mut self, bytes_max: usize) -> Vec<Piece> {
+        let start = self.batches.partition_point(|batch| batch.end() <= self.marks.taken);
+        let (mut pieces, mut bytes) = (Vec::new(), 0);
+        for batch in self.batches.range(start..).filter(|batch| !batch.lost) {
+            if bytes > 0 && bytes + batch.wire.len() > bytes_max {
+                break;
+            }
+            bytes += batch.wire.len();
+            self.marks.taken = batch.end();
+            pieces.push(Piece {
+                first: batch.first,
+                count: batch.count,
+                unix_ms: batch.unix_ms,
+                wire: batch.wire.clone(),
+                identified: batch.identified,
+            });
+        }
+        pieces
+    }
+
+    /// Bytes that wait for the committer.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        let start = self.batches.partition_point(|batch| batch.end() <= self.marks.taken);
+        self.batches.range(start..).map(|batch| batch.wire.len()).sum()
+    }
+
+    /// Events before `durable` are safe, and numbers before `reserved` reserved.
+    pub(super) fn settle(&mut self, durable: Seq, reserved: Seq) {
+        let start = self.batches.partition_point(|batch| batch.end() <= self.marks.durable);
+        let end = self.batches.partition_point(|batch| batch.end() <= durable);
+        let settled: usize = self.batches.range(start..end).map(|batch| batch.wire.len()).sum();
+        self.ahead_bytes -= settled;
+        self.marks.settle(durable, reserved);
+    }
+
+    /// What is not safe will never be.
+    pub(super) fn lose(&mut self, health: Health) {
+        let lost = self.marks.lose(self.head, health);
+        let start = self.batches.partition_point(|batch| batch.end() <= lost.start);
+        for batch in self.batches.range_mut(start..) {
+            batch.lost = true;
+        }
+        self.recent.forget_from(lost.start);
+        self.ahead_bytes = 0;
     }
 
     /// Lets go of the oldest batches until at most `bytes_max` are allocated or one batch is left.
@@ -188,15 +280,25 @@ impl Tail {
         self.keepers.remove(keeper);
     }
 
-    /// Whether the oldest batch is still to be taken by a group.
-    fn is_kept(&self) -> bool {
-        let end = self.batches.front().map_or(self.head, Batch::end);
-        self.keepers.iter().any(|(_, cursor)| *cursor < end)
+    /// What every group has taken.
+    pub(super) fn taken_by_all(&self) -> Option<Seq> {
+        self.keepers.iter().map(|(_, cursor)| *cursor).min()
     }
 
-    /// Whether there is more than `bytes_max` because a group has not taken it.
-    pub(super) fn is_held_up(&self, bytes_max: usize) -> bool {
-        self.bytes() > bytes_max && self.batches.len() > 1 && self.is_kept()
+    /// Whether the oldest batch has to stay: it is not safe yet, or without a log, not taken by all groups.
+    fn is_kept(&self) -> bool {
+        let end = self.batches.front().map_or(self.head, Batch::end);
+        let needed = if self.logged { Some(self.marks.durable) } else { self.taken_by_all() };
+        needed.is_some_and(|needed| needed < end)
+    }
+
+    /// Whether so much has to be here that nobody should publish: not taken by a group, or not safe.
+    pub(super) fn is_held_up(&self, bytes_max: usize, ahead_max: usize) -> bool {
+        if self.logged {
+            return self.ahead_bytes > ahead_max || self.head > self.marks.reserved;
+        }
+        self.head > self.marks.reserved
+            || self.bytes() > bytes_max && self.batches.len() > 1 && self.is_kept()
     }
 
     /// Has a publisher woken when a group has taken something.
@@ -260,61 +362,45 @@ impl Tail {
         Some(oldest)
     }
 
-    /// Takes the readers that wait, for being woken without the lock.
-    pub(super) fn take_waiting(&mut self) -> Slab<Waker> {
-        self.epoch += 1;
-        std::mem::take(&mut self.waiting)
-    }
-
-    /// Gives the memory of [`take_waiting`](Self::take_waiting) back for the next time.
-    pub(super) fn give_back(&mut self, woken: Slab<Waker>) {
-        if self.waiting.is_empty() && self.waiting.capacity() < woken.capacity() {
-            self.waiting = woken;
-        }
-    }
-
-    /// Has `waker` woken by the next append, once.
-    pub(super) fn wait(&mut self, place: Option<Place>, waker: &Waker) -> Place {
-        match place {
-            Some(place) if place.epoch == self.epoch => place,
-            _ => Place { epoch: self.epoch, key: self.waiting.insert(waker.clone()) },
-        }
-    }
-
     pub(super) fn enter(&mut self, form: Form) {
         self.readers += 1;
         self.bare_readers += usize::from(form != Form::Wire);
     }
 
-    pub(super) fn leave(&mut self, form: Form, place: Option<Place>) {
+    pub(super) fn leave(&mut self, form: Form) {
         self.readers -= 1;
         self.bare_readers -= usize::from(form != Form::Wire);
-        if let Some(place) = place.filter(|place| place.epoch == self.epoch) {
-            self.waiting.remove(place.key);
-        }
     }
 
-    /// Where a reader that asks for `from` begins. What it asked for and is gone lies below
-    /// `first_kept`, so that it is told.
-    pub(super) fn resolve(&self, from: Option<StartAt>) -> Seq {
+    /// Where a reader that asks for `from` begins, when the oldest event anywhere is `first`. What
+    /// it asked for and is gone lies below, so that it is told.
+    pub(super) fn resolve(&self, from: Option<StartAt>, first: Seq) -> Seq {
         let seq = match from {
             None => self.head,
-            Some(StartAt::First) => self.first_kept(),
-            Some(StartAt::Last) => Seq((self.head.0 - 1).max(self.first_kept().0)),
+            Some(StartAt::First) => first,
+            Some(StartAt::Last) => self.newest().max(first),
             Some(StartAt::Seq(seq)) => seq,
             Some(StartAt::Newest(n)) => Seq(self.head.0.saturating_sub(n)),
-            Some(StartAt::Time(unix_ms)) => self.resolve_time(unix_ms),
+            Some(StartAt::Time(unix_ms)) => self.resolve_time(unix_ms).unwrap_or(Seq(1)),
         };
         seq.clamp(Seq(1), self.head)
     }
 
-    fn resolve_time(&self, unix_ms: i64) -> Seq {
+    /// The newest event, or the next one.
+    fn newest(&self) -> Seq {
+        match self.batches.back() {
+            Some(newest) => Seq(newest.end().0 - 1),
+            None => Seq(self.head.0 - 1),
+        }
+    }
+
+    /// The first event here that is not older; `None` if some that are gone may not be either.
+    pub(super) fn resolve_time(&self, unix_ms: i64) -> Option<Seq> {
         if self.evicted_unix_ms.is_some_and(|gone| gone >= unix_ms) {
-            // Some of what was asked for is gone; how much, nobody remembers.
-            return Seq(1);
+            return None;
         }
         let later = self.batches.partition_point(|batch| batch.unix_ms < unix_ms);
-        self.batches.get(later).map_or(self.head, |batch| batch.first)
+        Some(self.batches.get(later).map_or(self.head, |batch| batch.first))
     }
 
     /// Hands over what a reader at `cursor` gets next: whole lines from the cursor on, at most
@@ -333,7 +419,8 @@ impl Tail {
         let start = self.batches.partition_point(|batch| batch.end() <= cursor);
         let (mut bytes, mut slices) = (0, 0);
         for batch in self.batches.range(start..) {
-            if slices >= slices_max || bytes >= bytes_max || batch.end() > end {
+            let hole = batch.lost || batch.first > cursor;
+            if hole || slices >= slices_max || bytes >= bytes_max || batch.end() > end {
                 break;
             }
             let encoded = match form {
@@ -350,6 +437,15 @@ impl Tail {
             cursor = batch.end();
         }
         cursor
+    }
+
+    /// The number before which there is nothing from `cursor` on, if that is a hole. `cursor < end`,
+    /// and neither lies below what is kept.
+    pub(super) fn hole(&self, cursor: Seq, end: Seq) -> Option<Seq> {
+        let start = self.batches.partition_point(|batch| batch.end() <= cursor);
+        let there = self.batches.range(start..).find(|batch| !batch.lost);
+        let next = there.map_or(end, |batch| batch.first.min(end));
+        (next > cursor).then_some(next)
     }
 }
 

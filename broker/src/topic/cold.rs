@@ -1,0 +1,238 @@
+//! Reading what fell out of the tail: on threads of its own, with a bounded number of buffers.
+//!
+//! A reader asks, goes on when it is woken, and gives the buffer back when its socket has taken it. So
+//! however many readers lag, they cost at most [`Limits::cold_bytes_max`](crate::Limits) together.
+#![expect(clippy::disallowed_methods, reason = "owns the threads that block on the disk")]
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+use std::thread;
+
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+use tidings_protocol::Seq;
+
+use crate::log::{Found, LogError, Position, TopicLog};
+
+/// Bytes of a buffer: room for the longest batch and its header, and a few sends.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// Threads that read. Two, so that one long search does not stop everybody.
+const THREADS: usize = 2;
+
+/// The threads that read logs.
+#[derive(Debug, Clone)]
+pub(super) struct ColdReads(Arc<Pool>);
+
+#[derive(Debug)]
+struct Pool {
+    state: Mutex<State>,
+    /// There is work and a buffer for it.
+    ready: Condvar,
+    buffers_max: usize,
+}
+
+#[derive(Default)]
+struct State {
+    reads: VecDeque<Request>,
+    /// Work that needs no buffer, such as checking a whole log.
+    errands: VecDeque<Box<dyn FnOnce() + Send>>,
+    /// Buffers that nobody uses, and how many there are in all.
+    idle: Vec<Box<[u8]>>,
+    buffers: usize,
+    closed: bool,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("reads", &self.reads.len())
+            .field("buffers", &self.buffers)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A read that was asked for.
+#[derive(Debug)]
+struct Request {
+    log: Arc<dyn TopicLog>,
+    from: Seq,
+    at: Option<Position>,
+    since: Option<i64>,
+    answer: Arc<Mutex<Answer>>,
+}
+
+#[derive(Debug)]
+struct Answer {
+    waker: Option<Waker>,
+    read: Option<Read>,
+}
+
+/// What was read.
+#[derive(Debug)]
+pub(super) enum Read {
+    /// Runs of lines, each with its first number; the number after them; where it goes on.
+    Lines(Vec<(Seq, Bytes)>, Seq, Position),
+    /// As [`Found`], or the disk failed.
+    Other(Result<Found, LogError>),
+}
+
+/// A read on its way. Dropped, it is not done if it has not begun.
+#[derive(Debug)]
+pub(super) struct Pending {
+    /// From which number on.
+    pub(super) from: Seq,
+    answer: Arc<Mutex<Answer>>,
+}
+
+impl Pending {
+    /// The answer, if it has come.
+    pub(super) fn take(&self) -> Option<Read> {
+        self.answer.lock().read.take()
+    }
+}
+
+impl ColdReads {
+    /// Starts the threads; all buffers together have at most `bytes_max`, and there is at least one
+    /// for each thread.
+    pub(super) fn start(bytes_max: usize) -> Self {
+        let buffers_max = (bytes_max / BUFFER_BYTES).max(THREADS);
+        let pool = Arc::new(Pool { state: Mutex::default(), ready: Condvar::new(), buffers_max });
+        for number in 1..=THREADS {
+            let pool = Arc::clone(&pool);
+            let thread = thread::Builder::new().name(format!("cold-{number}"));
+            thread.spawn(move || pool.run()).expect("a thread can be started");
+        }
+        Self(pool)
+    }
+
+    /// Reads from `from` on, and wakes `waker` then.
+    pub(super) fn read(
+        &self,
+        log: &Arc<dyn TopicLog>,
+        from: Seq,
+        at: Option<Position>,
+        since: Option<i64>,
+        waker: &Waker,
+    ) -> Pending {
+        let answer = Arc::new(Mutex::new(Answer { waker: Some(waker.clone()), read: None }));
+        let log = Arc::clone(log);
+        let request = Request { log, from, at, since, answer: Arc::clone(&answer) };
+        self.0.state.lock().reads.push_back(request);
+        self.0.ready.notify_one();
+        Pending { from, answer }
+    }
+
+    /// Does something that blocks, after what was asked for before.
+    pub(super) fn run(&self, errand: impl FnOnce() + Send + 'static) {
+        self.0.state.lock().errands.push_back(Box::new(errand));
+        self.0.ready.notify_one();
+    }
+
+    /// Ends the threads.
+    pub(super) fn close(&self) {
+        self.0.state.lock().closed = true;
+        self.0.ready.notify_all();
+    }
+}
+
+enum Work {
+    Read(Request, Box<[u8]>),
+    Errand(Box<dyn FnOnce() + Send>),
+}
+
+impl Pool {
+    fn run(self: Arc<Self>) {
+        while let Some(work) = self.next() {
+            match work {
+                Work::Errand(errand) => errand(),
+                Work::Read(request, buffer) => self.serve(&request, buffer),
+            }
+        }
+    }
+
+    fn next(&self) -> Option<Work> {
+        let state = &mut self.state.lock();
+        loop {
+            if state.closed {
+                return None;
+            }
+            if let Some(errand) = state.errands.pop_front() {
+                return Some(Work::Errand(errand));
+            }
+            // Whoever asked may not want it any more.
+            while state.reads.front().is_some_and(|read| Arc::strong_count(&read.answer) == 1) {
+                state.reads.pop_front();
+            }
+            if !state.reads.is_empty()
+                && let Some(buffer) = state.buffer(self.buffers_max)
+            {
+                let request = state.reads.pop_front().expect("it is not empty");
+                return Some(Work::Read(request, buffer));
+            }
+            self.ready.wait(state);
+        }
+    }
+
+    fn serve(self: &Arc<Self>, request: &Request, mut buffer: Box<[u8]>) {
+        let found = request.log.read(request.from, request.at, request.since, &mut buffer);
+        let lent = Lent { buffer, pool: Arc::clone(self) };
+        let read = match found {
+            Ok(Found::Lines { end, runs, at, .. }) => {
+                let all = Bytes::from_owner(lent);
+                let runs = runs.into_iter().map(|(first, run)| (first, all.slice(run)));
+                Read::Lines(runs.collect(), end, at)
+            }
+            other => Read::Other(other),
+        };
+        let waker = {
+            let mut answer = request.answer.lock();
+            answer.read = Some(read);
+            answer.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl State {
+    fn buffer(&mut self, buffers_max: usize) -> Option<Box<[u8]>> {
+        if let Some(buffer) = self.idle.pop() {
+            return Some(buffer);
+        }
+        if self.buffers >= buffers_max {
+            return None;
+        }
+        self.buffers += 1;
+        Some(vec![0; BUFFER_BYTES].into_boxed_slice())
+    }
+}
+
+/// A buffer that goes back to the pool when the last slice of it is dropped.
+struct Lent {
+    buffer: Box<[u8]>,
+    pool: Arc<Pool>,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let buffer = std::mem::take(&mut self.buffer);
+        let mut state = self.pool.state.lock();
+        // While nobody waits, a few are enough.
+        if state.reads.is_empty() && state.idle.len() >= THREADS {
+            state.buffers -= 1;
+        } else {
+            state.idle.push(buffer);
+        }
+        drop(state);
+        self.pool.ready.notify_one();
+    }
+}

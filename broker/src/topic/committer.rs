@@ -1,0 +1,114 @@
+//! Group commit: threads that write what topics have gathered, sync it, and say so.
+//!
+//! While one commit of a topic is under way the next one gathers, so one sync serves everything that
+//! arrived meanwhile, however many publishers there are. A topic is with one thread at a time.
+#![expect(clippy::disallowed_methods, reason = "owns the threads that block on the disk")]
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::Topic;
+
+/// Threads that commit: as many topics can be synced at once.
+const THREADS: usize = 4;
+
+/// While events stream in, a sync is begun no sooner than so long after the one before, or when so
+/// many bytes wait: a sync costs as much processor time as hundreds of events.
+const PACE: Duration = Duration::from_micros(1000);
+const PACE_BYTES: usize = 64 << 10;
+
+/// The threads that commit.
+#[derive(Debug)]
+pub(super) struct Committers {
+    queue: Arc<Queue>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    state: Mutex<State>,
+    ready: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    topics: VecDeque<Arc<Topic>>,
+    closed: bool,
+}
+
+impl Committers {
+    /// Starts the threads.
+    pub(super) fn start() -> Self {
+        let queue = Arc::new(Queue::default());
+        let threads = (1..=THREADS)
+            .map(|number| {
+                let queue = Arc::clone(&queue);
+                let thread = thread::Builder::new().name(format!("commit-{number}"));
+                thread.spawn(move || queue.run()).expect("a thread can be started")
+            })
+            .collect();
+        Self { queue, threads: Mutex::new(threads) }
+    }
+
+    /// Has a topic committed; it is queued once until a thread has done all there is.
+    pub(super) fn push(&self, topic: Arc<Topic>) {
+        self.queue.state.lock().topics.push_back(topic);
+        self.queue.ready.notify_one();
+    }
+
+    /// Commits what is queued, and ends the threads.
+    pub(super) fn close(&self) {
+        self.queue.state.lock().closed = true;
+        self.queue.ready.notify_all();
+        for thread in self.threads.lock().drain(..) {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+
+    fn abandon(&self) {
+        let mut state = self.queue.state.lock();
+        state.closed = true;
+        state.topics.clear();
+        drop(state);
+        self.queue.ready.notify_all();
+    }
+}
+
+impl Drop for Committers {
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}
+
+impl Queue {
+    fn run(&self) {
+        while let Some(topic) = self.next() {
+            let mut began = Instant::now();
+            while let Some(waiting) = topic.commit() {
+                let pause = PACE.saturating_sub(began.elapsed());
+                if waiting < PACE_BYTES && !pause.is_zero() && !self.state.lock().closed {
+                    thread::sleep(pause);
+                }
+                began = Instant::now();
+            }
+        }
+    }
+
+    fn next(&self) -> Option<Arc<Topic>> {
+        let state = &mut self.state.lock();
+        loop {
+            if let Some(topic) = state.topics.pop_front() {
+                return Some(topic);
+            }
+            if state.closed {
+                return None;
+            }
+            self.ready.wait(state);
+        }
+    }
+}

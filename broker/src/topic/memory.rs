@@ -1,0 +1,93 @@
+//! The memory that all tails share.
+
+use std::cmp::Reverse;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::RwLock;
+
+use super::Topic;
+use super::tail::Tail;
+use crate::config::Limits;
+
+/// While all tails together are too much, a topic may be ahead of the disk by this part only.
+const SQUEEZE: usize = 16;
+
+/// What the tails of all topics take together.
+#[derive(Debug)]
+pub(super) struct Memory {
+    tail_bytes_max: usize,
+    tails_bytes_max: usize,
+    ahead_bytes_max: usize,
+    /// The sum of all topics' `bytes`.
+    bytes: AtomicUsize,
+    topics: RwLock<Vec<Weak<Topic>>>,
+}
+
+impl Memory {
+    pub(super) fn new(limits: &Limits) -> Self {
+        Self {
+            tail_bytes_max: limits.tail_bytes_max,
+            tails_bytes_max: limits.tails_bytes_max,
+            ahead_bytes_max: limits.ahead_bytes_max,
+            bytes: AtomicUsize::new(0),
+            topics: RwLock::default(),
+        }
+    }
+
+    /// A new topic shares it.
+    pub(super) fn add(&self, topic: &Arc<Topic>) {
+        let mut topics = self.topics.write();
+        topics.retain(|known| known.strong_count() > 0);
+        topics.push(Arc::downgrade(topic));
+    }
+
+    /// A topic is gone.
+    pub(super) fn forget(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether so much of a tail has to be in memory that nobody should publish.
+    pub(super) fn is_held_up(&self, tail: &Tail) -> bool {
+        let crowded = self.bytes.load(Ordering::Relaxed) > self.tails_bytes_max;
+        let ahead_max = self.ahead_bytes_max / if crowded { SQUEEZE } else { 1 };
+        tail.is_held_up(self.tail_bytes_max, ahead_max)
+    }
+
+    /// Shrinks the tail to what one may have and counts it; whether it has grown. Called with the
+    /// tail's lock, so that a topic's own figures are never mixed up.
+    pub(super) fn account(&self, topic: &Topic, tail: &mut Tail) -> bool {
+        tail.shrink_to(self.tail_bytes_max);
+        let bytes = tail.bytes();
+        let before = topic.bytes.swap(bytes, Ordering::Relaxed);
+        if bytes >= before {
+            self.bytes.fetch_add(bytes - before, Ordering::Relaxed);
+        } else {
+            self.bytes.fetch_sub(before - bytes, Ordering::Relaxed);
+        }
+        bytes > before
+    }
+
+    /// While all tails together are too much, the longest gives way; one that has to stay cannot
+    /// (who publishes there waits), so then the next. Tails grow by blocks, so this is seldom, and
+    /// may look at all topics. Called without any tail's lock.
+    pub(super) fn relieve(&self) {
+        while self.bytes.load(Ordering::Relaxed) > self.tails_bytes_max {
+            let mut topics: Vec<Arc<Topic>> =
+                self.topics.read().iter().filter_map(Weak::upgrade).collect();
+            topics.sort_by_key(|topic| Reverse(topic.bytes.load(Ordering::Relaxed)));
+            if !topics.iter().any(|topic| self.relieve_by(topic)) {
+                return;
+            }
+        }
+    }
+
+    /// Whether the topic gave some memory back.
+    fn relieve_by(&self, topic: &Topic) -> bool {
+        let tail = &mut *topic.tail.lock();
+        let before = tail.bytes();
+        tail.give_way();
+        self.account(topic, tail);
+        tail.bytes() < before
+    }
+}

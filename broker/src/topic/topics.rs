@@ -1,0 +1,509 @@
+//! All topics of a broker: which there are, and what they share.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::Waker;
+
+use parking_lot::{Mutex, RwLock};
+use tidings_protocol::{
+    Code, DEAD_LETTER_TOPIC, DEFAULT_TOPIC, Fate, JOB_DONE_TOPIC, ProtocolError, Seq, StartAt,
+    TopicName,
+};
+
+use super::cold::ColdReads;
+use super::committer::Committers;
+use super::marks::Marks;
+use super::memory::Memory;
+use super::reader::Reader;
+use super::recent::{IDS_MAX, id_of};
+use super::tail::{Form, Tail};
+use super::{RESERVED_IN_MEMORY, Topic};
+use crate::catalog::{Catalog, Record, Sync, TopicSettings};
+use crate::clock::Clock;
+use crate::config::Limits;
+use crate::log::disk::Disk;
+use crate::log::{Checked, Recovered, SegmentLog, SegmentOptions, TopicLog};
+
+/// Topics that are always there, whatever else comes into being first: the one of the notifier,
+/// which is the first, and those on which groups announce.
+const FIXED: [&str; 3] = [DEFAULT_TOPIC, JOB_DONE_TOPIC, DEAD_LETTER_TOPIC];
+
+/// The number of a topic's first event.
+const FIRST_SEQ: Seq = Seq(1);
+
+/// Bytes of a segment; less where little is retained, so that what goes is a part of it.
+const SEGMENT_BYTES: u64 = 64 << 20;
+const SEGMENTS_MIN: u64 = 8;
+
+/// Where topics are kept on disk.
+#[derive(Debug)]
+pub(crate) struct Storage {
+    /// The calls to the file system.
+    pub(crate) disk: Arc<dyn Disk>,
+    /// A directory for each topic is made in here.
+    pub(crate) dir: PathBuf,
+}
+
+/// All topics of a broker.
+#[derive(Debug)]
+pub struct Topics {
+    index: RwLock<Index>,
+    shared: Arc<Shared>,
+    defaults: TopicSettings,
+    count_max: usize,
+    /// The last round of [`tend`](Self::tend) is still under way.
+    tending: Arc<AtomicBool>,
+}
+
+/// What the topics of a broker share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) memory: Memory,
+    pub(super) catalog: Catalog,
+    pub(super) clock: Clock,
+    store: Option<Store>,
+}
+
+#[derive(Debug)]
+struct Store {
+    storage: Storage,
+    committers: Committers,
+    cold: ColdReads,
+}
+
+#[derive(Debug, Default)]
+struct Index {
+    by_name: HashMap<TopicName, Arc<Topic>>,
+    by_id: HashMap<u64, Arc<Topic>>,
+    /// Names of topics that are being deleted.
+    leaving: HashSet<TopicName>,
+    next_id: u64,
+}
+
+impl Shared {
+    pub(super) fn commit(&self, topic: &Arc<Topic>) {
+        if let Some(store) = &self.store {
+            store.committers.push(Arc::clone(topic));
+        }
+    }
+
+    pub(super) fn cold(&self) -> Option<&ColdReads> {
+        self.store.as_ref().map(|store| &store.cold)
+    }
+}
+
+impl Topics {
+    /// The topics that are on disk, and the fixed ones. Without `storage` all are in memory. What
+    /// the recovery found is logged.
+    ///
+    /// Blocks. Fails if something that is there cannot be read.
+    pub(crate) fn start(
+        limits: &Limits,
+        clock: Clock,
+        catalog: Catalog,
+        storage: Option<Storage>,
+        defaults: TopicSettings,
+    ) -> io::Result<Arc<Self>> {
+        let store = storage.map(|storage| Store {
+            storage,
+            committers: Committers::start(),
+            cold: ColdReads::start(limits.cold_bytes_max),
+        });
+        let shared = Shared { memory: Memory::new(limits), catalog, clock, store };
+        let topics = Arc::new(Self {
+            index: RwLock::default(),
+            shared: Arc::new(shared),
+            defaults,
+            count_max: limits.topics_max.max(FIXED.len()),
+            tending: Arc::default(),
+        });
+        topics.recover()?;
+        for name in FIXED {
+            let name = TopicName::new(name).expect("the fixed topics' names are names");
+            let topic = topics.open_unbounded(&mut topics.index.write(), &name, None);
+            topic.reserve();
+        }
+        Ok(topics)
+    }
+
+    /// No topics but the fixed ones, in memory.
+    pub fn in_memory(limits: &Limits, clock: Clock) -> Arc<Self> {
+        let catalog = Catalog::in_memory(limits);
+        let defaults = TopicSettings { sync: Sync::Memory, ..TopicSettings::default() };
+        Self::start(limits, clock, catalog, None, defaults).expect("nothing is read from anywhere")
+    }
+
+    /// Opens the logs that are there, and the topics in memory that were given settings.
+    fn recover(&self) -> io::Result<()> {
+        let Some(store) = &self.shared.store else { return Ok(()) };
+        let storage = &store.storage;
+        let names = match storage.disk.list(&storage.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            names => names?,
+        };
+        for name in names {
+            let Ok(name) = TopicName::new(&name) else {
+                tracing::warn!(name, "this is no directory of a topic; it is ignored");
+                continue;
+            };
+            let settings = self.settings_of(&name);
+            let options = self.options(storage, &name, &settings);
+            let (log, recovered) = SegmentLog::open(options, IDS_MAX)?;
+            for finding in &recovered.findings {
+                tracing::error!(topic = %name, "{finding}");
+            }
+            let deleted = self.shared.catalog.contents().next_of_deleted(&name);
+            if deleted.is_some_and(|next| log.bounds().end <= next) {
+                // The broker ended while the topic was being deleted.
+                log.clear().map_err(|error| io::Error::other(error.to_string()))?;
+                continue;
+            }
+            self.recovered(&name, settings, log, &recovered);
+        }
+        let with_settings: Vec<_> =
+            self.shared.catalog.contents().with_settings().map(|(name, _)| name.clone()).collect();
+        for name in with_settings {
+            self.open_unbounded(&mut self.index.write(), &name, None).reserve();
+        }
+        Ok(())
+    }
+
+    fn recovered(
+        &self,
+        name: &TopicName,
+        settings: TopicSettings,
+        log: SegmentLog,
+        recovered: &Recovered,
+    ) {
+        let marks = Marks::new(recovered.next, recovered.reserved);
+        let mut tail = Tail::new(marks, true, Some(recovered.newest_unix_ms));
+        for (first, lines) in &recovered.identified {
+            for (seq, payload) in super::payloads(name, *first, lines) {
+                if let Some(id) = id_of(&payload).filter(|id| tail.recent.find(*id).is_none()) {
+                    tail.recent.add(id, seq);
+                }
+            }
+        }
+        let log: Arc<dyn TopicLog> = Arc::new(log);
+        self.insert(&mut self.index.write(), name, settings, tail, Some(log)).reserve();
+    }
+
+    fn settings_of(&self, name: &TopicName) -> TopicSettings {
+        self.shared.catalog.contents().settings(name).unwrap_or(self.defaults)
+    }
+
+    fn options(
+        &self,
+        storage: &Storage,
+        name: &TopicName,
+        settings: &TopicSettings,
+    ) -> SegmentOptions {
+        let deleted = self.shared.catalog.contents().next_of_deleted(name);
+        SegmentOptions {
+            disk: Arc::clone(&storage.disk),
+            dir: storage.dir.join(name.as_str()),
+            topic: name.clone(),
+            first: deleted.unwrap_or(FIRST_SEQ),
+            segment_bytes: SEGMENT_BYTES.min(settings.retain_bytes / SEGMENTS_MIN),
+        }
+    }
+
+    /// The topic of that name, which comes into being if it is new.
+    ///
+    /// Refused with [`Code::Limit`] if there are too many, and with [`Code::Busy`] while one of the
+    /// name is being deleted.
+    pub fn open(&self, name: &TopicName) -> Result<Arc<Topic>, ProtocolError> {
+        if let Some(topic) = self.find(name.as_str()) {
+            return Ok(topic);
+        }
+        let index = &mut *self.index.write();
+        self.admit(index, name)?;
+        Ok(self.open_unbounded(index, name, None))
+    }
+
+    /// Makes a topic with settings of its own; `done` is told when that is safe.
+    ///
+    /// Refused as [`open`](Self::open) is, and with [`Code::Exists`].
+    pub(crate) fn create(
+        &self,
+        name: &TopicName,
+        settings: TopicSettings,
+        done: impl FnOnce(Result<(), ProtocolError>) + Send + 'static,
+    ) -> Result<Arc<Topic>, ProtocolError> {
+        let index = &mut *self.index.write();
+        if index.by_name.contains_key(name) {
+            return Err(ProtocolError::new(Code::Exists, format!("topic {name} exists already")));
+        }
+        if self.shared.store.is_none() && settings.sync != Sync::Memory {
+            let text = "this broker has no data directory: only sync=memory is possible";
+            return Err(ProtocolError::new(Code::Conflict, text));
+        }
+        self.admit(index, name)?;
+        let topic = self.open_unbounded(index, name, Some(settings));
+        topic.reserve();
+        self.shared.catalog.write(Record::Settings { topic: name.clone(), settings }, done);
+        Ok(topic)
+    }
+
+    /// Gives a topic other settings; `done` is told when that is safe.
+    ///
+    /// Refused with [`Code::Conflict`] if events would have to move from memory to the disk, or
+    /// back.
+    pub(crate) fn configure(
+        &self,
+        topic: &Topic,
+        settings: TopicSettings,
+        done: impl FnOnce(Result<(), ProtocolError>) + Send + 'static,
+    ) -> Result<(), ProtocolError> {
+        let before = topic.settings();
+        if (before.sync == Sync::Memory) != (settings.sync == Sync::Memory) {
+            let text = "a topic cannot move between memory and disk; delete it and make it anew";
+            return Err(ProtocolError::new(Code::Conflict, text));
+        }
+        *topic.settings.lock() = settings;
+        let name = topic.name().clone();
+        self.shared.catalog.write(Record::Settings { topic: name, settings }, done);
+        Ok(())
+    }
+
+    /// Deletes a topic with its events and cursors; `done` is told when that is safe. Its next
+    /// number is kept.
+    ///
+    /// Refused with [`Code::Conflict`] if it is fixed, and with [`Code::Busy`] while it has readers or
+    /// events are being written.
+    pub(crate) fn delete(
+        self: &Arc<Self>,
+        topic: &Arc<Topic>,
+        done: impl FnOnce(Result<(), ProtocolError>) + Send + 'static,
+    ) -> Result<(), ProtocolError> {
+        let name = topic.name().clone();
+        if FIXED.contains(&name.as_str()) {
+            let text = format!("{name} is always there, and cannot be deleted");
+            return Err(ProtocolError::new(Code::Conflict, text));
+        }
+        let index = &mut *self.index.write();
+        let next = {
+            let tail = &mut *topic.tail.lock();
+            if tail.readers() > 0 {
+                let text = format!("{name} has {} readers; they have to end first", tail.readers());
+                return Err(ProtocolError::new(Code::Busy, text));
+            }
+            if tail.durable() < tail.head() {
+                let text = format!("events of {name} are just being written; try again");
+                return Err(ProtocolError::new(Code::Busy, text));
+            }
+            topic.deleted.store(true, Ordering::Release);
+            tail.head()
+        };
+        index.by_name.remove(&name);
+        index.by_id.remove(&topic.id);
+        index.leaving.insert(name.clone());
+        self.shared.memory.forget(topic.bytes.swap(0, Ordering::Relaxed));
+        let (topics, topic) = (Arc::clone(self), Arc::clone(topic));
+        let record = Record::Deleted { topic: name.clone(), next };
+        self.shared.catalog.write(record, move |result| {
+            let topics = topics;
+            let shared = Arc::clone(&topics.shared);
+            let clear = move || {
+                let cleared = result.and_then(|()| topic.clear());
+                topics.index.write().leaving.remove(&name);
+                done(cleared);
+            };
+            match shared.cold() {
+                Some(cold) => cold.run(clear),
+                None => clear(),
+            }
+        });
+        Ok(())
+    }
+
+    /// Checks every checksum of a topic, on a thread of its own; `done` is told what was found.
+    pub(crate) fn verify(
+        &self,
+        topic: &Topic,
+        done: impl FnOnce(Result<Vec<Checked>, ProtocolError>) + Send + 'static,
+    ) {
+        let (Some(cold), Some(log)) = (self.shared.cold(), topic.log.clone()) else {
+            return done(Ok(Vec::new()));
+        };
+        cold.run(move || {
+            done(
+                log.verify().map_err(|error| ProtocolError::new(Code::Internal, error.to_string())),
+            );
+        });
+    }
+
+    fn admit(&self, index: &Index, name: &TopicName) -> Result<(), ProtocolError> {
+        if index.leaving.contains(name) {
+            let text = format!("topic {name} is just being deleted; try again");
+            return Err(ProtocolError::new(Code::Busy, text));
+        }
+        if index.by_name.len() >= self.count_max && !index.by_name.contains_key(name) {
+            return Err(ProtocolError::new(
+                Code::Limit,
+                format!("there are {} topics, and no more are allowed", self.count_max),
+            ));
+        }
+        Ok(())
+    }
+
+    fn open_unbounded(
+        &self,
+        index: &mut Index,
+        name: &TopicName,
+        settings: Option<TopicSettings>,
+    ) -> Arc<Topic> {
+        if let Some(topic) = index.by_name.get(name) {
+            return Arc::clone(topic);
+        }
+        let settings = settings.unwrap_or_else(|| self.settings_of(name));
+        let (deleted, reserved) = {
+            let contents = self.shared.catalog.contents();
+            (contents.next_of_deleted(name), contents.reserved(name))
+        };
+        let next = deleted.max(reserved).unwrap_or(FIRST_SEQ).max(FIRST_SEQ);
+        let store = self.shared.store.as_ref();
+        if let Some(store) = store.filter(|_| settings.sync != Sync::Memory) {
+            let options = self.options(&store.storage, name, &settings);
+            let options = SegmentOptions { first: next, ..options };
+            let tail = Tail::new(Marks::new(next, next), true, None);
+            let log: Arc<dyn TopicLog> = Arc::new(SegmentLog::fresh(options));
+            return self.insert(index, name, settings, tail, Some(log));
+        }
+        // Without a data directory nothing is remembered, so nothing can be given twice.
+        let reserved = if store.is_some() { next } else { Seq(u64::MAX) };
+        let tail = Tail::new(Marks::new(next, reserved), false, None);
+        self.insert(index, name, settings, tail, None)
+    }
+
+    fn insert(
+        &self,
+        index: &mut Index,
+        name: &TopicName,
+        settings: TopicSettings,
+        tail: Tail,
+        log: Option<Arc<dyn TopicLog>>,
+    ) -> Arc<Topic> {
+        let id = index.next_id;
+        index.next_id += 1;
+        let topic = Arc::new(Topic {
+            name: name.clone(),
+            id,
+            head: AtomicU64::new(tail.head().0),
+            visible: AtomicU64::new(tail.visible().0),
+            durable: AtomicU64::new(tail.durable().0),
+            has_lost: AtomicBool::new(false),
+            pressed: AtomicBool::new(false),
+            deleted: AtomicBool::new(false),
+            bytes: AtomicUsize::new(0),
+            settings: Mutex::new(settings),
+            tail: Mutex::new(tail),
+            log,
+            shared: Arc::clone(&self.shared),
+        });
+        index.by_name.insert(name.clone(), Arc::clone(&topic));
+        index.by_id.insert(id, Arc::clone(&topic));
+        self.shared.memory.add(&topic);
+        topic
+    }
+
+    /// The topic of that name, if it exists.
+    pub fn find(&self, name: &str) -> Option<Arc<Topic>> {
+        self.index.read().by_name.get(name).cloned()
+    }
+
+    /// A reader for `SUB`, of a topic that comes into being if it is new.
+    ///
+    /// Refused with [`Code::Limit`] if there are too many, and with [`Code::Conflict`] if `from`
+    /// is a number beyond the next one: it is of another broker, or of a topic in memory before a
+    /// restart, and what came would be taken for what follows it.
+    pub(crate) fn subscribe(
+        &self,
+        name: &TopicName,
+        from: Option<StartAt>,
+        waker: Waker,
+    ) -> Result<Reader, ProtocolError> {
+        if let Some(StartAt::Seq(seq)) = from {
+            // Before it is made, so that a refusal changes nothing.
+            let next = self.find(name.as_str()).map_or(FIRST_SEQ, |topic| topic.head());
+            if seq > next {
+                let text = format!(
+                    "next is {next}; {name} has not come to {seq}: has the broker started anew? \
+                     from=first is the oldest event kept"
+                );
+                return Err(ProtocolError::new(Code::Conflict, text));
+            }
+        }
+        Ok(self.open(name)?.subscribe(from, Form::Wire, waker))
+    }
+
+    /// All topics in the order of their names.
+    pub fn list(&self) -> Vec<Arc<Topic>> {
+        let mut topics: Vec<_> = self.index.read().by_name.values().cloned().collect();
+        topics.sort_by(|a, b| a.name.cmp(&b.name));
+        topics
+    }
+
+    /// The settings of a topic that was given none.
+    pub(crate) fn defaults(&self) -> TopicSettings {
+        self.defaults
+    }
+
+    /// Everything else that survives.
+    pub(crate) fn catalog(&self) -> &Catalog {
+        &self.shared.catalog
+    }
+
+    /// The default topic, which always exists.
+    pub(crate) fn default_topic(&self) -> Arc<Topic> {
+        self.find(DEFAULT_TOPIC).expect("the default topic is always there")
+    }
+
+    /// What has become of an event of the topic with this [`Topic::id`], and up to which number the
+    /// same is true of the next ones. Everything in a topic that was deleted had been safe.
+    pub(crate) fn fate(&self, id: u64, seq: Seq) -> (Fate, Seq) {
+        match self.index.read().by_id.get(&id) {
+            Some(topic) => topic.fate(seq),
+            None => (Fate::Safe, Seq(u64::MAX)),
+        }
+    }
+
+    /// The topic with this [`Topic::id`], unless it was deleted.
+    pub(crate) fn by_id(&self, id: u64) -> Option<Arc<Topic>> {
+        self.index.read().by_id.get(&id).cloned()
+    }
+
+    /// Looks after all topics: syncs, retention, full disks. To be called every second or so; does
+    /// not block.
+    pub(crate) fn tend(self: &Arc<Self>) {
+        let Some(cold) = self.shared.cold() else { return };
+        if self.tending.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (topics, tending) = (self.list(), Arc::clone(&self.tending));
+        cold.run(move || {
+            for topic in topics {
+                topic.tend();
+            }
+            tending.store(false, Ordering::Release);
+        });
+    }
+
+    /// Writes what is not written, and notes where every topic ends. Blocks.
+    pub(crate) fn close(&self) {
+        if let Some(store) = &self.shared.store {
+            store.committers.close();
+            for topic in self.list() {
+                topic.close();
+            }
+            store.cold.close();
+        }
+        self.shared.catalog.close();
+    }
+}
+
+/// Numbers that a topic in memory reserves are more than a tail can hold of the shortest events.
+const _: () = assert!(RESERVED_IN_MEMORY >= 1 << 20);
