@@ -36,15 +36,17 @@ pub(crate) struct ServerFlags {
 }
 
 impl ServerFlags {
-    /// The configuration of a broker with these flags.
-    pub(crate) fn config(&self) -> BrokerConfig {
+    /// The configuration of a broker with these flags and this data directory.
+    pub(crate) fn config(&self, data: &DataFlag) -> BrokerConfig {
         let mut config = broker_config(self.listen, self.delay);
+        config.data = Some(data.data.clone());
         config.log_lines = self.log_lines || logging::lines_are_asked_for();
         config
     }
 }
 
-/// A broker that listens there, with this delay between two requests to a host.
+/// A broker that listens there and keeps nothing on disk, with this delay between two requests to a
+/// host.
 pub(crate) fn broker_config(listen: Listen, delay: Option<Duration>) -> BrokerConfig {
     let mut config = BrokerConfig { listen: listen.0, ..BrokerConfig::default() };
     if let Some(delay) = delay {
@@ -56,7 +58,7 @@ pub(crate) fn broker_config(listen: Listen, delay: Option<Duration>) -> BrokerCo
 /// The data directory.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DataFlag {
-    /// Directory for everything that is stored, such as pages.db; made if it is missing
+    /// Directory for everything that is stored: topics, pages.db; made if it is missing
     #[arg(long, value_name = "DIR", default_value = DATA_DEFAULT)]
     pub(crate) data: PathBuf,
 }

@@ -15,12 +15,12 @@ use crate::{
 /// machine, or was.
 const LIVING_MAX: Duration = Duration::from_secs(1);
 
-/// Connects as `name`, a label that the broker shows to people.
+/// Connects as `name`, a label that the broker shows to people. The failure says what to do.
 pub(crate) async fn connect(
     broker: &BrokerAddress,
     name: &str,
 ) -> Result<(Client, Deliveries), Failure> {
-    client::connect(broker.as_str(), options(name)).await.map_err(|error| {
+    try_connect(broker, name).await.map_err(|error| {
         Failure::failed(match error {
             ClientError::Connect { .. } => format!(
                 "{error}; start a broker with `tidings up`, or name another one with --broker"
@@ -28,6 +28,14 @@ pub(crate) async fn connect(
             error => format!("{broker}: {error}"),
         })
     })
+}
+
+/// The same, for who has plans of their own for when there is no broker.
+pub(crate) async fn try_connect(
+    broker: &BrokerAddress,
+    name: &str,
+) -> Result<(Client, Deliveries), ClientError> {
+    client::connect(broker.as_str(), options(name)).await
 }
 
 /// The broker of a `tidings up` that runs on this data directory. One that is noted there and does

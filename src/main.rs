@@ -18,6 +18,7 @@ mod own_broker;
 mod page_line;
 mod signals;
 mod watch;
+mod window;
 
 use std::{process::ExitCode, time::Duration};
 

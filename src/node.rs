@@ -4,6 +4,7 @@
 #![expect(clippy::disallowed_methods, reason = "the crawler is a task beside its printer")]
 
 use std::{
+    fs::DirBuilder,
     net::SocketAddr,
     path::Path,
     time::{Duration, Instant},
@@ -26,7 +27,7 @@ const REPORTS_MAX: usize = 1024;
 const STOP: Duration = Duration::from_millis(930);
 const CRAWLER_STOP: Duration = Duration::from_millis(820);
 
-/// Starts a broker, or says which address could not be had and what to do.
+/// Starts a broker, or says which address or directory could not be had and what to do.
 pub(crate) async fn start_broker(config: BrokerConfig) -> Result<Broker, Failure> {
     let listen = config.listen;
     Broker::start(config).await.map_err(|error| match error {
@@ -36,7 +37,10 @@ pub(crate) async fn start_broker(config: BrokerConfig) -> Result<Broker, Failure
             listen.ip(),
             if listen.port() == PORT { 12_400 } else { PORT },
         )),
-        other => Failure::failed(other.to_string()),
+        StartError::DataInUse { .. } => {
+            Failure::failed(format!("{error}; stop it or use --data with another directory"))
+        }
+        error => Failure::failed(error.to_string()),
     })
 }
 
@@ -51,9 +55,14 @@ async fn stop_broker_within(broker: Broker, time: Duration) {
     }
 }
 
-/// Makes the data directory.
+/// Makes the data directory, for its owner only.
 pub(crate) fn make_data_directory(data: &Path) -> Result<(), Failure> {
-    std::fs::create_dir_all(data)
+    let mut builder = DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder
+        .recursive(true)
+        .create(data)
         .with_context(|| format!("cannot make the data directory {}", data.display()))?;
     Ok(())
 }

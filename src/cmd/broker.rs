@@ -31,12 +31,11 @@ pub(crate) struct BrokerArgs {
 /// Runs until SIGINT or SIGTERM.
 pub(crate) async fn run(args: BrokerArgs) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
-    let broker = node::start_broker(args.server.config()).await?;
+    let broker = node::start_broker(args.server.config(&args.data)).await?;
     let mut console = Console::new();
     // Whoever started us may have closed our output; serving does not depend on it.
     let _ = console.line(&format!("listening on {}", broker.local_addr()));
     warn_if_open(broker.local_addr(), &mut console);
-    tracing::info!(data = %args.data.data.display(), "topics are in memory; nothing is stored yet");
     stop.cancelled().await;
     node::stop_broker(broker).await;
     Ok(())

@@ -1,24 +1,30 @@
-//! `tidings pub`: publishes arguments or the lines of standard input, and counts what the broker
-//! confirmed.
+//! `tidings pub`: publishes arguments or the lines of standard input, counts what the broker
+//! confirmed, and comes back when the connection is lost.
 
-use std::io;
+#![expect(clippy::disallowed_methods, reason = "waits before it connects again")]
+
+use std::{io, time::Duration};
 
 use clap::Args;
 use tidings_protocol::{
-    PAYLOAD_BYTES_MAX, TopicName,
-    client::{Client, ClientError, Deliveries, Published},
-    text,
+    TopicName,
+    client::{Client, ClientError, Deliveries},
+    format_ms,
 };
-use tokio::sync::mpsc;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, timeout_at},
+};
 
 use crate::{
     address::BrokerAddress,
     failure::Failure,
-    flags::BrokerFlag,
-    lines::{Line, Lines, read_input},
+    flags::{self, BrokerFlag, milliseconds},
+    lines::{Lines, read_input},
     link,
-    output::{count, note},
+    output::{count, note, plural},
     signals::stop_on_signal,
+    window::Window,
 };
 
 const EXAMPLES: &str = "\
@@ -27,13 +33,22 @@ Examples:
   tidings pub new-url 'https://example.org/ prio=5'        with an attribute
   find /srv/out -name '*.pdf' | tidings pub file-ready     one event a line
 
-Exit codes: 0 everything is confirmed; 1 something is not, and standard error says what.";
+When the connection is lost, it connects again and sends again what was not confirmed. So that this
+makes nothing twice, events that begin with a URL or an absolute path are sent with an id= (unless
+they have one); text cannot carry one and may then appear twice. With --retry 0 events are sent as
+they are, once.
 
-/// Lines that are sent and not confirmed.
-const UNCONFIRMED_MAX: usize = 4096;
+Exit codes: 0 everything is confirmed; 1 something is not, and standard error says what.";
 
 /// Refused lines that are named one by one.
 const NAMED_MAX: u64 = 20;
+
+/// How long it waits before it connects again: at first, and at most.
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
+
+/// The label that the broker shows.
+const NAME: &str = "tidings-pub";
 
 /// The flags of `tidings pub`.
 #[derive(Debug, Args)]
@@ -49,9 +64,42 @@ pub(crate) struct PubArgs {
     #[command(flatten)]
     broker: BrokerFlag,
 
+    /// How long to try to reach the broker again when the connection is lost; 0: give up at once
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = flags::parse_duration)]
+    retry: Duration,
+
     /// Say nothing when all went well
     #[arg(long, short)]
     quiet: bool,
+}
+
+/// Publishes all there is.
+pub(crate) async fn run(args: PubArgs) -> Result<(), Failure> {
+    let stop = stop_on_signal()?;
+    let connection = link::connect(&args.broker.broker, NAME).await?;
+    let source = if args.payloads.is_empty() {
+        Source::Input { chunks: read_input(), lines: Lines::new(), unread: Vec::new() }
+    } else {
+        Source::Arguments(args.payloads)
+    };
+    let mut publisher = Publisher {
+        broker: args.broker.broker,
+        source,
+        window: Window::new(args.topic, !args.retry.is_zero()),
+        tally: Tally::default(),
+        retry: args.retry,
+        lost_at: None,
+        quiet: args.quiet,
+    };
+    let result = tokio::select! {
+        biased;
+        result = publisher.publish(connection) => result,
+        () = stop.cancelled() => {
+            let confirmed = count(publisher.tally.confirmed);
+            return Err(Failure::Interrupted(format!("interrupted; {confirmed} confirmed")));
+        }
+    };
+    publisher.finish(result)
 }
 
 /// What became of the lines so far.
@@ -59,8 +107,6 @@ pub(crate) struct PubArgs {
 struct Tally {
     confirmed: u64,
     refused: u64,
-    /// Number of the first line that was sent and is not answered, once the broker is gone.
-    unanswered: Option<u64>,
     /// Why standard input ended early.
     unreadable: Option<io::Error>,
 }
@@ -74,50 +120,215 @@ impl Tally {
     }
 }
 
-/// A line on its way to the tally, with its number counted from 1.
+/// Where events come from.
 #[derive(Debug)]
-enum Sent {
-    Unconfirmed(u64, Published),
-    Refused(u64, String),
-    /// The broker is gone; nothing comes after this.
-    Failed(u64, ClientError),
-    /// Standard input is broken; nothing comes after this.
-    Unreadable(io::Error),
+enum Source {
+    /// All at once.
+    Arguments(Vec<String>),
+    Input {
+        chunks: mpsc::Receiver<io::Result<Vec<u8>>>,
+        lines: Lines,
+        unread: Vec<u8>,
+    },
+    /// Nothing comes any more.
+    Ended,
 }
 
-/// Nobody tallies any more.
-type Ended = mpsc::error::SendError<Sent>;
+/// A piece of standard input; `None`: there is no more.
+type Chunk = Option<io::Result<Vec<u8>>>;
 
-/// Publishes all there is.
-pub(crate) async fn run(args: PubArgs) -> Result<(), Failure> {
-    let broker = &args.broker.broker;
-    let stop = stop_on_signal()?;
-    let (client, mut deliveries) = link::connect(broker, "tidings-pub").await?;
-    let mut tally = Tally::default();
-    let (sender, sent) = mpsc::channel(UNCONFIRMED_MAX);
-    let sending = async {
-        // The tally ends when the sender is dropped at the end of this block.
-        let sender = sender;
-        let _: Result<(), Ended> = if args.payloads.is_empty() {
-            send_input(&client, &args.topic, &sender).await
-        } else {
-            send_arguments(&client, &args.topic, &args.payloads, &sender).await
-        };
-        drop(sender);
-        std::future::pending::<()>().await;
-    };
-    let result = tokio::select! {
-        // In this order: what the tally says of a lost connection is more exact.
-        biased;
-        result = settle(sent, &mut tally) => result,
-        () = connection_ends(&mut deliveries) => Err(deliveries.reason()),
-        () = sending => unreachable!("it waits for the tally"),
-        () = stop.cancelled() => {
-            let confirmed = count(tally.confirmed);
-            return Err(Failure::Interrupted(format!("interrupted; {confirmed} confirmed")));
+impl Source {
+    /// Waits for the next piece, which is to be taken. Cancel-safe.
+    async fn next(&mut self) -> Chunk {
+        match self {
+            Source::Arguments(_) => None,
+            Source::Input { chunks, .. } => chunks.recv().await,
+            Source::Ended => std::future::pending().await,
         }
-    };
-    finish(result, &tally, broker, args.quiet)
+    }
+
+    /// Puts the lines of a piece into the window.
+    fn take(&mut self, chunk: Chunk, window: &mut Window) -> io::Result<()> {
+        match (self, chunk) {
+            (Source::Input { lines, unread, .. }, Some(Ok(chunk))) => {
+                unread.extend_from_slice(&chunk);
+                let mut done = 0;
+                loop {
+                    let (used, line) = lines.next(&unread[done..]);
+                    done += used;
+                    let Some((number, line)) = line else { break };
+                    window.push(number, line);
+                }
+                unread.drain(..done);
+            }
+            (source, Some(Err(error))) => {
+                *source = Source::Ended;
+                return Err(error);
+            }
+            (source, _) => {
+                match source {
+                    Source::Arguments(payloads) => {
+                        for (payload, line) in payloads.iter().zip(1..) {
+                            window.push(line, Ok(payload.as_bytes()));
+                        }
+                    }
+                    Source::Input { lines, unread, .. } => {
+                        if let Some((number, line)) = lines.finish(unread) {
+                            window.push(number, line);
+                        }
+                    }
+                    Source::Ended => {}
+                }
+                *source = Source::Ended;
+            }
+        }
+        Ok(())
+    }
+
+    fn has_ended(&self) -> bool {
+        matches!(self, Source::Ended)
+    }
+}
+
+type Connection = (Client, Deliveries);
+
+/// Everything about one run.
+#[derive(Debug)]
+struct Publisher {
+    broker: BrokerAddress,
+    source: Source,
+    window: Window,
+    tally: Tally,
+    /// How long to go without an answer from the broker once the connection was lost.
+    retry: Duration,
+    /// Since when there is no connection that has answered anything.
+    lost_at: Option<Instant>,
+    quiet: bool,
+}
+
+impl Publisher {
+    /// Publishes on this connection, and on others if it is lost, until everything is answered. The
+    /// error is a text for people.
+    async fn publish(&mut self, mut connection: Connection) -> Result<(), String> {
+        loop {
+            let Err(error) = self.publish_on(&mut connection).await else {
+                return Ok(());
+            };
+            if self.retry.is_zero() || !may_pass(&error) {
+                return Err(error.to_string());
+            }
+            let doubtful = self.window.rewind();
+            while self.window.is_empty() && !self.source.has_ended() {
+                // Nothing was lost, and there is nothing to connect for.
+                let chunk = self.source.next().await;
+                self.take(chunk);
+            }
+            if self.window.is_empty() {
+                return Ok(());
+            }
+            connection = self.reconnect(error, doubtful).await?;
+        }
+    }
+
+    /// Publishes until everything is answered, or the connection is lost.
+    async fn publish_on(&mut self, connection: &mut Connection) -> Result<(), ClientError> {
+        let (client, deliveries) = connection;
+        loop {
+            self.window.send(client).await?;
+            if self.window.is_empty() && self.source.has_ended() {
+                return Ok(());
+            }
+            let has_room = self.window.has_room();
+            tokio::select! {
+                // In this order: what was answered before the connection was lost counts.
+                biased;
+                answer = self.window.answer() => {
+                    let (line, answer) = answer?;
+                    self.lost_at = None;
+                    match answer {
+                        Ok(()) => self.tally.confirmed += 1,
+                        Err(reason) => self.tally.refuse(line, &reason),
+                    }
+                }
+                () = connection_ends(deliveries) => return Err(deliveries.reason()),
+                chunk = self.source.next(), if has_room => self.take(chunk),
+            }
+        }
+    }
+
+    fn take(&mut self, chunk: Chunk) {
+        if let Err(error) = self.source.take(chunk, &mut self.window) {
+            self.tally.unreadable = Some(error);
+        }
+    }
+
+    /// Connects again, for as long as it may take.
+    async fn reconnect(
+        &mut self,
+        mut error: ClientError,
+        doubtful: usize,
+    ) -> Result<Connection, String> {
+        let deadline = *self.lost_at.get_or_insert_with(Instant::now) + self.retry;
+        let retry = format_ms(milliseconds(self.retry));
+        let unconfirmed = plural(self.window.len() as u64, "event");
+        self.note(&format!("{error}; {unconfirmed} to be sent again, trying for {retry}"));
+        let mut backoff = BACKOFF_MIN;
+        loop {
+            let now = Instant::now();
+            if now >= deadline {
+                return Err(format!("{error}; gave up after {retry}"));
+            }
+            sleep(backoff.min(deadline - now)).await;
+            backoff = (backoff * 2).min(BACKOFF_MAX);
+            match timeout_at(deadline, link::try_connect(&self.broker, NAME)).await {
+                Ok(Ok(connection)) => {
+                    let twice = if doubtful == 0 {
+                        String::new()
+                    } else {
+                        format!("; {} have no id and may be there twice", count(doubtful as u64))
+                    };
+                    self.note(&format!("connected again, sending {unconfirmed} again{twice}"));
+                    return Ok(connection);
+                }
+                Ok(Err(reason)) if may_pass(&reason) => error = reason,
+                Ok(Err(reason)) => return Err(reason.to_string()),
+                Err(_elapsed) => {}
+            }
+        }
+    }
+
+    /// Says what became of the lines, and ends accordingly.
+    fn finish(&self, result: Result<(), String>) -> Result<(), Failure> {
+        let Tally { refused, ref unreadable, .. } = self.tally;
+        let confirmed = count(self.tally.confirmed);
+        if let Err(error) = result {
+            let rest = self.window.first_line().map_or(String::new(), |line| {
+                format!("; line {line} is the first that may not have arrived")
+            });
+            let broker = &self.broker;
+            return Err(Failure::failed(format!("{broker}: {error}; {confirmed} confirmed{rest}")));
+        }
+        if let Some(error) = unreadable {
+            return Err(Failure::failed(format!(
+                "cannot read standard input: {error}; {confirmed} confirmed"
+            )));
+        }
+        if refused > NAMED_MAX {
+            note(&format!("and {} more lines", count(refused - NAMED_MAX)));
+        }
+        if refused > 0 {
+            let refused = count(refused);
+            return Err(Failure::failed(format!("{confirmed} confirmed, {refused} refused")));
+        }
+        self.note(&format!("{confirmed} confirmed"));
+        Ok(())
+    }
+
+    fn note(&self, text: &str) {
+        if !self.quiet {
+            note(text);
+        }
+    }
 }
 
 /// A publisher is told nothing but answers, so it may only notice here that the broker is gone.
@@ -125,139 +336,11 @@ async fn connection_ends(deliveries: &mut Deliveries) {
     while deliveries.next().await.is_some() {}
 }
 
-/// Says what became of the lines, and ends accordingly.
-fn finish(
-    result: Result<(), ClientError>,
-    tally: &Tally,
-    broker: &BrokerAddress,
-    quiet: bool,
-) -> Result<(), Failure> {
-    let confirmed = count(tally.confirmed);
-    if let Err(error) = result {
-        let rest = tally.unanswered.map_or(String::new(), |line| {
-            format!("; line {line} is the first that may not have arrived")
-        });
-        return Err(Failure::failed(format!("{broker}: {error}; {confirmed} confirmed{rest}")));
+/// Whether the same may succeed on another connection, a while later.
+fn may_pass(error: &ClientError) -> bool {
+    match error {
+        ClientError::Connect { .. } | ClientError::Timeout { .. } | ClientError::Closed(_) => true,
+        ClientError::Refused(error) | ClientError::Ended(error) => error.code.is_transient(),
+        _ => false,
     }
-    if let Some(error) = &tally.unreadable {
-        return Err(Failure::failed(format!(
-            "cannot read standard input: {error}; {confirmed} confirmed"
-        )));
-    }
-    if tally.refused > NAMED_MAX {
-        note(&format!("and {} more lines", count(tally.refused - NAMED_MAX)));
-    }
-    if tally.refused > 0 {
-        let refused = count(tally.refused);
-        return Err(Failure::failed(format!("{confirmed} confirmed, {refused} refused")));
-    }
-    if !quiet {
-        note(&format!("{confirmed} confirmed"));
-    }
-    Ok(())
-}
-
-/// Waits for the confirmations, in the order of the lines.
-async fn settle(mut sent: mpsc::Receiver<Sent>, tally: &mut Tally) -> Result<(), ClientError> {
-    while let Some(line) = sent.recv().await {
-        match line {
-            Sent::Refused(line, reason) => tally.refuse(line, &reason),
-            Sent::Unreadable(error) => tally.unreadable = Some(error),
-            Sent::Failed(line, error) => {
-                tally.unanswered = Some(line);
-                return Err(error);
-            }
-            Sent::Unconfirmed(line, published) => match published.await {
-                Ok(_seq) => tally.confirmed += 1,
-                Err(ClientError::Refused(error)) => tally.refuse(line, &error.to_string()),
-                Err(error) => {
-                    tally.unanswered = Some(line);
-                    return Err(error);
-                }
-            },
-        }
-    }
-    Ok(())
-}
-
-async fn send_arguments(
-    client: &Client,
-    topic: &TopicName,
-    payloads: &[String],
-    sender: &mpsc::Sender<Sent>,
-) -> Result<(), Ended> {
-    for (payload, line) in payloads.iter().zip(1..) {
-        send(client, topic, line, payload.as_bytes(), sender).await?;
-    }
-    Ok(())
-}
-
-async fn send_input(
-    client: &Client,
-    topic: &TopicName,
-    sender: &mpsc::Sender<Sent>,
-) -> Result<(), Ended> {
-    let mut chunks = read_input();
-    let mut lines = Lines::new();
-    let mut unread = Vec::new();
-    while let Some(chunk) = chunks.recv().await {
-        match chunk {
-            Ok(chunk) => unread.extend_from_slice(&chunk),
-            Err(error) => return sender.send(Sent::Unreadable(error)).await,
-        }
-        let mut done = 0;
-        loop {
-            let (used, line) = lines.next(&unread[done..]);
-            done += used;
-            let Some(line) = line else { break };
-            send_line(client, topic, line, sender).await?;
-        }
-        unread.drain(..done);
-    }
-    match lines.finish(&unread) {
-        Some(line) => send_line(client, topic, line, sender).await,
-        None => Ok(()),
-    }
-}
-
-async fn send_line(
-    client: &Client,
-    topic: &TopicName,
-    (number, line): Line<'_>,
-    sender: &mpsc::Sender<Sent>,
-) -> Result<(), Ended> {
-    match line {
-        Ok(line) => send(client, topic, number, line, sender).await,
-        Err(reason) => refuse(number, reason, sender).await,
-    }
-}
-
-/// Publishes one line. What could not stand on one is refused here: it never reaches the broker.
-async fn send(
-    client: &Client,
-    topic: &TopicName,
-    line: u64,
-    payload: &[u8],
-    sender: &mpsc::Sender<Sent>,
-) -> Result<(), Ended> {
-    if payload.is_empty() {
-        return Ok(());
-    }
-    if payload.len() > PAYLOAD_BYTES_MAX {
-        return refuse(line, format!("longer than {PAYLOAD_BYTES_MAX} bytes"), sender).await;
-    }
-    match text::check(payload) {
-        Ok(payload) => {
-            let sent = match client.publish(topic, payload).await {
-                Ok(published) => Sent::Unconfirmed(line, published),
-                Err(error) => Sent::Failed(line, error),
-            };
-            sender.send(sent).await
-        }
-        Err(error) => refuse(line, error.to_string(), sender).await,
-    }
-}
-
-async fn refuse(line: u64, reason: String, sender: &mpsc::Sender<Sent>) -> Result<(), Ended> {
-    sender.send(Sent::Refused(line, reason)).await
 }

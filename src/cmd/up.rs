@@ -10,7 +10,6 @@ use crate::{
     cmd::broker::warn_if_open,
     failure::Failure,
     flags::{CrawlerFlags, DataFlag, ServerFlags},
-    link,
     node::{self, Crawler, Node},
     output::Console,
     page_line::page_line,
@@ -47,15 +46,7 @@ pub(crate) struct UpArgs {
 pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     let data = &args.data.data;
-    node::make_data_directory(data)?;
-    if let Some(broker) = link::living_broker(data).await {
-        return Err(Failure::failed(format!(
-            "another tidings up runs on {} and listens on {broker}; stop it, or give this one its \
-             own --data DIR and --listen HOST:PORT",
-            data.display()
-        )));
-    }
-    let broker = node::start_broker(args.server.config()).await?;
+    let broker = node::start_broker(args.server.config(&args.data)).await?;
     let listening = broker.local_addr();
     let reach = node::local(listening);
     let _announced = Announced::write(data, reach)

@@ -37,8 +37,8 @@ pub(super) struct Journal {
     active: Option<Active>,
     /// The number of the next record.
     next: Seq,
-    /// The file cannot be read as a whole, and is to be kept when it is replaced.
-    damaged: bool,
+    /// The file cannot be read as a whole, and is to be kept under this name when it is replaced.
+    aside: Option<PathBuf>,
     /// Writing failed, and what is on the disk is uncertain.
     broken: bool,
 }
@@ -77,7 +77,7 @@ impl Journal {
             clock,
             active: None,
             next: Seq(1),
-            damaged: false,
+            aside: None,
             broken: false,
         };
         match journal.disk.open(&path) {
@@ -100,8 +100,9 @@ impl Journal {
         let mut findings: Vec<String> =
             found.problems.iter().map(|problem| format!("{name}: {problem}")).collect();
         self.next = found.next.unwrap_or(self.next);
-        self.damaged = found.damaged;
         if found.damaged {
+            let unix_ms = self.clock.unix_ms();
+            self.aside = Some(self.dir.join(format!("{FILE}.damaged-{unix_ms}")));
             match self.rewrite(found.contents.snapshot()) {
                 Ok(()) => findings.push(format!("what can be read of {name} is in effect")),
                 // It stays as it is, so nothing is lost by going on.
@@ -171,11 +172,11 @@ impl Journal {
         let unix_ms = self.clock.unix_ms();
         batches::encode_header(self.next, unix_ms, &mut bytes);
         let next = batches::encode(records, self.next, unix_ms, &mut bytes);
-        match self.replace(&bytes, unix_ms) {
+        match self.replace(&bytes) {
             Ok(file) => {
                 self.active = Some(Active::new(file, bytes.len() as u64));
                 self.next = next;
-                self.damaged = false;
+                self.aside = None;
                 Ok(())
             }
             Err(error) if is_full(&error) => Err(JournalError::Full),
@@ -183,13 +184,11 @@ impl Journal {
         }
     }
 
-    fn replace(&self, bytes: &[u8], unix_ms: i64) -> io::Result<Arc<dyn DiskFile>> {
+    fn replace(&self, bytes: &[u8]) -> io::Result<Arc<dyn DiskFile>> {
         let path = self.dir.join(FILE);
-        if self.damaged {
-            // A copy, so that there is a file of that name at every moment.
-            let damaged = read(&*self.disk.open(&path)?)?;
-            let aside = self.dir.join(format!("{FILE}.damaged-{unix_ms}"));
-            self.create(&aside, &damaged)?;
+        if let Some(aside) = &self.aside {
+            // A copy, so that there is a file of the right name at every moment.
+            self.create(aside, &read(&*self.disk.open(&path)?)?)?;
             tracing::warn!(file = %aside.display(), "the damaged catalog is kept");
         }
         let temporary = self.dir.join(format!("{FILE}.tmp"));

@@ -1,1 +1,630 @@
-//! A disk that loses power.
+//! A disk in memory that loses, tears and reorders whatever was not synced, as one seed has it.
+//!
+//! What is *live* is what the running system sees; what is *safe* survives when the power goes. Each
+//! change is live at once. At a power cut any subset of the changes that no sync covers has become
+//! safe, whole or torn; after a sync that failed, too, and then nobody tries again.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, IoSlice};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use fastrand::Rng;
+use parking_lot::{Mutex, MutexGuard};
+
+use super::disk::{Disk, DiskFile, Space};
+
+const SECTOR: usize = 512;
+const ROOT: usize = 0;
+
+/// A disk; clones are handles of the same one.
+#[derive(Debug, Clone)]
+pub(crate) struct SimulatedDisk(Arc<Mutex<State>>);
+
+#[derive(Debug, Clone)]
+struct State {
+    rng: Rng,
+    nodes: Vec<Node>,
+    /// Files that were opened before the last cut cannot be used any more.
+    boots: u64,
+    room: u64,
+    faults: Faults,
+}
+
+/// What is to go wrong. A count says how many calls of that kind still go well; then one fails, or,
+/// where the power or the process is gone, all that follow.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Faults {
+    /// Calls that change something.
+    pub(crate) off_in: Option<u64>,
+    /// Syncs of files and directories.
+    pub(crate) sync_in: Option<u64>,
+    /// Reads.
+    pub(crate) read_in: Option<u64>,
+    /// [`Disk::space`] tells of more room than there is, as if others were writing, too.
+    pub(crate) hides_full: bool,
+    /// Room cannot be taken in advance.
+    pub(crate) no_allocate: bool,
+}
+
+#[derive(Debug, Clone)]
+enum Node {
+    File { live: Vec<u8>, safe: Vec<u8>, unsynced: Vec<Change> },
+    Dir { live: Entries, safe: Entries, unsynced: Vec<Naming> },
+}
+
+type Entries = BTreeMap<String, usize>;
+
+#[derive(Debug, Clone)]
+enum Change {
+    Write { offset: usize, bytes: Vec<u8> },
+    Length(usize),
+}
+
+#[derive(Debug, Clone)]
+enum Naming {
+    Add(String, usize),
+    Rename(String, String, usize),
+    Remove(String),
+}
+
+impl SimulatedDisk {
+    /// An empty disk with more room than anybody needs.
+    pub(crate) fn new(seed: u64) -> Self {
+        let root =
+            Node::Dir { live: Entries::new(), safe: Entries::new(), unsynced: Vec::new() };
+        Self(Arc::new(Mutex::new(State {
+            rng: Rng::with_seed(seed),
+            nodes: vec![root],
+            boots: 0,
+            room: 1 << 40,
+            faults: Faults::default(),
+        })))
+    }
+
+    /// Another disk with the same content and the same future.
+    pub(crate) fn copy(&self) -> Self {
+        Self(Arc::new(Mutex::new(self.0.lock().clone())))
+    }
+
+    /// How many bytes all files together may have.
+    pub(crate) fn set_room(&self, bytes: u64) {
+        self.0.lock().room = bytes;
+    }
+
+    /// Bytes that all files have.
+    pub(crate) fn used(&self) -> u64 {
+        self.0.lock().used()
+    }
+
+    /// What is to go wrong from now on.
+    pub(crate) fn set_faults(&self, faults: Faults) {
+        self.0.lock().faults = faults;
+    }
+
+    /// The power goes and comes back. Faults are over.
+    pub(crate) fn cut_power(&self) {
+        let state = &mut *self.0.lock();
+        state.restart();
+        // Disks that had no time, disks that had nearly enough, and everything between.
+        let survives = [0, 50, 90, 100][state.rng.usize(..4)];
+        for node in &mut state.nodes {
+            node.settle(&mut state.rng, survives);
+            match node {
+                Node::File { live, safe, .. } => live.clone_from(safe),
+                Node::Dir { live, safe, .. } => live.clone_from(safe),
+            }
+        }
+        state.forget_unreachable();
+    }
+
+    /// The process is killed and another one started; the system goes on. Faults are over.
+    pub(crate) fn kill(&self) {
+        self.0.lock().restart();
+    }
+
+    /// Every file, in the order of their names, with what is live in it.
+    pub(crate) fn files(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let state = self.0.lock();
+        let (mut files, mut dirs) = (Vec::new(), vec![(PathBuf::new(), ROOT)]);
+        while let Some((path, dir)) = dirs.pop() {
+            let Node::Dir { live: entries, .. } = &state.nodes[dir] else { continue };
+            for (name, node) in entries {
+                match &state.nodes[*node] {
+                    Node::File { live, .. } => files.push((path.join(name), live.clone())),
+                    Node::Dir { .. } => dirs.push((path.join(name), *node)),
+                }
+            }
+        }
+        files.sort();
+        files
+    }
+
+    /// Changes a file behind everybody's back, for good.
+    #[track_caller]
+    pub(crate) fn damage(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+        let state = &mut *self.0.lock();
+        let node = state.find(path).expect("the file exists");
+        let Node::File { live, safe, unsynced } = &mut state.nodes[node] else {
+            panic!("{} is no file", path.display())
+        };
+        change(live);
+        safe.clone_from(live);
+        unsynced.clear();
+    }
+}
+
+impl State {
+    fn restart(&mut self) {
+        self.boots += 1;
+        self.faults = Faults { no_allocate: self.faults.no_allocate, ..Faults::default() };
+    }
+
+    fn used(&self) -> u64 {
+        let length = |node: &Node| match node {
+            Node::File { live, .. } => live.len() as u64,
+            Node::Dir { .. } => 0,
+        };
+        self.nodes.iter().map(length).sum()
+    }
+
+    /// Files without a name take no room.
+    fn forget_unreachable(&mut self) {
+        let (mut reached, mut queue) = (vec![false; self.nodes.len()], vec![ROOT]);
+        while let Some(node) = queue.pop() {
+            reached[node] = true;
+            if let Node::Dir { live, safe, unsynced } = &self.nodes[node] {
+                queue.extend(live.values().chain(safe.values()));
+                queue.extend(unsynced.iter().filter_map(|naming| match naming {
+                    Naming::Add(_, node) | Naming::Rename(_, _, node) => Some(*node),
+                    Naming::Remove(_) => None,
+                }));
+            }
+        }
+        for (node, _) in self.nodes.iter_mut().zip(reached).filter(|(_, reached)| !reached) {
+            *node = Node::new_file();
+        }
+    }
+
+    /// A call that changes something: the last one before the end is done by halves.
+    fn change(&mut self) -> io::Result<bool> {
+        match &mut self.faults.off_in {
+            None => Ok(true),
+            Some(0) => Err(io::Error::other("the power is off")),
+            Some(left) => {
+                *left -= 1;
+                Ok(*left > 0)
+            }
+        }
+    }
+
+    fn find(&self, path: &Path) -> io::Result<usize> {
+        let mut node = ROOT;
+        for name in names(path) {
+            let Node::Dir { live, .. } = &self.nodes[node] else {
+                return Err(ErrorKind::NotADirectory.into());
+            };
+            node = *live.get(&name).ok_or(ErrorKind::NotFound)?;
+        }
+        Ok(node)
+    }
+
+    /// The directory that a file is in, and the file's name.
+    fn parent(&self, path: &Path) -> io::Result<(usize, String)> {
+        let name = names(path).pop().ok_or(ErrorKind::InvalidInput)?;
+        Ok((self.find(path.parent().unwrap_or(Path::new("")))?, name))
+    }
+
+    fn add(&mut self, dir: usize, name: String, node: Node) -> usize {
+        let at = self.nodes.len();
+        self.nodes.push(node);
+        self.name(dir, Naming::Add(name, at));
+        at
+    }
+
+    fn name(&mut self, dir: usize, naming: Naming) {
+        let Node::Dir { live, unsynced, .. } = &mut self.nodes[dir] else {
+            panic!("a file holds no names")
+        };
+        naming.apply(live);
+        unsynced.push(naming);
+    }
+
+    fn sync(&mut self, node: usize) -> io::Result<()> {
+        if !self.change()? {
+            return Err(io::Error::other("the power went"));
+        }
+        if is_due(&mut self.faults.sync_in) {
+            self.nodes[node].settle(&mut self.rng, 50);
+            let kinds = [ErrorKind::Other, ErrorKind::StorageFull];
+            return Err(kinds[self.rng.usize(..kinds.len())].into());
+        }
+        match &mut self.nodes[node] {
+            Node::File { live, safe, unsynced } => {
+                safe.clone_from(live);
+                unsynced.clear();
+            }
+            Node::Dir { live, safe, unsynced } => {
+                safe.clone_from(live);
+                unsynced.clear();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Counts down, and is true once.
+fn is_due(count: &mut Option<u64>) -> bool {
+    match count {
+        Some(0) => {
+            *count = None;
+            true
+        }
+        Some(left) => {
+            *left -= 1;
+            false
+        }
+        None => false,
+    }
+}
+
+fn names(path: &Path) -> Vec<String> {
+    path.components()
+        .filter_map(|component| match component {
+            Component::Normal(name) => Some(name.to_string_lossy().into_owned()),
+            _ => None,
+        })
+        .collect()
+}
+
+impl Node {
+    fn new_file() -> Self {
+        Self::File { live: Vec::new(), safe: Vec::new(), unsynced: Vec::new() }
+    }
+
+    /// What is not synced becomes safe, or will never be: each change for itself, and in part.
+    fn settle(&mut self, rng: &mut Rng, survives_percent: u32) {
+        match self {
+            Self::File { safe, unsynced, .. } => {
+                for change in unsynced.drain(..) {
+                    if rng.u32(..100) < survives_percent {
+                        change.apply(safe);
+                    } else {
+                        change.tear(safe, rng);
+                    }
+                }
+            }
+            Self::Dir { safe, unsynced, .. } => {
+                for naming in unsynced.drain(..) {
+                    if rng.u32(..100) < survives_percent {
+                        naming.apply(safe);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Change {
+    fn apply(&self, file: &mut Vec<u8>) {
+        match self {
+            Self::Write { offset, bytes } => write(file, *offset, bytes),
+            Self::Length(length) => file.resize(*length, 0),
+        }
+    }
+
+    /// Applies less than all of it.
+    fn tear(self, file: &mut Vec<u8>, rng: &mut Rng) {
+        let Self::Write { offset, mut bytes } = self else { return };
+        let end = offset + bytes.len();
+        match rng.u32(..4) {
+            0 => {}
+            1 => {
+                bytes.truncate(rng.usize(..=bytes.len()));
+                write(file, offset, &bytes);
+            }
+            2 => {
+                // Sectors for themselves, and zeros where there was no file before.
+                let mut at = offset;
+                while at < end {
+                    let next = (at / SECTOR + 1) * SECTOR;
+                    let part = &bytes[at - offset..next.min(end) - offset];
+                    if rng.bool() {
+                        write(file, at, part);
+                    }
+                    at = next;
+                }
+            }
+            _ => file.resize(file.len().max(end), 0),
+        }
+    }
+}
+
+fn write(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
+    file.resize(file.len().max(offset + bytes.len()), 0);
+    file[offset..offset + bytes.len()].copy_from_slice(bytes);
+}
+
+impl Naming {
+    fn apply(&self, entries: &mut Entries) {
+        match self {
+            Self::Add(name, node) => {
+                entries.insert(name.clone(), *node);
+            }
+            Self::Rename(from, to, node) => {
+                if entries.get(from) == Some(node) {
+                    entries.remove(from);
+                }
+                entries.insert(to.clone(), *node);
+            }
+            Self::Remove(name) => {
+                entries.remove(name);
+            }
+        }
+    }
+}
+
+impl Disk for SimulatedDisk {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        let state = &mut *self.0.lock();
+        state.change()?;
+        let mut at = ROOT;
+        for name in names(dir) {
+            let Node::Dir { live, .. } = &state.nodes[at] else {
+                return Err(ErrorKind::NotADirectory.into());
+            };
+            at = match live.get(&name) {
+                Some(node) => *node,
+                None => {
+                    let (live, safe) = (Entries::new(), Entries::new());
+                    state.add(at, name, Node::Dir { live, safe, unsynced: Vec::new() })
+                }
+            };
+        }
+        Ok(())
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let state = &mut *self.0.lock();
+        let node = state.find(dir)?;
+        let Node::Dir { live, .. } = &state.nodes[node] else {
+            return Err(ErrorKind::NotADirectory.into());
+        };
+        let mut names: Vec<_> = live.keys().cloned().collect();
+        state.rng.shuffle(&mut names);
+        Ok(names)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let state = &mut *self.0.lock();
+        state.change()?;
+        let (dir, name) = state.parent(path)?;
+        let node = match state.find(path) {
+            Ok(node) => {
+                state.resize(node, 0);
+                node
+            }
+            Err(_) => state.add(dir, name, Node::new_file()),
+        };
+        Ok(Arc::new(SimulatedFile { disk: self.clone(), node, boots: state.boots }))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let state = self.0.lock();
+        let node = state.find(path)?;
+        Ok(Arc::new(SimulatedFile { disk: self.clone(), node, boots: state.boots }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let state = &mut *self.0.lock();
+        state.change()?;
+        let node = state.find(from)?;
+        let ((dir, from), (other, to)) = (state.parent(from)?, state.parent(to)?);
+        assert_eq!(dir, other, "files stay in their directory");
+        state.name(dir, Naming::Rename(from, to, node));
+        state.forget_unreachable();
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let state = &mut *self.0.lock();
+        state.change()?;
+        state.find(path)?;
+        let (dir, name) = state.parent(path)?;
+        state.name(dir, Naming::Remove(name));
+        Ok(())
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let state = &mut *self.0.lock();
+        let node = state.find(dir)?;
+        state.sync(node)?;
+        state.forget_unreachable();
+        Ok(())
+    }
+
+    fn space(&self, _dir: &Path) -> io::Result<Space> {
+        let state = self.0.lock();
+        let free = state.room.saturating_sub(state.used());
+        let free = if state.faults.hides_full { state.room } else { free };
+        Ok(Space { free, total: state.room })
+    }
+}
+
+impl State {
+    fn resize(&mut self, node: usize, length: usize) {
+        let Node::File { live, unsynced, .. } = &mut self.nodes[node] else {
+            panic!("a directory has no length")
+        };
+        live.resize(length, 0);
+        unsynced.push(Change::Length(length));
+    }
+}
+
+#[derive(Debug)]
+struct SimulatedFile {
+    disk: SimulatedDisk,
+    node: usize,
+    boots: u64,
+}
+
+impl SimulatedFile {
+    fn state(&self) -> io::Result<MutexGuard<'_, State>> {
+        let state = self.disk.0.lock();
+        if state.boots == self.boots { Ok(state) } else { Err(io::Error::other("not open")) }
+    }
+}
+
+impl DiskFile for SimulatedFile {
+    fn len(&self) -> io::Result<u64> {
+        let state = self.state()?;
+        let Node::File { live, .. } = &state.nodes[self.node] else {
+            return Err(ErrorKind::IsADirectory.into());
+        };
+        Ok(live.len() as u64)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let state = &mut *self.state()?;
+        if is_due(&mut state.faults.read_in) {
+            return Err(io::Error::other("the disk cannot read that"));
+        }
+        let Node::File { live, .. } = &state.nodes[self.node] else {
+            return Err(ErrorKind::IsADirectory.into());
+        };
+        let rest = live.get(usize::try_from(offset).unwrap()..).unwrap_or_default();
+        let count = rest.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&rest[..count]);
+        Ok(count)
+    }
+
+    fn write_at(&self, pieces: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let state = &mut *self.state()?;
+        let goes_on = state.change()?;
+        let mut bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
+        let offset = usize::try_from(offset).unwrap();
+        let free = state.room.saturating_sub(state.used());
+        let mut result = Ok(());
+        if !goes_on {
+            bytes.truncate(state.rng.usize(..=bytes.len()));
+            result = Err(io::Error::other("the power went"));
+        }
+        let Node::File { live, unsynced, .. } = &mut state.nodes[self.node] else {
+            return Err(ErrorKind::IsADirectory.into());
+        };
+        let fits = live.len() + usize::try_from(free).unwrap();
+        if offset + bytes.len() > fits {
+            bytes.truncate(fits.saturating_sub(offset));
+            result = Err(ErrorKind::StorageFull.into());
+        }
+        if !bytes.is_empty() {
+            write(live, offset, &bytes);
+            unsynced.push(Change::Write { offset, bytes });
+        }
+        result
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.state()?.sync(self.node)
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        let mut state = self.state()?;
+        state.change()?;
+        state.resize(self.node, usize::try_from(length).unwrap());
+        Ok(())
+    }
+
+    fn allocate(&self, offset: u64, length: u64) -> io::Result<()> {
+        let mut state = self.state()?;
+        state.change()?;
+        if state.faults.no_allocate {
+            return Ok(());
+        }
+        let now = self.len_of(&state);
+        let more = (offset + length).saturating_sub(now);
+        if more > state.room.saturating_sub(state.used()) {
+            return Err(ErrorKind::StorageFull.into());
+        }
+        state.resize(self.node, usize::try_from(now + more).unwrap());
+        Ok(())
+    }
+}
+
+impl SimulatedFile {
+    fn len_of(&self, state: &State) -> u64 {
+        match &state.nodes[self.node] {
+            Node::File { live, .. } => live.len() as u64,
+            Node::Dir { .. } => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(disk: &SimulatedDisk, name: &str, bytes: &[u8]) -> Arc<dyn DiskFile> {
+        let file = disk.create(Path::new(name)).unwrap();
+        file.write_at(&mut [IoSlice::new(bytes)], 0).unwrap();
+        file
+    }
+
+    #[test]
+    fn what_was_synced_survives_and_the_rest_may_not() {
+        let mut seen = std::collections::BTreeSet::new();
+        for seed in 0..2000 {
+            let disk = SimulatedDisk::new(seed);
+            disk.create_dir(Path::new("d")).unwrap();
+            let file = put(&disk, "d/a", b"safe");
+            file.sync_data().unwrap();
+            disk.sync_dir(Path::new("d")).unwrap();
+            disk.sync_dir(Path::new("")).unwrap();
+            file.write_at(&mut [IoSlice::new(b"one"), IoSlice::new(b"two")], 4).unwrap();
+            file.set_len(12).unwrap();
+            disk.rename(Path::new("d/a"), Path::new("d/b")).unwrap();
+            disk.cut_power();
+            let files = disk.files();
+            assert_eq!(files.len(), 1);
+            assert!(files[0].1.starts_with(b"safe"));
+            seen.insert(files);
+            assert!(file.len().is_err(), "it was opened before the cut");
+        }
+        let (a, b) = (PathBuf::from("d/a"), PathBuf::from("d/b"));
+        for content in [&b"safe"[..], b"safeonetwo", b"safeo", b"safe\0\0\0\0\0\0\0\0"] {
+            assert!(seen.contains(&vec![(a.clone(), content.to_vec())]), "{content:?}");
+            assert!(seen.contains(&vec![(b.clone(), content.to_vec())]), "{content:?}");
+        }
+    }
+
+    #[test]
+    fn a_failed_sync_is_seen_by_the_living_only() {
+        let mut survived = 0;
+        for seed in 0..100 {
+            let disk = SimulatedDisk::new(seed);
+            let file = put(&disk, "a", b"abc");
+            disk.sync_dir(Path::new("")).unwrap();
+            disk.set_faults(Faults { sync_in: Some(0), ..Faults::default() });
+            file.sync_data().unwrap_err();
+            file.sync_data().unwrap();
+            assert_eq!(disk.files()[0].1, b"abc");
+            disk.cut_power();
+            survived += u32::from(disk.files()[0].1 == b"abc");
+        }
+        assert!((10..90).contains(&survived), "{survived}");
+    }
+
+    #[test]
+    fn a_full_disk_takes_what_fits() {
+        let disk = SimulatedDisk::new(1);
+        disk.set_room(5);
+        let file = put(&disk, "a", b"abc");
+        let error = file.write_at(&mut [IoSlice::new(b"defg")], 3).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StorageFull);
+        assert_eq!(disk.files()[0].1, b"abcde");
+        assert_eq!(file.allocate(5, 1).unwrap_err().kind(), ErrorKind::StorageFull);
+        file.write_at(&mut [IoSlice::new(b"x")], 0).unwrap();
+        file.set_len(2).unwrap();
+        assert_eq!(disk.used(), 2);
+    }
+}

@@ -7,6 +7,8 @@ use std::sync::atomic::AtomicUsize;
 use std::task::Wake;
 
 use super::*;
+use crate::clock::Clock;
+use crate::config::Limits;
 
 /// Counts how often it is woken.
 #[derive(Default)]
@@ -25,7 +27,7 @@ impl Wakes {
 }
 
 fn topics(limits: &Limits) -> Arc<Topics> {
-    Topics::new(limits, Clock::new())
+    Topics::in_memory(limits, Clock::new())
 }
 
 fn topic(tail_bytes_max: usize) -> Arc<Topic> {
@@ -57,7 +59,7 @@ fn text(reader: &mut Reader) -> String {
     }
 }
 
-fn append(topic: &Topic, origin: u64, payloads: &[&str]) {
+fn append(topic: &Arc<Topic>, origin: u64, payloads: &[&str]) {
     topic.append(ConnId(origin), payloads.iter().copied());
 }
 
@@ -67,9 +69,9 @@ fn events_are_numbered_from_one_and_encoded_as_they_are_sent() {
     let mut reader = wire(&topic, None);
     assert_eq!(text(&mut reader), "");
     let numbers = topic.append(ConnId(1), ["a", "b c"]);
-    assert_eq!(numbers, Seq(1)..Seq(3));
+    assert_eq!(numbers.unwrap(), Seq(1)..Seq(3));
     assert_eq!(text(&mut reader), "MSG new-url 1 a\r\nMSG new-url 2 b c\r\n");
-    assert_eq!(topic.append(ConnId(1), []), Seq(3)..Seq(3));
+    assert_eq!(topic.append(ConnId(1), []).unwrap(), Seq(3)..Seq(3));
     assert_eq!(text(&mut reader), "");
     assert_eq!((topic.head(), topic.durable(), topic.show().first_kept), (Seq(3), Seq(3), Seq(1)));
 }
@@ -107,7 +109,7 @@ fn a_subscription_begins_where_it_is_asked_to() {
 #[tokio::test(start_paused = true)]
 async fn a_time_finds_the_first_event_that_is_not_older() {
     let topic = topic(1 << 20);
-    let start = topic.clock.unix_ms();
+    let start = topic.shared.clock.unix_ms();
     append(&topic, 1, &["a"]);
     tokio::time::advance(std::time::Duration::from_secs(5)).await;
     append(&topic, 1, &["b"]);
@@ -326,7 +328,7 @@ fn a_tail_may_give_up_everything_and_goes_on() {
     for from in [StartAt::First, StartAt::Last, StartAt::Time(i64::MAX)] {
         assert_eq!(wire(&topic, Some(from)).cursor(), Seq(2), "{from:?}");
     }
-    assert_eq!(topic.append(ConnId(1), ["small"]), Seq(2)..Seq(3));
+    assert_eq!(topic.append(ConnId(1), ["small"]).unwrap(), Seq(2)..Seq(3));
 }
 
 #[test]

@@ -132,7 +132,7 @@ fn run(steps: Vec<Step>) {
             Step::Append { origin, payloads } => {
                 let numbers = topic.append(ConnId(origin), payloads.iter().map(String::as_str));
                 model.events.extend(payloads.into_iter().map(|payload| (origin, payload)));
-                assert_eq!(numbers, Seq(head)..Seq(model.head()));
+                assert_eq!(numbers.unwrap(), Seq(head)..Seq(model.head()));
                 for pair in &mut pairs {
                     let woken = pair.wakes.take();
                     if head < model.head() {
