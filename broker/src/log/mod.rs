@@ -25,7 +25,7 @@ mod recovery;
 mod segment;
 mod segments;
 #[cfg(test)]
-mod simulated;
+pub(crate) mod simulated;
 #[cfg(test)]
 mod tests;
 
@@ -39,9 +39,9 @@ use tidings_protocol::Seq;
 pub(crate) use self::recovery::Recovered;
 pub(crate) use self::segments::{SegmentLog, SegmentOptions};
 
-/// Numbers that are reserved at once. Subscribers never see a number that is not reserved safely,
-/// so this bounds what they are ahead of the disk; after a crash so many are skipped at most.
-pub(crate) const RESERVED: u64 = 1 << 16;
+/// Most numbers that are reserved at once. Subscribers never see a number that is not reserved
+/// safely, so this bounds what they are ahead of the disk; after a crash so many are skipped at most.
+pub(crate) const RESERVED_MAX: u64 = 1 << 16;
 
 /// Events to be appended: contiguous numbers, encoded as they go on the wire.
 #[derive(Debug, Clone)]

@@ -230,7 +230,10 @@ impl SegmentLog {
         writer.newest_unix_ms = newest.unix_ms;
         writer.reserved = newest.reserved;
         let mut shared = self.shared.lock();
-        shared.end = shared.end.max(newest.end());
+        if newest.count > 0 {
+            // One without events comes before a hole, and does not fill it.
+            shared.end = newest.end();
+        }
         let segment = shared.segments.back_mut().expect("the active segment is the last one");
         segment.bytes = active.offset;
         if active.index.len() > known {

@@ -14,7 +14,13 @@ use std::ops::Range;
 
 use tidings_protocol::{Code, Fate, Seq};
 
-use crate::log::RESERVED;
+use crate::log::RESERVED_MAX;
+
+/// Numbers that are reserved for a topic that gets few events, and are skipped after a crash.
+const RESERVED_MIN: u64 = 1 << 10;
+
+/// Commits, as large as the last one, that the reserved numbers should last for.
+const RESERVED_COMMITS: u64 = 16;
 
 /// Ranges of lost events that are remembered one by one.
 const LOST_MAX: usize = 1024;
@@ -50,6 +56,8 @@ pub(super) struct Marks {
     pub(super) taken: Seq,
     /// Numbers below may be shown.
     pub(super) reserved: Seq,
+    /// How many numbers are reserved at once.
+    reserve: u64,
     /// Events that were numbered and will never be safe, oldest first.
     lost: VecDeque<(Range<Seq>, Code)>,
     /// Of events before this number it is not remembered any more which were lost.
@@ -70,6 +78,7 @@ impl Marks {
             durable: next,
             taken: next,
             reserved,
+            reserve: RESERVED_MIN,
             lost: VecDeque::new(),
             forgotten: None,
             health: Health::Good,
@@ -87,7 +96,15 @@ impl Marks {
 
     /// Whether so few reserved numbers are left that more should be.
     pub(super) fn reserves_little(&self, head: Seq) -> bool {
-        self.reserved.0 < head.0.saturating_add(RESERVED / 2)
+        self.reserved.0 < head.0.saturating_add(self.reserve / 2)
+    }
+
+    /// The numbers below this are to be reserved with a commit of `count` events. `synced`: it is
+    /// synced, so that the next one can reserve more.
+    pub(super) fn reserve(&mut self, head: Seq, count: u64, synced: bool) -> Seq {
+        let wanted = if synced { count * RESERVED_COMMITS } else { RESERVED_MAX };
+        self.reserve = wanted.clamp(RESERVED_MIN, RESERVED_MAX);
+        Seq(head.0.saturating_add(self.reserve))
     }
 
     /// What the committer took is as safe as the topic promises.

@@ -47,7 +47,7 @@ use self::reader::Notifies;
 use self::tail::Tail;
 use self::topics::Shared;
 use crate::catalog::{Record, Sync, TopicSettings};
-use crate::log::{LogError, Position, RESERVED, Retention, TopicLog};
+use crate::log::{LogError, Position, RESERVED_MAX, Retention, TopicLog};
 use crate::mailbox::ConnId;
 
 pub(crate) use self::batch::count_lines;
@@ -64,7 +64,7 @@ pub(crate) use self::waiters::Place;
 const COMMIT_BYTES: usize = 1 << 20;
 
 /// Numbers that a topic without a log reserves at once: each costs a sync of the catalog.
-const RESERVED_IN_MEMORY: u64 = RESERVED << 4;
+const RESERVED_IN_MEMORY: u64 = RESERVED_MAX << 4;
 
 /// Files of one topic; beyond them the oldest goes.
 const SEGMENTS_MAX: usize = 10_000;
@@ -279,7 +279,7 @@ impl Topic {
     fn commit(self: &Arc<Self>) -> Option<usize> {
         let log = self.log.as_ref()?;
         let always = self.settings().sync == Sync::Always;
-        let (pieces, next, head, sync) = {
+        let (pieces, next, reserve, sync) = {
             let tail = &mut *self.tail.lock();
             let head = tail.head();
             if !tail.marks.has_work(head) {
@@ -289,9 +289,9 @@ impl Topic {
             let pieces = tail.take_pieces(COMMIT_BYTES);
             let due = std::mem::take(&mut tail.marks.sync_due);
             let sync = always || due || tail.marks.reserves_little(head);
-            (pieces, tail.marks.taken, head, sync)
+            let count = pieces.iter().map(|piece| piece.count).sum();
+            (pieces, tail.marks.taken, tail.marks.reserve(head, count, always), sync)
         };
-        let reserve = Seq(head.0.saturating_add(RESERVED));
         let written = log.append(&pieces, next, reserve);
         let result = written.and_then(|()| if sync { log.sync().map(Some) } else { Ok(None) });
         let mut tail = self.tail.lock();
