@@ -115,7 +115,6 @@ impl SimulatedDisk {
                 Node::Dir { live, safe, .. } => live.clone_from(safe),
             }
         }
-        state.forget_unreachable();
     }
 
     /// The process is killed and another one started; the system goes on. Faults are over.
@@ -157,19 +156,24 @@ impl SimulatedDisk {
 impl State {
     fn restart(&mut self) {
         self.boots += 1;
+        // Nobody has them open any more.
+        let have_names = self.have_names();
+        for (node, _) in self.nodes.iter_mut().zip(have_names).filter(|(_, has_name)| !has_name) {
+            *node = Node::new_file();
+        }
         self.faults = Faults { no_allocate: self.faults.no_allocate, ..Faults::default() };
     }
 
     fn used(&self) -> u64 {
-        let length = |node: &Node| match node {
-            Node::File { live, .. } => live.len() as u64,
-            Node::Dir { .. } => 0,
+        let length = |(node, has_name): (&Node, bool)| match node {
+            Node::File { live, .. } if has_name => live.len() as u64,
+            _ => 0,
         };
-        self.nodes.iter().map(length).sum()
+        self.nodes.iter().zip(self.have_names()).map(length).sum()
     }
 
-    /// Files without a name take no room.
-    fn forget_unreachable(&mut self) {
+    /// For each node whether it has a name, or may have one after a cut.
+    fn have_names(&self) -> Vec<bool> {
         let (mut reached, mut queue) = (vec![false; self.nodes.len()], vec![ROOT]);
         while let Some(node) = queue.pop() {
             reached[node] = true;
@@ -181,9 +185,7 @@ impl State {
                 }));
             }
         }
-        for (node, _) in self.nodes.iter_mut().zip(reached).filter(|(_, reached)| !reached) {
-            *node = Node::new_file();
-        }
+        reached
     }
 
     /// A call that changes something: the last one before the end is done by halves.
@@ -422,7 +424,6 @@ impl Disk for SimulatedDisk {
         let ((dir, from), (other, to)) = (state.parent(from)?, state.parent(to)?);
         assert_eq!(dir, other, "files stay in their directory");
         state.name(dir, Naming::Rename(from, to, node));
-        state.forget_unreachable();
         Ok(())
     }
 
@@ -438,9 +439,7 @@ impl Disk for SimulatedDisk {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let state = &mut *self.0.lock();
         let node = state.find(dir)?;
-        state.sync(node)?;
-        state.forget_unreachable();
-        Ok(())
+        state.sync(node)
     }
 
     fn space(&self, _dir: &Path) -> io::Result<Space> {
