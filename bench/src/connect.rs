@@ -47,7 +47,7 @@ impl Connect {
         let mut cost = Cost::per_thousand_cycles();
         for _ in 0..self.runs {
             let (before, began) = (cycle.done, Instant::now());
-            let costing = cost.begin(target.server)?;
+            let costing = Cost::before(target.server)?;
             while began.elapsed() < self.run {
                 cycle.turn()?;
                 if cycle.done.is_multiple_of(WATCH_EVERY) {
@@ -55,7 +55,7 @@ impl Connect {
                 }
             }
             let (cycles, took) = (number(cycle.done - before), began.elapsed());
-            cost.end(costing, target.server, cycles, took)?;
+            cost.after(costing, target.server, cycles, took)?;
             rate.runs.push(cycles / took.as_secs_f64());
         }
         let mut figures = vec![rate];

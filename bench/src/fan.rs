@@ -79,11 +79,11 @@ impl Rates {
         watch: &mut Watch<'_>,
     ) -> anyhow::Result<()> {
         let (before, began) = (load.counters(), Instant::now());
-        let costing = self.cost.begin(target.server)?;
+        let costing = Cost::before(target.server)?;
         load.run_until(began + length, watch)?;
         let (after, took) = (load.counters(), began.elapsed());
         self.add(before, after, took);
-        self.cost.end(costing, target.server, number(after.delivered - before.delivered), took)
+        self.cost.after(costing, target.server, number(after.delivered - before.delivered), took)
     }
 
     fn add(&mut self, before: Counters, after: Counters, took: Duration) {

@@ -68,10 +68,10 @@ impl Latency {
         for _ in 0..self.runs {
             pace.times = Histogram::new();
             let (before, began) = (pace.delivered, Instant::now());
-            let costing = cost.begin(target.server)?;
+            let costing = Cost::before(target.server)?;
             pace.run(self.run, watch)?;
             let deliveries = number(pace.delivered - before);
-            cost.end(costing, target.server, deliveries, began.elapsed())?;
+            cost.after(costing, target.server, deliveries, began.elapsed())?;
             for (part, figure) in &mut figures {
                 figure.runs.push(pace.times.quantile(*part));
             }

@@ -59,10 +59,10 @@ impl Publish<'_> {
         let mut part = Figure::new("part_of_bare_loop", "part of the bare loop", 2);
         for _ in 0..self.runs {
             let (before, began) = (load.confirmed(), Instant::now());
-            let costing = cost.begin(target.server)?;
+            let costing = Cost::before(target.server)?;
             load.run_until(began + self.run, watch)?;
             let (work, took) = (number(load.confirmed() - before), began.elapsed());
-            cost.end(costing, target.server, work, took)?;
+            cost.after(costing, target.server, work, took)?;
             rate.runs.push(work / took.as_secs_f64());
             if let Some(dir) = self.bare_loop {
                 // Nothing else is under way then: both have the disk for themselves.

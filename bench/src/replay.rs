@@ -62,11 +62,11 @@ impl Replay {
             let steps = target.wire.opening().into_iter().chain(request.opening.clone());
             let socket = connection::open(target.address, steps)?;
             socket.set_read_timeout(Some(PATIENCE))?;
-            let costing = cost.begin(target.server)?;
+            let costing = Cost::before(target.server)?;
             let began = Instant::now();
             read(socket, &request)?;
             let took = began.elapsed();
-            cost.end(costing, target.server, number(events), took)?;
+            cost.after(costing, target.server, number(events), took)?;
             rate.runs.push(number(events) / took.as_secs_f64());
         }
         let mut figures = vec![rate];

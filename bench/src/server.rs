@@ -159,6 +159,12 @@ pub fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
+/// Processor time of this thread so far.
+fn own_cpu() -> anyhow::Result<Duration> {
+    let stat = fs::read_to_string("/proc/thread-self/stat").context("cannot read my own times")?;
+    Ok(TICK * stat_cpu_ticks(&stat).context("cannot understand my own times")?)
+}
+
 /// `utime` and `stime`, the 14th and 15th field; the second one, a name, may hold anything.
 fn stat_cpu_ticks(stat: &str) -> Option<u32> {
     let (_, fields) = stat.rsplit_once(')')?;
@@ -172,7 +178,8 @@ fn status_bytes(status: &str, name: &str) -> Option<u64> {
     Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// What runs cost a server, if it is known.
+/// What runs cost a server, if it is known, and the generator: a generator that keeps its processor busy
+/// is what was measured.
 #[derive(Debug)]
 pub(crate) struct Cost {
     /// Processor time for some unit of work.
@@ -181,6 +188,15 @@ pub(crate) struct Cost {
     per: f64,
     /// Processors that it kept busy.
     processors: Figure,
+    /// Processors that the generator kept busy.
+    generator: Figure,
+}
+
+/// Processor times before a run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Before {
+    server: Option<Duration>,
+    generator: Duration,
 }
 
 impl Cost {
@@ -204,24 +220,28 @@ impl Cost {
     }
 
     fn new(work: Figure, per: f64) -> Self {
-        Self { work, per, processors: Figure::new("broker_cpus", "broker processors", 2) }
+        let processors = Figure::new("broker_cpus", "broker processors", 2);
+        let generator = Figure::new("generator_cpus", "generator processors", 2);
+        Self { work, per, processors, generator }
     }
 
-    /// Processor time before a run.
-    #[expect(clippy::unused_self, reason = "begin and end are a pair")]
-    pub(crate) fn begin(&self, server: Option<&Server>) -> anyhow::Result<Option<Duration>> {
-        server.map(Server::cpu).transpose()
+    /// Before a run.
+    pub(crate) fn before(server: Option<&Server>) -> anyhow::Result<Before> {
+        let server = server.map(Server::cpu).transpose()?;
+        Ok(Before { server, generator: own_cpu()? })
     }
 
     /// Adds a run that did so much work.
-    pub(crate) fn end(
+    pub(crate) fn after(
         &mut self,
-        before: Option<Duration>,
+        before: Before,
         server: Option<&Server>,
         work: f64,
         took: Duration,
     ) -> anyhow::Result<()> {
-        if let (Some(before), Some(server)) = (before, server) {
+        let generator = own_cpu()?.saturating_sub(before.generator);
+        self.generator.runs.push(generator.as_secs_f64() / took.as_secs_f64());
+        if let (Some(before), Some(server)) = (before.server, server) {
             let used = server.cpu()?.saturating_sub(before).as_secs_f64();
             self.work.runs.push(used * 1e6 * self.per / work.max(1.0));
             self.processors.runs.push(used / took.as_secs_f64());
@@ -231,8 +251,8 @@ impl Cost {
 
     /// The figures, and the peak of the memory.
     pub(crate) fn figures(self, server: Option<&Server>) -> anyhow::Result<Vec<Figure>> {
-        let Some(server) = server else { return Ok(Vec::new()) };
-        Ok(vec![self.work, self.processors, peak(server)?])
+        let Some(server) = server else { return Ok(vec![self.generator]) };
+        Ok(vec![self.work, self.processors, self.generator, peak(server)?])
     }
 }
 

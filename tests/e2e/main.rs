@@ -8,6 +8,7 @@
     reason = "tests panic to fail, and drive real processes on real clocks"
 )]
 
+mod bench;
 mod commands;
 mod crawl;
 mod descriptors;

@@ -260,7 +260,8 @@ fn run(
         progress(&format!("{what}: {text}"));
         Ok(())
     };
-    work.load.measure(target, kind, lengths, running.dir.path(), &mut watch)
+    let disk = used.sync.is_durable().then(|| running.dir.path());
+    work.load.measure(target, kind, lengths, disk, &mut watch)
 }
 
 /// When, where and on what.

@@ -132,7 +132,7 @@ pub(crate) const WORKS: &[Work] = &[
         title: "1 publisher, 1 subscriber, window 10,000",
         load: Load::Fan { publishers: 1, subscribers: 1, window: 10_000 },
         sync: Sync::Memory,
-        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay, Blast],
+        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
         shown: FAN,
         reach: &[
             at_least(DELIVERIES, 2.0, To::Server(Nats)),
@@ -144,7 +144,7 @@ pub(crate) const WORKS: &[Work] = &[
         title: "1 publisher, 10 subscribers, window 10,000",
         load: Load::Fan { publishers: 1, subscribers: 10, window: 10_000 },
         sync: Sync::Memory,
-        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay, Blast],
+        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
         shown: FAN,
         reach: &[at_least(DELIVERIES, 2.0, To::Server(Nats))],
     },
@@ -275,13 +275,13 @@ impl Load {
         }
     }
 
-    /// Does it once. The bare loop is run beside Tidings only, once a round is enough.
+    /// Does it once; the bare loop beside Tidings only, and where that is on disk: once a round is enough.
     pub(crate) fn measure(
         self,
         target: Target<'_>,
         kind: Kind,
         lengths: Lengths,
-        dir: &Path,
+        disk: Option<&Path>,
         watch: &mut Watch<'_>,
     ) -> anyhow::Result<Outcome> {
         let Lengths { run, warm_up, .. } = lengths;
@@ -297,7 +297,7 @@ impl Load {
             }
             Self::Idle => Idle { subscribers: lengths.idle, events: 5 }.measure(target, watch)?,
             Self::Publish { window } => {
-                let bare_loop = (kind == Tidings).then_some(dir);
+                let bare_loop = disk.filter(|_| kind == Tidings);
                 Publish { publishers: 1, window, run, runs: 1, warm_up, bare_loop }
                     .measure(target, watch)?
             }

@@ -1,0 +1,112 @@
+//! Every benchmark runs, and says what it promises to say. No figures: machines differ.
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::process::{Server, run};
+
+/// Runs a benchmark in a directory of its own and returns its JSON.
+#[track_caller]
+fn bench(arguments: &[&str]) -> Value {
+    let folder = TempDir::new().unwrap();
+    let ended = run(folder.path(), &[&["bench"], arguments, &["--json"]].concat()).expect_code(0);
+    let left = std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(left, 0, "its data are removed");
+    serde_json::from_str(&ended.stdout().join("")).unwrap()
+}
+
+/// The figures are there, each with one value of each run.
+#[track_caller]
+fn expect_figures(measured: &Value, keys: &[&str]) {
+    for key in keys {
+        let figure = &measured[key];
+        assert!(figure["p50"].is_number(), "{key} in {measured}");
+        assert!(figure["runs"].as_array().is_some_and(|runs| !runs.is_empty()), "{key}");
+    }
+}
+
+const SHORT: [&str; 4] = ["--seconds", "1", "--runs", "1"];
+const MEMORY: [&str; 2] = ["--sync", "memory"];
+const COST: [&str; 2] = ["broker_cpus", "broker_peak_mib"];
+
+#[test]
+fn fan_out_and_fan_in_count_deliveries() {
+    let out = bench(&[&["fan-out", "--subscribers", "3", "--window", "100"], &SHORT[..]].concat());
+    let few = ["fan-in", "--publishers", "3", "--subscribers", "2", "--window", "100"];
+    let into = bench(&[&few, &SHORT[..], &MEMORY].concat());
+    for measured in [&out, &into] {
+        expect_figures(measured, &["deliveries_per_second", "publishes_per_second"]);
+        expect_figures(measured, &["broker_cpu_us_per_1000_deliveries"]);
+        expect_figures(measured, &COST);
+    }
+    assert_eq!((&out["bench"], &out["subscribers"]), (&"fan-out".into(), &3.into()));
+    assert_eq!((&into["bench"], &into["sync"]), (&"fan-in".into(), &"memory".into()));
+}
+
+#[test]
+fn latency_has_its_quantiles() {
+    let few = ["latency", "--rate", "100", "--subscribers", "2"];
+    let measured = bench(&[&few, &SHORT[..], &MEMORY].concat());
+    expect_figures(&measured, &["p50_us", "p99_us", "p999_us", "max_us"]);
+    expect_figures(&measured, &["broker_cpu_us_per_delivery", "broker_peak_mib"]);
+}
+
+#[test]
+fn idle_subscribers_cost_memory_and_all_hear_of_an_event() {
+    let measured =
+        bench(&[&["idle", "--subscribers", "20", "--events", "2"], &MEMORY[..]].concat());
+    expect_figures(&measured, &["kib_per_subscriber", "to_all_ms", "broker_cpu_ms_per_event"]);
+}
+
+#[test]
+fn publishes_are_confirmed() {
+    let few = ["publish", "--publishers", "2", "--window", "100"];
+    let measured = bench(&[&few, &SHORT[..], &MEMORY].concat());
+    expect_figures(&measured, &["confirmed_per_second", "broker_cpu_us_per_1000_publishes"]);
+    assert!(measured["bare_loop_per_second"].is_null(), "nothing is synced: {measured}");
+}
+
+#[test]
+fn what_is_kept_is_replayed() {
+    let few = ["replay", "--events", "2000", "--runs", "2"];
+    let measured = bench(&[&few, &MEMORY[..]].concat());
+    expect_figures(&measured, &["replayed_per_second", "broker_peak_mib"]);
+}
+
+#[test]
+fn connections_come_and_go() {
+    let measured = bench(&[&["connect"], &SHORT[..], &MEMORY].concat());
+    expect_figures(&measured, &["cycles_per_second", "broker_cpu_us_per_1000_cycles"]);
+}
+
+#[test]
+fn a_stalled_subscriber_misses_nothing_silently() {
+    let few = ["stalled", "--subscribers", "3", "--window", "1000", "--seconds", "1"];
+    let measured = bench(&[&few, &MEMORY[..]].concat());
+    expect_figures(&measured, &["others_kept", "stalled_missed_events", "broker_grown_mib"]);
+    let end = measured["stalled_end"].as_str().unwrap();
+    assert!(["everything", "told what is gone"].contains(&end), "{measured}");
+}
+
+#[test]
+fn a_broker_that_runs_already_is_measured_from_outside() {
+    let server = Server::broker();
+    let address = server.address.to_string();
+    let few = ["fan-out", "--subscribers", "2", "--window", "100", "--broker", &address];
+    let measured = bench(&[&few, &SHORT[..]].concat());
+    expect_figures(&measured, &["deliveries_per_second"]);
+    assert!(measured["broker_cpus"].is_null(), "its process is not known: {measured}");
+}
+
+#[test]
+fn a_table_for_people_names_what_was_measured() {
+    let folder = TempDir::new().unwrap();
+    let few = ["bench", "fan-out", "--subscribers", "2", "--window", "100"];
+    let ended = run(folder.path(), &[&few, &SHORT[..]].concat()).expect_code(0);
+    let lines = ended.stdout();
+    assert!(
+        lines[0].starts_with("fan-out, a broker of its own: 1 publisher to 2 subs"),
+        "{lines:?}"
+    );
+    assert!(lines.iter().any(|line| line.contains("broker peak MiB")), "{lines:?}");
+}
