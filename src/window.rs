@@ -1,0 +1,242 @@
+//! Events on their way to a broker: what was read, perhaps sent, and is not answered yet. All that
+//! is needed to send it again on another connection.
+
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    pin::Pin,
+    task::{Context, Poll, Waker},
+};
+
+use tidings_protocol::{
+    MemberId, PAYLOAD_BYTES_MAX, Payload, TopicName,
+    client::{Client, ClientError, Published},
+    push_attribute, text,
+};
+
+/// Bytes of events after which no more are read. As much as the client has on its way at once, so
+/// it never waits for this side.
+const BYTES_MAX: usize = 4 << 20;
+
+/// Bytes that an event takes beside its payload.
+const OVERHEAD_BYTES: usize = 128;
+
+/// The attribute under which a broker keeps an event once, however often it is sent.
+const ID: &str = "id";
+
+/// The events of one topic that are not answered yet, in the order of their lines.
+#[derive(Debug)]
+pub(crate) struct Window {
+    topic: TopicName,
+    events: VecDeque<Event>,
+    /// So many at the front were sent on the present connection, or need not be.
+    sent: usize,
+    bytes: usize,
+    /// What ids begin with; `None`: events are left as they are.
+    run: Option<String>,
+}
+
+#[derive(Debug)]
+struct Event {
+    line: u64,
+    payload: String,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Unsent,
+    Sent(Published),
+    Refused(String),
+}
+
+/// What became of a line: confirmed, or why not.
+pub(crate) type Answer = (u64, Result<(), String>);
+
+impl Window {
+    /// Nothing yet. With `ids`, events that can carry one are given an id.
+    pub(crate) fn new(topic: TopicName, ids: bool) -> Self {
+        // 64 bits of chance tell the runs of all publishers apart.
+        let run = ids.then(|| MemberId::random().to_string()[..16].to_owned());
+        Self { topic, events: VecDeque::new(), sent: 0, bytes: 0, run }
+    }
+
+    /// Takes in a line. Empty ones are nothing; what could not stand on one is refused here, in its
+    /// turn.
+    pub(crate) fn push(&mut self, line: u64, bytes: Result<&[u8], String>) {
+        let payload = match bytes {
+            Ok([]) => return,
+            Ok(bytes) => check(bytes),
+            Err(reason) => Err(reason),
+        };
+        let (payload, state) = match payload {
+            Ok(payload) => (self.identified(payload, line), State::Unsent),
+            Err(reason) => (String::new(), State::Refused(reason)),
+        };
+        self.bytes += payload.len() + OVERHEAD_BYTES;
+        self.events.push_back(Event { line, payload, state });
+    }
+
+    /// Whether more should be read.
+    pub(crate) fn has_room(&self) -> bool {
+        self.bytes < BYTES_MAX
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// The first line that is not answered.
+    pub(crate) fn first_line(&self) -> Option<u64> {
+        self.events.front().map(|event| event.line)
+    }
+
+    /// Sends what was not sent on this connection yet.
+    pub(crate) async fn send(&mut self, client: &Client) -> Result<(), ClientError> {
+        while let Some(event) = self.events.get_mut(self.sent) {
+            if let State::Unsent = event.state {
+                event.state = match client.publish(&self.topic, &event.payload).await {
+                    Ok(published) => State::Sent(published),
+                    Err(ClientError::Refused(error)) => State::Refused(error.to_string()),
+                    Err(error) => return Err(error),
+                };
+            }
+            self.sent += 1;
+        }
+        Ok(())
+    }
+
+    /// Waits for the answer to the first event, and takes it out; for ever if it was not sent.
+    /// Cancel-safe.
+    pub(crate) async fn answer(&mut self) -> Result<Answer, ClientError> {
+        let answer = poll_fn(|context| match self.events.front_mut() {
+            Some(event) => event.poll(context),
+            None => Poll::Pending,
+        });
+        let answer = answer.await?;
+        let event = self.events.pop_front().expect("it was just answered");
+        self.bytes -= event.payload.len() + OVERHEAD_BYTES;
+        self.sent = self.sent.saturating_sub(1);
+        Ok((event.line, answer))
+    }
+
+    /// The connection is gone: what was not answered on it has to be sent again. Returns how many
+    /// events the broker may then have twice, because they have no id.
+    pub(crate) fn rewind(&mut self) -> usize {
+        let mut doubtful = 0;
+        for event in self.events.iter_mut().take(self.sent) {
+            let mut context = Context::from_waker(Waker::noop());
+            // Confirmations come in order, and those at the front were taken out; but a refusal
+            // may stand behind what has no answer.
+            event.state = match event.poll(&mut context) {
+                Poll::Ready(Ok(Err(reason))) => State::Refused(reason),
+                Poll::Ready(Ok(Ok(())) | Err(_)) | Poll::Pending => {
+                    doubtful += usize::from(Payload::parse(&event.payload).attribute(ID).is_none());
+                    State::Unsent
+                }
+            };
+        }
+        self.sent = 0;
+        doubtful
+    }
+
+    /// The payload with an id, if it can carry one and has none.
+    fn identified(&self, payload: &str, line: u64) -> String {
+        let mut text = payload.to_owned();
+        let parsed = Payload::parse(payload);
+        if let Some(run) = &self.run
+            && parsed.target().is_some()
+            && parsed.attribute(ID).is_none()
+        {
+            push_attribute(&mut text, ID, &format!("{run}-{line}"));
+            if text.len() > PAYLOAD_BYTES_MAX {
+                text.truncate(payload.len());
+            }
+        }
+        text
+    }
+}
+
+impl Event {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Result<(), String>, ClientError>> {
+        match &mut self.state {
+            State::Unsent => Poll::Pending,
+            State::Refused(reason) => Poll::Ready(Ok(Err(std::mem::take(reason)))),
+            State::Sent(published) => {
+                Pin::new(published).poll(context).map(|answer| match answer {
+                    Ok(_seq) => Ok(Ok(())),
+                    Err(ClientError::Refused(error)) => Ok(Err(error.to_string())),
+                    Err(error) => Err(error),
+                })
+            }
+        }
+    }
+}
+
+fn check(bytes: &[u8]) -> Result<&str, String> {
+    if bytes.len() > PAYLOAD_BYTES_MAX {
+        return Err(format!("longer than {PAYLOAD_BYTES_MAX} bytes"));
+    }
+    text::check(bytes).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn payloads(ids: bool, lines: &[&str]) -> Vec<String> {
+        let mut window = Window::new("t".parse().unwrap(), ids);
+        for (line, number) in lines.iter().zip(1..) {
+            window.push(number, Ok(line.as_bytes()));
+        }
+        let run = window.run.unwrap_or_default();
+        let shown = |event: Event| match event.state {
+            State::Refused(reason) => format!("! {reason}"),
+            _ => event.payload.replace(&run, "RUN"),
+        };
+        window.events.into_iter().map(shown).collect()
+    }
+
+    #[test]
+    fn what_can_carry_an_id_and_has_none_gets_one() {
+        let lines =
+            ["http://a.example/ job=j", "", "/a/b.html", "just text", "/a id=mine", "/a id="];
+        assert_eq!(
+            payloads(true, &lines),
+            [
+                "http://a.example/ job=j id=RUN-1",
+                "/a/b.html id=RUN-3",
+                "just text",
+                "/a id=mine",
+                "/a id="
+            ]
+        );
+    }
+
+    #[test]
+    fn who_never_sends_again_leaves_events_as_they_are() {
+        let mut window = Window::new("t".parse().unwrap(), false);
+        window.push(1, Ok(b"/a"));
+        assert_eq!(window.events[0].payload, "/a");
+    }
+
+    #[test]
+    fn an_id_makes_no_event_too_long() {
+        let fits = format!("/{}", "a".repeat(PAYLOAD_BYTES_MAX - 1));
+        let long = format!("{fits}a");
+        let payloads = payloads(true, &[&fits, &long]);
+        assert_eq!(payloads, [fits, format!("! longer than {PAYLOAD_BYTES_MAX} bytes")]);
+    }
+
+    #[test]
+    fn an_id_is_16_hex_digits_and_the_line() {
+        let window = Window::new("t".parse().unwrap(), true);
+        let id = window.identified("/a", 7);
+        let run = id.strip_prefix("/a id=").and_then(|id| id.strip_suffix("-7")).unwrap();
+        assert!(run.len() == 16 && run.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
+    }
+}
