@@ -2,8 +2,8 @@
 //! [`log::format`](crate::log::format). The topic's name is `catalog`, numbers count records, and
 //! a payload is lines of records. Everything in a batch takes effect, or nothing of it.
 //!
-//! A batch is written when all before it are synced, which it says of itself (*durable*). So what
-//! is no batch and has one behind it was lost by the disk; at the end it may be what a crash left.
+//! A batch says what was synced when it counted (*durable*). So what is no batch and has one
+//! behind it that says it was safe was lost by the disk; otherwise it is what a crash left.
 
 use memchr::memmem;
 use tidings_protocol::{Seq, TopicName};
@@ -28,43 +28,43 @@ pub(super) fn encode_header(base: Seq, unix_ms: i64, out: &mut Vec<u8>) {
 }
 
 /// Appends records, the first of which has the number `first`, as batches; returns the number after
-/// the last one.
+/// the last one. What comes before `durable` is safe when they count.
 pub(super) fn encode(
     records: impl IntoIterator<Item = Record>,
     first: Seq,
+    durable: Seq,
     unix_ms: i64,
     out: &mut Vec<u8>,
 ) -> Seq {
+    let mut encode_batch = |first: Seq, count, lines: &str| {
+        let header = BatchHeader {
+            first,
+            count,
+            bytes: u32::try_from(lines.len()).expect("a batch is closed long before"),
+            previous_end: first,
+            durable: durable.min(first),
+            reserved: first,
+            unix_ms,
+            crc: crc32c::crc32c(lines.as_bytes()),
+            clean: false,
+            identified: false,
+        };
+        out.extend_from_slice(&header.encode());
+        out.extend_from_slice(lines.as_bytes());
+        header.end()
+    };
     let (mut next, mut count, mut lines) = (first, 0, String::new());
     for record in records {
         lines.push_str(&record.to_string());
         lines.push('\n');
         count += 1;
         if lines.len() >= BATCH_BYTES {
-            next = encode_batch(next, count, &lines, unix_ms, out);
+            next = encode_batch(next, count, &lines);
             lines.clear();
             count = 0;
         }
     }
-    if count == 0 { next } else { encode_batch(next, count, &lines, unix_ms, out) }
-}
-
-fn encode_batch(first: Seq, count: u32, lines: &str, unix_ms: i64, out: &mut Vec<u8>) -> Seq {
-    let header = BatchHeader {
-        first,
-        count,
-        bytes: u32::try_from(lines.len()).expect("a batch is closed long before"),
-        previous_end: first,
-        durable: first,
-        reserved: first,
-        unix_ms,
-        crc: crc32c::crc32c(lines.as_bytes()),
-        clean: false,
-        identified: false,
-    };
-    out.extend_from_slice(&header.encode());
-    out.extend_from_slice(lines.as_bytes());
-    header.end()
+    if count == 0 { next } else { encode_batch(next, count, &lines) }
 }
 
 /// What a file came to.
@@ -73,7 +73,7 @@ pub(super) struct Replayed {
     pub(super) contents: Contents,
     /// The number of the next record; known once one was read, or the header.
     pub(super) next: Option<Seq>,
-    /// Where the last batch ends.
+    /// Where the last good batch ends.
     pub(super) end: usize,
     /// Something is lost that had been synced, or at least not merely torn off at the end.
     pub(super) damaged: bool,
@@ -129,7 +129,10 @@ impl Replay<'_> {
                 self.apply(batch);
                 continue;
             }
-            let Some(next) = self.search(at + 1)? else { break };
+            let Some((next, batch)) = self.search(at + 1)? else { break };
+            if self.found.next.is_some_and(|lost| batch.header.durable <= lost) {
+                break;
+            }
             self.damage(format!("bytes {at} to {} are no batch", next - 1));
             at = next;
         }
@@ -156,7 +159,9 @@ impl Replay<'_> {
                     let last = header.first.0 - 1;
                     self.damage(format!("records {next} to {last} cannot be read"));
                 }
-                records.iter().for_each(|record| self.found.contents.apply(record));
+                for record in &records {
+                    self.found.contents.apply(record);
+                }
             }
             Err(error) => self.damage(format!("in the batch of record {}, {error}", header.first)),
         }
@@ -185,11 +190,11 @@ impl Replay<'_> {
         Ok(Some(Batch { header, records, end: at + BATCH_HEADER + length }))
     }
 
-    /// Where the next batch begins, from `at` on.
-    fn search(&self, at: usize) -> Result<Option<usize>, FormatError> {
+    /// The next batch from `at` on, and where it begins.
+    fn search(&self, at: usize) -> Result<Option<(usize, Batch)>, FormatError> {
         for found in memmem::find_iter(self.bytes.get(at..).unwrap_or_default(), BATCH_MAGIC) {
-            if self.batch_at(at + found)?.is_some() {
-                return Ok(Some(at + found));
+            if let Some(batch) = self.batch_at(at + found)? {
+                return Ok(Some((at + found, batch)));
             }
         }
         Ok(None)
@@ -215,7 +220,7 @@ mod tests {
         encode_header(next, 7, &mut bytes);
         let mut ends = vec![bytes.len()];
         for run in runs {
-            next = encode(run.iter().cloned(), next, 8, &mut bytes);
+            next = encode(run.iter().cloned(), next, next, 8, &mut bytes);
             ends.push(bytes.len());
         }
         (bytes, ends)
@@ -261,10 +266,15 @@ mod tests {
 
     #[test]
     fn a_good_batch_of_something_else_is_damage_also_at_the_end() {
-        let (mut bytes, _) = file(&[vec!["deleted a 5".parse().unwrap()]]);
-        encode_batch(Seq(41), 1, "invented a\n", 0, &mut bytes);
+        let (mut bytes, ends) = file(&[vec!["deleted a 5".parse().unwrap()]]);
+        // As many bytes, and a verb that a later version may have.
+        let at = ends[0] + BATCH_HEADER;
+        bytes[at..at + 7].copy_from_slice(b"removed");
+        let mut header = BatchHeader::decode(&bytes[ends[0]..]).unwrap();
+        header.crc = crc32c::crc32c(&bytes[at..]);
+        bytes[ends[0]..at].copy_from_slice(&header.encode());
         let found = damaged(&bytes, "no record");
-        assert_eq!((found.next, found.end), (Some(Seq(42)), bytes.len()));
+        assert_eq!((found.next, found.end), (Some(Seq(41)), bytes.len()));
     }
 
     #[test]
@@ -279,6 +289,18 @@ mod tests {
         damaged(&again, "records 41 to 41 appear again");
         let found = damaged(&bytes[1..], "does not begin as it should");
         assert_eq!((found.contents, found.next), (contents(&runs[2]), Some(Seq(43))));
+    }
+
+    #[test]
+    fn what_was_not_synced_may_be_lost_in_any_order() {
+        let (mut bytes, _) = file(&[vec!["deleted a 5".parse().unwrap()]]);
+        let end = bytes.len();
+        // Two batches with one sync, of which the second alone reached the disk.
+        encode(vec!["deleted b 6".parse().unwrap(); 10_000], Seq(41), Seq(41), 0, &mut bytes);
+        bytes[end..end + 512].fill(0);
+        let found = replay(&bytes).unwrap();
+        assert_eq!((found.damaged, found.end, found.next), (false, end, Some(Seq(41))));
+        assert_eq!(found.problems.len(), 1);
     }
 
     fn name() -> TopicName {

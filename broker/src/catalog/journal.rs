@@ -1,4 +1,5 @@
-//! The file of the catalog: records are appended, and now and then it is written anew.
+//! The file of the catalog: records are appended, and now and then, also at every start, it is
+//! written anew.
 //!
 //! ```text
 //!   catalog.log                     what counts
@@ -81,7 +82,7 @@ impl Journal {
             broken: false,
         };
         match journal.disk.open(&path) {
-            Ok(file) => journal.recover(&path, file).map_err(|error| named(&error, &path)),
+            Ok(file) => journal.recover(&path, &*file).map_err(|error| named(&error, &path)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Ok((journal, Contents::default(), Vec::new()))
             }
@@ -92,9 +93,9 @@ impl Journal {
     fn recover(
         mut self,
         path: &Path,
-        file: Arc<dyn DiskFile>,
+        file: &dyn DiskFile,
     ) -> io::Result<(Self, Contents, Vec<String>)> {
-        let bytes = read(&*file)?;
+        let bytes = read(file)?;
         let found = batches::replay(&bytes).map_err(io::Error::other)?;
         let name = path.display();
         let mut findings: Vec<String> =
@@ -103,23 +104,14 @@ impl Journal {
         if found.damaged {
             let unix_ms = self.clock.unix_ms();
             self.aside = Some(self.dir.join(format!("{FILE}.damaged-{unix_ms}")));
-            match self.rewrite(found.contents.snapshot()) {
-                Ok(()) => findings.push(format!("what can be read of {name} is in effect")),
-                // It stays as it is, so nothing is lost by going on.
-                Err(JournalError::Full) => {
-                    findings.push(format!("there is no room to set {name} aside"));
-                }
-                Err(JournalError::Broken) => {
-                    return Err(io::Error::other("it is damaged, and cannot be set aside"));
-                }
-            }
-        } else {
-            if found.end < bytes.len() {
-                file.set_len(found.end as u64)?;
-            }
-            // What was read may be in the system's memory only; from here on it counts as safe.
-            file.sync_data()?;
-            self.active = Some(Active::new(file, found.end as u64));
+        }
+        // Nobody knows whether what was read is on the disk, or in the system's memory only after a
+        // sync that failed: to sync it again would prove nothing. So it is written again.
+        match self.rewrite(found.contents.snapshot()) {
+            Ok(()) => {}
+            // What there is stays, so nothing is lost by going on.
+            Err(JournalError::Full) => findings.push(format!("{name}: no room to write it anew")),
+            Err(JournalError::Broken) => return Err(io::Error::other("it cannot be written anew")),
         }
         Ok((self, found.contents, findings))
     }
@@ -141,7 +133,8 @@ impl Journal {
         };
         let mut bytes = Vec::new();
         let unix_ms = self.clock.unix_ms();
-        let next = batches::encode(records.iter().cloned(), self.next, unix_ms, &mut bytes);
+        let next =
+            batches::encode(records.iter().cloned(), self.next, self.next, unix_ms, &mut bytes);
         let appended = active.append(&bytes);
         match appended {
             Ok(()) => self.next = next,
@@ -157,7 +150,7 @@ impl Journal {
         if self.broken || !due {
             return;
         }
-        // If there is no room for it, what there is grows on, and it is tried again later.
+        // If there is no room for it, what there is grows, and it is tried again later.
         if self.rewrite(contents.snapshot()) == Err(JournalError::Full)
             && let Some(active) = &mut self.active
         {
@@ -171,7 +164,9 @@ impl Journal {
         let mut bytes = Vec::new();
         let unix_ms = self.clock.unix_ms();
         batches::encode_header(self.next, unix_ms, &mut bytes);
-        let next = batches::encode(records, self.next, unix_ms, &mut bytes);
+        // The file counts once all of it is synced.
+        let durable = Seq(u64::MAX);
+        let next = batches::encode(records, self.next, durable, unix_ms, &mut bytes);
         match self.replace(&bytes) {
             Ok(file) => {
                 self.active = Some(Active::new(file, bytes.len() as u64));
@@ -257,3 +252,6 @@ fn read(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
 fn named(error: &io::Error, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
+
+#[cfg(test)]
+mod tests;

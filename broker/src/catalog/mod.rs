@@ -232,7 +232,7 @@ impl Shared {
             let mut contents = self.contents.write();
             turn.records().iter().for_each(|record| contents.apply(record));
         }
-        let written = written.map_err(|error| refusal(&error));
+        let written = written.map_err(|error| refusal(error));
         for (done, admitted) in results {
             done(admitted.and_then(|()| written.clone()));
         }
@@ -240,7 +240,7 @@ impl Shared {
 }
 
 /// What a peer is told. What the disk said is in the broker's own log.
-fn refusal(error: &JournalError) -> ProtocolError {
+fn refusal(error: JournalError) -> ProtocolError {
     let (code, text) = match error {
         JournalError::Full => {
             (Code::Full, "the disk is full: nothing was changed; try again later")

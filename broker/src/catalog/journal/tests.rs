@@ -1,0 +1,190 @@
+//! Whole lives of a journal from one printed seed, with power cuts and worse. `TIDINGS_LOG_SEED`
+//! repeats one (or begins there), and `TIDINGS_LOG_RUNS` asks for another number of them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use fastrand::Rng;
+
+use super::*;
+use crate::log::simulated::{Faults, SimulatedDisk};
+
+const RUNS: u64 = 1_500;
+const STEPS: u32 = 40;
+
+/// A broker that writes records of the kinds that there are, on a disk that fails.
+struct Life {
+    rng: Rng,
+    disk: SimulatedDisk,
+    journal: Journal,
+    /// What was confirmed.
+    contents: Contents,
+    /// What there may be after a restart instead, because nobody was told.
+    perhaps: Option<Contents>,
+    crashes: u32,
+    refusals: u32,
+}
+
+fn open(disk: &SimulatedDisk) -> io::Result<(Journal, Contents, Vec<String>)> {
+    Journal::open(Arc::new(disk.clone()), Path::new("d"), Clock::new())
+}
+
+impl Life {
+    fn new(seed: u64) -> Self {
+        let disk = SimulatedDisk::new(seed);
+        disk.create_dir(Path::new("d")).unwrap();
+        disk.sync_dir(Path::new("")).unwrap();
+        let (journal, contents, _) = open(&disk).unwrap();
+        let rng = Rng::with_seed(seed);
+        Self { rng, disk, journal, contents, perhaps: None, crashes: 0, refusals: 0 }
+    }
+
+    fn records(&mut self) -> Vec<Record> {
+        let count = self.rng.usize(1..20);
+        (0..count).map(|_| record(&mut self.rng)).collect()
+    }
+
+    fn step(&mut self) {
+        match self.rng.u32(..10) {
+            0 => self.crash(),
+            1 => {
+                // A third of the disk is what it holds, and a bit.
+                let room = self.disk.used() + self.rng.u64(..4_000);
+                self.disk.set_room(if self.rng.bool() { room } else { 1 << 30 });
+            }
+            2 => {
+                let in_a_few = |rng: &mut Rng| rng.bool().then(|| rng.u64(..8));
+                let off_in = in_a_few(&mut self.rng);
+                let sync_in = in_a_few(&mut self.rng);
+                self.disk.set_faults(Faults { off_in, sync_in, ..Faults::default() });
+            }
+            3 if !self.journal.broken => {
+                // Whether it goes well or not, nothing has changed.
+                let _ = self.journal.rewrite(self.contents.snapshot());
+            }
+            _ => self.append(),
+        }
+    }
+
+    fn append(&mut self) {
+        let records = self.records();
+        let mut after = self.contents.clone();
+        records.iter().for_each(|record| after.apply(record));
+        let was_broken = self.journal.broken;
+        match self.journal.append(&records, &self.contents) {
+            Ok(()) => {
+                assert!(!was_broken, "nothing is confirmed after a failure");
+                self.contents = after;
+            }
+            Err(JournalError::Full) => self.refusals += 1,
+            Err(JournalError::Broken) if was_broken => {}
+            Err(JournalError::Broken) => self.perhaps = Some(after),
+        }
+    }
+
+    /// The broker ends, perhaps with the power, and starts again; perhaps the power goes again
+    /// meanwhile.
+    fn crash(&mut self) {
+        self.crashes += 1;
+        self.disk.set_room(1 << 30);
+        loop {
+            if self.rng.bool() {
+                self.disk.cut_power()
+            } else {
+                self.disk.kill()
+            }
+            let off_in = self.rng.bool().then(|| self.rng.u64(..8));
+            self.disk.set_faults(Faults { off_in, ..Faults::default() });
+            let Ok((journal, contents, findings)) = open(&self.disk) else { continue };
+            let expected = contents == self.contents || self.perhaps.as_ref() == Some(&contents);
+            assert!(expected, "{contents:#?}\nis not what was confirmed: {:#?}", self.contents);
+            assert!(journal.aside.is_none(), "a crash is no damage: {findings:?}");
+            // From here on it is the one or the other.
+            (self.journal, self.contents, self.perhaps) = (journal, contents, None);
+            return;
+        }
+    }
+}
+
+fn record(rng: &mut Rng) -> Record {
+    let topic = ["new-url", "a", "TDB1"][rng.usize(..3)];
+    let name = ["indexer", "b"][rng.usize(..2)];
+    let (next, unix_ms) = (rng.u64(1..1_000), rng.i64(..));
+    let line = match rng.u32(..10) {
+        0 => format!("deleted {topic} {next}"),
+        1 => format!("settings {topic} sync=memory retain-bytes={next}m retain-age=0"),
+        2 => format!("forgotten {topic} {name}"),
+        3 => format!("reserved {topic} {next}"),
+        4 => format!("taken {name} {topic} {next}"),
+        5 => format!("cursor {topic} {name} {next} {unix_ms}"),
+        _ => format!("moved {topic} {name} {next} {unix_ms}"),
+    };
+    line.parse().unwrap()
+}
+
+#[test]
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "the seed must reach whoever looks")]
+fn what_was_confirmed_survives_whatever_becomes_of_the_power() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let (first, runs) = match number("TIDINGS_LOG_SEED") {
+        Some(seed) => (seed, number("TIDINGS_LOG_RUNS").unwrap_or(1)),
+        None => (fastrand::u64(..u64::MAX / 2), number("TIDINGS_LOG_RUNS").unwrap_or(RUNS)),
+    };
+    let (mut crashes, mut refusals) = (0, 0);
+    for seed in first..first + runs {
+        let mut life = Life::new(seed);
+        let lived = catch_unwind(AssertUnwindSafe(|| {
+            (0..STEPS).for_each(|_| life.step());
+            life.crash();
+        }));
+        if let Err(panic) = lived {
+            eprintln!("failed with TIDINGS_LOG_SEED={seed}");
+            resume_unwind(panic);
+        }
+        crashes += life.crashes;
+        refusals += life.refusals;
+    }
+    println!("seeds {first}..{}: {crashes} crashes, {refusals} refusals", first + runs);
+    if runs >= RUNS {
+        assert!(crashes > 4_000 && refusals > 300, "it is not kind");
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_not_taken_for_an_empty_one() {
+    let disk = SimulatedDisk::new(1);
+    disk.create_dir(Path::new("d")).unwrap();
+    let (mut journal, contents, _) = open(&disk).unwrap();
+    journal.append(&["deleted a 7".parse().unwrap()], &contents).unwrap();
+    disk.set_faults(Faults { read_in: Some(0), ..Faults::default() });
+    let error = open(&disk).unwrap_err().to_string();
+    assert_eq!(error, "d/catalog.log: the disk cannot read that");
+    assert_eq!(open(&disk).unwrap().1.snapshot().count(), 1);
+}
+
+#[test]
+fn any_flipped_bit_is_named_and_costs_at_most_its_batch() {
+    let disk = SimulatedDisk::new(1);
+    disk.create_dir(Path::new("d")).unwrap();
+    let (mut journal, mut contents, _) = open(&disk).unwrap();
+    let mut after = vec![contents.clone()];
+    for line in ["deleted a 7", "cursor b c 3 0", "taken g b 5"] {
+        let record: Record = line.parse().unwrap();
+        journal.append(std::slice::from_ref(&record), &contents).unwrap();
+        contents.apply(&record);
+        after.push(contents.clone());
+    }
+    let path = Path::new("d/catalog.log");
+    let bytes = disk.files()[0].1.len();
+    for bit in 0..bytes * 8 {
+        let disk = disk.copy();
+        disk.damage(path, |file| file[bit / 8] ^= 1 << (bit % 8));
+        let (_, found, findings) = open(&disk).unwrap();
+        assert!(!findings.is_empty(), "bit {bit}");
+        assert!(found.snapshot().count() >= 2, "bit {bit}: {findings:?}");
+        let kept = disk
+            .files()
+            .into_iter()
+            .any(|(path, _)| path.to_string_lossy().contains("catalog.log.damaged-"));
+        assert!(kept || found == after[2], "bit {bit}: {findings:?}");
+    }
+}
