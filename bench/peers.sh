@@ -6,7 +6,7 @@
 #   bench/peers.sh --only fan-out-100,latency --rounds 5 --json values.json
 #
 # All flags go to `peers compare` (see --help there). Needs two cores, a disk (no tmpfs) under the current
-# directory or in --data, cargo, and Debian's packages, which it installs if they are missing. The services that
+# directory or in $PEERS_DATA, cargo, and Debian's packages, which it installs if they are missing. The services that
 # come with the packages are not used: every server is started anew, with its own directory, on a free port.
 set -eu
 
@@ -43,5 +43,13 @@ fi
 cargo build --manifest-path "$repository/Cargo.toml" --locked --release -p tidings -p tidings-bench >&2
 cc -O2 -o "$target/release/zmq_proxy" "$repository/bench/zmq_proxy.c" -lzmq
 
-exec "$target/release/peers" compare --tidings "$target/release/tidings" \
+# Removed also after Ctrl-C.
+if [ -z "${PEERS_DATA:-}" ]; then
+	PEERS_DATA=$(mktemp -d "$PWD/tidings-peers.XXXXXX")
+	export PEERS_DATA
+	trap 'rm -rf "$PEERS_DATA"' EXIT
+	trap 'exit 130' INT TERM
+fi
+
+"$target/release/peers" compare --tidings "$target/release/tidings" \
 	--zmq-proxy "$target/release/zmq_proxy" "$@"

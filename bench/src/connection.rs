@@ -110,12 +110,16 @@ pub(crate) fn publisher(target: &Target<'_>, burst: usize) -> anyhow::Result<Out
     Outlet::new(socket, target.message().repeat(burst))
 }
 
-/// Messages in one write: 64 KiB of them, and at most a quarter of the window, so that something is under
-/// way while the next ones are written. A little less than 64 KiB, because protocols differ in length, and
+/// Writes that a window has room for at least, so that something is under way while the next one is made.
+const WRITES: u64 = 4;
+
+/// Messages in one write: 64 KiB of them, as far as the window has room for several writes, and for one of
+/// each of the publishers who share it. A little less than 64 KiB, because protocols differ in length, and
 /// the number of messages is to be the same for all.
 pub(crate) fn burst(payload_bytes: usize, window: u64, publishers: usize) -> usize {
-    let quarter = usize::try_from(window / 4).unwrap_or(usize::MAX) / publishers.max(1);
-    (PIECE_BYTES / (payload_bytes + 20)).min(quarter).max(1)
+    let writes = u64::try_from(publishers).unwrap_or(u64::MAX).max(WRITES);
+    let fitting = usize::try_from(window / writes).unwrap_or(usize::MAX);
+    (PIECE_BYTES / (payload_bytes + 20)).min(fitting).max(1)
 }
 
 /// A socket to which the same piece is written again and again.
@@ -169,7 +173,13 @@ impl Outlet {
         loop {
             match self.socket.read(buffer) {
                 Ok(0) => bail!("the broker closed a publisher's connection"),
-                Ok(bytes) => heard(&buffer[..bytes])?,
+                Ok(bytes) => {
+                    heard(&buffer[..bytes])?;
+                    if bytes < buffer.len() {
+                        // That was all; what comes now is reported anew.
+                        return Ok(());
+                    }
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error).context("a publisher"),
@@ -197,7 +207,8 @@ mod tests {
     fn a_write_is_bounded_by_bytes_and_by_the_window() {
         assert_eq!(burst(128, 10_000, 1), 442);
         assert_eq!(burst(128, 1_000, 1), 250);
-        assert_eq!(burst(128, 10_000, 100), 25);
+        assert_eq!(burst(128, 10_000, 10), 442);
+        assert_eq!(burst(128, 10_000, 100), 100);
         assert_eq!(burst(61_440, 1, 10), 1);
     }
 }

@@ -125,7 +125,9 @@ impl<'a> Confirming<'a> {
     fn connect(target: Target<'a>, publishers: usize, window: u64) -> anyhow::Result<Self> {
         connection::prepare(&target)?;
         let confirmed = target.wire.confirmed(target.topic, &vec![b'x'; target.payload_bytes])?;
-        let burst = connection::burst(target.payload_bytes, window, publishers);
+        // Every connection has its own share, and several writes under way.
+        let share = (window / u64::try_from(publishers)?).max(1);
+        let burst = connection::burst(target.payload_bytes, share, 1);
         let poller = Poller::new()?;
         let connect = |token| {
             let steps = target.wire.opening().into_iter().chain(confirmed.opening.clone());
@@ -141,7 +143,7 @@ impl<'a> Confirming<'a> {
             ready: Vec::new(),
             publishers: publishers_made,
             burst,
-            share: (window / u64::try_from(publishers)?).max(1),
+            share,
             most: u64::MAX,
             stopped: false,
             buffer: vec![0; 64 * 1024],

@@ -121,7 +121,7 @@ struct CompareArgs {
     sync: Option<Sync>,
 
     /// Where servers keep their data, on a disk [default: a directory under this one, removed afterwards]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", env = "PEERS_DATA")]
     data: Option<PathBuf>,
 
     /// Write all values into this file, too
