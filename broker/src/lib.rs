@@ -7,6 +7,7 @@
 //! | [`group`], [`job`] | pure state machines: shared, keyed, paced queues; counted crawls |
 //! | [`groups`] | the tasks that own them and feed them from topics |
 //! | `catalog` | what must survive besides events: settings, cursors, positions, in one journal |
+//! | `cursors` | who holds which durable cursor |
 //! | `net` | the listener and the connections: the only code with sockets |
 //! | [`mailbox`] | how groups reach connections |
 //! | `stats` | counters for `STATS`, and the log lines that many peers may cause |
@@ -19,6 +20,7 @@
 mod catalog;
 pub mod clock;
 pub mod config;
+mod cursors;
 pub mod data_dir;
 pub mod group;
 pub mod groups;
@@ -47,8 +49,11 @@ use self::log::disk::{Disk, FileSystem};
 use self::net::Hub;
 use self::topic::{Storage, Topics};
 
-/// File descriptors that are not for connections.
+/// File descriptors that are neither for connections nor for topics, if there are so many.
 const DESCRIPTORS_KEPT: u64 = 128;
+
+/// Files that a topic on disk has open at most: the one that is written, and one that is read.
+const DESCRIPTORS_PER_TOPIC: u64 = 2;
 
 /// A running broker. Dropping it stops it without waiting.
 #[derive(Debug)]
@@ -104,12 +109,8 @@ fn with_pid(pid: Option<u32>) -> String {
 impl Broker {
     /// Listens and serves until it is stopped or dropped. To be called within a tokio runtime.
     pub async fn start(mut config: BrokerConfig) -> Result<Self, StartError> {
-        let connections_max = &mut config.limits.connections_max;
-        let reachable = descriptors().map_or(usize::MAX, connections_within);
-        if reachable < *connections_max {
-            let wanted = *connections_max;
-            tracing::warn!(reachable, wanted, "the limit of open files allows fewer connections");
-            *connections_max = reachable;
+        if let Some(descriptors) = descriptors() {
+            share_descriptors(descriptors, config.data.is_some(), &mut config.limits);
         }
         let clock = Clock::new();
         let (limits, defaults) = (config.limits.clone(), config.topic_defaults);
@@ -188,11 +189,28 @@ fn descriptors() -> Option<u64> {
     None
 }
 
-/// How many of so many descriptors are for connections. Some are kept for everything else, not
-/// least for accepting one connection too many and telling it so.
-fn connections_within(descriptors: u64) -> usize {
-    let connections = descriptors - DESCRIPTORS_KEPT.min(descriptors / 2);
-    usize::try_from(connections).unwrap_or(usize::MAX)
+/// Lowers the limits to what so many descriptors allow. At least half of them are for connections;
+/// some are kept for everything else, not least for accepting one connection too many and telling
+/// it so.
+fn share_descriptors(descriptors: u64, has_data: bool, limits: &mut Limits) {
+    let count = |limit: usize| u64::try_from(limit).unwrap_or(u64::MAX);
+    let mut kept = DESCRIPTORS_KEPT.min(descriptors / 2);
+    if has_data {
+        let wanted = count(limits.topics_max).saturating_mul(DESCRIPTORS_PER_TOPIC);
+        kept = wanted.saturating_add(DESCRIPTORS_KEPT).min(descriptors / 2);
+        let others = DESCRIPTORS_KEPT.min(kept / 2);
+        lower(&mut limits.topics_max, (kept - others) / DESCRIPTORS_PER_TOPIC, "topics");
+    }
+    lower(&mut limits.connections_max, descriptors - kept, "connections");
+}
+
+fn lower(limit: &mut usize, reachable: u64, what: &str) {
+    let reachable = usize::try_from(reachable).unwrap_or(usize::MAX);
+    if reachable < *limit {
+        let wanted = *limit;
+        tracing::warn!(reachable, wanted, "the limit of open files allows fewer {what}");
+        *limit = reachable;
+    }
 }
 
 impl Drop for Broker {
@@ -207,9 +225,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_are_kept_for_other_things_than_connections() {
-        assert_eq!(connections_within(1_024), 896);
-        assert_eq!(connections_within(64), 32);
-        assert_eq!(connections_within(0), 0);
+    fn descriptors_are_shared_by_connections_topics_and_the_rest() {
+        let share = |descriptors, has_data| {
+            let mut limits = Limits::default();
+            share_descriptors(descriptors, has_data, &mut limits);
+            (limits.connections_max, limits.topics_max)
+        };
+        assert_eq!(share(1_024, false), (896, 1_000));
+        assert_eq!(share(64, false), (32, 1_000));
+        assert_eq!(share(0, false), (0, 1_000));
+        assert_eq!(share(1 << 20, true), (16_384, 1_000));
+        assert_eq!(share(1_024, true), (512, 192));
+        assert_eq!(share(64, true), (32, 8));
     }
 }

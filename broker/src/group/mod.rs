@@ -141,6 +141,11 @@ impl Group {
         self.taken.get(topic).copied().unwrap_or(FIRST_SEQ)
     }
 
+    /// Whether nothing waits or is in flight.
+    pub fn is_idle(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Whether there is no room for what the topics bring.
     pub fn is_full(&self) -> bool {
         self.entries.len() >= self.config.entries_max

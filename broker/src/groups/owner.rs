@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use tidings_protocol::{
@@ -12,6 +13,7 @@ use tidings_protocol::{
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use crate::catalog::Record;
 use crate::clock::{Clock, Moment};
 use crate::group::log::{GroupLog, Mark, MemoryLog};
 use crate::group::{Answer, Group, Input, Output, Task};
@@ -56,6 +58,10 @@ pub(super) struct Owner {
     grace_until: Option<Moment>,
     /// Woken by the feeding topics.
     wake: Arc<Notify>,
+    /// Where a restart would take up each topic.
+    noted: HashMap<TopicName, Seq>,
+    /// A position is on its way to the catalog.
+    noting: Arc<AtomicBool>,
 }
 
 enum Unsent {
@@ -81,6 +87,8 @@ impl Owner {
             appended: 0,
             grace_until: None,
             wake: Arc::new(Notify::new()),
+            noted: HashMap::new(),
+            noting: Arc::default(),
         };
         owner.follow_topics()?;
         Ok(owner)
@@ -102,6 +110,7 @@ impl Owner {
                 self.handle(Input::Tick, None);
             }
             self.send();
+            self.note_positions();
             if more_letters || more_events {
                 tokio::task::yield_now().await;
                 if stop.is_cancelled() {
@@ -240,6 +249,30 @@ impl Owner {
         }
     }
 
+    /// Notes where a restart is to take up each topic, whenever everything that was taken has come to
+    /// its end. What is taken after that is taken again after a restart.
+    fn note_positions(&mut self) {
+        if !self.group.is_idle() || self.noting.load(Ordering::Acquire) {
+            return;
+        }
+        let moved = self.readers.keys().find_map(|topic| {
+            let next = self.group.taken(topic);
+            (self.noted.get(topic) != Some(&next)).then(|| (topic.clone(), next))
+        });
+        let Some((topic, next)) = moved else { return };
+        self.noting.store(true, Ordering::Release);
+        self.noted.insert(topic.clone(), next);
+        let (noting, wake) = (Arc::clone(&self.noting), Arc::clone(&self.wake));
+        let record = Record::Taken { group: self.group.name().clone(), topic, next };
+        self.topics.catalog().write(record, move |result| {
+            if let Err(error) = result {
+                tracing::warn!(%error, "a restart will take up a topic further back");
+            }
+            noting.store(false, Ordering::Release);
+            wake.notify_one();
+        });
+    }
+
     /// How far each feeding topic is numbered.
     fn heads(&self) -> BTreeMap<TopicName, Seq> {
         let head = |(name, reader): (&TopicName, &Reader)| (name.clone(), reader.topic().head());
@@ -278,8 +311,12 @@ impl Owner {
             if self.readers.contains_key(&name) {
                 continue;
             }
-            let from = StartAt::Seq(self.group.taken(&name));
-            let reader = self.topics.open(&name)?.reader(from, self.wake.clone());
+            let noted = self.topics.catalog().contents().taken(self.group.name(), &name);
+            let next = self.group.taken(&name).max(noted.unwrap_or_default());
+            let reader = self.topics.open(&name)?.reader(StartAt::Seq(next), self.wake.clone());
+            // A job that begins now is not to wait for what was taken before this start.
+            let (topic, next) = (name.clone(), reader.cursor());
+            self.group.handle(Input::Events { topic, next, events: vec![] }, self.clock.now());
             self.readers.insert(name, reader);
         }
         self.wake.notify_one();

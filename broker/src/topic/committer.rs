@@ -19,7 +19,10 @@ const THREADS: usize = 4;
 /// While events stream in, a sync is begun no sooner than so long after the one before, or when so
 /// many bytes wait: a sync costs as much processor time as hundreds of events.
 const PACE: Duration = Duration::from_micros(1000);
-const PACE_BYTES: usize = 64 << 10;
+const PACE_BYTES: usize = 32 << 10;
+/// If nothing more came in so much time, everybody waits for a confirmation, and so nobody is served
+/// by waiting for more.
+const PACE_STEP: Duration = Duration::from_micros(100);
 
 /// The threads that commit.
 #[derive(Debug)]
@@ -90,12 +93,24 @@ impl Queue {
         while let Some(topic) = self.next() {
             let mut began = Instant::now();
             while let Some(waiting) = topic.commit() {
-                let pause = PACE.saturating_sub(began.elapsed());
-                if waiting < PACE_BYTES && !pause.is_zero() && !self.state.lock().closed {
-                    thread::sleep(pause);
-                }
+                self.pace(&topic, waiting, began);
                 began = Instant::now();
             }
+        }
+    }
+
+    /// Lets events gather, after a commit that `began` then, if they stream in.
+    fn pace(&self, topic: &Topic, mut waiting: usize, began: Instant) {
+        while waiting > 0 && waiting < PACE_BYTES && began.elapsed() < PACE {
+            if self.state.lock().closed {
+                return;
+            }
+            thread::sleep(PACE_STEP);
+            let more = topic.waiting_bytes();
+            if more == waiting {
+                return;
+            }
+            waiting = more;
         }
     }
 

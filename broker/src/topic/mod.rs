@@ -307,6 +307,11 @@ impl Topic {
         Some(waiting)
     }
 
+    /// Bytes that wait for the next commit.
+    fn waiting_bytes(&self) -> usize {
+        self.tail.lock().waiting_bytes()
+    }
+
     fn fail(&self, tail: &mut Tail, error: &LogError) {
         let health = if matches!(error, LogError::Full) { Health::Full } else { Health::Failed };
         let (topic, from) = (&self.name, tail.durable());
