@@ -116,6 +116,13 @@ impl Answers {
         push_run(&mut self.entries, Run { stream, first: seq, last: seq, n });
     }
 
+    /// Enters publishes that got the numbers from `first` to `last` in the stream, both included.
+    pub fn publish_run(&mut self, stream: u64, first: Seq, last: Seq) {
+        self.publishes += last.0 - first.0 + 1;
+        let n = self.publishes;
+        push_run(&mut self.entries, Run { stream, first, last, n });
+    }
+
     /// Enters a publish that is refused.
     pub fn publish_refused(&mut self, error: &ProtocolError) {
         self.publishes += 1;

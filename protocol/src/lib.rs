@@ -71,9 +71,11 @@ pub mod command;
 pub mod duration;
 pub mod error;
 pub mod line;
-pub mod names;
+pub mod msg_encoder;
+mod names;
 mod parse;
 pub mod payload;
+mod publishes;
 pub mod reply;
 pub mod session;
 pub mod text;
@@ -88,9 +90,11 @@ pub use command::{Command, Hello, Hold, Manage, Outcome, Prio, Return, StartAt, 
 pub use duration::{DURATION_MS_MAX, DurationError, format_ms, parse_ms};
 pub use error::{Code, ProtocolError, UnknownCode};
 pub use line::{Item, LineDecoder};
+pub use msg_encoder::MsgEncoder;
 pub use names::{CursorName, GroupName, JobName, MemberId, Seq, TaskId, TopicName};
 pub use names::{NAME_BYTES_MAX, is_name};
 pub use payload::{Payload, push_attribute};
+pub use publishes::Publishes;
 pub use reply::{AckAnswer, FAREWELL, HelloAnswer, NotAReply, Reply, field, field_number};
 pub use reply::{
     encode_gap, encode_greeting, encode_lag, encode_more, encode_msg, encode_ok, encode_peer_lag,

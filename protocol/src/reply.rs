@@ -356,6 +356,3 @@ impl fmt::Display for AckAnswer {
         write!(f, "{task} new={new} known={known} refused={refused}")
     }
 }
-
-#[cfg(test)]
-mod tests;

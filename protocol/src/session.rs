@@ -2,6 +2,7 @@
 
 use crate::line::{Item, LineDecoder};
 use crate::parse::check_payload;
+use crate::publishes::Publishes;
 use crate::text::{check, control_at, is_control};
 use crate::{Code, Command, LINE_BYTES_MAX, ProtocolError, Verb};
 
@@ -128,6 +129,18 @@ impl Session {
             }
         }
         (unread.len(), None)
+    }
+
+    /// Publishes of a client at the beginning of the unread bytes, and how many bytes they are: a
+    /// shorter way to what [`next`](Self::next) would say of them. `None` proves nothing; it is not
+    /// worth asking again before other bytes have come.
+    pub fn publishes<'a>(&mut self, unread: &'a [u8]) -> Option<(usize, Publishes<'a>)> {
+        if self.mode != Mode::Client || self.ended || self.decoder.is_mid_line() {
+            return None;
+        }
+        let publishes = Publishes::begin(unread)?;
+        self.garbage_lines = 0;
+        Some(publishes)
     }
 
     /// The events of an orderly end of input: that of the last line, if it has no line end, and

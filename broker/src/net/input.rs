@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use tidings_protocol::{
-    Command, DEFAULT_TOPIC, End, Event, Mode, ProtocolError, Seq, TaskId, TopicName,
+    Command, DEFAULT_TOPIC, End, Event, Mode, ProtocolError, Publishes, Seq, TaskId, TopicName,
 };
 use tokio::io::{AsyncRead, ReadBuf};
 
@@ -95,12 +95,23 @@ impl Connection {
     fn take_lines(&mut self, input: &[u8], end_of_input: bool, waker: &Waker) -> usize {
         let mut run = Run::default();
         let (mut used, mut lines) = (0, 0);
+        // How often looking for a run of publishes is worth it: the bytes may begin within a line.
+        let mut looks = if self.hub.log_lines { 0 } else { 2 };
         loop {
             self.backlog = self.is_congested();
             if self.backlog || self.ending.is_some() {
                 break;
             }
             let unread = &input[used..];
+            if looks > 0 {
+                if let Some((consumed, publishes)) = self.session.publishes(unread) {
+                    used += consumed;
+                    lines += publishes.len() as u64;
+                    self.publish_all(publishes, &mut run);
+                    continue;
+                }
+                looks -= 1;
+            }
             let (consumed, event) = self.session.next(unread);
             used += consumed;
             let Some(event) = event else { break };
@@ -183,6 +194,29 @@ impl Connection {
         }
     }
 
+    /// Adds publishes to the run.
+    fn publish_all<'a>(&mut self, mut publishes: Publishes<'a>, run: &mut Run<'a>) {
+        self.leave_the_peers();
+        let known =
+            run.topic.as_ref().is_some_and(|topic| topic.name().as_str() == publishes.topic);
+        if !known || publishes.may_hold(" id=") {
+            // The first one finds the topic.
+            let topic = publishes.topic;
+            let rest = if publishes.may_hold(" id=") { publishes.len() } else { 1 };
+            for payload in publishes.by_ref().take(rest) {
+                self.publish(Some(topic), payload, run);
+            }
+        }
+        if run.topic.is_some() {
+            run.payloads.extend(publishes);
+        } else {
+            let topic = publishes.topic;
+            for payload in publishes {
+                self.publish(Some(topic), payload, run);
+            }
+        }
+    }
+
     /// Adds a publish to the run: to the default topic, or to a named one.
     fn publish<'a>(&mut self, name: Option<&str>, payload: &'a str, run: &mut Run<'a>) {
         let name = name.unwrap_or(DEFAULT_TOPIC);
@@ -222,12 +256,19 @@ impl Connection {
         let (payloads, ids) = (std::mem::take(&mut run.payloads), std::mem::take(&mut run.ids));
         let appended = if ids.is_empty() {
             topic.append(self.id, payloads.iter().copied()).map(|numbers| {
-                self.confirm_later(&topic, (numbers.start.0..numbers.end.0).map(Seq));
+                if self.session.mode() == Mode::Client && numbers.start < numbers.end {
+                    let last = Seq(numbers.end.0 - 1);
+                    self.answers.publish_run(topic.id(), numbers.start, last);
+                }
                 numbers.end
             })
         } else {
             topic.append_once(self.id, &payloads, &ids).map(|numbers| {
-                self.confirm_later(&topic, numbers.iter().copied());
+                if self.session.mode() == Mode::Client {
+                    for seq in &numbers {
+                        self.answers.publish(topic.id(), *seq);
+                    }
+                }
                 Seq(numbers.iter().max().map_or(0, |last| last.0) + 1)
             })
         };
@@ -244,15 +285,6 @@ impl Connection {
         }
         run.payloads = payloads;
         run.payloads.clear();
-    }
-
-    /// Answers publishes when they are safe.
-    fn confirm_later(&mut self, topic: &Topic, numbers: impl Iterator<Item = Seq>) {
-        if self.session.mode() == Mode::Client {
-            for seq in numbers {
-                self.answers.publish(topic.id(), seq);
-            }
-        }
     }
 
     /// The topic takes nothing at the moment.

@@ -1,7 +1,9 @@
 //! Events with an `id=` that were published lately, so that one that is sent again is known.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::LazyLock;
 
+use memchr::memmem::Finder;
 use tidings_protocol::{Payload, Seq};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -20,7 +22,8 @@ pub(super) struct Recent {
 /// those of the random tokens that they stand for.
 pub(crate) fn id_of(payload: &str) -> Option<u128> {
     // Few events have one, and this is asked of all.
-    memchr::memmem::find(payload.as_bytes(), b" id=")?;
+    static ID: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b" id="));
+    ID.find(payload.as_bytes())?;
     Payload::parse(payload).attribute("id").map(|id| xxh3_128(id.as_bytes()))
 }
 

@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use bytes::Bytes;
 use slab::Slab;
-use tidings_protocol::{Seq, StartAt, encode_msg};
+use tidings_protocol::{MsgEncoder, Seq, StartAt};
 
 use super::arena::Arena;
 use super::batch::{Batch, skip_lines};
@@ -150,6 +150,7 @@ impl Tail {
         let unix_ms = newest.map_or(unix_ms, |newest| newest.max(unix_ms));
         let before = self.head;
         let mut first = self.head;
+        let mut encoder = MsgEncoder::new(topic, first);
         for payload in payloads {
             let wire = MSG_BYTES + topic.len() + payload.len();
             let bare = if self.bare_readers > 0 { payload.len() + 2 } else { 0 };
@@ -164,7 +165,7 @@ impl Tail {
                     self.bare.begin_block(bare);
                 }
             }
-            encode_msg(topic, self.head, payload, self.wire.open());
+            encoder.encode(payload, self.wire.open());
             if self.bare_readers > 0 {
                 self.bare.open().extend_from_slice(payload.as_bytes());
                 self.bare.open().extend_from_slice(b"\r\n");

@@ -1,0 +1,71 @@
+//! `MSG` lines in a row, without formatting a number for each.
+
+use bytes::BufMut;
+
+use crate::Seq;
+use crate::wire::put_number;
+
+/// Encodes `MSG` lines of one topic whose numbers follow each other.
+#[derive(Debug)]
+pub struct MsgEncoder {
+    /// `MSG <topic> <seq> `, for the next line.
+    head: Vec<u8>,
+    /// Where the number begins.
+    digits: usize,
+}
+
+impl MsgEncoder {
+    /// The first line has the number `first`.
+    pub fn new(topic: &str, first: Seq) -> Self {
+        let mut head = Vec::with_capacity(topic.len() + 26);
+        head.extend_from_slice(b"MSG ");
+        head.extend_from_slice(topic.as_bytes());
+        head.push(b' ');
+        let digits = head.len();
+        put_number(first.0, &mut head);
+        head.push(b' ');
+        Self { head, digits }
+    }
+
+    /// Appends the next line.
+    pub fn encode(&mut self, payload: &str, out: &mut impl BufMut) {
+        out.put_slice(&self.head);
+        out.put_slice(payload.as_bytes());
+        out.put_slice(b"\r\n");
+        self.count();
+    }
+
+    /// Adds one to the number, as people do it.
+    fn count(&mut self) {
+        let end = self.head.len() - 1;
+        for digit in self.head[self.digits..end].iter_mut().rev() {
+            if *digit < b'9' {
+                *digit += 1;
+                return;
+            }
+            *digit = b'0';
+        }
+        self.head.insert(self.digits, b'1');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+
+    use super::*;
+    use crate::encode_msg;
+
+    #[test]
+    fn lines_that_follow_each_other_are_counted() {
+        for first in [1_u64, 8, 99, 999_998] {
+            let mut encoder = MsgEncoder::new("t", Seq(first));
+            let (mut counted, mut each) = (BytesMut::new(), BytesMut::new());
+            for seq in first..first + 120 {
+                encoder.encode("x y", &mut counted);
+                encode_msg("t", Seq(seq), "x y", &mut each);
+            }
+            assert_eq!(counted, each);
+        }
+    }
+}

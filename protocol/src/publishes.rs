@@ -1,0 +1,164 @@
+//! Many publishes to one topic at a time: what a busy producer sends.
+//!
+//! Everything here could be had from [`Session::next`](crate::Session::next), line by line. A whole
+//! read is judged in one go instead: the same bytes begin every line, and whether the bytes are
+//! text is asked of all of them together.
+
+use memchr::memchr;
+
+use crate::command::check_name;
+use crate::text::is_control;
+use crate::{LINE_BYTES_MAX, PAYLOAD_BYTES_MAX};
+
+/// Lines `PUB <topic> <payload>` of a client that follow each other, all to one topic. Iterates over
+/// the payloads.
+#[derive(Debug, Clone)]
+pub struct Publishes<'a> {
+    /// The topic.
+    pub topic: &'a str,
+    /// The lines that are left, each with its end.
+    lines: &'a str,
+    /// Bytes before the payload.
+    prefix: usize,
+    /// How many lines are left.
+    count: usize,
+}
+
+impl<'a> Publishes<'a> {
+    /// The lines at the beginning of `unread`, and how many bytes they are; `None` if there are
+    /// fewer than two of them, or something about them is out of the ordinary.
+    pub(crate) fn begin(unread: &'a [u8]) -> Option<(usize, Self)> {
+        const VERB: &[u8] = b"PUB ";
+        let named = unread.strip_prefix(VERB)?;
+        let name_end = memchr(b' ', named)?;
+        let topic = std::str::from_utf8(&named[..name_end]).ok()?;
+        check_name("topic", topic).ok()?;
+        let (prefix, _) = unread.split_at(VERB.len() + topic.len() + 1);
+        let (mut end, mut count) = (0, 0);
+        while let Some(rest) = unread.get(end..).filter(|rest| rest.starts_with(prefix)) {
+            let Some(length) = memchr(b'\n', rest) else { break };
+            let line = rest[..length].strip_suffix(b"\r").unwrap_or(&rest[..length]);
+            let payload = line.len() - prefix.len();
+            if payload == 0 || payload > PAYLOAD_BYTES_MAX || line.len() > LINE_BYTES_MAX {
+                break;
+            }
+            end += length + 1;
+            count += 1;
+        }
+        let lines = lines_of_text(&unread[..end]).filter(|_| count >= 2)?;
+        Some((end, Self { topic, lines, prefix: prefix.len(), count }))
+    }
+
+    /// Whether a payload may hold these bytes. Saves a search in each of them where none does.
+    pub fn may_hold(&self, text: &str) -> bool {
+        memchr::memmem::find(self.lines.as_bytes(), text.as_bytes()).is_some()
+    }
+}
+
+impl<'a> Iterator for Publishes<'a> {
+    type Item = &'a str;
+
+    fn next(&mut self) -> Option<&'a str> {
+        let end = memchr(b'\n', self.lines.as_bytes())?;
+        let (line, rest) = self.lines.split_at(end + 1);
+        (self.lines, self.count) = (rest, self.count - 1);
+        let end = if line.ends_with("\r\n") { end - 1 } else { end };
+        line.get(self.prefix..end)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.count, Some(self.count))
+    }
+}
+
+impl ExactSizeIterator for Publishes<'_> {}
+
+/// Whole lines as text, if each of them is and none holds what needs a second look: a control
+/// character, or the byte that some of those begin with in UTF-8.
+fn lines_of_text(lines: &[u8]) -> Option<&str> {
+    let ends_line = |byte| byte == b'\n' || byte == b'\r';
+    let suspicious = |&byte: &u8| (is_control(byte) && !ends_line(byte)) || byte == 0xC2;
+    let plain = lines
+        .chunks(64)
+        .all(|chunk| !chunk.iter().fold(false, |found, byte| found | suspicious(byte)));
+    // A CR is part of a line end, or a control byte.
+    let stray = || memchr::memchr_iter(b'\r', lines).any(|at| lines.get(at + 1) != Some(&b'\n'));
+    if plain && !stray() { std::str::from_utf8(lines).ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use crate::{Command, Event, Session};
+
+    /// What the session makes of the lines one by one, and with runs where it sees some.
+    fn events(input: &[u8], with_runs: bool) -> Vec<String> {
+        let mut session = Session::new();
+        let mut events = Vec::new();
+        let mut used = 0;
+        loop {
+            let unread = &input[used..];
+            if with_runs && let Some((consumed, publishes)) = session.publishes(unread) {
+                assert!(publishes.len() >= 2);
+                let topic = publishes.topic;
+                for payload in publishes {
+                    let publish = Command::Pub { topic, payload };
+                    events.push(format!("{:?}", Event::Command(publish)));
+                }
+                used += consumed;
+                continue;
+            }
+            let (consumed, event) = session.next(unread);
+            used += consumed;
+            let Some(event) = event else { return events };
+            events.push(format!("{event:?}"));
+        }
+    }
+
+    #[test]
+    fn a_run_ends_where_something_else_begins() {
+        let input = b"PING\nPUB t a\r\nPUB t b c\nPUB u x\nPUB u y\nPUB u z\nPUB u ";
+        let mut session = Session::new();
+        let (used, _) = session.next(input);
+        let (consumed, run) = session.publishes(&input[used..]).unwrap();
+        assert_eq!((run.topic, run.collect::<Vec<_>>()), ("t", vec!["a", "b c"]));
+        let (_, run) = session.publishes(&input[used + consumed..]).unwrap();
+        assert_eq!((run.topic, run.len()), ("u", 3));
+    }
+
+    #[test]
+    fn there_is_none_before_the_first_line_or_within_one() {
+        let mut session = Session::new();
+        assert!(session.publishes(b"PUB t a\nPUB t b\n").is_none(), "the first line decides");
+        let _ = session.next(b"PING\n");
+        let _ = session.next(b"PUB t a");
+        assert!(session.is_mid_line());
+        assert!(session.publishes(b"PUB t a\nPUB t b\n").is_none(), "a line has begun");
+    }
+
+    proptest! {
+        #[test]
+        fn a_run_says_what_its_lines_say(
+            lines in proptest::collection::vec(
+                prop_oneof![
+                    8 => "PUB t [ -~]{0,20}",
+                    2 => "PUB [a-c] [a-z\u{7f}\u{85}\u{e9}\r\t]{0,4}",
+                    1 => "PUB  ?t? ?",
+                    1 => "[A-Z]{0,4} [a-z]{0,3}",
+                ],
+                0..30,
+            ),
+            ends in proptest::collection::vec(any::<bool>(), 30),
+            cut in 0_usize..20,
+        ) {
+            let mut input = b"PING\n".to_vec();
+            for (line, crlf) in lines.iter().zip(&ends) {
+                input.extend_from_slice(line.as_bytes());
+                input.extend_from_slice(if *crlf { b"\r\n" } else { b"\n" });
+            }
+            input.truncate(input.len().saturating_sub(cut).max(5));
+            prop_assert_eq!(events(&input, true), events(&input, false));
+        }
+    }
+}
