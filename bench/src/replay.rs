@@ -29,6 +29,9 @@ const WINDOW: u64 = 10_000;
 /// Bytes that are looked at where they are not only counted, and at the beginning.
 const READ_BYTES: usize = 256 * 1024;
 
+/// Bytes in which a notice would stand that the beginning is gone.
+const HEAD_BYTES: usize = 64;
+
 /// Stored events.
 #[derive(Debug, Clone, Copy)]
 pub struct Replay {
@@ -81,7 +84,12 @@ fn read(mut socket: TcpStream, request: &Request) -> anyhow::Result<()> {
     let mut buffer = vec![0; READ_BYTES];
     match request.end {
         ReplayEnd::Bytes(bytes) => {
-            let head = socket.read(&mut buffer).context("nothing came")?;
+            let mut head = 0;
+            while head < HEAD_BYTES.min(usize::try_from(bytes)?) {
+                let more = socket.read(&mut buffer[head..]).context("nothing came")?;
+                ensure!(more > 0, "the broker closed the connection");
+                head += more;
+            }
             let lines = String::from_utf8_lossy(&buffer[..head.min(300)]);
             if let Some(line) = lines.lines().find(|line| line.starts_with(['-', 'L', 'G'])) {
                 bail!("the broker did not keep everything: {line}");

@@ -99,6 +99,18 @@ fn a_broker_that_runs_already_is_measured_from_outside() {
 }
 
 #[test]
+fn a_disk_that_is_memory_is_refused_where_figures_are_about_a_disk() {
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    if !mounts.contains(" /dev/shm tmpfs ") {
+        eprintln!("skipped: /dev/shm is no tmpfs here");
+        return;
+    }
+    let folder = TempDir::new_in("/dev/shm").unwrap();
+    let ended = run(folder.path(), &["bench", "publish", "--sync", "always"]).expect_code(1);
+    assert!(ended.stderr().contains("tmpfs"), "{}", ended.stderr());
+}
+
+#[test]
 fn a_table_for_people_names_what_was_measured() {
     let folder = TempDir::new().unwrap();
     let few = ["bench", "fan-out", "--subscribers", "2", "--window", "100"];

@@ -276,7 +276,7 @@ fn heading(data: &Path, args: &CompareArgs) -> anyhow::Result<Vec<String>> {
     let runs = if args.quick {
         "one short round".to_owned()
     } else {
-        format!("medians of {} rounds", args.rounds)
+        format!("rounds: {}, medians", args.rounds)
     };
     Ok(vec![
         format!(

@@ -7,11 +7,14 @@ use tidings_bench::figure::median;
 
 use crate::{
     servers::Kind,
-    works::{Bound, DELIVERIES, Outcome, PEAK, Reach, Shown, To, Work},
+    works::{Bound, DELIVERIES, GENERATOR, Outcome, PEAK, Reach, Shown, To, Work},
 };
 
 /// Below this part of what generator and kernel can take at all, the limit was not the limit.
 const RELAY_OF_BLAST: f64 = 0.8;
+
+/// Above this part of a processor the generator was what was measured.
+const GENERATOR_BUSY: f64 = 0.95;
 
 /// The rounds of one work.
 #[derive(Debug, Default)]
@@ -124,8 +127,10 @@ impl Results {
         let times = if name.is_empty() { "" } else { " x " };
         let kept = if is_kept { "yes" } else { "**no**" };
         let digits = if ratio >= 1000.0 { 0 } else { 2 };
+        let space = if reach.name.is_empty() { "" } else { " " };
         format!(
-            "{sign} {}{times}{name}: {kept}, {}",
+            "{}{space}{sign} {}{times}{name}: {kept}, {}",
+            reach.name,
             if bound >= 1000.0 { decimal(bound, 0) } else { bound.to_string() },
             decimal(ratio, digits)
         )
@@ -145,6 +150,12 @@ impl Results {
                 ));
             }
         }
+        let is_busy = |kind: &&Kind| {
+            self.median(**kind, GENERATOR).is_some_and(|processors| processors > GENERATOR_BUSY)
+        };
+        notes.extend(work.servers.iter().filter(is_busy).map(|kind| {
+            format!("{}: with {} the generator was the limit", work.name, kind.name())
+        }));
         let failed = |(kind, reason): (&Kind, &String)| {
             let failed = self.rounds
                 - self
@@ -212,7 +223,7 @@ mod tests {
     }
 
     fn reach(to: To) -> Reach {
-        Reach { key: DELIVERIES, to, bound: Bound::AtLeast(3.0) }
+        Reach { name: "", key: DELIVERIES, to, bound: Bound::AtLeast(3.0) }
     }
 
     #[test]
