@@ -141,7 +141,9 @@ impl<'a> Load<'a> {
             if now > last.1 {
                 last = (Instant::now(), now);
             }
-            if last.0.elapsed() > PATIENCE {
+            let most = self.gate.each().max().unwrap_or(0);
+            let is_over = is_written && most > self.stream.bytes_at_most(self.published);
+            if is_over || last.0.elapsed() > PATIENCE {
                 bail!("{}", self.incomplete());
             }
             self.turn(WATCH_EVERY)?;
@@ -300,4 +302,120 @@ pub(crate) fn refuse(refusal: &[u8], heard: &[u8]) -> anyhow::Result<()> {
         String::from_utf8_lossy(&heard[at.unwrap_or(0)..]).lines().next().unwrap_or_default()
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Write,
+        net::{Ipv4Addr, SocketAddr, TcpListener},
+        thread::{self, JoinHandle},
+    };
+
+    use super::*;
+    use crate::wire::{Step, Until, Wire};
+
+    /// Bare lines, and nothing else.
+    struct Lines;
+
+    impl Wire for Lines {
+        fn opening(&self) -> Vec<Step> {
+            Vec::new()
+        }
+
+        fn subscribe(&self, _: &str) -> Vec<Step> {
+            Vec::new()
+        }
+
+        fn at_once(&self, _: &str) -> Step {
+            Step::new([], Until::Nothing)
+        }
+
+        fn publish(&self, _: &str, payload: &[u8]) -> Vec<u8> {
+            [payload, b"\n"].concat()
+        }
+
+        fn stream(&self, _: &str, payload_bytes: usize) -> Stream {
+            Stream::fixed(u64::try_from(payload_bytes + 1).unwrap())
+        }
+    }
+
+    const SIZE: Size = Size { publishers: 1, subscribers: 1, window: 100 };
+
+    /// A broker for one subscriber and one publisher, which does this with the two connections.
+    fn broker<T: Send + 'static>(
+        run: impl FnOnce(TcpStream, TcpStream) -> T + Send + 'static,
+    ) -> (SocketAddr, JoinHandle<T>) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let accept = move || {
+            let subscriber = listener.accept().unwrap().0;
+            run(subscriber, listener.accept().unwrap().0)
+        };
+        (address, thread::spawn(accept))
+    }
+
+    fn target(address: SocketAddr) -> Target<'static> {
+        Target { wire: &Lines, address, topic: "t", payload_bytes: 9, server: None }
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_millis(20)
+    }
+
+    #[test]
+    fn nobody_publishes_beyond_the_window() {
+        let (address, broker) = broker(|_subscriber, mut publisher| {
+            let mut taken = Vec::new();
+            publisher.read_to_end(&mut taken).unwrap();
+            taken.len()
+        });
+        let mut load = Load::connect(target(address), SIZE, &mut |_| Ok(())).unwrap();
+        load.run_until(soon(), &mut |_| Ok(())).unwrap();
+        assert_eq!(load.counters().published, SIZE.window);
+        assert_eq!(load.counters().delivered, 0);
+        drop(load);
+        assert_eq!(broker.join().unwrap(), 100 * 10);
+    }
+
+    #[test]
+    fn what_is_delivered_is_complete() {
+        let (address, broker) = broker(|mut subscriber, mut publisher| {
+            // Ends with an error when the generator closes everything.
+            let _ = io::copy(&mut publisher, &mut subscriber);
+        });
+        let mut load = Load::connect(target(address), SIZE, &mut |_| Ok(())).unwrap();
+        load.run_until(soon(), &mut |_| Ok(())).unwrap();
+        load.finish(&mut |_| Ok(())).unwrap();
+        let Counters { published, delivered } = load.counters();
+        assert!(published > 0 && delivered == published);
+        drop(load);
+        broker.join().unwrap();
+    }
+
+    #[test]
+    fn bytes_that_are_no_event_are_told() {
+        let (address, broker) = broker(|mut subscriber, mut publisher| {
+            subscriber.write_all(b"LAG 1 9\n").unwrap();
+            let _ = io::copy(&mut publisher, &mut subscriber);
+        });
+        let mut load = Load::connect(target(address), SIZE, &mut |_| Ok(())).unwrap();
+        load.run_until(soon(), &mut |_| Ok(())).unwrap();
+        let told = load.finish(&mut |_| Ok(())).unwrap_err().to_string();
+        assert!(told.contains("1 have other bytes"), "{told}");
+        drop(load);
+        broker.join().unwrap();
+    }
+
+    #[test]
+    fn a_subscriber_that_is_cut_off_is_told() {
+        let (address, broker) = broker(|subscriber, publisher| {
+            drop(subscriber);
+            publisher
+        });
+        let mut load = Load::connect(target(address), SIZE, &mut |_| Ok(())).unwrap();
+        let told = load.run_until(Instant::now() + PATIENCE, &mut |_| Ok(())).unwrap_err();
+        assert!(told.to_string().contains("closed a subscriber's connection"), "{told}");
+        drop(broker.join().unwrap());
+    }
 }

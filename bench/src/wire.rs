@@ -90,6 +90,11 @@ impl Stream {
         bytes
     }
 
+    /// Bytes of so many events and as many stray messages as there may be.
+    pub(crate) fn bytes_at_most(self, events: u64) -> u64 {
+        self.bytes(events) + STRAYS_MAX * self.stray_bytes
+    }
+
     /// Whether `bytes` are exactly so many events, and nothing else but stray messages.
     pub fn is_exactly(self, bytes: u64, events: u64) -> bool {
         let expected = self.bytes(events);

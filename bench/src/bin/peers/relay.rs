@@ -189,3 +189,39 @@ pub(crate) fn blast(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::disallowed_methods, reason = "a limit is a program, here a thread")]
+
+    use std::{net::Ipv4Addr, thread, time::Duration};
+
+    use tidings_bench::{Target, fan::Fan};
+
+    use super::*;
+    use crate::wires::Lines;
+
+    /// The generator counts to the byte, so a relay that loses or splits anything fails here.
+    #[track_caller]
+    fn relays_everything(piece: Piece) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        // It ends with the process.
+        thread::spawn(move || relay(&listener, piece));
+        let target = Target { wire: &Lines, address, topic: "t", payload_bytes: 128, server: None };
+        let run = Duration::from_millis(50);
+        let fan = Fan { publishers: 3, subscribers: 5, window: 999, run, runs: 1, warm_up: run };
+        let figures = fan.measure(target, &mut |_| Ok(())).unwrap();
+        assert!(figures[0].median().unwrap() > 0.0);
+    }
+
+    #[test]
+    fn whole_reads_reach_everybody() {
+        relays_everything(Piece::Read);
+    }
+
+    #[test]
+    fn single_lines_reach_everybody() {
+        relays_everything(Piece::Line);
+    }
+}
