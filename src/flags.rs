@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
-use tidings_broker::BrokerConfig;
+use tidings_broker::{BrokerConfig, Sync, TopicSettings};
 use tidings_protocol::parse_ms;
 use tidings_subscriber::{AllowPrivate, CrawlerConfig, NetError};
 
@@ -33,6 +33,36 @@ pub(crate) struct ServerFlags {
     /// Log every received line (the same as `TIDINGS_LOG=tidings::line=debug`)
     #[arg(long)]
     pub(crate) log_lines: bool,
+
+    #[command(flatten)]
+    topics: TopicFlags,
+}
+
+/// What topics are told that were given no settings of their own.
+#[derive(Debug, Clone, Args)]
+struct TopicFlags {
+    /// When an event of a topic is confirmed: always (it is synced to the disk), interval (it is
+    /// written), memory (nothing of it is on the disk)
+    #[arg(long, value_name = "WHEN", default_value = "always", value_parser = parse_sync)]
+    sync: Sync,
+
+    /// Bytes of each topic that are kept; a number, or with k, m or g behind it
+    #[arg(long, value_name = "BYTES", default_value = "1g", value_parser = parse_retain_bytes)]
+    retain_bytes: u64,
+
+    /// How long events are kept; 0: as long as there is room
+    #[arg(long, value_name = "DURATION", default_value = "30d", value_parser = parse_duration)]
+    retain_age: Duration,
+}
+
+impl TopicFlags {
+    fn settings(&self) -> TopicSettings {
+        TopicSettings {
+            sync: self.sync,
+            retain_bytes: self.retain_bytes,
+            retain_age_ms: milliseconds(self.retain_age),
+        }
+    }
 }
 
 impl ServerFlags {
@@ -40,6 +70,7 @@ impl ServerFlags {
     pub(crate) fn config(&self, data: &DataFlag) -> BrokerConfig {
         let mut config = broker_config(self.listen, self.delay);
         config.data = Some(data.data.clone());
+        config.topic_defaults = self.topics.settings();
         config.log_lines = self.log_lines || logging::lines_are_asked_for();
         config
     }
@@ -130,10 +161,59 @@ pub(crate) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).expect("parse_duration() makes it of a u64 of milliseconds")
 }
 
+fn parse_sync(text: &str) -> Result<Sync, String> {
+    topic_setting("sync", text).map(|settings| settings.sync)
+}
+
+fn parse_retain_bytes(text: &str) -> Result<u64, String> {
+    topic_setting("retain-bytes", text).map(|settings| settings.retain_bytes)
+}
+
+/// A setting of a topic as it is written everywhere in Tidings.
+fn topic_setting(key: &str, text: &str) -> Result<TopicSettings, String> {
+    TopicSettings::parse(&[(key, text)], TopicSettings::default()).map_err(|error| error.text)
+}
+
 fn parse_allow_private(text: &str) -> Result<AllowPrivate, String> {
     if text.is_empty() {
         // An environment variable that is set to nothing must not open anything.
         return Ok(AllowPrivate::None);
     }
     text.parse().map_err(|error: NetError| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, Command, FromArgMatches};
+
+    use super::*;
+
+    fn topics(words: &[&str]) -> Result<TopicSettings, String> {
+        let words = ["tidings"].iter().chain(words);
+        TopicFlags::augment_args(Command::new("tidings"))
+            .try_get_matches_from(words)
+            .and_then(|matches| TopicFlags::from_arg_matches(&matches))
+            .map(|flags| flags.settings())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn topics_are_told_what_the_broker_says_by_default() {
+        assert_eq!(topics(&[]).unwrap(), TopicSettings::default());
+        let given = ["--sync=interval", "--retain-bytes=3m", "--retain-age=0"];
+        assert_eq!(
+            topics(&given).unwrap().to_string(),
+            "sync=interval retain-bytes=3m retain-age=0"
+        );
+    }
+
+    #[test]
+    fn a_wrong_setting_says_what_would_be_right() {
+        for (flag, right) in
+            [("--sync=no", "memory"), ("--retain-bytes=5", "1m"), ("--retain-age=5", "30s")]
+        {
+            let error = topics(&[flag]).unwrap_err();
+            assert!(error.contains(right), "{error}");
+        }
+    }
 }

@@ -129,17 +129,29 @@ pub(crate) struct Retention {
 
 /// What became of one file, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Checked {
+pub struct Checked {
     /// The file.
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
     /// Events that can be read.
-    pub(crate) events: u64,
+    pub events: u64,
     /// Bytes of the file.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// What is wrong with it, in words.
-    pub(crate) problems: Vec<String>,
+    pub problems: Vec<String>,
     /// Events that were kept and cannot be read, both included.
-    pub(crate) lost: Vec<(Seq, Seq)>,
+    pub lost: Vec<(Seq, Seq)>,
+}
+
+impl Checked {
+    /// Whether it is not what was written.
+    pub fn is_damaged(&self) -> bool {
+        !(self.problems.is_empty() && self.lost.is_empty())
+    }
+
+    /// Events that were kept and cannot be read.
+    pub fn lost_events(&self) -> u64 {
+        self.lost.iter().map(|(from, to)| to.0 - from.0 + 1).sum()
+    }
 }
 
 /// Why a log did not do what it was asked.

@@ -1,23 +1,22 @@
 //! What each command does.
 
-use std::fmt::Write;
 use std::task::Waker;
 
 use bytes::{Bytes, BytesMut};
 use tidings_protocol::{
-    Code, Command, Hello, HelloAnswer, Hold, Manage, MemberId, Outcome, Prio, ProtocolError,
-    Return, Slot, StartAt, TaskId, TopicName, encode_more, encode_ok, encode_pong,
+    Code, Command, Hello, HelloAnswer, Hold, MemberId, Outcome, Prio, ProtocolError, Return, Slot,
+    StartAt, TaskId, TopicName, encode_more, encode_ok, encode_pong,
 };
 
 use super::connection::{Connection, Worker};
 use super::help::HELP;
 use super::staged::Staged;
 use super::subscriptions::Kind;
+use super::topics::describe;
 use crate::clock::Moment;
 use crate::group::StagedLink;
 use crate::groups::{Caller, Request};
 use crate::mailbox::Parcel;
-use crate::topic::Topic;
 
 /// The version that `HELLO` tells.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -82,7 +81,7 @@ impl Connection {
     }
 
     /// Enters an answer of whole lines.
-    fn answer(&mut self, encode: impl FnOnce(&mut BytesMut)) {
+    pub(super) fn answer(&mut self, encode: impl FnOnce(&mut BytesMut)) {
         let mut lines = BytesMut::new();
         encode(&mut lines);
         self.answer_bytes += lines.len();
@@ -226,73 +225,10 @@ impl Connection {
         }
     }
 
-    fn fill_with(&mut self, slot: Slot, error: &ProtocolError) {
+    pub(super) fn fill_with(&mut self, slot: Slot, error: &ProtocolError) {
         let mut line = BytesMut::new();
         error.encode(&mut line);
         self.fill(slot, line.freeze());
-    }
-
-    fn topic_action(&mut self, manage: &Manage<'_>) {
-        match manage.action {
-            "ls" => {
-                if let Err(error) = manage.allow_only(&[]) {
-                    return self.refuse(&error);
-                }
-                let topics = self.hub.topics.list();
-                self.answer(|lines| {
-                    for topic in &topics {
-                        encode_more(&describe(topic), lines);
-                    }
-                    encode_ok(&format!("topics={}", topics.len()), lines);
-                });
-            }
-            "show" => {
-                let shown = self.show_topic(manage);
-                self.answer_or_refuse(shown);
-            }
-            "create" => {
-                let created = self.create_topic(manage);
-                self.answer_or_refuse(created);
-            }
-            "set" | "delete" | "verify" => {
-                self.refuse(&ProtocolError::not_yet(&format!("TOPIC {}", manage.action)));
-            }
-            action => {
-                let text = format!(
-                    "no action {action}; TOPIC has ls, show, create (and later set, delete, verify)"
-                );
-                self.refuse(&ProtocolError::new(Code::BadArgument, text));
-            }
-        }
-    }
-
-    fn show_topic(&self, manage: &Manage<'_>) -> Result<String, ProtocolError> {
-        manage.allow_only(&[])?;
-        let name = manage.required_name()?;
-        let topic = self.hub.topics.find(name).ok_or_else(|| {
-            let text = format!("no topic {name}; PUB, SUB or TOPIC create {name} makes it");
-            ProtocolError::new(Code::NotFound, text)
-        })?;
-        Ok(describe(&topic))
-    }
-
-    fn create_topic(&self, manage: &Manage<'_>) -> Result<String, ProtocolError> {
-        manage.allow_only(&["sync"])?;
-        let name: TopicName = manage.required_name()?.parse()?;
-        match manage.setting("sync") {
-            None | Some("memory") => {}
-            Some("always" | "interval") => {
-                return Err(ProtocolError::not_yet("sync= other than memory"));
-            }
-            Some(other) => {
-                let text = format!("sync={other} should be always, interval or memory");
-                return Err(ProtocolError::new(Code::BadArgument, text));
-            }
-        }
-        if self.hub.topics.find(name.as_str()).is_some() {
-            return Err(ProtocolError::new(Code::Exists, format!("topic {name} exists already")));
-        }
-        Ok(describe(&*self.hub.topics.open(&name)?))
     }
 
     fn stats(&mut self) {
@@ -321,18 +257,4 @@ impl Connection {
             encode_ok(&format!("clock={}", hub.clock.now()), lines);
         });
     }
-}
-
-/// A topic in one line, for people and scripts.
-fn describe(topic: &Topic) -> String {
-    let show = topic.show();
-    let mut text = format!("{} next={} first={}", topic.name(), show.head, show.first_kept);
-    let kept = show.head.0 - show.first_kept.0;
-    write!(
-        text,
-        " kept={kept} batches={} bytes={} readers={} rate={:.1} sync=memory",
-        show.batches, show.bytes, show.readers, show.per_second
-    )
-    .expect("a String takes everything");
-    text
 }

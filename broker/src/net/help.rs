@@ -14,6 +14,7 @@ notifier: its lines are events on the topic new-url, and it hears those of other
                                2026-01-31T12:00:00Z; without it: what comes
   UNSUB <topic>                stop listening:   UNSUB new-url
   TOPIC ls | show <topic>      which topics there are, and how far they are
+  TOPIC create <topic> [sync=..] [retain-bytes=..] [retain-age=..]    also: set, delete, verify
 
   JOB open <name> [scope=..] [depth=n] [max-pages=n]     a crawl of its own, then its start pages:
                                JOB open docs scope=host

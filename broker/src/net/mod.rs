@@ -19,6 +19,7 @@ mod staged;
 mod subscriptions;
 #[cfg(test)]
 mod tests;
+mod topics;
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;

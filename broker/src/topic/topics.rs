@@ -284,7 +284,7 @@ impl Topics {
             let text = format!("{name} is always there, and cannot be deleted");
             return Err(ProtocolError::new(Code::Conflict, text));
         }
-        let index = &mut *self.index.write();
+        let mut index = self.index.write();
         let next = {
             let tail = &mut *topic.tail.lock();
             if tail.readers() > 0 {
@@ -301,6 +301,8 @@ impl Topics {
         index.by_name.remove(&name);
         index.by_id.remove(&topic.id);
         index.leaving.insert(name.clone());
+        // Nobody makes one of the name while it is leaving; `done` may be told right here.
+        drop(index);
         self.shared.memory.forget(topic.bytes.swap(0, Ordering::Relaxed));
         let (topics, topic) = (Arc::clone(self), Arc::clone(topic));
         let record = Record::Deleted { topic: name.clone(), next };
