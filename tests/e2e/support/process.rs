@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, ExitStatus, Stdio},
     sync::{Arc, Condvar, Mutex, PoisonError},
     thread::{self, JoinHandle},
@@ -175,9 +175,20 @@ impl Running {
     /// The most memory that the process has had so far, as the kernel counts it.
     #[track_caller]
     pub(crate) fn peak_memory_bytes(&self) -> u64 {
+        self.memory_bytes("VmHWM:")
+    }
+
+    /// The memory that the process has now.
+    #[track_caller]
+    pub(crate) fn resident_memory_bytes(&self) -> u64 {
+        self.memory_bytes("VmRSS:")
+    }
+
+    #[track_caller]
+    fn memory_bytes(&self, line: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-        peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+        let amount = status.lines().find_map(|found| found.strip_prefix(line)).unwrap();
+        amount.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
     /// Waits for the end of the process and of everything that it printed.
@@ -318,13 +329,35 @@ impl Server {
     /// The same, with a last word about the command, such as its environment.
     #[track_caller]
     pub(crate) fn start_with(arguments: &[&str], adjust: impl FnOnce(&mut Command)) -> Self {
-        let folder = TempDir::new().unwrap();
+        Self::start_in(TempDir::new().unwrap(), arguments, adjust)
+    }
+
+    /// The same in a folder where others have worked before.
+    #[track_caller]
+    pub(crate) fn start_in(
+        folder: TempDir,
+        arguments: &[&str],
+        adjust: impl FnOnce(&mut Command),
+    ) -> Self {
         let mut command =
             tidings(folder.path(), [arguments, &["--listen", "127.0.0.1:0"]].concat());
         adjust(&mut command);
         let process = Running::start(&mut command);
         let address = process.line("address", listening_address);
         Self { process, address, folder }
+    }
+
+    /// Ends it with a signal, and starts it again in the same folder.
+    #[track_caller]
+    pub(crate) fn restart(self, signal: &str, arguments: &[&str]) -> Self {
+        let Self { process, folder, .. } = self;
+        process.finish_by(signal);
+        Self::start_in(folder, arguments, |_| ())
+    }
+
+    /// The data directory, where no flag says otherwise.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.folder.path().join("tidings-data")
     }
 
     /// The address as flags and foreign programs want it.

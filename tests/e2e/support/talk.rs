@@ -1,7 +1,7 @@
 //! A raw TCP connection to the line port, byte for byte.
 
 use std::{
-    io::{ErrorKind, Read, Write},
+    io::{self, ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
 };
 
@@ -21,10 +21,15 @@ impl Talk {
     /// Connects and reads nothing, not even the greeting.
     #[track_caller]
     pub(crate) fn unread(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self { stream, unread: Vec::new() }
+        Self::connect(address).unwrap()
+    }
+
+    /// The same with a broker that may be gone.
+    fn connect(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Self { stream, unread: Vec::new() })
     }
 
     /// Connects, reads the greeting, and returns the number in it as well.
@@ -48,10 +53,16 @@ impl Talk {
     /// A client: introduced, so that everything from here on is an answer or a delivery.
     #[track_caller]
     pub(crate) fn client(address: SocketAddr) -> Self {
-        let mut talk = Self::unread(address);
+        Self::try_client(address).expect("a broker that answers HELLO")
+    }
+
+    /// The same, or nothing where the broker is gone or goes.
+    #[track_caller]
+    pub(crate) fn try_client(address: SocketAddr) -> Option<Self> {
+        let mut talk = Self::connect(address).ok()?;
         talk.send("HELLO echo=e2e\n");
-        while !talk.line().contains(" echo=e2e") {}
-        talk
+        while !talk.next_line()?.contains(" echo=e2e") {}
+        Some(talk)
     }
 
     /// Writes all of it; the other side may have closed already, which the reading then shows.
