@@ -11,7 +11,7 @@
 //! | `net` | the listener and the connections: the only code with sockets |
 //! | [`mailbox`] | how groups reach connections |
 //! | `stats` | counters for `STATS`, and the log lines that many peers may cause |
-//! | [`data_dir`] | the directory on disk, held by one process at a time |
+//! | [`data_dir`], [`verify`] | the directory on disk, held by one process at a time; checking it |
 //! | [`clock`], [`config`] | the one place that reads clocks, the place for limits |
 //!
 //! `net` calls `topic` and `groups`; `groups` calls `group` and `topic`; nobody calls back except
@@ -30,6 +30,7 @@ pub mod mailbox;
 mod net;
 mod stats;
 pub mod topic;
+pub mod verify;
 
 use std::io;
 use std::net::SocketAddr;
@@ -45,6 +46,7 @@ pub use self::catalog::{Sync, TopicSettings};
 use self::clock::Clock;
 pub use self::config::{BrokerConfig, Limits};
 pub use self::data_dir::DataDir;
+pub use self::log::Checked;
 use self::log::disk::{Disk, FileSystem};
 use self::net::Hub;
 use self::topic::{Storage, Topics};
