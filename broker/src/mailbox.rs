@@ -34,6 +34,13 @@ pub enum Parcel {
         /// One or more whole lines, each with its CRLF.
         line: Bytes,
     },
+    /// What a command asked to be stored is, or is not: its answer.
+    Stored {
+        /// As in [`Answer`](Self::Answer).
+        slot: Slot,
+        /// `+OK`, or why not.
+        result: Result<(), ProtocolError>,
+    },
     /// A task: one whole line with its CRLF. It never overtakes an answer that was sent before it
     /// and could leave.
     Task(Bytes),

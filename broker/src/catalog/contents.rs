@@ -142,11 +142,6 @@ impl Contents {
         self.topics.get(topic)?.reserved
     }
 
-    /// All topics with reserved numbers, in the order of their names.
-    pub(crate) fn with_reserved(&self) -> impl Iterator<Item = (&TopicName, Seq)> {
-        self.topics.iter().filter_map(|(topic, entry)| Some((topic, entry.reserved?)))
-    }
-
     /// Where a group is on a topic, if it has taken anything of it.
     pub(crate) fn taken(&self, group: &GroupName, topic: &TopicName) -> Option<Seq> {
         self.topics.get(topic)?.taken.get(group).copied()

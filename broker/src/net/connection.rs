@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep_until};
 
 use super::Hub;
+use super::cursors::CursorUse;
 use super::ending::{Cause, Ending};
 use super::outbound::Outbound;
 use super::staged::Staged;
@@ -52,6 +53,7 @@ pub(super) struct Connection {
     /// Bytes of answers in `answers`; reset when it is empty, so never too low.
     pub(super) answer_bytes: usize,
     pub(super) worker: Option<Box<Worker>>,
+    pub(super) cursors: Option<Box<CursorUse>>,
     pub(super) subscriptions: Subscriptions,
     /// It hears the default topic as a peer does, until it turns out to be a client.
     pub(super) is_peer: bool,
@@ -109,6 +111,7 @@ impl Connection {
             answers: Answers::new(),
             answer_bytes: 0,
             worker: None,
+            cursors: None,
             subscriptions: Subscriptions::default(),
             is_peer: true,
             tasks: BytesMut::new(),
@@ -151,6 +154,7 @@ impl Connection {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         for _ in 0..TURNS_MAX {
             self.take_parcels(cx.waker());
+            self.store_settled(cx.waker());
             let input = self.poll_input(cx);
             let output = if input == Step::Over { input } else { self.poll_output(cx) };
             let mut step = output;
@@ -177,6 +181,7 @@ impl Connection {
         for parcel in parcels {
             match parcel {
                 Parcel::Answer { slot, line } => self.fill(slot, line),
+                Parcel::Stored { slot, result } => self.stored(slot, result),
                 Parcel::Task(line) if self.ending.is_none() => self.tasks.extend_from_slice(&line),
                 // The group hears that the connection is gone, and gives the task to another.
                 Parcel::Task(_) => {}
@@ -380,6 +385,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         tracing::debug!(conn = %self.id, "closed");
+        self.release_cursors();
         self.mailbox.abandon();
         self.hub.registry.leave(self.id);
         if let Some(worker) = &self.worker {

@@ -33,13 +33,20 @@ impl Connection {
             Command::Pub { .. } | Command::Quit => unreachable!("taken care of before"),
             Command::Hello(hello) => self.hello(&hello),
             Command::Sub { topic, from, cursor, takeover } => {
-                if cursor.is_some() || takeover {
-                    self.refuse(&ProtocolError::not_yet("SUB as="));
-                } else {
-                    self.subscribe(&topic, from, waker);
-                }
+                let subscribed = match cursor {
+                    Some(cursor) => self.subscribe_as(&topic, from, cursor, takeover, waker),
+                    None if takeover => {
+                        let text = "takeover= is of a cursor: as=<cursor> names it";
+                        Err(ProtocolError::new(Code::BadArgument, text))
+                    }
+                    None => self.subscribe(&topic, from, waker),
+                };
+                self.refuse_if(subscribed);
             }
-            Command::Seen { .. } => self.refuse(&ProtocolError::not_yet("SEEN")),
+            Command::Seen { topic, seq } => {
+                let seen = self.seen(&topic, seq, waker);
+                self.refuse_if(seen);
+            }
             Command::Unsub { topic } => self.unsubscribe(&topic),
             Command::Join { group, credit } => {
                 let slot = self.submit(Request::Join { group, credit });
@@ -91,6 +98,13 @@ impl Connection {
     /// Enters a refusal.
     pub(super) fn refuse(&mut self, error: &ProtocolError) {
         self.answer(|lines| error.encode(lines));
+    }
+
+    /// Enters a refusal if it is one; otherwise the answer was entered already.
+    pub(super) fn refuse_if(&mut self, done: Result<(), ProtocolError>) {
+        if let Err(error) = done {
+            self.refuse(&error);
+        }
     }
 
     fn answer_or_refuse(&mut self, result: Result<String, ProtocolError>) {
@@ -155,28 +169,37 @@ impl Connection {
         Ok(after)
     }
 
-    fn subscribe(&mut self, name: &TopicName, from: Option<StartAt>, waker: &Waker) {
+    /// Whether there may be a subscription to that topic.
+    pub(super) fn may_subscribe(&self, name: &TopicName) -> Result<(), ProtocolError> {
         let max = self.hub.limits.subscriptions_max;
         if self.subscriptions.has(name.as_str()) {
             let text = format!("this connection hears {name} already; UNSUB {name} ends that");
-            return self.refuse(&ProtocolError::new(Code::Exists, text));
+            return Err(ProtocolError::new(Code::Exists, text));
         }
         if self.subscriptions.len() >= max {
             let text = format!("this connection has {max} subscriptions, the most there may be");
-            return self.refuse(&ProtocolError::new(Code::Limit, text));
+            return Err(ProtocolError::new(Code::Limit, text));
         }
-        match self.hub.topics.subscribe(name, from, waker.clone()) {
-            Ok(reader) => {
-                let slot = self.answers.later();
-                self.answers.fill(slot, Bytes::from_static(b"+OK\r\n"));
-                self.subscriptions.add(reader, Kind::Command(slot));
-            }
-            Err(error) => self.refuse(&error),
-        }
+        Ok(())
+    }
+
+    fn subscribe(
+        &mut self,
+        name: &TopicName,
+        from: Option<StartAt>,
+        waker: &Waker,
+    ) -> Result<(), ProtocolError> {
+        self.may_subscribe(name)?;
+        let reader = self.hub.topics.subscribe(name, from, waker.clone())?;
+        let slot = self.answers.later();
+        self.answers.fill(slot, Bytes::from_static(b"+OK\r\n"));
+        self.subscriptions.add(reader, Kind::Command(slot));
+        Ok(())
     }
 
     fn unsubscribe(&mut self, name: &TopicName) {
         if self.subscriptions.remove(name.as_str()) {
+            self.release_cursor(name.as_str());
             self.answer_or_refuse(Ok(String::new()));
         } else {
             let text = format!("this connection does not hear {name}");

@@ -150,6 +150,8 @@ impl Connection {
                 self.unkept |= matches!(topic.fate(last), (Fate::Lost(_), _));
             }
         }
+        // Whoever sees the end and comes back finds them free.
+        self.release_cursors();
         let Some(ending) = &mut self.ending else { return Step::Waiting };
         if self.unkept && self.session.mode() != Mode::Client {
             ending.last_words = Bytes::new();

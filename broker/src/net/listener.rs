@@ -76,14 +76,14 @@ pub(crate) fn serve(
     });
 }
 
-/// Looks after the topics every second, until `stop`.
+/// Looks after topics and cursors every second, until `stop`.
 pub(crate) fn tend(hub: Arc<Hub>, stop: CancellationToken, tasks: &TaskTracker) {
     tasks.spawn(async move {
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(TEND_EVERY) => hub.topics.tend(),
+                () = tokio::time::sleep(TEND_EVERY) => hub.tend(),
             }
         }
     });

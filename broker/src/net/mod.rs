@@ -8,6 +8,7 @@
 //! ```
 
 mod connection;
+mod cursors;
 mod dispatch;
 mod ending;
 mod help;
@@ -31,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 use self::registry::Registry;
 use crate::clock::Clock;
 use crate::config::{BrokerConfig, Limits};
+use crate::cursors::Cursors;
 use crate::groups::Groups;
 use crate::mailbox::ConnId;
 use crate::stats::Stats;
@@ -45,6 +47,7 @@ pub(crate) struct Hub {
     clock: Clock,
     pub(crate) topics: Arc<Topics>,
     groups: Arc<Groups>,
+    cursors: Cursors,
     registry: Registry,
     stats: Stats,
     log_lines: bool,
@@ -60,6 +63,7 @@ impl Hub {
         topics: Arc<Topics>,
         stop: CancellationToken,
     ) -> Arc<Self> {
+        let cursors = Cursors::new(topics.catalog().clone(), &config.limits);
         let groups = Groups::new(Arc::clone(&topics), config.group, clock, stop);
         Arc::new(Self {
             registry: Registry::new(config.limits.connections_max),
@@ -67,10 +71,17 @@ impl Hub {
             clock,
             topics,
             groups,
+            cursors,
             stats: Stats::default(),
             log_lines: config.log_lines,
             secret: RandomState::new(),
         })
+    }
+
+    /// Does what is to be done from time to time. To be called every second or so.
+    fn tend(&self) {
+        self.topics.tend();
+        self.cursors.tend(self.clock.now(), self.clock.unix_ms());
     }
 
     /// Asks every connection, also those that are just coming, to end.

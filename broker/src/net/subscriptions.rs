@@ -1,7 +1,7 @@
 //! The topics that one connection follows.
 
 use bytes::BytesMut;
-use tidings_protocol::{Answers, Seq, Slot, encode_gap, encode_lag, encode_peer_lag};
+use tidings_protocol::{Answers, Seq, Slot, TopicName, encode_gap, encode_lag, encode_peer_lag};
 
 use super::outbound::Outbound;
 use crate::topic::{Fetched, Reader};
@@ -60,6 +60,14 @@ impl Subscriptions {
         let before = self.list.len();
         self.list.retain(|subscription| subscription.reader.topic().name().as_str() != topic);
         self.list.len() < before
+    }
+
+    /// Ends the subscription whose `SUB` is to be answered in this slot; its topic's name, if there
+    /// was one.
+    pub(super) fn remove_unanswered(&mut self, slot: Slot) -> Option<TopicName> {
+        let kind = Kind::Command(slot);
+        let at = self.list.iter().position(|subscription| subscription.kind == kind)?;
+        Some(self.list.remove(at).reader.topic().name().clone())
     }
 
     /// Ends what a peer hears: it is none.

@@ -1,5 +1,6 @@
 //! Connections over real sockets.
 
+mod cursors;
 mod ends;
 mod pressure;
 
@@ -278,9 +279,12 @@ async fn every_verb_has_an_answer() {
     let broker = broker(Limits::default()).await;
     let mut client = Peer::client(&broker).await;
     for (command, answer) in [
-        ("SUB a as=me", "-ERR not-yet "),
-        ("SEEN a 1", "-ERR not-yet "),
-        ("UNSUB a", "-ERR unknown "),
+        ("SEEN c 1", "-ERR conflict "),
+        ("SUB c as=me", "+OK\r\n"),
+        ("SEEN c 1", "-ERR bad-argument "),
+        ("UNSUB c", "+OK\r\n"),
+        ("UNSUB c", "-ERR unknown "),
+        ("TOPIC forget c cursor=me", "+OK\r\n"),
         ("TOPIC create a retain-age=1d", "+OK a sync=memory retain-bytes=1g retain-age=1d"),
         ("TOPIC create a", "-ERR exists "),
         ("TOPIC create b sync=always", "-ERR conflict "),

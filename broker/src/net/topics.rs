@@ -27,7 +27,7 @@ impl Connection {
             "set" => self.configure_topic(manage),
             "delete" => self.delete_topic(manage),
             "verify" => self.verify_topic(manage),
-            "forget" => Err(ProtocolError::not_yet("TOPIC forget")),
+            "forget" => self.forget_cursor(manage),
             action => {
                 let text = format!(
                     "no action {action}; TOPIC has ls, show, create, set, delete, verify, forget"
@@ -35,9 +35,7 @@ impl Connection {
                 Err(ProtocolError::new(Code::BadArgument, text))
             }
         };
-        if let Err(error) = done {
-            self.refuse(&error);
-        }
+        self.refuse_if(done);
     }
 
     fn list_topics(&mut self, manage: &Manage<'_>) -> Result<(), ProtocolError> {
@@ -55,7 +53,9 @@ impl Connection {
     fn show_topic(&mut self, manage: &Manage<'_>) -> Result<(), ProtocolError> {
         manage.allow_only(&[])?;
         let topic = self.named_topic(manage)?;
-        self.answer(|lines| encode_ok(&describe(&topic), lines));
+        let mut lines = self.show_cursors(&topic);
+        encode_ok(&describe(&topic), &mut lines);
+        self.answer(|out| out.unsplit(lines));
         Ok(())
     }
 

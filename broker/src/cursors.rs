@@ -1,0 +1,320 @@
+//! Who holds which durable cursor in this run of the broker, and which are forgotten.
+//!
+//! Where a cursor is, the [`catalog`](crate::catalog) knows; here is what ends with the broker. A
+//! cursor is held by one connection at a time, so that two readers never move it past each other.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tidings_protocol::{Code, CursorName, ProtocolError, Seq, TopicName};
+
+use crate::catalog::{Catalog, Record};
+use crate::clock::Moment;
+use crate::config::Limits;
+use crate::mailbox::{ConnId, Mailbox, Parcel};
+
+const HOUR_MS: u64 = 60 * 60 * 1000;
+
+/// A cursor that is held all the time is noted as that once a day, so that it is not idle when the
+/// broker is started after a long run.
+const NOTED_EVERY_MS: i64 = 24 * 60 * 60 * 1000;
+
+/// Names a durable cursor.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct CursorId {
+    pub(crate) topic: TopicName,
+    pub(crate) cursor: CursorName,
+}
+
+/// The durable cursors of a broker.
+#[derive(Debug)]
+pub(crate) struct Cursors {
+    catalog: Catalog,
+    idle_ms: i64,
+    /// When cursors are to expire next, as a [`Moment`].
+    expire_at: AtomicU64,
+    /// Never locked while the catalog is written to.
+    used: Arc<Mutex<HashMap<CursorId, Use>>>,
+}
+
+#[derive(Debug)]
+enum Use {
+    /// A connection has it.
+    Held { conn: ConnId, mailbox: Mailbox },
+    /// It is being forgotten, which has not taken effect.
+    Leaving,
+}
+
+/// A durable cursor, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CursorShow {
+    pub(crate) name: CursorName,
+    /// The first number that was not seen.
+    pub(crate) next: Seq,
+    pub(crate) held: bool,
+    /// When it was last moved or held, the latter to within a day.
+    pub(crate) unix_ms: i64,
+}
+
+impl Cursors {
+    /// Nobody holds any. Nothing expires in the first hour, so that whoever was away because the
+    /// broker was can come back, and a clock that was set wrong does no harm at once.
+    pub(crate) fn new(catalog: Catalog, limits: &Limits) -> Self {
+        Self {
+            catalog,
+            idle_ms: i64::try_from(limits.cursor_idle_ms).unwrap_or(i64::MAX),
+            expire_at: AtomicU64::new(HOUR_MS),
+            used: Arc::default(),
+        }
+    }
+
+    /// Gives a cursor to a connection, and says where it is; `None` if there is none of that name
+    /// yet. With `takeover` the connection that has it ends ([`Code::Replaced`]).
+    ///
+    /// Refused with [`Code::Busy`] if another connection has it, or it is just being forgotten.
+    pub(crate) fn hold(
+        &self,
+        id: &CursorId,
+        conn: ConnId,
+        mailbox: &Mailbox,
+        takeover: bool,
+    ) -> Result<Option<Seq>, ProtocolError> {
+        let mut used = self.used.lock();
+        match used.get(id) {
+            Some(Use::Leaving) => return Err(leaving(id)),
+            Some(Use::Held { conn, .. }) if !takeover => return Err(held(id, *conn)),
+            _ => {}
+        }
+        let before = used.insert(id.clone(), Use::Held { conn, mailbox: mailbox.clone() });
+        let stored = self.catalog.contents().cursor(&id.topic, &id.cursor);
+        drop(used);
+        if let Some(Use::Held { mailbox, .. }) = before {
+            let text = format!("connection {conn} took cursor {} over", id.cursor);
+            mailbox.send(Parcel::End(ProtocolError::new(Code::Replaced, text)));
+        }
+        Ok(stored.map(|cursor| cursor.next))
+    }
+
+    /// Whether a connection has a cursor, still.
+    pub(crate) fn is_held_by(&self, id: &CursorId, conn: ConnId) -> bool {
+        matches!(self.used.lock().get(id), Some(Use::Held { conn: holder, .. }) if *holder == conn)
+    }
+
+    /// A connection gives a cursor back, unless it was taken over.
+    pub(crate) fn release(&self, id: &CursorId, conn: ConnId, unix_ms: i64) {
+        let mut used = self.used.lock();
+        if matches!(used.get(id), Some(Use::Held { conn: holder, .. }) if *holder == conn) {
+            used.remove(id);
+            drop(used);
+            self.touch(id, unix_ms);
+        }
+    }
+
+    /// Moves a cursor nowhere, so that it is not idle.
+    fn touch(&self, id: &CursorId, unix_ms: i64) {
+        let (topic, cursor) = (id.topic.clone(), id.cursor.clone());
+        let record = Record::Moved { topic, cursor, next: Seq(1), unix_ms };
+        // If it cannot be noted, it merely expires earlier.
+        self.catalog.write(record, |_| {});
+    }
+
+    /// Removes a cursor; `done` is told when that is safe.
+    ///
+    /// Refused with [`Code::NotFound`], and with [`Code::Busy`] while a connection has it.
+    pub(crate) fn forget(
+        &self,
+        id: CursorId,
+        done: impl FnOnce(Result<(), ProtocolError>) + Send + 'static,
+    ) -> Result<(), ProtocolError> {
+        {
+            let mut used = self.used.lock();
+            match used.get(&id) {
+                Some(Use::Leaving) => return Err(leaving(&id)),
+                Some(Use::Held { conn, .. }) => return Err(held(&id, *conn)),
+                None => {}
+            }
+            if self.catalog.contents().cursor(&id.topic, &id.cursor).is_none() {
+                let text = format!("no cursor {} on {}", id.cursor, id.topic);
+                return Err(ProtocolError::new(Code::NotFound, text));
+            }
+            used.insert(id.clone(), Use::Leaving);
+        }
+        self.write_forgotten(id, done);
+        Ok(())
+    }
+
+    /// What is leaving has to be noted before, so that nobody takes it meanwhile.
+    fn write_forgotten(
+        &self,
+        id: CursorId,
+        done: impl FnOnce(Result<(), ProtocolError>) + Send + 'static,
+    ) {
+        let (topic, cursor) = (id.topic.clone(), id.cursor.clone());
+        let used = Arc::clone(&self.used);
+        self.catalog.write(Record::Forgotten { topic, cursor }, move |result| {
+            used.lock().remove(&id);
+            done(result);
+        });
+    }
+
+    /// The cursors on a topic, in the order of their names.
+    pub(crate) fn list(&self, topic: &TopicName) -> Vec<CursorShow> {
+        let used = self.used.lock();
+        let contents = self.catalog.contents();
+        let show = |(name, cursor): (&CursorName, crate::catalog::Cursor)| {
+            let id = CursorId { topic: topic.clone(), cursor: name.clone() };
+            let held = matches!(used.get(&id), Some(Use::Held { .. }));
+            CursorShow { name: id.cursor, next: cursor.next, held, unix_ms: cursor.unix_ms }
+        };
+        contents.cursors(topic).map(show).collect()
+    }
+
+    /// Lets cursors [`expire`](Self::expire) once an hour. To be called more often than that.
+    pub(crate) fn tend(&self, now: Moment, unix_ms: i64) {
+        if now.0 >= self.expire_at.load(Ordering::Relaxed) {
+            self.expire_at.store((now + HOUR_MS).0, Ordering::Relaxed);
+            self.expire(unix_ms);
+        }
+    }
+
+    /// Forgets cursors that nobody has held or moved for [`Limits::cursor_idle_ms`].
+    pub(crate) fn expire(&self, unix_ms: i64) {
+        let (mut idle, mut noted) = (Vec::new(), Vec::new());
+        {
+            let mut used = self.used.lock();
+            for (topic, cursor, at) in self.catalog.contents().all_cursors() {
+                let id = CursorId { topic: topic.clone(), cursor: cursor.clone() };
+                let idle_ms = unix_ms.saturating_sub(at.unix_ms);
+                match used.get(&id) {
+                    Some(Use::Held { .. }) if idle_ms >= NOTED_EVERY_MS => noted.push(id),
+                    // The clock was ahead then: it is as if it were now.
+                    _ if idle_ms < 0 => noted.push(id),
+                    None if idle_ms >= self.idle_ms => idle.push(id),
+                    _ => {}
+                }
+            }
+            used.extend(idle.iter().map(|id| (id.clone(), Use::Leaving)));
+        }
+        for id in noted {
+            self.touch(&id, unix_ms);
+        }
+        for id in idle {
+            let CursorId { topic, cursor } = &id;
+            tracing::info!(%topic, %cursor, "a cursor that nobody used is forgotten");
+            self.write_forgotten(id, |_| {});
+        }
+    }
+}
+
+fn held(id: &CursorId, conn: ConnId) -> ProtocolError {
+    let text = format!("connection {conn} has cursor {} on {}", id.cursor, id.topic);
+    ProtocolError::new(Code::Busy, text)
+}
+
+fn leaving(id: &CursorId) -> ProtocolError {
+    let text = format!("cursor {} on {} is just being forgotten", id.cursor, id.topic);
+    ProtocolError::new(Code::Busy, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+
+    fn cursors() -> Cursors {
+        let limits = Limits::default();
+        Cursors::new(Catalog::in_memory(&limits), &limits)
+    }
+
+    fn id(cursor: &str) -> CursorId {
+        CursorId { topic: "a".parse().unwrap(), cursor: cursor.parse().unwrap() }
+    }
+
+    fn store(cursors: &Cursors, cursor: &str, next: u64, unix_ms: i64) {
+        let CursorId { topic, cursor } = id(cursor);
+        let record = Record::Cursor { topic, cursor, next: Seq(next), unix_ms };
+        cursors.catalog.write(record, |result| result.unwrap());
+    }
+
+    fn hold(cursors: &Cursors, cursor: &str, conn: u64) -> Result<Option<Seq>, Code> {
+        let held = cursors.hold(&id(cursor), ConnId(conn), &Mailbox::new(), false);
+        held.map_err(|error| error.code)
+    }
+
+    fn names(cursors: &Cursors) -> Vec<String> {
+        cursors.list(&"a".parse().unwrap()).iter().map(|show| show.name.to_string()).collect()
+    }
+
+    #[test]
+    fn one_connection_at_a_time_has_a_cursor() {
+        let cursors = cursors();
+        assert_eq!(hold(&cursors, "c", 1), Ok(None), "a new one");
+        assert_eq!(hold(&cursors, "c", 2), Err(Code::Busy));
+        assert_eq!(hold(&cursors, "d", 2), Ok(None), "another one");
+        store(&cursors, "c", 7, 0);
+        cursors.release(&id("c"), ConnId(2), 5);
+        assert_eq!(hold(&cursors, "c", 3), Err(Code::Busy), "it was not the second one's");
+        cursors.release(&id("c"), ConnId(1), 5);
+        assert_eq!(hold(&cursors, "c", 3), Ok(Some(Seq(7))));
+        let shown = cursors.list(&id("c").topic);
+        let name = id("c").cursor;
+        assert_eq!(shown, [CursorShow { name, next: Seq(7), held: true, unix_ms: 5 }]);
+    }
+
+    #[test]
+    fn who_is_taken_over_ends_and_gives_nothing_back() {
+        let (cursors, older, newer) = (cursors(), Mailbox::new(), Mailbox::new());
+        cursors.hold(&id("c"), ConnId(1), &older, true).unwrap();
+        cursors.hold(&id("c"), ConnId(2), &newer, true).unwrap();
+        let (parcels, _) = older.take(Waker::noop());
+        let [Parcel::End(error)] = parcels.as_slices().0 else { panic!("{parcels:?}") };
+        assert_eq!(error.code, Code::Replaced);
+        assert!(newer.take(Waker::noop()).0.is_empty());
+        cursors.release(&id("c"), ConnId(1), 0);
+        assert!(cursors.is_held_by(&id("c"), ConnId(2)));
+        assert!(!cursors.is_held_by(&id("c"), ConnId(1)));
+    }
+
+    #[test]
+    fn what_nobody_has_can_be_forgotten() {
+        let cursors = cursors();
+        let forget = |cursor: &str| {
+            cursors.forget(id(cursor), |result| result.unwrap()).map_err(|error| error.code)
+        };
+        assert_eq!(forget("c"), Err(Code::NotFound));
+        store(&cursors, "c", 7, 0);
+        hold(&cursors, "c", 1).unwrap();
+        assert_eq!(forget("c"), Err(Code::Busy));
+        cursors.release(&id("c"), ConnId(1), 0);
+        assert_eq!(forget("c"), Ok(()));
+        assert_eq!(hold(&cursors, "c", 1), Ok(None));
+    }
+
+    #[test]
+    fn a_cursor_expires_thirty_days_after_it_was_used() {
+        let cursors = cursors();
+        let now = 1_000 * DAY_MS;
+        store(&cursors, "ahead", 7, now + DAY_MS);
+        store(&cursors, "held", 7, now - 100 * DAY_MS);
+        store(&cursors, "old", 7, now - 30 * DAY_MS);
+        store(&cursors, "young", 7, now - 30 * DAY_MS + 1);
+        hold(&cursors, "held", 1).unwrap();
+        cursors.tend(Moment(HOUR_MS - 1), now);
+        assert_eq!(names(&cursors), ["ahead", "held", "old", "young"], "not so soon");
+        cursors.tend(Moment(HOUR_MS), now);
+        assert_eq!(names(&cursors), ["ahead", "held", "young"]);
+        cursors.release(&id("held"), ConnId(1), now);
+        cursors.tend(Moment(HOUR_MS + 1), now + 30 * DAY_MS);
+        assert_eq!(names(&cursors).len(), 3, "once an hour");
+        cursors.tend(Moment(2 * HOUR_MS), now + 30 * DAY_MS - 1);
+        assert_eq!(names(&cursors), ["ahead", "held"]);
+        cursors.expire(now + 30 * DAY_MS);
+        assert!(names(&cursors).is_empty());
+        assert_eq!(hold(&cursors, "old", 1), Ok(None));
+    }
+}

@@ -1,0 +1,213 @@
+//! Durable cursors on the wire: `SUB as=`, `SEEN`, `TOPIC forget`.
+//!
+//! ```text
+//!   SUB as=, SEEN ──▶ unsettled ── the topic is safe that far ──▶ catalog ── stored ──▶ +OK
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+
+use bytes::{Bytes, BytesMut};
+use tidings_protocol::{
+    Code, CursorName, Manage, ProtocolError, Seq, Slot, StartAt, TopicName, encode_more,
+};
+
+use super::connection::Connection;
+use super::subscriptions::Kind;
+use crate::catalog::Record;
+use crate::cursors::CursorId;
+use crate::mailbox::Parcel;
+use crate::topic::{Place, Topic};
+
+const OK: Bytes = Bytes::from_static(b"+OK\r\n");
+
+/// What only a connection has that uses durable cursors.
+#[derive(Debug, Default)]
+pub(super) struct CursorUse {
+    /// Cursors that it has, unless they were taken over.
+    held: Vec<CursorId>,
+    /// What is to be stored, in the order of the answers. Only the first one waits: the others could
+    /// not be answered before it anyway.
+    unsettled: VecDeque<Unsettled>,
+}
+
+/// A position that is stored once everything before it is safe: after a crash no cursor may be
+/// ahead of what there is.
+#[derive(Debug)]
+struct Unsettled {
+    slot: Slot,
+    record: Record,
+    topic: Arc<Topic>,
+    /// The last event before the position.
+    last: Seq,
+    /// Where the connection waits for it.
+    place: Option<Place>,
+}
+
+impl Connection {
+    /// `SUB as=`.
+    pub(super) fn subscribe_as(
+        &mut self,
+        name: &TopicName,
+        from: Option<StartAt>,
+        cursor: CursorName,
+        takeover: bool,
+        waker: &Waker,
+    ) -> Result<(), ProtocolError> {
+        self.may_subscribe(name)?;
+        let id = CursorId { topic: name.clone(), cursor };
+        let stored = self.hub.cursors.hold(&id, self.id, &self.mailbox, takeover)?;
+        let start = stored.map_or(from, |next| Some(StartAt::Seq(next)));
+        let reader = match self.hub.topics.subscribe(name, start, waker.clone()) {
+            Ok(reader) => reader,
+            Err(error) => {
+                self.hub.cursors.release(&id, self.id, self.hub.clock.unix_ms());
+                return Err(if stored.is_some() { lost_topic(&id, error) } else { error });
+            }
+        };
+        let (topic, next) = (Arc::clone(reader.topic()), reader.cursor());
+        let slot = self.answers.later();
+        self.subscriptions.add(reader, Kind::Command(slot));
+        let usage = self.cursors.get_or_insert_default();
+        usage.held.push(id.clone());
+        if stored.is_some() {
+            self.fill(slot, OK);
+            return Ok(());
+        }
+        let CursorId { topic: name, cursor } = id;
+        let record =
+            Record::Cursor { topic: name, cursor, next, unix_ms: self.hub.clock.unix_ms() };
+        let last = Seq(next.0 - 1);
+        usage.unsettled.push_back(Unsettled { slot, record, topic, last, place: None });
+        self.store_settled(waker);
+        Ok(())
+    }
+
+    /// `SEEN`.
+    pub(super) fn seen(
+        &mut self,
+        name: &TopicName,
+        last: Seq,
+        waker: &Waker,
+    ) -> Result<(), ProtocolError> {
+        let usage = self.cursors.as_mut();
+        let id = usage.and_then(|usage| usage.held.iter().find(|id| id.topic == *name));
+        let id = id.filter(|id| self.hub.cursors.is_held_by(id, self.id)).cloned();
+        let topic = self.hub.topics.find(name.as_str());
+        let (Some(CursorId { topic: name, cursor }), Some(topic)) = (id, topic) else {
+            let text = format!(
+                "this connection has no cursor on {name}; SUB {name} as=<cursor> gives it one"
+            );
+            return Err(ProtocolError::new(Code::Conflict, text));
+        };
+        let next = topic.head();
+        if last >= next {
+            let text = format!("next is {next}: {name} has not come to {last}");
+            return Err(ProtocolError::new(Code::BadArgument, text));
+        }
+        let slot = self.answers.later();
+        let stored = self.hub.topics.catalog().contents().cursor(&name, &cursor);
+        if stored.is_some_and(|stored| stored.next > last) {
+            // It never moves backwards.
+            self.fill(slot, OK);
+            return Ok(());
+        }
+        let (next, unix_ms) = (Seq(last.0 + 1), self.hub.clock.unix_ms());
+        let record = Record::Moved { topic: name, cursor, next, unix_ms };
+        let unsettled = Unsettled { slot, record, topic, last, place: None };
+        self.cursors.get_or_insert_default().unsettled.push_back(unsettled);
+        self.store_settled(waker);
+        Ok(())
+    }
+
+    /// Has positions stored of which the events are safe by now; `waker` is woken when more are.
+    pub(super) fn store_settled(&mut self, waker: &Waker) {
+        let Some(usage) = &mut self.cursors else { return };
+        while let Some(first) = usage.unsettled.front_mut() {
+            first.place = first.topic.wait_durable(first.last, first.place, waker);
+            if first.place.is_some() {
+                return;
+            }
+            let Unsettled { slot, record, .. } =
+                usage.unsettled.pop_front().expect("the first one was just looked at");
+            let mailbox = self.mailbox.clone();
+            let done = move |result| mailbox.send(Parcel::Stored { slot, result });
+            self.hub.topics.catalog().write(record, done);
+        }
+    }
+
+    /// Something was stored, or it was not: then there is no subscription that rests on it.
+    pub(super) fn stored(&mut self, slot: Slot, result: Result<(), ProtocolError>) {
+        match result {
+            Ok(()) => self.fill(slot, OK),
+            Err(error) => {
+                if let Some(topic) = self.subscriptions.remove_unanswered(slot) {
+                    self.release_cursor(topic.as_str());
+                }
+                self.fill_with(slot, &error);
+            }
+        }
+    }
+
+    /// Gives back the cursor on a topic that it has no subscription to any more.
+    pub(super) fn release_cursor(&mut self, topic: &str) {
+        let Some(usage) = &mut self.cursors else { return };
+        if let Some(at) = usage.held.iter().position(|id| id.topic.as_str() == topic) {
+            let id = usage.held.swap_remove(at);
+            self.hub.cursors.release(&id, self.id, self.hub.clock.unix_ms());
+        }
+    }
+
+    /// Gives back all cursors, at its end.
+    pub(super) fn release_cursors(&mut self) {
+        let held = self.cursors.as_mut().map(|usage| std::mem::take(&mut usage.held));
+        for id in held.unwrap_or_default() {
+            self.hub.cursors.release(&id, self.id, self.hub.clock.unix_ms());
+        }
+    }
+
+    /// `TOPIC forget <topic> cursor=<cursor>`.
+    pub(super) fn forget_cursor(&mut self, manage: &Manage<'_>) -> Result<(), ProtocolError> {
+        manage.allow_only(&["cursor"])?;
+        let topic = manage.required_name()?.parse()?;
+        let cursor = manage.setting("cursor").ok_or_else(|| {
+            let text = "forget needs a cursor: TOPIC forget <topic> cursor=<cursor>";
+            ProtocolError::new(Code::BadArgument, text)
+        })?;
+        let id = CursorId { topic, cursor: cursor.parse()? };
+        let (slot, mailbox) = (self.answers.later(), self.mailbox.clone());
+        let done = move |result| mailbox.send(Parcel::Stored { slot, result });
+        if let Err(error) = self.hub.cursors.forget(id, done) {
+            self.fill_with(slot, &error);
+        }
+        Ok(())
+    }
+
+    /// The lines of `TOPIC show` on the cursors of a topic.
+    pub(super) fn show_cursors(&self, topic: &Topic) -> BytesMut {
+        let (next, mut lines) = (topic.head(), BytesMut::new());
+        for cursor in self.hub.cursors.list(topic.name()) {
+            let text = format!(
+                "cursor {} next={} behind={} held={} moved={}",
+                cursor.name,
+                cursor.next,
+                next.0.saturating_sub(cursor.next.0),
+                if cursor.held { "yes" } else { "no" },
+                StartAt::Time(cursor.unix_ms),
+            );
+            encode_more(&text, &mut lines);
+        }
+        lines
+    }
+}
+
+/// What is said if a cursor is where its topic has never been.
+fn lost_topic(id: &CursorId, error: ProtocolError) -> ProtocolError {
+    if error.code != Code::Conflict {
+        return error;
+    }
+    let CursorId { topic, cursor } = id;
+    let text = format!("{}; TOPIC forget {topic} cursor={cursor} lets it begin anew", error.text);
+    ProtocolError::new(Code::Conflict, text)
+}

@@ -1,0 +1,331 @@
+//! Durable cursors: `SUB as=`, `SEEN`, `TOPIC forget`.
+
+use std::io::{self, IoSlice};
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex};
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::*;
+use crate::TopicSettings;
+use crate::catalog::Catalog;
+use crate::clock::Clock;
+use crate::log::disk::{Disk, DiskFile, FileSystem, Space};
+use crate::net::{Hub, listen, serve};
+use crate::topic::{Storage, Topics};
+
+/// A broker with a data directory.
+async fn durable(dir: &TempDir) -> Broker {
+    let listen = "127.0.0.1:0".parse().unwrap();
+    let data = Some(dir.path().to_owned());
+    Broker::start(BrokerConfig { listen, data, ..BrokerConfig::default() }).await.unwrap()
+}
+
+async fn publish(client: &mut Peer, topic: &str, count: u64) {
+    client.send(&format!("PUB {topic} x\n").repeat(usize::try_from(count).unwrap())).await;
+    while !client.line().await.ends_with(&format!(" {count}\r\n")) {}
+}
+
+/// The line of `TOPIC show` on a cursor, up to when it was moved.
+async fn cursor(client: &mut Peer, topic: &str) -> String {
+    let shown = client.ask(&format!("TOPIC show {topic}")).await;
+    let line = shown.lines().find_map(|line| line.strip_prefix("+ cursor ")).unwrap_or_default();
+    line.split(" moved=").next().unwrap().to_owned()
+}
+
+#[track_caller]
+fn refused(answer: &str, code: &str) {
+    assert!(answer.starts_with(&format!("-ERR {code} ")), "{answer}");
+}
+
+#[tokio::test]
+async fn a_cursor_goes_on_where_it_was_also_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = durable(&dir).await;
+    publish(&mut Peer::client(&running).await, "a", 5).await;
+    let mut client = Peer::client(&running).await;
+    client.send("SUB a from=2 as=indexer\n").await;
+    client.expect("+OK\r\nMSG a 2 x\r\nMSG a 3 x\r\nMSG a 4 x\r\nMSG a 5 x\r\n").await;
+    assert_eq!(client.ask("SEEN a 3").await, "+OK\r\n");
+    assert_eq!(cursor(&mut client, "a").await, "indexer next=4 behind=2 held=yes");
+    for restarts in [true, false] {
+        if restarts {
+            running.stop().await;
+            running = durable(&dir).await;
+        } else {
+            client.write.shutdown().await.unwrap();
+            assert_eq!(client.rest().await, "");
+        }
+        client = Peer::client(&running).await;
+        assert_eq!(cursor(&mut client, "a").await, "indexer next=4 behind=2 held=no");
+        // It decides, and `from` does not.
+        client.send("SUB a from=1 as=indexer\n").await;
+        client.expect("+OK\r\nMSG a 4 x\r\nMSG a 5 x\r\n").await;
+    }
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_new_cursor_begins_with_what_comes_and_moves_by_seen_alone() {
+    let broker = broker(Limits::default()).await;
+    let mut client = Peer::client(&broker).await;
+    publish(&mut client, "a", 3).await;
+    assert_eq!(client.ask("SUB a as=c").await, "+OK\r\n");
+    client.send("PUB a y\n").await;
+    client.expect("+OK 4 4\r\nMSG a 4 y\r\n").await;
+    assert_eq!(cursor(&mut client, "a").await, "c next=4 behind=1 held=yes");
+    assert_eq!(client.ask("UNSUB a").await, "+OK\r\n");
+    assert_eq!(cursor(&mut client, "a").await, "c next=4 behind=1 held=no");
+    client.send("SUB a as=c\n").await;
+    client.expect("+OK\r\nMSG a 4 y\r\n").await;
+}
+
+#[tokio::test]
+async fn a_cursor_below_what_is_kept_hears_what_it_missed() {
+    let limits = Limits { tail_bytes_max: 4096, ..Limits::default() };
+    let broker = broker(limits).await;
+    let mut client = Peer::client(&broker).await;
+    assert_eq!(client.ask("SUB a as=c").await, "+OK\r\n");
+    assert_eq!(client.ask("UNSUB a").await, "+OK\r\n");
+    client.send(&format!("PUB a {}\n", "x".repeat(50_000)).repeat(4)).await;
+    while client.line().await != "+OK 4 4\r\n" {}
+    client.send("SUB a as=c\n").await;
+    client.expect("+OK\r\n").await;
+    let line = client.line().await;
+    assert!(line.starts_with("LAG a 1 "), "{line:.40}");
+}
+
+#[tokio::test]
+async fn seen_is_of_what_there_is_and_of_who_has_the_cursor() {
+    let broker = broker(Limits::default()).await;
+    let mut client = Peer::client(&broker).await;
+    publish(&mut client, "a", 3).await;
+    refused(&client.ask("SEEN a 1").await, "conflict");
+    client.send("SUB a\n").await;
+    client.expect("+OK\r\n").await;
+    refused(&client.ask("SEEN a 1").await, "conflict");
+    assert_eq!(client.ask("UNSUB a").await, "+OK\r\n");
+    assert_eq!(client.ask("SUB a as=c").await, "+OK\r\n");
+    refused(&client.ask("SUB a as=d").await, "exists");
+    refused(&client.ask("SUB b takeover=yes").await, "bad-argument");
+    refused(&client.ask("SEEN b 1").await, "conflict");
+    refused(&client.ask("SEEN a 4").await, "bad-argument");
+    for (seen, next) in [(3, 4), (1, 4), (3, 4)] {
+        assert_eq!(client.ask(&format!("SEEN a {seen}")).await, "+OK\r\n");
+        assert!(cursor(&mut client, "a").await.starts_with(&format!("c next={next} ")));
+    }
+    assert_eq!(client.ask("UNSUB a").await, "+OK\r\n");
+    refused(&client.ask("SEEN a 3").await, "conflict");
+}
+
+#[tokio::test]
+async fn a_cursor_is_one_connections_until_it_ends_or_is_taken_over() {
+    let broker = broker(Limits::default()).await;
+    let mut first = Peer::client(&broker).await;
+    let mut second = Peer::client(&broker).await;
+    publish(&mut first, "a", 3).await;
+    assert_eq!(first.ask("SUB a as=c").await, "+OK\r\n");
+    refused(&second.ask("SUB a as=c").await, "busy");
+    refused(&second.ask("TOPIC forget a cursor=c").await, "busy");
+    assert_eq!(second.ask("SUB b as=c").await, "+OK\r\n", "another topic, another cursor");
+    assert_eq!(first.ask("SEEN a 1").await, "+OK\r\n");
+    assert_eq!(second.ask("SUB a as=c takeover=yes").await, "+OK\r\n");
+    refused(&first.rest().await, "replaced");
+    assert_eq!(second.ask("SEEN a 3").await, "+OK\r\n");
+    second.send("QUIT\n").await;
+    assert_eq!(second.rest().await, "+OK\r\n");
+    let mut third = Peer::client(&broker).await;
+    assert_eq!(third.ask("SUB a as=c").await, "+OK\r\n", "who sees the end finds it free");
+    assert_eq!(third.ask("SUB b as=c").await, "+OK\r\n");
+}
+
+#[tokio::test]
+async fn a_cursor_can_be_forgotten() {
+    let broker = broker(Limits::default()).await;
+    let mut client = Peer::client(&broker).await;
+    refused(&client.ask("TOPIC forget a").await, "bad-argument");
+    refused(&client.ask("TOPIC forget cursor=c").await, "bad-argument");
+    refused(&client.ask("TOPIC forget a cursor=..").await, "bad-name");
+    refused(&client.ask("TOPIC forget a cursor=c").await, "unknown");
+    client.send("SUB a as=c\nUNSUB a\nTOPIC forget a cursor=c\n").await;
+    client.expect("+OK\r\n+OK\r\n+OK\r\n").await;
+    publish(&mut client, "a", 2).await;
+    client.send("SUB a as=c from=2\n").await;
+    client.expect("+OK\r\nMSG a 2 x\r\n").await;
+}
+
+#[tokio::test]
+async fn a_cursor_too_many_leaves_no_subscription() {
+    let broker = broker(Limits { cursors_max: 1, ..Limits::default() }).await;
+    let mut client = Peer::client(&broker).await;
+    assert_eq!(client.ask("SUB a as=c").await, "+OK\r\n");
+    refused(&client.ask("SUB b as=c").await, "limit");
+    refused(&client.ask("UNSUB b").await, "unknown");
+    refused(&client.ask("SEEN b 1").await, "conflict");
+    assert_eq!(client.ask("PUB b x").await, "+OK 1 1\r\n");
+    assert_eq!(client.ask("PING").await.split(' ').next(), Some("PONG"), "and no MSG");
+    client.send("SUB b from=1\n").await;
+    client.expect("+OK\r\nMSG b 1 x\r\n").await;
+}
+
+#[tokio::test]
+async fn answers_come_in_the_order_of_the_commands() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = durable(&dir).await;
+    let mut client = Peer::client(&broker).await;
+    publish(&mut client, "a", 1).await;
+    client.send("SUB a as=c\nPING\nPUB a y\nSEEN a 2\nSEEN a 9\nUNSUB a\nSEEN a 1\nPING\n").await;
+    let mut answers = Vec::new();
+    while answers.len() < 8 {
+        let line = client.line().await;
+        if !line.starts_with("MSG ") {
+            answers.push(line.trim_end().chars().take(9).collect::<String>());
+        }
+    }
+    let expected = ["+OK", "PONG", "+OK 2 2", "+OK", "-ERR bad-", "+OK", "-ERR conf", "PONG"];
+    for (answer, expected) in answers.iter().zip(expected) {
+        assert!(answer.starts_with(expected), "{answers:?}");
+    }
+    assert_eq!(cursor(&mut client, "a").await, "c next=3 behind=0 held=no");
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_cursor_beyond_its_topic_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = durable(&dir).await;
+    let mut client = Peer::client(&running).await;
+    publish(&mut client, "a", 5).await;
+    client.send("SUB a as=c\nSEEN a 5\n").await;
+    client.expect("+OK\r\n+OK\r\n").await;
+    running.stop().await;
+    std::fs::remove_dir_all(dir.path().join("topics/a")).unwrap();
+    let running = durable(&dir).await;
+    let mut client = Peer::client(&running).await;
+    let answer = client.ask("SUB a as=c").await;
+    refused(&answer, "conflict");
+    assert!(answer.contains("TOPIC forget a cursor=c"), "{answer}");
+    assert_eq!(client.ask("TOPIC forget a cursor=c").await, "+OK\r\n");
+    assert_eq!(client.ask("SUB a as=c").await, "+OK\r\n");
+    running.stop().await;
+}
+
+/// The file system, on which syncs of topics wait as long as they are held.
+#[derive(Debug, Clone, Default)]
+struct Holding(Arc<(Mutex<bool>, Condvar)>);
+
+#[derive(Debug)]
+struct HoldingFile(Arc<dyn DiskFile>, Holding);
+
+impl Holding {
+    fn hold(&self, held: bool) {
+        *self.0.0.lock() = held;
+        self.0.1.notify_all();
+    }
+
+    fn wrap(&self, path: &Path, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+        let of_topic = path.iter().any(|name| name == "topics");
+        if of_topic { Arc::new(HoldingFile(file, self.clone())) } else { file }
+    }
+}
+
+impl Disk for Holding {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        FileSystem.create_dir(dir)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        FileSystem.list(dir)
+    }
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(self.wrap(path, FileSystem.create(path)?))
+    }
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(self.wrap(path, FileSystem.open(path)?))
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        FileSystem.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        FileSystem.remove(path)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        FileSystem.sync_dir(dir)
+    }
+    fn space(&self, dir: &Path) -> io::Result<Space> {
+        FileSystem.space(dir)
+    }
+}
+
+impl DiskFile for HoldingFile {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buffer, offset)
+    }
+    fn write_at(&self, pieces: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.0.write_at(pieces, offset)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        let (held, changed) = &*self.1.0;
+        let mut held = held.lock();
+        while *held {
+            changed.wait(&mut held);
+        }
+        self.0.sync_data()
+    }
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.0.set_len(length)
+    }
+    fn allocate(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.0.allocate(offset, length)
+    }
+}
+
+/// A broker on another disk than that of the system.
+fn broker_on(disk: Arc<dyn Disk>, dir: &TempDir) -> Broker {
+    let (limits, clock) = (Limits::default(), Clock::new());
+    let (catalog, _) = Catalog::open(Arc::clone(&disk), dir.path(), &limits, clock).unwrap();
+    let storage = Storage { disk, dir: dir.path().join("topics") };
+    let defaults = TopicSettings::default();
+    let topics = Topics::start(&limits, clock, catalog, Some(storage), defaults).unwrap();
+    let (listener, local_addr) = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+    let hub = Hub::new(BrokerConfig::default(), clock, topics, stop.clone());
+    serve(listener, Arc::clone(&hub), stop.clone(), &tasks);
+    Broker { local_addr, hub, stop, tasks, _data: None }
+}
+
+#[tokio::test]
+async fn no_cursor_is_ahead_of_the_disk() {
+    let (disk, dir) = (Holding::default(), tempfile::tempdir().unwrap());
+    let broker = broker_on(Arc::new(disk.clone()), &dir);
+    let mut client = Peer::client(&broker).await;
+    let mut other = Peer::client(&broker).await;
+    publish(&mut client, "a", 1).await;
+    assert_eq!(client.ask("SUB a from=1 as=old").await, "+OK\r\n");
+    client.expect("MSG a 1 x\r\n").await;
+    disk.hold(true);
+    other.send("PUB a y\n").await;
+    client.expect("MSG a 2 y\r\n").await;
+    client.send("SEEN a 1\nSEEN a 2\nPING\n").await;
+    client.expect("+OK\r\n").await;
+    let mut third = Peer::client(&broker).await;
+    assert_eq!(cursor(&mut third, "a").await, "old next=2 behind=1 held=yes");
+    // A new one that begins behind what is not safe is not there yet either.
+    third.send("SUB a as=new\n").await;
+    let mut fourth = Peer::client(&broker).await;
+    assert_eq!(fourth.ask("TOPIC show a").await.matches("+ cursor ").count(), 1);
+    disk.hold(false);
+    client.expect("+OK\r\n").await;
+    assert!(client.line().await.starts_with("PONG "));
+    third.expect("+OK\r\n").await;
+    other.expect("+OK 2 1\r\n").await;
+    let shown = fourth.ask("TOPIC show a").await;
+    assert!(shown.contains("+ cursor new next=3 behind=0 held=yes "), "{shown}");
+    assert!(shown.contains("+ cursor old next=3 behind=0 held=yes "), "{shown}");
+    broker.stop().await;
+}
