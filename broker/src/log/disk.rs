@@ -95,7 +95,7 @@ impl Disk for FileSystem {
     }
 
     fn space(&self, dir: &Path) -> io::Result<Space> {
-        let existing = dir.ancestors().find(|above| above.exists()).unwrap_or(dir);
+        let existing = dir.ancestors().find(|above| above.exists()).unwrap_or(Path::new("."));
         let stat = rustix::fs::statvfs(existing)?;
         Ok(Space { free: stat.f_bavail * stat.f_frsize, total: stat.f_blocks * stat.f_frsize })
     }
@@ -149,9 +149,12 @@ impl DiskFile for RealFile {
     }
 
     fn allocate(&self, offset: u64, length: u64) -> io::Result<()> {
-        match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), offset, length) {
-            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
-            result => Ok(result?),
+        loop {
+            match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), offset, length) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => return Ok(()),
+                result => return Ok(result?),
+            }
         }
     }
 }

@@ -112,6 +112,8 @@ pub(crate) enum Found {
 pub(crate) struct Position {
     base: Seq,
     offset: u64,
+    /// The number that is next there. A reader at another one searches.
+    next: Seq,
 }
 
 /// What a log should keep.

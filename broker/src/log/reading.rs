@@ -1,7 +1,6 @@
 //! Reading a log from a number on, and checking all of it.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use tidings_protocol::Seq;
@@ -9,15 +8,16 @@ use tidings_protocol::Seq;
 use super::disk::DiskFile;
 use super::format::{BATCH_HEADER, BatchHeader, SEGMENT_HEADER, SegmentHeader};
 use super::segment::{Place, Step, Walk, is_whole};
-use super::segments::{INDEX_BYTES, Segment, SegmentLog};
+use super::segments::{Index, Segment, SegmentLog, add_to_index};
 use super::{Checked, Found, LogError, Position};
 
-/// Reads at this distance from the wanted batch or nearer are cheaper than a search.
-type Index = Vec<(Seq, u64)>;
+/// Damaged places that are reported. Thousands of readers may come upon each of them.
+const REPORTED_MAX: usize = 100;
 
 /// A segment as a reader sees it.
-struct View {
-    segment: Segment,
+struct View<'a> {
+    log: &'a SegmentLog,
+    segment: &'a Segment,
     file: Arc<dyn DiskFile>,
     /// The number after its newest event, as far as anybody knows.
     end: Seq,
@@ -31,41 +31,40 @@ pub(super) fn read(
     since: Option<i64>,
     buffer: &mut [u8],
 ) -> Result<Found, LogError> {
-    let (segment, end) = {
-        let shared = log.shared.lock();
-        let after = shared.segments.partition_point(|segment| segment.base <= from);
-        if after == 0 {
-            let Some(first) = shared.segments.front() else {
-                return Ok(before(from, shared.end, shared.end));
-            };
-            return Ok(before(from, first.previous_end, first.base));
+    let found = loop {
+        let (segment, end) = match locate(log, from) {
+            Ok(located) => located,
+            Err(found) => break found,
+        };
+        let read = open(log, &segment).and_then(|file| {
+            View { log, segment: &segment, file, end }.read(from, at, since, buffer)
+        });
+        match read {
+            Ok(found) => break found,
+            // It was let go of meanwhile.
+            Err(_) if !log.shared.lock().has(segment.base) => {}
+            Err(source) => return Err(LogError::Io { path: segment.path, source }),
         }
-        if from >= shared.end {
-            return Ok(Found::End);
-        }
-        let next = shared.segments.get(after).map(|next| (next.previous_end, next.base));
-        if let Some((previous_end, base)) = next.filter(|(previous_end, _)| from >= *previous_end) {
-            return Ok(before(from, previous_end, base));
-        }
-        let end = next.map_or(shared.end, |(previous_end, _)| previous_end);
-        (shared.segments[after - 1].clone(), end)
     };
-    let path = segment.path.clone();
-    let failed = |source| LogError::Io { path: path.clone(), source };
-    let file = open(log, &segment).map_err(failed)?;
-    let mut view = View { segment, file, end };
-    if let Some(since) = since
-        && view.segment.bytes > SEGMENT_HEADER as u64
-        && newest_is_older(log, &view, since)
-    {
-        return Ok(Found::Skip(view.end));
+    Ok(match found {
+        // Whoever asks for a time does not ask for numbers.
+        Found::Gap(_, last) if since.is_some() => Found::Skip(Seq(last.0 + 1)),
+        found => found,
+    })
+}
+
+/// The segment that `from` is in, if it is anywhere, and the number after its newest event;
+/// otherwise what there is to say.
+fn locate(log: &SegmentLog, from: Seq) -> Result<(Segment, Seq), Found> {
+    let shared = log.shared.lock();
+    let after = shared.segments.partition_point(|segment| segment.base <= from);
+    let next = shared.segments.get(after).map(|next| (next.previous_end, next.base));
+    // Where the events before the next segment end, and where it begins.
+    let (end, base) = next.unwrap_or((shared.end, shared.end));
+    match after.checked_sub(1) {
+        Some(at) if from < end => Ok((shared.segments[at].clone(), end)),
+        _ => Err(before(from, end, base)),
     }
-    let at = at.filter(|at| at.base == view.segment.base && at.offset < view.segment.bytes);
-    let offset = match at {
-        Some(at) => at.offset,
-        None => find(log, &mut view, from).map_err(failed)?,
-    };
-    view.read(from, offset, since, buffer).map_err(failed)
 }
 
 /// What to say to a reader at `from` when the next thing that is there begins at `base`, before
@@ -80,13 +79,6 @@ fn before(from: Seq, previous_end: Seq, base: Seq) -> Found {
     }
 }
 
-/// Whether the segment after this one was begun before `since`, so that all of this one is older.
-fn newest_is_older(log: &SegmentLog, view: &View, since: i64) -> bool {
-    let shared = log.shared.lock();
-    let next = shared.segments.iter().find(|segment| segment.base > view.segment.base);
-    next.is_some_and(|next| next.unix_ms < since)
-}
-
 /// The file of a segment. The one that was read last stays open: readers tend to stay together.
 fn open(log: &SegmentLog, segment: &Segment) -> io::Result<Arc<dyn DiskFile>> {
     if let Some((base, file)) = &log.shared.lock().opened
@@ -95,155 +87,174 @@ fn open(log: &SegmentLog, segment: &Segment) -> io::Result<Arc<dyn DiskFile>> {
         return Ok(Arc::clone(file));
     }
     let file = log.options.disk.open(&segment.path)?;
-    log.shared.lock().opened = Some((segment.base, Arc::clone(&file)));
+    let mut shared = log.shared.lock();
+    if shared.has(segment.base) {
+        shared.opened = Some((segment.base, Arc::clone(&file)));
+    }
     Ok(file)
 }
 
-/// Where to begin to look for `from`.
-fn find(log: &SegmentLog, view: &mut View, from: Seq) -> io::Result<u64> {
-    let index = match &view.segment.index {
-        Some(index) => Arc::clone(index),
-        None => build_index(log, view)?,
-    };
-    let after = index.partition_point(|(first, _)| *first <= from);
-    Ok(after.checked_sub(1).map_or(SEGMENT_HEADER as u64, |at| index[at].1))
-}
-
-/// Segments of an earlier run have no index until somebody looks for something in them.
-fn build_index(log: &SegmentLog, view: &mut View) -> io::Result<Arc<Index>> {
-    let mut index = Index::new();
-    let mut walk = Walk::new(&*view.file, SEGMENT_HEADER as u64, view.segment.bytes);
-    loop {
-        match walk.next()? {
-            Step::Batch(place) => {
-                let last = index.last().map_or(0, |(_, offset)| *offset);
-                if index.is_empty() || place.offset >= last + INDEX_BYTES {
-                    index.push((place.header.first, place.offset));
-                }
-            }
-            Step::Bad { .. } => {}
-            Step::End { .. } => break,
-        }
-    }
-    let index = Arc::new(index);
-    let mut shared = log.shared.lock();
-    let known = shared.segments.iter_mut().find(|segment| segment.base == view.segment.base);
-    if let Some(segment) = known {
-        segment.index = Some(Arc::clone(&index));
-    }
-    Ok(index)
-}
-
-impl View {
-    /// Reads lines from `from` on, looking for them from `offset` on.
+impl View<'_> {
     fn read(
         &self,
         from: Seq,
-        mut offset: u64,
+        at: Option<Position>,
         since: Option<i64>,
         buffer: &mut [u8],
     ) -> io::Result<Found> {
-        let mut lines = Lines { first: from, end: from, runs: Vec::new() };
-        // Batches before the wanted one are skipped header by header.
+        if since.is_some_and(|since| self.is_older(since)) {
+            return Ok(Found::Skip(self.end));
+        }
+        let at = at.filter(|at| at.base == self.segment.base && at.next == from);
+        let offset = at.map_or_else(|| self.find(from), |at| Ok(at.offset))?;
+        // Nearly always what is wanted is right there.
+        if let Some(found) = self.lines(from, offset, since, buffer)? {
+            return Ok(found);
+        }
+        let (mut from, place) = match self.seek(from, offset, since)? {
+            Ok(sought) => sought,
+            Err(found) => return Ok(found),
+        };
+        let header = &place.header;
+        match before(from, header.previous_end, header.first) {
+            Found::End => {}
+            Found::Gap(..) if since.is_some() => from = header.first,
+            found => {
+                self.report(&found, place.offset);
+                return Ok(found);
+            }
+        }
+        if let Some(found) = self.lines(from, place.offset, since, buffer)? {
+            return Ok(found);
+        }
+        let bytes = place.end() - place.offset;
+        if bytes > buffer.len() as u64 && is_whole(&*self.file, &place)? {
+            let text = format!("a batch of {bytes} bytes does not fit into the buffer");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let found = Found::Lag(from, Seq(header.end().0 - 1));
+        self.report(&found, place.offset);
+        Ok(found)
+    }
+
+    /// Whether the segment after this one was begun before `since`, so that all of this one is older.
+    fn is_older(&self, since: i64) -> bool {
+        let shared = self.log.shared.lock();
+        let after = shared.segments.partition_point(|other| other.base <= self.segment.base);
+        shared.segments.get(after).is_some_and(|next| next.unix_ms < since)
+    }
+
+    /// Where to begin to look for `from`.
+    fn find(&self, from: Seq) -> io::Result<u64> {
+        let index = match &self.segment.index {
+            Some(index) => Arc::clone(index),
+            None => self.build_index()?,
+        };
+        let after = index.partition_point(|(first, _)| *first <= from);
+        Ok(after.checked_sub(1).map_or(SEGMENT_HEADER as u64, |at| index[at].1))
+    }
+
+    /// Segments of an earlier run have no index until somebody looks for something in them.
+    fn build_index(&self) -> io::Result<Arc<Index>> {
+        let mut index = Index::new();
+        let mut walk = Walk::new(&*self.file, SEGMENT_HEADER as u64, self.segment.bytes);
+        loop {
+            match walk.next()? {
+                Step::Batch(place) => add_to_index(&mut index, place.header.first, place.offset),
+                Step::Bad { .. } => {}
+                Step::End { .. } => break,
+            }
+        }
+        let index = Arc::new(index);
+        let mut shared = self.log.shared.lock();
+        let known = shared.segments.iter_mut().find(|known| known.base == self.segment.base);
+        if let Some(segment) = known {
+            segment.index = Some(Arc::clone(&index));
+        }
+        Ok(index)
+    }
+
+    /// The good lines for `from` that lie at `offset`, if there are any.
+    fn lines(
+        &self,
+        from: Seq,
+        offset: u64,
+        since: Option<i64>,
+        buffer: &mut [u8],
+    ) -> io::Result<Option<Found>> {
+        let left = self.segment.bytes.saturating_sub(offset);
+        let wanted = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let read = self.file.read_at(&mut buffer[..wanted], offset)?;
+        let mut lines = Lines { end: from, runs: Vec::new() };
+        let used = lines.take(&mut buffer[..read], since);
+        let at =
+            Position { base: self.segment.base, offset: offset + used as u64, next: lines.end };
+        let Lines { end, runs } = lines;
+        Ok((!runs.is_empty()).then_some(Found::Lines { first: from, end, runs, at }))
+    }
+
+    /// The first batch at or after `offset` with something for who asks for `from` and later, and
+    /// not older than `since`; and what is left of the question when older ones are behind.
+    fn seek(
+        &self,
+        from: Seq,
+        offset: u64,
+        since: Option<i64>,
+    ) -> io::Result<Result<(Seq, Place), Found>> {
+        let mut cursor = from;
         let mut walk = Walk::new(&*self.file, offset, self.segment.bytes);
         loop {
             match walk.next()? {
-                Step::Batch(place) if is_wanted(&place.header, from, since) => {
-                    offset = place.offset;
-                    break;
-                }
-                Step::Batch(place) if place.header.count > 0 && place.header.first >= from => {
-                    // Too old for who asks. What lies before it is of no interest either.
-                    lines.end = place.header.end();
+                Step::Batch(place) if place.header.count > 0 && place.header.end() > cursor => {
+                    if since.is_none_or(|since| place.header.unix_ms >= since) {
+                        return Ok(Ok((cursor, place)));
+                    }
+                    cursor = place.header.end();
                 }
                 Step::Batch(_) | Step::Bad { .. } => {}
-                Step::End { .. } if lines.end > from => return Ok(Found::Skip(lines.end)),
-                Step::End { .. } => return Ok(before(from, self.end, self.end)),
-            }
-        }
-        lines.end = from;
-        let left = usize::try_from(self.segment.bytes - offset).unwrap_or(usize::MAX);
-        let wanted = buffer.len().min(left);
-        let read = self.file.read_at(&mut buffer[..wanted], offset)?;
-        let used = lines.take(&mut buffer[..read], since);
-        if lines.runs.is_empty() {
-            return self.explain(from, offset + used as u64, since);
-        }
-        let at = Position { base: self.segment.base, offset: offset + used as u64 };
-        Ok(Found::Lines { first: lines.first, end: lines.end, runs: lines.runs, at })
-    }
-
-    /// What to say when there are no good lines for `from` at `offset`.
-    fn explain(&self, from: Seq, offset: u64, since: Option<i64>) -> io::Result<Found> {
-        let mut walk = Walk::new(&*self.file, offset, self.segment.bytes);
-        loop {
-            match walk.next()? {
-                Step::Batch(Place { header, .. }) if header.end() <= from => {}
-                Step::Batch(place) => {
-                    if !is_whole(&*self.file, &place)? {
-                        // Its header says what is missing.
-                        let end = place.header.end().0.max(from.0 + 1);
-                        self.complain(place.offset);
-                        return Ok(Found::Lag(from, Seq(end - 1)));
-                    }
-                    let header = place.header;
-                    if since.is_some_and(|since| header.unix_ms < since) {
-                        return Ok(Found::Skip(header.end()));
-                    }
-                    return Ok(before(from, header.previous_end, header.first));
-                }
-                Step::Bad { offset, next } => {
-                    self.complain(offset);
-                    let end = next.header.previous_end.max(Seq(from.0 + 1));
-                    return Ok(Found::Lag(from, Seq(end.0 - 1)));
-                }
-                Step::End { .. } => {
-                    self.complain(offset);
-                    return Ok(before(from, self.end, self.end));
+                Step::End { .. } if cursor > from => return Ok(Err(Found::Skip(cursor))),
+                Step::End { offset, .. } => {
+                    let found = before(from, self.end, self.end);
+                    self.report(&found, offset);
+                    return Ok(Err(found));
                 }
             }
         }
     }
 
-    fn complain(&self, offset: u64) {
-        let path = self.segment.path.display();
-        tracing::error!(%path, offset, "events in this file are damaged and cannot be read");
+    /// Says that events are gone that should be there; once for each place.
+    fn report(&self, found: &Found, offset: u64) {
+        let Found::Lag(first, last) = found else { return };
+        let reported = &mut self.log.shared.lock().reported;
+        if reported.len() < REPORTED_MAX && reported.insert((self.segment.base, offset)) {
+            let path = self.segment.path.display();
+            tracing::error!(%path, offset, %first, %last, "events are damaged and cannot be read");
+        }
     }
-}
-
-/// Whether a batch holds something for who asks for `from` and later, and not older than `since`.
-fn is_wanted(header: &BatchHeader, from: Seq, since: Option<i64>) -> bool {
-    header.end() > from && header.count > 0 && since.is_none_or(|since| header.unix_ms >= since)
 }
 
 /// Lines that were found in a buffer.
 struct Lines {
-    first: Seq,
+    /// The number after the last one's; before there is one, that of the first.
     end: Seq,
     runs: Vec<(Seq, std::ops::Range<usize>)>,
 }
 
 impl Lines {
-    /// Takes good batches without a hole between them from a buffer that begins with one. Returns
-    /// how many bytes of it are done with.
+    /// Takes good batches without a hole between them from a buffer that begins with one, and ends
+    /// with the first that is too old. Returns how many bytes of it are done with.
     fn take(&mut self, bytes: &mut [u8], since: Option<i64>) -> usize {
         let mut at = 0;
         while let Ok(header) = BatchHeader::decode(&bytes[at..]) {
             let payload = at + BATCH_HEADER..at + BATCH_HEADER + header.bytes as usize;
             let Some(lines) = bytes.get(payload.clone()) else { break };
             if header.count > 0 && header.end() > self.end {
-                let begins = self.runs.is_empty() && since.is_some();
                 let is_old = since.is_some_and(|since| header.unix_ms < since);
-                let is_next = header.first <= self.end || begins;
-                if !is_next || is_old || crc32c::crc32c(lines) != header.crc {
+                if header.first > self.end || is_old || crc32c::crc32c(lines) != header.crc {
                     break;
                 }
-                let skipped = skip(lines, self.end.0.saturating_sub(header.first.0));
-                let first = self.end.max(header.first);
-                if self.runs.is_empty() {
-                    self.first = first;
-                }
-                self.add(first, payload.start + skipped..payload.end, bytes);
+                let skipped = skip(lines, self.end.0 - header.first.0);
+                self.add(payload.start + skipped..payload.end, bytes);
                 self.end = header.end();
             }
             at = payload.end;
@@ -253,14 +264,14 @@ impl Lines {
 
     /// Adds a run of lines. Small ones are moved up to the one before, over its header, so that a
     /// socket is not handed crumbs.
-    fn add(&mut self, first: Seq, run: std::ops::Range<usize>, bytes: &mut [u8]) {
+    fn add(&mut self, run: std::ops::Range<usize>, bytes: &mut [u8]) {
         const SMALL: usize = 16 << 10;
         if let Some((_, last)) = self.runs.last_mut().filter(|_| run.len() < SMALL) {
             let length = run.len();
             bytes.copy_within(run, last.end);
             last.end += length;
         } else {
-            self.runs.push((first, run));
+            self.runs.push((self.end, run));
         }
     }
 }
@@ -280,76 +291,79 @@ pub(super) fn verify(log: &SegmentLog) -> Result<Vec<Checked>, LogError> {
     };
     let mut checked = Vec::new();
     for (at, segment) in segments.iter().enumerate() {
-        let segment_end = segments.get(at + 1).map_or(end, |next| next.previous_end);
-        let path = segment.path.clone();
-        let result = match log.options.disk.open(&segment.path) {
-            Ok(file) => check(&*file, segment, segment_end),
-            Err(error) => Err(error),
+        let end = segments.get(at + 1).map_or(end, |next| next.previous_end);
+        let mut file = Checked {
+            path: segment.path.clone(),
+            events: 0,
+            bytes: segment.bytes,
+            problems: Vec::new(),
+            lost: Vec::new(),
         };
-        checked.push(result.unwrap_or_else(|error| unreadable(path, segment, segment_end, &error)));
+        let opened = log.options.disk.open(&segment.path);
+        if let Err(error) = opened.and_then(|opened| file.check(&*opened, segment, end)) {
+            if !log.shared.lock().has(segment.base) {
+                // It was let go of meanwhile.
+                continue;
+            }
+            (file.events, file.lost) = (0, Vec::new());
+            file.problems.push(format!("it cannot be read: {error}"));
+            file.miss(segment.base, end);
+        }
+        checked.push(file);
     }
     Ok(checked)
 }
 
-fn unreadable(path: PathBuf, segment: &Segment, end: Seq, error: &io::Error) -> Checked {
-    let lost = if segment.base < end { vec![(segment.base, Seq(end.0 - 1))] } else { Vec::new() };
-    let problems = vec![format!("it cannot be read: {error}")];
-    Checked { path, events: 0, bytes: segment.bytes, problems, lost }
-}
-
-fn check(file: &dyn DiskFile, segment: &Segment, end: Seq) -> io::Result<Checked> {
-    let mut checked = Checked {
-        path: segment.path.clone(),
-        events: 0,
-        bytes: segment.bytes,
-        problems: Vec::new(),
-        lost: Vec::new(),
-    };
-    let mut bytes = vec![0; SEGMENT_HEADER];
-    let read = file.read_at(&mut bytes, 0)?;
-    match SegmentHeader::decode(&bytes[..read]) {
-        Ok(header) if header.base != segment.base => {
-            checked.problems.push(format!("it says that it begins with event {}", header.base));
-        }
-        Ok(_) => {}
-        Err(error) => checked.problems.push(error.to_string()),
-    }
-    // Events from here on are accounted for by the next batch.
-    let mut cursor = segment.base;
-    let mut walk = Walk::new(file, SEGMENT_HEADER as u64, segment.bytes);
-    loop {
-        match walk.next()? {
-            Step::Batch(place) => {
-                let header = place.header;
-                checked.miss(cursor, header.previous_end);
-                if is_whole(file, &place)? {
-                    checked.events += u64::from(header.count);
-                } else {
-                    let offset = place.offset;
-                    let text = format!("the batch at byte {offset} has a wrong checksum");
-                    checked.problems.push(text);
-                    checked.miss(header.first, header.end());
-                }
-                cursor = cursor.max(header.end());
-            }
-            Step::Bad { offset, next } => {
-                let bytes = next.offset - offset;
-                checked.problems.push(format!("{bytes} bytes from byte {offset} on are no batch"));
-            }
-            Step::End { offset, zeros } => {
-                if !zeros {
-                    let bytes = segment.bytes - offset;
-                    let text = format!("its last {bytes} bytes, from {offset} on, are no batch");
-                    checked.problems.push(text);
-                }
-                checked.miss(cursor, end);
-                return Ok(checked);
-            }
-        }
-    }
-}
-
 impl Checked {
+    /// Checks a segment, which should hold the events before `end`.
+    fn check(&mut self, file: &dyn DiskFile, segment: &Segment, end: Seq) -> io::Result<()> {
+        let mut bytes = vec![0; SEGMENT_HEADER];
+        let read = file.read_at(&mut bytes, 0)?;
+        match SegmentHeader::decode(&bytes[..read]) {
+            Ok(header) if header.base != segment.base => {
+                self.problems.push(format!("it says that it begins with event {}", header.base));
+            }
+            Ok(_) => {}
+            Err(error) => self.problems.push(error.to_string()),
+        }
+        // Events from here on are accounted for by the next batch.
+        let mut cursor = segment.base;
+        let mut walk = Walk::new(file, SEGMENT_HEADER as u64, segment.bytes);
+        loop {
+            match walk.next()? {
+                Step::Batch(place) => {
+                    let header = place.header;
+                    self.miss(cursor, header.previous_end);
+                    if is_whole(file, &place)? {
+                        self.events += u64::from(header.count);
+                    } else {
+                        let text = format!("the batch at byte {} is damaged", place.offset);
+                        self.problems.push(text);
+                        self.miss(header.first, header.end());
+                    }
+                    cursor = cursor.max(header.end());
+                }
+                Step::Bad { offset, next } => {
+                    let bytes = next.offset - offset;
+                    self.problems.push(format!("{bytes} bytes from byte {offset} on are no batch"));
+                }
+                Step::End { offset, zeros } => {
+                    if !zeros {
+                        let bytes = segment.bytes - offset;
+                        let text =
+                            format!("its last {bytes} bytes, from {offset} on, are no batch");
+                        self.problems.push(text);
+                    }
+                    self.miss(cursor, end);
+                    if !self.lost.is_empty() && self.problems.is_empty() {
+                        self.problems.push("it ends before its last event".to_owned());
+                    }
+                    return Ok(());
+                }
+            }
+        }
+    }
+
     /// The events from `from` up to before `end` should be there and are not.
     fn miss(&mut self, from: Seq, end: Seq) {
         if from < end {

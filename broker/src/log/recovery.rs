@@ -10,22 +10,34 @@
 //! - **Nothing in the file can be read**: it is set aside under another name, and numbers go on far
 //!   behind what it may have held. A file that cannot be read is never taken for an empty one.
 
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidings_protocol::Seq;
 
-use super::disk::DiskFile;
-use super::format::{FormatError, SEGMENT_HEADER, SegmentHeader};
+use super::RESERVED_MAX;
+use super::disk::{DiskFile, is_full};
+use super::format::{BATCH_HEADER, BatchHeader, FormatError, SEGMENT_HEADER, SegmentHeader};
 use super::segment::{Place, Step, Walk, is_whole, payload};
 use super::segments::{
-    Active, INDEX_BYTES, Segment, SegmentLog, SegmentOptions, Shared, Writer, file_name,
+    Active, Index, Segment, SegmentLog, SegmentOptions, Shared, Writer, add_to_index, file_name,
+    torn_path,
 };
 
 /// More numbers than a segment can hold, for going on behind one that cannot be read.
 const LOST_NUMBERS: u64 = 1 << 26;
+
+/// So many of the newest segments are where recent ids are; the last one is where a crash happened.
+const RECENT: usize = 2;
+
+/// Bytes of what was cut off that are kept.
+const TORN_BYTES: u64 = 4 << 20;
+
+/// Bytes that are written again in one call.
+const REWRITE_BYTES: usize = 256 << 10;
 
 /// What a start found.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -57,11 +69,12 @@ impl SegmentLog {
             shared: Shared { end: first, ..Shared::default() },
             writer: Writer { durable: first, reserved: first, ..Writer::default() },
             found: Recovered { next: first, reserved: first, ..Recovered::default() },
-            identified: Vec::new(),
+            identified: VecDeque::new(),
+            identified_max,
             floor: first,
             options,
         };
-        recovery.run(identified_max)
+        recovery.run()
     }
 }
 
@@ -70,43 +83,61 @@ struct Recovery {
     shared: Shared,
     writer: Writer,
     found: Recovered,
-    /// Batches with ids, in the order of their numbers.
-    identified: Vec<(Arc<dyn DiskFile>, Place)>,
+    /// The newest batches with ids, in the order of their numbers.
+    identified: VecDeque<(Arc<dyn DiskFile>, Place)>,
+    identified_max: usize,
     /// Numbers below were perhaps given, but no file says so.
     floor: Seq,
 }
 
-/// What a walk through a file came to.
+/// What the headers of a file say, wherever they are in it.
+#[derive(Default)]
+struct Survey {
+    first: Option<Place>,
+    /// Events before this number had been synced.
+    synced: Seq,
+    /// Numbers below may have been seen. The last header knows what those before it say, and whether
+    /// an orderly stop has made it void.
+    reserved: Option<Seq>,
+}
+
+/// What is to be kept of a file.
 struct Scan {
-    index: Vec<(Seq, u64)>,
-    places: Vec<Place>,
+    index: Index,
     /// Where the good part ends.
     end: u64,
-    /// There is something behind it that is not zeros.
+    /// Where the first batch lies that may be in the system's memory only.
+    unsynced: Option<u64>,
+    /// There is something behind the good part that is not zeros.
     torn: bool,
-    /// Batches that had been synced are missing in the middle.
+    /// Something in the good part is missing.
     damaged: bool,
+    /// An orderly stop came last.
+    is_stopped: bool,
 }
 
 impl Recovery {
-    fn run(mut self, identified_max: usize) -> io::Result<(SegmentLog, Recovered)> {
-        let bases = match self.options.disk.list(&self.options.dir) {
+    fn run(mut self) -> io::Result<(SegmentLog, Recovered)> {
+        let dir = self.options.dir.clone();
+        let bases = match self.options.disk.list(&dir) {
             Ok(names) => self.sort(names)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(named(error, &self.options.dir)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return self.conclude(),
+            Err(error) => return Err(named(error, &dir)),
         };
-        self.writer.has_dir = bases.is_some();
-        let bases = bases.unwrap_or_default();
+        // Before a segment was made the directory was made safe.
+        self.writer.has_dir = !bases.is_empty();
         for (at, base) in bases.iter().enumerate() {
-            // The last two are where recent ids are; the last one is where a crash happened.
-            let (is_last, is_recent) = (at + 1 == bases.len(), at + 2 >= bases.len());
-            self.segment(*base, is_last, is_recent)?;
+            let path = dir.join(file_name(*base));
+            let newer = bases.len() - at - 1;
+            self.segment(*base, &path, newer).map_err(|error| named(error, &path))?;
         }
-        self.conclude(identified_max)
+        // Whoever named or removed the last file was perhaps killed before that was safe.
+        self.options.disk.sync_dir(&dir).map_err(|error| named(error, &dir))?;
+        self.conclude()
     }
 
     /// The first numbers of the segments, in their order. Remains of an earlier start are removed.
-    fn sort(&mut self, names: Vec<String>) -> io::Result<Option<Vec<Seq>>> {
+    fn sort(&mut self, names: Vec<String>) -> io::Result<Vec<Seq>> {
         let mut bases = Vec::new();
         for name in names {
             let (number, kind) = name.split_once('.').unwrap_or((&name, ""));
@@ -120,155 +151,264 @@ impl Recovery {
             }
         }
         bases.sort_unstable();
-        Ok(Some(bases))
+        Ok(bases)
     }
 
-    fn segment(&mut self, base: Seq, is_last: bool, is_recent: bool) -> io::Result<()> {
-        let path = self.options.dir.join(file_name(base));
-        let name = path.display().to_string();
-        let file = self.options.disk.open(&path).map_err(|error| named(error, &path))?;
-        let length = file.len().map_err(|error| named(error, &path))?;
-        let mut bytes = vec![0; SEGMENT_HEADER];
-        let read = file.read_at(&mut bytes, 0).map_err(|error| named(error, &path))?;
-        let header = match SegmentHeader::decode(&bytes[..read]) {
-            Ok(header) if header.base == base && header.topic == self.options.topic => Some(header),
-            Err(FormatError::Version(version)) => {
-                let text = format!("it is of version {version}, and needs a later program");
-                return Err(named(io::Error::other(text), &path));
-            }
-            Ok(_) => {
-                self.found.findings.push(format!("{name} is another segment than its name says"));
-                None
-            }
-            Err(error) => {
-                self.found.findings.push(format!("{name}: {error}"));
-                None
-            }
-        };
-        let start = SEGMENT_HEADER as u64;
-        let scanned = is_last || is_recent || header.is_none();
-        let mut scan = if scanned {
-            scan(&*file, start, length).map_err(|error| named(error, &path))?
-        } else {
-            Scan { index: Vec::new(), places: Vec::new(), end: length, torn: false, damaged: false }
-        };
-        if header.is_none() && scan.places.is_empty() {
-            return self.set_aside(base, &path);
+    /// Takes in a segment; there are `newer` ones after it.
+    fn segment(&mut self, base: Seq, path: &Path, newer: usize) -> io::Result<()> {
+        let file = self.options.disk.open(path)?;
+        let length = file.len()?;
+        let header = self.header(&*file, base, path)?;
+        if let Some(header) = &header
+            && newer >= RECENT
+        {
+            self.add(path, header, length);
+            return Ok(());
         }
-        let previous_end = self.shared.end;
-        let header = header.unwrap_or_else(|| SegmentHeader {
+        let has_header = header.is_some();
+        let survey = survey(&*file, length)?;
+        let header = match (header, survey.first) {
+            (Some(header), _) => header,
+            (None, Some(first)) => self.infer(base, &first),
+            (None, None) => return self.set_aside(base, path),
+        };
+        let is_last = newer == 0;
+        // All of a segment was synced before there was one after it.
+        let synced = if is_last { survey.synced } else { Seq(u64::MAX) };
+        self.add(path, &header, length);
+        let mut scan = self.scan(&file, base, length, synced, path)?;
+        if let Some(reserved) = survey.reserved {
+            self.writer.reserved = reserved.max(base);
+        }
+        if !is_last {
+            if scan.torn {
+                let text = format!("{}: its end is damaged", path.display());
+                self.found.findings.push(text);
+            }
+            return Ok(());
+        }
+        if scan.torn {
+            self.keep_torn(&*file, path, scan.end, length)?;
+        }
+        if scan.end < length {
+            // Again if there are zeros already: a sync that failed may have left something else
+            // below them. It must be gone before anything is written in its place, or a part of it
+            // could look like what comes next.
+            file.set_len(scan.end)?;
+            file.set_len(length)?;
+            file.sync_data()?;
+        }
+        if scan.torn || scan.end == length && !scan.is_stopped {
+            // With other bytes than zeros behind the end, or none, the last batches may be missing.
+            let lost = (length - scan.end).saturating_add(2 * RESERVED_MAX);
+            self.writer.reserved.0 = self.writer.reserved.0.saturating_add(lost);
+            self.note_next(&*file, survey.synced, &mut scan)?;
+        }
+        if let Some(offset) = scan.unsynced {
+            rewrite(&*file, offset, scan.end)?;
+        }
+        // From here on all that was found counts as safe.
+        file.sync_data()?;
+        if let Some(segment) = self.shared.segments.back_mut() {
+            (segment.bytes, segment.index) = (scan.end, Some(Arc::new(scan.index.clone())));
+        }
+        if has_header && !scan.damaged {
+            let (offset, allocated, index) = (scan.end, file.len()?, scan.index);
+            self.writer.active = Some(Active { file, offset, allocated, index });
+        }
+        Ok(())
+    }
+
+    /// The header of a segment; `None` if it is damaged.
+    fn header(
+        &mut self,
+        file: &dyn DiskFile,
+        base: Seq,
+        path: &Path,
+    ) -> io::Result<Option<SegmentHeader>> {
+        let mut bytes = vec![0; SEGMENT_HEADER];
+        let read = file.read_at(&mut bytes, 0)?;
+        let problem = match SegmentHeader::decode(&bytes[..read]) {
+            Ok(header) if header.base == base && header.topic == self.options.topic => {
+                return Ok(Some(header));
+            }
+            Ok(_) => "it is another segment than its name says".to_owned(),
+            Err(error @ FormatError::Version(_)) => {
+                return Err(io::Error::new(io::ErrorKind::Unsupported, error));
+            }
+            Err(error) => error.to_string(),
+        };
+        self.found.findings.push(format!("{}: {problem}", path.display()));
+        Ok(None)
+    }
+
+    /// What a damaged header must have said, going by the first batch that is left.
+    fn infer(&self, base: Seq, first: &Place) -> SegmentHeader {
+        let is_first = first.offset == SEGMENT_HEADER as u64;
+        SegmentHeader {
             topic: self.options.topic.clone(),
             base,
-            previous_end: previous_end.min(base),
-            reserved: base,
-            unix_ms: scan.places.first().map_or(0, |place| place.header.unix_ms),
-        });
-        self.shared.end = header.previous_end.max(self.shared.end);
-        self.writer.reserved = self.writer.reserved.max(header.reserved).max(base);
+            // If in doubt there is something missing, rather than nothing.
+            previous_end: if is_first { first.header.previous_end.min(base) } else { base },
+            reserved: self.writer.reserved,
+            unix_ms: first.header.unix_ms,
+        }
+    }
+
+    fn add(&mut self, path: &Path, header: &SegmentHeader, bytes: u64) {
+        let is_first = self.shared.segments.is_empty();
+        let end = if is_first { Seq(0) } else { self.shared.end };
+        self.shared.end = end.max(header.previous_end);
+        self.writer.reserved = header.reserved.max(header.base);
         self.found.newest_unix_ms = self.found.newest_unix_ms.max(header.unix_ms);
-        if is_last {
-            self.check_unsynced(&*file, &mut scan).map_err(|error| named(error, &path))?;
-        }
-        self.learn(&file, &scan);
-        if is_last && scan.end < length {
-            self.cut(&file, &path, &scan, length).map_err(|error| named(error, &path))?;
-        }
-        let index = scanned.then(|| Arc::new(scan.index.clone()));
         self.shared.segments.push_back(Segment {
-            path: path.clone(),
-            base,
+            path: path.to_owned(),
+            base: header.base,
             previous_end: header.previous_end,
             unix_ms: header.unix_ms,
-            bytes: if is_last { scan.end } else { length },
-            index,
+            bytes,
+            index: None,
         });
-        if scan.damaged {
-            self.found
-                .findings
-                .push(format!("{name} is damaged: events in the middle of it cannot be read"));
-        }
-        if is_last {
-            // What was read may be in the system's memory only; from here on it counts as safe.
-            file.sync_data().map_err(|error| named(error, &path))?;
-            if !scan.damaged {
-                let (offset, index) = (scan.end, scan.index);
-                let active = Active { file, offset, allocated: scan.end, index };
-                self.writer.active = Some(active);
-            }
-        }
-        Ok(())
     }
 
-    /// What no later batch says was synced is whole, or the end of the log is before it.
-    fn check_unsynced(&self, file: &dyn DiskFile, scan: &mut Scan) -> io::Result<()> {
-        let synced = scan.places.iter().map(|place| place.header.durable).max();
-        let synced = synced.unwrap_or_default();
-        for at in 0..scan.places.len() {
-            let place = scan.places[at];
-            if place.header.end() > synced && !is_whole(file, &place)? {
-                scan.places.truncate(at);
-                scan.index.retain(|(_, offset)| *offset < place.offset);
-                (scan.end, scan.torn) = (place.offset, true);
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn learn(&mut self, file: &Arc<dyn DiskFile>, scan: &Scan) {
-        for place in &scan.places {
-            let header = &place.header;
-            if header.count > 0 {
-                self.shared.end = self.shared.end.max(header.end());
-            }
-            self.writer.reserved = self.writer.reserved.max(header.reserved);
-            self.found.newest_unix_ms = self.found.newest_unix_ms.max(header.unix_ms);
-            if header.identified {
-                self.identified.push((Arc::clone(file), *place));
-            }
-        }
-        if let Some(last) = scan.places.last().filter(|last| last.header.clean) {
-            // What was reserved then was not used. It is not reserved any more either: a crash
-            // right after this start would find the same end.
-            self.writer.reserved = last.header.first;
-        }
-    }
-
-    /// Cuts off what a crash left at the end.
-    fn cut(
+    /// Walks through the batches of a file as far as they are to be kept: up to the first that is not
+    /// whole, unless it had been synced.
+    fn scan(
         &mut self,
         file: &Arc<dyn DiskFile>,
-        path: &PathBuf,
-        scan: &Scan,
+        base: Seq,
         length: u64,
-    ) -> io::Result<()> {
-        if scan.torn {
-            let bytes = length - scan.end;
-            let aside = path.with_extension("log.torn");
-            let mut rest = vec![0; usize::try_from(bytes.min(4 << 20)).unwrap_or(0)];
-            let read = file.read_at(&mut rest, scan.end)?;
-            let used = rest[..read].iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-            // Best effort: it is for somebody who wants to know, and the disk may be full.
-            let kept = self.options.disk.create(&aside).and_then(|copy| {
-                copy.write_at(&mut [IoSlice::new(&rest[..used])], 0)?;
-                copy.sync_data()
-            });
-            let kept = kept.map_or_else(
-                |_| "cut off".to_owned(),
-                |()| format!("cut off, and kept as {}", aside.display()),
-            );
-            self.found.findings.push(format!(
-                "{} ends in {used} bytes that are no whole batch, as after a crash: {kept}",
-                path.display()
-            ));
+        synced: Seq,
+        path: &Path,
+    ) -> io::Result<Scan> {
+        let mut scan = Scan {
+            index: Index::new(),
+            end: SEGMENT_HEADER as u64,
+            unsynced: None,
+            torn: false,
+            damaged: false,
+            is_stopped: false,
+        };
+        // Events of this file before this number are accounted for.
+        let mut cursor = base;
+        let mut walk = Walk::new(&**file, scan.end, length);
+        loop {
+            match walk.next()? {
+                Step::Batch(place) => {
+                    let header = &place.header;
+                    // One without events may have come right after what was synced.
+                    if header.first >= synced {
+                        let follows =
+                            header.first >= cursor && header.previous_end == self.shared.end;
+                        if !follows || !is_whole(&**file, &place)? {
+                            (scan.end, scan.torn) = (place.offset, true);
+                            return Ok(scan);
+                        }
+                        scan.unsynced.get_or_insert(place.offset);
+                    }
+                    cursor = header.end();
+                    scan.end = place.end();
+                    scan.is_stopped = header.clean;
+                    add_to_index(&mut scan.index, header.first, place.offset);
+                    self.learn(file, place);
+                }
+                Step::Bad { offset, next } if synced > cursor => {
+                    scan.damaged = true;
+                    scan.end = next.offset;
+                    self.shared.end = self.shared.end.max(next.header.previous_end);
+                    let bytes = next.offset - offset;
+                    self.found.findings.push(format!(
+                        "{}: {bytes} bytes from byte {offset} on are damaged; events from {cursor} on \
+                         cannot be read",
+                        path.display()
+                    ));
+                }
+                Step::Bad { offset, .. } => {
+                    (scan.end, scan.torn) = (offset, true);
+                    return Ok(scan);
+                }
+                Step::End { offset, zeros } => {
+                    (scan.end, scan.torn) = (offset, !zeros);
+                    return Ok(scan);
+                }
+            }
         }
-        file.set_len(scan.end)
     }
 
-    fn set_aside(&mut self, base: Seq, path: &PathBuf) -> io::Result<()> {
+    fn learn(&mut self, file: &Arc<dyn DiskFile>, place: Place) {
+        let header = &place.header;
+        let end = if header.count > 0 { header.end() } else { header.previous_end };
+        self.shared.end = self.shared.end.max(end);
+        self.found.newest_unix_ms = self.found.newest_unix_ms.max(header.unix_ms);
+        if header.identified {
+            self.identified.push_back((Arc::clone(file), place));
+            if self.identified.len() > self.identified_max {
+                self.identified.pop_front();
+            }
+        }
+    }
+
+    /// Copies what a crash left at the end, before it is cut off.
+    fn keep_torn(
+        &mut self,
+        file: &dyn DiskFile,
+        path: &Path,
+        end: u64,
+        length: u64,
+    ) -> io::Result<()> {
+        let aside = torn_path(path);
+        let mut rest = vec![0; usize::try_from((length - end).min(TORN_BYTES)).unwrap_or(0)];
+        let read = file.read_at(&mut rest, end)?;
+        let used = rest[..read].iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        // Best effort: it is for somebody who wants to know, and the disk may be full.
+        let kept = self.options.disk.create(&aside).and_then(|copy| {
+            copy.write_at(&mut [IoSlice::new(&rest[..used])], 0)?;
+            copy.sync_data()
+        });
+        let kept = kept.map_or_else(
+            |_| "cut off".to_owned(),
+            |()| format!("cut off, and kept as {}", aside.display()),
+        );
+        self.found.findings.push(format!(
+            "{} ends in {used} bytes that are no whole batch, as after a crash: {kept}",
+            path.display()
+        ));
+        Ok(())
+    }
+
+    /// Notes how far numbers may have been given: the next start would not know.
+    fn note_next(&self, file: &dyn DiskFile, synced: Seq, scan: &mut Scan) -> io::Result<()> {
+        let end = self.shared.end;
+        let next = self.writer.reserved.max(end);
+        let note = BatchHeader {
+            first: next,
+            count: 0,
+            bytes: 0,
+            previous_end: end,
+            durable: synced.min(end),
+            reserved: next,
+            unix_ms: self.found.newest_unix_ms,
+            crc: 0,
+            clean: false,
+            identified: false,
+        };
+        // Zeros behind it say that it is the end.
+        file.set_len(file.len()?.max(scan.end + 2 * BATCH_HEADER as u64))?;
+        match file.write_at(&mut [IoSlice::new(&note.encode())], scan.end) {
+            Ok(()) => {
+                scan.unsynced.get_or_insert(scan.end);
+                scan.end += BATCH_HEADER as u64;
+                Ok(())
+            }
+            // It is not worth a topic that cannot be read.
+            Err(error) if is_full(&error) => file.set_len(scan.end),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn set_aside(&mut self, base: Seq, path: &Path) -> io::Result<()> {
         let aside = path.with_extension("log.damaged");
-        self.options.disk.rename(path, &aside).map_err(|error| named(error, path))?;
-        self.options.disk.sync_dir(&self.options.dir)?;
+        self.options.disk.rename(path, &aside)?;
         self.floor = self.floor.max(beyond(base));
         self.found.findings.push(format!(
             "no event in {} can be read; it was set aside as {}",
@@ -278,7 +418,7 @@ impl Recovery {
         Ok(())
     }
 
-    fn conclude(mut self, identified_max: usize) -> io::Result<(SegmentLog, Recovered)> {
+    fn conclude(mut self) -> io::Result<(SegmentLog, Recovered)> {
         let newest = self.shared.segments.back().map_or(Seq(0), |segment| segment.base);
         if self.floor > beyond(newest) || newest == Seq(0) {
             // The newest numbers were in a file that is gone. They were kept, so they are missed
@@ -292,8 +432,7 @@ impl Recovery {
         self.writer.reserved = self.found.next;
         self.writer.newest_unix_ms = self.found.newest_unix_ms;
         self.found.reserved = self.writer.reserved;
-        let first = self.identified.len().saturating_sub(identified_max);
-        for (file, place) in &self.identified[first..] {
+        for (file, place) in &self.identified {
             if is_whole(&**file, place)? {
                 self.found.identified.push((place.header.first, payload(&**file, place)?));
             }
@@ -303,40 +442,37 @@ impl Recovery {
     }
 }
 
-/// Walks through a file as far as it can be made sense of.
-fn scan(file: &dyn DiskFile, start: u64, length: u64) -> io::Result<Scan> {
-    let mut walk = Walk::new(file, start, length);
-    let mut scan =
-        Scan { index: Vec::new(), places: Vec::new(), end: start, torn: false, damaged: false };
+/// Reads every header that can be found in a file.
+fn survey(file: &dyn DiskFile, length: u64) -> io::Result<Survey> {
+    let mut survey = Survey::default();
+    let mut walk = Walk::new(file, SEGMENT_HEADER as u64, length);
     loop {
         match walk.next()? {
-            Step::Batch(place) => scan.add(place),
-            Step::Bad { offset, next } => {
-                let before = scan.places.last().map_or(Seq(0), |place| place.header.end());
-                if next.header.durable <= before {
-                    // Nothing after the hole says that anything in it was safe.
-                    (scan.end, scan.torn) = (offset, true);
-                    return Ok(scan);
-                }
-                scan.damaged = true;
+            Step::Batch(place) => {
+                survey.first.get_or_insert(place);
+                survey.synced = survey.synced.max(place.header.durable);
+                survey.reserved = Some(place.header.reserved);
             }
-            Step::End { offset, zeros } => {
-                (scan.end, scan.torn) = (offset, !zeros);
-                return Ok(scan);
-            }
+            Step::Bad { .. } => {}
+            Step::End { .. } => return Ok(survey),
         }
     }
 }
 
-impl Scan {
-    fn add(&mut self, place: Place) {
-        let last = self.index.last().map_or(0, |(_, offset)| *offset);
-        if self.index.is_empty() || place.offset >= last + INDEX_BYTES {
-            self.index.push((place.header.first, place.offset));
+/// Writes the bytes from `offset` to `end` again. After a sync that failed, the system may believe
+/// that they are on the disk when they are not; it writes what was written anew.
+fn rewrite(file: &dyn DiskFile, mut offset: u64, end: u64) -> io::Result<()> {
+    let mut bytes = vec![0; REWRITE_BYTES];
+    while offset < end {
+        let wanted = usize::try_from(end - offset).map_or(REWRITE_BYTES, |n| n.min(REWRITE_BYTES));
+        let read = file.read_at(&mut bytes[..wanted], offset)?;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        self.end = place.end();
-        self.places.push(place);
+        file.write_at(&mut [IoSlice::new(&bytes[..read])], offset)?;
+        offset += read as u64;
     }
+    Ok(())
 }
 
 /// A number that no event of the segment that begins at `base` can have.
@@ -345,6 +481,6 @@ fn beyond(base: Seq) -> Seq {
 }
 
 /// An error that says which file it is about.
-fn named(error: io::Error, path: &std::path::Path) -> io::Error {
+fn named(error: io::Error, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }

@@ -1,14 +1,20 @@
 //! Walking through one segment file, whatever has become of it.
+//!
+//! Where a header is damaged, the next good one is searched for. Nobody can publish one: headers
+//! hold control characters, and events do not.
 
 use std::io;
 
 use memchr::memmem;
 
 use super::disk::DiskFile;
-use super::format::{BATCH_HEADER, BATCH_MAGIC, BatchHeader};
+use super::format::{BATCH_HEADER, BATCH_MAGIC, BatchHeader, FormatError};
 
-/// Bytes that are looked at together.
+/// Bytes that are read together.
 const WINDOW: usize = 64 << 10;
+
+/// Bytes that are read after a jump over a long payload.
+const GLANCE: usize = 4 << 10;
 
 /// A batch in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,8 +100,15 @@ impl<'a> Walk<'a> {
     /// The batch whose header begins at `offset`, if it is good and the file holds it whole.
     fn batch_at(&mut self, offset: u64) -> io::Result<Option<Place>> {
         let length = self.length;
-        let bytes = self.bytes_at(offset, BATCH_HEADER)?;
-        let Ok(header) = BatchHeader::decode(bytes) else { return Ok(None) };
+        let header = match BatchHeader::decode(self.bytes_at(offset, BATCH_HEADER)?) {
+            Ok(header) => header,
+            // A later program wrote it: it is neither damaged nor to be cut off.
+            Err(error @ FormatError::Version(_)) => {
+                let text = format!("the batch at byte {offset}: {error}");
+                return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+            }
+            Err(_) => return Ok(None),
+        };
         let place = Place { offset, header };
         Ok((place.end() <= length).then_some(place))
     }
@@ -106,7 +119,9 @@ impl<'a> Walk<'a> {
         let wanted = wanted.min(left);
         let end = self.window_at + self.window.len() as u64;
         if offset < self.window_at || offset + wanted as u64 > end {
-            self.window.resize(WINDOW.min(left), 0);
+            let goes_on = (self.window_at..=end).contains(&offset);
+            let size = if goes_on { WINDOW } else { GLANCE };
+            self.window.resize(size.max(wanted).min(left), 0);
             let read = self.file.read_at(&mut self.window, offset)?;
             self.window.truncate(read);
             self.window_at = offset;
@@ -120,9 +135,9 @@ impl<'a> Walk<'a> {
 pub(super) fn is_whole(file: &dyn DiskFile, place: &Place) -> io::Result<bool> {
     let mut crc = 0;
     let (mut at, end) = (place.payload(), place.end());
-    let mut bytes = vec![0; WINDOW];
+    let mut bytes = vec![0; WINDOW.min(place.header.bytes as usize)];
     while at < end {
-        let wanted = usize::try_from(end - at).map_or(WINDOW, |left| left.min(WINDOW));
+        let wanted = usize::try_from(end - at).map_or(WINDOW, |left| left.min(bytes.len()));
         let read = file.read_at(&mut bytes[..wanted], at)?;
         if read == 0 {
             return Ok(false);
@@ -135,7 +150,7 @@ pub(super) fn is_whole(file: &dyn DiskFile, place: &Place) -> io::Result<bool> {
 
 /// A batch's payload; shorter than it should be if the file is.
 pub(super) fn payload(file: &dyn DiskFile, place: &Place) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; usize::try_from(place.header.bytes).unwrap_or(0)];
+    let mut bytes = vec![0; place.header.bytes as usize];
     let read = file.read_at(&mut bytes, place.payload())?;
     bytes.truncate(read);
     Ok(bytes)

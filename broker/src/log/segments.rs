@@ -1,14 +1,14 @@
 //! A log in segment files of one directory.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, IoSlice};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidings_protocol::{Seq, TopicName};
 
-use super::disk::{Disk, DiskFile, is_full};
+use super::disk::{Disk, DiskFile, Space, is_full};
 use super::format::{BATCH_HEADER, BatchHeader, SEGMENT_HEADER, SegmentHeader};
 use super::{
     Bounds, Checked, Found, LogError, Piece, Position, Retention, Synced, TopicLog, reading,
@@ -21,7 +21,7 @@ pub(super) const BATCH_BYTES: usize = 128 << 10;
 const ALLOCATE_BYTES: u64 = 1 << 20;
 
 /// Bytes of a segment between two entries of its index.
-pub(super) const INDEX_BYTES: u64 = 256 << 10;
+const INDEX_BYTES: u64 = 256 << 10;
 
 /// Room that is left on the disk for what must be written even when it is full: positions, answers
 /// to tasks. On a small disk a sixteenth of it.
@@ -59,7 +59,13 @@ pub(super) struct Shared {
     pub(super) end: Seq,
     /// The file that was read last, to read on in.
     pub(super) opened: Option<(Seq, Arc<dyn DiskFile>)>,
+    /// Damaged places that were reported, by segment and offset.
+    pub(super) reported: BTreeSet<(Seq, u64)>,
 }
+
+/// Where some of a segment's batches begin: the first number that lies at or after each offset, in
+/// their order.
+pub(super) type Index = Vec<(Seq, u64)>;
 
 /// A segment file.
 #[derive(Debug, Clone)]
@@ -71,9 +77,9 @@ pub(super) struct Segment {
     pub(super) unix_ms: i64,
     /// Bytes that were written; the file may be longer.
     pub(super) bytes: u64,
-    /// Where batches begin, one entry for each [`INDEX_BYTES`] or so: the first number that lies at
-    /// or after the offset. Built when it is first needed in segments of an earlier run.
-    pub(super) index: Option<Arc<Vec<(Seq, u64)>>>,
+    /// One entry for each [`INDEX_BYTES`] or so. Built when it is first needed in segments of an
+    /// earlier run.
+    pub(super) index: Option<Arc<Index>>,
 }
 
 #[derive(Debug, Default)]
@@ -87,7 +93,7 @@ pub(super) struct Writer {
     pub(super) newest_unix_ms: i64,
     /// Why nothing is written any more.
     pub(super) broken: Option<String>,
-    /// The directory exists.
+    /// The directory exists, and power loss does not change that.
     pub(super) has_dir: bool,
 }
 
@@ -100,7 +106,7 @@ pub(super) struct Active {
     /// The length of the file.
     pub(super) allocated: u64,
     /// The index so far, as it is published to readers when it grows.
-    pub(super) index: Vec<(Seq, u64)>,
+    pub(super) index: Index,
 }
 
 /// The name of a segment's file.
@@ -122,30 +128,36 @@ impl SegmentLog {
     }
 
     /// Makes the directory, and makes that safe.
-    fn make_dir(&self) -> io::Result<()> {
+    fn make_dir(&self) -> Result<(), WriteError> {
         let (disk, dir) = (&self.options.disk, &self.options.dir);
         disk.create_dir(dir)?;
         // The directories above may be new, too.
-        for above in dir.ancestors().skip(1).take(3).filter(|above| !above.as_os_str().is_empty()) {
-            disk.sync_dir(above)?;
+        for above in dir.ancestors().skip(1).take(3) {
+            let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+            match disk.sync_dir(above) {
+                // Whoever may not look into it has not made anything in it just now.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                synced => synced.map_err(WriteError::Broken)?,
+            }
         }
         Ok(())
     }
 
     /// Ends the active segment and begins one at `base`.
-    fn roll(&self, writer: &mut Writer, base: Seq, reserve: Seq, unix_ms: i64) -> io::Result<()> {
+    fn roll(
+        &self,
+        writer: &mut Writer,
+        base: Seq,
+        reserve: Seq,
+        unix_ms: i64,
+    ) -> Result<(), WriteError> {
         if !writer.has_dir {
             self.make_dir()?;
             writer.has_dir = true;
         }
         if let Some(active) = &mut writer.active {
-            active.file.sync_data()?;
-            if active.allocated > active.offset {
-                active.file.set_len(active.offset)?;
-                active.allocated = active.offset;
-                // Its new length is safe before there is a segment after it.
-                active.file.sync_data()?;
-            }
+            // All of it, and its length, is safe before there is a segment after it.
+            active.cut()?;
         }
         let previous_end = self.shared.lock().end;
         let reserved = reserve.max(writer.reserved);
@@ -154,15 +166,40 @@ impl SegmentLog {
         let (temporary, path) = (self.path("new.tmp"), self.path(&file_name(base)));
         let file = self.options.disk.create(&temporary)?;
         file.write_at(&mut [IoSlice::new(&header.encode())], 0)?;
-        file.sync_data()?;
+        file.sync_data().map_err(WriteError::Broken)?;
         self.options.disk.rename(&temporary, &path)?;
-        self.options.disk.sync_dir(&self.options.dir)?;
+        // From here on a start may find it: there is no way back to the segment before.
+        self.options.disk.sync_dir(&self.options.dir).map_err(WriteError::Broken)?;
         let bytes = SEGMENT_HEADER as u64;
         let index = Some(Arc::default());
         writer.active = Some(Active { file, offset: bytes, allocated: bytes, index: Vec::new() });
         writer.reserved = reserved;
         let segment = Segment { path, base, previous_end, unix_ms, bytes, index };
-        self.shared.lock().segments.push_back(segment);
+        let segments = &mut self.shared.lock().segments;
+        // One of that name held no event, or this one would begin later. It was just replaced.
+        segments.pop_back_if(|last| last.base == base);
+        segments.push_back(segment);
+        Ok(())
+    }
+
+    /// Writes `slices`, `bytes` in all, to the end of the active segment, or nothing.
+    fn put(
+        &self,
+        active: &mut Active,
+        slices: &mut [IoSlice<'_>],
+        bytes: u64,
+    ) -> Result<(), WriteError> {
+        let written = self.allocate(active, bytes).and_then(|()| {
+            active.allocated = active.allocated.max(active.offset + bytes);
+            active.file.write_at(slices, active.offset)?;
+            Ok(())
+        });
+        if matches!(written, Err(WriteError::Full)) {
+            // A part of it may be there. It is refused, so no start may find it.
+            active.cut()?;
+        }
+        written?;
+        active.offset += bytes;
         Ok(())
     }
 
@@ -172,20 +209,21 @@ impl SegmentLog {
         if needed <= active.allocated {
             return Ok(());
         }
-        self.check_space(bytes)?;
-        let length = (needed - active.allocated).max(ALLOCATE_BYTES);
-        let space = self.options.disk.space(&self.options.dir)?;
-        let length = length.min((space.total / 16).max(needed - active.allocated));
+        let total = self.check_space(bytes)?.total;
+        let ahead = ALLOCATE_BYTES
+            .min(total / 16)
+            .min(self.options.segment_bytes.saturating_sub(active.allocated));
+        let length = ahead.max(needed - active.allocated);
         active.file.allocate(active.allocated, length)?;
         // A file system that cannot take room leaves the length as it was.
         active.allocated = active.file.len()?.max(active.offset);
         Ok(())
     }
 
-    fn check_space(&self, bytes: u64) -> Result<(), WriteError> {
+    fn check_space(&self, bytes: u64) -> Result<Space, WriteError> {
         let space = self.options.disk.space(&self.options.dir)?;
         let reserve = RESERVE_BYTES.min(space.total / 16);
-        if space.free < reserve + bytes { Err(WriteError::Full) } else { Ok(()) }
+        if space.free < reserve + bytes { Err(WriteError::Full) } else { Ok(space) }
     }
 
     fn write(
@@ -209,22 +247,18 @@ impl SegmentLog {
             self.roll(writer, first, reserve, unix_ms)?;
         }
         let active = writer.active.as_mut().expect("a segment was just begun");
-        self.allocate(active, bytes)?;
         let headers: Vec<_> = batches.iter().map(|(header, _)| header.encode()).collect();
         let mut slices = Vec::with_capacity(batches.len() + pieces.len());
         for (header, (_, pieces)) in headers.iter().zip(&batches) {
             slices.push(IoSlice::new(header));
             slices.extend(pieces.iter().map(|piece| IoSlice::new(&piece.wire)));
         }
-        active.file.write_at(&mut slices, active.offset)?;
-        active.allocated = active.allocated.max(active.offset + bytes);
+        let mut offset = active.offset;
+        self.put(active, &mut slices, bytes)?;
         let known = active.index.len();
         for (header, _) in &batches {
-            let last = active.index.last().map_or(0, |(_, offset)| *offset);
-            if active.offset >= last + INDEX_BYTES || active.index.is_empty() {
-                active.index.push((header.first, active.offset));
-            }
-            active.offset += batch_bytes(header);
+            add_to_index(&mut active.index, header.first, offset);
+            offset += batch_bytes(header);
         }
         let newest = &batches[batches.len() - 1].0;
         writer.newest_unix_ms = newest.unix_ms;
@@ -242,45 +276,70 @@ impl SegmentLog {
         Ok(())
     }
 
-    /// After a write that failed in the middle: nothing of it may be found later.
-    fn undo(active: &mut Active) -> io::Result<()> {
-        active.file.set_len(active.offset)?;
-        active.allocated = active.offset;
-        Ok(())
-    }
-
-    /// Runs something that writes. Whatever fails for another reason than a lack of room leaves the
-    /// log broken.
-    fn attempt(
+    /// Runs something that writes.
+    fn attempt<T>(
         &self,
-        work: impl FnOnce(&Self, &mut Writer) -> Result<(), WriteError>,
-    ) -> Result<(), LogError> {
+        work: impl FnOnce(&Self, &mut Writer) -> Result<T, WriteError>,
+    ) -> Result<T, LogError> {
         let writer = &mut *self.writer.lock();
         if let Some(why) = &writer.broken {
             return Err(LogError::Broken(why.clone()));
         }
-        let error = match work(self, writer) {
-            Ok(()) => return Ok(()),
-            Err(WriteError::Io(error)) if !is_full(&error) => error,
-            Err(_) => match writer.active.as_mut().map_or(Ok(()), Self::undo) {
-                Ok(()) => return Err(LogError::Full),
-                Err(error) => error,
-            },
-        };
-        let why = format!("{}: {error}", self.options.dir.display());
-        writer.broken = Some(why.clone());
-        Err(LogError::Broken(why))
+        match work(self, writer) {
+            Ok(done) => Ok(done),
+            Err(WriteError::Full) => Err(LogError::Full),
+            Err(WriteError::Broken(error)) => {
+                let why = format!("{}: {error}", self.options.dir.display());
+                writer.broken = Some(why.clone());
+                Err(LogError::Broken(why))
+            }
+        }
     }
 
     /// Removes the oldest segment.
     fn remove_oldest(&self) -> Result<(), LogError> {
-        let Some(oldest) = self.shared.lock().segments.pop_front() else { return Ok(()) };
-        let removed = self.options.disk.remove(&oldest.path);
-        removed.map_err(|source| LogError::Io { path: oldest.path, source })
+        let mut shared = self.shared.lock();
+        let Some(oldest) = shared.segments.pop_front() else { return Ok(()) };
+        shared.opened.take_if(|(base, _)| *base == oldest.base);
+        shared.reported.retain(|(base, _)| *base > oldest.base);
+        drop(shared);
+        // What a crash left of it goes with it.
+        let _ = self.options.disk.remove(&torn_path(&oldest.path));
+        match self.options.disk.remove(&oldest.path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                let path = oldest.path.clone();
+                self.shared.lock().segments.push_front(oldest);
+                Err(LogError::Io { path, source })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes removals safe.
+    fn sync_dir(&self) -> Result<(), LogError> {
+        let dir = &self.options.dir;
+        let synced = self.options.disk.sync_dir(dir);
+        synced.map_err(|source| LogError::Io { path: dir.clone(), source })
+    }
+}
+
+impl Active {
+    /// Cuts off what is behind the last batch, and makes all of it safe.
+    fn cut(&mut self) -> Result<(), WriteError> {
+        if self.allocated > self.offset {
+            self.file.set_len(self.offset).map_err(WriteError::Broken)?;
+            self.allocated = self.offset;
+        }
+        self.file.sync_data().map_err(WriteError::Broken)
     }
 }
 
 impl Shared {
+    /// Whether there is a segment that begins there.
+    pub(super) fn has(&self, base: Seq) -> bool {
+        self.segments.binary_search_by_key(&base, |segment| segment.base).is_ok()
+    }
+
     /// Whether the oldest segment is to go. The newest one never is.
     fn may_go(&self, retention: &Retention, is_old: impl Fn(i64) -> bool) -> bool {
         let Some(next) = self.segments.get(1) else { return false };
@@ -298,16 +357,13 @@ impl TopicLog for SegmentLog {
     }
 
     fn sync(&self) -> Result<Synced, LogError> {
-        self.attempt(|_, writer| {
+        self.attempt(|log, writer| {
             if let Some(active) = &writer.active {
-                // Also when there is no room: what was not synced is not to be relied on.
-                active.file.sync_data().map_err(|error| io::Error::other(error.to_string()))?;
+                active.file.sync_data().map_err(WriteError::Broken)?;
             }
-            Ok(())
-        })?;
-        let mut writer = self.writer.lock();
-        writer.durable = self.shared.lock().end;
-        Ok(Synced { durable: writer.durable, reserved: writer.reserved })
+            writer.durable = log.shared.lock().end;
+            Ok(Synced { durable: writer.durable, reserved: writer.reserved })
+        })
     }
 
     fn has_room(&self) -> bool {
@@ -337,7 +393,7 @@ impl TopicLog for SegmentLog {
 
     fn retain(&self, retention: &Retention) -> Result<usize, LogError> {
         let is_old = |unix_ms| retention.oldest_unix_ms.is_some_and(|oldest| unix_ms < oldest);
-        self.attempt(|log, writer| {
+        let rolled = self.attempt(|log, writer| {
             let end = log.shared.lock().end;
             let has_events = log.shared.lock().segments.back().is_some_and(|last| last.base < end);
             if has_events && is_old(writer.newest_unix_ms) && retention.keep_from >= end {
@@ -345,15 +401,19 @@ impl TopicLog for SegmentLog {
                 log.roll(writer, end, writer.reserved, writer.newest_unix_ms)?;
             }
             Ok(())
-        })?;
+        });
+        match rolled {
+            // On a full disk it is more important than ever that what can go goes.
+            Ok(()) | Err(LogError::Full) => {}
+            Err(error) => return Err(error),
+        }
         let mut removed = 0;
         while self.shared.lock().may_go(retention, is_old) {
             self.remove_oldest()?;
             removed += 1;
         }
         if removed > 0 {
-            let synced = self.options.disk.sync_dir(&self.options.dir);
-            synced.map_err(|source| LogError::Io { path: self.options.dir.clone(), source })?;
+            self.sync_dir()?;
         }
         Ok(removed)
     }
@@ -361,41 +421,58 @@ impl TopicLog for SegmentLog {
     fn close(&self, next: Seq) -> Result<(), LogError> {
         self.attempt(|log, writer| {
             let Some(active) = &mut writer.active else { return Ok(()) };
+            let end = log.shared.lock().end;
             let header = BatchHeader {
-                first: next,
+                first: next.max(end),
                 count: 0,
                 bytes: 0,
-                previous_end: log.shared.lock().end,
-                durable: writer.durable,
-                reserved: next,
+                previous_end: end,
+                durable: writer.durable.min(end),
+                reserved: next.max(end),
                 unix_ms: writer.newest_unix_ms,
                 crc: 0,
                 clean: true,
                 identified: false,
             };
-            active.file.write_at(&mut [IoSlice::new(&header.encode())], active.offset)?;
-            active.offset += BATCH_HEADER as u64;
-            active.file.set_len(active.offset)?;
-            active.allocated = active.offset;
-            Ok(active.file.sync_data()?)
+            log.put(active, &mut [IoSlice::new(&header.encode())], BATCH_HEADER as u64)?;
+            if let Some(last) = log.shared.lock().segments.back_mut() {
+                last.bytes = active.offset;
+            }
+            active.cut()
         })
     }
 
     fn clear(&self) -> Result<(), LogError> {
         let writer = &mut *self.writer.lock();
         writer.active = None;
-        while !self.shared.lock().segments.is_empty() {
+        // The newest one knows which numbers were given, so it goes when the others are gone for good.
+        while self.shared.lock().segments.len() > 1 {
             self.remove_oldest()?;
         }
         if writer.has_dir {
-            let synced = self.options.disk.sync_dir(&self.options.dir);
-            synced.map_err(|source| LogError::Io { path: self.options.dir.clone(), source })?;
+            self.sync_dir()?;
+            self.remove_oldest()?;
+            self.sync_dir()?;
         }
+        // What was reserved is not noted anywhere any more.
+        writer.reserved = self.shared.lock().end;
         Ok(())
     }
 
     fn verify(&self) -> Result<Vec<Checked>, LogError> {
         reading::verify(self)
+    }
+}
+
+/// Where what was cut off a file is kept.
+pub(super) fn torn_path(path: &Path) -> PathBuf {
+    path.with_extension("log.torn")
+}
+
+/// Adds the place of a batch if the last entry is far enough away.
+pub(super) fn add_to_index(index: &mut Index, first: Seq, offset: u64) {
+    if index.last().is_none_or(|(_, last)| offset >= last + INDEX_BYTES) {
+        index.push((first, offset));
     }
 }
 
@@ -429,6 +506,7 @@ fn batches<'a>(
     }
     let (mut batches, mut rest, mut previous_end) = (Vec::new(), pieces, end);
     while !rest.is_empty() {
+        assert!(rest[0].first >= previous_end, "numbers rise");
         let mut batch = header(rest[0].first, previous_end);
         let mut taken = 0;
         for piece in rest {
@@ -451,14 +529,17 @@ fn batches<'a>(
     batches
 }
 
-/// Why a write did not happen.
+/// Why something was not written.
 enum WriteError {
+    /// There is no room; nothing was changed.
     Full,
-    Io(io::Error),
+    /// What is on the disk is uncertain. That is what every sync that fails comes to, also one for
+    /// want of room.
+    Broken(io::Error),
 }
 
 impl From<io::Error> for WriteError {
     fn from(error: io::Error) -> Self {
-        Self::Io(error)
+        if is_full(&error) { Self::Full } else { Self::Broken(error) }
     }
 }

@@ -71,8 +71,7 @@ enum Naming {
 impl SimulatedDisk {
     /// An empty disk with more room than anybody needs.
     pub(crate) fn new(seed: u64) -> Self {
-        let root =
-            Node::Dir { live: Entries::new(), safe: Entries::new(), unsynced: Vec::new() };
+        let root = Node::Dir { live: Entries::new(), safe: Entries::new(), unsynced: Vec::new() };
         Self(Arc::new(Mutex::new(State {
             rng: Rng::with_seed(seed),
             nodes: vec![root],
@@ -237,20 +236,15 @@ impl State {
             return Err(io::Error::other("the power went"));
         }
         if is_due(&mut self.faults.sync_in) {
-            self.nodes[node].settle(&mut self.rng, 50);
+            // Names are in a journal: either it goes on with them, or nothing goes on.
+            if let node @ Node::File { .. } = &mut self.nodes[node] {
+                node.settle(&mut self.rng, 50);
+            }
             let kinds = [ErrorKind::Other, ErrorKind::StorageFull];
             return Err(kinds[self.rng.usize(..kinds.len())].into());
         }
-        match &mut self.nodes[node] {
-            Node::File { live, safe, unsynced } => {
-                safe.clone_from(live);
-                unsynced.clear();
-            }
-            Node::Dir { live, safe, unsynced } => {
-                safe.clone_from(live);
-                unsynced.clear();
-            }
-        }
+        // What an earlier sync that failed has dropped is not written now.
+        self.nodes[node].settle(&mut self.rng, 100);
         Ok(())
     }
 }

@@ -1,1 +1,0 @@
-//! The log on a real directory.

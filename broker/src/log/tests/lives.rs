@@ -1,0 +1,409 @@
+//! Whole lives of a log from one printed seed. `TIDINGS_LOG_SEED` repeats one (or begins there), and
+//! `TIDINGS_LOG_RUNS` asks for another number of them than the usual.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use fastrand::Rng;
+use tidings_protocol::Seq;
+
+use super::model::{Event, Model};
+use super::{BUFFER, hear, options, piece};
+use crate::log::simulated::{Faults, SimulatedDisk};
+use crate::log::{
+    Found, LogError, Piece, Recovered, Retention, SegmentLog, SegmentOptions, TopicLog,
+};
+
+const RUNS: u64 = 400;
+const STEPS: u32 = 120;
+
+#[test]
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "the seed must reach whoever looks")]
+fn nothing_confirmed_is_lost_whatever_the_power_does() {
+    let (first_seed, runs) = seeds();
+    let mut totals = Totals::default();
+    for seed in first_seed..first_seed + runs {
+        let mut life = Life::new(seed);
+        let lived = catch_unwind(AssertUnwindSafe(|| {
+            for _ in 0..STEPS {
+                life.step();
+            }
+            life.finish();
+        }));
+        if let Err(panic) = lived {
+            eprintln!("{}\nfailed with TIDINGS_LOG_SEED={seed}", life.trace.join("\n"));
+            resume_unwind(panic);
+        }
+        totals.add(&life.totals);
+    }
+    println!("seeds {first_seed}..{}: {totals:?}", first_seed + runs);
+    assert!(totals.cuts > runs * 5 && totals.cuts_in_recovery > runs, "the power is bad");
+    assert!(totals.confirmed > runs * 50, "something is kept all the same");
+    assert!(totals.survived > 0 && totals.vanished > 0 && totals.full > 0 && totals.broken > 0);
+    assert!(totals.let_go > 0 && totals.torn > 0, "{totals:?}");
+}
+
+/// A fresh first seed each time, so that many machines see many lives.
+fn seeds() -> (u64, u64) {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    match number("TIDINGS_LOG_SEED") {
+        Some(seed) => (seed, number("TIDINGS_LOG_RUNS").unwrap_or(1)),
+        None => (fastrand::u64(..u64::MAX / 2), number("TIDINGS_LOG_RUNS").unwrap_or(RUNS)),
+    }
+}
+
+/// What happened, to see that the lives are hard enough.
+#[derive(Debug, Default)]
+struct Totals {
+    cuts: u64,
+    cuts_in_recovery: u64,
+    kills: u64,
+    confirmed: u64,
+    survived: u64,
+    vanished: u64,
+    full: u64,
+    broken: u64,
+    let_go: u64,
+    torn: u64,
+}
+
+impl Totals {
+    fn add(&mut self, other: &Self) {
+        self.cuts += other.cuts;
+        self.cuts_in_recovery += other.cuts_in_recovery;
+        self.kills += other.kills;
+        self.confirmed += other.confirmed;
+        self.survived += other.survived;
+        self.vanished += other.vanished;
+        self.full += other.full;
+        self.broken += other.broken;
+        self.let_go += other.let_go;
+        self.torn += other.torn;
+    }
+}
+
+/// One log, its disk, and what it owes.
+struct Life {
+    rng: Rng,
+    disk: SimulatedDisk,
+    options: SegmentOptions,
+    log: SegmentLog,
+    model: Model,
+    /// Events of an append that broke the log.
+    uncertain: Vec<(u64, Event)>,
+    broken: bool,
+    clock: i64,
+    trace: Vec<String>,
+    totals: Totals,
+}
+
+impl Life {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let disk = SimulatedDisk::new(rng.u64(..));
+        let no_allocate = rng.u32(..4) == 0;
+        disk.set_faults(Faults { no_allocate, ..Faults::default() });
+        let options = options(disk.clone(), [600, 1500, 4000][rng.usize(..3)]);
+        let (log, found) = SegmentLog::open(options.clone(), 3).unwrap();
+        assert_eq!(found.next, Seq(1));
+        Self {
+            rng,
+            disk,
+            options,
+            log,
+            model: Model::new(),
+            uncertain: Vec::new(),
+            broken: false,
+            clock: 0,
+            trace: Vec::new(),
+            totals: Totals::default(),
+        }
+    }
+
+    fn step(&mut self) {
+        self.clock += self.rng.i64(0..10);
+        match self.rng.u32(..100) {
+            0..30 => self.append(),
+            30..50 => self.sync(),
+            50..65 => self.read(),
+            65..70 => self.read_since(),
+            70..75 => self.retain(),
+            75 => self.clear(),
+            76..80 => self.close(),
+            80..84 => self.crash(false),
+            84..92 => self.crash(true),
+            92..96 => self.spoil(),
+            _ => self.disk.set_room(1 << 40),
+        }
+    }
+
+    fn finish(&mut self) {
+        self.crash(true);
+        self.append();
+        self.sync();
+        assert!(!self.broken, "it works when nothing is in its way");
+        self.crash(true);
+    }
+
+    /// Something that goes wrong in a while.
+    fn spoil(&mut self) {
+        let (soon, rng) = (self.rng.u64(..12), &mut self.rng);
+        let no_allocate = rng.u32(..4) == 0;
+        let mut faults = Faults { no_allocate, ..Faults::default() };
+        match rng.u32(..4) {
+            0 => faults.off_in = Some(soon),
+            1 => faults.sync_in = Some(soon / 3),
+            2 => faults.read_in = Some(soon),
+            _ => {
+                faults.hides_full = rng.bool();
+                self.disk.set_room(self.disk.used() + rng.u64(..2000));
+            }
+        }
+        self.trace.push(format!("spoil {faults:?}"));
+        self.disk.set_faults(faults);
+    }
+
+    /// Gives numbers to some events; now and then one is left out.
+    fn pieces(&mut self) -> Vec<Piece> {
+        (0..self.rng.u64(..5))
+            .map(|_| {
+                if self.rng.u32(..8) == 0 {
+                    self.model.next += self.rng.u64(1..4);
+                }
+                let (first, count) = (self.model.next, self.rng.u64(1..5));
+                let piece = piece(first, count, self.clock, self.rng.u64(..1 << 32));
+                for line in piece.wire.split_inclusive(|byte| *byte == b'\n') {
+                    self.model.give(line);
+                }
+                piece
+            })
+            .collect()
+    }
+
+    fn append(&mut self) {
+        let pieces = self.pieces();
+        let next = self.model.next;
+        let ahead = if self.rng.bool() { self.rng.u64(1..50) } else { 0 };
+        let before = self.log.bounds();
+        let result = self.log.append(&pieces, Seq(next), Seq(next + ahead));
+        self.trace.push(format!("append {:?} {next}+{ahead} {result:?}", numbers(&pieces)));
+        match result {
+            Ok(()) => {
+                assert!(!self.broken, "it is broken for ever");
+                self.model.unsynced.extend(numbers(&pieces));
+                self.model.events.extend(events(&pieces));
+            }
+            Err(LogError::Full) => {
+                self.totals.full += 1;
+                assert_eq!(self.log.bounds().end, before.end, "nothing has changed");
+                self.model.refused.extend(numbers(&pieces));
+            }
+            Err(LogError::Broken(_)) => {
+                // Nobody can read it now, and a start may find it.
+                self.uncertain.extend(events(&pieces));
+                self.breaks();
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn breaks(&mut self) {
+        self.totals.broken += u64::from(!self.broken);
+        self.broken = true;
+    }
+
+    fn sync(&mut self) {
+        let result = self.log.sync();
+        self.trace.push(format!("sync {result:?}"));
+        match result {
+            Ok(synced) => {
+                assert!(!self.broken, "it is broken for ever");
+                assert_eq!(synced.durable, self.log.bounds().end);
+                assert!(synced.durable.0 >= self.model.end());
+                self.totals.confirmed += self.model.unsynced.len() as u64;
+                self.model.synced(synced.reserved.0);
+            }
+            Err(LogError::Broken(_)) => self.breaks(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn read(&mut self) {
+        let from = self.rng.u64(1..self.model.next + 5);
+        match hear(&self.log, from, BUFFER + self.rng.usize(..BUFFER)) {
+            Ok(heard) => self.model.check(from, &heard),
+            Err(error) => assert!(matches!(error, LogError::Io { .. }), "{error}"),
+        }
+    }
+
+    /// Reads what is not older than some moment, up to the first lines.
+    fn read_since(&mut self) {
+        let since = self.clock - self.rng.i64(..300);
+        let mut cursor = self.rng.u64(1..self.model.next + 5);
+        let mut buffer = vec![0; BUFFER];
+        let model = &self.model;
+        let owed = |from: u64, to: u64| {
+            let mut range = model.events.range(from.max(model.kept_from)..to.max(model.kept_from));
+            range.find(|(_, event)| event.unix_ms >= since)
+        };
+        loop {
+            match self.log.read(Seq(cursor), None, Some(since), &mut buffer) {
+                Ok(Found::Lines { first, end, .. }) => {
+                    assert_eq!(owed(cursor, first.0), None);
+                    assert!(first.0 >= cursor && end > first);
+                    return;
+                }
+                Ok(Found::Skip(to)) => {
+                    assert!(to.0 > cursor);
+                    assert_eq!(owed(cursor, to.0), None, "{cursor}..{to} since {since}");
+                    cursor = to.0;
+                }
+                Ok(Found::Lag(first, last)) => {
+                    assert_eq!(owed(cursor, first.0), None);
+                    assert!(last.0 < model.kept_from, "{first}..={last} were not let go of");
+                    cursor = last.0 + 1;
+                }
+                Ok(Found::Gap(..)) => panic!("nobody asked for a number"),
+                Ok(Found::End) => {
+                    assert_eq!(owed(cursor, u64::MAX), None);
+                    return;
+                }
+                Err(LogError::Io { .. }) => return,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    fn retain(&mut self) {
+        let rng = &mut self.rng;
+        let keep_from = if rng.bool() { self.model.next } else { rng.u64(..self.model.next) };
+        let retention = Retention {
+            bytes_max: rng.u64(1000..10_000),
+            oldest_unix_ms: rng.bool().then(|| self.clock - rng.i64(..400)),
+            segments_max: rng.usize(1..10),
+            keep_from: Seq(keep_from),
+        };
+        let before = self.log.bounds().first.0;
+        let result = self.log.retain(&retention);
+        let bounds = self.log.bounds();
+        self.trace.push(format!("{retention:?}: {result:?} {bounds:?}"));
+        assert!(bounds.first.0 <= keep_from.max(before), "all of that was to be kept");
+        if result.is_ok() && keep_from == self.model.next {
+            assert!(bounds.segments <= retention.segments_max);
+            assert!(bounds.bytes <= retention.bytes_max || bounds.segments == 1);
+        }
+        match result {
+            Ok(removed) => self.totals.let_go += removed as u64,
+            Err(LogError::Broken(_)) => self.breaks(),
+            Err(error) => assert!(matches!(error, LogError::Io { .. }), "{error}"),
+        }
+        self.model.let_go(bounds.first.0);
+    }
+
+    /// The topic is deleted; its next number is kept elsewhere.
+    fn clear(&mut self) {
+        self.sync();
+        if self.broken {
+            return;
+        }
+        let next = self.model.next;
+        self.options.first = Seq(next);
+        (self.model.kept_from, self.model.floor, self.model.reserved) = (next, next, next);
+        let result = self.log.clear();
+        self.trace.push(format!("clear at {next} {result:?}"));
+        if result.is_err() {
+            return self.crash(false);
+        }
+        self.model.cleared_to = next;
+        let heard = hear(&self.log, 1, BUFFER).unwrap();
+        self.model.check(1, &heard);
+    }
+
+    fn close(&mut self) {
+        let next = self.model.next;
+        let has_files = self.log.bounds().segments > 0;
+        let result = self.log.close(Seq(next));
+        self.trace.push(format!("close at {next} {result:?}"));
+        if result.is_err() || !has_files {
+            // What it wrote may be found all the same.
+            self.model.floor = self.model.floor.min(next);
+            return self.crash(false);
+        }
+        self.model.synced(0);
+        self.model.floor = next;
+        self.crash(true);
+        assert_eq!(self.model.next, next, "an orderly stop leaves no gap");
+    }
+
+    /// The process ends and another one starts; `power`: after a power cut.
+    fn crash(&mut self, power: bool) {
+        let mut certain = (!power).then(|| self.model.unsynced.clone());
+        self.model.unsynced.extend(self.uncertain.iter().map(|(seq, _)| *seq));
+        self.model.events.extend(self.uncertain.drain(..));
+        if power {
+            self.totals.cuts += 1;
+            self.disk.cut_power();
+        } else {
+            self.totals.kills += 1;
+            self.disk.kill();
+        }
+        let (log, found) = loop {
+            if self.rng.u32(..3) == 0 {
+                self.spoil();
+            }
+            match SegmentLog::open(self.options.clone(), 3) {
+                Ok(opened) => break opened,
+                Err(error) => self.trace.push(format!("open {error}")),
+            }
+            self.totals.cuts_in_recovery += 1;
+            if self.rng.bool() {
+                certain = None;
+                self.disk.cut_power();
+            } else {
+                self.disk.kill();
+            }
+        };
+        self.disk.set_faults(Faults::default());
+        (self.log, self.broken) = (log, false);
+        self.found(&found, certain.unwrap_or_default());
+    }
+
+    fn found(&mut self, found: &Recovered, certain: Vec<u64>) {
+        let heard = hear(&self.log, 1, BUFFER).unwrap();
+        self.trace.push(format!("recovered {} {:?} {heard:?}", found.next, found.findings));
+        assert_eq!(found.reserved, found.next);
+        for finding in &found.findings {
+            assert!(finding.contains("as after a crash"), "nothing is damaged: {finding}");
+            self.totals.torn += 1;
+        }
+        for checked in self.log.verify().unwrap() {
+            // Of a topic that was being deleted some files are gone.
+            let gone = checked.lost.iter().all(|(_, last)| last.0 < self.model.kept_from);
+            assert!(gone && checked.lost.is_empty() == checked.problems.is_empty(), "{checked:?}");
+        }
+        for (first, lines) in &found.identified {
+            let event = &self.model.events[&first.0];
+            assert!(lines.starts_with(&event.line), "ids are those of the events");
+        }
+        let before = self.model.unsynced.clone();
+        self.model.recovered(&heard, found.next.0);
+        let is_there = |seq: &u64| self.model.events.contains_key(seq);
+        assert!(certain.iter().all(is_there), "what the system had did not vanish");
+        let survived = before.iter().filter(|seq| is_there(seq)).count() as u64;
+        self.totals.survived += survived;
+        self.totals.vanished += before.len() as u64 - survived;
+    }
+}
+
+fn numbers(pieces: &[Piece]) -> Vec<u64> {
+    events(pieces).map(|(seq, _)| seq).collect()
+}
+
+fn events(pieces: &[Piece]) -> impl Iterator<Item = (u64, Event)> {
+    pieces.iter().flat_map(|piece| {
+        let lines = piece.wire.split_inclusive(|byte| *byte == b'\n');
+        (piece.first.0..).zip(lines).map(|(seq, line)| {
+            let line = line.to_vec();
+            (seq, Event { line, unix_ms: piece.unix_ms, confirmed: false })
+        })
+    })
+}
