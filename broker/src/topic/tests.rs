@@ -1,5 +1,6 @@
 //! Topics as their readers see them.
 
+mod disk;
 mod model;
 
 use std::fmt::Write;

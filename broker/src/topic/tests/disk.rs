@@ -1,0 +1,273 @@
+//! Topics on a disk: what is there after a restart, and what lagging readers get.
+
+use std::path::Path;
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::catalog::{Catalog, Sync, TopicSettings};
+use crate::log::disk::{Disk, FileSystem};
+
+/// How long anything may take before a test fails instead of hanging.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Unparks(Thread);
+
+impl Wake for Unparks {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Wakes this thread.
+fn waker() -> Waker {
+    Waker::from(Arc::new(Unparks(thread::current())))
+}
+
+fn open(dir: &Path, limits: &Limits) -> Arc<Topics> {
+    let clock = Clock::new();
+    let disk: Arc<dyn Disk> = Arc::new(FileSystem);
+    let (catalog, findings) = Catalog::open(Arc::clone(&disk), dir, limits, clock).unwrap();
+    assert_eq!(findings, Vec::<String>::new());
+    let storage = Storage { disk, dir: dir.join("topics") };
+    Topics::start(limits, clock, catalog, Some(storage), TopicSettings::default()).unwrap()
+}
+
+fn named(topics: &Topics, name: &str) -> Arc<Topic> {
+    topics.open(&name.parse().unwrap()).unwrap()
+}
+
+/// Waits until everything that was appended is safe.
+fn settle(topic: &Arc<Topic>) {
+    let waker = waker();
+    let last = Seq(topic.head().0 - 1);
+    while topic.wait_durable(last, None, &waker).is_some() {
+        thread::park_timeout(PATIENCE);
+    }
+}
+
+/// Publishes and waits for the disk.
+fn keep(topic: &Arc<Topic>, payloads: &[String]) {
+    topic.append(ConnId(1), payloads.iter().map(String::as_str)).unwrap();
+    settle(topic);
+}
+
+fn numbered(range: Range<u64>) -> Vec<String> {
+    range.map(|n| format!("event {n}")).collect()
+}
+
+/// What a reader gets from `from` up to the newest event: payloads by number, with what was missed.
+fn replay(topic: &Arc<Topic>, from: StartAt) -> (Vec<(u64, String)>, Vec<String>) {
+    let mut reader = topic.subscribe(Some(from), Form::Wire, waker());
+    let (mut events, mut missed) = (Vec::new(), Vec::new());
+    while reader.cursor() < topic.head() {
+        let before = reader.cursor();
+        let mut lines = Vec::new();
+        match reader.fetch(1 << 20, 64, |_, bytes| lines.push(bytes)) {
+            Fetched::Lag(lag) => missed.push(format!("lag {} {}", lag.from, lag.to)),
+            Fetched::Gap(gap) => missed.push(format!("gap {} {}", gap.from, gap.to)),
+            Fetched::Taken => {}
+        }
+        for line in lines.iter().flat_map(|bytes| bytes.split_inclusive(|byte| *byte == b'\n')) {
+            let line = std::str::from_utf8(line).unwrap().strip_suffix("\r\n").unwrap();
+            let mut words = line.splitn(4, ' ').skip(2);
+            let seq = words.next().unwrap().parse().unwrap();
+            events.push((seq, words.next().unwrap().to_owned()));
+        }
+        if reader.cursor() == before {
+            thread::park_timeout(PATIENCE);
+        }
+    }
+    (events, missed)
+}
+
+fn expected(range: Range<u64>) -> Vec<(u64, String)> {
+    range.map(|n| (n, format!("event {n}"))).collect()
+}
+
+#[test]
+fn an_orderly_restart_keeps_everything_and_leaves_no_gap() {
+    let folder = tempfile::tempdir().unwrap();
+    for start in 0..3_u64 {
+        let topics = open(folder.path(), &Limits::default());
+        let topic = named(&topics, "t");
+        assert_eq!(topic.head(), Seq(1 + 10 * start));
+        keep(&topic, &numbered(1 + 10 * start..11 + 10 * start));
+        assert_eq!(replay(&topic, StartAt::First), (expected(1..11 + 10 * start), vec![]));
+        assert_eq!(replay(&topic, StartAt::Newest(3)).0, expected(8 + 10 * start..11 + 10 * start));
+        topics.close();
+    }
+}
+
+#[test]
+fn after_a_crash_no_number_is_given_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let topics = open(folder.path(), &Limits::default());
+    let topic = named(&topics, "t");
+    keep(&topic, &numbered(1..6));
+    let shown = topic.tail.lock().marks.reserved;
+    // As after a kill: nobody says where it ended.
+    drop((topic, topics));
+    let topics = open(folder.path(), &Limits::default());
+    let topic = named(&topics, "t");
+    assert!(topic.head() >= shown, "numbers below {shown} may have been seen");
+    let next = topic.head().0;
+    keep(&topic, &numbered(next..next + 2));
+    let gap = format!("gap 6 {}", next - 1);
+    let events: Vec<_> = expected(1..6).into_iter().chain(expected(next..next + 2)).collect();
+    assert_eq!(replay(&topic, StartAt::First), (events, vec![gap]));
+    topics.close();
+}
+
+#[test]
+fn who_falls_out_of_the_tail_reads_on_from_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = Limits { tail_bytes_max: 20_000, ahead_bytes_max: 1 << 20, ..Limits::default() };
+    let topics = open(folder.path(), &limits);
+    let topic = named(&topics, "t");
+    let mut slow = topic.subscribe(None, Form::Wire, waker());
+    for chunk in 0..100 {
+        keep(&topic, &numbered(1 + chunk * 100..101 + chunk * 100));
+    }
+    assert!(topic.tail.lock().first_kept() > Seq(5_000), "the tail has kept too much");
+    assert_eq!(replay(&topic, StartAt::First), (expected(1..10_001), vec![]));
+    assert_eq!(replay(&topic, StartAt::Seq(Seq(777))), (expected(777..10_001), vec![]));
+    let mut lines = 0;
+    while slow.cursor() < topic.head() {
+        let before = slow.cursor();
+        let fetched = slow.fetch(10_000, 4, |_, bytes| lines += count_lines(&bytes));
+        assert_eq!(fetched, Fetched::Taken);
+        if slow.cursor() == before {
+            thread::park_timeout(PATIENCE);
+        }
+    }
+    assert_eq!(lines, 10_000);
+    topics.close();
+}
+
+#[test]
+fn a_group_takes_what_is_on_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = Limits { tail_bytes_max: 20_000, ..Limits::default() };
+    let topics = open(folder.path(), &limits);
+    let topic = named(&topics, "t");
+    for chunk in 0..50 {
+        keep(&topic, &numbered(1 + chunk * 100..101 + chunk * 100));
+    }
+    let wake = Arc::new(Notify::new());
+    let mut reader = topic.reader(StartAt::First, Arc::clone(&wake));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let mut taken = Vec::new();
+    while taken.len() < 5_000 {
+        let found = reader.next_events(300);
+        assert_eq!(found.lag, None);
+        if found.events.is_empty() {
+            runtime.block_on(wake.notified());
+        }
+        taken.extend(found.events.into_iter().map(|event| (event.seq.0, event.payload)));
+    }
+    assert_eq!(taken, expected(1..5_001));
+    topics.close();
+}
+
+#[test]
+fn an_event_that_is_sent_again_is_known_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    for _ in 0..3 {
+        let topics = open(folder.path(), &Limits::default());
+        let topic = named(&topics, "t");
+        let payloads = ["http://a.example/ id=1", "http://a.example/ id=2", "plain"];
+        let ids: Vec<_> =
+            payloads.iter().filter_map(|payload| id_of(payload)).enumerate().collect();
+        let numbers = topic.append_once(ConnId(1), &payloads, &ids).unwrap();
+        assert_eq!(numbers[..2], [Seq(1), Seq(2)]);
+        settle(&topic);
+        drop((topic, topics));
+    }
+    let topics = open(folder.path(), &Limits::default());
+    let (events, _) = replay(&named(&topics, "t"), StartAt::First);
+    let texts: Vec<_> = events.iter().map(|(_, text)| text.as_str()).collect();
+    let once = ["http://a.example/ id=1", "http://a.example/ id=2", "plain", "plain", "plain"];
+    assert_eq!(texts, once);
+}
+
+#[test]
+fn a_deleted_topic_comes_back_with_its_next_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let topics = open(folder.path(), &Limits::default());
+    let topic = named(&topics, "t");
+    keep(&topic, &numbered(1..4));
+    let (sender, receiver) = std::sync::mpsc::channel();
+    topics.delete(&topic, move |result| sender.send(result).unwrap()).unwrap();
+    receiver.recv_timeout(PATIENCE).unwrap().unwrap();
+    assert!(topic.append(ConnId(1), ["late"]).is_err());
+    let again = named(&topics, "t");
+    assert_eq!(again.head(), Seq(4));
+    keep(&again, &numbered(4..6));
+    assert_eq!(replay(&again, StartAt::First).0, expected(4..6));
+    topics.close();
+    drop((topic, again, topics));
+    let topics = open(folder.path(), &Limits::default());
+    assert_eq!(replay(&named(&topics, "t"), StartAt::First), (expected(4..6), vec![]));
+}
+
+#[test]
+fn a_topic_in_memory_forgets_its_events_and_not_its_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = TopicSettings { sync: Sync::Memory, ..TopicSettings::default() };
+    let topics = open(folder.path(), &Limits::default());
+    let topic = topics.create(&"m".parse().unwrap(), memory, |result| result.unwrap()).unwrap();
+    let mut reader = topic.subscribe(None, Form::Wire, waker());
+    topic.append(ConnId(1), ["x"]).unwrap();
+    assert_eq!(topic.durable(), Seq(2), "it promises nothing");
+    while reader.cursor() < Seq(2) {
+        // Its number is shown once it is reserved.
+        reader.fetch(1, 1, |_, _| {});
+        if reader.cursor() < Seq(2) {
+            thread::park_timeout(PATIENCE);
+        }
+    }
+    drop((reader, topic, topics));
+    let topics = open(folder.path(), &Limits::default());
+    let topic = topics.find("m").expect("its settings are kept");
+    assert!(topic.head() > Seq(1), "number 1 was seen");
+    assert_eq!(replay(&topic, StartAt::Seq(Seq(1))).1, [format!("lag 1 {}", topic.head().0 - 1)]);
+    topics.close();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Whatever the sizes of tail and reads: from every number on, everything, once, in order.
+    #[test]
+    fn every_beginning_sees_everything(
+        sizes in proptest::collection::vec((1_usize..40, 1_usize..2_000), 1..30),
+        tail_bytes_max in 4_000_usize..60_000,
+        from in 1_u64..300,
+        restarts in any::<bool>(),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let limits = Limits { tail_bytes_max, ..Limits::default() };
+        let mut topics = open(folder.path(), &limits);
+        let mut all = Vec::new();
+        for (count, length) in sizes {
+            if restarts && all.len() % 3 == 1 {
+                topics.close();
+                topics = open(folder.path(), &limits);
+            }
+            let text = "x".repeat(length);
+            let first = all.len() as u64 + 1;
+            let new: Vec<_> = (0..count as u64).map(|n| format!("{} {text}", first + n)).collect();
+            keep(&named(&topics, "t"), &new);
+            all.extend(new);
+        }
+        let from = from.min(all.len() as u64);
+        let (events, missed) = replay(&named(&topics, "t"), StartAt::Seq(Seq(from)));
+        prop_assert_eq!(missed, Vec::<String>::new());
+        let wanted = (1..).zip(all).skip_while(|(seq, _)| *seq < from);
+        prop_assert!(events.into_iter().eq(wanted));
+        topics.close();
+    }
+}
