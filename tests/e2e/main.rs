@@ -12,6 +12,7 @@ mod bench;
 mod commands;
 mod crawl;
 mod descriptors;
+mod disk_full;
 mod docs;
 mod durable;
 mod kill;

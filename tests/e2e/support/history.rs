@@ -136,6 +136,11 @@ impl History {
         self.confirmed.insert(payload, seq);
     }
 
+    /// The highest number that a confirmation said.
+    pub(crate) fn newest_confirmed(&self) -> Option<u64> {
+        self.confirmed.values().copied().flatten().max()
+    }
+
     /// How many events were confirmed.
     pub(crate) fn confirmed(&self) -> usize {
         self.confirmed.len()

@@ -1,0 +1,238 @@
+//! A disk without room: publishes are refused, everything else goes on, and nothing has to be restarted when there is
+//! room again. The disk is a small tmpfs in a mount namespace of its own.
+
+use std::{
+    fs::{self, File},
+    io::{ErrorKind, Write},
+    path::PathBuf,
+    process::Command,
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use tempfile::TempDir;
+
+use crate::support::{
+    history::{Delivery, Heard, History},
+    nc::nc_all,
+    process::{Running, Server},
+    publisher::Pipeline,
+    talk::{FAREWELL, Talk},
+    wait::until,
+};
+
+const TOPIC: &str = "new-url";
+
+/// Bytes of an event here: a disk of megabytes is full after thousands.
+const EVENT_BYTES: usize = 1_000;
+
+/// A small disk that only the processes of these tests see.
+struct SmallDisk {
+    /// Keeps the namespace alive, and is where it is entered.
+    holder: Running,
+    user_namespace: bool,
+    folder: TempDir,
+}
+
+impl SmallDisk {
+    #[track_caller]
+    fn mount(megabytes: u32) -> Self {
+        let folder = TempDir::new().unwrap();
+        // Without a user namespace of one's own only root may mount; in some containers root may only that way.
+        let allowed = |flags: &&str| {
+            Command::new("unshare").args([flags, "true"]).output().unwrap().status.success()
+        };
+        let flags = ["-Urm", "-m"].into_iter().find(allowed);
+        let flags = flags.expect("a mount namespace is needed: user namespaces, or root");
+        let script = format!("mount -t tmpfs -o size={megabytes}m none \"$1\" && echo mounted && exec cat");
+        let holder = Running::start(
+            Command::new("unshare").args([flags, "sh", "-c", &script, "sh"]).arg(folder.path()),
+        );
+        holder.line_with("mounted");
+        Self { holder, user_namespace: flags.contains('U'), folder }
+    }
+
+    /// A broker with its data there.
+    #[track_caller]
+    fn broker(&self) -> Server {
+        let data = self.folder.path().join("data");
+        Server::start_with(&["broker", "--data", data.to_str().unwrap()], |command| {
+            let mut inside = Command::new("nsenter");
+            inside.arg(format!("--target={}", self.holder.id())).arg("--mount");
+            if self.user_namespace {
+                inside.args(["--user", "--preserve-credentials"]);
+            }
+            inside.arg(command.get_program()).args(command.get_args());
+            inside.current_dir(command.get_current_dir().unwrap());
+            *command = inside;
+        })
+    }
+
+    /// The folder as it is seen from outside.
+    fn path(&self) -> PathBuf {
+        let folder = self.folder.path().strip_prefix("/").unwrap();
+        PathBuf::from(format!("/proc/{}/root", self.holder.id())).join(folder)
+    }
+
+    /// Somebody else's file takes all the room but so much.
+    #[track_caller]
+    fn fill_but(&self, bytes: u64) {
+        let stat = rustix::fs::statvfs(&self.path()).unwrap();
+        let mut left = (stat.f_bavail * stat.f_frsize).saturating_sub(bytes);
+        let mut ballast =
+            File::options().append(true).create(true).open(self.path().join("ballast")).unwrap();
+        while left > 0 {
+            let chunk = vec![1; usize::try_from(left.min(1 << 16)).unwrap()];
+            match ballast.write_all(&chunk) {
+                Ok(()) => left -= chunk.len() as u64,
+                Err(error) if error.kind() == ErrorKind::StorageFull => return,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    fn make_room(&self) {
+        fs::remove_file(self.path().join("ballast")).unwrap();
+    }
+}
+
+/// A producer, and what became of everything that it published.
+struct Producer {
+    pipeline: Pipeline,
+    said: u64,
+    refused: Vec<String>,
+    history: Arc<Mutex<History>>,
+}
+
+impl Producer {
+    fn connect(server: &Server, history: &Arc<Mutex<History>>) -> Self {
+        let pipeline = Pipeline::connect(server.address).unwrap();
+        Self { pipeline, said: 0, refused: Vec::new(), history: Arc::clone(history) }
+    }
+
+    /// Publishes some at once; returns whether any was refused, which can only be for want of room.
+    #[track_caller]
+    fn publish(&mut self, count: u64) -> bool {
+        let events: Vec<_> = (self.said..self.said + count)
+            .map(|n| (TOPIC.to_owned(), format!("p-{n} {}", "x".repeat(EVENT_BYTES))))
+            .collect();
+        self.said += count;
+        self.pipeline.send(events);
+        let before = self.refused.len();
+        for outcome in self.pipeline.all_answers() {
+            match outcome.fate {
+                Ok(seq) => self.history.lock().unwrap().confirm(outcome.payload, seq),
+                Err(code) => {
+                    assert_eq!(code, "full");
+                    self.refused.push(outcome.payload);
+                }
+            }
+        }
+        self.refused.len() > before
+    }
+
+    #[track_caller]
+    fn publish_until_refused(&mut self) {
+        until("a full disk", || self.publish(50).then_some(()));
+    }
+}
+
+/// Subscribes, and puts what it hears into the history until the broker is gone.
+fn listen(server: &Server, history: &Arc<Mutex<History>>) -> thread::JoinHandle<()> {
+    let mut client = Talk::client(server.address);
+    assert!(client.ask(&format!("SUB {TOPIC} from=first")).starts_with("+OK"));
+    let history = Arc::clone(history);
+    thread::spawn(move || {
+        while let Some(line) = client.next_line() {
+            history.lock().unwrap().heard(Delivery::parse(TOPIC, &line));
+        }
+    })
+}
+
+/// Hears everything from the first event to the last one that was confirmed.
+#[track_caller]
+fn expect_readers_are_served(server: &Server, history: &Mutex<History>) {
+    let mut client = Talk::client(server.address);
+    assert!(client.ask(&format!("SUB {TOPIC} from=first")).starts_with("+OK"));
+    let last = history.lock().unwrap().newest_confirmed().expect("events were confirmed");
+    let mut next = 1;
+    while next <= last {
+        let delivery = Delivery::parse(TOPIC, &client.line());
+        next = delivery.follows(next);
+        history.lock().unwrap().heard(delivery);
+    }
+}
+
+#[track_caller]
+fn expect_no_farewell(server: &Server) {
+    let heard = nc_all(server.address, "not to be kept");
+    assert!(heard.iter().all(|line| line != FAREWELL), "{heard:?}");
+}
+
+#[test]
+fn a_full_disk_refuses_publishes_serves_readers_and_recovers_without_a_restart() {
+    let disk = SmallDisk::mount(48);
+    let server = disk.broker();
+    let history = Arc::new(Mutex::new(History::of(TOPIC)));
+    let listener = listen(&server, &history);
+    let mut reader = Talk::client(server.address);
+    assert!(reader.ask(&format!("SUB {TOPIC} as=reader")).starts_with("+OK"));
+    let mut producer = Producer::connect(&server, &history);
+    assert!(!producer.publish(500), "there is room");
+
+    // Room for some events beyond what the broker leaves free.
+    disk.fill_but(6 << 20);
+    producer.publish_until_refused();
+    expect_no_farewell(&server);
+    expect_readers_are_served(&server, &history);
+    // The reserve is for what must be written even now.
+    reader.send(format!("SEEN {TOPIC} 400\n"));
+    while !reader.line().starts_with("+OK") {}
+    let mut client = Talk::client(server.address);
+    let shown = client.ask_lines(&format!("TOPIC show {TOPIC}")).pop().unwrap();
+    assert!(shown.contains(" state=full"), "{shown}");
+
+    // Not a byte is left.
+    disk.fill_but(0);
+    assert!(producer.publish(10) && client.ask("PUB another x").starts_with("-ERR full"));
+    expect_no_farewell(&server);
+    expect_readers_are_served(&server, &history);
+
+    disk.make_room();
+    until("room again", || (!producer.publish(1)).then_some(()));
+    assert!(!producer.publish(500), "there is room again");
+    let heard = nc_all(server.address, "nc-1");
+    assert_eq!(heard.last().unwrap(), FAREWELL);
+    history.lock().unwrap().confirm("nc-1".to_owned(), None);
+    server.process.finish_by("KILL");
+    listener.join().unwrap();
+
+    let server = disk.broker();
+    let heard = Heard::all_of(server.address, TOPIC, "end-1");
+    let refused = |payload: &String| {
+        payload == "not to be kept" || producer.refused.contains(payload)
+    };
+    assert!(!heard.events.iter().any(|(_, payload)| refused(payload)), "refused, and kept");
+    history.lock().unwrap().check(heard);
+    let mut reader = Talk::client(server.address);
+    assert!(reader.ask(&format!("SUB {TOPIC} as=reader")).starts_with("+OK"));
+    assert!(reader.line().starts_with(&format!("MSG {TOPIC} 401 ")));
+}
+
+#[test]
+fn a_broker_starts_on_a_full_disk_and_serves_what_is_there() {
+    let disk = SmallDisk::mount(48);
+    let server = disk.broker();
+    let history = Arc::new(Mutex::new(History::of(TOPIC)));
+    let mut producer = Producer::connect(&server, &history);
+    assert!(!producer.publish(500), "there is room");
+    server.process.finish_by("KILL");
+    disk.fill_but(0);
+    let server = disk.broker();
+    expect_readers_are_served(&server, &history);
+    producer.pipeline = Pipeline::connect(server.address).unwrap();
+    producer.publish_until_refused();
+    disk.make_room();
+    until("room again", || (!producer.publish(1)).then_some(()));
+    history.lock().unwrap().check(Heard::all_of(server.address, TOPIC, "end-1"));
+}
