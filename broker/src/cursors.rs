@@ -1,7 +1,8 @@
 //! Who holds which durable cursor in this run of the broker, and which are forgotten.
 //!
 //! Where a cursor is, the [`catalog`](crate::catalog) knows; here is what ends with the broker. A
-//! cursor is held by one connection at a time, so that two readers never move it past each other.
+//! cursor is held by one connection at a time (`[K3]` of PROTOCOL.md), so that two readers never move
+//! it past each other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -179,7 +180,7 @@ impl Cursors {
         }
     }
 
-    /// Forgets cursors that nobody has held or moved for [`Limits::cursor_idle_ms`].
+    /// Forgets cursors that nobody has held or moved for [`Limits::cursor_idle_ms`] (`[K6]`).
     pub(crate) fn expire(&self, unix_ms: i64) {
         let (mut idle, mut noted) = (Vec::new(), Vec::new());
         {

@@ -140,8 +140,8 @@ codes! {
     /// The broker failed in a way that it did not foresee. Its fault; whether anything changed is
     /// unknown, as after a lost connection. The connection lives.
     Internal = "internal",
-    /// The same member came back on another connection. Nobody's fault; its tasks are with the
-    /// new connection, do not reconnect. Ends the connection.
+    /// The same member came back on another connection, or another connection took a cursor over.
+    /// Nobody's fault; tasks and cursor are with that one, do not reconnect. Ends the connection.
     Replaced = "replaced",
     /// The broker stops. Nobody's fault; whatever has no answer may or may not have happened,
     /// reconnect later. Ends the connection.

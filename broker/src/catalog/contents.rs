@@ -274,7 +274,9 @@ mod tests {
         #[test]
         fn a_snapshot_gives_the_same_contents(records in prop::collection::vec(any_record(), 0..40)) {
             let mut contents = Contents::default();
-            records.iter().for_each(|record| contents.apply(record));
+            for record in &records {
+                contents.apply(record);
+            }
             let mut again = Contents::default();
             contents.snapshot().for_each(|record| again.apply(&record));
             prop_assert_eq!(&again, &contents);

@@ -232,7 +232,7 @@ impl Shared {
             let mut contents = self.contents.write();
             turn.records().iter().for_each(|record| contents.apply(record));
         }
-        let written = written.map_err(|error| refusal(error));
+        let written = written.map_err(refusal);
         for (done, admitted) in results {
             done(admitted.and_then(|()| written.clone()));
         }

@@ -133,7 +133,9 @@ mod tests {
             records in prop::collection::vec(any_record(), 0..40),
         ) {
             let mut contents = Contents::default();
-            before.iter().for_each(|record| contents.apply(record));
+            for record in &before {
+                contents.apply(record);
+            }
             let (mut turn, bounds) = (Turn::default(), Bounds::new(&Limits::default()));
             let mut one_by_one = contents.clone();
             for record in records {

@@ -32,8 +32,8 @@ pub(super) struct CursorUse {
     unsettled: VecDeque<Unsettled>,
 }
 
-/// A position that is stored once everything before it is safe: after a crash no cursor may be
-/// ahead of what there is.
+/// A position that is stored once everything before it is safe (`[K5]`): after a crash no cursor may
+/// be ahead of what there is.
 #[derive(Debug)]
 struct Unsettled {
     slot: Slot,
@@ -109,7 +109,7 @@ impl Connection {
         let slot = self.answers.later();
         let stored = self.hub.topics.catalog().contents().cursor(&name, &cursor);
         if stored.is_some_and(|stored| stored.next > last) {
-            // It never moves backwards.
+            // It never moves backwards (`[K4]`).
             self.fill(slot, OK);
             return Ok(());
         }

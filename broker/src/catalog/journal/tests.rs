@@ -68,7 +68,9 @@ impl Life {
     fn append(&mut self) {
         let records = self.records();
         let mut after = self.contents.clone();
-        records.iter().for_each(|record| after.apply(record));
+        for record in &records {
+            after.apply(record);
+        }
         let was_broken = self.journal.broken;
         match self.journal.append(&records, &self.contents) {
             Ok(()) => {
@@ -88,9 +90,9 @@ impl Life {
         self.disk.set_room(1 << 30);
         loop {
             if self.rng.bool() {
-                self.disk.cut_power()
+                self.disk.cut_power();
             } else {
-                self.disk.kill()
+                self.disk.kill();
             }
             let off_in = self.rng.bool().then(|| self.rng.u64(..8));
             self.disk.set_faults(Faults { off_in, ..Faults::default() });
