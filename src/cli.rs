@@ -9,7 +9,11 @@ use clap::{
     parser::ValueSource,
 };
 
-use crate::{cmd, config, failure::Failure};
+use crate::{
+    cmd::{self, topic::Topic},
+    config,
+    failure::Failure,
+};
 
 const ABOUT: &str = "\
 Ring the bell: a line typed into nc becomes a page fetched, politely, stored and announced.
@@ -74,6 +78,9 @@ pub(crate) enum Cmd {
     Pub(cmd::publish::PubArgs),
     /// Print the events of a topic
     Sub(cmd::subscribe::SubArgs),
+    /// List topics, configure, delete and verify them
+    #[command(subcommand)]
+    Topic(Topic),
     /// Measure how fast a broker is
     #[command(subcommand)]
     Bench(cmd::bench::Bench),
@@ -119,8 +126,13 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed,
     }
     let cli = Cli::from_arg_matches(&matches).map_err(refuse)?;
     let mut cmd = cli.subcommand.unwrap_or(Cmd::Up(cli.up));
-    if let (Cmd::Crawl(crawl), Some(matches)) = (&mut cmd, matches.subcommand_matches("crawl")) {
-        crawl.given = typed(matches);
+    match (&mut cmd, matches.subcommand()) {
+        (Cmd::Crawl(crawl), Some((_, matches))) => crawl.given = typed(matches),
+        (Cmd::Topic(Topic::Verify(verify)), Some((_, matches))) => {
+            let matches = matches.subcommand().map(|(_, matches)| matches);
+            verify.offline = matches.is_some_and(|matches| typed(matches).contains(&"data".into()));
+        }
+        _ => {}
     }
     Ok(Parsed { common: cli.common, cmd })
 }
@@ -230,6 +242,8 @@ mod tests {
             "tidings pub",
             "tidings bench fan-out --size 0",
             "tidings bench",
+            "tidings topic",
+            "tidings topic create t sync=no",
         ] {
             let text = usage(words);
             assert!(!text.contains('\n'), "{text}");
@@ -248,6 +262,18 @@ mod tests {
         assert!(text.contains("tidings broker --listen"), "{text}");
         assert!(parse_words("tidings --log-json broker").unwrap().common.log_json);
         assert!(parse_words("tidings broker --log-json").unwrap().common.log_json);
+    }
+
+    #[test]
+    fn only_a_typed_data_directory_is_verified_without_a_broker() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "data = 'd'").unwrap();
+        let config = format!("--config {}", file.path().display());
+        for (words, offline) in [("--data d", true), ("", false), (config.as_str(), false)] {
+            let parsed = parse_words(&format!("tidings topic verify {words}")).unwrap();
+            let Cmd::Topic(Topic::Verify(verify)) = parsed.cmd else { panic!("{words}") };
+            assert_eq!(verify.offline, offline, "{words:?}");
+        }
     }
 
     #[test]

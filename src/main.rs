@@ -75,7 +75,7 @@ fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
         Cmd::Up(args) => args.server.threads,
         Cmd::Broker(args) => args.server.threads,
         Cmd::Crawl(_) => None,
-        Cmd::Pub(_) | Cmd::Sub(_) | Cmd::Bench(_) => Some(0),
+        Cmd::Pub(_) | Cmd::Sub(_) | Cmd::Topic(_) | Cmd::Bench(_) => Some(0),
     };
     let mut builder = match threads {
         Some(0) => Builder::new_current_thread(),
@@ -94,6 +94,7 @@ async fn dispatch(cmd: Cmd) -> Result<(), Failure> {
         Cmd::Crawl(args) => cmd::crawl::run(args).await,
         Cmd::Pub(args) => cmd::publish::run(args).await,
         Cmd::Sub(args) => cmd::subscribe::run(args).await,
+        Cmd::Topic(args) => cmd::topic::run(args).await,
         Cmd::Bench(args) => cmd::bench::run(args).await,
     }
 }

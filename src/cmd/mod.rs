@@ -6,4 +6,5 @@ pub(crate) mod broker;
 pub(crate) mod crawl;
 pub(crate) mod publish;
 pub(crate) mod subscribe;
+pub(crate) mod topic;
 pub(crate) mod up;

@@ -1,0 +1,317 @@
+//! `tidings topic verify`: is everything that was kept still what was written?
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Serialize;
+use tidings_broker::{Checked, StartError, verify::VerifiedTopic};
+use tidings_protocol::{TopicName, client::Answer, field, field_number};
+
+use super::{Broker, OutputFlags, first_word};
+use crate::{
+    failure::Failure,
+    output::{Console, bytes, count, plural},
+};
+
+const EXAMPLES: &str = "\
+A broker goes on serving what can be read; who asks for what cannot is told so (LAG). Nothing is ever
+set aside or removed by this command.
+
+Exit codes: 0 everything is as it was written; 1 it is not; 2 wrong usage.";
+
+/// The flags of `tidings topic verify`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct VerifyArgs {
+    /// The topic; none: all of them
+    topic: Option<TopicName>,
+
+    /// Check this data directory itself, in which no broker may work at the moment
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+
+    /// Whether that was typed: it is not to follow from a setting for others.
+    #[arg(skip)]
+    pub(crate) offline: bool,
+
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// What was found of one topic, or of the catalog.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    topic: Option<String>,
+    damaged: bool,
+    files: Vec<FileReport>,
+    /// What the next start of a broker will say.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    findings: Vec<String>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+struct FileReport {
+    file: String,
+    bytes: u64,
+    /// Events that can be read.
+    events: u64,
+    /// Events that cannot.
+    lost: u64,
+    /// Which: first and last of each range.
+    ranges: Vec<(u64, u64)>,
+    problems: Vec<String>,
+}
+
+/// Checks, and prints what was found.
+pub(super) async fn run(args: &VerifyArgs) -> Result<(), Failure> {
+    let mut console = Console::new();
+    let mut damaged = false;
+    let mut tell = |report: &Report| {
+        damaged |= report.damaged;
+        if args.output.json {
+            return console.line(&serde_json::json!(report).to_string());
+        }
+        report.lines().iter().try_for_each(|line| console.line(line))
+    };
+    if let Some(data) = args.data.as_ref().filter(|_| args.offline) {
+        offline(data, args.topic.as_ref())?.iter().try_for_each(&mut tell)?;
+    } else {
+        let broker = Broker::connect(&args.output.broker.broker).await?;
+        for topic in topics(&broker, args.topic.as_ref()).await? {
+            tell(&Report::parse(&broker.ask("verify", Some(&topic), Vec::new()).await?))?;
+        }
+    }
+    if damaged { Err(Failure::Unsuccessful) } else { Ok(()) }
+}
+
+/// The named topic, or all that a broker has.
+async fn topics(broker: &Broker<'_>, only: Option<&TopicName>) -> Result<Vec<TopicName>, Failure> {
+    if let Some(topic) = only {
+        return Ok(vec![topic.clone()]);
+    }
+    let answer = broker.ask("ls", None, Vec::new()).await?;
+    Ok(answer.more.iter().filter_map(|line| first_word(line).parse().ok()).collect())
+}
+
+fn offline(data: &Path, only: Option<&TopicName>) -> Result<Vec<Report>, Failure> {
+    let verified = tidings_broker::verify::verify(data, only).map_err(|error| {
+        Failure::failed(match error {
+            StartError::DataInUse { .. } => {
+                format!("{error}; ask that one: tidings topic verify --broker HOST:PORT")
+            }
+            error => error.to_string(),
+        })
+    })?;
+    if let Some(only) = only.filter(|_| verified.topics.is_empty()) {
+        return Err(Failure::failed(format!("nothing of {only} is in {}", data.display())));
+    }
+    let catalog = Report {
+        damaged: verified.catalog_is_damaged,
+        findings: verified.catalog,
+        ..Report::default()
+    };
+    let catalog = Some(catalog).filter(|catalog| !catalog.findings.is_empty());
+    Ok(catalog.into_iter().chain(verified.topics.into_iter().map(Report::from)).collect())
+}
+
+impl From<VerifiedTopic> for Report {
+    fn from(topic: VerifiedTopic) -> Self {
+        Self {
+            damaged: topic.is_damaged(),
+            topic: Some(topic.name.to_string()),
+            files: topic.files.iter().map(FileReport::from).collect(),
+            findings: topic.findings,
+        }
+    }
+}
+
+impl From<&Checked> for FileReport {
+    fn from(file: &Checked) -> Self {
+        Self {
+            file: file.path.display().to_string(),
+            bytes: file.bytes,
+            events: file.events,
+            lost: file.lost_events(),
+            ranges: file.lost.iter().map(|(from, to)| (from.0, to.0)).collect(),
+            problems: file.problems.clone(),
+        }
+    }
+}
+
+impl Report {
+    /// The answer to `TOPIC verify`.
+    fn parse(answer: &Answer) -> Self {
+        let mut files: Vec<FileReport> = Vec::new();
+        for line in &answer.more {
+            let (file, rest) = line.split_once(' ').unwrap_or((line, ""));
+            match (rest.strip_prefix("problem "), files.last_mut()) {
+                (Some(problem), Some(last)) if last.file == file => {
+                    last.problems.push(problem.to_owned());
+                }
+                _ => files.push(FileReport::parse(file, rest)),
+            }
+        }
+        Self {
+            topic: Some(first_word(&answer.ok).to_owned()),
+            damaged: field_number(&answer.ok, "damaged") != Some(0),
+            files,
+            findings: Vec::new(),
+        }
+    }
+
+    /// For people.
+    fn lines(&self) -> Vec<String> {
+        let mut lines = vec![self.summary()];
+        for file in self.files.iter().filter(|file| file.is_damaged()) {
+            lines.extend(file.lines());
+        }
+        if !self.findings.is_empty() {
+            lines.push("  the next start of a broker will say:".to_owned());
+            lines.extend(self.findings.iter().map(|finding| format!("    {finding}")));
+        }
+        lines
+    }
+
+    fn summary(&self) -> String {
+        let Some(topic) = &self.topic else {
+            // Told only if there is something to say.
+            let state = if self.damaged { "damaged" } else { "as after a crash" };
+            return format!("the catalog of topics, cursors and groups is {state}");
+        };
+        let sum = |of: fn(&FileReport) -> u64| self.files.iter().map(of).sum::<u64>();
+        if self.files.is_empty() && !self.damaged {
+            return format!("{topic}: nothing of it is on the disk");
+        }
+        let (files, size) = (plural(self.files.len() as u64, "file"), sum(|file| file.bytes));
+        let found =
+            format!("{files}, {}, {}", plural(sum(|file| file.events), "event"), bytes(size));
+        let verdict = match sum(|file| file.lost) {
+            _ if !self.damaged => "all is as it was written".to_owned(),
+            0 => "damaged".to_owned(),
+            lost => format!("damaged, {} cannot be read", plural(lost, "event")),
+        };
+        format!("{topic}: {found}: {verdict}")
+    }
+}
+
+impl FileReport {
+    fn parse(file: &str, rest: &str) -> Self {
+        let number = |key| field_number(rest, key).unwrap_or(0);
+        let range = |range: &str| {
+            let (from, to) = range.split_once('-')?;
+            Some((from.parse().ok()?, to.parse().ok()?))
+        };
+        Self {
+            file: file.to_owned(),
+            bytes: number("bytes"),
+            events: number("events"),
+            lost: number("lost"),
+            ranges: field(rest, "ranges").unwrap_or("").split(',').filter_map(range).collect(),
+            problems: Vec::new(),
+        }
+    }
+
+    fn is_damaged(&self) -> bool {
+        self.lost > 0 || !self.problems.is_empty()
+    }
+
+    /// What is wrong, which events are lost, and what it would cost to do without the file.
+    fn lines(&self) -> Vec<String> {
+        let mut lines = vec![format!("  {}", self.file)];
+        lines.extend(self.problems.iter().map(|problem| format!("    {problem}")));
+        if self.lost == 0 {
+            lines.push("    no event of it is lost".to_owned());
+            return lines;
+        }
+        let told = self.ranges.iter().map(|(from, to)| (from, to, to.saturating_sub(*from) + 1));
+        for (from, to, events) in told.clone() {
+            let range = if from == to {
+                format!("event {} cannot be read", count(*from))
+            } else {
+                format!("events {} to {} cannot be read", count(*from), count(*to))
+            };
+            let all = count(self.events + self.lost);
+            lines.push(format!("    {range} ({} of {all} in this file)", count(events)));
+        }
+        let told: u64 = told.map(|(.., events)| events).sum();
+        if let untold @ 1.. = self.lost.saturating_sub(told) {
+            lines.push(format!("    and {} elsewhere in it", plural(untold, "event")));
+        }
+        if self.events > 0 {
+            let others = plural(self.events, "other event");
+            lines.push(format!("    set aside, the {others} in it would be lost, too"));
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(more: &[&str], ok: &str) -> Answer {
+        Answer { ok: ok.to_owned(), more: more.iter().map(|&line| line.to_owned()).collect() }
+    }
+
+    #[test]
+    fn damage_is_told_in_words_with_what_it_costs() {
+        let report = Report::parse(&answer(
+            &[
+                "1.log bytes=4096 events=100 lost=0",
+                "101.log bytes=700 events=9779 lost=221 ranges=120-339,400-400",
+                "101.log problem the batch at byte 96 has a wrong checksum",
+                "101.log problem 7 bytes are no batch",
+            ],
+            "t files=2 bytes=4796 events=9879 lost=221 damaged=1",
+        ));
+        assert!(report.damaged);
+        assert_eq!(
+            report.lines(),
+            [
+                "t: 2 files, 9,879 events, 4.8 kB: damaged, 221 events cannot be read",
+                "  101.log",
+                "    the batch at byte 96 has a wrong checksum",
+                "    7 bytes are no batch",
+                "    events 120 to 339 cannot be read (220 of 10,000 in this file)",
+                "    event 400 cannot be read (1 of 10,000 in this file)",
+                "    set aside, the 9,779 other events in it would be lost, too",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_whole_is_one_line() {
+        let report = Report::parse(&answer(
+            &["1.log bytes=4096 events=100 lost=0"],
+            "t files=1 bytes=4096 events=100 lost=0 damaged=0",
+        ));
+        assert_eq!(report.lines(), ["t: 1 file, 100 events, 4.1 kB: all is as it was written"]);
+        let nothing = Report::parse(&answer(&[], "t files=0 bytes=0 events=0 lost=0 damaged=0"));
+        assert_eq!(nothing.lines(), ["t: nothing of it is on the disk"]);
+    }
+
+    #[test]
+    fn more_ranges_than_are_told_are_counted() {
+        let file = FileReport { lost: 12, ranges: vec![(1, 10)], ..FileReport::default() };
+        assert_eq!(
+            file.lines()[1..],
+            [
+                "    events 1 to 10 cannot be read (10 of 12 in this file)",
+                "    and 2 events elsewhere in it"
+            ]
+        );
+    }
+
+    #[test]
+    fn json_has_all_of_it() {
+        let file =
+            FileReport { file: "1.log".into(), ranges: vec![(1, 2)], ..FileReport::default() };
+        let report = Report { topic: Some("t".into()), files: vec![file], ..Report::default() };
+        assert_eq!(
+            serde_json::json!(report),
+            serde_json::json!({"topic": "t", "damaged": false, "files": [{"file": "1.log",
+                "bytes": 0, "events": 0, "lost": 0, "ranges": [[1, 2]], "problems": []}]})
+        );
+    }
+}
