@@ -5,7 +5,7 @@
 //! `TIDINGS_KILL_SEED` and `TIDINGS_KILL_CYCLES` choose others and more of them.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     env,
     net::SocketAddr,
     sync::{
@@ -75,6 +75,7 @@ fn round_of(lives: u64, rng: &mut Rng) -> usize {
     let mut publishers: Vec<_> = (0..3).map(|n| Publisher::new(n, rng.fork())).collect();
     let mut listeners: Vec<_> =
         KEPT.iter().flat_map(|topic| [Listener::of(topic), Listener::of(topic)]).collect();
+    let mut readers: Vec<_> = KEPT.iter().map(|topic| Reader::of(topic, rng.fork())).collect();
     let mut peer = Peer { said: 0, rng: rng.fork() };
     let mut folder = TempDir::new().unwrap();
     let mut start_took = Duration::from_millis(20);
@@ -100,6 +101,9 @@ fn round_of(lives: u64, rng: &mut Rng) -> usize {
             }
             for listener in &mut listeners {
                 scope.spawn(move || listener.run(address, outside));
+            }
+            for reader in &mut readers {
+                scope.spawn(move || reader.run(address, outside));
             }
             scope.spawn(move || peer.run(address, outside));
             killed_at_work(server, &confirmations, rng)
@@ -296,6 +300,57 @@ impl Listener {
             if line.ends_with(&format!(" {end}")) {
                 return;
             }
+        }
+    }
+}
+
+/// A subscriber whose place the broker remembers: at what it said last, or where a `SEEN` without an answer moved it.
+struct Reader {
+    topic: &'static str,
+    /// The broker is to remember a place between these, both included; none: it knows nothing of this reader yet.
+    places: Option<(u64, u64)>,
+    rng: Rng,
+}
+
+impl Reader {
+    fn of(topic: &'static str, rng: Rng) -> Self {
+        Self { topic, places: None, rng }
+    }
+
+    /// Reads until the broker is gone.
+    fn run(&mut self, address: SocketAddr, outside: &Outside) {
+        let Some(mut talk) = Talk::try_client(address) else { return };
+        talk.send(format!("SUB {} as=reader from=first\n", self.topic));
+        match talk.next_line() {
+            Some(answer) if answer.starts_with("+OK") => {}
+            Some(answer) if !answer.starts_with("-ERR closing") => panic!("as=reader: {answer}"),
+            _ => return,
+        }
+        let (least, mut most) = self.places.unwrap_or((1, 1));
+        self.places = Some((least, most));
+        let mut next = None;
+        let mut unanswered = VecDeque::new();
+        while let Some(line) = talk.next_line().filter(|line| !line.starts_with("-ERR closing")) {
+            if line == "+OK" {
+                let place = unanswered.pop_front().expect("a SEEN without an answer");
+                self.places = Some((place, most));
+                continue;
+            }
+            let delivery = Delivery::parse(self.topic, &line);
+            if next.is_none() {
+                let begins = delivery.first();
+                let places = least..=most;
+                assert!(places.contains(&begins), "{}: {begins}, not {places:?}", self.topic);
+            }
+            let after = delivery.follows(next.unwrap_or_else(|| delivery.first()));
+            next = Some(after);
+            if matches!(delivery, Delivery::Event(..)) && self.rng.u8(..8) == 0 {
+                talk.send(format!("SEEN {} {}\n", self.topic, after - 1));
+                unanswered.push_back(after);
+                most = after;
+                self.places = self.places.map(|(least, _)| (least, most));
+            }
+            outside.heard(self.topic, delivery);
         }
     }
 }

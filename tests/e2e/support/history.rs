@@ -63,15 +63,22 @@ impl Delivery {
         }
     }
 
+    /// The first number that it is about.
+    pub(crate) fn first(&self) -> u64 {
+        match self {
+            Self::Event(seq, _) => *seq,
+            Self::Gap(range) | Self::Lag(range) => *range.start(),
+        }
+    }
+
     /// Checks that it is about the number that comes next, and returns the one after it.
     #[track_caller]
     pub(crate) fn follows(&self, next: u64) -> u64 {
-        let (first, last) = match self {
-            Self::Event(seq, _) => (*seq, *seq),
-            Self::Gap(range) | Self::Lag(range) => (*range.start(), *range.end()),
-        };
-        assert_eq!(first, next, "{self:?} is not about the number that comes next");
-        last + 1
+        assert_eq!(self.first(), next, "{self:?} is not about the number that comes next");
+        match self {
+            Self::Event(seq, _) => seq + 1,
+            Self::Gap(range) | Self::Lag(range) => range.end() + 1,
+        }
     }
 }
 

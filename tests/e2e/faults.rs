@@ -1,0 +1,227 @@
+//! Disks that fail: a sync that does, files that are damaged; and a data directory that is somebody else's.
+
+use std::{
+    fs::{self, File},
+    os::unix::fs::{FileExt, PermissionsExt},
+    path::{Path, PathBuf},
+    sync::Mutex,
+    thread,
+};
+
+use tempfile::TempDir;
+
+use crate::support::{
+    history::{Delivery, Heard, History},
+    nc::nc_all,
+    process::{Server, run},
+    publisher::Pipeline,
+    talk::{FAREWELL, Talk},
+    trace::traced,
+};
+
+const TOPIC: &str = "new-url";
+
+/// Publishes one event, and waits what becomes of it: its number, or the code of the refusal.
+#[track_caller]
+fn publish(pipeline: &mut Pipeline, payload: &str) -> Result<u64, String> {
+    pipeline.send([(TOPIC.to_owned(), payload.to_owned())]);
+    let outcome = pipeline.all_answers().pop().expect("an answer");
+    outcome.fate.map(|seq| seq.expect("the only publish is the last one"))
+}
+
+#[test]
+fn after_a_sync_that_failed_nothing_is_confirmed_until_the_broker_starts_anew() {
+    for signal in ["TERM", "KILL"] {
+        let server = Server::start_with(&["broker"], |command| {
+            let folder = command.get_current_dir().unwrap().to_owned();
+            // Counted for each thread: some syncs of the start and of the first events work.
+            traced(command, &folder, &["-e", "inject=fdatasync:error=EIO:when=9+"]);
+        });
+        let history = Mutex::new(History::of(TOPIC));
+        let mut listener = Talk::client(server.address);
+        assert!(listener.ask(&format!("SUB {TOPIC} from=first")).starts_with("+OK"));
+        let mut pipeline = Pipeline::connect(server.address).unwrap();
+        let mut said = 0;
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while let Some(line) = listener.next_line() {
+                    if !line.starts_with("-ERR closing") {
+                        history.lock().unwrap().heard(Delivery::parse(TOPIC, &line));
+                    }
+                }
+            });
+            let code = loop {
+                let payload = format!("p-{said}");
+                match publish(&mut pipeline, &payload) {
+                    Ok(seq) => history.lock().unwrap().confirm(payload, Some(seq)),
+                    Err(code) => break code,
+                }
+                said += 1;
+                assert!(said < 1_000, "no sync has failed");
+            };
+            assert_eq!(code, "sync-failed");
+            assert!(said > 0, "some syncs worked");
+            // Never again, however often: not as if nothing had happened.
+            for n in said..said + 20 {
+                assert_eq!(publish(&mut pipeline, &format!("p-{n}")), Err("sync-failed".to_owned()));
+            }
+            let heard = nc_all(server.address, "no promise");
+            assert!(heard.iter().all(|line| line != FAREWELL), "{heard:?}");
+            server.process.line_with("writing to the disk failed");
+            let mut client = Talk::client(server.address);
+            let shown = client.ask_lines(&format!("TOPIC show {TOPIC}")).pop().unwrap();
+            assert!(shown.contains(" state=sync-failed"), "{shown}");
+            server.process.signal(signal);
+        });
+        let Server { process, folder, .. } = server;
+        process.finish();
+
+        let server = Server::start_in(folder, &["broker"], |_| ());
+        let mut pipeline = Pipeline::connect(server.address).unwrap();
+        let payload = format!("p-{}", said + 1_000);
+        let seq = publish(&mut pipeline, &payload).expect("the disk works again");
+        let mut history = history.into_inner().unwrap();
+        history.confirm(payload, Some(seq));
+        history.check(Heard::all_of(server.address, TOPIC, "end-1"));
+        assert_eq!(nc_all(server.address, "nc-1").last().unwrap(), FAREWELL);
+    }
+}
+
+/// A topic with several segments, of which the second is to be damaged.
+struct Stored {
+    folder: TempDir,
+    /// Payloads by number, from 1.
+    payloads: Vec<String>,
+    segment: PathBuf,
+}
+
+const STORED: &str = "stored";
+
+impl Stored {
+    #[track_caller]
+    fn segments() -> Self {
+        let server = Server::broker();
+        let created = Talk::client(server.address).ask("TOPIC create stored retain-bytes=8m");
+        assert!(created.starts_with("+OK"), "{created}");
+        let mut pipeline = Pipeline::connect(server.address).unwrap();
+        let payloads: Vec<_> = (1..=4_000).map(|n| format!("p-{n} {}", "x".repeat(1_000))).collect();
+        for some in payloads.chunks(100) {
+            pipeline.send(some.iter().map(|payload| (STORED.to_owned(), payload.clone())));
+            for outcome in pipeline.all_answers() {
+                outcome.fate.expect("there is room");
+            }
+        }
+        let dir = server.data().join("topics").join(STORED);
+        server.process.finish_by("TERM").expect_code(0);
+        let mut segments: Vec<_> =
+            fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+        segments.sort();
+        assert!(segments.len() >= 4, "{segments:?}");
+        Self { folder: server.folder, payloads, segment: segments[1].clone() }
+    }
+
+    /// Starts a broker on it, and checks that what it serves is right, what it does not serve is named, and what is
+    /// published goes on behind. `verify` names the file.
+    #[track_caller]
+    fn expect_damage_named(self) {
+        let server = Server::start_in(self.folder, &["broker"], |_| ());
+        let heard = Heard::all_of(server.address, STORED, "end-1");
+        assert!(!heard.lags.is_empty(), "something was damaged, and nothing is missing");
+        assert!(heard.gaps.is_empty(), "all of these were confirmed: {:?}", heard.gaps);
+        let lost: u64 = heard.lags.iter().map(|range| range.end() - range.start() + 1).sum();
+        let stored = self.payloads.len() as u64;
+        assert!(lost < stored / 2, "{lost} of {stored} are lost with a part of one of several files");
+        for (seq, payload) in &heard.events {
+            let expected = self.payloads.get(usize::try_from(*seq).unwrap() - 1);
+            let expected = expected.map_or("end-1", |payload| payload);
+            assert!(payload == expected, "{seq} is {payload:.20}, not {expected:.20}");
+        }
+        assert_eq!(heard.events.last().map(|(seq, _)| *seq), Some(stored + 1));
+
+        let name = self.segment.file_name().unwrap().to_str().unwrap();
+        server.process.line_with(name);
+        let verify = ["topic", "verify", STORED, "--broker", &server.text()];
+        let verified = run(server.folder.path(), &verify).expect_code(1);
+        let said = [verified.stdout().join("\n"), verified.stderr()].concat();
+        assert!(said.contains(name), "{said}");
+    }
+}
+
+/// Turns one bit of a file around.
+#[track_caller]
+fn flip(path: &Path, at: u64) {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
+}
+
+#[test]
+fn a_bit_of_an_event_that_turned_around_costs_its_batch_and_is_named() {
+    let stored = Stored::segments();
+    flip(&stored.segment, fs::metadata(&stored.segment).unwrap().len() / 2);
+    stored.expect_damage_named();
+}
+
+#[test]
+fn the_beginning_of_a_file_that_is_gone_is_named() {
+    let stored = Stored::segments();
+    let file = File::options().write(true).open(&stored.segment).unwrap();
+    file.write_all_at(&[0; 4096], 0).unwrap();
+    stored.expect_damage_named();
+}
+
+#[test]
+fn a_file_that_was_cut_is_named() {
+    let stored = Stored::segments();
+    let file = File::options().write(true).open(&stored.segment).unwrap();
+    file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+    stored.expect_damage_named();
+}
+
+#[test]
+fn one_process_works_in_a_data_directory_and_the_other_is_told_which() {
+    let server = Server::broker();
+    for words in [&["broker"][..], &["up"]] {
+        let words = [words, &["--listen", "127.0.0.1:0"]].concat();
+        let second = run(server.folder.path(), &words);
+        assert!(second.code.is_some_and(|code| code != 0), "{:?}", second.code);
+        let stderr = second.stderr();
+        let pid = format!("pid {}", server.process.id());
+        for part in ["tidings-data is in use", &pid, "--data"] {
+            assert!(stderr.contains(part), "{part} in {stderr}");
+        }
+    }
+    // It ends with its process, however that ends.
+    let server = server.restart("KILL", &["broker"]);
+    assert!(Talk::client(server.address).ask("PUB a x").starts_with("+OK 1 "));
+}
+
+#[test]
+fn what_is_stored_is_for_its_owner_only() {
+    let server = Server::start_with(&["broker"], |command| {
+        // A generous mask must not matter.
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "umask 0; exec \"$@\"", "sh"]);
+        shell.arg(command.get_program()).args(command.get_args());
+        shell.current_dir(command.get_current_dir().unwrap());
+        *command = shell;
+    });
+    let mut client = Talk::client(server.address);
+    assert!(client.ask("PUB a x").starts_with("+OK"));
+    assert!(client.ask("SUB a as=reader from=first").starts_with("+OK"));
+    let mut unseen = vec![server.data()];
+    let mut files = 0;
+    while let Some(path) = unseen.pop() {
+        let metadata = fs::metadata(&path).unwrap();
+        let mode = metadata.permissions().mode() & 0o777;
+        let expected = if metadata.is_dir() { 0o700 } else { 0o600 };
+        assert_eq!(mode, expected, "{}: {mode:o}", path.display());
+        if metadata.is_dir() {
+            unseen.extend(fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+        } else {
+            files += 1;
+        }
+    }
+    assert!(files >= 3, "a lock, a catalog, a segment");
+}
