@@ -84,14 +84,7 @@ impl Outbound {
         stream: &mut TcpStream,
         now: impl Fn() -> Moment,
     ) -> Poll<io::Result<()>> {
-        let mut slices = [IoSlice::new(&[]); PIECES_MAX];
-        let mut filled = 0;
-        for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
-            *slice = IoSlice::new(&piece.bytes);
-            filled += 1;
-        }
-        slices[0].advance(self.written);
-        let poll = Pin::new(stream).poll_write_vectored(cx, &slices[..filled]);
+        let poll = self.poll_write_pieces(cx, Pin::new(stream));
         if poll.is_pending() {
             self.stalled_since.get_or_insert_with(now);
         }
@@ -102,6 +95,27 @@ impl Outbound {
         self.stalled_since = None;
         self.advance(written);
         Poll::Ready(Ok(()))
+    }
+
+    fn poll_write_pieces(
+        &self,
+        cx: &mut Context<'_>,
+        stream: Pin<&mut TcpStream>,
+    ) -> Poll<io::Result<usize>> {
+        if let [piece] = self.pieces.as_slices().0
+            && self.pieces.len() == 1
+        {
+            // The shortest way through the kernel.
+            return stream.poll_write(cx, &piece.bytes[self.written..]);
+        }
+        let mut slices = [IoSlice::new(&[]); PIECES_MAX];
+        let mut filled = 0;
+        for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
+            *slice = IoSlice::new(&piece.bytes);
+            filled += 1;
+        }
+        slices[0].advance(self.written);
+        stream.poll_write_vectored(cx, &slices[..filled])
     }
 
     fn advance(&mut self, written: usize) {

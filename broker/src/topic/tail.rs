@@ -20,6 +20,9 @@ use crate::mailbox::ConnId;
 /// handed about as much as it asked for.
 const BATCH_BYTES: usize = 64 << 10;
 
+/// Batches at the end that are looked through one by one, before a search.
+const NEAR: usize = 4;
+
 /// What `MSG <topic> <seq> <payload>` CRLF adds to topic and payload: words, spaces, the longest
 /// number, the line end.
 const MSG_BYTES: usize = 4 + 1 + 20 + 1 + 2;
@@ -217,7 +220,7 @@ impl Tail {
 
     /// What the log has not been given yet, up to `bytes_max` and at least one batch.
     pub(super) fn take_pieces(&mut self, bytes_max: usize) -> Vec<Piece> {
-        let start = self.batches.partition_point(|batch| batch.end() <= self.marks.taken);
+        let start = self.after(self.marks.taken);
         let (mut pieces, mut bytes) = (Vec::new(), 0);
         for batch in self.batches.range(start..).filter(|batch| !batch.lost) {
             if bytes > 0 && bytes + batch.wire.len() > bytes_max {
@@ -238,14 +241,13 @@ impl Tail {
 
     /// Bytes that wait for the committer.
     pub(super) fn waiting_bytes(&self) -> usize {
-        let start = self.batches.partition_point(|batch| batch.end() <= self.marks.taken);
+        let start = self.after(self.marks.taken);
         self.batches.range(start..).map(|batch| batch.wire.len()).sum()
     }
 
     /// Events before `durable` are safe, and numbers before `reserved` reserved.
     pub(super) fn settle(&mut self, durable: Seq, reserved: Seq) {
-        let start = self.batches.partition_point(|batch| batch.end() <= self.marks.durable);
-        let end = self.batches.partition_point(|batch| batch.end() <= durable);
+        let (start, end) = (self.after(self.marks.durable), self.after(durable));
         let settled: usize = self.batches.range(start..end).map(|batch| batch.wire.len()).sum();
         self.ahead_bytes -= settled;
         self.marks.settle(durable, reserved);
@@ -404,6 +406,18 @@ impl Tail {
         Some(self.batches.get(later).map_or(self.head, |batch| batch.first))
     }
 
+    /// The first batch that does not end before `cursor`. Nearly everybody asks for the newest one.
+    fn after(&self, cursor: Seq) -> usize {
+        let near = self.batches.len().saturating_sub(NEAR);
+        match self.batches.get(near) {
+            Some(batch) if batch.end() <= cursor => {
+                let newest = self.batches.range(near..);
+                near + newest.take_while(|batch| batch.end() <= cursor).count()
+            }
+            _ => self.batches.partition_point(|batch| batch.end() <= cursor),
+        }
+    }
+
     /// Hands over what a reader at `cursor` gets next: whole lines from the cursor on, at most
     /// `slices_max` pieces, and no further piece once there are `bytes_max`. Returns the new cursor.
     ///
@@ -417,7 +431,7 @@ impl Tail {
         slices_max: usize,
         mut take: impl FnMut(Seq, Bytes),
     ) -> Seq {
-        let start = self.batches.partition_point(|batch| batch.end() <= cursor);
+        let start = self.after(cursor);
         let (mut bytes, mut slices) = (0, 0);
         for batch in self.batches.range(start..) {
             let hole = batch.lost || batch.first > cursor;
@@ -443,7 +457,7 @@ impl Tail {
     /// The number before which there is nothing from `cursor` on, if that is a hole. `cursor < end`,
     /// and neither lies below what is kept.
     pub(super) fn hole(&self, cursor: Seq, end: Seq) -> Option<Seq> {
-        let start = self.batches.partition_point(|batch| batch.end() <= cursor);
+        let start = self.after(cursor);
         let there = self.batches.range(start..).find(|batch| !batch.lost);
         let next = there.map_or(end, |batch| batch.first.min(end));
         (next > cursor).then_some(next)
