@@ -4,7 +4,7 @@
 //! read is judged in one go instead: the same bytes begin every line, and whether the bytes are
 //! text is asked of all of them together.
 
-use memchr::memchr;
+use memchr::{Memchr, memchr, memchr_iter};
 
 use crate::command::check_name;
 use crate::text::is_control;
@@ -16,8 +16,12 @@ use crate::{LINE_BYTES_MAX, PAYLOAD_BYTES_MAX};
 pub struct Publishes<'a> {
     /// The topic.
     pub topic: &'a str,
-    /// The lines that are left, each with its end.
+    /// The lines, each with its end.
     lines: &'a str,
+    /// Where the lines that are left end.
+    ends: Memchr<'a>,
+    /// Where the next line begins.
+    next: usize,
     /// Bytes before the payload.
     prefix: usize,
     /// How many lines are left.
@@ -35,18 +39,22 @@ impl<'a> Publishes<'a> {
         check_name("topic", topic).ok()?;
         let (prefix, _) = unread.split_at(VERB.len() + topic.len() + 1);
         let (mut end, mut count) = (0, 0);
-        while let Some(rest) = unread.get(end..).filter(|rest| rest.starts_with(prefix)) {
-            let Some(length) = memchr(b'\n', rest) else { break };
-            let line = rest[..length].strip_suffix(b"\r").unwrap_or(&rest[..length]);
-            let payload = line.len() - prefix.len();
-            if payload == 0 || payload > PAYLOAD_BYTES_MAX || line.len() > LINE_BYTES_MAX {
+        for line_end in memchr_iter(b'\n', unread) {
+            let line = &unread[end..line_end];
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            let Some(payload) = line.strip_prefix(prefix) else { break };
+            if payload.is_empty()
+                || payload.len() > PAYLOAD_BYTES_MAX
+                || line.len() > LINE_BYTES_MAX
+            {
                 break;
             }
-            end += length + 1;
+            end = line_end + 1;
             count += 1;
         }
         let lines = lines_of_text(&unread[..end]).filter(|_| count >= 2)?;
-        Some((end, Self { topic, lines, prefix: prefix.len(), count }))
+        let ends = memchr_iter(b'\n', lines.as_bytes());
+        Some((end, Self { topic, lines, ends, next: 0, prefix: prefix.len(), count }))
     }
 
     /// Whether a payload may hold these bytes. Saves a search in each of them where none does.
@@ -59,11 +67,11 @@ impl<'a> Iterator for Publishes<'a> {
     type Item = &'a str;
 
     fn next(&mut self) -> Option<&'a str> {
-        let end = memchr(b'\n', self.lines.as_bytes())?;
-        let (line, rest) = self.lines.split_at(end + 1);
-        (self.lines, self.count) = (rest, self.count - 1);
-        let end = if line.ends_with("\r\n") { end - 1 } else { end };
-        line.get(self.prefix..end)
+        let end = self.ends.next()?;
+        let start = self.next + self.prefix;
+        (self.next, self.count) = (end + 1, self.count - 1);
+        let payload = self.lines.get(start..end)?;
+        Some(payload.strip_suffix('\r').unwrap_or(payload))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -82,7 +90,7 @@ fn lines_of_text(lines: &[u8]) -> Option<&str> {
         .chunks(64)
         .all(|chunk| !chunk.iter().fold(false, |found, byte| found | suspicious(byte)));
     // A CR is part of a line end, or a control byte.
-    let stray = || memchr::memchr_iter(b'\r', lines).any(|at| lines.get(at + 1) != Some(&b'\n'));
+    let stray = || memchr_iter(b'\r', lines).any(|at| lines.get(at + 1) != Some(&b'\n'));
     if plain && !stray() { std::str::from_utf8(lines).ok() } else { None }
 }
 
