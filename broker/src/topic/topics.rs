@@ -153,7 +153,7 @@ impl Topics {
             let options = self.options(storage, &name, &settings);
             let (log, recovered) = SegmentLog::open(options, IDS_MAX)?;
             for finding in &recovered.findings {
-                tracing::error!(topic = %name, "{finding}");
+                tracing::warn!(topic = %name, "{finding}");
             }
             let deleted = self.shared.catalog.contents().next_of_deleted(&name);
             if deleted.is_some_and(|next| log.bounds().end <= next) {
