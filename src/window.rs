@@ -5,7 +5,7 @@ use std::{
     collections::VecDeque,
     future::poll_fn,
     pin::Pin,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Waker, ready},
 };
 
 use tidings_protocol::{
@@ -130,15 +130,15 @@ impl Window {
         let mut doubtful = 0;
         for event in self.events.iter_mut().take(self.sent) {
             let mut context = Context::from_waker(Waker::noop());
-            // Confirmations come in order, and those at the front were taken out; but a refusal
-            // may stand behind what has no answer.
-            event.state = match event.poll(&mut context) {
-                Poll::Ready(Ok(Err(reason))) => State::Refused(reason),
-                Poll::Ready(Ok(Ok(())) | Err(_)) | Poll::Pending => {
-                    doubtful += usize::from(Payload::parse(&event.payload).attribute(ID).is_none());
-                    State::Unsent
-                }
-            };
+            // Confirmations come in order, and were taken out; but a refusal may stand behind what
+            // has no answer.
+            if let Poll::Ready(Ok(Err(reason))) = event.poll(&mut context) {
+                event.state = State::Refused(reason);
+            } else {
+                event.state = State::Unsent;
+                let has_id = Payload::parse(&event.payload).attribute(ID).is_some();
+                doubtful += usize::from(!has_id);
+            }
         }
         self.sent = 0;
         doubtful
@@ -162,18 +162,20 @@ impl Window {
 }
 
 impl Event {
+    /// What became of it; to be asked no more once that was told.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Result<(), String>, ClientError>> {
-        match &mut self.state {
-            State::Unsent => Poll::Pending,
-            State::Refused(reason) => Poll::Ready(Ok(Err(std::mem::take(reason)))),
-            State::Sent(published) => {
-                Pin::new(published).poll(context).map(|answer| match answer {
-                    Ok(_seq) => Ok(Ok(())),
-                    Err(ClientError::Refused(error)) => Ok(Err(error.to_string())),
-                    Err(error) => Err(error),
-                })
-            }
-        }
+        let answer = match &mut self.state {
+            State::Unsent => return Poll::Pending,
+            State::Refused(reason) => return Poll::Ready(Ok(Err(std::mem::take(reason)))),
+            State::Sent(published) => ready!(Pin::new(published).poll(context)),
+        };
+        // An answer comes once, and one that the connection has lost leaves the event as it was.
+        self.state = State::Unsent;
+        Poll::Ready(match answer {
+            Ok(_seq) => Ok(Ok(())),
+            Err(ClientError::Refused(error)) => Ok(Err(error.to_string())),
+            Err(error) => Err(error),
+        })
     }
 }
 

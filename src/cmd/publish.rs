@@ -271,7 +271,7 @@ impl Publisher {
         let deadline = *self.lost_at.get_or_insert_with(Instant::now) + self.retry;
         let retry = format_ms(milliseconds(self.retry));
         let unconfirmed = plural(self.window.len() as u64, "event");
-        self.note(&format!("{error}; {unconfirmed} to be sent again, trying for {retry}"));
+        self.note(&format!("{error}; {unconfirmed} not confirmed, connecting again for {retry}"));
         let mut backoff = BACKOFF_MIN;
         loop {
             let now = Instant::now();
@@ -285,9 +285,9 @@ impl Publisher {
                     let twice = if doubtful == 0 {
                         String::new()
                     } else {
-                        format!("; {} have no id and may be there twice", count(doubtful as u64))
+                        format!("; {} with no id may be there twice", count(doubtful as u64))
                     };
-                    self.note(&format!("connected again, sending {unconfirmed} again{twice}"));
+                    self.note(&format!("connected again, sending {unconfirmed}{twice}"));
                     return Ok(connection);
                 }
                 Ok(Err(reason)) if may_pass(&reason) => error = reason,

@@ -1,0 +1,301 @@
+//! `tidings topic`, the data directory, and a `tidings pub` that outlives its broker.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    net::TcpListener,
+    path::{Path, PathBuf},
+    thread,
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{
+    process::{Finished, Running, Server, run, tidings},
+    talk::Talk,
+};
+
+/// `tidings topic <words>` at this broker.
+#[track_caller]
+fn topic(server: &Server, words: &[&str]) -> Finished {
+    run(server.folder.path(), &[&["topic"], words, &["--broker", &server.text()]].concat())
+}
+
+/// What it prints, one JSON object a line.
+#[track_caller]
+fn topic_json(server: &Server, words: &[&str], code: i32) -> Vec<Value> {
+    let lines = topic(server, &[words, &["--json"]].concat()).expect_code(code).stdout();
+    lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The one file of a topic's log.
+fn segment(data: &Path, topic: &str) -> PathBuf {
+    let files = fs::read_dir(data.join("topics").join(topic)).unwrap();
+    let mut files: Vec<_> = files.map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(files.len(), 1, "{files:?}");
+    files.remove(0)
+}
+
+/// Flips a bit of the payload that holds this text.
+#[track_caller]
+fn damage(path: &Path, text: &str) {
+    let mut bytes = fs::read(path).unwrap();
+    let at = bytes.windows(text.len()).position(|bytes| bytes == text.as_bytes()).unwrap();
+    bytes[at] ^= 0x01;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn topics_are_made_changed_shown_and_deleted_and_a_restart_changes_nothing() {
+    let server = Server::broker();
+    let made = topic(&server, &["create", "t", "retain-bytes=2m"]).expect_code(0);
+    assert_eq!(made.stdout(), ["t sync=always retain-bytes=2m retain-age=30d"]);
+    let again = topic(&server, &["create", "t"]).expect_code(1);
+    assert!(again.stderr().contains("exists already"), "{}", again.stderr());
+    topic(&server, &["set", "t", "retain-age=1d", "sync=interval"]).expect_code(0);
+    topic(&server, &["create", "m", "sync=memory"]).expect_code(0);
+    Talk::client(server.address).ask("PUB t one");
+
+    let server = server.restart("TERM", &["broker"]);
+    let shown = &topic_json(&server, &["show", "t"], 0)[0];
+    for (key, value) in [
+        ("topic", json!("t")),
+        ("next", json!(2)),
+        ("kept", json!(1)),
+        ("sync", json!("interval")),
+        ("retain-bytes", json!("2m")),
+        ("retain-age", json!("1d")),
+        ("state", json!("ok")),
+        ("cursors", json!([])),
+    ] {
+        assert_eq!(shown[key], value, "{key} in {shown}");
+    }
+    let listed = topic_json(&server, &["ls"], 0);
+    let listed: Vec<_> = listed.iter().map(|topic| (&topic["topic"], &topic["sync"])).collect();
+    let (always, interval, memory) = (json!("always"), json!("interval"), json!("memory"));
+    let names = ["dead-letter", "job-done", "m", "new-url", "t"].map(|name| json!(name));
+    let syncs = [&always, &always, &memory, &always, &interval];
+    assert_eq!(listed, names.iter().zip(syncs).collect::<Vec<_>>());
+
+    assert_eq!(topic(&server, &["delete", "t"]).expect_code(0).stdout(), ["deleted t"]);
+    topic(&server, &["show", "t"]).expect_code(1);
+    let server = server.restart("KILL", &["broker"]);
+    topic(&server, &["show", "t"]).expect_code(1);
+    // Numbers of a topic that is deleted are not given again.
+    let answer = Talk::client(server.address).ask("PUB t two");
+    assert_eq!(answer, "+OK 2 1");
+}
+
+#[test]
+fn the_flags_of_a_broker_are_what_topics_without_settings_are_told() {
+    let server = Server::start(&["broker", "--sync", "memory", "--retain-age", "2h"]);
+    let shown = &topic_json(&server, &["show", "new-url"], 0)[0];
+    assert_eq!((&shown["sync"], &shown["retain-age"]), (&json!("memory"), &json!("2h")));
+    assert!(!server.data().join("topics").exists());
+}
+
+#[test]
+fn a_person_sees_tables() {
+    let server = Server::broker();
+    Talk::client(server.address).ask("PUB t one");
+    let listed = topic(&server, &["ls"]).expect_code(0).stdout();
+    assert!(listed[0].starts_with("TOPIC ") && listed[0].ends_with(" STATE"), "{listed:#?}");
+    let line = listed.iter().find(|line| line.starts_with("t ")).unwrap();
+    assert!(line.ends_with("always  ok"), "{line}");
+    let shown = topic(&server, &["show", "t"]).expect_code(0).stdout();
+    assert!(shown.contains(&"  next          2".to_owned()), "{shown:#?}");
+}
+
+#[test]
+fn cursors_are_listed_and_forgotten() {
+    let server = Server::broker();
+    let mut client = Talk::client(server.address);
+    client.ask("PUB t one");
+    client.ask("PUB t two");
+    assert_eq!(client.ask("SUB t as=indexer from=first"), "+OK");
+    assert_eq!((client.line(), client.line()), ("MSG t 1 one".into(), "MSG t 2 two".into()));
+    assert_eq!(client.ask("SEEN t 1"), "+OK");
+    let shown = &topic_json(&server, &["show", "t"], 0)[0]["cursors"][0];
+    let found = ["name", "next", "behind", "held"].map(|key| shown[key].clone());
+    assert_eq!(found, [json!("indexer"), json!(2), json!(1), json!("yes")]);
+    let people = topic(&server, &["show", "t"]).expect_code(0).stdout();
+    assert!(people.iter().any(|line| line.starts_with("indexer ")), "{people:#?}");
+
+    topic(&server, &["forget", "t", "indexer"]).expect_code(1);
+    assert_eq!(client.ask("UNSUB t"), "+OK");
+    topic(&server, &["forget", "t", "indexer"]).expect_code(0);
+    assert_eq!(topic_json(&server, &["show", "t"], 0)[0]["cursors"], json!([]));
+}
+
+#[test]
+fn verify_finds_a_flipped_bit_with_and_without_a_broker() {
+    let server = Server::broker();
+    let mut client = Talk::client(server.address);
+    for n in 1..=9 {
+        // Each confirmed before the next one: a batch of its own.
+        assert_eq!(client.ask(&format!("PUB t event-{n}")), format!("+OK {n} {n}"));
+    }
+    let whole = topic(&server, &["verify"]).expect_code(0).stdout();
+    assert!(whole.iter().any(|line| line.starts_with("t: 1 file, 9 events, ")), "{whole:#?}");
+
+    let data = server.data();
+    let offline = ["topic", "verify", "--data", "tidings-data"];
+    let refused = run(server.folder.path(), &offline).expect_code(1);
+    let pid = format!("(pid {})", server.process.id());
+    assert!(refused.stderr().contains(&pid), "{}", refused.stderr());
+
+    let Server { process, folder, .. } = server;
+    process.finish_by("KILL");
+    run(folder.path(), &offline).expect_code(0);
+    damage(&segment(&data, "t"), "event-4");
+    let before = fs::read(segment(&data, "t")).unwrap();
+    let found = run(folder.path(), &offline).expect_code(1).stdout().join("\n");
+    for part in
+        ["t: 1 file, 8 events, ", "event 4 cannot be read (1 of 9 in this file)", "the 8 other"]
+    {
+        assert!(found.contains(part), "{part} in {found}");
+    }
+    assert!(fs::read(segment(&data, "t")).unwrap() == before, "verifying changed the file");
+
+    let server = Server::start_in(folder, &["broker"], |_| ());
+    let found = &topic_json(&server, &["verify", "t"], 1)[0];
+    assert_eq!(found["damaged"], json!(true));
+    assert_eq!(
+        (&found["files"][0]["events"], &found["files"][0]["ranges"]),
+        (&json!(8), &json!([[4, 4]]))
+    );
+    // The others are served, and what is missing is named.
+    let mut client = Talk::client(server.address);
+    assert_eq!(client.ask("SUB t from=3"), "+OK");
+    let heard = [(); 3].map(|()| client.line());
+    assert_eq!(heard, ["MSG t 3 event-3", "LAG t 4 4", "MSG t 5 event-5"]);
+}
+
+#[test]
+fn one_broker_at_a_time_works_in_a_data_directory() {
+    let server = Server::broker();
+    for command in ["broker", "up"] {
+        let refused =
+            run(server.folder.path(), &[command, "--listen", "127.0.0.1:0"]).expect_code(1);
+        let wanted = format!(
+            "tidings: ./tidings-data is in use by another tidings (pid {}); stop it or use --data \
+             with another directory",
+            server.process.id()
+        );
+        assert_eq!(refused.stderr(), wanted);
+    }
+    // Who was killed holds nothing.
+    server.restart("KILL", &["broker"]);
+}
+
+/// A broker on the same port and data as one that has ended.
+#[track_caller]
+fn start_again(folder: &TempDir, address: &str) -> Running {
+    let broker = Running::start(&mut tidings(folder.path(), ["broker", "--listen", address]));
+    broker.line_with("listening on ");
+    broker
+}
+
+#[test]
+fn a_publisher_outlives_its_broker_and_every_event_is_there_once() {
+    let server = Server::broker();
+    let address = server.text();
+    let mut listener = Talk::client(server.address);
+    assert_eq!(listener.ask("SUB t"), "+OK");
+    let folder = TempDir::new().unwrap();
+    let mut publisher =
+        Running::start(&mut tidings(folder.path(), ["pub", "t", "--broker", &address]));
+    let lines = |from: u32| (from..from + 2000).map(|n| format!("http://a.example/{n}\n"));
+    publisher.write(lines(0).collect::<String>());
+    // Some of it has been heard, is on its way to the disk, and is confirmed or not.
+    while !listener.line().contains("http://a.example/1000 ") {}
+    let Server { process, folder: data, .. } = server;
+    process.finish_by("KILL");
+    publisher.write(lines(2000).collect::<String>());
+    publisher.line_with("not confirmed, connecting again for 30s");
+    let broker = start_again(&data, &address);
+    let ended = publisher.finish().expect_code(0);
+    assert!(ended.stderr().contains("4,000 confirmed"), "{}", ended.stderr());
+
+    let mut client = Talk::client(address.parse().unwrap());
+    client.ask("PUB t the end");
+    assert_eq!(client.ask("SUB t from=first"), "+OK");
+    let mut kept = Vec::new();
+    loop {
+        let line = client.line();
+        match line.split(' ').collect::<Vec<_>>()[..] {
+            ["MSG", _, _, "the", "end"] => break,
+            ["MSG", _, _, target, id] if id.starts_with("id=") => kept.push(format!("{target}\n")),
+            ["GAP", ..] => {}
+            _ => panic!("{line}"),
+        }
+    }
+    let wanted: Vec<_> = lines(0).chain(lines(2000)).collect();
+    assert!(kept == wanted, "{} of {} events, or in another order", kept.len(), wanted.len());
+    drop(broker);
+}
+
+/// A broker that greets whoever comes first, is told its lines, and is gone when `serve` returns.
+fn stub(
+    serve: impl FnOnce(&mut dyn Iterator<Item = String>, &dyn Fn(&str)) + Send + 'static,
+) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        drop(listener);
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+        let say = |text: &str| (&stream).write_all(text.as_bytes()).unwrap();
+        say("Connected.  (PID 1)\r\n");
+        let hello = lines.next().unwrap();
+        let echo = hello.split(' ').find(|word| word.starts_with("echo=")).unwrap();
+        let resume = "0".repeat(32);
+        say(&format!("+OK tidings 0.1.0 id=1 clock=1 {echo} resume={resume}\r\n"));
+        serve(&mut lines, &say);
+    });
+    address
+}
+
+#[test]
+fn a_publisher_gives_up_after_a_while_and_says_what_is_confirmed() {
+    let address = stub(|lines, say| {
+        assert_eq!(lines.take(3).count(), 3);
+        say("-ERR full n=2 no room\r\n+OK 1 1\r\n");
+    });
+    let folder = TempDir::new().unwrap();
+    let words = ["pub", "t", "one", "two", "three", "--retry", "200ms", "--broker", &address];
+    let ended = run(folder.path(), &words).expect_code(1);
+    let stderr = ended.stderr();
+    for part in ["1 event not confirmed", "gave up after 200ms", "1 confirmed", "line 3 is"] {
+        assert!(stderr.contains(part), "{part} in {stderr}");
+    }
+}
+
+#[test]
+fn without_retries_events_are_sent_as_they_are() {
+    let server = Server::broker();
+    let address = server.text();
+    let folder = server.folder.path();
+    run(folder, &["pub", "t", "/a", "text", "--retry", "0", "--broker", &address]).expect_code(0);
+    run(folder, &["pub", "t", "/a id=mine", "text", "/b", "--broker", &address]).expect_code(0);
+    let words = ["sub", "t", "--from", "first", "--count", "5", "--broker", &address];
+    let stored = run(folder, &words).expect_code(0).stdout();
+    assert_eq!(stored[..4], ["/a", "text", "/a id=mine", "text"]);
+    assert!(stored[4].starts_with("/b id=") && stored[4].ends_with("-3"), "{stored:?}");
+}
+
+#[test]
+fn what_has_no_id_may_be_there_twice_and_that_is_said() {
+    // It takes two events, and is gone without a word about them.
+    let address = stub(|lines, _say| assert_eq!(lines.take(2).count(), 2));
+    let folder = TempDir::new().unwrap();
+    let words = ["pub", "t", "just text", "/a/path", "--broker", &address];
+    let publisher = Running::start(&mut tidings(folder.path(), words));
+    publisher.line_with("2 events not confirmed");
+    let _broker = start_again(&folder, &address);
+    let said = publisher.line_with("connected again");
+    assert!(said.contains("sending 2 events; 1 with no id may be there twice"), "{said}");
+    let ended = publisher.finish().expect_code(0);
+    assert!(ended.stderr().contains("2 confirmed"), "{}", ended.stderr());
+}
