@@ -271,7 +271,7 @@ impl Publisher {
         let deadline = *self.lost_at.get_or_insert_with(Instant::now) + self.retry;
         let retry = format_ms(milliseconds(self.retry));
         let unconfirmed = plural(self.window.len() as u64, "event");
-        self.note(&format!("{error}; {unconfirmed} not confirmed, connecting again for {retry}"));
+        self.note(&format!("{error}; {unconfirmed} unconfirmed, connecting again for {retry}"));
         let mut backoff = BACKOFF_MIN;
         loop {
             let now = Instant::now();
