@@ -86,7 +86,9 @@ impl Crawl {
         assert!(client.ask("SUB job-done from=first").starts_with("+OK"));
         let done = client.line();
         assert!(done.contains(&format!(" completed={pages} ")), "{done}");
-        assert_eq!(client.ask("PUB job-done no more"), "+OK 2 1", "the job was announced once");
+        // Another connection publishes, because a subscriber may hear of an event before it is confirmed.
+        let answer = Talk::client(self.server.address).ask("PUB job-done no more");
+        assert_eq!(answer, "+OK 2 1", "the job was announced once");
     }
 }
 

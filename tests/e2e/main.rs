@@ -21,6 +21,8 @@ mod notifier;
 mod operate;
 mod pubsub;
 mod python_docs;
+mod readers;
+mod restart;
 mod support;
 mod topics;
 mod trace;

@@ -1,0 +1,154 @@
+//! A broker that ends and comes back: what was published is there, what was done is not done again, and the time of day
+//! may have been set in between.
+
+use std::{process::Command, sync::Mutex};
+
+use crate::support::{
+    history::{Heard, History},
+    nc::nc_all,
+    origin::{Origin, Site},
+    pages,
+    process::{Finished, Running, Server},
+    publisher::Pipeline,
+    talk::{FAREWELL, Talk},
+};
+
+#[test]
+fn what_nobody_fetched_yet_is_fetched_by_who_comes_later_once() {
+    let origin = Origin::serve(Site { pages: 3, ..Site::default() });
+    let broker = Server::broker();
+    let data = broker.data();
+    let url = origin.url(0, "/p/0");
+    assert_eq!(nc_all(broker.address, &url).last().unwrap(), FAREWELL);
+
+    let up = broker.restart("TERM", &["up", "--allow-private"]);
+    pages::wait_for_rows(&data, "select url from pages where outcome = 'done'", 1);
+    // Two events that end in order: when the second page is there, a second fetch of the first would be, too.
+    let up = up.restart("TERM", &["up", "--allow-private"]);
+    nc_all(up.address, origin.url(0, "/p/1"));
+    pages::wait_for_rows(&data, "select url from pages where outcome = 'done'", 2);
+    up.process.finish_by("TERM").expect_code(0);
+    assert_eq!(origin.record().paths(), ["/p/0", "/p/1"]);
+}
+
+#[test]
+fn what_was_waiting_when_a_broker_was_killed_is_fetched_after_it() {
+    const PAGES: usize = 20;
+    let origin = Origin::serve(Site { pages: 20, ..Site::default() });
+    // Nearly all of them wait for their host.
+    let up = Server::up(&["--allow-private", "--delay", "1m"]);
+    let urls: Vec<_> = (0..PAGES).map(|n| origin.url(0, &format!("/p/{n}"))).collect();
+    assert_eq!(nc_all(up.address, urls.join("\n")).last().unwrap(), FAREWELL);
+    origin.wait_for_hits(1);
+    let up = up.restart("KILL", &["up", "--allow-private"]);
+    pages::wait_for_rows(&up.data(), "select url from pages where outcome = 'done'", PAGES);
+}
+
+#[test]
+fn a_clean_restart_leaves_no_gap_and_a_subscriber_goes_on() {
+    let mut server = Server::broker();
+    let mut history = History::of("t");
+    for life in 0..5 {
+        let mut pipeline = Pipeline::connect(server.address).unwrap();
+        let first = 1 + life * 100;
+        pipeline.send((0..99).map(|n| ("t".to_owned(), format!("p-{}", first + n))));
+        for outcome in pipeline.all_answers() {
+            history.confirm(outcome.payload, outcome.fate.expect("there is room"));
+        }
+        // Where a subscriber of an earlier life was.
+        let mut client = Talk::client(server.address);
+        assert!(client.ask(&format!("SUB t from={first}")).starts_with("+OK"));
+        assert_eq!(client.line(), format!("MSG t {first} p-{first}"));
+        let heard = Heard::all_of(server.address, "t", &format!("end-{life}"));
+        assert!(heard.gaps.is_empty(), "{:?}", heard.gaps);
+        assert_eq!(heard.events.len(), usize::try_from(first).unwrap() + 99);
+        history.check(heard);
+        server = server.restart("TERM", &["broker"]);
+    }
+}
+
+/// What a command prints on its first line.
+#[track_caller]
+fn output(program: &str, arguments: &[&str]) -> String {
+    let ended: Finished = Running::start(Command::new(program).args(arguments)).finish();
+    ended.expect_code(0).stdout().swap_remove(0)
+}
+
+/// A time so many hours from now, as `from=` takes it.
+fn time(hours: i64) -> String {
+    output("date", &["-u", "-d", &format!("{hours} hours"), "+%Y-%m-%dT%H:%M:%SZ"])
+}
+
+/// Has the wall clock of a broker be so many hours off; its monotonic clock goes on as it is.
+fn set_clock(command: &mut Command, hours: i64) {
+    let library = output("faketime", &["-m", "-f", "+0", "printenv", "LD_PRELOAD"]);
+    command.env("LD_PRELOAD", library).env("FAKETIME", format!("{hours:+}h"));
+    command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
+}
+
+/// The number of the first event that `SUB t from=<time>` brings; the last one is `end`.
+#[track_caller]
+fn first_since(server: &Server, hours: i64, end: &str) -> u64 {
+    let mut client = Talk::client(server.address);
+    assert!(client.ask(&format!("SUB t from={}", time(hours))).starts_with("+OK"));
+    assert!(Talk::client(server.address).ask(&format!("PUB t {end}")).starts_with("+OK"));
+    let line = client.line();
+    let number = line.strip_prefix("MSG t ").and_then(|rest| rest.split(' ').next());
+    number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{line}"))
+}
+
+#[test]
+fn a_wall_clock_that_is_set_back_and_forth_loses_nothing_and_keeps_the_order_of_times() {
+    let history = Mutex::new(History::of("t"));
+    let mut server: Option<Server> = None;
+    // Hours by which the clock is off, in one life after the other; retention is thirty days.
+    for (life, hours) in (0..).zip([0, -240, 120, -24, 0]) {
+        let arguments = ["broker"];
+        let started = match server.take() {
+            None => Server::start_with(&arguments, |command| set_clock(command, hours)),
+            Some(Server { process, folder, .. }) => {
+                process.finish_by("TERM").expect_code(0);
+                Server::start_in(folder, &arguments, |command| set_clock(command, hours))
+            }
+        };
+        let mut pipeline = Pipeline::connect(started.address).unwrap();
+        pipeline.send((0..10).map(|n| ("t".to_owned(), format!("p-{}", life * 10 + n))));
+        for outcome in pipeline.all_answers() {
+            let seq = outcome.fate.expect("there is room");
+            history.lock().unwrap().confirm(outcome.payload, seq);
+        }
+        // Everything is there, whatever time it is.
+        let heard = Heard::all_of(started.address, "t", &format!("end-{life}"));
+        let next = heard.events.len() as u64 + 1;
+        history.lock().unwrap().check(heard);
+        // What is newer than everything is only what comes, and what is older than everything is all.
+        assert_eq!(first_since(&started, 24 * 365, &format!("past-{life}")), next);
+        assert_eq!(first_since(&started, -24 * 365, &format!("whole-{life}")), 1);
+        server = Some(started);
+    }
+    // The third life was ahead: its 13 events, and what came later, are not older than a time behind the first two lives.
+    let server = server.expect("a broker");
+    assert_eq!(first_since(&server, 24, "behind-0"), 2 * 13 + 1);
+}
+
+#[test]
+fn a_wall_clock_that_is_set_while_the_broker_runs_changes_nothing_about_events() {
+    let server = Server::start_with(&["broker", "--retain-age", "1h"], |command| {
+        let folder = command.get_current_dir().unwrap().to_owned();
+        std::fs::write(folder.join("clock"), "+0").unwrap();
+        set_clock(command, 0);
+        command.env_remove("FAKETIME").env("FAKETIME_NO_CACHE", "1");
+        command.env("FAKETIME_TIMESTAMP_FILE", folder.join("clock"));
+    });
+    let mut history = History::of("t");
+    for (at, offset) in (0..).zip(["+0", "-30d", "+30d", "+0"]) {
+        std::fs::write(server.folder.path().join("clock"), offset).unwrap();
+        let mut pipeline = Pipeline::connect(server.address).unwrap();
+        pipeline.send((0..10).map(|n| ("t".to_owned(), format!("p-{}", at * 10 + n))));
+        for outcome in pipeline.all_answers() {
+            history.confirm(outcome.payload, outcome.fate.expect("there is room"));
+        }
+        history.check(Heard::all_of(server.address, "t", &format!("end-{at}")));
+        assert_eq!(first_since(&server, -1, &format!("whole-{at}")), 1);
+    }
+}
