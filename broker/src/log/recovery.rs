@@ -180,15 +180,34 @@ impl Recovery {
         if let Some(reserved) = survey.reserved {
             self.writer.reserved = reserved.max(base);
         }
-        if !is_last {
-            if scan.torn {
-                let text = format!("{}: its end is damaged", path.display());
-                self.found.findings.push(text);
-            }
-            return Ok(());
+        if is_last {
+            self.settle(&*file, path, length, synced, &mut scan)?;
+        } else if scan.torn {
+            self.found.findings.push(format!("{}: its end is damaged", path.display()));
         }
+        let segment = self.shared.segments.back_mut().expect("it was just added");
+        segment.index = Some(Arc::new(scan.index.clone()));
+        if is_last {
+            segment.bytes = scan.end;
+            if has_header && !scan.damaged {
+                let (offset, allocated, index) = (scan.end, file.len()?, scan.index);
+                self.writer.active = Some(Active { file, offset, allocated, index });
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves the newest segment as if all of it had always been safe, and ready for more.
+    fn settle(
+        &mut self,
+        file: &dyn DiskFile,
+        path: &Path,
+        length: u64,
+        synced: Seq,
+        scan: &mut Scan,
+    ) -> io::Result<()> {
         if scan.torn {
-            self.keep_torn(&*file, path, scan.end, length)?;
+            self.keep_torn(file, path, scan.end, length)?;
         }
         if scan.end < length {
             // Again if there are zeros already: a sync that failed may have left something else
@@ -198,25 +217,24 @@ impl Recovery {
             file.set_len(length)?;
             file.sync_data()?;
         }
-        if scan.torn || scan.end == length && !scan.is_stopped {
-            // With other bytes than zeros behind the end, or none, the last batches may be missing.
+        let is_bare = scan.end == length && !scan.is_stopped;
+        if is_bare && takes_room(file, length) {
+            self.found.findings.push(format!(
+                "{} has no room taken behind its end: its last events may be missing",
+                path.display()
+            ));
+        }
+        if is_bare || scan.torn {
+            // Numbers that nobody knows of any more may have been reserved by what is missing.
             let lost = (length - scan.end).saturating_add(2 * RESERVED_MAX);
             self.writer.reserved.0 = self.writer.reserved.0.saturating_add(lost);
-            self.note_next(&*file, survey.synced, &mut scan)?;
+            self.note_next(file, synced, scan)?;
         }
         if let Some(offset) = scan.unsynced {
-            rewrite(&*file, offset, scan.end)?;
+            rewrite(file, offset, scan.end)?;
         }
         // From here on all that was found counts as safe.
-        file.sync_data()?;
-        if let Some(segment) = self.shared.segments.back_mut() {
-            (segment.bytes, segment.index) = (scan.end, Some(Arc::new(scan.index.clone())));
-        }
-        if has_header && !scan.damaged {
-            let (offset, allocated, index) = (scan.end, file.len()?, scan.index);
-            self.writer.active = Some(Active { file, offset, allocated, index });
-        }
-        Ok(())
+        file.sync_data()
     }
 
     /// The header of a segment; `None` if it is damaged.
@@ -473,6 +491,12 @@ fn rewrite(file: &dyn DiskFile, mut offset: u64, end: u64) -> io::Result<()> {
         offset += read as u64;
     }
     Ok(())
+}
+
+/// Whether room is taken in advance on this disk, so that a file does not end with its last batch.
+fn takes_room(file: &dyn DiskFile, length: u64) -> bool {
+    let taken = file.allocate(length, BATCH_HEADER as u64).and_then(|()| file.len());
+    taken.is_ok_and(|taken| taken > length)
 }
 
 /// A number that no event of the segment that begins at `base` can have.

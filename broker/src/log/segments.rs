@@ -165,14 +165,16 @@ impl SegmentLog {
         let header = SegmentHeader { topic, base, previous_end, reserved, unix_ms };
         let (temporary, path) = (self.path("new.tmp"), self.path(&file_name(base)));
         let file = self.options.disk.create(&temporary)?;
+        let bytes = SEGMENT_HEADER as u64;
+        file.allocate(0, bytes + BATCH_HEADER as u64)?;
         file.write_at(&mut [IoSlice::new(&header.encode())], 0)?;
+        let allocated = file.len()?;
         file.sync_data().map_err(WriteError::Broken)?;
         self.options.disk.rename(&temporary, &path)?;
         // From here on a start may find it: there is no way back to the segment before.
         self.options.disk.sync_dir(&self.options.dir).map_err(WriteError::Broken)?;
-        let bytes = SEGMENT_HEADER as u64;
         let index = Some(Arc::default());
-        writer.active = Some(Active { file, offset: bytes, allocated: bytes, index: Vec::new() });
+        writer.active = Some(Active { file, offset: bytes, allocated, index: Index::new() });
         writer.reserved = reserved;
         let segment = Segment { path, base, previous_end, unix_ms, bytes, index };
         let segments = &mut self.shared.lock().segments;
@@ -205,7 +207,8 @@ impl SegmentLog {
 
     /// Takes room for `bytes` more in the active segment.
     fn allocate(&self, active: &mut Active, bytes: u64) -> Result<(), WriteError> {
-        let needed = active.offset + bytes;
+        // Zeros behind the end tell a start that nothing was cut off.
+        let needed = active.offset + bytes + BATCH_HEADER as u64;
         if needed <= active.allocated {
             return Ok(());
         }

@@ -49,10 +49,19 @@ pub(crate) struct Faults {
 
 #[derive(Debug, Clone)]
 enum Node {
-    File { live: Vec<u8>, safe: Vec<u8>, unsynced: Vec<Change> },
-    Dir { live: Entries, safe: Entries, unsynced: Vec<Naming> },
+    File(Layers<Vec<u8>, Change>),
+    Dir(Layers<Entries, Naming>),
 }
 
+/// What is seen, what survives, and the difference.
+#[derive(Debug, Clone)]
+struct Layers<T, C> {
+    live: T,
+    safe: T,
+    unsynced: Vec<C>,
+}
+
+/// The nodes that names stand for.
 type Entries = BTreeMap<String, usize>;
 
 #[derive(Debug, Clone)]
@@ -71,10 +80,9 @@ enum Naming {
 impl SimulatedDisk {
     /// An empty disk with more room than anybody needs.
     pub(crate) fn new(seed: u64) -> Self {
-        let root = Node::Dir { live: Entries::new(), safe: Entries::new(), unsynced: Vec::new() };
         Self(Arc::new(Mutex::new(State {
             rng: Rng::with_seed(seed),
-            nodes: vec![root],
+            nodes: vec![Node::Dir(Layers::new())],
             boots: 0,
             room: 1 << 40,
             faults: Faults::default(),
@@ -91,7 +99,7 @@ impl SimulatedDisk {
         self.0.lock().room = bytes;
     }
 
-    /// Bytes that all files have.
+    /// Bytes that all files have together.
     pub(crate) fn used(&self) -> u64 {
         self.0.lock().used()
     }
@@ -110,8 +118,8 @@ impl SimulatedDisk {
         for node in &mut state.nodes {
             node.settle(&mut state.rng, survives);
             match node {
-                Node::File { live, safe, .. } => live.clone_from(safe),
-                Node::Dir { live, safe, .. } => live.clone_from(safe),
+                Node::File(file) => file.live.clone_from(&file.safe),
+                Node::Dir(dir) => dir.live.clone_from(&dir.safe),
             }
         }
     }
@@ -126,11 +134,10 @@ impl SimulatedDisk {
         let state = self.0.lock();
         let (mut files, mut dirs) = (Vec::new(), vec![(PathBuf::new(), ROOT)]);
         while let Some((path, dir)) = dirs.pop() {
-            let Node::Dir { live: entries, .. } = &state.nodes[dir] else { continue };
-            for (name, node) in entries {
+            for (name, node) in state.entries(dir).expect("it is one") {
                 match &state.nodes[*node] {
-                    Node::File { live, .. } => files.push((path.join(name), live.clone())),
-                    Node::Dir { .. } => dirs.push((path.join(name), *node)),
+                    Node::File(file) => files.push((path.join(name), file.live.clone())),
+                    Node::Dir(_) => dirs.push((path.join(name), *node)),
                 }
             }
         }
@@ -143,12 +150,10 @@ impl SimulatedDisk {
     pub(crate) fn damage(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
         let state = &mut *self.0.lock();
         let node = state.find(path).expect("the file exists");
-        let Node::File { live, safe, unsynced } = &mut state.nodes[node] else {
-            panic!("{} is no file", path.display())
-        };
-        change(live);
-        safe.clone_from(live);
-        unsynced.clear();
+        let file = state.file(node).expect("it is a file");
+        change(&mut file.live);
+        file.safe.clone_from(&file.live);
+        file.unsynced.clear();
     }
 }
 
@@ -158,17 +163,21 @@ impl State {
         // Nobody has them open any more.
         let have_names = self.have_names();
         for (node, _) in self.nodes.iter_mut().zip(have_names).filter(|(_, has_name)| !has_name) {
-            *node = Node::new_file();
+            *node = Node::File(Layers::new());
         }
         self.faults = Faults { no_allocate: self.faults.no_allocate, ..Faults::default() };
     }
 
     fn used(&self) -> u64 {
         let length = |(node, has_name): (&Node, bool)| match node {
-            Node::File { live, .. } if has_name => live.len() as u64,
+            Node::File(file) if has_name => file.live.len() as u64,
             _ => 0,
         };
         self.nodes.iter().zip(self.have_names()).map(length).sum()
+    }
+
+    fn free(&self) -> u64 {
+        self.room.saturating_sub(self.used())
     }
 
     /// For each node whether it has a name, or may have one after a cut.
@@ -176,9 +185,9 @@ impl State {
         let (mut reached, mut queue) = (vec![false; self.nodes.len()], vec![ROOT]);
         while let Some(node) = queue.pop() {
             reached[node] = true;
-            if let Node::Dir { live, safe, unsynced } = &self.nodes[node] {
-                queue.extend(live.values().chain(safe.values()));
-                queue.extend(unsynced.iter().filter_map(|naming| match naming {
+            if let Node::Dir(dir) = &self.nodes[node] {
+                queue.extend(dir.live.values().chain(dir.safe.values()));
+                queue.extend(dir.unsynced.iter().filter_map(|naming| match naming {
                     Naming::Add(_, node) | Naming::Rename(_, _, node) => Some(*node),
                     Naming::Remove(_) => None,
                 }));
@@ -199,13 +208,24 @@ impl State {
         }
     }
 
+    fn file(&mut self, node: usize) -> io::Result<&mut Layers<Vec<u8>, Change>> {
+        match &mut self.nodes[node] {
+            Node::File(file) => Ok(file),
+            Node::Dir(_) => Err(ErrorKind::IsADirectory.into()),
+        }
+    }
+
+    fn entries(&self, node: usize) -> io::Result<&Entries> {
+        match &self.nodes[node] {
+            Node::File(_) => Err(ErrorKind::NotADirectory.into()),
+            Node::Dir(dir) => Ok(&dir.live),
+        }
+    }
+
     fn find(&self, path: &Path) -> io::Result<usize> {
         let mut node = ROOT;
         for name in names(path) {
-            let Node::Dir { live, .. } = &self.nodes[node] else {
-                return Err(ErrorKind::NotADirectory.into());
-            };
-            node = *live.get(&name).ok_or(ErrorKind::NotFound)?;
+            node = *self.entries(node)?.get(&name).ok_or(ErrorKind::NotFound)?;
         }
         Ok(node)
     }
@@ -224,11 +244,16 @@ impl State {
     }
 
     fn name(&mut self, dir: usize, naming: Naming) {
-        let Node::Dir { live, unsynced, .. } = &mut self.nodes[dir] else {
-            panic!("a file holds no names")
-        };
-        naming.apply(live);
-        unsynced.push(naming);
+        let Node::Dir(dir) = &mut self.nodes[dir] else { panic!("a file holds no names") };
+        naming.apply(&mut dir.live);
+        dir.unsynced.push(naming);
+    }
+
+    fn resize(&mut self, node: usize, length: usize) -> io::Result<()> {
+        let file = self.file(node)?;
+        file.live.resize(length, 0);
+        file.unsynced.push(Change::Length(length));
+        Ok(())
     }
 
     fn sync(&mut self, node: usize) -> io::Result<()> {
@@ -237,7 +262,7 @@ impl State {
         }
         if is_due(&mut self.faults.sync_in) {
             // Names are in a journal: either it goes on with them, or nothing goes on.
-            if let node @ Node::File { .. } = &mut self.nodes[node] {
+            if let node @ Node::File(_) = &mut self.nodes[node] {
                 node.settle(&mut self.rng, 50);
             }
             let kinds = [ErrorKind::Other, ErrorKind::StorageFull];
@@ -273,27 +298,29 @@ fn names(path: &Path) -> Vec<String> {
         .collect()
 }
 
-impl Node {
-    fn new_file() -> Self {
-        Self::File { live: Vec::new(), safe: Vec::new(), unsynced: Vec::new() }
+impl<T: Default, C> Layers<T, C> {
+    fn new() -> Self {
+        Self { live: T::default(), safe: T::default(), unsynced: Vec::new() }
     }
+}
 
+impl Node {
     /// What is not synced becomes safe, or will never be: each change for itself, and in part.
     fn settle(&mut self, rng: &mut Rng, survives_percent: u32) {
         match self {
-            Self::File { safe, unsynced, .. } => {
-                for change in unsynced.drain(..) {
+            Self::File(file) => {
+                for change in file.unsynced.drain(..) {
                     if rng.u32(..100) < survives_percent {
-                        change.apply(safe);
+                        change.apply(&mut file.safe);
                     } else {
-                        change.tear(safe, rng);
+                        change.tear(&mut file.safe, rng);
                     }
                 }
             }
-            Self::Dir { safe, unsynced, .. } => {
-                for naming in unsynced.drain(..) {
+            Self::Dir(dir) => {
+                for naming in dir.unsynced.drain(..) {
                     if rng.u32(..100) < survives_percent {
-                        naming.apply(safe);
+                        naming.apply(&mut dir.safe);
                     }
                 }
             }
@@ -366,15 +393,9 @@ impl Disk for SimulatedDisk {
         state.change()?;
         let mut at = ROOT;
         for name in names(dir) {
-            let Node::Dir { live, .. } = &state.nodes[at] else {
-                return Err(ErrorKind::NotADirectory.into());
-            };
-            at = match live.get(&name) {
+            at = match state.entries(at)?.get(&name) {
                 Some(node) => *node,
-                None => {
-                    let (live, safe) = (Entries::new(), Entries::new());
-                    state.add(at, name, Node::Dir { live, safe, unsynced: Vec::new() })
-                }
+                None => state.add(at, name, Node::Dir(Layers::new())),
             };
         }
         Ok(())
@@ -383,10 +404,7 @@ impl Disk for SimulatedDisk {
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let state = &mut *self.0.lock();
         let node = state.find(dir)?;
-        let Node::Dir { live, .. } = &state.nodes[node] else {
-            return Err(ErrorKind::NotADirectory.into());
-        };
-        let mut names: Vec<_> = live.keys().cloned().collect();
+        let mut names: Vec<_> = state.entries(node)?.keys().cloned().collect();
         state.rng.shuffle(&mut names);
         Ok(names)
     }
@@ -397,10 +415,10 @@ impl Disk for SimulatedDisk {
         let (dir, name) = state.parent(path)?;
         let node = match state.find(path) {
             Ok(node) => {
-                state.resize(node, 0);
+                state.resize(node, 0)?;
                 node
             }
-            Err(_) => state.add(dir, name, Node::new_file()),
+            Err(_) => state.add(dir, name, Node::File(Layers::new())),
         };
         Ok(Arc::new(SimulatedFile { disk: self.clone(), node, boots: state.boots }))
     }
@@ -438,19 +456,8 @@ impl Disk for SimulatedDisk {
 
     fn space(&self, _dir: &Path) -> io::Result<Space> {
         let state = self.0.lock();
-        let free = state.room.saturating_sub(state.used());
-        let free = if state.faults.hides_full { state.room } else { free };
+        let free = if state.faults.hides_full { state.room } else { state.free() };
         Ok(Space { free, total: state.room })
-    }
-}
-
-impl State {
-    fn resize(&mut self, node: usize, length: usize) {
-        let Node::File { live, unsynced, .. } = &mut self.nodes[node] else {
-            panic!("a directory has no length")
-        };
-        live.resize(length, 0);
-        unsynced.push(Change::Length(length));
     }
 }
 
@@ -470,21 +477,15 @@ impl SimulatedFile {
 
 impl DiskFile for SimulatedFile {
     fn len(&self) -> io::Result<u64> {
-        let state = self.state()?;
-        let Node::File { live, .. } = &state.nodes[self.node] else {
-            return Err(ErrorKind::IsADirectory.into());
-        };
-        Ok(live.len() as u64)
+        Ok(self.state()?.file(self.node)?.live.len() as u64)
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let state = &mut *self.state()?;
+        let mut state = self.state()?;
         if is_due(&mut state.faults.read_in) {
             return Err(io::Error::other("the disk cannot read that"));
         }
-        let Node::File { live, .. } = &state.nodes[self.node] else {
-            return Err(ErrorKind::IsADirectory.into());
-        };
+        let live = &state.file(self.node)?.live;
         let rest = live.get(usize::try_from(offset).unwrap()..).unwrap_or_default();
         let count = rest.len().min(buffer.len());
         buffer[..count].copy_from_slice(&rest[..count]);
@@ -492,27 +493,25 @@ impl DiskFile for SimulatedFile {
     }
 
     fn write_at(&self, pieces: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
-        let state = &mut *self.state()?;
+        let mut state = self.state()?;
         let goes_on = state.change()?;
         let mut bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
         let offset = usize::try_from(offset).unwrap();
-        let free = state.room.saturating_sub(state.used());
         let mut result = Ok(());
         if !goes_on {
             bytes.truncate(state.rng.usize(..=bytes.len()));
             result = Err(io::Error::other("the power went"));
         }
-        let Node::File { live, unsynced, .. } = &mut state.nodes[self.node] else {
-            return Err(ErrorKind::IsADirectory.into());
-        };
-        let fits = live.len() + usize::try_from(free).unwrap();
+        let free = usize::try_from(state.free()).unwrap();
+        let file = state.file(self.node)?;
+        let fits = file.live.len() + free;
         if offset + bytes.len() > fits {
             bytes.truncate(fits.saturating_sub(offset));
             result = Err(ErrorKind::StorageFull.into());
         }
         if !bytes.is_empty() {
-            write(live, offset, &bytes);
-            unsynced.push(Change::Write { offset, bytes });
+            write(&mut file.live, offset, &bytes);
+            file.unsynced.push(Change::Write { offset, bytes });
         }
         result
     }
@@ -524,32 +523,20 @@ impl DiskFile for SimulatedFile {
     fn set_len(&self, length: u64) -> io::Result<()> {
         let mut state = self.state()?;
         state.change()?;
-        state.resize(self.node, usize::try_from(length).unwrap());
-        Ok(())
+        state.resize(self.node, usize::try_from(length).unwrap())
     }
 
     fn allocate(&self, offset: u64, length: u64) -> io::Result<()> {
         let mut state = self.state()?;
         state.change()?;
-        if state.faults.no_allocate {
+        let now = state.file(self.node)?.live.len() as u64;
+        if state.faults.no_allocate || offset + length <= now {
             return Ok(());
         }
-        let now = self.len_of(&state);
-        let more = (offset + length).saturating_sub(now);
-        if more > state.room.saturating_sub(state.used()) {
+        if offset + length - now > state.free() {
             return Err(ErrorKind::StorageFull.into());
         }
-        state.resize(self.node, usize::try_from(now + more).unwrap());
-        Ok(())
-    }
-}
-
-impl SimulatedFile {
-    fn len_of(&self, state: &State) -> u64 {
-        match &state.nodes[self.node] {
-            Node::File { live, .. } => live.len() as u64,
-            Node::Dir { .. } => 0,
-        }
+        state.resize(self.node, usize::try_from(offset + length).unwrap())
     }
 }
 

@@ -1,1 +1,100 @@
-//! To come.
+//! The end of a log cut at every byte.
+
+use tidings_protocol::Seq;
+
+use super::{BUFFER, events, fill, hear, newest, open};
+use crate::log::TopicLog;
+use crate::log::simulated::SimulatedDisk;
+
+const PIECES: [(u64, u64); 5] = [(1, 2), (3, 1), (6, 2), (8, 3), (11, 1)];
+
+/// A log of [`PIECES`], each of them one batch, and where each of them ends in the file.
+fn written() -> (SimulatedDisk, Vec<usize>) {
+    let disk = SimulatedDisk::new(1);
+    let (log, _) = open(&disk, 1 << 20);
+    let ends = PIECES
+        .iter()
+        .map(|piece| {
+            fill(&log, &[*piece]);
+            usize::try_from(log.bounds().bytes).unwrap()
+        })
+        .collect();
+    (disk, ends)
+}
+
+/// Cut at any byte, whatever follows, it holds exactly the batches that are whole, gives no number
+/// again, and goes on.
+fn cut_everywhere(rest: impl Fn(usize, &[u8]) -> Vec<u8>) {
+    let (disk, ends) = written();
+    let (path, bytes) = newest(&disk);
+    for at in ends[1]..=ends[4] {
+        let disk = disk.copy();
+        disk.damage(&path, |file| *file = rest(at, &bytes));
+        let (log, found) = open(&disk, 1 << 20);
+        let whole = ends.iter().filter(|end| **end <= at).count();
+        let expected = events(&PIECES[..whole]);
+        let mut heard = hear(&log, 1, BUFFER).unwrap();
+        heard.retain(|heard| matches!(heard, super::Heard::Event(..)));
+        assert_eq!(heard, expected, "cut at {at}");
+        let (first, count) = PIECES[whole - 1];
+        let reserved = Seq(first + count + 100);
+        assert!(found.next >= reserved, "cut at {at}: {reserved} was reserved, {}", found.next);
+        if !ends.contains(&at) {
+            assert_eq!(found.findings.len(), 1, "cut at {at}: {:?}", found.findings);
+        }
+        fill(&log, &[(found.next.0, 2)]);
+        drop(log);
+        disk.cut_power();
+        let (log, found_again) = open(&disk, 1 << 20);
+        assert_eq!(found_again.findings, Vec::<String>::new(), "it was dealt with");
+        let mut more = hear(&log, 1, BUFFER).unwrap();
+        more.retain(|heard| matches!(heard, super::Heard::Event(..)));
+        assert_eq!(more, [expected, events(&[(found.next.0, 2)])].concat());
+        assert!(log.verify().unwrap().iter().all(|file| file.problems.is_empty()));
+    }
+}
+
+#[test]
+fn a_file_that_ends_anywhere_holds_all_whole_batches() {
+    cut_everywhere(|at, bytes| bytes[..at].to_vec());
+}
+
+#[test]
+fn zeros_from_anywhere_on_leave_all_whole_batches() {
+    cut_everywhere(|at, bytes| {
+        let mut file = bytes.to_vec();
+        file[at..].fill(0);
+        file
+    });
+}
+
+#[test]
+fn a_hole_anywhere_ends_what_was_not_known_to_be_safe() {
+    // The sector after the cut is there and the one before it is not: the order of writes is the
+    // disk's. Nothing in the file says that the last two batches were safe.
+    let (disk, ends) = written();
+    let (path, bytes) = newest(&disk);
+    for at in ends[3]..ends[4] {
+        let disk = disk.copy();
+        disk.damage(&path, |file| {
+            *file = bytes.clone();
+            file[ends[3]..=at].fill(0);
+        });
+        let (log, found) = open(&disk, 1 << 20);
+        let heard = hear(&log, 11, BUFFER).unwrap();
+        assert_eq!(heard, [], "hole up to {at}");
+        assert!(found.next >= Seq(111));
+    }
+}
+
+#[test]
+fn a_torn_end_is_kept_beside_the_file_until_that_goes() {
+    let (disk, ends) = written();
+    let (path, _) = newest(&disk);
+    disk.damage(&path, |file| file.truncate(ends[4] - 1));
+    let (log, found) = open(&disk, 1 << 20);
+    assert!(found.findings[0].contains("kept as"), "{:?}", found.findings);
+    assert_eq!(disk.files().len(), 2);
+    log.clear().unwrap();
+    assert_eq!(disk.files(), []);
+}

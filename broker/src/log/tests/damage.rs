@@ -1,1 +1,269 @@
-//! To come.
+//! Bits that flip and files that end early: an event is served right, or the damage has a name.
+
+use std::path::{Path, PathBuf};
+
+use fastrand::Rng;
+use tidings_protocol::Seq;
+
+use super::{BUFFER, Heard, events, fill, hear, line, newest, open, options};
+use crate::log::format::{BATCH_HEADER, SEGMENT_HEADER};
+use crate::log::simulated::SimulatedDisk;
+use crate::log::{Checked, SegmentLog, TopicLog};
+
+const SEGMENT_BYTES: u64 = 500;
+
+/// Some batches in each of three segments, with a hole between them, stopped or not.
+fn written(stopped: bool) -> (SimulatedDisk, SegmentLog, Vec<(u64, u64)>) {
+    let disk = SimulatedDisk::new(3);
+    let (log, _) = open(&disk, SEGMENT_BYTES);
+    let pieces = vec![(1, 2), (3, 1), (4, 2), (9, 2), (11, 3), (14, 1), (15, 1), (16, 2), (18, 1)];
+    fill(&log, &pieces);
+    // The last event and a reservation after it, both safe.
+    log.append(&[], Seq(19), Seq(500)).unwrap();
+    log.sync().unwrap();
+    if stopped {
+        log.close(Seq(19)).unwrap();
+    }
+    assert!(log.bounds().segments >= 3, "{:?}", log.bounds());
+    (disk, log, pieces)
+}
+
+/// Every event of `pieces` is heard, or was lost with a `Lag`; `unsure` also with a gap, if it was
+/// said in words that the end was damaged. Nothing else is heard. Returns what was lost.
+#[track_caller]
+fn check(log: &SegmentLog, pieces: &[(u64, u64)], findings: &[String], case: &str) -> Vec<u64> {
+    let mut lost = Vec::new();
+    let all = events(pieces);
+    let is_event =
+        |seq: u64| all.iter().any(|event| matches!(event, Heard::Event(n, _) if *n == seq));
+    let mut cursor = 1;
+    for heard in hear(log, 1, BUFFER).unwrap() {
+        match heard {
+            Heard::Event(seq, bytes) => {
+                assert!(is_event(seq), "{case}: {seq} was never written");
+                assert_eq!(bytes, line(seq, 7), "{case}: {seq}");
+                cursor = seq + 1;
+            }
+            Heard::Lag(first, last) => {
+                lost.extend((first..=last.min(100)).filter(|seq| is_event(*seq)));
+                cursor = last + 1;
+            }
+            Heard::Gap(first, last) => {
+                let silent: Vec<_> = (first..=last.min(100)).filter(|seq| is_event(*seq)).collect();
+                assert!(
+                    silent.is_empty() || !findings.is_empty(),
+                    "{case}: {silent:?} without a word"
+                );
+                lost.extend(silent);
+                cursor = last + 1;
+            }
+        }
+    }
+    let rest: Vec<_> = (cursor..100).filter(|seq| is_event(*seq)).collect();
+    assert!(rest.is_empty() || !findings.is_empty(), "{case}: {rest:?} without a word");
+    lost.extend(rest);
+    lost
+}
+
+/// Opens a damaged log, compares, and goes on with it: what was said stays true.
+#[track_caller]
+fn survive(disk: &SimulatedDisk, pieces: &[(u64, u64)], next: u64, case: &str) -> Vec<u64> {
+    let (log, found) = open(disk, SEGMENT_BYTES);
+    let lost = check(&log, pieces, &found.findings, case);
+    let named: Vec<Checked> = log.verify().unwrap();
+    for seq in &lost {
+        let in_words = named.iter().any(|file| {
+            !file.problems.is_empty()
+                && file.lost.iter().any(|(first, last)| (first.0..=last.0).contains(seq))
+        });
+        assert!(in_words || !found.findings.is_empty(), "{case}: {seq} is lost without a word");
+    }
+    assert!(found.next >= Seq(next), "{case}: {} was seen, {} is given", next - 1, found.next);
+    fill(&log, &[(found.next.0, 3)]);
+    drop(log);
+    disk.cut_power();
+    let (log, again) = open(disk, SEGMENT_BYTES);
+    assert!(again.next > found.next, "{case}");
+    let mut all = pieces.to_vec();
+    all.push((found.next.0, 3));
+    let heard = hear(&log, found.next.0, BUFFER).unwrap();
+    assert_eq!(heard, events(&[(found.next.0, 3)]), "{case}: what came later is unharmed");
+    // What was cut off at the end is a gap by now, as it was never said to be safe.
+    assert_eq!(check(&log, &all, &found.findings, case), lost, "{case}: told differently later");
+    lost
+}
+
+#[test]
+fn every_flipped_bit_is_found_and_what_it_costs_is_named() {
+    let (disk, log, pieces) = written(true);
+    for (path, bytes) in disk.files() {
+        for bit in 0..bytes.len() * 8 {
+            let case = format!("{} bit {bit}", path.display());
+            disk.damage(&path, |file| file[bit / 8] ^= 1 << (bit % 8));
+            let checked = log.verify().unwrap();
+            let wrong: Vec<_> = checked.iter().filter(|file| !file.problems.is_empty()).collect();
+            assert_eq!(wrong.len(), 1, "{case}: {wrong:?}");
+            assert_eq!(wrong[0].path, path, "{case}");
+            let mut lost = check(&log, &pieces, &[], &case);
+            let named = wrong[0].lost.iter().flat_map(|(first, last)| first.0..=last.0);
+            let named: Vec<_> = named.filter(|seq| !(6..9).contains(seq)).collect();
+            lost.retain(|seq| !named.contains(seq));
+            assert_eq!(lost, [], "{case}: not named");
+            if bit / 8 < SEGMENT_HEADER {
+                assert_eq!(named, [], "{case}: no event is in the header");
+            }
+            disk.damage(&path, |file| file[bit / 8] ^= 1 << (bit % 8));
+        }
+    }
+    assert!(log.verify().unwrap().iter().all(|file| file.problems.is_empty()));
+}
+
+#[test]
+fn a_start_survives_any_flipped_bit() {
+    for stopped in [true, false] {
+        let (disk, log, pieces) = written(stopped);
+        drop(log);
+        let next = if stopped { 19 } else { 500 };
+        let mut most = 0;
+        for (path, bytes) in disk.files() {
+            let used = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+            // One bit of every byte.
+            for byte in 0..used {
+                let disk = disk.copy();
+                disk.damage(&path, |file| file[byte] ^= 1 << (byte % 8));
+                let case = format!("stopped {stopped}, {} byte {byte}", path.display());
+                most = most.max(survive(&disk, &pieces, next, &case).len());
+            }
+        }
+        assert!((3..=6).contains(&most), "one bit costs one batch or two, not {most} events");
+    }
+}
+
+#[test]
+fn a_start_survives_any_file_that_ends_early() {
+    for stopped in [true, false] {
+        let (disk, log, pieces) = written(stopped);
+        drop(log);
+        for (path, bytes) in disk.files() {
+            for length in 0..bytes.len() {
+                let disk = disk.copy();
+                disk.damage(&path, |file| file.truncate(length));
+                let case = format!("stopped {stopped}, {} {length} bytes", path.display());
+                survive(&disk, &pieces, if stopped { 19 } else { 500 }, &case);
+            }
+        }
+    }
+}
+
+#[test]
+fn garbage_of_any_kind_is_survived() {
+    let seed = fastrand::u64(..);
+    let mut rng = Rng::with_seed(seed);
+    for round in 0..500 {
+        let case = format!("seed {seed} round {round}");
+        let (disk, log, pieces) = written(rng.bool());
+        drop(log);
+        let files = disk.files();
+        for _ in 0..rng.u32(1..4) {
+            let (path, bytes) = &files[rng.usize(..files.len())];
+            let at = rng.usize(..bytes.len());
+            let end = rng.usize(at..=bytes.len().min(at + 200));
+            match rng.u32(..3) {
+                0 => disk.damage(path, |file| file[at..end].fill(0)),
+                1 => disk.damage(path, |file| file[at..end].fill_with(|| rng.u8(..))),
+                // A piece of the file that is somewhere else, too: headers that are right, and wrong.
+                _ => {
+                    let to = rng.usize(..=bytes.len() - (end - at));
+                    disk.damage(path, |file| file.copy_within(at..end, to));
+                }
+            }
+        }
+        let (log, found) = open(&disk, SEGMENT_BYTES);
+        for heard in hear(&log, 1, BUFFER).unwrap() {
+            if let Heard::Event(seq, bytes) = heard {
+                assert_eq!(bytes, line(seq, 7), "{case}");
+            }
+        }
+        log.verify().unwrap();
+        assert!(found.next >= Seq(pieces[0].0), "{case}");
+        fill(&log, &[(found.next.0, 1)]);
+        let end = found.next.0 + 1;
+        assert_eq!(hear(&log, end - 1, BUFFER).unwrap(), events(&[(end - 1, 1)]), "{case}");
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_made_sense_of_is_set_aside_and_its_numbers_with_it() {
+    let (disk, log, _) = written(true);
+    drop(log);
+    let (path, _) = newest(&disk);
+    disk.damage(&path, |file| file.fill(b'x'));
+    let (log, found) = open(&disk, SEGMENT_BYTES);
+    assert!(found.findings.iter().any(|text| text.contains("set aside")), "{:?}", found.findings);
+    assert!(found.next > Seq(1 << 26), "its numbers are not given again");
+    let heard = hear(&log, 1, BUFFER).unwrap();
+    let base: u64 = path.file_stem().unwrap().to_string_lossy().parse().unwrap();
+    assert_eq!(heard.last(), Some(&Heard::Lag(base, found.next.0 - 1)), "they were kept");
+    // The next start knows, too.
+    drop(log);
+    disk.cut_power();
+    let (log, again) = open(&disk, SEGMENT_BYTES);
+    assert_eq!(again.next, found.next);
+    fill(&log, &[(again.next.0, 1)]);
+    let (log, _) = open(&disk, SEGMENT_BYTES);
+    assert_eq!(hear(&log, again.next.0, BUFFER).unwrap(), events(&[(again.next.0, 1)]));
+    assert_eq!(hear(&log, base, BUFFER).unwrap()[0], Heard::Lag(base, found.next.0 - 1));
+}
+
+#[test]
+fn a_segment_that_is_gone_is_missed() {
+    let (disk, log, pieces) = written(true);
+    drop(log);
+    let files: Vec<PathBuf> = disk.files().into_iter().map(|(path, _)| path).collect();
+    crate::log::disk::Disk::remove(&disk, &files[1]).unwrap();
+    let (log, _) = open(&disk, SEGMENT_BYTES);
+    let lost = check(&log, &pieces, &[], "a file is gone");
+    assert!(!lost.is_empty());
+    let checked = log.verify().unwrap();
+    let named: Vec<_> = checked.iter().flat_map(|file| file.lost.clone()).collect();
+    let is_named = |seq: &u64| named.iter().any(|(a, b)| (a.0..=b.0).contains(seq));
+    assert!(lost.iter().all(is_named), "{lost:?} {named:?}");
+    assert!(checked.iter().any(|file| !file.problems.is_empty()));
+}
+
+#[test]
+fn a_later_version_is_not_touched() {
+    for batch in [false, true] {
+        let (disk, log, _) = written(true);
+        drop(log);
+        let (path, _) = newest(&disk);
+        disk.damage(&path, |file| {
+            let (start, end, version) = if batch {
+                (SEGMENT_HEADER, SEGMENT_HEADER + BATCH_HEADER, SEGMENT_HEADER + 6)
+            } else {
+                (0, SEGMENT_HEADER, 8)
+            };
+            file[version] = 9;
+            let crc = crc32c::crc32c(&file[start..end - 4]);
+            file[end - 4..end].copy_from_slice(&crc.to_le_bytes());
+        });
+        let before = disk.files();
+        let error = SegmentLog::open(options(disk.clone(), SEGMENT_BYTES), 0).unwrap_err();
+        assert!(error.to_string().contains("version 9"), "{error}");
+        assert_eq!(disk.files(), before);
+    }
+}
+
+#[test]
+fn a_damaged_place_is_reported_once() {
+    let (disk, log, _) = written(true);
+    let damage = |path: &Path, at: usize| disk.damage(path, |file| file[at] ^= 1);
+    for (path, _) in disk.files() {
+        damage(&path, SEGMENT_HEADER + BATCH_HEADER);
+    }
+    for _ in 0..10 {
+        hear(&log, 1, BUFFER).unwrap();
+    }
+    let reported = log.shared.lock().reported.len();
+    assert_eq!(reported, log.bounds().segments);
+}
