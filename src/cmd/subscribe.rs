@@ -1,18 +1,26 @@
 //! `tidings sub`: prints the events of a topic as they come.
 
+#![expect(clippy::disallowed_methods, reason = "bounds its last words in time")]
+
 use std::{
     collections::BTreeMap,
+    future,
     io::{self, BufWriter, Write},
+    time::Duration,
 };
 
 use clap::Args;
 use serde::Serialize;
 use tidings_protocol::{
-    Command, Payload, Seq, StartAt, TopicName,
-    client::{ClientError, Deliveries, Delivery},
+    Command, CursorName, Payload, Seq, StartAt, TopicName,
+    client::{Answering, Client, ClientError, Deliveries, Delivery},
 };
+use tokio::time::timeout;
 
-use crate::{failure::Failure, flags::BrokerFlag, link, output::note, signals::stop_on_signal};
+use crate::{
+    address::BrokerAddress, failure::Failure, flags::BrokerFlag, link, output::note,
+    signals::stop_on_signal,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,8 +28,21 @@ Examples:
   tidings sub new-url --from -10              the newest ten and what comes
   tidings sub job-done --json | jq .          with number, target and attributes
   tidings sub new-url --from first --count 1  the oldest event that is kept
+  tidings sub new-url --as indexer            go on where the last one of this name was
 
-Events that are no longer kept are named on standard error (LAG); nothing is skipped silently.";
+With --as the broker remembers how far NAME has come, also while nobody is connected. The place moves
+behind events once they were written to standard output; what was written just before a crash may so
+come twice. --from counts for a new NAME only; tidings topic show lists them, and forget removes one.
+
+Events that are no longer kept are named on standard error (LAG), numbers that a crash left empty too
+(GAP); nothing is skipped silently.";
+
+/// While events stream in, the durable cursor moves by so many at least: each move is a sync of the
+/// broker's disk.
+const MOVE_EVENTS: u64 = 1_000;
+
+/// How long the broker may take to store the cursor at the end.
+const LAST_MOVE_MAX: Duration = Duration::from_secs(5);
 
 /// The flags of `tidings sub`.
 #[derive(Debug, Args)]
@@ -33,6 +54,14 @@ pub(crate) struct SubArgs {
     /// Begin at: first, last, a number, -N for the newest N, or an RFC 3339 time [default: what comes]
     #[arg(long, value_name = "WHERE", allow_hyphen_values = true)]
     from: Option<StartAt>,
+
+    /// A durable cursor: go on behind what was printed under this name before
+    #[arg(long = "as", value_name = "NAME")]
+    cursor: Option<CursorName>,
+
+    /// Take the cursor from whoever has it, instead of being refused
+    #[arg(long, requires = "cursor")]
+    takeover: bool,
 
     /// One JSON object a line: topic, seq, payload, and target and attributes where it has them
     #[arg(long)]
@@ -51,45 +80,77 @@ pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     let broker = &args.broker.broker;
     let (client, mut deliveries) = link::connect(broker, "tidings-sub").await?;
+    let SubArgs { topic, from, takeover, .. } = args;
     let subscribe =
-        Command::Sub { topic: args.topic.clone(), from: args.from, cursor: None, takeover: false };
-    client.request(&subscribe).await.map_err(|error| match error {
-        ClientError::Refused(error) => Failure::failed(format!("{broker} refuses: {error}")),
-        error => Failure::failed(format!("{broker}: {error}")),
-    })?;
+        Command::Sub { topic: topic.clone(), from, cursor: args.cursor.clone(), takeover };
+    client.request(&subscribe).await.map_err(|error| failed(broker, &error))?;
     let mut printer = Printer::new(args.json);
+    let is_durable = args.cursor.is_some();
+    let mut cursor = is_durable.then(|| Cursor::new(&client, &topic));
     let ended = tokio::select! {
-        ended = print(&mut deliveries, &mut printer, args.count) => ended,
+        ended = print(&mut deliveries, &mut printer, args.count, &mut cursor) => ended?,
         () = stop.cancelled() => {
             printer.flush()?;
-            return Ok(());
+            None
         }
-    }?;
+    };
     if let Some(error) = ended {
-        let resume = printer.last.map_or(String::new(), |Seq(last)| {
-            format!("; the last event was {last}, resume with --from {}", last + 1)
-        });
+        let resume = match (printer.last, args.cursor) {
+            (_, Some(cursor)) => format!("; resume with --as {cursor}"),
+            (Some(Seq(last)), None) => {
+                format!("; the last event was {last}, resume with --from {}", last + 1)
+            }
+            (None, None) => String::new(),
+        };
         return Err(Failure::failed(format!("{broker}: {error}{resume}")));
     }
-    Ok(())
+    // Nothing more is taken, so nothing may stand in the way of the last answers.
+    drop(deliveries);
+    let Some(cursor) = cursor else { return Ok(()) };
+    match timeout(LAST_MOVE_MAX, cursor.finish(printer.written)).await {
+        Ok(finished) => finished.map_err(|error| failed(broker, &error)),
+        Err(_elapsed) => {
+            let text = format!("{broker} did not store the cursor: some events may come again");
+            Err(Failure::failed(text))
+        }
+    }
 }
 
-/// Prints until the count is reached (`None`) or the connection is gone.
+fn failed(broker: &BrokerAddress, error: &ClientError) -> Failure {
+    Failure::failed(match error {
+        ClientError::Refused(error) => format!("{broker} refuses: {error}"),
+        error => format!("{broker}: {error}"),
+    })
+}
+
+/// Prints until the count is reached (`None`), the connection is gone, or the cursor cannot be moved.
 async fn print(
     deliveries: &mut Deliveries,
     printer: &mut Printer,
     count: Option<u64>,
+    cursor: &mut Option<Cursor<'_>>,
 ) -> Result<Option<ClientError>, Failure> {
     loop {
         if count.is_some_and(|count| printer.printed >= count) {
             printer.flush()?;
             return Ok(None);
         }
+        if let Some(cursor) = cursor.as_mut().filter(|cursor| cursor.is_ready()) {
+            if printer.buffered >= MOVE_EVENTS {
+                printer.flush()?;
+            }
+            cursor.move_behind(printer.written).await;
+        }
         // Written through as soon as there is nothing more at hand.
         let delivery = tokio::select! {
             biased;
+            moved = Cursor::moved(cursor) => match moved {
+                Err(error @ ClientError::Refused(_)) => return Ok(Some(error)),
+                // Where the connection is gone, deliveries end, too, and say why.
+                _ => continue,
+            },
             delivery = deliveries.next() => delivery,
-            () = std::future::ready(()), if printer.buffered => {
+            () = future::ready(()), if printer.buffered > 0 => {
                 printer.flush()?;
                 continue;
             }
@@ -102,26 +163,82 @@ async fn print(
     }
 }
 
+/// Moves the durable cursor behind what was written, one step at a time: what was written while one
+/// is under way is in the next.
+struct Cursor<'a> {
+    client: &'a Client,
+    topic: &'a TopicName,
+    /// The newest event that it was moved behind, or is being moved.
+    seen: Option<Seq>,
+    step: Option<Answering>,
+}
+
+impl<'a> Cursor<'a> {
+    fn new(client: &'a Client, topic: &'a TopicName) -> Self {
+        Self { client, topic, seen: None, step: None }
+    }
+
+    /// Whether no step is under way.
+    fn is_ready(&self) -> bool {
+        self.step.is_none()
+    }
+
+    /// Begins a step, if there is one to make and the connection lives.
+    async fn move_behind(&mut self, written: Option<Seq>) {
+        if let Some(seq) = written.filter(|_| written > self.seen) {
+            self.seen = written;
+            let seen = Command::Seen { topic: self.topic.clone(), seq };
+            self.step = self.client.start(&[], &seen).await.ok();
+        }
+    }
+
+    /// Waits for the end of the step that is under way, for ever if there is none. Cancel-safe.
+    async fn moved(cursor: &mut Option<Self>) -> Result<(), ClientError> {
+        let Some(Self { step, .. }) = cursor else { return future::pending().await };
+        let Some(answering) = step else { return future::pending().await };
+        let answer = answering.await;
+        *step = None;
+        answer.map(drop)
+    }
+
+    /// Moves it behind the last event, and gives it back, so that the next one finds it free.
+    async fn finish(mut self, written: Option<Seq>) -> Result<(), ClientError> {
+        if let Some(step) = self.step.take() {
+            step.await?;
+        }
+        self.move_behind(written).await;
+        if let Some(step) = self.step.take() {
+            step.await?;
+        }
+        // It fails, too, if the connection was gone before.
+        self.client.request(&Command::Unsub { topic: self.topic.clone() }).await.map(drop)
+    }
+}
+
 /// Writes deliveries to standard output through a buffer.
 struct Printer {
     output: BufWriter<io::Stdout>,
-    buffered: bool,
+    /// Deliveries since the last flush.
+    buffered: u64,
     json: bool,
     printed: u64,
+    /// The last number that was told of, and the last one that has left this process.
     last: Option<Seq>,
+    written: Option<Seq>,
 }
 
 impl Printer {
     fn new(json: bool) -> Self {
         // A large buffer around the one of the standard library, which ends at every line.
         let output = BufWriter::with_capacity(64 * 1024, io::stdout());
-        Self { output, buffered: false, json, printed: 0, last: None }
+        Self { output, buffered: 0, json, printed: 0, last: None, written: None }
     }
 
     fn delivery(&mut self, delivery: &Delivery) -> Result<(), Failure> {
         match delivery {
             Delivery::Msg { topic, seq, payload } => {
                 self.last = Some(*seq);
+                self.buffered += 1;
                 self.printed += 1;
                 if self.json {
                     self.line(&event_json(topic, *seq, payload))
@@ -152,6 +269,7 @@ impl Printer {
         to: Seq,
     ) -> Result<(), Failure> {
         self.last = Some(to);
+        self.buffered += 1;
         if self.json {
             let (topic, skipped) = (topic.as_str(), word);
             return self.line(&json(&Hole { topic, skipped, from: from.0, to: to.0 }));
@@ -161,13 +279,14 @@ impl Printer {
     }
 
     fn line(&mut self, text: &str) -> Result<(), Failure> {
-        self.buffered = true;
         writeln!(self.output, "{text}").map_err(Failure::from_output)
     }
 
     fn flush(&mut self) -> Result<(), Failure> {
-        self.buffered = false;
-        self.output.flush().map_err(Failure::from_output)
+        self.output.flush().map_err(Failure::from_output)?;
+        self.buffered = 0;
+        self.written = self.last;
+        Ok(())
     }
 }
 

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use crate::support::{
     process::{Running, Server, run, tidings},
     talk::Talk,
+    wait::until,
 };
 
 #[test]
@@ -102,8 +103,10 @@ fn a_broker_killed_in_the_middle_fails_the_publisher_who_says_how_much_was_confi
     let folder = TempDir::new().unwrap();
     let mut listener = Talk::client(server.address);
     assert!(listener.ask("SUB t").starts_with("+OK"));
-    let mut publisher =
-        Running::start(&mut tidings(folder.path(), ["pub", "t", "--broker", &server.text()]));
+    let mut publisher = Running::start(&mut tidings(
+        folder.path(),
+        ["pub", "t", "--retry", "0", "--broker", &server.text()],
+    ));
     for n in 1..=100 {
         publisher.write(format!("line {n}\n"));
         assert_eq!(listener.line(), format!("MSG t {n} line {n}"));
@@ -120,8 +123,8 @@ fn a_broker_killed_in_the_middle_fails_the_publisher_who_says_how_much_was_confi
 #[track_caller]
 fn confirmed(text: &str) -> u64 {
     let words: Vec<_> = text.split([' ', ';', ',']).collect();
-    let at = words.iter().position(|word| *word == "confirmed");
-    let number = at.and_then(|at| words[at - 1].parse().ok());
+    let pairs = words.windows(2).filter(|pair| pair[1] == "confirmed");
+    let number = pairs.filter_map(|pair| pair[0].parse().ok()).next_back();
     number.unwrap_or_else(|| panic!("nothing is said of confirmations: {text}"))
 }
 
@@ -145,7 +148,10 @@ fn what_a_broker_confirmed_before_it_closed_is_counted_exactly() {
         answer("+OK 3 3\r\n".to_owned());
     });
     let folder = TempDir::new().unwrap();
-    let ended = run(folder.path(), &["pub", "t", "1", "2", "3", "4", "5", "--broker", &address]);
+    let ended = run(
+        folder.path(),
+        &["pub", "t", "1", "2", "3", "4", "5", "--retry", "0", "--broker", &address],
+    );
     broker.join().unwrap();
     let ended = ended.expect_code(1);
     assert_eq!(confirmed(&ended.stderr()), 3, "{}", ended.stderr());
@@ -177,4 +183,86 @@ fn sub_says_when_the_broker_goes_and_where_to_resume() {
     server.process.finish_by("TERM").expect_code(0);
     let ended = subscriber.finish().expect_code(1);
     assert!(ended.stderr().contains("--from 2"), "{}", ended.stderr());
+}
+
+/// Waits until the cursor `me` on `t` is shown like this.
+#[track_caller]
+fn until_cursor(server: &Server, like: &str) {
+    let mut client = Talk::client(server.address);
+    until("the cursor to get there", || {
+        let shown = client.ask_lines("TOPIC show t");
+        let me = shown.iter().find(|line| line.starts_with("+ cursor me "))?;
+        me.contains(like).then_some(())
+    });
+}
+
+#[test]
+fn a_sub_that_is_killed_resumes_behind_what_it_has_printed() {
+    let server = Server::broker();
+    let broker = server.text();
+    let sub = |flags: &[&str]| {
+        let words = [&["sub", "t", "--as", "me", "--broker", &broker], flags].concat();
+        Running::start(&mut tidings(server.folder.path(), words))
+    };
+    let mut client = Talk::client(server.address);
+    for n in 1..=3 {
+        client.ask(&format!("PUB t {n}"));
+    }
+    let killed = sub(&["--from", "first"]);
+    assert_eq!(killed.stdout_lines(3), ["1", "2", "3"]);
+    until_cursor(&server, " next=4 behind=0 held=yes ");
+    killed.finish_by("KILL");
+    until_cursor(&server, " next=4 behind=0 held=no ");
+    for n in 4..=6 {
+        client.ask(&format!("PUB t {n}"));
+    }
+    // `--from` is for a new cursor.
+    let resumed = sub(&["--from", "first", "--count", "2"]).finish().expect_code(0);
+    assert_eq!(resumed.stdout(), ["4", "5"]);
+    // Whoever ended well has given the cursor back.
+    assert_eq!(sub(&["--count", "1"]).finish().expect_code(0).stdout(), ["6"]);
+}
+
+#[test]
+fn a_cursor_keeps_up_with_events_that_stream_in_and_survives_the_broker() {
+    let server = Server::broker();
+    let count = 20_000;
+    let mut publisher = Running::start(&mut tidings(
+        server.folder.path(),
+        ["pub", "t", "--quiet", "--broker", &server.text()],
+    ));
+    publisher.write((1..=count).map(|n| format!("{n}\n")).collect::<String>());
+    publisher.finish().expect_code(0);
+    let sub = |server: &Server, from: u64, to: u64| {
+        let count = (to - from + 1).to_string();
+        let words = ["sub", "t", "--as", "me", "--from", "first", "--count", &count];
+        let printed =
+            run(server.folder.path(), &[&words[..], &["--broker", &server.text()]].concat());
+        let numbers = (from..=to).map(|n| n.to_string());
+        assert!(printed.expect_code(0).stdout().into_iter().eq(numbers), "{from} to {to}");
+    };
+    sub(&server, 1, count / 2);
+    let server = server.restart("KILL", &["broker"]);
+    sub(&server, count / 2 + 1, count);
+}
+
+#[test]
+fn a_cursor_is_one_subscribers_until_another_takes_it_over() {
+    let server = Server::broker();
+    let broker = server.text();
+    let words = ["sub", "t", "--as", "me", "--broker", &broker];
+    let first = Running::start(&mut tidings(server.folder.path(), words));
+    let mut client = Talk::client(server.address);
+    client.ask("PUB t one");
+    until_cursor(&server, " held=yes ");
+    let second = run(server.folder.path(), &words).expect_code(1);
+    assert!(second.stderr().contains("has cursor me"), "{}", second.stderr());
+    let takes = [&words[..], &["--takeover"]].concat();
+    let third = Running::start(&mut tidings(server.folder.path(), takes));
+    let ended = first.finish().expect_code(1).stderr();
+    assert!(ended.contains("resume with --as me"), "{ended}");
+    client.ask("PUB t two");
+    third.line_with("two");
+    let stopped = third.finish_by("TERM").expect_code(0);
+    assert_eq!(stopped.stdout().last().unwrap(), "two");
 }
