@@ -107,7 +107,7 @@ impl Subscriptions {
         }
         if self.finishing {
             self.list.retain(|subscription| {
-                subscription.until.is_none_or(|until| subscription.reader.cursor() < until)
+                subscription.until.is_none_or(|until| subscription.reader.lacks(until))
             });
         }
     }

@@ -132,6 +132,16 @@ impl Marks {
         range
     }
 
+    /// Where the events begin of which nobody knows whether they are on the disk, after a sync that
+    /// failed. The next start finds out; until then nobody is told that they are not there.
+    pub(super) fn doubtful(&self) -> Seq {
+        let newest = self.lost.back().filter(|_| self.health == Health::Failed);
+        newest.map_or(Seq(u64::MAX), |(range, code)| match code {
+            Code::NotDurable => range.start,
+            _ => Seq(u64::MAX),
+        })
+    }
+
     /// Whether anything was ever lost.
     pub(super) fn has_lost(&self) -> bool {
         !self.lost.is_empty()
@@ -171,9 +181,13 @@ mod tests {
         assert_eq!(marks.fate(Seq(30)).0, Fate::Waiting);
         marks.settle(Seq(40), Seq(100));
         assert_eq!(marks.fate(Seq(30)), (Fate::Safe, Seq(40)));
+        assert_eq!(marks.doubtful(), Seq(u64::MAX), "what was lost on a full disk is not there");
         assert_eq!(marks.lose(Seq(40), Health::Failed), Seq(40)..Seq(40));
         assert_eq!(marks.health.refusal(), Some(Code::NotDurable));
         assert_eq!(marks.fate(Seq(40)).0, Fate::Waiting);
+        assert_eq!(marks.doubtful(), Seq(u64::MAX), "nothing was lost");
+        marks.lose(Seq(45), Health::Failed);
+        assert_eq!(marks.doubtful(), Seq(40));
     }
 
     #[test]

@@ -395,6 +395,14 @@ impl Topic {
         if seq < durable { (Fate::Safe, durable) } else { (Fate::Waiting, Seq(u64::MAX)) }
     }
 
+    /// Where the events begin of which nobody knows whether they are on the disk.
+    fn doubtful(&self) -> Seq {
+        if self.has_lost.load(Ordering::Acquire) {
+            return self.tail.lock().marks.doubtful();
+        }
+        Seq(u64::MAX)
+    }
+
     /// Has `waker` woken once the durable mark moves beyond `seq`; `None` if it has.
     pub(crate) fn wait_durable(
         &self,

@@ -104,12 +104,20 @@ impl Reader {
 
     /// Where what it may take ends.
     fn end(&self) -> Seq {
-        if self.keeper.is_some() { self.topic.durable() } else { self.topic.visible() }
+        let topic = &self.topic;
+        let end = if self.keeper.is_some() { topic.durable() } else { topic.visible() };
+        end.min(topic.doubtful())
     }
 
     /// Whether there is something that was not taken, without waiting for anybody.
     pub(crate) fn is_behind(&self) -> bool {
         self.cursor < self.end()
+    }
+
+    /// Whether it has not taken all there is before `until`. What nobody knows the fate of is not
+    /// waited for.
+    pub(crate) fn lacks(&self, until: Seq) -> bool {
+        self.cursor < until.min(self.topic.doubtful())
     }
 
     /// Whether it holds memory that others could use.
@@ -134,7 +142,10 @@ impl Reader {
         }
         let topic = Arc::clone(&self.topic);
         let tail = &mut *topic.tail.lock();
-        let first_kept = tail.first_kept();
+        let end = if self.keeper.is_some() { tail.durable() } else { tail.visible() };
+        // It may have been shown more before a sync failed.
+        let end = end.min(tail.marks.doubtful()).max(self.cursor);
+        let first_kept = tail.first_kept().min(end);
         if self.cursor < first_kept {
             if self.form == Form::Wire && topic.log.is_some() {
                 self.ask();
@@ -146,7 +157,6 @@ impl Reader {
             };
             return Fetched::Lag(self.miss(resume));
         }
-        let end = if self.keeper.is_some() { tail.durable() } else { tail.visible() };
         if let Some(since) = self.since.take()
             && let Some(first) = tail.resolve_time(since)
         {
@@ -202,8 +212,11 @@ impl Reader {
             }
             // What is between the end of the log and what is in memory was never kept.
             Found::End => {
-                let first_kept = self.topic.tail.lock().first_kept();
-                (from < first_kept).then(|| Fetched::Gap(self.miss(first_kept)))
+                let next = {
+                    let tail = self.topic.tail.lock();
+                    tail.first_kept().min(tail.marks.doubtful())
+                };
+                (from < next).then(|| Fetched::Gap(self.miss(next)))
             }
             Found::Lines { .. } => unreachable!("lines were taken care of"),
         }
