@@ -181,7 +181,7 @@ mod tests {
         let path = dir.join("f");
         let file = FileSystem.create(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let text: Vec<u8> = (0..5000_u32).flat_map(|n| n.to_le_bytes()).collect();
+        let text: Vec<u8> = (0..5000_u32).flat_map(u32::to_le_bytes).collect();
         let mut pieces: Vec<_> = text.chunks(3).map(IoSlice::new).collect();
         pieces.insert(7, IoSlice::new(&[]));
         file.write_at(&mut pieces, 10).unwrap();

@@ -18,16 +18,34 @@
 //!                                              60  u32  CRC-32C of the 60 bytes before
 //! ```
 //!
-//! All numbers are little-endian. *Previous end* is the number after the newest event that was
-//! written before: if it is less than the first number, the numbers between the two were given to
-//! nothing that was kept (a gap). *Durable* is the number up to which everything had been synced when the batch was
-//! written: what comes before it in the file and cannot be read was lost by the disk; what comes
-//! after it may merely have been cut off by a crash. Numbers below *reserved* may have been seen by
-//! subscribers and are never given again. A batch without events carries only that; with the flag
-//! *clean* it says that the broker stopped in an orderly way, and that nobody has seen more.
+//! All numbers are little-endian; magic, flags and versions are as they stand. A file is named after
+//! its base, in 20 digits: `00000000000000000077.log`.
+//!
+//! *Previous end* is the number after the newest event that was written before: if it is less than
+//! the first number, the numbers between the two were given to nothing that was kept (a gap).
+//! *Durable* is the number up to which everything had been synced when the batch was written: what
+//! comes before it in the file and cannot be read was lost by the disk; what comes after it may
+//! merely have been cut off by a crash. Numbers below *reserved* may have been seen by subscribers
+//! and are never given again; each header repeats what holds of that, so the last one counts. A
+//! batch without events carries only that, and its first number is the next one to be given; with
+//! the flag *clean* it says that the broker stopped in an orderly way, and that nobody has seen more.
+//!
+//! The numbers of a file rise: a batch begins no earlier than the one before it ends. All of a file is
+//! synced, and cut after its last batch, before there is one with a higher base. In the newest one
+//! zeros follow, room that was taken in advance; only after a clean batch there may be none. Where
+//! they are missing, or are no zeros, something may have been cut off.
 //!
 //! The payload is `MSG <topic> <seq> <payload>` CRLF for each event: wire version 1 is that of
 //! protocol 0.1. *Identified* batches hold at least one event with an `id=`.
+//!
+//! Beside the segments there may be `new.tmp` (a segment that was never begun, removed at a start),
+//! `<base>.log.torn` (the first 4 MiB of what a start has cut off, removed with the segment) and
+//! `<base>.log.damaged` (a file of which nothing could be read, never touched again: numbers go on
+//! 2^26 beyond its base).
+//!
+//! A change that an older program would misread takes a new version of the segment, one of `MSG` a
+//! new wire version. Files of all versions stay readable, with fixtures in `tests/fixtures/log`; a
+//! program that meets a later version than its own refuses to start and leaves the file alone.
 
 use tidings_protocol::{Seq, TopicName};
 

@@ -9,6 +9,10 @@
 //!   it is; readers are told what is missing when they come there.
 //! - **Nothing in the file can be read**: it is set aside under another name, and numbers go on far
 //!   behind what it may have held. A file that cannot be read is never taken for an empty one.
+//!
+//! What a start finds counts as safe from then on, and what it concludes is the same at the next
+//! start, also if the power goes in between: whatever may only be in the system's memory is written
+//! again and synced before anybody hears of it.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -122,17 +126,17 @@ impl Recovery {
         let bases = match self.options.disk.list(&dir) {
             Ok(names) => self.sort(names)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return self.conclude(),
-            Err(error) => return Err(named(error, &dir)),
+            Err(error) => return Err(named(&error, &dir)),
         };
         // Before a segment was made the directory was made safe.
         self.writer.has_dir = !bases.is_empty();
         for (at, base) in bases.iter().enumerate() {
             let path = dir.join(file_name(*base));
             let newer = bases.len() - at - 1;
-            self.segment(*base, &path, newer).map_err(|error| named(error, &path))?;
+            self.segment(*base, &path, newer).map_err(|error| named(&error, &path))?;
         }
         // Whoever named or removed the last file was perhaps killed before that was safe.
-        self.options.disk.sync_dir(&dir).map_err(|error| named(error, &dir))?;
+        self.options.disk.sync_dir(&dir).map_err(|error| named(&error, &dir))?;
         self.conclude()
     }
 
@@ -505,6 +509,6 @@ fn beyond(base: Seq) -> Seq {
 }
 
 /// An error that says which file it is about.
-fn named(error: io::Error, path: &Path) -> io::Error {
+fn named(error: &io::Error, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }

@@ -44,18 +44,18 @@ fn check(log: &SegmentLog, pieces: &[(u64, u64)], findings: &[String], case: &st
                 assert_eq!(bytes, line(seq, 7), "{case}: {seq}");
                 cursor = seq + 1;
             }
-            Heard::Lag(first, last) => {
-                lost.extend((first..=last.min(100)).filter(|seq| is_event(*seq)));
-                cursor = last + 1;
+            Heard::Lag(first, to) => {
+                lost.extend((first..=to.min(100)).filter(|seq| is_event(*seq)));
+                cursor = to + 1;
             }
-            Heard::Gap(first, last) => {
-                let silent: Vec<_> = (first..=last.min(100)).filter(|seq| is_event(*seq)).collect();
+            Heard::Gap(first, to) => {
+                let silent: Vec<_> = (first..=to.min(100)).filter(|seq| is_event(*seq)).collect();
                 assert!(
                     silent.is_empty() || !findings.is_empty(),
                     "{case}: {silent:?} without a word"
                 );
                 lost.extend(silent);
-                cursor = last + 1;
+                cursor = to + 1;
             }
         }
     }

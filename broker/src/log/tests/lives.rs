@@ -366,10 +366,10 @@ impl Life {
         };
         self.disk.set_faults(Faults { no_allocate: self.no_allocate, ..Faults::default() });
         (self.log, self.broken) = (log, false);
-        self.found(&found, certain.unwrap_or_default());
+        self.found(&found, &certain.unwrap_or_default());
     }
 
-    fn found(&mut self, found: &Recovered, certain: Vec<u64>) {
+    fn found(&mut self, found: &Recovered, certain: &[u64]) {
         let heard = hear(&self.log, 1, BUFFER).unwrap();
         self.trace.push(format!("recovered {} {:?} {heard:?}", found.next, found.findings));
         assert_eq!(found.reserved, found.next);

@@ -3,7 +3,7 @@
 mod cuts;
 mod damage;
 mod faults;
-// mod fixtures;
+mod fixtures;
 mod lives;
 mod model;
 mod reading;

@@ -49,12 +49,12 @@ impl Model {
         assert!(before.is_none_or(|before| before == line), "{seq} names two events");
         assert!(!self.events.contains_key(&seq), "{seq} names an event that is kept");
         if seq < self.reserved {
-            self.show(seq, line.to_vec());
+            self.show(seq, line);
         }
     }
 
-    fn show(&mut self, seq: u64, line: Vec<u8>) {
-        let before = self.seen.insert(seq, line.clone());
+    fn show(&mut self, seq: u64, line: &[u8]) {
+        let before = self.seen.insert(seq, line.to_vec());
         assert!(before.is_none_or(|before| before == line), "{seq} names two events");
     }
 
@@ -64,7 +64,7 @@ impl Model {
             let event = self.events.get_mut(&seq).expect("it was appended");
             event.confirmed = true;
             let line = event.line.clone();
-            self.show(seq, line);
+            self.show(seq, &line);
         }
         self.reserved = self.reserved.max(reserved);
         self.floor = self.floor.max(reserved);
@@ -119,7 +119,7 @@ impl Model {
                 let event = self.events.get_mut(&seq).expect("it was appended");
                 event.confirmed = true;
                 let line = event.line.clone();
-                self.show(seq, line);
+                self.show(seq, &line);
             } else {
                 assert!(!found.contains(&seq), "{seq} survived, and others before it did not");
                 self.events.remove(&seq);

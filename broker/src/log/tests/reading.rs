@@ -60,13 +60,13 @@ fn a_position_of_another_number_leads_nobody_astray() {
 fn long_lines_are_read_one_batch_at_a_time() {
     let disk = SimulatedDisk::new(1);
     let (log, _) = open(&disk, 1 << 20);
-    let long = |seq: u64| {
+    let lengthy = |seq: u64| {
         let mut piece = piece(seq, 1, 0, 0);
         let line = format!("MSG t {seq} {}\r\n", "x".repeat(60 << 10));
         piece.wire = line.into_bytes().into();
         piece
     };
-    let pieces: Vec<_> = (1..=9).map(long).collect();
+    let pieces: Vec<_> = (1..=9).map(lengthy).collect();
     log.append(&pieces, Seq(10), Seq(10)).unwrap();
     let heard = hear(&log, 1, 256 << 10).unwrap();
     assert_eq!(heard.len(), 9);
