@@ -268,16 +268,18 @@ impl Connection {
     /// topics until then, because there it folds, and costs nothing. Whether there was something.
     fn refill(&mut self, waker: &Waker) -> bool {
         let mut lines = BytesMut::new();
-        if !self.answers.is_empty() {
+        while !self.answers.is_empty() {
             let topics = &self.hub.topics;
             self.answers.drain(|topic, seq| topics.fate(topic, seq), &mut lines);
             if self.answers.is_empty() {
                 self.answer_bytes = 0;
-            } else if let Some((topic, seq)) = self.answers.unsafe_publish()
-                && let Some(topic) = self.hub.topics.by_id(topic)
-            {
-                self.wait_durable(&topic, seq, waker);
             }
+            let Some((topic, seq)) = self.answers.unsafe_publish() else { break };
+            let topic = topics.by_id(topic);
+            if topic.is_some_and(|topic| self.wait_durable(&topic, seq, waker)) {
+                break;
+            }
+            // Nobody wakes it: the event has become safe since the look at its fate.
         }
         let joined = self.worker.as_ref().and_then(|worker| worker.joined);
         let may_leave = joined.is_none_or(|slot| self.answers.has_left(slot));
