@@ -224,6 +224,8 @@ impl Connection {
         {
             return Step::Waiting;
         }
+        // Then nothing that leaves makes room for more input.
+        let only_listens = self.answers.is_empty() && !self.backlog && self.ending.is_none();
         let refilled = self.outbound.is_empty() && self.refill(cx.waker());
         if self.outbound.is_empty() {
             return self.conclude(cx);
@@ -232,7 +234,9 @@ impl Connection {
         match self.outbound.poll_write(cx, &mut self.stream, || clock.now()) {
             Poll::Ready(Ok(())) => {
                 self.end_later();
-                Step::Progress
+                // Nearly every delivery ends here: there is nothing more, and whatever comes wakes it.
+                let is_done = only_listens && self.outbound.is_empty() && !self.refill(cx.waker());
+                if is_done { Step::Waiting } else { Step::Progress }
             }
             Poll::Ready(Err(error)) => self.turn_deaf(&error),
             // What was refilled made room for more input.
