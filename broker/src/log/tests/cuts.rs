@@ -6,12 +6,14 @@ use super::{BUFFER, events, fill, hear, newest, open};
 use crate::log::TopicLog;
 use crate::log::simulated::SimulatedDisk;
 
+const SEGMENT_BYTES: u64 = 4 << 10;
+
 const PIECES: [(u64, u64); 5] = [(1, 2), (3, 1), (6, 2), (8, 3), (11, 1)];
 
 /// A log of [`PIECES`], each of them one batch, and where each of them ends in the file.
 fn written() -> (SimulatedDisk, Vec<usize>) {
     let disk = SimulatedDisk::new(1);
-    let (log, _) = open(&disk, 1 << 20);
+    let (log, _) = open(&disk, SEGMENT_BYTES);
     let ends = PIECES
         .iter()
         .map(|piece| {
@@ -30,7 +32,7 @@ fn cut_everywhere(rest: impl Fn(usize, &[u8]) -> Vec<u8>) {
     for at in ends[1]..=ends[4] {
         let disk = disk.copy();
         disk.damage(&path, |file| *file = rest(at, &bytes));
-        let (log, found) = open(&disk, 1 << 20);
+        let (log, found) = open(&disk, SEGMENT_BYTES);
         let whole = ends.iter().filter(|end| **end <= at).count();
         let expected = events(&PIECES[..whole]);
         let mut heard = hear(&log, 1, BUFFER).unwrap();
@@ -45,7 +47,7 @@ fn cut_everywhere(rest: impl Fn(usize, &[u8]) -> Vec<u8>) {
         fill(&log, &[(found.next.0, 2)]);
         drop(log);
         disk.cut_power();
-        let (log, found_again) = open(&disk, 1 << 20);
+        let (log, found_again) = open(&disk, SEGMENT_BYTES);
         assert_eq!(found_again.findings, Vec::<String>::new(), "it was dealt with");
         let mut more = hear(&log, 1, BUFFER).unwrap();
         more.retain(|heard| matches!(heard, super::Heard::Event(..)));
@@ -80,7 +82,7 @@ fn a_hole_anywhere_ends_what_was_not_known_to_be_safe() {
             *file = bytes.clone();
             file[ends[3]..=at].fill(0);
         });
-        let (log, found) = open(&disk, 1 << 20);
+        let (log, found) = open(&disk, SEGMENT_BYTES);
         let heard = hear(&log, 11, BUFFER).unwrap();
         assert_eq!(heard, [], "hole up to {at}");
         assert!(found.next >= Seq(111));
@@ -92,7 +94,7 @@ fn a_torn_end_is_kept_beside_the_file_until_that_goes() {
     let (disk, ends) = written();
     let (path, _) = newest(&disk);
     disk.damage(&path, |file| file.truncate(ends[4] - 1));
-    let (log, found) = open(&disk, 1 << 20);
+    let (log, found) = open(&disk, SEGMENT_BYTES);
     assert!(found.findings[0].contains("kept as"), "{:?}", found.findings);
     assert_eq!(disk.files().len(), 2);
     log.clear().unwrap();

@@ -10,11 +10,13 @@ use crate::log::format::{BATCH_HEADER, SEGMENT_HEADER};
 use crate::log::simulated::{Faults, SimulatedDisk};
 use crate::log::{LogError, Retention, SegmentLog, TopicLog};
 
+const SEGMENT_BYTES: u64 = 4 << 10;
+
 /// A log with one event, on a disk that has room for `bytes` more.
 fn nearly_full(bytes: u64, hides_full: bool) -> (SimulatedDisk, SegmentLog) {
     let disk = SimulatedDisk::new(7);
     disk.set_faults(Faults { hides_full, no_allocate: true, ..Faults::default() });
-    let (log, _) = open(&disk, 1 << 20);
+    let (log, _) = open(&disk, SEGMENT_BYTES);
     fill(&log, &[(1, 1)]);
     disk.set_room(disk.used() + bytes);
     (disk, log)
@@ -47,7 +49,7 @@ fn what_was_refused_is_not_found_by_a_later_start() {
         log.append(&[piece(2, 5, 0, 7)], Seq(7), Seq(7)).unwrap_err();
         drop(log);
         disk.cut_power();
-        let (log, found) = open(&disk, 1 << 20);
+        let (log, found) = open(&disk, SEGMENT_BYTES);
         assert_eq!(hear(&log, 1, BUFFER).unwrap(), events(&[(1, 1)]));
         assert_eq!(found.findings, Vec::<String>::new());
     }
@@ -72,7 +74,7 @@ fn a_full_disk_does_not_keep_what_is_too_old() {
 fn after_a_sync_that_failed_nothing_is_confirmed_until_a_start() {
     for seed in 0..200 {
         let disk = SimulatedDisk::new(seed);
-        let (log, _) = open(&disk, 1 << 20);
+        let (log, _) = open(&disk, SEGMENT_BYTES);
         fill(&log, &[(1, 2)]);
         log.append(&[piece(3, 2, 0, 7)], Seq(5), Seq(5)).unwrap();
         disk.set_faults(Faults { sync_in: Some(0), ..Faults::default() });
@@ -86,11 +88,11 @@ fn after_a_sync_that_failed_nothing_is_confirmed_until_a_start() {
         // The system still shows what it has dropped. A start sees to it that it is written.
         drop(log);
         disk.kill();
-        let (log, _) = open(&disk, 1 << 20);
+        let (log, _) = open(&disk, SEGMENT_BYTES);
         assert_eq!(hear(&log, 1, BUFFER).unwrap(), events(&[(1, 4)]));
         drop(log);
         disk.cut_power();
-        let (log, _) = open(&disk, 1 << 20);
+        let (log, _) = open(&disk, SEGMENT_BYTES);
         assert_eq!(hear(&log, 1, BUFFER).unwrap(), events(&[(1, 4)]), "seed {seed}");
     }
 }
@@ -156,21 +158,21 @@ fn a_directory_that_nobody_may_look_into_is_no_failure() {
     }
 
     let disk = Elsewhere(SimulatedDisk::new(1));
-    let (log, _) = SegmentLog::open(options(disk, 1 << 20), 0).unwrap();
+    let (log, _) = SegmentLog::open(options(disk, SEGMENT_BYTES), 0).unwrap();
     fill(&log, &[(1, 1)]);
 }
 
 #[test]
 fn an_orderly_stop_leaves_nothing_but_batches() {
     let disk = SimulatedDisk::new(1);
-    let (log, _) = open(&disk, 1 << 20);
+    let (log, _) = open(&disk, SEGMENT_BYTES);
     fill(&log, &[(1, 2)]);
     assert!(newest(&disk).1.len() > 1000, "room was taken in advance");
     let bytes = log.bounds().bytes + BATCH_HEADER as u64;
     log.close(Seq(3)).unwrap();
     assert_eq!(newest(&disk).1.len() as u64, bytes);
     assert_eq!(log.bounds().bytes, bytes);
-    let (log, found) = open(&disk, 1 << 20);
+    let (log, found) = open(&disk, SEGMENT_BYTES);
     assert_eq!((found.next, found.reserved), (Seq(3), Seq(3)), "nothing is skipped");
     assert_eq!(newest(&disk).1.len() as u64, bytes);
     assert!(bytes > (SEGMENT_HEADER + BATCH_HEADER) as u64);

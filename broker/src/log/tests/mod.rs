@@ -7,6 +7,7 @@ mod fixtures;
 mod lives;
 mod model;
 mod reading;
+mod simulated;
 
 use std::path::Path;
 use std::sync::Arc;
