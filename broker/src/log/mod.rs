@@ -40,8 +40,8 @@ pub(crate) use self::recovery::Recovered;
 pub(crate) use self::segments::{SegmentLog, SegmentOptions};
 
 /// Most numbers that are reserved at once. Subscribers never see a number that is not reserved
-/// safely, so this bounds what they are ahead of the disk. After a crash so many are skipped at most, and two
-/// times as many more where the end of the log is torn, so that it is not known what was reserved.
+/// safely, so this bounds what they are ahead of the disk. After a crash so many are skipped at
+/// most, and twice as many more where the end of the log is torn: what was reserved is not known.
 pub(crate) const RESERVED_MAX: u64 = 1 << 16;
 
 /// Events to be appended: contiguous numbers, encoded as they go on the wire.
