@@ -119,11 +119,11 @@ impl Broker {
         let path = config.data.clone();
         let (data, topics) = blocking(move || open_topics(path, &limits, defaults, clock)).await?;
         let address = config.listen;
-        let (listener, local_addr) =
-            net::listen(address).map_err(|source| match source.kind() {
-                io::ErrorKind::AddrInUse => StartError::AddrInUse { address },
-                _ => StartError::Listen { address, source },
-            })?;
+        let listening = net::listen(address, config.limits.send_buffer_bytes);
+        let (listener, local_addr) = listening.map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => StartError::AddrInUse { address },
+            _ => StartError::Listen { address, source },
+        })?;
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let hub = Hub::new(config, clock, topics, stop.clone());

@@ -1,6 +1,6 @@
 //! Subscribers that do not read: they disturb nobody and cost no memory, and when they read again they get everything,
-//! from the disk, in the same subscription. `TIDINGS_READERS` is the number of subscribers, of which five in six do
-//! not read.
+//! from the disk, in the same subscription. `TIDINGS_READERS` is the number of subscribers, of which a thousand do not
+//! read.
 
 use std::{
     env,
@@ -16,6 +16,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::support::{process::Server, publisher::Pipeline, talk::Talk, wait::PATIENCE};
 
 const TOPIC: &str = "t";
+
+/// Subscribers that do not read.
+const STALLED: usize = 1_000;
 
 /// Bytes of a payload: large, so that there are more bytes than memory holds without many events.
 const PAYLOAD_BYTES: usize = 16_000;
@@ -114,8 +117,8 @@ fn subscribers_that_never_read_cost_no_memory_and_get_everything_when_they_do() 
     let server = Server::broker();
     let address = server.address;
     assert!(Talk::client(address).ask(&format!("PUB {TOPIC}-other x")).starts_with("+OK"));
-    let mut stalled: Vec<_> = (0..count * 5 / 6).map(|_| Subscriber::connect(address)).collect();
-    let mut reading: Vec<_> = (0..count / 6).map(|_| Subscriber::connect(address)).collect();
+    let mut stalled: Vec<_> = (0..STALLED).map(|_| Subscriber::connect(address)).collect();
+    let mut reading: Vec<_> = (STALLED..count).map(|_| Subscriber::connect(address)).collect();
     let events = Arc::new(deliveries(2 * HALF));
     let half = deliveries(HALF).len();
 
@@ -123,7 +126,7 @@ fn subscribers_that_never_read_cost_no_memory_and_get_everything_when_they_do() 
     for (numbers, up_to) in [(1..HALF + 1, half), (HALF + 1..2 * HALF + 1, events.len())] {
         thread::scope(|scope| {
             // A few threads for many sockets: a subscriber that waits for its turn is merely slow.
-            for some in reading.chunks_mut(count / 48) {
+            for some in reading.chunks_mut((count - STALLED).div_ceil(8)) {
                 let events = Arc::clone(&events);
                 scope.spawn(move || {
                     for at in (0..=up_to).step_by(1 << 20).chain([up_to]) {

@@ -30,14 +30,18 @@ const TEND_EVERY: Duration = Duration::from_secs(1);
 /// Reads of what somebody has sent who is turned away: all that a polite program says at first.
 const TURNED_AWAY_READS_MAX: usize = 16;
 
-/// A listening socket and its address.
-pub(crate) fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
+/// A listening socket and its address. Connections keep `send_buffer_bytes` in the kernel.
+pub(crate) fn listen(
+    address: SocketAddr,
+    send_buffer_bytes: u32,
+) -> io::Result<(TcpListener, SocketAddr)> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     // A restart must not wait for the remains of old connections.
     #[cfg(unix)]
     socket.set_reuseaddr(true)?;
     // Inherited by connections: a peer that only listens, and whose machine is gone, ends some day.
     socket.set_keepalive(true)?;
+    socket.set_send_buffer_size(send_buffer_bytes)?;
     socket.bind(address)?;
     let listener = socket.listen(BACKLOG)?;
     let local_addr = listener.local_addr()?;
