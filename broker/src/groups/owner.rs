@@ -191,12 +191,14 @@ impl Owner {
         let mut more = false;
         let names: Vec<TopicName> = self.readers.keys().cloned().collect();
         for topic in names {
-            if self.group.is_full() {
-                return false;
-            }
             let Some(reader) = self.readers.get_mut(&topic) else {
                 continue;
             };
+            if self.group.is_full() {
+                // It may be for long, and others could use what the disk answers with.
+                reader.rewind(reader.cursor());
+                continue;
+            }
             let found = reader.next_events(TURN_MAX);
             if let Some(lag) = found.lag {
                 tracing::warn!(
@@ -204,7 +206,8 @@ impl Owner {
                     "events were gone before the group could take them"
                 );
             }
-            more |= reader.is_behind();
+            // The disk wakes us when it has answered.
+            more |= reader.is_behind() && !reader.waits_for_disk();
             let next = reader.cursor();
             let events = found.events.into_iter().map(|event| (event.seq, event.payload)).collect();
             if next > self.group.taken(&topic) {

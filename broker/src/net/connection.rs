@@ -395,7 +395,7 @@ impl Connection {
 
     fn stall_deadline(&self) -> Option<Moment> {
         let since = self.outbound.stalled_since()?;
-        let pins = self.outbound.pins_topic() || self.subscriptions.hold_memory();
+        let pins = self.outbound.pins_topic() || self.subscriptions.wait_for_disk();
         let matters = pins || self.has_too_many_tasks();
         matters.then(|| since + self.hub.limits.stalled_ms)
     }

@@ -138,7 +138,7 @@ impl Connection {
             return Step::Waiting;
         }
         if ending.patient {
-            if !self.answers.is_empty() {
+            if !self.answers.is_empty() || self.subscriptions.wait_for_disk() {
                 return Step::Waiting;
             }
             // The farewell confirms what a peer sent, so it comes once that is safe.

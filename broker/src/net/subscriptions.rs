@@ -122,16 +122,16 @@ impl Subscriptions {
 }
 
 impl Subscriptions {
-    /// Whether readers hold memory that others could use.
-    pub(super) fn hold_memory(&self) -> bool {
-        self.list.iter().any(|subscription| subscription.reader.holds_memory())
+    /// Whether readers have asked the disk. The answers take memory that others could use.
+    pub(super) fn wait_for_disk(&self) -> bool {
+        self.list.iter().any(|subscription| subscription.reader.waits_for_disk())
     }
 
     /// Lets readers give back what they hold, and ask for it again later.
     pub(super) fn give_back(&mut self) {
         for subscription in &mut self.list {
             let cursor = subscription.reader.cursor();
-            if subscription.reader.holds_memory() {
+            if subscription.reader.waits_for_disk() {
                 subscription.reader.rewind(cursor);
             }
         }

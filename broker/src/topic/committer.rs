@@ -91,10 +91,11 @@ impl Drop for Committers {
 impl Queue {
     fn run(&self) {
         while let Some(topic) = self.next() {
-            let mut began = Instant::now();
-            while let Some(waiting) = topic.commit() {
+            let began = Instant::now();
+            if let Some(waiting) = topic.commit() {
                 self.pace(&topic, waiting, began);
-                began = Instant::now();
+                // However many events stream into this one, others have their turn.
+                self.state.lock().topics.push_back(topic);
             }
         }
     }
@@ -102,7 +103,11 @@ impl Queue {
     /// Lets events gather, after a commit that `began` then, if they stream in.
     fn pace(&self, topic: &Topic, mut waiting: usize, began: Instant) {
         while waiting > 0 && waiting < PACE_BYTES && began.elapsed() < PACE {
-            if self.state.lock().closed {
+            let is_wanted = {
+                let state = self.state.lock();
+                state.closed || !state.topics.is_empty()
+            };
+            if is_wanted {
                 return;
             }
             thread::sleep(PACE_STEP);

@@ -63,7 +63,9 @@ pub(super) struct Marks {
     /// Of events before this number it is not remembered any more which were lost.
     forgotten: Option<(Seq, Code)>,
     pub(super) health: Health,
-    /// Numbered for the committer and in its queue.
+    /// The broker stops: no more numbers are given.
+    pub(super) closed: bool,
+    /// With the committer, or in its queue; in memory, numbers were asked for.
     pub(super) queued: bool,
     /// What was appended is to be synced though there is nothing to append.
     pub(super) sync_due: bool,
@@ -82,10 +84,16 @@ impl Marks {
             lost: VecDeque::new(),
             forgotten: None,
             health: Health::Good,
+            closed: false,
             queued: false,
             sync_due: false,
             unsynced: false,
         }
+    }
+
+    /// As [`new`](Self::new), for a topic that reserves so many numbers at once.
+    pub(super) fn in_memory(next: Seq, reserved: Seq, reserve: u64) -> Self {
+        Self { reserve, ..Self::new(next, reserved) }
     }
 
     /// Whether there is something for the committer when `head` is the next number.

@@ -42,11 +42,6 @@ impl Memory {
         topics.push(Arc::downgrade(topic));
     }
 
-    /// A topic is gone.
-    pub(super) fn forget(&self, bytes: usize) {
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
     /// Whether so much of a tail has to be in memory that nobody should publish.
     pub(super) fn is_held_up(&self, tail: &Tail) -> bool {
         let crowded = self.bytes.load(Ordering::Relaxed) > self.tails_bytes_max;
@@ -58,7 +53,8 @@ impl Memory {
     /// tail's lock, so that a topic's own figures are never mixed up.
     pub(super) fn account(&self, topic: &Topic, tail: &mut Tail) -> bool {
         tail.shrink_to(self.tail_bytes_max);
-        let bytes = tail.bytes();
+        // One that was deleted goes with the last who knows it.
+        let bytes = if topic.is_deleted() { 0 } else { tail.bytes() };
         let before = topic.bytes.swap(bytes, Ordering::Relaxed);
         if bytes >= before {
             self.bytes.fetch_add(bytes - before, Ordering::Relaxed);

@@ -178,6 +178,9 @@ impl Topic {
             let text = format!("topic {} was just deleted; publish again", self.name);
             return Err(ProtocolError::new(Code::Busy, text));
         }
+        if tail.marks.closed {
+            return Err(ProtocolError::new(Code::Closing, "the broker stops"));
+        }
         let Some(code) = tail.marks.health.refusal() else { return Ok(()) };
         let text = match code {
             Code::Full => {
@@ -218,8 +221,9 @@ impl Topic {
         let shown = tail.show();
         self.head.store(tail.head().0, Ordering::Release);
         self.visible.store(tail.visible().0, Ordering::Release);
-        let settled = self.durable.swap(tail.durable().0, Ordering::AcqRel) < tail.durable().0;
+        // Before the mark that passes what was lost: whoever sees that mark sees this, too.
         self.has_lost.store(tail.marks.has_lost(), Ordering::Release);
+        let settled = self.durable.swap(tail.durable().0, Ordering::AcqRel) < tail.durable().0;
         let pressed = self.shared.memory.is_held_up(&tail);
         self.pressed.store(pressed, Ordering::Relaxed);
         let publishers = if pressed { Vec::new() } else { tail.take_publishers() };
@@ -239,7 +243,7 @@ impl Topic {
 
     /// Whether a commit is to be asked for, which is noted as done.
     fn wants_commit(&self, tail: &mut Tail) -> bool {
-        let wants = !tail.marks.queued && tail.marks.has_work(tail.head());
+        let wants = !tail.marks.queued && !self.is_deleted() && tail.marks.has_work(tail.head());
         tail.marks.queued |= wants;
         wants
     }
@@ -253,14 +257,24 @@ impl Topic {
         let (topic, name) = (Arc::clone(self), self.name.clone());
         let reserved = move |result: Result<(), ProtocolError>| {
             let mut tail = topic.tail.lock();
-            tail.marks.queued = false;
             match result {
-                Ok(()) => tail.marks.reserved = tail.marks.reserved.max(below),
-                Err(error) => tracing::error!(%error, "numbers cannot be reserved"),
+                Ok(()) => tail.reserved(below),
+                Err(error) => topic.fail_to_reserve(&mut tail, &error),
             }
             topic.moved(tail);
         };
         self.shared.catalog.write(Record::Reserved { topic: name, below }, reserved);
+    }
+
+    /// A topic in memory takes events as long as there are reserved numbers for them. It is tried
+    /// again from time to time, not with every event.
+    fn fail_to_reserve(&self, tail: &mut Tail, error: &ProtocolError) {
+        let full = error.code == Code::Full;
+        let health = if full { Health::Full } else { Health::Failed };
+        if tail.head() > tail.marks.reserved && tail.marks.health != health {
+            tracing::error!(topic = %self.name, %error, "there are no numbers for more events");
+            tail.marks.health = health;
+        }
     }
 
     /// Makes sure that there are reserved numbers before the first event needs one.
@@ -275,7 +289,7 @@ impl Topic {
     }
 
     /// Writes what there is, by a committer. Returns how many bytes have gathered meanwhile; `None`
-    /// if there was nothing to do.
+    /// if there is nothing more to do.
     fn commit(self: &Arc<Self>) -> Option<usize> {
         let log = self.log.as_ref()?;
         let always = self.settings().sync == Sync::Always;
@@ -302,9 +316,11 @@ impl Topic {
             }
             Err(error) => self.fail(&mut tail, &error),
         }
-        let waiting = tail.waiting_bytes();
+        // With the marks, so that who sees that all is done may rely on no more being done.
+        tail.marks.queued = tail.marks.has_work(tail.head());
+        let waiting = tail.marks.queued.then(|| tail.waiting_bytes());
         self.moved(tail);
-        Some(waiting)
+        waiting
     }
 
     /// Bytes that wait for the next commit.
@@ -321,7 +337,7 @@ impl Topic {
 
     /// What is to be done from time to time: syncs, a look whether a full disk has room again.
     fn tend(self: &Arc<Self>) {
-        let Some(log) = &self.log else { return };
+        let Some(log) = &self.log else { return self.reserve_again() };
         let has_room = self.tail.lock().marks.health == Health::Full && log.has_room();
         let commit = {
             let tail = &mut *self.tail.lock();
@@ -351,7 +367,25 @@ impl Topic {
         }
     }
 
-    /// At the end of the broker: notes where it ends, so that the next start leaves no gap.
+    /// In memory: reserves numbers, also if that has failed before.
+    fn reserve_again(self: &Arc<Self>) {
+        let head = {
+            let tail = self.tail.lock();
+            let wants = tail.marks.health != Health::Failed && !self.is_deleted();
+            (wants && tail.marks.reserves_little(tail.head())).then(|| tail.head())
+        };
+        if let Some(head) = head {
+            self.request_commit(head);
+        }
+    }
+
+    /// Takes no more events: the broker stops.
+    fn stop(&self) {
+        self.tail.lock().marks.closed = true;
+    }
+
+    /// At the end of the broker, after it was [stopped](Self::stop) and everything was written:
+    /// notes where it ends, so that the next start leaves no gap.
     fn close(&self) {
         let (head, health) = {
             let tail = self.tail.lock();
@@ -388,10 +422,10 @@ impl Topic {
 
     /// What has become of an event, and up to which number the same is true of the next ones.
     pub(crate) fn fate(&self, seq: Seq) -> (Fate, Seq) {
+        let durable = self.durable();
         if self.has_lost.load(Ordering::Acquire) {
             return self.tail.lock().marks.fate(seq);
         }
-        let durable = self.durable();
         if seq < durable { (Fate::Safe, durable) } else { (Fate::Waiting, Seq(u64::MAX)) }
     }
 

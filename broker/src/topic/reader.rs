@@ -49,8 +49,8 @@ pub struct Events {
 pub struct Reader {
     topic: Arc<Topic>,
     form: Form,
-    /// A group's reader: what is not durable is not there for it yet, and what it has not taken is
-    /// kept for it. Its place among the tail's keepers.
+    /// A group's reader: what is not durable is not there for it yet (the disk may know more), and
+    /// what it has not taken is kept for it. Its place among the tail's keepers.
     keeper: Option<usize>,
     cursor: Seq,
     /// Events before this time are of no interest.
@@ -58,8 +58,11 @@ pub struct Reader {
     waker: Waker,
     /// Where it waits, if it had everything when it was last asked.
     place: Option<Place>,
-    /// What was asked of the log.
-    pending: Option<Pending>,
+    /// What the mark was then that it waits for. As long as it is, nobody has been woken.
+    waits_at: Option<Seq>,
+    /// What was asked of the log, and where that began which was in memory then: what the log does
+    /// not know before that number was never kept.
+    pending: Option<(Pending, Seq)>,
     /// Where the log is read on.
     position: Option<Position>,
 }
@@ -82,8 +85,18 @@ impl Reader {
         (cursor, since): (Seq, Option<i64>),
         waker: Waker,
     ) -> Self {
-        let (keeper, place, pending, position) = (None, None, None, None);
-        Self { topic, form, keeper, cursor, since, waker, place, pending, position }
+        Self {
+            topic,
+            form,
+            keeper: None,
+            cursor,
+            since,
+            waker,
+            place: None,
+            waits_at: None,
+            pending: None,
+            position: None,
+        }
     }
 
     /// Does not run ahead of the durable mark, and is not left behind.
@@ -102,11 +115,14 @@ impl Reader {
         &self.topic
     }
 
+    /// The mark that it waits for when it has everything.
+    fn mark(&self) -> Seq {
+        if self.keeper.is_some() { self.topic.durable() } else { self.topic.visible() }
+    }
+
     /// Where what it may take ends.
     fn end(&self) -> Seq {
-        let topic = &self.topic;
-        let end = if self.keeper.is_some() { topic.durable() } else { topic.visible() };
-        end.min(topic.doubtful())
+        self.mark().min(self.topic.doubtful())
     }
 
     /// Whether there is something that was not taken, without waiting for anybody.
@@ -120,8 +136,9 @@ impl Reader {
         self.cursor < until.min(self.topic.doubtful())
     }
 
-    /// Whether it holds memory that others could use.
-    pub(crate) fn holds_memory(&self) -> bool {
+    /// Whether it has asked the disk, so that it is woken with the answer, which takes memory that
+    /// others could use.
+    pub(crate) fn waits_for_disk(&self) -> bool {
         self.pending.is_some()
     }
 
@@ -137,18 +154,19 @@ impl Reader {
         if let Some(fetched) = self.fetch_pending(&mut take) {
             return fetched;
         }
-        if self.place.is_some() && !self.is_behind() {
+        if self.waits_at.is_some_and(|mark| mark == self.mark()) {
             return Fetched::Taken;
         }
+        self.waits_at = None;
         let topic = Arc::clone(&self.topic);
         let tail = &mut *topic.tail.lock();
-        let end = if self.keeper.is_some() { tail.durable() } else { tail.visible() };
+        let mark = if self.keeper.is_some() { tail.durable() } else { tail.visible() };
         // It may have been shown more before a sync failed.
-        let end = end.min(tail.marks.doubtful()).max(self.cursor);
+        let end = mark.min(tail.marks.doubtful()).max(self.cursor);
         let first_kept = tail.first_kept().min(end);
         if self.cursor < first_kept {
             if self.form == Form::Wire && topic.log.is_some() {
-                self.ask();
+                self.ask(first_kept);
                 return Fetched::Taken;
             }
             let resume = match self.form {
@@ -168,39 +186,39 @@ impl Reader {
             return Fetched::Gap(self.miss(next));
         }
         self.cursor = tail.read(self.cursor, end, self.form, bytes_max, slices_max, take);
-        self.place = (self.cursor >= end).then(|| {
+        if self.cursor >= end {
             let waiters =
                 if self.keeper.is_some() { &mut tail.settling } else { &mut tail.waiting };
-            waiters.wait(self.place, &self.waker)
-        });
+            self.place = Some(waiters.wait(self.place, &self.waker));
+            self.waits_at = Some(mark);
+        }
         Fetched::Taken
     }
 
     /// What the log has answered, if it was asked. Asks on if there is more.
     fn fetch_pending(&mut self, take: &mut impl FnMut(Seq, Bytes)) -> Option<Fetched> {
-        let pending = self.pending.as_ref()?;
+        let (pending, in_memory) = self.pending.as_ref()?;
         let Some(read) = pending.take() else { return Some(Fetched::Taken) };
-        let from = pending.from;
+        let (from, in_memory) = (pending.from, *in_memory);
         self.pending = None;
         debug_assert!(from == self.cursor, "whoever moves the cursor asks anew");
         let found = match read {
             Read::Lines(runs, end, at) => {
-                let limit = self.keeper.map_or(end, |_| self.topic.durable().min(end));
-                for (first, lines) in runs.into_iter().filter(|(first, _)| *first < limit) {
+                for (first, lines) in runs {
                     take(first, lines);
                 }
                 (self.cursor, self.position) = (end, Some(at));
-                if self.cursor < self.topic.tail.lock().first_kept() {
+                let first_kept = self.topic.tail.lock().first_kept();
+                if self.cursor < first_kept {
                     // The next ones are read while these are sent.
-                    self.ask();
+                    self.ask(first_kept);
                 }
                 return Some(Fetched::Taken);
             }
             Read::Other(Ok(found)) => found,
             Read::Other(Err(error)) => {
                 tracing::error!(topic = %self.topic.name, %error, "events cannot be read");
-                let bounds = self.topic.log.as_ref().map(|log| log.bounds());
-                Found::Lag(from, bounds.map_or(from, |bounds| Seq((bounds.end.0 - 1).max(from.0))))
+                Found::Lag(from, Seq(in_memory.0 - 1))
             }
         };
         match found {
@@ -210,22 +228,19 @@ impl Reader {
                 self.cursor = to;
                 None
             }
-            // What is between the end of the log and what is in memory was never kept.
             Found::End => {
-                let next = {
-                    let tail = self.topic.tail.lock();
-                    tail.first_kept().min(tail.marks.doubtful())
-                };
+                let next = in_memory.min(self.topic.doubtful());
                 (from < next).then(|| Fetched::Gap(self.miss(next)))
             }
             Found::Lines { .. } => unreachable!("lines were taken care of"),
         }
     }
 
-    /// Asks the log for what comes next.
-    fn ask(&mut self) {
+    /// Asks the log for what comes next and lies before `in_memory`.
+    fn ask(&mut self, in_memory: Seq) {
         let (position, since) = (self.position.take(), self.since);
-        self.pending = self.topic.read_log(self.cursor, position, since, &self.waker);
+        let pending = self.topic.read_log(self.cursor, position, since, &self.waker);
+        self.pending = pending.map(|pending| (pending, in_memory));
     }
 
     /// Goes on at `next`; tells what was missed.
@@ -240,7 +255,7 @@ impl Reader {
     pub(crate) fn rewind(&mut self, seq: Seq) {
         debug_assert!(seq <= self.cursor, "rewinding goes back");
         self.cursor = seq;
-        (self.pending, self.position) = (None, None);
+        (self.pending, self.position, self.waits_at) = (None, None, None);
     }
 
     /// The next events that are durable, as many as there are up to `events_max`, and what was

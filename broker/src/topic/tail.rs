@@ -253,6 +253,13 @@ impl Tail {
         self.marks.settle(durable, reserved);
     }
 
+    /// Numbers before `reserved` are reserved, which may have failed before.
+    pub(super) fn reserved(&mut self, reserved: Seq) {
+        self.marks.queued = false;
+        self.marks.health = Health::Good;
+        self.marks.settle(self.marks.durable, reserved);
+    }
+
     /// What is not safe will never be.
     pub(super) fn lose(&mut self, health: Health) {
         let lost = self.marks.lose(self.head, health);
@@ -296,7 +303,11 @@ impl Tail {
     }
 
     /// Whether so much has to be here that nobody should publish: not taken by a group, or not safe.
+    /// Who publishes to a topic that takes nothing is to be told, so nobody waits for that.
     pub(super) fn is_held_up(&self, bytes_max: usize, ahead_max: usize) -> bool {
+        if self.marks.health != Health::Good {
+            return false;
+        }
         if self.logged {
             return self.ahead_bytes > ahead_max || self.head > self.marks.reserved;
         }

@@ -1,6 +1,7 @@
 //! Topics as their readers see them.
 
 mod disk;
+mod faults;
 mod model;
 
 use std::fmt::Write;
@@ -10,6 +11,21 @@ use std::task::Wake;
 use super::*;
 use crate::clock::Clock;
 use crate::config::Limits;
+
+impl Topic {
+    /// What is published waits to be written.
+    pub(crate) fn hold(&self) {
+        self.tail.lock().marks.queued = true;
+    }
+
+    /// What was [held](Self::hold) did not find room on the disk, which has room again.
+    pub(crate) fn lose_held(&self) {
+        let mut tail = self.tail.lock();
+        tail.lose(Health::Full);
+        (tail.marks.health, tail.marks.queued) = (Health::Good, false);
+        self.moved(tail);
+    }
+}
 
 /// Counts how often it is woken.
 #[derive(Default)]

@@ -81,6 +81,8 @@ struct Index {
     /// Names of topics that are being deleted.
     leaving: HashSet<TopicName>,
     next_id: u64,
+    /// The broker stops.
+    closed: bool,
 }
 
 impl Shared {
@@ -291,11 +293,12 @@ impl Topics {
                 let text = format!("{name} has {} readers; they have to end first", tail.readers());
                 return Err(ProtocolError::new(Code::Busy, text));
             }
-            if tail.durable() < tail.head() {
+            if tail.durable() < tail.head() || tail.marks.queued && topic.log.is_some() {
                 let text = format!("events of {name} are just being written; try again");
                 return Err(ProtocolError::new(Code::Busy, text));
             }
             topic.deleted.store(true, Ordering::Release);
+            self.shared.memory.account(topic, tail);
             tail.head()
         };
         index.by_name.remove(&name);
@@ -303,14 +306,16 @@ impl Topics {
         index.leaving.insert(name.clone());
         // Nobody makes one of the name while it is leaving; `done` may be told right here.
         drop(index);
-        self.shared.memory.forget(topic.bytes.swap(0, Ordering::Relaxed));
         let (topics, topic) = (Arc::clone(self), Arc::clone(topic));
         let record = Record::Deleted { topic: name.clone(), next };
         self.shared.catalog.write(record, move |result| {
-            let topics = topics;
+            if let Err(error) = result {
+                topics.restore(&topic);
+                return done(Err(error));
+            }
             let shared = Arc::clone(&topics.shared);
             let clear = move || {
-                let cleared = result.and_then(|()| topic.clear());
+                let cleared = topic.clear();
                 topics.index.write().leaving.remove(&name);
                 done(cleared);
             };
@@ -320,6 +325,17 @@ impl Topics {
             }
         });
         Ok(())
+    }
+
+    /// A topic stays, because it cannot be noted that it was deleted. Nothing of it is lost yet.
+    fn restore(&self, topic: &Arc<Topic>) {
+        let mut index = self.index.write();
+        index.leaving.remove(&topic.name);
+        index.by_name.insert(topic.name.clone(), Arc::clone(topic));
+        index.by_id.insert(topic.id, Arc::clone(topic));
+        let tail = &mut *topic.tail.lock();
+        topic.deleted.store(false, Ordering::Release);
+        self.shared.memory.account(topic, tail);
     }
 
     /// Checks every checksum of a topic, on a thread of its own; `done` is told what was found.
@@ -339,6 +355,9 @@ impl Topics {
     }
 
     fn admit(&self, index: &Index, name: &TopicName) -> Result<(), ProtocolError> {
+        if index.closed {
+            return Err(ProtocolError::new(Code::Closing, "the broker stops"));
+        }
         if index.leaving.contains(name) {
             let text = format!("topic {name} is just being deleted; try again");
             return Err(ProtocolError::new(Code::Busy, text));
@@ -377,8 +396,8 @@ impl Topics {
         }
         // Without a data directory nothing is remembered, so nothing can be given twice.
         let reserved = if store.is_some() { next } else { Seq(u64::MAX) };
-        let tail = Tail::new(Marks::new(next, reserved), false, None);
-        self.insert(index, name, settings, tail, None)
+        let marks = Marks::in_memory(next, reserved, RESERVED_IN_MEMORY);
+        self.insert(index, name, settings, Tail::new(marks, false, None), None)
     }
 
     fn insert(
@@ -439,7 +458,12 @@ impl Topics {
                 return Err(ProtocolError::new(Code::Conflict, text));
             }
         }
-        Ok(self.open(name)?.subscribe(from, Form::Wire, waker))
+        let reader = self.open(name)?.subscribe(from, Form::Wire, waker);
+        if reader.topic().is_deleted() {
+            let text = format!("topic {name} was just deleted; subscribe again");
+            return Err(ProtocolError::new(Code::Busy, text));
+        }
+        Ok(reader)
     }
 
     /// All topics in the order of their names.
@@ -496,11 +520,14 @@ impl Topics {
 
     /// Writes what is not written, and notes where every topic ends. Blocks.
     pub(crate) fn close(&self) {
+        self.index.write().closed = true;
+        // Some connections may be there still. A number that is given after it was noted where the
+        // topic ends would be given again.
+        let topics = self.list();
+        topics.iter().for_each(|topic| topic.stop());
         if let Some(store) = &self.shared.store {
             store.committers.close();
-            for topic in self.list() {
-                topic.close();
-            }
+            topics.iter().for_each(|topic| topic.close());
             store.cold.close();
         }
         self.shared.catalog.close();

@@ -161,3 +161,28 @@ async fn a_link_that_cannot_be_read_counts_for_its_own_task() {
     let ack = worker.ask(&format!("ACK {one}")).await;
     assert_eq!(ack, format!("+OK {one} new=0 known=0 refused=2\r\n"));
 }
+
+/// A broker that keeps events in a directory.
+async fn durable(folder: &tempfile::TempDir, limits: Limits) -> Broker {
+    let listen = "127.0.0.1:0".parse().unwrap();
+    let data = Some(folder.path().to_owned());
+    Broker::start(BrokerConfig { listen, data, limits, ..BrokerConfig::default() }).await.unwrap()
+}
+
+#[tokio::test]
+async fn whoever_asks_and_ends_gets_what_is_on_the_disk_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = Limits { tail_bytes_max: 20_000, ..Limits::default() };
+    let broker = durable(&folder, limits).await;
+    let mut client = Peer::client(&broker).await;
+    let line = format!("PUB t {}\n", "x".repeat(5_000));
+    for _ in 0..200 {
+        client.send(&line.repeat(10)).await;
+    }
+    while !client.line().await.ends_with(" 2000\r\n") {}
+    client.send("SUB t from=first\n").await;
+    client.write.shutdown().await.unwrap();
+    let heard = client.rest().await;
+    assert_eq!(heard.lines().count(), 2_001);
+    broker.stop().await;
+}

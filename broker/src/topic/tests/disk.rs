@@ -11,7 +11,7 @@ use crate::catalog::{Catalog, Sync, TopicSettings};
 use crate::log::disk::{Disk, FileSystem};
 
 /// How long anything may take before a test fails instead of hanging.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Unparks(Thread);
 
@@ -22,11 +22,11 @@ impl Wake for Unparks {
 }
 
 /// Wakes this thread.
-fn waker() -> Waker {
+pub(super) fn waker() -> Waker {
     Waker::from(Arc::new(Unparks(thread::current())))
 }
 
-fn open(dir: &Path, limits: &Limits) -> Arc<Topics> {
+pub(super) fn open(dir: &Path, limits: &Limits) -> Arc<Topics> {
     let clock = Clock::new();
     let disk: Arc<dyn Disk> = Arc::new(FileSystem);
     let (catalog, findings) = Catalog::open(Arc::clone(&disk), dir, limits, clock).unwrap();
@@ -35,12 +35,12 @@ fn open(dir: &Path, limits: &Limits) -> Arc<Topics> {
     Topics::start(limits, clock, catalog, Some(storage), TopicSettings::default()).unwrap()
 }
 
-fn named(topics: &Topics, name: &str) -> Arc<Topic> {
+pub(super) fn named(topics: &Topics, name: &str) -> Arc<Topic> {
     topics.open(&name.parse().unwrap()).unwrap()
 }
 
 /// Waits until everything that was appended is safe.
-fn settle(topic: &Arc<Topic>) {
+pub(super) fn settle(topic: &Arc<Topic>) {
     let waker = waker();
     let last = Seq(topic.head().0 - 1);
     while topic.wait_durable(last, None, &waker).is_some() {
@@ -49,17 +49,17 @@ fn settle(topic: &Arc<Topic>) {
 }
 
 /// Publishes and waits for the disk.
-fn keep(topic: &Arc<Topic>, payloads: &[String]) {
+pub(super) fn keep(topic: &Arc<Topic>, payloads: &[String]) {
     topic.append(ConnId(1), payloads.iter().map(String::as_str)).unwrap();
     settle(topic);
 }
 
-fn numbered(range: Range<u64>) -> Vec<String> {
+pub(super) fn numbered(range: Range<u64>) -> Vec<String> {
     range.map(|n| format!("event {n}")).collect()
 }
 
 /// What a reader gets from `from` up to the newest event: payloads by number, with what was missed.
-fn replay(topic: &Arc<Topic>, from: StartAt) -> (Vec<(u64, String)>, Vec<String>) {
+pub(super) fn replay(topic: &Arc<Topic>, from: StartAt) -> (Vec<(u64, String)>, Vec<String>) {
     let mut reader = topic.subscribe(Some(from), Form::Wire, waker());
     let (mut events, mut missed) = (Vec::new(), Vec::new());
     while reader.cursor() < topic.head() {
@@ -83,7 +83,7 @@ fn replay(topic: &Arc<Topic>, from: StartAt) -> (Vec<(u64, String)>, Vec<String>
     (events, missed)
 }
 
-fn expected(range: Range<u64>) -> Vec<(u64, String)> {
+pub(super) fn expected(range: Range<u64>) -> Vec<(u64, String)> {
     range.map(|n| (n, format!("event {n}"))).collect()
 }
 

@@ -1,0 +1,188 @@
+//! Topics when the disk is full or fails, and at the edges of their lives.
+
+use std::path::Path;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use super::disk::{PATIENCE, expected, keep, named, numbered, open, replay, settle, waker};
+use super::*;
+use crate::catalog::Catalog;
+use crate::log::disk::Disk;
+use crate::log::simulated::{Faults, SimulatedDisk};
+
+/// Topics on a disk that does what a test wants.
+pub(super) fn simulated(disk: &SimulatedDisk, limits: &Limits, sync: Sync) -> Arc<Topics> {
+    let (clock, dir) = (Clock::new(), Path::new("data"));
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    shared.create_dir(dir).unwrap();
+    let (catalog, _) = Catalog::open(Arc::clone(&shared), dir, limits, clock).unwrap();
+    let storage = Storage { disk: shared, dir: dir.join("topics") };
+    let defaults = TopicSettings { sync, ..TopicSettings::default() };
+    Topics::start(limits, clock, catalog, Some(storage), defaults).unwrap()
+}
+
+/// Waits for something of which the waker tells.
+#[track_caller]
+fn until(mut is_so: impl FnMut(&Waker) -> bool) {
+    let waker = waker();
+    for _ in 0..PATIENCE.as_secs() {
+        if is_so(&waker) {
+            return;
+        }
+        thread::park_timeout(Duration::from_secs(1));
+    }
+    panic!("it never came to that");
+}
+
+#[test]
+fn a_topic_that_could_not_be_deleted_is_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = Limits { deleted_topics_max: 0, ..Limits::default() };
+    let topics = open(folder.path(), &limits);
+    let topic = named(&topics, "t");
+    keep(&topic, &numbered(1..4));
+    let (sender, receiver) = channel();
+    topics.delete(&topic, move |result| sender.send(result).unwrap()).unwrap();
+    let refusal = receiver.recv_timeout(PATIENCE).unwrap().unwrap_err();
+    assert_eq!(refusal.code, Code::Limit);
+    let again = named(&topics, "t");
+    assert_eq!(again.head(), Seq(4), "no number is given twice");
+    keep(&again, &numbered(4..6));
+    assert_eq!(replay(&again, StartAt::First), (expected(1..6), vec![]));
+    topics.close();
+    drop((topic, again, topics));
+    let topics = open(folder.path(), &limits);
+    assert_eq!(replay(&named(&topics, "t"), StartAt::First), (expected(1..6), vec![]));
+}
+
+#[test]
+fn nothing_is_published_after_it_was_noted_where_topics_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = TopicSettings { sync: Sync::Memory, ..TopicSettings::default() };
+    let topics = open(folder.path(), &Limits::default());
+    let disk = named(&topics, "t");
+    let memory = topics.create(&"m".parse().unwrap(), memory, |result| result.unwrap()).unwrap();
+    keep(&disk, &numbered(1..4));
+    topics.close();
+    for topic in [disk, memory] {
+        let refusal = topic.append(ConnId(1), ["late"]).unwrap_err();
+        assert_eq!(refusal.code, Code::Closing, "its number would be given again");
+    }
+    assert_eq!(topics.open(&"new".parse().unwrap()).unwrap_err().code, Code::Closing);
+}
+
+#[test]
+fn who_publishes_to_a_topic_that_takes_nothing_is_told_and_not_held_up() {
+    let disk = SimulatedDisk::new(1);
+    let topics = simulated(&disk, &Limits::default(), Sync::Always);
+    let topic = named(&topics, "t");
+    keep(&topic, &numbered(1..2));
+    disk.set_faults(Faults { off_in: Some(0), ..Faults::default() });
+    // More than there are reserved numbers.
+    topic.append(ConnId(1), vec!["x"; 10_000]).unwrap();
+    until(|waker| topic.wait_durable(Seq(10_001), None, waker).is_none());
+    assert_eq!(topic.show().health, Health::Failed);
+    assert_eq!(topic.fate(Seq(10_001)).0, Fate::Lost(Code::NotDurable));
+    assert!(!topic.is_held_up(None), "it would wait for ever");
+    assert_eq!(topic.append(ConnId(1), ["x"]).unwrap_err().code, Code::NotDurable);
+}
+
+#[test]
+fn a_topic_in_memory_waits_for_room_for_its_numbers() {
+    let disk = SimulatedDisk::new(1);
+    let topics = simulated(&disk, &Limits::default(), Sync::Memory);
+    disk.set_room(0);
+    let topic = named(&topics, "m");
+    topic.append(ConnId(1), ["x"]).unwrap();
+    let mut reader = topic.subscribe(Some(StartAt::First), Form::Wire, waker());
+    until(|waker| !topic.is_held_up(Some(waker)));
+    assert_eq!(topic.append(ConnId(1), ["y"]).unwrap_err().code, Code::Full);
+    assert_eq!(text(&mut reader), "", "its number may be given again");
+    disk.set_room(1 << 30);
+    topics.tend();
+    let mut seen = String::new();
+    until(|_| {
+        seen.push_str(&text(&mut reader));
+        !seen.is_empty()
+    });
+    assert_eq!(seen, "MSG m 1 x\r\n");
+    assert_eq!(topic.append(ConnId(1), ["y"]).unwrap(), Seq(2)..Seq(3));
+}
+
+#[test]
+fn a_reader_that_began_ahead_of_what_is_shown_is_woken() {
+    let topic = topic(1 << 20);
+    let reserve = |below| {
+        let mut tail = topic.tail.lock();
+        // As if the catalog were slow.
+        (tail.marks.reserved, tail.marks.queued) = (Seq(below), true);
+        topic.moved(tail);
+    };
+    reserve(1);
+    append(&topic, 1, &["a"]);
+    append(&topic, 1, &["b"]);
+    let wakes = Arc::new(Wakes::default());
+    let mut reader = topic.subscribe(None, Form::Wire, Waker::from(Arc::clone(&wakes)));
+    assert_eq!((reader.cursor(), text(&mut reader)), (Seq(3), String::new()));
+    append(&topic, 1, &["c"]);
+    reserve(2);
+    assert_eq!(text(&mut reader), "");
+    wakes.take();
+    reserve(100);
+    assert_eq!(wakes.take(), 1);
+    assert_eq!(text(&mut reader), "MSG new-url 3 c\r\n");
+}
+
+/// Leaves only the newest batch in memory.
+fn forget(topic: &Topic) {
+    topic.tail.lock().shrink_to(0);
+}
+
+#[test]
+fn what_was_kept_since_the_disk_was_asked_is_not_skipped() {
+    let folder = tempfile::tempdir().unwrap();
+    let topics = open(folder.path(), &Limits::default());
+    let topic = named(&topics, "t");
+    keep(&topic, &numbered(1..11));
+    topic.hold();
+    topic.append(ConnId(1), ["lost"; 10]).unwrap();
+    topic.lose_held();
+    topic.hold();
+    topic.append(ConnId(1), ["event 21"]).unwrap();
+    forget(&topic);
+    let (tell, told) = channel();
+    struct Tells(std::sync::Mutex<std::sync::mpsc::Sender<()>>);
+    impl Wake for Tells {
+        fn wake(self: Arc<Self>) {
+            let _ = self.0.lock().unwrap().send(());
+        }
+    }
+    let waker = Waker::from(Arc::new(Tells(tell.into())));
+    let mut reader = topic.subscribe(Some(StartAt::Seq(Seq(11))), Form::Wire, waker);
+    assert_eq!(text(&mut reader), "", "the disk was asked");
+    told.recv_timeout(PATIENCE).unwrap();
+    // The answer is there, and others are faster than its reader.
+    topic.tail.lock().marks.queued = false;
+    keep(&topic, &numbered(22..23));
+    keep(&topic, &numbered(23..24));
+    forget(&topic);
+    let gap = Lag { from: Seq(11), to: Seq(20) };
+    assert_eq!(reader.fetch(1, 1, |_, _| {}), Fetched::Gap(gap));
+    topics.close();
+}
+
+#[test]
+fn what_is_in_memory_is_there_though_the_disk_cannot_be_read() {
+    let disk = SimulatedDisk::new(1);
+    let topics = simulated(&disk, &Limits::default(), Sync::Always);
+    let topic = named(&topics, "t");
+    keep(&topic, &numbered(1..11));
+    keep(&topic, &numbered(11..21));
+    forget(&topic);
+    disk.set_faults(Faults { read_in: Some(0), ..Faults::default() });
+    let missed = vec!["lag 1 10".to_owned()];
+    assert_eq!(replay(&topic, StartAt::First), (expected(11..21), missed));
+    assert_eq!(replay(&topic, StartAt::First), (expected(1..21), vec![]), "it can be read again");
+    settle(&topic);
+}
