@@ -1,6 +1,7 @@
 //! One connection: what wakes it, in which order it acts, how it ends.
 #![expect(clippy::disallowed_methods, reason = "waits for its deadline")]
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
-use tidings_protocol::{Answers, MemberId, Seq, Session, Slot, encode_greeting};
+use tidings_protocol::{Answers, Fate, MemberId, Mode, Seq, Session, Slot, encode_greeting};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep_until};
 
@@ -20,7 +21,7 @@ use super::staged::Staged;
 use super::subscriptions::{Kind, Subscriptions};
 use crate::clock::Moment;
 use crate::mailbox::{ConnId, Mailbox, Parcel};
-use crate::topic::{Form, Place, Topic};
+use crate::topic::{Form, Place, Topic, Topics};
 
 /// Reads and writes of one connection before others have their turn.
 const TURNS_MAX: usize = 4;
@@ -43,12 +44,13 @@ pub(super) struct Connection {
     pub(super) backlog: bool,
     /// When something was read last, or reading was paused.
     pub(super) read_at: Moment,
-    /// The topic that was published to last, to find it quickly, and the end of what was published.
-    pub(super) published: Option<(Arc<Topic>, Seq)>,
-    /// A peer's line was not kept, so that there is nothing to confirm.
+    /// The topic that was published to last, to find it quickly.
+    pub(super) published: Option<Arc<Topic>>,
+    /// A line was not kept, so that there is nothing to say farewell to a peer for.
     pub(super) unkept: bool,
     /// Where it waits for an event to be safe: the topic's id and its place there.
     settling: Option<(u64, Place)>,
+    /// What is owed, to peers the fate of what they published: the farewell says it all at once.
     pub(super) answers: Answers,
     /// Bytes of answers in `answers`; reset when it is empty, so never too low.
     pub(super) answer_bytes: usize,
@@ -273,8 +275,12 @@ impl Connection {
     fn refill(&mut self, waker: &Waker) -> bool {
         let mut lines = BytesMut::new();
         while !self.answers.is_empty() {
-            let topics = &self.hub.topics;
-            self.answers.drain(|topic, seq| topics.fate(topic, seq), &mut lines);
+            let (topics, lost) = (&self.hub.topics, Cell::new(false));
+            self.answers.drain(fates(topics, &lost), &mut lines);
+            self.unkept |= lost.get();
+            if self.session.mode() == Mode::Peer {
+                lines.clear();
+            }
             if self.answers.is_empty() {
                 self.answer_bytes = 0;
             }
@@ -320,8 +326,9 @@ impl Connection {
     /// Whether reading has to pause, also after what can be folded was.
     pub(super) fn must_pause(&mut self) -> bool {
         if self.is_congested() {
-            let topics = &self.hub.topics;
-            self.answers.fold(|topic, seq| topics.fate(topic, seq));
+            let (topics, lost) = (&self.hub.topics, Cell::new(false));
+            self.answers.fold(fates(topics, &lost));
+            self.unkept |= lost.get();
         }
         self.is_congested()
     }
@@ -329,7 +336,7 @@ impl Connection {
     /// Whether a group must take some of what was published before more is read. A waker is woken
     /// when that may have changed.
     pub(super) fn is_held_up(&self, waker: Option<&Waker>) -> bool {
-        self.published.as_ref().is_some_and(|(topic, _)| topic.is_held_up(waker))
+        self.published.as_ref().is_some_and(|topic| topic.is_held_up(waker))
     }
 
     /// Whether more tasks wait than may for somebody who does not read.
@@ -398,6 +405,15 @@ impl Connection {
         let pins = self.outbound.pins_topic() || self.subscriptions.wait_for_disk();
         let matters = pins || self.has_too_many_tasks();
         matters.then(|| since + self.hub.limits.stalled_ms)
+    }
+}
+
+/// What has become of events; `lost` is set when one of them is lost.
+fn fates<'a>(topics: &'a Topics, lost: &'a Cell<bool>) -> impl Fn(u64, Seq) -> (Fate, Seq) + 'a {
+    |topic, seq| {
+        let (fate, end) = topics.fate(topic, seq);
+        lost.set(lost.get() || matches!(fate, Fate::Lost(_)));
+        (fate, end)
     }
 }
 

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use tidings_protocol::{Code, End, FAREWELL, Fate, Mode, ProtocolError, Seq};
+use tidings_protocol::{Code, End, FAREWELL, Mode, ProtocolError};
 use tokio::io::AsyncWrite;
 
 use super::connection::{Connection, Step};
@@ -137,18 +137,9 @@ impl Connection {
         if ending.lingering {
             return Step::Waiting;
         }
-        if ending.patient {
-            if !self.answers.is_empty() || self.subscriptions.wait_for_disk() {
-                return Step::Waiting;
-            }
-            // The farewell confirms what a peer sent, so it comes once that is safe.
-            if let Some((topic, end)) = self.published.clone() {
-                let last = Seq(end.0 - 1);
-                if self.wait_durable(&topic, last, cx.waker()) {
-                    return Step::Waiting;
-                }
-                self.unkept |= matches!(topic.fate(last), (Fate::Lost(_), _));
-            }
+        // The farewell confirms what a peer sent, so it comes once the fate of all that is known.
+        if ending.patient && (!self.answers.is_empty() || self.subscriptions.wait_for_disk()) {
+            return Step::Waiting;
         }
         // Whoever sees the end and comes back finds them free.
         self.release_cursors();

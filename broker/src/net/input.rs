@@ -240,7 +240,7 @@ impl Connection {
     /// The topic of that name, quickly if it is the one that was published to last.
     fn topic(&self, name: &str) -> Result<Arc<Topic>, ProtocolError> {
         match &self.published {
-            Some((topic, _)) if topic.name().as_str() == name && !topic.is_deleted() => {
+            Some(topic) if topic.name().as_str() == name && !topic.is_deleted() => {
                 Ok(Arc::clone(topic))
             }
             _ => self.hub.topics.open(&TopicName::new(name)?),
@@ -256,30 +256,22 @@ impl Connection {
         let (payloads, ids) = (std::mem::take(&mut run.payloads), std::mem::take(&mut run.ids));
         let appended = if ids.is_empty() {
             topic.append(self.id, payloads.iter().copied()).map(|numbers| {
-                if self.session.mode() == Mode::Client && numbers.start < numbers.end {
+                if numbers.start < numbers.end {
                     let last = Seq(numbers.end.0 - 1);
                     self.answers.publish_run(topic.id(), numbers.start, last);
                 }
-                numbers.end
             })
         } else {
             topic.append_once(self.id, &payloads, &ids).map(|numbers| {
-                if self.session.mode() == Mode::Client {
-                    for seq in &numbers {
-                        self.answers.publish(topic.id(), *seq);
-                    }
+                for seq in numbers {
+                    self.answers.publish(topic.id(), seq);
                 }
-                Seq(numbers.iter().max().map_or(0, |last| last.0) + 1)
             })
         };
         match appended {
-            Ok(end) => {
+            Ok(()) => {
                 self.hub.stats.events.add(count as u64);
-                // An event that was there already may come before what was published since.
-                let before =
-                    self.published.take().filter(|(before, _)| Arc::ptr_eq(before, &topic));
-                let end = before.map_or(end, |(_, before)| before.max(end));
-                self.published = Some((topic, end));
+                self.published = Some(topic);
             }
             Err(error) => self.refuse_publishes(&error, count),
         }

@@ -170,6 +170,29 @@ async fn durable(folder: &tempfile::TempDir, limits: Limits) -> Broker {
 }
 
 #[tokio::test]
+async fn the_farewell_confirms_every_line_and_not_only_the_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = durable(&folder, Limits::default()).await;
+    let topic = broker.hub.topics.default_topic();
+    let mut other = Peer::client(&broker).await;
+    other.ask("PUB new-url first").await;
+    topic.hold();
+    let mut peer = Peer::greeted(&broker).await;
+    peer.send("lost\n").await;
+    other.ask_until("TOPIC show new-url", " next=3 ").await;
+    topic.lose_held();
+    peer.send("kept\n").await;
+    other.ask_until("TOPIC show new-url", " next=4 ").await;
+    peer.write.shutdown().await.unwrap();
+    assert_eq!(peer.rest().await, "", "one of them was not kept");
+    let mut peer = Peer::greeted(&broker).await;
+    peer.send("another\n").await;
+    peer.write.shutdown().await.unwrap();
+    assert_eq!(peer.rest().await, FAREWELL);
+    broker.stop().await;
+}
+
+#[tokio::test]
 async fn whoever_asks_and_ends_gets_what_is_on_the_disk_first() {
     let folder = tempfile::tempdir().unwrap();
     let limits = Limits { tail_bytes_max: 20_000, ..Limits::default() };
