@@ -44,7 +44,8 @@ impl SmallDisk {
         };
         let flags = ["-Urm", "-m"].into_iter().find(allowed);
         let flags = flags.expect("a mount namespace is needed: user namespaces, or root");
-        let script = format!("mount -t tmpfs -o size={megabytes}m none \"$1\" && echo mounted && exec cat");
+        let script =
+            format!("mount -t tmpfs -o size={megabytes}m none \"$1\" && echo mounted && exec cat");
         let holder = Running::start(
             Command::new("unshare").args([flags, "sh", "-c", &script, "sh"]).arg(folder.path()),
         );
@@ -77,7 +78,7 @@ impl SmallDisk {
     /// Somebody else's file takes all the room but so much.
     #[track_caller]
     fn fill_but(&self, bytes: u64) {
-        let stat = rustix::fs::statvfs(&self.path()).unwrap();
+        let stat = rustix::fs::statvfs(self.path()).unwrap();
         let mut left = (stat.f_bavail * stat.f_frsize).saturating_sub(bytes);
         let mut ballast =
             File::options().append(true).create(true).open(self.path().join("ballast")).unwrap();
@@ -209,9 +210,8 @@ fn a_full_disk_refuses_publishes_serves_readers_and_recovers_without_a_restart()
 
     let server = disk.broker();
     let heard = Heard::all_of(server.address, TOPIC, "end-1");
-    let refused = |payload: &String| {
-        payload == "not to be kept" || producer.refused.contains(payload)
-    };
+    let refused =
+        |payload: &String| payload == "not to be kept" || producer.refused.contains(payload);
     assert!(!heard.events.iter().any(|(_, payload)| refused(payload)), "refused, and kept");
     history.lock().unwrap().check(heard);
     let mut reader = Talk::client(server.address);

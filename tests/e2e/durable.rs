@@ -61,7 +61,10 @@ fn kill_nine_loses_nothing_confirmed_and_gives_no_number_twice() {
             break;
         }
         let seed = seed + round;
-        eprintln!("TIDINGS_KILL_SEED={seed} TIDINGS_KILL_CYCLES={lives} after {:?}", began.elapsed());
+        eprintln!(
+            "TIDINGS_KILL_SEED={seed} TIDINGS_KILL_CYCLES={lives} after {:?}",
+            began.elapsed()
+        );
         let confirmed = round_of(lives, &mut Rng::with_seed(seed));
         eprintln!("{confirmed} events were confirmed in {lives} lives");
         left -= lives;
@@ -174,7 +177,6 @@ impl Outside {
         Self { histories: histories.into(), confirmed: Mutex::new(confirmed) }
     }
 }
-
 
 impl Outside {
     fn heard(&self, topic: &str, delivery: Delivery) {

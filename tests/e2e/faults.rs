@@ -67,7 +67,10 @@ fn after_a_sync_that_failed_nothing_is_confirmed_until_the_broker_starts_anew() 
             assert!(said > 0, "some syncs worked");
             // Never again, however often: not as if nothing had happened.
             for n in said..said + 20 {
-                assert_eq!(publish(&mut pipeline, &format!("p-{n}")), Err("sync-failed".to_owned()));
+                assert_eq!(
+                    publish(&mut pipeline, &format!("p-{n}")),
+                    Err("sync-failed".to_owned())
+                );
             }
             let heard = nc_all(server.address, "no promise");
             assert!(heard.iter().all(|line| line != FAREWELL), "{heard:?}");
@@ -108,7 +111,8 @@ impl Stored {
         let created = Talk::client(server.address).ask("TOPIC create stored retain-bytes=8m");
         assert!(created.starts_with("+OK"), "{created}");
         let mut pipeline = Pipeline::connect(server.address).unwrap();
-        let payloads: Vec<_> = (1..=4_000).map(|n| format!("p-{n} {}", "x".repeat(1_000))).collect();
+        let payloads: Vec<_> =
+            (1..=4_000).map(|n| format!("p-{n} {}", "x".repeat(1_000))).collect();
         for some in payloads.chunks(100) {
             pipeline.send(some.iter().map(|payload| (STORED.to_owned(), payload.clone())));
             for outcome in pipeline.all_answers() {
@@ -134,7 +138,10 @@ impl Stored {
         assert!(heard.gaps.is_empty(), "all of these were confirmed: {:?}", heard.gaps);
         let lost: u64 = heard.lags.iter().map(|range| range.end() - range.start() + 1).sum();
         let stored = self.payloads.len() as u64;
-        assert!(lost < stored / 2, "{lost} of {stored} are lost with a part of one of several files");
+        assert!(
+            lost < stored / 2,
+            "{lost} of {stored} are lost with a part of one of several files"
+        );
         for (seq, payload) in &heard.events {
             let expected = self.payloads.get(usize::try_from(*seq).unwrap() - 1);
             let expected = expected.map_or("end-1", |payload| payload);

@@ -44,7 +44,9 @@ impl Subscriber {
     fn connect(address: SocketAddr) -> Self {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(format!("HELLO echo=reader\nSUB {TOPIC} from=first\n").as_bytes()).unwrap();
+        stream
+            .write_all(format!("HELLO echo=reader\nSUB {TOPIC} from=first\n").as_bytes())
+            .unwrap();
         // Byte by byte: what comes behind the answers is left in the socket.
         let mut lines = Vec::new();
         while !lines.ends_with(b"+OK\r\n") {
@@ -130,7 +132,9 @@ fn subscribers_that_never_read_cost_no_memory_and_get_everything_when_they_do() 
                 let events = Arc::clone(&events);
                 scope.spawn(move || {
                     for at in (0..=up_to).step_by(1 << 20).chain([up_to]) {
-                        some.iter_mut().for_each(|subscriber| subscriber.hear(&events, at));
+                        for subscriber in &mut *some {
+                            subscriber.hear(&events, at);
+                        }
                     }
                 });
             }

@@ -108,7 +108,8 @@ fn what_is_confirmed_was_synced_before() {
     let topics = ["a", "b", "c"];
     let traced = Traced::broker(|server| {
         let mut rng = Rng::with_seed(7);
-        let mut pipelines: Vec<_> = (0..3).map(|_| Pipeline::connect(server.address).unwrap()).collect();
+        let mut pipelines: Vec<_> =
+            (0..3).map(|_| Pipeline::connect(server.address).unwrap()).collect();
         let mut said = 0;
         while said < EACH {
             let burst = rng.usize(1..30).min(EACH - said);
@@ -134,17 +135,24 @@ fn what_is_confirmed_was_synced_before() {
     for told in traced.sent() {
         let text = text_of(&told.arguments);
         let answers = text.lines().filter_map(|line| line.strip_prefix("+OK ")?.split_once(' '));
-        let numbers = answers.filter_map(|(seq, n)| seq.parse::<u64>().ok().and(n.parse::<usize>().ok()));
+        let numbers =
+            answers.filter_map(|(seq, n)| seq.parse::<u64>().ok().and(n.parse::<usize>().ok()));
         let Some(last) = numbers.max() else { continue };
         let received = traced.received_before(told);
-        let published: Vec<_> =
-            received.lines().filter_map(|line| line.strip_prefix("PUB ")?.split_once(' ')).collect();
+        let published: Vec<_> = received
+            .lines()
+            .filter_map(|line| line.strip_prefix("PUB ")?.split_once(' '))
+            .collect();
         for (topic, payload) in &published[..last] {
             traced.expect_synced(&format!("/topics/{topic}/"), payload, told);
         }
         confirmed += usize::from(last == EACH) * last;
     }
-    assert_eq!(confirmed, 3 * EACH, "the last answer on each connection tells of all its publishes");
+    assert_eq!(
+        confirmed,
+        3 * EACH,
+        "the last answer on each connection tells of all its publishes"
+    );
 }
 
 #[test]

@@ -121,7 +121,7 @@ impl History {
     #[track_caller]
     pub(crate) fn heard(&mut self, delivery: Delivery) {
         match delivery {
-            Delivery::Event(seq, payload) => self.tell(seq, payload),
+            Delivery::Event(seq, payload) => self.tell(seq, &payload),
             Delivery::Gap(range) => self.gaps.push(range),
             Delivery::Lag(range) => panic!("{}: {range:?} are gone", self.name),
         }
@@ -129,8 +129,8 @@ impl History {
 
     /// Somebody was told that this number is this event's.
     #[track_caller]
-    pub(crate) fn tell(&mut self, seq: u64, payload: String) {
-        let known = self.told.entry(seq).or_insert_with(|| payload.clone());
+    pub(crate) fn tell(&mut self, seq: u64, payload: &str) {
+        let known = self.told.entry(seq).or_insert_with(|| payload.to_owned());
         assert_eq!(*known, payload, "{}: {seq} is the number of two events", self.name);
     }
 
@@ -138,7 +138,7 @@ impl History {
     #[track_caller]
     pub(crate) fn confirm(&mut self, payload: String, seq: Option<u64>) {
         if let Some(seq) = seq {
-            self.tell(seq, payload.clone());
+            self.tell(seq, &payload);
         }
         self.confirmed.insert(payload, seq);
     }
@@ -191,7 +191,7 @@ impl History {
         events: &[(u64, String)],
     ) {
         for (seq, payload) in events {
-            self.tell(*seq, payload.clone());
+            self.tell(*seq, payload);
         }
         // What was said in an earlier life counts, too: a gap is for ever.
         self.gaps.extend(gaps);

@@ -59,7 +59,8 @@ impl Pipeline {
             self.first = n + 1;
             let answered: Vec<_> = self.waiting.drain(..count).collect();
             let last = count - 1;
-            let outcomes = answered.into_iter().enumerate().filter(|(_, event)| !event.0.is_empty());
+            let outcomes =
+                answered.into_iter().enumerate().filter(|(_, event)| !event.0.is_empty());
             return Some(
                 outcomes
                     .map(|(at, (topic, payload))| {

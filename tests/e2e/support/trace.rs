@@ -76,16 +76,13 @@ pub(crate) fn calls(file: &Path, process: u32) -> Vec<Call> {
             open.insert(thread, (at, name, arguments.to_owned()));
             continue;
         }
-        let (began, name, rest) = match line.strip_prefix("<... ") {
-            Some(resumed) => {
-                let (_, rest) = resumed.split_once(" resumed>").expect("a call that goes on");
-                let (began, name, first) = open.remove(thread).expect("it began");
-                (began, name, first + rest)
-            }
-            None => {
-                let (name, rest) = line.split_once('(').expect("a call");
-                (at, name, rest.to_owned())
-            }
+        let (began, name, rest) = if let Some(resumed) = line.strip_prefix("<... ") {
+            let (_, rest) = resumed.split_once(" resumed>").expect("a call that goes on");
+            let (began, name, first) = open.remove(thread).expect("it began");
+            (began, name, first + rest)
+        } else {
+            let (name, rest) = line.split_once('(').expect("a call");
+            (at, name, rest.to_owned())
         };
         let (arguments, result) = rest.rsplit_once(" = ").expect("a result");
         calls.push(Call {
