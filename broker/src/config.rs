@@ -75,11 +75,10 @@ pub struct Limits {
     /// it costs one copied line.
     pub stalled_ms: u64,
 
-    /// Bytes that the kernel keeps for a connection whose other side does not read. Default 131,072,
-    /// of which it makes twice as much with its own overhead: left alone it takes up to 4 MiB, and
-    /// a thousand such connections take what all sockets of a machine may have together, so that
-    /// nobody is served any more.
-    pub send_buffer_bytes: u32,
+    /// Bytes that the kernel keeps for a connection which the other side has no room for yet. Default
+    /// 131,072. Left alone it takes megabytes for whoever does not read, and a thousand of them
+    /// take what all sockets of a machine may have together, so that nobody is served any more.
+    pub unsent_bytes: u32,
     /// Bytes that one read of a socket brings at most, and so about the size of a batch.
     /// Default 65,536, range 1,024 up; a worker thread has one such buffer, a connection none.
     pub read_bytes: usize,
@@ -143,7 +142,7 @@ impl Default for Limits {
             linger_ms: 500,
             stop_ms: 250,
             stalled_ms: 1_000,
-            send_buffer_bytes: 128 << 10,
+            unsent_bytes: 128 << 10,
             read_bytes: 64 << 10,
             deliver_bytes: 256 << 10,
             unanswered_max: 4_096,

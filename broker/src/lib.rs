@@ -119,7 +119,7 @@ impl Broker {
         let path = config.data.clone();
         let (data, topics) = blocking(move || open_topics(path, &limits, defaults, clock)).await?;
         let address = config.listen;
-        let listening = net::listen(address, config.limits.send_buffer_bytes);
+        let listening = net::listen(address);
         let (listener, local_addr) = listening.map_err(|source| match source.kind() {
             io::ErrorKind::AddrInUse => StartError::AddrInUse { address },
             _ => StartError::Listen { address, source },

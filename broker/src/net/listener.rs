@@ -7,6 +7,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use socket2::SockRef;
 use tidings_protocol::{Code, ProtocolError};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -30,18 +31,14 @@ const TEND_EVERY: Duration = Duration::from_secs(1);
 /// Reads of what somebody has sent who is turned away: all that a polite program says at first.
 const TURNED_AWAY_READS_MAX: usize = 16;
 
-/// A listening socket and its address. Connections keep `send_buffer_bytes` in the kernel.
-pub(crate) fn listen(
-    address: SocketAddr,
-    send_buffer_bytes: u32,
-) -> io::Result<(TcpListener, SocketAddr)> {
+/// A listening socket and its address.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     // A restart must not wait for the remains of old connections.
     #[cfg(unix)]
     socket.set_reuseaddr(true)?;
     // Inherited by connections: a peer that only listens, and whose machine is gone, ends some day.
     socket.set_keepalive(true)?;
-    socket.set_send_buffer_size(send_buffer_bytes)?;
     socket.bind(address)?;
     let listener = socket.listen(BACKLOG)?;
     let local_addr = listener.local_addr()?;
@@ -106,6 +103,8 @@ fn welcome(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, tasks: &TaskTrac
     tracing::debug!(%conn, %peer, "connected");
     // Events are small and wanted now. The only failure is a socket that is closed already.
     let _ = stream.set_nodelay(true);
+    // What the other side can take is sent; what it cannot waits in the log, not in the kernel.
+    let _ = SockRef::from(&stream).set_tcp_notsent_lowat(hub.limits.unsent_bytes);
     tasks.spawn(Connection::new(Arc::clone(hub), conn, mailbox, stream).run());
 }
 

@@ -292,7 +292,7 @@ fn broker_on(disk: Arc<dyn Disk>, dir: &TempDir) -> Broker {
     let storage = Storage { disk, dir: dir.path().join("topics") };
     let defaults = TopicSettings::default();
     let topics = Topics::start(&limits, clock, catalog, Some(storage), defaults).unwrap();
-    let (listener, local_addr) = listen("127.0.0.1:0".parse().unwrap(), limits.send_buffer_bytes).unwrap();
+    let (listener, local_addr) = listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
     let hub = Hub::new(BrokerConfig::default(), clock, topics, stop.clone());
     serve(listener, Arc::clone(&hub), stop.clone(), &tasks);
