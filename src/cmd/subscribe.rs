@@ -30,12 +30,12 @@ Examples:
   tidings sub new-url --from first --count 1  the oldest event that is kept
   tidings sub new-url --as indexer            go on where the last one of this name was
 
-With --as the broker remembers how far NAME has come, also while nobody is connected. The place moves
-behind events once they were written to standard output; what was written just before a crash may so
-come twice. --from counts for a new NAME only; tidings topic show lists them, and forget removes one.
+With --as the broker remembers how far NAME has come, also while nobody is connected. It moves behind
+events once they were written to standard output; what was written just before a crash may come
+twice. --from counts for a new NAME only. tidings topic show lists these cursors; forget removes one.
 
-Events that are no longer kept are named on standard error (LAG), numbers that a crash left empty too
-(GAP); nothing is skipped silently.";
+Events that are no longer kept are named on standard error (LAG), and so are numbers that a crash
+left empty (GAP); nothing is skipped silently.";
 
 /// While events stream in, the durable cursor moves by so many at least: each move is a sync of the
 /// broker's disk.
