@@ -142,6 +142,8 @@ impl Shell {
             .env("PATH", format!("{binaries}:{}", std::env::var("PATH").unwrap()))
             .env("TIDINGS_LISTEN", &broker)
             .env("TIDINGS_BROKER", &broker)
+            // It would end its first line in a second write, behind what others print meanwhile.
+            .env_remove("PYTHONUNBUFFERED")
             .current_dir(folder.path())
             // With everything that it starts in the background, so that all of it can be ended.
             .process_group(0);
