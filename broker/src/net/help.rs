@@ -8,13 +8,17 @@ Every line you type now is a command. (A connection whose first line is no comma
 notifier: its lines are events on the topic new-url, and it hears those of others.)
 
   PUB <topic> <text>           tell everybody:   PUB new-url http://example.org/
-                               +OK 17 1: it is event 17, and your 1st publish
+                               +OK 17 1: it is event 17, your 1st publish, and it is safe
   SUB <topic> [from=..]        listen:           SUB new-url from=-10
                                from= first, last, a number, -n for the newest n, or a time like
-                               2026-01-31T12:00:00Z; without it: what comes
+                               2026-01-31T12:00:00Z; without it: what comes.
+                               LAG: these events are gone; GAP: these numbers never had one
+                               as=<name>: the broker remembers how far you are, and
+                               SEEN <topic> <n> says so; what was not SEEN comes again
   UNSUB <topic>                stop listening:   UNSUB new-url
   TOPIC ls | show <topic>      which topics there are, and how far they are
-  TOPIC create <topic> [sync=..] [retain-bytes=..] [retain-age=..]    also: set, delete, verify
+  TOPIC create <topic> [sync=..] [retain-bytes=..] [retain-age=..]
+                               also: set, delete, verify; forget <topic> cursor=<name>
 
   JOB open <name> [scope=..] [depth=n] [max-pages=n]     a crawl of its own, then its start pages:
                                JOB open docs scope=host
@@ -27,5 +31,5 @@ notifier: its lines are events on the topic new-url, and it hears those of other
   PING, STATS                  are you there; how much is going on
   QUIT                         end (Ctrl-D works, too)
 
-For programs: HELLO, SEEN, JOIN, LINK, ACK, NACK, TOUCH; PROTOCOL.md has all of it.
+For programs: HELLO, JOIN, LINK, ACK, NACK, TOUCH; PROTOCOL.md has all of it.
 Answers are +OK .. or -ERR <code> <why>; lines of a longer answer begin with +. Try: SUB new-url";
