@@ -116,6 +116,24 @@ fn every_other_command_exists_as_it_is_shown() {
     assert!(commands >= 5, "{commands} commands found");
 }
 
+#[test]
+fn every_file_that_a_document_names_is_there() {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = ["bench/", "broker/", "protocol/", "src/", "subscriber/", "tests/"];
+    let mut files = 0;
+    for document in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"] {
+        let text = fs::read_to_string(repository.join(document)).unwrap();
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        let quoted = text.split('`').skip(1).step_by(2);
+        let of_ours = |name: &&str| folders.iter().any(|folder| name.starts_with(folder));
+        for name in links.chain(quoted).filter(of_ours) {
+            assert!(repository.join(name).exists(), "{document}: there is no {name}");
+            files += 1;
+        }
+    }
+    assert!(files >= 40, "{files} files found");
+}
+
 /// A bash for the examples of one document, in a folder of its own, where the ports of the document stand for free
 /// ones and `tidings` is the binary under test.
 struct Shell {
