@@ -213,7 +213,8 @@ fn replay(block: &Block) {
         if let Some(command) = line.strip_prefix("C: ") {
             let words: Vec<_> =
                 command.split(' ').map(|word| ids.get(word).map_or(word, String::as_str)).collect();
-            said += &format!("{}\n", words.join(" "));
+            said += &words.join(" ");
+            said.push('\n');
         } else if let Some(shown) = line.strip_prefix("B: ") {
             // In one go, or what is folded into one answer would be up to chance.
             client.send(std::mem::take(&mut said));

@@ -231,7 +231,8 @@ fn a_cursor_keeps_up_with_events_that_stream_in_and_survives_the_broker() {
         server.folder.path(),
         ["pub", "t", "--quiet", "--broker", &server.text()],
     ));
-    publisher.write((1..=count).map(|n| format!("{n}\n")).collect::<String>());
+    let lines: Vec<_> = (1..=count).map(|n| n.to_string()).collect();
+    publisher.write(lines.join("\n"));
     publisher.finish().expect_code(0);
     let sub = |server: &Server, from: u64, to: u64| {
         let count = (to - from + 1).to_string();
