@@ -12,6 +12,7 @@ use std::{
 };
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::{Domain, Socket, Type};
 
 use crate::support::{process::Server, publisher::Pipeline, talk::Talk, wait::PATIENCE};
 
@@ -20,11 +21,14 @@ const TOPIC: &str = "t";
 /// Subscribers that do not read.
 const STALLED: usize = 1_000;
 
+/// Bytes that the kernel keeps of what a subscriber has not read.
+const RECEIVE_BYTES: usize = 16 << 10;
+
 /// Bytes of a payload: large, so that there are more bytes than memory holds without many events.
-const PAYLOAD_BYTES: usize = 16_000;
+const PAYLOAD_BYTES: usize = 4_000;
 
 /// Events in each half: more than the broker keeps in memory of a topic.
-const HALF: u64 = 1_250;
+const HALF: u64 = 5_000;
 
 /// What all of the memory of the broker may come to, whatever its subscribers do.
 const MEMORY_MAX: u64 = 128 << 20;
@@ -42,7 +46,11 @@ struct Subscriber {
 impl Subscriber {
     #[track_caller]
     fn connect(address: SocketAddr) -> Self {
-        let mut stream = TcpStream::connect(address).unwrap();
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
+        // The clients of a fleet are on machines of their own; here all of them share what the kernel gives to sockets.
+        socket.set_recv_buffer_size(RECEIVE_BYTES).unwrap();
+        socket.connect(&address.into()).unwrap();
+        let mut stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream
             .write_all(format!("HELLO echo=reader\nSUB {TOPIC} from=first\n").as_bytes())
