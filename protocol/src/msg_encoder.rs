@@ -37,8 +37,8 @@ impl MsgEncoder {
 
     /// Adds one to the number, as people do it.
     fn count(&mut self) {
-        let end = self.head.len() - 1;
-        for digit in self.head[self.digits..end].iter_mut().rev() {
+        // The last byte is a space.
+        for digit in self.head.iter_mut().skip(self.digits).rev().skip(1) {
             if *digit < b'9' {
                 *digit += 1;
                 return;

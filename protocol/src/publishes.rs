@@ -35,12 +35,12 @@ impl<'a> Publishes<'a> {
         const VERB: &[u8] = b"PUB ";
         let named = unread.strip_prefix(VERB)?;
         let name_end = memchr(b' ', named)?;
-        let topic = std::str::from_utf8(&named[..name_end]).ok()?;
+        let topic = std::str::from_utf8(named.get(..name_end)?).ok()?;
         check_name("topic", topic).ok()?;
         let (prefix, _) = unread.split_at(VERB.len() + topic.len() + 1);
         let (mut end, mut count) = (0, 0);
         for line_end in memchr_iter(b'\n', unread) {
-            let line = &unread[end..line_end];
+            let line = unread.get(end..line_end)?;
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             let Some(payload) = line.strip_prefix(prefix) else { break };
             if payload.is_empty()
@@ -52,7 +52,7 @@ impl<'a> Publishes<'a> {
             end = line_end + 1;
             count += 1;
         }
-        let lines = lines_of_text(&unread[..end]).filter(|_| count >= 2)?;
+        let lines = lines_of_text(unread.get(..end)?).filter(|_| count >= 2)?;
         let ends = memchr_iter(b'\n', lines.as_bytes());
         Some((end, Self { topic, lines, ends, next: 0, prefix: prefix.len(), count }))
     }

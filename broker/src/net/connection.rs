@@ -32,6 +32,7 @@ const TURNS_MAX: usize = 4;
 /// Idle, it holds no buffers: input is read into a buffer of the worker thread, and only an
 /// unfinished line is kept; output is slices of the topics' memory.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and not a state")]
 pub(super) struct Connection {
     pub(super) hub: Arc<Hub>,
     pub(super) id: ConnId,

@@ -37,7 +37,7 @@ async fn what_has_arrived_counts_also_when_its_sender_closes_without_reading() {
     hasty.write_all(lines.as_bytes()).unwrap();
     hasty.write_all(b"unfinished").unwrap();
     // Something waits for it, so the first write finds out that it is gone.
-    broker.hub.topics.default_topic().append(ConnId::BROKER, ["something"]);
+    broker.hub.topics.default_topic().append(ConnId::BROKER, ["something"]).unwrap();
     drop(hasty);
     listener.expect("something\r\n").await;
     for n in 0..2_000 {
@@ -55,7 +55,7 @@ async fn whoever_reads_slowly_gets_everything_before_the_end() {
     let big = broker.hub.topics.open(&"big".parse().unwrap()).unwrap();
     let payload = "x".repeat(10_000);
     for _ in 0..2_000 {
-        big.append(ConnId::BROKER, [payload.as_str()]);
+        big.append(ConnId::BROKER, [payload.as_str()]).unwrap();
     }
     let mut slow = Peer::client(&broker).await;
     slow.send("SUB big from=first\n").await;
@@ -77,7 +77,7 @@ async fn whoever_does_not_read_at_the_end_is_cut_off() {
     let big = broker.hub.topics.open(&"big".parse().unwrap()).unwrap();
     let payload = "x".repeat(10_000);
     for _ in 0..1_500 {
-        big.append(ConnId::BROKER, [payload.as_str()]);
+        big.append(ConnId::BROKER, [payload.as_str()]).unwrap();
     }
     let mut silent = Peer::client(&broker).await;
     silent.send("SUB big from=first\nQUIT\n").await;

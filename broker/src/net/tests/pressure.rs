@@ -16,7 +16,7 @@ async fn stalled(broker: &Broker) -> Peer {
     let big = broker.hub.topics.open(&"big".parse().unwrap()).unwrap();
     let payload = "x".repeat(10_000);
     for _ in 0..1_200 {
-        big.append(ConnId::BROKER, [payload.as_str()]);
+        big.append(ConnId::BROKER, [payload.as_str()]).unwrap();
     }
     let mut client = Peer::client(broker).await;
     assert_eq!(client.ask("SUB big from=first").await, "+OK\r\n");
@@ -194,10 +194,10 @@ async fn a_busy_subscription_leaves_room_for_the_others() {
     let hot = broker.hub.topics.open(&"hot".parse().unwrap()).unwrap();
     // Batches that are pieces of their own: more than one write takes, and few bytes.
     for _ in 0..10_000 {
-        hot.append(ConnId::BROKER, ["x"]);
+        hot.append(ConnId::BROKER, ["x"]).unwrap();
     }
     let cold = broker.hub.topics.open(&"cold".parse().unwrap()).unwrap();
-    cold.append(ConnId::BROKER, ["y"]);
+    cold.append(ConnId::BROKER, ["y"]).unwrap();
     let mut client = Peer::client(&broker).await;
     client.send("SUB hot from=first\nSUB cold from=first\n").await;
     let mut before = 0;
