@@ -2,7 +2,6 @@
 //!
 //! A reader asks, goes on when it is woken, and gives the buffer back when its socket has taken it. So
 //! however many readers lag, they cost at most [`Limits::cold_bytes_max`](crate::Limits) together.
-#![expect(clippy::disallowed_methods, reason = "owns the threads that block on the disk")]
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,8 +21,14 @@ const BUFFER_BYTES: usize = 256 << 10;
 const THREADS: usize = 2;
 
 /// The threads that read logs.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct ColdReads(Arc<Pool>);
+
+impl Drop for ColdReads {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
 
 #[derive(Debug)]
 struct Pool {
@@ -124,16 +129,26 @@ impl ColdReads {
         Pending { from, answer }
     }
 
-    /// Does something that blocks, after what was asked for before.
+    /// Does something that blocks, after what was asked for before; nothing once it is closed.
     pub(super) fn run(&self, errand: impl FnOnce() + Send + 'static) {
-        self.0.state.lock().errands.push_back(Box::new(errand));
-        self.0.ready.notify_one();
+        let mut state = self.0.state.lock();
+        if !state.closed {
+            state.errands.push_back(Box::new(errand));
+            drop(state);
+            self.0.ready.notify_one();
+        }
     }
 
-    /// Ends the threads.
+    /// Ends the threads. What they have not begun is not done.
     pub(super) fn close(&self) {
-        self.0.state.lock().closed = true;
+        let (reads, errands) = {
+            let state = &mut *self.0.state.lock();
+            state.closed = true;
+            (std::mem::take(&mut state.reads), std::mem::take(&mut state.errands))
+        };
         self.0.ready.notify_all();
+        // They may own the last of something that does not like to be dropped under a lock.
+        drop((reads, errands));
     }
 }
 

@@ -18,7 +18,7 @@ const THREADS: usize = 4;
 
 /// While events stream in, a sync is begun no sooner than so long after the one before, or when so
 /// many bytes wait: a sync costs as much processor time as hundreds of events.
-const PACE: Duration = Duration::from_micros(1000);
+const PACE: Duration = Duration::from_millis(1);
 const PACE_BYTES: usize = 32 << 10;
 /// If nothing more came in so much time, everybody waits for a confirmation, and so nobody is served
 /// by waiting for more.

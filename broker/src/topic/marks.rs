@@ -49,6 +49,7 @@ impl Health {
 
 /// The marks of one topic; `durable <= taken <= head`.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and not a state")]
 pub(super) struct Marks {
     /// The first number that is not as safe as the topic promises.
     pub(super) durable: Seq,

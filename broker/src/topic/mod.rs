@@ -12,9 +12,9 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`tail`], `batch`, `arena` | the newest events in memory |
+//! | `tail`, `batch`, `arena` | the newest events in memory |
 //! | `marks` | how far they are safe, and what may be shown |
-//! | [`reader`] | cursors |
+//! | `reader` | cursors |
 //! | `committer` | threads that write and sync what topics have gathered |
 //! | `cold` | threads that read what fell out of the tail |
 //! | `recent` | ids of events, so that one that is sent again is known |
@@ -201,9 +201,6 @@ impl Topic {
             // Who is woken may rely on finding something.
             return first..head;
         }
-        if self.log.is_none() {
-            tail.settle_all();
-        }
         let grown = self.shared.memory.account(self, &mut tail);
         let commit = self.wants_commit(&mut tail);
         self.moved(tail);
@@ -273,7 +270,7 @@ impl Topic {
         let health = if full { Health::Full } else { Health::Failed };
         if tail.head() > tail.marks.reserved && tail.marks.health != health {
             tracing::error!(topic = %self.name, %error, "there are no numbers for more events");
-            tail.marks.health = health;
+            tail.lose(health);
         }
     }
 

@@ -197,7 +197,8 @@ impl Tail {
         }
     }
 
-    /// Shows readers what they may see. Whether that is more than before.
+    /// Shows readers what they may see. Whether that is more than before. In memory it is as safe as
+    /// the topic promises then: a number that was told must not be given again either.
     pub(super) fn show(&mut self) -> bool {
         let before = self.visible;
         if self.head <= self.marks.reserved {
@@ -208,14 +209,12 @@ impl Tail {
             let end = shown.checked_sub(1).map(|newest| self.batches[newest].end());
             self.visible = end.map_or(before, |end| end.max(before));
         }
+        if !self.logged {
+            self.ahead_bytes = 0;
+            self.marks.durable = self.marks.durable.max(self.visible);
+            self.marks.taken = self.marks.durable;
+        }
         self.visible > before
-    }
-
-    /// Everything is as safe as the topic promises as soon as it is here.
-    pub(super) fn settle_all(&mut self) {
-        self.marks.durable = self.head;
-        self.marks.taken = self.head;
-        self.ahead_bytes = 0;
     }
 
     /// What the log has not been given yet, up to `bytes_max` and at least one batch.

@@ -2,6 +2,7 @@
 
 mod disk;
 mod faults;
+mod lives;
 mod model;
 
 use std::fmt::Write;
@@ -77,7 +78,7 @@ fn text(reader: &mut Reader) -> String {
 }
 
 fn append(topic: &Arc<Topic>, origin: u64, payloads: &[&str]) {
-    topic.append(ConnId(origin), payloads.iter().copied());
+    topic.append(ConnId(origin), payloads.iter().copied()).unwrap();
 }
 
 #[test]
@@ -411,7 +412,7 @@ fn what_a_group_has_not_taken_is_kept_and_its_publishers_wait() {
     let mut group = topic.reader(StartAt::First, Arc::new(Notify::new()));
     let payload = "x".repeat(1000);
     for _ in 0..1000 {
-        topic.append(ConnId(1), [payload.as_str()]);
+        topic.append(ConnId(1), [payload.as_str()]).unwrap();
     }
     let woken = Arc::new(Notify::new());
     let waker = Waker::from(Arc::new(Notifies(woken.clone())));

@@ -56,6 +56,9 @@ pub struct Topics {
     count_max: usize,
     /// The last round of [`tend`](Self::tend) is still under way.
     tending: Arc<AtomicBool>,
+    /// A topic is being checked. That may take long, so it is one at a time: other threads are left
+    /// for everybody who reads.
+    verifying: Arc<AtomicBool>,
 }
 
 /// What the topics of a broker share.
@@ -121,6 +124,7 @@ impl Topics {
             defaults,
             count_max: limits.topics_max.max(FIXED.len()),
             tending: Arc::default(),
+            verifying: Arc::default(),
         });
         topics.recover()?;
         for name in FIXED {
@@ -339,6 +343,8 @@ impl Topics {
     }
 
     /// Checks every checksum of a topic, on a thread of its own; `done` is told what was found.
+    ///
+    /// Refused with [`Code::Busy`] while another one is checked.
     pub(crate) fn verify(
         &self,
         topic: &Topic,
@@ -347,10 +353,15 @@ impl Topics {
         let (Some(cold), Some(log)) = (self.shared.cold(), topic.log.clone()) else {
             return done(Ok(Vec::new()));
         };
+        if self.verifying.swap(true, Ordering::AcqRel) {
+            let text = "another topic is being verified; try again when that is done";
+            return done(Err(ProtocolError::new(Code::Busy, text)));
+        }
+        let verifying = Arc::clone(&self.verifying);
         cold.run(move || {
-            done(
-                log.verify().map_err(|error| ProtocolError::new(Code::Internal, error.to_string())),
-            );
+            let checked = log.verify();
+            verifying.store(false, Ordering::Release);
+            done(checked.map_err(|error| ProtocolError::new(Code::Internal, error.to_string())));
         });
     }
 
@@ -524,10 +535,14 @@ impl Topics {
         // Some connections may be there still. A number that is given after it was noted where the
         // topic ends would be given again.
         let topics = self.list();
-        topics.iter().for_each(|topic| topic.stop());
+        for topic in &topics {
+            topic.stop();
+        }
         if let Some(store) = &self.shared.store {
             store.committers.close();
-            topics.iter().for_each(|topic| topic.close());
+            for topic in &topics {
+                topic.close();
+            }
             store.cold.close();
         }
         self.shared.catalog.close();

@@ -1,26 +1,13 @@
 //! Topics when the disk is full or fails, and at the edges of their lives.
 
-use std::path::Path;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
 use super::disk::{PATIENCE, expected, keep, named, numbered, open, replay, settle, waker};
+use super::lives::start;
 use super::*;
-use crate::catalog::Catalog;
-use crate::log::disk::Disk;
 use crate::log::simulated::{Faults, SimulatedDisk};
-
-/// Topics on a disk that does what a test wants.
-pub(super) fn simulated(disk: &SimulatedDisk, limits: &Limits, sync: Sync) -> Arc<Topics> {
-    let (clock, dir) = (Clock::new(), Path::new("data"));
-    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-    shared.create_dir(dir).unwrap();
-    let (catalog, _) = Catalog::open(Arc::clone(&shared), dir, limits, clock).unwrap();
-    let storage = Storage { disk: shared, dir: dir.join("topics") };
-    let defaults = TopicSettings { sync, ..TopicSettings::default() };
-    Topics::start(limits, clock, catalog, Some(storage), defaults).unwrap()
-}
 
 /// Waits for something of which the waker tells.
 #[track_caller]
@@ -75,7 +62,7 @@ fn nothing_is_published_after_it_was_noted_where_topics_end() {
 #[test]
 fn who_publishes_to_a_topic_that_takes_nothing_is_told_and_not_held_up() {
     let disk = SimulatedDisk::new(1);
-    let topics = simulated(&disk, &Limits::default(), Sync::Always);
+    let topics = start(&disk, &Limits::default(), Sync::Always).unwrap();
     let topic = named(&topics, "t");
     keep(&topic, &numbered(1..2));
     disk.set_faults(Faults { off_in: Some(0), ..Faults::default() });
@@ -91,23 +78,29 @@ fn who_publishes_to_a_topic_that_takes_nothing_is_told_and_not_held_up() {
 #[test]
 fn a_topic_in_memory_waits_for_room_for_its_numbers() {
     let disk = SimulatedDisk::new(1);
-    let topics = simulated(&disk, &Limits::default(), Sync::Memory);
+    let topics = start(&disk, &Limits::default(), Sync::Memory).unwrap();
     disk.set_room(0);
     let topic = named(&topics, "m");
+    let name = topic.name().clone();
     topic.append(ConnId(1), ["x"]).unwrap();
-    let mut reader = topic.subscribe(Some(StartAt::First), Form::Wire, waker());
-    until(|waker| !topic.is_held_up(Some(waker)));
+    let mut reader = topic.subscribe(None, Form::Wire, waker());
+    until(|waker| topic.wait_durable(Seq(1), None, waker).is_none());
+    assert_eq!(topic.fate(Seq(1)).0, Fate::Lost(Code::Full), "its number may be given again");
+    assert!(!topic.is_held_up(None));
     assert_eq!(topic.append(ConnId(1), ["y"]).unwrap_err().code, Code::Full);
-    assert_eq!(text(&mut reader), "", "its number may be given again");
     disk.set_room(1 << 30);
-    topics.tend();
+    topic.tend();
+    let (sender, receiver) = channel();
+    let record = Record::Taken { group: "g".parse().unwrap(), topic: name, next: Seq(2) };
+    topics.catalog().write(record, move |result| sender.send(result).unwrap());
+    receiver.recv_timeout(PATIENCE).unwrap().unwrap();
+    topic.append(ConnId(1), ["z"]).unwrap();
     let mut seen = String::new();
     until(|_| {
         seen.push_str(&text(&mut reader));
         !seen.is_empty()
     });
-    assert_eq!(seen, "MSG m 1 x\r\n");
-    assert_eq!(topic.append(ConnId(1), ["y"]).unwrap(), Seq(2)..Seq(3));
+    assert_eq!(seen, "MSG m 2 z\r\n");
 }
 
 #[test]
@@ -139,6 +132,15 @@ fn forget(topic: &Topic) {
     topic.tail.lock().shrink_to(0);
 }
 
+/// Sends a message when it is woken.
+struct Tells(std::sync::Mutex<std::sync::mpsc::Sender<()>>);
+
+impl Wake for Tells {
+    fn wake(self: Arc<Self>) {
+        let _ = self.0.lock().unwrap().send(());
+    }
+}
+
 #[test]
 fn what_was_kept_since_the_disk_was_asked_is_not_skipped() {
     let folder = tempfile::tempdir().unwrap();
@@ -152,12 +154,6 @@ fn what_was_kept_since_the_disk_was_asked_is_not_skipped() {
     topic.append(ConnId(1), ["event 21"]).unwrap();
     forget(&topic);
     let (tell, told) = channel();
-    struct Tells(std::sync::Mutex<std::sync::mpsc::Sender<()>>);
-    impl Wake for Tells {
-        fn wake(self: Arc<Self>) {
-            let _ = self.0.lock().unwrap().send(());
-        }
-    }
     let waker = Waker::from(Arc::new(Tells(tell.into())));
     let mut reader = topic.subscribe(Some(StartAt::Seq(Seq(11))), Form::Wire, waker);
     assert_eq!(text(&mut reader), "", "the disk was asked");
@@ -175,7 +171,7 @@ fn what_was_kept_since_the_disk_was_asked_is_not_skipped() {
 #[test]
 fn what_is_in_memory_is_there_though_the_disk_cannot_be_read() {
     let disk = SimulatedDisk::new(1);
-    let topics = simulated(&disk, &Limits::default(), Sync::Always);
+    let topics = start(&disk, &Limits::default(), Sync::Always).unwrap();
     let topic = named(&topics, "t");
     keep(&topic, &numbered(1..11));
     keep(&topic, &numbered(11..21));

@@ -1,0 +1,237 @@
+//! Lives of topics with power cuts, full disks and syncs that fail, judged by what was confirmed, by
+//! what subscribers were shown, and by what groups took.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use fastrand::Rng;
+
+use super::disk::{named, replay, settle, waker};
+use super::*;
+use crate::catalog::Catalog;
+use crate::log::disk::Disk;
+use crate::log::simulated::{Faults, SimulatedDisk};
+
+/// Starts of the broker in one history.
+const LIVES: usize = 6;
+
+/// What happens between two of them, at most.
+const STEPS: usize = 25;
+
+type History = BTreeMap<u64, String>;
+
+/// A topic, and what is known about it for all time.
+struct Witness {
+    name: &'static str,
+    sync: Sync,
+    /// What any reader was shown.
+    shown: History,
+    /// What was confirmed or taken by a group, and so has to stay.
+    kept: History,
+    /// What readers were told is not there.
+    missed: Vec<Lag>,
+}
+
+impl Witness {
+    fn new(name: &'static str, sync: Sync) -> Self {
+        Self { name, sync, shown: History::new(), kept: History::new(), missed: Vec::new() }
+    }
+
+    fn show(&mut self, seq: u64, payload: &str) {
+        let before = self.shown.entry(seq).or_insert_with(|| payload.to_owned());
+        assert_eq!(before, payload, "number {seq} of {} has two payloads", self.name);
+    }
+
+    fn keep(&mut self, seq: u64, payload: &str) {
+        self.show(seq, payload);
+        self.kept.insert(seq, payload.to_owned());
+    }
+
+    /// Whether any of what was confirmed was said not to be there.
+    fn compare(&mut self) {
+        for missed in self.missed.drain(..).filter(|_| self.sync == Sync::Always) {
+            let kept = self.kept.range(missed.from.0..=missed.to.0).next();
+            assert_eq!(kept, None, "{missed:?}");
+        }
+    }
+
+    /// Judges what is there at a start.
+    fn judge(&mut self, topics: &Topics) {
+        let topic = named(topics, self.name);
+        let (events, missed) = replay(&topic, StartAt::Seq(Seq(1)));
+        let there: History = events.into_iter().collect();
+        for (seq, payload) in &there {
+            self.show(*seq, payload);
+        }
+        if self.sync == Sync::Always {
+            for (seq, payload) in &self.kept {
+                assert_eq!(there.get(seq), Some(payload), "{seq} was confirmed; {missed:?}");
+            }
+        }
+        let seen = self.shown.keys().next_back().map_or(0, |last| *last);
+        assert!(topic.head().0 > seen, "{seen} was seen, and will be given again");
+    }
+}
+
+/// A topic in one life of the broker.
+struct Life {
+    topic: Arc<Topic>,
+    reader: Reader,
+    group: Reader,
+    /// Events whose fate is open.
+    open: History,
+}
+
+impl Life {
+    fn begin(topics: &Topics, name: &str) -> Self {
+        let topic = named(topics, name);
+        let reader = topic.subscribe(None, Form::Wire, waker());
+        let group = topic.reader(StartAt::Seq(topic.head()), Arc::new(Notify::new()));
+        Self { topic, reader, group, open: History::new() }
+    }
+
+    fn append(&mut self, rng: &mut Rng, number: &mut u64) {
+        let count = if rng.u8(..10) == 0 { 3_000 } else { rng.usize(1..30) };
+        let length = rng.usize(..200);
+        let payloads: Vec<String> = (0..count)
+            .map(|_| {
+                *number += 1;
+                format!("{number}{}", "x".repeat(length))
+            })
+            .collect();
+        if let Ok(numbers) = self.topic.append(ConnId(1), payloads.iter().map(String::as_str)) {
+            self.open.extend((numbers.start.0..).zip(payloads));
+        }
+    }
+
+    /// Looks at what readers are shown, groups take, and publishers are told.
+    fn look(&mut self, witness: &mut Witness) {
+        let mut runs = Vec::new();
+        match self.reader.fetch(100_000, 10, |first, lines| runs.push((first, lines))) {
+            Fetched::Taken => {}
+            Fetched::Lag(missed) | Fetched::Gap(missed) => witness.missed.push(missed),
+        }
+        for (first, lines) in runs {
+            for event in self.topic.decode(first, &lines) {
+                witness.show(event.seq.0, &event.payload);
+            }
+        }
+        for event in self.group.next_events(100).events {
+            witness.keep(event.seq.0, &event.payload);
+        }
+        while let Some((seq, payload)) = self.open.pop_first() {
+            match self.topic.fate(Seq(seq)).0 {
+                Fate::Safe => witness.keep(seq, &payload),
+                Fate::Lost(_) => {}
+                Fate::Waiting => {
+                    self.open.insert(seq, payload);
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Topics on a disk that does what a test wants.
+pub(super) fn start(disk: &SimulatedDisk, limits: &Limits, sync: Sync) -> io::Result<Arc<Topics>> {
+    let (clock, dir) = (Clock::new(), Path::new("data"));
+    let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    disk.create_dir(dir)?;
+    disk.sync_dir(Path::new(""))?;
+    let (catalog, _) = Catalog::open(Arc::clone(&disk), dir, limits, clock)?;
+    let storage = Storage { disk, dir: dir.join("topics") };
+    let defaults = TopicSettings { sync, ..TopicSettings::default() };
+    Topics::start(limits, clock, catalog, Some(storage), defaults)
+}
+
+fn some_faults(rng: &mut Rng) -> Faults {
+    match rng.u8(..3) {
+        0 => Faults { off_in: Some(rng.u64(..30)), ..Faults::default() },
+        1 => Faults { sync_in: Some(rng.u64(..10)), ..Faults::default() },
+        _ => Faults { hides_full: true, ..Faults::default() },
+    }
+}
+
+/// The broker is killed, or the power goes.
+fn crash(disk: &SimulatedDisk, topics: Option<Arc<Topics>>, rng: &mut Rng) {
+    disk.set_faults(Faults { off_in: Some(0), ..Faults::default() });
+    if let Some(topics) = topics {
+        // Nothing of it reaches the disk; nobody of it is left to write after the next start.
+        topics.close();
+    }
+    if rng.bool() {
+        disk.cut_power();
+    } else {
+        disk.kill();
+    }
+    disk.set_room(1 << 40);
+}
+
+fn live(seed: u64) {
+    let rng = &mut Rng::with_seed(seed);
+    let disk = SimulatedDisk::new(rng.u64(..));
+    let limits = Limits { tail_bytes_max: 20_000, ..Limits::default() };
+    let mut witnesses = [
+        Witness::new("always", Sync::Always),
+        Witness::new("interval", Sync::Interval),
+        Witness::new("memory", Sync::Memory),
+    ];
+    let mut number = 0;
+    for life in 0..=LIVES {
+        if life > 0 && rng.u8(..3) == 0 {
+            disk.set_faults(Faults { off_in: Some(rng.u64(..40)), ..Faults::default() });
+        }
+        let topics = start(&disk, &limits, Sync::Always).or_else(|_| {
+            crash(&disk, None, rng);
+            start(&disk, &limits, Sync::Always)
+        });
+        let topics = topics.expect("nothing is wrong now");
+        disk.set_faults(Faults::default());
+        for witness in &mut witnesses {
+            let settings = TopicSettings { sync: witness.sync, ..topics.defaults() };
+            let name = witness.name.parse().unwrap();
+            let _ = topics.create(&name, settings, |_| {});
+            witness.judge(&topics);
+        }
+        let mut lives = witnesses.each_ref().map(|witness| Life::begin(&topics, witness.name));
+        for _ in 0..rng.usize(..STEPS) {
+            let at = rng.usize(..lives.len());
+            match rng.u8(..20) {
+                0 => disk.set_faults(some_faults(rng)),
+                1 => disk.set_room(disk.used() + rng.u64(..20_000)),
+                2 => disk.set_room(1 << 40),
+                3 => lives[at].topic.tend(),
+                4..8 => {
+                    // What waits for numbers gets them, or not, when it is looked after.
+                    lives[at].topic.tend();
+                    settle(&lives[at].topic);
+                }
+                _ => lives[at].append(rng, &mut number),
+            }
+            for (life, witness) in lives.iter_mut().zip(&mut witnesses) {
+                life.look(witness);
+            }
+        }
+        drop(lives);
+        witnesses.iter_mut().for_each(Witness::compare);
+        if rng.u8(..4) == 0 {
+            topics.close();
+            drop(topics);
+        } else {
+            crash(&disk, Some(topics), rng);
+        }
+    }
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "the seed must reach whoever looks")]
+fn nothing_confirmed_is_lost_and_no_number_is_given_twice() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let first = number("TIDINGS_TOPIC_SEED").unwrap_or(0);
+    for seed in first..first + number("TIDINGS_TOPIC_RUNS").unwrap_or(30) {
+        // Threads take part, so a seed makes a failure likely, not certain.
+        eprintln!("TIDINGS_TOPIC_SEED={seed}");
+        live(seed);
+    }
+}
