@@ -254,13 +254,13 @@ impl Topics {
         Ok(topic)
     }
 
-    /// Gives a topic other settings; `done` is told when that is safe.
+    /// Gives a topic other settings once that is safe, which `done` is told.
     ///
     /// Refused with [`Code::Conflict`] if events would have to move from memory to the disk, or
     /// back.
     pub(crate) fn configure(
         &self,
-        topic: &Topic,
+        topic: &Arc<Topic>,
         settings: TopicSettings,
         done: impl FnOnce(Result<(), ProtocolError>) + Send + 'static,
     ) -> Result<(), ProtocolError> {
@@ -269,9 +269,13 @@ impl Topics {
             let text = "a topic cannot move between memory and disk; delete it and make it anew";
             return Err(ProtocolError::new(Code::Conflict, text));
         }
-        *topic.settings.lock() = settings;
-        let name = topic.name().clone();
-        self.shared.catalog.write(Record::Settings { topic: name, settings }, done);
+        let (topic, name) = (Arc::clone(topic), topic.name().clone());
+        self.shared.catalog.write(Record::Settings { topic: name, settings }, move |result| {
+            if result.is_ok() {
+                *topic.settings.lock() = settings;
+            }
+            done(result);
+        });
         Ok(())
     }
 

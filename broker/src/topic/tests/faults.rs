@@ -104,6 +104,26 @@ fn a_topic_in_memory_waits_for_room_for_its_numbers() {
 }
 
 #[test]
+fn settings_that_cannot_be_stored_do_not_take_effect() {
+    let disk = SimulatedDisk::new(1);
+    let topics = start(&disk, &Limits::default(), Sync::Always).unwrap();
+    let topic = named(&topics, "t");
+    let before = topic.settings();
+    let configure = |sync| {
+        let (sender, receiver) = channel();
+        let settings = TopicSettings { sync, ..before };
+        topics.configure(&topic, settings, move |result| sender.send(result).unwrap()).unwrap();
+        receiver.recv_timeout(PATIENCE).unwrap()
+    };
+    disk.set_room(0);
+    assert_eq!(configure(Sync::Interval).unwrap_err().code, Code::Full);
+    assert_eq!(topic.settings(), before);
+    disk.set_room(1 << 30);
+    configure(Sync::Interval).unwrap();
+    assert_eq!(topic.settings().sync, Sync::Interval);
+}
+
+#[test]
 fn a_reader_that_began_ahead_of_what_is_shown_is_woken() {
     let topic = topic(1 << 20);
     let reserve = |below| {
