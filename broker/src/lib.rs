@@ -119,11 +119,17 @@ impl Broker {
         let path = config.data.clone();
         let (data, topics) = blocking(move || open_topics(path, &limits, defaults, clock)).await?;
         let address = config.listen;
-        let listening = net::listen(address);
-        let (listener, local_addr) = listening.map_err(|source| match source.kind() {
-            io::ErrorKind::AddrInUse => StartError::AddrInUse { address },
-            _ => StartError::Listen { address, source },
-        })?;
+        let (listener, local_addr) = match net::listen(address) {
+            Ok(listening) => listening,
+            Err(source) => {
+                // In an orderly way, so that no numbers are skipped for nothing.
+                blocking(move || topics.close()).await;
+                return Err(match source.kind() {
+                    io::ErrorKind::AddrInUse => StartError::AddrInUse { address },
+                    _ => StartError::Listen { address, source },
+                });
+            }
+        };
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let hub = Hub::new(config, clock, topics, stop.clone());
