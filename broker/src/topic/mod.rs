@@ -290,7 +290,7 @@ impl Topic {
     fn commit(self: &Arc<Self>) -> Option<usize> {
         let log = self.log.as_ref()?;
         let always = self.settings().sync == Sync::Always;
-        let (pieces, next, reserve, sync) = {
+        let (pieces, next, reserve, sync, unsynced) = {
             let tail = &mut *self.tail.lock();
             let head = tail.head();
             if !tail.marks.has_work(head) {
@@ -301,10 +301,16 @@ impl Topic {
             let due = std::mem::take(&mut tail.marks.sync_due);
             let sync = always || due || tail.marks.reserves_little(head);
             let count = pieces.iter().map(|piece| piece.count).sum();
-            (pieces, tail.marks.taken, tail.marks.reserve(head, count, always), sync)
+            let reserve = tail.marks.reserve(head, count, always);
+            (pieces, tail.marks.taken, reserve, sync, tail.marks.unsynced)
         };
-        let written = log.append(&pieces, next, reserve);
-        let result = written.and_then(|()| if sync { log.sync().map(Some) } else { Ok(None) });
+        let result = match log.append(&pieces, next, reserve) {
+            Ok(()) if sync => log.sync().map(Some),
+            Ok(()) => Ok(None),
+            // What is there is to be safe in its time, though there is no room for more.
+            Err(LogError::Full) if unsynced => log.sync().and(Err(LogError::Full)),
+            Err(error) => Err(error),
+        };
         let mut tail = self.tail.lock();
         match result {
             Ok(synced) => {
