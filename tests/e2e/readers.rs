@@ -30,6 +30,9 @@ const PAYLOAD_BYTES: usize = 4_000;
 /// Events in each half: more than the broker keeps in memory of a topic.
 const HALF: u64 = 5_000;
 
+/// Events after which everybody who reads has caught up.
+const STEP: usize = 250;
+
 /// What all of the memory of the broker may come to, whatever its subscribers do.
 const MEMORY_MAX: u64 = 128 << 20;
 
@@ -86,11 +89,11 @@ impl Subscriber {
 
 /// All events as they are delivered: numbered from 1.
 fn deliveries(count: u64) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for seq in 1..=count {
-        bytes.extend_from_slice(format!("MSG {TOPIC} {seq} {}\r\n", payload(seq)).as_bytes());
-    }
-    bytes
+    (1..=count).flat_map(|seq| delivery(seq).into_bytes()).collect()
+}
+
+fn delivery(seq: u64) -> String {
+    format!("MSG {TOPIC} {seq} {}\r\n", payload(seq))
 }
 
 fn payload(seq: u64) -> String {
@@ -130,24 +133,24 @@ fn subscribers_that_never_read_cost_no_memory_and_get_everything_when_they_do() 
     let mut stalled: Vec<_> = (0..STALLED).map(|_| Subscriber::connect(address)).collect();
     let mut reading: Vec<_> = (STALLED..count).map(|_| Subscriber::connect(address)).collect();
     let events = Arc::new(deliveries(2 * HALF));
-    let half = deliveries(HALF).len();
-
-    let mut residents = Vec::new();
-    for (numbers, up_to) in [(1..HALF + 1, half), (HALF + 1..2 * HALF + 1, events.len())] {
-        thread::scope(|scope| {
-            // A few threads for many sockets: a subscriber that waits for its turn is merely slow.
-            for some in reading.chunks_mut((count - STALLED).div_ceil(8)) {
-                let events = Arc::clone(&events);
-                scope.spawn(move || {
-                    for at in (0..=up_to).step_by(1 << 20).chain([up_to]) {
-                        for subscriber in &mut *some {
-                            subscriber.hear(&events, at);
+    let (mut up_to, mut residents) = (0, Vec::new());
+    for half in [0, HALF] {
+        for first in (half + 1..=half + HALF).step_by(STEP) {
+            let next = first + STEP as u64;
+            publish(address, first..next);
+            up_to += (first..next).map(|seq| delivery(seq).len()).sum::<usize>();
+            // A few threads for many sockets.
+            thread::scope(|scope| {
+                for some in reading.chunks_mut((count - STALLED).div_ceil(8)) {
+                    let events = Arc::clone(&events);
+                    scope.spawn(move || {
+                        for subscriber in some {
+                            subscriber.hear(&events, up_to);
                         }
-                    }
-                });
-            }
-            publish(address, numbers);
-        });
+                    });
+                }
+            });
+        }
         residents.push(server.process.resident_memory_bytes());
     }
     let [before, after] = residents[..] else { unreachable!("two halves") };
