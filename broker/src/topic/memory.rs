@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::RwLock;
 
 use super::Topic;
+use super::recent::{IDS_MAX, IDS_SHARE, IDS_TOTAL};
 use super::tail::Tail;
 use crate::config::Limits;
 
@@ -21,6 +22,8 @@ pub(super) struct Memory {
     ahead_bytes_max: usize,
     /// The sum of all topics' `bytes`.
     bytes: AtomicUsize,
+    /// The sum of all topics' `ids`.
+    ids: AtomicUsize,
     topics: RwLock<Vec<Weak<Topic>>>,
 }
 
@@ -31,6 +34,7 @@ impl Memory {
             tails_bytes_max: limits.tails_bytes_max,
             ahead_bytes_max: limits.ahead_bytes_max,
             bytes: AtomicUsize::new(0),
+            ids: AtomicUsize::new(0),
             topics: RwLock::default(),
         }
     }
@@ -40,6 +44,11 @@ impl Memory {
         let mut topics = self.topics.write();
         topics.retain(|known| known.strong_count() > 0);
         topics.push(Arc::downgrade(topic));
+    }
+
+    /// How many ids a topic may remember.
+    pub(super) fn ids_max(&self) -> usize {
+        if self.ids.load(Ordering::Relaxed) > IDS_TOTAL { IDS_SHARE } else { IDS_MAX }
     }
 
     /// Whether so much of a tail has to be in memory that nobody should publish.
@@ -54,14 +63,10 @@ impl Memory {
     pub(super) fn account(&self, topic: &Topic, tail: &mut Tail) -> bool {
         tail.shrink_to(self.tail_bytes_max);
         // One that was deleted goes with the last who knows it.
-        let bytes = if topic.is_deleted() { 0 } else { tail.bytes() };
-        let before = topic.bytes.swap(bytes, Ordering::Relaxed);
-        if bytes >= before {
-            self.bytes.fetch_add(bytes - before, Ordering::Relaxed);
-        } else {
-            self.bytes.fetch_sub(before - bytes, Ordering::Relaxed);
-        }
-        bytes > before
+        let (bytes, ids) =
+            if topic.is_deleted() { (0, 0) } else { (tail.bytes(), tail.recent.len()) };
+        recount(&self.ids, &topic.ids, ids);
+        recount(&self.bytes, &topic.bytes, bytes)
     }
 
     /// While all tails together are too much, the longest gives way; one that has to stay cannot
@@ -86,4 +91,15 @@ impl Memory {
         self.account(topic, tail);
         tail.bytes() < before
     }
+}
+
+/// Puts a topic's new figure in place of its old one, also in the sum; whether it has grown.
+fn recount(sum: &AtomicUsize, of_topic: &AtomicUsize, new: usize) -> bool {
+    let before = of_topic.swap(new, Ordering::Relaxed);
+    if new >= before {
+        sum.fetch_add(new - before, Ordering::Relaxed);
+    } else {
+        sum.fetch_sub(before - new, Ordering::Relaxed);
+    }
+    new > before
 }

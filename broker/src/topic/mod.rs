@@ -86,6 +86,8 @@ pub struct Topic {
     deleted: AtomicBool,
     /// The tail's bytes, for comparing tails without their locks.
     bytes: AtomicUsize,
+    /// How many ids it remembers.
+    ids: AtomicUsize,
     settings: Mutex<TopicSettings>,
     tail: Mutex<Tail>,
     log: Option<Arc<dyn TopicLog>>,
@@ -143,6 +145,7 @@ impl Topic {
         self.refuse(&tail)?;
         let first = tail.head();
         let (mut numbers, mut new) = (Vec::with_capacity(payloads.len()), Vec::new());
+        let ids_max = self.shared.memory.ids_max();
         let mut ids = ids.iter().copied().peekable();
         for (at, payload) in payloads.iter().copied().enumerate() {
             let next = Seq(first.0 + new.len() as u64);
@@ -151,7 +154,7 @@ impl Topic {
             if known.is_none() {
                 new.push(payload);
                 if let Some(id) = id {
-                    tail.recent.add(id, next);
+                    tail.recent.add(id, next, ids_max);
                 }
             }
             numbers.push(known.unwrap_or(next));

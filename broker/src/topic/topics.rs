@@ -189,7 +189,7 @@ impl Topics {
         for (first, lines) in &recovered.identified {
             for (seq, payload) in super::payloads(name, *first, lines) {
                 if let Some(id) = id_of(&payload).filter(|id| tail.recent.find(*id).is_none()) {
-                    tail.recent.add(id, seq);
+                    tail.recent.add(id, seq, self.shared.memory.ids_max());
                 }
             }
         }
@@ -435,6 +435,7 @@ impl Topics {
             pressed: AtomicBool::new(false),
             deleted: AtomicBool::new(false),
             bytes: AtomicUsize::new(0),
+            ids: AtomicUsize::new(0),
             settings: Mutex::new(settings),
             tail: Mutex::new(tail),
             log,
