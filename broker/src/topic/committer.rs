@@ -16,6 +16,9 @@ use super::Topic;
 /// Threads that commit: as many topics can be synced at once.
 const THREADS: usize = 4;
 
+/// How far committers step back behind the threads that deliver.
+const NICE: i32 = 10;
+
 /// While events stream in, a sync is begun no sooner than so long after the one before, or when so
 /// many bytes wait: a sync costs as much processor time as hundreds of events.
 const PACE: Duration = Duration::from_millis(1);
@@ -51,7 +54,14 @@ impl Committers {
             .map(|number| {
                 let queue = Arc::clone(&queue);
                 let thread = thread::Builder::new().name(format!("commit-{number}"));
-                thread.spawn(move || queue.run()).expect("a thread can be started")
+                thread
+                    .spawn(move || {
+                        // Deliveries do not wait for a commit, so it does not push them aside. Where a
+                        // system does not allow that, it does.
+                        let _ = rustix::process::setpriority_process(None, NICE);
+                        queue.run();
+                    })
+                    .expect("a thread can be started")
             })
             .collect();
         Self { queue, threads: Mutex::new(threads) }

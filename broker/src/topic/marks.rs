@@ -99,8 +99,13 @@ impl Marks {
 
     /// Whether there is something for the committer when `head` is the next number.
     pub(super) fn has_work(&self, head: Seq) -> bool {
-        self.health == Health::Good
-            && (self.taken < head || self.sync_due || self.reserves_little(head))
+        self.health == Health::Good && (self.taken < head || self.sync_due)
+            || self.lacks_numbers(head)
+    }
+
+    /// Whether numbers can and should be reserved.
+    pub(super) fn lacks_numbers(&self, head: Seq) -> bool {
+        self.health == Health::Good && self.reserves_little(head)
     }
 
     /// Whether so few reserved numbers are left that more should be.

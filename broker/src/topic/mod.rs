@@ -243,7 +243,13 @@ impl Topic {
 
     /// Whether a commit is to be asked for, which is noted as done.
     fn wants_commit(&self, tail: &mut Tail) -> bool {
-        let wants = !tail.marks.queued && !self.is_deleted() && tail.marks.has_work(tail.head());
+        let head = tail.head();
+        // Without a log there are only numbers to be reserved.
+        let has_work = match self.log {
+            Some(_) => tail.marks.has_work(head),
+            None => tail.marks.lacks_numbers(head),
+        };
+        let wants = !tail.marks.queued && !self.is_deleted() && has_work;
         tail.marks.queued |= wants;
         wants
     }

@@ -236,6 +236,21 @@ fn a_topic_in_memory_forgets_its_events_and_not_its_numbers() {
     topics.close();
 }
 
+#[test]
+fn a_topic_in_memory_asks_for_numbers_once_in_a_while() {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = TopicSettings { sync: Sync::Memory, ..TopicSettings::default() };
+    let topics = open(folder.path(), &Limits::default());
+    let topic = topics.create(&"m".parse().unwrap(), memory, |result| result.unwrap()).unwrap();
+    topic.append(ConnId(1), ["first"]).unwrap();
+    settle(&topic);
+    for _ in 0..1_000 {
+        topic.append(ConnId(1), ["x"]).unwrap();
+        assert!(!topic.tail.lock().marks.queued, "numbers were asked for");
+    }
+    topics.close();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
