@@ -15,6 +15,7 @@
 //! | `tail`, `batch`, `arena` | the newest events in memory |
 //! | `marks` | how far they are safe, and what may be shown |
 //! | `reader` | cursors |
+//! | `keeping` | what of a topic is about its disk: commits, reservations, retention, its end |
 //! | `committer` | threads that write and sync what topics have gathered |
 //! | `cold` | threads that read what fell out of the tail |
 //! | `recent` | ids of events, so that one that is sent again is known |
@@ -24,6 +25,7 @@ mod arena;
 mod batch;
 mod cold;
 mod committer;
+mod keeping;
 mod marks;
 mod memory;
 mod reader;
@@ -46,8 +48,8 @@ use self::cold::Pending;
 use self::reader::Notifies;
 use self::tail::Tail;
 use self::topics::Shared;
-use crate::catalog::{Record, Sync, TopicSettings};
-use crate::log::{LogError, Position, RESERVED_MAX, Retention, TopicLog};
+use crate::catalog::TopicSettings;
+use crate::log::{Position, RESERVED_MAX, TopicLog};
 use crate::mailbox::ConnId;
 
 pub(crate) use self::batch::count_lines;
@@ -60,14 +62,8 @@ pub(crate) use self::topics::Storage;
 pub use self::topics::Topics;
 pub(crate) use self::waiters::Place;
 
-/// Bytes that one commit takes at most, so that confirmations come regularly.
-const COMMIT_BYTES: usize = 1 << 20;
-
 /// Numbers that a topic without a log reserves at once: each costs a sync of the catalog.
 const RESERVED_IN_MEMORY: u64 = RESERVED_MAX << 4;
-
-/// Files of one topic; beyond them the oldest goes.
-const SEGMENTS_MAX: usize = 10_000;
 
 /// One topic.
 #[derive(Debug)]
@@ -254,169 +250,6 @@ impl Topic {
         wants
     }
 
-    /// Has a committer do what there is to do; without a log, reserves more numbers.
-    fn request_commit(self: &Arc<Self>, head: Seq) {
-        if self.log.is_some() {
-            return self.shared.commit(self);
-        }
-        let below = Seq(head.0.saturating_add(RESERVED_IN_MEMORY));
-        let (topic, name) = (Arc::clone(self), self.name.clone());
-        let reserved = move |result: Result<(), ProtocolError>| {
-            let mut tail = topic.tail.lock();
-            match result {
-                Ok(()) => tail.reserved(below),
-                Err(error) => topic.fail_to_reserve(&mut tail, &error),
-            }
-            topic.moved(tail);
-        };
-        self.shared.catalog.write(Record::Reserved { topic: name, below }, reserved);
-    }
-
-    /// A topic in memory takes events as long as there are reserved numbers for them. It is tried
-    /// again from time to time, not with every event.
-    fn fail_to_reserve(&self, tail: &mut Tail, error: &ProtocolError) {
-        let full = error.code == Code::Full;
-        let health = if full { Health::Full } else { Health::Failed };
-        if tail.head() > tail.marks.reserved && tail.marks.health != health {
-            tracing::error!(topic = %self.name, %error, "there are no numbers for more events");
-            tail.lose(health);
-        }
-    }
-
-    /// Makes sure that there are reserved numbers before the first event needs one.
-    fn reserve(self: &Arc<Self>) {
-        let head = {
-            let tail = &mut *self.tail.lock();
-            self.wants_commit(tail).then(|| tail.head())
-        };
-        if let Some(head) = head {
-            self.request_commit(head);
-        }
-    }
-
-    /// Writes what there is, by a committer. Returns how many bytes have gathered meanwhile; `None`
-    /// if there is nothing more to do.
-    fn commit(self: &Arc<Self>) -> Option<usize> {
-        let log = self.log.as_ref()?;
-        let always = self.settings().sync == Sync::Always;
-        let (pieces, next, reserve, sync, unsynced) = {
-            let tail = &mut *self.tail.lock();
-            let head = tail.head();
-            if !tail.marks.has_work(head) {
-                tail.marks.queued = false;
-                return None;
-            }
-            let pieces = tail.take_pieces(COMMIT_BYTES);
-            let due = std::mem::take(&mut tail.marks.sync_due);
-            let sync = always || due || tail.marks.reserves_little(head);
-            let count = pieces.iter().map(|piece| piece.count).sum();
-            let reserve = tail.marks.reserve(head, count, always);
-            (pieces, tail.marks.taken, reserve, sync, tail.marks.unsynced)
-        };
-        let result = match log.append(&pieces, next, reserve) {
-            Ok(()) if sync => log.sync().map(Some),
-            Ok(()) => Ok(None),
-            // What is there is to be safe in its time, though there is no room for more.
-            Err(LogError::Full) if unsynced => log.sync().and(Err(LogError::Full)),
-            Err(error) => Err(error),
-        };
-        let mut tail = self.tail.lock();
-        match result {
-            Ok(synced) => {
-                tail.marks.unsynced = synced.is_none();
-                tail.settle(next, synced.map_or(Seq(0), |synced| synced.reserved));
-            }
-            Err(error) => self.fail(&mut tail, &error),
-        }
-        // With the marks, so that who sees that all is done may rely on no more being done.
-        tail.marks.queued = tail.marks.has_work(tail.head());
-        let waiting = tail.marks.queued.then(|| tail.waiting_bytes());
-        self.moved(tail);
-        waiting
-    }
-
-    /// Bytes that wait for the next commit.
-    fn waiting_bytes(&self) -> usize {
-        self.tail.lock().waiting_bytes()
-    }
-
-    fn fail(&self, tail: &mut Tail, error: &LogError) {
-        let health = if matches!(error, LogError::Full) { Health::Full } else { Health::Failed };
-        let (topic, from) = (&self.name, tail.durable());
-        tracing::error!(%topic, %from, %error, "events were not kept, and no more are taken");
-        tail.lose(health);
-    }
-
-    /// What is to be done from time to time: syncs, a look whether a full disk has room again.
-    fn tend(self: &Arc<Self>) {
-        let Some(log) = &self.log else { return self.reserve_again() };
-        let has_room = self.tail.lock().marks.health == Health::Full && log.has_room();
-        let commit = {
-            let tail = &mut *self.tail.lock();
-            if has_room && tail.marks.health == Health::Full {
-                tail.marks.health = Health::Good;
-                tracing::info!(topic = %self.name, "there is room on the disk again");
-            }
-            tail.marks.sync_due |= tail.marks.unsynced;
-            self.wants_commit(tail)
-        };
-        if commit {
-            self.shared.commit(self);
-        }
-        let settings = self.settings();
-        let age_ms = i64::try_from(settings.retain_age_ms).unwrap_or(i64::MAX);
-        let now = self.shared.clock.unix_ms();
-        let retention = Retention {
-            bytes_max: settings.retain_bytes,
-            oldest_unix_ms: (age_ms > 0).then(|| now.saturating_sub(age_ms)),
-            segments_max: SEGMENTS_MAX,
-            keep_from: self.tail.lock().taken_by_all().unwrap_or(Seq(u64::MAX)),
-        };
-        match log.retain(&retention) {
-            Ok(0) | Err(LogError::Broken(_)) => {}
-            Ok(removed) => tracing::debug!(topic = %self.name, removed, "old segments are gone"),
-            Err(error) => tracing::error!(topic = %self.name, %error, "old events stay"),
-        }
-    }
-
-    /// In memory: reserves numbers, also if that has failed before.
-    fn reserve_again(self: &Arc<Self>) {
-        let head = {
-            let tail = self.tail.lock();
-            let wants = tail.marks.health != Health::Failed && !self.is_deleted();
-            (wants && tail.marks.reserves_little(tail.head())).then(|| tail.head())
-        };
-        if let Some(head) = head {
-            self.request_commit(head);
-        }
-    }
-
-    /// Takes no more events: the broker stops.
-    fn stop(&self) {
-        self.tail.lock().marks.closed = true;
-    }
-
-    /// At the end of the broker, after it was [stopped](Self::stop) and everything was written:
-    /// notes where it ends, so that the next start leaves no gap.
-    fn close(&self) {
-        let (head, health) = {
-            let tail = self.tail.lock();
-            (tail.head(), tail.marks.health)
-        };
-        match &self.log {
-            Some(log) if health == Health::Good => {
-                if let Err(error) = log.close(head) {
-                    tracing::error!(topic = %self.name, %error, "the log was not closed in order");
-                }
-            }
-            Some(_) => {}
-            None => {
-                let (topic, below) = (self.name.clone(), head);
-                self.shared.catalog.write(Record::Reserved { topic, below }, |_| {});
-            }
-        }
-    }
-
     /// The next number to be given.
     pub fn head(&self) -> Seq {
         Seq(self.head.load(Ordering::Acquire))
@@ -567,12 +400,6 @@ impl Topic {
     /// The events of encoded lines, of which the first has the number `first`.
     fn decode<'a>(&'a self, first: Seq, encoded: &'a [u8]) -> impl Iterator<Item = Event> + 'a {
         payloads(&self.name, first, encoded).map(|(seq, payload)| Event { seq, payload })
-    }
-
-    /// Removes every event from the disk.
-    fn clear(&self) -> Result<(), ProtocolError> {
-        let cleared = self.log.as_ref().map_or(Ok(()), |log| log.clear());
-        cleared.map_err(|error| ProtocolError::new(Code::Internal, error.to_string()))
     }
 }
 

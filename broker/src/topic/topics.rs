@@ -126,7 +126,11 @@ impl Topics {
             tending: Arc::default(),
             verifying: Arc::default(),
         });
-        topics.recover()?;
+        if let Err(error) = topics.recover() {
+            // Nobody of a start that failed writes into what the next one finds.
+            topics.close();
+            return Err(error);
+        }
         for name in FIXED {
             let name = TopicName::new(name).expect("the fixed topics' names are names");
             let topic = topics.open_unbounded(&mut topics.index.write(), &name, None);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::disk::{PATIENCE, expected, keep, named, numbered, open, replay, settle, waker};
 use super::lives::start;
 use super::*;
+use crate::catalog::{Record, Sync};
 use crate::log::simulated::{Faults, SimulatedDisk};
 
 /// Waits for something of which the waker tells.

@@ -9,7 +9,7 @@ use fastrand::Rng;
 
 use super::disk::{named, replay, settle, waker};
 use super::*;
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Sync};
 use crate::log::disk::Disk;
 use crate::log::simulated::{Faults, SimulatedDisk};
 

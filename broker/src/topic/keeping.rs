@@ -1,0 +1,188 @@
+//! What of a topic is about its disk: commits, reservations, retention, its end.
+
+use std::sync::Arc;
+
+use tidings_protocol::{Code, ProtocolError, Seq};
+
+use super::marks::Health;
+use super::tail::Tail;
+use super::{RESERVED_IN_MEMORY, Topic};
+use crate::catalog::{Record, Sync};
+use crate::log::{LogError, Retention};
+
+/// Bytes that one commit takes at most, so that confirmations come regularly.
+const COMMIT_BYTES: usize = 1 << 20;
+
+/// Files of one topic; beyond them the oldest goes.
+const SEGMENTS_MAX: usize = 10_000;
+
+impl Topic {
+    /// Has a committer do what there is to do; without a log, reserves more numbers.
+    pub(super) fn request_commit(self: &Arc<Self>, head: Seq) {
+        if self.log.is_some() {
+            return self.shared.commit(self);
+        }
+        let below = Seq(head.0.saturating_add(RESERVED_IN_MEMORY));
+        let (topic, name) = (Arc::clone(self), self.name.clone());
+        let reserved = move |result: Result<(), ProtocolError>| {
+            let mut tail = topic.tail.lock();
+            match result {
+                Ok(()) => tail.reserved(below),
+                Err(error) => topic.fail_to_reserve(&mut tail, &error),
+            }
+            topic.moved(tail);
+        };
+        self.shared.catalog.write(Record::Reserved { topic: name, below }, reserved);
+    }
+
+    /// A topic in memory takes events as long as there are reserved numbers for them. It is tried
+    /// again from time to time, not with every event.
+    fn fail_to_reserve(&self, tail: &mut Tail, error: &ProtocolError) {
+        let full = error.code == Code::Full;
+        let health = if full { Health::Full } else { Health::Failed };
+        if tail.head() > tail.marks.reserved && tail.marks.health != health {
+            tracing::error!(topic = %self.name, %error, "there are no numbers for more events");
+            tail.lose(health);
+        }
+    }
+
+    /// Makes sure that there are reserved numbers before the first event needs one.
+    pub(super) fn reserve(self: &Arc<Self>) {
+        let head = {
+            let tail = &mut *self.tail.lock();
+            self.wants_commit(tail).then(|| tail.head())
+        };
+        if let Some(head) = head {
+            self.request_commit(head);
+        }
+    }
+
+    /// Writes what there is, by a committer. Returns how many bytes have gathered meanwhile; `None`
+    /// if there is nothing more to do.
+    pub(super) fn commit(self: &Arc<Self>) -> Option<usize> {
+        let log = self.log.as_ref()?;
+        let always = self.settings().sync == Sync::Always;
+        let (pieces, next, reserve, sync, unsynced) = {
+            let tail = &mut *self.tail.lock();
+            let head = tail.head();
+            if !tail.marks.has_work(head) {
+                tail.marks.queued = false;
+                return None;
+            }
+            let pieces = tail.take_pieces(COMMIT_BYTES);
+            let due = std::mem::take(&mut tail.marks.sync_due);
+            let sync = always || due || tail.marks.reserves_little(head);
+            let count = pieces.iter().map(|piece| piece.count).sum();
+            let reserve = tail.marks.reserve(head, count, always);
+            (pieces, tail.marks.taken, reserve, sync, tail.marks.unsynced)
+        };
+        let result = match log.append(&pieces, next, reserve) {
+            Ok(()) if sync => log.sync().map(Some),
+            Ok(()) => Ok(None),
+            // What is there is to be safe in its time, though there is no room for more.
+            Err(LogError::Full) if unsynced => log.sync().and(Err(LogError::Full)),
+            Err(error) => Err(error),
+        };
+        let mut tail = self.tail.lock();
+        match result {
+            Ok(synced) => {
+                tail.marks.unsynced = synced.is_none();
+                tail.settle(next, synced.map_or(Seq(0), |synced| synced.reserved));
+            }
+            Err(error) => self.fail(&mut tail, &error),
+        }
+        // With the marks, so that who sees that all is done may rely on no more being done.
+        tail.marks.queued = tail.marks.has_work(tail.head());
+        let waiting = tail.marks.queued.then(|| tail.waiting_bytes());
+        self.moved(tail);
+        waiting
+    }
+
+    /// Bytes that wait for the next commit.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.tail.lock().waiting_bytes()
+    }
+
+    fn fail(&self, tail: &mut Tail, error: &LogError) {
+        let health = if matches!(error, LogError::Full) { Health::Full } else { Health::Failed };
+        let (topic, from) = (&self.name, tail.durable());
+        tracing::error!(%topic, %from, %error, "events were not kept, and no more are taken");
+        tail.lose(health);
+    }
+
+    /// What is to be done from time to time: syncs, a look whether a full disk has room again.
+    pub(super) fn tend(self: &Arc<Self>) {
+        let Some(log) = &self.log else { return self.reserve_again() };
+        let has_room = self.tail.lock().marks.health == Health::Full && log.has_room();
+        let commit = {
+            let tail = &mut *self.tail.lock();
+            if has_room && tail.marks.health == Health::Full {
+                tail.marks.health = Health::Good;
+                tracing::info!(topic = %self.name, "there is room on the disk again");
+            }
+            tail.marks.sync_due |= tail.marks.unsynced;
+            self.wants_commit(tail)
+        };
+        if commit {
+            self.shared.commit(self);
+        }
+        let settings = self.settings();
+        let age_ms = i64::try_from(settings.retain_age_ms).unwrap_or(i64::MAX);
+        let now = self.shared.clock.unix_ms();
+        let retention = Retention {
+            bytes_max: settings.retain_bytes,
+            oldest_unix_ms: (age_ms > 0).then(|| now.saturating_sub(age_ms)),
+            segments_max: SEGMENTS_MAX,
+            keep_from: self.tail.lock().taken_by_all().unwrap_or(Seq(u64::MAX)),
+        };
+        match log.retain(&retention) {
+            Ok(0) | Err(LogError::Broken(_)) => {}
+            Ok(removed) => tracing::debug!(topic = %self.name, removed, "old segments are gone"),
+            Err(error) => tracing::error!(topic = %self.name, %error, "old events stay"),
+        }
+    }
+
+    /// In memory: reserves numbers, also if that has failed before.
+    fn reserve_again(self: &Arc<Self>) {
+        let head = {
+            let tail = self.tail.lock();
+            let wants = tail.marks.health != Health::Failed && !self.is_deleted();
+            (wants && tail.marks.reserves_little(tail.head())).then(|| tail.head())
+        };
+        if let Some(head) = head {
+            self.request_commit(head);
+        }
+    }
+
+    /// Takes no more events: the broker stops.
+    pub(super) fn stop(&self) {
+        self.tail.lock().marks.closed = true;
+    }
+
+    /// At the end of the broker, after it was [stopped](Self::stop) and everything was written:
+    /// notes where it ends, so that the next start leaves no gap.
+    pub(super) fn close(&self) {
+        let (head, health) = {
+            let tail = self.tail.lock();
+            (tail.head(), tail.marks.health)
+        };
+        match &self.log {
+            Some(log) if health == Health::Good => {
+                if let Err(error) = log.close(head) {
+                    tracing::error!(topic = %self.name, %error, "the log was not closed in order");
+                }
+            }
+            Some(_) => {}
+            None => {
+                let (topic, below) = (self.name.clone(), head);
+                self.shared.catalog.write(Record::Reserved { topic, below }, |_| {});
+            }
+        }
+    }
+
+    /// Removes every event from the disk.
+    pub(super) fn clear(&self) -> Result<(), ProtocolError> {
+        let cleared = self.log.as_ref().map_or(Ok(()), |log| log.clear());
+        cleared.map_err(|error| ProtocolError::new(Code::Internal, error.to_string()))
+    }
+}
