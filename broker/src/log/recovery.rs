@@ -110,6 +110,8 @@ struct Scan {
     index: Index,
     /// Where the good part ends.
     end: u64,
+    /// The number after the newest event there, or after those that were skipped.
+    next: Seq,
     /// Where the first batch lies that may be in the system's memory only.
     unsynced: Option<u64>,
     /// There is something behind the good part that is not zeros.
@@ -182,7 +184,8 @@ impl Recovery {
         self.add(path, &header, length);
         let mut scan = self.scan(&file, base, length, synced, path)?;
         if let Some(reserved) = survey.reserved {
-            self.writer.reserved = reserved.max(base);
+            // The last header may be of what is torn, and of before an earlier start.
+            self.writer.reserved = reserved.max(scan.next);
         }
         if is_last {
             self.settle(&*file, path, length, synced, &mut scan)?;
@@ -210,17 +213,6 @@ impl Recovery {
         synced: Seq,
         scan: &mut Scan,
     ) -> io::Result<()> {
-        if scan.torn {
-            self.keep_torn(file, path, scan.end, length)?;
-        }
-        if scan.end < length {
-            // Again if there are zeros already: a sync that failed may have left something else
-            // below them. It must be gone before anything is written in its place, or a part of it
-            // could look like what comes next.
-            file.set_len(scan.end)?;
-            file.set_len(length)?;
-            file.sync_data()?;
-        }
         let is_bare = scan.end == length && !scan.is_stopped;
         if is_bare && takes_room(file, length) {
             self.found.findings.push(format!(
@@ -228,11 +220,25 @@ impl Recovery {
                 path.display()
             ));
         }
+        if scan.torn {
+            self.keep_torn(file, path, scan.end, length)?;
+        }
         if is_bare || scan.torn {
-            // Numbers that nobody knows of any more may have been reserved by what is missing.
+            // Numbers that nobody knows of any more may have been reserved by what is missing. That is
+            // noted while it can still be seen, so that a start that is cut short changes nothing.
             let lost = (length - scan.end).saturating_add(2 * RESERVED_MAX);
             self.writer.reserved.0 = self.writer.reserved.0.saturating_add(lost);
             self.note_next(file, synced, scan)?;
+            file.sync_data()?;
+        }
+        let length = file.len()?;
+        if scan.end < length {
+            // Also if there are zeros already: a sync that failed may have left something else below
+            // them. It must be gone before anything is written in its place, or a part of it could
+            // look like what comes next.
+            file.set_len(scan.end)?;
+            file.set_len(length)?;
+            file.sync_data()?;
         }
         if let Some(offset) = scan.unsynced {
             rewrite(file, offset, scan.end)?;
@@ -306,13 +312,13 @@ impl Recovery {
         let mut scan = Scan {
             index: Index::new(),
             end: SEGMENT_HEADER as u64,
+            // Events of this file before this number are accounted for.
+            next: base,
             unsynced: None,
             torn: false,
             damaged: false,
             is_stopped: false,
         };
-        // Events of this file before this number are accounted for.
-        let mut cursor = base;
         let mut walk = Walk::new(&**file, scan.end, length);
         loop {
             match walk.next()? {
@@ -321,28 +327,29 @@ impl Recovery {
                     // One without events may have come right after what was synced.
                     if header.first >= synced {
                         let follows =
-                            header.first >= cursor && header.previous_end == self.shared.end;
+                            header.first >= scan.next && header.previous_end == self.shared.end;
                         if !follows || !is_whole(&**file, &place)? {
                             (scan.end, scan.torn) = (place.offset, true);
                             return Ok(scan);
                         }
                         scan.unsynced.get_or_insert(place.offset);
                     }
-                    cursor = header.end();
+                    scan.next = header.end();
                     scan.end = place.end();
                     scan.is_stopped = header.clean;
                     add_to_index(&mut scan.index, header.first, place.offset);
                     self.learn(file, place);
                 }
-                Step::Bad { offset, next } if synced > cursor => {
+                Step::Bad { offset, next } if synced > scan.next => {
                     scan.damaged = true;
                     scan.end = next.offset;
                     self.shared.end = self.shared.end.max(next.header.previous_end);
                     let bytes = next.offset - offset;
                     self.found.findings.push(format!(
-                        "{}: {bytes} bytes from byte {offset} on are damaged; events from {cursor} on \
-                         cannot be read",
-                        path.display()
+                        "{}: {bytes} bytes from byte {offset} on are damaged; events from {} on cannot be \
+                         read",
+                        path.display(),
+                        scan.next
                     ));
                 }
                 Step::Bad { offset, .. } => {

@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use fastrand::Rng;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::disk::{Disk, DiskFile, Space};
 
@@ -19,7 +19,14 @@ const ROOT: usize = 0;
 
 /// A disk; clones are handles of the same one.
 #[derive(Debug, Clone)]
-pub(crate) struct SimulatedDisk(Arc<Mutex<State>>);
+pub(crate) struct SimulatedDisk(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// Syncs are held no more.
+    released: Condvar,
+}
 
 #[derive(Debug, Clone)]
 struct State {
@@ -29,6 +36,8 @@ struct State {
     boots: u64,
     room: u64,
     faults: Faults,
+    /// Syncs of files in here wait.
+    held: Option<PathBuf>,
 }
 
 /// What is to go wrong. A count says how many calls of that kind still go well; then one fails, or,
@@ -80,38 +89,54 @@ enum Naming {
 impl SimulatedDisk {
     /// An empty disk with more room than anybody needs.
     pub(crate) fn new(seed: u64) -> Self {
-        Self(Arc::new(Mutex::new(State {
+        Self::with(State {
             rng: Rng::with_seed(seed),
             nodes: vec![Node::Dir(Layers::new())],
             boots: 0,
             room: 1 << 40,
             faults: Faults::default(),
-        })))
+            held: None,
+        })
     }
 
     /// Another disk with the same content and the same future.
     pub(crate) fn copy(&self) -> Self {
-        Self(Arc::new(Mutex::new(self.0.lock().clone())))
+        Self::with(self.0.state.lock().clone())
+    }
+
+    fn with(state: State) -> Self {
+        Self(Arc::new(Shared { state: Mutex::new(state), released: Condvar::new() }))
+    }
+
+    /// Has syncs of the files in a directory wait, as on a slow disk, until they are released.
+    pub(crate) fn hold_syncs(&self, dir: &Path) {
+        self.0.state.lock().held = Some(dir.to_owned());
+    }
+
+    /// Lets syncs go on.
+    pub(crate) fn release_syncs(&self) {
+        self.0.state.lock().held = None;
+        self.0.released.notify_all();
     }
 
     /// How many bytes all files together may have.
     pub(crate) fn set_room(&self, bytes: u64) {
-        self.0.lock().room = bytes;
+        self.0.state.lock().room = bytes;
     }
 
     /// Bytes that all files have together.
     pub(crate) fn used(&self) -> u64 {
-        self.0.lock().used()
+        self.0.state.lock().used()
     }
 
     /// What is to go wrong from now on.
     pub(crate) fn set_faults(&self, faults: Faults) {
-        self.0.lock().faults = faults;
+        self.0.state.lock().faults = faults;
     }
 
     /// The power goes and comes back. Faults are over.
     pub(crate) fn cut_power(&self) {
-        let state = &mut *self.0.lock();
+        let state = &mut *self.0.state.lock();
         state.restart();
         // Disks that had no time, disks that had nearly enough, and everything between.
         let survives = [0, 50, 90, 100][state.rng.usize(..4)];
@@ -126,12 +151,12 @@ impl SimulatedDisk {
 
     /// The process is killed and another one started; the system goes on. Faults are over.
     pub(crate) fn kill(&self) {
-        self.0.lock().restart();
+        self.0.state.lock().restart();
     }
 
     /// Every file, in the order of their names, with what is live in it.
     pub(crate) fn files(&self) -> Vec<(PathBuf, Vec<u8>)> {
-        let state = self.0.lock();
+        let state = self.0.state.lock();
         let (mut files, mut dirs) = (Vec::new(), vec![(PathBuf::new(), ROOT)]);
         while let Some((path, dir)) = dirs.pop() {
             for (name, node) in state.entries(dir).expect("it is one") {
@@ -148,7 +173,7 @@ impl SimulatedDisk {
     /// Changes a file behind everybody's back, for good.
     #[track_caller]
     pub(crate) fn damage(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
-        let state = &mut *self.0.lock();
+        let state = &mut *self.0.state.lock();
         let node = state.find(path).expect("the file exists");
         let file = state.file(node).expect("it is a file");
         change(&mut file.live);
@@ -389,7 +414,7 @@ impl Naming {
 
 impl Disk for SimulatedDisk {
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        let state = &mut *self.0.lock();
+        let state = &mut *self.0.state.lock();
         state.change()?;
         let mut at = ROOT;
         for name in names(dir) {
@@ -402,7 +427,7 @@ impl Disk for SimulatedDisk {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        let state = &mut *self.0.lock();
+        let state = &mut *self.0.state.lock();
         let node = state.find(dir)?;
         let mut names: Vec<_> = state.entries(node)?.keys().cloned().collect();
         state.rng.shuffle(&mut names);
@@ -410,7 +435,7 @@ impl Disk for SimulatedDisk {
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let state = &mut *self.0.lock();
+        let state = &mut *self.0.state.lock();
         state.change()?;
         let (dir, name) = state.parent(path)?;
         let node = match state.find(path) {
@@ -420,17 +445,27 @@ impl Disk for SimulatedDisk {
             }
             Err(_) => state.add(dir, name, Node::File(Layers::new())),
         };
-        Ok(Arc::new(SimulatedFile { disk: self.clone(), node, boots: state.boots }))
+        Ok(Arc::new(SimulatedFile {
+            disk: self.clone(),
+            path: path.to_owned(),
+            node,
+            boots: state.boots,
+        }))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let state = self.0.lock();
+        let state = self.0.state.lock();
         let node = state.find(path)?;
-        Ok(Arc::new(SimulatedFile { disk: self.clone(), node, boots: state.boots }))
+        Ok(Arc::new(SimulatedFile {
+            disk: self.clone(),
+            path: path.to_owned(),
+            node,
+            boots: state.boots,
+        }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let state = &mut *self.0.lock();
+        let state = &mut *self.0.state.lock();
         state.change()?;
         let node = state.find(from)?;
         let ((dir, from), (other, to)) = (state.parent(from)?, state.parent(to)?);
@@ -440,7 +475,7 @@ impl Disk for SimulatedDisk {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        let state = &mut *self.0.lock();
+        let state = &mut *self.0.state.lock();
         state.change()?;
         state.find(path)?;
         let (dir, name) = state.parent(path)?;
@@ -449,13 +484,13 @@ impl Disk for SimulatedDisk {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        let state = &mut *self.0.lock();
+        let state = &mut *self.0.state.lock();
         let node = state.find(dir)?;
         state.sync(node)
     }
 
     fn space(&self, _dir: &Path) -> io::Result<Space> {
-        let state = self.0.lock();
+        let state = self.0.state.lock();
         let free = if state.faults.hides_full { state.room } else { state.free() };
         Ok(Space { free, total: state.room })
     }
@@ -464,13 +499,15 @@ impl Disk for SimulatedDisk {
 #[derive(Debug)]
 struct SimulatedFile {
     disk: SimulatedDisk,
+    /// Its name when it was opened.
+    path: PathBuf,
     node: usize,
     boots: u64,
 }
 
 impl SimulatedFile {
     fn state(&self) -> io::Result<MutexGuard<'_, State>> {
-        let state = self.disk.0.lock();
+        let state = self.disk.0.state.lock();
         if state.boots == self.boots { Ok(state) } else { Err(io::Error::other("not open")) }
     }
 }
@@ -517,6 +554,12 @@ impl DiskFile for SimulatedFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        let mut state = self.state()?;
+        while state.held.as_ref().is_some_and(|dir| self.path.starts_with(dir)) {
+            self.disk.0.released.wait(&mut state);
+        }
+        drop(state);
+        // Meanwhile the power may have gone.
         self.state()?.sync(self.node)
     }
 

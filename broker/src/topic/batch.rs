@@ -54,6 +54,13 @@ pub(crate) fn skip_lines(encoded: &Bytes, lines: u64) -> Bytes {
     }
 }
 
+/// The first `lines` lines of `encoded`; all of it if it has no more.
+pub(crate) fn first_lines(mut encoded: Bytes, lines: u64) -> Bytes {
+    let rest = skip_lines(&encoded, lines);
+    encoded.truncate(encoded.len() - rest.len());
+    encoded
+}
+
 /// How many whole lines `encoded` has.
 pub(crate) fn count_lines(encoded: &[u8]) -> u64 {
     memchr_iter(b'\n', encoded).count() as u64
@@ -71,6 +78,11 @@ mod tests {
         assert_eq!(&skip_lines(&encoded, 2)[..], b"bc\r\n");
         assert_eq!(&skip_lines(&encoded, 3)[..], b"");
         assert_eq!(&skip_lines(&encoded, 4)[..], b"");
+        for lines in 0..5 {
+            let rest = skip_lines(&encoded, lines);
+            let parts = [first_lines(encoded.clone(), lines), rest].concat();
+            assert_eq!(parts, encoded);
+        }
         assert_eq!(count_lines(&encoded), 3);
     }
 }

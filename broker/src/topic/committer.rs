@@ -77,24 +77,20 @@ impl Committers {
     pub(super) fn close(&self) {
         self.queue.state.lock().closed = true;
         self.queue.ready.notify_all();
-        for thread in self.threads.lock().drain(..) {
+        let threads = std::mem::take(&mut *self.threads.lock());
+        // The last of a broker may be dropped by what one of them wakes.
+        for thread in threads.into_iter().filter(|one| one.thread().id() != thread::current().id())
+        {
             // A thread that panicked has said so.
             let _ = thread.join();
         }
     }
 
-    fn abandon(&self) {
-        let mut state = self.queue.state.lock();
-        state.closed = true;
-        state.topics.clear();
-        drop(state);
-        self.queue.ready.notify_all();
-    }
-}
-
-impl Drop for Committers {
-    fn drop(&mut self) {
-        self.abandon();
+    /// Ends the threads, and leaves what is queued. What one is just writing it ends first, so that
+    /// nothing is written any more after this.
+    pub(super) fn abandon(&self) {
+        self.queue.state.lock().topics.clear();
+        self.close();
     }
 }
 

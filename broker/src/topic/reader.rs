@@ -8,6 +8,7 @@ use tidings_protocol::Seq;
 use tokio::sync::Notify;
 
 use super::Topic;
+use super::batch::first_lines;
 use super::cold::{Pending, Read};
 use super::tail::Form;
 use super::waiters::Place;
@@ -204,12 +205,21 @@ impl Reader {
         debug_assert!(from == self.cursor, "whoever moves the cursor asks anew");
         let found = match read {
             Read::Lines(runs, end, at) => {
-                for (first, lines) in runs {
-                    take(first, lines);
+                // The log knows what is being written, ahead of what is shown, and of what is safe.
+                let until = self.end();
+                if until <= from {
+                    return None;
                 }
-                (self.cursor, self.position) = (end, Some(at));
+                if end <= until {
+                    runs.into_iter().for_each(|(first, lines)| take(first, lines));
+                } else {
+                    for (first, lines) in runs.into_iter().filter(|(first, _)| *first < until) {
+                        take(first, first_lines(lines, until.0 - first.0));
+                    }
+                }
+                (self.cursor, self.position) = (end.min(until), Some(at));
                 let first_kept = self.topic.tail.lock().first_kept();
-                if self.cursor < first_kept {
+                if self.cursor < first_kept.min(until) {
                     // The next ones are read while these are sent.
                     self.ask(first_kept);
                 }
@@ -282,20 +292,12 @@ impl Reader {
             if runs.is_empty() {
                 break;
             }
-            let durable = self.topic.durable();
-            let (taken, mut next) = (self.cursor, self.cursor);
             for (first, bytes) in runs {
-                let events = self.topic.decode(first, &bytes);
-                for event in events.take_while(|event| event.seq < durable) {
-                    if found.events.len() == events_max {
-                        next = next.min(event.seq);
-                        break;
-                    }
-                    found.events.push(event);
-                }
+                let room = events_max - found.events.len();
+                found.events.extend(self.topic.decode(first, &bytes).take(room));
             }
-            next = next.min(durable);
-            if next < taken {
+            let next = found.events.last().map_or(before, |last| Seq(last.seq.0 + 1));
+            if next < self.cursor {
                 self.rewind(next);
             }
         }

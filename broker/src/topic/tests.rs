@@ -6,12 +6,17 @@ mod lives;
 mod model;
 
 use std::fmt::Write;
+use std::io;
+use std::path::Path;
 use std::sync::atomic::AtomicUsize;
 use std::task::Wake;
 
 use super::*;
+use crate::catalog::{Catalog, Sync};
 use crate::clock::Clock;
 use crate::config::Limits;
+use crate::log::disk::Disk;
+use crate::log::simulated::SimulatedDisk;
 
 impl Topic {
     /// What is published waits to be written.
@@ -25,6 +30,24 @@ impl Topic {
         tail.lose(Health::Full);
         (tail.marks.health, tail.marks.queued) = (Health::Good, false);
         self.moved(tail);
+    }
+}
+
+impl Topics {
+    /// Topics on a disk that does what a test wants.
+    pub(crate) fn simulated(
+        disk: &SimulatedDisk,
+        limits: &Limits,
+        sync: Sync,
+    ) -> io::Result<Arc<Self>> {
+        let (clock, dir) = (Clock::new(), Path::new("data"));
+        let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+        disk.create_dir(dir)?;
+        disk.sync_dir(Path::new(""))?;
+        let (catalog, _) = Catalog::open(Arc::clone(&disk), dir, limits, clock)?;
+        let storage = Storage { disk, dir: dir.join("topics") };
+        let defaults = TopicSettings { sync, ..TopicSettings::default() };
+        Self::start(limits, clock, catalog, Some(storage), defaults)
     }
 }
 

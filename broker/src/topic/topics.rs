@@ -100,6 +100,15 @@ impl Shared {
     }
 }
 
+impl Drop for Topics {
+    fn drop(&mut self) {
+        // Somebody may hold a topic still, and the data directory is about to be another one's.
+        if let Some(store) = &self.shared.store {
+            store.committers.abandon();
+        }
+    }
+}
+
 impl Topics {
     /// The topics that are on disk, and the fixed ones. Without `storage` all are in memory. What
     /// the recovery found is logged.

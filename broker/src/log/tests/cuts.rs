@@ -2,9 +2,9 @@
 
 use tidings_protocol::Seq;
 
-use super::{BUFFER, events, fill, hear, newest, open};
-use crate::log::TopicLog;
-use crate::log::simulated::SimulatedDisk;
+use super::{BUFFER, events, fill, hear, newest, open, options};
+use crate::log::simulated::{Faults, SimulatedDisk};
+use crate::log::{RESERVED_MAX, SegmentLog, TopicLog};
 
 const SEGMENT_BYTES: u64 = 4 << 10;
 
@@ -99,4 +99,25 @@ fn a_torn_end_is_kept_beside_the_file_until_that_goes() {
     assert_eq!(disk.files().len(), 2);
     log.clear().unwrap();
     assert_eq!(disk.files(), []);
+}
+
+#[test]
+fn a_start_that_is_cut_short_forgets_nothing() {
+    let (disk, ends) = written();
+    let (path, _) = newest(&disk);
+    disk.damage(&path, |file| file[ends[4] - 1] ^= 1);
+    let (_, found) = open(&disk.copy(), SEGMENT_BYTES);
+    assert!(found.next > Seq(2 * RESERVED_MAX), "what the last batch reserved is not known");
+    for (calls, power) in (0..20).flat_map(|calls| [(calls, false), (calls, true)]) {
+        let disk = disk.copy();
+        disk.set_faults(Faults { off_in: Some(calls), ..Faults::default() });
+        let _ = SegmentLog::open(options(disk.clone(), SEGMENT_BYTES), 3);
+        if power {
+            disk.cut_power();
+        } else {
+            disk.kill();
+        }
+        let (_, found) = open(&disk, SEGMENT_BYTES);
+        assert!(found.next > Seq(2 * RESERVED_MAX), "ended by change {calls}: {found:?}");
+    }
 }

@@ -1,21 +1,18 @@
 //! Durable cursors: `SUB as=`, `SEEN`, `TOPIC forget`.
 
-use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::*;
-use crate::TopicSettings;
-use crate::catalog::Catalog;
+use crate::catalog::Sync;
 use crate::clock::Clock;
-use crate::log::disk::{Disk, DiskFile, FileSystem, Space};
+use crate::log::simulated::SimulatedDisk;
 use crate::net::{Hub, listen, serve};
-use crate::topic::{Storage, Topics};
+use crate::topic::Topics;
 
 /// A broker with a data directory.
 async fn durable(dir: &TempDir) -> Broker {
@@ -213,102 +210,26 @@ async fn a_cursor_beyond_its_topic_is_told() {
     running.stop().await;
 }
 
-/// The file system, on which syncs of topics wait as long as they are held.
-#[derive(Debug, Clone, Default)]
-struct Holding(Arc<(Mutex<bool>, Condvar)>);
-
-#[derive(Debug)]
-struct HoldingFile(Arc<dyn DiskFile>, Holding);
-
-impl Holding {
-    fn hold(&self, held: bool) {
-        *self.0.0.lock() = held;
-        self.0.1.notify_all();
-    }
-
-    fn wrap(&self, path: &Path, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
-        let of_topic = path.iter().any(|name| name == "topics");
-        if of_topic { Arc::new(HoldingFile(file, self.clone())) } else { file }
-    }
-}
-
-impl Disk for Holding {
-    fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        FileSystem.create_dir(dir)
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        FileSystem.list(dir)
-    }
-    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(self.wrap(path, FileSystem.create(path)?))
-    }
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(self.wrap(path, FileSystem.open(path)?))
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        FileSystem.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        FileSystem.remove(path)
-    }
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        FileSystem.sync_dir(dir)
-    }
-    fn space(&self, dir: &Path) -> io::Result<Space> {
-        FileSystem.space(dir)
-    }
-}
-
-impl DiskFile for HoldingFile {
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.0.read_at(buffer, offset)
-    }
-    fn write_at(&self, pieces: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.0.write_at(pieces, offset)
-    }
-    fn sync_data(&self) -> io::Result<()> {
-        let (held, changed) = &*self.1.0;
-        let mut held = held.lock();
-        while *held {
-            changed.wait(&mut held);
-        }
-        self.0.sync_data()
-    }
-    fn set_len(&self, length: u64) -> io::Result<()> {
-        self.0.set_len(length)
-    }
-    fn allocate(&self, offset: u64, length: u64) -> io::Result<()> {
-        self.0.allocate(offset, length)
-    }
-}
-
 /// A broker on another disk than that of the system.
-fn broker_on(disk: Arc<dyn Disk>, dir: &TempDir) -> Broker {
-    let (limits, clock) = (Limits::default(), Clock::new());
-    let (catalog, _) = Catalog::open(Arc::clone(&disk), dir.path(), &limits, clock).unwrap();
-    let storage = Storage { disk, dir: dir.path().join("topics") };
-    let defaults = TopicSettings::default();
-    let topics = Topics::start(&limits, clock, catalog, Some(storage), defaults).unwrap();
+fn broker_on(disk: &SimulatedDisk) -> Broker {
+    let topics = Topics::simulated(disk, &Limits::default(), Sync::Always).unwrap();
     let (listener, local_addr) = listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-    let hub = Hub::new(BrokerConfig::default(), clock, topics, stop.clone());
+    let hub = Hub::new(BrokerConfig::default(), Clock::new(), topics, stop.clone());
     serve(listener, Arc::clone(&hub), stop.clone(), &tasks);
     Broker { local_addr, hub, stop, tasks, _data: None }
 }
 
 #[tokio::test]
 async fn no_cursor_is_ahead_of_the_disk() {
-    let (disk, dir) = (Holding::default(), tempfile::tempdir().unwrap());
-    let broker = broker_on(Arc::new(disk.clone()), &dir);
+    let disk = SimulatedDisk::new(1);
+    let broker = broker_on(&disk);
     let mut client = Peer::client(&broker).await;
     let mut other = Peer::client(&broker).await;
     publish(&mut client, "a", 1).await;
     assert_eq!(client.ask("SUB a from=1 as=old").await, "+OK\r\n");
     client.expect("MSG a 1 x\r\n").await;
-    disk.hold(true);
+    disk.hold_syncs(Path::new("data/topics"));
     other.send("PUB a y\n").await;
     client.expect("MSG a 2 y\r\n").await;
     client.send("SEEN a 1\nSEEN a 2\nPING\n").await;
@@ -319,7 +240,7 @@ async fn no_cursor_is_ahead_of_the_disk() {
     third.send("SUB a as=new\n").await;
     let mut fourth = Peer::client(&broker).await;
     assert_eq!(fourth.ask("TOPIC show a").await.matches("+ cursor ").count(), 1);
-    disk.hold(false);
+    disk.release_syncs();
     client.expect("+OK\r\n").await;
     assert!(client.line().await.starts_with("PONG "));
     third.expect("+OK\r\n").await;
