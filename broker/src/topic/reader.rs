@@ -211,7 +211,9 @@ impl Reader {
                     return None;
                 }
                 if end <= until {
-                    runs.into_iter().for_each(|(first, lines)| take(first, lines));
+                    for (first, lines) in runs {
+                        take(first, lines);
+                    }
                 } else {
                     for (first, lines) in runs.into_iter().filter(|(first, _)| *first < until) {
                         take(first, first_lines(lines, until.0 - first.0));

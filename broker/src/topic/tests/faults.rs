@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -16,13 +16,13 @@ use crate::log::simulated::{Faults, SimulatedDisk};
 #[track_caller]
 fn until(mut is_so: impl FnMut(&Waker) -> bool) {
     let waker = waker();
-    let began = Instant::now();
-    while began.elapsed() < PATIENCE {
+    // Not everything wakes.
+    let step = Duration::from_millis(10);
+    for _ in 0..PATIENCE.as_millis() / step.as_millis() {
         if is_so(&waker) {
             return;
         }
-        // Not everything wakes.
-        thread::park_timeout(Duration::from_millis(10));
+        thread::park_timeout(step);
     }
     panic!("it never came to that");
 }
