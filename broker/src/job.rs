@@ -51,6 +51,18 @@ impl JobSettings {
         }
         Ok(parsed)
     }
+
+    /// The settings as `name=value` words, in the form in which they are set.
+    pub fn describe(&self) -> String {
+        let mut words = format!("scope={}", self.scope.as_str());
+        if let Some(depth) = self.depth_max {
+            words.push_str(&format!(" depth={depth}"));
+        }
+        if let Some(pages) = self.pages_max {
+            words.push_str(&format!(" max-pages={pages}"));
+        }
+        words
+    }
 }
 
 /// Where a job stands between its passes.
@@ -294,8 +306,14 @@ impl Jobs {
         self.numbers.get(name).and_then(|number| self.by_number.get(number))
     }
 
+    /// Those that are not done.
+    pub fn unfinished(&self) -> Vec<JobNumber> {
+        let unfinished = self.by_number.values().filter(|job| job.state != JobState::Done);
+        unfinished.map(|job| job.id.number).collect()
+    }
+
     /// How many are not done.
-    pub fn unfinished(&self) -> usize {
+    pub fn unfinished_count(&self) -> usize {
         self.by_number.len() - self.finished.len()
     }
 

@@ -34,6 +34,7 @@ impl Group {
     /// each is judged in the light of the one before it.
     pub(super) fn apply(&mut self, decision: &Decision, now: Moment) {
         match decision {
+            Decision::Started { run, anew } => self.start(*run, *anew, now),
             Decision::Configured(config) => {
                 self.config = (**config).clone();
                 let mut keys: Vec<_> = self.keys.keys().cloned().collect();
@@ -46,7 +47,8 @@ impl Group {
                 self.taken.insert(topic.clone(), *next);
             }
             Decision::Released { entry, member, until } => {
-                let lease = Lease { member: *member, until: *until, over: false };
+                let (member, until, run) = (*member, *until, self.run);
+                let lease = Lease { member, run, until, over: false };
                 self.apply_release(*entry, lease, now);
             }
             Decision::Touched { entry, until, over, rest } => {
@@ -112,6 +114,31 @@ impl Group {
                 self.ready.block(*number, false);
                 self.jobs.finish(*number, self.config.finished_jobs_max);
             }
+        }
+    }
+
+    /// Ids are of this run from here on. `anew`: leases and rests begin at `now`.
+    fn start(&mut self, run: u64, anew: bool, now: Moment) {
+        self.run = run;
+        if !anew {
+            return;
+        }
+        let until = now + self.config.lease_ms;
+        for (id, entry) in &mut self.entries {
+            if let State::Held(lease) = &mut entry.state {
+                self.expiries.cancel(lease.until, Expiry::Lease(*id));
+                lease.until = lease.until.max(until);
+                self.expiries.set(lease.until, Expiry::Lease(*id));
+            }
+        }
+        let mut keys: Vec<_> = self.keys.keys().cloned().collect();
+        keys.sort_unstable();
+        for key in keys {
+            let delay_ms = self.config.delay_of(&key);
+            if let Some(queue) = self.keys.get_mut(&key) {
+                queue.rest_anew(now, delay_ms);
+            }
+            self.refresh(&key, now);
         }
     }
 

@@ -36,6 +36,14 @@ pub struct StagedLink {
 /// What can happen to a group.
 #[derive(Debug, Clone)]
 pub enum Input {
+    /// The group begins to move: at first, after its records were [replayed](super::Group::replay),
+    /// and when it had to stand still.
+    Start {
+        /// Above that of every earlier start; the same when it only stood still.
+        run: u64,
+        /// See [`Decision::Started`](super::record::Decision::Started).
+        anew: bool,
+    },
     /// A feeding topic is durable up to `next`; these are its events since the last time.
     Events {
         /// The topic.
@@ -162,7 +170,8 @@ impl Input {
             | Self::CloseJob { asked, .. }
             | Self::CancelJob { asked, .. }
             | Self::Show { asked, .. } => Some(*asked),
-            Self::Events { .. }
+            Self::Start { .. }
+            | Self::Events { .. }
             | Self::Heard { .. }
             | Self::Gone { .. }
             | Self::Heads { .. }

@@ -39,7 +39,7 @@ use std::fmt::Write;
 use tidings_protocol::{GroupName, Hold, MemberId, ProtocolError, Seq, TaskId, TopicName, UrlKey};
 
 pub use self::config::GroupConfig;
-use self::entry::{Entry, EntryId, JobNumber, Key, State};
+use self::entry::{Entry, EntryId, JobNumber, Key, Lease, State};
 pub use self::interface::{Answer, Asked, Input, Output, Show, StagedLink, Task};
 use self::key_queue::{GRAIN_MS, KeyQueue, Lane};
 use self::member::Members;
@@ -68,7 +68,8 @@ struct Totals {
 #[derive(Debug)]
 pub struct Group {
     name: GroupName,
-    /// Raised with every start, so that no id of an earlier run is taken for one of this.
+    /// Raised with every start, so that no id is given twice even if a start knows too little of
+    /// what was before (a log that was moved away, or is an older copy).
     run: u64,
     config: GroupConfig,
     entries: BTreeMap<EntryId, Entry>,
@@ -159,6 +160,7 @@ impl Group {
             self.members.heard(asked.member);
         }
         match input {
+            Input::Start { run, anew } => self.begin(run, anew, now),
             Input::Heard { conn } => self.members.heard_on(conn),
             Input::Events { topic, next, events } => self.take(&topic, next, &events, now),
             Input::Join { asked, credit } => self.join(asked, credit, now),
@@ -199,6 +201,22 @@ impl Group {
             Input::Tick => self.expire(now),
         }
         self.release_all(now);
+    }
+
+    /// Goes on where the records end. Nobody is connected; what was said last may have been lost on
+    /// its way out, so it is said again.
+    fn begin(&mut self, run: u64, anew: bool, now: Moment) {
+        self.commit(Decision::Started { run, anew }, now);
+        let members: Vec<_> = self.pinned.keys().copied().collect();
+        for member in members {
+            if self.members.find(member).is_none_or(|member| member.conn.is_none()) {
+                self.unpin(member, now);
+            }
+        }
+        for number in self.jobs.unfinished() {
+            self.settle(number, now);
+            self.finish_if_taken(number, now);
+        }
     }
 
     /// The next thing to do. May change after every `handle`.
@@ -346,7 +364,7 @@ impl Group {
         let entry = &self.entries[&id];
         let lease = entry.lease().expect("a task is sent to who holds it");
         let task = Task {
-            id: self.task_id(id, entry),
+            id: self.task_id(id, entry, lease),
             clock_ms: now.0,
             lease_ms: lease.until.0.saturating_sub(now.0),
             payload: self.task_payload(entry),
@@ -354,8 +372,9 @@ impl Group {
         self.outputs.push_back(Output::Task { conn, task });
     }
 
-    fn task_id(&self, id: EntryId, entry: &Entry) -> TaskId {
-        TaskId { group: self.name.clone(), run: self.run, entry: id, attempt: entry.releases }
+    fn task_id(&self, id: EntryId, entry: &Entry, lease: &Lease) -> TaskId {
+        let (group, attempt) = (self.name.clone(), entry.releases);
+        TaskId { group, run: lease.run, entry: id, attempt }
     }
 
     fn task_payload(&self, entry: &Entry) -> String {

@@ -1,10 +1,13 @@
 //! The decisions of a group. Its log is a sequence of these; applying them in order to an empty
 //! group gives the same group again, without asking a topic, a clock or chance.
 
+mod line;
+
 use std::collections::BTreeMap;
 
 use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName};
 
+pub(crate) use self::line::NotARecord;
 use super::config::GroupConfig;
 use super::entry::{Admission, Again, EntryId, JobNumber};
 use crate::clock::Moment;
@@ -22,6 +25,14 @@ pub struct Record {
 /// What a group can decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
+    /// The group begins to move, at a start of the broker or after its log could not be written.
+    Started {
+        /// Ids of tasks that are released from here on carry this.
+        run: u64,
+        /// How much time has passed since the last record is not known well enough (the machine
+        /// was restarted, or the group stood still): leases and rests begin anew.
+        anew: bool,
+    },
     /// The settings from here on.
     Configured(Box<GroupConfig>),
     /// Everything of a topic before `next` was taken, with what became of it.
@@ -189,4 +200,18 @@ pub enum End {
     Budget,
     /// Its job was cancelled.
     Cancelled,
+}
+
+impl End {
+    /// Every end.
+    pub(crate) const ALL: [Self; 3] = [Self::Dead, Self::Budget, Self::Cancelled];
+
+    /// The word in records.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Dead => "dead",
+            Self::Budget => "budget",
+            Self::Cancelled => "cancelled",
+        }
+    }
 }
