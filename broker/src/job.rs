@@ -10,7 +10,7 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::fmt;
+use std::fmt::{self, Write};
 
 use tidings_protocol::{JobName, Outcome, ProtocolError, Seq, TopicName};
 
@@ -56,10 +56,11 @@ impl JobSettings {
     pub fn describe(&self) -> String {
         let mut words = format!("scope={}", self.scope.as_str());
         if let Some(depth) = self.depth_max {
-            words.push_str(&format!(" depth={depth}"));
+            // Writing into a string cannot fail.
+            let _ = write!(words, " depth={depth}");
         }
         if let Some(pages) = self.pages_max {
-            words.push_str(&format!(" max-pages={pages}"));
+            let _ = write!(words, " max-pages={pages}");
         }
         words
     }

@@ -8,6 +8,7 @@ use tidings_protocol::{
 
 use super::entry::JobNumber;
 use super::record::Record;
+use crate::clock::Stamp;
 use crate::job::JobSettings;
 use crate::mailbox::ConnId;
 
@@ -43,6 +44,8 @@ pub enum Input {
         run: u64,
         /// See [`Decision::Started`](super::record::Decision::Started).
         anew: bool,
+        /// The moment as the machine knows it.
+        stamp: Stamp,
     },
     /// A feeding topic is durable up to `next`; these are its events since the last time.
     Events {
@@ -159,7 +162,7 @@ pub enum Input {
 
 impl Input {
     /// Whose command it is, if it is one.
-    pub(super) fn asked(&self) -> Option<Asked> {
+    pub(crate) fn asked(&self) -> Option<Asked> {
         match self {
             Self::Join { asked, .. }
             | Self::Ack { asked, .. }

@@ -21,7 +21,6 @@ pub mod entry;
 mod explain;
 pub mod interface;
 mod key_queue;
-pub mod log;
 mod manage;
 mod member;
 pub mod record;
@@ -47,7 +46,7 @@ use self::record::{Decision, End, Record, Rest};
 use self::release::{Pin, Place, Ready};
 use self::seen::Seen;
 use self::timers::{Expiry, Timers, Wake};
-use crate::clock::Moment;
+use crate::clock::{Moment, Stamp};
 use crate::job::{Job, Jobs};
 use crate::mailbox::ConnId;
 
@@ -132,6 +131,11 @@ impl Group {
         &self.name
     }
 
+    /// The run that ids of tasks carry.
+    pub fn run(&self) -> u64 {
+        self.run
+    }
+
     /// Its settings.
     pub fn config(&self) -> &GroupConfig {
         &self.config
@@ -160,7 +164,7 @@ impl Group {
             self.members.heard(asked.member);
         }
         match input {
-            Input::Start { run, anew } => self.begin(run, anew, now),
+            Input::Start { run, anew, stamp } => self.begin(run, anew, stamp, now),
             Input::Heard { conn } => self.members.heard_on(conn),
             Input::Events { topic, next, events } => self.take(&topic, next, &events, now),
             Input::Join { asked, credit } => self.join(asked, credit, now),
@@ -205,8 +209,10 @@ impl Group {
 
     /// Goes on where the records end. Nobody is connected; what was said last may have been lost on
     /// its way out, so it is said again.
-    fn begin(&mut self, run: u64, anew: bool, now: Moment) {
-        self.commit(Decision::Started { run, anew }, now);
+    fn begin(&mut self, run: u64, anew: bool, stamp: Stamp, now: Moment) {
+        self.commit(Decision::Started { run, anew, stamp }, now);
+        // The first of them must say so, and it does no harm to know how it was at each start.
+        self.commit(Decision::Configured(Box::new(self.config.clone())), now);
         let members: Vec<_> = self.pinned.keys().copied().collect();
         for member in members {
             if self.members.find(member).is_none_or(|member| member.conn.is_none()) {

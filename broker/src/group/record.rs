@@ -7,10 +7,9 @@ use std::collections::BTreeMap;
 
 use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName};
 
-pub(crate) use self::line::NotARecord;
 use super::config::GroupConfig;
 use super::entry::{Admission, Again, EntryId, JobNumber};
-use crate::clock::Moment;
+use crate::clock::{Moment, Stamp};
 use crate::job::JobSettings;
 
 /// One decision and the moment at which it was taken.
@@ -32,6 +31,8 @@ pub enum Decision {
         /// How much time has passed since the last record is not known well enough (the machine
         /// was restarted, or the group stood still): leases and rests begin anew.
         anew: bool,
+        /// The moment as the machine knows it.
+        stamp: Stamp,
     },
     /// The settings from here on.
     Configured(Box<GroupConfig>),

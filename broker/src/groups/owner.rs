@@ -4,21 +4,19 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use tidings_protocol::{
-    ProtocolError, Seq, StartAt, TopicName, encode_more, encode_ok, encode_task,
+    Code, ProtocolError, Seq, StartAt, TopicName, encode_more, encode_ok, encode_task,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use crate::catalog::Record;
+use super::log::{GroupLog, Mark};
 use crate::clock::{Clock, Moment};
-use crate::group::log::{GroupLog, Mark, MemoryLog};
 use crate::group::{Answer, Group, Input, Output, Task};
 use crate::mailbox::{ConnId, Mailbox, Parcel};
-use crate::topic::{Reader, Topics};
+use crate::topic::{Event, Health, Reader, Topics};
 
 /// Events of each topic that an owner takes before it looks at anything else.
 const TURN_MAX: usize = 1024;
@@ -26,14 +24,18 @@ const TURN_MAX: usize = 1024;
 const STALL_MS: u64 = 250;
 /// Time to read, after that, what has come meanwhile.
 const GRACE_MS: u64 = 100;
-/// Records that the log in memory keeps, for looking at.
-const RECORDS_KEPT: usize = 1024;
+/// Bytes of events that become one record, so that none gets too long to be read at once.
+const TAKEN_BYTES_MAX: usize = 1 << 20;
+/// How often a group that stands still looks whether it can move, in ms.
+const RETRY_MS: u64 = 1000;
 
 /// What reaches an owner. The channel has no bound of its own: a connection has a limited number
 /// of unanswered commands.
 pub(super) enum Letter {
     /// An input, and where its answer goes.
     Asked(Input, Mailbox),
+    /// A person's, or a script's: refused while the group stands still.
+    Managed(Input, Mailbox),
     /// A member's connection, and where its tasks go.
     Joined(Input, ConnId, Mailbox),
     /// A member's connection is alive.
@@ -56,12 +58,12 @@ pub(super) struct Owner {
     appended: Mark,
     /// After a stall: when time is let pass at last.
     grace_until: Option<Moment>,
-    /// Woken by the feeding topics.
+    /// Woken by the feeding topics, and by the log.
     wake: Arc<Notify>,
-    /// Where a restart would take up each topic.
-    noted: HashMap<TopicName, Seq>,
-    /// A position is on its way to the catalog.
-    noting: Arc<AtomicBool>,
+    /// What came while the log could not be written, in its order.
+    backlog: VecDeque<Letter>,
+    /// Since when the log cannot be written.
+    still: bool,
 }
 
 enum Unsent {
@@ -70,28 +72,37 @@ enum Unsent {
 }
 
 impl Owner {
-    /// An owner that reads the group's feeding topics from where the group is.
+    /// An owner that reads the group's feeding topics from where the group is. The log wakes it by
+    /// `wake`, and goes on at `appended`.
     pub(super) fn new(
         group: Group,
         topics: Arc<Topics>,
         clock: Clock,
-    ) -> Result<Self, ProtocolError> {
-        let mut owner = Self {
+        log: Box<dyn GroupLog>,
+        wake: Arc<Notify>,
+    ) -> Self {
+        let appended = log.durable();
+        Self {
             group,
             topics,
             clock,
-            log: Box::new(MemoryLog::new(RECORDS_KEPT)),
+            log,
             readers: BTreeMap::new(),
             members: HashMap::new(),
             unsent: VecDeque::new(),
-            appended: 0,
+            appended,
             grace_until: None,
-            wake: Arc::new(Notify::new()),
-            noted: HashMap::new(),
-            noting: Arc::default(),
-        };
-        owner.follow_topics()?;
-        Ok(owner)
+            wake,
+            backlog: VecDeque::new(),
+            still: false,
+        }
+    }
+
+    /// Begins to move, as [`Input::Start`] says. Fails if a feeding topic cannot be opened.
+    pub(super) fn begin(&mut self, run: u64, anew: bool) -> Result<(), ProtocolError> {
+        let stamp = self.clock.stamp();
+        self.handle(Input::Start { run, anew, stamp }, None);
+        self.follow_topics()
     }
 
     /// Lets it live until the broker stops.
@@ -104,13 +115,11 @@ impl Owner {
         loop {
             // What has arrived is read before leases are expired.
             let more_letters = self.take_letters(&mut letters);
-            let more_events = self.take_events();
-            let now = self.clock.now();
-            if self.is_due(now) {
+            let more_events = self.moves() && self.take_events();
+            if self.moves() && self.is_due(self.clock.now()) {
                 self.handle(Input::Tick, None);
             }
             self.send();
-            self.note_positions();
             if more_letters || more_events {
                 tokio::task::yield_now().await;
                 if stop.is_cancelled() {
@@ -118,8 +127,7 @@ impl Owner {
                 }
                 continue;
             }
-            let due = self.grace_until.or_else(|| self.group.deadline());
-            let due = due.map(|moment| self.clock.instant(moment));
+            let due = self.next_look().map(|moment| self.clock.instant(moment));
             let timer = async {
                 match due {
                     Some(instant) => tokio::time::sleep_until(instant).await,
@@ -132,13 +140,42 @@ impl Owner {
                 biased;
                 () = stop.cancelled() => return,
                 letter = letters.recv() => match letter {
-                    Some(letter) => self.open(letter),
+                    Some(letter) => self.receive(letter),
                     None => return,
                 },
                 () = self.wake.notified() => {}
                 () = timer => {}
             }
         }
+    }
+
+    /// When there is something to do even if nothing comes.
+    fn next_look(&self) -> Option<Moment> {
+        match self.log.health() {
+            Health::Good => self.grace_until.or_else(|| self.group.deadline()),
+            Health::Full => Some(self.clock.now() + RETRY_MS),
+            Health::Failed => None,
+        }
+    }
+
+    /// Whether decisions can be made, because they can be written. When that begins again, nobody
+    /// is held to what they could not say meanwhile.
+    fn moves(&mut self) -> bool {
+        let health = self.log.health();
+        if health != Health::Good {
+            self.still = true;
+            self.log.retry();
+            return false;
+        }
+        if std::mem::take(&mut self.still) {
+            tracing::info!(group = %self.group.name(), "the group moves again");
+            let (run, stamp) = (self.group.run(), self.clock.stamp());
+            self.handle(Input::Start { run, anew: true, stamp }, None);
+            while let Some(letter) = self.backlog.pop_front() {
+                self.open(letter);
+            }
+        }
+        true
     }
 
     /// Whether the machine is to be told that time has passed. After a stall of this process not at
@@ -164,16 +201,35 @@ impl Owner {
     fn take_letters(&mut self, letters: &mut mpsc::UnboundedReceiver<Letter>) -> bool {
         for _ in 0..letters.len() {
             match letters.try_recv() {
-                Ok(letter) => self.open(letter),
+                Ok(letter) => self.receive(letter),
                 Err(_) => return false,
             }
         }
         !letters.is_empty()
     }
 
+    fn receive(&mut self, letter: Letter) {
+        if self.moves() {
+            return self.open(letter);
+        }
+        let code = self.log.health().refusal();
+        match (letter, code) {
+            (Letter::Managed(input, mailbox), Some(code)) => refuse(&input, &mailbox, code),
+            // It will not move before the broker starts anew.
+            (Letter::Asked(input, mailbox) | Letter::Joined(input, _, mailbox), Some(code))
+                if code != Code::Full =>
+            {
+                refuse(&input, &mailbox, code);
+            }
+            (letter, _) => self.backlog.push_back(letter),
+        }
+    }
+
     fn open(&mut self, letter: Letter) {
         match letter {
-            Letter::Asked(input, mailbox) => self.handle(input, Some(&mailbox)),
+            Letter::Asked(input, mailbox) | Letter::Managed(input, mailbox) => {
+                self.handle(input, Some(&mailbox));
+            }
             Letter::Joined(input, conn, mailbox) => {
                 self.members.insert(conn, mailbox.clone());
                 self.handle(input, Some(&mailbox));
@@ -209,12 +265,27 @@ impl Owner {
             // The disk wakes us when it has answered.
             more |= reader.is_behind() && !reader.waits_for_disk();
             let next = reader.cursor();
-            let events = found.events.into_iter().map(|event| (event.seq, event.payload)).collect();
-            if next > self.group.taken(&topic) {
-                self.handle(Input::Events { topic, next, events }, None);
-            }
+            self.feed(&topic, found.events, next);
         }
         more
+    }
+
+    /// Feeds events of a topic to the machine, in portions, up to `next`.
+    fn feed(&mut self, topic: &TopicName, events: Vec<Event>, next: Seq) {
+        let (mut portion, mut bytes) = (Vec::new(), 0);
+        for event in events {
+            bytes += event.payload.len();
+            let after = Seq(event.seq.0 + 1);
+            portion.push((event.seq, event.payload));
+            if bytes > TAKEN_BYTES_MAX {
+                let events = std::mem::take(&mut portion);
+                self.handle(Input::Events { topic: topic.clone(), next: after, events }, None);
+                bytes = 0;
+            }
+        }
+        if next > self.group.taken(topic) {
+            self.handle(Input::Events { topic: topic.clone(), next, events: portion }, None);
+        }
     }
 
     /// Feeds the machine and takes everything it puts out. `mailbox` is the asker's.
@@ -223,7 +294,7 @@ impl Owner {
         self.group.handle(input, self.clock.now());
         while let Some(output) = self.group.poll() {
             match output {
-                Output::Record(record) => self.appended = self.log.append(record),
+                Output::Record(record) => self.appended = self.log.append(&record),
                 Output::Task { conn, task } => {
                     if let Some(mailbox) = self.members.get(&conn).cloned() {
                         let parcel = Parcel::Task(encode_line(&task));
@@ -247,33 +318,10 @@ impl Owner {
                 }
             }
         }
+        self.log.flush();
         if configures && let Err(error) = self.follow_topics() {
             tracing::error!(group = %self.group.name(), %error, "cannot read a feeding topic");
         }
-    }
-
-    /// Notes where a restart is to take up each topic, whenever everything that was taken has come to
-    /// its end. What is taken after that is taken again after a restart.
-    fn note_positions(&mut self) {
-        if !self.group.is_idle() || self.noting.load(Ordering::Acquire) {
-            return;
-        }
-        let moved = self.readers.keys().find_map(|topic| {
-            let next = self.group.taken(topic);
-            (self.noted.get(topic) != Some(&next)).then(|| (topic.clone(), next))
-        });
-        let Some((topic, next)) = moved else { return };
-        self.noting.store(true, Ordering::Release);
-        self.noted.insert(topic.clone(), next);
-        let (noting, wake) = (Arc::clone(&self.noting), Arc::clone(&self.wake));
-        let record = Record::Taken { group: self.group.name().clone(), topic, next };
-        self.topics.catalog().write(record, move |result| {
-            if let Err(error) = result {
-                tracing::warn!(%error, "a restart will take up a topic further back");
-            }
-            noting.store(false, Ordering::Release);
-            wake.notify_one();
-        });
     }
 
     /// How far each feeding topic is numbered.
@@ -318,13 +366,23 @@ impl Owner {
             let next = self.group.taken(&name).max(noted.unwrap_or_default());
             let reader = self.topics.open(&name)?.reader(StartAt::Seq(next), self.wake.clone());
             // A job that begins now is not to wait for what was taken before this start.
-            let (topic, next) = (name.clone(), reader.cursor());
-            self.group.handle(Input::Events { topic, next, events: vec![] }, self.clock.now());
+            self.feed(&name, Vec::new(), reader.cursor());
             self.readers.insert(name, reader);
         }
         self.wake.notify_one();
         Ok(())
     }
+}
+
+/// Says that the log cannot be written.
+fn refuse(input: &Input, mailbox: &Mailbox, code: Code) {
+    let Some(asked) = input.asked() else { return };
+    let text = match code {
+        Code::Full => "the disk is full: the group stands still until it has room",
+        _ => "writing to the disk failed: the group stands still until the broker starts anew",
+    };
+    let line = encode_answer(&Err(ProtocolError::new(code, text)));
+    mailbox.send(Parcel::Answer { slot: asked.slot, line });
 }
 
 fn encode_line(task: &Task) -> Bytes {

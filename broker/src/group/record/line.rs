@@ -13,7 +13,7 @@ use std::str::FromStr;
 use tidings_protocol::{MemberId, Outcome, UrlKey};
 
 use super::{Back, Decision, End, Record, Rest, Taking};
-use crate::clock::Moment;
+use crate::clock::{Moment, Stamp};
 use crate::group::config::GroupConfig;
 use crate::group::entry::{Admission, Again, JobRef};
 use crate::job::JobSettings;
@@ -100,13 +100,17 @@ impl Writer<'_> {
 
     fn decision(&mut self, decision: &Decision) {
         match decision {
-            Decision::Started { run, anew } => self.field("started").field(run).flag(*anew),
+            Decision::Started { run, anew, stamp } => self
+                .field("started")
+                .field(run)
+                .flag(*anew)
+                .field(stamp.boot)
+                .field(stamp.uptime_ms)
+                .field(stamp.unix_ms),
             Decision::Configured(config) => self.field("configured").config(config),
-            Decision::Taken { topic, next, items } => self
-                .field("taken")
-                .field(topic)
-                .field(next)
-                .list(items, |writer, item| writer.taking(item)),
+            Decision::Taken { topic, next, items } => {
+                self.field("taken").field(topic).field(next).list(items, Self::taking)
+            }
             Decision::Released { entry, member, until } => {
                 self.field("released").field(entry).field(member).field(until)
             }
@@ -119,7 +123,7 @@ impl Writer<'_> {
                 .field(outcome)
                 .field(no_room)
                 .rest(rest)
-                .list(children, |writer, child| writer.admission(child)),
+                .list(children, Self::admission),
             Decision::Returned { entry, back, rest, reason } => {
                 self.field("returned").field(entry).rest(rest).maybe_text(reason.as_deref());
                 self.back(back)
@@ -233,6 +237,7 @@ impl<'a> Reader<'a> {
         self.field().map(Moment)
     }
 
+    #[expect(clippy::option_option, reason = "what is not there is no error")]
     fn maybe<T>(&mut self, read: impl FnOnce(&'a str) -> Option<T>) -> Option<Option<T>> {
         match self.0.next()? {
             "-" => Some(None),
@@ -256,7 +261,15 @@ impl<'a> Reader<'a> {
 
     fn decision(&mut self) -> Option<Decision> {
         Some(match self.0.next()? {
-            "started" => Decision::Started { run: self.field()?, anew: self.flag()? },
+            "started" => Decision::Started {
+                run: self.field()?,
+                anew: self.flag()?,
+                stamp: Stamp {
+                    boot: self.field()?,
+                    uptime_ms: self.field()?,
+                    unix_ms: self.field()?,
+                },
+            },
             "configured" => Decision::Configured(Box::new(self.config()?)),
             "taken" => Decision::Taken {
                 topic: self.field()?,

@@ -99,14 +99,8 @@ fn config() -> impl Strategy<Value = GroupConfig> {
 
 fn job_settings() -> impl Strategy<Value = JobSettings> {
     let scope = prop::sample::select(vec![ScopeRule::Host, ScopeRule::Prefix, ScopeRule::Any]);
-    (scope, any::<Option<u32>>(), prop::option::of(1_u64..)).prop_map(
-        |(scope, depth_max, pages_max)| JobSettings {
-            scope,
-            depth_max,
-            pages_max,
-            ..JobSettings::default()
-        },
-    )
+    (scope, any::<Option<u32>>(), prop::option::of(1_u64..))
+        .prop_map(|(scope, depth_max, pages_max)| JobSettings { scope, depth_max, pages_max })
 }
 
 fn of_entries() -> impl Strategy<Value = Decision> {
@@ -149,7 +143,11 @@ fn of_jobs() -> impl Strategy<Value = Decision> {
 
 fn decision() -> impl Strategy<Value = Decision> {
     prop_oneof![
-        1 => (any::<u64>(), any::<bool>()).prop_map(|(run, anew)| Decision::Started { run, anew }),
+        1 => (any::<u64>(), any::<bool>(), any::<(u128, u64, i64)>()).prop_map(
+            |(run, anew, (boot, uptime_ms, unix_ms))| {
+                Decision::Started { run, anew, stamp: Stamp { boot, uptime_ms, unix_ms } }
+            }
+        ),
         1 => config().prop_map(|config| Decision::Configured(Box::new(config))),
         3 => (topic(), 1_u64.., prop::collection::vec(taking(), 0..4)).prop_map(
             |(topic, next, items)| Decision::Taken { topic, next: Seq(next), items }
