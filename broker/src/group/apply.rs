@@ -34,7 +34,10 @@ impl Group {
     /// each is judged in the light of the one before it.
     pub(super) fn apply(&mut self, decision: &Decision, now: Moment) {
         match decision {
-            Decision::Started { run, anew, .. } => self.start(*run, *anew, now),
+            Decision::Started { run, anew, own, .. } => {
+                self.own = *own;
+                self.start(*run, *anew, now);
+            }
             Decision::Configured(config) => {
                 self.config = (**config).clone();
                 let mut keys: Vec<_> = self.keys.keys().cloned().collect();

@@ -46,6 +46,8 @@ pub enum Input {
         anew: bool,
         /// The moment as the machine knows it.
         stamp: Stamp,
+        /// The member that lives in the broker's process, and ends with it.
+        own: Option<MemberId>,
     },
     /// A feeding topic is durable up to `next`; these are its events since the last time.
     Events {
@@ -119,6 +121,11 @@ pub enum Input {
         /// Names and values.
         settings: Vec<(String, String)>,
     },
+    /// New settings, from whoever starts the broker.
+    Set {
+        /// Names and values, which are right.
+        settings: Vec<(String, String)>,
+    },
     /// Opens a job.
     OpenJob {
         /// Who.
@@ -174,6 +181,7 @@ impl Input {
             | Self::CancelJob { asked, .. }
             | Self::Show { asked, .. } => Some(*asked),
             Self::Start { .. }
+            | Self::Set { .. }
             | Self::Events { .. }
             | Self::Heard { .. }
             | Self::Gone { .. }

@@ -46,7 +46,7 @@ use self::record::{Decision, End, Record, Rest};
 use self::release::{Pin, Place, Ready};
 use self::seen::Seen;
 use self::timers::{Expiry, Timers, Wake};
-use crate::clock::{Moment, Stamp};
+use crate::clock::Moment;
 use crate::job::{Job, Jobs};
 use crate::mailbox::ConnId;
 
@@ -70,6 +70,8 @@ pub struct Group {
     /// Raised with every start, so that no id is given twice even if a start knows too little of
     /// what was before (a log that was moved away, or is an older copy).
     run: u64,
+    /// The member that lives in the broker's process.
+    own: Option<MemberId>,
     config: GroupConfig,
     entries: BTreeMap<EntryId, Entry>,
     last_entry: EntryId,
@@ -104,6 +106,7 @@ impl Group {
         Self {
             name,
             run,
+            own: None,
             config,
             entries: BTreeMap::new(),
             last_entry: 0,
@@ -136,6 +139,11 @@ impl Group {
         self.run
     }
 
+    /// The member that lives in the broker's process.
+    pub fn own(&self) -> Option<MemberId> {
+        self.own
+    }
+
     /// Its settings.
     pub fn config(&self) -> &GroupConfig {
         &self.config
@@ -164,7 +172,11 @@ impl Group {
             self.members.heard(asked.member);
         }
         match input {
-            Input::Start { run, anew, stamp } => self.begin(run, anew, stamp, now),
+            Input::Start { run, anew, stamp, own } => {
+                let ended = self.own.filter(|_| run != self.run);
+                self.commit(Decision::Started { run, anew, stamp, own }, now);
+                self.begin(ended, now);
+            }
             Input::Heard { conn } => self.members.heard_on(conn),
             Input::Events { topic, next, events } => self.take(&topic, next, &events, now),
             Input::Join { asked, credit } => self.join(asked, credit, now),
@@ -184,6 +196,11 @@ impl Group {
             Input::Configure { asked, settings } => {
                 let answer = self.configure(&settings, now);
                 self.answer(asked, answer);
+            }
+            Input::Set { settings } => {
+                if let Err(error) = self.configure(&settings, now) {
+                    tracing::error!(group = %self.name, %error, "a setting has no effect");
+                }
             }
             Input::OpenJob { asked, name, settings } => {
                 let answer = self.open_job(&name, settings, now);
@@ -208,11 +225,16 @@ impl Group {
     }
 
     /// Goes on where the records end. Nobody is connected; what was said last may have been lost on
-    /// its way out, so it is said again.
-    fn begin(&mut self, run: u64, anew: bool, stamp: Stamp, now: Moment) {
-        self.commit(Decision::Started { run, anew, stamp }, now);
+    /// its way out, so it is said again. `ended`: a member that is gone with the process it lived in,
+    /// so its leases are waited for no more.
+    fn begin(&mut self, ended: Option<MemberId>, now: Moment) {
         // The first of them must say so, and it does no harm to know how it was at each start.
         self.commit(Decision::Configured(Box::new(self.config.clone())), now);
+        let held = ended.and_then(|member| self.members.find(member)).map(|member| &member.held);
+        for entry in held.cloned().unwrap_or_default() {
+            self.commit(Decision::Lost { entry }, now);
+            self.bury_if_hopeless(entry, now);
+        }
         let members: Vec<_> = self.pinned.keys().copied().collect();
         for member in members {
             if self.members.find(member).is_none_or(|member| member.conn.is_none()) {

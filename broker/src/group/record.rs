@@ -33,6 +33,8 @@ pub enum Decision {
         anew: bool,
         /// The moment as the machine knows it.
         stamp: Stamp,
+        /// The member that lives in the broker's process, and ends with it.
+        own: Option<MemberId>,
     },
     /// The settings from here on.
     Configured(Box<GroupConfig>),

@@ -91,6 +91,8 @@ pub enum Request {
 pub struct Groups {
     topics: Arc<Topics>,
     defaults: GroupConfig,
+    /// The member that lives in this process.
+    own: Option<MemberId>,
     clock: Clock,
     stop: CancellationToken,
     /// Where their logs are; `None` without a data directory.
@@ -124,6 +126,7 @@ impl Groups {
     pub(crate) fn new(
         topics: Arc<Topics>,
         defaults: GroupConfig,
+        own: Option<MemberId>,
         clock: Clock,
         stop: CancellationToken,
         disk: Option<(GroupStorage, Vec<Recovered>)>,
@@ -133,7 +136,7 @@ impl Groups {
         let earlier = recovered.iter().map(|recovered| recovered.group.run() + 1).max();
         let run = u64::try_from(clock.unix_ms()).unwrap_or(1).max(earlier.unwrap_or(1));
         let registry = Mutex::default();
-        let groups = Arc::new(Self { topics, defaults, clock, stop, storage, run, registry });
+        let groups = Arc::new(Self { topics, defaults, own, clock, stop, storage, run, registry });
         for recovered in recovered {
             let name = recovered.group.name().clone();
             let anew = !recovered.started.1.is_same_boot(&clock.stamp());
@@ -341,7 +344,10 @@ impl Groups {
         let name = group.name().clone();
         let (sender, letters) = mpsc::unbounded_channel();
         let mut owner = Owner::new(group, Arc::clone(&self.topics), self.clock, log, wake);
-        owner.begin(self.run, anew)?;
+        owner.begin(self.run, anew, self.own)?;
+        if let Some(delay_ms) = self.defaults.delay_ms.filter(|_| name.as_str() == DEFAULT_GROUP) {
+            owner.set_delay(delay_ms);
+        }
         registry.groups.insert(name, sender);
         owner.spawn(letters, self.stop.clone());
         Ok(())

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use tidings_protocol::{
-    Code, ProtocolError, Seq, StartAt, TopicName, encode_more, encode_ok, encode_task,
+    Code, MemberId, ProtocolError, Seq, StartAt, TopicName, duration, encode_more, encode_ok,
+    encode_task,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -99,10 +100,23 @@ impl Owner {
     }
 
     /// Begins to move, as [`Input::Start`] says. Fails if a feeding topic cannot be opened.
-    pub(super) fn begin(&mut self, run: u64, anew: bool) -> Result<(), ProtocolError> {
+    pub(super) fn begin(
+        &mut self,
+        run: u64,
+        anew: bool,
+        own: Option<MemberId>,
+    ) -> Result<(), ProtocolError> {
         let stamp = self.clock.stamp();
-        self.handle(Input::Start { run, anew, stamp }, None);
+        self.handle(Input::Start { run, anew, stamp, own }, None);
         self.follow_topics()
+    }
+
+    /// Gives the group a delay, if it has another one.
+    pub(super) fn set_delay(&mut self, delay_ms: u64) {
+        if self.group.config().delay_ms != Some(delay_ms) {
+            let settings = vec![("delay".to_owned(), duration::format_ms(delay_ms))];
+            self.handle(Input::Set { settings }, None);
+        }
     }
 
     /// Lets it live until the broker stops.
@@ -170,7 +184,8 @@ impl Owner {
         if std::mem::take(&mut self.still) {
             tracing::info!(group = %self.group.name(), "the group moves again");
             let (run, stamp) = (self.group.run(), self.clock.stamp());
-            self.handle(Input::Start { run, anew: true, stamp }, None);
+            let own = self.group.own();
+            self.handle(Input::Start { run, anew: true, stamp, own }, None);
             while let Some(letter) = self.backlog.pop_front() {
                 self.open(letter);
             }

@@ -100,13 +100,14 @@ impl Writer<'_> {
 
     fn decision(&mut self, decision: &Decision) {
         match decision {
-            Decision::Started { run, anew, stamp } => self
+            Decision::Started { run, anew, stamp, own } => self
                 .field("started")
                 .field(run)
                 .flag(*anew)
                 .field(stamp.boot)
                 .field(stamp.uptime_ms)
-                .field(stamp.unix_ms),
+                .field(stamp.unix_ms)
+                .maybe(*own),
             Decision::Configured(config) => self.field("configured").config(config),
             Decision::Taken { topic, next, items } => {
                 self.field("taken").field(topic).field(next).list(items, Self::taking)
@@ -269,6 +270,7 @@ impl<'a> Reader<'a> {
                     uptime_ms: self.field()?,
                     unix_ms: self.field()?,
                 },
+                own: self.maybe(|member| member.parse().ok())?,
             },
             "configured" => Decision::Configured(Box::new(self.config()?)),
             "taken" => Decision::Taken {
