@@ -150,8 +150,11 @@ impl Group {
     fn dead_letter(&self, entry: &Entry, reason: &str) -> String {
         let last = entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_");
         let mut head = format!(
-            "reason={reason} group={} failures={} losses={} last={last}",
-            self.name, entry.failures, entry.losses
+            "reason={reason} group={} serial={} failures={} losses={} last={last}",
+            self.name,
+            self.last_serial + 1,
+            entry.failures,
+            entry.losses
         );
         let admitted = &entry.admitted;
         if let Some(job) = admitted.job.and_then(|job| self.jobs.find(job.number)) {

@@ -109,6 +109,15 @@ impl Group {
                     self.noted.remove(number);
                 }
             }
+            Decision::Announced { serial, topic, payload } => {
+                self.last_serial = *serial;
+                self.unsent.insert(*serial, (topic, payload.clone()));
+            }
+            Decision::Sent { serial, topic, seq } => {
+                self.unsent.remove(serial);
+                let newest = self.sent.entry(topic).or_default();
+                *newest = (*newest).max(*seq);
+            }
             Decision::JobDone { number } => {
                 if let Some(pass) = self.jobs.find(*number).map(|job| job.id) {
                     self.seen.forget(pass);

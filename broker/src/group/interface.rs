@@ -163,6 +163,15 @@ pub enum Input {
         /// Next number of each feeding topic.
         heads: BTreeMap<TopicName, Seq>,
     },
+    /// An announcement is safe on its topic.
+    Sent {
+        /// Which.
+        serial: u64,
+        /// On which topic.
+        topic: &'static str,
+        /// The event's number there.
+        seq: Seq,
+    },
     /// Time has passed.
     Tick,
 }
@@ -186,6 +195,7 @@ impl Input {
             | Self::Heard { .. }
             | Self::Gone { .. }
             | Self::Heads { .. }
+            | Self::Sent { .. }
             | Self::Tick => None,
         }
     }
@@ -223,8 +233,10 @@ pub enum Output {
         /// Lines before the last, and the words after `+OK`; or the refusal.
         answer: Result<Answer, ProtocolError>,
     },
-    /// Publish on a topic.
+    /// Publish on a topic, once, and say [`Input::Sent`] when it is safe there.
     Announce {
+        /// Number of the announcement.
+        serial: u64,
         /// Which.
         topic: &'static str,
         /// The event.

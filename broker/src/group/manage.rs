@@ -190,7 +190,8 @@ impl Group {
         let all_taken =
             heads.iter().all(|(topic, head)| !feeds(topic) || self.taken(topic) >= *head);
         if job.count() == 0 && all_taken {
-            let announcement = job.announcement();
+            let (group, serial) = (&self.name, self.last_serial + 1);
+            let announcement = format!("{} group={group} serial={serial}", job.announcement());
             self.commit(Decision::JobDone { number }, now);
             self.announce(JOB_DONE_TOPIC, announcement);
         }

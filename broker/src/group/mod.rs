@@ -93,6 +93,14 @@ pub struct Group {
     wakes: Timers<Wake>,
     expiries: Timers<Expiry>,
     totals: Totals,
+    /// Number of the last announcement.
+    last_serial: u64,
+    /// Announcements of which it is not known that they are safe on their topics.
+    unsent: BTreeMap<u64, (&'static str, Box<str>)>,
+    /// The newest event of this group on each of its own topics.
+    sent: BTreeMap<&'static str, Seq>,
+    /// The moment of the present input.
+    now: Moment,
     /// Minute and number of dead letters written in it for events without a key.
     letters: (u64, u32),
     rng: fastrand::Rng,
@@ -123,6 +131,10 @@ impl Group {
             expiries: Timers::default(),
             entry_bytes: 0,
             totals: Totals::default(),
+            last_serial: 0,
+            unsent: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            now: Moment(0),
             letters: (0, 0),
             rng: fastrand::Rng::with_seed(seed),
             outputs: VecDeque::new(),
@@ -147,6 +159,16 @@ impl Group {
     /// Its settings.
     pub fn config(&self) -> &GroupConfig {
         &self.config
+    }
+
+    /// What it has announced, and may not be on its topic: serial, topic, event.
+    pub(crate) fn unsent(&self) -> impl Iterator<Item = (u64, &'static str, &str)> {
+        self.unsent.iter().map(|(serial, (topic, payload))| (*serial, *topic, &**payload))
+    }
+
+    /// The number after its newest event on one of its own topics, as far as it knows.
+    pub(crate) fn sent(&self, topic: &str) -> Seq {
+        self.sent.get(topic).map_or(FIRST_SEQ, |newest| Seq(newest.0 + 1))
     }
 
     /// First number of a topic that was not taken yet.
@@ -219,6 +241,9 @@ impl Group {
                 self.answer(asked, answer);
             }
             Input::Heads { job, heads } => self.note_heads(job, heads, now),
+            Input::Sent { serial, topic, seq } => {
+                self.commit(Decision::Sent { serial, topic, seq }, now);
+            }
             Input::Tick => self.expire(now),
         }
         self.release_all(now);
@@ -315,6 +340,7 @@ impl Group {
 
     /// Lets time pass: what is due queues, what has rested is free. Decides nothing.
     fn advance(&mut self, now: Moment) {
+        self.now = now;
         while let Some(wake) = self.wakes.pop(now) {
             match wake {
                 Wake::Due(id) => self.enqueue(id, now),

@@ -139,6 +139,24 @@ pub enum Decision {
         /// Which.
         number: JobNumber,
     },
+    /// Something is to be said to others.
+    Announced {
+        /// Rises by one with each.
+        serial: u64,
+        /// On which of the group's own topics.
+        topic: &'static str,
+        /// The event.
+        payload: Box<str>,
+    },
+    /// It is safe on its topic.
+    Sent {
+        /// What was announced.
+        serial: u64,
+        /// On which topic.
+        topic: &'static str,
+        /// The event's number there.
+        seq: Seq,
+    },
     /// Announced as done: the pass is over.
     JobDone {
         /// Which.

@@ -2,6 +2,7 @@
 //! that owns its group.
 
 mod log;
+mod outbox;
 mod owner;
 mod restart;
 

@@ -14,6 +14,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::log::{GroupLog, Mark};
+use super::outbox::Outbox;
 use crate::clock::{Clock, Moment};
 use crate::group::{Answer, Group, Input, Output, Task};
 use crate::mailbox::{ConnId, Mailbox, Parcel};
@@ -63,13 +64,16 @@ pub(super) struct Owner {
     wake: Arc<Notify>,
     /// What came while the log could not be written, in its order.
     backlog: VecDeque<Letter>,
-    /// Since when the log cannot be written.
+    /// The log cannot be written.
     still: bool,
+    outbox: Outbox,
+    /// When what could not be announced is tried again.
+    announce_at: Option<Moment>,
 }
 
 enum Unsent {
     Parcel(Mailbox, Parcel),
-    Event(&'static str, String),
+    Event(u64, &'static str, String),
 }
 
 impl Owner {
@@ -83,6 +87,7 @@ impl Owner {
         wake: Arc<Notify>,
     ) -> Self {
         let appended = log.durable();
+        let outbox = Outbox::new(Arc::clone(&topics), Arc::clone(&wake));
         Self {
             group,
             topics,
@@ -96,6 +101,8 @@ impl Owner {
             wake,
             backlog: VecDeque::new(),
             still: false,
+            outbox,
+            announce_at: None,
         }
     }
 
@@ -106,6 +113,10 @@ impl Owner {
         anew: bool,
         own: Option<MemberId>,
     ) -> Result<(), ProtocolError> {
+        for (serial, topic, payload) in self.group.unsent() {
+            self.outbox.push(serial, topic, payload.to_owned());
+            self.outbox.search(topic, self.group.sent(topic))?;
+        }
         let stamp = self.clock.stamp();
         self.handle(Input::Start { run, anew, stamp, own }, None);
         self.follow_topics()
@@ -134,6 +145,9 @@ impl Owner {
                 self.handle(Input::Tick, None);
             }
             self.send();
+            if self.moves() {
+                self.announce();
+            }
             if more_letters || more_events {
                 tokio::task::yield_now().await;
                 if stop.is_cancelled() {
@@ -166,7 +180,10 @@ impl Owner {
     /// When there is something to do even if nothing comes.
     fn next_look(&self) -> Option<Moment> {
         match self.log.health() {
-            Health::Good => self.grace_until.or_else(|| self.group.deadline()),
+            Health::Good => {
+                let due = self.grace_until.or_else(|| self.group.deadline());
+                due.into_iter().chain(self.announce_at).min()
+            }
             Health::Full => Some(self.clock.now() + RETRY_MS),
             Health::Failed => None,
         }
@@ -324,8 +341,8 @@ impl Owner {
                         self.unsent.push_back((self.appended, unsent));
                     }
                 }
-                Output::Announce { topic, payload } => {
-                    self.unsent.push_back((self.appended, Unsent::Event(topic, payload)));
+                Output::Announce { serial, topic, payload } => {
+                    self.unsent.push_back((self.appended, Unsent::Event(serial, topic, payload)));
                 }
                 Output::AskHeads { job } => {
                     let heads = self.heads();
@@ -351,21 +368,31 @@ impl Owner {
         while self.unsent.front().is_some_and(|(mark, _)| *mark <= durable) {
             match self.unsent.pop_front() {
                 Some((_, Unsent::Parcel(mailbox, parcel))) => mailbox.send(parcel),
-                Some((_, Unsent::Event(topic, payload))) => self.publish(topic, &payload),
+                Some((_, Unsent::Event(serial, topic, payload))) => {
+                    self.outbox.push(serial, topic, payload);
+                }
                 None => {}
             }
         }
     }
 
-    fn publish(&self, topic: &'static str, payload: &str) {
-        let name: TopicName = topic.parse().expect("the group's own topics have valid names");
-        match self.topics.open(&name) {
-            Ok(topic) => {
-                if let Err(error) = topic.append(ConnId::BROKER, [payload]) {
-                    tracing::error!(%error, payload, "an announcement of the group is lost");
-                }
+    /// Says to others what there is to say, and notes what is safe with them.
+    fn announce(&mut self) {
+        if self.announce_at.is_some_and(|at| self.clock.now() < at) {
+            return;
+        }
+        let mut sent = Vec::new();
+        let announced = self.outbox.advance(|serial, topic, seq| sent.push((serial, topic, seq)));
+        let was_held_up = self.announce_at.take().is_some();
+        if let Err(error) = announced {
+            if !was_held_up {
+                let group = self.group.name();
+                tracing::error!(%group, %error, "what the group says to others has to wait");
             }
-            Err(error) => tracing::error!(topic, %error, "an announcement of the group is lost"),
+            self.announce_at = Some(self.clock.now() + RETRY_MS);
+        }
+        for (serial, topic, seq) in sent {
+            self.handle(Input::Sent { serial, topic, seq }, None);
         }
     }
 

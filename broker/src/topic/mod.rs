@@ -291,6 +291,14 @@ impl Topic {
         (tail.durable() <= seq).then(|| tail.settling.wait(place, waker))
     }
 
+    /// Has `wake` notified once the durable mark moves beyond `seq`, or now if it has.
+    pub(crate) fn notify_durable(&self, seq: Seq, wake: &Arc<Notify>) {
+        let waker = Waker::from(Arc::new(Notifies(Arc::clone(wake))));
+        if self.wait_durable(seq, None, &waker).is_none() {
+            wake.notify_one();
+        }
+    }
+
     /// A group's reader, which begins at `from` and takes what is durable. A number beyond the head
     /// begins at the head; one below what is kept begins with a [`Lag`].
     ///

@@ -31,6 +31,9 @@ use crate::log::{Checked, Recovered, SegmentLog, SegmentOptions, TopicLog};
 /// which is the first, and those on which groups announce.
 const FIXED: [&str; 3] = [DEFAULT_TOPIC, JOB_DONE_TOPIC, DEAD_LETTER_TOPIC];
 
+/// Of these, those on which what groups say appears exactly once.
+const SHOWN_WHEN_SAFE: [&str; 2] = [JOB_DONE_TOPIC, DEAD_LETTER_TOPIC];
+
 /// The number of a topic's first event.
 const FIRST_SEQ: Seq = Seq(1);
 
@@ -433,9 +436,10 @@ impl Topics {
         index: &mut Index,
         name: &TopicName,
         settings: TopicSettings,
-        tail: Tail,
+        mut tail: Tail,
         log: Option<Arc<dyn TopicLog>>,
     ) -> Arc<Topic> {
+        tail.shows_safe = SHOWN_WHEN_SAFE.contains(&name.as_str());
         let id = index.next_id;
         index.next_id += 1;
         let topic = Arc::new(Topic {

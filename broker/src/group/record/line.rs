@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::str::FromStr;
 
-use tidings_protocol::{MemberId, Outcome, UrlKey};
+use tidings_protocol::{DEAD_LETTER_TOPIC, JOB_DONE_TOPIC, MemberId, Outcome, UrlKey};
 
 use super::{Back, Decision, End, Record, Rest, Taking};
 use crate::clock::{Moment, Stamp};
@@ -151,6 +151,12 @@ impl Writer<'_> {
             }
             Decision::JobCancelled { number } => self.field("job-cancelled").field(number),
             Decision::JobDone { number } => self.field("job-done").field(number),
+            Decision::Announced { serial, topic, payload } => {
+                self.field("announced").field(serial).field(topic).text(payload)
+            }
+            Decision::Sent { serial, topic, seq } => {
+                self.field("sent").field(serial).field(topic).field(seq)
+            }
         };
     }
 
@@ -317,8 +323,23 @@ impl<'a> Reader<'a> {
             }
             "job-cancelled" => Decision::JobCancelled { number: self.field()? },
             "job-done" => Decision::JobDone { number: self.field()? },
+            "announced" => Decision::Announced {
+                serial: self.field()?,
+                topic: self.own_topic()?,
+                payload: self.boxed()?,
+            },
+            "sent" => Decision::Sent {
+                serial: self.field()?,
+                topic: self.own_topic()?,
+                seq: self.field()?,
+            },
             _ => return None,
         })
+    }
+
+    fn own_topic(&mut self) -> Option<&'static str> {
+        let name = self.0.next()?;
+        [JOB_DONE_TOPIC, DEAD_LETTER_TOPIC].into_iter().find(|topic| *topic == name)
     }
 
     fn outcome(&mut self) -> Option<Outcome> {

@@ -229,11 +229,13 @@ impl World {
                 Output::Record(record) => self.records.push(record),
                 Output::Answer { answer, .. } => answered = Some(answer),
                 Output::Task { conn, task } => self.begin(conn, task),
-                Output::Announce { topic: "job-done", payload } => self.job_done(&payload),
+                Output::Announce { topic: "job-done", payload, .. } => self.job_done(&payload),
                 Output::Announce { payload, .. } if payload.ends_with(" no URL at all") => {}
                 // A seed that the job can use no more, as it was cancelled or has its pages.
                 Output::Announce { payload, .. } if payload.contains("-job group=") => {}
-                Output::Announce { topic, payload } => panic!("unexpected on {topic}: {payload}"),
+                Output::Announce { topic, payload, .. } => {
+                    panic!("unexpected on {topic}: {payload}")
+                }
                 Output::AskHeads { job } => {
                     let heads = [(topic(), Seq(self.next_seq))].into();
                     self.group.handle(Input::Heads { job, heads }, self.now);

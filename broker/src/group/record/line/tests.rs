@@ -27,6 +27,10 @@ fn topic() -> impl Strategy<Value = TopicName> {
     prop::sample::select(vec!["new-url", "a"]).prop_map(|name| name.parse().unwrap())
 }
 
+fn own_topic() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec![JOB_DONE_TOPIC, DEAD_LETTER_TOPIC])
+}
+
 fn entries() -> impl Strategy<Value = Vec<EntryId>> {
     prop::collection::vec(any::<u64>(), 0..4)
 }
@@ -138,6 +142,13 @@ fn of_jobs() -> impl Strategy<Value = Decision> {
         (any::<u64>(), heads).prop_map(|(number, heads)| Decision::JobNoted { number, heads }),
         any::<u64>().prop_map(|number| Decision::JobCancelled { number }),
         any::<u64>().prop_map(|number| Decision::JobDone { number }),
+        (any::<u64>(), own_topic(), boxed())
+            .prop_map(|(serial, topic, payload)| Decision::Announced { serial, topic, payload }),
+        (any::<u64>(), own_topic(), 1_u64..).prop_map(|(serial, topic, seq)| Decision::Sent {
+            serial,
+            topic,
+            seq: Seq(seq)
+        }),
     ]
 }
 
