@@ -190,6 +190,7 @@ impl<'a> Working<'a> {
 
     fn is_over(&self) -> bool {
         self.publisher.is_idle()
+            && self.workers.iter().all(Connected::is_idle)
             && self.ledger.is_even()
             && self.account.confirmed == self.ledger.published
     }

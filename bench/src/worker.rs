@@ -44,6 +44,11 @@ impl Connected {
         self.worker.ask(unasked, &mut self.say)
     }
 
+    /// Whether everything is written that was to be said.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.say.is_empty()
+    }
+
     /// Writes what the socket takes of what is to be said.
     pub(crate) fn flush(&mut self) -> anyhow::Result<()> {
         let written = connection::write_some(&mut self.socket, &self.say[self.said..]);
