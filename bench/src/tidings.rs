@@ -159,6 +159,17 @@ mod tests {
     }
 
     #[test]
+    fn a_group_is_fed_by_the_topic_and_joined_by_every_worker() {
+        let tasks = WIRE.queue("t", Crew { workers: 2, credit: 5 }).unwrap();
+        let said: Vec<_> = tasks.prepare.iter().map(|step| &step.send[..]).collect();
+        assert_eq!(said, [b"GROUP create t topics=t key=host delay=0\r\n"]);
+        assert_eq!(tasks.workers.len(), 2);
+        for (joining, _) in &tasks.workers {
+            assert_eq!(joining[0].send, b"JOIN t credit=5\r\n");
+        }
+    }
+
+    #[test]
     fn a_task_is_acknowledged_by_its_id() {
         let mut said = Vec::new();
         let task = b"TASK g:7.42.1 182900 60000 http://h1.test/1 a=b";

@@ -20,7 +20,8 @@ fn unexpected<T>(line: &[u8]) -> anyhow::Result<T> {
     bail!("the server tells a worker: {}", String::from_utf8_lossy(line))
 }
 
-/// A durable consumer of the stream that is pulled from, with an acknowledgement for each message.
+/// A durable consumer of the stream that is pulled from, with an acknowledgement for each message. What is
+/// acknowledged stays in the stream, which spares the server the work of removing it.
 pub(crate) fn jetstream(topic: &str, crew: Crew) -> Tasks {
     let unacked_max = length(crew.workers) * crew.credit;
     let consumer = format!(
@@ -100,7 +101,8 @@ impl Worker for Puller {
 /// The consumer group of all Redis runs.
 const GROUP: &str = "g";
 
-/// A consumer group of the stream, read and acknowledged in batches.
+/// A consumer group of the stream, read and acknowledged in batches. What is acknowledged stays in the stream, as
+/// that of [`jetstream`] does.
 pub(crate) fn redis_streams(topic: &str, crew: Crew) -> Tasks {
     let create =
         resp(&[b"XGROUP", b"CREATE", topic.as_bytes(), GROUP.as_bytes(), b"$", b"MKSTREAM"]);
