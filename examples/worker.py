@@ -1,11 +1,10 @@
 """A worker for Tidings, written from protocol/PROTOCOL.md: python3 worker.py [HOST [PORT]]
-
 It makes one request at a time; start several for more. It is no crawler for the open internet: it
 asks for no robots.txt (section 12 shows how), and limits neither whom it asks nor what it reads."""
 import contextlib, html.parser, http.client, re, secrets, signal, socket, string, sys, time
 from urllib import parse, request
-
 GROUP, REQUEST_S, SILENCE_S, now = "crawlers", 20, 300, time.monotonic
+
 class Worker:
     resume, unsaid = "", {}  # what is to be said of a task that comes again, by its id
     def run(self, host="127.0.0.1", port=12345):
@@ -70,8 +69,9 @@ def fetch(task, url, deadline):
             target = absolute(url, headers["Location"])
             return [f"LINK {task} {target} kind=redirect", f"ACK {task} outcome=redirect"]
         if status >= 300:
-            later = status == 429 or status >= 500
-            return [f"NACK {task} reason=http_{status}" if later else f"ACK {task} outcome=failed"]
+            again, wait = status == 429 or status >= 500, headers["Retry-After"] or ""
+            wait = f" not-before={wait}s" if wait.isdecimal() and len(wait) < 9 else ""
+            return [f"NACK {task} reason={status}{wait}" if again else f"ACK {task} outcome=failed"]
         tags, parser = [], html.parser.HTMLParser()
         parser.handle_starttag = lambda tag, attributes: tags.append((tag, dict(attributes)))
         parser.feed(page.decode("utf-8", "replace") if "html" in headers.get_content_type() else "")
