@@ -85,7 +85,7 @@ pub struct Counts {
     pub budget: u64,
     /// Seeds that the pass had met already.
     pub duplicates: u64,
-    /// Dropped when the job was cancelled.
+    /// Dropped when the job was cancelled or the group purged.
     pub cancelled: u64,
 }
 
@@ -106,7 +106,7 @@ impl Counts {
         let counter = match end {
             End::Dead => &mut self.failed,
             End::Budget => &mut self.budget,
-            End::Cancelled => &mut self.cancelled,
+            End::Cancelled | End::Purged => &mut self.cancelled,
         };
         *counter += 1;
     }
@@ -188,6 +188,18 @@ impl Job {
     pub fn dropped(&mut self, entry: EntryId, end: End) {
         assert!(self.waiting.remove(&entry), "only a waiting entry is dropped");
         self.counts.end(end);
+    }
+
+    /// Whether an entry of the pass that was given up may become a part of it again.
+    pub fn takes_back(&self) -> bool {
+        self.state != JobState::Done && !self.cancelled && !self.is_exhausted()
+    }
+
+    /// An entry that was given up waits again.
+    pub fn takes_again(&mut self, entry: EntryId) {
+        self.counts.failed -= 1;
+        self.noted = None;
+        self.waiting.insert(entry);
     }
 
     /// The event that announces its end.

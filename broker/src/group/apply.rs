@@ -75,6 +75,21 @@ impl Group {
                     self.start_over(*entry, now);
                 }
             }
+            Decision::Paused(paused) => self.is_paused = *paused,
+            Decision::Purged => {
+                let unheld = self.entries.iter().filter(|(_, entry)| entry.lease().is_none());
+                for entry in unheld.map(|(id, _)| *id).collect::<Vec<_>>() {
+                    self.drop_entry(entry, End::Purged, now);
+                }
+            }
+            Decision::Retried { entries } => {
+                for buried in self.dead.take(entries) {
+                    self.revive(buried.entry, now);
+                }
+            }
+            Decision::Forgotten { entries } => {
+                self.dead.take(entries);
+            }
             Decision::JobOpened { number, name, settings } => {
                 let until = now + self.config.open_ms_max;
                 self.jobs.open(*number, name, *settings, until);
@@ -360,8 +375,9 @@ impl Group {
         if let Some(job) = job {
             self.change_job(job.number, |job| job.dropped(id, end));
         }
+        let leaves_its_job = matches!(end, End::Budget | End::Cancelled) && job.is_some();
         let waits_already = url.is_some_and(|url| self.unheld_of(url, None).is_some());
-        if end != End::Dead && entry.admitted.announced && job.is_some() && !waits_already {
+        if leaves_its_job && entry.admitted.announced && !waits_already {
             entry.admitted.job = None;
             self.entries.insert(id, entry);
             self.unhold(url, id);
@@ -371,7 +387,36 @@ impl Group {
         self.entry_bytes -= entry.admitted.bytes();
         if end == End::Dead {
             self.totals.dead += 1;
+            let reason = self.config.gives_up(&entry).unwrap_or("unknown");
+            self.dead.bury(entry, reason, &self.config);
         }
+    }
+
+    /// A dead entry begins from its beginning. It is part of its pass again if that can still use
+    /// it, and otherwise goes without a job, unless its URL waits so already.
+    fn revive(&mut self, mut entry: Entry, now: Moment) {
+        let (id, url) = (entry.admitted.id, entry.admitted.url_key);
+        entry.failures = 0;
+        entry.losses = 0;
+        entry.last_reason = None;
+        entry.admitted.due = now;
+        let takes = |pass: &JobRef| {
+            let job = self.jobs.find(pass.number);
+            job.is_some_and(|job| job.id == *pass && job.takes_back())
+        };
+        entry.admitted.job = entry.admitted.job.filter(takes);
+        match entry.admitted.job {
+            Some(pass) => {
+                self.noted.remove(&pass.number);
+                self.change_job(pass.number, |job| job.takes_again(id));
+            }
+            None if url.is_some_and(|url| self.unheld_of(url, None).is_some()) => return,
+            None => {}
+        }
+        self.unhold(url, id);
+        self.entry_bytes += entry.admitted.bytes();
+        self.entries.insert(id, entry);
+        self.enqueue(id, now);
     }
 
     /// Changes a job; whether its budget lets anything go out may change with it.

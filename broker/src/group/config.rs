@@ -56,6 +56,10 @@ pub struct GroupConfig {
     pub entries_max: usize,
     /// About how many bytes they may take together. Default 1 GiB. At it as at `entries_max`.
     pub entry_bytes_max: usize,
+    /// Dead entries that are kept to be looked at and sent back. The oldest are forgotten first.
+    pub dead_max: usize,
+    /// About how many bytes they may take together. Default 64 MiB. At it as at `dead_max`.
+    pub dead_bytes_max: usize,
     /// Dead letters a minute for events that the group cannot key; the rest is only counted.
     pub unkeyed_letters_per_minute: u32,
 }
@@ -89,6 +93,8 @@ impl Default for GroupConfig {
             finished_jobs_max: 10_000,
             entries_max: 2_000_000,
             entry_bytes_max: 1 << 30,
+            dead_max: 10_000,
+            dead_bytes_max: 64 << 20,
             unkeyed_letters_per_minute: 100,
         }
     }

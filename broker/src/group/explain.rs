@@ -84,11 +84,13 @@ impl Group {
         let Some(queue) = self.keys.get(key) else {
             return "queued".to_owned();
         };
-        if queue.busy() >= self.config.parallel {
+        if self.is_paused {
+            "pending because=group-paused".to_owned()
+        } else if queue.busy() >= self.config.parallel {
             "pending because=in-flight".to_owned()
         } else if queue.free_at() > now {
             format!("pending because=delay free-in={}", in_ms(queue.free_at(), now))
-        } else if self.ready.holds(key) {
+        } else if self.ready.offers(key) {
             "queued because=no-credit".to_owned()
         } else {
             "pending because=budget".to_owned()

@@ -8,6 +8,7 @@ use tidings_protocol::{
 
 use super::entry::JobNumber;
 use super::record::Record;
+use super::tasks::{Selection, TaskQuery};
 use crate::job::JobSettings;
 use crate::mailbox::ConnId;
 
@@ -108,6 +109,13 @@ pub enum Input {
         /// Names and values.
         settings: Vec<(String, String)>,
     },
+    /// What an operator does with the group.
+    Operate {
+        /// Who.
+        asked: Asked,
+        /// What.
+        what: Operation,
+    },
     /// Opens a job.
     OpenJob {
         /// Who.
@@ -151,13 +159,14 @@ pub enum Input {
 
 impl Input {
     /// Whose command it is, if it is one.
-    pub(super) fn asked(&self) -> Option<Asked> {
+    pub fn asked(&self) -> Option<Asked> {
         match self {
             Self::Join { asked, .. }
             | Self::Ack { asked, .. }
             | Self::Nack { asked, .. }
             | Self::Touch { asked, .. }
             | Self::Configure { asked, .. }
+            | Self::Operate { asked, .. }
             | Self::OpenJob { asked, .. }
             | Self::CloseJob { asked, .. }
             | Self::CancelJob { asked, .. }
@@ -171,6 +180,23 @@ impl Input {
     }
 }
 
+/// What an operator can do with a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Operation {
+    /// Release nothing.
+    Pause,
+    /// Release again.
+    Resume,
+    /// Drop everything that waits.
+    Purge,
+    /// Send dead entries back into the queue.
+    Retry(Selection),
+    /// Forget dead entries.
+    Drop(Selection),
+    /// End the group, if nobody needs it.
+    Delete,
+}
+
 /// What can be looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Show {
@@ -182,6 +208,8 @@ pub enum Show {
     Jobs,
     /// Why a URL or key is not moving.
     Explain(String),
+    /// Entries, one by one.
+    Tasks(TaskQuery),
 }
 
 /// What the shell is to do.
@@ -210,6 +238,8 @@ pub enum Output {
         /// The event.
         payload: String,
     },
+    /// The group is no more: let go of everything that is its own. No input follows.
+    Deleted,
     /// Say (as [`Input::Heads`], now) how far the feeding topics are numbered.
     AskHeads {
         /// For which job.

@@ -22,12 +22,14 @@ impl Group {
     ) -> Result<Answer, ProtocolError> {
         let pairs = settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let config = self.config.with(pairs)?;
-        let is_used =
-            !self.entries.is_empty() || !self.keys.is_empty() || self.jobs.unfinished() > 0;
+        let is_used = !self.entries.is_empty()
+            || !self.keys.is_empty()
+            || !self.dead.is_empty()
+            || self.jobs.unfinished() > 0;
         if config.key != self.config.key && is_used {
             return Err(ProtocolError::new(
                 Code::Conflict,
-                "the key cannot change while there are entries, open jobs or hosts that rest",
+                "the key cannot change while there are entries, dead ones, open jobs or hosts that rest",
             ));
         }
         let ok = format!("{} {}", self.name, config.describe());
@@ -210,10 +212,11 @@ impl Group {
                 Ok(Answer { more, ok })
             }
             Show::Explain(what) => self.explain(what, now),
+            Show::Tasks(query) => self.list_tasks(query, now),
         }
     }
 
-    fn job_named(&self, name: &JobName) -> Result<&Job, ProtocolError> {
+    pub(super) fn job_named(&self, name: &JobName) -> Result<&Job, ProtocolError> {
         self.jobs.named(name.as_ref()).ok_or_else(|| {
             ProtocolError::new(
                 Code::NotFound,
@@ -222,22 +225,25 @@ impl Group {
         })
     }
 
-    fn describe_job(&self, job: &Job) -> String {
-        job.describe(self.ready.queued_of(job.id.number))
+    pub(super) fn describe_job(&self, job: &Job) -> String {
+        let queued = if self.is_paused { 0 } else { self.ready.queued_of(job.id.number) };
+        job.describe(queued)
     }
 
-    fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let held = self.members.iter().map(|(_, member)| member.held.len()).sum::<usize>();
         let connected = self.members.iter().filter(|(_, member)| member.conn.is_some()).count();
         let totals = self.totals;
         format!(
-            "{} members={connected} waiting={} processing={held} completed={} failed={} dead={} \
-             lost={} unkeyed={} keys={} {}",
+            "{} paused={} members={connected} waiting={} processing={held} completed={} failed={} \
+             dead={} dead-kept={} lost={} unkeyed={} keys={} {}",
             self.name,
+            if self.is_paused { "yes" } else { "no" },
             self.entries.len() - held,
             totals.completed,
             totals.failed,
             totals.dead,
+            self.dead.len(),
             totals.lost,
             totals.unkeyed,
             self.keys.len(),

@@ -17,6 +17,7 @@ mod admit;
 mod answer;
 mod apply;
 pub mod config;
+mod dead;
 pub mod entry;
 mod explain;
 pub mod interface;
@@ -24,10 +25,12 @@ mod key_queue;
 pub mod log;
 mod manage;
 mod member;
+mod operate;
 pub mod record;
 mod release;
 pub mod scope;
 mod seen;
+pub mod tasks;
 mod timers;
 
 #[cfg(test)]
@@ -39,8 +42,9 @@ use std::fmt::Write;
 use tidings_protocol::{GroupName, Hold, MemberId, ProtocolError, Seq, TaskId, TopicName, UrlKey};
 
 pub use self::config::GroupConfig;
+use self::dead::Dead;
 use self::entry::{Entry, EntryId, JobNumber, Key, State};
-pub use self::interface::{Answer, Asked, Input, Output, Show, StagedLink, Task};
+pub use self::interface::{Answer, Asked, Input, Operation, Output, Show, StagedLink, Task};
 use self::key_queue::{GRAIN_MS, KeyQueue, Lane};
 use self::member::Members;
 use self::record::{Decision, End, Record, Rest};
@@ -88,6 +92,10 @@ pub struct Group {
     taken: BTreeMap<TopicName, Seq>,
     /// Jobs whose count was zero and that wait for what was published before.
     noted: BTreeSet<JobNumber>,
+    /// Entries that were given up.
+    dead: Dead,
+    /// Nothing is released.
+    is_paused: bool,
     wakes: Timers<Wake>,
     expiries: Timers<Expiry>,
     totals: Totals,
@@ -116,6 +124,8 @@ impl Group {
             pinned: BTreeMap::new(),
             taken: BTreeMap::new(),
             noted: BTreeSet::new(),
+            dead: Dead::default(),
+            is_paused: false,
             wakes: Timers::default(),
             expiries: Timers::default(),
             entry_bytes: 0,
@@ -177,6 +187,10 @@ impl Group {
             }
             Input::Configure { asked, settings } => {
                 let answer = self.configure(&settings, now);
+                self.answer(asked, answer);
+            }
+            Input::Operate { asked, what } => {
+                let answer = self.operate(&what, now);
                 self.answer(asked, answer);
             }
             Input::OpenJob { asked, name, settings } => {
@@ -307,7 +321,7 @@ impl Group {
 
     /// Releases while there is a free key and a member with credit for it.
     fn release_all(&mut self, now: Moment) {
-        loop {
+        while !self.is_paused {
             let members = &self.members;
             let Some((key, place)) = self.ready.next(members, &mut self.rng) else {
                 return;

@@ -94,6 +94,20 @@ pub enum Decision {
         /// Which entries forget their `again`.
         entries: Vec<EntryId>,
     },
+    /// Nothing is released from here on, or it is again.
+    Paused(bool),
+    /// Everything that waits is dropped.
+    Purged,
+    /// Dead entries go back into the queue.
+    Retried {
+        /// Which.
+        entries: Vec<EntryId>,
+    },
+    /// Dead entries are looked at no more.
+    Forgotten {
+        /// Which.
+        entries: Vec<EntryId>,
+    },
     /// A job's pass began (or the job was opened anew).
     JobOpened {
         /// Number of the job; new ones rise by one.
@@ -189,4 +203,6 @@ pub enum End {
     Budget,
     /// Its job was cancelled.
     Cancelled,
+    /// Everything that waited was dropped.
+    Purged,
 }

@@ -1,6 +1,7 @@
 //! The groups of a broker: which there are, and the way from a connection's command to the one task
 //! that owns its group.
 
+mod commands;
 mod owner;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -9,8 +10,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidings_protocol::{
-    Code, Command, DEFAULT_GROUP, GroupName, Hold, JobName, Manage, MemberId, Outcome,
-    ProtocolError, Return, Slot, TaskId,
+    Code, Command, DEFAULT_GROUP, GroupName, Hold, Manage, MemberId, Outcome, ProtocolError,
+    Return, Slot, TaskId,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -19,7 +20,6 @@ use self::owner::{Letter, Owner, encode_answer};
 use crate::clock::Clock;
 use crate::group::config::{CREDIT_MAX, GroupConfig, bad};
 use crate::group::{Answer, Asked, Group, Input, Show, StagedLink};
-use crate::job::JobSettings;
 use crate::mailbox::{ConnId, Mailbox, Parcel};
 use crate::topic::Topics;
 
@@ -92,7 +92,7 @@ pub struct Groups {
     /// clock is. Not in seconds: what crawlers store under a task's id is also told apart from what
     /// a broker gave that was started a moment ago.
     run: u64,
-    registry: Mutex<Registry>,
+    registry: Arc<Mutex<Registry>>,
 }
 
 #[derive(Default)]
@@ -120,7 +120,7 @@ impl Groups {
         stop: CancellationToken,
     ) -> Arc<Self> {
         let run = u64::try_from(clock.unix_ms()).unwrap_or(1);
-        let registry = Mutex::default();
+        let registry = Arc::default();
         Arc::new(Self { topics, defaults, clock, stop, run, registry })
     }
 
@@ -164,7 +164,7 @@ impl Groups {
                 }
                 _ => self.group_input(asked, manage)?,
             },
-            Command::Job(manage) => job_input(asked, manage)?,
+            Command::Job(manage) => commands::job_input(asked, manage)?,
             Command::Explain { what } => {
                 let show = Show::Explain((*what).to_owned());
                 (default_group(), Input::Show { asked, what: show })
@@ -226,9 +226,6 @@ impl Groups {
         manage: &Manage<'_>,
     ) -> Result<(GroupName, Input), ProtocolError> {
         let name = || -> Result<GroupName, ProtocolError> { manage.required_name()?.parse() };
-        let settings = || {
-            manage.settings.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
-        };
         match manage.action {
             "create" => {
                 let config = self.defaults.with(manage.settings.iter().copied())?;
@@ -242,16 +239,9 @@ impl Groups {
                 for topic in &wanted.topics {
                     self.topics.open(topic)?;
                 }
-                Ok((name()?, Input::Configure { asked, settings: settings() }))
+                Ok((name()?, commands::group_input(asked, manage)?))
             }
-            "show" => Ok((name()?, Input::Show { asked, what: Show::Group })),
-            "pause" | "resume" | "purge" | "tasks" | "delete" | "watch" => {
-                Err(not_yet("GROUP", manage))
-            }
-            action => Err(bad(format!(
-                "no action {action}; GROUP has ls, show, create, set (and later pause, resume, \
-                 purge, tasks, delete, watch)"
-            ))),
+            _ => Ok((name()?, commands::group_input(asked, manage)?)),
         }
     }
 
@@ -291,7 +281,7 @@ impl Groups {
         }
         let (sender, letters) = mpsc::unbounded_channel();
         let group = Group::new(name.clone(), self.run, config, fastrand::u64(..));
-        let owner = Owner::new(group, self.topics.clone(), self.clock)?;
+        let owner = Owner::new(group, self.topics.clone(), self.clock, self.registry.clone())?;
         registry.groups.insert(name.clone(), sender);
         owner.spawn(letters, self.stop.clone());
         Ok(())
@@ -307,51 +297,16 @@ impl Groups {
                 format!("group {group} has stopped because of a fault; restart the broker"),
             )),
             (_, true) => Err(ProtocolError::new(Code::Internal, "the broker stops")),
-            _ => Err(ProtocolError::new(
-                Code::NotFound,
-                format!("no group {group}; GROUP create {group} makes it"),
-            )),
+            _ => Err(no_such(group)),
         }
     }
 }
 
+fn no_such(group: &GroupName) -> ProtocolError {
+    let text = format!("no group {group}; GROUP create {group} makes it");
+    ProtocolError::new(Code::NotFound, text)
+}
+
 fn default_group() -> GroupName {
     DEFAULT_GROUP.parse().expect("the default group has a valid name")
-}
-
-fn not_yet(verb: &str, manage: &Manage<'_>) -> ProtocolError {
-    ProtocolError::not_yet(&format!("{verb} {}", manage.action))
-}
-
-fn job_input(asked: Asked, manage: &Manage<'_>) -> Result<(GroupName, Input), ProtocolError> {
-    let group = match manage.setting("group") {
-        Some(name) => name.parse()?,
-        None => default_group(),
-    };
-    let name = || -> Result<JobName, ProtocolError> { manage.required_name()?.parse() };
-    let input = match manage.action {
-        "open" => {
-            let settings = manage.settings.iter().copied().filter(|(key, _)| *key != "group");
-            Input::OpenJob { asked, name: name()?, settings: JobSettings::parse(settings)? }
-        }
-        "close" | "cancel" | "show" | "ls" => {
-            manage.allow_only(&["group"])?;
-            match manage.action {
-                "close" => Input::CloseJob { asked, name: name()? },
-                "cancel" => Input::CancelJob { asked, name: name()? },
-                "show" => Input::Show { asked, what: Show::Job(name()?) },
-                _ => Input::Show { asked, what: Show::Jobs },
-            }
-        }
-        "add" | "wait" | "watch" | "pause" | "resume" | "delete" => {
-            return Err(not_yet("JOB", manage));
-        }
-        action => {
-            return Err(bad(format!(
-                "no action {action}; JOB has ls, show, open, close, cancel (and later add, wait, \
-                 watch, pause, resume, delete)"
-            )));
-        }
-    };
-    Ok((group, input))
 }

@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
 use tidings_protocol::{
     ProtocolError, Seq, StartAt, TopicName, encode_more, encode_ok, encode_task,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::{Registry, no_such};
 use crate::catalog::Record;
 use crate::clock::{Clock, Moment};
 use crate::group::log::{GroupLog, Mark, MemoryLog};
@@ -62,6 +64,9 @@ pub(super) struct Owner {
     noted: HashMap<TopicName, Seq>,
     /// A position is on its way to the catalog.
     noting: Arc<AtomicBool>,
+    /// Where letters for it are sent from, until it is deleted.
+    registry: Arc<Mutex<Registry>>,
+    is_deleted: bool,
 }
 
 enum Unsent {
@@ -75,6 +80,7 @@ impl Owner {
         group: Group,
         topics: Arc<Topics>,
         clock: Clock,
+        registry: Arc<Mutex<Registry>>,
     ) -> Result<Self, ProtocolError> {
         let mut owner = Self {
             group,
@@ -89,6 +95,8 @@ impl Owner {
             wake: Arc::new(Notify::new()),
             noted: HashMap::new(),
             noting: Arc::default(),
+            registry,
+            is_deleted: false,
         };
         owner.follow_topics()?;
         Ok(owner)
@@ -104,6 +112,9 @@ impl Owner {
         loop {
             // What has arrived is read before leases are expired.
             let more_letters = self.take_letters(&mut letters);
+            if self.is_deleted {
+                return self.leave(&mut letters);
+            }
             let more_events = self.take_events();
             let now = self.clock.now();
             if self.is_due(now) {
@@ -173,6 +184,12 @@ impl Owner {
 
     fn open(&mut self, letter: Letter) {
         match letter {
+            Letter::Asked(input, mailbox) | Letter::Joined(input, _, mailbox)
+                if self.is_deleted =>
+            {
+                self.refuse(&input, &mailbox);
+            }
+            _ if self.is_deleted => {}
             Letter::Asked(input, mailbox) => self.handle(input, Some(&mailbox)),
             Letter::Joined(input, conn, mailbox) => {
                 self.members.insert(conn, mailbox.clone());
@@ -183,6 +200,32 @@ impl Owner {
                 self.members.remove(&conn);
                 self.handle(Input::Gone { conn }, None);
             }
+        }
+    }
+
+    /// The group was deleted: whoever asks for it from here on is told so.
+    fn leave(&mut self, letters: &mut mpsc::UnboundedReceiver<Letter>) {
+        // Letters are sent with the lock held, so none comes after this.
+        self.registry.lock().groups.remove(self.group.name());
+        while let Ok(letter) = letters.try_recv() {
+            self.open(letter);
+        }
+        for topic in self.readers.keys() {
+            let group = self.group.name().clone();
+            let record = Record::Taken { group, topic: topic.clone(), next: Seq(1) };
+            self.topics.catalog().write(record, |result| {
+                if let Err(error) = result {
+                    tracing::warn!(%error, "the position of a deleted group stays behind");
+                }
+            });
+        }
+        self.send();
+    }
+
+    fn refuse(&self, input: &Input, mailbox: &Mailbox) {
+        if let Some(asked) = input.asked() {
+            let line = encode_answer(&Err(no_such(self.group.name())));
+            mailbox.send(Parcel::Answer { slot: asked.slot, line });
         }
     }
 
@@ -241,6 +284,7 @@ impl Owner {
                 Output::Announce { topic, payload } => {
                     self.unsent.push_back((self.appended, Unsent::Event(topic, payload)));
                 }
+                Output::Deleted => self.is_deleted = true,
                 Output::AskHeads { job } => {
                     let heads = self.heads();
                     self.group.handle(Input::Heads { job, heads }, self.clock.now());

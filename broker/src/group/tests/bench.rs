@@ -49,7 +49,7 @@ impl Bench {
         self.group.handle(input, self.now);
         while let Some(output) = self.group.poll() {
             match output {
-                Output::Record(_) => {}
+                Output::Record(_) | Output::Deleted => {}
                 Output::Task { conn, task } => self.tasks.push((conn, task)),
                 Output::Answer { answer, .. } => self.answers.push(answer),
                 Output::Announce { topic, payload } => self.events.push((topic, payload)),

@@ -3,6 +3,7 @@
 
 mod bench;
 mod corners;
+mod operate;
 mod rules;
 mod simulation;
 mod site;

@@ -1,12 +1,15 @@
 //! A world for the machine: a clock, hosts that know who asks them when, pages that link to each
 //! other, and workers of every character. It believes nothing that the group says of itself.
 
+mod operator;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tidings_protocol::{
     AckAnswer, Hold, MemberId, Outcome, ProtocolError, Return, Seq, TaskId, TopicName,
 };
 
+use self::operator::operator;
 use super::bench::slot;
 use super::site::{HOSTS, PAGES, host_of, links_of, page, reachable_from};
 use crate::clock::Moment;
@@ -74,17 +77,22 @@ pub(super) struct World {
 pub(super) struct Expected {
     pages: BTreeSet<String>,
     pages_max: Option<u64>,
-    cancelled: bool,
+    /// Cancelled, or some of it was given up or purged: it need not have reached everything.
+    marred: bool,
     completed: BTreeSet<String>,
     pub(super) done: u32,
 }
 
 impl Expected {
+    fn mar(&mut self) {
+        self.marred = true;
+    }
+
     /// What must be true of a job that is done.
     fn check_end(&self, name: &str) {
         assert!(self.completed.is_subset(&self.pages), "job {name} met pages of its own only");
         match self.pages_max {
-            _ if self.cancelled => {}
+            _ if self.marred => {}
             Some(max) => {
                 let wanted = max.min(self.pages.len() as u64);
                 assert_eq!(self.completed.len() as u64, wanted, "job {name} has the pages it may");
@@ -97,8 +105,9 @@ impl Expected {
 impl World {
     pub(super) fn new(seed: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
+        let attempts = if rng.bool() { "100" } else { "2" };
         let settings =
-            [("delay", "1s"), ("lease", "20s"), ("max-attempts", "100"), ("max-losses", "100")];
+            [("delay", "1s"), ("lease", "20s"), ("max-attempts", attempts), ("max-losses", "100")];
         let config = GroupConfig::default().with(settings).unwrap();
         let group = Group::new("crawlers".parse().unwrap(), 1, config, rng.u64(..));
         let workers = (0..WORKERS).map(|number| Worker {
@@ -140,6 +149,7 @@ impl World {
             10..16 => self.open_job(),
             58..60 => self.cancel_job(),
             60..63 => self.publish("no URL at all"),
+            63..66 => self.operate(),
             16..40 => self.take(),
             40..46 if self.faulty => self.vanish(),
             46..52 if self.faulty => self.answer_twice(),
@@ -178,6 +188,7 @@ impl World {
     /// From here on everybody is well, and the group must come to an end by itself.
     pub(super) fn finish(&mut self) {
         self.faulty = false;
+        self.leave_alone();
         for worker in 0..self.workers.len() {
             if self.workers[worker].conn.is_none() {
                 self.join(worker);
@@ -228,12 +239,10 @@ impl World {
             match output {
                 Output::Record(record) => self.records.push(record),
                 Output::Answer { answer, .. } => answered = Some(answer),
+                Output::Deleted => panic!("nobody deletes it"),
                 Output::Task { conn, task } => self.begin(conn, task),
                 Output::Announce { topic: "job-done", payload } => self.job_done(&payload),
-                Output::Announce { payload, .. } if payload.ends_with(" no URL at all") => {}
-                // A seed that the job can use no more, as it was cancelled or has its pages.
-                Output::Announce { payload, .. } if payload.contains("-job group=") => {}
-                Output::Announce { topic, payload } => panic!("unexpected on {topic}: {payload}"),
+                Output::Announce { payload, .. } => self.dead_letter(&payload),
                 Output::AskHeads { job } => {
                     let heads = [(topic(), Seq(self.next_seq))].into();
                     self.group.handle(Input::Heads { job, heads }, self.now);
@@ -411,7 +420,7 @@ impl World {
         let job: tidings_protocol::JobName = name.parse().unwrap();
         let mut settings = JobSettings::parse([("scope", "any")]).unwrap();
         settings.pages_max = pages_max;
-        let asked = Asked { conn: ConnId(0), member: MemberId(0), slot: slot() };
+        let asked = operator();
         self.feed(Input::OpenJob { asked, name: job.clone(), settings });
         self.publish(&format!("{seed} job={name}"));
         if self.rng.bool() {
@@ -431,9 +440,8 @@ impl World {
             return;
         }
         let name = &open[self.rng.usize(0..open.len())];
-        self.jobs.get_mut(name).unwrap().cancelled = true;
-        let asked = Asked { conn: ConnId(0), member: MemberId(0), slot: slot() };
-        self.feed(Input::CancelJob { asked, name: name.parse().unwrap() });
+        self.jobs.get_mut(name).unwrap().mar();
+        self.feed(Input::CancelJob { asked: operator(), name: name.parse().unwrap() });
     }
 
     fn publish(&mut self, payload: &str) {
@@ -541,11 +549,6 @@ impl World {
     fn schedule(&mut self, ms: u64, happening: Happening) {
         self.agenda_len += 1;
         self.agenda.insert((self.now + ms, self.agenda_len), happening);
-    }
-
-    fn job_done(&mut self, payload: &str) {
-        let name = payload.split(' ').next().unwrap();
-        self.jobs.get_mut(name).unwrap().done += 1;
     }
 
     fn any_page(&mut self) -> String {
