@@ -26,14 +26,14 @@ const OWN_ATTRIBUTES: [&str; 11] =
     ["job", "pass", "depth", "prio", "after", "every", "kind", "hops", "last", "again", "id"];
 
 /// What an event asks for, as read from its payload.
-struct Wish<'a> {
-    text: &'a str,
-    url_key: Option<UrlKey>,
-    key: Key,
-    job: Option<&'a str>,
-    prio: i16,
-    due: Moment,
-    carried: Box<str>,
+pub(super) struct Wish<'a> {
+    pub(super) text: &'a str,
+    pub(super) url_key: Option<UrlKey>,
+    pub(super) key: Key,
+    pub(super) job: Option<&'a str>,
+    pub(super) prio: i16,
+    pub(super) due: Moment,
+    pub(super) carried: Box<str>,
 }
 
 /// The verdict on a child.
@@ -149,7 +149,7 @@ impl Group {
     }
 
     /// With a job: a seed of its present pass.
-    fn judge_seed(&self, name: &str, wish: Wish<'_>) -> Result<Taking, &'static str> {
+    pub(super) fn judge_seed(&self, name: &str, wish: Wish<'_>) -> Result<Taking, &'static str> {
         let name: JobName = name.parse().map_err(|_| "bad-job-name")?;
         let job = self.jobs.named(name.as_ref()).ok_or("unknown-job")?;
         if job.state == JobState::Done {

@@ -1,9 +1,11 @@
 //! What a decision does. This is the only code that changes what a group holds, so a group that
 //! applies the records of another one in their order becomes that group.
 
+use std::collections::BTreeSet;
+
 use tidings_protocol::{CanonicalUrl, MemberId, Outcome, UrlKey};
 
-use super::entry::{Admission, Entry, EntryId, JobNumber, JobRef, Lease, State};
+use super::entry::{Admission, Entry, EntryId, JobNumber, JobRef, Key, Lease, State};
 use super::record::{Back, Decision, End, Record, Rest, Taking};
 use super::timers::Expiry;
 use super::{Group, lane_of};
@@ -59,7 +61,7 @@ impl Group {
                     job.counts.budget += no_room;
                 }
                 self.end_request(*entry, *rest, was_requested(*outcome), now);
-                self.finish(*entry, *outcome);
+                self.finish(*entry, *outcome, now);
             }
             Decision::Returned { entry, back, rest, reason } => {
                 self.apply_return(*entry, back, *rest, reason.clone(), now);
@@ -90,9 +92,20 @@ impl Group {
             Decision::Forgotten { entries } => {
                 self.dead.take(entries);
             }
+            Decision::SeedAdded(taking) => self.apply_taking(taking, now),
+            _ => self.apply_to_job(decision, now),
+        }
+    }
+
+    /// Applies what was decided about a job itself.
+    fn apply_to_job(&mut self, decision: &Decision, now: Moment) {
+        match decision {
             Decision::JobOpened { number, name, settings } => {
                 let until = now + self.config.open_ms_max;
-                self.jobs.open(*number, name, *settings, until);
+                self.jobs.open(*number, name, *settings, now, until);
+                if let Some(at) = self.jobs.find(*number).and_then(|job| job.time_until) {
+                    self.expiries.set(at, Expiry::JobTime(*number));
+                }
                 self.expect_seeds(*number, until);
             }
             Decision::JobReopened { number } => {
@@ -119,14 +132,40 @@ impl Group {
                     self.noted.remove(number);
                 }
             }
-            Decision::JobDone { number } => {
-                if let Some(pass) = self.jobs.find(*number).map(|job| job.id) {
-                    self.seen.forget(pass);
+            Decision::JobPaused { number, paused } => self.pause_job(*number, *paused, now),
+            Decision::JobTimeUp { number } => {
+                if let Some(job) = self.jobs.find_mut(*number) {
+                    job.time_is_up = true;
+                    job.time_until = None;
+                    self.ready.block(*number, true);
                 }
-                self.noted.remove(number);
-                self.ready.block(*number, false);
-                self.jobs.finish(*number, self.config.finished_jobs_max);
             }
+            Decision::JobDone { number } => self.finish_pass(*number),
+            Decision::JobDeleted { number } => self.jobs.delete(*number),
+            _ => unreachable!("what is not about a job was applied before"),
+        }
+    }
+
+    fn finish_pass(&mut self, number: JobNumber) {
+        if let Some(job) = self.jobs.find(number) {
+            self.seen.forget(job.id);
+            if let Some(at) = job.time_until {
+                self.expiries.cancel(at, Expiry::JobTime(number));
+            }
+        }
+        self.noted.remove(&number);
+        self.ready.block(number, false);
+        self.jobs.finish(number, self.config.finished_jobs_max);
+    }
+
+    /// A paused job takes no turns on the keys for which it has entries.
+    fn pause_job(&mut self, number: JobNumber, paused: bool, now: Moment) {
+        let Some(job) = self.jobs.find_mut(number) else { return };
+        job.paused = paused;
+        let waiting = job.waiting.iter();
+        let keys = waiting.map(|id| self.entries[id].admitted.key.clone());
+        for key in keys.collect::<BTreeSet<Key>>() {
+            self.refresh(&key, now);
         }
     }
 
@@ -184,7 +223,7 @@ impl Group {
                 job.noted = None;
                 self.noted.remove(&pass.number);
                 job.counts.found += 1;
-                job.waiting.insert(id);
+                job.wait(id, &admission.key);
                 // A seed's redirect keeps the seed's depth, and lets its target's host in.
                 if admission.depth == 0
                     && let Ok(url) = CanonicalUrl::parse(&admission.text)
@@ -217,8 +256,9 @@ impl Group {
         entry.releases += 1;
         let (lane, suspect, key) = (lane_of(entry), entry.is_suspect(), entry.gate().clone());
         let (job, url_key) = (entry.admitted.job, entry.admitted.url_key);
+        let own_key = entry.admitted.key.clone();
         let pinned_to = entry.again.as_ref().map(|again| again.member);
-        self.forget_pin(pinned_to, id, job);
+        self.forget_pin(pinned_to, id, job, &own_key, now);
         self.rehold(url_key, id);
         self.ready.served(lane);
         self.members.hold(lease.member, id, suspect);
@@ -226,10 +266,7 @@ impl Group {
         self.keys.entry(key.clone()).or_default().released(lane, lease.member);
         self.refresh(&key, now);
         if let Some(job) = job {
-            self.change_job(job.number, |job| {
-                job.waiting.remove(&id);
-                job.held += 1;
-            });
+            self.change_job(job.number, &own_key, now, |job| job.take(id, &own_key));
         }
     }
 
@@ -260,7 +297,7 @@ impl Group {
     ) {
         let was_made = !matches!(back, Back::Uncounted { .. });
         self.end_request(id, rest, was_made, now);
-        self.take_from_member(id);
+        self.take_from_member(id, now);
         let entry = self.entries.get_mut(&id).expect("a returned entry exists");
         entry.again = None;
         match back {
@@ -275,10 +312,10 @@ impl Group {
                 entry.agains += 1;
                 entry.admitted.due = now;
                 entry.again = Some(again.clone());
-                let job = entry.admitted.job;
+                let (job, key) = (entry.admitted.job, entry.admitted.key.clone());
                 self.pinned.entry(again.member).or_default().insert(id);
                 if let Some(job) = job {
-                    self.change_job(job.number, |job| job.pinned += 1);
+                    self.change_job(job.number, &key, now, |job| job.pin(&key));
                 }
             }
         }
@@ -287,7 +324,7 @@ impl Group {
 
     fn apply_loss(&mut self, id: EntryId, now: Moment) {
         self.end_request(id, Rest::default(), true, now);
-        self.take_from_member(id);
+        self.take_from_member(id, now);
         let entry = self.entries.get_mut(&id).expect("a lost entry exists");
         entry.losses += 1;
         entry.last_reason = Some("lost with its member".into());
@@ -302,9 +339,9 @@ impl Group {
         self.unqueue(id, now);
         let entry = self.entries.get_mut(&id).expect("a pinned entry exists");
         entry.agains = 0;
-        let job = entry.admitted.job;
+        let (job, key) = (entry.admitted.job, entry.admitted.key.clone());
         let pinned_to = entry.again.take().map(|again| again.member);
-        self.forget_pin(pinned_to, id, job);
+        self.forget_pin(pinned_to, id, job, &key, now);
         self.enqueue(id, now);
     }
 
@@ -328,7 +365,7 @@ impl Group {
     }
 
     /// An entry is with nobody; it waits for `enqueue`.
-    fn take_from_member(&mut self, id: EntryId) {
+    fn take_from_member(&mut self, id: EntryId, now: Moment) {
         let entry = self.entries.get_mut(&id).expect("a held entry exists");
         let State::Held(lease) = entry.state else {
             return;
@@ -336,19 +373,17 @@ impl Group {
         let suspect = entry.is_suspect();
         entry.state = State::Delayed;
         let (job, url_key) = (entry.admitted.job, entry.admitted.url_key);
+        let key = entry.admitted.key.clone();
         self.expiries.cancel(lease.until, Expiry::Lease(id));
         self.members.release(lease.member, id, suspect);
         self.unhold(url_key, id);
         if let Some(job) = job {
-            self.change_job(job.number, |job| {
-                job.held -= 1;
-                job.waiting.insert(id);
-            });
+            self.change_job(job.number, &key, now, |job| job.give_back(id, &key));
         }
     }
 
     /// A held entry is final.
-    fn finish(&mut self, id: EntryId, outcome: Outcome) {
+    fn finish(&mut self, id: EntryId, outcome: Outcome, now: Moment) {
         let entry = self.entries.remove(&id).expect("an answered entry exists");
         self.entry_bytes -= entry.admitted.bytes();
         if let State::Held(lease) = entry.state {
@@ -360,7 +395,8 @@ impl Group {
             _ => self.totals.completed += 1,
         }
         if let Some(job) = entry.admitted.job {
-            self.change_job(job.number, |job| job.ended_with(outcome));
+            let key = &entry.admitted.key;
+            self.change_job(job.number, key, now, |job| job.ended_with(outcome, key));
         }
     }
 
@@ -371,9 +407,10 @@ impl Group {
         let mut entry = self.entries.remove(&id).expect("a dropped entry exists");
         let (job, url) = (entry.admitted.job, entry.admitted.url_key);
         self.rehold(url, id);
-        self.forget_pin(entry.again.take().map(|again| again.member), id, job);
+        let key = entry.admitted.key.clone();
+        self.forget_pin(entry.again.take().map(|again| again.member), id, job, &key, now);
         if let Some(job) = job {
-            self.change_job(job.number, |job| job.dropped(id, end));
+            self.change_job(job.number, &key, now, |job| job.dropped(id, &key, end));
         }
         let leaves_its_job = matches!(end, End::Budget | End::Cancelled) && job.is_some();
         let waits_already = url.is_some_and(|url| self.unheld_of(url, None).is_some());
@@ -402,13 +439,14 @@ impl Group {
         entry.admitted.due = now;
         let takes = |pass: &JobRef| {
             let job = self.jobs.find(pass.number);
-            job.is_some_and(|job| job.id == *pass && job.takes_back())
+            job.is_some_and(|job| job.id == *pass && job.takes_back(&entry.admitted.key))
         };
         entry.admitted.job = entry.admitted.job.filter(takes);
         match entry.admitted.job {
             Some(pass) => {
                 self.noted.remove(&pass.number);
-                self.change_job(pass.number, |job| job.takes_again(id));
+                let key = &entry.admitted.key;
+                self.change_job(pass.number, key, now, |job| job.takes_again(id, key));
             }
             None if url.is_some_and(|url| self.unheld_of(url, None).is_some()) => return,
             None => {}
@@ -419,16 +457,33 @@ impl Group {
         self.enqueue(id, now);
     }
 
-    /// Changes a job; whether its budget lets anything go out may change with it.
-    fn change_job(&mut self, number: JobNumber, change: impl FnOnce(&mut Job)) {
+    /// Changes a job, on account of an entry of this key; whether its budgets let anything go out
+    /// may change with it.
+    fn change_job(
+        &mut self,
+        number: JobNumber,
+        key: &Key,
+        now: Moment,
+        change: impl FnOnce(&mut Job),
+    ) {
         if let Some(job) = self.jobs.find_mut(number) {
             change(job);
             self.ready.block(number, job.is_blocked());
+            if job.limits_hosts() {
+                self.refresh(key, now);
+            }
         }
     }
 
     /// An entry does not wait for its member's next request any more.
-    fn forget_pin(&mut self, member: Option<MemberId>, id: EntryId, job: Option<JobRef>) {
+    fn forget_pin(
+        &mut self,
+        member: Option<MemberId>,
+        id: EntryId,
+        job: Option<JobRef>,
+        key: &Key,
+        now: Moment,
+    ) {
         let Some(member) = member else { return };
         let Some(pinned) = self.pinned.get_mut(&member) else { return };
         let was_pinned = pinned.remove(&id);
@@ -438,7 +493,7 @@ impl Group {
         if let Some(job) = job
             && was_pinned
         {
-            self.change_job(job.number, |job| job.pinned -= 1);
+            self.change_job(job.number, key, now, |job| job.unpin(key));
         }
     }
 

@@ -249,7 +249,8 @@ pub fn number<T: TryFrom<u64>>(
         .ok_or_else(|| bad(format!("{name}={value}: it is a whole number from {min} to {max}")))
 }
 
-fn duration_within(name: &str, value: &str, min: u64, max: u64) -> Result<u64, ProtocolError> {
+/// A duration within bounds, in ms, or an error that names them.
+pub fn duration_within(name: &str, value: &str, min: u64, max: u64) -> Result<u64, ProtocolError> {
     duration::parse_ms(value).ok().filter(|ms| (min..=max).contains(ms)).ok_or_else(|| {
         bad(format!(
             "{name}={value}: it is a duration from {} to {} (250ms, 30s, 5m, 2h, 1d)",

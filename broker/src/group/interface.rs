@@ -139,6 +139,15 @@ pub enum Input {
         /// Its name.
         name: JobName,
     },
+    /// What is done with a job on its way and after it.
+    WithJob {
+        /// Who.
+        asked: Asked,
+        /// Its name.
+        name: JobName,
+        /// What.
+        what: JobAction,
+    },
     /// Says something; changes nothing.
     Show {
         /// Who.
@@ -170,6 +179,7 @@ impl Input {
             | Self::OpenJob { asked, .. }
             | Self::CloseJob { asked, .. }
             | Self::CancelJob { asked, .. }
+            | Self::WithJob { asked, .. }
             | Self::Show { asked, .. } => Some(*asked),
             Self::Events { .. }
             | Self::Heard { .. }
@@ -194,6 +204,28 @@ pub enum Operation {
     /// Forget dead entries.
     Drop(Selection),
     /// End the group, if nobody needs it.
+    Delete,
+}
+
+/// What can be done with a job on its way and after it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobAction {
+    /// Release nothing of it.
+    Pause,
+    /// Release it again.
+    Resume,
+    /// Take a seed.
+    Add {
+        /// As it was written.
+        url: Box<str>,
+        /// Its priority.
+        prio: i16,
+        /// In ms from now: not before.
+        after_ms: u64,
+    },
+    /// Say when its pass is over.
+    Wait,
+    /// Forget it.
     Delete,
 }
 

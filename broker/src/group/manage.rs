@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidings_protocol::{Code, JOB_DONE_TOPIC, JobName, ProtocolError, Seq, TopicName};
 
 use super::config::KeyKind;
-use super::entry::JobNumber;
+use super::entry::{EntryId, JobNumber};
 use super::record::{Decision, End};
 use super::{Answer, Group, Output, Show};
 use crate::clock::Moment;
@@ -138,15 +138,14 @@ impl Group {
         let Some(job) = self.jobs.find(number) else {
             return;
         };
-        let end = if job.cancelled {
-            Some(End::Cancelled)
+        let (entries, end): (Vec<EntryId>, _) = if job.cancelled {
+            (job.waiting.iter().copied().collect(), End::Cancelled)
+        } else if job.is_exhausted() {
+            (job.waiting.iter().copied().collect(), End::Budget)
         } else {
-            job.is_exhausted().then_some(End::Budget)
+            (job.leftover().collect(), End::Budget)
         };
-        if let Some(end) = end
-            && !job.waiting.is_empty()
-        {
-            let entries = job.waiting.iter().copied().collect();
+        if !entries.is_empty() {
             self.commit(Decision::Ended { entries, end }, now);
         }
         let Some(job) = self.jobs.find(number) else {
@@ -194,7 +193,8 @@ impl Group {
         if job.count() == 0 && all_taken {
             let announcement = job.announcement();
             self.commit(Decision::JobDone { number }, now);
-            self.announce(JOB_DONE_TOPIC, announcement);
+            self.announce(JOB_DONE_TOPIC, announcement.clone());
+            self.answer_waiters(number, &announcement);
         }
     }
 

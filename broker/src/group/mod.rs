@@ -21,6 +21,7 @@ mod dead;
 pub mod entry;
 mod explain;
 pub mod interface;
+mod job_actions;
 mod key_queue;
 pub mod log;
 mod manage;
@@ -44,7 +45,9 @@ use tidings_protocol::{GroupName, Hold, MemberId, ProtocolError, Seq, TaskId, To
 pub use self::config::GroupConfig;
 use self::dead::Dead;
 use self::entry::{Entry, EntryId, JobNumber, Key, State};
-pub use self::interface::{Answer, Asked, Input, Operation, Output, Show, StagedLink, Task};
+pub use self::interface::{
+    Answer, Asked, Input, JobAction, Operation, Output, Show, StagedLink, Task,
+};
 use self::key_queue::{GRAIN_MS, KeyQueue, Lane};
 use self::member::Members;
 use self::record::{Decision, End, Record, Rest};
@@ -52,7 +55,7 @@ use self::release::{Pin, Place, Ready};
 use self::seen::Seen;
 use self::timers::{Expiry, Timers, Wake};
 use crate::clock::Moment;
-use crate::job::{Job, Jobs};
+use crate::job::Jobs;
 use crate::mailbox::ConnId;
 
 /// The number of a topic's first event.
@@ -94,6 +97,8 @@ pub struct Group {
     noted: BTreeSet<JobNumber>,
     /// Entries that were given up.
     dead: Dead,
+    /// Who waits for the end of which pass. They are no part of what is recorded.
+    waiters: BTreeMap<JobNumber, Vec<Asked>>,
     /// Nothing is released.
     is_paused: bool,
     wakes: Timers<Wake>,
@@ -125,6 +130,7 @@ impl Group {
             taken: BTreeMap::new(),
             noted: BTreeSet::new(),
             dead: Dead::default(),
+            waiters: BTreeMap::new(),
             is_paused: false,
             wakes: Timers::default(),
             expiries: Timers::default(),
@@ -205,6 +211,11 @@ impl Group {
                 let answer = self.cancel_job(&name, now);
                 self.answer(asked, answer);
             }
+            Input::WithJob { asked, name, what } => {
+                if let Some(answer) = self.with_job(asked, &name, &what, now).transpose() {
+                    self.answer(asked, answer);
+                }
+            }
             Input::Show { asked, what } => {
                 let answer = self.show(&what, now);
                 self.answer(asked, answer);
@@ -256,6 +267,7 @@ impl Group {
     }
 
     fn gone(&mut self, conn: ConnId, now: Moment) {
+        self.forget_waiters(conn);
         if let Some(member) = self.members.disconnect(conn) {
             self.send_again(member, now);
             if !self.members.takes_tasks(member) {
@@ -302,6 +314,7 @@ impl Group {
             match expiry {
                 Expiry::Lease(id) => self.lose(id, now),
                 Expiry::JobOpen(number) => self.close_forgotten(number, now),
+                Expiry::JobTime(number) => self.end_time_of(number, now),
             }
         }
     }
@@ -327,7 +340,7 @@ impl Group {
                 return;
             };
             let queue = self.keys.get(&key).expect("a ready key has a queue");
-            let (id, _) = queue.next().expect("a ready key has a next entry");
+            let (id, _) = self.next_of(&key, queue).expect("a ready key has a next entry");
             let member = match place {
                 Place::Pinned(pin) => Some(pin.member),
                 Place::Suspect(_) => members.choose(queue.last_member, true),
@@ -352,7 +365,7 @@ impl Group {
         let job = entry.admitted.job.and_then(|job| self.jobs.find(job.number));
         lane_of(entry) == Lane::Announced
             && entry.again.is_none()
-            && job.is_some_and(Job::is_blocked)
+            && job.is_some_and(|job| job.is_blocked_on(&entry.admitted.key))
     }
 
     /// Tells a worker of an entry that it holds.
@@ -418,12 +431,20 @@ impl Group {
                 self.wakes.set(at, Wake::Key(key.clone()));
             }
         }
-        let next = queue.is_free(now, self.config.parallel).then(|| queue.next()).flatten();
+        let is_free = queue.is_free(now, self.config.parallel);
+        let next = self.keys.get(key).filter(|_| is_free);
+        let next = next.and_then(|queue| self.next_of(key, queue));
         if is_forgettable {
             self.keys.remove(key);
         }
         let place = next.map(|(id, lane)| self.place_of(id, lane));
         self.ready.place(key, place);
+    }
+
+    /// The entry that a key would release next.
+    fn next_of(&self, key: &str, queue: &KeyQueue) -> Option<(EntryId, Lane)> {
+        let job = |number| self.jobs.find(number);
+        queue.next(|number| job(number).is_none_or(|job| job.takes_turns_on(key)))
     }
 
     fn place_of(&self, id: EntryId, lane: Lane) -> Place {
@@ -455,7 +476,7 @@ impl Group {
         let key = entry.gate().clone();
         let queue = self.keys.entry(key.clone()).or_default();
         if head {
-            queue.push_head(id, lane);
+            queue.push_head(id, lane, entry.again.is_some());
         } else {
             queue.push(id, lane, prio);
         }

@@ -139,6 +139,25 @@ pub enum Decision {
         /// Which.
         number: JobNumber,
     },
+    /// A seed came by command.
+    SeedAdded(Taking),
+    /// Nothing of it is released, or it is again.
+    JobPaused {
+        /// Which.
+        number: JobNumber,
+        /// Whether it is paused from here on.
+        paused: bool,
+    },
+    /// Its time is over: what waits is dropped, and nothing of it is released any more.
+    JobTimeUp {
+        /// Which.
+        number: JobNumber,
+    },
+    /// It was done, and is forgotten.
+    JobDeleted {
+        /// Which.
+        number: JobNumber,
+    },
     /// Announced as done: the pass is over.
     JobDone {
         /// Which.

@@ -6,7 +6,7 @@ use tidings_protocol::{JobName, ProtocolError};
 
 use super::config::{bad, number};
 use super::entry::{Entry, EntryId, JobNumber, State};
-use super::{Answer, Group, KeyQueue};
+use super::{Answer, Group};
 use crate::clock::Moment;
 
 /// Lines of an answer unless told otherwise, and at most.
@@ -174,7 +174,7 @@ impl Group {
     /// Whether only a member's credit is missing: its key is free, and it is its turn there.
     fn is_queued(&self, entry: &Entry) -> bool {
         let key = entry.gate();
-        let next = self.keys.get(key).and_then(KeyQueue::next);
+        let next = self.keys.get(key).and_then(|queue| self.next_of(key, queue));
         !self.is_paused
             && self.ready.offers(key)
             && next.is_some_and(|(id, _)| id == entry.admitted.id)

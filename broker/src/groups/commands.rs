@@ -1,11 +1,12 @@
 //! What each action of `GROUP` and `JOB` asks of a group.
 
-use tidings_protocol::{GroupName, JobName, Manage, ProtocolError};
+use tidings_protocol::duration::DURATION_MS_MAX;
+use tidings_protocol::{GroupName, JobName, Manage, Prio, ProtocolError};
 
 use super::default_group;
-use crate::group::config::bad;
+use crate::group::config::{bad, duration_within};
 use crate::group::tasks::{Selection, TaskQuery};
-use crate::group::{Asked, Input, Operation, Show};
+use crate::group::{Asked, Input, JobAction, Operation, Show};
 use crate::job::JobSettings;
 
 /// The input of an action on a group that is there already.
@@ -69,17 +70,37 @@ pub(super) fn job_input(
                 _ => Input::Show { asked, what: Show::Jobs },
             }
         }
-        "add" | "wait" | "watch" | "pause" | "resume" | "delete" => {
-            return Err(not_yet("JOB", manage));
+        "add" => Input::WithJob { asked, name: name()?, what: seed(manage)? },
+        "wait" | "pause" | "resume" | "delete" => {
+            manage.allow_only(&["group"])?;
+            let what = match manage.action {
+                "wait" => JobAction::Wait,
+                "pause" => JobAction::Pause,
+                "resume" => JobAction::Resume,
+                _ => JobAction::Delete,
+            };
+            Input::WithJob { asked, name: name()?, what }
         }
+        "watch" => return Err(not_yet("JOB", manage)),
         action => {
             return Err(bad(format!(
-                "no action {action}; JOB has ls, show, open, close, cancel (and later add, wait, \
-                 watch, pause, resume, delete)"
+                "no action {action}; JOB has ls, show, open, add, close, wait, pause, resume, \
+                 cancel, delete (and later watch)"
             )));
         }
     };
     Ok((group, input))
+}
+
+fn seed(manage: &Manage<'_>) -> Result<JobAction, ProtocolError> {
+    manage.allow_only(&["group", "url", "prio", "after"])?;
+    let url = manage.setting("url").ok_or_else(|| bad("add needs url=<URL>"))?.into();
+    let prio = manage.setting("prio").map_or(Ok(0), |prio| prio.parse().map(Prio::value))?;
+    let after_ms = match manage.setting("after") {
+        Some(after) => duration_within("after", after, 0, DURATION_MS_MAX)?,
+        None => 0,
+    };
+    Ok(JobAction::Add { url, prio, after_ms })
 }
 
 fn not_yet(verb: &str, manage: &Manage<'_>) -> ProtocolError {

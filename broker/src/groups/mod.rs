@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use self::owner::{Letter, Owner, encode_answer};
 use crate::clock::Clock;
 use crate::group::config::{CREDIT_MAX, GroupConfig, bad};
-use crate::group::{Answer, Asked, Group, Input, Show, StagedLink};
+use crate::group::{Answer, Asked, Group, Input, JobAction, Show, StagedLink};
 use crate::mailbox::{ConnId, Mailbox, Parcel};
 use crate::topic::Topics;
 
@@ -98,7 +98,8 @@ pub struct Groups {
 #[derive(Default)]
 struct Registry {
     groups: BTreeMap<GroupName, mpsc::UnboundedSender<Letter>>,
-    /// Groups that each connection has joined, to tell them when it is gone.
+    /// Groups that each connection has joined, or in which it waits for a job, to tell them when it
+    /// is gone.
     joined: HashMap<ConnId, BTreeSet<GroupName>>,
 }
 
@@ -148,7 +149,8 @@ impl Groups {
         self.send(&group, Letter::Asked(input, caller.mailbox.clone()))
     }
 
-    /// Hands `GROUP`, `JOB` or `EXPLAIN` to its group; the answer comes as a parcel for `slot`.
+    /// Hands `GROUP`, `JOB` or `EXPLAIN` to its group; the answer comes as a parcel for `slot`. Whoever
+    /// waits for a job must say when it is `gone`.
     pub fn manage(
         &self,
         caller: &Caller,
@@ -174,7 +176,13 @@ impl Groups {
         if group.as_str() == DEFAULT_GROUP {
             self.ensure(&group)?;
         }
-        self.send(&group, Letter::Asked(input, caller.mailbox.clone()))
+        let waits = matches!(input, Input::WithJob { what: JobAction::Wait, .. });
+        if !waits {
+            return self.send(&group, Letter::Asked(input, caller.mailbox.clone()));
+        }
+        self.send(&group, Letter::Waits(input, caller.conn, caller.mailbox.clone()))?;
+        self.registry.lock().joined.entry(caller.conn).or_default().insert(group);
+        Ok(())
     }
 
     /// A connection that works for groups has said something that is not for them.

@@ -38,6 +38,8 @@ pub(super) enum Letter {
     Asked(Input, Mailbox),
     /// A member's connection, and where its tasks go.
     Joined(Input, ConnId, Mailbox),
+    /// An input whose answer may come much later, while the connection is there.
+    Waits(Input, ConnId, Mailbox),
     /// A member's connection is alive.
     Heard(ConnId),
     /// A connection ended.
@@ -53,6 +55,8 @@ pub(super) struct Owner {
     readers: BTreeMap<TopicName, Reader>,
     /// Where the members' tasks go.
     members: HashMap<ConnId, Mailbox>,
+    /// Where the answers of those go who wait.
+    waiting: HashMap<ConnId, Mailbox>,
     /// What rests on records up to a mark, in order.
     unsent: VecDeque<(Mark, Unsent)>,
     appended: Mark,
@@ -89,6 +93,7 @@ impl Owner {
             log: Box::new(MemoryLog::new(RECORDS_KEPT)),
             readers: BTreeMap::new(),
             members: HashMap::new(),
+            waiting: HashMap::new(),
             unsent: VecDeque::new(),
             appended: 0,
             grace_until: None,
@@ -183,21 +188,23 @@ impl Owner {
     }
 
     fn open(&mut self, letter: Letter) {
+        if self.is_deleted {
+            return self.refuse(letter);
+        }
         match letter {
-            Letter::Asked(input, mailbox) | Letter::Joined(input, _, mailbox)
-                if self.is_deleted =>
-            {
-                self.refuse(&input, &mailbox);
-            }
-            _ if self.is_deleted => {}
             Letter::Asked(input, mailbox) => self.handle(input, Some(&mailbox)),
             Letter::Joined(input, conn, mailbox) => {
                 self.members.insert(conn, mailbox.clone());
                 self.handle(input, Some(&mailbox));
             }
+            Letter::Waits(input, conn, mailbox) => {
+                self.waiting.insert(conn, mailbox);
+                self.handle(input, None);
+            }
             Letter::Heard(conn) => self.handle(Input::Heard { conn }, None),
             Letter::Gone(conn) => {
                 self.members.remove(&conn);
+                self.waiting.remove(&conn);
                 self.handle(Input::Gone { conn }, None);
             }
         }
@@ -222,7 +229,13 @@ impl Owner {
         self.send();
     }
 
-    fn refuse(&self, input: &Input, mailbox: &Mailbox) {
+    fn refuse(&self, letter: Letter) {
+        let (Letter::Asked(input, mailbox)
+        | Letter::Joined(input, _, mailbox)
+        | Letter::Waits(input, _, mailbox)) = letter
+        else {
+            return;
+        };
         if let Some(asked) = input.asked() {
             let line = encode_answer(&Err(no_such(self.group.name())));
             mailbox.send(Parcel::Answer { slot: asked.slot, line });
@@ -274,7 +287,8 @@ impl Owner {
                     }
                 }
                 Output::Answer { asked, answer } => {
-                    if let Some(mailbox) = mailbox {
+                    let waiting = self.waiting.get(&asked.conn);
+                    if let Some(mailbox) = waiting.or(mailbox) {
                         let line = encode_answer(&answer);
                         let parcel = Parcel::Answer { slot: asked.slot, line };
                         let unsent = Unsent::Parcel(mailbox.clone(), parcel);

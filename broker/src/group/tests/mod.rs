@@ -3,6 +3,7 @@
 
 mod bench;
 mod corners;
+mod jobs;
 mod operate;
 mod rules;
 mod simulation;

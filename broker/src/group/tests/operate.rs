@@ -198,6 +198,23 @@ fn a_dead_entry_of_a_cancelled_pass_runs_outside_of_it() {
 }
 
 #[test]
+fn a_dead_entry_that_its_pass_has_no_page_for_runs_outside_of_it() {
+    for budget in [("max-pages", "1"), ("max-per-host", "1")] {
+        let mut bench = deadly();
+        bench.open("site", &[budget]);
+        bench.kill("http://a.org/1 job=site");
+        bench.publish("http://a.org/2 job=site");
+        let page = bench.task();
+        bench.ack(A, &page.id, Outcome::Done, &[]);
+        bench.operate(Operation::Retry(Selection::default()));
+        assert_eq!(bench.task().payload, "http://a.org/1 last=yes", "{budget:?}");
+        bench.close("site");
+        let done = &bench.events.last().expect("done").1;
+        assert!(done.contains("completed=1 ") && done.contains("failed=1 "), "{done}");
+    }
+}
+
+#[test]
 fn sent_back_while_its_url_waits_it_is_not_queued_twice() {
     let mut bench = deadly();
     bench.kill("http://a.org/");
