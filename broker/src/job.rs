@@ -392,6 +392,12 @@ impl Jobs {
         }
     }
 
+    /// The job that is forgotten when the next one finishes, of which `remembered` are kept.
+    pub fn next_forgotten(&self, remembered: usize) -> Option<&JobName> {
+        let oldest = self.finished.front().filter(|_| self.finished.len() >= remembered)?;
+        self.find(*oldest).map(|job| &job.name)
+    }
+
     /// Forgets a finished job. Its number is not given again.
     pub fn delete(&mut self, number: JobNumber) {
         self.finished.retain(|finished| *finished != number);

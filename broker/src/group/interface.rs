@@ -1,6 +1,6 @@
 //! What goes into a group and what comes out of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidings_protocol::{
     Hold, JobName, MemberId, Outcome, ProtocolError, Return, Seq, Slot, TaskId, TopicName,
@@ -45,6 +45,9 @@ pub enum Input {
         next: Seq,
         /// Number and payload.
         events: Vec<(Seq, String)>,
+        /// Jobs that they name and that other groups have: without a job of its own by that name,
+        /// the group takes such an event as one without a job.
+        elsewhere: BTreeSet<JobName>,
     },
     /// A worker connects, or changes its credit.
     Join {
@@ -269,6 +272,13 @@ pub enum Output {
         topic: &'static str,
         /// The event.
         payload: String,
+    },
+    /// Tell other groups that there is a job of that name here, or that there is none.
+    JobName {
+        /// The name.
+        name: JobName,
+        /// Whether there is one.
+        known: bool,
     },
     /// The group is no more: let go of everything that is its own. No input follows.
     Deleted,

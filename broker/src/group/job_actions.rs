@@ -7,7 +7,7 @@ use super::config::bad;
 use super::entry::JobNumber;
 use super::interface::JobAction;
 use super::record::{Decision, Taking};
-use super::{Answer, Asked, Group};
+use super::{Answer, Asked, Group, Output};
 use crate::clock::Moment;
 use crate::job::JobState;
 use crate::mailbox::ConnId;
@@ -99,7 +99,14 @@ impl Group {
             return Err(conflict(format!("{name} is not done; JOB cancel {name} ends it")));
         }
         self.commit(Decision::JobDeleted { number: job.id.number }, now);
+        self.tell_of(name);
         Ok(name.to_string())
+    }
+
+    /// Other groups are to know whether there is a job of that name here.
+    pub(super) fn tell_of(&mut self, name: &JobName) {
+        let known = self.jobs.named(name.as_ref()).is_some();
+        self.outputs.push_back(Output::JobName { name: name.clone(), known });
     }
 
     /// A pass is over: whoever waits for that is told what everybody is.

@@ -192,7 +192,11 @@ impl Group {
             heads.iter().all(|(topic, head)| !feeds(topic) || self.taken(topic) >= *head);
         if job.count() == 0 && all_taken {
             let announcement = job.announcement();
+            let forgotten = self.jobs.next_forgotten(self.config.finished_jobs_max).cloned();
             self.commit(Decision::JobDone { number }, now);
+            if let Some(name) = forgotten {
+                self.tell_of(&name);
+            }
             self.announce(JOB_DONE_TOPIC, announcement.clone());
             self.answer_waiters(number, &announcement);
         }

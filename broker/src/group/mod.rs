@@ -40,7 +40,9 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt::Write;
 
-use tidings_protocol::{GroupName, Hold, MemberId, ProtocolError, Seq, TaskId, TopicName, UrlKey};
+use tidings_protocol::{
+    GroupName, Hold, JobName, MemberId, ProtocolError, Seq, TaskId, TopicName, UrlKey,
+};
 
 pub use self::config::GroupConfig;
 use self::dead::Dead;
@@ -157,6 +159,11 @@ impl Group {
         self.taken.get(topic).copied().unwrap_or(FIRST_SEQ)
     }
 
+    /// Names of the jobs that it remembers.
+    pub fn job_names(&self) -> impl Iterator<Item = &JobName> {
+        self.jobs.iter().map(|job| &job.name)
+    }
+
     /// Whether nothing waits or is in flight.
     pub fn is_idle(&self) -> bool {
         self.entries.is_empty()
@@ -176,7 +183,9 @@ impl Group {
         }
         match input {
             Input::Heard { conn } => self.members.heard_on(conn),
-            Input::Events { topic, next, events } => self.take(&topic, next, &events, now),
+            Input::Events { topic, next, events, elsewhere } => {
+                self.take(&topic, next, &events, &elsewhere, now);
+            }
             Input::Join { asked, credit } => self.join(asked, credit, now),
             Input::Gone { conn } => self.gone(conn, now),
             Input::Ack { asked, task, outcome, hold, links, over_limit } => {
@@ -201,6 +210,7 @@ impl Group {
             }
             Input::OpenJob { asked, name, settings } => {
                 let answer = self.open_job(&name, settings, now);
+                self.tell_of(&name);
                 self.answer(asked, answer);
             }
             Input::CloseJob { asked, name } => {

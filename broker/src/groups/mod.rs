@@ -2,6 +2,7 @@
 //! that owns its group.
 
 mod commands;
+mod job_names;
 mod owner;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -16,6 +17,7 @@ use tidings_protocol::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use self::job_names::JobNames;
 use self::owner::{Letter, Owner, encode_answer};
 use crate::clock::Clock;
 use crate::group::config::{CREDIT_MAX, GroupConfig, bad};
@@ -93,6 +95,7 @@ pub struct Groups {
     /// a broker gave that was started a moment ago.
     run: u64,
     registry: Arc<Mutex<Registry>>,
+    job_names: Arc<JobNames>,
 }
 
 #[derive(Default)]
@@ -121,8 +124,8 @@ impl Groups {
         stop: CancellationToken,
     ) -> Arc<Self> {
         let run = u64::try_from(clock.unix_ms()).unwrap_or(1);
-        let registry = Arc::default();
-        Arc::new(Self { topics, defaults, clock, stop, run, registry })
+        let (registry, job_names) = Default::default();
+        Arc::new(Self { topics, defaults, clock, stop, run, registry, job_names })
     }
 
     /// Hands a worker's request to its group. The answer comes as a parcel for `slot`, unless it is
@@ -176,13 +179,28 @@ impl Groups {
         if group.as_str() == DEFAULT_GROUP {
             self.ensure(&group)?;
         }
-        let waits = matches!(input, Input::WithJob { what: JobAction::Wait, .. });
-        if !waits {
-            return self.send(&group, Letter::Asked(input, caller.mailbox.clone()));
+        let opened = match &input {
+            Input::OpenJob { name, .. } => Some(name.clone()),
+            _ => None,
+        };
+        if let Some(name) = &opened {
+            // Before the group is asked, as seeds may follow at once. The group says whether it is so.
+            self.job_names.set(name, &group, true);
         }
-        self.send(&group, Letter::Waits(input, caller.conn, caller.mailbox.clone()))?;
-        self.registry.lock().joined.entry(caller.conn).or_default().insert(group);
-        Ok(())
+        let waits = matches!(input, Input::WithJob { what: JobAction::Wait, .. });
+        let mailbox = caller.mailbox.clone();
+        let letter = if waits {
+            Letter::Waits(input, caller.conn, mailbox)
+        } else {
+            Letter::Asked(input, mailbox)
+        };
+        let sent = self.send(&group, letter);
+        if let (Err(_), Some(name)) = (&sent, &opened) {
+            self.job_names.set(name, &group, false);
+        } else if waits && sent.is_ok() {
+            self.registry.lock().joined.entry(caller.conn).or_default().insert(group);
+        }
+        sent
     }
 
     /// A connection that works for groups has said something that is not for them.
@@ -289,7 +307,13 @@ impl Groups {
         }
         let (sender, letters) = mpsc::unbounded_channel();
         let group = Group::new(name.clone(), self.run, config, fastrand::u64(..));
-        let owner = Owner::new(group, self.topics.clone(), self.clock, self.registry.clone())?;
+        let owner = Owner::new(
+            group,
+            self.topics.clone(),
+            self.clock,
+            self.registry.clone(),
+            self.job_names.clone(),
+        )?;
         registry.groups.insert(name.clone(), sender);
         owner.spawn(letters, self.stop.clone());
         Ok(())

@@ -2,7 +2,7 @@
 //! of its state machine and sends what rests on them.
 #![expect(clippy::disallowed_methods, reason = "spawns the owner and waits for its deadlines")]
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,6 +14,7 @@ use tidings_protocol::{
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::job_names::JobNames;
 use super::{Registry, no_such};
 use crate::catalog::Record;
 use crate::clock::{Clock, Moment};
@@ -70,6 +71,8 @@ pub(super) struct Owner {
     noting: Arc<AtomicBool>,
     /// Where letters for it are sent from, until it is deleted.
     registry: Arc<Mutex<Registry>>,
+    /// Jobs of all groups.
+    job_names: Arc<JobNames>,
     is_deleted: bool,
 }
 
@@ -85,6 +88,7 @@ impl Owner {
         topics: Arc<Topics>,
         clock: Clock,
         registry: Arc<Mutex<Registry>>,
+        job_names: Arc<JobNames>,
     ) -> Result<Self, ProtocolError> {
         let mut owner = Self {
             group,
@@ -101,8 +105,12 @@ impl Owner {
             noted: HashMap::new(),
             noting: Arc::default(),
             registry,
+            job_names,
             is_deleted: false,
         };
+        for name in owner.group.job_names() {
+            owner.job_names.set(name, owner.group.name(), true);
+        }
         owner.follow_topics()?;
         Ok(owner)
     }
@@ -214,6 +222,7 @@ impl Owner {
     fn leave(&mut self, letters: &mut mpsc::UnboundedReceiver<Letter>) {
         // Letters are sent with the lock held, so none comes after this.
         self.registry.lock().groups.remove(self.group.name());
+        self.job_names.forget(self.group.name());
         while let Ok(letter) = letters.try_recv() {
             self.open(letter);
         }
@@ -265,9 +274,11 @@ impl Owner {
             // The disk wakes us when it has answered.
             more |= reader.is_behind() && !reader.waits_for_disk();
             let next = reader.cursor();
+            let payloads = found.events.iter().map(|event| event.payload.as_str());
+            let elsewhere = self.job_names.elsewhere(self.group.name(), payloads);
             let events = found.events.into_iter().map(|event| (event.seq, event.payload)).collect();
             if next > self.group.taken(&topic) {
-                self.handle(Input::Events { topic, next, events }, None);
+                self.handle(Input::Events { topic, next, events, elsewhere }, None);
             }
         }
         more
@@ -297,6 +308,9 @@ impl Owner {
                 }
                 Output::Announce { topic, payload } => {
                     self.unsent.push_back((self.appended, Unsent::Event(topic, payload)));
+                }
+                Output::JobName { name, known } => {
+                    self.job_names.set(&name, self.group.name(), known);
                 }
                 Output::Deleted => self.is_deleted = true,
                 Output::AskHeads { job } => {
@@ -377,7 +391,8 @@ impl Owner {
             let reader = self.topics.open(&name)?.reader(StartAt::Seq(next), self.wake.clone());
             // A job that begins now is not to wait for what was taken before this start.
             let (topic, next) = (name.clone(), reader.cursor());
-            self.group.handle(Input::Events { topic, next, events: vec![] }, self.clock.now());
+            let (events, elsewhere) = (Vec::new(), BTreeSet::new());
+            self.group.handle(Input::Events { topic, next, events, elsewhere }, self.clock.now());
             self.readers.insert(name, reader);
         }
         self.wake.notify_one();

@@ -1,8 +1,8 @@
 //! Jobs on their way: paused, waited for, given seeds by command, and within their bounds.
 
-use tidings_protocol::{Code, Outcome, Return};
+use tidings_protocol::{Code, Outcome, Return, Seq};
 
-use super::bench::{A, B, Bench};
+use super::bench::{A, B, Bench, topic};
 use crate::group::{Asked, Input, JobAction, Show};
 use crate::job::JobSettings;
 use crate::mailbox::ConnId;
@@ -345,6 +345,46 @@ fn what_is_too_deep_is_not_marked_as_met() {
     let second = bench.task();
     bench.ack(A, &second.id, Outcome::Done, &[("http://a.org/deep", false)]);
     assert!(bench.ok().ends_with("new=1 known=0 refused=0"), "{}", bench.ok());
+}
+
+#[test]
+fn an_event_of_another_groups_job_is_one_without_a_job() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 1);
+    let take = |bench: &mut Bench, job: &str| {
+        let seq = Seq(bench.next_seq);
+        bench.next_seq += 1;
+        let events = vec![(seq, format!("http://a.org/ job={job} prio=3 item=7"))];
+        let (next, elsewhere) = (Seq(bench.next_seq), ["theirs".parse().unwrap()].into());
+        bench.feed(Input::Events { topic: topic(), next, events, elsewhere });
+    };
+    take(&mut bench, "theirs");
+    let task = bench.task();
+    assert_eq!(task.payload, "http://a.org/ item=7");
+    bench.ack(A, &task.id, Outcome::Done, &[("http://a.org/link", false)]);
+    assert!(bench.ok().ends_with("refused=1"), "fetched alone");
+    take(&mut bench, "nobodys");
+    assert!(bench.events.pop().expect("a dead letter").1.contains("reason=unknown-job "));
+    bench.open("theirs", &[]);
+    take(&mut bench, "theirs");
+    assert!(bench.task().payload.contains(" job=theirs "), "ours, too");
+}
+
+#[test]
+fn other_groups_are_told_of_jobs_that_come_and_go() {
+    let mut bench = Bench::new(&[]);
+    bench.group.config.finished_jobs_max = 1;
+    bench.open("a", &[]);
+    bench.open("b", &[]);
+    assert_eq!(bench.job_names, [("a".into(), true), ("b".into(), true)].into());
+    bench.close("a");
+    bench.close("b");
+    assert_eq!(bench.job_names, [("a".into(), false), ("b".into(), true)].into());
+    bench.with_job("b", JobAction::Delete);
+    assert_eq!(bench.job_names, [("a".into(), false), ("b".into(), false)].into());
+    bench.group.config.jobs_max = 0;
+    bench.open("c", &[]);
+    assert_eq!(bench.job_names.get("c"), Some(&false), "refused");
 }
 
 #[test]

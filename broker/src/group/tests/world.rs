@@ -211,6 +211,7 @@ impl World {
                 Output::Record(record) => self.records.push(record),
                 Output::Answer { asked, answer } if asked.conn == WAITING => self.told(answer),
                 Output::Answer { answer, .. } => answered = Some(answer),
+                Output::JobName { .. } => {}
                 Output::Deleted => panic!("nobody deletes it"),
                 Output::Task { conn, task } => self.begin(conn, task),
                 Output::Announce { topic: "job-done", payload } => self.job_done(&payload),
@@ -394,7 +395,7 @@ impl World {
         if let Some((last, _)) = events.last() {
             // An announcement counts from here: a request that begins later is new enough.
             let next = Seq(last.0 + 1);
-            self.feed(Input::Events { topic: topic(), next, events });
+            self.feed(Input::Events { topic: topic(), next, events, elsewhere: [].into() });
             self.check_done();
         }
     }

@@ -79,6 +79,38 @@ async fn every_command_to_a_group_that_is_being_deleted_is_answered() {
 }
 
 #[tokio::test]
+async fn an_event_of_one_groups_job_is_news_to_another() {
+    let broker = broker(Limits::default()).await;
+    let mut client = Peer::client(&broker).await;
+    assert!(client.ask("SUB dead-letter").await.starts_with("+OK"));
+    assert!(client.ask("GROUP create other topics=new-url").await.starts_with("+OK other "));
+    assert!(client.ask("JOIN crawlers").await.starts_with("+OK crawlers "));
+    assert!(client.ask("JOIN other").await.starts_with("+OK other "));
+    // Without waiting for any answer.
+    client.send("JOB open docs group=other\nPUB new-url http://a.org/ job=docs\n").await;
+    assert!(client.line().await.starts_with("+OK docs "));
+    let mut lines = [client.line().await, client.line().await, client.line().await];
+    lines.sort();
+    assert_eq!(lines[0], "+OK 1 1\r\n");
+    assert!(lines[1].starts_with("TASK crawlers:") && !lines[1].contains("job="), "{lines:?}");
+    assert!(lines[2].starts_with("TASK other:") && lines[2].contains(" job=docs "), "{lines:?}");
+    client.send("PUB new-url http://a.org/ job=nobodys\n").await;
+    let mut lines = [client.line().await, client.line().await, client.line().await];
+    lines.sort();
+    assert!(lines[1].contains(" reason=unknown-job group="), "{lines:?}");
+    assert!(lines[2].contains(" reason=unknown-job group="), "{lines:?}");
+    // A name that a group has refused, or that there is no group for, is no job.
+    assert!(client.ask("GROUP create texts key=none").await.starts_with("+OK texts "));
+    for command in ["JOB open blog group=texts", "JOB open blog group=nowhere"] {
+        assert!(client.ask(command).await.starts_with("-ERR "));
+    }
+    client.send("PUB new-url http://a.org/ job=blog\n").await;
+    let mut lines = [client.line().await, client.line().await, client.line().await];
+    lines.sort();
+    assert!(lines[2].contains(" reason=unknown-job group="), "{lines:?}");
+}
+
+#[tokio::test]
 async fn actions_say_what_they_take() {
     let broker = broker(Limits::default()).await;
     let mut client = Peer::client(&broker).await;
