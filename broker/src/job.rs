@@ -9,14 +9,18 @@
 //!    └──────────────────────────────── opened again: the next pass ──────────────────────────────┘
 //! ```
 
+mod hosts;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt::{self, Write};
 
+use tidings_protocol::duration::{self, DURATION_MS_MAX};
 use tidings_protocol::{JobName, Outcome, ProtocolError, Seq, TopicName};
 
+use self::hosts::Hosts;
 use crate::clock::Moment;
-use crate::group::config::{bad, number};
-use crate::group::entry::{EntryId, JobNumber, JobRef};
+use crate::group::config::{bad, duration_within, number};
+use crate::group::entry::{EntryId, JobNumber, JobRef, Key};
 use crate::group::record::End;
 use crate::group::scope::{Scope, ScopeRule};
 
@@ -29,6 +33,11 @@ pub struct JobSettings {
     pub depth_max: Option<u32>,
     /// Most pages that are completed; `None`: no limit.
     pub pages_max: Option<u64>,
+    /// Most pages that are completed of one key of the group, which mostly is a host; `None`: no
+    /// limit.
+    pub host_pages_max: Option<u64>,
+    /// How long the pass may release anything, from its opening, in ms; `None`: no limit.
+    pub time_ms_max: Option<u64>,
 }
 
 impl JobSettings {
@@ -40,11 +49,21 @@ impl JobSettings {
         for (name, value) in settings {
             match name {
                 "scope" => parsed.scope = value.parse()?,
-                "depth" => parsed.depth_max = Some(number(name, value, 0, u64::from(u32::MAX))?),
+                "max-depth" | "depth" if parsed.depth_max.is_some() => {
+                    return Err(bad("max-depth and depth are the same: one of them"));
+                }
+                "max-depth" | "depth" => {
+                    parsed.depth_max = Some(number(name, value, 0, u64::from(u32::MAX))?);
+                }
                 "max-pages" => parsed.pages_max = Some(number(name, value, 1, u64::MAX)?),
+                "max-per-host" => parsed.host_pages_max = Some(number(name, value, 1, u64::MAX)?),
+                "max-time" => {
+                    parsed.time_ms_max = Some(duration_within(name, value, 1, DURATION_MS_MAX)?);
+                }
                 _ => {
                     return Err(bad(format!(
-                        "no job setting {name}; there are scope, depth, max-pages"
+                        "no job setting {name}; there are scope, max-depth, max-pages, \
+                         max-per-host, max-time"
                     )));
                 }
             }
@@ -57,10 +76,16 @@ impl JobSettings {
         let mut words = format!("scope={}", self.scope.as_str());
         if let Some(depth) = self.depth_max {
             // Writing into a string cannot fail.
-            let _ = write!(words, " depth={depth}");
+            let _ = write!(words, " max-depth={depth}");
         }
         if let Some(pages) = self.pages_max {
             let _ = write!(words, " max-pages={pages}");
+        }
+        if let Some(pages) = self.host_pages_max {
+            let _ = write!(words, " max-per-host={pages}");
+        }
+        if let Some(ms) = self.time_ms_max {
+            let _ = write!(words, " max-time={}", duration::format_ms(ms));
         }
         words
     }
@@ -98,7 +123,7 @@ pub struct Counts {
     pub budget: u64,
     /// Seeds that the pass had met already.
     pub duplicates: u64,
-    /// Dropped when the job was cancelled.
+    /// Dropped when the job was cancelled or the group purged.
     pub cancelled: u64,
 }
 
@@ -119,7 +144,7 @@ impl Counts {
         let counter = match end {
             End::Dead => &mut self.failed,
             End::Budget => &mut self.budget,
-            End::Cancelled => &mut self.cancelled,
+            End::Cancelled | End::Purged => &mut self.cancelled,
         };
         *counter += 1;
     }
@@ -158,12 +183,20 @@ pub struct Job {
     pub state: JobState,
     /// No child is admitted any more.
     pub cancelled: bool,
+    /// Nothing of it is released.
+    pub paused: bool,
+    /// Its time is over.
+    pub time_is_up: bool,
+    /// When that is, if it is not yet.
+    pub time_until: Option<Moment>,
     /// What belongs to it.
     pub scope: Scope,
     /// Entries that wait, due or not.
     pub waiting: BTreeSet<EntryId>,
     /// Entries with a member.
     pub held: u64,
+    /// What it has of each key.
+    hosts: Hosts,
     /// What became of the rest.
     pub counts: Counts,
     /// Heads of the feeding topics when the count was zero.
@@ -180,32 +213,109 @@ impl Job {
         self.waiting.len() as u64 + self.held
     }
 
-    /// It has the pages it may have.
+    /// It has the pages it may have, or its time is over: what waits is dropped.
     pub fn is_exhausted(&self) -> bool {
-        self.settings.pages_max.is_some_and(|max| self.counts.completed >= max)
+        let has_all = self.settings.pages_max.is_some_and(|max| self.counts.completed >= max);
+        has_all || self.time_is_up
     }
 
     /// Its budget is taken by what is in flight: nothing is released until some of it is given back.
     pub fn is_blocked(&self) -> bool {
         let taken = self.counts.completed + self.held + self.pinned;
-        self.settings.pages_max.is_some_and(|max| taken >= max)
+        self.time_is_up || self.settings.pages_max.is_some_and(|max| taken >= max)
+    }
+
+    /// The same, for one key.
+    pub fn is_blocked_on(&self, key: &str) -> bool {
+        self.is_blocked() || self.hosts.are_blocked(key)
+    }
+
+    /// Whether something of it may be the next of this key: unlike the budget of the whole job,
+    /// which what is in flight gives back soon, this may last.
+    pub fn takes_turns_on(&self, key: &str) -> bool {
+        !self.paused && !self.hosts.are_blocked(key)
+    }
+
+    /// Whether each key has a budget of its own.
+    pub fn limits_hosts(&self) -> bool {
+        self.hosts.are_limited()
+    }
+
+    /// Entries that wait and that the job may not have any more, as their key has given enough.
+    pub fn leftover(&self) -> impl Iterator<Item = EntryId> {
+        self.hosts.leftover()
+    }
+
+    /// An entry of it waits.
+    pub fn wait(&mut self, entry: EntryId, key: &Key) {
+        self.waiting.insert(entry);
+        self.hosts.wait(entry, key);
+    }
+
+    /// A waiting entry of it goes to a member.
+    pub fn take(&mut self, entry: EntryId, key: &Key) {
+        self.waiting.remove(&entry);
+        self.hosts.leave(entry, key);
+        self.held += 1;
+        self.hosts.take(key);
+    }
+
+    /// An entry of it came back from its member, and waits.
+    pub fn give_back(&mut self, entry: EntryId, key: &Key) {
+        self.held -= 1;
+        self.hosts.give_back(key);
+        self.wait(entry, key);
+    }
+
+    /// A waiting entry keeps its part of the budget for its member's next request.
+    pub fn pin(&mut self, key: &Key) {
+        self.pinned += 1;
+        self.hosts.take(key);
+    }
+
+    /// It does not any more.
+    pub fn unpin(&mut self, key: &Key) {
+        self.pinned -= 1;
+        self.hosts.give_back(key);
     }
 
     /// An entry of it ended with a worker's answer.
-    pub fn ended_with(&mut self, outcome: Outcome) {
+    pub fn ended_with(&mut self, outcome: Outcome, key: &Key) {
         self.held -= 1;
+        match outcome {
+            Outcome::Done => self.hosts.complete(key),
+            _ => self.hosts.give_back(key),
+        }
         self.counts.outcome(outcome);
     }
 
     /// A waiting entry of it ended without one.
-    pub fn dropped(&mut self, entry: EntryId, end: End) {
+    pub fn dropped(&mut self, entry: EntryId, key: &Key, end: End) {
         assert!(self.waiting.remove(&entry), "only a waiting entry is dropped");
+        self.hosts.leave(entry, key);
         self.counts.end(end);
+    }
+
+    /// Whether an entry of the pass that was given up may become a part of it again.
+    pub fn takes_back(&self, key: &str) -> bool {
+        let has_room = !self.is_exhausted() && !self.hosts.have_given(key);
+        self.state != JobState::Done && !self.cancelled && has_room
+    }
+
+    /// An entry that was given up waits again.
+    pub fn takes_again(&mut self, entry: EntryId, key: &Key) {
+        self.counts.failed -= 1;
+        self.noted = None;
+        self.wait(entry, key);
     }
 
     /// The event that announces its end.
     pub fn announcement(&self) -> String {
-        let result = if self.cancelled { "cancelled" } else { "done" };
+        let result = match self.cancelled {
+            true => "cancelled",
+            false if self.counts.found == 0 => "done reason=empty",
+            false => "done",
+        };
         format!(
             "{} number={} pass={} result={result} {}",
             self.name, self.id.number, self.id.pass, self.counts
@@ -215,9 +325,10 @@ impl Job {
     /// Its state in `key=value` words. `queued` of what waits could be released at once.
     pub fn describe(&self, queued: usize) -> String {
         let state = match self.state {
+            JobState::Done => "done",
+            _ if self.paused => "paused",
             JobState::Open => "open",
             JobState::Closed => "closed",
-            JobState::Done => "done",
         };
         format!(
             "{} number={} pass={} state={state} pending={} queued={queued} processing={} {}",
@@ -247,12 +358,13 @@ impl Jobs {
         self.numbers.get(name).copied().unwrap_or(self.last_number + 1)
     }
 
-    /// Opens a job, or the next pass of a finished one.
+    /// Opens a job, or the next pass of a finished one. Without seeds it is closed at `until`.
     pub fn open(
         &mut self,
         number: JobNumber,
         name: &JobName,
         settings: JobSettings,
+        now: Moment,
         until: Moment,
     ) {
         let pass = self.by_number.get(&number).map_or(1, |job| job.id.pass + 1);
@@ -265,9 +377,13 @@ impl Jobs {
             settings,
             state: JobState::Open,
             cancelled: false,
+            paused: false,
+            time_is_up: false,
+            time_until: settings.time_ms_max.map(|ms| now + ms),
             scope: Scope::new(settings.scope),
             waiting: BTreeSet::new(),
             held: 0,
+            hosts: Hosts::new(settings.host_pages_max),
             counts: Counts::default(),
             noted: None,
             open_until: until,
@@ -281,13 +397,30 @@ impl Jobs {
         if let Some(job) = self.by_number.get_mut(&number) {
             job.state = JobState::Done;
             job.noted = None;
+            job.paused = false;
+            job.time_until = None;
             job.scope = Scope::default();
+            job.hosts = Hosts::default();
             self.finished.push_back(number);
         }
         while self.finished.len() > remembered
             && let Some(oldest) = self.finished.pop_front()
             && let Some(job) = self.by_number.remove(&oldest)
         {
+            self.numbers.remove(&job.name);
+        }
+    }
+
+    /// The job that is forgotten when the next one finishes, of which `remembered` are kept.
+    pub fn next_forgotten(&self, remembered: usize) -> Option<&JobName> {
+        let oldest = self.finished.front().filter(|_| self.finished.len() >= remembered)?;
+        self.find(*oldest).map(|job| &job.name)
+    }
+
+    /// Forgets a finished job. Its number is not given again.
+    pub fn delete(&mut self, number: JobNumber) {
+        self.finished.retain(|finished| *finished != number);
+        if let Some(job) = self.by_number.remove(&number) {
             self.numbers.remove(&job.name);
         }
     }

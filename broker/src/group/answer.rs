@@ -129,14 +129,7 @@ impl Group {
     pub(super) fn bury_if_hopeless(&mut self, id: EntryId, now: Moment) {
         let entry = &self.entries[&id];
         let job = entry.admitted.job;
-        let reason = if entry.failures >= self.config.max_attempts {
-            Some("max-attempts")
-        } else if entry.losses >= self.config.max_losses {
-            Some("max-losses")
-        } else {
-            None
-        };
-        if let Some(reason) = reason {
+        if let Some(reason) = self.config.gives_up(entry) {
             let letter = self.dead_letter(entry, reason);
             self.commit(Decision::Ended { entries: vec![id], end: End::Dead }, now);
             self.announce(DEAD_LETTER_TOPIC, letter);

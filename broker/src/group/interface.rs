@@ -1,6 +1,6 @@
 //! What goes into a group and what comes out of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidings_protocol::{
     Hold, JobName, MemberId, Outcome, ProtocolError, Return, Seq, Slot, TaskId, TopicName,
@@ -8,6 +8,7 @@ use tidings_protocol::{
 
 use super::entry::JobNumber;
 use super::record::Record;
+use super::tasks::{Selection, TaskQuery};
 use crate::clock::Stamp;
 use crate::job::JobSettings;
 use crate::mailbox::ConnId;
@@ -57,6 +58,9 @@ pub enum Input {
         next: Seq,
         /// Number and payload.
         events: Vec<(Seq, String)>,
+        /// Jobs that they name and that other groups have: without a job of its own by that name,
+        /// the group takes such an event as one without a job.
+        elsewhere: BTreeSet<JobName>,
     },
     /// A worker connects, or changes its credit.
     Join {
@@ -126,6 +130,13 @@ pub enum Input {
         /// Names and values, which are right.
         settings: Vec<(String, String)>,
     },
+    /// What an operator does with the group.
+    Operate {
+        /// Who.
+        asked: Asked,
+        /// What.
+        what: Operation,
+    },
     /// Opens a job.
     OpenJob {
         /// Who.
@@ -148,6 +159,15 @@ pub enum Input {
         asked: Asked,
         /// Its name.
         name: JobName,
+    },
+    /// What is done with a job on its way and after it.
+    WithJob {
+        /// Who.
+        asked: Asked,
+        /// Its name.
+        name: JobName,
+        /// What.
+        what: JobAction,
     },
     /// Says something; changes nothing.
     Show {
@@ -185,9 +205,11 @@ impl Input {
             | Self::Nack { asked, .. }
             | Self::Touch { asked, .. }
             | Self::Configure { asked, .. }
+            | Self::Operate { asked, .. }
             | Self::OpenJob { asked, .. }
             | Self::CloseJob { asked, .. }
             | Self::CancelJob { asked, .. }
+            | Self::WithJob { asked, .. }
             | Self::Show { asked, .. } => Some(*asked),
             Self::Start { .. }
             | Self::Set { .. }
@@ -201,6 +223,45 @@ impl Input {
     }
 }
 
+/// What an operator can do with a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Operation {
+    /// Release nothing.
+    Pause,
+    /// Release again.
+    Resume,
+    /// Drop everything that waits.
+    Purge,
+    /// Send dead entries back into the queue.
+    Retry(Selection),
+    /// Forget dead entries.
+    Drop(Selection),
+    /// End the group, if nobody needs it.
+    Delete,
+}
+
+/// What can be done with a job on its way and after it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobAction {
+    /// Release nothing of it.
+    Pause,
+    /// Release it again.
+    Resume,
+    /// Take a seed.
+    Add {
+        /// As it was written.
+        url: Box<str>,
+        /// Its priority.
+        prio: i16,
+        /// In ms from now: not before.
+        after_ms: u64,
+    },
+    /// Say when its pass is over.
+    Wait,
+    /// Forget it.
+    Delete,
+}
+
 /// What can be looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Show {
@@ -212,6 +273,8 @@ pub enum Show {
     Jobs,
     /// Why a URL or key is not moving.
     Explain(String),
+    /// Entries, one by one.
+    Tasks(TaskQuery),
 }
 
 /// What the shell is to do.
@@ -242,6 +305,15 @@ pub enum Output {
         /// The event.
         payload: String,
     },
+    /// Tell other groups that there is a job of that name here, or that there is none.
+    JobName {
+        /// The name.
+        name: JobName,
+        /// Whether there is one.
+        known: bool,
+    },
+    /// The group is no more: let go of everything that is its own. No input follows.
+    Deleted,
     /// Say (as [`Input::Heads`], now) how far the feeding topics are numbered.
     AskHeads {
         /// For which job.

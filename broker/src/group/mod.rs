@@ -17,16 +17,20 @@ mod admit;
 mod answer;
 mod apply;
 pub mod config;
+mod dead;
 pub mod entry;
 mod explain;
 pub mod interface;
+mod job_actions;
 mod key_queue;
 mod manage;
 mod member;
+mod operate;
 pub mod record;
 mod release;
 pub mod scope;
 mod seen;
+pub mod tasks;
 mod timers;
 
 #[cfg(test)]
@@ -35,11 +39,16 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt::Write;
 
-use tidings_protocol::{GroupName, Hold, MemberId, ProtocolError, Seq, TaskId, TopicName, UrlKey};
+use tidings_protocol::{
+    GroupName, Hold, JobName, MemberId, ProtocolError, Seq, TaskId, TopicName, UrlKey,
+};
 
 pub use self::config::GroupConfig;
+use self::dead::Dead;
 use self::entry::{Entry, EntryId, JobNumber, Key, Lease, State};
-pub use self::interface::{Answer, Asked, Input, Output, Show, StagedLink, Task};
+pub use self::interface::{
+    Answer, Asked, Input, JobAction, Operation, Output, Show, StagedLink, Task,
+};
 use self::key_queue::{GRAIN_MS, KeyQueue, Lane};
 use self::member::Members;
 use self::record::{Decision, End, Record, Rest};
@@ -47,7 +56,7 @@ use self::release::{Pin, Place, Ready};
 use self::seen::Seen;
 use self::timers::{Expiry, Timers, Wake};
 use crate::clock::Moment;
-use crate::job::{Job, Jobs};
+use crate::job::Jobs;
 use crate::mailbox::ConnId;
 
 /// The number of a topic's first event.
@@ -90,6 +99,12 @@ pub struct Group {
     taken: BTreeMap<TopicName, Seq>,
     /// Jobs whose count was zero and that wait for what was published before.
     noted: BTreeSet<JobNumber>,
+    /// Entries that were given up.
+    dead: Dead,
+    /// Who waits for the end of which pass. They are no part of what is recorded.
+    waiters: BTreeMap<JobNumber, Vec<Asked>>,
+    /// Nothing is released.
+    is_paused: bool,
     wakes: Timers<Wake>,
     expiries: Timers<Expiry>,
     totals: Totals,
@@ -127,6 +142,9 @@ impl Group {
             pinned: BTreeMap::new(),
             taken: BTreeMap::new(),
             noted: BTreeSet::new(),
+            dead: Dead::default(),
+            waiters: BTreeMap::new(),
+            is_paused: false,
             wakes: Timers::default(),
             expiries: Timers::default(),
             entry_bytes: 0,
@@ -176,6 +194,11 @@ impl Group {
         self.taken.get(topic).copied().unwrap_or(FIRST_SEQ)
     }
 
+    /// Names of the jobs that it remembers.
+    pub fn job_names(&self) -> impl Iterator<Item = &JobName> {
+        self.jobs.iter().map(|job| &job.name)
+    }
+
     /// Whether nothing waits or is in flight.
     pub fn is_idle(&self) -> bool {
         self.entries.is_empty()
@@ -200,7 +223,9 @@ impl Group {
                 self.begin(ended, now);
             }
             Input::Heard { conn } => self.members.heard_on(conn),
-            Input::Events { topic, next, events } => self.take(&topic, next, &events, now),
+            Input::Events { topic, next, events, elsewhere } => {
+                self.take(&topic, next, &events, &elsewhere, now);
+            }
             Input::Join { asked, credit } => self.join(asked, credit, now),
             Input::Gone { conn } => self.gone(conn, now),
             Input::Ack { asked, task, outcome, hold, links, over_limit } => {
@@ -224,8 +249,13 @@ impl Group {
                     tracing::error!(group = %self.name, %error, "a setting has no effect");
                 }
             }
+            Input::Operate { asked, what } => {
+                let answer = self.operate(&what, now);
+                self.answer(asked, answer);
+            }
             Input::OpenJob { asked, name, settings } => {
                 let answer = self.open_job(&name, settings, now);
+                self.tell_of(&name);
                 self.answer(asked, answer);
             }
             Input::CloseJob { asked, name } => {
@@ -235,6 +265,11 @@ impl Group {
             Input::CancelJob { asked, name } => {
                 let answer = self.cancel_job(&name, now);
                 self.answer(asked, answer);
+            }
+            Input::WithJob { asked, name, what } => {
+                if let Some(answer) = self.with_job(asked, &name, &what, now).transpose() {
+                    self.answer(asked, answer);
+                }
             }
             Input::Show { asked, what } => {
                 let answer = self.show(&what, now);
@@ -313,6 +348,7 @@ impl Group {
     }
 
     fn gone(&mut self, conn: ConnId, now: Moment) {
+        self.forget_waiters(conn);
         if let Some(member) = self.members.disconnect(conn) {
             self.send_again(member, now);
             if !self.members.takes_tasks(member) {
@@ -360,6 +396,7 @@ impl Group {
             match expiry {
                 Expiry::Lease(id) => self.lose(id, now),
                 Expiry::JobOpen(number) => self.close_forgotten(number, now),
+                Expiry::JobTime(number) => self.end_time_of(number, now),
             }
         }
     }
@@ -379,13 +416,13 @@ impl Group {
 
     /// Releases while there is a free key and a member with credit for it.
     fn release_all(&mut self, now: Moment) {
-        loop {
+        while !self.is_paused {
             let members = &self.members;
             let Some((key, place)) = self.ready.next(members, &mut self.rng) else {
                 return;
             };
             let queue = self.keys.get(&key).expect("a ready key has a queue");
-            let (id, _) = queue.next().expect("a ready key has a next entry");
+            let (id, _) = self.next_of(&key, queue).expect("a ready key has a next entry");
             let member = match place {
                 Place::Pinned(pin) => Some(pin.member),
                 Place::Suspect(_) => members.choose(queue.last_member, true),
@@ -410,7 +447,7 @@ impl Group {
         let job = entry.admitted.job.and_then(|job| self.jobs.find(job.number));
         lane_of(entry) == Lane::Announced
             && entry.again.is_none()
-            && job.is_some_and(Job::is_blocked)
+            && job.is_some_and(|job| job.is_blocked_on(&entry.admitted.key))
     }
 
     /// Tells a worker of an entry that it holds.
@@ -477,12 +514,20 @@ impl Group {
                 self.wakes.set(at, Wake::Key(key.clone()));
             }
         }
-        let next = queue.is_free(now, self.config.parallel).then(|| queue.next()).flatten();
+        let is_free = queue.is_free(now, self.config.parallel);
+        let next = self.keys.get(key).filter(|_| is_free);
+        let next = next.and_then(|queue| self.next_of(key, queue));
         if is_forgettable {
             self.keys.remove(key);
         }
         let place = next.map(|(id, lane)| self.place_of(id, lane));
         self.ready.place(key, place);
+    }
+
+    /// The entry that a key would release next.
+    fn next_of(&self, key: &str, queue: &KeyQueue) -> Option<(EntryId, Lane)> {
+        let job = |number| self.jobs.find(number);
+        queue.next(|number| job(number).is_none_or(|job| job.takes_turns_on(key)))
     }
 
     fn place_of(&self, id: EntryId, lane: Lane) -> Place {
@@ -514,7 +559,7 @@ impl Group {
         let key = entry.gate().clone();
         let queue = self.keys.entry(key.clone()).or_default();
         if head {
-            queue.push_head(id, lane);
+            queue.push_head(id, lane, entry.again.is_some());
         } else {
             queue.push(id, lane, prio);
         }

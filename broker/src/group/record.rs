@@ -108,6 +108,22 @@ pub enum Decision {
         /// Which entries forget their `again`.
         entries: Vec<EntryId>,
     },
+    /// Nothing is released from here on, or it is again.
+    Paused(bool),
+    /// Everything that waits is dropped.
+    Purged,
+    /// Dead entries go back into the queue.
+    Retried {
+        /// Which.
+        entries: Vec<EntryId>,
+    },
+    /// Dead entries are looked at no more.
+    Forgotten {
+        /// Which.
+        entries: Vec<EntryId>,
+    },
+    /// The group is no more: nothing comes after this.
+    Deleted,
     /// A job's pass began (or the job was opened anew).
     JobOpened {
         /// Number of the job; new ones rise by one.
@@ -156,6 +172,25 @@ pub enum Decision {
         topic: &'static str,
         /// The event's number there.
         seq: Seq,
+    },
+    /// A seed came by command.
+    SeedAdded(Taking),
+    /// Nothing of it is released, or it is again.
+    JobPaused {
+        /// Which.
+        number: JobNumber,
+        /// Whether it is paused from here on.
+        paused: bool,
+    },
+    /// Its time is over: what waits is dropped, and nothing of it is released any more.
+    JobTimeUp {
+        /// Which.
+        number: JobNumber,
+    },
+    /// It was done, and is forgotten.
+    JobDeleted {
+        /// Which.
+        number: JobNumber,
     },
     /// Announced as done: the pass is over.
     JobDone {
@@ -221,11 +256,13 @@ pub enum End {
     Budget,
     /// Its job was cancelled.
     Cancelled,
+    /// Everything that waited was dropped.
+    Purged,
 }
 
 impl End {
     /// Every end.
-    pub(crate) const ALL: [Self; 3] = [Self::Dead, Self::Budget, Self::Cancelled];
+    pub(crate) const ALL: [Self; 4] = [Self::Dead, Self::Budget, Self::Cancelled, Self::Purged];
 
     /// The word in records.
     pub(crate) const fn as_str(self) -> &'static str {
@@ -233,6 +270,7 @@ impl End {
             Self::Dead => "dead",
             Self::Budget => "budget",
             Self::Cancelled => "cancelled",
+            Self::Purged => "purged",
         }
     }
 }

@@ -21,6 +21,8 @@ pub(super) enum Expiry {
     Lease(EntryId),
     /// A job that was left open is closed.
     JobOpen(JobNumber),
+    /// The time of a job is over.
+    JobTime(JobNumber),
 }
 
 /// Timers in the order of their moments.

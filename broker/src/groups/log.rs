@@ -35,6 +35,9 @@ pub(super) trait GroupLog: Send {
 
     /// Finds out whether a full disk has room again. To be called from time to time.
     fn retry(&self);
+
+    /// What it is kept in, if anything.
+    fn store(&self) -> Option<Arc<dyn TopicLog>>;
 }
 
 /// Without a data directory: safe as long as the process lives.
@@ -58,6 +61,10 @@ impl GroupLog for MemoryLog {
     }
 
     fn retry(&self) {}
+
+    fn store(&self) -> Option<Arc<dyn TopicLog>> {
+        None
+    }
 }
 
 /// Records as lines of a log on disk, which the committers write and sync.
@@ -162,6 +169,10 @@ impl GroupLog for DiskLog {
         if is_wanted {
             self.commit();
         }
+    }
+
+    fn store(&self) -> Option<Arc<dyn TopicLog>> {
+        Some(Arc::clone(&self.shared.log))
     }
 }
 

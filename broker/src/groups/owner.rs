@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
 use tidings_protocol::{
     Code, MemberId, ProtocolError, Seq, StartAt, TopicName, duration, encode_more, encode_ok,
     encode_task,
@@ -13,8 +14,10 @@ use tidings_protocol::{
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::job_names::JobNames;
 use super::log::{GroupLog, Mark};
 use super::outbox::Outbox;
+use super::{Registry, no_such};
 use crate::clock::{Clock, Moment};
 use crate::group::{Answer, Group, Input, Output, Task};
 use crate::mailbox::{ConnId, Mailbox, Parcel};
@@ -40,6 +43,8 @@ pub(super) enum Letter {
     Managed(Input, Mailbox),
     /// A member's connection, and where its tasks go.
     Joined(Input, ConnId, Mailbox),
+    /// An input whose answer may come much later, while the connection is there.
+    Waits(Input, ConnId, Mailbox),
     /// A member's connection is alive.
     Heard(ConnId),
     /// A connection ended.
@@ -55,6 +60,8 @@ pub(super) struct Owner {
     readers: BTreeMap<TopicName, Reader>,
     /// Where the members' tasks go.
     members: HashMap<ConnId, Mailbox>,
+    /// Where the answers of those go who wait.
+    waiting: HashMap<ConnId, Mailbox>,
     /// What rests on records up to a mark, in order.
     unsent: VecDeque<(Mark, Unsent)>,
     appended: Mark,
@@ -69,6 +76,11 @@ pub(super) struct Owner {
     outbox: Outbox,
     /// When what could not be announced is tried again.
     announce_at: Option<Moment>,
+    /// Where letters for it are sent from, until it is deleted.
+    registry: Arc<Mutex<Registry>>,
+    /// Jobs of all groups.
+    job_names: Arc<JobNames>,
+    is_deleted: bool,
 }
 
 enum Unsent {
@@ -85,6 +97,7 @@ impl Owner {
         clock: Clock,
         log: Box<dyn GroupLog>,
         wake: Arc<Notify>,
+        (registry, job_names): (Arc<Mutex<Registry>>, Arc<JobNames>),
     ) -> Self {
         let appended = log.durable();
         let outbox = Outbox::new(Arc::clone(&topics), Arc::clone(&wake));
@@ -95,6 +108,7 @@ impl Owner {
             log,
             readers: BTreeMap::new(),
             members: HashMap::new(),
+            waiting: HashMap::new(),
             unsent: VecDeque::new(),
             appended,
             grace_until: None,
@@ -103,6 +117,9 @@ impl Owner {
             still: false,
             outbox,
             announce_at: None,
+            registry,
+            job_names,
+            is_deleted: false,
         }
     }
 
@@ -113,6 +130,9 @@ impl Owner {
         anew: bool,
         own: Option<MemberId>,
     ) -> Result<(), ProtocolError> {
+        for name in self.group.job_names() {
+            self.job_names.set(name, self.group.name(), true);
+        }
         for (serial, topic, payload) in self.group.unsent() {
             self.outbox.push(serial, topic, payload.to_owned());
             self.outbox.search(topic, self.group.sent(topic))?;
@@ -140,6 +160,9 @@ impl Owner {
         loop {
             // What has arrived is read before leases are expired.
             let more_letters = self.take_letters(&mut letters);
+            if self.is_deleted {
+                return self.leave(letters).await;
+            }
             let more_events = self.moves() && self.take_events();
             if self.moves() && self.is_due(self.clock.now()) {
                 self.handle(Input::Tick, None);
@@ -244,20 +267,23 @@ impl Owner {
         if self.moves() {
             return self.open(letter);
         }
-        let code = self.log.health().refusal();
-        match (letter, code) {
-            (Letter::Managed(input, mailbox), Some(code)) => refuse(&input, &mailbox, code),
-            // It will not move before the broker starts anew.
-            (Letter::Asked(input, mailbox) | Letter::Joined(input, _, mailbox), Some(code))
-                if code != Code::Full =>
-            {
-                refuse(&input, &mailbox, code);
+        match (letter, self.log.health()) {
+            (Letter::Managed(input, mailbox), Health::Full) => {
+                let text = "the disk is full: the group stands still until it has room";
+                refuse(&input, &mailbox, ProtocolError::new(Code::Full, text));
+            }
+            (letter, Health::Failed) => {
+                let text = "writing to the disk failed: the group stands still until the broker starts anew";
+                refuse_letter(letter, &ProtocolError::new(Code::NotDurable, text));
             }
             (letter, _) => self.backlog.push_back(letter),
         }
     }
 
     fn open(&mut self, letter: Letter) {
+        if self.is_deleted {
+            return refuse_letter(letter, &no_such(self.group.name()));
+        }
         match letter {
             Letter::Asked(input, mailbox) | Letter::Managed(input, mailbox) => {
                 self.handle(input, Some(&mailbox));
@@ -266,12 +292,40 @@ impl Owner {
                 self.members.insert(conn, mailbox.clone());
                 self.handle(input, Some(&mailbox));
             }
+            Letter::Waits(input, conn, mailbox) => {
+                self.waiting.insert(conn, mailbox);
+                self.handle(input, None);
+            }
             Letter::Heard(conn) => self.handle(Input::Heard { conn }, None),
             Letter::Gone(conn) => {
                 self.members.remove(&conn);
+                self.waiting.remove(&conn);
                 self.handle(Input::Gone { conn }, None);
             }
         }
+    }
+
+    /// The group was deleted: whoever asks for it from here on is told so.
+    async fn leave(mut self, mut letters: mpsc::UnboundedReceiver<Letter>) {
+        while self.log.durable() < self.appended && self.log.health() != Health::Failed {
+            self.wake.notified().await;
+        }
+        if let Some(log) = self.log.store() {
+            let cleared = tokio::task::spawn_blocking(move || log.clear()).await;
+            if !matches!(cleared, Ok(Ok(()))) {
+                // Its last record says that it is gone, so a start removes what is left. Until then
+                // nobody can make one of the name.
+                tracing::error!(group = %self.group.name(), ?cleared, "the log of a deleted group stays");
+                return self.send();
+            }
+        }
+        // Letters are sent with the lock held, so none comes after this.
+        self.registry.lock().groups.remove(self.group.name());
+        self.job_names.forget(self.group.name());
+        while let Ok(letter) = letters.try_recv() {
+            self.open(letter);
+        }
+        self.send();
     }
 
     /// Takes what the feeding topics brought; whether there may be more.
@@ -311,13 +365,20 @@ impl Owner {
             portion.push((event.seq, event.payload));
             if bytes > TAKEN_BYTES_MAX {
                 let events = std::mem::take(&mut portion);
-                self.handle(Input::Events { topic: topic.clone(), next: after, events }, None);
+                self.take(topic, after, events);
                 bytes = 0;
             }
         }
         if next > self.group.taken(topic) {
-            self.handle(Input::Events { topic: topic.clone(), next, events: portion }, None);
+            self.take(topic, next, portion);
         }
+    }
+
+    fn take(&mut self, topic: &TopicName, next: Seq, events: Vec<(Seq, String)>) {
+        let payloads = events.iter().map(|(_, payload)| payload.as_str());
+        let elsewhere = self.job_names.elsewhere(self.group.name(), payloads);
+        let topic = topic.clone();
+        self.handle(Input::Events { topic, next, events, elsewhere }, None);
     }
 
     /// Feeds the machine and takes everything it puts out. `mailbox` is the asker's.
@@ -334,7 +395,8 @@ impl Owner {
                     }
                 }
                 Output::Answer { asked, answer } => {
-                    if let Some(mailbox) = mailbox {
+                    let waiting = self.waiting.get(&asked.conn);
+                    if let Some(mailbox) = waiting.or(mailbox) {
                         let line = encode_answer(&answer);
                         let parcel = Parcel::Answer { slot: asked.slot, line };
                         let unsent = Unsent::Parcel(mailbox.clone(), parcel);
@@ -344,6 +406,10 @@ impl Owner {
                 Output::Announce { serial, topic, payload } => {
                     self.unsent.push_back((self.appended, Unsent::Event(serial, topic, payload)));
                 }
+                Output::JobName { name, known } => {
+                    self.job_names.set(&name, self.group.name(), known);
+                }
+                Output::Deleted => self.is_deleted = true,
                 Output::AskHeads { job } => {
                     let heads = self.heads();
                     self.group.handle(Input::Heads { job, heads }, self.clock.now());
@@ -416,15 +482,21 @@ impl Owner {
     }
 }
 
-/// Says that the log cannot be written.
-fn refuse(input: &Input, mailbox: &Mailbox, code: Code) {
-    let Some(asked) = input.asked() else { return };
-    let text = match code {
-        Code::Full => "the disk is full: the group stands still until it has room",
-        _ => "writing to the disk failed: the group stands still until the broker starts anew",
-    };
-    let line = encode_answer(&Err(ProtocolError::new(code, text)));
-    mailbox.send(Parcel::Answer { slot: asked.slot, line });
+fn refuse_letter(letter: Letter, error: &ProtocolError) {
+    if let Letter::Asked(input, mailbox)
+    | Letter::Managed(input, mailbox)
+    | Letter::Joined(input, _, mailbox)
+    | Letter::Waits(input, _, mailbox) = letter
+    {
+        refuse(&input, &mailbox, error.clone());
+    }
+}
+
+fn refuse(input: &Input, mailbox: &Mailbox, error: ProtocolError) {
+    if let Some(asked) = input.asked() {
+        let line = encode_answer(&Err(error));
+        mailbox.send(Parcel::Answer { slot: asked.slot, line });
+    }
 }
 
 fn encode_line(task: &Task) -> Bytes {

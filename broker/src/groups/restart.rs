@@ -85,21 +85,27 @@ impl GroupStorage {
         Ok(groups)
     }
 
-    /// `None` if the group's first record was never safe: nobody was told that it is there.
+    /// `None` if the group's first record was never safe, so that nobody was told that it is there, or
+    /// if its last one says that it is no more.
     fn recover_one(&self, name: &GroupName) -> io::Result<Option<Recovered>> {
         let (log, found) = SegmentLog::open(self.options(name, FIRST), 0)?;
         for finding in &found.findings {
             tracing::warn!(group = %name, "{finding}");
         }
         let mut group = Group::new(name.clone(), 0, GroupConfig::default(), fastrand::u64(..));
-        let (mut started, mut last) = (None, Moment(0));
+        let (mut started, mut last, mut is_deleted) = (None, Moment(0), false);
         replay(&log, |record| {
             last = record.at;
             if let Decision::Started { stamp, .. } = record.decision {
                 started = Some((record.at, stamp));
             }
+            is_deleted = record.decision == Decision::Deleted;
             group.replay(&record);
         })?;
+        if is_deleted {
+            log.clear().map_err(io::Error::other)?;
+            return Ok(None);
+        }
         let next = found.next;
         Ok(started.map(|started| Recovered { group, log, next, started, last }))
     }

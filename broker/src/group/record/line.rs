@@ -137,6 +137,24 @@ impl Writer<'_> {
             Decision::Unpinned { entries } => {
                 self.field("unpinned").list(entries, |writer, entry| _ = writer.field(entry))
             }
+            Decision::Paused(paused) => self.field("paused").flag(*paused),
+            Decision::Purged => self.field("purged"),
+            Decision::Retried { entries } => {
+                self.field("retried").list(entries, |writer, entry| _ = writer.field(entry))
+            }
+            Decision::Forgotten { entries } => {
+                self.field("forgotten").list(entries, |writer, entry| _ = writer.field(entry))
+            }
+            Decision::Deleted => self.field("deleted"),
+            Decision::SeedAdded(taking) => {
+                self.field("seed-added").taking(taking);
+                self
+            }
+            Decision::JobPaused { number, paused } => {
+                self.field("job-paused").field(number).flag(*paused)
+            }
+            Decision::JobTimeUp { number } => self.field("job-time-up").field(number),
+            Decision::JobDeleted { number } => self.field("job-deleted").field(number),
             Decision::JobOpened { number, name, settings } => {
                 self.field("job-opened").field(number).field(name).job_settings(settings)
             }
@@ -309,6 +327,15 @@ impl<'a> Reader<'a> {
             "lost" => Decision::Lost { entry: self.field()? },
             "ended" => Decision::Ended { end: self.end()?, entries: self.list(Self::field)? },
             "unpinned" => Decision::Unpinned { entries: self.list(Self::field)? },
+            "paused" => Decision::Paused(self.flag()?),
+            "purged" => Decision::Purged,
+            "retried" => Decision::Retried { entries: self.list(Self::field)? },
+            "forgotten" => Decision::Forgotten { entries: self.list(Self::field)? },
+            "deleted" => Decision::Deleted,
+            "seed-added" => Decision::SeedAdded(self.taking()?),
+            "job-paused" => Decision::JobPaused { number: self.field()?, paused: self.flag()? },
+            "job-time-up" => Decision::JobTimeUp { number: self.field()? },
+            "job-deleted" => Decision::JobDeleted { number: self.field()? },
             "job-opened" => Decision::JobOpened {
                 number: self.field()?,
                 name: self.field()?,

@@ -103,8 +103,16 @@ fn config() -> impl Strategy<Value = GroupConfig> {
 
 fn job_settings() -> impl Strategy<Value = JobSettings> {
     let scope = prop::sample::select(vec![ScopeRule::Host, ScopeRule::Prefix, ScopeRule::Any]);
-    (scope, any::<Option<u32>>(), prop::option::of(1_u64..))
-        .prop_map(|(scope, depth_max, pages_max)| JobSettings { scope, depth_max, pages_max })
+    let number = || prop::option::of(1_u64..1 << 30);
+    (scope, any::<Option<u32>>(), number(), number(), number()).prop_map(
+        |(scope, depth_max, pages_max, host_pages_max, time_ms_max)| JobSettings {
+            scope,
+            depth_max,
+            pages_max,
+            host_pages_max,
+            time_ms_max,
+        },
+    )
 }
 
 fn of_entries() -> impl Strategy<Value = Decision> {
@@ -128,6 +136,9 @@ fn of_entries() -> impl Strategy<Value = Decision> {
         (entries(), prop::sample::select(End::ALL.to_vec()))
             .prop_map(|(entries, end)| Decision::Ended { entries, end }),
         entries().prop_map(|entries| Decision::Unpinned { entries }),
+        entries().prop_map(|entries| Decision::Retried { entries }),
+        entries().prop_map(|entries| Decision::Forgotten { entries }),
+        taking().prop_map(Decision::SeedAdded),
     ]
 }
 
@@ -142,6 +153,15 @@ fn of_jobs() -> impl Strategy<Value = Decision> {
         (any::<u64>(), heads).prop_map(|(number, heads)| Decision::JobNoted { number, heads }),
         any::<u64>().prop_map(|number| Decision::JobCancelled { number }),
         any::<u64>().prop_map(|number| Decision::JobDone { number }),
+        any::<u64>().prop_map(|number| Decision::JobDeleted { number }),
+        any::<u64>().prop_map(|number| Decision::JobTimeUp { number }),
+        (any::<u64>(), any::<bool>())
+            .prop_map(|(number, paused)| Decision::JobPaused { number, paused }),
+        prop_oneof![
+            any::<bool>().prop_map(Decision::Paused),
+            Just(Decision::Purged),
+            Just(Decision::Deleted)
+        ],
         (any::<u64>(), own_topic(), boxed())
             .prop_map(|(serial, topic, payload)| Decision::Announced { serial, topic, payload }),
         (any::<u64>(), own_topic(), 1_u64..).prop_map(|(serial, topic, seq)| Decision::Sent {
