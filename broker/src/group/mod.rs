@@ -30,6 +30,7 @@ pub mod record;
 mod release;
 pub mod scope;
 mod seen;
+pub mod snapshot;
 pub mod tasks;
 mod timers;
 

@@ -145,6 +145,10 @@ impl Writer<'_> {
             Decision::Forgotten { entries } => {
                 self.field("forgotten").list(entries, |writer, entry| _ = writer.field(entry))
             }
+            Decision::Kept(item) => {
+                self.item(item);
+                self
+            }
             Decision::Deleted => self.field("deleted"),
             Decision::SeedAdded(taking) => {
                 self.field("seed-added").taking(taking);
@@ -331,6 +335,7 @@ impl<'a> Reader<'a> {
             "purged" => Decision::Purged,
             "retried" => Decision::Retried { entries: self.list(Self::field)? },
             "forgotten" => Decision::Forgotten { entries: self.list(Self::field)? },
+            "kept" => Decision::Kept(Box::new(self.item()?)),
             "deleted" => Decision::Deleted,
             "seed-added" => Decision::SeedAdded(self.taking()?),
             "job-paused" => Decision::JobPaused { number: self.field()?, paused: self.flag()? },
@@ -379,11 +384,13 @@ impl<'a> Reader<'a> {
         End::ALL.into_iter().find(|end| end.as_str() == word)
     }
 
+    #[expect(clippy::option_option, reason = "what is not there is no error")]
+    fn maybe_moment(&mut self) -> Option<Option<Moment>> {
+        self.maybe(|at| at.parse().ok().map(Moment))
+    }
+
     fn rest(&mut self) -> Option<Rest> {
-        Some(Rest {
-            not_before: self.maybe(|at| at.parse().ok().map(Moment))?,
-            pace_ms: self.maybe(|ms| ms.parse().ok())?,
-        })
+        Some(Rest { not_before: self.maybe_moment()?, pace_ms: self.maybe(|ms| ms.parse().ok())? })
     }
 
     fn config(&mut self) -> Option<GroupConfig> {
@@ -478,5 +485,6 @@ fn unescaped(text: &str) -> Option<Cow<'_, str>> {
     Some(plain.into())
 }
 
+mod items;
 #[cfg(test)]
 mod tests;
