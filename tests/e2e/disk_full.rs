@@ -277,9 +277,9 @@ fn a_group_works_on_when_topics_are_full_stands_still_when_all_is_and_goes_on_af
     // There may be room in the log's file that was taken in advance.
     let mut jobs = 0..;
     until("a standstill", || {
-        let some: String = jobs.by_ref().take(500).map(|n| format!("JOB open job-{n}\n")).collect();
+        let some: Vec<_> = jobs.by_ref().take(500).map(|n| format!("JOB open job-{n}\n")).collect();
         // What was decided before it was known that there is no room is answered when there is.
-        Talk::client(server.address).send(some);
+        Talk::client(server.address).send(some.concat());
         refused(boss.ask("GROUP show crawlers"))
     });
     worker.send(format!("ACK {second}\nACK {third}\n"));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidings_protocol::{Code, CursorName, GroupName, ProtocolError, Seq, TopicName};
+use tidings_protocol::{Code, CursorName, ProtocolError, Seq, TopicName};
 
 use super::record::Record;
 use super::settings::TopicSettings;
@@ -25,7 +25,6 @@ struct Entry {
     deleted: Option<Seq>,
     reserved: Option<Seq>,
     cursors: BTreeMap<CursorName, Cursor>,
-    taken: BTreeMap<GroupName, Seq>,
 }
 
 /// Where a durable cursor is.
@@ -66,8 +65,7 @@ impl Contents {
             | Record::Reserved { topic, .. }
             | Record::Cursor { topic, .. }
             | Record::Moved { topic, .. }
-            | Record::Forgotten { topic, .. }
-            | Record::Taken { topic, .. } => topic,
+            | Record::Forgotten { topic, .. } => topic,
         };
         let mut entry = self.topics.remove(topic).unwrap_or_default();
         self.cursors -= entry.cursors.len();
@@ -142,11 +140,6 @@ impl Contents {
         self.topics.get(topic)?.reserved
     }
 
-    /// Where a group is on a topic, if it has taken anything of it.
-    pub(crate) fn taken(&self, group: &GroupName, topic: &TopicName) -> Option<Seq> {
-        self.topics.get(topic)?.taken.get(group).copied()
-    }
-
     /// A durable cursor.
     pub(crate) fn cursor(&self, topic: &TopicName, cursor: &CursorName) -> Option<Cursor> {
         self.topics.get(topic)?.cursors.get(cursor).copied()
@@ -185,12 +178,6 @@ impl Entry {
             Record::Forgotten { cursor, .. } => {
                 self.cursors.remove(cursor);
             }
-            Record::Taken { group, next, .. } if next.0 > 1 => {
-                self.taken.insert(group.clone(), *next);
-            }
-            Record::Taken { group, .. } => {
-                self.taken.remove(group);
-            }
         }
     }
 
@@ -207,12 +194,7 @@ impl Entry {
             next: at.next,
             unix_ms: at.unix_ms,
         });
-        let taken = self.taken.iter().map(|(group, next)| Record::Taken {
-            group: group.clone(),
-            topic: topic.clone(),
-            next: *next,
-        });
-        deleted.into_iter().chain(settings).chain(reserved).chain(cursors).chain(taken)
+        deleted.into_iter().chain(settings).chain(reserved).chain(cursors)
     }
 }
 
@@ -236,7 +218,7 @@ mod tests {
     #[test]
     fn a_deleted_topic_leaves_its_number_and_nothing_else() {
         let before = "settings a sync=memory retain-bytes=1g retain-age=30d\nreserved a 9\n\
-                      cursor a c 3 0\ntaken g a 4\n";
+                      cursor a c 3 0\n";
         assert_eq!(lines(&contents(&format!("{before}deleted a 7"))), ["deleted a 7"]);
         assert!(lines(&contents(&format!("{before}deleted a 1"))).is_empty());
         // A move that was under way brings nothing back.

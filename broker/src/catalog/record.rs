@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tidings_protocol::{CursorName, GroupName, Seq, TopicName};
+use tidings_protocol::{CursorName, Seq, TopicName};
 
 use super::settings::TopicSettings;
 
@@ -17,12 +17,11 @@ use super::settings::TopicSettings;
 /// | `cursor <topic> <cursor> <next> <unix ms>` | it exists, and is there |
 /// | `moved <topic> <cursor> <next> <unix ms>` | if it exists, it is there at least |
 /// | `forgotten <topic> <cursor>` | it does not exist |
-/// | `taken <group> <topic> <next>` | what comes before was taken |
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Record {
     /// The settings that a topic was given.
     Settings { topic: TopicName, settings: TopicSettings },
-    /// A topic is gone, with its cursors and the positions of groups on it; one of the name begins
+    /// A topic is gone, with its cursors; one of the name begins
     /// at `next`. Number 1 says nothing, so there is nothing to keep then.
     Deleted { topic: TopicName, next: Seq },
     /// Numbers of a topic in memory below `below` may have been given, so that they are not given
@@ -41,9 +40,6 @@ pub(crate) enum Record {
     Moved { topic: TopicName, cursor: CursorName, next: Seq, unix_ms: i64 },
     /// A durable cursor is gone.
     Forgotten { topic: TopicName, cursor: CursorName },
-    /// A group has taken everything of a topic before `next`. Number 1 says nothing, so there is
-    /// nothing to keep then.
-    Taken { group: GroupName, topic: TopicName, next: Seq },
 }
 
 impl fmt::Display for Record {
@@ -59,7 +55,6 @@ impl fmt::Display for Record {
                 write!(f, "moved {topic} {cursor} {next} {unix_ms}")
             }
             Self::Forgotten { topic, cursor } => write!(f, "forgotten {topic} {cursor}"),
-            Self::Taken { group, topic, next } => write!(f, "taken {group} {topic} {next}"),
         }
     }
 }
@@ -102,7 +97,6 @@ fn read<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Record> {
             unix_ms: word(words)?,
         },
         "forgotten" => Record::Forgotten { topic: word(words)?, cursor: word(words)? },
-        "taken" => Record::Taken { group: word(words)?, topic: word(words)?, next: word(words)? },
         _ => return None,
     })
 }
@@ -142,8 +136,6 @@ pub(super) mod tests {
             ),
             1 => (topic(), cursor())
                 .prop_map(|(topic, cursor)| Record::Forgotten { topic, cursor }),
-            2 => (name(["crawlers", "g", "h"]), topic(), next())
-                .prop_map(|(group, topic, next)| Record::Taken { group, topic, next }),
         ]
     }
 

@@ -55,13 +55,13 @@ fn what_was_confirmed_is_there_again() {
     assert!(!dir.path().join("catalog.log").exists(), "nothing was written yet");
     written(&catalog, "cursor a c 3 10");
     written(&catalog, "moved a c 7 20");
-    let last = write(&catalog, "taken g a 5");
+    let last = write(&catalog, "reserved a 5");
     catalog.close();
     assert_eq!(answer(&last), Ok(()), "what is queued is written");
-    assert_eq!(answer(&write(&catalog, "taken g a 6")), Err(Code::Closing));
+    assert_eq!(answer(&write(&catalog, "reserved a 6")), Err(Code::Closing));
     let (catalog, findings) = open(&disk, &dir);
     assert!(findings.is_empty(), "{findings:?}");
-    assert_eq!(lines(&catalog), ["cursor a c 7 20", "taken g a 5"]);
+    assert_eq!(lines(&catalog), ["reserved a 5", "cursor a c 7 20"]);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn the_last_clone_may_be_dropped_by_an_answer() {
     let (catalog, _) = open(&disk, &dir);
     let (tell, told) = channel();
     let last = catalog.clone();
-    catalog.write("taken g a 5".parse().unwrap(), move |result| {
+    catalog.write("reserved a 5".parse().unwrap(), move |result| {
         drop(last);
         tell.send(result.is_ok()).unwrap();
     });
@@ -139,7 +139,7 @@ fn an_empty_file_is_no_empty_catalog() {
     std::fs::write(dir.path().join("catalog.log"), "").unwrap();
     let (catalog, findings) = open(&disk, &dir);
     assert!(findings[0].contains("ends before its header"), "{findings:?}");
-    written(&catalog, "taken g a 5");
+    written(&catalog, "reserved a 5");
 }
 
 #[test]

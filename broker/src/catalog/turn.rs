@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tidings_protocol::{CursorName, GroupName, ProtocolError, TopicName};
+use tidings_protocol::{CursorName, ProtocolError, TopicName};
 
 use super::contents::{Bounds, Coming, Contents};
 use super::record::Record;
@@ -24,7 +24,6 @@ pub(super) struct Turn {
 enum Key {
     Reserved(TopicName),
     Cursor(TopicName, CursorName),
-    Taken(GroupName, TopicName),
 }
 
 impl Turn {
@@ -62,7 +61,6 @@ fn key(record: &Record) -> Option<Key> {
         Record::Cursor { topic, cursor, .. } | Record::Moved { topic, cursor, .. } => {
             Some(Key::Cursor(topic.clone(), cursor.clone()))
         }
-        Record::Taken { group, topic, .. } => Some(Key::Taken(group.clone(), topic.clone())),
         Record::Settings { .. } | Record::Deleted { .. } | Record::Forgotten { .. } => None,
     }
 }
@@ -107,8 +105,8 @@ mod tests {
     #[test]
     fn moves_that_wait_together_are_one() {
         let lines =
-            ["moved a c 5 1", "taken g a 2", "moved a c 9 2", "taken g a 4", "moved a c 7 3"];
-        assert_eq!(turn(&lines), ["moved a c 9 3", "taken g a 4"]);
+            ["moved a c 5 1", "reserved a 2", "moved a c 9 2", "reserved a 4", "moved a c 7 3"];
+        assert_eq!(turn(&lines), ["moved a c 9 3", "reserved a 4"]);
         let lines = ["moved a c 5 1", "forgotten a c", "moved a c 9 2"];
         assert_eq!(turn(&lines), lines, "nothing moves across an end");
     }

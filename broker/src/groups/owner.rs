@@ -492,8 +492,7 @@ impl Owner {
             if self.readers.contains_key(&name) {
                 continue;
             }
-            let noted = self.topics.catalog().contents().taken(self.group.name(), &name);
-            let next = self.group.taken(&name).max(noted.unwrap_or_default());
+            let next = self.group.taken(&name);
             let reader = self.topics.open(&name)?.reader(StartAt::Seq(next), self.wake.clone());
             // A job that begins now is not to wait for what was taken before this start.
             self.feed(&name, Vec::new(), reader.cursor());

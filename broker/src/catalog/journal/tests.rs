@@ -116,7 +116,7 @@ fn record(rng: &mut Rng) -> Record {
         1 => format!("settings {topic} sync=memory retain-bytes={next}m retain-age=0"),
         2 => format!("forgotten {topic} {name}"),
         3 => format!("reserved {topic} {next}"),
-        4 => format!("taken {name} {topic} {next}"),
+        4 => format!("cursor {topic} other {next} {unix_ms}"),
         5 => format!("cursor {topic} {name} {next} {unix_ms}"),
         _ => format!("moved {topic} {name} {next} {unix_ms}"),
     };
@@ -169,7 +169,7 @@ fn any_flipped_bit_is_named_and_costs_at_most_its_batch() {
     disk.create_dir(Path::new("d")).unwrap();
     let (mut journal, mut contents, _) = open(&disk).unwrap();
     let mut after = vec![contents.clone()];
-    for line in ["deleted a 7", "cursor b c 3 0", "taken g b 5"] {
+    for line in ["deleted a 7", "cursor b c 3 0", "reserved b 5"] {
         let record: Record = line.parse().unwrap();
         journal.append(std::slice::from_ref(&record), &contents).unwrap();
         contents.apply(&record);

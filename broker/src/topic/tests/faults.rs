@@ -96,7 +96,7 @@ fn a_topic_in_memory_waits_for_room_for_its_numbers() {
     disk.set_room(1 << 30);
     topic.tend();
     let (sender, receiver) = channel();
-    let record = Record::Taken { group: "g".parse().unwrap(), topic: name, next: Seq(2) };
+    let record = Record::Reserved { topic: name, below: Seq(2) };
     topics.catalog().write(record, move |result| sender.send(result).unwrap());
     receiver.recv_timeout(PATIENCE).unwrap().unwrap();
     topic.append(ConnId(1), ["z"]).unwrap();
