@@ -24,7 +24,11 @@ impl Group {
         let unheld = self.unheld.get(&key).into_iter().flatten();
         let entries: Vec<&Entry> = held.chain(unheld).map(|id| &self.entries[id]).collect();
         let more = entries.iter().take(LISTED_MAX).map(|entry| self.explain_entry(entry, now));
-        let more: Vec<String> = more.collect();
+        let mut more: Vec<String> = more.collect();
+        more.extend(self.schedules.find(key).map(|schedule| {
+            let every = duration::format_ms(schedule.every_ms);
+            format!("{} every={every} due-in={}", schedule.text, in_ms(schedule.due, now))
+        }));
         if more.is_empty() {
             return Err(ProtocolError::new(
                 Code::NotFound,

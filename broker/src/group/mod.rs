@@ -29,6 +29,7 @@ mod member;
 mod operate;
 pub mod record;
 mod release;
+pub mod schedule;
 pub mod scope;
 mod seen;
 pub mod tasks;
@@ -54,6 +55,7 @@ use self::key_queue::{GRAIN_MS, KeyQueue, Lane};
 use self::member::Members;
 use self::record::{Decision, End, Record, Rest};
 use self::release::{Pin, Place, Ready};
+use self::schedule::{SCHEDULES, Schedules};
 use self::seen::Seen;
 use self::timers::{Expiry, Timers, Wake};
 use crate::clock::Moment;
@@ -97,6 +99,8 @@ pub struct Group {
     taken: BTreeMap<TopicName, Seq>,
     /// Jobs whose count was zero and that wait for what was published before.
     noted: BTreeSet<JobNumber>,
+    /// URLs that are looked at again and again.
+    schedules: Schedules,
     /// Entries that were given up.
     dead: Dead,
     /// Who waits for the end of which pass. They are no part of what is recorded.
@@ -131,6 +135,7 @@ impl Group {
             pinned: BTreeMap::new(),
             taken: BTreeMap::new(),
             noted: BTreeSet::new(),
+            schedules: Schedules::default(),
             dead: Dead::default(),
             waiters: BTreeMap::new(),
             is_paused: false,
@@ -325,6 +330,7 @@ impl Group {
                 Expiry::Lease(id) => self.lose(id, now),
                 Expiry::JobOpen(number) => self.close_forgotten(number, now),
                 Expiry::JobTime(number) => self.end_time_of(number, now),
+                Expiry::Schedule(url) => self.fall_due(url, now),
             }
         }
     }
@@ -516,8 +522,8 @@ impl Group {
 /// The lane in which an entry takes its turn.
 fn lane_of(entry: &Entry) -> Lane {
     match entry.admitted.job {
-        Some(job) if !entry.admitted.announced => Lane::Job(job.number),
-        _ => Lane::Announced,
+        _ if entry.admitted.announced => Lane::Announced,
+        job => Lane::Job(job.map_or(SCHEDULES, |job| job.number)),
     }
 }
 

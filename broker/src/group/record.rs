@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName};
+use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName, UrlKey};
 
 use super::config::GroupConfig;
 use super::entry::{Admission, Again, EntryId, JobNumber};
+use super::schedule::Schedule;
 use crate::clock::Moment;
 use crate::job::JobSettings;
 
@@ -139,6 +140,15 @@ pub enum Decision {
         /// Which.
         number: JobNumber,
     },
+    /// A URL was due.
+    FellDue {
+        /// Which.
+        url: UrlKey,
+        /// When it is again.
+        next: Moment,
+        /// What became of it; nothing, if it had been looked at or was still to be.
+        item: Option<Taking>,
+    },
     /// A seed came by command.
     SeedAdded(Taking),
     /// Nothing of it is released, or it is again.
@@ -183,6 +193,10 @@ pub enum Taking {
     },
     /// A seed that its pass has seen already.
     Duplicate(JobNumber),
+    /// Its URL is looked at again and again from here on, after what came of the event itself.
+    Scheduled(Box<Schedule>),
+    /// Its URL is not any more.
+    Unscheduled(UrlKey),
     /// The group can do nothing with it: counted, and perhaps a dead letter.
     Unusable,
 }

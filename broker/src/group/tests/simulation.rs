@@ -54,6 +54,7 @@ fn the_records_alone_give_the_same_group_again() {
         assert_eq!(replayed.unheld, group.unheld, "seed {seed}");
         assert_eq!(replayed.pinned, group.pinned, "seed {seed}");
         assert_eq!(replayed.noted, group.noted, "seed {seed}");
+        assert_eq!(replayed.schedules, group.schedules, "seed {seed}");
         assert_eq!(replayed.dead, group.dead, "seed {seed}");
         assert_eq!(replayed.is_paused, group.is_paused, "seed {seed}");
         assert_eq!(replayed.totals, group.totals, "seed {seed}");

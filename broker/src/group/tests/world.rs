@@ -2,6 +2,7 @@
 //! other, and workers of every character. It believes nothing that the group says of itself.
 
 mod operator;
+mod schedules;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -64,9 +65,12 @@ pub(super) struct World {
     answered: Vec<(usize, TaskId)>,
     /// Jobs that were opened: pages that must be reached, and the announcements of their end.
     pub(super) jobs: BTreeMap<String, Expected>,
-    /// When each URL was last announced, and when a request for it last began.
-    announced: BTreeMap<String, Moment>,
+    /// When each URL was last announced, as far as anybody is owed a look since then, and when a
+    /// request for it last began.
+    announced: BTreeMap<String, Option<Moment>>,
     begun: BTreeMap<String, Moment>,
+    /// How often URLs are to be looked at, in ms.
+    scheduled: BTreeMap<String, u64>,
     pub(super) faults: u64,
     pub(super) faulty: bool,
     trace: Vec<String>,
@@ -102,6 +106,7 @@ impl World {
             jobs: BTreeMap::new(),
             announced: BTreeMap::new(),
             begun: BTreeMap::new(),
+            scheduled: BTreeMap::new(),
             faults: 0,
             faulty: true,
             trace: Vec::new(),
@@ -120,6 +125,7 @@ impl World {
             60..63 => self.publish("no URL at all"),
             63..66 => self.operate(),
             66..71 => self.with_some_job(),
+            71..73 => self.announce_schedule(),
             16..40 => self.take(),
             40..46 if self.faulty => self.vanish(),
             46..52 if self.faulty => self.answer_twice(),
@@ -168,6 +174,13 @@ impl World {
         }
         self.take();
         for _ in 0..100_000 {
+            if self.jobs.values().all(|job| job.done > 0) {
+                break;
+            }
+            self.pass(DELAY_MS);
+        }
+        self.finish_schedules();
+        for _ in 0..100_000 {
             if self.agenda.is_empty() && self.group.entries.is_empty() {
                 break;
             }
@@ -187,7 +200,7 @@ impl World {
         }
         for (url, announced) in &self.announced {
             let begun = self.begun.get(url);
-            assert!(begun >= Some(announced), "{url} was announced at {announced}, last {begun:?}");
+            assert!(begun >= announced.as_ref(), "{url}: {announced:?}, last {begun:?}");
         }
     }
 
@@ -380,7 +393,7 @@ impl World {
     fn announce(&mut self) {
         let url = self.any_page();
         self.publish(&url);
-        self.announced.insert(url, self.now);
+        self.announced.insert(url, Some(self.now));
     }
 
     fn publish(&mut self, payload: &str) {

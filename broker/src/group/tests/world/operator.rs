@@ -73,7 +73,7 @@ impl World {
         };
         if what == Operation::Purge {
             // Nobody is owed what waited.
-            self.announced.clear();
+            self.announced.values_mut().for_each(|announced| *announced = None);
             self.jobs.values_mut().for_each(Expected::mar);
         }
         self.feed(Input::Operate { asked: operator(), what });
