@@ -7,7 +7,7 @@ mod schedules;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tidings_protocol::{
-    AckAnswer, Hold, MemberId, Outcome, ProtocolError, Return, Seq, TaskId, TopicName,
+    AckAnswer, Hold, JobName, MemberId, Outcome, ProtocolError, Return, Seq, TaskId, TopicName,
 };
 
 use self::operator::{Expected, WAITING};
@@ -69,6 +69,8 @@ pub(super) struct World {
     /// request for it last began.
     announced: BTreeMap<String, Option<Moment>>,
     begun: BTreeMap<String, Moment>,
+    /// What other groups were told: jobs that there are.
+    job_names: BTreeSet<JobName>,
     /// How often URLs are to be looked at, in ms.
     scheduled: BTreeMap<String, u64>,
     pub(super) faults: u64,
@@ -83,6 +85,8 @@ impl World {
         let settings =
             [("delay", "1s"), ("lease", "20s"), ("max-attempts", attempts), ("max-losses", "100")];
         let config = GroupConfig::default().with(settings).unwrap();
+        // So few that some are forgotten.
+        let config = GroupConfig { finished_jobs_max: 5, dead_max: 5, ..config };
         let group = Group::new("crawlers".parse().unwrap(), 1, config, rng.u64(..));
         let workers = (0..WORKERS).map(|number| Worker {
             member: MemberId(u128::from(number) + 1),
@@ -106,6 +110,7 @@ impl World {
             jobs: BTreeMap::new(),
             announced: BTreeMap::new(),
             begun: BTreeMap::new(),
+            job_names: BTreeSet::new(),
             scheduled: BTreeMap::new(),
             faults: 0,
             faulty: true,
@@ -126,6 +131,7 @@ impl World {
             63..66 => self.operate(),
             66..71 => self.with_some_job(),
             71..73 => self.announce_schedule(),
+            73 => self.delete_some_job(),
             16..40 => self.take(),
             40..46 if self.faulty => self.vanish(),
             46..52 if self.faulty => self.answer_twice(),
@@ -198,6 +204,7 @@ impl World {
             assert_eq!(job.waits, 0, "whoever waited for {name} is told");
             job.check_end(name);
         }
+        assert_eq!(self.job_names, self.group.job_names().cloned().collect());
         for (url, announced) in &self.announced {
             let begun = self.begun.get(url);
             assert!(begun >= announced.as_ref(), "{url}: {announced:?}, last {begun:?}");
@@ -224,7 +231,12 @@ impl World {
                 Output::Record(record) => self.records.push(record),
                 Output::Answer { asked, answer } if asked.conn == WAITING => self.told(answer),
                 Output::Answer { answer, .. } => answered = Some(answer),
-                Output::JobName { .. } => {}
+                Output::JobName { name, known: true } => {
+                    self.job_names.insert(name);
+                }
+                Output::JobName { name, known: false } => {
+                    self.job_names.remove(&name);
+                }
                 Output::Deleted => panic!("nobody deletes it"),
                 Output::Task { conn, task } => self.begin(conn, task),
                 Output::Announce { topic: "job-done", payload } => self.job_done(&payload),
