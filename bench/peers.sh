@@ -1,8 +1,9 @@
 #!/bin/sh
-# Tidings beside NATS, Redis, Mosquitto and ZeroMQ, on this machine, in one run; prints a table in Markdown.
+# Tidings beside NATS, Redis, Mosquitto, ZeroMQ and beanstalkd, on this machine, in one run; prints a table in Markdown.
 #
 #   bench/peers.sh                        everything, about half an hour
 #   bench/peers.sh --quick                one short round: does everything work? No figures to be quoted.
+#   bench/peers.sh --only queue           tasks: publish, release to a worker, acknowledge
 #   bench/peers.sh --only fan-out-100,latency --rounds 5 --json values.json
 #
 # All flags go to `peers compare` (see --help there). Needs two cores, a disk (no tmpfs) under the current
@@ -21,6 +22,7 @@ missing=
 command -v nats-server > /dev/null || missing="$missing nats-server"
 command -v redis-server > /dev/null || missing="$missing redis-server"
 command -v mosquitto > /dev/null || missing="$missing mosquitto"
+command -v beanstalkd > /dev/null || missing="$missing beanstalkd"
 command -v cc > /dev/null || missing="$missing gcc libc6-dev"
 [ -e /usr/include/zmq.h ] || missing="$missing libzmq3-dev"
 

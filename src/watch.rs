@@ -12,7 +12,7 @@ use tidings_protocol::{
 use tokio::{
     sync::mpsc,
     task::JoinHandle,
-    time::{MissedTickBehavior, interval},
+    time::{MissedTickBehavior, interval, sleep},
 };
 
 use crate::{
@@ -27,6 +27,10 @@ const POLL: Duration = Duration::from_millis(250);
 
 /// Seeds whose confirmations are still on the way.
 const UNCONFIRMED_MAX: usize = 256;
+
+/// Pauses between tries to reach a broker that was there before.
+const RECONNECT_MIN: Duration = Duration::from_millis(100);
+const RECONNECT_MAX: Duration = Duration::from_secs(5);
 
 type Steps = mpsc::Sender<Result<Step, Failure>>;
 
@@ -70,28 +74,68 @@ impl Drop for Watch {
     }
 }
 
+/// Follows the job to its end, over as many connections as it takes: the job does not end with one.
 async fn follow(
     broker: &BrokerAddress,
     request: &JobRequest,
     progress: Option<&Steps>,
 ) -> Result<Counts, Failure> {
     let name = request.name();
-    let (client, mut deliveries) = link::connect(broker, "tidings-crawl").await?;
-    let told = |error: ClientError| Failure::failed(format!("job {name} at {broker}: {error}"));
+    let mut connected = link::connect(broker, "tidings-crawl").await?;
+    let (mut pass, mut pause) = (None, RECONNECT_MIN);
+    loop {
+        let error = match follow_once(connected, &name, request, progress, &mut pass).await {
+            Ok(end) => return Ok(end),
+            Err(ClientError::Refused(refusal)) if !refusal.code.is_transient() => {
+                let error = ClientError::Refused(refusal);
+                return Err(Failure::failed(format!("job {name} at {broker}: {error}")));
+            }
+            Err(error) => error,
+        };
+        tracing::warn!("job {name} at {broker}: {error}; trying again");
+        connected = loop {
+            sleep(pause).await;
+            pause = (pause * 2).min(RECONNECT_MAX);
+            if let Ok(connected) = link::try_connect(broker, "tidings-crawl").await {
+                break connected;
+            }
+        };
+    }
+}
+
+/// Follows it as long as the connection lasts. `pass` is what is known of the pass that runs.
+async fn follow_once(
+    (client, mut deliveries): (Client, Deliveries),
+    name: &JobName,
+    request: &JobRequest,
+    progress: Option<&Steps>,
+    pass: &mut Option<Counts>,
+) -> Result<Counts, ClientError> {
     // Before the job exists, so that its end cannot be missed.
     let topic = JOB_DONE_TOPIC.parse().expect("a constant that is a name");
     let subscribe = Command::Sub { topic, from: None, cursor: None, takeover: false };
-    client.request(&subscribe).await.map_err(told)?;
-    let pass = begin(&client, &name, request).await.map_err(told)?;
+    client.request(&subscribe).await?;
+    let running = match pass {
+        Some(running) => {
+            // It may have ended while nobody watched.
+            let now = show(&client, name).await?;
+            let is_same = now.number == running.number && now.pass == running.pass;
+            if now.state == "done" || !is_same {
+                return Ok(now);
+            }
+            running
+        }
+        None => pass.insert(begin(&client, name, request).await?),
+    };
     let polls = async {
         match progress {
-            Some(steps) => poll(&client, &name, steps).await,
+            Some(steps) => poll(&client, name, steps).await,
             None => std::future::pending().await,
         }
     };
     tokio::select! {
-        end = until_done(&mut deliveries, &name, &pass) => end.map_err(told),
-        error = polls => Err(told(error)),
+        end = until_done(&mut deliveries, name, running) => end,
+        error = polls => Err(error),
     }
 }
 
@@ -159,13 +203,15 @@ async fn poll(client: &Client, name: &JobName, steps: &Steps) -> ClientError {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let show = Manage { action: "show", name: Some(name.as_str()), settings: Vec::new() };
-        match client.request(&Command::Job(show)).await {
-            Ok(answer) => {
-                // A printer that is busy gets the next one.
-                let _ = steps.try_send(Ok(Step::Progress(Counts::parse(&answer.ok))));
-            }
+        match show(client, name).await {
+            // A printer that is busy gets the next one.
+            Ok(counts) => _ = steps.try_send(Ok(Step::Progress(counts))),
             Err(error) => return error,
         }
     }
+}
+
+async fn show(client: &Client, name: &JobName) -> Result<Counts, ClientError> {
+    let show = Manage { action: "show", name: Some(name.as_str()), settings: Vec::new() };
+    Ok(Counts::parse(&client.request(&Command::Job(show)).await?.ok))
 }

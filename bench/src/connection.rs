@@ -151,17 +151,16 @@ impl Outlet {
         self.written = 0;
     }
 
+    /// The piece, to be changed before it is begun anew. Its length stays.
+    pub(crate) fn piece_mut(&mut self) -> &mut [u8] {
+        debug_assert!(self.is_idle(), "what is under way does not change");
+        &mut self.piece
+    }
+
     /// Writes what the socket takes; whether that was all.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
-        while self.written < self.piece.len() {
-            match self.socket.write(&self.piece[self.written..]) {
-                Ok(bytes) => self.written += bytes,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(true)
+        self.written += write_some(&mut self.socket, &self.piece[self.written..])?;
+        Ok(self.is_idle())
     }
 
     /// Reads everything that is there, and shows it.
@@ -186,6 +185,20 @@ impl Outlet {
             }
         }
     }
+}
+
+/// Writes what the socket takes of this, and says how much that was.
+pub(crate) fn write_some(socket: &mut TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    let mut written = 0;
+    while written < bytes.len() {
+        match socket.write(&bytes[written..]) {
+            Ok(more) => written += more,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(written)
 }
 
 #[cfg(test)]

@@ -6,7 +6,9 @@
 //! whether anything is missing. What is special about a broker's protocol is a [`Wire`]; everything else is
 //! the same for all of them: the same generator, the same sizes of writes, the same window.
 //!
-//! One thread does everything. It waits on `epoll`, and discards what it is sent inside the kernel
+//! A queue of tasks is the exception ([`queue`]): its workers read every line, because each task is answered.
+//!
+//! One thread does everything. It waits on `epoll`, and discards what it only counts inside the kernel
 //! (`recv` with `MSG_TRUNC`), which costs a fifth of copying it out.
 //!
 //! | module | measures |
@@ -16,6 +18,7 @@
 //! | [`idle`] | what a subscriber costs that hears nothing, and one event to all of them |
 //! | [`publish`] | confirmed publishes a second, beside a bare loop that writes and syncs |
 //! | [`replay`] | stored events to one subscriber |
+//! | [`queue`] | tasks a second: published, released to workers, acknowledged, each of them once |
 //! | [`connect`] | connect, subscribe, close |
 //! | [`stalled`] | what the others notice of a subscriber that stops reading |
 //!
@@ -33,11 +36,14 @@ pub mod latency;
 mod load;
 mod poller;
 pub mod publish;
+pub mod queue;
 pub mod replay;
 pub mod server;
 pub mod stalled;
+mod task;
 pub mod tidings;
 pub mod wire;
+mod worker;
 
 use std::net::SocketAddr;
 

@@ -231,9 +231,9 @@ impl<'a> Confirming<'a> {
 
 /// What one connection published, and what of it is confirmed.
 #[derive(Debug)]
-struct Account {
-    published: u64,
-    confirmed: u64,
+pub(crate) struct Account {
+    pub(crate) published: u64,
+    pub(crate) confirmed: u64,
     answers: Answers,
     /// Line ends that came, for answers of several lines.
     line_ends: u64,
@@ -242,11 +242,11 @@ struct Account {
 }
 
 impl Account {
-    fn new(answers: Answers) -> Self {
+    pub(crate) fn new(answers: Answers) -> Self {
         Self { published: 0, confirmed: 0, answers, line_ends: 0, partial: Vec::new() }
     }
 
-    fn hear(&mut self, heard: &[u8]) -> anyhow::Result<()> {
+    pub(crate) fn hear(&mut self, heard: &[u8]) -> anyhow::Result<()> {
         match self.answers {
             Answers::Lines(lines) => {
                 let ends = memchr::memchr_iter(b'\n', heard).count();

@@ -214,6 +214,10 @@ impl Cost {
         Self::new(Figure::new(key, "broker us per 1,000", 1), 1000.0)
     }
 
+    pub(crate) fn per_task() -> Self {
+        Self::new(Figure::new("broker_cpu_us_per_task", "broker us per task", 2), 1.0)
+    }
+
     pub(crate) fn per_thousand_cycles() -> Self {
         let key = "broker_cpu_us_per_1000_cycles";
         Self::new(Figure::new(key, "broker us per 1,000", 0), 1000.0)

@@ -1,8 +1,12 @@
 //! The line protocol of Tidings.
 
+use anyhow::{Context, bail};
 use memchr::memchr_iter;
 
-use crate::wire::{Answers, Caught, Confirmed, Replay, ReplayEnd, Step, Stream, Sync, Until, Wire};
+use crate::wire::{
+    Answers, Caught, Confirmed, Crew, Heard, Left, Replay, ReplayEnd, Step, Stream, Sync, Tasks,
+    Until, Wire, Worker,
+};
 
 /// Tidings, with topics as safe as asked for; `None`: as the broker makes them.
 #[derive(Debug, Clone, Copy)]
@@ -57,6 +61,27 @@ impl Wire for Tidings {
         })
     }
 
+    fn queue(&self, topic: &str, crew: Crew) -> anyhow::Result<Tasks> {
+        // The group has the topic's name: nobody used it before, either.
+        let create = format!("GROUP create {topic} topics={topic} key=host delay=0\r\n");
+        let mut prepare = self.prepare(topic);
+        prepare.push(Step::new(create, Until::Line("+OK")));
+        let worker = |_| {
+            let join = format!("JOIN {topic} credit={}\r\n", crew.credit);
+            let worker: Box<dyn Worker> = Box::new(Member);
+            (vec![Step::new(join, Until::Line("+OK"))], worker)
+        };
+        Ok(Tasks {
+            prepare,
+            workers: (0..crew.workers).map(worker).collect(),
+            left: Left {
+                opening: Vec::new(),
+                request: format!("GROUP show {topic}\r\n").into_bytes(),
+                marks: &["waiting=", "processing="],
+            },
+        })
+    }
+
     fn replay(&self, topic: &str, payload_bytes: usize, events: u64) -> anyhow::Result<Replay> {
         Ok(Replay {
             opening: Vec::new(),
@@ -81,6 +106,28 @@ impl Wire for Tidings {
             }
         }
         Some(caught)
+    }
+}
+
+/// A member of a group: tasks come as long as it has credit.
+struct Member;
+
+impl Worker for Member {
+    fn hear<'a>(&mut self, line: &'a [u8], say: &mut Vec<u8>) -> anyhow::Result<Heard<'a>> {
+        if let Some(task) = line.strip_prefix(b"TASK ") {
+            // `<id> <clock> <lease> <payload>`
+            let mut words = task.splitn(4, |&byte| byte == b' ');
+            let id = words.next().context("a task without an id")?;
+            let payload = words.nth(2).context("a task without a payload")?;
+            say.extend_from_slice(b"ACK ");
+            say.extend_from_slice(id);
+            say.extend_from_slice(b" outcome=done\n");
+            Ok(Heard::Task(payload))
+        } else if line.starts_with(b"+OK ") {
+            Ok(Heard::Acked(1))
+        } else {
+            bail!("the broker tells a worker: {}", String::from_utf8_lossy(line))
+        }
     }
 }
 
@@ -109,6 +156,31 @@ mod tests {
     fn what_is_gone_is_told_apart_from_what_came() {
         let stream = b"bc\r\nMSG t 3 abc\r\nLAG t 4 103\r\nMSG t 104 abc\r\nMSG t 105 a";
         assert_eq!(WIRE.caught(stream), Some(Caught { events: 3, told: 100 }));
+    }
+
+    #[test]
+    fn a_group_is_fed_by_the_topic_and_joined_by_every_worker() {
+        let tasks = WIRE.queue("t", Crew { workers: 2, credit: 5 }).unwrap();
+        let said: Vec<_> = tasks.prepare.iter().map(|step| &step.send[..]).collect();
+        assert_eq!(said, [b"GROUP create t topics=t key=host delay=0\r\n"]);
+        assert_eq!(tasks.workers.len(), 2);
+        for (joining, _) in &tasks.workers {
+            assert_eq!(joining[0].send, b"JOIN t credit=5\r\n");
+        }
+    }
+
+    #[test]
+    fn a_task_is_acknowledged_by_its_id() {
+        let mut said = Vec::new();
+        let task = b"TASK g:7.42.1 182900 60000 http://h1.test/1 a=b";
+        let heard = Member.hear(task, &mut said).unwrap();
+        assert_eq!(heard, Heard::Task(b"http://h1.test/1 a=b"));
+        assert_eq!(said, b"ACK g:7.42.1 outcome=done\n");
+        let answer = b"+OK g:7.42.1 new=0 known=0 refused=0";
+        assert_eq!(Member.hear(answer, &mut said).unwrap(), Heard::Acked(1));
+        let told = Member.hear(b"-ERR stale g:7.42.1 no", &mut said).unwrap_err().to_string();
+        assert_eq!(told, "the broker tells a worker: -ERR stale g:7.42.1 no");
+        assert!(Member.hear(b"TASK g:7.42.1 1 2", &mut said).is_err(), "cut off");
     }
 
     #[test]

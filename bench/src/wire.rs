@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::bail;
+use memchr::memmem;
 
 /// Something to say at the beginning of a connection, and what to wait for then.
 #[derive(Debug, Clone)]
@@ -173,6 +174,79 @@ impl Sync {
     }
 }
 
+/// The workers of a queue, as far as a broker is told of them.
+#[derive(Debug, Clone, Copy)]
+pub struct Crew {
+    /// Connections that work.
+    pub workers: usize,
+    /// Most tasks that are with each of them at once.
+    pub credit: u64,
+}
+
+/// How a queue of tasks is made and worked on; it is fed with [`Confirmed`] publishes.
+pub struct Tasks {
+    /// Makes topic and queue before anybody uses them; said on a connection of its own after
+    /// [`Wire::opening`].
+    pub prepare: Vec<Step>,
+    /// How each worker's connection begins, after [`Wire::opening`], and how it goes on.
+    pub workers: Vec<(Vec<Step>, Box<dyn Worker>)>,
+    /// How the broker is asked what it still has.
+    pub left: Left,
+}
+
+/// A worker's side of a conversation in lines, of which a task's payload is always one.
+pub trait Worker {
+    /// Says what has to be said to be sent more tasks, if anything. Nobody has asked yet for `unasked` of the
+    /// tasks that are published; returns for how many of them this one has. A broker that needs no asking, or may
+    /// be asked for what there is not: 0.
+    fn ask(&mut self, unasked: u64, say: &mut Vec<u8>) -> u64 {
+        let _ = (unasked, say);
+        0
+    }
+
+    /// Takes a line that the broker said, without its end, and says what acknowledges the task that it ends. An
+    /// error if it is none that may come.
+    fn hear<'a>(&mut self, line: &'a [u8], say: &mut Vec<u8>) -> anyhow::Result<Heard<'a>>;
+}
+
+/// What a line was for the count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard<'a> {
+    /// A part of something, or nothing to be counted.
+    Nothing,
+    /// The payload of a task.
+    Task(&'a [u8]),
+    /// The payload of a task, and its broker does not answer acknowledgements.
+    LastTask(&'a [u8]),
+    /// So many acknowledgements took effect.
+    Acked(u64),
+}
+
+/// How a broker is asked for the tasks that are not final.
+#[derive(Debug, Clone)]
+pub struct Left {
+    /// Said on a connection of its own after [`Wire::opening`].
+    pub opening: Vec<Step>,
+    /// The question.
+    pub request: Vec<u8>,
+    /// What stands in the answer before each of the numbers that are to be added.
+    pub marks: &'static [&'static str],
+}
+
+impl Left {
+    /// The sum in an answer; `None` until all of it is there.
+    pub(crate) fn sum(&self, answer: &[u8]) -> Option<u64> {
+        let number = |mark: &&str| {
+            let start = memmem::find(answer, mark.as_bytes())? + mark.len();
+            let digits = answer[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+            // Behind the last digit that has come there may be one that has not.
+            answer.get(start + digits)?;
+            str::from_utf8(&answer[start..start + digits]).ok()?.parse::<u64>().ok()
+        };
+        self.marks.iter().map(number).sum()
+    }
+}
+
 /// What became of the stream of a subscriber that had stopped reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Caught {
@@ -231,6 +305,12 @@ pub trait Wire {
         bail!("it does not confirm publishes")
     }
 
+    /// A queue of the tasks that are published to the topic, if the broker has such a thing.
+    fn queue(&self, topic: &str, crew: Crew) -> anyhow::Result<Tasks> {
+        let _ = (topic, crew);
+        bail!("it has no queue of tasks")
+    }
+
     /// Stores events for [`Wire::replay`] on a connection of its own; none: they are published.
     fn fill(&self, topic: &str, payload: &[u8], events: u64) -> Option<Vec<Step>> {
         let _ = (topic, payload, events);
@@ -267,6 +347,15 @@ mod tests {
         }
         assert_eq!(stream.events(0), 0);
         assert_eq!(stream.bytes(0), 0);
+    }
+
+    #[test]
+    fn what_is_left_is_added_when_all_of_it_is_there() {
+        let left = Left { opening: Vec::new(), request: Vec::new(), marks: &["waiting=", "held="] };
+        let answer = b"+OK g members=4 waiting=12 held=30\r\n";
+        assert_eq!(left.sum(answer), Some(42));
+        let end = answer.len() - b"\r\n".len();
+        assert!((0..=end).all(|cut| left.sum(&answer[..cut]).is_none()), "digits may follow");
     }
 
     #[test]

@@ -15,7 +15,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use tidings_protocol::PORT;
+use tidings_protocol::{MemberId, PORT};
 
 use crate::catalog::TopicSettings;
 use crate::group::config::GroupConfig;
@@ -32,8 +32,12 @@ pub struct BrokerConfig {
     pub topic_defaults: TopicSettings,
     /// Bounds of everything that grows.
     pub limits: Limits,
-    /// What a group is that was created without settings.
+    /// What a group is that was created without settings. A delay that is given here is given to the
+    /// default group, too, if it is there already.
     pub group: GroupConfig,
+    /// A worker in this process: when the process has ended, so have its requests, and nobody waits
+    /// for its leases.
+    pub own_member: Option<MemberId>,
     /// Writes one log line per received line (target `tidings::line`), for finding faults.
     pub log_lines: bool,
 }
@@ -46,6 +50,7 @@ impl Default for BrokerConfig {
             topic_defaults: TopicSettings::default(),
             limits: Limits::default(),
             group: GroupConfig::default(),
+            own_member: None,
             log_lines: false,
         }
     }

@@ -12,9 +12,9 @@
 mod hosts;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::fmt;
+use std::fmt::{self, Write};
 
-use tidings_protocol::duration::DURATION_MS_MAX;
+use tidings_protocol::duration::{self, DURATION_MS_MAX};
 use tidings_protocol::{JobName, Outcome, ProtocolError, Seq, TopicName};
 
 use self::hosts::Hosts;
@@ -69,6 +69,25 @@ impl JobSettings {
             }
         }
         Ok(parsed)
+    }
+
+    /// The settings as `name=value` words, in the form in which they are set.
+    pub fn describe(&self) -> String {
+        let mut words = format!("scope={}", self.scope.as_str());
+        if let Some(depth) = self.depth_max {
+            // Writing into a string cannot fail.
+            let _ = write!(words, " max-depth={depth}");
+        }
+        if let Some(pages) = self.pages_max {
+            let _ = write!(words, " max-pages={pages}");
+        }
+        if let Some(pages) = self.host_pages_max {
+            let _ = write!(words, " max-per-host={pages}");
+        }
+        if let Some(ms) = self.time_ms_max {
+            let _ = write!(words, " max-time={}", duration::format_ms(ms));
+        }
+        words
     }
 }
 
@@ -422,8 +441,14 @@ impl Jobs {
         self.numbers.get(name).and_then(|number| self.by_number.get(number))
     }
 
+    /// Those that are not done.
+    pub fn unfinished(&self) -> Vec<JobNumber> {
+        let unfinished = self.by_number.values().filter(|job| job.state != JobState::Done);
+        unfinished.map(|job| job.id.number).collect()
+    }
+
     /// How many are not done.
-    pub fn unfinished(&self) -> usize {
+    pub fn unfinished_count(&self) -> usize {
         self.by_number.len() - self.finished.len()
     }
 

@@ -67,6 +67,26 @@ fn publishes_are_confirmed() {
 }
 
 #[test]
+fn every_task_is_acknowledged_once() {
+    let few = ["queue", "--workers", "3", "--keys", "50", "--credit", "10", "--window", "200"];
+    let durable = bench(&[&few, &SHORT[..]].concat());
+    let bare = bench(&[&few, &SHORT[..], &MEMORY, &["--size", "33"]].concat());
+    for measured in [&durable, &bare] {
+        expect_figures(measured, &["tasks_per_second", "broker_cpu_us_per_task"]);
+        expect_figures(measured, &COST);
+        assert!(measured["tasks_acked_once"]["p50"].as_f64().unwrap() > 0.0, "{measured}");
+        assert_eq!((&measured["workers"], &measured["keys"]), (&3.into(), &50.into()));
+    }
+}
+
+#[test]
+fn a_task_that_is_no_url_is_refused() {
+    let folder = TempDir::new().unwrap();
+    let ended = run(folder.path(), &["bench", "queue", "--size", "32"]).expect_code(1);
+    assert!(ended.stderr().contains("a URL of at least 33 bytes"), "{}", ended.stderr());
+}
+
+#[test]
 fn what_is_kept_is_replayed() {
     let few = ["replay", "--events", "2000", "--runs", "2"];
     let measured = bench(&[&few, &MEMORY[..]].concat());

@@ -8,7 +8,7 @@ use std::{
     collections::BTreeMap,
     fs,
     net::{TcpListener, TcpStream},
-    os::unix::process::CommandExt,
+    os::unix::{fs::symlink, process::CommandExt},
     path::Path,
     process::Command,
 };
@@ -119,7 +119,7 @@ fn every_other_command_exists_as_it_is_shown() {
 #[test]
 fn every_file_that_a_document_names_is_there() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folders = ["bench/", "broker/", "protocol/", "src/", "subscriber/", "tests/"];
+    let folders = ["bench/", "broker/", "examples/", "protocol/", "src/", "subscriber/", "tests/"];
     let mut files = 0;
     for document in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"] {
         let text = fs::read_to_string(repository.join(document)).unwrap();
@@ -134,8 +134,8 @@ fn every_file_that_a_document_names_is_there() {
     assert!(files >= 40, "{files} files found");
 }
 
-/// A bash for the examples of one document, in a folder of its own, where the ports of the document stand for free
-/// ones and `tidings` is the binary under test.
+/// A bash for the examples of one document, in a folder of its own with the repository's examples/ in it, where the
+/// ports of the document stand for free ones and `tidings` is the binary under test.
 struct Shell {
     bash: Running,
     /// Lines printed before the present command.
@@ -152,6 +152,8 @@ impl Shell {
         let folder = TempDir::new().unwrap();
         let ports = ["12345", "8000"].map(|port| (port, free_port()));
         let broker = format!("127.0.0.1:{}", ports[0].1);
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+        symlink(examples, folder.path().join("examples")).unwrap();
         let binary = tidings(folder.path(), [""; 0]);
         let binaries =
             Path::new(binary.get_program()).parent().unwrap().to_str().unwrap().to_owned();

@@ -28,3 +28,4 @@ mod topics;
 mod trace;
 mod up;
 mod usage;
+mod worker;

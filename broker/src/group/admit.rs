@@ -347,7 +347,10 @@ impl Group {
     }
 
     pub(super) fn announce(&mut self, topic: &'static str, payload: String) {
-        self.outputs.push_back(Output::Announce { topic, payload });
+        let serial = self.last_serial + 1;
+        let said = Decision::Announced { serial, topic, payload: payload.clone().into() };
+        self.commit(said, self.now);
+        self.outputs.push_back(Output::Announce { serial, topic, payload });
     }
 }
 

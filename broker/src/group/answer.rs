@@ -113,15 +113,12 @@ impl Group {
         Ok(Answer { more: Vec::new(), ok: task.to_string() })
     }
 
-    /// The entry of a task that this member holds at this attempt, in this run.
+    /// The entry of a task that this member holds at this attempt.
     fn held_by(&self, asked: Asked, task: &TaskId) -> Result<EntryId, ProtocolError> {
         let stale = || ProtocolError::new(Code::Stale, task.to_string());
-        if task.group != self.name || task.run != self.run {
-            return Err(stale());
-        }
         let entry = self.entries.get(&task.entry).ok_or_else(stale)?;
         let lease = entry.lease().ok_or_else(stale)?;
-        if lease.member != asked.member || entry.releases != task.attempt {
+        if lease.member != asked.member || *task != self.task_id(task.entry, entry, lease) {
             return Err(stale());
         }
         Ok(task.entry)
@@ -146,8 +143,11 @@ impl Group {
     fn dead_letter(&self, entry: &Entry, reason: &str) -> String {
         let last = entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_");
         let mut head = format!(
-            "reason={reason} group={} failures={} losses={} last={last}",
-            self.name, entry.failures, entry.losses
+            "reason={reason} group={} serial={} failures={} losses={} last={last}",
+            self.name,
+            self.last_serial + 1,
+            entry.failures,
+            entry.losses
         );
         let admitted = &entry.admitted;
         if let Some(job) = admitted.job.and_then(|job| self.jobs.find(job.number)) {

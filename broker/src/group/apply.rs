@@ -36,6 +36,10 @@ impl Group {
     /// each is judged in the light of the one before it.
     pub(super) fn apply(&mut self, decision: &Decision, now: Moment) {
         match decision {
+            Decision::Started { run, anew, own, .. } => {
+                self.own = *own;
+                self.start(*run, *anew, now);
+            }
             Decision::Configured(config) => {
                 self.config = (**config).clone();
                 let mut keys: Vec<_> = self.keys.keys().cloned().collect();
@@ -48,7 +52,8 @@ impl Group {
                 self.taken.insert(topic.clone(), *next);
             }
             Decision::Released { entry, member, until } => {
-                let lease = Lease { member: *member, until: *until, over: false };
+                let (member, until, run) = (*member, *until, self.run);
+                let lease = Lease { member, run, until, over: false };
                 self.apply_release(*entry, lease, now);
             }
             Decision::Touched { entry, until, over, rest } => {
@@ -89,11 +94,21 @@ impl Group {
                     self.revive(buried.entry, now);
                 }
             }
+            Decision::Deleted => {}
             Decision::Forgotten { entries } => {
                 self.dead.take(entries);
             }
             Decision::FellDue { url, next, item } => {
                 self.apply_due(*url, *next, item.as_ref(), now);
+            }
+            Decision::Announced { serial, topic, payload } => {
+                self.last_serial = *serial;
+                self.unsent.insert(*serial, (topic, payload.clone()));
+            }
+            Decision::Sent { serial, topic, seq } => {
+                self.unsent.remove(serial);
+                let newest = self.sent.entry(topic).or_default();
+                *newest = (*newest).max(*seq);
             }
             Decision::SeedAdded(taking) => self.apply_taking(taking, now),
             _ => self.apply_to_job(decision, now),
@@ -168,6 +183,31 @@ impl Group {
         let waiting = job.waiting.iter();
         let keys = waiting.map(|id| self.entries[id].admitted.key.clone());
         for key in keys.collect::<BTreeSet<Key>>() {
+            self.refresh(&key, now);
+        }
+    }
+
+    /// Ids are of this run from here on. `anew`: leases and rests begin at `now`.
+    fn start(&mut self, run: u64, anew: bool, now: Moment) {
+        self.run = run;
+        if !anew {
+            return;
+        }
+        let until = now + self.config.lease_ms;
+        for (id, entry) in &mut self.entries {
+            if let State::Held(lease) = &mut entry.state {
+                self.expiries.cancel(lease.until, Expiry::Lease(*id));
+                lease.until = lease.until.max(until);
+                self.expiries.set(lease.until, Expiry::Lease(*id));
+            }
+        }
+        let mut keys: Vec<_> = self.keys.keys().cloned().collect();
+        keys.sort_unstable();
+        for key in keys {
+            let delay_ms = self.config.delay_of(&key);
+            if let Some(queue) = self.keys.get_mut(&key) {
+                queue.rest_anew(now, delay_ms);
+            }
             self.refresh(&key, now);
         }
     }

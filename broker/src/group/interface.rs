@@ -9,6 +9,7 @@ use tidings_protocol::{
 use super::entry::JobNumber;
 use super::record::Record;
 use super::tasks::{Selection, TaskQuery};
+use crate::clock::Stamp;
 use crate::job::JobSettings;
 use crate::mailbox::ConnId;
 
@@ -37,6 +38,18 @@ pub struct StagedLink {
 /// What can happen to a group.
 #[derive(Debug, Clone)]
 pub enum Input {
+    /// The group begins to move: at first, after its records were [replayed](super::Group::replay),
+    /// and when it had to stand still.
+    Start {
+        /// Above that of every earlier start; the same when it only stood still.
+        run: u64,
+        /// See [`Decision::Started`](super::record::Decision::Started).
+        anew: bool,
+        /// The moment as the machine knows it.
+        stamp: Stamp,
+        /// The member that lives in the broker's process, and ends with it.
+        own: Option<MemberId>,
+    },
     /// A feeding topic is durable up to `next`; these are its events since the last time.
     Events {
         /// The topic.
@@ -112,6 +125,11 @@ pub enum Input {
         /// Names and values.
         settings: Vec<(String, String)>,
     },
+    /// New settings, from whoever starts the broker.
+    Set {
+        /// Names and values, which are right.
+        settings: Vec<(String, String)>,
+    },
     /// What an operator does with the group.
     Operate {
         /// Who.
@@ -165,13 +183,22 @@ pub enum Input {
         /// Next number of each feeding topic.
         heads: BTreeMap<TopicName, Seq>,
     },
+    /// An announcement is safe on its topic.
+    Sent {
+        /// Which.
+        serial: u64,
+        /// On which topic.
+        topic: &'static str,
+        /// The event's number there.
+        seq: Seq,
+    },
     /// Time has passed.
     Tick,
 }
 
 impl Input {
     /// Whose command it is, if it is one.
-    pub fn asked(&self) -> Option<Asked> {
+    pub(crate) fn asked(&self) -> Option<Asked> {
         match self {
             Self::Join { asked, .. }
             | Self::Ack { asked, .. }
@@ -184,10 +211,13 @@ impl Input {
             | Self::CancelJob { asked, .. }
             | Self::WithJob { asked, .. }
             | Self::Show { asked, .. } => Some(*asked),
-            Self::Events { .. }
+            Self::Start { .. }
+            | Self::Set { .. }
+            | Self::Events { .. }
             | Self::Heard { .. }
             | Self::Gone { .. }
             | Self::Heads { .. }
+            | Self::Sent { .. }
             | Self::Tick => None,
         }
     }
@@ -266,8 +296,10 @@ pub enum Output {
         /// Lines before the last, and the words after `+OK`; or the refusal.
         answer: Result<Answer, ProtocolError>,
     },
-    /// Publish on a topic.
+    /// Publish on a topic, once, and say [`Input::Sent`] when it is safe there.
     Announce {
+        /// Number of the announcement.
+        serial: u64,
         /// Which.
         topic: &'static str,
         /// The event.

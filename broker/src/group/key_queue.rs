@@ -128,6 +128,12 @@ impl KeyQueue {
         self.rest_for(delay_ms.max(self.pace_at(now).unwrap_or(0)));
     }
 
+    /// When its last request ended is not known any more: it rests as if that had been at `now`.
+    pub(super) fn rest_anew(&mut self, now: Moment, delay_ms: u64) {
+        self.ended_at = Some(now);
+        self.rest_for(delay_ms.max(self.pace_at(now).unwrap_or(0)));
+    }
+
     fn rest_for(&mut self, rest_ms: u64) {
         if let Some(ended_at) = self.ended_at
             && rest_ms > 0

@@ -26,7 +26,7 @@ impl Group {
             || !self.keys.is_empty()
             || !self.dead.is_empty()
             || !self.schedules.is_empty()
-            || self.jobs.unfinished() > 0;
+            || self.jobs.unfinished_count() > 0;
         if config.key != self.config.key && is_used {
             return Err(ProtocolError::new(
                 Code::Conflict,
@@ -58,7 +58,7 @@ impl Group {
         {
             return self.open_again(job.id.number, settings, now);
         }
-        if self.jobs.unfinished() >= self.config.jobs_max {
+        if self.jobs.unfinished_count() >= self.config.jobs_max {
             return Err(ProtocolError::new(
                 Code::Limit,
                 format!("{} jobs are not done yet, which is the limit", self.config.jobs_max),
@@ -183,7 +183,7 @@ impl Group {
         }
     }
 
-    fn finish_if_taken(&mut self, number: JobNumber, now: Moment) {
+    pub(super) fn finish_if_taken(&mut self, number: JobNumber, now: Moment) {
         let Some(job) = self.jobs.find(number) else {
             return;
         };
@@ -193,14 +193,15 @@ impl Group {
         let all_taken =
             heads.iter().all(|(topic, head)| !feeds(topic) || self.taken(topic) >= *head);
         if job.count() == 0 && all_taken {
-            let announcement = job.announcement();
+            let (end, group, serial) = (job.announcement(), &self.name, self.last_serial + 1);
+            let announcement = format!("{end} group={group} serial={serial}");
             let forgotten = self.jobs.next_forgotten(self.config.finished_jobs_max).cloned();
             self.commit(Decision::JobDone { number }, now);
             if let Some(name) = forgotten {
                 self.tell_of(&name);
             }
-            self.announce(JOB_DONE_TOPIC, announcement.clone());
-            self.answer_waiters(number, &announcement);
+            self.announce(JOB_DONE_TOPIC, announcement);
+            self.answer_waiters(number, &end);
         }
     }
 

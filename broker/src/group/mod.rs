@@ -23,7 +23,6 @@ mod explain;
 pub mod interface;
 mod job_actions;
 mod key_queue;
-pub mod log;
 mod manage;
 mod member;
 mod operate;
@@ -47,7 +46,7 @@ use tidings_protocol::{
 
 pub use self::config::GroupConfig;
 use self::dead::Dead;
-use self::entry::{Entry, EntryId, JobNumber, Key, State};
+use self::entry::{Entry, EntryId, JobNumber, Key, Lease, State};
 pub use self::interface::{
     Answer, Asked, Input, JobAction, Operation, Output, Show, StagedLink, Task,
 };
@@ -79,8 +78,11 @@ struct Totals {
 #[derive(Debug)]
 pub struct Group {
     name: GroupName,
-    /// Raised with every start, so that no id of an earlier run is taken for one of this.
+    /// Raised with every start, so that no id is given twice even if a start knows too little of
+    /// what was before (a log that was moved away, or is an older copy).
     run: u64,
+    /// The member that lives in the broker's process.
+    own: Option<MemberId>,
     config: GroupConfig,
     entries: BTreeMap<EntryId, Entry>,
     last_entry: EntryId,
@@ -110,6 +112,14 @@ pub struct Group {
     wakes: Timers<Wake>,
     expiries: Timers<Expiry>,
     totals: Totals,
+    /// Number of the last announcement.
+    last_serial: u64,
+    /// Announcements of which it is not known that they are safe on their topics.
+    unsent: BTreeMap<u64, (&'static str, Box<str>)>,
+    /// The newest event of this group on each of its own topics.
+    sent: BTreeMap<&'static str, Seq>,
+    /// The moment of the present input.
+    now: Moment,
     /// Minute and number of dead letters written in it for events without a key.
     letters: (u64, u32),
     rng: fastrand::Rng,
@@ -123,6 +133,7 @@ impl Group {
         Self {
             name,
             run,
+            own: None,
             config,
             entries: BTreeMap::new(),
             last_entry: 0,
@@ -143,6 +154,10 @@ impl Group {
             expiries: Timers::default(),
             entry_bytes: 0,
             totals: Totals::default(),
+            last_serial: 0,
+            unsent: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            now: Moment(0),
             letters: (0, 0),
             rng: fastrand::Rng::with_seed(seed),
             outputs: VecDeque::new(),
@@ -154,9 +169,29 @@ impl Group {
         &self.name
     }
 
+    /// The run that ids of tasks carry.
+    pub fn run(&self) -> u64 {
+        self.run
+    }
+
+    /// The member that lives in the broker's process.
+    pub fn own(&self) -> Option<MemberId> {
+        self.own
+    }
+
     /// Its settings.
     pub fn config(&self) -> &GroupConfig {
         &self.config
+    }
+
+    /// What it has announced, and may not be on its topic: serial, topic, event.
+    pub(crate) fn unsent(&self) -> impl Iterator<Item = (u64, &'static str, &str)> {
+        self.unsent.iter().map(|(serial, (topic, payload))| (*serial, *topic, &**payload))
+    }
+
+    /// The number after its newest event on one of its own topics, as far as it knows.
+    pub(crate) fn sent(&self, topic: &str) -> Seq {
+        self.sent.get(topic).map_or(FIRST_SEQ, |newest| Seq(newest.0 + 1))
     }
 
     /// First number of a topic that was not taken yet.
@@ -187,6 +222,11 @@ impl Group {
             self.members.heard(asked.member);
         }
         match input {
+            Input::Start { run, anew, stamp, own } => {
+                let ended = self.own.filter(|_| run != self.run);
+                self.commit(Decision::Started { run, anew, stamp, own }, now);
+                self.begin(ended, now);
+            }
             Input::Heard { conn } => self.members.heard_on(conn),
             Input::Events { topic, next, events, elsewhere } => {
                 self.take(&topic, next, &events, &elsewhere, now);
@@ -208,6 +248,11 @@ impl Group {
             Input::Configure { asked, settings } => {
                 let answer = self.configure(&settings, now);
                 self.answer(asked, answer);
+            }
+            Input::Set { settings } => {
+                if let Err(error) = self.configure(&settings, now) {
+                    tracing::error!(group = %self.name, %error, "a setting has no effect");
+                }
             }
             Input::Operate { asked, what } => {
                 let answer = self.operate(&what, now);
@@ -236,9 +281,35 @@ impl Group {
                 self.answer(asked, answer);
             }
             Input::Heads { job, heads } => self.note_heads(job, heads, now),
+            Input::Sent { serial, topic, seq } => {
+                self.commit(Decision::Sent { serial, topic, seq }, now);
+            }
             Input::Tick => self.expire(now),
         }
         self.release_all(now);
+    }
+
+    /// Goes on where the records end. Nobody is connected; what was said last may have been lost on
+    /// its way out, so it is said again. `ended`: a member that is gone with the process it lived in,
+    /// so its leases are waited for no more.
+    fn begin(&mut self, ended: Option<MemberId>, now: Moment) {
+        // The first of them must say so, and it does no harm to know how it was at each start.
+        self.commit(Decision::Configured(Box::new(self.config.clone())), now);
+        let held = ended.and_then(|member| self.members.find(member)).map(|member| &member.held);
+        for entry in held.cloned().unwrap_or_default() {
+            self.commit(Decision::Lost { entry }, now);
+            self.bury_if_hopeless(entry, now);
+        }
+        let members: Vec<_> = self.pinned.keys().copied().collect();
+        for member in members {
+            if self.members.find(member).is_none_or(|member| member.conn.is_none()) {
+                self.unpin(member, now);
+            }
+        }
+        for number in self.jobs.unfinished() {
+            self.settle(number, now);
+            self.finish_if_taken(number, now);
+        }
     }
 
     /// The next thing to do. May change after every `handle`.
@@ -310,6 +381,7 @@ impl Group {
 
     /// Lets time pass: what is due queues, what has rested is free. Decides nothing.
     fn advance(&mut self, now: Moment) {
+        self.now = now;
         while let Some(wake) = self.wakes.pop(now) {
             match wake {
                 Wake::Due(id) => self.enqueue(id, now),
@@ -389,7 +461,7 @@ impl Group {
         let entry = &self.entries[&id];
         let lease = entry.lease().expect("a task is sent to who holds it");
         let task = Task {
-            id: self.task_id(id, entry),
+            id: self.task_id(id, entry, lease),
             clock_ms: now.0,
             lease_ms: lease.until.0.saturating_sub(now.0),
             payload: self.task_payload(entry),
@@ -397,8 +469,9 @@ impl Group {
         self.outputs.push_back(Output::Task { conn, task });
     }
 
-    fn task_id(&self, id: EntryId, entry: &Entry) -> TaskId {
-        TaskId { group: self.name.clone(), run: self.run, entry: id, attempt: entry.releases }
+    fn task_id(&self, id: EntryId, entry: &Entry, lease: &Lease) -> TaskId {
+        let (group, attempt) = (self.name.clone(), entry.releases);
+        TaskId { group, run: lease.run, entry: id, attempt }
     }
 
     fn task_payload(&self, entry: &Entry) -> String {

@@ -27,7 +27,7 @@ impl Group {
                 self.commit_some(entries, |entries| Decision::Forgotten { entries }, now);
                 return Ok(Answer { more: Vec::new(), ok });
             }
-            Operation::Delete => return self.delete(),
+            Operation::Delete => return self.delete(now),
         }
         Ok(Answer { more: Vec::new(), ok: self.describe() })
     }
@@ -71,7 +71,7 @@ impl Group {
     }
 
     /// Its shell lets go of it, with everything that waits.
-    fn delete(&mut self) -> Result<Answer, ProtocolError> {
+    fn delete(&mut self, now: Moment) -> Result<Answer, ProtocolError> {
         let conflict = |text: String| Err(ProtocolError::new(Code::Conflict, text));
         if self.name.as_str() == DEFAULT_GROUP {
             return conflict(format!("group {DEFAULT_GROUP} is always there"));
@@ -80,10 +80,11 @@ impl Group {
         if members > 0 {
             return conflict(format!("group {} has {members} members", self.name));
         }
-        let unfinished = self.jobs.unfinished();
+        let unfinished = self.jobs.unfinished_count();
         if unfinished > 0 {
             return conflict(format!("{unfinished} jobs of group {} are not done", self.name));
         }
+        self.commit(Decision::Deleted, now);
         self.outputs.push_back(Output::Deleted);
         Ok(Answer { more: Vec::new(), ok: self.name.to_string() })
     }

@@ -1,6 +1,8 @@
 //! The decisions of a group. Its log is a sequence of these; applying them in order to an empty
 //! group gives the same group again, without asking a topic, a clock or chance.
 
+mod line;
+
 use std::collections::BTreeMap;
 
 use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName, UrlKey};
@@ -8,7 +10,7 @@ use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName, UrlKey};
 use super::config::GroupConfig;
 use super::entry::{Admission, Again, EntryId, JobNumber};
 use super::schedule::Schedule;
-use crate::clock::Moment;
+use crate::clock::{Moment, Stamp};
 use crate::job::JobSettings;
 
 /// One decision and the moment at which it was taken.
@@ -23,6 +25,18 @@ pub struct Record {
 /// What a group can decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
+    /// The group begins to move, at a start of the broker or after its log could not be written.
+    Started {
+        /// Ids of tasks that are released from here on carry this.
+        run: u64,
+        /// How much time has passed since the last record is not known well enough (the machine
+        /// was restarted, or the group stood still): leases and rests begin anew.
+        anew: bool,
+        /// The moment as the machine knows it.
+        stamp: Stamp,
+        /// The member that lives in the broker's process, and ends with it.
+        own: Option<MemberId>,
+    },
     /// The settings from here on.
     Configured(Box<GroupConfig>),
     /// Everything of a topic before `next` was taken, with what became of it.
@@ -109,6 +123,8 @@ pub enum Decision {
         /// Which.
         entries: Vec<EntryId>,
     },
+    /// The group is no more: nothing comes after this.
+    Deleted,
     /// A job's pass began (or the job was opened anew).
     JobOpened {
         /// Number of the job; new ones rise by one.
@@ -148,6 +164,24 @@ pub enum Decision {
         next: Moment,
         /// What became of it; nothing, if it had been looked at or was still to be.
         item: Option<Taking>,
+    },
+    /// Something is to be said to others.
+    Announced {
+        /// Rises by one with each.
+        serial: u64,
+        /// On which of the group's own topics.
+        topic: &'static str,
+        /// The event.
+        payload: Box<str>,
+    },
+    /// It is safe on its topic.
+    Sent {
+        /// What was announced.
+        serial: u64,
+        /// On which topic.
+        topic: &'static str,
+        /// The event's number there.
+        seq: Seq,
     },
     /// A seed came by command.
     SeedAdded(Taking),
@@ -238,4 +272,19 @@ pub enum End {
     Cancelled,
     /// Everything that waited was dropped.
     Purged,
+}
+
+impl End {
+    /// Every end.
+    pub(crate) const ALL: [Self; 4] = [Self::Dead, Self::Budget, Self::Cancelled, Self::Purged];
+
+    /// The word in records.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Dead => "dead",
+            Self::Budget => "budget",
+            Self::Cancelled => "cancelled",
+            Self::Purged => "purged",
+        }
+    }
 }

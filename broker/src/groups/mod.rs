@@ -3,7 +3,10 @@
 
 mod commands;
 mod job_names;
+mod log;
+mod outbox;
 mod owner;
+mod restart;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -12,16 +15,19 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tidings_protocol::{
     Code, Command, DEFAULT_GROUP, GroupName, Hold, Manage, MemberId, Outcome, ProtocolError,
-    Return, Slot, TaskId,
+    Return, Seq, Slot, TaskId,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use self::job_names::JobNames;
+use self::log::{DiskLog, GroupLog, MemoryLog};
 use self::owner::{Letter, Owner, encode_answer};
+pub(crate) use self::restart::{GroupStorage, Recovered, clock_after};
 use crate::clock::Clock;
 use crate::group::config::{CREDIT_MAX, GroupConfig, bad};
 use crate::group::{Answer, Asked, Group, Input, JobAction, Show, StagedLink};
+use crate::log::SegmentLog;
 use crate::mailbox::{ConnId, Mailbox, Parcel};
 use crate::topic::Topics;
 
@@ -88,8 +94,12 @@ pub enum Request {
 pub struct Groups {
     topics: Arc<Topics>,
     defaults: GroupConfig,
+    /// The member that lives in this process.
+    own: Option<MemberId>,
     clock: Clock,
     stop: CancellationToken,
+    /// Where their logs are; `None` without a data directory.
+    storage: Option<GroupStorage>,
     /// Number of this start, unix time in ms: above that of every earlier one, as long as the wall
     /// clock is. Not in seconds: what crawlers store under a task's id is also told apart from what
     /// a broker gave that was started a moment ago.
@@ -116,16 +126,43 @@ impl fmt::Debug for Groups {
 }
 
 impl Groups {
-    /// No group yet. Groups that are created later begin with the settings in `defaults`.
-    pub fn new(
+    /// The groups that are on disk, which begin to move. Groups that are created later begin with the
+    /// settings in `defaults`.
+    pub(crate) fn new(
         topics: Arc<Topics>,
         defaults: GroupConfig,
+        own: Option<MemberId>,
         clock: Clock,
         stop: CancellationToken,
+        disk: Option<(GroupStorage, Vec<Recovered>)>,
     ) -> Arc<Self> {
-        let run = u64::try_from(clock.unix_ms()).unwrap_or(1);
+        let (storage, recovered) =
+            disk.map_or((None, Vec::new()), |(storage, recovered)| (Some(storage), recovered));
+        let earlier = recovered.iter().map(|recovered| recovered.group.run() + 1).max();
+        let run = u64::try_from(clock.unix_ms()).unwrap_or(1).max(earlier.unwrap_or(1));
         let (registry, job_names) = Default::default();
-        Arc::new(Self { topics, defaults, clock, stop, run, registry, job_names })
+        let groups = Arc::new(Self {
+            topics,
+            defaults,
+            own,
+            clock,
+            stop,
+            storage,
+            run,
+            registry,
+            job_names,
+        });
+        for recovered in recovered {
+            let name = recovered.group.name().clone();
+            let anew = !recovered.started.1.is_same_boot(&clock.stamp());
+            let (log, next) = (recovered.log, recovered.next);
+            let started =
+                groups.start(&mut groups.registry.lock(), recovered.group, anew, |_| (log, next));
+            if let Err(error) = started {
+                tracing::error!(group = %name, %error, "the group does not move");
+            }
+        }
+        groups
     }
 
     /// Hands a worker's request to its group. The answer comes as a parcel for `slot`, unless it is
@@ -192,7 +229,7 @@ impl Groups {
         let letter = if waits {
             Letter::Waits(input, caller.conn, mailbox)
         } else {
-            Letter::Asked(input, mailbox)
+            Letter::Managed(input, mailbox)
         };
         let sent = self.send(&group, letter);
         if let (Err(_), Some(name)) = (&sent, &opened) {
@@ -284,7 +321,7 @@ impl Groups {
             let text = format!("group {name} exists; GROUP set {name} changes it");
             return Err(ProtocolError::new(Code::Exists, text));
         }
-        self.start(&mut registry, name, config)
+        self.start_new(&mut registry, name, config)
     }
 
     fn ensure(&self, name: &GroupName) -> Result<(), ProtocolError> {
@@ -292,10 +329,10 @@ impl Groups {
         if registry.groups.contains_key(name) {
             return Ok(());
         }
-        self.start(&mut registry, name, self.defaults.clone())
+        self.start_new(&mut registry, name, self.defaults.clone())
     }
 
-    fn start(
+    fn start_new(
         &self,
         registry: &mut Registry,
         name: &GroupName,
@@ -305,16 +342,41 @@ impl Groups {
             let text = format!("there are {GROUPS_MAX} groups already");
             return Err(ProtocolError::new(Code::Limit, text));
         }
+        // Refused before there is anything, if there is no room for a topic that is new.
+        for topic in &config.topics {
+            self.topics.open(topic)?;
+        }
+        let group = Group::new(name.clone(), 0, config, fastrand::u64(..));
+        self.start(registry, group, false, |storage| storage.fresh(name))
+    }
+
+    /// Has a group move, whose log and next number there `open` gives.
+    fn start(
+        &self,
+        registry: &mut Registry,
+        group: Group,
+        anew: bool,
+        open: impl FnOnce(&GroupStorage) -> (SegmentLog, Seq),
+    ) -> Result<(), ProtocolError> {
+        let wake = Arc::new(Notify::new());
+        let log: Box<dyn GroupLog> = match (&self.storage, self.topics.committers()) {
+            (Some(storage), Some(committers)) => {
+                let ((log, next), committers) = (open(storage), Arc::clone(committers));
+                let name = group.name().clone();
+                let wake = Arc::clone(&wake);
+                Box::new(DiskLog::new(name, Arc::new(log), next, self.clock, committers, wake))
+            }
+            _ => Box::new(MemoryLog::default()),
+        };
+        let name = group.name().clone();
         let (sender, letters) = mpsc::unbounded_channel();
-        let group = Group::new(name.clone(), self.run, config, fastrand::u64(..));
-        let owner = Owner::new(
-            group,
-            self.topics.clone(),
-            self.clock,
-            self.registry.clone(),
-            self.job_names.clone(),
-        )?;
-        registry.groups.insert(name.clone(), sender);
+        let shared = (Arc::clone(&self.registry), Arc::clone(&self.job_names));
+        let mut owner = Owner::new(group, Arc::clone(&self.topics), self.clock, log, wake, shared);
+        owner.begin(self.run, anew, self.own)?;
+        if let Some(delay_ms) = self.defaults.delay_ms.filter(|_| name.as_str() == DEFAULT_GROUP) {
+            owner.set_delay(delay_ms);
+        }
+        registry.groups.insert(name, sender);
         owner.spawn(letters, self.stop.clone());
         Ok(())
     }

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Time before the first run in which caches, buffers and the broker get going.
-const WARM_UP: Duration = Duration::from_millis(500);
+pub(super) const WARM_UP: Duration = Duration::from_millis(500);
 
 /// The flags of every subcommand.
 #[derive(Debug, Clone, Args)]
@@ -67,19 +67,19 @@ fn parse_pin(text: &str) -> Result<(usize, usize), String> {
 pub(crate) struct Length {
     /// Length of a run
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    seconds: u64,
+    pub(super) seconds: u64,
 
     /// Runs, of which the median is reported
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    runs: u16,
+    pub(super) runs: u16,
 }
 
 impl Length {
-    fn run(&self) -> Duration {
+    pub(super) fn run(&self) -> Duration {
         Duration::from_secs(self.seconds)
     }
 
-    fn title(&self) -> String {
+    pub(super) fn title(&self) -> String {
         format!("median of {} of {} s", plural(self.runs.into(), "run"), self.seconds)
     }
 }

@@ -1,6 +1,7 @@
 //! `tidings bench`: how fast a broker is, measured from outside.
 
 mod flags;
+mod queue;
 mod report;
 
 use std::{
@@ -22,6 +23,7 @@ use self::{
         Common, ConnectArgs, FanInArgs, FanOutArgs, IdleArgs, LatencyArgs, PublishArgs, ReplayArgs,
         StalledArgs,
     },
+    queue::QueueArgs,
     report::Report,
 };
 use crate::{
@@ -38,6 +40,7 @@ Examples:
   tidings bench fan-out
   tidings bench fan-out --subscribers 1000 --window 1000 --pin 0,1
   tidings bench publish --sync always --data /srv/tidings-bench
+  tidings bench queue --workers 4 --keys 10000
   tidings bench fan-out --broker 10.0.0.1:12345 --json";
 
 /// What is measured.
@@ -53,6 +56,8 @@ pub(crate) enum Bench {
     Idle(IdleArgs),
     /// Confirmed publishes a second, beside a bare loop that writes and syncs
     Publish(PublishArgs),
+    /// Tasks a second that are published, given to workers and acknowledged
+    Queue(QueueArgs),
     /// Stored events to one subscriber
     Replay(ReplayArgs),
     /// Connections a second that subscribe and close
@@ -124,6 +129,7 @@ fn dispatch(bench: &Bench, stop: &AtomicBool) -> Result<(), Failure> {
         Bench::Latency(args) => measure(args, stop),
         Bench::Idle(args) => measure(args, stop),
         Bench::Publish(args) => measure(args, stop),
+        Bench::Queue(args) => measure(args, stop),
         Bench::Replay(args) => measure(args, stop),
         Bench::Connect(args) => measure(args, stop),
         Bench::Stalled(args) => measure(args, stop),

@@ -1,6 +1,7 @@
 //! Tidings beside its peers, on this machine, in one run: starts every server, lets the same generator
 //! work with each of them, and prints a table. `bench/peers.sh` installs what it needs and calls it.
 
+mod queues;
 mod relay;
 mod results;
 mod servers;
@@ -98,7 +99,7 @@ struct CompareArgs {
     #[arg(long)]
     quick: bool,
 
-    /// Only these works, such as fan-out-100,latency
+    /// Only these works, such as fan-out-100,queue
     #[arg(long, value_name = "WORK,..", value_delimiter = ',')]
     only: Vec<String>,
 

@@ -10,7 +10,10 @@ use std::{
 use anyhow::Context;
 use tidings_bench::{Launch, Ready, Server, Tidings, Wire, server::free_address, wire::Sync};
 
-use crate::wires::{JetStream, Lines, Mqtt, Nats, Redis, RedisStreams, Zmtp};
+use crate::{
+    queues::Beanstalkd,
+    wires::{JetStream, Lines, Mqtt, Nats, Redis, RedisStreams, Zmtp},
+};
 
 /// A server that takes part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,6 +25,7 @@ pub(crate) enum Kind {
     RedisStreams,
     ZeroMq,
     Mosquitto,
+    Beanstalkd,
     Relay,
     Naive,
     Blast,
@@ -38,6 +42,7 @@ impl Kind {
             Self::RedisStreams => "Redis Streams",
             Self::ZeroMq => "ZeroMQ",
             Self::Mosquitto => "Mosquitto",
+            Self::Beanstalkd => "beanstalkd",
             Self::Relay => "relay",
             Self::Naive => "naive relay",
             Self::Blast => "blast",
@@ -172,6 +177,12 @@ fn command(
             command.arg("-c").arg(mosquitto_config(dir, &port)?);
             (command, Box::new(Mqtt))
         }
+        Kind::Beanstalkd => {
+            let mut command = Command::new("beanstalkd");
+            // Its log is synced every 50 ms.
+            command.args(["-l", "127.0.0.1", "-p", &port, "-b"]).arg(dir.path());
+            (command, Box::new(Beanstalkd))
+        }
         Kind::Relay | Kind::Naive | Kind::Blast => {
             let mut command = Command::new(std::env::current_exe()?);
             let limit = match kind {
@@ -204,11 +215,12 @@ fn mosquitto_config(dir: &ServerDir, port: &str) -> anyhow::Result<PathBuf> {
 
 /// What the programs say of themselves.
 pub(crate) fn versions(place: &Place) -> Vec<String> {
-    let asked: [(&Path, &str); 4] = [
+    let asked: [(&Path, &str); 5] = [
         (&place.tidings, "--version"),
         (Path::new("nats-server"), "--version"),
         (Path::new("redis-server"), "--version"),
         (Path::new("mosquitto"), "-h"),
+        (Path::new("beanstalkd"), "-v"),
     ];
     let first_line = |(program, flag): &(&Path, &str)| {
         let output = Command::new(program).arg(flag).output().ok()?;

@@ -2,9 +2,13 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use tidings_bench::wire::{Answers, Confirmed, Replay, ReplayEnd, Step, Stream, Until, Wire};
+use tidings_bench::wire::{
+    Answers, Confirmed, Crew, Replay, ReplayEnd, Step, Stream, Tasks, Until, Wire,
+};
 
-fn length(bytes: usize) -> u64 {
+use crate::queues;
+
+pub(crate) fn length(bytes: usize) -> u64 {
     u64::try_from(bytes).expect("a length")
 }
 
@@ -15,7 +19,7 @@ pub(crate) struct Nats;
 const NATS_OPENING: &str = "CONNECT {\"verbose\":false,\"pedantic\":false}\r\nPING\r\n";
 
 /// The stream of all `JetStream` runs.
-const STREAM: &str = "BENCH";
+pub(crate) const STREAM: &str = "BENCH";
 
 impl Wire for Nats {
     fn opening(&self) -> Vec<Step> {
@@ -53,7 +57,7 @@ impl Wire for Nats {
 pub(crate) struct JetStream;
 
 impl JetStream {
-    fn request(subject: &str, body: &str) -> Step {
+    pub(crate) fn request(subject: &str, body: &str) -> Step {
         let said = format!("PUB {subject} _INBOX.api {}\r\n{body}\r\n", body.len());
         Step::new(said, Until::Line("{\"type\":\"io.nats.jetstream.api"))
     }
@@ -103,6 +107,10 @@ impl Wire for JetStream {
         })
     }
 
+    fn queue(&self, topic: &str, crew: Crew) -> anyhow::Result<Tasks> {
+        Ok(queues::jetstream(topic, crew))
+    }
+
     fn replay(&self, _: &str, _: usize, events: u64) -> anyhow::Result<Replay> {
         let body = format!(
             "{{\"stream_name\":\"{STREAM}\",\"config\":{{\"deliver_subject\":\"d\",\"deliver_policy\":\"all\",\
@@ -122,7 +130,7 @@ impl Wire for JetStream {
 pub(crate) struct Redis;
 
 /// A command as Redis reads it fastest.
-fn resp(words: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn resp(words: &[&[u8]]) -> Vec<u8> {
     let mut out = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
         out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
@@ -193,6 +201,10 @@ impl Wire for RedisStreams {
             // `$15` and the id.
             answers: Answers::Lines(2),
         })
+    }
+
+    fn queue(&self, topic: &str, crew: Crew) -> anyhow::Result<Tasks> {
+        Ok(queues::redis_streams(topic, crew))
     }
 
     fn fill(&self, topic: &str, payload: &[u8], events: u64) -> Option<Vec<Step>> {

@@ -4,15 +4,17 @@ use std::{path::Path, time::Duration};
 
 use tidings_bench::{
     Figure, Target, Watch, connect::Connect, fan::Fan, idle::Idle, latency::Latency,
-    publish::Publish, replay::Replay, stalled::Stalled, wire::Sync,
+    publish::Publish, queue::Queue, replay::Replay, stalled::Stalled, wire::Sync,
 };
 
 use crate::servers::Kind::{
-    self, Blast, JetStream, Mosquitto, Naive, Nats, Redis, RedisStreams, Relay, Tidings, ZeroMq,
+    self, Beanstalkd, Blast, JetStream, Mosquitto, Naive, Nats, Redis, RedisStreams, Relay,
+    Tidings, ZeroMq,
 };
 
 /// Names of figures, as the measurements give them.
 pub(crate) const DELIVERIES: &str = "deliveries_per_second";
+const TASKS: &str = "tasks_per_second";
 const CPU_DELIVERIES: &str = "broker_cpu_us_per_1000_deliveries";
 pub(crate) const GENERATOR: &str = "generator_cpus";
 pub(crate) const PEAK: &str = "broker_peak_mib";
@@ -42,6 +44,7 @@ pub(crate) enum Load {
     Latency { subscribers: usize },
     Idle,
     Publish { window: u64 },
+    Queue { workers: usize, keys: u32 },
     Replay,
     Connect,
     Stalled,
@@ -248,6 +251,16 @@ pub(crate) const WORKS: &[Work] = &[
         ],
     },
     Work {
+        name: "queue",
+        title: "tasks over 10,000 keys published, released to 4 workers and acknowledged, tasks/s \
+                (CPU per task)",
+        load: Load::Queue { workers: 4, keys: 10_000 },
+        sync: Sync::Always,
+        servers: &[Tidings, RedisStreams, JetStream, Beanstalkd],
+        shown: &[plain(TASKS, "", 0), plain("broker_cpu_us_per_task", " us", 1)],
+        reach: &[at_least(TASKS, 1.0, To::Server(RedisStreams))],
+    },
+    Work {
         name: "replay",
         title: "replay of 1 M stored events to one subscriber, events/s",
         load: Load::Replay,
@@ -308,6 +321,11 @@ impl Load {
             Self::Publish { window } => {
                 let bare_loop = disk.filter(|_| kind == Tidings);
                 Publish { publishers: 1, window, run, runs: 1, warm_up, bare_loop }
+                    .measure(target, watch)?
+            }
+            Self::Queue { workers, keys } => {
+                let (credit, window) = (1000, 20_000);
+                Queue { workers, keys, credit, window, run, runs: 1, warm_up }
                     .measure(target, watch)?
             }
             Self::Replay => Replay { events: lengths.replayed, runs: 1 }.measure(target, watch)?,

@@ -60,7 +60,7 @@ impl Bench {
                 }
                 Output::Task { conn, task } => self.tasks.push((conn, task)),
                 Output::Answer { answer, .. } => self.answers.push(answer),
-                Output::Announce { topic, payload } => self.events.push((topic, payload)),
+                Output::Announce { topic, payload, .. } => self.events.push((topic, payload)),
                 Output::AskHeads { job } => {
                     let heads = [(topic(), Seq(self.next_seq))].into();
                     self.group.handle(Input::Heads { job, heads }, self.now);

@@ -159,7 +159,10 @@ fn dead_letters_rest_on_the_record_of_what_was_taken() {
         Moment(5),
     );
     let outputs: Vec<Output> = std::iter::from_fn(|| group.poll()).collect();
-    assert!(matches!(outputs[..], [Output::Record(_), Output::Announce { .. }]), "{outputs:?}");
+    assert!(
+        matches!(outputs[..], [Output::Record(_), Output::Record(_), Output::Announce { .. }]),
+        "{outputs:?}"
+    );
     for output in &outputs {
         if let Output::Record(record) = output {
             replayed.replay(record);

@@ -303,7 +303,10 @@ fn a_group_is_deleted_when_nobody_needs_it() {
     bench.feed(Input::Gone { conn: ConnId(1) });
     bench.group.handle(Input::Operate { asked: A.asked(), what: Operation::Delete }, bench.now);
     let outputs: Vec<Output> = std::iter::from_fn(|| bench.group.poll()).collect();
-    assert!(matches!(outputs[..], [Output::Deleted, Output::Answer { answer: Ok(_), .. }]));
+    assert!(matches!(
+        outputs[..],
+        [Output::Record(_), Output::Deleted, Output::Answer { answer: Ok(_), .. }]
+    ));
 }
 
 #[test]

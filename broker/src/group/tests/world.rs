@@ -239,7 +239,7 @@ impl World {
                 }
                 Output::Deleted => panic!("nobody deletes it"),
                 Output::Task { conn, task } => self.begin(conn, task),
-                Output::Announce { topic: "job-done", payload } => self.job_done(&payload),
+                Output::Announce { topic: "job-done", payload, .. } => self.job_done(&payload),
                 Output::Announce { payload, .. } => self.dead_letter(&payload),
                 Output::AskHeads { job } => {
                     let heads = [(topic(), Seq(self.next_seq))].into();

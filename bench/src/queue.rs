@@ -1,0 +1,287 @@
+//! A queue of tasks: publish, release to a worker, acknowledge.
+//!
+//! A task is final when its acknowledgement was answered, and the window counts from its publish until then. In
+//! the end the ledger has to be even: every task that was published has come to one worker, once, and its
+//! acknowledgement took effect; and the broker is asked whether it thinks so, too.
+
+#![expect(clippy::disallowed_methods, reason = "a load generator reads the clock, and waits")]
+
+use std::{
+    io::{Read, Write},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail, ensure};
+use memchr::memmem;
+
+use crate::{
+    Figure, Target, Watch,
+    connection::{self, Outlet},
+    figure::number,
+    load::refuse,
+    poller::Poller,
+    publish::Account,
+    server::Cost,
+    task::Ledger,
+    wire::{Crew, Heard, Left},
+    worker::Connected,
+};
+
+pub use crate::task::{KEYS_MAX, TASK_BYTES_MIN};
+
+/// How often somebody is told how far it is.
+const WATCH_EVERY: Duration = Duration::from_millis(200);
+
+/// How long nothing may happen while something is missing.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Pause between two questions what the broker still has.
+const ASK_PAUSE: Duration = Duration::from_millis(10);
+
+/// A load of tasks, and for how long.
+#[derive(Debug, Clone, Copy)]
+pub struct Queue {
+    /// Connections that work.
+    pub workers: usize,
+    /// Keys (hosts) that the tasks are for.
+    pub keys: u32,
+    /// Most tasks that are with a worker at once.
+    pub credit: u64,
+    /// Most tasks that are published and not acknowledged.
+    pub window: u64,
+    /// Length of a run.
+    pub run: Duration,
+    /// Runs, on the same connections.
+    pub runs: usize,
+    /// Time before the first one in which caches, buffers and the broker get going.
+    pub warm_up: Duration,
+}
+
+impl Queue {
+    /// Measures it. An error, too, if a task was not acknowledged exactly once.
+    pub fn measure(
+        &self,
+        target: Target<'_>,
+        watch: &mut Watch<'_>,
+    ) -> anyhow::Result<Vec<Figure>> {
+        let mut load = Working::connect(target, self)?;
+        load.run_until(Instant::now() + self.warm_up, watch)?;
+        let mut rate = Figure::new("tasks_per_second", "tasks/s", 0);
+        let mut cost = Cost::per_task();
+        for _ in 0..self.runs {
+            let (before, began) = (load.ledger.acked, Instant::now());
+            let costing = Cost::before(target.server)?;
+            load.run_until(began + self.run, watch)?;
+            let (tasks, took) = (number(load.ledger.acked - before), began.elapsed());
+            cost.after(costing, target.server, tasks, took)?;
+            rate.runs.push(tasks / took.as_secs_f64());
+        }
+        load.finish(watch)?;
+        let all = Figure::new("tasks_acked_once", "all acked exactly once", 0);
+        let mut figures = vec![rate, all.with([number(load.ledger.acked)])];
+        figures.extend(cost.figures(target.server)?);
+        Ok(figures)
+    }
+}
+
+/// One publisher, and workers who acknowledge at once.
+struct Working<'a> {
+    target: Target<'a>,
+    poller: Poller,
+    ready: Vec<usize>,
+    /// Reported under their indexes; the publisher under the one behind them.
+    workers: Vec<Connected>,
+    /// Tasks that workers asked for, if they have to.
+    asked: u64,
+    publisher: Outlet,
+    account: Account,
+    /// Bytes of a publish, and where in it the payload begins.
+    message_bytes: usize,
+    payload_at: usize,
+    burst: u64,
+    window: u64,
+    ledger: Ledger,
+    left: Left,
+    stopped: bool,
+    answers: Vec<u8>,
+}
+
+impl<'a> Working<'a> {
+    fn connect(target: Target<'a>, queue: &Queue) -> anyhow::Result<Self> {
+        ensure!(queue.workers > 0 && queue.credit > 0, "nobody works");
+        let ledger = Ledger::new(target.payload_bytes, queue.keys)?;
+        let crew = Crew { workers: queue.workers, credit: queue.credit };
+        let tasks = target.wire.queue(target.topic, crew)?;
+        let open = |address, steps| {
+            connection::open(address, target.wire.opening().into_iter().chain(steps))
+        };
+        open(target.address, tasks.prepare).context("making the queue")?;
+        let poller = Poller::new()?;
+        // They join before anything is published: nothing comes with the answers of their first steps.
+        let mut workers = Vec::with_capacity(queue.workers);
+        for (token, (steps, worker)) in tasks.workers.into_iter().enumerate() {
+            let socket = open(target.address, steps).context("a worker")?;
+            let worker = Connected::new(socket, worker)?;
+            poller.changes(worker.socket(), token)?;
+            workers.push(worker);
+        }
+        let confirmed = target.wire.confirmed(target.topic, ledger.template())?;
+        let payload_at = memmem::find(&confirmed.message, ledger.template());
+        let burst = connection::burst(target.payload_bytes, queue.window, 1);
+        let address = target.wire.publisher_address(target.address);
+        let socket = open(address, confirmed.opening).context("the publisher")?;
+        let publisher = Outlet::new(socket, confirmed.message.repeat(burst))?;
+        poller.changes(publisher.socket(), workers.len())?;
+        Ok(Self {
+            target,
+            poller,
+            ready: Vec::new(),
+            workers,
+            asked: 0,
+            publisher,
+            account: Account::new(confirmed.answers),
+            message_bytes: confirmed.message.len(),
+            payload_at: payload_at.context("a publish without its payload")?,
+            burst: u64::try_from(burst)?,
+            window: queue.window,
+            ledger,
+            left: tasks.left,
+            stopped: false,
+            answers: vec![0; 64 * 1024],
+        })
+    }
+
+    /// Publishes and works until then.
+    fn run_until(&mut self, end: Instant, watch: &mut Watch<'_>) -> anyhow::Result<()> {
+        let mut shown = (Instant::now(), self.ledger.acked);
+        loop {
+            let now = Instant::now();
+            if now >= end {
+                return Ok(());
+            }
+            if now >= shown.0 + WATCH_EVERY {
+                let acked = self.ledger.acked;
+                let per_second = number(acked - shown.1) / (now - shown.0).as_secs_f64();
+                watch(&format!("{:.0} thousand tasks/s", per_second / 1e3))?;
+                shown = (now, acked);
+            }
+            self.turn((end - now).min(WATCH_EVERY))?;
+        }
+    }
+
+    /// Stops publishing, and waits until everything is confirmed, has come, is acknowledged, and the broker has
+    /// nothing left.
+    fn finish(&mut self, watch: &mut Watch<'_>) -> anyhow::Result<()> {
+        self.stopped = true;
+        let mut moved = (Instant::now(), self.ledger.acked);
+        while !self.is_over() {
+            watch("waiting for the last tasks")?;
+            if self.ledger.acked > moved.1 {
+                moved = (Instant::now(), self.ledger.acked);
+            }
+            if moved.0.elapsed() > PATIENCE {
+                bail!("{}", self.uneven());
+            }
+            self.turn(WATCH_EVERY)?;
+        }
+        self.expect_nothing_left(watch)
+    }
+
+    fn is_over(&self) -> bool {
+        self.publisher.is_idle()
+            && self.workers.iter().all(Connected::is_idle)
+            && self.ledger.is_even()
+            && self.account.confirmed == self.ledger.published
+    }
+
+    fn uneven(&self) -> String {
+        let Ledger { published, came, acked, .. } = self.ledger;
+        format!(
+            "not every task was done: {published} were published, {} confirmed, {came} came to workers, \
+             {acked} are acknowledged",
+            self.account.confirmed
+        )
+    }
+
+    /// Asks the broker until it has nothing left: an acknowledgement that is not answered may take a moment.
+    fn expect_nothing_left(&self, watch: &mut Watch<'_>) -> anyhow::Result<()> {
+        let steps = self.target.wire.opening().into_iter().chain(self.left.opening.clone());
+        let mut socket = connection::open(self.target.address, steps)?;
+        let began = Instant::now();
+        loop {
+            watch("asking what is left")?;
+            socket.write_all(&self.left.request)?;
+            let (mut answer, mut filled) = (vec![0; 64 * 1024], 0);
+            let left = loop {
+                let bytes = socket.read(&mut answer[filled..]).context("asking what is left")?;
+                ensure!(bytes > 0, "the broker does not say what is left");
+                filled += bytes;
+                if let Some(left) = self.left.sum(&answer[..filled]) {
+                    break left;
+                }
+            };
+            if left == 0 {
+                return Ok(());
+            }
+            ensure!(began.elapsed() < PATIENCE, "the broker says that {left} tasks are not final");
+            thread::sleep(ASK_PAUSE);
+        }
+    }
+
+    /// Publishes what fits into the window, asks for it, then waits for something to do, and does it.
+    fn turn(&mut self, longest: Duration) -> anyhow::Result<()> {
+        self.publish()?;
+        for worker in &mut self.workers {
+            self.asked += worker.ask(self.ledger.published - self.asked);
+            worker.flush()?;
+        }
+        let mut ready = std::mem::take(&mut self.ready);
+        self.poller.wait(longest, &mut ready)?;
+        for &token in &ready {
+            match self.workers.get_mut(token) {
+                Some(worker) => worker.hear(|heard| note(&mut self.ledger, heard))?,
+                None => self.attend_publisher()?,
+            }
+        }
+        self.ready = ready;
+        Ok(())
+    }
+
+    fn publish(&mut self) -> anyhow::Result<()> {
+        while !self.stopped
+            && self.publisher.is_idle()
+            && self.ledger.published + self.burst <= self.ledger.acked + self.window
+        {
+            for message in self.publisher.piece_mut().chunks_exact_mut(self.message_bytes) {
+                self.ledger.publish(&mut message[self.payload_at..]);
+            }
+            self.publisher.begin();
+            self.publisher.flush().context("the publisher")?;
+        }
+        Ok(())
+    }
+
+    fn attend_publisher(&mut self) -> anyhow::Result<()> {
+        let refusal = self.target.wire.refusal();
+        self.publisher.hear(&mut self.answers, |heard| {
+            refuse(refusal, heard)?;
+            self.account.hear(heard)
+        })?;
+        self.publisher.flush().context("the publisher")?;
+        Ok(())
+    }
+}
+
+/// Writes down what a worker heard.
+fn note(ledger: &mut Ledger, heard: Heard<'_>) -> anyhow::Result<()> {
+    match heard {
+        Heard::Nothing => Ok(()),
+        Heard::Task(payload) => ledger.came(payload),
+        Heard::LastTask(payload) => {
+            ledger.came(payload)?;
+            ledger.ack(1)
+        }
+        Heard::Acked(tasks) => ledger.ack(tasks),
+    }
+}
