@@ -59,6 +59,9 @@ impl Default for BrokerConfig {
 /// The limits of connections and topics: name, unit, default, and what happens at it.
 #[derive(Debug, Clone)]
 pub struct Limits {
+    /// Bytes by which a group's log grows before it is cut to what the group holds, at least. Default
+    /// 64 MiB: less than a second to read at a start.
+    pub group_log_bytes: u64,
     /// Connections at once. Default 16,384: an idle one costs about a kibibyte here and the
     /// kernel's buffers. One more is told `-ERR limit` and closed. If the process may not have as
     /// many file descriptors, the broker lowers it when it starts.
@@ -141,6 +144,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            group_log_bytes: 64 << 20,
             connections_max: 16_384,
             half_line_ms: 30_000,
             closing_ms: 5_000,

@@ -23,6 +23,7 @@ use crate::group::config::{bad, duration_within, number};
 use crate::group::entry::{EntryId, JobNumber, JobRef, Key};
 use crate::group::record::End;
 use crate::group::scope::{Scope, ScopeRule};
+use crate::group::snapshot::Item;
 
 /// What a person sets when a job is opened; it holds for the pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -128,6 +129,51 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// All of them, in the order in which they stand in the type.
+    pub(crate) fn as_array(&self) -> [u64; 10] {
+        let Self {
+            found,
+            completed,
+            redirects,
+            failed,
+            robots,
+            scope,
+            trap,
+            budget,
+            duplicates,
+            cancelled,
+        } = *self;
+        [found, completed, redirects, failed, robots, scope, trap, budget, duplicates, cancelled]
+    }
+
+    /// The reverse of [`as_array`](Self::as_array).
+    pub(crate) fn from_array(counts: [u64; 10]) -> Self {
+        let [
+            found,
+            completed,
+            redirects,
+            failed,
+            robots,
+            scope,
+            trap,
+            budget,
+            duplicates,
+            cancelled,
+        ] = counts;
+        Self {
+            found,
+            completed,
+            redirects,
+            failed,
+            robots,
+            scope,
+            trap,
+            budget,
+            duplicates,
+            cancelled,
+        }
+    }
+
     fn outcome(&mut self, outcome: Outcome) {
         let counter = match outcome {
             Outcome::Done => &mut self.completed,
@@ -208,6 +254,55 @@ pub struct Job {
 }
 
 impl Job {
+    /// A job to which nothing has happened yet.
+    pub(crate) fn new(id: JobRef, name: JobName, settings: JobSettings, state: JobState) -> Self {
+        // What is done needs no rule and no budget any more.
+        let is_done = state == JobState::Done;
+        Self {
+            id,
+            name,
+            settings,
+            state,
+            cancelled: false,
+            paused: false,
+            time_is_up: false,
+            time_until: None,
+            scope: if is_done { Scope::default() } else { Scope::new(settings.scope) },
+            waiting: BTreeSet::new(),
+            held: 0,
+            hosts: Hosts::new(settings.host_pages_max.filter(|_| !is_done)),
+            counts: Counts::default(),
+            noted: None,
+            open_until: Moment(0),
+            pinned: 0,
+        }
+    }
+
+    /// The job and what belongs to it, without its entries, as parts of a snapshot.
+    pub(crate) fn items(&self, keep: &mut impl FnMut(Item)) {
+        let bare = Self {
+            scope: self.scope.bare(),
+            waiting: BTreeSet::new(),
+            held: 0,
+            pinned: 0,
+            hosts: self.hosts.bare(),
+            ..self.clone()
+        };
+        let number = self.id.number;
+        keep(Item::Job(Box::new(bare)));
+        for part in self.scope.parts() {
+            keep(Item::Scope { number, part: part.into() });
+        }
+        for (key, completed) in self.hosts.completed() {
+            keep(Item::Pages { number, key: key.clone(), completed });
+        }
+    }
+
+    /// So many pages of a key are completed.
+    pub(crate) fn keep_pages(&mut self, key: &Key, completed: u64) {
+        self.hosts.keep(key, completed);
+    }
+
     /// Entries that are not final.
     pub fn count(&self) -> u64 {
         self.waiting.len() as u64 + self.held
@@ -372,24 +467,10 @@ impl Jobs {
         self.finished.retain(|finished| *finished != number);
         self.last_number = self.last_number.max(number);
         self.numbers.insert(name.clone(), number);
-        let job = Job {
-            id: JobRef { number, pass },
-            name: name.clone(),
-            settings,
-            state: JobState::Open,
-            cancelled: false,
-            paused: false,
-            time_is_up: false,
-            time_until: settings.time_ms_max.map(|ms| now + ms),
-            scope: Scope::new(settings.scope),
-            waiting: BTreeSet::new(),
-            held: 0,
-            hosts: Hosts::new(settings.host_pages_max),
-            counts: Counts::default(),
-            noted: None,
-            open_until: until,
-            pinned: 0,
-        };
+        let id = JobRef { number, pass };
+        let mut job = Job::new(id, name.clone(), settings, JobState::Open);
+        job.time_until = settings.time_ms_max.map(|ms| now + ms);
+        job.open_until = until;
         self.by_number.insert(number, job);
     }
 
@@ -424,6 +505,32 @@ impl Jobs {
         if let Some(job) = self.by_number.remove(&number) {
             self.numbers.remove(&job.name);
         }
+    }
+
+    /// All jobs, those that are done last, in the order in which they are forgotten.
+    pub(crate) fn in_order(&self) -> impl Iterator<Item = &Job> {
+        let unfinished = self.by_number.values().filter(|job| job.state != JobState::Done);
+        unfinished.chain(self.finished.iter().filter_map(|number| self.find(*number)))
+    }
+
+    /// A job that was there before.
+    pub(crate) fn keep(&mut self, job: Job) {
+        let number = job.id.number;
+        if job.state == JobState::Done {
+            self.finished.push_back(number);
+        }
+        self.numbers.insert(job.name.clone(), number);
+        self.by_number.insert(number, job);
+    }
+
+    /// The newest job's number, also if that job was forgotten.
+    pub(crate) fn last_number(&self) -> JobNumber {
+        self.last_number
+    }
+
+    /// New jobs have higher numbers.
+    pub(crate) fn go_on_after(&mut self, last: JobNumber) {
+        self.last_number = self.last_number.max(last);
     }
 
     /// A job by its number.

@@ -184,7 +184,8 @@ impl Opened {
         let data = DataDir::open(&path)?;
         let failed = |source| StartError::Data { path: path.clone(), source };
         let disk: Arc<dyn Disk> = Arc::new(FileSystem);
-        let storage = GroupStorage { disk: Arc::clone(&disk), dir: data.groups() };
+        let (dir, log_bytes) = (data.groups(), limits.group_log_bytes);
+        let storage = GroupStorage { disk: Arc::clone(&disk), dir, log_bytes };
         let recovered = storage.recover().map_err(failed)?;
         let clock = clock_after(&recovered);
         let (catalog, findings) =

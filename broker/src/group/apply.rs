@@ -95,6 +95,7 @@ impl Group {
                 }
             }
             Decision::Deleted => {}
+            Decision::Kept(item) => self.restore(item, now),
             Decision::Forgotten { entries } => {
                 self.dead.take(entries);
             }
@@ -154,7 +155,9 @@ impl Group {
             Decision::JobTimeUp { number } => {
                 if let Some(job) = self.jobs.find_mut(*number) {
                     job.time_is_up = true;
-                    job.time_until = None;
+                    if let Some(at) = job.time_until.take() {
+                        self.expiries.cancel(at, Expiry::JobTime(*number));
+                    }
                     self.ready.block(*number, true);
                 }
             }
@@ -548,7 +551,7 @@ impl Group {
         }
     }
 
-    fn unhold(&mut self, url: Option<UrlKey>, id: EntryId) {
+    pub(super) fn unhold(&mut self, url: Option<UrlKey>, id: EntryId) {
         if let Some(url) = url {
             self.unheld.entry(url).or_default().insert(id);
         }

@@ -5,6 +5,9 @@ use std::collections::{BTreeSet, VecDeque};
 use super::config::GroupConfig;
 use super::entry::{Entry, EntryId};
 
+/// Why entries are given up.
+pub(super) const REASONS: [&str; 2] = ["max-attempts", "max-losses"];
+
 /// An entry that was given up, as it was then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Buried {

@@ -12,7 +12,7 @@ use crate::clock::Moment;
 
 /// Who an entry waits for: the two sides that take turns, and on the second side, the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Lane {
+pub(crate) enum Lane {
     /// Somebody said that there is something new.
     Announced,
     /// A job found it or was given it.
@@ -46,6 +46,18 @@ pub(super) struct KeyQueue {
     last_job: JobNumber,
 }
 
+/// What is remembered of a key besides what waits there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyState {
+    /// See [`KeyQueue`].
+    pub(super) free_at: Moment,
+    pub(super) ended_at: Option<Moment>,
+    pub(super) pace: Option<(u64, Moment)>,
+    pub(super) last_member: Option<MemberId>,
+    pub(super) last_lane: Option<Lane>,
+    pub(super) last_job: JobNumber,
+}
+
 /// A moment is cut to a whole millisecond, so what happened at `now` may have happened up to one
 /// later. What must not be too short is counted from there.
 pub(super) const GRAIN_MS: u64 = 1;
@@ -62,6 +74,23 @@ struct Head {
 type Ordered = BTreeSet<(Reverse<i16>, EntryId)>;
 
 impl KeyQueue {
+    /// What is to be remembered of it.
+    pub(super) fn state(&self) -> KeyState {
+        let Self { free_at, ended_at, pace, last_member, last_lane, last_job, .. } = *self;
+        KeyState { free_at, ended_at, pace, last_member, last_lane, last_job }
+    }
+
+    /// A key of which that was remembered, and where nothing waits yet.
+    pub(super) fn kept(state: KeyState) -> Self {
+        let KeyState { free_at, ended_at, pace, last_member, last_lane, last_job } = state;
+        Self { free_at, ended_at, pace, last_member, last_lane, last_job, ..Self::default() }
+    }
+
+    /// A task is in flight.
+    pub(super) fn keep_busy(&mut self) {
+        self.busy += 1;
+    }
+
     /// Puts a due entry into its lane.
     pub(super) fn push(&mut self, entry: EntryId, lane: Lane, prio: i16) {
         self.lane_mut(lane).insert((Reverse(prio), entry));

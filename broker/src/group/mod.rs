@@ -31,6 +31,7 @@ mod release;
 pub mod schedule;
 pub mod scope;
 mod seen;
+pub mod snapshot;
 pub mod tasks;
 mod timers;
 

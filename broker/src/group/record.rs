@@ -10,6 +10,7 @@ use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName, UrlKey};
 use super::config::GroupConfig;
 use super::entry::{Admission, Again, EntryId, JobNumber};
 use super::schedule::Schedule;
+use super::snapshot::Item;
 use crate::clock::{Moment, Stamp};
 use crate::job::JobSettings;
 
@@ -123,6 +124,9 @@ pub enum Decision {
         /// Which.
         entries: Vec<EntryId>,
     },
+    /// A part of a snapshot. Between decisions it changes nothing: it is for a replay that begins
+    /// with [`Item::Begin`].
+    Kept(Box<Item>),
     /// The group is no more: nothing comes after this.
     Deleted,
     /// A job's pass began (or the job was opened anew).

@@ -64,6 +64,11 @@ impl Schedules {
         self.0.get(&url)
     }
 
+    /// All of them, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Schedule> {
+        self.0.values()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

@@ -30,7 +30,7 @@ pub(super) enum Expiry {
 }
 
 /// Timers in the order of their moments.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Timers<T> {
     set: BTreeSet<(Moment, T)>,
 }

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use crate::clock::Clock;
 use crate::group::record::Record;
 use crate::log::committer::{Commit, Committers};
-use crate::log::{LogError, Piece, TopicLog};
+use crate::log::{LogError, Piece, Retention, TopicLog};
 use crate::topic::Health;
 
 /// Place in a log: the number of the next record. Half-open, so that marks compare directly.
@@ -35,6 +35,15 @@ pub(super) trait GroupLog: Send {
 
     /// Finds out whether a full disk has room again. To be called from time to time.
     fn retry(&self);
+
+    /// Whether so much was written since the last snapshot that there should be another one.
+    fn wants_snapshot(&self) -> bool;
+
+    /// A snapshot begins with the next record.
+    fn begin_snapshot(&mut self);
+
+    /// It has ended with the last one: what is before it goes, once it is safe.
+    fn end_snapshot(&mut self);
 
     /// What it is kept in, if anything.
     fn store(&self) -> Option<Arc<dyn TopicLog>>;
@@ -62,6 +71,14 @@ impl GroupLog for MemoryLog {
 
     fn retry(&self) {}
 
+    fn wants_snapshot(&self) -> bool {
+        false
+    }
+
+    fn begin_snapshot(&mut self) {}
+
+    fn end_snapshot(&mut self) {}
+
     fn store(&self) -> Option<Arc<dyn TopicLog>> {
         None
     }
@@ -74,6 +91,13 @@ pub(super) struct DiskLog {
     open: String,
     count: u64,
     next: Mark,
+    /// Bytes since the last snapshot, and of that one.
+    grown: u64,
+    snapshot_bytes: u64,
+    /// Where a snapshot began that is being written.
+    began: Mark,
+    /// Bytes after which there is a snapshot at all.
+    grown_max: u64,
     clock: Clock,
     committers: Arc<Committers>,
     shared: Arc<Shared>,
@@ -98,6 +122,8 @@ struct State {
     health: Health,
     /// With a committer, or in its queue.
     queued: bool,
+    /// A snapshot that is not safe yet, or before which something may be left: from where to where.
+    snapshot: Option<(Seq, Seq)>,
 }
 
 impl DiskLog {
@@ -106,14 +132,28 @@ impl DiskLog {
         name: GroupName,
         log: Arc<dyn TopicLog>,
         next: Seq,
+        grown_max: u64,
         clock: Clock,
         committers: Arc<Committers>,
         wake: Arc<Notify>,
     ) -> Self {
-        let state = State { pieces: Vec::new(), health: Health::Good, queued: false };
+        let grown = log.bounds().bytes;
+        let state =
+            State { pieces: Vec::new(), health: Health::Good, queued: false, snapshot: None };
         let (state, durable) = (Mutex::new(state), AtomicU64::new(next.0));
         let shared = Arc::new(Shared { name, log, state, durable, wake });
-        Self { open: String::new(), count: 0, next: next.0, clock, committers, shared }
+        Self {
+            open: String::new(),
+            count: 0,
+            next: next.0,
+            grown,
+            snapshot_bytes: 0,
+            began: next.0,
+            grown_max,
+            clock,
+            committers,
+            shared,
+        }
     }
 
     fn commit(&self) {
@@ -123,7 +163,9 @@ impl DiskLog {
 
 impl GroupLog for DiskLog {
     fn append(&mut self, record: &Record) -> Mark {
+        let before = self.open.len();
         record.encode(&mut self.open);
+        self.grown += (self.open.len() - before) as u64;
         self.count += 1;
         self.next += 1;
         self.next
@@ -171,8 +213,36 @@ impl GroupLog for DiskLog {
         }
     }
 
+    fn wants_snapshot(&self) -> bool {
+        self.grown > self.grown_max.max(2 * self.snapshot_bytes)
+    }
+
+    fn begin_snapshot(&mut self) {
+        self.flush();
+        (self.began, self.grown) = (self.next, 0);
+    }
+
+    fn end_snapshot(&mut self) {
+        self.shared.state.lock().snapshot = Some((Seq(self.began), Seq(self.next)));
+        self.flush();
+        self.snapshot_bytes = std::mem::take(&mut self.grown);
+    }
+
     fn store(&self) -> Option<Arc<dyn TopicLog>> {
         Some(Arc::clone(&self.shared.log))
+    }
+}
+
+impl Shared {
+    /// Lets go of what is before a snapshot, if that ends before `safe`.
+    fn forget_before(&self, safe: Seq) {
+        let snapshot = self.state.lock().snapshot.take_if(|(_, end)| *end <= safe);
+        let Some((keep_from, _)) = snapshot else { return };
+        let retention =
+            Retention { bytes_max: 0, oldest_unix_ms: None, segments_max: usize::MAX, keep_from };
+        if let Err(error) = self.log.retain(&retention) {
+            tracing::error!(group = %self.name, %error, "old records stay");
+        }
     }
 }
 
@@ -201,6 +271,9 @@ impl Commit for Shared {
             }
             None => Ok(self.durable.load(Ordering::Acquire)),
         };
+        if let Ok(next) = written {
+            self.forget_before(Seq(next));
+        }
         let state = &mut *self.state.lock();
         match written {
             Ok(next) => {

@@ -364,7 +364,15 @@ impl Groups {
                 let ((log, next), committers) = (open(storage), Arc::clone(committers));
                 let name = group.name().clone();
                 let wake = Arc::clone(&wake);
-                Box::new(DiskLog::new(name, Arc::new(log), next, self.clock, committers, wake))
+                Box::new(DiskLog::new(
+                    name,
+                    Arc::new(log),
+                    next,
+                    storage.log_bytes,
+                    self.clock,
+                    committers,
+                    wake,
+                ))
             }
             _ => Box::new(MemoryLog::default()),
         };

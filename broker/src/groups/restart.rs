@@ -12,12 +12,13 @@ use tidings_protocol::{GroupName, Seq, TopicName};
 
 use crate::clock::{Clock, Moment, Stamp};
 use crate::group::record::{Decision, Record};
+use crate::group::snapshot::Item;
 use crate::group::{Group, GroupConfig};
 use crate::log::disk::Disk;
 use crate::log::{Found, SegmentLog, SegmentOptions, TopicLog};
 
-/// Bytes of a segment.
-const SEGMENT_BYTES: u64 = 64 << 20;
+/// Bytes of a segment, as a part of those after which the log is cut.
+const SEGMENTS: u64 = 8;
 
 /// Bytes that are read at once. The longest record has to fit: an answer with all its children.
 const BUFFER_BYTES: usize = 64 << 20;
@@ -32,6 +33,8 @@ pub(crate) struct GroupStorage {
     pub(crate) disk: Arc<dyn Disk>,
     /// A directory for each group is made in here.
     pub(crate) dir: PathBuf,
+    /// See [`Limits::group_log_bytes`](crate::Limits::group_log_bytes).
+    pub(crate) log_bytes: u64,
 }
 
 /// A group as its log has it.
@@ -55,7 +58,7 @@ impl GroupStorage {
             dir: self.dir.join(name.as_str()),
             topic,
             first,
-            segment_bytes: SEGMENT_BYTES,
+            segment_bytes: self.log_bytes / SEGMENTS,
         }
     }
 
@@ -94,7 +97,7 @@ impl GroupStorage {
         }
         let mut group = Group::new(name.clone(), 0, GroupConfig::default(), fastrand::u64(..));
         let (mut started, mut last, mut is_deleted) = (None, Moment(0), false);
-        replay(&log, |record| {
+        replay(&log, beginning(&log)?, |record| {
             last = record.at;
             if let Decision::Started { stamp, .. } = record.decision {
                 started = Some((record.at, stamp));
@@ -111,17 +114,60 @@ impl GroupStorage {
     }
 }
 
-/// Hands over every record of a log.
-fn replay(log: &dyn TopicLog, mut take: impl FnMut(Record)) -> io::Result<()> {
+/// Where replay begins: at the newest snapshot that is whole, or at the first record.
+fn beginning(log: &dyn TopicLog) -> io::Result<Seq> {
+    let (mut latest, mut whole) = (None, None);
+    let first = log.bounds().first;
+    read(log, first, |seq, line| {
+        let what = line?.split_once('\t').map_or("", |(_, what)| what);
+        if what == "kept\tbegin" {
+            latest = Some(seq);
+        } else if what.starts_with("kept\tend\t") {
+            whole = latest.take();
+        }
+        Ok(())
+    })?;
+    match whole {
+        Some(begin) => Ok(begin),
+        None if first <= FIRST => Ok(FIRST),
+        None => Err(invalid(format!("records before {first} are gone"))),
+    }
+}
+
+/// Hands over every record of a log from `from` on, without those of snapshots that are behind that.
+fn replay(log: &dyn TopicLog, from: Seq, mut take: impl FnMut(Record)) -> io::Result<()> {
+    let mut is_within = true;
+    read(log, from, |seq, line| {
+        let record = Record::decode(line?).map_err(invalid)?;
+        match &record.decision {
+            Decision::Kept(item) => {
+                is_within &= seq == from || **item != Item::Begin;
+                if is_within {
+                    take(record);
+                }
+            }
+            _ => take(record),
+        }
+        Ok(())
+    })
+}
+
+/// Hands over every line of a log from `from` on, with its number.
+fn read(
+    log: &dyn TopicLog,
+    mut from: Seq,
+    mut take: impl FnMut(Seq, io::Result<&str>) -> io::Result<()>,
+) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
-    let (mut from, mut at) = (FIRST, None);
+    let mut at = None;
     loop {
-        let found = log.read(from, at, None, &mut buffer).map_err(io::Error::other)?;
-        match found {
+        match log.read(from, at, None, &mut buffer).map_err(io::Error::other)? {
             Found::Lines { runs, end, at: next, .. } => {
-                for (_, run) in runs {
-                    for line in lines(&buffer[run]) {
-                        take(Record::decode(line?).map_err(invalid)?);
+                for (first, run) in runs {
+                    let lines = buffer[run].split_inclusive(|byte| *byte == b'\n');
+                    for (seq, line) in (first.0..).zip(lines) {
+                        let line = std::str::from_utf8(line.strip_suffix(b"\n").unwrap_or(line));
+                        take(Seq(seq), line.map_err(invalid))?;
                     }
                 }
                 (from, at) = (end, Some(next));
@@ -134,11 +180,6 @@ fn replay(log: &dyn TopicLog, mut take: impl FnMut(Record)) -> io::Result<()> {
             Found::Skip(_) | Found::End => return Ok(()),
         }
     }
-}
-
-fn lines(bytes: &[u8]) -> impl Iterator<Item = io::Result<&str>> {
-    let lines = bytes.split_inclusive(|byte| *byte == b'\n');
-    lines.map(|line| std::str::from_utf8(line.strip_suffix(b"\n").unwrap_or(line)).map_err(invalid))
 }
 
 fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {

@@ -26,6 +26,22 @@ impl Hosts {
         Self { pages_max, ..Self::default() }
     }
 
+    /// The same limit, and nothing of any key.
+    pub(super) fn bare(&self) -> Self {
+        Self { pages_max: self.pages_max, ..Self::default() }
+    }
+
+    /// Keys of which pages are completed, and how many.
+    pub(super) fn completed(&self) -> impl Iterator<Item = (&Key, u64)> {
+        let some = self.by_key.iter().filter(|(_, host)| host.completed > 0);
+        some.map(|(key, host)| (key, host.completed))
+    }
+
+    /// So many are completed of a key.
+    pub(super) fn keep(&mut self, key: &Key, completed: u64) {
+        self.by_key.entry(key.clone()).or_default().completed = completed;
+    }
+
     /// Whether there is a limit at all.
     pub(super) fn are_limited(&self) -> bool {
         self.pages_max.is_some()

@@ -146,6 +146,10 @@ impl Writer<'_> {
             Decision::Forgotten { entries } => {
                 self.field("forgotten").list(entries, |writer, entry| _ = writer.field(entry))
             }
+            Decision::Kept(item) => {
+                self.item(item);
+                self
+            }
             Decision::Deleted => self.field("deleted"),
             Decision::FellDue { url, next, item } => {
                 self.field("fell-due").field(url.0).field(next).flag(item.is_some());
@@ -215,7 +219,7 @@ impl Writer<'_> {
                 self.list(entries, |writer, entry| _ = writer.field(entry));
             }
             Taking::Duplicate(number) => _ = self.field('d').field(number),
-            Taking::Scheduled(schedule) => self.field('s').schedule(schedule),
+            Taking::Scheduled(schedule) => _ = self.field('s').schedule(schedule),
             Taking::Unscheduled(url) => _ = self.field('e').field(url.0),
             Taking::Unusable => _ = self.field('u'),
         }
@@ -236,7 +240,7 @@ impl Writer<'_> {
             .text(&admission.carried);
     }
 
-    fn schedule(&mut self, schedule: &Schedule) {
+    fn schedule(&mut self, schedule: &Schedule) -> &mut Self {
         self.field(schedule.url_key.0)
             .text(&schedule.text)
             .text(&schedule.key)
@@ -245,7 +249,7 @@ impl Writer<'_> {
             .field(schedule.every_ms)
             .field(schedule.due)
             .maybe(schedule.entry)
-            .flag(schedule.stands_in);
+            .flag(schedule.stands_in)
     }
 
     fn back(&mut self, back: &Back) -> &mut Self {
@@ -356,6 +360,7 @@ impl<'a> Reader<'a> {
             "purged" => Decision::Purged,
             "retried" => Decision::Retried { entries: self.list(Self::field)? },
             "forgotten" => Decision::Forgotten { entries: self.list(Self::field)? },
+            "kept" => Decision::Kept(Box::new(self.item()?)),
             "deleted" => Decision::Deleted,
             "fell-due" => {
                 let (url, next) = (UrlKey(self.field()?), self.moment()?);
@@ -409,11 +414,13 @@ impl<'a> Reader<'a> {
         End::ALL.into_iter().find(|end| end.as_str() == word)
     }
 
+    #[expect(clippy::option_option, reason = "what is not there is no error")]
+    fn maybe_moment(&mut self) -> Option<Option<Moment>> {
+        self.maybe(|at| at.parse().ok().map(Moment))
+    }
+
     fn rest(&mut self) -> Option<Rest> {
-        Some(Rest {
-            not_before: self.maybe(|at| at.parse().ok().map(Moment))?,
-            pace_ms: self.maybe(|ms| ms.parse().ok())?,
-        })
+        Some(Rest { not_before: self.maybe_moment()?, pace_ms: self.maybe(|ms| ms.parse().ok())? })
     }
 
     fn config(&mut self) -> Option<GroupConfig> {
@@ -527,5 +534,6 @@ fn unescaped(text: &str) -> Option<Cow<'_, str>> {
     Some(plain.into())
 }
 
+mod items;
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,11 @@
 //! Groups and jobs, managed over connections.
 
+use std::path::Path;
+
 use super::{Peer, broker};
 use crate::config::Limits;
+use crate::group::GroupConfig;
+use crate::{Broker, BrokerConfig};
 
 #[tokio::test]
 async fn whoever_waits_for_a_job_is_heard_meanwhile_and_answered_in_order() {
@@ -147,5 +151,48 @@ async fn actions_say_what_they_take() {
     ] {
         let answer = client.ask(wrong).await;
         assert!(answer.starts_with(&format!("-ERR {code} ")), "{wrong}: {answer}");
+    }
+}
+
+/// Bytes of a directory's files.
+fn bytes_in(dir: &Path) -> u64 {
+    let files = std::fs::read_dir(dir).unwrap();
+    files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
+}
+
+#[tokio::test]
+async fn a_groups_log_is_cut_to_what_it_holds_and_a_start_finds_that() {
+    const LOG_BYTES: u64 = 64 << 10;
+    let dir = tempfile::tempdir().unwrap();
+    let start = async || {
+        let limits = Limits { group_log_bytes: LOG_BYTES, ..Limits::default() };
+        let group = GroupConfig { finished_jobs_max: 10, ..GroupConfig::default() };
+        let (listen, data) = ("127.0.0.1:0".parse().unwrap(), Some(dir.path().to_owned()));
+        let config = BrokerConfig { listen, data, limits, group, ..BrokerConfig::default() };
+        Broker::start(config).await.unwrap()
+    };
+    let broker = start().await;
+    let mut client = Peer::client(&broker).await;
+    for job in 0..500 {
+        assert!(client.ask(&format!("JOB open j{job}")).await.starts_with("+OK"));
+        client.ask(&format!("PUB new-url http://h{job}.test/ job=j{job}")).await;
+        assert!(client.ask(&format!("JOB close j{job}")).await.starts_with("+OK"));
+        if job % 2 == 0 {
+            assert!(client.ask(&format!("JOB cancel j{job}")).await.starts_with("+OK"));
+            assert!(client.ask(&format!("JOB wait j{job}")).await.starts_with("+OK"));
+        }
+    }
+    let (mut before, group) = (client.ask("JOB ls").await, dir.path().join("groups/crawlers"));
+    broker.stop().await;
+    // 250 entries and jobs, three times, and what is written ahead.
+    assert!(bytes_in(&group) < 5 * LOG_BYTES, "{} bytes", bytes_in(&group));
+    for _ in 0..3 {
+        let broker = start().await;
+        let mut client = Peer::client(&broker).await;
+        let after = client.ask("JOB ls").await;
+        assert_eq!(after, before);
+        assert!(client.ask("JOB open another").await.contains(" pass="));
+        before = client.ask("JOB ls").await;
+        broker.stop().await;
     }
 }
