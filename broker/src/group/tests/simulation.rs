@@ -68,7 +68,7 @@ fn seeds() -> (u64, u64) {
 }
 
 /// A record as it is read back.
-fn written(record: &Record) -> Record {
+pub(super) fn written(record: &Record) -> Record {
     let mut line = String::new();
     record.encode(&mut line);
     Record::decode(line.trim_end_matches('\n')).unwrap()

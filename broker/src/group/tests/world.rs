@@ -1,13 +1,15 @@
 //! A world for the machine: a clock, hosts that know who asks them when, pages that link to each
 //! other, and workers of every character. It believes nothing that the group says of itself.
 
+mod crash;
 mod operator;
 mod schedules;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tidings_protocol::{
-    AckAnswer, Hold, JobName, MemberId, Outcome, ProtocolError, Return, Seq, TaskId, TopicName,
+    AckAnswer, DEAD_LETTER_TOPIC, Hold, JOB_DONE_TOPIC, JobName, MemberId, Outcome, ProtocolError,
+    Return, Seq, TaskId, TopicName,
 };
 
 use self::operator::{Expected, WAITING};
@@ -65,14 +67,19 @@ pub(super) struct World {
     answered: Vec<(usize, TaskId)>,
     /// Jobs that were opened: pages that must be reached, and the announcements of their end.
     pub(super) jobs: BTreeMap<String, Expected>,
-    /// When each URL was last announced, as far as anybody is owed a look since then, and when a
-    /// request for it last began.
-    announced: BTreeMap<String, Option<Moment>>,
+    /// When each URL was last announced, and when a request for it last began.
+    announced: BTreeMap<String, Moment>,
     begun: BTreeMap<String, Moment>,
     /// What other groups were told: jobs that there are.
     job_names: BTreeSet<JobName>,
     /// How often URLs are to be looked at, in ms.
     scheduled: BTreeMap<String, u64>,
+    /// URLs that were ever announced.
+    named: BTreeSet<String>,
+    /// Announcements that appeared on their topics, and those of which the group is still to be
+    /// told that; whether they are of jobs.
+    heard: BTreeSet<u64>,
+    safe: Vec<(u64, bool)>,
     pub(super) faults: u64,
     pub(super) faulty: bool,
     trace: Vec<String>,
@@ -112,10 +119,14 @@ impl World {
             begun: BTreeMap::new(),
             job_names: BTreeSet::new(),
             scheduled: BTreeMap::new(),
+            named: BTreeSet::new(),
+            heard: BTreeSet::new(),
+            safe: Vec::new(),
             faults: 0,
             faulty: true,
             trace: Vec::new(),
         };
+        world.start();
         (0..world.workers.len()).for_each(|worker| world.join(worker));
         world
     }
@@ -207,7 +218,7 @@ impl World {
         assert_eq!(self.job_names, self.group.job_names().cloned().collect());
         for (url, announced) in &self.announced {
             let begun = self.begun.get(url);
-            assert!(begun >= announced.as_ref(), "{url}: {announced:?}, last {begun:?}");
+            assert!(begun >= Some(announced), "{url} was announced at {announced}, last {begun:?}");
         }
     }
 
@@ -221,7 +232,12 @@ impl World {
         self.trace[from..].join("\n")
     }
 
+    /// `None` if there is no answer, as to somebody of whom the broker heard last.
     fn feed(&mut self, input: Input) -> Option<Result<Answer, ProtocolError>> {
+        if self.crashes() { self.crash(input) } else { self.handle(input) }
+    }
+
+    fn handle(&mut self, input: Input) -> Option<Result<Answer, ProtocolError>> {
         self.trace.push(format!("{} <- {input:?}", self.now));
         let known = self.records.len();
         self.group.handle(input, self.now);
@@ -239,16 +255,23 @@ impl World {
                 }
                 Output::Deleted => panic!("nobody deletes it"),
                 Output::Task { conn, task } => self.begin(conn, task),
-                Output::Announce { topic: "job-done", payload, .. } => self.job_done(&payload),
-                Output::Announce { payload, .. } => self.dead_letter(&payload),
+                Output::Announce { serial, topic, payload } => self.hear(serial, topic, &payload),
                 Output::AskHeads { job } => {
-                    let heads = [(topic(), Seq(self.next_seq))].into();
+                    let heads = self.heads();
                     self.group.handle(Input::Heads { job, heads }, self.now);
                 }
             }
         }
         self.check_credit(known);
+        if let Some((serial, is_end)) = self.safe.pop() {
+            let topic = if is_end { JOB_DONE_TOPIC } else { DEAD_LETTER_TOPIC };
+            self.handle(Input::Sent { serial, topic, seq: Seq(serial) });
+        }
         answered
+    }
+
+    fn heads(&self) -> BTreeMap<TopicName, Seq> {
+        [(topic(), Seq(self.next_seq))].into()
     }
 
     /// A worker gets a task and makes its request at once.
@@ -382,9 +405,12 @@ impl World {
             links: staged.collect(),
             over_limit: 0,
         });
+        let Some(answer) = answer else {
+            return self.schedule(500, Happening::Answers { worker, task: task.clone() });
+        };
         self.workers[worker].tasks.remove(&task.id);
         self.answered.push((worker, task.id.clone()));
-        let Some(Ok(answer)) = answer else { return };
+        let Ok(answer) = answer else { return };
         let counts = AckAnswer::parse(&answer.ok).expect("the answer to an ACK");
         assert_eq!(counts.new + counts.known + counts.refused, links.len() as u64);
         if let Some(job) = task.payload.split(" job=").nth(1) {
@@ -397,15 +423,22 @@ impl World {
     fn nack(&mut self, worker: usize, task: &Task, back: Return) {
         self.workers[worker].tasks.remove(&task.id);
         if self.workers[worker].conn.is_some() {
-            let (asked, task) = (self.asked(worker), task.id.clone());
-            self.feed(Input::Nack { asked, task, back, hold: Hold::default(), reason: None });
+            let (asked, id, hold) = (self.asked(worker), task.id.clone(), Hold::default());
+            let was_made = !matches!(back, Return::Uncounted { .. });
+            let answer = self.feed(Input::Nack { asked, task: id, back, hold, reason: None });
+            if answer.is_none() && was_made {
+                // It knows what it did, and answers in another way when the broker is back.
+                self.workers[worker].tasks.insert(task.id.clone());
+                self.schedule(500, Happening::Answers { worker, task: task.clone() });
+            }
         }
     }
 
     fn announce(&mut self) {
         let url = self.any_page();
         self.publish(&url);
-        self.announced.insert(url, Some(self.now));
+        self.named.insert(url.clone());
+        self.announced.insert(url, self.now);
     }
 
     fn publish(&mut self, payload: &str) {
@@ -459,7 +492,7 @@ impl World {
         let links = Vec::new();
         let outcome = Outcome::Done;
         let answer = self.feed(Input::Ack { asked, task, outcome, hold, links, over_limit: 0 });
-        assert!(answer.is_some_and(|answer| answer.is_err()), "a second answer is stale");
+        assert!(!matches!(answer, Some(Ok(_))), "a second answer is stale");
     }
 
     fn change_credit(&mut self) {

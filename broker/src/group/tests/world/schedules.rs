@@ -17,7 +17,8 @@ impl World {
         }
         let (url, every_ms) = (self.any_page(), self.rng.u64(5000..=EVERY_MS_MAX));
         self.publish(&format!("{url} every={every_ms}ms"));
-        self.announced.insert(url.clone(), Some(self.now));
+        self.named.insert(url.clone());
+        self.announced.insert(url.clone(), self.now);
         self.scheduled.insert(url, every_ms);
     }
 
