@@ -548,14 +548,8 @@ impl Jobs {
         self.numbers.get(name).and_then(|number| self.by_number.get(number))
     }
 
-    /// Those that are not done.
-    pub fn unfinished(&self) -> Vec<JobNumber> {
-        let unfinished = self.by_number.values().filter(|job| job.state != JobState::Done);
-        unfinished.map(|job| job.id.number).collect()
-    }
-
     /// How many are not done.
-    pub fn unfinished_count(&self) -> usize {
+    pub fn unfinished(&self) -> usize {
         self.by_number.len() - self.finished.len()
     }
 

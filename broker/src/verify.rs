@@ -97,6 +97,7 @@ fn verify_topic(data: &DataDir, name: TopicName) -> VerifiedTopic {
         topic: name.clone(),
         first: Seq(1),
         segment_bytes: u64::MAX,
+        reserve_part: 1,
     };
     let mut topic =
         VerifiedTopic { name, files: Vec::new(), findings: Vec::new(), has_unreadable_file: false };
@@ -223,6 +224,7 @@ mod tests {
             topic: topic.clone(),
             first: Seq(1),
             segment_bytes: 1 << 20,
+            reserve_part: 1,
         };
         let log = SegmentLog::fresh(options);
         for first in [1, 3, 5] {

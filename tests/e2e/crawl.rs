@@ -1,6 +1,6 @@
 //! `tidings crawl URL..`: a site as a job, with its limits, its end and its exit code.
 
-use std::{fs, path::Path, time::Duration};
+use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
 use tempfile::TempDir;
 
@@ -255,6 +255,37 @@ fn an_interrupted_crawl_says_so_with_its_exit_code() {
     origin.wait_for_hits(10);
     let ended = crawl.finish_by("INT").expect_code(130);
     assert!(ended.stderr().contains("interrupted"), "{}", ended.stderr());
+}
+
+#[test]
+fn an_interrupted_crawl_goes_on_where_it_was() {
+    // As many again are linked to from these.
+    const PAGES: u32 = 200;
+    let origin = Origin::serve(Site {
+        pages: PAGES / 2,
+        answer_after: Duration::from_millis(5),
+        ..Site::default()
+    });
+    let folder = TempDir::new().unwrap();
+    let start = || {
+        let crawl = tidings(folder.path(), ["crawl", "--allow-private", &origin.url(0, "/p/0")]);
+        Running::start(&mut { crawl })
+    };
+    for (hits, signal) in [(30, "INT"), (80, "KILL"), (130, "TERM")] {
+        let crawl = start();
+        origin.wait_for_hits(hits);
+        crawl.finish_by(signal);
+    }
+    let summary = start().finish().expect_code(0).stdout().pop().unwrap();
+    assert!(summary.contains(&format!("{PAGES} pages, 0 failed")), "{summary}");
+    let pages = "select count(distinct url) from pages where status = 200";
+    assert_eq!(stored(folder.path(), pages), [PAGES.to_string()]);
+    // What was in flight when it ended is asked for again, and nothing else.
+    let record = origin.record();
+    let paths = record.paths();
+    let again = paths.len() - paths.iter().collect::<BTreeSet<_>>().len();
+    assert!(again <= 6, "{again} requests were made again: {paths:?}");
+    assert!(!folder.path().join("tidings-data/crawls").read_dir().unwrap().any(|_| true));
 }
 
 #[test]

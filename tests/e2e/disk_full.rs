@@ -236,3 +236,62 @@ fn a_broker_starts_on_a_full_disk_and_serves_what_is_there() {
     until("room again", || (!producer.publish(1)).then_some(()));
     history.lock().unwrap().check(Heard::all_of(server.address, TOPIC, "end-1"));
 }
+
+#[test]
+fn a_group_works_on_when_topics_are_full_stands_still_when_all_is_and_goes_on_after() {
+    let disk = SmallDisk::mount(48);
+    let server = disk.broker();
+    let mut boss = Talk::client(server.address);
+    assert!(boss.ask("GROUP create crawlers delay=0").starts_with("+OK"));
+    for page in 1..=3 {
+        assert!(boss.ask(&format!("PUB new-url http://h{page}.test/")).starts_with("+OK"));
+    }
+    let mut worker = Talk::client(server.address);
+    worker.send("JOIN crawlers credit=2\n");
+    let mut task = || {
+        let mut line = worker.line();
+        while !line.starts_with("TASK ") {
+            line = worker.line();
+        }
+        line.split(' ').nth(1).unwrap().to_owned()
+    };
+    let (first, second) = (task(), task());
+
+    // Topics leave 3 MiB of this disk to what must be written even now.
+    disk.fill_but(2 << 20);
+    let refused = |answer: String| answer.starts_with("-ERR full").then_some(());
+    let event = format!("PUB others {}", "x".repeat(10 * EVENT_BYTES));
+    until("topics to be full", || refused(boss.ask(&event)));
+    worker.send(format!("ACK {first}\n"));
+    let mut third = String::new();
+    for _ in 0..2 {
+        let line = worker.line();
+        match line.strip_prefix("TASK ") {
+            Some(task) => third = task.split(' ').next().unwrap().to_owned(),
+            None => assert!(line.starts_with(&format!("+OK {first} ")), "{line}"),
+        }
+    }
+
+    // Not a byte is left. What a worker says waits; what people ask is refused.
+    disk.fill_but(0);
+    // There may be room in the log's file that was taken in advance.
+    let mut jobs = 0..;
+    until("a standstill", || {
+        let some: String = jobs.by_ref().take(500).map(|n| format!("JOB open job-{n}\n")).collect();
+        // What was decided before it was known that there is no room is answered when there is.
+        Talk::client(server.address).send(some);
+        refused(boss.ask("GROUP show crawlers"))
+    });
+    worker.send(format!("ACK {second}\nACK {third}\n"));
+    assert!(boss.ask("JOB open another").starts_with("-ERR full"));
+    disk.make_room();
+    for task in [&second, &third] {
+        let answer = worker.line();
+        assert!(answer.starts_with(&format!("+OK {task} ")), "{answer}");
+    }
+    assert!(boss.ask("GROUP show crawlers").contains(" completed=3 "));
+    server.process.finish_by("KILL");
+    let server = disk.broker();
+    let shown = Talk::client(server.address).ask("GROUP show crawlers");
+    assert!(shown.contains(" completed=3 "), "{shown}");
+}

@@ -26,7 +26,7 @@ impl Group {
             || !self.keys.is_empty()
             || !self.dead.is_empty()
             || !self.schedules.is_empty()
-            || self.jobs.unfinished_count() > 0;
+            || self.jobs.unfinished() > 0;
         if config.key != self.config.key && is_used {
             return Err(ProtocolError::new(
                 Code::Conflict,
@@ -58,7 +58,7 @@ impl Group {
         {
             return self.open_again(job.id.number, settings, now);
         }
-        if self.jobs.unfinished_count() >= self.config.jobs_max {
+        if self.jobs.unfinished() >= self.config.jobs_max {
             return Err(ProtocolError::new(
                 Code::Limit,
                 format!("{} jobs are not done yet, which is the limit", self.config.jobs_max),
@@ -183,7 +183,7 @@ impl Group {
         }
     }
 
-    pub(super) fn finish_if_taken(&mut self, number: JobNumber, now: Moment) {
+    fn finish_if_taken(&mut self, number: JobNumber, now: Moment) {
         let Some(job) = self.jobs.find(number) else {
             return;
         };

@@ -287,8 +287,8 @@ impl Group {
         self.release_all(now);
     }
 
-    /// Goes on where the records end. Nobody is connected; what was said last may have been lost on
-    /// its way out, so it is said again. `ended`: a member that is gone with the process it lived in,
+    /// Goes on where the records end, which is between two inputs: what belongs together was written
+    /// together. Nobody is connected. `ended`: a member that is gone with the process it lived in,
     /// so its leases are waited for no more.
     fn begin(&mut self, ended: Option<MemberId>, now: Moment) {
         // The first of them must say so, and it does no harm to know how it was at each start.
@@ -303,10 +303,6 @@ impl Group {
             if self.members.find(member).is_none_or(|member| member.conn.is_none()) {
                 self.unpin(member, now);
             }
-        }
-        for number in self.jobs.unfinished() {
-            self.settle(number, now);
-            self.finish_if_taken(number, now);
         }
     }
 

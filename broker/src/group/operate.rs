@@ -80,7 +80,7 @@ impl Group {
         if members > 0 {
             return conflict(format!("group {} has {members} members", self.name));
         }
-        let unfinished = self.jobs.unfinished_count();
+        let unfinished = self.jobs.unfinished();
         if unfinished > 0 {
             return conflict(format!("{unfinished} jobs of group {} are not done", self.name));
         }

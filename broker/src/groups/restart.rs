@@ -59,6 +59,7 @@ impl GroupStorage {
             topic,
             first,
             segment_bytes: self.log_bytes / SEGMENTS,
+            reserve_part: 4,
         }
     }
 

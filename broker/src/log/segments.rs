@@ -39,6 +39,8 @@ pub(crate) struct SegmentOptions {
     pub(crate) first: Seq,
     /// Bytes after which a new segment is begun.
     pub(crate) segment_bytes: u64,
+    /// Which part of the room that is left to others is left by this log: 1 is all of it, 4 a quarter.
+    pub(crate) reserve_part: u64,
 }
 
 /// A log in segment files.
@@ -225,7 +227,7 @@ impl SegmentLog {
 
     fn check_space(&self, bytes: u64) -> Result<Space, WriteError> {
         let space = self.options.disk.space(&self.options.dir)?;
-        let reserve = RESERVE_BYTES.min(space.total / 16);
+        let reserve = RESERVE_BYTES.min(space.total / 16) / self.options.reserve_part;
         if space.free < reserve + bytes { Err(WriteError::Full) } else { Ok(space) }
     }
 

@@ -230,6 +230,7 @@ impl Topics {
             topic: name.clone(),
             first: deleted.unwrap_or(FIRST_SEQ),
             segment_bytes: SEGMENT_BYTES.min(settings.retain_bytes / SEGMENTS_MIN),
+            reserve_part: 1,
         }
     }
 

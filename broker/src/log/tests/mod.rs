@@ -31,6 +31,7 @@ fn options(disk: impl Disk + 'static, segment_bytes: u64) -> SegmentOptions {
         topic: "t".parse().unwrap(),
         first: Seq(1),
         segment_bytes,
+        reserve_part: 1,
     }
 }
 
