@@ -314,7 +314,8 @@ impl Job {
         has_all || self.time_is_up
     }
 
-    /// Its budget is taken by what is in flight: nothing is released until some of it is given back.
+    /// Its budget is taken by what is in flight, and nothing is released until some of it is given
+    /// back; or its time is over.
     pub fn is_blocked(&self) -> bool {
         let taken = self.counts.completed + self.held + self.pinned;
         self.time_is_up || self.settings.pages_max.is_some_and(|max| taken >= max)
@@ -421,7 +422,7 @@ impl Job {
     pub fn describe(&self, queued: usize) -> String {
         let state = match self.state {
             JobState::Done => "done",
-            _ if self.paused => "paused",
+            _ if self.paused && !self.cancelled => "paused",
             JobState::Open => "open",
             JobState::Closed => "closed",
         };

@@ -11,6 +11,7 @@ use tidings_protocol::{
 use super::config::{KeyKind, key_attribute};
 use super::entry::{Admission, Entry, EntryId, JobRef, Key};
 use super::record::{Decision, Taking};
+use super::schedule::{EVERY_MS_MIN, Schedule, entry_of};
 use super::{Group, Output, StagedLink};
 use crate::clock::Moment;
 use crate::job::JobState;
@@ -73,15 +74,24 @@ impl Group {
         let mut letters = Vec::new();
         let mut seeded = BTreeSet::new();
         for (seq, payload) in events.iter().filter(|(seq, _)| *seq >= first) {
-            let taking = self.judge_event(payload, elsewhere, now).unwrap_or_else(|reason| {
+            let judged = self.judge_event(payload, elsewhere, now);
+            let (taking, schedule) = judged.unwrap_or_else(|reason| {
                 letters.extend(self.unusable_letter(topic, *seq, payload, reason, now));
-                Taking::Unusable
+                (Taking::Unusable, None)
             });
             self.apply_taking(&taking, now);
             if let Taking::Admitted(Admission { job: Some(job), .. }) = &taking {
                 seeded.insert(job.number);
             }
+            let schedule = schedule.map(|schedule| {
+                let entry = entry_of(&taking);
+                Taking::Scheduled(Box::new(Schedule { entry, ..schedule }))
+            });
+            if let Some(schedule) = &schedule {
+                self.apply_taking(schedule, now);
+            }
             items.push(taking);
+            items.extend(schedule);
         }
         self.commit(Decision::Taken { topic: topic.clone(), next, items }, now);
         for letter in letters {
@@ -90,12 +100,13 @@ impl Group {
         self.settle_after_taking(seeded, now);
     }
 
+    /// What becomes of an event, and what its URL is to be looked at again for.
     fn judge_event(
         &self,
         payload: &str,
         elsewhere: &BTreeSet<JobName>,
         now: Moment,
-    ) -> Result<Taking, &'static str> {
+    ) -> Result<(Taking, Option<Schedule>), &'static str> {
         let payload = Payload::parse(payload);
         let url;
         let mut wish = if self.config.key == KeyKind::None {
@@ -117,20 +128,54 @@ impl Group {
                 carried: carried(&payload).ok_or("attributes-too-long")?,
             }
         };
-        if wish.url_key.is_some() {
+        let mut schedule = None;
+        if let Some(url_key) = wish.url_key {
             if let Some(prio) = payload.attribute("prio") {
                 wish.prio = prio.parse::<Prio>().map_err(|_| "bad-prio")?.value();
             }
             if let Some(after) = payload.attribute("after") {
                 wish.due = now + duration::parse_ms(after).map_err(|_| "bad-after")?;
             }
+            if let Some(every) = payload.attribute("every") {
+                match duration::parse_ms(every).map_err(|_| "bad-every")? {
+                    0 => return Ok((Taking::Unscheduled(url_key), None)),
+                    every_ms => schedule = Some(self.judge_schedule(url_key, &wish, every_ms)?),
+                }
+            }
         }
         // What is meant for another group alone is news to this one all the same.
         let is_own = |name: &&str| self.jobs.named(name).is_some() || !elsewhere.contains(*name);
         match wish.job.filter(is_own) {
-            None => Ok(self.judge_announcement(wish)),
-            Some(name) => self.judge_seed(name, wish),
+            None => Ok((self.judge_announcement(wish), schedule)),
+            Some(name) => self.judge_seed(name, wish).map(|seed| (seed, schedule)),
         }
+    }
+
+    /// The first due time is that of the event itself.
+    fn judge_schedule(
+        &self,
+        url_key: UrlKey,
+        wish: &Wish<'_>,
+        every_ms: u64,
+    ) -> Result<Schedule, &'static str> {
+        if every_ms < EVERY_MS_MIN {
+            return Err("bad-every");
+        }
+        let is_new = self.schedules.find(url_key).is_none();
+        if is_new && self.schedules.len() >= self.config.schedules_max {
+            return Err("too-many-schedules");
+        }
+        Ok(Schedule {
+            url_key,
+            text: wish.text.into(),
+            key: wish.key.clone(),
+            prio: wish.prio,
+            carried: wish.carried.clone(),
+            every_ms,
+            due: wish.due + every_ms,
+            entry: None,
+            stands_in: false,
+        })
     }
 
     /// Every event is a key and an identity of its own, and its text is nobody's business.

@@ -99,6 +99,9 @@ impl Group {
             Decision::Forgotten { entries } => {
                 self.dead.take(entries);
             }
+            Decision::FellDue { url, next, item } => {
+                self.apply_due(*url, *next, item.as_ref(), now);
+            }
             Decision::Announced { serial, topic, payload } => {
                 self.last_serial = *serial;
                 self.unsent.insert(*serial, (topic, payload.clone()));
@@ -232,6 +235,8 @@ impl Group {
                 }
                 self.expect_seeds(*number, now + self.config.open_ms_max);
             }
+            Taking::Scheduled(schedule) => self.set_schedule(schedule),
+            Taking::Unscheduled(url) => self.end_schedule(*url),
             Taking::Unusable => self.totals.unkeyed += 1,
         }
     }
@@ -433,6 +438,9 @@ impl Group {
             self.expiries.cancel(lease.until, Expiry::Lease(id));
             self.members.release(lease.member, id, entry.is_suspect());
         }
+        if let Some(url) = entry.admitted.url_key {
+            self.schedules.ended(url, id, Some(outcome));
+        }
         match outcome {
             Outcome::Failed => self.totals.failed += 1,
             _ => self.totals.completed += 1,
@@ -465,6 +473,9 @@ impl Group {
             return;
         }
         self.entry_bytes -= entry.admitted.bytes();
+        if let Some(url) = url {
+            self.schedules.ended(url, id, None);
+        }
         if end == End::Dead {
             self.totals.dead += 1;
             let reason = self.config.gives_up(&entry).unwrap_or("unknown");

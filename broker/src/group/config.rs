@@ -56,6 +56,8 @@ pub struct GroupConfig {
     pub entries_max: usize,
     /// About how many bytes they may take together. Default 1 GiB. At it as at `entries_max`.
     pub entry_bytes_max: usize,
+    /// URLs that are looked at again and again (`every=`). One more is a dead letter.
+    pub schedules_max: usize,
     /// Dead entries that are kept to be looked at and sent back. The oldest are forgotten first.
     pub dead_max: usize,
     /// About how many bytes they may take together. Default 64 MiB. At it as at `dead_max`.
@@ -93,6 +95,7 @@ impl Default for GroupConfig {
             finished_jobs_max: 10_000,
             entries_max: 2_000_000,
             entry_bytes_max: 1 << 30,
+            schedules_max: 100_000,
             dead_max: 10_000,
             dead_bytes_max: 64 << 20,
             unkeyed_letters_per_minute: 100,

@@ -24,7 +24,17 @@ impl Group {
         let unheld = self.unheld.get(&key).into_iter().flatten();
         let entries: Vec<&Entry> = held.chain(unheld).map(|id| &self.entries[id]).collect();
         let more = entries.iter().take(LISTED_MAX).map(|entry| self.explain_entry(entry, now));
-        let more: Vec<String> = more.collect();
+        let mut more: Vec<String> = more.collect();
+        let dead = self.dead.iter().filter(|buried| buried.entry.admitted.url_key == Some(key));
+        more.extend(dead.take(LISTED_MAX).map(|buried| {
+            let (entry, reason) = (&buried.entry, buried.reason);
+            let last = entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_");
+            format!("{} dead because={reason} last={last}", entry.admitted.text)
+        }));
+        more.extend(self.schedules.find(key).map(|schedule| {
+            let every = duration::format_ms(schedule.every_ms);
+            format!("{} every={every} due-in={}", schedule.text, in_ms(schedule.due, now))
+        }));
         if more.is_empty() {
             return Err(ProtocolError::new(
                 Code::NotFound,

@@ -25,11 +25,13 @@ impl Group {
         let is_used = !self.entries.is_empty()
             || !self.keys.is_empty()
             || !self.dead.is_empty()
+            || !self.schedules.is_empty()
             || self.jobs.unfinished() > 0;
         if config.key != self.config.key && is_used {
             return Err(ProtocolError::new(
                 Code::Conflict,
-                "the key cannot change while there are entries, dead ones, open jobs or hosts that rest",
+                "the key cannot change while there are entries, dead ones, URLs that are looked at again and \
+                 again, open jobs or hosts that rest",
             ));
         }
         let ok = format!("{} {}", self.name, config.describe());
@@ -241,7 +243,7 @@ impl Group {
         let totals = self.totals;
         format!(
             "{} paused={} members={connected} waiting={} processing={held} completed={} failed={} \
-             dead={} dead-kept={} lost={} unkeyed={} keys={} {}",
+             dead={} dead-kept={} scheduled={} lost={} unkeyed={} keys={} {}",
             self.name,
             if self.is_paused { "yes" } else { "no" },
             self.entries.len() - held,
@@ -249,6 +251,7 @@ impl Group {
             totals.failed,
             totals.dead,
             self.dead.len(),
+            self.schedules.len(),
             totals.lost,
             totals.unkeyed,
             self.keys.len(),

@@ -28,8 +28,10 @@ mod member;
 mod operate;
 pub mod record;
 mod release;
+pub mod schedule;
 pub mod scope;
 mod seen;
+mod serve;
 pub mod snapshot;
 pub mod tasks;
 mod timers;
@@ -38,15 +40,12 @@ mod timers;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::fmt::Write;
 
-use tidings_protocol::{
-    GroupName, Hold, JobName, MemberId, ProtocolError, Seq, TaskId, TopicName, UrlKey,
-};
+use tidings_protocol::{GroupName, Hold, JobName, MemberId, ProtocolError, Seq, TopicName, UrlKey};
 
 pub use self::config::GroupConfig;
 use self::dead::Dead;
-use self::entry::{Entry, EntryId, JobNumber, Key, Lease, State};
+use self::entry::{Entry, EntryId, JobNumber, Key, State};
 pub use self::interface::{
     Answer, Asked, Input, JobAction, Operation, Output, Show, StagedLink, Task,
 };
@@ -54,11 +53,11 @@ use self::key_queue::{GRAIN_MS, KeyQueue, Lane};
 use self::member::Members;
 use self::record::{Decision, End, Record, Rest};
 use self::release::{Pin, Place, Ready};
+use self::schedule::{SCHEDULES, Schedules};
 use self::seen::Seen;
 use self::timers::{Expiry, Timers, Wake};
 use crate::clock::Moment;
 use crate::job::Jobs;
-use crate::mailbox::ConnId;
 
 /// The number of a topic's first event.
 const FIRST_SEQ: Seq = Seq(1);
@@ -100,6 +99,8 @@ pub struct Group {
     taken: BTreeMap<TopicName, Seq>,
     /// Jobs whose count was zero and that wait for what was published before.
     noted: BTreeSet<JobNumber>,
+    /// URLs that are looked at again and again.
+    schedules: Schedules,
     /// Entries that were given up.
     dead: Dead,
     /// Who waits for the end of which pass. They are no part of what is recorded.
@@ -143,6 +144,7 @@ impl Group {
             pinned: BTreeMap::new(),
             taken: BTreeMap::new(),
             noted: BTreeSet::new(),
+            schedules: Schedules::default(),
             dead: Dead::default(),
             waiters: BTreeMap::new(),
             is_paused: false,
@@ -329,40 +331,6 @@ impl Group {
         self.outputs.push_back(Output::Answer { asked, answer });
     }
 
-    fn join(&mut self, asked: Asked, credit: u32, now: Moment) {
-        let known = self.members.find(asked.member);
-        let moved = known.is_none_or(|member| member.conn != Some(asked.conn));
-        self.members.join(asked.member, asked.conn, credit);
-        let held = self.members.find(asked.member).map_or(0, |member| member.held.len());
-        let ok = format!("{} credit={credit} held={held}", self.name);
-        self.answer(asked, Ok(Answer { more: Vec::new(), ok }));
-        if moved {
-            self.send_again(asked.member, now);
-        }
-        if credit == 0 {
-            self.unpin(asked.member, now);
-        }
-    }
-
-    fn gone(&mut self, conn: ConnId, now: Moment) {
-        self.forget_waiters(conn);
-        if let Some(member) = self.members.disconnect(conn) {
-            self.send_again(member, now);
-            if !self.members.takes_tasks(member) {
-                self.unpin(member, now);
-            }
-        }
-    }
-
-    /// Tells a member, where it is connected now, of everything that it holds.
-    fn send_again(&mut self, member: MemberId, now: Moment) {
-        let Some(member) = self.members.find(member) else { return };
-        let Some(conn) = member.conn else { return };
-        for entry in member.held.clone() {
-            self.send_task(entry, conn, now);
-        }
-    }
-
     /// What only this member could go on with starts from its beginning, with anybody.
     fn unpin(&mut self, member: MemberId, now: Moment) {
         if let Some(entries) = self.pinned.get(&member) {
@@ -394,6 +362,7 @@ impl Group {
                 Expiry::Lease(id) => self.lose(id, now),
                 Expiry::JobOpen(number) => self.close_forgotten(number, now),
                 Expiry::JobTime(number) => self.end_time_of(number, now),
+                Expiry::Schedule(url) => self.fall_due(url, now),
             }
         }
     }
@@ -445,45 +414,6 @@ impl Group {
         lane_of(entry) == Lane::Announced
             && entry.again.is_none()
             && job.is_some_and(|job| job.is_blocked_on(&entry.admitted.key))
-    }
-
-    /// Tells a worker of an entry that it holds.
-    fn send_task(&mut self, id: EntryId, conn: ConnId, now: Moment) {
-        let entry = &self.entries[&id];
-        let lease = entry.lease().expect("a task is sent to who holds it");
-        let task = Task {
-            id: self.task_id(id, entry, lease),
-            clock_ms: now.0,
-            lease_ms: lease.until.0.saturating_sub(now.0),
-            payload: self.task_payload(entry),
-        };
-        self.outputs.push_back(Output::Task { conn, task });
-    }
-
-    fn task_id(&self, id: EntryId, entry: &Entry, lease: &Lease) -> TaskId {
-        let (group, attempt) = (self.name.clone(), entry.releases);
-        TaskId { group, run: lease.run, entry: id, attempt }
-    }
-
-    fn task_payload(&self, entry: &Entry) -> String {
-        let admitted = &entry.admitted;
-        let mut payload = admitted.text.to_string();
-        if let Some(job) = admitted.job.and_then(|job| self.jobs.find(job.number)) {
-            // Writing into a string cannot fail.
-            let _ =
-                write!(payload, " job={} pass={} depth={}", job.name, job.id.pass, admitted.depth);
-        }
-        if admitted.redirect {
-            let _ = write!(payload, " kind=redirect hops={}", admitted.hops);
-        }
-        if admitted.url_key.is_some() && entry.failures + 1 >= self.config.max_attempts {
-            payload.push_str(" last=yes");
-        }
-        if let Some(again) = &entry.again {
-            let _ = write!(payload, " again={}", again.url);
-        }
-        payload.push_str(&admitted.carried);
-        payload
     }
 
     /// What a worker asks of a key, capped and as moments.
@@ -586,8 +516,8 @@ impl Group {
 /// The lane in which an entry takes its turn.
 fn lane_of(entry: &Entry) -> Lane {
     match entry.admitted.job {
-        Some(job) if !entry.admitted.announced => Lane::Job(job.number),
-        _ => Lane::Announced,
+        _ if entry.admitted.announced => Lane::Announced,
+        job => Lane::Job(job.map_or(SCHEDULES, |job| job.number)),
     }
 }
 

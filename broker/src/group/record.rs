@@ -5,10 +5,11 @@ mod line;
 
 use std::collections::BTreeMap;
 
-use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName};
+use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName, UrlKey};
 
 use super::config::GroupConfig;
 use super::entry::{Admission, Again, EntryId, JobNumber};
+use super::schedule::Schedule;
 use super::snapshot::Item;
 use crate::clock::{Moment, Stamp};
 use crate::job::JobSettings;
@@ -159,6 +160,15 @@ pub enum Decision {
         /// Which.
         number: JobNumber,
     },
+    /// A URL was due.
+    FellDue {
+        /// Which.
+        url: UrlKey,
+        /// When it is again.
+        next: Moment,
+        /// What became of it; nothing, if it had been looked at or was still to be.
+        item: Option<Taking>,
+    },
     /// Something is to be said to others.
     Announced {
         /// Rises by one with each.
@@ -221,6 +231,10 @@ pub enum Taking {
     },
     /// A seed that its pass has seen already.
     Duplicate(JobNumber),
+    /// Its URL is looked at again and again from here on, after what came of the event itself.
+    Scheduled(Box<Schedule>),
+    /// Its URL is not any more.
+    Unscheduled(UrlKey),
     /// The group can do nothing with it: counted, and perhaps a dead letter.
     Unusable,
 }

@@ -9,6 +9,7 @@ use tidings_protocol::{Seq, TopicName, UrlKey};
 use super::entry::{Entry, JobNumber, JobRef, Key, State};
 use super::key_queue::{KeyQueue, KeyState};
 use super::record::Decision;
+use super::schedule::Schedule;
 use super::timers::Expiry;
 use super::{Group, Totals};
 use crate::clock::{Moment, Stamp};
@@ -79,6 +80,8 @@ pub enum Item {
     },
     /// An entry, waiting or held.
     Entry(Box<Entry>),
+    /// A URL that is looked at again and again.
+    Schedule(Box<Schedule>),
     /// An entry that was given up.
     Dead {
         /// As it was then.
@@ -133,6 +136,9 @@ impl Group {
         for entry in self.entries.values() {
             keep(Item::Entry(Box::new(entry.clone())));
         }
+        for schedule in self.schedules.iter() {
+            keep(Item::Schedule(Box::new(schedule.clone())));
+        }
         for buried in self.dead.iter() {
             let (entry, reason) = (Box::new(buried.entry.clone()), buried.reason);
             keep(Item::Dead { entry, reason });
@@ -178,6 +184,7 @@ impl Group {
                 self.keys.insert(key.clone(), KeyQueue::kept(*state));
             }
             Item::Entry(entry) => self.restore_entry(entry, now),
+            Item::Schedule(schedule) => self.set_schedule(schedule),
             Item::Dead { entry, reason } => {
                 self.dead.bury((**entry).clone(), reason, &self.config);
             }

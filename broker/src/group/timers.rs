@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use tidings_protocol::UrlKey;
+
 use super::entry::{EntryId, JobNumber, Key};
 use crate::clock::Moment;
 
@@ -23,6 +25,8 @@ pub(super) enum Expiry {
     JobOpen(JobNumber),
     /// The time of a job is over.
     JobTime(JobNumber),
+    /// A URL is to be looked at again.
+    Schedule(UrlKey),
 }
 
 /// Timers in the order of their moments.

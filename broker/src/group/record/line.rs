@@ -16,6 +16,7 @@ use super::{Back, Decision, End, Record, Rest, Taking};
 use crate::clock::{Moment, Stamp};
 use crate::group::config::GroupConfig;
 use crate::group::entry::{Admission, Again, JobRef};
+use crate::group::schedule::Schedule;
 use crate::job::JobSettings;
 
 /// A line that is no record: of a later version, or damaged.
@@ -150,6 +151,13 @@ impl Writer<'_> {
                 self
             }
             Decision::Deleted => self.field("deleted"),
+            Decision::FellDue { url, next, item } => {
+                self.field("fell-due").field(url.0).field(next).flag(item.is_some());
+                if let Some(item) = item {
+                    self.taking(item);
+                }
+                self
+            }
             Decision::SeedAdded(taking) => {
                 self.field("seed-added").taking(taking);
                 self
@@ -194,6 +202,9 @@ impl Writer<'_> {
             .field(config.entries_max)
             .field(config.entry_bytes_max)
             .field(config.unkeyed_letters_per_minute)
+            .field(config.schedules_max)
+            .field(config.dead_max)
+            .field(config.dead_bytes_max)
     }
 
     fn job_settings(&mut self, settings: &JobSettings) -> &mut Self {
@@ -208,6 +219,8 @@ impl Writer<'_> {
                 self.list(entries, |writer, entry| _ = writer.field(entry));
             }
             Taking::Duplicate(number) => _ = self.field('d').field(number),
+            Taking::Scheduled(schedule) => _ = self.field('s').schedule(schedule),
+            Taking::Unscheduled(url) => _ = self.field('e').field(url.0),
             Taking::Unusable => _ = self.field('u'),
         }
     }
@@ -225,6 +238,18 @@ impl Writer<'_> {
             .field(admission.prio)
             .field(admission.due)
             .text(&admission.carried);
+    }
+
+    fn schedule(&mut self, schedule: &Schedule) -> &mut Self {
+        self.field(schedule.url_key.0)
+            .text(&schedule.text)
+            .text(&schedule.key)
+            .field(schedule.prio)
+            .text(&schedule.carried)
+            .field(schedule.every_ms)
+            .field(schedule.due)
+            .maybe(schedule.entry)
+            .flag(schedule.stands_in)
     }
 
     fn back(&mut self, back: &Back) -> &mut Self {
@@ -337,6 +362,11 @@ impl<'a> Reader<'a> {
             "forgotten" => Decision::Forgotten { entries: self.list(Self::field)? },
             "kept" => Decision::Kept(Box::new(self.item()?)),
             "deleted" => Decision::Deleted,
+            "fell-due" => {
+                let (url, next) = (UrlKey(self.field()?), self.moment()?);
+                let item = if self.flag()? { Some(self.taking()?) } else { None };
+                Decision::FellDue { url, next, item }
+            }
             "seed-added" => Decision::SeedAdded(self.taking()?),
             "job-paused" => Decision::JobPaused { number: self.field()?, paused: self.flag()? },
             "job-time-up" => Decision::JobTimeUp { number: self.field()? },
@@ -408,6 +438,9 @@ impl<'a> Reader<'a> {
             entries_max: self.field()?,
             entry_bytes_max: self.field()?,
             unkeyed_letters_per_minute: self.field()?,
+            schedules_max: self.field()?,
+            dead_max: self.field()?,
+            dead_bytes_max: self.field()?,
             ..config
         })
     }
@@ -427,6 +460,8 @@ impl<'a> Reader<'a> {
                 Taking::Improved { entries: self.list(Self::field)?, announced, prio, due }
             }
             "d" => Taking::Duplicate(self.field()?),
+            "s" => Taking::Scheduled(Box::new(self.schedule()?)),
+            "e" => Taking::Unscheduled(UrlKey(self.field()?)),
             "u" => Taking::Unusable,
             _ => return None,
         })
@@ -449,6 +484,20 @@ impl<'a> Reader<'a> {
             prio: self.field()?,
             due: self.moment()?,
             carried: self.boxed()?,
+        })
+    }
+
+    fn schedule(&mut self) -> Option<Schedule> {
+        Some(Schedule {
+            url_key: UrlKey(self.field()?),
+            text: self.boxed()?,
+            key: self.text()?.into(),
+            prio: self.field()?,
+            carried: self.boxed()?,
+            every_ms: self.field()?,
+            due: self.moment()?,
+            entry: self.maybe(|entry| entry.parse().ok())?,
+            stands_in: self.flag()?,
         })
     }
 

@@ -6,6 +6,7 @@ mod corners;
 mod jobs;
 mod operate;
 mod rules;
+mod schedules;
 mod simulation;
 mod site;
 mod world;

@@ -115,6 +115,9 @@ fn the_dead_are_kept_with_their_reason_and_sent_back_or_forgotten() {
     let expected = "1 state=dead key=a.org depth=0 prio=0 attempts=1 losses=0 \
                     reason=max-attempts last=test http://a.org/";
     assert_eq!(dead[0], expected);
+    bench.feed(Input::Show { asked: A.asked(), what: Show::Explain("http://a.org/".into()) });
+    let explained = bench.answers.last().unwrap().clone().unwrap().more;
+    assert_eq!(explained, ["http://a.org/ dead because=max-attempts last=test"]);
     bench.operate(Operation::Retry(selection(&[("key", "a.org")])));
     assert_eq!(bench.ok(), "crawlers retried=1");
     let task = bench.task();

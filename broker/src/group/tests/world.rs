@@ -3,12 +3,13 @@
 
 mod crash;
 mod operator;
+mod schedules;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tidings_protocol::{
-    AckAnswer, DEAD_LETTER_TOPIC, Hold, JOB_DONE_TOPIC, MemberId, Outcome, ProtocolError, Return,
-    Seq, TaskId, TopicName,
+    AckAnswer, DEAD_LETTER_TOPIC, Hold, JOB_DONE_TOPIC, JobName, MemberId, Outcome, ProtocolError,
+    Return, Seq, TaskId, TopicName,
 };
 
 use self::operator::{Expected, WAITING};
@@ -69,6 +70,10 @@ pub(super) struct World {
     /// When each URL was last announced, and when a request for it last began.
     announced: BTreeMap<String, Moment>,
     begun: BTreeMap<String, Moment>,
+    /// What other groups were told: jobs that there are.
+    job_names: BTreeSet<JobName>,
+    /// How often URLs are to be looked at, in ms.
+    scheduled: BTreeMap<String, u64>,
     /// URLs that were ever announced.
     named: BTreeSet<String>,
     /// Announcements that appeared on their topics, and those of which the group is still to be
@@ -87,6 +92,8 @@ impl World {
         let settings =
             [("delay", "1s"), ("lease", "20s"), ("max-attempts", attempts), ("max-losses", "100")];
         let config = GroupConfig::default().with(settings).unwrap();
+        // So few that some are forgotten.
+        let config = GroupConfig { finished_jobs_max: 5, dead_max: 5, ..config };
         let group = Group::new("crawlers".parse().unwrap(), 1, config, rng.u64(..));
         let workers = (0..WORKERS).map(|number| Worker {
             member: MemberId(u128::from(number) + 1),
@@ -110,6 +117,8 @@ impl World {
             jobs: BTreeMap::new(),
             announced: BTreeMap::new(),
             begun: BTreeMap::new(),
+            job_names: BTreeSet::new(),
+            scheduled: BTreeMap::new(),
             named: BTreeSet::new(),
             heard: BTreeSet::new(),
             safe: Vec::new(),
@@ -132,6 +141,8 @@ impl World {
             60..63 => self.publish("no URL at all"),
             63..66 => self.operate(),
             66..71 => self.with_some_job(),
+            71..73 => self.announce_schedule(),
+            73 => self.delete_some_job(),
             16..40 => self.take(),
             40..46 if self.faulty => self.vanish(),
             46..52 if self.faulty => self.answer_twice(),
@@ -180,6 +191,13 @@ impl World {
         }
         self.take();
         for _ in 0..100_000 {
+            if self.jobs.values().all(|job| job.done > 0) {
+                break;
+            }
+            self.pass(DELAY_MS);
+        }
+        self.finish_schedules();
+        for _ in 0..100_000 {
             if self.agenda.is_empty() && self.group.entries.is_empty() {
                 break;
             }
@@ -197,6 +215,7 @@ impl World {
             assert_eq!(job.waits, 0, "whoever waited for {name} is told");
             job.check_end(name);
         }
+        assert_eq!(self.job_names, self.group.job_names().cloned().collect());
         for (url, announced) in &self.announced {
             let begun = self.begun.get(url);
             assert!(begun >= Some(announced), "{url} was announced at {announced}, last {begun:?}");
@@ -228,7 +247,12 @@ impl World {
                 Output::Record(record) => self.records.push(record),
                 Output::Answer { asked, answer } if asked.conn == WAITING => self.told(answer),
                 Output::Answer { answer, .. } => answered = Some(answer),
-                Output::JobName { .. } => {}
+                Output::JobName { name, known: true } => {
+                    self.job_names.insert(name);
+                }
+                Output::JobName { name, known: false } => {
+                    self.job_names.remove(&name);
+                }
                 Output::Deleted => panic!("nobody deletes it"),
                 Output::Task { conn, task } => self.begin(conn, task),
                 Output::Announce { serial, topic, payload } => self.hear(serial, topic, &payload),

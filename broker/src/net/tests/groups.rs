@@ -196,3 +196,54 @@ async fn a_groups_log_is_cut_to_what_it_holds_and_a_start_finds_that() {
         broker.stop().await;
     }
 }
+
+#[tokio::test]
+async fn what_an_operator_did_survives_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = async || {
+        let (listen, data) = ("127.0.0.1:0".parse().unwrap(), Some(dir.path().to_owned()));
+        Broker::start(BrokerConfig { listen, data, ..BrokerConfig::default() }).await.unwrap()
+    };
+    let broker = start().await;
+    let mut client = Peer::client(&broker).await;
+    for command in [
+        "GROUP create crawlers delay=0 max-attempts=1",
+        "GROUP create other",
+        "JOB open theirs group=other",
+        "PUB new-url http://a.test/ every=1h",
+    ] {
+        assert!(client.ask(command).await.starts_with("+OK "), "{command}");
+    }
+    let mut worker = Peer::client(&broker).await;
+    assert!(worker.ask("JOIN crawlers").await.starts_with("+OK "));
+    let task = worker.line().await;
+    let id = task.split(' ').nth(1).unwrap();
+    assert!(worker.ask(&format!("NACK {id}")).await.starts_with("+OK "));
+    for command in [
+        "GROUP pause crawlers",
+        "JOB open site max-per-host=1",
+        "JOB pause site",
+        "JOB add site url=http://b.test/",
+    ] {
+        assert!(client.ask(command).await.starts_with("+OK "), "{command}");
+    }
+    let dead = client.ask("GROUP tasks crawlers state=dead").await;
+    assert!(dead.starts_with("+ 1 state=dead key=a.test "), "{dead}");
+    broker.stop().await;
+
+    let broker = start().await;
+    let mut client = Peer::client(&broker).await;
+    let shown = client.ask("GROUP show crawlers").await;
+    for part in [" paused=yes ", " waiting=1 ", " dead-kept=1 scheduled=1 "] {
+        assert!(shown.contains(part), "{shown}");
+    }
+    assert_eq!(client.ask("GROUP tasks crawlers state=dead").await, dead);
+    assert!(client.ask("EXPLAIN http://a.test/").await.contains(" every=1h due-in="));
+    assert!(client.ask("GROUP resume crawlers").await.contains(" paused=no "));
+    let mut worker = Peer::client(&broker).await;
+    assert!(worker.ask("JOIN crawlers").await.starts_with("+OK "));
+    // Its job is still paused, and the other group still has its own.
+    assert!(client.ask("JOB show site").await.contains(" state=paused pending=1 "));
+    assert!(client.ask("PUB new-url http://c.test/ job=theirs").await.starts_with("+OK "));
+    assert!(worker.line().await.ends_with(" http://c.test/ last=yes\r\n"));
+}

@@ -31,6 +31,7 @@ impl Writer<'_> {
             }
             Item::Key { key, state } => self.field("key").text(key).key_state(state),
             Item::Entry(entry) => self.field("entry").entry(entry),
+            Item::Schedule(schedule) => self.field("schedule").schedule(schedule),
             Item::Dead { entry, reason } => self.field("dead").field(reason).entry(entry),
             Item::End { last_entry, last_serial, last_job, is_paused, totals } => self
                 .field("end")
@@ -72,8 +73,8 @@ impl Writer<'_> {
         self.maybe(state.pace.map(|(ms, until)| format!("{ms}.{until}")));
         self.maybe(state.last_member);
         self.maybe(state.last_lane.map(|lane| match lane {
-            Lane::Announced => 0,
-            Lane::Job(number) => number,
+            Lane::Announced => "a".to_owned(),
+            Lane::Job(number) => number.to_string(),
         }));
         self.field(state.last_job)
     }
@@ -120,6 +121,7 @@ impl Reader<'_> {
             },
             "key" => Item::Key { key: self.text()?.into(), state: self.key_state()? },
             "entry" => Item::Entry(Box::new(self.entry()?)),
+            "schedule" => Item::Schedule(Box::new(self.schedule()?)),
             "dead" => Item::Dead { reason: self.reason()?, entry: Box::new(self.entry()?) },
             "end" => Item::End {
                 last_entry: self.field()?,
@@ -181,9 +183,9 @@ impl Reader<'_> {
             })?,
             last_member: self.maybe(|member| member.parse().ok())?,
             last_lane: self.maybe(|lane| {
-                Some(match lane.parse().ok()? {
-                    0 => Lane::Announced,
-                    number => Lane::Job(number),
+                Some(match lane {
+                    "a" => Lane::Announced,
+                    number => Lane::Job(number.parse().ok()?),
                 })
             })?,
             last_job: self.field()?,

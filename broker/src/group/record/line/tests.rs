@@ -65,6 +65,20 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    fn schedule()(
+        (url_key, every_ms) in any::<(u128, u64)>(),
+        (text, key, carried) in (boxed(), text(), boxed()),
+        prio in any::<i16>(),
+        due in moment(),
+        entry in any::<Option<u64>>(),
+        stands_in in any::<bool>(),
+    ) -> Schedule {
+        let (url_key, key) = (UrlKey(url_key), key.into());
+        Schedule { url_key, text, key, prio, carried, every_ms, due, entry, stands_in }
+    }
+}
+
 fn taking() -> impl Strategy<Value = Taking> {
     prop_oneof![
         admission().prop_map(Taking::Admitted),
@@ -72,6 +86,8 @@ fn taking() -> impl Strategy<Value = Taking> {
             |(entries, announced, prio, due)| Taking::Improved { entries, announced, prio, due }
         ),
         any::<u64>().prop_map(Taking::Duplicate),
+        schedule().prop_map(|schedule| Taking::Scheduled(Box::new(schedule))),
+        any::<u128>().prop_map(|url| Taking::Unscheduled(UrlKey(url))),
         Just(Taking::Unusable),
     ]
 }
@@ -139,6 +155,8 @@ fn of_entries() -> impl Strategy<Value = Decision> {
         entries().prop_map(|entries| Decision::Retried { entries }),
         entries().prop_map(|entries| Decision::Forgotten { entries }),
         taking().prop_map(Decision::SeedAdded),
+        (any::<u128>(), moment(), prop::option::of(taking()))
+            .prop_map(|(url, next, item)| Decision::FellDue { url: UrlKey(url), next, item }),
     ]
 }
 

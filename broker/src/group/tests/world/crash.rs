@@ -70,6 +70,7 @@ impl World {
             group = kept;
         }
         self.group = group;
+        self.job_names = self.group.job_names().cloned().collect();
         self.jobs.values_mut().for_each(|job| job.waits = 0);
         for worker in 0..self.workers.len() {
             if self.workers[worker].conn.take().is_some() {

@@ -150,6 +150,18 @@ impl World {
         }
     }
 
+    pub(super) fn delete_some_job(&mut self) {
+        let name = format!("job{}", self.rng.usize(0..=self.jobs.len()));
+        let is_done = self.jobs.get(&name).is_some_and(|job| job.done > 0);
+        let name: JobName = name.parse().unwrap();
+        let was_there = self.job_names.contains(&name);
+        let asked = operator();
+        let input = Input::WithJob { asked, name, what: JobAction::Delete };
+        // None: the broker has ended meanwhile.
+        let Some(answer) = self.feed(input) else { return };
+        assert_eq!(answer.is_ok(), is_done && was_there, "{answer:?}");
+    }
+
     fn unfinished(&self) -> Vec<String> {
         let open = self.jobs.iter().filter(|(_, job)| job.done == 0);
         open.map(|(name, _)| name.clone()).collect()

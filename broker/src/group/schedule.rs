@@ -1,0 +1,166 @@
+//! URLs that are looked at again and again: `every=` of an event.
+//!
+//! ```text
+//!   due ───────────── every ─────────────▶ due ─────────────▶ due
+//!    │ an entry          │ another fetch of    │ nothing: that   │ an entry
+//!    ▼                   ▼ it ends well        ▼ one stands in   ▼
+//! ```
+
+use std::collections::HashMap;
+
+use tidings_protocol::{Outcome, UrlKey};
+
+use super::Group;
+use super::entry::{Admission, EntryId, JobNumber, Key};
+use super::record::{Decision, Taking};
+use super::timers::Expiry;
+use crate::clock::Moment;
+
+/// Schedules take their turns with jobs, as one of them. No job has this number.
+pub(super) const SCHEDULES: JobNumber = 0;
+
+/// The shortest time from one look at a URL to the next. No host wants to be asked more often, and
+/// each costs a record.
+pub(super) const EVERY_MS_MIN: u64 = 100;
+
+/// When a URL is looked at, as a setting of the URL in its group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Schedule {
+    /// Identity of the URL.
+    pub url_key: UrlKey,
+    /// The canonical URL.
+    pub text: Box<str>,
+    /// The key that gates it.
+    pub key: Key,
+    /// Priority of its entries.
+    pub prio: i16,
+    /// Attributes that are handed on with them, each with a leading space.
+    pub carried: Box<str>,
+    /// From one due time to the next, in ms.
+    pub every_ms: u64,
+    /// The next due time.
+    pub due: Moment,
+    /// The entry that is for the last due time, until it is final.
+    pub entry: Option<EntryId>,
+    /// A fetch that was not for the last due time has ended well since then: it stands in for the
+    /// next one.
+    pub stands_in: bool,
+}
+
+impl Schedule {
+    /// The due time behind `now`. Times that were missed are one.
+    fn next_after(&self, now: Moment) -> Moment {
+        let passed = now.since(self.due) / self.every_ms;
+        self.due + self.every_ms * (passed + 1)
+    }
+}
+
+/// All schedules of a group, by URL.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Schedules(HashMap<UrlKey, Schedule>);
+
+impl Schedules {
+    pub(super) fn find(&self, url: UrlKey) -> Option<&Schedule> {
+        self.0.get(&url)
+    }
+
+    /// All of them, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Schedule> {
+        self.0.values()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// An entry of this URL is final; with a worker's answer, or without one.
+    pub(super) fn ended(&mut self, url: UrlKey, entry: EntryId, outcome: Option<Outcome>) {
+        let Some(schedule) = self.0.get_mut(&url) else { return };
+        if schedule.entry == Some(entry) {
+            schedule.entry = None;
+        } else if let Some(Outcome::Done | Outcome::Redirect) = outcome {
+            schedule.stands_in = true;
+        }
+    }
+}
+
+impl Group {
+    /// A URL is due: it becomes an entry, unless it has been looked at, or is being.
+    pub(super) fn fall_due(&mut self, url: UrlKey, now: Moment) {
+        let Some(schedule) = self.schedules.find(url) else { return };
+        let next = schedule.next_after(now);
+        let item = if schedule.stands_in || schedule.entry.is_some() {
+            None
+        } else if let Some(entry) = self.unheld_of(url, None) {
+            let (entries, prio) = (vec![entry], schedule.prio);
+            Some(Taking::Improved { entries, announced: false, prio, due: now })
+        } else if self.is_full() {
+            tracing::warn!(group = %self.name, url = %schedule.text, "no room for what is due");
+            None
+        } else {
+            Some(Taking::Admitted(self.scheduled_admission(schedule, now)))
+        };
+        self.commit(Decision::FellDue { url, next, item }, now);
+    }
+
+    fn scheduled_admission(&self, schedule: &Schedule, now: Moment) -> Admission {
+        Admission {
+            id: self.last_entry + 1,
+            text: schedule.text.clone(),
+            url_key: Some(schedule.url_key),
+            key: schedule.key.clone(),
+            job: None,
+            depth: 0,
+            hops: 0,
+            redirect: false,
+            announced: false,
+            prio: schedule.prio,
+            due: now,
+            carried: schedule.carried.clone(),
+        }
+    }
+
+    pub(super) fn apply_due(
+        &mut self,
+        url: UrlKey,
+        next: Moment,
+        item: Option<&Taking>,
+        now: Moment,
+    ) {
+        if let Some(item) = item {
+            self.apply_taking(item, now);
+        }
+        let Some(schedule) = self.schedules.0.get_mut(&url) else { return };
+        self.expiries.cancel(schedule.due, Expiry::Schedule(url));
+        self.expiries.set(next, Expiry::Schedule(url));
+        schedule.due = next;
+        schedule.stands_in = false;
+        schedule.entry = item.map_or(schedule.entry, entry_of);
+    }
+
+    pub(super) fn set_schedule(&mut self, schedule: &Schedule) {
+        let url = schedule.url_key;
+        self.end_schedule(url);
+        self.expiries.set(schedule.due, Expiry::Schedule(url));
+        self.schedules.0.insert(url, schedule.clone());
+    }
+
+    pub(super) fn end_schedule(&mut self, url: UrlKey) {
+        if let Some(before) = self.schedules.0.remove(&url) {
+            self.expiries.cancel(before.due, Expiry::Schedule(url));
+        }
+    }
+}
+
+/// The entry that an event's URL is fetched as, if it is going to be.
+pub(super) fn entry_of(taking: &Taking) -> Option<EntryId> {
+    match taking {
+        Taking::Admitted(admission) => Some(admission.id),
+        Taking::Improved { entries, .. } => entries.first().copied(),
+        _ => None,
+    }
+}

@@ -1,0 +1,85 @@
+//! Members that come and go, and what they are told of their tasks.
+
+use std::fmt::Write;
+
+use tidings_protocol::{MemberId, TaskId};
+
+use super::entry::{Entry, EntryId, Lease};
+use super::{Answer, Asked, Group, Output, Task};
+use crate::clock::Moment;
+use crate::mailbox::ConnId;
+
+impl Group {
+    pub(super) fn join(&mut self, asked: Asked, credit: u32, now: Moment) {
+        let known = self.members.find(asked.member);
+        let moved = known.is_none_or(|member| member.conn != Some(asked.conn));
+        self.members.join(asked.member, asked.conn, credit);
+        let held = self.members.find(asked.member).map_or(0, |member| member.held.len());
+        let ok = format!("{} credit={credit} held={held}", self.name);
+        self.answer(asked, Ok(Answer { more: Vec::new(), ok }));
+        if moved {
+            self.send_again(asked.member, now);
+        }
+        if credit == 0 {
+            self.unpin(asked.member, now);
+        }
+    }
+
+    pub(super) fn gone(&mut self, conn: ConnId, now: Moment) {
+        self.forget_waiters(conn);
+        if let Some(member) = self.members.disconnect(conn) {
+            self.send_again(member, now);
+            if !self.members.takes_tasks(member) {
+                self.unpin(member, now);
+            }
+        }
+    }
+
+    /// Tells a member, where it is connected now, of everything that it holds.
+    fn send_again(&mut self, member: MemberId, now: Moment) {
+        let Some(member) = self.members.find(member) else { return };
+        let Some(conn) = member.conn else { return };
+        for entry in member.held.clone() {
+            self.send_task(entry, conn, now);
+        }
+    }
+
+    /// Tells a worker of an entry that it holds.
+    pub(super) fn send_task(&mut self, id: EntryId, conn: ConnId, now: Moment) {
+        let entry = &self.entries[&id];
+        let lease = entry.lease().expect("a task is sent to who holds it");
+        let task = Task {
+            id: self.task_id(id, entry, lease),
+            clock_ms: now.0,
+            lease_ms: lease.until.0.saturating_sub(now.0),
+            payload: self.task_payload(entry),
+        };
+        self.outputs.push_back(Output::Task { conn, task });
+    }
+
+    pub(super) fn task_id(&self, id: EntryId, entry: &Entry, lease: &Lease) -> TaskId {
+        let (group, attempt) = (self.name.clone(), entry.releases);
+        TaskId { group, run: lease.run, entry: id, attempt }
+    }
+
+    fn task_payload(&self, entry: &Entry) -> String {
+        let admitted = &entry.admitted;
+        let mut payload = admitted.text.to_string();
+        if let Some(job) = admitted.job.and_then(|job| self.jobs.find(job.number)) {
+            // Writing into a string cannot fail.
+            let _ =
+                write!(payload, " job={} pass={} depth={}", job.name, job.id.pass, admitted.depth);
+        }
+        if admitted.redirect {
+            let _ = write!(payload, " kind=redirect hops={}", admitted.hops);
+        }
+        if admitted.url_key.is_some() && entry.failures + 1 >= self.config.max_attempts {
+            payload.push_str(" last=yes");
+        }
+        if let Some(again) = &entry.again {
+            let _ = write!(payload, " again={}", again.url);
+        }
+        payload.push_str(&admitted.carried);
+        payload
+    }
+}

@@ -1,0 +1,242 @@
+//! `every=`: URLs that are looked at again and again.
+
+use tidings_protocol::{Code, Outcome, Return};
+
+use super::bench::{A, Bench};
+use crate::group::{Input, Operation, Show};
+
+const MINUTE_MS: u64 = 60_000;
+
+impl Bench {
+    /// The only task that came, answered as it was asked for, with a page that came.
+    #[track_caller]
+    fn fetch(&mut self, payload: &str) {
+        let task = self.task();
+        assert_eq!(task.payload, payload);
+        self.ack(A, &task.id, Outcome::Done, &[]);
+    }
+
+    fn explain_url(&mut self, url: &str) -> Option<String> {
+        self.feed(Input::Show { asked: A.asked(), what: Show::Explain(url.into()) });
+        self.answers.last().unwrap().clone().ok().map(|answer| answer.more.join("\n"))
+    }
+}
+
+fn bench() -> Bench {
+    let mut bench = Bench::new(&[("delay", "0"), ("lease", "1h"), ("backoff", "0")]);
+    bench.join(A, 10);
+    bench
+}
+
+#[test]
+fn a_url_is_looked_at_at_once_and_then_every_so_often() {
+    let mut bench = bench();
+    bench.publish("http://a.org/feed every=1m item=7");
+    bench.fetch("http://a.org/feed item=7");
+    for _ in 0..3 {
+        bench.wait(MINUTE_MS - 1);
+        bench.assert_no_task("not before its time");
+        bench.wait(1);
+        bench.fetch("http://a.org/feed item=7");
+    }
+}
+
+#[test]
+fn the_next_time_counts_from_the_last_one_and_missed_ones_are_one() {
+    let mut bench = bench();
+    bench.publish("http://a.org/ every=1m");
+    let slow = bench.task();
+    // Due three times meanwhile.
+    bench.wait(3 * MINUTE_MS + 30_000);
+    bench.ack(A, &slow.id, Outcome::Done, &[]);
+    bench.assert_no_task("what was missed is not made up for one by one");
+    bench.wait(30_000);
+    bench.fetch("http://a.org/");
+    // And when nobody let time pass.
+    bench.now = bench.now + 10 * MINUTE_MS + 1000;
+    bench.feed(Input::Tick);
+    bench.fetch("http://a.org/");
+    bench.wait(59_000);
+    bench.fetch("http://a.org/");
+}
+
+#[test]
+fn a_fetch_that_ended_well_meanwhile_stands_in_for_the_next_and_no_further() {
+    let mut bench = bench();
+    bench.publish("http://a.org/ every=1m");
+    bench.fetch("http://a.org/");
+    bench.wait(20_000);
+    bench.publish("http://a.org/");
+    bench.fetch("http://a.org/");
+    bench.wait(40_000);
+    bench.assert_no_task("a notification has brought it forward");
+    bench.wait(MINUTE_MS);
+    bench.fetch("http://a.org/");
+    // So does a page of a job.
+    bench.open("site", &[]);
+    bench.publish("http://a.org/ job=site");
+    bench.fetch("http://a.org/ job=site pass=1 depth=0");
+    bench.wait(MINUTE_MS);
+    bench.assert_no_task("the job has looked");
+    bench.wait(MINUTE_MS);
+    bench.fetch("http://a.org/");
+}
+
+#[test]
+fn a_notification_while_it_waits_is_one_with_it() {
+    let mut bench = bench();
+    bench.publish("http://a.org/ every=1m");
+    bench.fetch("http://a.org/");
+    bench.join(A, 0);
+    bench.wait(MINUTE_MS);
+    bench.publish("http://a.org/");
+    bench.join(A, 10);
+    bench.fetch("http://a.org/");
+    bench.assert_no_task("one request for both");
+    bench.wait(MINUTE_MS);
+    bench.fetch("http://a.org/");
+}
+
+#[test]
+fn failure_neither_ends_it_nor_stands_in() {
+    let mut bench = bench();
+    bench.publish("http://a.org/ every=1m");
+    for _ in 0..3 {
+        let task = bench.task();
+        bench.nack(A, &task.id, Return::Retry { after_ms: None });
+    }
+    assert_eq!(bench.events.pop().expect("a dead letter").0, "dead-letter");
+    bench.wait(30_000);
+    bench.publish("http://a.org/");
+    let task = bench.task();
+    bench.ack(A, &task.id, Outcome::Failed, &[]);
+    bench.wait(30_000);
+    bench.fetch("http://a.org/");
+    bench.wait(MINUTE_MS);
+    bench.fetch("http://a.org/");
+}
+
+#[test]
+fn zero_ends_it_and_is_no_reason_to_look() {
+    let mut bench = bench();
+    bench.publish("http://a.org/ every=1m");
+    bench.fetch("http://a.org/");
+    bench.publish("http://a.org/ every=0");
+    bench.publish("http://never.org/ every=0");
+    bench.wait(10 * MINUTE_MS);
+    bench.assert_no_task("ended");
+    assert_eq!(bench.group.expiries.len(), 0, "no timer is left behind");
+    assert!(bench.events.is_empty(), "{:?}", bench.events);
+}
+
+#[test]
+fn another_every_takes_the_place_of_the_first() {
+    let mut bench = bench();
+    bench.publish("http://a.org/ every=1m item=1");
+    bench.fetch("http://a.org/ item=1");
+    bench.publish("http://a.org/ every=1h item=2");
+    bench.fetch("http://a.org/ item=2");
+    bench.wait(60 * MINUTE_MS - 1);
+    bench.assert_no_task("the first one is gone");
+    bench.wait(1);
+    bench.fetch("http://a.org/ item=2");
+    assert_eq!(bench.group.expiries.len(), 1);
+}
+
+#[test]
+fn after_is_the_first_time() {
+    let mut bench = bench();
+    bench.publish("http://a.org/ every=1m after=10m");
+    bench.wait(10 * MINUTE_MS);
+    bench.fetch("http://a.org/");
+    bench.wait(MINUTE_MS);
+    bench.fetch("http://a.org/");
+}
+
+#[test]
+fn a_schedule_is_of_the_url_and_not_of_the_job_that_it_came_with() {
+    let mut bench = bench();
+    bench.open("site", &[]);
+    bench.publish("http://a.org/ job=site every=1m");
+    bench.fetch("http://a.org/ job=site pass=1 depth=0");
+    bench.close("site");
+    assert_eq!(bench.events.pop().expect("done").0, "job-done");
+    bench.wait(MINUTE_MS);
+    bench.fetch("http://a.org/");
+}
+
+#[test]
+fn what_is_scheduled_takes_turns_with_jobs_and_behind_announcements() {
+    let mut bench = bench();
+    bench.open("site", &[("scope", "any")]);
+    bench.publish("http://s.org/ every=1m");
+    bench.fetch("http://s.org/");
+    bench.join(A, 0);
+    bench.wait(MINUTE_MS);
+    for page in 0..3 {
+        bench.publish(&format!("http://job{page}.org/ job=site"));
+        bench.publish(&format!("http://announced{page}.org/"));
+    }
+    bench.join(A, 4);
+    let lanes: Vec<&str> =
+        bench.tasks.iter().map(|(_, task)| &task.payload["http://".len()..][..1]).collect();
+    assert_eq!(lanes.iter().filter(|lane| **lane == "a").count(), 2, "{lanes:?}");
+    assert_eq!(lanes.iter().filter(|lane| **lane == "s").count(), 1, "{lanes:?}");
+}
+
+#[test]
+fn purged_and_paused_it_goes_on_later() {
+    let mut bench = bench();
+    bench.publish("http://a.org/ every=1m");
+    bench.fetch("http://a.org/");
+    let operate = |bench: &mut Bench, what| {
+        bench.feed(Input::Operate { asked: A.asked(), what });
+    };
+    operate(&mut bench, Operation::Pause);
+    bench.wait(5 * MINUTE_MS);
+    bench.assert_no_task("paused");
+    operate(&mut bench, Operation::Purge);
+    assert!(bench.ok().contains(" scheduled=1 "), "{}", bench.ok());
+    operate(&mut bench, Operation::Resume);
+    bench.assert_no_task("purged");
+    bench.wait(MINUTE_MS);
+    bench.fetch("http://a.org/");
+}
+
+#[test]
+fn there_are_bounds() {
+    let mut bench = bench();
+    bench.group.config.schedules_max = 1;
+    bench.publish("http://a.org/ every=99ms");
+    bench.publish("http://a.org/ every=noon");
+    bench.publish("http://a.org/ every=100ms");
+    bench.publish("http://b.org/ every=1h");
+    bench.publish("http://a.org/ every=1h");
+    let reasons = bench.events.iter().map(|(_, letter)| letter.split(' ').next().unwrap());
+    let expected = ["reason=bad-every", "reason=bad-every", "reason=too-many-schedules"];
+    assert_eq!(reasons.collect::<Vec<_>>(), expected);
+    bench.fetch("http://a.org/");
+    bench.fetch("http://a.org/");
+    // A group without room misses it.
+    bench.group.config.entries_max = 0;
+    bench.wait(60 * MINUTE_MS);
+    bench.assert_no_task("no room");
+    bench.group.config.entries_max = 10;
+    bench.wait(60 * MINUTE_MS);
+    assert_eq!(bench.tasks.len(), 1);
+}
+
+#[test]
+fn a_schedule_explains_itself() {
+    let mut bench = bench();
+    bench.publish("http://a.org/ every=1m");
+    bench.fetch("http://a.org/");
+    bench.wait(20_000);
+    let explained = bench.explain_url("http://a.org/").unwrap();
+    assert_eq!(explained, "http://a.org/ every=1m due-in=40s");
+    let settings = vec![("key".into(), "domain".into())];
+    bench.feed(Input::Configure { asked: A.asked(), settings });
+    assert_eq!(bench.refusal(), Code::Conflict, "a schedule has a key");
+    bench.publish("http://a.org/ every=0");
+    assert_eq!(bench.explain_url("http://a.org/"), None);
+}
