@@ -12,6 +12,7 @@ mod job;
 mod lines;
 mod link;
 mod logging;
+mod manage;
 mod node;
 mod output;
 mod own_broker;
