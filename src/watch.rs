@@ -1,11 +1,11 @@
-//! Opens a job at a broker, seeds it, closes it, and follows it to its end.
+//! Follows a job at a broker to its end; before that perhaps opens, seeds and closes it.
 
 #![expect(clippy::disallowed_methods, reason = "a task follows the job while another one prints")]
 
 use std::{collections::VecDeque, time::Duration};
 
 use tidings_protocol::{
-    Command, DEFAULT_GROUP, DEFAULT_TOPIC, JOB_DONE_TOPIC, JobName, Manage, TopicName,
+    Command, DEFAULT_GROUP, DEFAULT_TOPIC, GroupName, JOB_DONE_TOPIC, JobName, Manage, TopicName,
     client::{Client, ClientError, Deliveries, Delivery},
     field_number,
 };
@@ -19,11 +19,13 @@ use crate::{
     address::BrokerAddress,
     failure::Failure,
     job::{Counts, JobRequest},
-    link,
+    link, manage,
 };
 
-/// How often the broker is asked how the job is doing, where somebody watches it.
+/// How often the broker is asked how the job is doing, where somebody watches it: one's own, which
+/// may be done soon, and one that somebody else began.
 const POLL: Duration = Duration::from_millis(250);
+const WAIT_POLL: Duration = Duration::from_secs(1);
 
 /// Seeds whose confirmations are still on the way.
 const UNCONFIRMED_MAX: usize = 256;
@@ -42,16 +44,38 @@ pub(crate) struct Watch {
 pub(crate) enum Step {
     /// Still running.
     Progress(Counts),
-    /// It has ended; nothing comes after this.
-    Done(Counts),
+    /// It has ended, and these are the words of its announcement; nothing comes after this.
+    Done(String),
 }
 
 impl Watch {
     /// Opens the job of `request` at the broker. With `progress` there are steps before the end.
     pub(crate) fn begin(broker: BrokerAddress, request: JobRequest, progress: bool) -> Self {
+        Self::spawn(
+            |steps| async move { follow(&broker, &request, progress.then_some(&steps)).await },
+        )
+    }
+
+    /// Waits for the end of a job's pass. With `progress` there are steps before the end.
+    pub(crate) fn wait(
+        broker: BrokerAddress,
+        job: JobName,
+        group: GroupName,
+        progress: bool,
+    ) -> Self {
+        Self::spawn(
+            |steps| async move { wait(&broker, &job, &group, progress.then_some(&steps)).await },
+        )
+    }
+
+    fn spawn<F>(follow: impl FnOnce(Steps) -> F) -> Self
+    where
+        F: Future<Output = Result<String, Failure>> + Send + 'static,
+    {
         let (sender, steps) = mpsc::channel(1);
+        let following = follow(sender.clone());
         let follower = tokio::spawn(async move {
-            let result = follow(&broker, &request, progress.then_some(&sender)).await;
+            let result = following.await;
             // Whoever does not wait for the end any more does not want it.
             let _ = sender.send(result.map(Step::Done)).await;
         });
@@ -74,7 +98,7 @@ async fn follow(
     broker: &BrokerAddress,
     request: &JobRequest,
     progress: Option<&Steps>,
-) -> Result<Counts, Failure> {
+) -> Result<String, Failure> {
     let name = request.name();
     let (client, mut deliveries) = link::connect(broker, "tidings-crawl").await?;
     let told = |error: ClientError| Failure::failed(format!("job {name} at {broker}: {error}"));
@@ -85,13 +109,40 @@ async fn follow(
     let pass = begin(&client, &name, request).await.map_err(told)?;
     let polls = async {
         match progress {
-            Some(steps) => poll(&client, &name, steps).await,
+            Some(steps) => poll(&client, &name, None, POLL, steps).await,
             None => std::future::pending().await,
         }
     };
     tokio::select! {
         end = until_done(&mut deliveries, &name, &pass) => end.map_err(told),
         error = polls => Err(told(error)),
+    }
+}
+
+/// The answer to `JOB wait` comes at the end, and others on that connection behind it: so there is
+/// another one for the progress.
+async fn wait(
+    broker: &BrokerAddress,
+    job: &JobName,
+    group: &GroupName,
+    progress: Option<&Steps>,
+) -> Result<String, Failure> {
+    let (client, _deliveries) = link::connect(broker, "tidings-job").await?;
+    let settings = vec![("group", group.as_str())];
+    let wait = Command::Job(manage::manage("wait", Some(job.as_str()), settings));
+    let polls = async {
+        let Some(steps) = progress else { return std::future::pending().await };
+        let (client, _deliveries) = link::connect(broker, "tidings-job").await?;
+        Err(manage::failure(broker, poll(&client, job, Some(group), WAIT_POLL, steps).await))
+    };
+    tokio::select! {
+        // In this order: what became of the job says more than that it cannot be watched.
+        biased;
+        end = client.request(&wait) => match end {
+            Ok(answer) => Ok(answer.ok),
+            Err(error) => Err(manage::failure(broker, error)),
+        },
+        failed = polls => failed,
     }
 }
 
@@ -136,17 +187,17 @@ async fn begin(
     Ok(pass)
 }
 
-/// Waits for the event that announces the end of this pass.
+/// Waits for the event that announces the end of this pass, and returns it.
 async fn until_done(
     deliveries: &mut Deliveries,
     name: &JobName,
     pass: &Counts,
-) -> Result<Counts, ClientError> {
+) -> Result<String, ClientError> {
     while let Some(delivery) = deliveries.next().await {
         if let Delivery::Msg { payload, .. } = delivery {
             let end = Counts::parse(&payload);
             if end.name == name.as_str() && end.number == pass.number && end.pass == pass.pass {
-                return Ok(end);
+                return Ok(payload);
             }
         }
     }
@@ -154,12 +205,19 @@ async fn until_done(
 }
 
 /// Asks how the job is doing, again and again, until that fails.
-async fn poll(client: &Client, name: &JobName, steps: &Steps) -> ClientError {
-    let mut ticks = interval(POLL);
+async fn poll(
+    client: &Client,
+    name: &JobName,
+    group: Option<&GroupName>,
+    every: Duration,
+    steps: &Steps,
+) -> ClientError {
+    let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let show = Manage { action: "show", name: Some(name.as_str()), settings: Vec::new() };
+        let settings = group.iter().map(|group| ("group", group.as_str())).collect();
+        let show = Manage { action: "show", name: Some(name.as_str()), settings };
         match client.request(&Command::Job(show)).await {
             Ok(answer) => {
                 // A printer that is busy gets the next one.

@@ -164,7 +164,7 @@ async fn hand_over(
             }
             news = watch.next() => match news? {
                 Step::Progress(counts) => screen.progress(&counts),
-                Step::Done(counts) => break counts,
+                Step::Done(words) => break Counts::parse(&words),
             }
         }
     };
@@ -215,7 +215,7 @@ async fn follow(
             report = crawler.next() => screen.page(&report?)?,
             news = watch.next() => match news? {
                 Step::Progress(counts) => screen.progress(&counts),
-                Step::Done(counts) => return Ok(Some(counts)),
+                Step::Done(words) => return Ok(Some(Counts::parse(&words))),
             }
         }
     }

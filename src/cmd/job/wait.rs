@@ -1,0 +1,57 @@
+//! `tidings job wait`: until the pass of a job is done.
+
+#![expect(clippy::disallowed_methods, reason = "shows how fast a job goes")]
+
+use std::time::Instant;
+
+use clap::Args;
+
+use super::JobArgs;
+use crate::{
+    failure::Failure,
+    job::{Counts, Rate},
+    manage::named,
+    output::Console,
+    signals::stop_on_signal,
+    watch::{Step, Watch},
+};
+
+/// The flags of `tidings job wait`.
+#[derive(Debug, Args)]
+pub(crate) struct WaitArgs {
+    #[command(flatten)]
+    of: JobArgs,
+}
+
+/// Waits, with a progress line where somebody sees it, and says how it went.
+pub(crate) async fn run(args: WaitArgs) -> Result<(), Failure> {
+    let JobArgs { job, group, output } = args.of;
+    let stop = stop_on_signal()?;
+    let mut console = Console::new();
+    let (started, mut rate) = (Instant::now(), Rate::default());
+    let shows_progress = console.shows_progress();
+    let mut watch = Watch::wait(output.broker.broker, job.clone(), group.group, shows_progress);
+    let words = loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {
+                return Err(Failure::Interrupted(format!("stopped waiting; job {job} goes on")));
+            }
+            news = watch.next() => match news? {
+                Step::Progress(counts) => {
+                    let seconds = started.elapsed().as_secs_f64();
+                    let rate = rate.at(seconds, counts.completed);
+                    console.progress(&counts.progress_line(rate));
+                }
+                Step::Done(words) => break words,
+            }
+        }
+    };
+    let end = Counts::parse(&words);
+    if output.json {
+        console.line(&named(&words, "job").to_string())?;
+    } else {
+        console.line(&end.end_line())?;
+    }
+    if end.went_well() { Ok(()) } else { Err(Failure::Unsuccessful) }
+}
