@@ -188,6 +188,9 @@ async fn act(
     }
     match action {
         "show" => print_list(&mut console, &answer.ok),
+        "pause" => console.line(&format!("paused {group}")),
+        "resume" => console.line(&format!("resumed {group}")),
+        "purge" => console.line(&format!("purged {group}")),
         "delete" => console.line(&format!("deleted {group}")),
         _ => console.line(&answer.ok),
     }

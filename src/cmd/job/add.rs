@@ -12,7 +12,7 @@ use crate::{
     job::seed,
     lines::{Lines, read_input},
     manage::{Broker, GroupFlag},
-    output::{Console, count, note},
+    output::{Console, count, note, plural},
 };
 
 /// Seeds that the broker has not answered yet.
@@ -70,7 +70,7 @@ pub(crate) async fn run(args: AddArgs) -> Result<(), Failure> {
     added.and(answered)?;
     match seeds.refused {
         0 => Ok(()),
-        refused => Err(Failure::failed(format!("{} lines are no URL", count(refused)))),
+        refused => Err(Failure::failed(format!("{} left out", plural(refused, "line")))),
     }
 }
 
