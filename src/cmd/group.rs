@@ -25,13 +25,18 @@ Examples:
   tidings group create thumbs topics=file-ready key=none lease=5m
   tidings group pause                               the crawlers get nothing new until `resume`
 
+Exit codes: 0 it worked; 1 it was refused or failed; 2 wrong usage.";
+
+const SETTINGS: &str = "\
+Examples:
+  tidings group set crawlers delay=2s lease=30s
+  tidings group create thumbs topics=file-ready key=none lease=5m
+
 Settings: topics=TOPIC,.. (which feed it); key=host|domain|attr:NAME|none (what is never worked on
 twice at once) and parallel=N (unless so often); delay=DURATION|default (rest of a key between two
 requests); lease=DURATION (how long a worker may be silent about a task); max-attempts=N and
 max-losses=N (failures, and workers lost, until a task is a dead letter); backoff=DURATION (rest of
-a task after its first failure).
-
-Exit codes: 0 it worked; 1 it was refused or failed; 2 wrong usage.";
+a task after its first failure).";
 
 /// The label that the broker shows.
 const NAME: &str = "tidings-group";
@@ -90,6 +95,7 @@ pub(crate) struct NamedArgs {
 
 /// The flags of `tidings group create` and `set`.
 #[derive(Debug, Args)]
+#[command(after_help = SETTINGS)]
 pub(crate) struct SettingsArgs {
     /// The group
     group: GroupName,
@@ -207,8 +213,9 @@ fn parse_setting(text: &str) -> Result<(String, String), String> {
 mod tests {
     use super::*;
 
-    const LINE: &str = "crawlers paused=yes members=2 waiting=1043 processing=7 completed=12 failed=0 dead=1 \
-                        lost=3 unkeyed=0 keys=9 topics=new-url,more key=host parallel=1 delay=default";
+    const LINE: &str = "crawlers paused=yes members=2 waiting=1043 processing=7 completed=12 \
+                        failed=0 dead=1 lost=3 unkeyed=0 keys=9 topics=new-url,more key=host \
+                        parallel=1 delay=default";
 
     #[test]
     fn a_group_is_a_row() {

@@ -22,18 +22,27 @@ const EXAMPLES: &str = "\
 Examples:
   tidings job open docs scope=prefix max-pages=500        a job, to which seeds may be added
   tidings job add docs https://example.org/docs/          a seed; or many: .. | tidings job add docs
-  tidings job close docs                                  no more seeds: it ends when nothing is left
+  tidings job close docs                                  no more seeds: it ends with the last page
   tidings job wait docs                                   until then; the exit code says how it went
   tidings job open docs scope=prefix max-pages=500        once more: the next pass
 
 `tidings crawl URL..` does all of this at once.
 
-Settings, which hold for the pass: scope=host|domain|prefix|any (which links belong to it), and
-limits, at which the rest ends as over budget: max-pages=N, max-depth=N (links from a seed),
-max-per-host=N (pages), max-time=DURATION.
-
 Exit codes: 0 it worked; 1 it was refused or failed, or of `wait` that pages failed or the job was
 cancelled; 2 wrong usage; 130 interrupted.";
+
+const OPEN_EXAMPLES: &str = "\
+Examples:
+  tidings job open docs                               the hosts of its seeds, without a limit
+  tidings job open docs scope=domain max-time=6h      what is fetched of a domain in six hours
+  tidings job open news scope=any max-depth=1 max-per-host=20
+
+Settings, which hold for the pass: scope=host|domain|prefix|any (which links belong to it: those on
+the hosts of its seeds, in their registrable domains, below their paths, or all), and limits, at
+which the rest ends as over budget: max-pages=N, max-depth=N (links from a seed), max-per-host=N
+(pages), max-time=DURATION.
+
+A job that is open without a seed for a day is closed.";
 
 /// The label that the broker shows.
 const NAME: &str = "tidings-job";
@@ -79,6 +88,7 @@ pub(crate) struct JobArgs {
 
 /// The flags of `tidings job open`.
 #[derive(Debug, Args)]
+#[command(after_help = OPEN_EXAMPLES)]
 pub(crate) struct OpenArgs {
     #[command(flatten)]
     of: JobArgs,
@@ -190,7 +200,8 @@ mod tests {
     #[test]
     fn a_job_is_a_row() {
         let job = Counts::parse(
-            "docs number=3 pass=2 state=closed pending=1 queued=2 processing=3 completed=4000 failed=5 found=6",
+            "docs number=3 pass=2 state=closed pending=1 queued=2 processing=3 completed=4000 \
+             failed=5 found=6",
         );
         assert_eq!(row(&job), ["docs", "2", "closed", "6", "1", "2", "3", "4,000", "5"]);
     }

@@ -11,11 +11,20 @@ use crate::{
     output::{Console, count, printable},
 };
 
+const EXAMPLES: &str = "\
+Examples:
+  tidings group tasks --state processing        what is being worked on, and for how long it may be
+  tidings group tasks --key example.org         what is known of that host
+  tidings group tasks --job docs --limit 1000 --json
+
+It costs the broker a look at every entry of the group.";
+
 /// The most of a URL or text that stands in a table.
 const TEXT_CHARS_MAX: usize = 200;
 
 /// The flags of `tidings group tasks`.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct TasksArgs {
     /// The group
     #[arg(default_value = DEFAULT_GROUP)]
@@ -51,7 +60,7 @@ pub(crate) struct Filter {
 /// The states that a person sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum State {
-    /// Waits for its time, or for its key
+    /// Waits for its time, for its key, or for its turn there
     Pending,
     /// Waits for a worker only
     Queued,

@@ -15,6 +15,17 @@ use crate::{
     output::{Console, count, note, plural},
 };
 
+const EXAMPLES: &str = "\
+Examples:
+  tidings job add docs https://example.org/docs/             one seed
+  cut -f1 sites.tsv | tidings job add docs                   one on each line, as they come
+  tidings job add docs https://example.org/ --after 10m      later
+
+Prints how many were new, and how many the pass had met already. Lines that are no URL are named on
+standard error and left out.
+
+Exit codes: 0 all were added or known; 1 some were not; 2 wrong usage.";
+
 /// Seeds that the broker has not answered yet.
 const UNANSWERED_MAX: usize = 256;
 
@@ -23,6 +34,7 @@ const NAMED_MAX: u64 = 20;
 
 /// The flags of `tidings job add`.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct AddArgs {
     /// The job, which is open
     job: JobName,

@@ -16,8 +16,20 @@ use crate::{
     watch::{Step, Watch},
 };
 
+const EXAMPLES: &str = "\
+Examples:
+  tidings job wait docs && ./publish-index        go on when all of it is there
+  tidings job wait docs --json                    the counts, for programs
+
+A job ends only after it was closed; if it is done already the answer comes at once. Who waits at a
+terminal sees the progress.
+
+Exit codes: 0 the pass is done; 1 pages failed, it was cancelled, or there is no such job; 2 wrong
+usage; 130 interrupted (the job goes on).";
+
 /// The flags of `tidings job wait`.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct WaitArgs {
     #[command(flatten)]
     of: JobArgs,
