@@ -65,11 +65,11 @@ def fetch(task, url, deadline):
     try:
         with request.urlopen(url) as answer:
             status, headers, page = answer.status, answer.headers, answer.read()
-        if 300 <= status < 400 and headers["Location"]:
+        if status in (301, 302, 303, 307, 308) and headers["Location"]:
             target = absolute(url, headers["Location"])
             return [f"LINK {task} {target} kind=redirect", f"ACK {task} outcome=redirect"]
         if status >= 300:
-            again, wait = status == 429 or status >= 500, headers["Retry-After"] or ""
+            again, wait = status in (408, 425, 429) or status > 499, headers["Retry-After"] or ""
             wait = f" not-before={wait}s" if wait.isdecimal() and len(wait) < 9 else ""
             return [f"NACK {task} reason={status}{wait}" if again else f"ACK {task} outcome=failed"]
         tags, parser = [], html.parser.HTMLParser()
