@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::support::{
-    process::{Server, at, json_at},
+    process::{Running, Server, at, json_at, tidings},
     talk::Talk,
     wait::until,
 };
@@ -93,6 +93,19 @@ fn a_job_is_opened_seeded_closed_and_cancelled() {
     }
     assert_eq!(json_at(&server, &["job", "ls"])[0]["job"], json!("docs"));
     at(&server, &["job", "show", "nobody"]).expect_code(1);
+}
+
+#[test]
+fn a_crawl_that_somebody_cancels_has_not_gone_well() {
+    let server = Server::broker();
+    let words = ["crawl", "http://a.example/", "--broker", &server.text()];
+    let crawl = Running::start(&mut tidings(server.folder.path(), words));
+    let job = until("the job", || json_at(&server, &["job", "ls"]).pop());
+    until_waiting(&server, 1);
+    at(&server, &["job", "cancel", job["job"].as_str().unwrap()]).expect_code(0);
+    let ended = crawl.finish().expect_code(1);
+    let summary = ended.stdout().pop().unwrap();
+    assert!(summary.starts_with("cancelled: 0 pages, 0 failed, 1 cancelled; "), "{summary}");
 }
 
 #[test]
