@@ -122,6 +122,8 @@ impl Seeds<'_> {
                 self.add_line(number, line).await?;
             }
             unread.drain(..done);
+            // Whoever types hears of a refusal before the next line.
+            self.answers(0).await?;
         }
         match lines.finish(&unread) {
             Some((number, line)) => self.add_line(number, line).await,
