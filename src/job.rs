@@ -93,6 +93,8 @@ impl JobRequest {
 /// does not say is empty or 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
+    /// All of it as it was said.
+    pub(crate) words: String,
     pub(crate) name: String,
     pub(crate) number: String,
     pub(crate) pass: String,
@@ -121,8 +123,8 @@ impl Counts {
     /// Reads `<name> key=value ..`. Unknown keys come from a newer broker and mean nothing here.
     pub(crate) fn parse(text: &str) -> Self {
         let mut words = text.split_ascii_whitespace();
-        let mut counts =
-            Self { name: words.next().unwrap_or_default().to_owned(), ..Self::default() };
+        let name = words.next().unwrap_or_default().to_owned();
+        let mut counts = Self { words: text.to_owned(), name, ..Self::default() };
         for (key, value) in words.filter_map(|word| word.split_once('=')) {
             match key {
                 "number" => value.clone_into(&mut counts.number),

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::Context;
 use tidings_broker::{Broker, BrokerConfig, StartError};
-use tidings_protocol::PORT;
+use tidings_protocol::{MemberId, PORT};
 use tidings_subscriber::{CrawlError, CrawlerConfig, PageReport};
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -42,6 +42,12 @@ pub(crate) async fn start_broker(config: BrokerConfig) -> Result<Broker, Failure
         }
         error => Failure::failed(error.to_string()),
     })
+}
+
+/// Tells a broker that a crawler will live in its process, and which. When both have ended together
+/// the next broker does not wait for what the crawler may still be doing.
+pub(crate) fn own_member(config: &mut BrokerConfig) -> MemberId {
+    *config.own_member.insert(MemberId::random())
 }
 
 /// Stops a broker, within the time that a stop may take.

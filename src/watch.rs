@@ -12,7 +12,7 @@ use tidings_protocol::{
 use tokio::{
     sync::mpsc,
     task::JoinHandle,
-    time::{MissedTickBehavior, interval},
+    time::{MissedTickBehavior, interval, sleep},
 };
 
 use crate::{
@@ -27,8 +27,15 @@ use crate::{
 const POLL: Duration = Duration::from_millis(250);
 const WAIT_POLL: Duration = Duration::from_secs(1);
 
+/// The label of who waits, which the broker shows.
+const WAIT_NAME: &str = "tidings-job";
+
 /// Seeds whose confirmations are still on the way.
 const UNCONFIRMED_MAX: usize = 256;
+
+/// Pauses between tries to reach a broker that was there before.
+const RECONNECT_MIN: Duration = Duration::from_millis(100);
+const RECONNECT_MAX: Duration = Duration::from_secs(5);
 
 type Steps = mpsc::Sender<Result<Step, Failure>>;
 
@@ -44,8 +51,8 @@ pub(crate) struct Watch {
 pub(crate) enum Step {
     /// Still running.
     Progress(Counts),
-    /// It has ended, and these are the words of its announcement; nothing comes after this.
-    Done(String),
+    /// It has ended; nothing comes after this.
+    Done(Counts),
 }
 
 impl Watch {
@@ -70,7 +77,7 @@ impl Watch {
 
     fn spawn<F>(follow: impl FnOnce(Steps) -> F) -> Self
     where
-        F: Future<Output = Result<String, Failure>> + Send + 'static,
+        F: Future<Output = Result<Counts, Failure>> + Send + 'static,
     {
         let (sender, steps) = mpsc::channel(1);
         let following = follow(sender.clone());
@@ -94,55 +101,126 @@ impl Drop for Watch {
     }
 }
 
+/// Follows the job to its end, over as many connections as it takes: the job does not end with one.
 async fn follow(
     broker: &BrokerAddress,
     request: &JobRequest,
     progress: Option<&Steps>,
-) -> Result<String, Failure> {
+) -> Result<Counts, Failure> {
     let name = request.name();
-    let (client, mut deliveries) = link::connect(broker, "tidings-crawl").await?;
-    let told = |error: ClientError| Failure::failed(format!("job {name} at {broker}: {error}"));
+    let mut connected = link::connect(broker, "tidings-crawl").await?;
+    let (mut pass, mut pause) = (None, RECONNECT_MIN);
+    loop {
+        let error = match follow_once(connected, &name, request, progress, &mut pass).await {
+            Ok(end) => return Ok(end),
+            Err(error) if is_final(&error) => {
+                return Err(Failure::failed(format!("job {name} at {broker}: {error}")));
+            }
+            Err(error) => error,
+        };
+        tracing::warn!("job {name} at {broker}: {error}; trying again");
+        connected = reconnect(broker, "tidings-crawl", &mut pause).await;
+    }
+}
+
+/// Whether the same would be answered on another connection as well.
+fn is_final(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused(refusal) if !refusal.code.is_transient())
+}
+
+/// Another connection, as soon as there can be one.
+async fn reconnect(
+    broker: &BrokerAddress,
+    name: &str,
+    pause: &mut Duration,
+) -> (Client, Deliveries) {
+    loop {
+        sleep(*pause).await;
+        *pause = (*pause * 2).min(RECONNECT_MAX);
+        if let Ok(connected) = link::try_connect(broker, name).await {
+            return connected;
+        }
+    }
+}
+
+/// Follows it as long as the connection lasts. `pass` is what is known of the pass that runs.
+async fn follow_once(
+    (client, mut deliveries): (Client, Deliveries),
+    name: &JobName,
+    request: &JobRequest,
+    progress: Option<&Steps>,
+    pass: &mut Option<Counts>,
+) -> Result<Counts, ClientError> {
     // Before the job exists, so that its end cannot be missed.
     let topic = JOB_DONE_TOPIC.parse().expect("a constant that is a name");
     let subscribe = Command::Sub { topic, from: None, cursor: None, takeover: false };
-    client.request(&subscribe).await.map_err(told)?;
-    let pass = begin(&client, &name, request).await.map_err(told)?;
+    client.request(&subscribe).await?;
+    let running = match pass {
+        Some(running) => {
+            // It may have ended while nobody watched.
+            let now = show(&client, name, None).await?;
+            let is_same = now.number == running.number && now.pass == running.pass;
+            if now.state == "done" || !is_same {
+                return Ok(now);
+            }
+            running
+        }
+        None => pass.insert(begin(&client, name, request).await?),
+    };
     let polls = async {
         match progress {
-            Some(steps) => poll(&client, &name, None, POLL, steps).await,
+            Some(steps) => poll(&client, name, None, POLL, steps).await,
             None => std::future::pending().await,
         }
     };
     tokio::select! {
-        end = until_done(&mut deliveries, &name, &pass) => end.map_err(told),
-        error = polls => Err(told(error)),
+        end = until_done(&mut deliveries, name, running) => end,
+        error = polls => Err(error),
     }
 }
 
-/// The answer to `JOB wait` comes at the end, and others on that connection behind it: so there is
-/// another one for the progress.
+/// Waits for the end of a job that somebody else began, over as many connections as it takes.
 async fn wait(
     broker: &BrokerAddress,
     job: &JobName,
     group: &GroupName,
     progress: Option<&Steps>,
-) -> Result<String, Failure> {
-    let (client, _deliveries) = link::connect(broker, "tidings-job").await?;
+) -> Result<Counts, Failure> {
+    let (mut connected, mut pause) = (link::connect(broker, WAIT_NAME).await?, RECONNECT_MIN);
+    loop {
+        let error = match wait_once(broker, &connected.0, job, group, progress).await {
+            Ok(end) => return Ok(end),
+            Err(error) if is_final(&error) => return Err(manage::failure(broker, error)),
+            Err(error) => error,
+        };
+        tracing::warn!("job {job} at {broker}: {error}; trying again");
+        connected = reconnect(broker, WAIT_NAME, &mut pause).await;
+    }
+}
+
+/// The answer to `JOB wait` comes at the end, and others on that connection behind it: so there is
+/// another one for the progress.
+async fn wait_once(
+    broker: &BrokerAddress,
+    client: &Client,
+    job: &JobName,
+    group: &GroupName,
+    progress: Option<&Steps>,
+) -> Result<Counts, ClientError> {
     let settings = vec![("group", group.as_str())];
     let wait = Command::Job(manage::manage("wait", Some(job.as_str()), settings));
     let polls = async {
         let Some(steps) = progress else { return std::future::pending().await };
-        let (client, _deliveries) = link::connect(broker, "tidings-job").await?;
-        Err(manage::failure(broker, poll(&client, job, Some(group), WAIT_POLL, steps).await))
+        match link::try_connect(broker, WAIT_NAME).await {
+            Ok((client, _deliveries)) => poll(&client, job, Some(group), WAIT_POLL, steps).await,
+            Err(error) => error,
+        }
     };
     tokio::select! {
         // In this order: what became of the job says more than that it cannot be watched.
         biased;
-        end = client.request(&wait) => match end {
-            Ok(answer) => Ok(answer.ok),
-            Err(error) => Err(manage::failure(broker, error)),
-        },
-        failed = polls => failed,
+        end = client.request(&wait) => end.map(|answer| Counts::parse(&answer.ok)),
+        error = polls => Err(error),
     }
 }
 
@@ -187,17 +265,17 @@ async fn begin(
     Ok(pass)
 }
 
-/// Waits for the event that announces the end of this pass, and returns it.
+/// Waits for the event that announces the end of this pass.
 async fn until_done(
     deliveries: &mut Deliveries,
     name: &JobName,
     pass: &Counts,
-) -> Result<String, ClientError> {
+) -> Result<Counts, ClientError> {
     while let Some(delivery) = deliveries.next().await {
         if let Delivery::Msg { payload, .. } = delivery {
             let end = Counts::parse(&payload);
             if end.name == name.as_str() && end.number == pass.number && end.pass == pass.pass {
-                return Ok(payload);
+                return Ok(end);
             }
         }
     }
@@ -216,14 +294,21 @@ async fn poll(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let settings = group.iter().map(|group| ("group", group.as_str())).collect();
-        let show = Manage { action: "show", name: Some(name.as_str()), settings };
-        match client.request(&Command::Job(show)).await {
-            Ok(answer) => {
-                // A printer that is busy gets the next one.
-                let _ = steps.try_send(Ok(Step::Progress(Counts::parse(&answer.ok))));
-            }
+        match show(client, name, group).await {
+            // A printer that is busy gets the next one.
+            Ok(counts) => _ = steps.try_send(Ok(Step::Progress(counts))),
             Err(error) => return error,
         }
     }
+}
+
+/// `JOB show`; the group is the default one unless told otherwise.
+async fn show(
+    client: &Client,
+    name: &JobName,
+    group: Option<&GroupName>,
+) -> Result<Counts, ClientError> {
+    let settings = group.iter().map(|group| ("group", group.as_str())).collect();
+    let show = Manage { action: "show", name: Some(name.as_str()), settings };
+    Ok(Counts::parse(&client.request(&Command::Job(show)).await?.ok))
 }

@@ -9,7 +9,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-/// Milliseconds since the broker's start, on the monotonic clock.
+/// Milliseconds on the broker's clock, which never goes back. With groups on disk it goes on where it
+/// was when the broker stopped, and the time in between has passed.
 ///
 /// Arithmetic saturates, so a far deadline is merely far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,28 +38,89 @@ impl fmt::Display for Moment {
     }
 }
 
-/// Tells the time since the broker's start, and the time of day.
-#[derive(Debug, Clone, Copy)]
-pub struct Clock {
-    start: Instant,
-    start_unix_ms: i64,
+/// A moment as the machine knows it, to find out at the next start how much time has passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// Which run of the machine; 0 if nobody knows.
+    pub boot: u128,
+    /// Since that began, in ms, also while it slept.
+    pub uptime_ms: u64,
+    /// The time of day in ms.
+    pub unix_ms: i64,
 }
 
-impl Clock {
-    /// A clock that starts now.
-    #[expect(clippy::new_without_default, reason = "a clock that starts should be asked for")]
-    pub fn new() -> Self {
+impl Stamp {
+    fn now() -> Self {
+        let uptime = rustix::time::clock_gettime(UPTIME);
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
-            start: Instant::now(),
-            start_unix_ms: i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX),
+            boot: boot().unwrap_or(0),
+            uptime_ms: Duration::try_from(uptime).map_or(0, millis),
+            unix_ms: i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX),
         }
     }
 
-    /// The time since the start.
+    /// Whether the machine has been running since.
+    pub fn is_same_boot(&self, later: &Self) -> bool {
+        self.boot != 0 && self.boot == later.boot && self.uptime_ms <= later.uptime_ms
+    }
+}
+
+#[cfg(target_os = "linux")]
+const UPTIME: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+#[cfg(not(target_os = "linux"))]
+const UPTIME: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+
+/// A number that the system draws when it starts.
+fn boot() -> Option<u128> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Tells the moment, and the time of day.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    start: Instant,
+    /// The moment of the start.
+    start_moment: Moment,
+    start_stamp: Stamp,
+}
+
+impl Clock {
+    /// A clock that starts now, with moment 0.
+    #[expect(clippy::new_without_default, reason = "a clock that starts should be asked for")]
+    pub fn new() -> Self {
+        Self { start: Instant::now(), start_moment: Moment(0), start_stamp: Stamp::now() }
+    }
+
+    /// The clock of an earlier run showed `at` when the machine knew that as `stamp`, and `last`
+    /// when it was last heard of: this one is set forward to what it would show now. In another run
+    /// of the machine the time of day has to do, which may have been set.
+    pub fn go_on(&mut self, at: Moment, stamp: Stamp, last: Moment) {
+        let here = self.start_stamp;
+        let moment = if stamp.is_same_boot(&here) {
+            at + (here.uptime_ms - stamp.uptime_ms)
+        } else {
+            let last_ms = stamp.unix_ms.saturating_add_unsigned(last.since(at));
+            last + u64::try_from(here.unix_ms.saturating_sub(last_ms)).unwrap_or(0)
+        };
+        self.start_moment = self.start_moment.max(moment).max(last);
+    }
+
+    /// The present moment.
     pub fn now(&self) -> Moment {
-        let ms = self.start.elapsed().as_millis();
-        Moment(u64::try_from(ms).unwrap_or(u64::MAX))
+        self.start_moment + millis(self.start.elapsed())
+    }
+
+    /// The present moment as the machine knows it.
+    pub fn stamp(&self) -> Stamp {
+        let elapsed = millis(self.start.elapsed());
+        let Stamp { boot, uptime_ms, .. } = self.start_stamp;
+        Stamp { boot, uptime_ms: uptime_ms.saturating_add(elapsed), unix_ms: self.unix_ms() }
     }
 
     /// The time of day in milliseconds since 1970, UTC.
@@ -67,14 +129,36 @@ impl Clock {
     /// clock neither moves events in time nor makes it run backwards. The price is a drift of some
     /// seconds a month against a disciplined clock.
     pub fn unix_ms(&self) -> i64 {
-        let elapsed = i64::try_from(self.now().0).unwrap_or(i64::MAX);
-        self.start_unix_ms.saturating_add(elapsed)
+        self.start_stamp.unix_ms.saturating_add_unsigned(millis(self.start.elapsed()))
     }
 
     /// The runtime's instant of `moment`, for timers.
     pub fn instant(&self, moment: Moment) -> Instant {
         // A moment beyond what the platform can represent never comes; a century serves as well.
         let century = Duration::from_hours(100 * 365 * 24);
-        self.start + Duration::from_millis(moment.0).min(century)
+        self.start + Duration::from_millis(moment.since(self.start_moment)).min(century)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_goes_on_where_the_last_one_would_be() {
+        let here = Stamp { boot: 7, uptime_ms: 50_000, unix_ms: 1_000_000 };
+        let after = |stamp, last| {
+            let mut clock = Clock { start_stamp: here, ..Clock::new() };
+            clock.go_on(Moment(100), stamp, Moment(last));
+            clock.start_moment.0
+        };
+        let same = Stamp { uptime_ms: 20_000, unix_ms: 5, ..here };
+        assert_eq!(after(same, 4_000), 30_100, "whatever the time of day");
+        assert_eq!(after(same, 40_000), 40_000, "it never goes back");
+        let other = Stamp { boot: 8, uptime_ms: 20_000, unix_ms: 990_000 };
+        assert_eq!(after(other, 4_000), 10_100, "the time of day says so");
+        assert_eq!(after(Stamp { unix_ms: 2_000_000, ..other }, 4_000), 4_000, "it was set back");
+        assert_eq!(after(Stamp { boot: 0, ..other }, 4_000), 10_100, "nobody knows");
+        assert_eq!(after(Stamp { uptime_ms: 60_000, ..same }, 4_000), 999_995 + 100);
     }
 }

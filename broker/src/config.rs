@@ -15,7 +15,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use tidings_protocol::PORT;
+use tidings_protocol::{MemberId, PORT};
 
 use crate::catalog::TopicSettings;
 use crate::group::config::GroupConfig;
@@ -32,8 +32,12 @@ pub struct BrokerConfig {
     pub topic_defaults: TopicSettings,
     /// Bounds of everything that grows.
     pub limits: Limits,
-    /// What a group is that was created without settings.
+    /// What a group is that was created without settings. A delay that is given here is given to the
+    /// default group, too, if it is there already.
     pub group: GroupConfig,
+    /// A worker in this process: when the process has ended, so have its requests, and nobody waits
+    /// for its leases.
+    pub own_member: Option<MemberId>,
     /// Writes one log line per received line (target `tidings::line`), for finding faults.
     pub log_lines: bool,
 }
@@ -46,6 +50,7 @@ impl Default for BrokerConfig {
             topic_defaults: TopicSettings::default(),
             limits: Limits::default(),
             group: GroupConfig::default(),
+            own_member: None,
             log_lines: false,
         }
     }
@@ -54,6 +59,9 @@ impl Default for BrokerConfig {
 /// The limits of connections and topics: name, unit, default, and what happens at it.
 #[derive(Debug, Clone)]
 pub struct Limits {
+    /// Bytes by which a group's log grows before it is cut to what the group holds, at least. Default
+    /// 64 MiB: less than a second to read at a start.
+    pub group_log_bytes: u64,
     /// Connections at once. Default 16,384: an idle one costs about a kibibyte here and the
     /// kernel's buffers. One more is told `-ERR limit` and closed. If the process may not have as
     /// many file descriptors, the broker lowers it when it starts.
@@ -136,6 +144,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            group_log_bytes: 64 << 20,
             connections_max: 16_384,
             half_line_ms: 30_000,
             closing_ms: 5_000,

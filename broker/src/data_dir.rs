@@ -3,6 +3,7 @@
 //! ```text
 //!   <data>/lock             held by the one process that works here; its number, for people
 //!   <data>/topics/<topic>/  the segments of a topic's log
+//!   <data>/groups/<group>/  the segments of a group's log
 //! ```
 //!
 //! Others keep what is theirs beside it (the crawler its pages.db), so only the broker takes the
@@ -77,6 +78,11 @@ impl DataDir {
     /// Where the logs of topics are; comes into being with the first of them.
     pub(crate) fn topics(&self) -> PathBuf {
         self.path.join("topics")
+    }
+
+    /// Where the logs of groups are; comes into being with the first of them.
+    pub(crate) fn groups(&self) -> PathBuf {
+        self.path.join("groups")
     }
 
     /// Where the log of a topic is.

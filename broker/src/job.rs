@@ -9,16 +9,21 @@
 //!    └──────────────────────────────── opened again: the next pass ──────────────────────────────┘
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::fmt;
+mod hosts;
 
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::fmt::{self, Write};
+
+use tidings_protocol::duration::{self, DURATION_MS_MAX};
 use tidings_protocol::{JobName, Outcome, ProtocolError, Seq, TopicName};
 
+use self::hosts::Hosts;
 use crate::clock::Moment;
-use crate::group::config::{bad, number};
-use crate::group::entry::{EntryId, JobNumber, JobRef};
+use crate::group::config::{bad, duration_within, number};
+use crate::group::entry::{EntryId, JobNumber, JobRef, Key};
 use crate::group::record::End;
 use crate::group::scope::{Scope, ScopeRule};
+use crate::group::snapshot::Item;
 
 /// What a person sets when a job is opened; it holds for the pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -29,6 +34,11 @@ pub struct JobSettings {
     pub depth_max: Option<u32>,
     /// Most pages that are completed; `None`: no limit.
     pub pages_max: Option<u64>,
+    /// Most pages that are completed of one key of the group, which mostly is a host; `None`: no
+    /// limit.
+    pub host_pages_max: Option<u64>,
+    /// How long the pass may release anything, from its opening, in ms; `None`: no limit.
+    pub time_ms_max: Option<u64>,
 }
 
 impl JobSettings {
@@ -40,16 +50,45 @@ impl JobSettings {
         for (name, value) in settings {
             match name {
                 "scope" => parsed.scope = value.parse()?,
-                "depth" => parsed.depth_max = Some(number(name, value, 0, u64::from(u32::MAX))?),
+                "max-depth" | "depth" if parsed.depth_max.is_some() => {
+                    return Err(bad("max-depth and depth are the same: one of them"));
+                }
+                "max-depth" | "depth" => {
+                    parsed.depth_max = Some(number(name, value, 0, u64::from(u32::MAX))?);
+                }
                 "max-pages" => parsed.pages_max = Some(number(name, value, 1, u64::MAX)?),
+                "max-per-host" => parsed.host_pages_max = Some(number(name, value, 1, u64::MAX)?),
+                "max-time" => {
+                    parsed.time_ms_max = Some(duration_within(name, value, 1, DURATION_MS_MAX)?);
+                }
                 _ => {
                     return Err(bad(format!(
-                        "no job setting {name}; there are scope, depth, max-pages"
+                        "no job setting {name}; there are scope, max-depth, max-pages, \
+                         max-per-host, max-time"
                     )));
                 }
             }
         }
         Ok(parsed)
+    }
+
+    /// The settings as `name=value` words, in the form in which they are set.
+    pub fn describe(&self) -> String {
+        let mut words = format!("scope={}", self.scope.as_str());
+        if let Some(depth) = self.depth_max {
+            // Writing into a string cannot fail.
+            let _ = write!(words, " max-depth={depth}");
+        }
+        if let Some(pages) = self.pages_max {
+            let _ = write!(words, " max-pages={pages}");
+        }
+        if let Some(pages) = self.host_pages_max {
+            let _ = write!(words, " max-per-host={pages}");
+        }
+        if let Some(ms) = self.time_ms_max {
+            let _ = write!(words, " max-time={}", duration::format_ms(ms));
+        }
+        words
     }
 }
 
@@ -85,11 +124,56 @@ pub struct Counts {
     pub budget: u64,
     /// Seeds that the pass had met already.
     pub duplicates: u64,
-    /// Dropped when the job was cancelled.
+    /// Dropped when the job was cancelled or the group purged.
     pub cancelled: u64,
 }
 
 impl Counts {
+    /// All of them, in the order in which they stand in the type.
+    pub(crate) fn as_array(&self) -> [u64; 10] {
+        let Self {
+            found,
+            completed,
+            redirects,
+            failed,
+            robots,
+            scope,
+            trap,
+            budget,
+            duplicates,
+            cancelled,
+        } = *self;
+        [found, completed, redirects, failed, robots, scope, trap, budget, duplicates, cancelled]
+    }
+
+    /// The reverse of [`as_array`](Self::as_array).
+    pub(crate) fn from_array(counts: [u64; 10]) -> Self {
+        let [
+            found,
+            completed,
+            redirects,
+            failed,
+            robots,
+            scope,
+            trap,
+            budget,
+            duplicates,
+            cancelled,
+        ] = counts;
+        Self {
+            found,
+            completed,
+            redirects,
+            failed,
+            robots,
+            scope,
+            trap,
+            budget,
+            duplicates,
+            cancelled,
+        }
+    }
+
     fn outcome(&mut self, outcome: Outcome) {
         let counter = match outcome {
             Outcome::Done => &mut self.completed,
@@ -106,7 +190,7 @@ impl Counts {
         let counter = match end {
             End::Dead => &mut self.failed,
             End::Budget => &mut self.budget,
-            End::Cancelled => &mut self.cancelled,
+            End::Cancelled | End::Purged => &mut self.cancelled,
         };
         *counter += 1;
     }
@@ -145,12 +229,20 @@ pub struct Job {
     pub state: JobState,
     /// No child is admitted any more.
     pub cancelled: bool,
+    /// Nothing of it is released.
+    pub paused: bool,
+    /// Its time is over.
+    pub time_is_up: bool,
+    /// When that is, if it is not yet.
+    pub time_until: Option<Moment>,
     /// What belongs to it.
     pub scope: Scope,
     /// Entries that wait, due or not.
     pub waiting: BTreeSet<EntryId>,
     /// Entries with a member.
     pub held: u64,
+    /// What it has of each key.
+    hosts: Hosts,
     /// What became of the rest.
     pub counts: Counts,
     /// Heads of the feeding topics when the count was zero.
@@ -162,37 +254,163 @@ pub struct Job {
 }
 
 impl Job {
+    /// A job to which nothing has happened yet.
+    pub(crate) fn new(id: JobRef, name: JobName, settings: JobSettings, state: JobState) -> Self {
+        // What is done needs no rule and no budget any more.
+        let is_done = state == JobState::Done;
+        Self {
+            id,
+            name,
+            settings,
+            state,
+            cancelled: false,
+            paused: false,
+            time_is_up: false,
+            time_until: None,
+            scope: if is_done { Scope::default() } else { Scope::new(settings.scope) },
+            waiting: BTreeSet::new(),
+            held: 0,
+            hosts: Hosts::new(settings.host_pages_max.filter(|_| !is_done)),
+            counts: Counts::default(),
+            noted: None,
+            open_until: Moment(0),
+            pinned: 0,
+        }
+    }
+
+    /// The job and what belongs to it, without its entries, as parts of a snapshot.
+    pub(crate) fn items(&self, keep: &mut impl FnMut(Item)) {
+        let bare = Self {
+            scope: self.scope.bare(),
+            waiting: BTreeSet::new(),
+            held: 0,
+            pinned: 0,
+            hosts: self.hosts.bare(),
+            ..self.clone()
+        };
+        let number = self.id.number;
+        keep(Item::Job(Box::new(bare)));
+        for part in self.scope.parts() {
+            keep(Item::Scope { number, part: part.into() });
+        }
+        for (key, completed) in self.hosts.completed() {
+            keep(Item::Pages { number, key: key.clone(), completed });
+        }
+    }
+
+    /// So many pages of a key are completed.
+    pub(crate) fn keep_pages(&mut self, key: &Key, completed: u64) {
+        self.hosts.keep(key, completed);
+    }
+
     /// Entries that are not final.
     pub fn count(&self) -> u64 {
         self.waiting.len() as u64 + self.held
     }
 
-    /// It has the pages it may have.
+    /// It has the pages it may have, or its time is over: what waits is dropped.
     pub fn is_exhausted(&self) -> bool {
-        self.settings.pages_max.is_some_and(|max| self.counts.completed >= max)
+        let has_all = self.settings.pages_max.is_some_and(|max| self.counts.completed >= max);
+        has_all || self.time_is_up
     }
 
     /// Its budget is taken by what is in flight: nothing is released until some of it is given back.
     pub fn is_blocked(&self) -> bool {
         let taken = self.counts.completed + self.held + self.pinned;
-        self.settings.pages_max.is_some_and(|max| taken >= max)
+        self.time_is_up || self.settings.pages_max.is_some_and(|max| taken >= max)
+    }
+
+    /// The same, for one key.
+    pub fn is_blocked_on(&self, key: &str) -> bool {
+        self.is_blocked() || self.hosts.are_blocked(key)
+    }
+
+    /// Whether something of it may be the next of this key: unlike the budget of the whole job,
+    /// which what is in flight gives back soon, this may last.
+    pub fn takes_turns_on(&self, key: &str) -> bool {
+        !self.paused && !self.hosts.are_blocked(key)
+    }
+
+    /// Whether each key has a budget of its own.
+    pub fn limits_hosts(&self) -> bool {
+        self.hosts.are_limited()
+    }
+
+    /// Entries that wait and that the job may not have any more, as their key has given enough.
+    pub fn leftover(&self) -> impl Iterator<Item = EntryId> {
+        self.hosts.leftover()
+    }
+
+    /// An entry of it waits.
+    pub fn wait(&mut self, entry: EntryId, key: &Key) {
+        self.waiting.insert(entry);
+        self.hosts.wait(entry, key);
+    }
+
+    /// A waiting entry of it goes to a member.
+    pub fn take(&mut self, entry: EntryId, key: &Key) {
+        self.waiting.remove(&entry);
+        self.hosts.leave(entry, key);
+        self.held += 1;
+        self.hosts.take(key);
+    }
+
+    /// An entry of it came back from its member, and waits.
+    pub fn give_back(&mut self, entry: EntryId, key: &Key) {
+        self.held -= 1;
+        self.hosts.give_back(key);
+        self.wait(entry, key);
+    }
+
+    /// A waiting entry keeps its part of the budget for its member's next request.
+    pub fn pin(&mut self, key: &Key) {
+        self.pinned += 1;
+        self.hosts.take(key);
+    }
+
+    /// It does not any more.
+    pub fn unpin(&mut self, key: &Key) {
+        self.pinned -= 1;
+        self.hosts.give_back(key);
     }
 
     /// An entry of it ended with a worker's answer.
-    pub fn ended_with(&mut self, outcome: Outcome) {
+    pub fn ended_with(&mut self, outcome: Outcome, key: &Key) {
         self.held -= 1;
+        match outcome {
+            Outcome::Done => self.hosts.complete(key),
+            _ => self.hosts.give_back(key),
+        }
         self.counts.outcome(outcome);
     }
 
     /// A waiting entry of it ended without one.
-    pub fn dropped(&mut self, entry: EntryId, end: End) {
+    pub fn dropped(&mut self, entry: EntryId, key: &Key, end: End) {
         assert!(self.waiting.remove(&entry), "only a waiting entry is dropped");
+        self.hosts.leave(entry, key);
         self.counts.end(end);
+    }
+
+    /// Whether an entry of the pass that was given up may become a part of it again.
+    pub fn takes_back(&self, key: &str) -> bool {
+        let has_room = !self.is_exhausted() && !self.hosts.have_given(key);
+        self.state != JobState::Done && !self.cancelled && has_room
+    }
+
+    /// An entry that was given up waits again.
+    pub fn takes_again(&mut self, entry: EntryId, key: &Key) {
+        self.counts.failed -= 1;
+        self.noted = None;
+        self.wait(entry, key);
     }
 
     /// The event that announces its end.
     pub fn announcement(&self) -> String {
-        let result = if self.cancelled { "cancelled" } else { "done" };
+        let result = match self.cancelled {
+            true => "cancelled",
+            false if self.counts.found == 0 => "done reason=empty",
+            false => "done",
+        };
         format!(
             "{} number={} pass={} result={result} {}",
             self.name, self.id.number, self.id.pass, self.counts
@@ -202,9 +420,10 @@ impl Job {
     /// Its state in `key=value` words. `queued` of what waits could be released at once.
     pub fn describe(&self, queued: usize) -> String {
         let state = match self.state {
+            JobState::Done => "done",
+            _ if self.paused => "paused",
             JobState::Open => "open",
             JobState::Closed => "closed",
-            JobState::Done => "done",
         };
         format!(
             "{} number={} pass={} state={state} pending={} queued={queued} processing={} {}",
@@ -234,32 +453,23 @@ impl Jobs {
         self.numbers.get(name).copied().unwrap_or(self.last_number + 1)
     }
 
-    /// Opens a job, or the next pass of a finished one.
+    /// Opens a job, or the next pass of a finished one. Without seeds it is closed at `until`.
     pub fn open(
         &mut self,
         number: JobNumber,
         name: &JobName,
         settings: JobSettings,
+        now: Moment,
         until: Moment,
     ) {
         let pass = self.by_number.get(&number).map_or(1, |job| job.id.pass + 1);
         self.finished.retain(|finished| *finished != number);
         self.last_number = self.last_number.max(number);
         self.numbers.insert(name.clone(), number);
-        let job = Job {
-            id: JobRef { number, pass },
-            name: name.clone(),
-            settings,
-            state: JobState::Open,
-            cancelled: false,
-            scope: Scope::new(settings.scope),
-            waiting: BTreeSet::new(),
-            held: 0,
-            counts: Counts::default(),
-            noted: None,
-            open_until: until,
-            pinned: 0,
-        };
+        let id = JobRef { number, pass };
+        let mut job = Job::new(id, name.clone(), settings, JobState::Open);
+        job.time_until = settings.time_ms_max.map(|ms| now + ms);
+        job.open_until = until;
         self.by_number.insert(number, job);
     }
 
@@ -268,7 +478,10 @@ impl Jobs {
         if let Some(job) = self.by_number.get_mut(&number) {
             job.state = JobState::Done;
             job.noted = None;
+            job.paused = false;
+            job.time_until = None;
             job.scope = Scope::default();
+            job.hosts = Hosts::default();
             self.finished.push_back(number);
         }
         while self.finished.len() > remembered
@@ -277,6 +490,46 @@ impl Jobs {
         {
             self.numbers.remove(&job.name);
         }
+    }
+
+    /// The job that is forgotten when the next one finishes, of which `remembered` are kept.
+    pub fn next_forgotten(&self, remembered: usize) -> Option<&JobName> {
+        let oldest = self.finished.front().filter(|_| self.finished.len() >= remembered)?;
+        self.find(*oldest).map(|job| &job.name)
+    }
+
+    /// Forgets a finished job. Its number is not given again.
+    pub fn delete(&mut self, number: JobNumber) {
+        self.finished.retain(|finished| *finished != number);
+        if let Some(job) = self.by_number.remove(&number) {
+            self.numbers.remove(&job.name);
+        }
+    }
+
+    /// All jobs, those that are done last, in the order in which they are forgotten.
+    pub(crate) fn in_order(&self) -> impl Iterator<Item = &Job> {
+        let unfinished = self.by_number.values().filter(|job| job.state != JobState::Done);
+        unfinished.chain(self.finished.iter().filter_map(|number| self.find(*number)))
+    }
+
+    /// A job that was there before.
+    pub(crate) fn keep(&mut self, job: Job) {
+        let number = job.id.number;
+        if job.state == JobState::Done {
+            self.finished.push_back(number);
+        }
+        self.numbers.insert(job.name.clone(), number);
+        self.by_number.insert(number, job);
+    }
+
+    /// The newest job's number, also if that job was forgotten.
+    pub(crate) fn last_number(&self) -> JobNumber {
+        self.last_number
+    }
+
+    /// New jobs have higher numbers.
+    pub(crate) fn go_on_after(&mut self, last: JobNumber) {
+        self.last_number = self.last_number.max(last);
     }
 
     /// A job by its number.
@@ -294,8 +547,14 @@ impl Jobs {
         self.numbers.get(name).and_then(|number| self.by_number.get(number))
     }
 
+    /// Those that are not done.
+    pub fn unfinished(&self) -> Vec<JobNumber> {
+        let unfinished = self.by_number.values().filter(|job| job.state != JobState::Done);
+        unfinished.map(|job| job.id.number).collect()
+    }
+
     /// How many are not done.
-    pub fn unfinished(&self) -> usize {
+    pub fn unfinished_count(&self) -> usize {
         self.by_number.len() - self.finished.len()
     }
 

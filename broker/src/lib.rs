@@ -46,6 +46,7 @@ pub use self::catalog::{Sync, TopicSettings};
 use self::clock::Clock;
 pub use self::config::{BrokerConfig, Limits};
 pub use self::data_dir::DataDir;
+use self::groups::{GroupStorage, Recovered, clock_after};
 pub use self::log::Checked;
 use self::log::disk::{Disk, FileSystem};
 use self::net::Hub;
@@ -114,10 +115,10 @@ impl Broker {
         if let Some(descriptors) = descriptors() {
             share_descriptors(descriptors, config.data.is_some(), &mut config.limits);
         }
-        let clock = Clock::new();
         let (limits, defaults) = (config.limits.clone(), config.topic_defaults);
         let path = config.data.clone();
-        let (data, topics) = blocking(move || open_topics(path, &limits, defaults, clock)).await?;
+        let Opened { data, clock, topics, groups } =
+            blocking(move || Opened::open(path, &limits, defaults)).await?;
         let address = config.listen;
         let (listener, local_addr) = match net::listen(address) {
             Ok(listening) => listening,
@@ -132,7 +133,7 @@ impl Broker {
         };
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
-        let hub = Hub::new(config, clock, topics, stop.clone());
+        let hub = Hub::new(config, clock, topics, groups, stop.clone());
         net::serve(listener, hub.clone(), stop.clone(), &tasks);
         net::tend(hub.clone(), stop.clone(), &tasks);
         tracing::info!(%local_addr, "listening");
@@ -159,25 +160,44 @@ impl Broker {
     }
 }
 
-/// Takes the data directory, and finds out what is in it.
-fn open_topics(
-    path: Option<PathBuf>,
-    limits: &Limits,
-    defaults: TopicSettings,
+/// What a start found.
+struct Opened {
+    data: Option<DataDir>,
+    /// Goes on where that of the groups stopped.
     clock: Clock,
-) -> Result<(Option<DataDir>, Arc<Topics>), StartError> {
-    let Some(path) = path else { return Ok((None, Topics::in_memory(limits, clock))) };
-    let data = DataDir::open(&path)?;
-    let failed = |source| StartError::Data { path: path.clone(), source };
-    let disk: Arc<dyn Disk> = Arc::new(FileSystem);
-    let (catalog, findings) =
-        Catalog::open(Arc::clone(&disk), data.path(), limits, clock).map_err(failed)?;
-    for finding in findings {
-        tracing::error!("{finding}");
+    topics: Arc<Topics>,
+    groups: Option<(GroupStorage, Vec<Recovered>)>,
+}
+
+impl Opened {
+    /// Takes the data directory, and finds out what is in it.
+    fn open(
+        path: Option<PathBuf>,
+        limits: &Limits,
+        defaults: TopicSettings,
+    ) -> Result<Self, StartError> {
+        let Some(path) = path else {
+            let clock = Clock::new();
+            let topics = Topics::in_memory(limits, clock);
+            return Ok(Self { data: None, clock, topics, groups: None });
+        };
+        let data = DataDir::open(&path)?;
+        let failed = |source| StartError::Data { path: path.clone(), source };
+        let disk: Arc<dyn Disk> = Arc::new(FileSystem);
+        let (dir, log_bytes) = (data.groups(), limits.group_log_bytes);
+        let storage = GroupStorage { disk: Arc::clone(&disk), dir, log_bytes };
+        let recovered = storage.recover().map_err(failed)?;
+        let clock = clock_after(&recovered);
+        let (catalog, findings) =
+            Catalog::open(Arc::clone(&disk), data.path(), limits, clock).map_err(failed)?;
+        for finding in findings {
+            tracing::error!("{finding}");
+        }
+        let storage_of_topics = Storage { disk, dir: data.topics() };
+        let topics = Topics::start(limits, clock, catalog, Some(storage_of_topics), defaults);
+        let topics = topics.map_err(failed)?;
+        Ok(Self { data: Some(data), clock, topics, groups: Some((storage, recovered)) })
     }
-    let storage = Storage { disk, dir: data.topics() };
-    let topics = Topics::start(limits, clock, catalog, Some(storage), defaults).map_err(failed)?;
-    Ok((Some(data), topics))
 }
 
 /// Runs what waits for the disk where it keeps nobody waiting.

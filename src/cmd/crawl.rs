@@ -4,6 +4,7 @@
 #![expect(clippy::disallowed_methods, reason = "shows how long a crawl took")]
 
 use std::{
+    fs,
     net::Ipv4Addr,
     time::{Duration, Instant},
 };
@@ -165,7 +166,7 @@ async fn hand_over(
             }
             news = watch.next() => match news? {
                 Step::Progress(counts) => screen.progress(&counts),
-                Step::Done(words) => break Counts::parse(&words),
+                Step::Done(counts) => break counts,
             }
         }
     };
@@ -180,9 +181,16 @@ async fn crawl_here(
 ) -> Result<(), Failure> {
     node::make_data_directory(&args.data.data)?;
     let listen = Listen((Ipv4Addr::LOCALHOST, 0).into());
-    let broker = node::start_broker(flags::broker_config(listen, args.delay)).await?;
+    let mut config = flags::broker_config(listen, args.delay);
+    // A directory for this job alone, so that nothing else is fetched.
+    let queue = args.data.data.join("crawls").join(request.name().as_str());
+    config.data = Some(queue.clone());
+    let member = node::own_member(&mut config);
+    let broker = node::start_broker(config).await?;
     let address = BrokerAddress::from(broker.local_addr());
-    let crawler = Crawler::start(args.crawler.config(&address, &args.data));
+    let mut crawling = args.crawler.config(&address, &args.data);
+    crawling.member = Some(member);
+    let crawler = Crawler::start(crawling);
     let mut node = Node { broker, crawler };
     let mut screen = Screen::new(args.quiet);
     let mut watch = Watch::begin(address, request, screen.console.shows_progress());
@@ -193,10 +201,14 @@ async fn crawl_here(
     }
     let stored = format!("stored in {}", args.data.data.join("pages.db").display());
     match result? {
-        Some(end) => screen.summary(&end, &stored),
+        Some(end) => {
+            if let Err(error) = fs::remove_dir_all(&queue) {
+                tracing::warn!(%error, "the queue of a crawl that is done stays in {}", queue.display());
+            }
+            screen.summary(&end, &stored)
+        }
         None => Err(Failure::Interrupted(format!(
-            "interrupted after {}, {stored}; the queue is in memory for now, so the same command \
-             starts from the beginning",
+            "interrupted after {}, {stored}; the same command goes on from there",
             plural(screen.pages, "page")
         ))),
     }
@@ -216,7 +228,7 @@ async fn follow(
             report = crawler.next() => screen.page(&report?)?,
             news = watch.next() => match news? {
                 Step::Progress(counts) => screen.progress(&counts),
-                Step::Done(words) => return Ok(Some(Counts::parse(&words))),
+                Step::Done(counts) => return Ok(Some(counts)),
             }
         }
     }

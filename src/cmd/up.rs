@@ -47,12 +47,16 @@ pub(crate) struct UpArgs {
 pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     let data = &args.data.data;
-    let broker = node::start_broker(args.server.config(&args.data)).await?;
+    let mut config = args.server.config(&args.data);
+    let member = node::own_member(&mut config);
+    let broker = node::start_broker(config).await?;
     let listening = broker.local_addr();
     let reach = node::local(listening);
     let _announced = Announced::write(data, reach)
         .with_context(|| format!("cannot write to the data directory {}", data.display()))?;
-    let crawler = Crawler::start(args.crawler.config(&BrokerAddress::from(reach), &args.data));
+    let mut crawling = args.crawler.config(&BrokerAddress::from(reach), &args.data);
+    crawling.member = Some(member);
+    let crawler = Crawler::start(crawling);
 
     let mut printer = Printer::new(args.quiet);
     printer.line(&format!("listening on {listening}"));

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tidings_protocol::GroupName;
+use tidings_protocol::{GroupName, MemberId};
 
 use crate::address::AllowPrivate;
 
@@ -20,6 +20,9 @@ pub struct CrawlerConfig {
     /// The `User-Agent` header; the part before the first `/` is the product token that
     /// robots.txt rules are matched with. Default: `tidings/<version>`.
     pub agent: String,
+    /// The identity by which the broker knows this worker again. Default `None`: the broker gives it
+    /// one.
+    pub member: Option<MemberId>,
     /// A label for people, shown by the broker. Default: `crawler`.
     pub name: String,
     /// Where `pages.db` lives; created if missing. Default: `tidings-data`.
@@ -49,6 +52,7 @@ impl Default for CrawlerConfig {
                 .expect("the default group has a valid name"),
             credit: 1000,
             agent: concat!("tidings/", env!("CARGO_PKG_VERSION")).to_owned(),
+            member: None,
             name: "crawler".to_owned(),
             data: PathBuf::from("tidings-data"),
             allow_private: AllowPrivate::None,

@@ -53,7 +53,6 @@ fn tasks(server: &Server, flags: &[&str]) -> Vec<Value> {
 }
 
 #[test]
-#[ignore = "the broker's half is not there yet"]
 fn a_paused_group_releases_nothing_until_it_is_resumed() {
     let server = server();
     assert_eq!(at(&server, &["group", "pause"]).expect_code(0).stdout(), ["paused crawlers"]);
@@ -70,7 +69,6 @@ fn a_paused_group_releases_nothing_until_it_is_resumed() {
 }
 
 #[test]
-#[ignore = "the broker's half is not there yet"]
 fn a_group_is_purged_and_deleted() {
     let server = server();
     publish(&server, "http://a.example/");
@@ -86,7 +84,6 @@ fn a_group_is_purged_and_deleted() {
 }
 
 #[test]
-#[ignore = "the broker's half is not there yet"]
 fn entries_are_listed_with_their_states() {
     let server = server();
     at(&server, &["job", "open", "docs"]).expect_code(0);
@@ -119,7 +116,6 @@ fn entries_are_listed_with_their_states() {
 }
 
 #[test]
-#[ignore = "the broker's half is not there yet"]
 fn what_was_given_up_is_sent_back_or_forgotten() {
     let server = server();
     let mut worker = worker(&server, 1);
@@ -148,7 +144,6 @@ fn what_was_given_up_is_sent_back_or_forgotten() {
 }
 
 #[test]
-#[ignore = "the broker's half is not there yet"]
 fn seeds_come_from_arguments_and_from_standard_input() {
     let server = server();
     at(&server, &["job", "open", "docs", "max-depth=3", "max-per-host=9", "max-time=1h"])
@@ -179,7 +174,6 @@ fn job_of_one(server: &Server) {
 }
 
 #[test]
-#[ignore = "the broker's half is not there yet"]
 fn waiting_ends_with_the_pass_and_says_how_it_went() {
     let server = server();
     let mut worker = worker(&server, 1);
@@ -205,7 +199,6 @@ fn waiting_ends_with_the_pass_and_says_how_it_went() {
 }
 
 #[test]
-#[ignore = "the broker's half is not there yet"]
 fn a_cancelled_job_has_not_gone_well() {
     let server = server();
     job_of_one(&server);
@@ -217,7 +210,6 @@ fn a_cancelled_job_has_not_gone_well() {
 }
 
 #[test]
-#[ignore = "the broker's half is not there yet"]
 fn who_waits_can_be_interrupted() {
     let server = Server::start(&["broker", "--log-lines"]);
     at(&server, &["job", "open", "docs"]).expect_code(0);
@@ -230,7 +222,25 @@ fn who_waits_can_be_interrupted() {
 }
 
 #[test]
-#[ignore = "the broker's half is not there yet"]
+fn who_waits_outlives_the_broker() {
+    let server = Server::start(&["broker", "--log-lines"]);
+    let address = server.text();
+    job_of_one(&server);
+    let words = ["job", "wait", "docs", "--broker", &address];
+    let waiting = Running::start(&mut tidings(server.folder.path(), words));
+    server.process.line_with("JOB wait docs");
+    let Server { process, folder, address: same } = server;
+    process.finish_by("KILL");
+    let again = Running::start(&mut tidings(folder.path(), ["broker", "--listen", &address]));
+    again.line_with("listening on ");
+    let mut worker = Talk::client(same);
+    assert!(worker.ask("JOIN crawlers credit=1").starts_with("+OK"));
+    let task = task(&mut worker);
+    answer(&mut worker, &format!("ACK {task}"));
+    assert_eq!(waiting.finish().expect_code(0).stdout(), ["done: 1 page, 0 failed"]);
+}
+
+#[test]
 fn a_job_is_paused_resumed_and_forgotten() {
     let server = server();
     at(&server, &["job", "open", "docs"]).expect_code(0);

@@ -36,11 +36,12 @@ fn what_was_waiting_when_a_broker_was_killed_is_fetched_after_it() {
     const PAGES: usize = 20;
     let origin = Origin::serve(Site { pages: 20, ..Site::default() });
     // Nearly all of them wait for their host.
-    let up = Server::up(&["--allow-private", "--delay", "1m"]);
+    let up = Server::up(&["--allow-private", "--delay", "5s"]);
     let urls: Vec<_> = (0..PAGES).map(|n| origin.url(0, &format!("/p/{n}"))).collect();
     assert_eq!(nc_all(up.address, urls.join("\n")).last().unwrap(), FAREWELL);
     origin.wait_for_hits(1);
-    let up = up.restart("KILL", &["up", "--allow-private"]);
+    // The delay of before is remembered, unless it is given again.
+    let up = up.restart("KILL", &["up", "--allow-private", "--delay", "0"]);
     pages::wait_for_rows(&up.data(), "select url from pages where outcome = 'done'", PAGES);
 }
 

@@ -26,14 +26,14 @@ const OWN_ATTRIBUTES: [&str; 11] =
     ["job", "pass", "depth", "prio", "after", "every", "kind", "hops", "last", "again", "id"];
 
 /// What an event asks for, as read from its payload.
-struct Wish<'a> {
-    text: &'a str,
-    url_key: Option<UrlKey>,
-    key: Key,
-    job: Option<&'a str>,
-    prio: i16,
-    due: Moment,
-    carried: Box<str>,
+pub(super) struct Wish<'a> {
+    pub(super) text: &'a str,
+    pub(super) url_key: Option<UrlKey>,
+    pub(super) key: Key,
+    pub(super) job: Option<&'a str>,
+    pub(super) prio: i16,
+    pub(super) due: Moment,
+    pub(super) carried: Box<str>,
 }
 
 /// The verdict on a child.
@@ -62,6 +62,7 @@ impl Group {
         topic: &TopicName,
         next: Seq,
         events: &[(Seq, String)],
+        elsewhere: &BTreeSet<JobName>,
         now: Moment,
     ) {
         let first = self.taken(topic);
@@ -72,7 +73,7 @@ impl Group {
         let mut letters = Vec::new();
         let mut seeded = BTreeSet::new();
         for (seq, payload) in events.iter().filter(|(seq, _)| *seq >= first) {
-            let taking = self.judge_event(payload, now).unwrap_or_else(|reason| {
+            let taking = self.judge_event(payload, elsewhere, now).unwrap_or_else(|reason| {
                 letters.extend(self.unusable_letter(topic, *seq, payload, reason, now));
                 Taking::Unusable
             });
@@ -89,7 +90,12 @@ impl Group {
         self.settle_after_taking(seeded, now);
     }
 
-    fn judge_event(&self, payload: &str, now: Moment) -> Result<Taking, &'static str> {
+    fn judge_event(
+        &self,
+        payload: &str,
+        elsewhere: &BTreeSet<JobName>,
+        now: Moment,
+    ) -> Result<Taking, &'static str> {
         let payload = Payload::parse(payload);
         let url;
         let mut wish = if self.config.key == KeyKind::None {
@@ -119,7 +125,9 @@ impl Group {
                 wish.due = now + duration::parse_ms(after).map_err(|_| "bad-after")?;
             }
         }
-        match wish.job {
+        // What is meant for another group alone is news to this one all the same.
+        let is_own = |name: &&str| self.jobs.named(name).is_some() || !elsewhere.contains(*name);
+        match wish.job.filter(is_own) {
             None => Ok(self.judge_announcement(wish)),
             Some(name) => self.judge_seed(name, wish),
         }
@@ -149,7 +157,7 @@ impl Group {
     }
 
     /// With a job: a seed of its present pass.
-    fn judge_seed(&self, name: &str, wish: Wish<'_>) -> Result<Taking, &'static str> {
+    pub(super) fn judge_seed(&self, name: &str, wish: Wish<'_>) -> Result<Taking, &'static str> {
         let name: JobName = name.parse().map_err(|_| "bad-job-name")?;
         let job = self.jobs.named(name.as_ref()).ok_or("unknown-job")?;
         if job.state == JobState::Done {
@@ -294,7 +302,10 @@ impl Group {
     }
 
     pub(super) fn announce(&mut self, topic: &'static str, payload: String) {
-        self.outputs.push_back(Output::Announce { topic, payload });
+        let serial = self.last_serial + 1;
+        let said = Decision::Announced { serial, topic, payload: payload.clone().into() };
+        self.commit(said, self.now);
+        self.outputs.push_back(Output::Announce { serial, topic, payload });
     }
 }
 

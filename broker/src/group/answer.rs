@@ -113,15 +113,12 @@ impl Group {
         Ok(Answer { more: Vec::new(), ok: task.to_string() })
     }
 
-    /// The entry of a task that this member holds at this attempt, in this run.
+    /// The entry of a task that this member holds at this attempt.
     fn held_by(&self, asked: Asked, task: &TaskId) -> Result<EntryId, ProtocolError> {
         let stale = || ProtocolError::new(Code::Stale, task.to_string());
-        if task.group != self.name || task.run != self.run {
-            return Err(stale());
-        }
         let entry = self.entries.get(&task.entry).ok_or_else(stale)?;
         let lease = entry.lease().ok_or_else(stale)?;
-        if lease.member != asked.member || entry.releases != task.attempt {
+        if lease.member != asked.member || *task != self.task_id(task.entry, entry, lease) {
             return Err(stale());
         }
         Ok(task.entry)
@@ -132,14 +129,7 @@ impl Group {
     pub(super) fn bury_if_hopeless(&mut self, id: EntryId, now: Moment) {
         let entry = &self.entries[&id];
         let job = entry.admitted.job;
-        let reason = if entry.failures >= self.config.max_attempts {
-            Some("max-attempts")
-        } else if entry.losses >= self.config.max_losses {
-            Some("max-losses")
-        } else {
-            None
-        };
-        if let Some(reason) = reason {
+        if let Some(reason) = self.config.gives_up(entry) {
             let letter = self.dead_letter(entry, reason);
             self.commit(Decision::Ended { entries: vec![id], end: End::Dead }, now);
             self.announce(DEAD_LETTER_TOPIC, letter);
@@ -153,8 +143,11 @@ impl Group {
     fn dead_letter(&self, entry: &Entry, reason: &str) -> String {
         let last = entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_");
         let mut head = format!(
-            "reason={reason} group={} failures={} losses={} last={last}",
-            self.name, entry.failures, entry.losses
+            "reason={reason} group={} serial={} failures={} losses={} last={last}",
+            self.name,
+            self.last_serial + 1,
+            entry.failures,
+            entry.losses
         );
         let admitted = &entry.admitted;
         if let Some(job) = admitted.job.and_then(|job| self.jobs.find(job.number)) {

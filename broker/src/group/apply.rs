@@ -1,9 +1,11 @@
 //! What a decision does. This is the only code that changes what a group holds, so a group that
 //! applies the records of another one in their order becomes that group.
 
+use std::collections::BTreeSet;
+
 use tidings_protocol::{CanonicalUrl, MemberId, Outcome, UrlKey};
 
-use super::entry::{Admission, Entry, EntryId, JobNumber, JobRef, Lease, State};
+use super::entry::{Admission, Entry, EntryId, JobNumber, JobRef, Key, Lease, State};
 use super::record::{Back, Decision, End, Record, Rest, Taking};
 use super::timers::Expiry;
 use super::{Group, lane_of};
@@ -34,6 +36,10 @@ impl Group {
     /// each is judged in the light of the one before it.
     pub(super) fn apply(&mut self, decision: &Decision, now: Moment) {
         match decision {
+            Decision::Started { run, anew, own, .. } => {
+                self.own = *own;
+                self.start(*run, *anew, now);
+            }
             Decision::Configured(config) => {
                 self.config = (**config).clone();
                 let mut keys: Vec<_> = self.keys.keys().cloned().collect();
@@ -46,7 +52,8 @@ impl Group {
                 self.taken.insert(topic.clone(), *next);
             }
             Decision::Released { entry, member, until } => {
-                let lease = Lease { member: *member, until: *until, over: false };
+                let (member, until, run) = (*member, *until, self.run);
+                let lease = Lease { member, run, until, over: false };
                 self.apply_release(*entry, lease, now);
             }
             Decision::Touched { entry, until, over, rest } => {
@@ -59,7 +66,7 @@ impl Group {
                     job.counts.budget += no_room;
                 }
                 self.end_request(*entry, *rest, was_requested(*outcome), now);
-                self.finish(*entry, *outcome);
+                self.finish(*entry, *outcome, now);
             }
             Decision::Returned { entry, back, rest, reason } => {
                 self.apply_return(*entry, back, *rest, reason.clone(), now);
@@ -75,9 +82,46 @@ impl Group {
                     self.start_over(*entry, now);
                 }
             }
+            Decision::Paused(paused) => self.is_paused = *paused,
+            Decision::Purged => {
+                let unheld = self.entries.iter().filter(|(_, entry)| entry.lease().is_none());
+                for entry in unheld.map(|(id, _)| *id).collect::<Vec<_>>() {
+                    self.drop_entry(entry, End::Purged, now);
+                }
+            }
+            Decision::Retried { entries } => {
+                for buried in self.dead.take(entries) {
+                    self.revive(buried.entry, now);
+                }
+            }
+            Decision::Deleted => {}
+            Decision::Kept(item) => self.restore(item, now),
+            Decision::Forgotten { entries } => {
+                self.dead.take(entries);
+            }
+            Decision::Announced { serial, topic, payload } => {
+                self.last_serial = *serial;
+                self.unsent.insert(*serial, (topic, payload.clone()));
+            }
+            Decision::Sent { serial, topic, seq } => {
+                self.unsent.remove(serial);
+                let newest = self.sent.entry(topic).or_default();
+                *newest = (*newest).max(*seq);
+            }
+            Decision::SeedAdded(taking) => self.apply_taking(taking, now),
+            _ => self.apply_to_job(decision, now),
+        }
+    }
+
+    /// Applies what was decided about a job itself.
+    fn apply_to_job(&mut self, decision: &Decision, now: Moment) {
+        match decision {
             Decision::JobOpened { number, name, settings } => {
                 let until = now + self.config.open_ms_max;
-                self.jobs.open(*number, name, *settings, until);
+                self.jobs.open(*number, name, *settings, now, until);
+                if let Some(at) = self.jobs.find(*number).and_then(|job| job.time_until) {
+                    self.expiries.set(at, Expiry::JobTime(*number));
+                }
                 self.expect_seeds(*number, until);
             }
             Decision::JobReopened { number } => {
@@ -104,14 +148,67 @@ impl Group {
                     self.noted.remove(number);
                 }
             }
-            Decision::JobDone { number } => {
-                if let Some(pass) = self.jobs.find(*number).map(|job| job.id) {
-                    self.seen.forget(pass);
+            Decision::JobPaused { number, paused } => self.pause_job(*number, *paused, now),
+            Decision::JobTimeUp { number } => {
+                if let Some(job) = self.jobs.find_mut(*number) {
+                    job.time_is_up = true;
+                    if let Some(at) = job.time_until.take() {
+                        self.expiries.cancel(at, Expiry::JobTime(*number));
+                    }
+                    self.ready.block(*number, true);
                 }
-                self.noted.remove(number);
-                self.ready.block(*number, false);
-                self.jobs.finish(*number, self.config.finished_jobs_max);
             }
+            Decision::JobDone { number } => self.finish_pass(*number),
+            Decision::JobDeleted { number } => self.jobs.delete(*number),
+            _ => unreachable!("what is not about a job was applied before"),
+        }
+    }
+
+    fn finish_pass(&mut self, number: JobNumber) {
+        if let Some(job) = self.jobs.find(number) {
+            self.seen.forget(job.id);
+            if let Some(at) = job.time_until {
+                self.expiries.cancel(at, Expiry::JobTime(number));
+            }
+        }
+        self.noted.remove(&number);
+        self.ready.block(number, false);
+        self.jobs.finish(number, self.config.finished_jobs_max);
+    }
+
+    /// A paused job takes no turns on the keys for which it has entries.
+    fn pause_job(&mut self, number: JobNumber, paused: bool, now: Moment) {
+        let Some(job) = self.jobs.find_mut(number) else { return };
+        job.paused = paused;
+        let waiting = job.waiting.iter();
+        let keys = waiting.map(|id| self.entries[id].admitted.key.clone());
+        for key in keys.collect::<BTreeSet<Key>>() {
+            self.refresh(&key, now);
+        }
+    }
+
+    /// Ids are of this run from here on. `anew`: leases and rests begin at `now`.
+    fn start(&mut self, run: u64, anew: bool, now: Moment) {
+        self.run = run;
+        if !anew {
+            return;
+        }
+        let until = now + self.config.lease_ms;
+        for (id, entry) in &mut self.entries {
+            if let State::Held(lease) = &mut entry.state {
+                self.expiries.cancel(lease.until, Expiry::Lease(*id));
+                lease.until = lease.until.max(until);
+                self.expiries.set(lease.until, Expiry::Lease(*id));
+            }
+        }
+        let mut keys: Vec<_> = self.keys.keys().cloned().collect();
+        keys.sort_unstable();
+        for key in keys {
+            let delay_ms = self.config.delay_of(&key);
+            if let Some(queue) = self.keys.get_mut(&key) {
+                queue.rest_anew(now, delay_ms);
+            }
+            self.refresh(&key, now);
         }
     }
 
@@ -169,7 +266,7 @@ impl Group {
                 job.noted = None;
                 self.noted.remove(&pass.number);
                 job.counts.found += 1;
-                job.waiting.insert(id);
+                job.wait(id, &admission.key);
                 // A seed's redirect keeps the seed's depth, and lets its target's host in.
                 if admission.depth == 0
                     && let Ok(url) = CanonicalUrl::parse(&admission.text)
@@ -202,8 +299,9 @@ impl Group {
         entry.releases += 1;
         let (lane, suspect, key) = (lane_of(entry), entry.is_suspect(), entry.gate().clone());
         let (job, url_key) = (entry.admitted.job, entry.admitted.url_key);
+        let own_key = entry.admitted.key.clone();
         let pinned_to = entry.again.as_ref().map(|again| again.member);
-        self.forget_pin(pinned_to, id, job);
+        self.forget_pin(pinned_to, id, job, &own_key, now);
         self.rehold(url_key, id);
         self.ready.served(lane);
         self.members.hold(lease.member, id, suspect);
@@ -211,10 +309,7 @@ impl Group {
         self.keys.entry(key.clone()).or_default().released(lane, lease.member);
         self.refresh(&key, now);
         if let Some(job) = job {
-            self.change_job(job.number, |job| {
-                job.waiting.remove(&id);
-                job.held += 1;
-            });
+            self.change_job(job.number, &own_key, now, |job| job.take(id, &own_key));
         }
     }
 
@@ -245,7 +340,7 @@ impl Group {
     ) {
         let was_made = !matches!(back, Back::Uncounted { .. });
         self.end_request(id, rest, was_made, now);
-        self.take_from_member(id);
+        self.take_from_member(id, now);
         let entry = self.entries.get_mut(&id).expect("a returned entry exists");
         entry.again = None;
         match back {
@@ -260,10 +355,10 @@ impl Group {
                 entry.agains += 1;
                 entry.admitted.due = now;
                 entry.again = Some(again.clone());
-                let job = entry.admitted.job;
+                let (job, key) = (entry.admitted.job, entry.admitted.key.clone());
                 self.pinned.entry(again.member).or_default().insert(id);
                 if let Some(job) = job {
-                    self.change_job(job.number, |job| job.pinned += 1);
+                    self.change_job(job.number, &key, now, |job| job.pin(&key));
                 }
             }
         }
@@ -272,7 +367,7 @@ impl Group {
 
     fn apply_loss(&mut self, id: EntryId, now: Moment) {
         self.end_request(id, Rest::default(), true, now);
-        self.take_from_member(id);
+        self.take_from_member(id, now);
         let entry = self.entries.get_mut(&id).expect("a lost entry exists");
         entry.losses += 1;
         entry.last_reason = Some("lost with its member".into());
@@ -287,9 +382,9 @@ impl Group {
         self.unqueue(id, now);
         let entry = self.entries.get_mut(&id).expect("a pinned entry exists");
         entry.agains = 0;
-        let job = entry.admitted.job;
+        let (job, key) = (entry.admitted.job, entry.admitted.key.clone());
         let pinned_to = entry.again.take().map(|again| again.member);
-        self.forget_pin(pinned_to, id, job);
+        self.forget_pin(pinned_to, id, job, &key, now);
         self.enqueue(id, now);
     }
 
@@ -313,7 +408,7 @@ impl Group {
     }
 
     /// An entry is with nobody; it waits for `enqueue`.
-    fn take_from_member(&mut self, id: EntryId) {
+    fn take_from_member(&mut self, id: EntryId, now: Moment) {
         let entry = self.entries.get_mut(&id).expect("a held entry exists");
         let State::Held(lease) = entry.state else {
             return;
@@ -321,19 +416,17 @@ impl Group {
         let suspect = entry.is_suspect();
         entry.state = State::Delayed;
         let (job, url_key) = (entry.admitted.job, entry.admitted.url_key);
+        let key = entry.admitted.key.clone();
         self.expiries.cancel(lease.until, Expiry::Lease(id));
         self.members.release(lease.member, id, suspect);
         self.unhold(url_key, id);
         if let Some(job) = job {
-            self.change_job(job.number, |job| {
-                job.held -= 1;
-                job.waiting.insert(id);
-            });
+            self.change_job(job.number, &key, now, |job| job.give_back(id, &key));
         }
     }
 
     /// A held entry is final.
-    fn finish(&mut self, id: EntryId, outcome: Outcome) {
+    fn finish(&mut self, id: EntryId, outcome: Outcome, now: Moment) {
         let entry = self.entries.remove(&id).expect("an answered entry exists");
         self.entry_bytes -= entry.admitted.bytes();
         if let State::Held(lease) = entry.state {
@@ -345,7 +438,8 @@ impl Group {
             _ => self.totals.completed += 1,
         }
         if let Some(job) = entry.admitted.job {
-            self.change_job(job.number, |job| job.ended_with(outcome));
+            let key = &entry.admitted.key;
+            self.change_job(job.number, key, now, |job| job.ended_with(outcome, key));
         }
     }
 
@@ -356,12 +450,14 @@ impl Group {
         let mut entry = self.entries.remove(&id).expect("a dropped entry exists");
         let (job, url) = (entry.admitted.job, entry.admitted.url_key);
         self.rehold(url, id);
-        self.forget_pin(entry.again.take().map(|again| again.member), id, job);
+        let key = entry.admitted.key.clone();
+        self.forget_pin(entry.again.take().map(|again| again.member), id, job, &key, now);
         if let Some(job) = job {
-            self.change_job(job.number, |job| job.dropped(id, end));
+            self.change_job(job.number, &key, now, |job| job.dropped(id, &key, end));
         }
+        let leaves_its_job = matches!(end, End::Budget | End::Cancelled) && job.is_some();
         let waits_already = url.is_some_and(|url| self.unheld_of(url, None).is_some());
-        if end != End::Dead && entry.admitted.announced && job.is_some() && !waits_already {
+        if leaves_its_job && entry.admitted.announced && !waits_already {
             entry.admitted.job = None;
             self.entries.insert(id, entry);
             self.unhold(url, id);
@@ -371,19 +467,66 @@ impl Group {
         self.entry_bytes -= entry.admitted.bytes();
         if end == End::Dead {
             self.totals.dead += 1;
+            let reason = self.config.gives_up(&entry).unwrap_or("unknown");
+            self.dead.bury(entry, reason, &self.config);
         }
     }
 
-    /// Changes a job; whether its budget lets anything go out may change with it.
-    fn change_job(&mut self, number: JobNumber, change: impl FnOnce(&mut Job)) {
+    /// A dead entry begins from its beginning. It is part of its pass again if that can still use
+    /// it, and otherwise goes without a job, unless its URL waits so already.
+    fn revive(&mut self, mut entry: Entry, now: Moment) {
+        let (id, url) = (entry.admitted.id, entry.admitted.url_key);
+        entry.failures = 0;
+        entry.losses = 0;
+        entry.last_reason = None;
+        entry.admitted.due = now;
+        let takes = |pass: &JobRef| {
+            let job = self.jobs.find(pass.number);
+            job.is_some_and(|job| job.id == *pass && job.takes_back(&entry.admitted.key))
+        };
+        entry.admitted.job = entry.admitted.job.filter(takes);
+        match entry.admitted.job {
+            Some(pass) => {
+                self.noted.remove(&pass.number);
+                let key = &entry.admitted.key;
+                self.change_job(pass.number, key, now, |job| job.takes_again(id, key));
+            }
+            None if url.is_some_and(|url| self.unheld_of(url, None).is_some()) => return,
+            None => {}
+        }
+        self.unhold(url, id);
+        self.entry_bytes += entry.admitted.bytes();
+        self.entries.insert(id, entry);
+        self.enqueue(id, now);
+    }
+
+    /// Changes a job, on account of an entry of this key; whether its budgets let anything go out
+    /// may change with it.
+    fn change_job(
+        &mut self,
+        number: JobNumber,
+        key: &Key,
+        now: Moment,
+        change: impl FnOnce(&mut Job),
+    ) {
         if let Some(job) = self.jobs.find_mut(number) {
             change(job);
             self.ready.block(number, job.is_blocked());
+            if job.limits_hosts() {
+                self.refresh(key, now);
+            }
         }
     }
 
     /// An entry does not wait for its member's next request any more.
-    fn forget_pin(&mut self, member: Option<MemberId>, id: EntryId, job: Option<JobRef>) {
+    fn forget_pin(
+        &mut self,
+        member: Option<MemberId>,
+        id: EntryId,
+        job: Option<JobRef>,
+        key: &Key,
+        now: Moment,
+    ) {
         let Some(member) = member else { return };
         let Some(pinned) = self.pinned.get_mut(&member) else { return };
         let was_pinned = pinned.remove(&id);
@@ -393,11 +536,11 @@ impl Group {
         if let Some(job) = job
             && was_pinned
         {
-            self.change_job(job.number, |job| job.pinned -= 1);
+            self.change_job(job.number, key, now, |job| job.unpin(key));
         }
     }
 
-    fn unhold(&mut self, url: Option<UrlKey>, id: EntryId) {
+    pub(super) fn unhold(&mut self, url: Option<UrlKey>, id: EntryId) {
         if let Some(url) = url {
             self.unheld.entry(url).or_default().insert(id);
         }

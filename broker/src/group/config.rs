@@ -56,6 +56,10 @@ pub struct GroupConfig {
     pub entries_max: usize,
     /// About how many bytes they may take together. Default 1 GiB. At it as at `entries_max`.
     pub entry_bytes_max: usize,
+    /// Dead entries that are kept to be looked at and sent back. The oldest are forgotten first.
+    pub dead_max: usize,
+    /// About how many bytes they may take together. Default 64 MiB. At it as at `dead_max`.
+    pub dead_bytes_max: usize,
     /// Dead letters a minute for events that the group cannot key; the rest is only counted.
     pub unkeyed_letters_per_minute: u32,
 }
@@ -89,6 +93,8 @@ impl Default for GroupConfig {
             finished_jobs_max: 10_000,
             entries_max: 2_000_000,
             entry_bytes_max: 1 << 30,
+            dead_max: 10_000,
+            dead_bytes_max: 64 << 20,
             unkeyed_letters_per_minute: 100,
         }
     }
@@ -243,7 +249,8 @@ pub fn number<T: TryFrom<u64>>(
         .ok_or_else(|| bad(format!("{name}={value}: it is a whole number from {min} to {max}")))
 }
 
-fn duration_within(name: &str, value: &str, min: u64, max: u64) -> Result<u64, ProtocolError> {
+/// A duration within bounds, in ms, or an error that names them.
+pub fn duration_within(name: &str, value: &str, min: u64, max: u64) -> Result<u64, ProtocolError> {
     duration::parse_ms(value).ok().filter(|ms| (min..=max).contains(ms)).ok_or_else(|| {
         bad(format!(
             "{name}={value}: it is a duration from {} to {} (250ms, 30s, 5m, 2h, 1d)",

@@ -109,6 +109,8 @@ pub enum State {
 pub struct Lease {
     /// Whose it is.
     pub member: MemberId,
+    /// The run in which it was given, which the task's id carries: it may outlive that.
+    pub run: u64,
     /// When it ends unless touched.
     pub until: Moment,
     /// Its request has ended: the key has forgotten it, credit and job have not.

@@ -49,11 +49,27 @@ impl Group {
                 entry.failures,
                 entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_")
             ),
-            State::Waiting => self.explain_gate(entry.gate(), now),
+            State::Waiting => match self.held_up_by(entry) {
+                Some(reason) => format!("pending because={reason}"),
+                None => self.explain_gate(entry.gate(), now),
+            },
         };
         let job = admitted.job.and_then(|job| self.jobs.find(job.number));
         let job = job.map(|job| format!(" job={} pass={}", job.name, job.id.pass));
         format!("{} key={} {state}{}", admitted.text, entry.gate(), job.unwrap_or_default())
+    }
+
+    /// What of its job keeps an entry from being released.
+    fn held_up_by(&self, entry: &Entry) -> Option<&'static str> {
+        let admitted = &entry.admitted;
+        let job = admitted.job.and_then(|pass| self.jobs.find(pass.number))?;
+        if entry.again.is_some() || admitted.announced {
+            None
+        } else if job.paused {
+            Some("job-paused")
+        } else {
+            job.is_blocked_on(&admitted.key).then_some("budget")
+        }
     }
 
     fn explain_key(&self, key: &str, now: Moment) -> Result<Answer, ProtocolError> {
@@ -84,14 +100,16 @@ impl Group {
         let Some(queue) = self.keys.get(key) else {
             return "queued".to_owned();
         };
-        if queue.busy() >= self.config.parallel {
+        if self.is_paused {
+            "pending because=group-paused".to_owned()
+        } else if queue.busy() >= self.config.parallel {
             "pending because=in-flight".to_owned()
         } else if queue.free_at() > now {
             format!("pending because=delay free-in={}", in_ms(queue.free_at(), now))
-        } else if self.ready.holds(key) {
+        } else if self.ready.offers(key) {
             "queued because=no-credit".to_owned()
         } else {
-            "pending because=budget".to_owned()
+            "pending because=job".to_owned()
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What goes into a group and what comes out of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidings_protocol::{
     Hold, JobName, MemberId, Outcome, ProtocolError, Return, Seq, Slot, TaskId, TopicName,
@@ -8,6 +8,8 @@ use tidings_protocol::{
 
 use super::entry::JobNumber;
 use super::record::Record;
+use super::tasks::{Selection, TaskQuery};
+use crate::clock::Stamp;
 use crate::job::JobSettings;
 use crate::mailbox::ConnId;
 
@@ -36,6 +38,18 @@ pub struct StagedLink {
 /// What can happen to a group.
 #[derive(Debug, Clone)]
 pub enum Input {
+    /// The group begins to move: at first, after its records were [replayed](super::Group::replay),
+    /// and when it had to stand still.
+    Start {
+        /// Above that of every earlier start; the same when it only stood still.
+        run: u64,
+        /// See [`Decision::Started`](super::record::Decision::Started).
+        anew: bool,
+        /// The moment as the machine knows it.
+        stamp: Stamp,
+        /// The member that lives in the broker's process, and ends with it.
+        own: Option<MemberId>,
+    },
     /// A feeding topic is durable up to `next`; these are its events since the last time.
     Events {
         /// The topic.
@@ -44,6 +58,9 @@ pub enum Input {
         next: Seq,
         /// Number and payload.
         events: Vec<(Seq, String)>,
+        /// Jobs that they name and that other groups have: without a job of its own by that name,
+        /// the group takes such an event as one without a job.
+        elsewhere: BTreeSet<JobName>,
     },
     /// A worker connects, or changes its credit.
     Join {
@@ -108,6 +125,18 @@ pub enum Input {
         /// Names and values.
         settings: Vec<(String, String)>,
     },
+    /// New settings, from whoever starts the broker.
+    Set {
+        /// Names and values, which are right.
+        settings: Vec<(String, String)>,
+    },
+    /// What an operator does with the group.
+    Operate {
+        /// Who.
+        asked: Asked,
+        /// What.
+        what: Operation,
+    },
     /// Opens a job.
     OpenJob {
         /// Who.
@@ -131,6 +160,15 @@ pub enum Input {
         /// Its name.
         name: JobName,
     },
+    /// What is done with a job on its way and after it.
+    WithJob {
+        /// Who.
+        asked: Asked,
+        /// Its name.
+        name: JobName,
+        /// What.
+        what: JobAction,
+    },
     /// Says something; changes nothing.
     Show {
         /// Who.
@@ -145,30 +183,83 @@ pub enum Input {
         /// Next number of each feeding topic.
         heads: BTreeMap<TopicName, Seq>,
     },
+    /// An announcement is safe on its topic.
+    Sent {
+        /// Which.
+        serial: u64,
+        /// On which topic.
+        topic: &'static str,
+        /// The event's number there.
+        seq: Seq,
+    },
     /// Time has passed.
     Tick,
 }
 
 impl Input {
     /// Whose command it is, if it is one.
-    pub(super) fn asked(&self) -> Option<Asked> {
+    pub(crate) fn asked(&self) -> Option<Asked> {
         match self {
             Self::Join { asked, .. }
             | Self::Ack { asked, .. }
             | Self::Nack { asked, .. }
             | Self::Touch { asked, .. }
             | Self::Configure { asked, .. }
+            | Self::Operate { asked, .. }
             | Self::OpenJob { asked, .. }
             | Self::CloseJob { asked, .. }
             | Self::CancelJob { asked, .. }
+            | Self::WithJob { asked, .. }
             | Self::Show { asked, .. } => Some(*asked),
-            Self::Events { .. }
+            Self::Start { .. }
+            | Self::Set { .. }
+            | Self::Events { .. }
             | Self::Heard { .. }
             | Self::Gone { .. }
             | Self::Heads { .. }
+            | Self::Sent { .. }
             | Self::Tick => None,
         }
     }
+}
+
+/// What an operator can do with a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Operation {
+    /// Release nothing.
+    Pause,
+    /// Release again.
+    Resume,
+    /// Drop everything that waits.
+    Purge,
+    /// Send dead entries back into the queue.
+    Retry(Selection),
+    /// Forget dead entries.
+    Drop(Selection),
+    /// End the group, if nobody needs it.
+    Delete,
+}
+
+/// What can be done with a job on its way and after it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobAction {
+    /// Release nothing of it.
+    Pause,
+    /// Release it again.
+    Resume,
+    /// Take a seed.
+    Add {
+        /// As it was written.
+        url: Box<str>,
+        /// Its priority.
+        prio: i16,
+        /// In ms from now: not before.
+        after_ms: u64,
+    },
+    /// Say when its pass is over.
+    Wait,
+    /// Forget it.
+    Delete,
 }
 
 /// What can be looked at.
@@ -182,6 +273,8 @@ pub enum Show {
     Jobs,
     /// Why a URL or key is not moving.
     Explain(String),
+    /// Entries, one by one.
+    Tasks(TaskQuery),
 }
 
 /// What the shell is to do.
@@ -203,13 +296,24 @@ pub enum Output {
         /// Lines before the last, and the words after `+OK`; or the refusal.
         answer: Result<Answer, ProtocolError>,
     },
-    /// Publish on a topic.
+    /// Publish on a topic, once, and say [`Input::Sent`] when it is safe there.
     Announce {
+        /// Number of the announcement.
+        serial: u64,
         /// Which.
         topic: &'static str,
         /// The event.
         payload: String,
     },
+    /// Tell other groups that there is a job of that name here, or that there is none.
+    JobName {
+        /// The name.
+        name: JobName,
+        /// Whether there is one.
+        known: bool,
+    },
+    /// The group is no more: let go of everything that is its own. No input follows.
+    Deleted,
     /// Say (as [`Input::Heads`], now) how far the feeding topics are numbered.
     AskHeads {
         /// For which job.

@@ -12,7 +12,7 @@ use crate::clock::Moment;
 
 /// Who an entry waits for: the two sides that take turns, and on the second side, the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Lane {
+pub(crate) enum Lane {
     /// Somebody said that there is something new.
     Announced,
     /// A job found it or was given it.
@@ -37,7 +37,7 @@ pub(super) struct KeyQueue {
     /// Who served it last: connections and robots verdicts are there.
     pub(super) last_member: Option<MemberId>,
     /// Redirects and `again`: before everything else, the oldest entry first.
-    heads: BTreeMap<EntryId, Lane>,
+    heads: BTreeMap<EntryId, Head>,
     announced: Ordered,
     jobs: BTreeMap<JobNumber, Ordered>,
     /// The lane that was served last, so that the other is next.
@@ -46,22 +46,59 @@ pub(super) struct KeyQueue {
     last_job: JobNumber,
 }
 
+/// What is remembered of a key besides what waits there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyState {
+    /// See [`KeyQueue`].
+    pub(super) free_at: Moment,
+    pub(super) ended_at: Option<Moment>,
+    pub(super) pace: Option<(u64, Moment)>,
+    pub(super) last_member: Option<MemberId>,
+    pub(super) last_lane: Option<Lane>,
+    pub(super) last_job: JobNumber,
+}
+
 /// A moment is cut to a whole millisecond, so what happened at `now` may have happened up to one
 /// later. What must not be too short is counted from there.
 pub(super) const GRAIN_MS: u64 = 1;
+
+/// What goes before everything else of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Head {
+    lane: Lane,
+    /// It is the next request of a task that was begun.
+    begun: bool,
+}
 
 /// Highest priority first, oldest first within it.
 type Ordered = BTreeSet<(Reverse<i16>, EntryId)>;
 
 impl KeyQueue {
+    /// What is to be remembered of it.
+    pub(super) fn state(&self) -> KeyState {
+        let Self { free_at, ended_at, pace, last_member, last_lane, last_job, .. } = *self;
+        KeyState { free_at, ended_at, pace, last_member, last_lane, last_job }
+    }
+
+    /// A key of which that was remembered, and where nothing waits yet.
+    pub(super) fn kept(state: KeyState) -> Self {
+        let KeyState { free_at, ended_at, pace, last_member, last_lane, last_job } = state;
+        Self { free_at, ended_at, pace, last_member, last_lane, last_job, ..Self::default() }
+    }
+
+    /// A task is in flight.
+    pub(super) fn keep_busy(&mut self) {
+        self.busy += 1;
+    }
+
     /// Puts a due entry into its lane.
     pub(super) fn push(&mut self, entry: EntryId, lane: Lane, prio: i16) {
         self.lane_mut(lane).insert((Reverse(prio), entry));
     }
 
-    /// Puts an entry before all others of the key.
-    pub(super) fn push_head(&mut self, entry: EntryId, lane: Lane) {
-        self.heads.insert(entry, lane);
+    /// Puts an entry before all others of the key. One that was `begun` goes on whatever its job.
+    pub(super) fn push_head(&mut self, entry: EntryId, lane: Lane, begun: bool) {
+        self.heads.insert(entry, Head { lane, begun });
     }
 
     /// Takes an entry out, wherever it stands. `lane` and `prio` are those it was put in with.
@@ -77,24 +114,28 @@ impl KeyQueue {
         }
     }
 
-    /// The entry to be released next if the key were free.
-    /// May change after `push`, `push_head`, `remove` and `released`.
-    pub(super) fn next(&self) -> Option<(EntryId, Lane)> {
-        if let Some((entry, lane)) = self.heads.first_key_value() {
-            return Some((*entry, *lane));
+    /// The entry to be released next if the key were free, of a job that takes turns here.
+    /// May change after `push`, `push_head`, `remove` and `released`, and with what `takes_turns` says.
+    pub(super) fn next(&self, takes_turns: impl Fn(JobNumber) -> bool) -> Option<(EntryId, Lane)> {
+        let may_go = |head: &Head| match head.lane {
+            Lane::Job(job) => head.begun || takes_turns(job),
+            Lane::Announced => true,
+        };
+        if let Some((entry, head)) = self.heads.iter().find(|(_, head)| may_go(head)) {
+            return Some((*entry, head.lane));
         }
         let announced = self.announced.first().map(|(_, entry)| (*entry, Lane::Announced));
         if self.last_lane == Some(Lane::Announced) {
-            self.next_of_jobs().or(announced)
+            self.next_of_jobs(takes_turns).or(announced)
         } else {
-            announced.or_else(|| self.next_of_jobs())
+            announced.or_else(|| self.next_of_jobs(takes_turns))
         }
     }
 
-    fn next_of_jobs(&self) -> Option<(EntryId, Lane)> {
+    fn next_of_jobs(&self, takes_turns: impl Fn(JobNumber) -> bool) -> Option<(EntryId, Lane)> {
         let after = self.jobs.range(self.last_job + 1..);
         let upto = self.jobs.range(..=self.last_job);
-        let (job, queue) = after.chain(upto).next()?;
+        let (job, queue) = after.chain(upto).find(|(job, _)| takes_turns(**job))?;
         queue.first().map(|(_, entry)| (*entry, Lane::Job(*job)))
     }
 
@@ -113,6 +154,12 @@ impl KeyQueue {
         self.unmade();
         self.ended_at = Some(now);
         self.hold(now, rest);
+        self.rest_for(delay_ms.max(self.pace_at(now).unwrap_or(0)));
+    }
+
+    /// When its last request ended is not known any more: it rests as if that had been at `now`.
+    pub(super) fn rest_anew(&mut self, now: Moment, delay_ms: u64) {
+        self.ended_at = Some(now);
         self.rest_for(delay_ms.max(self.pace_at(now).unwrap_or(0)));
     }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidings_protocol::{Code, JOB_DONE_TOPIC, JobName, ProtocolError, Seq, TopicName};
 
 use super::config::KeyKind;
-use super::entry::JobNumber;
+use super::entry::{EntryId, JobNumber};
 use super::record::{Decision, End};
 use super::{Answer, Group, Output, Show};
 use crate::clock::Moment;
@@ -22,12 +22,14 @@ impl Group {
     ) -> Result<Answer, ProtocolError> {
         let pairs = settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let config = self.config.with(pairs)?;
-        let is_used =
-            !self.entries.is_empty() || !self.keys.is_empty() || self.jobs.unfinished() > 0;
+        let is_used = !self.entries.is_empty()
+            || !self.keys.is_empty()
+            || !self.dead.is_empty()
+            || self.jobs.unfinished_count() > 0;
         if config.key != self.config.key && is_used {
             return Err(ProtocolError::new(
                 Code::Conflict,
-                "the key cannot change while there are entries, open jobs or hosts that rest",
+                "the key cannot change while there are entries, dead ones, open jobs or hosts that rest",
             ));
         }
         let ok = format!("{} {}", self.name, config.describe());
@@ -54,7 +56,7 @@ impl Group {
         {
             return self.open_again(job.id.number, settings, now);
         }
-        if self.jobs.unfinished() >= self.config.jobs_max {
+        if self.jobs.unfinished_count() >= self.config.jobs_max {
             return Err(ProtocolError::new(
                 Code::Limit,
                 format!("{} jobs are not done yet, which is the limit", self.config.jobs_max),
@@ -136,15 +138,14 @@ impl Group {
         let Some(job) = self.jobs.find(number) else {
             return;
         };
-        let end = if job.cancelled {
-            Some(End::Cancelled)
+        let (entries, end): (Vec<EntryId>, _) = if job.cancelled {
+            (job.waiting.iter().copied().collect(), End::Cancelled)
+        } else if job.is_exhausted() {
+            (job.waiting.iter().copied().collect(), End::Budget)
         } else {
-            job.is_exhausted().then_some(End::Budget)
+            (job.leftover().collect(), End::Budget)
         };
-        if let Some(end) = end
-            && !job.waiting.is_empty()
-        {
-            let entries = job.waiting.iter().copied().collect();
+        if !entries.is_empty() {
             self.commit(Decision::Ended { entries, end }, now);
         }
         let Some(job) = self.jobs.find(number) else {
@@ -180,7 +181,7 @@ impl Group {
         }
     }
 
-    fn finish_if_taken(&mut self, number: JobNumber, now: Moment) {
+    pub(super) fn finish_if_taken(&mut self, number: JobNumber, now: Moment) {
         let Some(job) = self.jobs.find(number) else {
             return;
         };
@@ -190,9 +191,15 @@ impl Group {
         let all_taken =
             heads.iter().all(|(topic, head)| !feeds(topic) || self.taken(topic) >= *head);
         if job.count() == 0 && all_taken {
-            let announcement = job.announcement();
+            let (end, group, serial) = (job.announcement(), &self.name, self.last_serial + 1);
+            let announcement = format!("{end} group={group} serial={serial}");
+            let forgotten = self.jobs.next_forgotten(self.config.finished_jobs_max).cloned();
             self.commit(Decision::JobDone { number }, now);
+            if let Some(name) = forgotten {
+                self.tell_of(&name);
+            }
             self.announce(JOB_DONE_TOPIC, announcement);
+            self.answer_waiters(number, &end);
         }
     }
 
@@ -210,10 +217,11 @@ impl Group {
                 Ok(Answer { more, ok })
             }
             Show::Explain(what) => self.explain(what, now),
+            Show::Tasks(query) => self.list_tasks(query, now),
         }
     }
 
-    fn job_named(&self, name: &JobName) -> Result<&Job, ProtocolError> {
+    pub(super) fn job_named(&self, name: &JobName) -> Result<&Job, ProtocolError> {
         self.jobs.named(name.as_ref()).ok_or_else(|| {
             ProtocolError::new(
                 Code::NotFound,
@@ -222,22 +230,25 @@ impl Group {
         })
     }
 
-    fn describe_job(&self, job: &Job) -> String {
-        job.describe(self.ready.queued_of(job.id.number))
+    pub(super) fn describe_job(&self, job: &Job) -> String {
+        let queued = if self.is_paused { 0 } else { self.ready.queued_of(job.id.number) };
+        job.describe(queued)
     }
 
-    fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let held = self.members.iter().map(|(_, member)| member.held.len()).sum::<usize>();
         let connected = self.members.iter().filter(|(_, member)| member.conn.is_some()).count();
         let totals = self.totals;
         format!(
-            "{} members={connected} waiting={} processing={held} completed={} failed={} dead={} \
-             lost={} unkeyed={} keys={} {}",
+            "{} paused={} members={connected} waiting={} processing={held} completed={} failed={} \
+             dead={} dead-kept={} lost={} unkeyed={} keys={} {}",
             self.name,
+            if self.is_paused { "yes" } else { "no" },
             self.entries.len() - held,
             totals.completed,
             totals.failed,
             totals.dead,
+            self.dead.len(),
             totals.lost,
             totals.unkeyed,
             self.keys.len(),

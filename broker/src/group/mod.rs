@@ -17,17 +17,21 @@ mod admit;
 mod answer;
 mod apply;
 pub mod config;
+mod dead;
 pub mod entry;
 mod explain;
 pub mod interface;
+mod job_actions;
 mod key_queue;
-pub mod log;
 mod manage;
 mod member;
+mod operate;
 pub mod record;
 mod release;
 pub mod scope;
 mod seen;
+pub mod snapshot;
+pub mod tasks;
 mod timers;
 
 #[cfg(test)]
@@ -36,11 +40,16 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt::Write;
 
-use tidings_protocol::{GroupName, Hold, MemberId, ProtocolError, Seq, TaskId, TopicName, UrlKey};
+use tidings_protocol::{
+    GroupName, Hold, JobName, MemberId, ProtocolError, Seq, TaskId, TopicName, UrlKey,
+};
 
 pub use self::config::GroupConfig;
-use self::entry::{Entry, EntryId, JobNumber, Key, State};
-pub use self::interface::{Answer, Asked, Input, Output, Show, StagedLink, Task};
+use self::dead::Dead;
+use self::entry::{Entry, EntryId, JobNumber, Key, Lease, State};
+pub use self::interface::{
+    Answer, Asked, Input, JobAction, Operation, Output, Show, StagedLink, Task,
+};
 use self::key_queue::{GRAIN_MS, KeyQueue, Lane};
 use self::member::Members;
 use self::record::{Decision, End, Record, Rest};
@@ -48,7 +57,7 @@ use self::release::{Pin, Place, Ready};
 use self::seen::Seen;
 use self::timers::{Expiry, Timers, Wake};
 use crate::clock::Moment;
-use crate::job::{Job, Jobs};
+use crate::job::Jobs;
 use crate::mailbox::ConnId;
 
 /// The number of a topic's first event.
@@ -68,8 +77,11 @@ struct Totals {
 #[derive(Debug)]
 pub struct Group {
     name: GroupName,
-    /// Raised with every start, so that no id of an earlier run is taken for one of this.
+    /// Raised with every start, so that no id is given twice even if a start knows too little of
+    /// what was before (a log that was moved away, or is an older copy).
     run: u64,
+    /// The member that lives in the broker's process.
+    own: Option<MemberId>,
     config: GroupConfig,
     entries: BTreeMap<EntryId, Entry>,
     last_entry: EntryId,
@@ -88,9 +100,23 @@ pub struct Group {
     taken: BTreeMap<TopicName, Seq>,
     /// Jobs whose count was zero and that wait for what was published before.
     noted: BTreeSet<JobNumber>,
+    /// Entries that were given up.
+    dead: Dead,
+    /// Who waits for the end of which pass. They are no part of what is recorded.
+    waiters: BTreeMap<JobNumber, Vec<Asked>>,
+    /// Nothing is released.
+    is_paused: bool,
     wakes: Timers<Wake>,
     expiries: Timers<Expiry>,
     totals: Totals,
+    /// Number of the last announcement.
+    last_serial: u64,
+    /// Announcements of which it is not known that they are safe on their topics.
+    unsent: BTreeMap<u64, (&'static str, Box<str>)>,
+    /// The newest event of this group on each of its own topics.
+    sent: BTreeMap<&'static str, Seq>,
+    /// The moment of the present input.
+    now: Moment,
     /// Minute and number of dead letters written in it for events without a key.
     letters: (u64, u32),
     rng: fastrand::Rng,
@@ -104,6 +130,7 @@ impl Group {
         Self {
             name,
             run,
+            own: None,
             config,
             entries: BTreeMap::new(),
             last_entry: 0,
@@ -116,10 +143,17 @@ impl Group {
             pinned: BTreeMap::new(),
             taken: BTreeMap::new(),
             noted: BTreeSet::new(),
+            dead: Dead::default(),
+            waiters: BTreeMap::new(),
+            is_paused: false,
             wakes: Timers::default(),
             expiries: Timers::default(),
             entry_bytes: 0,
             totals: Totals::default(),
+            last_serial: 0,
+            unsent: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            now: Moment(0),
             letters: (0, 0),
             rng: fastrand::Rng::with_seed(seed),
             outputs: VecDeque::new(),
@@ -131,14 +165,39 @@ impl Group {
         &self.name
     }
 
+    /// The run that ids of tasks carry.
+    pub fn run(&self) -> u64 {
+        self.run
+    }
+
+    /// The member that lives in the broker's process.
+    pub fn own(&self) -> Option<MemberId> {
+        self.own
+    }
+
     /// Its settings.
     pub fn config(&self) -> &GroupConfig {
         &self.config
     }
 
+    /// What it has announced, and may not be on its topic: serial, topic, event.
+    pub(crate) fn unsent(&self) -> impl Iterator<Item = (u64, &'static str, &str)> {
+        self.unsent.iter().map(|(serial, (topic, payload))| (*serial, *topic, &**payload))
+    }
+
+    /// The number after its newest event on one of its own topics, as far as it knows.
+    pub(crate) fn sent(&self, topic: &str) -> Seq {
+        self.sent.get(topic).map_or(FIRST_SEQ, |newest| Seq(newest.0 + 1))
+    }
+
     /// First number of a topic that was not taken yet.
     pub fn taken(&self, topic: &TopicName) -> Seq {
         self.taken.get(topic).copied().unwrap_or(FIRST_SEQ)
+    }
+
+    /// Names of the jobs that it remembers.
+    pub fn job_names(&self) -> impl Iterator<Item = &JobName> {
+        self.jobs.iter().map(|job| &job.name)
     }
 
     /// Whether nothing waits or is in flight.
@@ -159,8 +218,15 @@ impl Group {
             self.members.heard(asked.member);
         }
         match input {
+            Input::Start { run, anew, stamp, own } => {
+                let ended = self.own.filter(|_| run != self.run);
+                self.commit(Decision::Started { run, anew, stamp, own }, now);
+                self.begin(ended, now);
+            }
             Input::Heard { conn } => self.members.heard_on(conn),
-            Input::Events { topic, next, events } => self.take(&topic, next, &events, now),
+            Input::Events { topic, next, events, elsewhere } => {
+                self.take(&topic, next, &events, &elsewhere, now);
+            }
             Input::Join { asked, credit } => self.join(asked, credit, now),
             Input::Gone { conn } => self.gone(conn, now),
             Input::Ack { asked, task, outcome, hold, links, over_limit } => {
@@ -179,8 +245,18 @@ impl Group {
                 let answer = self.configure(&settings, now);
                 self.answer(asked, answer);
             }
+            Input::Set { settings } => {
+                if let Err(error) = self.configure(&settings, now) {
+                    tracing::error!(group = %self.name, %error, "a setting has no effect");
+                }
+            }
+            Input::Operate { asked, what } => {
+                let answer = self.operate(&what, now);
+                self.answer(asked, answer);
+            }
             Input::OpenJob { asked, name, settings } => {
                 let answer = self.open_job(&name, settings, now);
+                self.tell_of(&name);
                 self.answer(asked, answer);
             }
             Input::CloseJob { asked, name } => {
@@ -191,14 +267,45 @@ impl Group {
                 let answer = self.cancel_job(&name, now);
                 self.answer(asked, answer);
             }
+            Input::WithJob { asked, name, what } => {
+                if let Some(answer) = self.with_job(asked, &name, &what, now).transpose() {
+                    self.answer(asked, answer);
+                }
+            }
             Input::Show { asked, what } => {
                 let answer = self.show(&what, now);
                 self.answer(asked, answer);
             }
             Input::Heads { job, heads } => self.note_heads(job, heads, now),
+            Input::Sent { serial, topic, seq } => {
+                self.commit(Decision::Sent { serial, topic, seq }, now);
+            }
             Input::Tick => self.expire(now),
         }
         self.release_all(now);
+    }
+
+    /// Goes on where the records end. Nobody is connected; what was said last may have been lost on
+    /// its way out, so it is said again. `ended`: a member that is gone with the process it lived in,
+    /// so its leases are waited for no more.
+    fn begin(&mut self, ended: Option<MemberId>, now: Moment) {
+        // The first of them must say so, and it does no harm to know how it was at each start.
+        self.commit(Decision::Configured(Box::new(self.config.clone())), now);
+        let held = ended.and_then(|member| self.members.find(member)).map(|member| &member.held);
+        for entry in held.cloned().unwrap_or_default() {
+            self.commit(Decision::Lost { entry }, now);
+            self.bury_if_hopeless(entry, now);
+        }
+        let members: Vec<_> = self.pinned.keys().copied().collect();
+        for member in members {
+            if self.members.find(member).is_none_or(|member| member.conn.is_none()) {
+                self.unpin(member, now);
+            }
+        }
+        for number in self.jobs.unfinished() {
+            self.settle(number, now);
+            self.finish_if_taken(number, now);
+        }
     }
 
     /// The next thing to do. May change after every `handle`.
@@ -242,6 +349,7 @@ impl Group {
     }
 
     fn gone(&mut self, conn: ConnId, now: Moment) {
+        self.forget_waiters(conn);
         if let Some(member) = self.members.disconnect(conn) {
             self.send_again(member, now);
             if !self.members.takes_tasks(member) {
@@ -269,6 +377,7 @@ impl Group {
 
     /// Lets time pass: what is due queues, what has rested is free. Decides nothing.
     fn advance(&mut self, now: Moment) {
+        self.now = now;
         while let Some(wake) = self.wakes.pop(now) {
             match wake {
                 Wake::Due(id) => self.enqueue(id, now),
@@ -288,6 +397,7 @@ impl Group {
             match expiry {
                 Expiry::Lease(id) => self.lose(id, now),
                 Expiry::JobOpen(number) => self.close_forgotten(number, now),
+                Expiry::JobTime(number) => self.end_time_of(number, now),
             }
         }
     }
@@ -307,13 +417,13 @@ impl Group {
 
     /// Releases while there is a free key and a member with credit for it.
     fn release_all(&mut self, now: Moment) {
-        loop {
+        while !self.is_paused {
             let members = &self.members;
             let Some((key, place)) = self.ready.next(members, &mut self.rng) else {
                 return;
             };
             let queue = self.keys.get(&key).expect("a ready key has a queue");
-            let (id, _) = queue.next().expect("a ready key has a next entry");
+            let (id, _) = self.next_of(&key, queue).expect("a ready key has a next entry");
             let member = match place {
                 Place::Pinned(pin) => Some(pin.member),
                 Place::Suspect(_) => members.choose(queue.last_member, true),
@@ -338,7 +448,7 @@ impl Group {
         let job = entry.admitted.job.and_then(|job| self.jobs.find(job.number));
         lane_of(entry) == Lane::Announced
             && entry.again.is_none()
-            && job.is_some_and(Job::is_blocked)
+            && job.is_some_and(|job| job.is_blocked_on(&entry.admitted.key))
     }
 
     /// Tells a worker of an entry that it holds.
@@ -346,7 +456,7 @@ impl Group {
         let entry = &self.entries[&id];
         let lease = entry.lease().expect("a task is sent to who holds it");
         let task = Task {
-            id: self.task_id(id, entry),
+            id: self.task_id(id, entry, lease),
             clock_ms: now.0,
             lease_ms: lease.until.0.saturating_sub(now.0),
             payload: self.task_payload(entry),
@@ -354,8 +464,9 @@ impl Group {
         self.outputs.push_back(Output::Task { conn, task });
     }
 
-    fn task_id(&self, id: EntryId, entry: &Entry) -> TaskId {
-        TaskId { group: self.name.clone(), run: self.run, entry: id, attempt: entry.releases }
+    fn task_id(&self, id: EntryId, entry: &Entry, lease: &Lease) -> TaskId {
+        let (group, attempt) = (self.name.clone(), entry.releases);
+        TaskId { group, run: lease.run, entry: id, attempt }
     }
 
     fn task_payload(&self, entry: &Entry) -> String {
@@ -404,12 +515,20 @@ impl Group {
                 self.wakes.set(at, Wake::Key(key.clone()));
             }
         }
-        let next = queue.is_free(now, self.config.parallel).then(|| queue.next()).flatten();
+        let is_free = queue.is_free(now, self.config.parallel);
+        let next = self.keys.get(key).filter(|_| is_free);
+        let next = next.and_then(|queue| self.next_of(key, queue));
         if is_forgettable {
             self.keys.remove(key);
         }
         let place = next.map(|(id, lane)| self.place_of(id, lane));
         self.ready.place(key, place);
+    }
+
+    /// The entry that a key would release next.
+    fn next_of(&self, key: &str, queue: &KeyQueue) -> Option<(EntryId, Lane)> {
+        let job = |number| self.jobs.find(number);
+        queue.next(|number| job(number).is_none_or(|job| job.takes_turns_on(key)))
     }
 
     fn place_of(&self, id: EntryId, lane: Lane) -> Place {
@@ -441,7 +560,7 @@ impl Group {
         let key = entry.gate().clone();
         let queue = self.keys.entry(key.clone()).or_default();
         if head {
-            queue.push_head(id, lane);
+            queue.push_head(id, lane, entry.again.is_some());
         } else {
             queue.push(id, lane, prio);
         }

@@ -1,13 +1,16 @@
 //! The decisions of a group. Its log is a sequence of these; applying them in order to an empty
 //! group gives the same group again, without asking a topic, a clock or chance.
 
+mod line;
+
 use std::collections::BTreeMap;
 
 use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName};
 
 use super::config::GroupConfig;
 use super::entry::{Admission, Again, EntryId, JobNumber};
-use crate::clock::Moment;
+use super::snapshot::Item;
+use crate::clock::{Moment, Stamp};
 use crate::job::JobSettings;
 
 /// One decision and the moment at which it was taken.
@@ -22,6 +25,18 @@ pub struct Record {
 /// What a group can decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
+    /// The group begins to move, at a start of the broker or after its log could not be written.
+    Started {
+        /// Ids of tasks that are released from here on carry this.
+        run: u64,
+        /// How much time has passed since the last record is not known well enough (the machine
+        /// was restarted, or the group stood still): leases and rests begin anew.
+        anew: bool,
+        /// The moment as the machine knows it.
+        stamp: Stamp,
+        /// The member that lives in the broker's process, and ends with it.
+        own: Option<MemberId>,
+    },
     /// The settings from here on.
     Configured(Box<GroupConfig>),
     /// Everything of a topic before `next` was taken, with what became of it.
@@ -94,6 +109,25 @@ pub enum Decision {
         /// Which entries forget their `again`.
         entries: Vec<EntryId>,
     },
+    /// Nothing is released from here on, or it is again.
+    Paused(bool),
+    /// Everything that waits is dropped.
+    Purged,
+    /// Dead entries go back into the queue.
+    Retried {
+        /// Which.
+        entries: Vec<EntryId>,
+    },
+    /// Dead entries are looked at no more.
+    Forgotten {
+        /// Which.
+        entries: Vec<EntryId>,
+    },
+    /// A part of a snapshot. Between decisions it changes nothing: it is for a replay that begins
+    /// with [`Item::Begin`].
+    Kept(Box<Item>),
+    /// The group is no more: nothing comes after this.
+    Deleted,
     /// A job's pass began (or the job was opened anew).
     JobOpened {
         /// Number of the job; new ones rise by one.
@@ -122,6 +156,43 @@ pub enum Decision {
     },
     /// What waits is dropped and no child is admitted any more.
     JobCancelled {
+        /// Which.
+        number: JobNumber,
+    },
+    /// Something is to be said to others.
+    Announced {
+        /// Rises by one with each.
+        serial: u64,
+        /// On which of the group's own topics.
+        topic: &'static str,
+        /// The event.
+        payload: Box<str>,
+    },
+    /// It is safe on its topic.
+    Sent {
+        /// What was announced.
+        serial: u64,
+        /// On which topic.
+        topic: &'static str,
+        /// The event's number there.
+        seq: Seq,
+    },
+    /// A seed came by command.
+    SeedAdded(Taking),
+    /// Nothing of it is released, or it is again.
+    JobPaused {
+        /// Which.
+        number: JobNumber,
+        /// Whether it is paused from here on.
+        paused: bool,
+    },
+    /// Its time is over: what waits is dropped, and nothing of it is released any more.
+    JobTimeUp {
+        /// Which.
+        number: JobNumber,
+    },
+    /// It was done, and is forgotten.
+    JobDeleted {
         /// Which.
         number: JobNumber,
     },
@@ -189,4 +260,21 @@ pub enum End {
     Budget,
     /// Its job was cancelled.
     Cancelled,
+    /// Everything that waited was dropped.
+    Purged,
+}
+
+impl End {
+    /// Every end.
+    pub(crate) const ALL: [Self; 4] = [Self::Dead, Self::Budget, Self::Cancelled, Self::Purged];
+
+    /// The word in records.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Dead => "dead",
+            Self::Budget => "budget",
+            Self::Cancelled => "cancelled",
+            Self::Purged => "purged",
+        }
+    }
 }

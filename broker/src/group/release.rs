@@ -120,9 +120,13 @@ impl Ready {
         matches!(lane, Lane::Job(job) if self.blocked.contains_key(&job))
     }
 
-    /// Whether a key stands here, and so waits for nothing but a member's credit.
-    pub(super) fn holds(&self, key: &str) -> bool {
-        self.places.contains_key(key)
+    /// Whether a key stands here and its job may release, so that it waits for nothing but a
+    /// member's credit.
+    pub(super) fn offers(&self, key: &str) -> bool {
+        self.places.get(key).is_some_and(|place| match place {
+            Place::Pinned(_) => true,
+            Place::Suspect(lane) | Place::Open(lane, _) => !self.is_blocked(*lane),
+        })
     }
 
     fn next_job(&self) -> Option<(Lane, &ByPrio)> {

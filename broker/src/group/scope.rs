@@ -73,6 +73,21 @@ impl Scope {
         }
     }
 
+    /// The same rule, with nothing let in.
+    pub(crate) fn bare(&self) -> Self {
+        Self::new(self.rule)
+    }
+
+    /// What was let in.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &str> {
+        self.admitted.iter().map(|part| &**part)
+    }
+
+    /// Lets in again what was.
+    pub(crate) fn keep(&mut self, part: &str) {
+        self.admitted.insert(part.into());
+    }
+
     /// Whether a link leads to a URL of the job.
     pub fn contains(&self, url: &CanonicalUrl) -> bool {
         match self.rule {

@@ -23,6 +23,11 @@ impl Seen {
         self.passes.entry(pass).or_default().insert(url);
     }
 
+    /// All passes with what they have met.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (JobRef, &HashSet<UrlKey>)> {
+        self.passes.iter().map(|(pass, urls)| (*pass, urls))
+    }
+
     /// The pass is over: what it has met is nobody's question any more.
     pub(super) fn forget(&mut self, pass: JobRef) {
         self.passes.remove(&pass);

@@ -21,10 +21,12 @@ pub(super) enum Expiry {
     Lease(EntryId),
     /// A job that was left open is closed.
     JobOpen(JobNumber),
+    /// The time of a job is over.
+    JobTime(JobNumber),
 }
 
 /// Timers in the order of their moments.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Timers<T> {
     set: BTreeSet<(Moment, T)>,
 }

@@ -1,7 +1,12 @@
 //! The groups of a broker: which there are, and the way from a connection's command to the one task
 //! that owns its group.
 
+mod commands;
+mod job_names;
+mod log;
+mod outbox;
 mod owner;
+mod restart;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -9,17 +14,20 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidings_protocol::{
-    Code, Command, DEFAULT_GROUP, GroupName, Hold, JobName, Manage, MemberId, Outcome,
-    ProtocolError, Return, Slot, TaskId,
+    Code, Command, DEFAULT_GROUP, GroupName, Hold, Manage, MemberId, Outcome, ProtocolError,
+    Return, Seq, Slot, TaskId,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use self::job_names::JobNames;
+use self::log::{DiskLog, GroupLog, MemoryLog};
 use self::owner::{Letter, Owner, encode_answer};
+pub(crate) use self::restart::{GroupStorage, Recovered, clock_after};
 use crate::clock::Clock;
 use crate::group::config::{CREDIT_MAX, GroupConfig, bad};
-use crate::group::{Answer, Asked, Group, Input, Show, StagedLink};
-use crate::job::JobSettings;
+use crate::group::{Answer, Asked, Group, Input, JobAction, Show, StagedLink};
+use crate::log::SegmentLog;
 use crate::mailbox::{ConnId, Mailbox, Parcel};
 use crate::topic::Topics;
 
@@ -86,19 +94,25 @@ pub enum Request {
 pub struct Groups {
     topics: Arc<Topics>,
     defaults: GroupConfig,
+    /// The member that lives in this process.
+    own: Option<MemberId>,
     clock: Clock,
     stop: CancellationToken,
+    /// Where their logs are; `None` without a data directory.
+    storage: Option<GroupStorage>,
     /// Number of this start, unix time in ms: above that of every earlier one, as long as the wall
     /// clock is. Not in seconds: what crawlers store under a task's id is also told apart from what
     /// a broker gave that was started a moment ago.
     run: u64,
-    registry: Mutex<Registry>,
+    registry: Arc<Mutex<Registry>>,
+    job_names: Arc<JobNames>,
 }
 
 #[derive(Default)]
 struct Registry {
     groups: BTreeMap<GroupName, mpsc::UnboundedSender<Letter>>,
-    /// Groups that each connection has joined, to tell them when it is gone.
+    /// Groups that each connection has joined, or in which it waits for a job, to tell them when it
+    /// is gone.
     joined: HashMap<ConnId, BTreeSet<GroupName>>,
 }
 
@@ -112,16 +126,43 @@ impl fmt::Debug for Groups {
 }
 
 impl Groups {
-    /// No group yet. Groups that are created later begin with the settings in `defaults`.
-    pub fn new(
+    /// The groups that are on disk, which begin to move. Groups that are created later begin with the
+    /// settings in `defaults`.
+    pub(crate) fn new(
         topics: Arc<Topics>,
         defaults: GroupConfig,
+        own: Option<MemberId>,
         clock: Clock,
         stop: CancellationToken,
+        disk: Option<(GroupStorage, Vec<Recovered>)>,
     ) -> Arc<Self> {
-        let run = u64::try_from(clock.unix_ms()).unwrap_or(1);
-        let registry = Mutex::default();
-        Arc::new(Self { topics, defaults, clock, stop, run, registry })
+        let (storage, recovered) =
+            disk.map_or((None, Vec::new()), |(storage, recovered)| (Some(storage), recovered));
+        let earlier = recovered.iter().map(|recovered| recovered.group.run() + 1).max();
+        let run = u64::try_from(clock.unix_ms()).unwrap_or(1).max(earlier.unwrap_or(1));
+        let (registry, job_names) = Default::default();
+        let groups = Arc::new(Self {
+            topics,
+            defaults,
+            own,
+            clock,
+            stop,
+            storage,
+            run,
+            registry,
+            job_names,
+        });
+        for recovered in recovered {
+            let name = recovered.group.name().clone();
+            let anew = !recovered.started.1.is_same_boot(&clock.stamp());
+            let (log, next) = (recovered.log, recovered.next);
+            let started =
+                groups.start(&mut groups.registry.lock(), recovered.group, anew, |_| (log, next));
+            if let Err(error) = started {
+                tracing::error!(group = %name, %error, "the group does not move");
+            }
+        }
+        groups
     }
 
     /// Hands a worker's request to its group. The answer comes as a parcel for `slot`, unless it is
@@ -148,7 +189,8 @@ impl Groups {
         self.send(&group, Letter::Asked(input, caller.mailbox.clone()))
     }
 
-    /// Hands `GROUP`, `JOB` or `EXPLAIN` to its group; the answer comes as a parcel for `slot`.
+    /// Hands `GROUP`, `JOB` or `EXPLAIN` to its group; the answer comes as a parcel for `slot`. Whoever
+    /// waits for a job must say when it is `gone`.
     pub fn manage(
         &self,
         caller: &Caller,
@@ -164,7 +206,7 @@ impl Groups {
                 }
                 _ => self.group_input(asked, manage)?,
             },
-            Command::Job(manage) => job_input(asked, manage)?,
+            Command::Job(manage) => commands::job_input(asked, manage)?,
             Command::Explain { what } => {
                 let show = Show::Explain((*what).to_owned());
                 (default_group(), Input::Show { asked, what: show })
@@ -174,7 +216,28 @@ impl Groups {
         if group.as_str() == DEFAULT_GROUP {
             self.ensure(&group)?;
         }
-        self.send(&group, Letter::Asked(input, caller.mailbox.clone()))
+        let opened = match &input {
+            Input::OpenJob { name, .. } => Some(name.clone()),
+            _ => None,
+        };
+        if let Some(name) = &opened {
+            // Before the group is asked, as seeds may follow at once. The group says whether it is so.
+            self.job_names.set(name, &group, true);
+        }
+        let waits = matches!(input, Input::WithJob { what: JobAction::Wait, .. });
+        let mailbox = caller.mailbox.clone();
+        let letter = if waits {
+            Letter::Waits(input, caller.conn, mailbox)
+        } else {
+            Letter::Managed(input, mailbox)
+        };
+        let sent = self.send(&group, letter);
+        if let (Err(_), Some(name)) = (&sent, &opened) {
+            self.job_names.set(name, &group, false);
+        } else if waits && sent.is_ok() {
+            self.registry.lock().joined.entry(caller.conn).or_default().insert(group);
+        }
+        sent
     }
 
     /// A connection that works for groups has said something that is not for them.
@@ -226,9 +289,6 @@ impl Groups {
         manage: &Manage<'_>,
     ) -> Result<(GroupName, Input), ProtocolError> {
         let name = || -> Result<GroupName, ProtocolError> { manage.required_name()?.parse() };
-        let settings = || {
-            manage.settings.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
-        };
         match manage.action {
             "create" => {
                 let config = self.defaults.with(manage.settings.iter().copied())?;
@@ -242,16 +302,9 @@ impl Groups {
                 for topic in &wanted.topics {
                     self.topics.open(topic)?;
                 }
-                Ok((name()?, Input::Configure { asked, settings: settings() }))
+                Ok((name()?, commands::group_input(asked, manage)?))
             }
-            "show" => Ok((name()?, Input::Show { asked, what: Show::Group })),
-            "pause" | "resume" | "purge" | "tasks" | "delete" | "watch" => {
-                Err(not_yet("GROUP", manage))
-            }
-            action => Err(bad(format!(
-                "no action {action}; GROUP has ls, show, create, set (and later pause, resume, \
-                 purge, tasks, delete, watch)"
-            ))),
+            _ => Ok((name()?, commands::group_input(asked, manage)?)),
         }
     }
 
@@ -268,7 +321,7 @@ impl Groups {
             let text = format!("group {name} exists; GROUP set {name} changes it");
             return Err(ProtocolError::new(Code::Exists, text));
         }
-        self.start(&mut registry, name, config)
+        self.start_new(&mut registry, name, config)
     }
 
     fn ensure(&self, name: &GroupName) -> Result<(), ProtocolError> {
@@ -276,10 +329,10 @@ impl Groups {
         if registry.groups.contains_key(name) {
             return Ok(());
         }
-        self.start(&mut registry, name, self.defaults.clone())
+        self.start_new(&mut registry, name, self.defaults.clone())
     }
 
-    fn start(
+    fn start_new(
         &self,
         registry: &mut Registry,
         name: &GroupName,
@@ -289,10 +342,49 @@ impl Groups {
             let text = format!("there are {GROUPS_MAX} groups already");
             return Err(ProtocolError::new(Code::Limit, text));
         }
+        // Refused before there is anything, if there is no room for a topic that is new.
+        for topic in &config.topics {
+            self.topics.open(topic)?;
+        }
+        let group = Group::new(name.clone(), 0, config, fastrand::u64(..));
+        self.start(registry, group, false, |storage| storage.fresh(name))
+    }
+
+    /// Has a group move, whose log and next number there `open` gives.
+    fn start(
+        &self,
+        registry: &mut Registry,
+        group: Group,
+        anew: bool,
+        open: impl FnOnce(&GroupStorage) -> (SegmentLog, Seq),
+    ) -> Result<(), ProtocolError> {
+        let wake = Arc::new(Notify::new());
+        let log: Box<dyn GroupLog> = match (&self.storage, self.topics.committers()) {
+            (Some(storage), Some(committers)) => {
+                let ((log, next), committers) = (open(storage), Arc::clone(committers));
+                let name = group.name().clone();
+                let wake = Arc::clone(&wake);
+                Box::new(DiskLog::new(
+                    name,
+                    Arc::new(log),
+                    next,
+                    storage.log_bytes,
+                    self.clock,
+                    committers,
+                    wake,
+                ))
+            }
+            _ => Box::new(MemoryLog::default()),
+        };
+        let name = group.name().clone();
         let (sender, letters) = mpsc::unbounded_channel();
-        let group = Group::new(name.clone(), self.run, config, fastrand::u64(..));
-        let owner = Owner::new(group, self.topics.clone(), self.clock)?;
-        registry.groups.insert(name.clone(), sender);
+        let shared = (Arc::clone(&self.registry), Arc::clone(&self.job_names));
+        let mut owner = Owner::new(group, Arc::clone(&self.topics), self.clock, log, wake, shared);
+        owner.begin(self.run, anew, self.own)?;
+        if let Some(delay_ms) = self.defaults.delay_ms.filter(|_| name.as_str() == DEFAULT_GROUP) {
+            owner.set_delay(delay_ms);
+        }
+        registry.groups.insert(name, sender);
         owner.spawn(letters, self.stop.clone());
         Ok(())
     }
@@ -307,51 +399,16 @@ impl Groups {
                 format!("group {group} has stopped because of a fault; restart the broker"),
             )),
             (_, true) => Err(ProtocolError::new(Code::Internal, "the broker stops")),
-            _ => Err(ProtocolError::new(
-                Code::NotFound,
-                format!("no group {group}; GROUP create {group} makes it"),
-            )),
+            _ => Err(no_such(group)),
         }
     }
 }
 
+fn no_such(group: &GroupName) -> ProtocolError {
+    let text = format!("no group {group}; GROUP create {group} makes it");
+    ProtocolError::new(Code::NotFound, text)
+}
+
 fn default_group() -> GroupName {
     DEFAULT_GROUP.parse().expect("the default group has a valid name")
-}
-
-fn not_yet(verb: &str, manage: &Manage<'_>) -> ProtocolError {
-    ProtocolError::not_yet(&format!("{verb} {}", manage.action))
-}
-
-fn job_input(asked: Asked, manage: &Manage<'_>) -> Result<(GroupName, Input), ProtocolError> {
-    let group = match manage.setting("group") {
-        Some(name) => name.parse()?,
-        None => default_group(),
-    };
-    let name = || -> Result<JobName, ProtocolError> { manage.required_name()?.parse() };
-    let input = match manage.action {
-        "open" => {
-            let settings = manage.settings.iter().copied().filter(|(key, _)| *key != "group");
-            Input::OpenJob { asked, name: name()?, settings: JobSettings::parse(settings)? }
-        }
-        "close" | "cancel" | "show" | "ls" => {
-            manage.allow_only(&["group"])?;
-            match manage.action {
-                "close" => Input::CloseJob { asked, name: name()? },
-                "cancel" => Input::CancelJob { asked, name: name()? },
-                "show" => Input::Show { asked, what: Show::Job(name()?) },
-                _ => Input::Show { asked, what: Show::Jobs },
-            }
-        }
-        "add" | "wait" | "watch" | "pause" | "resume" | "delete" => {
-            return Err(not_yet("JOB", manage));
-        }
-        action => {
-            return Err(bad(format!(
-                "no action {action}; JOB has ls, show, open, close, cancel (and later add, wait, \
-                 watch, pause, resume, delete)"
-            )));
-        }
-    };
-    Ok((group, input))
 }

@@ -4,21 +4,25 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
 use tidings_protocol::{
-    ProtocolError, Seq, StartAt, TopicName, encode_more, encode_ok, encode_task,
+    Code, MemberId, ProtocolError, Seq, StartAt, TopicName, duration, encode_more, encode_ok,
+    encode_task,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use crate::catalog::Record;
+use super::job_names::JobNames;
+use super::log::{GroupLog, Mark};
+use super::outbox::Outbox;
+use super::{Registry, no_such};
 use crate::clock::{Clock, Moment};
-use crate::group::log::{GroupLog, Mark, MemoryLog};
+use crate::group::record::Record;
 use crate::group::{Answer, Group, Input, Output, Task};
 use crate::mailbox::{ConnId, Mailbox, Parcel};
-use crate::topic::{Reader, Topics};
+use crate::topic::{Event, Health, Reader, Topics};
 
 /// Events of each topic that an owner takes before it looks at anything else.
 const TURN_MAX: usize = 1024;
@@ -26,16 +30,24 @@ const TURN_MAX: usize = 1024;
 const STALL_MS: u64 = 250;
 /// Time to read, after that, what has come meanwhile.
 const GRACE_MS: u64 = 100;
-/// Records that the log in memory keeps, for looking at.
-const RECORDS_KEPT: usize = 1024;
+/// Bytes of events that become one record, so that none gets too long to be read at once.
+const TAKEN_BYTES_MAX: usize = 1 << 20;
+/// Records of a snapshot that are written together.
+const SNAPSHOT_PIECE: u64 = 1024;
+/// How often a group that stands still looks whether it can move, in ms.
+const RETRY_MS: u64 = 1000;
 
 /// What reaches an owner. The channel has no bound of its own: a connection has a limited number
 /// of unanswered commands.
 pub(super) enum Letter {
     /// An input, and where its answer goes.
     Asked(Input, Mailbox),
+    /// A person's, or a script's: refused while the group stands still.
+    Managed(Input, Mailbox),
     /// A member's connection, and where its tasks go.
     Joined(Input, ConnId, Mailbox),
+    /// An input whose answer may come much later, while the connection is there.
+    Waits(Input, ConnId, Mailbox),
     /// A member's connection is alive.
     Heard(ConnId),
     /// A connection ended.
@@ -51,47 +63,94 @@ pub(super) struct Owner {
     readers: BTreeMap<TopicName, Reader>,
     /// Where the members' tasks go.
     members: HashMap<ConnId, Mailbox>,
+    /// Where the answers of those go who wait.
+    waiting: HashMap<ConnId, Mailbox>,
     /// What rests on records up to a mark, in order.
     unsent: VecDeque<(Mark, Unsent)>,
     appended: Mark,
     /// After a stall: when time is let pass at last.
     grace_until: Option<Moment>,
-    /// Woken by the feeding topics.
+    /// Woken by the feeding topics, and by the log.
     wake: Arc<Notify>,
-    /// Where a restart would take up each topic.
-    noted: HashMap<TopicName, Seq>,
-    /// A position is on its way to the catalog.
-    noting: Arc<AtomicBool>,
+    /// What came while the log could not be written, in its order.
+    backlog: VecDeque<Letter>,
+    /// The log cannot be written.
+    still: bool,
+    outbox: Outbox,
+    /// When what could not be announced is tried again.
+    announce_at: Option<Moment>,
+    /// Where letters for it are sent from, until it is deleted.
+    registry: Arc<Mutex<Registry>>,
+    /// Jobs of all groups.
+    job_names: Arc<JobNames>,
+    is_deleted: bool,
 }
 
 enum Unsent {
     Parcel(Mailbox, Parcel),
-    Event(&'static str, String),
+    Event(u64, &'static str, String),
 }
 
 impl Owner {
-    /// An owner that reads the group's feeding topics from where the group is.
+    /// An owner that reads the group's feeding topics from where the group is. The log wakes it by
+    /// `wake`, and goes on at `appended`.
     pub(super) fn new(
         group: Group,
         topics: Arc<Topics>,
         clock: Clock,
-    ) -> Result<Self, ProtocolError> {
-        let mut owner = Self {
+        log: Box<dyn GroupLog>,
+        wake: Arc<Notify>,
+        (registry, job_names): (Arc<Mutex<Registry>>, Arc<JobNames>),
+    ) -> Self {
+        let appended = log.durable();
+        let outbox = Outbox::new(Arc::clone(&topics), Arc::clone(&wake));
+        Self {
             group,
             topics,
             clock,
-            log: Box::new(MemoryLog::new(RECORDS_KEPT)),
+            log,
             readers: BTreeMap::new(),
             members: HashMap::new(),
+            waiting: HashMap::new(),
             unsent: VecDeque::new(),
-            appended: 0,
+            appended,
             grace_until: None,
-            wake: Arc::new(Notify::new()),
-            noted: HashMap::new(),
-            noting: Arc::default(),
-        };
-        owner.follow_topics()?;
-        Ok(owner)
+            wake,
+            backlog: VecDeque::new(),
+            still: false,
+            outbox,
+            announce_at: None,
+            registry,
+            job_names,
+            is_deleted: false,
+        }
+    }
+
+    /// Begins to move, as [`Input::Start`] says. Fails if a feeding topic cannot be opened.
+    pub(super) fn begin(
+        &mut self,
+        run: u64,
+        anew: bool,
+        own: Option<MemberId>,
+    ) -> Result<(), ProtocolError> {
+        for name in self.group.job_names() {
+            self.job_names.set(name, self.group.name(), true);
+        }
+        for (serial, topic, payload) in self.group.unsent() {
+            self.outbox.push(serial, topic, payload.to_owned());
+            self.outbox.search(topic, self.group.sent(topic))?;
+        }
+        let stamp = self.clock.stamp();
+        self.handle(Input::Start { run, anew, stamp, own }, None);
+        self.follow_topics()
+    }
+
+    /// Gives the group a delay, if it has another one.
+    pub(super) fn set_delay(&mut self, delay_ms: u64) {
+        if self.group.config().delay_ms != Some(delay_ms) {
+            let settings = vec![("delay".to_owned(), duration::format_ms(delay_ms))];
+            self.handle(Input::Set { settings }, None);
+        }
     }
 
     /// Lets it live until the broker stops.
@@ -104,13 +163,18 @@ impl Owner {
         loop {
             // What has arrived is read before leases are expired.
             let more_letters = self.take_letters(&mut letters);
-            let more_events = self.take_events();
-            let now = self.clock.now();
-            if self.is_due(now) {
+            if self.is_deleted {
+                return self.leave(letters).await;
+            }
+            let more_events = self.moves() && self.take_events();
+            if self.moves() && self.is_due(self.clock.now()) {
                 self.handle(Input::Tick, None);
             }
             self.send();
-            self.note_positions();
+            if self.moves() {
+                self.announce();
+                self.take_stock();
+            }
             if more_letters || more_events {
                 tokio::task::yield_now().await;
                 if stop.is_cancelled() {
@@ -118,8 +182,7 @@ impl Owner {
                 }
                 continue;
             }
-            let due = self.grace_until.or_else(|| self.group.deadline());
-            let due = due.map(|moment| self.clock.instant(moment));
+            let due = self.next_look().map(|moment| self.clock.instant(moment));
             let timer = async {
                 match due {
                     Some(instant) => tokio::time::sleep_until(instant).await,
@@ -132,13 +195,46 @@ impl Owner {
                 biased;
                 () = stop.cancelled() => return,
                 letter = letters.recv() => match letter {
-                    Some(letter) => self.open(letter),
+                    Some(letter) => self.receive(letter),
                     None => return,
                 },
                 () = self.wake.notified() => {}
                 () = timer => {}
             }
         }
+    }
+
+    /// When there is something to do even if nothing comes.
+    fn next_look(&self) -> Option<Moment> {
+        match self.log.health() {
+            Health::Good => {
+                let due = self.grace_until.or_else(|| self.group.deadline());
+                due.into_iter().chain(self.announce_at).min()
+            }
+            Health::Full => Some(self.clock.now() + RETRY_MS),
+            Health::Failed => None,
+        }
+    }
+
+    /// Whether decisions can be made, because they can be written. When that begins again, nobody
+    /// is held to what they could not say meanwhile.
+    fn moves(&mut self) -> bool {
+        let health = self.log.health();
+        if health != Health::Good {
+            self.still = true;
+            self.log.retry();
+            return false;
+        }
+        if std::mem::take(&mut self.still) {
+            tracing::info!(group = %self.group.name(), "the group moves again");
+            let (run, stamp) = (self.group.run(), self.clock.stamp());
+            let own = self.group.own();
+            self.handle(Input::Start { run, anew: true, stamp, own }, None);
+            while let Some(letter) = self.backlog.pop_front() {
+                self.open(letter);
+            }
+        }
+        true
     }
 
     /// Whether the machine is to be told that time has passed. After a stall of this process not at
@@ -164,26 +260,76 @@ impl Owner {
     fn take_letters(&mut self, letters: &mut mpsc::UnboundedReceiver<Letter>) -> bool {
         for _ in 0..letters.len() {
             match letters.try_recv() {
-                Ok(letter) => self.open(letter),
+                Ok(letter) => self.receive(letter),
                 Err(_) => return false,
             }
         }
         !letters.is_empty()
     }
 
+    fn receive(&mut self, letter: Letter) {
+        if self.moves() {
+            return self.open(letter);
+        }
+        match (letter, self.log.health()) {
+            (Letter::Managed(input, mailbox), Health::Full) => {
+                let text = "the disk is full: the group stands still until it has room";
+                refuse(&input, &mailbox, ProtocolError::new(Code::Full, text));
+            }
+            (letter, Health::Failed) => {
+                let text = "writing to the disk failed: the group stands still until the broker starts anew";
+                refuse_letter(letter, &ProtocolError::new(Code::NotDurable, text));
+            }
+            (letter, _) => self.backlog.push_back(letter),
+        }
+    }
+
     fn open(&mut self, letter: Letter) {
+        if self.is_deleted {
+            return refuse_letter(letter, &no_such(self.group.name()));
+        }
         match letter {
-            Letter::Asked(input, mailbox) => self.handle(input, Some(&mailbox)),
+            Letter::Asked(input, mailbox) | Letter::Managed(input, mailbox) => {
+                self.handle(input, Some(&mailbox));
+            }
             Letter::Joined(input, conn, mailbox) => {
                 self.members.insert(conn, mailbox.clone());
                 self.handle(input, Some(&mailbox));
             }
+            Letter::Waits(input, conn, mailbox) => {
+                self.waiting.insert(conn, mailbox);
+                self.handle(input, None);
+            }
             Letter::Heard(conn) => self.handle(Input::Heard { conn }, None),
             Letter::Gone(conn) => {
                 self.members.remove(&conn);
+                self.waiting.remove(&conn);
                 self.handle(Input::Gone { conn }, None);
             }
         }
+    }
+
+    /// The group was deleted: whoever asks for it from here on is told so.
+    async fn leave(mut self, mut letters: mpsc::UnboundedReceiver<Letter>) {
+        while self.log.durable() < self.appended && self.log.health() != Health::Failed {
+            self.wake.notified().await;
+        }
+        if let Some(log) = self.log.store() {
+            let cleared = tokio::task::spawn_blocking(move || log.clear()).await;
+            if !matches!(cleared, Ok(Ok(()))) {
+                // Its last record says that it is gone, so a start removes what is left. Until then
+                // nobody can make one of the name.
+                tracing::error!(group = %self.group.name(), ?cleared, "the log of a deleted group stays");
+                return self.send();
+            }
+        }
+        // Letters are sent with the lock held, so none comes after this.
+        self.registry.lock().groups.remove(self.group.name());
+        self.job_names.forget(self.group.name());
+        while let Ok(letter) = letters.try_recv() {
+            self.open(letter);
+        }
+        self.send();
     }
 
     /// Takes what the feeding topics brought; whether there may be more.
@@ -209,12 +355,34 @@ impl Owner {
             // The disk wakes us when it has answered.
             more |= reader.is_behind() && !reader.waits_for_disk();
             let next = reader.cursor();
-            let events = found.events.into_iter().map(|event| (event.seq, event.payload)).collect();
-            if next > self.group.taken(&topic) {
-                self.handle(Input::Events { topic, next, events }, None);
-            }
+            self.feed(&topic, found.events, next);
         }
         more
+    }
+
+    /// Feeds events of a topic to the machine, in portions, up to `next`.
+    fn feed(&mut self, topic: &TopicName, events: Vec<Event>, next: Seq) {
+        let (mut portion, mut bytes) = (Vec::new(), 0);
+        for event in events {
+            bytes += event.payload.len();
+            let after = Seq(event.seq.0 + 1);
+            portion.push((event.seq, event.payload));
+            if bytes > TAKEN_BYTES_MAX {
+                let events = std::mem::take(&mut portion);
+                self.take(topic, after, events);
+                bytes = 0;
+            }
+        }
+        if next > self.group.taken(topic) {
+            self.take(topic, next, portion);
+        }
+    }
+
+    fn take(&mut self, topic: &TopicName, next: Seq, events: Vec<(Seq, String)>) {
+        let payloads = events.iter().map(|(_, payload)| payload.as_str());
+        let elsewhere = self.job_names.elsewhere(self.group.name(), payloads);
+        let topic = topic.clone();
+        self.handle(Input::Events { topic, next, events, elsewhere }, None);
     }
 
     /// Feeds the machine and takes everything it puts out. `mailbox` is the asker's.
@@ -223,7 +391,7 @@ impl Owner {
         self.group.handle(input, self.clock.now());
         while let Some(output) = self.group.poll() {
             match output {
-                Output::Record(record) => self.appended = self.log.append(record),
+                Output::Record(record) => self.appended = self.log.append(&record),
                 Output::Task { conn, task } => {
                     if let Some(mailbox) = self.members.get(&conn).cloned() {
                         let parcel = Parcel::Task(encode_line(&task));
@@ -231,49 +399,31 @@ impl Owner {
                     }
                 }
                 Output::Answer { asked, answer } => {
-                    if let Some(mailbox) = mailbox {
+                    let waiting = self.waiting.get(&asked.conn);
+                    if let Some(mailbox) = waiting.or(mailbox) {
                         let line = encode_answer(&answer);
                         let parcel = Parcel::Answer { slot: asked.slot, line };
                         let unsent = Unsent::Parcel(mailbox.clone(), parcel);
                         self.unsent.push_back((self.appended, unsent));
                     }
                 }
-                Output::Announce { topic, payload } => {
-                    self.unsent.push_back((self.appended, Unsent::Event(topic, payload)));
+                Output::Announce { serial, topic, payload } => {
+                    self.unsent.push_back((self.appended, Unsent::Event(serial, topic, payload)));
                 }
+                Output::JobName { name, known } => {
+                    self.job_names.set(&name, self.group.name(), known);
+                }
+                Output::Deleted => self.is_deleted = true,
                 Output::AskHeads { job } => {
                     let heads = self.heads();
                     self.group.handle(Input::Heads { job, heads }, self.clock.now());
                 }
             }
         }
+        self.log.flush();
         if configures && let Err(error) = self.follow_topics() {
             tracing::error!(group = %self.group.name(), %error, "cannot read a feeding topic");
         }
-    }
-
-    /// Notes where a restart is to take up each topic, whenever everything that was taken has come to
-    /// its end. What is taken after that is taken again after a restart.
-    fn note_positions(&mut self) {
-        if !self.group.is_idle() || self.noting.load(Ordering::Acquire) {
-            return;
-        }
-        let moved = self.readers.keys().find_map(|topic| {
-            let next = self.group.taken(topic);
-            (self.noted.get(topic) != Some(&next)).then(|| (topic.clone(), next))
-        });
-        let Some((topic, next)) = moved else { return };
-        self.noting.store(true, Ordering::Release);
-        self.noted.insert(topic.clone(), next);
-        let (noting, wake) = (Arc::clone(&self.noting), Arc::clone(&self.wake));
-        let record = Record::Taken { group: self.group.name().clone(), topic, next };
-        self.topics.catalog().write(record, move |result| {
-            if let Err(error) = result {
-                tracing::warn!(%error, "a restart will take up a topic further back");
-            }
-            noting.store(false, Ordering::Release);
-            wake.notify_one();
-        });
     }
 
     /// How far each feeding topic is numbered.
@@ -288,21 +438,49 @@ impl Owner {
         while self.unsent.front().is_some_and(|(mark, _)| *mark <= durable) {
             match self.unsent.pop_front() {
                 Some((_, Unsent::Parcel(mailbox, parcel))) => mailbox.send(parcel),
-                Some((_, Unsent::Event(topic, payload))) => self.publish(topic, &payload),
+                Some((_, Unsent::Event(serial, topic, payload))) => {
+                    self.outbox.push(serial, topic, payload);
+                }
                 None => {}
             }
         }
     }
 
-    fn publish(&self, topic: &'static str, payload: &str) {
-        let name: TopicName = topic.parse().expect("the group's own topics have valid names");
-        match self.topics.open(&name) {
-            Ok(topic) => {
-                if let Err(error) = topic.append(ConnId::BROKER, [payload]) {
-                    tracing::error!(%error, payload, "an announcement of the group is lost");
-                }
+    /// Writes what the group holds, if that is shorter by far than how it came to it. Nothing else is
+    /// done meanwhile: about a second for a million entries.
+    fn take_stock(&mut self) {
+        if !self.log.wants_snapshot() {
+            return;
+        }
+        self.log.begin_snapshot();
+        let (at, mut records) = (self.clock.now(), 0_u64);
+        self.group.snapshot(self.clock.stamp(), |decision| {
+            self.appended = self.log.append(&Record { at, decision });
+            records += 1;
+            if records.is_multiple_of(SNAPSHOT_PIECE) {
+                self.log.flush();
             }
-            Err(error) => tracing::error!(topic, %error, "an announcement of the group is lost"),
+        });
+        self.log.end_snapshot();
+    }
+
+    /// Says to others what there is to say, and notes what is safe with them.
+    fn announce(&mut self) {
+        if self.announce_at.is_some_and(|at| self.clock.now() < at) {
+            return;
+        }
+        let mut sent = Vec::new();
+        let announced = self.outbox.advance(|serial, topic, seq| sent.push((serial, topic, seq)));
+        let was_held_up = self.announce_at.take().is_some();
+        if let Err(error) = announced {
+            if !was_held_up {
+                let group = self.group.name();
+                tracing::error!(%group, %error, "what the group says to others has to wait");
+            }
+            self.announce_at = Some(self.clock.now() + RETRY_MS);
+        }
+        for (serial, topic, seq) in sent {
+            self.handle(Input::Sent { serial, topic, seq }, None);
         }
     }
 
@@ -318,12 +496,28 @@ impl Owner {
             let next = self.group.taken(&name).max(noted.unwrap_or_default());
             let reader = self.topics.open(&name)?.reader(StartAt::Seq(next), self.wake.clone());
             // A job that begins now is not to wait for what was taken before this start.
-            let (topic, next) = (name.clone(), reader.cursor());
-            self.group.handle(Input::Events { topic, next, events: vec![] }, self.clock.now());
+            self.feed(&name, Vec::new(), reader.cursor());
             self.readers.insert(name, reader);
         }
         self.wake.notify_one();
         Ok(())
+    }
+}
+
+fn refuse_letter(letter: Letter, error: &ProtocolError) {
+    if let Letter::Asked(input, mailbox)
+    | Letter::Managed(input, mailbox)
+    | Letter::Joined(input, _, mailbox)
+    | Letter::Waits(input, _, mailbox) = letter
+    {
+        refuse(&input, &mailbox, error.clone());
+    }
+}
+
+fn refuse(input: &Input, mailbox: &Mailbox, error: ProtocolError) {
+    if let Some(asked) = input.asked() {
+        let line = encode_answer(&Err(error));
+        mailbox.send(Parcel::Answer { slot: asked.slot, line });
     }
 }
 

@@ -9,6 +9,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`format`] | headers of segments and batches |
+//! | [`committer`] | group commit: the threads that write and sync what has gathered |
 //! | [`disk`] | the calls to the file system, behind a trait |
 //! | [`segment`] | walking through one file, whatever has become of it |
 //! | [`segments`] | the log as segment files: appending, syncing, retention |
@@ -18,6 +19,7 @@
 //! Everything here blocks. It is called by threads of its own ([`topic`](crate::topic)), never by
 //! the runtime's.
 
+pub(crate) mod committer;
 pub(crate) mod disk;
 pub(crate) mod format;
 mod reading;

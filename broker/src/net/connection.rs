@@ -76,13 +76,15 @@ pub(super) struct Worker {
     pub(super) member: MemberId,
     /// Groups know it, so the identity cannot change any more.
     pub(super) known_to_groups: bool,
+    /// It has waited for a job, and perhaps does.
+    pub(super) waits: bool,
     /// When groups were told last that it lives.
     pub(super) heard_at: Moment,
     pub(super) staged: Staged,
     /// The answer of the newest `JOIN`, before which no task leaves (`[D3]`).
     pub(super) joined: Option<Slot>,
-    /// The `GROUP`, `JOB` or `EXPLAIN` whose answer has not come yet. It may be long, so there is
-    /// one at a time.
+    /// The `GROUP`, `JOB` (but for `JOB wait`) or `EXPLAIN` whose answer has not come yet. It may be
+    /// long, so there is one at a time.
     pub(super) asked: Option<Slot>,
 }
 
@@ -426,7 +428,7 @@ impl Drop for Connection {
         self.hub.registry.leave(self.id);
         if let Some(worker) = &self.worker {
             self.hub.registry.disclaim(worker.member, self.id);
-            if worker.known_to_groups {
+            if worker.known_to_groups || worker.waits {
                 self.hub.groups.gone(self.id);
             }
         }

@@ -120,6 +120,7 @@ impl Connection {
             Box::new(Worker {
                 member: self.hub.new_member(self.id),
                 known_to_groups: false,
+                waits: false,
                 heard_at: Moment::default(),
                 staged: Staged::default(),
                 joined: None,
@@ -242,7 +243,12 @@ impl Connection {
 
     fn manage(&mut self, command: &Command<'_>) {
         let (caller, slot) = (self.caller(), self.answers.later());
-        self.worker().asked = Some(slot);
+        if matches!(command, Command::Job(manage) if manage.action == "wait") {
+            // It may take for ever: the connection is heard meanwhile, also when it ends.
+            self.worker().waits = true;
+        } else {
+            self.worker().asked = Some(slot);
+        }
         if let Err(error) = self.hub.groups.manage(&caller, slot, command) {
             self.fill_with(slot, &error);
         }

@@ -20,12 +20,14 @@ notifier: its lines are events on the topic new-url, and it hears those of other
   TOPIC create <topic> [sync=..] [retain-bytes=..] [retain-age=..]
                                also: set, delete, verify; forget <topic> cursor=<name>
 
-  JOB open <name> [scope=..] [depth=n] [max-pages=n]     a crawl of its own, then its start pages:
+  JOB open <name> [scope=..] [max-depth=n] [max-pages=n] a crawl of its own, then its start pages:
                                JOB open docs scope=host
                                PUB new-url http://example.org/docs/ job=docs
                                JOB close docs
-  JOB ls | show <name> | cancel <name>
+  JOB ls | show <name> | pause | resume | cancel | delete; wait <name> answers when it is done
   GROUP ls | show <name> | set <name> delay=2s           how polite the crawlers are
+  GROUP tasks <name> [state=..] [key=..]                 what is in there; state=dead: given up,
+                               GROUP retry <name> sends it back; also: pause, resume, purge
   EXPLAIN <url or host>        why is this not moving?   EXPLAIN http://example.org/
 
   PING, STATS                  are you there; how much is going on

@@ -33,7 +33,7 @@ use self::registry::Registry;
 use crate::clock::Clock;
 use crate::config::{BrokerConfig, Limits};
 use crate::cursors::Cursors;
-use crate::groups::Groups;
+use crate::groups::{GroupStorage, Groups, Recovered};
 use crate::mailbox::ConnId;
 use crate::stats::Stats;
 use crate::topic::Topics;
@@ -56,15 +56,18 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    /// The topics and groups, without connections. `stop` ends the groups.
+    /// The topics and groups, without connections. `groups` are those on disk, if there is one. `stop`
+    /// ends them.
     pub(crate) fn new(
         config: BrokerConfig,
         clock: Clock,
         topics: Arc<Topics>,
+        groups: Option<(GroupStorage, Vec<Recovered>)>,
         stop: CancellationToken,
     ) -> Arc<Self> {
         let cursors = Cursors::new(topics.catalog().clone(), &config.limits);
-        let groups = Groups::new(Arc::clone(&topics), config.group, clock, stop);
+        let groups =
+            Groups::new(Arc::clone(&topics), config.group, config.own_member, clock, stop, groups);
         Arc::new(Self {
             registry: Registry::new(config.limits.connections_max),
             limits: config.limits,

@@ -2,6 +2,7 @@
 
 mod cursors;
 mod ends;
+mod groups;
 mod pressure;
 
 use std::time::Duration;

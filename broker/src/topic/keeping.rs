@@ -8,6 +8,7 @@ use super::marks::Health;
 use super::tail::Tail;
 use super::{RESERVED_IN_MEMORY, Topic};
 use crate::catalog::{Record, Sync};
+use crate::log::committer::Commit;
 use crate::log::{LogError, Retention};
 
 /// Bytes that one commit takes at most, so that confirmations come regularly.
@@ -55,52 +56,6 @@ impl Topic {
         if let Some(head) = head {
             self.request_commit(head);
         }
-    }
-
-    /// Writes what there is, by a committer. Returns how many bytes have gathered meanwhile; `None`
-    /// if there is nothing more to do.
-    pub(super) fn commit(self: &Arc<Self>) -> Option<usize> {
-        let log = self.log.as_ref()?;
-        let always = self.settings().sync == Sync::Always;
-        let (pieces, next, reserve, sync, unsynced) = {
-            let tail = &mut *self.tail.lock();
-            let head = tail.head();
-            if !tail.marks.has_work(head) {
-                tail.marks.queued = false;
-                return None;
-            }
-            let pieces = tail.take_pieces(COMMIT_BYTES);
-            let due = std::mem::take(&mut tail.marks.sync_due);
-            let sync = always || due || tail.marks.reserves_little(head);
-            let count = pieces.iter().map(|piece| piece.count).sum();
-            let reserve = tail.marks.reserve(head, count, always);
-            (pieces, tail.marks.taken, reserve, sync, tail.marks.unsynced)
-        };
-        let result = match log.append(&pieces, next, reserve) {
-            Ok(()) if sync => log.sync().map(Some),
-            Ok(()) => Ok(None),
-            // What is there is to be safe in its time, though there is no room for more.
-            Err(LogError::Full) if unsynced => log.sync().and(Err(LogError::Full)),
-            Err(error) => Err(error),
-        };
-        let mut tail = self.tail.lock();
-        match result {
-            Ok(synced) => {
-                tail.marks.unsynced = synced.is_none();
-                tail.settle(next, synced.map_or(Seq(0), |synced| synced.reserved));
-            }
-            Err(error) => self.fail(&mut tail, &error),
-        }
-        // With the marks, so that who sees that all is done may rely on no more being done.
-        tail.marks.queued = tail.marks.has_work(tail.head());
-        let waiting = tail.marks.queued.then(|| tail.waiting_bytes());
-        self.moved(tail);
-        waiting
-    }
-
-    /// Bytes that wait for the next commit.
-    pub(super) fn waiting_bytes(&self) -> usize {
-        self.tail.lock().waiting_bytes()
     }
 
     fn fail(&self, tail: &mut Tail, error: &LogError) {
@@ -184,5 +139,50 @@ impl Topic {
     pub(super) fn clear(&self) -> Result<(), ProtocolError> {
         let cleared = self.log.as_ref().map_or(Ok(()), |log| log.clear());
         cleared.map_err(|error| ProtocolError::new(Code::Internal, error.to_string()))
+    }
+}
+
+impl Commit for Topic {
+    fn commit(self: Arc<Self>) -> Option<usize> {
+        let log = self.log.as_ref()?;
+        let always = self.settings().sync == Sync::Always;
+        let (pieces, next, reserve, sync, unsynced) = {
+            let tail = &mut *self.tail.lock();
+            let head = tail.head();
+            if !tail.marks.has_work(head) {
+                tail.marks.queued = false;
+                return None;
+            }
+            let pieces = tail.take_pieces(COMMIT_BYTES);
+            let due = std::mem::take(&mut tail.marks.sync_due);
+            let sync = always || due || tail.marks.reserves_little(head);
+            let count = pieces.iter().map(|piece| piece.count).sum();
+            let reserve = tail.marks.reserve(head, count, always);
+            (pieces, tail.marks.taken, reserve, sync, tail.marks.unsynced)
+        };
+        let result = match log.append(&pieces, next, reserve) {
+            Ok(()) if sync => log.sync().map(Some),
+            Ok(()) => Ok(None),
+            // What is there is to be safe in its time, though there is no room for more.
+            Err(LogError::Full) if unsynced => log.sync().and(Err(LogError::Full)),
+            Err(error) => Err(error),
+        };
+        let mut tail = self.tail.lock();
+        match result {
+            Ok(synced) => {
+                tail.marks.unsynced = synced.is_none();
+                tail.settle(next, synced.map_or(Seq(0), |synced| synced.reserved));
+            }
+            Err(error) => self.fail(&mut tail, &error),
+        }
+        // With the marks, so that who sees that all is done may rely on no more being done.
+        tail.marks.queued = tail.marks.has_work(tail.head());
+        let waiting = tail.marks.queued.then(|| tail.waiting_bytes());
+        self.moved(tail);
+        waiting
+    }
+
+    fn waiting_bytes(&self) -> usize {
+        self.tail.lock().waiting_bytes()
     }
 }

@@ -16,7 +16,6 @@
 //! | `marks` | how far they are safe, and what may be shown |
 //! | `reader` | cursors |
 //! | `keeping` | what of a topic is about its disk: commits, reservations, retention, its end |
-//! | `committer` | threads that write and sync what topics have gathered |
 //! | `cold` | threads that read what fell out of the tail |
 //! | `recent` | ids of events, so that one that is sent again is known |
 //! | `topics`, `memory` | all topics of a broker, and the memory that they share |
@@ -24,7 +23,6 @@
 mod arena;
 mod batch;
 mod cold;
-mod committer;
 mod keeping;
 mod marks;
 mod memory;
@@ -291,6 +289,14 @@ impl Topic {
     ) -> Option<Place> {
         let tail = &mut *self.tail.lock();
         (tail.durable() <= seq).then(|| tail.settling.wait(place, waker))
+    }
+
+    /// Has `wake` notified once the durable mark moves beyond `seq`, or now if it has.
+    pub(crate) fn notify_durable(&self, seq: Seq, wake: &Arc<Notify>) {
+        let waker = Waker::from(Arc::new(Notifies(Arc::clone(wake))));
+        if self.wait_durable(seq, None, &waker).is_none() {
+            wake.notify_one();
+        }
     }
 
     /// A group's reader, which begins at `from` and takes what is durable. A number beyond the head

@@ -59,6 +59,9 @@ pub(super) struct Tail {
     bare: Arena,
     /// Bytes of batches that are not safe yet.
     ahead_bytes: usize,
+    /// Readers are shown what is safe, and nothing ahead of it: an event must not be seen, lost, and
+    /// said again under another number.
+    pub(super) shows_safe: bool,
     /// Readers of the bare form; while there are none it is not encoded.
     bare_readers: usize,
     readers: usize,
@@ -89,6 +92,7 @@ impl Tail {
             wire: Arena::default(),
             bare: Arena::default(),
             ahead_bytes: 0,
+            shows_safe: false,
             bare_readers: 0,
             readers: 0,
             keepers: Slab::new(),
@@ -208,6 +212,9 @@ impl Tail {
             let shown = self.batches.partition_point(|batch| batch.end() <= reserved);
             let end = shown.checked_sub(1).map(|newest| self.batches[newest].end());
             self.visible = end.map_or(before, |end| end.max(before));
+        }
+        if self.shows_safe && self.logged {
+            self.visible = self.visible.min(self.marks.durable.max(before));
         }
         if !self.logged {
             self.ahead_bytes = 0;

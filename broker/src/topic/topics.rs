@@ -14,7 +14,6 @@ use tidings_protocol::{
 };
 
 use super::cold::ColdReads;
-use super::committer::Committers;
 use super::marks::Marks;
 use super::memory::Memory;
 use super::reader::Reader;
@@ -24,12 +23,16 @@ use super::{RESERVED_IN_MEMORY, Topic};
 use crate::catalog::{Catalog, Record, Sync, TopicSettings};
 use crate::clock::Clock;
 use crate::config::Limits;
+use crate::log::committer::{Commit, Committers};
 use crate::log::disk::Disk;
 use crate::log::{Checked, Recovered, SegmentLog, SegmentOptions, TopicLog};
 
 /// Topics that are always there, whatever else comes into being first: the one of the notifier,
 /// which is the first, and those on which groups announce.
 const FIXED: [&str; 3] = [DEFAULT_TOPIC, JOB_DONE_TOPIC, DEAD_LETTER_TOPIC];
+
+/// Of these, those on which what groups say appears exactly once.
+const SHOWN_WHEN_SAFE: [&str; 2] = [JOB_DONE_TOPIC, DEAD_LETTER_TOPIC];
 
 /// The number of a topic's first event.
 const FIRST_SEQ: Seq = Seq(1);
@@ -73,7 +76,7 @@ pub(super) struct Shared {
 #[derive(Debug)]
 struct Store {
     storage: Storage,
-    committers: Committers,
+    committers: Arc<Committers>,
     cold: ColdReads,
 }
 
@@ -91,7 +94,7 @@ struct Index {
 impl Shared {
     pub(super) fn commit(&self, topic: &Arc<Topic>) {
         if let Some(store) = &self.store {
-            store.committers.push(Arc::clone(topic));
+            store.committers.push(Arc::clone(topic) as Arc<dyn Commit>);
         }
     }
 
@@ -123,7 +126,7 @@ impl Topics {
     ) -> io::Result<Arc<Self>> {
         let store = storage.map(|storage| Store {
             storage,
-            committers: Committers::start(),
+            committers: Arc::new(Committers::start()),
             cold: ColdReads::start(limits.cold_bytes_max),
         });
         let shared = Shared { memory: Memory::new(limits), catalog, clock, store };
@@ -433,9 +436,10 @@ impl Topics {
         index: &mut Index,
         name: &TopicName,
         settings: TopicSettings,
-        tail: Tail,
+        mut tail: Tail,
         log: Option<Arc<dyn TopicLog>>,
     ) -> Arc<Topic> {
+        tail.shows_safe = SHOWN_WHEN_SAFE.contains(&name.as_str());
         let id = index.next_id;
         index.next_id += 1;
         let topic = Arc::new(Topic {
@@ -500,6 +504,11 @@ impl Topics {
         let mut topics: Vec<_> = self.index.read().by_name.values().cloned().collect();
         topics.sort_by(|a, b| a.name.cmp(&b.name));
         topics
+    }
+
+    /// The threads that commit; `None` if everything is in memory.
+    pub(crate) fn committers(&self) -> Option<&Arc<Committers>> {
+        self.shared.store.as_ref().map(|store| &store.committers)
     }
 
     /// The settings of a topic that was given none.

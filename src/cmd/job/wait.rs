@@ -9,7 +9,7 @@ use clap::Args;
 use super::JobArgs;
 use crate::{
     failure::Failure,
-    job::{Counts, Rate},
+    job::Rate,
     manage::named,
     output::Console,
     signals::stop_on_signal,
@@ -43,7 +43,7 @@ pub(crate) async fn run(args: WaitArgs) -> Result<(), Failure> {
     let (started, mut rate) = (Instant::now(), Rate::default());
     let shows_progress = console.shows_progress();
     let mut watch = Watch::wait(output.broker.broker, job.clone(), group.group, shows_progress);
-    let words = loop {
+    let end = loop {
         tokio::select! {
             biased;
             () = stop.cancelled() => {
@@ -55,13 +55,12 @@ pub(crate) async fn run(args: WaitArgs) -> Result<(), Failure> {
                     let rate = rate.at(seconds, counts.completed);
                     console.progress(&counts.progress_line(rate));
                 }
-                Step::Done(words) => break words,
+                Step::Done(counts) => break counts,
             }
         }
     };
-    let end = Counts::parse(&words);
     if output.json {
-        console.line(&named(&words, "job").to_string())?;
+        console.line(&named(&end.words, "job").to_string())?;
     } else {
         console.line(&end.end_line())?;
     }

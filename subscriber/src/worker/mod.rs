@@ -161,7 +161,7 @@ pub async fn run(
 
 /// Connects, serves the connection, and begins again, until there is a reason to end.
 async fn crawl(crawler: &Arc<Crawler>) -> Result<(), CrawlError> {
-    let mut member = None;
+    let (mut member, mut was_connected) = (crawler.config.member, false);
     let mut pause = RECONNECT_FIRST;
     let mut said = false;
     loop {
@@ -175,7 +175,7 @@ async fn crawl(crawler: &Arc<Crawler>) -> Result<(), CrawlError> {
                 Ok((client, deliveries)) => {
                     let broker = &crawler.config.broker;
                     tracing::info!("joined group {} at {broker}", crawler.config.group);
-                    (pause, said) = (RECONNECT_FIRST, false);
+                    (pause, said, was_connected) = (RECONNECT_FIRST, false, true);
                     match serve(crawler, client, deliveries).await {
                         End::Stop(client, deliveries) => {
                             drain(crawler, Some((client, deliveries))).await;
@@ -187,7 +187,7 @@ async fn crawl(crawler: &Arc<Crawler>) -> Result<(), CrawlError> {
                 Err(error) => error,
             },
         };
-        if let Some(fatal) = fatal(crawler, &error, member.is_some()) {
+        if let Some(fatal) = fatal(crawler, &error, was_connected) {
             drain(crawler, None).await;
             return Err(fatal);
         }

@@ -353,8 +353,16 @@ impl Server {
         arguments: &[&str],
         adjust: impl FnOnce(&mut Command),
     ) -> Self {
-        let mut command =
-            tidings(folder.path(), [arguments, &["--listen", "127.0.0.1:0"]].concat());
+        Self::start_at("127.0.0.1:0", folder, arguments, adjust)
+    }
+
+    fn start_at(
+        listen: &str,
+        folder: TempDir,
+        arguments: &[&str],
+        adjust: impl FnOnce(&mut Command),
+    ) -> Self {
+        let mut command = tidings(folder.path(), [arguments, &["--listen", listen]].concat());
         adjust(&mut command);
         let process = Running::start(&mut command);
         let address = process.line("address", listening_address);
@@ -367,6 +375,14 @@ impl Server {
         let Self { process, folder, .. } = self;
         process.finish_by(signal);
         Self::start_in(folder, arguments, |_| ())
+    }
+
+    /// The same, at the same address: whoever was connected finds it again.
+    #[track_caller]
+    pub(crate) fn restart_here(self, signal: &str, arguments: &[&str]) -> Self {
+        let Self { process, folder, address } = self;
+        process.finish_by(signal);
+        Self::start_at(&address.to_string(), folder, arguments, |_| ())
     }
 
     /// The data directory, where no flag says otherwise.

@@ -1,5 +1,7 @@
 //! A group with a clock that a test turns, and everything that came out of it.
 
+use std::collections::BTreeMap;
+
 use tidings_protocol::{
     Answers, Code, Hold, MemberId, Outcome, Return, Seq, Slot, TaskId, TopicName,
 };
@@ -18,6 +20,8 @@ pub(super) struct Bench {
     pub(super) tasks: Vec<(ConnId, Task)>,
     pub(super) answers: Vec<Result<Answer, tidings_protocol::ProtocolError>>,
     pub(super) events: Vec<(&'static str, String)>,
+    /// What other groups were told of its jobs.
+    pub(super) job_names: BTreeMap<String, bool>,
 }
 
 pub(super) const A: Worker = Worker(1);
@@ -42,6 +46,7 @@ impl Bench {
             tasks: Vec::new(),
             answers: Vec::new(),
             events: Vec::new(),
+            job_names: BTreeMap::new(),
         }
     }
 
@@ -49,10 +54,13 @@ impl Bench {
         self.group.handle(input, self.now);
         while let Some(output) = self.group.poll() {
             match output {
-                Output::Record(_) => {}
+                Output::Record(_) | Output::Deleted => {}
+                Output::JobName { name, known } => {
+                    self.job_names.insert(name.to_string(), known);
+                }
                 Output::Task { conn, task } => self.tasks.push((conn, task)),
                 Output::Answer { answer, .. } => self.answers.push(answer),
-                Output::Announce { topic, payload } => self.events.push((topic, payload)),
+                Output::Announce { topic, payload, .. } => self.events.push((topic, payload)),
                 Output::AskHeads { job } => {
                     let heads = [(topic(), Seq(self.next_seq))].into();
                     self.group.handle(Input::Heads { job, heads }, self.now);
@@ -65,7 +73,12 @@ impl Bench {
         let seq = Seq(self.next_seq);
         self.next_seq += 1;
         let next = Seq(self.next_seq);
-        self.feed(Input::Events { topic: topic(), next, events: vec![(seq, payload.into())] });
+        self.feed(Input::Events {
+            topic: topic(),
+            next,
+            events: vec![(seq, payload.into())],
+            elsewhere: [].into(),
+        });
     }
 
     pub(super) fn join(&mut self, worker: Worker, credit: u32) {

@@ -154,9 +154,15 @@ fn dead_letters_rest_on_the_record_of_what_was_taken() {
     let new = || Group::new("crawlers".parse().unwrap(), 7, GroupConfig::default(), 1);
     let (mut group, mut replayed) = (new(), new());
     let events = vec![(Seq(1), "text".into())];
-    group.handle(Input::Events { topic: topic(), next: Seq(2), events }, Moment(5));
+    group.handle(
+        Input::Events { topic: topic(), next: Seq(2), events, elsewhere: [].into() },
+        Moment(5),
+    );
     let outputs: Vec<Output> = std::iter::from_fn(|| group.poll()).collect();
-    assert!(matches!(outputs[..], [Output::Record(_), Output::Announce { .. }]), "{outputs:?}");
+    assert!(
+        matches!(outputs[..], [Output::Record(_), Output::Record(_), Output::Announce { .. }]),
+        "{outputs:?}"
+    );
     for output in &outputs {
         if let Output::Record(record) = output {
             replayed.replay(record);

@@ -3,6 +3,8 @@
 
 mod bench;
 mod corners;
+mod jobs;
+mod operate;
 mod rules;
 mod simulation;
 mod site;

@@ -429,7 +429,7 @@ fn a_seed_published_before_the_close_is_waited_for() {
     bench.close("site");
     assert!(bench.events.is_empty(), "the event with number 1 may be a seed");
     let events = vec![(Seq(1), "http://a.org/ job=site".to_owned())];
-    bench.feed(Input::Events { topic: topic(), next: Seq(2), events });
+    bench.feed(Input::Events { topic: topic(), next: Seq(2), events, elsewhere: [].into() });
     let task = bench.task();
     bench.ack(A, &task.id, Outcome::Done, &[]);
     assert!(bench.events.pop().expect("done").1.contains("completed=1"));

@@ -215,7 +215,7 @@ fn broker_on(disk: &SimulatedDisk) -> Broker {
     let topics = Topics::simulated(disk, &Limits::default(), Sync::Always).unwrap();
     let (listener, local_addr) = listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-    let hub = Hub::new(BrokerConfig::default(), Clock::new(), topics, stop.clone());
+    let hub = Hub::new(BrokerConfig::default(), Clock::new(), topics, None, stop.clone());
     serve(listener, Arc::clone(&hub), stop.clone(), &tasks);
     Broker { local_addr, hub, stop, tasks, _data: None }
 }

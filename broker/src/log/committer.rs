@@ -1,19 +1,18 @@
-//! Group commit: threads that write what topics have gathered, sync it, and say so.
+//! Group commit: threads that write what topics and groups have gathered, sync it, and say so.
 //!
-//! While one commit of a topic is under way the next one gathers, so one sync serves everything that
-//! arrived meanwhile, however many publishers there are. A topic is with one thread at a time.
+//! While one commit of a log is under way the next one gathers, so one sync serves everything that
+//! arrived meanwhile, however many there are who wait for it. A log is with one thread at a time.
 #![expect(clippy::disallowed_methods, reason = "owns the threads that block on the disk")]
 
 use std::collections::VecDeque;
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::Topic;
-
-/// Threads that commit: as many topics can be synced at once.
+/// Threads that commit: as many logs can be synced at once.
 const THREADS: usize = 4;
 
 /// How far committers step back behind the threads that deliver.
@@ -27,9 +26,19 @@ const PACE_BYTES: usize = 32 << 10;
 /// by waiting for more.
 const PACE_STEP: Duration = Duration::from_micros(100);
 
+/// Something that gathers what is to be written to a log of its own.
+pub(crate) trait Commit: Debug + Send + Sync {
+    /// Writes what has gathered. Returns how many bytes have gathered meanwhile; `None` if there is
+    /// nothing more to do.
+    fn commit(self: Arc<Self>) -> Option<usize>;
+
+    /// Bytes that wait for the next commit.
+    fn waiting_bytes(&self) -> usize;
+}
+
 /// The threads that commit.
 #[derive(Debug)]
-pub(super) struct Committers {
+pub(crate) struct Committers {
     queue: Arc<Queue>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -42,13 +51,13 @@ struct Queue {
 
 #[derive(Debug, Default)]
 struct State {
-    topics: VecDeque<Arc<Topic>>,
+    logs: VecDeque<Arc<dyn Commit>>,
     closed: bool,
 }
 
 impl Committers {
     /// Starts the threads.
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let queue = Arc::new(Queue::default());
         let threads = (1..=THREADS)
             .map(|number| {
@@ -67,14 +76,14 @@ impl Committers {
         Self { queue, threads: Mutex::new(threads) }
     }
 
-    /// Has a topic committed; it is queued once until a thread has done all there is.
-    pub(super) fn push(&self, topic: Arc<Topic>) {
-        self.queue.state.lock().topics.push_back(topic);
+    /// Has a log committed. Who asks sees to it that it is queued once until all is done.
+    pub(crate) fn push(&self, log: Arc<dyn Commit>) {
+        self.queue.state.lock().logs.push_back(log);
         self.queue.ready.notify_one();
     }
 
     /// Commits what is queued, and ends the threads.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.queue.state.lock().closed = true;
         self.queue.ready.notify_all();
         let threads = std::mem::take(&mut *self.threads.lock());
@@ -88,36 +97,36 @@ impl Committers {
 
     /// Ends the threads, and leaves what is queued. What one is just writing it ends first, so that
     /// nothing is written any more after this.
-    pub(super) fn abandon(&self) {
-        self.queue.state.lock().topics.clear();
+    pub(crate) fn abandon(&self) {
+        self.queue.state.lock().logs.clear();
         self.close();
     }
 }
 
 impl Queue {
     fn run(&self) {
-        while let Some(topic) = self.next() {
+        while let Some(log) = self.next() {
             let began = Instant::now();
-            if let Some(waiting) = topic.commit() {
-                self.pace(&topic, waiting, began);
-                // However many events stream into this one, others have their turn.
-                self.state.lock().topics.push_back(topic);
+            if let Some(waiting) = Arc::clone(&log).commit() {
+                self.pace(&*log, waiting, began);
+                // However much streams into this one, others have their turn.
+                self.state.lock().logs.push_back(log);
             }
         }
     }
 
     /// Lets events gather, after a commit that `began` then, if they stream in.
-    fn pace(&self, topic: &Topic, mut waiting: usize, began: Instant) {
+    fn pace(&self, log: &dyn Commit, mut waiting: usize, began: Instant) {
         while waiting > 0 && waiting < PACE_BYTES && began.elapsed() < PACE {
             let is_wanted = {
                 let state = self.state.lock();
-                state.closed || !state.topics.is_empty()
+                state.closed || !state.logs.is_empty()
             };
             if is_wanted {
                 return;
             }
             thread::sleep(PACE_STEP);
-            let more = topic.waiting_bytes();
+            let more = log.waiting_bytes();
             if more == waiting {
                 return;
             }
@@ -125,11 +134,11 @@ impl Queue {
         }
     }
 
-    fn next(&self) -> Option<Arc<Topic>> {
+    fn next(&self) -> Option<Arc<dyn Commit>> {
         let state = &mut self.state.lock();
         loop {
-            if let Some(topic) = state.topics.pop_front() {
-                return Some(topic);
+            if let Some(log) = state.logs.pop_front() {
+                return Some(log);
             }
             if state.closed {
                 return None;

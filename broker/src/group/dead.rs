@@ -1,0 +1,74 @@
+//! Entries that were given up, kept so that a person can look at them and send them back.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::config::GroupConfig;
+use super::entry::{Entry, EntryId};
+
+/// Why entries are given up.
+pub(super) const REASONS: [&str; 2] = ["max-attempts", "max-losses"];
+
+/// An entry that was given up, as it was then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Buried {
+    pub(super) entry: Entry,
+    pub(super) reason: &'static str,
+}
+
+/// The newest dead entries, oldest first.
+///
+/// Bounded in number and bytes; at a bound the oldest is forgotten, of which the dead letter that
+/// was published is left.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Dead {
+    buried: VecDeque<Buried>,
+    bytes: usize,
+}
+
+impl Dead {
+    /// Keeps an entry.
+    pub(super) fn bury(&mut self, entry: Entry, reason: &'static str, config: &GroupConfig) {
+        self.bytes += entry.admitted.bytes();
+        self.buried.push_back(Buried { entry, reason });
+        while self.buried.len() > config.dead_max || self.bytes > config.dead_bytes_max {
+            let Some(oldest) = self.buried.pop_front() else { return };
+            self.bytes -= oldest.entry.admitted.bytes();
+        }
+    }
+
+    /// Takes out those that are named.
+    pub(super) fn take(&mut self, entries: &[EntryId]) -> Vec<Buried> {
+        let wanted: BTreeSet<EntryId> = entries.iter().copied().collect();
+        let (taken, kept): (Vec<_>, _) = std::mem::take(&mut self.buried)
+            .into_iter()
+            .partition(|buried| wanted.contains(&buried.entry.admitted.id));
+        self.buried = kept.into();
+        self.bytes -= taken.iter().map(|buried| buried.entry.admitted.bytes()).sum::<usize>();
+        taken
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Buried> {
+        self.buried.iter()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.buried.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.buried.is_empty()
+    }
+}
+
+impl GroupConfig {
+    /// Why an entry is given up, if it was tried often enough.
+    pub(super) fn gives_up(&self, entry: &Entry) -> Option<&'static str> {
+        if entry.failures >= self.max_attempts {
+            Some("max-attempts")
+        } else if entry.losses >= self.max_losses {
+            Some("max-losses")
+        } else {
+            None
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What is done with a job on its way and after it: pause, add a seed, wait for its end, forget it.
+
+use tidings_protocol::{CanonicalUrl, Code, JobName, ProtocolError};
+
+use super::admit::Wish;
+use super::config::bad;
+use super::entry::JobNumber;
+use super::interface::JobAction;
+use super::record::{Decision, Taking};
+use super::{Answer, Asked, Group, Output};
+use crate::clock::Moment;
+use crate::job::JobState;
+use crate::mailbox::ConnId;
+
+impl Group {
+    /// The answer, unless it comes with the end of the pass.
+    pub(super) fn with_job(
+        &mut self,
+        asked: Asked,
+        name: &JobName,
+        what: &JobAction,
+        now: Moment,
+    ) -> Result<Option<Answer>, ProtocolError> {
+        let ok = match what {
+            JobAction::Pause => self.pause_job_named(name, true, now)?,
+            JobAction::Resume => self.pause_job_named(name, false, now)?,
+            JobAction::Add { url, prio, after_ms } => {
+                self.add_seed(name, url, *prio, now + *after_ms, now)?
+            }
+            JobAction::Wait => {
+                let job = self.job_named(name)?;
+                if job.state != JobState::Done {
+                    self.waiters.entry(job.id.number).or_default().push(asked);
+                    return Ok(None);
+                }
+                job.announcement()
+            }
+            JobAction::Delete => self.delete_job(name, now)?,
+        };
+        Ok(Some(Answer { more: Vec::new(), ok }))
+    }
+
+    fn pause_job_named(
+        &mut self,
+        name: &JobName,
+        paused: bool,
+        now: Moment,
+    ) -> Result<String, ProtocolError> {
+        let job = self.job_named(name)?;
+        let number = job.id.number;
+        if job.state == JobState::Done {
+            return Err(conflict(format!("{name} is done")));
+        }
+        if job.paused != paused {
+            self.commit(Decision::JobPaused { number, paused }, now);
+        }
+        Ok(self.describe_job(self.job_named(name)?))
+    }
+
+    /// A seed by command: judged as an event of the job would be.
+    fn add_seed(
+        &mut self,
+        name: &JobName,
+        url: &str,
+        prio: i16,
+        due: Moment,
+        now: Moment,
+    ) -> Result<String, ProtocolError> {
+        let number = self.job_named(name)?.id.number;
+        let url = CanonicalUrl::parse(url).map_err(|error| bad(format!("url={url}: {error}")))?;
+        let key = self.config.key_of_url(&url).ok_or_else(|| {
+            conflict("seeds of a group with key=attr:<name> are published, with the attribute")
+        })?;
+        if self.is_full() {
+            let text = "the group has no room; add it when some of what waits is done";
+            return Err(ProtocolError::new(Code::Limit, text));
+        }
+        let wish = Wish {
+            text: url.as_str(),
+            url_key: Some(url.url_key()),
+            key: key.into(),
+            job: Some(name.as_ref()),
+            prio,
+            due,
+            carried: Box::default(),
+        };
+        let taking = self
+            .judge_seed(name.as_ref(), wish)
+            .map_err(|reason| conflict(format!("{name} takes no more: {reason}")))?;
+        let new = u8::from(matches!(taking, Taking::Admitted(_)));
+        self.commit(Decision::SeedAdded(taking), now);
+        self.settle(number, now);
+        Ok(format!("{name} new={new} known={}", 1 - new))
+    }
+
+    fn delete_job(&mut self, name: &JobName, now: Moment) -> Result<String, ProtocolError> {
+        let job = self.job_named(name)?;
+        if job.state != JobState::Done {
+            return Err(conflict(format!("{name} is not done; JOB cancel {name} ends it")));
+        }
+        self.commit(Decision::JobDeleted { number: job.id.number }, now);
+        self.tell_of(name);
+        Ok(name.to_string())
+    }
+
+    /// Other groups are to know whether there is a job of that name here.
+    pub(super) fn tell_of(&mut self, name: &JobName) {
+        let known = self.jobs.named(name.as_ref()).is_some();
+        self.outputs.push_back(Output::JobName { name: name.clone(), known });
+    }
+
+    /// A pass is over: whoever waits for that is told what everybody is.
+    pub(super) fn answer_waiters(&mut self, number: JobNumber, announcement: &str) {
+        for asked in self.waiters.remove(&number).unwrap_or_default() {
+            self.answer(asked, Ok(Answer { more: Vec::new(), ok: announcement.to_owned() }));
+        }
+    }
+
+    /// Nobody is there any more to be told.
+    pub(super) fn forget_waiters(&mut self, conn: ConnId) {
+        self.waiters.retain(|_, waiters| {
+            waiters.retain(|asked| asked.conn != conn);
+            !waiters.is_empty()
+        });
+    }
+
+    /// The time of a job is over.
+    pub(super) fn end_time_of(&mut self, number: JobNumber, now: Moment) {
+        self.commit(Decision::JobTimeUp { number }, now);
+        self.settle(number, now);
+    }
+}
+
+fn conflict(text: impl Into<String>) -> ProtocolError {
+    ProtocolError::new(Code::Conflict, text)
+}

@@ -1,0 +1,91 @@
+//! What an operator does with a group as a whole, and with what it gave up.
+
+use tidings_protocol::{Code, DEFAULT_GROUP, ProtocolError};
+
+use super::entry::{EntryId, JobNumber};
+use super::interface::Operation;
+use super::record::Decision;
+use super::tasks::Selection;
+use super::{Answer, Group, Output};
+use crate::clock::Moment;
+use crate::job::JobState;
+
+impl Group {
+    pub(super) fn operate(
+        &mut self,
+        what: &Operation,
+        now: Moment,
+    ) -> Result<Answer, ProtocolError> {
+        match what {
+            Operation::Pause => self.pause(true, now),
+            Operation::Resume => self.pause(false, now),
+            Operation::Purge => self.purge(now),
+            Operation::Retry(selection) => return self.retry(selection, now),
+            Operation::Drop(selection) => {
+                let entries = self.dead_among(selection)?;
+                let ok = format!("{} dropped={}", self.name, entries.len());
+                self.commit_some(entries, |entries| Decision::Forgotten { entries }, now);
+                return Ok(Answer { more: Vec::new(), ok });
+            }
+            Operation::Delete => return self.delete(now),
+        }
+        Ok(Answer { more: Vec::new(), ok: self.describe() })
+    }
+
+    fn pause(&mut self, paused: bool, now: Moment) {
+        if self.is_paused != paused {
+            self.commit(Decision::Paused(paused), now);
+        }
+    }
+
+    fn purge(&mut self, now: Moment) {
+        self.commit(Decision::Purged, now);
+        let unfinished = self.jobs.iter().filter(|job| job.state != JobState::Done);
+        let numbers: Vec<JobNumber> = unfinished.map(|job| job.id.number).collect();
+        for number in numbers {
+            self.settle(number, now);
+        }
+    }
+
+    fn retry(&mut self, selection: &Selection, now: Moment) -> Result<Answer, ProtocolError> {
+        let entries = self.dead_among(selection)?;
+        if self.is_full() {
+            let text = "the group has no room; retry when some of what waits is done";
+            return Err(ProtocolError::new(Code::Limit, text));
+        }
+        let ok = format!("{} retried={}", self.name, entries.len());
+        self.commit_some(entries, |entries| Decision::Retried { entries }, now);
+        Ok(Answer { more: Vec::new(), ok })
+    }
+
+    /// Nothing is decided about nothing.
+    fn commit_some(
+        &mut self,
+        entries: Vec<EntryId>,
+        decision: impl FnOnce(Vec<EntryId>) -> Decision,
+        now: Moment,
+    ) {
+        if !entries.is_empty() {
+            self.commit(decision(entries), now);
+        }
+    }
+
+    /// Its shell lets go of it, with everything that waits.
+    fn delete(&mut self, now: Moment) -> Result<Answer, ProtocolError> {
+        let conflict = |text: String| Err(ProtocolError::new(Code::Conflict, text));
+        if self.name.as_str() == DEFAULT_GROUP {
+            return conflict(format!("group {DEFAULT_GROUP} is always there"));
+        }
+        let members = self.members.iter().count();
+        if members > 0 {
+            return conflict(format!("group {} has {members} members", self.name));
+        }
+        let unfinished = self.jobs.unfinished_count();
+        if unfinished > 0 {
+            return conflict(format!("{unfinished} jobs of group {} are not done", self.name));
+        }
+        self.commit(Decision::Deleted, now);
+        self.outputs.push_back(Output::Deleted);
+        Ok(Answer { more: Vec::new(), ok: self.name.to_string() })
+    }
+}

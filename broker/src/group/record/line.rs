@@ -1,0 +1,490 @@
+//! Records as lines of a group's log.
+//!
+//! A line is `<moment> TAB <verb> TAB <fields>`. Fields follow one another with a TAB between them;
+//! a list is its length and then the fields of its items. In texts a TAB is written `\t` and a
+//! backslash `\\`; no other control byte can be in them. What may be missing is `-`, or `+` and the
+//! value. A verb, once given a meaning, keeps it: what changes is written under another verb.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write};
+use std::str::FromStr;
+
+use tidings_protocol::{DEAD_LETTER_TOPIC, JOB_DONE_TOPIC, MemberId, Outcome, UrlKey};
+
+use super::{Back, Decision, End, Record, Rest, Taking};
+use crate::clock::{Moment, Stamp};
+use crate::group::config::GroupConfig;
+use crate::group::entry::{Admission, Again, JobRef};
+use crate::job::JobSettings;
+
+/// A line that is no record: of a later version, or damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it holds a line that is no record of this version")]
+pub(crate) struct NotARecord;
+
+impl Record {
+    /// Appends the record's line, with its line end.
+    pub(crate) fn encode(&self, lines: &mut String) {
+        let _ = write!(lines, "{}", self.at);
+        Writer(lines).decision(&self.decision);
+        lines.push('\n');
+    }
+
+    /// Reads a line without its line end.
+    pub(crate) fn decode(line: &str) -> Result<Self, NotARecord> {
+        let mut reader = Reader(line.split('\t'));
+        let record = reader.record().ok_or(NotARecord)?;
+        if reader.0.next().is_none() { Ok(record) } else { Err(NotARecord) }
+    }
+}
+
+/// Writes fields, each with a TAB before it.
+struct Writer<'a>(&'a mut String);
+
+impl Writer<'_> {
+    fn field(&mut self, field: impl Display) -> &mut Self {
+        // Writing into a string cannot fail.
+        let _ = write!(self.0, "\t{field}");
+        self
+    }
+
+    fn text(&mut self, text: &str) -> &mut Self {
+        self.0.push('\t');
+        self.escaped(text)
+    }
+
+    fn escaped(&mut self, text: &str) -> &mut Self {
+        let mut rest = text;
+        while let Some(at) = memchr::memchr2(b'\t', b'\\', rest.as_bytes()) {
+            self.0.push_str(&rest[..at]);
+            self.0.push_str(if rest.as_bytes()[at] == b'\t' { "\\t" } else { "\\\\" });
+            rest = &rest[at + 1..];
+        }
+        self.0.push_str(rest);
+        self
+    }
+
+    fn flag(&mut self, flag: bool) -> &mut Self {
+        self.field(u8::from(flag))
+    }
+
+    fn maybe(&mut self, value: Option<impl Display>) -> &mut Self {
+        match value {
+            Some(value) => self.field(format_args!("+{value}")),
+            None => self.field('-'),
+        }
+    }
+
+    fn maybe_text(&mut self, text: Option<&str>) -> &mut Self {
+        match text {
+            Some(text) => {
+                self.0.push_str("\t+");
+                self.escaped(text)
+            }
+            None => self.field('-'),
+        }
+    }
+
+    fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, &T)) -> &mut Self {
+        self.field(items.len());
+        for item in items {
+            write(self, item);
+        }
+        self
+    }
+
+    fn rest(&mut self, rest: &Rest) -> &mut Self {
+        self.maybe(rest.not_before).maybe(rest.pace_ms)
+    }
+
+    fn decision(&mut self, decision: &Decision) {
+        match decision {
+            Decision::Started { run, anew, stamp, own } => self
+                .field("started")
+                .field(run)
+                .flag(*anew)
+                .field(stamp.boot)
+                .field(stamp.uptime_ms)
+                .field(stamp.unix_ms)
+                .maybe(*own),
+            Decision::Configured(config) => self.field("configured").config(config),
+            Decision::Taken { topic, next, items } => {
+                self.field("taken").field(topic).field(next).list(items, Self::taking)
+            }
+            Decision::Released { entry, member, until } => {
+                self.field("released").field(entry).field(member).field(until)
+            }
+            Decision::Touched { entry, until, over, rest } => {
+                self.field("touched").field(entry).field(until).flag(*over).rest(rest)
+            }
+            Decision::Answered { entry, outcome, children, no_room, rest } => self
+                .field("answered")
+                .field(entry)
+                .field(outcome)
+                .field(no_room)
+                .rest(rest)
+                .list(children, Self::admission),
+            Decision::Returned { entry, back, rest, reason } => {
+                self.field("returned").field(entry).rest(rest).maybe_text(reason.as_deref());
+                self.back(back)
+            }
+            Decision::Lost { entry } => self.field("lost").field(entry),
+            Decision::Ended { entries, end } => self
+                .field("ended")
+                .field(end.as_str())
+                .list(entries, |writer, entry| _ = writer.field(entry)),
+            Decision::Unpinned { entries } => {
+                self.field("unpinned").list(entries, |writer, entry| _ = writer.field(entry))
+            }
+            Decision::Paused(paused) => self.field("paused").flag(*paused),
+            Decision::Purged => self.field("purged"),
+            Decision::Retried { entries } => {
+                self.field("retried").list(entries, |writer, entry| _ = writer.field(entry))
+            }
+            Decision::Forgotten { entries } => {
+                self.field("forgotten").list(entries, |writer, entry| _ = writer.field(entry))
+            }
+            Decision::Kept(item) => {
+                self.item(item);
+                self
+            }
+            Decision::Deleted => self.field("deleted"),
+            Decision::SeedAdded(taking) => {
+                self.field("seed-added").taking(taking);
+                self
+            }
+            Decision::JobPaused { number, paused } => {
+                self.field("job-paused").field(number).flag(*paused)
+            }
+            Decision::JobTimeUp { number } => self.field("job-time-up").field(number),
+            Decision::JobDeleted { number } => self.field("job-deleted").field(number),
+            Decision::JobOpened { number, name, settings } => {
+                self.field("job-opened").field(number).field(name).job_settings(settings)
+            }
+            Decision::JobReopened { number } => self.field("job-reopened").field(number),
+            Decision::JobClosed { number } => self.field("job-closed").field(number),
+            Decision::JobNoted { number, heads } => {
+                self.field("job-noted").field(number).field(heads.len());
+                for (topic, head) in heads {
+                    self.field(topic).field(head);
+                }
+                self
+            }
+            Decision::JobCancelled { number } => self.field("job-cancelled").field(number),
+            Decision::JobDone { number } => self.field("job-done").field(number),
+            Decision::Announced { serial, topic, payload } => {
+                self.field("announced").field(serial).field(topic).text(payload)
+            }
+            Decision::Sent { serial, topic, seq } => {
+                self.field("sent").field(serial).field(topic).field(seq)
+            }
+        };
+    }
+
+    fn config(&mut self, config: &GroupConfig) -> &mut Self {
+        // Which settings a person can change, they know best themselves.
+        self.text(&config.describe())
+            .field(config.backoff_ms_max)
+            .field(config.not_before_ms_max)
+            .field(config.pace_ms_max)
+            .field(config.open_ms_max)
+            .field(config.jobs_max)
+            .field(config.finished_jobs_max)
+            .field(config.entries_max)
+            .field(config.entry_bytes_max)
+            .field(config.unkeyed_letters_per_minute)
+    }
+
+    fn job_settings(&mut self, settings: &JobSettings) -> &mut Self {
+        self.text(&settings.describe())
+    }
+
+    fn taking(&mut self, taking: &Taking) {
+        match taking {
+            Taking::Admitted(admission) => self.field('a').admission(admission),
+            Taking::Improved { entries, announced, prio, due } => {
+                self.field('i').flag(*announced).field(prio).field(due);
+                self.list(entries, |writer, entry| _ = writer.field(entry));
+            }
+            Taking::Duplicate(number) => _ = self.field('d').field(number),
+            Taking::Unusable => _ = self.field('u'),
+        }
+    }
+
+    fn admission(&mut self, admission: &Admission) {
+        self.field(admission.id)
+            .text(&admission.text)
+            .maybe(admission.url_key.map(|key| key.0))
+            .text(&admission.key)
+            .maybe(admission.job.map(|job| format!("{}.{}", job.number, job.pass)))
+            .field(admission.depth)
+            .field(admission.hops)
+            .flag(admission.redirect)
+            .flag(admission.announced)
+            .field(admission.prio)
+            .field(admission.due)
+            .text(&admission.carried);
+    }
+
+    fn back(&mut self, back: &Back) -> &mut Self {
+        match back {
+            Back::Retry { due } => self.field("retry").field(due),
+            Back::Uncounted { due } => self.field("uncounted").field(due),
+            Back::Again(again) => {
+                self.field("again").text(&again.url).text(&again.key).field(again.member)
+            }
+        }
+    }
+}
+
+/// Reads fields; `None` if one is not what it should be.
+struct Reader<'a>(std::str::Split<'a, char>);
+
+impl<'a> Reader<'a> {
+    fn field<T: FromStr>(&mut self) -> Option<T> {
+        self.0.next()?.parse().ok()
+    }
+
+    fn text(&mut self) -> Option<Cow<'a, str>> {
+        unescaped(self.0.next()?)
+    }
+
+    fn boxed(&mut self) -> Option<Box<str>> {
+        Some(self.text()?.into())
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        match self.0.next()? {
+            "0" => Some(false),
+            "1" => Some(true),
+            _ => None,
+        }
+    }
+
+    fn moment(&mut self) -> Option<Moment> {
+        self.field().map(Moment)
+    }
+
+    #[expect(clippy::option_option, reason = "what is not there is no error")]
+    fn maybe<T>(&mut self, read: impl FnOnce(&'a str) -> Option<T>) -> Option<Option<T>> {
+        match self.0.next()? {
+            "-" => Some(None),
+            field => Some(Some(read(field.strip_prefix('+')?)?)),
+        }
+    }
+
+    fn list<T>(&mut self, mut read: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let length: usize = self.field()?;
+        // Not with room for all of it: the length may be damaged.
+        let mut items = Vec::new();
+        for _ in 0..length {
+            items.push(read(self)?);
+        }
+        Some(items)
+    }
+
+    fn record(&mut self) -> Option<Record> {
+        Some(Record { at: self.moment()?, decision: self.decision()? })
+    }
+
+    fn decision(&mut self) -> Option<Decision> {
+        Some(match self.0.next()? {
+            "started" => Decision::Started {
+                run: self.field()?,
+                anew: self.flag()?,
+                stamp: Stamp {
+                    boot: self.field()?,
+                    uptime_ms: self.field()?,
+                    unix_ms: self.field()?,
+                },
+                own: self.maybe(|member| member.parse().ok())?,
+            },
+            "configured" => Decision::Configured(Box::new(self.config()?)),
+            "taken" => Decision::Taken {
+                topic: self.field()?,
+                next: self.field()?,
+                items: self.list(Self::taking)?,
+            },
+            "released" => Decision::Released {
+                entry: self.field()?,
+                member: self.field()?,
+                until: self.moment()?,
+            },
+            "touched" => Decision::Touched {
+                entry: self.field()?,
+                until: self.moment()?,
+                over: self.flag()?,
+                rest: self.rest()?,
+            },
+            "answered" => {
+                let (entry, outcome) = (self.field()?, self.outcome()?);
+                let (no_room, rest) = (self.field()?, self.rest()?);
+                let children = self.list(Self::admission)?;
+                Decision::Answered { entry, outcome, children, no_room, rest }
+            }
+            "returned" => {
+                let (entry, rest) = (self.field()?, self.rest()?);
+                let reason = self.maybe(|text| unescaped(text).map(Into::into))?;
+                Decision::Returned { entry, back: self.back()?, rest, reason }
+            }
+            "lost" => Decision::Lost { entry: self.field()? },
+            "ended" => Decision::Ended { end: self.end()?, entries: self.list(Self::field)? },
+            "unpinned" => Decision::Unpinned { entries: self.list(Self::field)? },
+            "paused" => Decision::Paused(self.flag()?),
+            "purged" => Decision::Purged,
+            "retried" => Decision::Retried { entries: self.list(Self::field)? },
+            "forgotten" => Decision::Forgotten { entries: self.list(Self::field)? },
+            "kept" => Decision::Kept(Box::new(self.item()?)),
+            "deleted" => Decision::Deleted,
+            "seed-added" => Decision::SeedAdded(self.taking()?),
+            "job-paused" => Decision::JobPaused { number: self.field()?, paused: self.flag()? },
+            "job-time-up" => Decision::JobTimeUp { number: self.field()? },
+            "job-deleted" => Decision::JobDeleted { number: self.field()? },
+            "job-opened" => Decision::JobOpened {
+                number: self.field()?,
+                name: self.field()?,
+                settings: self.job_settings()?,
+            },
+            "job-reopened" => Decision::JobReopened { number: self.field()? },
+            "job-closed" => Decision::JobClosed { number: self.field()? },
+            "job-noted" => {
+                let number = self.field()?;
+                let heads = self.list(|reader| Some((reader.field()?, reader.field()?)))?;
+                Decision::JobNoted { number, heads: BTreeMap::from_iter(heads) }
+            }
+            "job-cancelled" => Decision::JobCancelled { number: self.field()? },
+            "job-done" => Decision::JobDone { number: self.field()? },
+            "announced" => Decision::Announced {
+                serial: self.field()?,
+                topic: self.own_topic()?,
+                payload: self.boxed()?,
+            },
+            "sent" => Decision::Sent {
+                serial: self.field()?,
+                topic: self.own_topic()?,
+                seq: self.field()?,
+            },
+            _ => return None,
+        })
+    }
+
+    fn own_topic(&mut self) -> Option<&'static str> {
+        let name = self.0.next()?;
+        [JOB_DONE_TOPIC, DEAD_LETTER_TOPIC].into_iter().find(|topic| *topic == name)
+    }
+
+    fn outcome(&mut self) -> Option<Outcome> {
+        let word = self.0.next()?;
+        Outcome::ALL.into_iter().find(|outcome| outcome.as_str() == word)
+    }
+
+    fn end(&mut self) -> Option<End> {
+        let word = self.0.next()?;
+        End::ALL.into_iter().find(|end| end.as_str() == word)
+    }
+
+    #[expect(clippy::option_option, reason = "what is not there is no error")]
+    fn maybe_moment(&mut self) -> Option<Option<Moment>> {
+        self.maybe(|at| at.parse().ok().map(Moment))
+    }
+
+    fn rest(&mut self) -> Option<Rest> {
+        Some(Rest { not_before: self.maybe_moment()?, pace_ms: self.maybe(|ms| ms.parse().ok())? })
+    }
+
+    fn config(&mut self) -> Option<GroupConfig> {
+        let settings = self.text()?;
+        let settings = settings.split(' ').map(|word| word.split_once('='));
+        let settings = settings.collect::<Option<Vec<_>>>()?;
+        let config = GroupConfig::default().with(settings).ok()?;
+        Some(GroupConfig {
+            backoff_ms_max: self.field()?,
+            not_before_ms_max: self.field()?,
+            pace_ms_max: self.field()?,
+            open_ms_max: self.field()?,
+            jobs_max: self.field()?,
+            finished_jobs_max: self.field()?,
+            entries_max: self.field()?,
+            entry_bytes_max: self.field()?,
+            unkeyed_letters_per_minute: self.field()?,
+            ..config
+        })
+    }
+
+    fn job_settings(&mut self) -> Option<JobSettings> {
+        let settings = self.text()?;
+        let settings = settings.split(' ').filter(|word| !word.is_empty());
+        let settings = settings.map(|word| word.split_once('=')).collect::<Option<Vec<_>>>()?;
+        JobSettings::parse(settings).ok()
+    }
+
+    fn taking(&mut self) -> Option<Taking> {
+        Some(match self.0.next()? {
+            "a" => Taking::Admitted(self.admission()?),
+            "i" => {
+                let (announced, prio, due) = (self.flag()?, self.field()?, self.moment()?);
+                Taking::Improved { entries: self.list(Self::field)?, announced, prio, due }
+            }
+            "d" => Taking::Duplicate(self.field()?),
+            "u" => Taking::Unusable,
+            _ => return None,
+        })
+    }
+
+    fn admission(&mut self) -> Option<Admission> {
+        Some(Admission {
+            id: self.field()?,
+            text: self.boxed()?,
+            url_key: self.maybe(|key| key.parse().ok().map(UrlKey))?,
+            key: self.text()?.into(),
+            job: self.maybe(|job| {
+                let (number, pass) = job.split_once('.')?;
+                Some(JobRef { number: number.parse().ok()?, pass: pass.parse().ok()? })
+            })?,
+            depth: self.field()?,
+            hops: self.field()?,
+            redirect: self.flag()?,
+            announced: self.flag()?,
+            prio: self.field()?,
+            due: self.moment()?,
+            carried: self.boxed()?,
+        })
+    }
+
+    fn back(&mut self) -> Option<Back> {
+        Some(match self.0.next()? {
+            "retry" => Back::Retry { due: self.moment()? },
+            "uncounted" => Back::Uncounted { due: self.moment()? },
+            "again" => Back::Again(Again {
+                url: self.boxed()?,
+                key: self.text()?.into(),
+                member: self.field::<MemberId>()?,
+            }),
+            _ => return None,
+        })
+    }
+}
+
+fn unescaped(text: &str) -> Option<Cow<'_, str>> {
+    if !text.contains('\\') {
+        return Some(text.into());
+    }
+    let mut plain = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(char) = chars.next() {
+        plain.push(match (char, char == '\\') {
+            (char, false) => char,
+            (_, true) => match chars.next()? {
+                't' => '\t',
+                '\\' => '\\',
+                _ => return None,
+            },
+        });
+    }
+    Some(plain.into())
+}
+
+mod items;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+use proptest::prelude::*;
+use tidings_protocol::{JobName, Seq, TopicName};
+
+use super::*;
+use crate::group::entry::EntryId;
+use crate::group::scope::ScopeRule;
+
+fn moment() -> impl Strategy<Value = Moment> {
+    any::<u64>().prop_map(Moment)
+}
+
+/// What a line of the protocol can hold, with what is written in another way.
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof!["[a-z\\\\\t\\-+ é]{0,12}", "http://[a-z]{1,5}\\.test/[a-z?=&\\\\]{0,9}"]
+}
+
+fn boxed() -> impl Strategy<Value = Box<str>> {
+    text().prop_map(Into::into)
+}
+
+fn rest() -> impl Strategy<Value = Rest> {
+    (any::<Option<u64>>(), any::<Option<u64>>())
+        .prop_map(|(at, pace_ms)| Rest { not_before: at.map(Moment), pace_ms })
+}
+
+fn topic() -> impl Strategy<Value = TopicName> {
+    prop::sample::select(vec!["new-url", "a"]).prop_map(|name| name.parse().unwrap())
+}
+
+fn own_topic() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec![JOB_DONE_TOPIC, DEAD_LETTER_TOPIC])
+}
+
+fn entries() -> impl Strategy<Value = Vec<EntryId>> {
+    prop::collection::vec(any::<u64>(), 0..4)
+}
+
+prop_compose! {
+    fn admission()(
+        id in any::<u64>(),
+        text in boxed(),
+        url_key in any::<Option<u128>>(),
+        key in text(),
+        job in any::<Option<(u64, u32)>>(),
+        (depth, hops) in any::<(u32, u32)>(),
+        (redirect, announced) in any::<(bool, bool)>(),
+        prio in any::<i16>(),
+        due in moment(),
+        carried in boxed(),
+    ) -> Admission {
+        Admission {
+            id,
+            text,
+            url_key: url_key.map(UrlKey),
+            key: key.into(),
+            job: job.map(|(number, pass)| JobRef { number, pass }),
+            depth,
+            hops,
+            redirect,
+            announced,
+            prio,
+            due,
+            carried,
+        }
+    }
+}
+
+fn taking() -> impl Strategy<Value = Taking> {
+    prop_oneof![
+        admission().prop_map(Taking::Admitted),
+        (entries(), any::<bool>(), any::<i16>(), moment()).prop_map(
+            |(entries, announced, prio, due)| Taking::Improved { entries, announced, prio, due }
+        ),
+        any::<u64>().prop_map(Taking::Duplicate),
+        Just(Taking::Unusable),
+    ]
+}
+
+fn back() -> impl Strategy<Value = Back> {
+    prop_oneof![
+        moment().prop_map(|due| Back::Retry { due }),
+        moment().prop_map(|due| Back::Uncounted { due }),
+        (boxed(), text(), any::<u128>()).prop_map(|(url, key, member)| Back::Again(Again {
+            url,
+            key: key.into(),
+            member: MemberId(member),
+        })),
+    ]
+}
+
+fn config() -> impl Strategy<Value = GroupConfig> {
+    let key = prop::sample::select(vec!["host", "domain", "attr:site", "none"]);
+    (key, any::<Option<u16>>(), any::<u64>(), any::<u32>()).prop_map(|(key, delay, ms, letters)| {
+        let config = GroupConfig::default().with([("key", key), ("topics", "a,b")]).unwrap();
+        GroupConfig {
+            delay_ms: delay.map(u64::from),
+            open_ms_max: ms,
+            unkeyed_letters_per_minute: letters,
+            ..config
+        }
+    })
+}
+
+fn job_settings() -> impl Strategy<Value = JobSettings> {
+    let scope = prop::sample::select(vec![ScopeRule::Host, ScopeRule::Prefix, ScopeRule::Any]);
+    let number = || prop::option::of(1_u64..1 << 30);
+    (scope, any::<Option<u32>>(), number(), number(), number()).prop_map(
+        |(scope, depth_max, pages_max, host_pages_max, time_ms_max)| JobSettings {
+            scope,
+            depth_max,
+            pages_max,
+            host_pages_max,
+            time_ms_max,
+        },
+    )
+}
+
+fn of_entries() -> impl Strategy<Value = Decision> {
+    let children = prop::collection::vec(admission(), 0..3);
+    let outcome = prop::sample::select(Outcome::ALL.to_vec());
+    prop_oneof![
+        (any::<u64>(), any::<u128>(), moment()).prop_map(|(entry, member, until)| {
+            Decision::Released { entry, member: MemberId(member), until }
+        }),
+        (any::<u64>(), moment(), any::<bool>(), rest())
+            .prop_map(|(entry, until, over, rest)| Decision::Touched { entry, until, over, rest }),
+        (any::<u64>(), outcome, children, any::<u64>(), rest()).prop_map(
+            |(entry, outcome, children, no_room, rest)| {
+                Decision::Answered { entry, outcome, children, no_room, rest }
+            }
+        ),
+        (any::<u64>(), back(), rest(), prop::option::of(boxed())).prop_map(
+            |(entry, back, rest, reason)| Decision::Returned { entry, back, rest, reason }
+        ),
+        any::<u64>().prop_map(|entry| Decision::Lost { entry }),
+        (entries(), prop::sample::select(End::ALL.to_vec()))
+            .prop_map(|(entries, end)| Decision::Ended { entries, end }),
+        entries().prop_map(|entries| Decision::Unpinned { entries }),
+        entries().prop_map(|entries| Decision::Retried { entries }),
+        entries().prop_map(|entries| Decision::Forgotten { entries }),
+        taking().prop_map(Decision::SeedAdded),
+    ]
+}
+
+fn of_jobs() -> impl Strategy<Value = Decision> {
+    let heads = prop::collection::btree_map(topic(), any::<u64>().prop_map(Seq), 0..3);
+    prop_oneof![
+        (any::<u64>(), "[a-z]{1,9}", job_settings()).prop_map(|(number, name, settings)| {
+            Decision::JobOpened { number, name: name.parse::<JobName>().unwrap(), settings }
+        }),
+        any::<u64>().prop_map(|number| Decision::JobReopened { number }),
+        any::<u64>().prop_map(|number| Decision::JobClosed { number }),
+        (any::<u64>(), heads).prop_map(|(number, heads)| Decision::JobNoted { number, heads }),
+        any::<u64>().prop_map(|number| Decision::JobCancelled { number }),
+        any::<u64>().prop_map(|number| Decision::JobDone { number }),
+        any::<u64>().prop_map(|number| Decision::JobDeleted { number }),
+        any::<u64>().prop_map(|number| Decision::JobTimeUp { number }),
+        (any::<u64>(), any::<bool>())
+            .prop_map(|(number, paused)| Decision::JobPaused { number, paused }),
+        prop_oneof![
+            any::<bool>().prop_map(Decision::Paused),
+            Just(Decision::Purged),
+            Just(Decision::Deleted)
+        ],
+        (any::<u64>(), own_topic(), boxed())
+            .prop_map(|(serial, topic, payload)| Decision::Announced { serial, topic, payload }),
+        (any::<u64>(), own_topic(), 1_u64..).prop_map(|(serial, topic, seq)| Decision::Sent {
+            serial,
+            topic,
+            seq: Seq(seq)
+        }),
+    ]
+}
+
+fn decision() -> impl Strategy<Value = Decision> {
+    prop_oneof![
+        1 => (any::<u64>(), any::<bool>(), any::<(u128, u64, i64)>(), any::<Option<u128>>())
+            .prop_map(|(run, anew, (boot, uptime_ms, unix_ms), own)| {
+                let stamp = Stamp { boot, uptime_ms, unix_ms };
+                Decision::Started { run, anew, stamp, own: own.map(MemberId) }
+            }),
+        1 => config().prop_map(|config| Decision::Configured(Box::new(config))),
+        3 => (topic(), 1_u64.., prop::collection::vec(taking(), 0..4)).prop_map(
+            |(topic, next, items)| Decision::Taken { topic, next: Seq(next), items }
+        ),
+        6 => of_entries(),
+        4 => of_jobs(),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn records_are_read_as_they_are_written(at in moment(), decision in decision()) {
+        let record = Record { at, decision };
+        let mut lines = String::new();
+        record.encode(&mut lines);
+        let line = lines.strip_suffix('\n').unwrap();
+        prop_assert!(!line.contains('\n'));
+        prop_assert_eq!(Record::decode(line), Ok(record));
+        // Less or more of it is no record.
+        prop_assert_eq!(Record::decode(&format!("{line}\t1")), Err(NotARecord));
+        if let Some((shorter, _)) = line.rsplit_once('\t') {
+            prop_assert_eq!(Record::decode(shorter), Err(NotARecord));
+        }
+    }
+
+    #[test]
+    fn no_line_makes_it_panic(line in "[0-9]{1,3}\t(taken|answered|configured|job-noted)(\t[0-9a-z+\\\\-]{0,6}){0,12}") {
+        let _ = Record::decode(&line);
+    }
+}

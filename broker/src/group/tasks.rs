@@ -1,0 +1,222 @@
+//! What is in a group: its entries one by one, those that are dead among them.
+
+use std::fmt::Write;
+
+use tidings_protocol::{JobName, ProtocolError};
+
+use super::config::{bad, number};
+use super::entry::{Entry, EntryId, JobNumber, State};
+use super::{Answer, Group};
+use crate::clock::Moment;
+
+/// Lines of an answer unless told otherwise, and at most.
+const LISTED_DEFAULT: usize = 100;
+const LISTED_MAX: usize = 1000;
+
+/// Bytes of a line that are shown of what is no URL.
+const SHOWN_BYTES_MAX: usize = 1024;
+
+/// Which entries are meant. What is `None` leaves nothing out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// The one of this number.
+    pub entry: Option<EntryId>,
+    /// Those of a key.
+    pub key: Option<Box<str>>,
+    /// Those of a job, of whatever pass.
+    pub job: Option<JobName>,
+}
+
+impl Selection {
+    /// Reads `key=value` settings; what is not among them is handed to `others`.
+    pub fn parse<'a>(
+        settings: impl IntoIterator<Item = (&'a str, &'a str)>,
+        mut others: impl FnMut(&str, &str) -> Result<(), ProtocolError>,
+    ) -> Result<Self, ProtocolError> {
+        let mut parsed = Self::default();
+        for (name, value) in settings {
+            match name {
+                "entry" => parsed.entry = Some(number(name, value, 1, u64::MAX)?),
+                "key" => parsed.key = Some(value.into()),
+                "job" => parsed.job = Some(value.parse()?),
+                _ => others(name, value)?,
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+/// What `GROUP tasks` lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskQuery {
+    /// Of all entries, these.
+    pub selection: Selection,
+    /// Of those, the ones in this state.
+    pub state: Option<TaskState>,
+    /// Of those, so many.
+    pub limit: usize,
+}
+
+impl TaskQuery {
+    /// Reads `key=value` settings.
+    pub fn parse<'a>(
+        settings: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, ProtocolError> {
+        let (mut state, mut limit) = (None, LISTED_DEFAULT);
+        let selection = Selection::parse(settings, |name, value| {
+            match name {
+                "state" => state = Some(TaskState::parse(value)?),
+                "limit" => limit = number(name, value, 0, LISTED_MAX as u64)?,
+                _ => {
+                    let text = format!("no option {name}; there are state, entry, key, job, limit");
+                    return Err(bad(text));
+                }
+            }
+            Ok(())
+        })?;
+        Ok(Self { selection, state, limit })
+    }
+}
+
+/// The states that a person sees of what is not final, or is dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskState {
+    /// It waits for its time, for its key, for its turn on it, or for its job.
+    Pending,
+    /// It waits for a member's credit.
+    Queued,
+    /// It is with a member.
+    Processing,
+    /// It was given up.
+    Dead,
+}
+
+impl TaskState {
+    fn parse(text: &str) -> Result<Self, ProtocolError> {
+        match text {
+            "pending" => Ok(Self::Pending),
+            "queued" => Ok(Self::Queued),
+            "processing" => Ok(Self::Processing),
+            "dead" => Ok(Self::Dead),
+            _ => Err(bad(format!("state={text}: it is pending, queued, processing or dead"))),
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Queued => "queued",
+            Self::Processing => "processing",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+impl Group {
+    /// Lists entries by number, then the dead, oldest first. Looks at every entry, so it costs what
+    /// the group holds.
+    pub(super) fn list_tasks(
+        &self,
+        query: &TaskQuery,
+        now: Moment,
+    ) -> Result<Answer, ProtocolError> {
+        let wanted = self.wanted(&query.selection)?;
+        let live = self.entries.values().map(|entry| (entry, self.state_of(entry), None));
+        let dead = self.dead.iter();
+        let dead = dead.map(|buried| (&buried.entry, TaskState::Dead, Some(buried.reason)));
+        let matched = live.chain(dead).filter(|(entry, state, _)| {
+            query.state.is_none_or(|wanted| wanted == *state) && wanted(entry)
+        });
+        let mut count = 0;
+        let mut more = Vec::new();
+        for (entry, state, reason) in matched {
+            count += 1;
+            if more.len() < query.limit {
+                more.push(self.describe_task(entry, state, reason, now));
+            }
+        }
+        let ok = format!("{} matched={count} listed={}", self.name, more.len());
+        Ok(Answer { more, ok })
+    }
+
+    /// Numbers of the dead entries that are meant.
+    pub(super) fn dead_among(&self, selection: &Selection) -> Result<Vec<EntryId>, ProtocolError> {
+        let wanted = self.wanted(selection)?;
+        let entries = self.dead.iter().map(|buried| &buried.entry);
+        Ok(entries.filter(|entry| wanted(entry)).map(|entry| entry.admitted.id).collect())
+    }
+
+    /// Tells which entries are meant.
+    fn wanted<'a>(
+        &self,
+        selection: &'a Selection,
+    ) -> Result<impl Fn(&Entry) -> bool + use<'a>, ProtocolError> {
+        let job: Option<JobNumber> = match &selection.job {
+            None => None,
+            Some(name) => Some(self.job_named(name)?.id.number),
+        };
+        Ok(move |entry: &Entry| {
+            let admitted = &entry.admitted;
+            selection.entry.is_none_or(|id| admitted.id == id)
+                && selection.key.as_ref().is_none_or(|key| *admitted.key == **key)
+                && job.is_none_or(|job| admitted.job.is_some_and(|pass| pass.number == job))
+        })
+    }
+
+    fn state_of(&self, entry: &Entry) -> TaskState {
+        match entry.state {
+            State::Held(_) => TaskState::Processing,
+            State::Waiting if self.is_queued(entry) => TaskState::Queued,
+            State::Waiting | State::Delayed => TaskState::Pending,
+        }
+    }
+
+    /// Whether only a member's credit is missing: its key is free, and it is its turn there.
+    fn is_queued(&self, entry: &Entry) -> bool {
+        let key = entry.gate();
+        let next = self.keys.get(key).and_then(|queue| self.next_of(key, queue));
+        !self.is_paused
+            && self.ready.offers(key)
+            && next.is_some_and(|(id, _)| id == entry.admitted.id)
+    }
+
+    fn describe_task(
+        &self,
+        entry: &Entry,
+        state: TaskState,
+        reason: Option<&str>,
+        now: Moment,
+    ) -> String {
+        let admitted = &entry.admitted;
+        let mut line = format!("{} state={} key={}", admitted.id, state.as_str(), admitted.key);
+        // Writing into a string cannot fail.
+        if let Some(pass) = admitted.job
+            && let Some(job) = self.jobs.find(pass.number)
+        {
+            let _ = write!(line, " job={} pass={}", job.name, pass.pass);
+        }
+        let _ = write!(
+            line,
+            " depth={} prio={} attempts={} losses={}",
+            admitted.depth, admitted.prio, entry.failures, entry.losses
+        );
+        if let Some(lease) = entry.lease() {
+            let lease_ms = lease.until.since(now);
+            // Not the whole identity, with which anybody could come back as this member.
+            let _ = write!(line, " member={:08x} lease-ms={lease_ms}", lease.member.0 >> 96);
+        } else if state != TaskState::Dead && admitted.due > now {
+            let _ = write!(line, " due-ms={}", admitted.due.since(now));
+        }
+        if let Some(reason) = reason {
+            let _ = write!(line, " reason={reason}");
+        }
+        if let Some(last) = &entry.last_reason {
+            let _ = write!(line, " last={}", last.replace(' ', "_"));
+        }
+        let shown = match admitted.url_key {
+            Some(_) => &*admitted.text,
+            None => &admitted.text[..admitted.text.floor_char_boundary(SHOWN_BYTES_MAX)],
+        };
+        line + " " + shown
+    }
+}

@@ -1,0 +1,406 @@
+//! Jobs on their way: paused, waited for, given seeds by command, and within their bounds.
+
+use tidings_protocol::{Code, Outcome, Return, Seq};
+
+use super::bench::{A, B, Bench, topic};
+use crate::group::{Asked, Input, JobAction, Show};
+use crate::job::JobSettings;
+use crate::mailbox::ConnId;
+
+const HOUR_MS: u64 = 60 * 60 * 1000;
+
+impl Bench {
+    fn with_job(&mut self, name: &str, what: JobAction) {
+        let name = name.parse().unwrap();
+        self.feed(Input::WithJob { asked: A.asked(), name, what });
+    }
+
+    fn add(&mut self, name: &str, url: &str) {
+        self.with_job(name, JobAction::Add { url: url.into(), prio: 0, after_ms: 0 });
+    }
+
+    fn cancel(&mut self, name: &str) {
+        self.feed(Input::CancelJob { asked: A.asked(), name: name.parse().unwrap() });
+    }
+
+    fn explain(&mut self, what: &str) -> String {
+        self.feed(Input::Show { asked: A.asked(), what: Show::Explain(what.into()) });
+        self.answers.last().unwrap().as_ref().unwrap().more.join("\n")
+    }
+
+    /// The newest announcement of a job's end.
+    #[track_caller]
+    fn done(&mut self) -> String {
+        let (topic, payload) = self.events.pop().expect("a job is done");
+        assert_eq!(topic, "job-done");
+        payload
+    }
+}
+
+#[test]
+fn nothing_of_a_paused_job_is_released_and_others_go_on() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.open("paused", &[]);
+    bench.open("other", &[]);
+    bench.publish("http://a.org/1 job=paused");
+    bench.publish("http://b.org/1 job=paused");
+    bench.with_job("paused", JobAction::Pause);
+    assert!(bench.ok().contains(" state=paused pending=2 queued=0 "), "{}", bench.ok());
+    assert!(bench.explain("http://a.org/1").contains("pending because=job-paused"));
+    // On the same host, behind it and after it.
+    bench.publish("http://a.org/2 job=other");
+    bench.publish("http://a.org/3 job=paused");
+    bench.publish("http://a.org/4");
+    bench.join(A, 10);
+    for _ in 0..2 {
+        let task = bench.task();
+        assert!(!task.payload.contains("job=paused"), "{}", task.payload);
+        bench.ack(A, &task.id, Outcome::Done, &[]);
+    }
+    bench.assert_no_task("paused");
+    bench.with_job("paused", JobAction::Resume);
+    assert!(bench.ok().contains(" state=open pending=1 queued=2 "), "{}", bench.ok());
+    assert_eq!(bench.tasks.len(), 2);
+}
+
+#[test]
+fn a_task_that_was_begun_goes_on_while_its_job_is_paused() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 10);
+    bench.open("site", &[]);
+    bench.publish("http://a.org/ job=site");
+    let robots = bench.task();
+    bench.with_job("site", JobAction::Pause);
+    bench.nack(A, &robots.id, Return::Again { url: "http://a.org/".into() });
+    let page = bench.task();
+    assert!(page.payload.ends_with("again=http://a.org/"), "{}", page.payload);
+    let links = [("http://a.org/1", false), ("http://a.org/2", true)];
+    bench.ack(A, &page.id, Outcome::Done, &links);
+    assert!(bench.ok().contains("new=2 "), "its links are the job's: {}", bench.ok());
+    bench.assert_no_task("they wait, also the redirect at the head of its key");
+    bench.publish("http://a.org/other");
+    assert_eq!(bench.task().payload, "http://a.org/other", "behind that head");
+}
+
+#[test]
+fn an_announcement_is_looked_at_also_if_its_job_is_paused() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 10);
+    bench.open("site", &[]);
+    bench.with_job("site", JobAction::Pause);
+    bench.publish("http://a.org/ job=site");
+    bench.assert_no_task("paused");
+    bench.publish("http://a.org/");
+    let task = bench.task();
+    assert_eq!(task.payload, "http://a.org/ job=site pass=1 depth=0", "still the job's own");
+    bench.close("site");
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    assert!(bench.done().contains("completed=1 "), "a paused job may end");
+}
+
+#[test]
+fn the_next_pass_of_a_paused_job_is_not_paused() {
+    let mut bench = Bench::new(&[]);
+    bench.open("site", &[]);
+    bench.with_job("site", JobAction::Pause);
+    bench.close("site");
+    bench.done();
+    bench.with_job("site", JobAction::Resume);
+    assert_eq!(bench.refusal(), Code::Conflict, "it is done");
+    bench.join(A, 1);
+    bench.open("site", &[]);
+    bench.publish("http://a.org/ job=site");
+    bench.task();
+}
+
+#[test]
+fn whoever_waits_is_told_what_everybody_is_once_it_is_over() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 1);
+    bench.open("site", &[]);
+    let before = bench.answers.len();
+    bench.with_job("site", JobAction::Wait);
+    let other = Asked { conn: ConnId(9), ..B.asked() };
+    let name = "site".parse().unwrap();
+    bench.feed(Input::WithJob { asked: other, name, what: JobAction::Wait });
+    bench.feed(Input::Gone { conn: ConnId(9) });
+    bench.publish("http://a.org/ job=site");
+    let task = bench.task();
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    assert_eq!(bench.answers.len(), before + 1, "the ACK is answered, and nothing else");
+    bench.close("site");
+    assert_eq!(bench.answers.len(), before + 3, "the one who waits is told, the one gone is not");
+    let told = bench.answers[before + 2].clone().unwrap().ok;
+    assert_eq!(format!("{told} group=crawlers serial=1"), bench.done());
+    bench.with_job("site", JobAction::Wait);
+    assert_eq!(bench.ok(), told, "and at once whoever comes later");
+    bench.with_job("other", JobAction::Wait);
+    assert_eq!(bench.refusal(), Code::NotFound);
+}
+
+#[test]
+fn seeds_come_by_command_as_they_come_by_event() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 10);
+    bench.open("site", &[]);
+    bench.add("site", "HTTP://A.org:80");
+    assert_eq!(bench.ok(), "site new=1 known=0");
+    let task = bench.task();
+    assert_eq!(task.payload, "http://a.org/ job=site pass=1 depth=0");
+    bench.add("site", "http://a.org/");
+    assert_eq!(bench.ok(), "site new=0 known=1");
+    bench.with_job("site", JobAction::Add { url: "http://b.org/".into(), prio: 5, after_ms: 1000 });
+    assert_eq!(bench.ok(), "site new=1 known=0");
+    bench.assert_no_task("not yet");
+    bench.wait(1000);
+    let later = bench.task();
+    bench.close("site");
+    bench.ack(A, &task.id, Outcome::Done, &[("http://b.org/x", false)]);
+    assert!(bench.ok().contains("new=1 "), "a seed lets its host in: {}", bench.ok());
+    bench.ack(A, &later.id, Outcome::Done, &[]);
+    let child = bench.task();
+    bench.ack(A, &child.id, Outcome::Done, &[]);
+    let done = bench.done();
+    assert!(done.contains("completed=3 ") && done.contains("duplicates=1 "), "{done}");
+    bench.add("site", "http://c.org/");
+    assert_eq!(bench.refusal(), Code::Conflict, "done");
+    bench.add("other", "http://c.org/");
+    assert_eq!(bench.refusal(), Code::NotFound);
+    bench.open("site", &[]);
+    bench.add("site", "ftp://c.org/");
+    assert_eq!(bench.refusal(), Code::BadArgument);
+}
+
+#[test]
+fn a_seed_by_command_keeps_a_forgotten_job_open_and_one_by_one_the_budget() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.open("site", &[("max-pages", "1"), ("scope", "any")]);
+    bench.wait(20 * HOUR_MS);
+    bench.add("site", "http://a.org/");
+    bench.wait(20 * HOUR_MS);
+    assert!(bench.events.is_empty(), "a day from the last seed");
+    bench.join(A, 1);
+    let task = bench.task();
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    bench.add("site", "http://b.org/");
+    assert_eq!(bench.ok(), "site new=1 known=0");
+    bench.assert_no_task("it has its page");
+    bench.close("site");
+    assert!(bench.done().contains("budget=1 "));
+}
+
+#[test]
+fn a_group_without_room_takes_no_seed() {
+    let mut bench = Bench::new(&[]);
+    bench.group.config.entries_max = 1;
+    bench.open("site", &[]);
+    bench.add("site", "http://a.org/1");
+    bench.add("site", "http://a.org/2");
+    assert_eq!(bench.refusal(), Code::Limit);
+}
+
+#[test]
+fn an_empty_job_says_so() {
+    let mut bench = Bench::new(&[]);
+    bench.open("site", &[]);
+    bench.close("site");
+    assert!(bench.done().starts_with("site number=1 pass=1 result=done reason=empty completed=0 "));
+    bench.open("site", &[]);
+    bench.publish("http://a.org/ job=site");
+    bench.close("site");
+    bench.cancel("site");
+    assert!(bench.done().contains(" result=cancelled completed=0 "));
+}
+
+#[test]
+fn a_job_is_deleted_when_it_is_done_and_its_number_is_not_given_again() {
+    let mut bench = Bench::new(&[]);
+    bench.open("site", &[]);
+    bench.with_job("site", JobAction::Delete);
+    assert_eq!(bench.refusal(), Code::Conflict);
+    bench.close("site");
+    bench.with_job("site", JobAction::Delete);
+    assert_eq!(bench.ok(), "site");
+    bench.with_job("site", JobAction::Delete);
+    assert_eq!(bench.refusal(), Code::NotFound);
+    bench.open("site", &[]);
+    assert!(bench.ok().starts_with("site number=2 pass=1 "), "{}", bench.ok());
+    assert_eq!(bench.group.jobs.len(), 1);
+}
+
+#[test]
+fn of_each_host_a_job_has_so_many_pages_and_the_rest_is_over_budget() {
+    let mut bench = Bench::new(&[("delay", "0"), ("parallel", "10")]);
+    bench.open("site", &[("scope", "any"), ("max-per-host", "2")]);
+    for page in 0..4 {
+        bench.publish(&format!("http://a.org/{page} job=site"));
+    }
+    bench.publish("http://b.org/ job=site");
+    bench.close("site");
+    bench.join(A, 10);
+    assert_eq!(bench.tasks.len(), 3, "two of a.org may be pages, and one of b.org is there");
+    let on = |bench: &Bench, host: &str| {
+        let tasks = bench.tasks.iter().map(|(_, task)| task);
+        tasks.filter(|task| task.payload.contains(host)).cloned().collect::<Vec<_>>()
+    };
+    let (a, b) = (on(&bench, "a.org"), on(&bench, "b.org"));
+    bench.tasks.clear();
+    bench.ack(A, &a[0].id, Outcome::Redirect, &[]);
+    let third = bench.task();
+    assert!(third.payload.contains("a.org"), "given back: no page came");
+    bench.ack(A, &a[1].id, Outcome::Done, &[]);
+    bench.assert_no_task("the other one is in flight");
+    assert!(bench.explain("http://a.org/3").contains("pending because=budget"));
+    bench.nack(A, &third.id, Return::Again { url: "http://a.org/again".into() });
+    let again = bench.task();
+    assert!(again.payload.contains("again="), "it keeps its part: {}", again.payload);
+    bench.ack(A, &again.id, Outcome::Done, &[]);
+    bench.ack(A, &b[0].id, Outcome::Done, &[("http://a.org/late", false)]);
+    assert!(bench.ok().contains("new=1 "), "{}", bench.ok());
+    let done = bench.done();
+    assert!(done.contains("completed=3 redirects=1 ") && done.contains("budget=2 "), "{done}");
+}
+
+#[test]
+fn a_host_that_gave_its_pages_is_free_for_other_jobs() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.open("few", &[("max-per-host", "1")]);
+    bench.open("all", &[]);
+    bench.join(A, 1);
+    bench.publish("http://a.org/1 job=few");
+    let task = bench.task();
+    bench.publish("http://a.org/2 job=few");
+    bench.publish("http://a.org/3 job=all");
+    bench.publish("http://a.org/4 job=few");
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    assert!(bench.task().payload.contains("job=all"));
+    bench.feed(Input::Show { asked: A.asked(), what: Show::Job("few".parse().unwrap()) });
+    assert!(bench.ok().contains("pending=0 queued=0 ") && bench.ok().contains("budget=2 "));
+}
+
+#[test]
+fn an_announced_url_of_a_host_that_gave_its_pages_goes_without_the_job() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.open("site", &[("max-per-host", "1")]);
+    bench.join(A, 1);
+    bench.publish("http://a.org/1 job=site");
+    let task = bench.task();
+    bench.publish("http://a.org/2 job=site");
+    bench.publish("http://a.org/2");
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    assert_eq!(bench.task().payload, "http://a.org/2");
+}
+
+#[test]
+fn what_waits_when_the_time_is_up_is_over_budget_and_nothing_more_is_released() {
+    let mut bench = Bench::new(&[("delay", "1s"), ("lease", "2h")]);
+    bench.open("site", &[("max-time", "1h"), ("scope", "any")]);
+    bench.join(A, 10);
+    bench.publish("http://a.org/1 job=site");
+    let task = bench.task();
+    bench.publish("http://a.org/2 job=site");
+    bench.publish("http://b.org/ job=site after=2h");
+    bench.close("site");
+    bench.wait(HOUR_MS - 1);
+    bench.feed(Input::Show { asked: A.asked(), what: Show::Job("site".parse().unwrap()) });
+    assert!(bench.ok().contains("pending=2 ") && bench.ok().contains("budget=0 "));
+    bench.wait(1);
+    bench.ack(A, &task.id, Outcome::Done, &[("http://c.org/", false)]);
+    let done = bench.done();
+    assert!(done.contains("completed=1 ") && done.contains("budget=3 "), "{done}");
+    bench.assert_no_task("it has ended");
+    assert_eq!(bench.group.expiries.len(), 0, "no timer is left behind");
+}
+
+#[test]
+fn a_job_that_is_done_before_its_time_leaves_no_timer() {
+    let mut bench = Bench::new(&[]);
+    bench.open("site", &[("max-time", "1h")]);
+    bench.close("site");
+    bench.done();
+    assert_eq!(bench.group.expiries.len(), 0);
+    bench.open("site", &[("max-time", "1h")]);
+    bench.publish("http://a.org/ job=site");
+    bench.wait(HOUR_MS - 1);
+    bench.feed(Input::Show { asked: A.asked(), what: Show::Job("site".parse().unwrap()) });
+    assert!(bench.ok().contains("queued=0 ") || bench.ok().contains("budget=0 "), "{}", bench.ok());
+    bench.wait(1);
+    bench.close("site");
+    assert!(bench.done().contains("pass=2 result=done completed=0 "), "each pass has its own time");
+}
+
+#[test]
+fn what_is_too_deep_is_not_marked_as_met() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.open("site", &[("max-depth", "1")]);
+    bench.join(A, 1);
+    bench.publish("http://a.org/ job=site");
+    let seed = bench.task();
+    bench.publish("http://a.org/second job=site after=1m");
+    bench.ack(A, &seed.id, Outcome::Done, &[("http://a.org/1", false)]);
+    let child = bench.task();
+    bench.ack(A, &child.id, Outcome::Done, &[("http://a.org/deep", false)]);
+    assert!(bench.ok().ends_with("refused=1"), "{}", bench.ok());
+    bench.wait(60_000);
+    let second = bench.task();
+    bench.ack(A, &second.id, Outcome::Done, &[("http://a.org/deep", false)]);
+    assert!(bench.ok().ends_with("new=1 known=0 refused=0"), "{}", bench.ok());
+}
+
+#[test]
+fn an_event_of_another_groups_job_is_one_without_a_job() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 1);
+    let take = |bench: &mut Bench, job: &str| {
+        let seq = Seq(bench.next_seq);
+        bench.next_seq += 1;
+        let events = vec![(seq, format!("http://a.org/ job={job} prio=3 item=7"))];
+        let (next, elsewhere) = (Seq(bench.next_seq), ["theirs".parse().unwrap()].into());
+        bench.feed(Input::Events { topic: topic(), next, events, elsewhere });
+    };
+    take(&mut bench, "theirs");
+    let task = bench.task();
+    assert_eq!(task.payload, "http://a.org/ item=7");
+    bench.ack(A, &task.id, Outcome::Done, &[("http://a.org/link", false)]);
+    assert!(bench.ok().ends_with("refused=1"), "fetched alone");
+    take(&mut bench, "nobodys");
+    assert!(bench.events.pop().expect("a dead letter").1.contains("reason=unknown-job "));
+    bench.open("theirs", &[]);
+    take(&mut bench, "theirs");
+    assert!(bench.task().payload.contains(" job=theirs "), "ours, too");
+}
+
+#[test]
+fn other_groups_are_told_of_jobs_that_come_and_go() {
+    let mut bench = Bench::new(&[]);
+    bench.group.config.finished_jobs_max = 1;
+    bench.open("a", &[]);
+    bench.open("b", &[]);
+    assert_eq!(bench.job_names, [("a".into(), true), ("b".into(), true)].into());
+    bench.close("a");
+    bench.close("b");
+    assert_eq!(bench.job_names, [("a".into(), false), ("b".into(), true)].into());
+    bench.with_job("b", JobAction::Delete);
+    assert_eq!(bench.job_names, [("a".into(), false), ("b".into(), false)].into());
+    bench.group.config.jobs_max = 0;
+    bench.open("c", &[]);
+    assert_eq!(bench.job_names.get("c"), Some(&false), "refused");
+}
+
+#[test]
+fn settings_of_jobs_have_bounds_and_names() {
+    let parse = |settings: &[(&str, &str)]| JobSettings::parse(settings.iter().copied());
+    let settings = parse(&[("max-depth", "3"), ("max-per-host", "7"), ("max-time", "2h")]).unwrap();
+    let found = (settings.depth_max, settings.host_pages_max, settings.time_ms_max);
+    assert_eq!(found, (Some(3), Some(7), Some(2 * HOUR_MS)));
+    assert_eq!(parse(&[("depth", "3")]).unwrap(), parse(&[("max-depth", "3")]).unwrap());
+    for wrong in [
+        &[("depth", "3"), ("max-depth", "3")][..],
+        &[("max-per-host", "0")],
+        &[("max-time", "0")],
+        &[("max-time", "soon")],
+        &[("pages", "1")],
+    ] {
+        assert_eq!(parse(wrong).unwrap_err().code, Code::BadArgument, "{wrong:?}");
+    }
+}

@@ -1,0 +1,321 @@
+//! Pausing, purging, listing, and what becomes of the dead.
+
+use tidings_protocol::{Code, Outcome, Return};
+
+use super::bench::{A, B, Bench};
+use crate::group::config::GroupConfig;
+use crate::group::tasks::{Selection, TaskQuery};
+use crate::group::{Input, Operation, Output, Show};
+use crate::mailbox::ConnId;
+
+impl Bench {
+    fn operate(&mut self, what: Operation) {
+        self.feed(Input::Operate { asked: A.asked(), what });
+    }
+
+    fn tasks_of(&mut self, settings: &[(&str, &str)]) -> Vec<String> {
+        let query = TaskQuery::parse(settings.iter().copied()).unwrap();
+        self.feed(Input::Show { asked: A.asked(), what: Show::Tasks(query) });
+        self.answers.last().unwrap().as_ref().unwrap().more.clone()
+    }
+
+    /// Publishes a URL, and fails it until it is dead.
+    fn kill(&mut self, payload: &str) {
+        self.publish(payload);
+        let task = self.task();
+        self.nack(A, &task.id, Return::Retry { after_ms: None });
+    }
+}
+
+fn selection(settings: &[(&str, &str)]) -> Selection {
+    Selection::parse(settings.iter().copied(), |name, _| panic!("{name}")).unwrap()
+}
+
+/// A bench on which the first failure is the last one, and A works.
+fn deadly() -> Bench {
+    let mut bench = Bench::new(&[("delay", "0"), ("max-attempts", "1")]);
+    bench.join(A, 10);
+    bench
+}
+
+#[test]
+fn a_paused_group_takes_events_and_answers_and_releases_nothing() {
+    let mut bench = Bench::new(&[("delay", "0"), ("lease", "10s")]);
+    bench.join(A, 10);
+    bench.publish("http://a.org/1");
+    let first = bench.task();
+    bench.operate(Operation::Pause);
+    assert!(bench.ok().starts_with("crawlers paused=yes members=1 "), "{}", bench.ok());
+    bench.publish("http://b.org/1");
+    bench.ack(A, &first.id, Outcome::Done, &[]);
+    assert!(bench.ok().ends_with("new=0 known=0 refused=0"), "{}", bench.ok());
+    bench.wait(60_000);
+    bench.join(B, 10);
+    bench.assert_no_task("paused");
+    bench.operate(Operation::Resume);
+    assert!(bench.ok().starts_with("crawlers paused=no "), "{}", bench.ok());
+    assert_eq!(bench.task().payload, "http://b.org/1");
+}
+
+#[test]
+fn leases_of_a_paused_group_run_out_all_the_same() {
+    let mut bench = Bench::new(&[("delay", "0"), ("lease", "10s")]);
+    bench.join(A, 1);
+    bench.publish("http://a.org/");
+    let task = bench.task();
+    bench.operate(Operation::Pause);
+    bench.wait(10_000);
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    assert_eq!(bench.refusal(), Code::Stale);
+    bench.assert_no_task("lost, and it stays where it is");
+}
+
+#[test]
+fn purge_drops_what_waits_and_nothing_else() {
+    let mut bench = Bench::new(&[("delay", "1s")]);
+    bench.join(A, 1);
+    bench.open("site", &[]);
+    bench.publish("http://a.org/1 job=site");
+    let held = bench.task();
+    bench.publish("http://a.org/2 job=site");
+    bench.publish("http://a.org/2");
+    bench.publish("http://b.org/ after=1h");
+    bench.close("site");
+    bench.operate(Operation::Purge);
+    assert!(bench.ok().contains(" waiting=0 processing=1 "), "{}", bench.ok());
+    bench.ack(A, &held.id, Outcome::Done, &[("http://a.org/3", false)]);
+    assert!(bench.ok().contains("new=1 "), "what comes later is another matter: {}", bench.ok());
+    bench.wait(1001);
+    let later = bench.task();
+    assert!(later.payload.starts_with("http://a.org/3 "), "{}", later.payload);
+    bench.ack(A, &later.id, Outcome::Done, &[]);
+    let done = bench.events.pop().expect("done").1;
+    assert!(done.contains("completed=2 ") && done.contains("cancelled=1 found=3"), "{done}");
+}
+
+#[test]
+fn a_closed_job_of_which_everything_was_purged_is_done() {
+    let mut bench = Bench::new(&[]);
+    bench.open("site", &[]);
+    bench.publish("http://a.org/ job=site");
+    bench.close("site");
+    assert!(bench.events.is_empty());
+    bench.operate(Operation::Purge);
+    assert!(bench.events.pop().expect("done").1.contains("result=done "));
+}
+
+#[test]
+fn the_dead_are_kept_with_their_reason_and_sent_back_or_forgotten() {
+    let mut bench = deadly();
+    bench.kill("http://a.org/ item=1");
+    bench.kill("http://b.org/");
+    bench.kill("http://c.org/");
+    let dead = bench.tasks_of(&[("state", "dead")]);
+    assert_eq!(dead.len(), 3);
+    let expected = "1 state=dead key=a.org depth=0 prio=0 attempts=1 losses=0 \
+                    reason=max-attempts last=test http://a.org/";
+    assert_eq!(dead[0], expected);
+    bench.operate(Operation::Retry(selection(&[("key", "a.org")])));
+    assert_eq!(bench.ok(), "crawlers retried=1");
+    let task = bench.task();
+    assert_eq!(task.payload, "http://a.org/ last=yes item=1", "the same entry, from its beginning");
+    assert_eq!((task.id.entry, task.id.attempt), (1, 2), "and under an id that was never given");
+    bench.nack(A, &task.id, Return::Retry { after_ms: None });
+    assert_eq!(bench.tasks_of(&[("state", "dead")]).len(), 3, "dead again");
+    bench.operate(Operation::Drop(selection(&[("entry", "2")])));
+    assert_eq!(bench.ok(), "crawlers dropped=1");
+    bench.operate(Operation::Drop(Selection::default()));
+    assert_eq!(bench.ok(), "crawlers dropped=2");
+    bench.operate(Operation::Retry(Selection::default()));
+    assert_eq!(bench.ok(), "crawlers retried=0");
+    bench.assert_no_task("forgotten");
+}
+
+#[test]
+fn an_answer_to_a_dead_task_is_stale_also_after_it_was_sent_back() {
+    let mut bench = deadly();
+    bench.publish("http://a.org/");
+    let task = bench.task();
+    bench.nack(A, &task.id, Return::Retry { after_ms: None });
+    bench.operate(Operation::Retry(Selection::default()));
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    assert_eq!(bench.refusal(), Code::Stale);
+}
+
+#[test]
+fn a_dead_entry_goes_back_into_its_pass() {
+    let mut bench = deadly();
+    bench.open("site", &[]);
+    bench.publish("http://a.org/ job=site");
+    let seed = bench.task();
+    bench.ack(A, &seed.id, Outcome::Done, &[("http://a.org/1", false), ("http://a.org/2", false)]);
+    let first = bench.task();
+    bench.nack(A, &first.id, Return::Retry { after_ms: None });
+    let second = bench.task();
+    bench.close("site");
+    bench.operate(Operation::Retry(selection(&[("job", "site")])));
+    bench.ack(A, &second.id, Outcome::Done, &[]);
+    let again = bench.task();
+    assert!(again.payload.contains(" job=site pass=1 depth=1"), "{}", again.payload);
+    assert!(!bench.events.iter().any(|(topic, _)| *topic == "job-done"), "it is not done before");
+    bench.ack(A, &again.id, Outcome::Done, &[]);
+    let done = &bench.events.last().expect("done").1;
+    assert!(done.contains("completed=3 ") && done.contains("failed=0 "), "{done}");
+}
+
+#[test]
+fn a_dead_entry_of_a_finished_pass_runs_outside_of_it() {
+    let mut bench = deadly();
+    bench.open("site", &[]);
+    bench.kill("http://a.org/ job=site");
+    bench.close("site");
+    let done = bench.events.pop().expect("done").1;
+    assert!(done.contains("failed=1 "), "{done}");
+    // Also while the next pass is on its way.
+    bench.open("site", &[]);
+    bench.operate(Operation::Retry(selection(&[("job", "site")])));
+    assert_eq!(bench.ok(), "crawlers retried=1");
+    let task = bench.task();
+    assert_eq!(task.payload, "http://a.org/ last=yes");
+    bench.ack(A, &task.id, Outcome::Done, &[("http://a.org/1", false)]);
+    assert!(bench.ok().ends_with("refused=1"), "fetched alone: {}", bench.ok());
+    bench.feed(Input::Show { asked: A.asked(), what: Show::Job("site".parse().unwrap()) });
+    assert!(bench.ok().contains("pass=2 ") && bench.ok().ends_with("found=0"), "{}", bench.ok());
+}
+
+#[test]
+fn a_dead_entry_of_a_cancelled_pass_runs_outside_of_it() {
+    let mut bench = deadly();
+    bench.open("site", &[("scope", "any")]);
+    bench.kill("http://a.org/ job=site");
+    bench.publish("http://b.org/ job=site");
+    bench.feed(Input::CancelJob { asked: A.asked(), name: "site".parse().unwrap() });
+    let held = bench.task();
+    bench.operate(Operation::Retry(Selection::default()));
+    assert_eq!(bench.task().payload, "http://a.org/ last=yes");
+    bench.ack(A, &held.id, Outcome::Done, &[]);
+    assert!(bench.events.last().expect("done").1.contains("failed=1 "));
+}
+
+#[test]
+fn a_dead_entry_that_its_pass_has_no_page_for_runs_outside_of_it() {
+    for budget in [("max-pages", "1"), ("max-per-host", "1")] {
+        let mut bench = deadly();
+        bench.open("site", &[budget]);
+        bench.kill("http://a.org/1 job=site");
+        bench.publish("http://a.org/2 job=site");
+        let page = bench.task();
+        bench.ack(A, &page.id, Outcome::Done, &[]);
+        bench.operate(Operation::Retry(Selection::default()));
+        assert_eq!(bench.task().payload, "http://a.org/1 last=yes", "{budget:?}");
+        bench.close("site");
+        let done = &bench.events.last().expect("done").1;
+        assert!(done.contains("completed=1 ") && done.contains("failed=1 "), "{done}");
+    }
+}
+
+#[test]
+fn sent_back_while_its_url_waits_it_is_not_queued_twice() {
+    let mut bench = deadly();
+    bench.kill("http://a.org/");
+    bench.operate(Operation::Pause);
+    bench.publish("http://a.org/");
+    bench.operate(Operation::Retry(Selection::default()));
+    assert_eq!(bench.ok(), "crawlers retried=1");
+    bench.operate(Operation::Resume);
+    let task = bench.task();
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    bench.assert_no_task("one URL, one request");
+}
+
+#[test]
+fn the_newest_dead_are_kept() {
+    let mut bench = deadly();
+    bench.group.config.dead_max = 2;
+    for host in ["a", "b", "c"] {
+        bench.kill(&format!("http://{host}.org/"));
+    }
+    let kept = bench.tasks_of(&[("state", "dead")]);
+    assert!(kept.len() == 2 && kept[1].contains("key=c.org"), "{kept:?}");
+    bench.group.config.dead_bytes_max = 500;
+    bench.kill("http://d.org/");
+    let kept = bench.tasks_of(&[("state", "dead")]);
+    assert!(kept.len() == 1 && kept[0].contains("key=d.org"), "{kept:?}");
+}
+
+#[test]
+fn tasks_are_listed_by_state_key_and_job_up_to_a_limit() {
+    let mut bench = Bench::new(&[("delay", "1s")]);
+    bench.open("site", &[]);
+    bench.join(A, 1);
+    bench.publish("http://a.org/1 job=site");
+    let held = bench.task();
+    bench.publish("http://a.org/2 job=site prio=7");
+    bench.publish("http://b.org/");
+    bench.publish("http://c.org/ after=1m");
+    let tasks = bench.tasks_of(&[]);
+    let expected = [
+        "1 state=processing key=a.org job=site pass=1 depth=0 prio=0 attempts=0 losses=0 \
+         member=00000000 lease-ms=60000 http://a.org/1",
+        "2 state=pending key=a.org job=site pass=1 depth=0 prio=7 attempts=0 losses=0 http://a.org/2",
+        "3 state=queued key=b.org depth=0 prio=0 attempts=0 losses=0 http://b.org/",
+        "4 state=pending key=c.org depth=0 prio=0 attempts=0 losses=0 due-ms=60000 http://c.org/",
+    ];
+    assert_eq!(tasks, expected);
+    assert_eq!(bench.ok(), "crawlers matched=4 listed=4");
+    assert_eq!(bench.tasks_of(&[("job", "site"), ("state", "pending")]), [expected[1]]);
+    assert_eq!(bench.tasks_of(&[("key", "b.org")]), [expected[2]]);
+    assert_eq!(bench.tasks_of(&[("entry", "4")]), [expected[3]]);
+    assert_eq!(bench.tasks_of(&[("limit", "1")]), [expected[0]]);
+    assert_eq!(bench.ok(), "crawlers matched=4 listed=1");
+    let what = Show::Tasks(TaskQuery::parse([("job", "other")]).unwrap());
+    bench.feed(Input::Show { asked: A.asked(), what });
+    assert_eq!(bench.refusal(), Code::NotFound);
+    bench.operate(Operation::Pause);
+    assert_eq!(bench.tasks_of(&[("state", "queued")]).len(), 0, "nothing waits for credit only");
+    bench.ack(A, &held.id, Outcome::Done, &[]);
+}
+
+#[test]
+fn what_cannot_be_asked_of_tasks_is_refused() {
+    for setting in [("state", "done"), ("limit", "1001"), ("entry", "x"), ("job", "/"), ("a", "b")]
+    {
+        assert!(TaskQuery::parse([setting]).is_err(), "{setting:?}");
+    }
+}
+
+#[test]
+fn a_group_is_deleted_when_nobody_needs_it() {
+    let mut bench = Bench::new(&[]);
+    bench.operate(Operation::Delete);
+    assert_eq!(bench.refusal(), Code::Conflict, "the default group is always there");
+    bench.group.name = "other".parse().unwrap();
+    bench.open("site", &[]);
+    bench.operate(Operation::Delete);
+    assert_eq!(bench.refusal(), Code::Conflict, "a job is not done");
+    bench.close("site");
+    bench.join(A, 1);
+    bench.operate(Operation::Delete);
+    assert_eq!(bench.refusal(), Code::Conflict, "A works there");
+    bench.feed(Input::Gone { conn: ConnId(1) });
+    bench.group.handle(Input::Operate { asked: A.asked(), what: Operation::Delete }, bench.now);
+    let outputs: Vec<Output> = std::iter::from_fn(|| bench.group.poll()).collect();
+    assert!(matches!(
+        outputs[..],
+        [Output::Record(_), Output::Deleted, Output::Answer { answer: Ok(_), .. }]
+    ));
+}
+
+#[test]
+fn the_key_cannot_change_while_the_dead_have_one() {
+    let mut bench = deadly();
+    bench.kill("http://a.org/");
+    bench.wait(1);
+    let configure =
+        || Input::Configure { asked: A.asked(), settings: vec![("key".into(), "domain".into())] };
+    bench.feed(configure());
+    assert_eq!(bench.refusal(), Code::Conflict);
+    bench.operate(Operation::Drop(Selection::default()));
+    bench.feed(configure());
+    assert!(bench.group.config() != &GroupConfig::default() && bench.ok().contains("key=domain"));
+}

@@ -1,0 +1,304 @@
+//! Where a group's records go. The machine knows nothing of it; its owner writes here before it lets
+//! an output leave.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tidings_protocol::{GroupName, Seq};
+use tokio::sync::Notify;
+
+use crate::clock::Clock;
+use crate::group::record::Record;
+use crate::log::committer::{Commit, Committers};
+use crate::log::{LogError, Piece, Retention, TopicLog};
+use crate::topic::Health;
+
+/// Place in a log: the number of the next record. Half-open, so that marks compare directly.
+pub(super) type Mark = u64;
+
+/// An append-only sequence of records.
+pub(super) trait GroupLog: Send {
+    /// Appends a record and returns the mark behind it.
+    fn append(&mut self, record: &Record) -> Mark;
+
+    /// What was appended since the last time is on its way: together, or not at all.
+    fn flush(&mut self);
+
+    /// Everything before this mark is as safe as the log promises.
+    /// Invariant: `durable <= ` the mark of the last append.
+    fn durable(&self) -> Mark;
+
+    /// Whether it can be written. What was appended while it cannot is written when it can again.
+    fn health(&self) -> Health;
+
+    /// Finds out whether a full disk has room again. To be called from time to time.
+    fn retry(&self);
+
+    /// Whether so much was written since the last snapshot that there should be another one.
+    fn wants_snapshot(&self) -> bool;
+
+    /// A snapshot begins with the next record.
+    fn begin_snapshot(&mut self);
+
+    /// It has ended with the last one: what is before it goes, once it is safe.
+    fn end_snapshot(&mut self);
+
+    /// What it is kept in, if anything.
+    fn store(&self) -> Option<Arc<dyn TopicLog>>;
+}
+
+/// Without a data directory: safe as long as the process lives.
+#[derive(Debug, Default)]
+pub(super) struct MemoryLog(Mark);
+
+impl GroupLog for MemoryLog {
+    fn append(&mut self, _: &Record) -> Mark {
+        self.0 += 1;
+        self.0
+    }
+
+    fn flush(&mut self) {}
+
+    fn durable(&self) -> Mark {
+        self.0
+    }
+
+    fn health(&self) -> Health {
+        Health::Good
+    }
+
+    fn retry(&self) {}
+
+    fn wants_snapshot(&self) -> bool {
+        false
+    }
+
+    fn begin_snapshot(&mut self) {}
+
+    fn end_snapshot(&mut self) {}
+
+    fn store(&self) -> Option<Arc<dyn TopicLog>> {
+        None
+    }
+}
+
+/// Records as lines of a log on disk, which the committers write and sync.
+#[derive(Debug)]
+pub(super) struct DiskLog {
+    /// Lines that were not flushed, and how many they are.
+    open: String,
+    count: u64,
+    next: Mark,
+    /// Bytes since the last snapshot, and of that one.
+    grown: u64,
+    snapshot_bytes: u64,
+    /// Where a snapshot began that is being written.
+    began: Mark,
+    /// Bytes after which there is a snapshot at all.
+    grown_max: u64,
+    clock: Clock,
+    committers: Arc<Committers>,
+    shared: Arc<Shared>,
+}
+
+/// What the owner and the committers share.
+#[derive(Debug)]
+struct Shared {
+    /// Whose it is.
+    name: GroupName,
+    log: Arc<dyn TopicLog>,
+    state: Mutex<State>,
+    durable: AtomicU64,
+    /// Woken when there is more that is safe, or when the health has changed.
+    wake: Arc<Notify>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// What is to be written, oldest first: each piece is written as a whole or not at all.
+    pieces: Vec<Piece>,
+    health: Health,
+    /// With a committer, or in its queue.
+    queued: bool,
+    /// A snapshot that is not safe yet, or before which something may be left: from where to where.
+    snapshot: Option<(Seq, Seq)>,
+}
+
+impl DiskLog {
+    /// Goes on at `next`; wakes the owner by `wake`.
+    pub(super) fn new(
+        name: GroupName,
+        log: Arc<dyn TopicLog>,
+        next: Seq,
+        grown_max: u64,
+        clock: Clock,
+        committers: Arc<Committers>,
+        wake: Arc<Notify>,
+    ) -> Self {
+        let grown = log.bounds().bytes;
+        let state =
+            State { pieces: Vec::new(), health: Health::Good, queued: false, snapshot: None };
+        let (state, durable) = (Mutex::new(state), AtomicU64::new(next.0));
+        let shared = Arc::new(Shared { name, log, state, durable, wake });
+        Self {
+            open: String::new(),
+            count: 0,
+            next: next.0,
+            grown,
+            snapshot_bytes: 0,
+            began: next.0,
+            grown_max,
+            clock,
+            committers,
+            shared,
+        }
+    }
+
+    fn commit(&self) {
+        self.committers.push(Arc::clone(&self.shared) as Arc<dyn Commit>);
+    }
+}
+
+impl GroupLog for DiskLog {
+    fn append(&mut self, record: &Record) -> Mark {
+        let before = self.open.len();
+        record.encode(&mut self.open);
+        self.grown += (self.open.len() - before) as u64;
+        self.count += 1;
+        self.next += 1;
+        self.next
+    }
+
+    fn flush(&mut self) {
+        if self.count == 0 {
+            return;
+        }
+        let piece = Piece {
+            first: Seq(self.next - self.count),
+            count: self.count,
+            unix_ms: self.clock.unix_ms(),
+            wire: std::mem::take(&mut self.open).into(),
+            identified: false,
+        };
+        self.count = 0;
+        let is_wanted = {
+            let state = &mut *self.shared.state.lock();
+            state.pieces.push(piece);
+            state.wants_commit()
+        };
+        if is_wanted {
+            self.commit();
+        }
+    }
+
+    fn durable(&self) -> Mark {
+        self.shared.durable.load(Ordering::Acquire)
+    }
+
+    fn health(&self) -> Health {
+        self.shared.state.lock().health
+    }
+
+    fn retry(&self) {
+        let is_wanted = {
+            let state = &mut *self.shared.state.lock();
+            let wants = state.health == Health::Full && !state.queued;
+            state.queued |= wants;
+            wants
+        };
+        if is_wanted {
+            self.commit();
+        }
+    }
+
+    fn wants_snapshot(&self) -> bool {
+        self.grown > self.grown_max.max(2 * self.snapshot_bytes)
+    }
+
+    fn begin_snapshot(&mut self) {
+        self.flush();
+        (self.began, self.grown) = (self.next, 0);
+    }
+
+    fn end_snapshot(&mut self) {
+        self.shared.state.lock().snapshot = Some((Seq(self.began), Seq(self.next)));
+        self.flush();
+        self.snapshot_bytes = std::mem::take(&mut self.grown);
+    }
+
+    fn store(&self) -> Option<Arc<dyn TopicLog>> {
+        Some(Arc::clone(&self.shared.log))
+    }
+}
+
+impl Shared {
+    /// Lets go of what is before a snapshot, if that ends before `safe`.
+    fn forget_before(&self, safe: Seq) {
+        let snapshot = self.state.lock().snapshot.take_if(|(_, end)| *end <= safe);
+        let Some((keep_from, _)) = snapshot else { return };
+        let retention =
+            Retention { bytes_max: 0, oldest_unix_ms: None, segments_max: usize::MAX, keep_from };
+        if let Err(error) = self.log.retain(&retention) {
+            tracing::error!(group = %self.name, %error, "old records stay");
+        }
+    }
+}
+
+impl State {
+    /// Whether a commit is to be asked for, which is noted as done.
+    fn wants_commit(&mut self) -> bool {
+        let wants = self.health == Health::Good && !self.queued && !self.pieces.is_empty();
+        self.queued |= wants;
+        wants
+    }
+}
+
+impl Commit for Shared {
+    fn commit(self: Arc<Self>) -> Option<usize> {
+        let (pieces, health) = {
+            let state = &mut *self.state.lock();
+            (state.pieces.clone(), state.health)
+        };
+        let written = match pieces.last() {
+            // Only now is it known whether there is room.
+            _ if health == Health::Full && !self.log.has_room() => Err(LogError::Full),
+            Some(last) => {
+                let next = Seq(last.first.0 + last.count);
+                // Nobody sees these numbers, so none are reserved.
+                self.log.append(&pieces, next, next).and_then(|()| self.log.sync()).map(|_| next.0)
+            }
+            None => Ok(self.durable.load(Ordering::Acquire)),
+        };
+        if let Ok(next) = written {
+            self.forget_before(Seq(next));
+        }
+        let state = &mut *self.state.lock();
+        match written {
+            Ok(next) => {
+                state.pieces.drain(..pieces.len());
+                state.health = Health::Good;
+                self.durable.store(next, Ordering::Release);
+            }
+            Err(LogError::Full) => {
+                if health == Health::Good {
+                    tracing::error!(group = %self.name, "there is no room for what it decides: it stands still");
+                }
+                state.health = Health::Full;
+            }
+            Err(error) => {
+                tracing::error!(group = %self.name, %error, "what it decided was not kept: it stands still");
+                state.health = Health::Failed;
+            }
+        }
+        self.wake.notify_one();
+        state.queued = false;
+        let wants = state.wants_commit();
+        wants.then(|| state.pieces.iter().map(|piece| piece.wire.len()).sum())
+    }
+
+    fn waiting_bytes(&self) -> usize {
+        self.state.lock().pieces.iter().map(|piece| piece.wire.len()).sum()
+    }
+}

@@ -1,0 +1,118 @@
+//! Pages per key of one pass, for a job that may have only so many of each.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::group::entry::{EntryId, Key};
+
+/// What a pass has had, and still has, of each key. Keeps nothing if there is no limit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Hosts {
+    pages_max: Option<u64>,
+    by_key: HashMap<Key, Host>,
+    /// Entries that wait although their key has given all its pages.
+    leftover: BTreeSet<EntryId>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Host {
+    completed: u64,
+    /// Entries that may become pages: with a member, or waiting for their member's next request.
+    taken: u64,
+    waiting: BTreeSet<EntryId>,
+}
+
+impl Hosts {
+    pub(super) fn new(pages_max: Option<u64>) -> Self {
+        Self { pages_max, ..Self::default() }
+    }
+
+    /// The same limit, and nothing of any key.
+    pub(super) fn bare(&self) -> Self {
+        Self { pages_max: self.pages_max, ..Self::default() }
+    }
+
+    /// Keys of which pages are completed, and how many.
+    pub(super) fn completed(&self) -> impl Iterator<Item = (&Key, u64)> {
+        let some = self.by_key.iter().filter(|(_, host)| host.completed > 0);
+        some.map(|(key, host)| (key, host.completed))
+    }
+
+    /// So many are completed of a key.
+    pub(super) fn keep(&mut self, key: &Key, completed: u64) {
+        self.by_key.entry(key.clone()).or_default().completed = completed;
+    }
+
+    /// Whether there is a limit at all.
+    pub(super) fn are_limited(&self) -> bool {
+        self.pages_max.is_some()
+    }
+
+    /// Whether the budget of a key lets nothing more go out for now.
+    pub(super) fn are_blocked(&self, key: &str) -> bool {
+        let taken = self.by_key.get(key).map_or(0, |host| host.completed + host.taken);
+        self.pages_max.is_some_and(|max| taken >= max)
+    }
+
+    /// Whether a key has given all its pages.
+    pub(super) fn have_given(&self, key: &str) -> bool {
+        let completed = self.by_key.get(key).map_or(0, |host| host.completed);
+        self.pages_max.is_some_and(|max| completed >= max)
+    }
+
+    /// Entries that wait although their key has given all its pages.
+    pub(super) fn leftover(&self) -> impl Iterator<Item = EntryId> {
+        self.leftover.iter().copied()
+    }
+
+    /// An entry waits.
+    pub(super) fn wait(&mut self, entry: EntryId, key: &Key) {
+        if !self.are_limited() {
+            return;
+        }
+        self.by_key.entry(key.clone()).or_default().waiting.insert(entry);
+        if self.have_given(key) {
+            self.leftover.insert(entry);
+        }
+    }
+
+    /// An entry waits no more.
+    pub(super) fn leave(&mut self, entry: EntryId, key: &Key) {
+        self.leftover.remove(&entry);
+        self.change(key, |host| {
+            host.waiting.remove(&entry);
+        });
+    }
+
+    /// An entry may become a page from now on.
+    pub(super) fn take(&mut self, key: &Key) {
+        if self.are_limited() {
+            self.by_key.entry(key.clone()).or_default().taken += 1;
+        }
+    }
+
+    /// It became none, at least not now.
+    pub(super) fn give_back(&mut self, key: &Key) {
+        self.change(key, |host| host.taken -= 1);
+    }
+
+    /// It became one.
+    pub(super) fn complete(&mut self, key: &Key) {
+        let Some(max) = self.pages_max else { return };
+        let host = self.by_key.get_mut(key).expect("what became a page was taken before");
+        host.taken -= 1;
+        host.completed += 1;
+        if host.completed >= max {
+            self.leftover.extend(&host.waiting);
+        }
+    }
+
+    /// Changes what is known of a key, and forgets it if that is nothing any more.
+    fn change(&mut self, key: &Key, change: impl FnOnce(&mut Host)) {
+        if let Some(host) = self.by_key.get_mut(key) {
+            change(host);
+            if *host == Host::default() {
+                self.by_key.remove(key);
+            }
+        }
+    }
+}

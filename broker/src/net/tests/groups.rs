@@ -1,0 +1,198 @@
+//! Groups and jobs, managed over connections.
+
+use std::path::Path;
+
+use super::{Peer, broker};
+use crate::config::Limits;
+use crate::group::GroupConfig;
+use crate::{Broker, BrokerConfig};
+
+#[tokio::test]
+async fn whoever_waits_for_a_job_is_heard_meanwhile_and_answered_in_order() {
+    let broker = broker(Limits::default()).await;
+    let (mut waits, mut other) = (Peer::client(&broker).await, Peer::client(&broker).await);
+    assert!(other.ask("JOB open site").await.starts_with("+OK site "));
+    waits.send("JOB wait site\nPUB t x\nJOB wait site\nPING\n").await;
+    // What it says behind that takes effect at once.
+    other.send("SUB t from=first\n").await;
+    other.expect("+OK\r\nMSG t 1 x\r\n").await;
+    assert!(other.ask("JOB close site").await.starts_with("+OK site "));
+    let told = waits.line().await;
+    assert!(told.starts_with("+OK site number=1 pass=1 result=done reason=empty "), "{told}");
+    waits.expect("+OK 1 1\r\n").await;
+    waits.expect(&told).await;
+    assert!(waits.line().await.starts_with("PONG "));
+    assert_eq!(other.ask("JOB wait site").await, told, "the pass is over");
+    assert_eq!(other.ask("JOB delete site").await, "+OK site\r\n");
+    assert!(other.ask("JOB wait site").await.starts_with("-ERR unknown "));
+}
+
+#[tokio::test]
+async fn whoever_waits_for_a_job_may_leave() {
+    let broker = broker(Limits::default()).await;
+    let mut stays = Peer::client(&broker).await;
+    let mut leaves = Peer::client(&broker).await;
+    assert!(leaves.ask("JOB open site").await.starts_with("+OK site "));
+    leaves.send("JOB wait site\nPUB t x\n").await;
+    stays.send("SUB t from=first\n").await;
+    stays.expect("+OK\r\nMSG t 1 x\r\n").await;
+    drop(leaves);
+    stays.ask_until("STATS", "connections=1 ").await;
+    assert!(stays.ask("JOB close site").await.starts_with("+OK site "));
+}
+
+#[tokio::test]
+async fn a_group_is_deleted_when_its_members_have_gone_and_lets_go_of_its_topics() {
+    let broker = broker(Limits::default()).await;
+    let mut boss = Peer::client(&broker).await;
+    assert!(boss.ask("GROUP create team topics=work").await.starts_with("+OK team "));
+    assert!(boss.ask("TOPIC delete work").await.starts_with("-ERR busy "));
+    let mut member = Peer::client(&broker).await;
+    assert!(member.ask("JOIN team").await.starts_with("+OK team "));
+    assert!(boss.ask("GROUP delete team").await.starts_with("-ERR conflict "));
+    drop(member);
+    boss.ask_until("GROUP show team", " members=0 ").await;
+    assert_eq!(boss.ask("GROUP delete team").await, "+OK team\r\n");
+    assert!(boss.ask("GROUP show team").await.starts_with("-ERR unknown "));
+    boss.ask_until("TOPIC delete work", "+OK work").await;
+    assert!(boss.ask("GROUP create team").await.starts_with("+OK team paused=no "));
+    assert!(boss.ask("GROUP delete crawlers").await.starts_with("-ERR conflict "));
+}
+
+#[tokio::test]
+async fn every_command_to_a_group_that_is_being_deleted_is_answered() {
+    let broker = broker(Limits::default()).await;
+    let mut client = Peer::client(&broker).await;
+    for _ in 0..20 {
+        assert!(client.ask("GROUP create team").await.starts_with("+OK team "));
+        // On two connections, so that nobody waits for the other's answer.
+        let mut member = Peer::client(&broker).await;
+        client.send("GROUP delete team\n").await;
+        member.send("JOIN team\nJOB wait nothing group=team\n").await;
+        let (deleted, joined) = (client.line().await, member.line().await);
+        let waited = member.line().await;
+        assert!(waited.starts_with("-ERR unknown "), "{waited}");
+        if deleted.starts_with("+OK") {
+            assert!(joined.starts_with("-ERR unknown "), "{joined}");
+            continue;
+        }
+        assert!(joined.starts_with("+OK team "), "{deleted} {joined}");
+        drop(member);
+        client.ask_until("GROUP delete team", "+OK team").await;
+    }
+}
+
+#[tokio::test]
+async fn an_event_of_one_groups_job_is_news_to_another() {
+    let broker = broker(Limits::default()).await;
+    let mut client = Peer::client(&broker).await;
+    assert!(client.ask("SUB dead-letter").await.starts_with("+OK"));
+    assert!(client.ask("GROUP create other topics=new-url").await.starts_with("+OK other "));
+    assert!(client.ask("JOIN crawlers").await.starts_with("+OK crawlers "));
+    assert!(client.ask("JOIN other").await.starts_with("+OK other "));
+    // Without waiting for any answer.
+    client.send("JOB open docs group=other\nPUB new-url http://a.org/ job=docs\n").await;
+    assert!(client.line().await.starts_with("+OK docs "));
+    let mut lines = [client.line().await, client.line().await, client.line().await];
+    lines.sort();
+    assert_eq!(lines[0], "+OK 1 1\r\n");
+    assert!(lines[1].starts_with("TASK crawlers:") && !lines[1].contains("job="), "{lines:?}");
+    assert!(lines[2].starts_with("TASK other:") && lines[2].contains(" job=docs "), "{lines:?}");
+    client.send("PUB new-url http://a.org/ job=nobodys\n").await;
+    let mut lines = [client.line().await, client.line().await, client.line().await];
+    lines.sort();
+    assert!(lines[1].contains(" reason=unknown-job group="), "{lines:?}");
+    assert!(lines[2].contains(" reason=unknown-job group="), "{lines:?}");
+    // A name that a group has refused, or that there is no group for, is no job.
+    assert!(client.ask("GROUP create texts key=none").await.starts_with("+OK texts "));
+    for command in ["JOB open blog group=texts", "JOB open blog group=nowhere"] {
+        assert!(client.ask(command).await.starts_with("-ERR "));
+    }
+    client.send("PUB new-url http://a.org/ job=blog\n").await;
+    let mut lines = [client.line().await, client.line().await, client.line().await];
+    lines.sort();
+    assert!(lines[2].contains(" reason=unknown-job group="), "{lines:?}");
+}
+
+#[tokio::test]
+async fn actions_say_what_they_take() {
+    let broker = broker(Limits::default()).await;
+    let mut client = Peer::client(&broker).await;
+    assert!(client.ask("JOB open site").await.starts_with("+OK "));
+    assert_eq!(
+        client.ask("JOB add site url=http://a.org/x?y=z").await,
+        "+OK site new=1 known=0\r\n"
+    );
+    assert!(client.ask("JOB pause site").await.contains(" state=paused "));
+    let tasks = client.ask("GROUP tasks crawlers job=site").await;
+    assert!(tasks.starts_with("+ 1 state=pending key=a.org job=site pass=1 "), "{tasks}");
+    assert!(
+        tasks.ends_with(" http://a.org/x?y=z\r\n+OK crawlers matched=1 listed=1\r\n"),
+        "{tasks}"
+    );
+    assert!(client.ask("GROUP purge crawlers").await.contains(" waiting=0 "));
+    assert_eq!(client.ask("GROUP retry crawlers").await, "+OK crawlers retried=0\r\n");
+    assert_eq!(client.ask("GROUP drop crawlers key=a.org").await, "+OK crawlers dropped=0\r\n");
+    for (wrong, code) in [
+        ("JOB add site", "bad-argument"),
+        ("JOB add site url=http://a.org/ prio=x", "bad-argument"),
+        ("JOB add site url=http://a.org/ after=soon", "bad-argument"),
+        ("JOB add site url=http://a.org/ colour=red", "bad-argument"),
+        ("JOB pause site url=http://a.org/", "bad-argument"),
+        ("JOB pause", "bad-argument"),
+        ("JOB delete site", "conflict"),
+        ("JOB watch site", "not-yet"),
+        ("GROUP pause crawlers hard=yes", "bad-argument"),
+        ("GROUP retry crawlers state=dead", "bad-argument"),
+        ("GROUP tasks crawlers state=gone", "bad-argument"),
+        ("GROUP tasks crawlers job=nothing", "unknown"),
+        ("GROUP pause nowhere", "unknown"),
+        ("GROUP watch crawlers", "not-yet"),
+    ] {
+        let answer = client.ask(wrong).await;
+        assert!(answer.starts_with(&format!("-ERR {code} ")), "{wrong}: {answer}");
+    }
+}
+
+/// Bytes of a directory's files.
+fn bytes_in(dir: &Path) -> u64 {
+    let files = std::fs::read_dir(dir).unwrap();
+    files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
+}
+
+#[tokio::test]
+async fn a_groups_log_is_cut_to_what_it_holds_and_a_start_finds_that() {
+    const LOG_BYTES: u64 = 64 << 10;
+    let dir = tempfile::tempdir().unwrap();
+    let start = async || {
+        let limits = Limits { group_log_bytes: LOG_BYTES, ..Limits::default() };
+        let group = GroupConfig { finished_jobs_max: 10, ..GroupConfig::default() };
+        let (listen, data) = ("127.0.0.1:0".parse().unwrap(), Some(dir.path().to_owned()));
+        let config = BrokerConfig { listen, data, limits, group, ..BrokerConfig::default() };
+        Broker::start(config).await.unwrap()
+    };
+    let broker = start().await;
+    let mut client = Peer::client(&broker).await;
+    for job in 0..500 {
+        assert!(client.ask(&format!("JOB open j{job}")).await.starts_with("+OK"));
+        client.ask(&format!("PUB new-url http://h{job}.test/ job=j{job}")).await;
+        assert!(client.ask(&format!("JOB close j{job}")).await.starts_with("+OK"));
+        if job % 2 == 0 {
+            assert!(client.ask(&format!("JOB cancel j{job}")).await.starts_with("+OK"));
+            assert!(client.ask(&format!("JOB wait j{job}")).await.starts_with("+OK"));
+        }
+    }
+    let (mut before, group) = (client.ask("JOB ls").await, dir.path().join("groups/crawlers"));
+    broker.stop().await;
+    // 250 entries and jobs, three times, and what is written ahead.
+    assert!(bytes_in(&group) < 5 * LOG_BYTES, "{} bytes", bytes_in(&group));
+    for _ in 0..3 {
+        let broker = start().await;
+        let mut client = Peer::client(&broker).await;
+        let after = client.ask("JOB ls").await;
+        assert_eq!(after, before);
+        assert!(client.ask("JOB open another").await.contains(" pass="));
+        before = client.ask("JOB ls").await;
+        broker.stop().await;
+    }
+}
