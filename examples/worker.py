@@ -55,8 +55,9 @@ class Worker:
                 return
         self.unsaid = {task: [f"NACK {task} again={url}"]}  # should we be stopped in the middle
         self.unsaid = {task: fetch(task, url, min(now() + REQUEST_S, begun + lease * 0.8))}
-        self.ask(f"TOUCH {task} over=yes")  # its host need not wait for what happens to the page:
-        print(self.unsaid[task][-1], url, flush=True)  # here it could be stored
+        if self.unsaid[task][-1] == f"ACK {task}":  # it would be stored now, and its host need not
+            self.ask(f"TOUCH {task} over=yes")  # wait for that [T4]
+        print(self.unsaid[task][-1], url, flush=True)
         self.ask(*self.unsaid[task])
 
 def fetch(task, url, deadline):
@@ -65,11 +66,11 @@ def fetch(task, url, deadline):
     try:
         with request.urlopen(url) as answer:
             status, headers, page = answer.status, answer.headers, answer.read()
-        if 300 <= status < 400 and headers["Location"]:
+        if status in (301, 302, 303, 307, 308) and headers["Location"]:
             target = absolute(url, headers["Location"])
             return [f"LINK {task} {target} kind=redirect", f"ACK {task} outcome=redirect"]
         if status >= 300:
-            again, wait = status == 429 or status >= 500, headers["Retry-After"] or ""
+            again, wait = status in (408, 425, 429) or status > 499, headers["Retry-After"] or ""
             wait = f" not-before={wait}s" if wait.isdecimal() and len(wait) < 9 else ""
             return [f"NACK {task} reason={status}{wait}" if again else f"ACK {task} outcome=failed"]
         tags, parser = [], html.parser.HTMLParser()
@@ -86,7 +87,6 @@ def absolute(base, link):
     with contextlib.suppress(ValueError):  # the broker refuses what is no URL
         link = parse.urldefrag(parse.urljoin(base, link)).url
     return parse.quote(link, safe=string.punctuation)  # one word of ASCII
-
 def field(line, key):
     return re.search(rf" {key}=(\S+)", line)[1]
 def out_of_time(*_):

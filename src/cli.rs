@@ -10,7 +10,7 @@ use clap::{
 };
 
 use crate::{
-    cmd::{self, topic::Topic},
+    cmd::{self, dead::Dead, group::Group, job::Job, topic::Topic},
     config,
     failure::Failure,
 };
@@ -28,6 +28,7 @@ Examples:
   tidings crawl https://example.org/ --depth 2       crawl a site, with a summary at the end
   tidings sub new-url                                see events as they come
   tidings pub file-ready /srv/out/report.pdf         tell everybody
+  tidings explain example.org                        why nothing comes from there just now
 
 Every flag is also a variable in the environment (--allow-private is TIDINGS_ALLOW_PRIVATE) and
 a key in the file named by --config (allow-private). A flag wins over the environment, and that
@@ -81,6 +82,17 @@ pub(crate) enum Cmd {
     /// List topics, configure, delete and verify them
     #[command(subcommand)]
     Topic(Topic),
+    /// List groups, configure, pause and purge them, and see what is in them
+    #[command(subcommand)]
+    Group(Group),
+    /// Open jobs, add seeds to them, watch, pause and cancel them
+    #[command(subcommand)]
+    Job(Job),
+    /// Say why a URL or a host does not move, and when it will
+    Explain(cmd::explain::ExplainArgs),
+    /// List what was given up, send it back, or forget it
+    #[command(subcommand)]
+    Dead(Dead),
     /// Measure how fast a broker is
     #[command(subcommand)]
     Bench(cmd::bench::Bench),
@@ -244,6 +256,15 @@ mod tests {
             "tidings bench",
             "tidings topic",
             "tidings topic create t sync=no",
+            "tidings group",
+            "tidings group set crawlers delay=soon",
+            "tidings group tasks --state lost",
+            "tidings job open j scope=galaxy",
+            "tidings job add j not-a-url",
+            "tidings job wait",
+            "tidings explain a b",
+            "tidings dead drop",
+            "tidings dead retry 1 --all",
         ] {
             let text = usage(words);
             assert!(!text.contains('\n'), "{text}");

@@ -93,6 +93,8 @@ impl JobRequest {
 /// does not say is empty or 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
+    /// All of it as it was said.
+    pub(crate) words: String,
     pub(crate) name: String,
     pub(crate) number: String,
     pub(crate) pass: String,
@@ -112,14 +114,17 @@ pub(crate) struct Counts {
     pub(crate) scope: u64,
     pub(crate) trap: u64,
     pub(crate) budget: u64,
+    pub(crate) cancelled: u64,
+    /// Everything that was ever in it.
+    pub(crate) found: u64,
 }
 
 impl Counts {
     /// Reads `<name> key=value ..`. Unknown keys come from a newer broker and mean nothing here.
     pub(crate) fn parse(text: &str) -> Self {
         let mut words = text.split_ascii_whitespace();
-        let mut counts =
-            Self { name: words.next().unwrap_or_default().to_owned(), ..Self::default() };
+        let name = words.next().unwrap_or_default().to_owned();
+        let mut counts = Self { words: text.to_owned(), name, ..Self::default() };
         for (key, value) in words.filter_map(|word| word.split_once('=')) {
             match key {
                 "number" => value.clone_into(&mut counts.number),
@@ -148,6 +153,8 @@ impl Counts {
             "scope" => &mut self.scope,
             "trap" => &mut self.trap,
             "budget" => &mut self.budget,
+            "cancelled" => &mut self.cancelled,
+            "found" => &mut self.found,
             _ => return None,
         })
     }
@@ -163,8 +170,28 @@ impl Counts {
         )
     }
 
-    /// The line at the end: always pages and failures, the rest where there is something to say.
+    /// Where it stands, in a line.
+    pub(crate) fn state_line(&self) -> String {
+        format!("{}: pass {}, {}", self.name, self.pass, self.state)
+    }
+
+    /// Whether it ended with nothing that failed and was not cancelled.
+    pub(crate) fn went_well(&self) -> bool {
+        self.failed == 0 && self.result != "cancelled"
+    }
+
+    /// The line at the end of one that was crawled here.
     pub(crate) fn summary_line(&self, seconds: f64) -> String {
+        let mut line = self.end_line();
+        #[expect(clippy::cast_precision_loss, reason = "one digit is shown")]
+        let rate = self.completed as f64 / seconds.max(0.001);
+        let digits = if seconds < 10.0 { 2 } else { 1 };
+        let _ = write!(line, "; {seconds:.digits$} s, {rate:.1} pages/s");
+        line
+    }
+
+    /// How it ended: always pages and failures, the rest where there is something to say.
+    pub(crate) fn end_line(&self) -> String {
         let result = if self.result.is_empty() { "done" } else { &self.result };
         let mut line =
             format!("{result}: {}, {} failed", plural(self.completed, "page"), count(self.failed));
@@ -173,16 +200,13 @@ impl Counts {
             (self.robots, "kept out by robots.txt"),
             (self.scope, "out of scope"),
             (self.trap, "taken for traps"),
-            (self.budget, "over --max-pages"),
+            (self.budget, "over budget"),
+            (self.cancelled, "cancelled"),
         ] {
             if n > 0 {
                 let _ = write!(line, ", {} {what}", count(n));
             }
         }
-        #[expect(clippy::cast_precision_loss, reason = "one digit is shown")]
-        let rate = self.completed as f64 / seconds.max(0.001);
-        let digits = if seconds < 10.0 { 2 } else { 1 };
-        let _ = write!(line, "; {seconds:.digits$} s, {rate:.1} pages/s");
         line
     }
 }
@@ -208,7 +232,8 @@ impl Rate {
     }
 }
 
-fn seed(text: &str) -> Result<CanonicalUrl, String> {
+/// A URL as a person writes it; the error says what is wrong, and perhaps what was meant.
+pub(crate) fn seed(text: &str) -> Result<CanonicalUrl, String> {
     CanonicalUrl::parse(text).map_err(|error| {
         if !text.contains("://") && CanonicalUrl::parse(&format!("https://{text}")).is_ok() {
             format!("{text} is no URL; did you mean https://{text} ?")

@@ -12,6 +12,7 @@ mod job;
 mod lines;
 mod link;
 mod logging;
+mod manage;
 mod node;
 mod output;
 mod own_broker;
@@ -75,7 +76,14 @@ fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
         Cmd::Up(args) => args.server.threads,
         Cmd::Broker(args) => args.server.threads,
         Cmd::Crawl(_) => None,
-        Cmd::Pub(_) | Cmd::Sub(_) | Cmd::Topic(_) | Cmd::Bench(_) => Some(0),
+        Cmd::Pub(_)
+        | Cmd::Sub(_)
+        | Cmd::Topic(_)
+        | Cmd::Group(_)
+        | Cmd::Job(_)
+        | Cmd::Explain(_)
+        | Cmd::Dead(_)
+        | Cmd::Bench(_) => Some(0),
     };
     let mut builder = match threads {
         Some(0) => Builder::new_current_thread(),
@@ -95,6 +103,10 @@ async fn dispatch(cmd: Cmd) -> Result<(), Failure> {
         Cmd::Pub(args) => cmd::publish::run(args).await,
         Cmd::Sub(args) => cmd::subscribe::run(args).await,
         Cmd::Topic(args) => cmd::topic::run(args).await,
+        Cmd::Group(args) => cmd::group::run(args).await,
+        Cmd::Job(args) => cmd::job::run(args).await,
+        Cmd::Explain(args) => cmd::explain::run(args).await,
+        Cmd::Dead(args) => cmd::dead::run(args).await,
         Cmd::Bench(args) => cmd::bench::run(args).await,
     }
 }

@@ -1,11 +1,11 @@
-//! Opens a job at a broker, seeds it, closes it, and follows it to its end.
+//! Follows a job at a broker to its end; before that perhaps opens, seeds and closes it.
 
 #![expect(clippy::disallowed_methods, reason = "a task follows the job while another one prints")]
 
 use std::{collections::VecDeque, time::Duration};
 
 use tidings_protocol::{
-    Command, DEFAULT_GROUP, DEFAULT_TOPIC, JOB_DONE_TOPIC, JobName, Manage, TopicName,
+    Command, DEFAULT_GROUP, DEFAULT_TOPIC, GroupName, JOB_DONE_TOPIC, JobName, Manage, TopicName,
     client::{Client, ClientError, Deliveries, Delivery},
     field_number,
 };
@@ -19,11 +19,16 @@ use crate::{
     address::BrokerAddress,
     failure::Failure,
     job::{Counts, JobRequest},
-    link,
+    link, manage,
 };
 
-/// How often the broker is asked how the job is doing, where somebody watches it.
+/// How often the broker is asked how the job is doing, where somebody watches it: one's own, which
+/// may be done soon, and one that somebody else began.
 const POLL: Duration = Duration::from_millis(250);
+const WAIT_POLL: Duration = Duration::from_secs(1);
+
+/// The label of who waits, which the broker shows.
+const WAIT_NAME: &str = "tidings-job";
 
 /// Seeds whose confirmations are still on the way.
 const UNCONFIRMED_MAX: usize = 256;
@@ -53,9 +58,31 @@ pub(crate) enum Step {
 impl Watch {
     /// Opens the job of `request` at the broker. With `progress` there are steps before the end.
     pub(crate) fn begin(broker: BrokerAddress, request: JobRequest, progress: bool) -> Self {
+        Self::spawn(
+            |steps| async move { follow(&broker, &request, progress.then_some(&steps)).await },
+        )
+    }
+
+    /// Waits for the end of a job's pass. With `progress` there are steps before the end.
+    pub(crate) fn wait(
+        broker: BrokerAddress,
+        job: JobName,
+        group: GroupName,
+        progress: bool,
+    ) -> Self {
+        Self::spawn(
+            |steps| async move { wait(&broker, &job, &group, progress.then_some(&steps)).await },
+        )
+    }
+
+    fn spawn<F>(follow: impl FnOnce(Steps) -> F) -> Self
+    where
+        F: Future<Output = Result<Counts, Failure>> + Send + 'static,
+    {
         let (sender, steps) = mpsc::channel(1);
+        let following = follow(sender.clone());
         let follower = tokio::spawn(async move {
-            let result = follow(&broker, &request, progress.then_some(&sender)).await;
+            let result = following.await;
             // Whoever does not wait for the end any more does not want it.
             let _ = sender.send(result.map(Step::Done)).await;
         });
@@ -86,20 +113,33 @@ async fn follow(
     loop {
         let error = match follow_once(connected, &name, request, progress, &mut pass).await {
             Ok(end) => return Ok(end),
-            Err(ClientError::Refused(refusal)) if !refusal.code.is_transient() => {
-                let error = ClientError::Refused(refusal);
+            Err(error) if is_final(&error) => {
                 return Err(Failure::failed(format!("job {name} at {broker}: {error}")));
             }
             Err(error) => error,
         };
         tracing::warn!("job {name} at {broker}: {error}; trying again");
-        connected = loop {
-            sleep(pause).await;
-            pause = (pause * 2).min(RECONNECT_MAX);
-            if let Ok(connected) = link::try_connect(broker, "tidings-crawl").await {
-                break connected;
-            }
-        };
+        connected = reconnect(broker, "tidings-crawl", &mut pause).await;
+    }
+}
+
+/// Whether the same would be answered on another connection as well.
+fn is_final(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused(refusal) if !refusal.code.is_transient())
+}
+
+/// Another connection, as soon as there can be one.
+async fn reconnect(
+    broker: &BrokerAddress,
+    name: &str,
+    pause: &mut Duration,
+) -> (Client, Deliveries) {
+    loop {
+        sleep(*pause).await;
+        *pause = (*pause * 2).min(RECONNECT_MAX);
+        if let Ok(connected) = link::try_connect(broker, name).await {
+            return connected;
+        }
     }
 }
 
@@ -118,7 +158,7 @@ async fn follow_once(
     let running = match pass {
         Some(running) => {
             // It may have ended while nobody watched.
-            let now = show(&client, name).await?;
+            let now = show(&client, name, None).await?;
             let is_same = now.number == running.number && now.pass == running.pass;
             if now.state == "done" || !is_same {
                 return Ok(now);
@@ -129,12 +169,57 @@ async fn follow_once(
     };
     let polls = async {
         match progress {
-            Some(steps) => poll(&client, name, steps).await,
+            Some(steps) => poll(&client, name, None, POLL, steps).await,
             None => std::future::pending().await,
         }
     };
     tokio::select! {
         end = until_done(&mut deliveries, name, running) => end,
+        error = polls => Err(error),
+    }
+}
+
+/// Waits for the end of a job that somebody else began, over as many connections as it takes.
+async fn wait(
+    broker: &BrokerAddress,
+    job: &JobName,
+    group: &GroupName,
+    progress: Option<&Steps>,
+) -> Result<Counts, Failure> {
+    let (mut connected, mut pause) = (link::connect(broker, WAIT_NAME).await?, RECONNECT_MIN);
+    loop {
+        let error = match wait_once(broker, &connected.0, job, group, progress).await {
+            Ok(end) => return Ok(end),
+            Err(error) if is_final(&error) => return Err(manage::failure(broker, error)),
+            Err(error) => error,
+        };
+        tracing::warn!("job {job} at {broker}: {error}; trying again");
+        connected = reconnect(broker, WAIT_NAME, &mut pause).await;
+    }
+}
+
+/// The answer to `JOB wait` comes at the end, and others on that connection behind it: so there is
+/// another one for the progress.
+async fn wait_once(
+    broker: &BrokerAddress,
+    client: &Client,
+    job: &JobName,
+    group: &GroupName,
+    progress: Option<&Steps>,
+) -> Result<Counts, ClientError> {
+    let settings = vec![("group", group.as_str())];
+    let wait = Command::Job(manage::manage("wait", Some(job.as_str()), settings));
+    let polls = async {
+        let Some(steps) = progress else { return std::future::pending().await };
+        match link::try_connect(broker, WAIT_NAME).await {
+            Ok((client, _deliveries)) => poll(&client, job, Some(group), WAIT_POLL, steps).await,
+            Err(error) => error,
+        }
+    };
+    tokio::select! {
+        // In this order: what became of the job says more than that it cannot be watched.
+        biased;
+        end = client.request(&wait) => end.map(|answer| Counts::parse(&answer.ok)),
         error = polls => Err(error),
     }
 }
@@ -198,12 +283,18 @@ async fn until_done(
 }
 
 /// Asks how the job is doing, again and again, until that fails.
-async fn poll(client: &Client, name: &JobName, steps: &Steps) -> ClientError {
-    let mut ticks = interval(POLL);
+async fn poll(
+    client: &Client,
+    name: &JobName,
+    group: Option<&GroupName>,
+    every: Duration,
+    steps: &Steps,
+) -> ClientError {
+    let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        match show(client, name).await {
+        match show(client, name, group).await {
             // A printer that is busy gets the next one.
             Ok(counts) => _ = steps.try_send(Ok(Step::Progress(counts))),
             Err(error) => return error,
@@ -211,7 +302,13 @@ async fn poll(client: &Client, name: &JobName, steps: &Steps) -> ClientError {
     }
 }
 
-async fn show(client: &Client, name: &JobName) -> Result<Counts, ClientError> {
-    let show = Manage { action: "show", name: Some(name.as_str()), settings: Vec::new() };
+/// `JOB show`; the group is the default one unless told otherwise.
+async fn show(
+    client: &Client,
+    name: &JobName,
+    group: Option<&GroupName>,
+) -> Result<Counts, ClientError> {
+    let settings = group.iter().map(|group| ("group", group.as_str())).collect();
+    let show = Manage { action: "show", name: Some(name.as_str()), settings };
     Ok(Counts::parse(&client.request(&Command::Job(show)).await?.ok))
 }

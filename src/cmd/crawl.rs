@@ -37,7 +37,8 @@ Examples:
   tidings crawl https://example.org/docs/ --scope prefix --max-pages 500
   tidings crawl --broker 10.0.0.1:12345                  fetch for that broker until stopped
 
-Exit codes: 0 all done; 1 some pages failed; 2 wrong usage, nothing was started; 130 interrupted.
+Exit codes: 0 all done; 1 some pages failed, or somebody cancelled the job; 2 wrong usage, nothing
+was started; 130 interrupted.
 What robots.txt, scope or a limit kept out has not failed.";
 
 /// The flags of `tidings crawl`.
@@ -272,6 +273,6 @@ impl Screen {
     fn summary(&mut self, end: &Counts, stored: &str) -> Result<(), Failure> {
         let seconds = self.started.elapsed().as_secs_f64();
         self.console.line(&format!("{}; {stored}", end.summary_line(seconds)))?;
-        if end.failed > 0 { Err(Failure::Unsuccessful) } else { Ok(()) }
+        if end.went_well() { Ok(()) } else { Err(Failure::Unsuccessful) }
     }
 }

@@ -4,6 +4,10 @@
 pub(crate) mod bench;
 pub(crate) mod broker;
 pub(crate) mod crawl;
+pub(crate) mod dead;
+pub(crate) mod explain;
+pub(crate) mod group;
+pub(crate) mod job;
 pub(crate) mod publish;
 pub(crate) mod subscribe;
 pub(crate) mod topic;

@@ -12,7 +12,7 @@ use crate::support::{
 #[test]
 fn a_wrong_flag_or_address_is_one_line_and_exit_code_2() {
     let folder = TempDir::new().unwrap();
-    let mistakes: [&[&str]; 12] = [
+    let mistakes: [&[&str]; 18] = [
         &["up", "--no-such-flag"],
         &["no-such-subcommand"],
         &["up", "--listen", "nowhere:x"],
@@ -25,6 +25,12 @@ fn a_wrong_flag_or_address_is_one_line_and_exit_code_2() {
         &["crawl", "http://a.example/", "--scope", "galaxy"],
         &["pub", "bad/topic", "x"],
         &["sub", "t", "--from", "yesterday"],
+        &["group", "set", "crawlers", "delay=soon"],
+        &["group", "set", "crawlers"],
+        &["job", "open", "j", "scope=galaxy"],
+        &["job", "add", "j", "not-a-url"],
+        &["explain", "two words"],
+        &["dead", "drop"],
     ];
     for arguments in mistakes {
         let ended = run(folder.path(), arguments);

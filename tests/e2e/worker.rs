@@ -147,6 +147,29 @@ fn one_that_is_cut_off_comes_back_as_the_same_member() {
     crawl.end();
 }
 
+#[test]
+fn no_server_keeps_it_for_longer_than_its_lease() {
+    let origin = Origin::serve(Site::default());
+    let server = Server::broker();
+    let mut listener = Talk::client(server.address);
+    assert_eq!(listener.ask("SUB job-done"), "+OK");
+    let mut client = Talk::client(server.address);
+    client.ask("GROUP create crawlers lease=2s max-attempts=1");
+    client.ask("JOB open bad depth=0");
+    // A byte now and then keeps every read of a socket short; only a deadline for all of them ends it.
+    let ways = ["drip", "silent", "endless-header", "garbage", "torn", "reset", "500", "404"];
+    for way in ways {
+        client.ask(&format!("PUB new-url {} job=bad", origin.url(0, &format!("/bad/{way}"))));
+    }
+    client.ask("JOB close bad");
+    let _worker = worker(server.address);
+    let done = listener.line();
+    assert!(done.contains(&format!(" completed=0 redirects=0 failed={} ", ways.len())), "{done}");
+    let shown = client.ask("GROUP show crawlers");
+    assert!(shown.contains(" lost=0 "), "{shown}");
+    origin.record().expect_polite(Duration::ZERO);
+}
+
 /// A way to the broker that can be cut.
 struct Relay {
     address: SocketAddr,

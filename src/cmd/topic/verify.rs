@@ -7,9 +7,10 @@ use serde::Serialize;
 use tidings_broker::{Checked, StartError, verify::VerifiedTopic};
 use tidings_protocol::{TopicName, client::Answer, field, field_number};
 
-use super::{Broker, OutputFlags, first_word};
+use super::{NAME, command};
 use crate::{
     failure::Failure,
+    manage::{Broker, OutputFlags, first_word},
     output::{Console, bytes, count, plural},
 };
 
@@ -77,9 +78,9 @@ pub(super) async fn run(args: &VerifyArgs) -> Result<(), Failure> {
     if let Some(data) = args.data.as_ref().filter(|_| args.offline) {
         offline(data, args.topic.as_ref())?.iter().try_for_each(&mut tell)?;
     } else {
-        let broker = Broker::connect(&args.output.broker.broker).await?;
+        let broker = Broker::connect(&args.output.broker, NAME).await?;
         for topic in topics(&broker, args.topic.as_ref()).await? {
-            tell(&Report::parse(&broker.ask("verify", Some(&topic), Vec::new()).await?))?;
+            tell(&Report::parse(&broker.ask(&command("verify", Some(&topic), Vec::new())).await?))?;
         }
     }
     if damaged { Err(Failure::Unsuccessful) } else { Ok(()) }
@@ -90,7 +91,7 @@ async fn topics(broker: &Broker<'_>, only: Option<&TopicName>) -> Result<Vec<Top
     if let Some(topic) = only {
         return Ok(vec![topic.clone()]);
     }
-    let answer = broker.ask("ls", None, Vec::new()).await?;
+    let answer = broker.ask(&command("ls", None, Vec::new())).await?;
     Ok(answer.more.iter().filter_map(|line| first_word(line).parse().ok()).collect())
 }
 

@@ -302,18 +302,22 @@ async fn drain(crawler: &Arc<Crawler>, connection: Option<(Client, Deliveries)>)
         std::future::pending::<()>().await;
     };
     let ending = async {
-        // Answered once everything that was delivered before is here, so nothing is overlooked.
-        let none = crawler.join(0);
-        let (_, _) = tokio::join!(
-            timeout(STOP_GRACE, client.request(&none)),
-            timeout(STOP_GRACE, crawler.tasks.wait()),
-        );
+        let told = async {
+            let none = crawler.join(0);
+            let _ = client.request(&none).await;
+            // What was under way comes behind that answer, and is here with this one [T11].
+            let _ = client.ping().await;
+        };
+        let (_, _) =
+            tokio::join!(timeout(STOP_GRACE, told), timeout(STOP_GRACE, crawler.tasks.wait()));
         crawler.abandon.cancel();
         let _ = timeout(STOP_ANSWERS, crawler.tasks.wait()).await;
         crawler.link.give_up();
         crawler.tasks.wait().await;
     };
     tokio::select! {
+        // In this order: what has come is taken before it is said that nothing more comes.
+        biased;
         () = taking => {}
         () = ending => {}
     }

@@ -527,6 +527,20 @@ async fn a_stop_hands_everything_back_within_a_second() {
 }
 
 #[tokio::test]
+async fn a_task_right_behind_the_last_answer_is_handed_back() {
+    let site = Site::start(plain_site).await;
+    let (run, mut broker) = start().await;
+    broker.introduce(&site.url("/")).await;
+    run.stop.cancel();
+    broker.expect("JOIN crawlers credit=0".to_owned()).await;
+    assert_eq!(broker.lines.next_line().await.unwrap().as_deref(), Some("PING"));
+    broker.task("2.1", site.url("/late").as_str()).await;
+    broker.say(&format!("PONG clock={CLOCK}")).await;
+    broker.expect("NACK crawlers:1.2.1 count=no".to_owned()).await;
+    run.running.await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn a_stop_does_not_wait_for_a_database_that_another_process_holds() {
     let mut site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;

@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde_json::Value;
 use tempfile::TempDir;
 
 use super::wait::PATIENCE;
@@ -297,6 +298,19 @@ pub(crate) fn tidings<S: AsRef<OsStr>>(
 #[track_caller]
 pub(crate) fn run(folder: &Path, arguments: &[&str]) -> Finished {
     Running::start(&mut tidings(folder, arguments)).finish()
+}
+
+/// Runs `tidings <words> --broker ..` at this broker to its end.
+#[track_caller]
+pub(crate) fn at(server: &Server, words: &[&str]) -> Finished {
+    run(server.folder.path(), &[words, &["--broker", &server.text()]].concat())
+}
+
+/// What such a command prints with `--json`, one object a line.
+#[track_caller]
+pub(crate) fn json_at(server: &Server, words: &[&str]) -> Vec<Value> {
+    let lines = at(server, &[words, &["--json"]].concat()).expect_code(0).stdout();
+    lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// A `tidings up` or `tidings broker` that listens on a free port, with a data folder of its own.

@@ -1,0 +1,125 @@
+//! `tidings dead`: what a group gave up, to be looked at, sent back, or forgotten.
+
+use clap::{ArgGroup, Args, Subcommand};
+use tidings_protocol::{JobName, field_number};
+
+use crate::{
+    cmd::group::{
+        command,
+        tasks::{self, Filter, State},
+    },
+    failure::Failure,
+    flags::BrokerFlag,
+    manage::{Broker, GroupFlag, OutputFlags},
+    output::{Console, count},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings dead ls                          what was given up, and why
+  tidings dead retry 42 57                 these two once more, as if nothing had happened
+  tidings dead retry --key example.org     all of a host that is there again
+  tidings dead drop --job old-crawl        forget those of a job
+  tidings dead drop --all
+
+Each of them is also announced on the topic dead-letter, once, when it is given up.
+
+Exit codes: 0 it worked; 1 it was refused or failed; 2 wrong usage.";
+
+/// The label that the broker shows.
+const NAME: &str = "tidings-dead";
+
+/// The subcommands of `tidings dead`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = EXAMPLES)]
+pub(crate) enum Dead {
+    /// List dead entries with the reason of each
+    Ls(LsArgs),
+    /// Send them back into the queue; attempts and losses start at 0
+    Retry(ChooseArgs),
+    /// Forget them
+    Drop(ChooseArgs),
+}
+
+/// The flags of `tidings dead ls`.
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    #[command(flatten)]
+    group: GroupFlag,
+
+    #[command(flatten)]
+    filter: Filter,
+
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// The flags of `tidings dead retry` and `drop`: which ones.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("which").required(true).args(["entries", "key", "job", "all"]))]
+pub(crate) struct ChooseArgs {
+    /// Numbers of entries, as `tidings dead ls` shows them
+    #[arg(value_name = "ENTRY")]
+    entries: Vec<u64>,
+
+    /// All of this key, which mostly is a host
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+
+    /// All of this job
+    #[arg(long, value_name = "JOB")]
+    job: Option<JobName>,
+
+    /// All there are
+    #[arg(long)]
+    all: bool,
+
+    #[command(flatten)]
+    group: GroupFlag,
+
+    #[command(flatten)]
+    broker: BrokerFlag,
+}
+
+/// Does what the subcommand says.
+pub(crate) async fn run(dead: Dead) -> Result<(), Failure> {
+    match dead {
+        Dead::Ls(args) => {
+            let heads = ["ENTRY>", "REASON", "ATTEMPTS>", "LOSSES>", "LAST", "JOB", "URL"];
+            let (group, state) = (&args.group.group, Some(State::Dead));
+            tasks::list(group, state, &args.filter, &args.output, &heads, |entry| {
+                let values = ["reason", "attempts", "losses", "last", "job"];
+                let values = values.map(|key| entry.value(key));
+                [vec![entry.number()], values.to_vec(), vec![entry.text()]].concat()
+            })
+            .await
+        }
+        Dead::Retry(args) => choose("retry", "retried", &args).await,
+        Dead::Drop(args) => choose("drop", "dropped", &args).await,
+    }
+}
+
+/// Does it to those that were chosen, and says to how many.
+async fn choose(action: &str, done: &str, args: &ChooseArgs) -> Result<(), Failure> {
+    let broker = Broker::connect(&args.broker, NAME).await?;
+    let mut sum = 0;
+    for settings in args.settings() {
+        let settings = settings.iter().map(|(key, value)| (*key, value.as_str())).collect();
+        let answer = broker.ask(&command(action, &args.group.group, settings)).await?;
+        sum += field_number(&answer.ok, done).unwrap_or(0);
+    }
+    Console::new().line(&format!("{done} {}", count(sum)))
+}
+
+impl ChooseArgs {
+    /// The options of each request that is needed.
+    fn settings(&self) -> Vec<Vec<(&'static str, String)>> {
+        if !self.entries.is_empty() {
+            return self.entries.iter().map(|entry| vec![("entry", entry.to_string())]).collect();
+        }
+        let mut settings = Vec::new();
+        settings.extend(self.key.clone().map(|key| ("key", key)));
+        settings.extend(self.job.as_ref().map(|job| ("job", job.to_string())));
+        vec![settings]
+    }
+}

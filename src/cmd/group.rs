@@ -1,0 +1,238 @@
+//! `tidings group`: which groups there are, what they are told, and what is in them.
+
+pub(crate) mod tasks;
+
+use clap::{Args, Subcommand};
+use tidings_broker::group::GroupConfig;
+use tidings_protocol::{Command, DEFAULT_GROUP, GroupName, field, field_number};
+
+use crate::{
+    failure::Failure,
+    manage::{
+        self, Broker, OutputFlags, borrowed, first_word, manage, named, print_list, print_table,
+    },
+    output::{Console, count},
+};
+
+use self::tasks::TasksArgs;
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings group ls                                  which groups there are, and how they do
+  tidings group tasks --state processing            what the crawlers are at just now
+  tidings group tasks --key example.org             what is known of that host
+  tidings group set crawlers delay=2s parallel=1    holds from the next task on
+  tidings group create thumbs topics=file-ready key=none lease=5m
+  tidings group pause                               the crawlers get nothing new until `resume`
+
+Exit codes: 0 it worked; 1 it was refused or failed; 2 wrong usage.";
+
+const SETTINGS: &str = "\
+Examples:
+  tidings group set crawlers delay=2s lease=30s
+  tidings group create thumbs topics=file-ready key=none lease=5m
+
+Settings: topics=TOPIC,.. (which feed it); key=host|domain|attr:NAME|none (what is never worked on
+twice at once) and parallel=N (unless so often); delay=DURATION|default (rest of a key between two
+requests); lease=DURATION (how long a worker may be silent about a task); max-attempts=N and
+max-losses=N (failures, and workers lost, until a task is a dead letter); backoff=DURATION (rest of
+a task after its first failure).";
+
+/// The label that the broker shows.
+const NAME: &str = "tidings-group";
+
+/// The subcommands of `tidings group`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = EXAMPLES)]
+pub(crate) enum Group {
+    /// List all groups
+    Ls(LsArgs),
+    /// Show one group: its numbers and its settings
+    Show(ShowArgs),
+    /// Make a group
+    Create(SettingsArgs),
+    /// Change the settings of a group, at once; what is not named stays
+    Set(SettingsArgs),
+    /// Release nothing more; what is being worked on is finished
+    Pause(ShowArgs),
+    /// Go on after a pause
+    Resume(ShowArgs),
+    /// Drop everything that waits; in its job it counts as cancelled
+    Purge(NamedArgs),
+    /// Delete a group without members and jobs; what waits in it is gone
+    Delete(NamedArgs),
+    /// List what waits, is being worked on, or was given up
+    Tasks(TasksArgs),
+}
+
+/// The flags of `tidings group ls`.
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// The flags of what can be done with the default group as well.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// The group
+    #[arg(default_value = DEFAULT_GROUP)]
+    group: GroupName,
+
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// The flags of what is not done to a group that was not named.
+#[derive(Debug, Args)]
+pub(crate) struct NamedArgs {
+    /// The group
+    group: GroupName,
+
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// The flags of `tidings group create` and `set`.
+#[derive(Debug, Args)]
+#[command(after_help = SETTINGS)]
+pub(crate) struct SettingsArgs {
+    /// The group
+    group: GroupName,
+
+    /// topics=, key=, parallel=, delay=, lease=, max-attempts=, max-losses=, backoff=
+    #[arg(value_name = "SETTING", value_parser = parse_setting)]
+    settings: Vec<(String, String)>,
+
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// Does what the subcommand says.
+pub(crate) async fn run(group: Group) -> Result<(), Failure> {
+    match group {
+        Group::Ls(args) => ls(&args.output).await,
+        Group::Show(args) => act("show", &args.group, &[], &args.output).await,
+        Group::Create(args) => act("create", &args.group, &args.settings, &args.output).await,
+        Group::Set(args) if args.settings.is_empty() => Err(Failure::Usage(
+            "what should change? Name a setting, such as delay=2s (see tidings group set --help)"
+                .to_owned(),
+        )),
+        Group::Set(args) => act("set", &args.group, &args.settings, &args.output).await,
+        Group::Pause(args) => act("pause", &args.group, &[], &args.output).await,
+        Group::Resume(args) => act("resume", &args.group, &[], &args.output).await,
+        Group::Purge(args) => act("purge", &args.group, &[], &args.output).await,
+        Group::Delete(args) => act("delete", &args.group, &[], &args.output).await,
+        Group::Tasks(args) => tasks::run(&args).await,
+    }
+}
+
+/// `GROUP <action> <group> <settings>`.
+pub(crate) fn command<'a>(
+    action: &'a str,
+    group: &'a GroupName,
+    settings: Vec<(&'a str, &'a str)>,
+) -> Command<'a> {
+    Command::Group(manage(action, Some(group.as_str()), settings))
+}
+
+async fn ls(output: &OutputFlags) -> Result<(), Failure> {
+    let broker = Broker::connect(&output.broker, NAME).await?;
+    let names = broker.ask(&Command::Group(manage("ls", None, Vec::new()))).await?.more;
+    let mut groups = Vec::new();
+    for name in names.iter().filter_map(|line| first_word(line).parse().ok()) {
+        groups.push(broker.ask(&command("show", &name, Vec::new())).await?.ok);
+    }
+    let mut console = Console::new();
+    if output.json {
+        let groups = groups.iter().map(|line| named(line, "group"));
+        return groups.into_iter().try_for_each(|group| console.line(&group.to_string()));
+    }
+    let heads = [
+        "GROUP",
+        "MEMBERS>",
+        "WAITING>",
+        "PROCESSING>",
+        "COMPLETED>",
+        "FAILED>",
+        "DEAD>",
+        "LOST>",
+        "KEY",
+        "TOPICS",
+        "STATE",
+    ];
+    print_table(&mut console, &heads, groups.iter().map(|line| row(line)))
+}
+
+/// A group in the columns of `ls`.
+fn row(line: &str) -> Vec<String> {
+    let number = |key| count(field_number(line, key).unwrap_or(0));
+    let word = |key| field(line, key).unwrap_or("?").to_owned();
+    let numbers = ["members", "waiting", "processing", "completed", "failed", "dead", "lost"];
+    let is_paused = field(line, "paused") == Some("yes");
+    let state = if is_paused { "paused" } else { "ok" };
+    [
+        vec![first_word(line).to_owned()],
+        numbers.map(number).to_vec(),
+        vec![word("key"), word("topics"), state.to_owned()],
+    ]
+    .concat()
+}
+
+/// Does something to one group, and prints what the broker says of it then.
+async fn act(
+    action: &str,
+    group: &GroupName,
+    settings: &[(String, String)],
+    output: &OutputFlags,
+) -> Result<(), Failure> {
+    let broker = Broker::connect(&output.broker, NAME).await?;
+    let answer = broker.ask(&command(action, group, borrowed(settings))).await?;
+    let mut console = Console::new();
+    if output.json {
+        return console.line(&named(&answer.ok, "group").to_string());
+    }
+    match action {
+        "show" => print_list(&mut console, &answer.ok),
+        "pause" => console.line(&format!("paused {group}")),
+        "resume" => console.line(&format!("resumed {group}")),
+        "purge" => console.line(&format!("purged {group}")),
+        "delete" => console.line(&format!("deleted {group}")),
+        _ => console.line(&answer.ok),
+    }
+}
+
+/// A setting, judged as the broker would.
+fn parse_setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = manage::setting(text)?;
+    GroupConfig::default().with([(key.as_str(), value.as_str())]).map_err(|error| error.text)?;
+    Ok((key, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = "crawlers paused=yes members=2 waiting=1043 processing=7 completed=12 \
+                        failed=0 dead=1 lost=3 unkeyed=0 keys=9 topics=new-url,more key=host \
+                        parallel=1 delay=default";
+
+    #[test]
+    fn a_group_is_a_row() {
+        let row = row(LINE);
+        assert_eq!(row[..4], ["crawlers", "2", "1,043", "7"]);
+        assert_eq!(row[7..], ["3", "host", "new-url,more", "paused"]);
+        assert_eq!(super::row(&LINE.replace("paused=yes ", ""))[10], "ok");
+    }
+
+    #[test]
+    fn a_setting_is_judged_before_a_broker_is_asked() {
+        assert!(parse_setting("delay=2s").is_ok());
+        for (wrong, right) in
+            [("delay", "KEY=VALUE"), ("delay=soon", "30s"), ("colour=red", "max-attempts")]
+        {
+            let error = parse_setting(wrong).unwrap_err();
+            assert!(error.contains(right), "{error}");
+        }
+    }
+}

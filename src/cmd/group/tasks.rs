@@ -1,0 +1,257 @@
+//! `tidings group tasks`: the entries of a group, one by one.
+
+use clap::{Args, ValueEnum};
+use serde_json::Value;
+use tidings_protocol::{DEFAULT_GROUP, GroupName, JobName, client::Answer, field_number};
+
+use super::{NAME, command};
+use crate::{
+    failure::Failure,
+    manage::{Broker, OutputFlags, object, print_table},
+    output::{Console, count, printable},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings group tasks --state processing        what is being worked on, and for how long it may be
+  tidings group tasks --key example.org         what is known of that host
+  tidings group tasks --job docs --limit 1000 --json
+
+It costs the broker a look at every entry of the group.";
+
+/// The most of a URL or text that stands in a table.
+const TEXT_CHARS_MAX: usize = 200;
+
+/// The flags of `tidings group tasks`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TasksArgs {
+    /// The group
+    #[arg(default_value = DEFAULT_GROUP)]
+    group: GroupName,
+
+    /// Only those in this state
+    #[arg(long, value_enum)]
+    state: Option<State>,
+
+    #[command(flatten)]
+    filter: Filter,
+
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// Which entries are listed.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Filter {
+    /// Only those of this key, which mostly is a host
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+
+    /// Only those of this job
+    #[arg(long, value_name = "JOB")]
+    job: Option<JobName>,
+
+    /// List at most so many
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=1000))]
+    limit: u64,
+}
+
+/// The states that a person sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum State {
+    /// Waits for its time, for its key, or for its turn there
+    Pending,
+    /// Waits for a worker only
+    Queued,
+    /// A worker has it
+    Processing,
+    /// It was given up
+    Dead,
+}
+
+impl State {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Queued => "queued",
+            Self::Processing => "processing",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+/// Lists what the flags say.
+pub(super) async fn run(args: &TasksArgs) -> Result<(), Failure> {
+    let heads =
+        ["ENTRY>", "STATE", "KEY", "JOB", "DEPTH>", "PRIO>", "ATTEMPTS>", "LOSSES>", "WHEN", "URL"];
+    list(&args.group, args.state, &args.filter, &args.output, &heads, row).await
+}
+
+/// Lists the entries of a group in such columns.
+pub(crate) async fn list(
+    group: &GroupName,
+    state: Option<State>,
+    filter: &Filter,
+    output: &OutputFlags,
+    heads: &[&str],
+    row: impl Fn(&Entry<'_>) -> Vec<String>,
+) -> Result<(), Failure> {
+    let answer = ask(group, state, filter, output).await?;
+    let entries = answer.more.iter().map(|line| Entry::parse(line));
+    let mut console = Console::new();
+    if output.json {
+        return entries.into_iter().try_for_each(|entry| console.line(&entry.json().to_string()));
+    }
+    print_table(&mut console, heads, entries.map(|entry| row(&entry)))?;
+    let number = |key| field_number(&answer.ok, key).unwrap_or(0);
+    let (matched, listed) = (number("matched"), number("listed"));
+    if listed < matched {
+        let (listed, matched) = (count(listed), count(matched));
+        console.note(&format!("{listed} of {matched}; --limit lists up to 1,000"));
+    }
+    Ok(())
+}
+
+async fn ask(
+    group: &GroupName,
+    state: Option<State>,
+    filter: &Filter,
+    output: &OutputFlags,
+) -> Result<Answer, Failure> {
+    let limit = filter.limit.to_string();
+    let mut settings: Vec<(&str, &str)> = Vec::new();
+    settings.extend(state.map(|state| ("state", state.word())));
+    settings.extend(filter.key.as_deref().map(|key| ("key", key)));
+    settings.extend(filter.job.as_ref().map(|job| ("job", job.as_ref())));
+    settings.push(("limit", &limit));
+    Broker::connect(&output.broker, NAME).await?.ask(&command("tasks", group, settings)).await
+}
+
+/// A line of the answer to `GROUP tasks`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Entry<'a> {
+    number: &'a str,
+    fields: Vec<(&'a str, &'a str)>,
+    /// The URL, or in a group with `key=none` the payload.
+    text: &'a str,
+}
+
+impl<'a> Entry<'a> {
+    /// Reads `<entry> key=value .. <url or text>`. A text may look like a field; one that repeats
+    /// a key is none.
+    fn parse(line: &'a str) -> Self {
+        let (number, mut text) = line.split_once(' ').unwrap_or((line, ""));
+        let mut fields: Vec<(&str, &str)> = Vec::new();
+        while let Some((key, value, rest)) = leading_field(text)
+            && fields.iter().all(|(known, _)| *known != key)
+        {
+            fields.push((key, value));
+            text = rest;
+        }
+        Self { number, fields, text }
+    }
+
+    /// A value, or `-`.
+    pub(crate) fn value(&self, key: &str) -> String {
+        self.find(key).unwrap_or("-").to_owned()
+    }
+
+    /// Its number.
+    pub(crate) fn number(&self) -> String {
+        self.number.to_owned()
+    }
+
+    /// The URL, or in a group with `key=none` the payload.
+    pub(crate) fn text(&self) -> String {
+        printable(self.text, TEXT_CHARS_MAX)
+    }
+
+    fn find(&self, key: &str) -> Option<&'a str> {
+        self.fields.iter().find(|(found, _)| *found == key).map(|(_, value)| *value)
+    }
+
+    /// When something is bound to happen to it.
+    fn when(&self) -> String {
+        let number = |key| self.find(key).and_then(|value| value.parse().ok());
+        match (number("lease-ms"), number("due-ms")) {
+            (Some(left), _) => format!("lease {}", duration(left)),
+            (None, Some(due)) if due > 0 => format!("in {}", duration(due)),
+            _ => "-".to_owned(),
+        }
+    }
+
+    fn json(&self) -> Value {
+        let mut entry =
+            object([("entry", self.number)].into_iter().chain(self.fields.iter().copied()));
+        entry["entry"] = self.number.parse::<u64>().map_or_else(|_| self.number.into(), Into::into);
+        entry["text"] = self.text.into();
+        entry
+    }
+}
+
+/// An entry in the columns of `tasks`.
+fn row(entry: &Entry<'_>) -> Vec<String> {
+    let values = ["state", "key", "job", "depth", "prio", "attempts", "losses"];
+    let values = values.map(|key| entry.value(key));
+    [vec![entry.number()], values.to_vec(), vec![entry.when(), entry.text()]].concat()
+}
+
+/// A field at the beginning, and what is behind it. Keys are lower-case letters and dashes, so a
+/// URL is none.
+fn leading_field(text: &str) -> Option<(&str, &str, &str)> {
+    let (word, rest) = text.split_once(' ')?;
+    let (key, value) = word.split_once('=')?;
+    let is_key =
+        !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+    is_key.then_some((key, value, rest))
+}
+
+/// A time from now in the unit that says most.
+fn duration(ms: u64) -> String {
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        1_000..120_000 => format!("{} s", ms / 1_000),
+        120_000..7_200_000 => format!("{} min", ms / 60_000),
+        7_200_000..172_800_000 => format!("{} h", ms / 3_600_000),
+        _ => format!("{} d", ms / 86_400_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = "42 state=processing key=a.example job=docs pass=2 depth=1 prio=0 attempts=1 \
+                        losses=0 member=5b0c lease-ms=59400 http://a.example/?state=x y";
+
+    #[test]
+    fn an_entry_ends_with_its_text() {
+        let entry = Entry::parse(LINE);
+        assert_eq!((entry.number, entry.text), ("42", "http://a.example/?state=x y"));
+        assert_eq!(entry.value("member"), "5b0c");
+        assert_eq!(entry.value("due-ms"), "-");
+        assert_eq!(entry.json()["entry"], 42);
+        assert_eq!(entry.json()["depth"], 1);
+        let text = Entry::parse("7 state=dead key=none state=of the art");
+        assert_eq!((text.value("state"), text.text()), ("dead".into(), "state=of the art".into()));
+        assert_eq!(
+            Entry::parse("7 state=dead"),
+            Entry { number: "7", fields: vec![], text: "state=dead" }
+        );
+    }
+
+    #[test]
+    fn an_entry_is_a_row() {
+        let row = row(&Entry::parse(LINE));
+        assert_eq!(row[..4], ["42", "processing", "a.example", "docs"]);
+        assert_eq!(row[8..], ["lease 59 s", "http://a.example/?state=x y"]);
+    }
+
+    #[test]
+    fn times_for_people() {
+        let shown = [0, 999, 1_000, 119_999, 120_000, 7_199_999, 7_200_000, 172_800_000];
+        let shown = shown.map(duration).join(" | ");
+        assert_eq!(shown, "0 ms | 999 ms | 1 s | 119 s | 2 min | 119 min | 2 h | 2 d");
+    }
+}

@@ -1,0 +1,219 @@
+//! `tidings job`: crawls that are counted, from their opening to their end.
+
+mod add;
+mod wait;
+
+use clap::{Args, Subcommand};
+use tidings_broker::job::JobSettings;
+use tidings_protocol::{Command, GroupName, JobName, field_number};
+
+use crate::{
+    failure::Failure,
+    job::Counts,
+    manage::{
+        self, Broker, GroupFlag, OutputFlags, borrowed, manage, named, print_list, print_table,
+    },
+    output::{Console, count},
+};
+
+use self::{add::AddArgs, wait::WaitArgs};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings job open docs scope=prefix max-pages=500        a job, to which seeds may be added
+  tidings job add docs https://example.org/docs/          a seed; or many: .. | tidings job add docs
+  tidings job close docs                                  no more seeds: it ends with the last page
+  tidings job wait docs                                   until then; the exit code says how it went
+  tidings job open docs scope=prefix max-pages=500        once more: the next pass
+
+`tidings crawl URL..` does all of this at once.
+
+Exit codes: 0 it worked; 1 it was refused or failed, or of `wait` that pages failed or the job was
+cancelled; 2 wrong usage; 130 interrupted.";
+
+const OPEN_EXAMPLES: &str = "\
+Examples:
+  tidings job open docs                               the hosts of its seeds, without a limit
+  tidings job open docs scope=domain max-time=6h      what is fetched of a domain in six hours
+  tidings job open news scope=any max-depth=1 max-per-host=20
+
+Settings, which hold for the pass: scope=host|domain|prefix|any (which links belong to it: those on
+the hosts of its seeds, in their registrable domains, below their paths, or all), and limits, at
+which the rest ends as over budget: max-pages=N, max-depth=N (links from a seed), max-per-host=N
+(pages), max-time=DURATION.
+
+A job that is open without a seed for a day is closed.";
+
+/// The label that the broker shows.
+const NAME: &str = "tidings-job";
+
+/// The subcommands of `tidings job`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = EXAMPLES)]
+pub(crate) enum Job {
+    /// Open a job, or the next pass of one that is done
+    Open(OpenArgs),
+    /// Add seeds to a job: arguments, or the lines of standard input
+    Add(AddArgs),
+    /// Say that no more seeds come: the job is done when nothing of it is left
+    Close(JobArgs),
+    /// List the jobs of a group, the newest first
+    Ls(LsArgs),
+    /// Show one job: its state and its counts
+    Show(JobArgs),
+    /// Wait until the pass of a job is done
+    Wait(WaitArgs),
+    /// Release nothing more of a job; what is being worked on is finished
+    Pause(JobArgs),
+    /// Go on after a pause
+    Resume(JobArgs),
+    /// End a job: what waits is dropped, what is being worked on ends without its links
+    Cancel(JobArgs),
+    /// Forget a job that is done
+    Delete(JobArgs),
+}
+
+/// The flags of what is done to one job.
+#[derive(Debug, Args)]
+pub(crate) struct JobArgs {
+    /// The job
+    job: JobName,
+
+    #[command(flatten)]
+    group: GroupFlag,
+
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// The flags of `tidings job open`.
+#[derive(Debug, Args)]
+#[command(after_help = OPEN_EXAMPLES)]
+pub(crate) struct OpenArgs {
+    #[command(flatten)]
+    of: JobArgs,
+
+    /// scope=, max-pages=, max-depth=, max-per-host=, max-time=
+    #[arg(value_name = "SETTING", value_parser = parse_setting)]
+    settings: Vec<(String, String)>,
+}
+
+/// The flags of `tidings job ls`.
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    #[command(flatten)]
+    group: GroupFlag,
+
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// Does what the subcommand says.
+pub(crate) async fn run(job: Job) -> Result<(), Failure> {
+    match job {
+        Job::Open(args) => act("open", &args.of, &args.settings).await,
+        Job::Add(args) => add::run(args).await,
+        Job::Close(args) => act("close", &args, &[]).await,
+        Job::Ls(args) => ls(&args).await,
+        Job::Show(args) => act("show", &args, &[]).await,
+        Job::Wait(args) => wait::run(args).await,
+        Job::Pause(args) => act("pause", &args, &[]).await,
+        Job::Resume(args) => act("resume", &args, &[]).await,
+        Job::Cancel(args) => act("cancel", &args, &[]).await,
+        Job::Delete(args) => act("delete", &args, &[]).await,
+    }
+}
+
+/// `JOB <action> <job> group=<group> <settings>`.
+fn command<'a>(
+    action: &'a str,
+    job: Option<&'a JobName>,
+    group: &'a GroupName,
+    mut settings: Vec<(&'a str, &'a str)>,
+) -> Command<'a> {
+    settings.insert(0, ("group", group.as_str()));
+    Command::Job(manage(action, job.map(JobName::as_str), settings))
+}
+
+/// Does something to one job, and prints what the broker says of it then.
+async fn act(action: &str, args: &JobArgs, settings: &[(String, String)]) -> Result<(), Failure> {
+    let broker = Broker::connect(&args.output.broker, NAME).await?;
+    let command = command(action, Some(&args.job), &args.group.group, borrowed(settings));
+    let answer = broker.ask(&command).await?;
+    let mut console = Console::new();
+    if args.output.json {
+        return console.line(&named(&answer.ok, "job").to_string());
+    }
+    match action {
+        "show" => print_list(&mut console, &answer.ok),
+        "delete" => console.line(&format!("deleted {}", args.job)),
+        _ => console.line(&Counts::parse(&answer.ok).state_line()),
+    }
+}
+
+async fn ls(args: &LsArgs) -> Result<(), Failure> {
+    let broker = Broker::connect(&args.output.broker, NAME).await?;
+    let answer = broker.ask(&command("ls", None, &args.group.group, Vec::new())).await?;
+    let mut console = Console::new();
+    if args.output.json {
+        let jobs = answer.more.iter().map(|line| named(line, "job"));
+        return jobs.into_iter().try_for_each(|job| console.line(&job.to_string()));
+    }
+    let heads = [
+        "JOB",
+        "PASS>",
+        "STATE",
+        "FOUND>",
+        "PENDING>",
+        "QUEUED>",
+        "PROCESSING>",
+        "COMPLETED>",
+        "FAILED>",
+    ];
+    print_table(&mut console, &heads, answer.more.iter().map(|line| row(&Counts::parse(line))))?;
+    let number = |key| field_number(&answer.ok, key).unwrap_or(0);
+    let (jobs, listed) = (number("jobs"), number("listed"));
+    if listed < jobs {
+        console.note(&format!("the newest {} of {}", count(listed), count(jobs)));
+    }
+    Ok(())
+}
+
+/// A job in the columns of `ls`.
+fn row(job: &Counts) -> Vec<String> {
+    let numbers =
+        [job.found, job.pending, job.queued, job.processing, job.completed, job.failed].map(count);
+    [vec![job.name.clone(), job.pass.clone(), job.state.clone()], numbers.to_vec()].concat()
+}
+
+/// A setting, judged as the broker would.
+fn parse_setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = manage::setting(text)?;
+    JobSettings::parse([(key.as_str(), value.as_str())]).map_err(|error| error.text)?;
+    Ok((key, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_a_row() {
+        let job = Counts::parse(
+            "docs number=3 pass=2 state=closed pending=1 queued=2 processing=3 completed=4000 \
+             failed=5 found=6",
+        );
+        assert_eq!(row(&job), ["docs", "2", "closed", "6", "1", "2", "3", "4,000", "5"]);
+    }
+
+    #[test]
+    fn a_setting_is_judged_before_a_broker_is_asked() {
+        assert!(parse_setting("max-pages=5").is_ok());
+        for (wrong, right) in
+            [("scope", "KEY=VALUE"), ("scope=galaxy", "prefix"), ("colour=red", "max-pages")]
+        {
+            let error = parse_setting(wrong).unwrap_err();
+            assert!(error.contains(right), "{error}");
+        }
+    }
+}

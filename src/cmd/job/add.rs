@@ -1,0 +1,178 @@
+//! `tidings job add`: seeds, from arguments or from standard input.
+
+use std::{collections::VecDeque, time::Duration};
+
+use clap::Args;
+use tidings_protocol::{JobName, Prio, client::Answering, field_number, format_ms};
+
+use super::{NAME, command};
+use crate::{
+    failure::Failure,
+    flags::{self, BrokerFlag, milliseconds},
+    job::seed,
+    lines::{Lines, read_input},
+    manage::{Broker, GroupFlag},
+    output::{Console, count, note, plural},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings job add docs https://example.org/docs/             one seed
+  cut -f1 sites.tsv | tidings job add docs                   one on each line, as they come
+  tidings job add docs https://example.org/ --after 10m      later
+
+Prints how many were new, and how many the pass had met already. Lines that are no URL are named on
+standard error and left out.
+
+Exit codes: 0 all were added or known; 1 some were not; 2 wrong usage.";
+
+/// Seeds that the broker has not answered yet.
+const UNANSWERED_MAX: usize = 256;
+
+/// Lines that are no URL and are named one by one.
+const NAMED_MAX: u64 = 20;
+
+/// The flags of `tidings job add`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct AddArgs {
+    /// The job, which is open
+    job: JobName,
+
+    /// Where to begin; none: the lines of standard input
+    #[arg(value_name = "URL", value_parser = parse_url)]
+    urls: Vec<String>,
+
+    /// Before others (up to 1000), or behind them (down to -1000)
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    prio: Option<Prio>,
+
+    /// Not before so much time has passed
+    #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration)]
+    after: Option<Duration>,
+
+    #[command(flatten)]
+    group: GroupFlag,
+
+    #[command(flatten)]
+    broker: BrokerFlag,
+}
+
+/// Adds all there are, and says how many of them were new.
+pub(crate) async fn run(args: AddArgs) -> Result<(), Failure> {
+    let mut seeds = Seeds {
+        broker: Broker::connect(&args.broker, NAME).await?,
+        args: &args,
+        options: Vec::new(),
+        unanswered: VecDeque::new(),
+        new: 0,
+        known: 0,
+        refused: 0,
+    };
+    seeds.options.extend(args.prio.map(|prio| ("prio", prio.to_string())));
+    seeds.options.extend(args.after.map(|after| ("after", format_ms(milliseconds(after)))));
+    let added = if args.urls.is_empty() {
+        seeds.add_input().await
+    } else {
+        seeds.add_all(&args.urls).await
+    };
+    let answered = seeds.answers(0).await;
+    let summary = format!("{} new, {} known", count(seeds.new), count(seeds.known));
+    Console::new().line(&summary)?;
+    added.and(answered)?;
+    match seeds.refused {
+        0 => Ok(()),
+        refused => Err(Failure::failed(format!("{} left out", plural(refused, "line")))),
+    }
+}
+
+/// Seeds on their way to a job.
+struct Seeds<'a> {
+    broker: Broker<'a>,
+    args: &'a AddArgs,
+    /// What is said with every seed.
+    options: Vec<(&'static str, String)>,
+    unanswered: VecDeque<Answering>,
+    new: u64,
+    known: u64,
+    /// Lines that are no URL.
+    refused: u64,
+}
+
+impl Seeds<'_> {
+    async fn add_all(&mut self, urls: &[String]) -> Result<(), Failure> {
+        for url in urls {
+            self.add(url).await?;
+        }
+        Ok(())
+    }
+
+    /// Adds the lines of standard input; those that are no URL are named and left out.
+    async fn add_input(&mut self) -> Result<(), Failure> {
+        let (mut chunks, mut lines, mut unread) = (read_input(), Lines::new(), Vec::new());
+        while let Some(chunk) = chunks.recv().await {
+            let chunk = chunk
+                .map_err(|error| Failure::failed(format!("cannot read standard input: {error}")))?;
+            unread.extend_from_slice(&chunk);
+            let mut done = 0;
+            loop {
+                let (used, line) = lines.next(&unread[done..]);
+                done += used;
+                let Some((number, line)) = line else { break };
+                self.add_line(number, line).await?;
+            }
+            unread.drain(..done);
+            // Whoever types hears of a refusal before the next line.
+            self.answers(0).await?;
+        }
+        match lines.finish(&unread) {
+            Some((number, line)) => self.add_line(number, line).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn add_line(&mut self, number: u64, line: Result<&[u8], String>) -> Result<(), Failure> {
+        let text = line.and_then(|line| {
+            std::str::from_utf8(line).map(str::trim).map_err(|_| "it is not UTF-8".to_owned())
+        });
+        match text
+            .and_then(|text| if text.is_empty() { Ok(None) } else { parse_url(text).map(Some) })
+        {
+            Ok(None) => Ok(()),
+            Ok(Some(url)) => self.add(&url).await,
+            Err(reason) => {
+                self.refused += 1;
+                if self.refused <= NAMED_MAX {
+                    note(&format!("line {number} is left out: {reason}"));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn add(&mut self, url: &str) -> Result<(), Failure> {
+        self.answers(UNANSWERED_MAX - 1).await?;
+        let mut settings = vec![("url", url)];
+        settings.extend(self.options.iter().map(|(key, value)| (*key, value.as_str())));
+        let command = command("add", Some(&self.args.job), &self.args.group.group, settings);
+        let answering = self.broker.client.start(&[], &command).await;
+        self.unanswered.push_back(answering.map_err(|error| self.broker.failure(error))?);
+        Ok(())
+    }
+
+    /// Takes answers until at most so many are owed.
+    async fn answers(&mut self, owed_max: usize) -> Result<(), Failure> {
+        while self.unanswered.len() > owed_max
+            && let Some(oldest) = self.unanswered.pop_front()
+        {
+            let answer = oldest.await.map_err(|error| self.broker.failure(error))?;
+            self.new += field_number(&answer.ok, "new").unwrap_or(0);
+            self.known += field_number(&answer.ok, "known").unwrap_or(0);
+        }
+        Ok(())
+    }
+}
+
+fn parse_url(text: &str) -> Result<String, String> {
+    seed(text).map(|url| url.as_str().to_owned())
+}

@@ -1,0 +1,167 @@
+//! What the commands that manage a broker share: a connection on which one thing is asked, and
+//! answers of `key=value` words as tables for people and as JSON.
+
+use clap::Args;
+use serde_json::{Map, Value};
+use tidings_protocol::{
+    Command, GroupName, Manage,
+    client::{Answer, Client, ClientError},
+};
+
+use crate::{address::BrokerAddress, failure::Failure, flags::BrokerFlag, link, output::Console};
+
+/// The flags of what is printed as a table or as JSON.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct OutputFlags {
+    #[command(flatten)]
+    pub(crate) broker: BrokerFlag,
+
+    /// One JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The group that a command is about.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct GroupFlag {
+    /// The group
+    #[arg(long, value_name = "GROUP", default_value = tidings_protocol::DEFAULT_GROUP)]
+    pub(crate) group: GroupName,
+}
+
+/// A connection on which something is managed.
+pub(crate) struct Broker<'a> {
+    address: &'a BrokerAddress,
+    pub(crate) client: Client,
+}
+
+impl<'a> Broker<'a> {
+    /// Connects as `name`, a label that the broker shows to people.
+    pub(crate) async fn connect(flag: &'a BrokerFlag, name: &str) -> Result<Self, Failure> {
+        let (client, _deliveries) = link::connect(&flag.broker, name).await?;
+        Ok(Self { address: &flag.broker, client })
+    }
+
+    /// Asks for one thing.
+    pub(crate) async fn ask(&self, command: &Command<'_>) -> Result<Answer, Failure> {
+        self.client.request(command).await.map_err(|error| self.failure(error))
+    }
+
+    /// What an error of this connection's client is for a person.
+    pub(crate) fn failure(&self, error: ClientError) -> Failure {
+        failure(self.address, error)
+    }
+}
+
+/// What an error of a client is for a person.
+pub(crate) fn failure(broker: &BrokerAddress, error: ClientError) -> Failure {
+    match error {
+        // The code is for programs, which see the exit code.
+        ClientError::Refused(error) => Failure::failed(error.text),
+        error => Failure::failed(format!("{broker}: {error}")),
+    }
+}
+
+/// `<action> <name> <settings>`.
+pub(crate) fn manage<'a>(
+    action: &'a str,
+    name: Option<&'a str>,
+    settings: Vec<(&'a str, &'a str)>,
+) -> Manage<'a> {
+    Manage { action, name, settings }
+}
+
+/// Settings as they were typed, borrowed.
+pub(crate) fn borrowed(settings: &[(String, String)]) -> Vec<(&str, &str)> {
+    settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
+}
+
+/// `KEY=VALUE` as it is typed; the error says what is missing.
+pub(crate) fn setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("a setting is KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+/// What stands before the first blank.
+pub(crate) fn first_word(line: &str) -> &str {
+    line.split(' ').next().unwrap_or_default()
+}
+
+/// The `key=value` words of an answer.
+pub(crate) fn pairs(line: &str) -> impl Iterator<Item = (&str, &str)> {
+    line.split(' ').filter_map(|word| word.split_once('='))
+}
+
+/// `<name> key=value ..` as an object; what is a number becomes one.
+pub(crate) fn named(line: &str, key_of_name: &str) -> Value {
+    object([(key_of_name, first_word(line))].into_iter().chain(pairs(line)))
+}
+
+/// An object; what is a number becomes one.
+pub(crate) fn object<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Value {
+    let mut object = Map::new();
+    for (at, (key, value)) in pairs.enumerate() {
+        // A name stays a name, also one of digits.
+        let number = (at > 0).then(|| serde_json::from_str(value).ok()).flatten();
+        let number = number.filter(Value::is_number);
+        object.insert(key.to_owned(), number.unwrap_or_else(|| value.into()));
+    }
+    object.into()
+}
+
+/// Prints `<name> key=value ..` as a list.
+pub(crate) fn print_list(console: &mut Console, line: &str) -> Result<(), Failure> {
+    let rows: Vec<_> = pairs(line).map(|(key, value)| vec![key.into(), value.into()]).collect();
+    console.line(first_word(line))?;
+    for line in table(&rows, &[true, true]) {
+        console.line(&format!("  {line}"))?;
+    }
+    Ok(())
+}
+
+/// Prints rows below their heads. A head that ends in `>` stands, as its column, to the right.
+pub(crate) fn print_table(
+    console: &mut Console,
+    heads: &[&str],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> Result<(), Failure> {
+    let left: Vec<_> = heads.iter().map(|head| !head.ends_with('>')).collect();
+    let heads = heads.iter().map(|head| head.trim_end_matches('>').to_owned()).collect();
+    let rows: Vec<_> = [heads].into_iter().chain(rows).collect();
+    table(&rows, &left).iter().try_for_each(|line| console.line(line))
+}
+
+/// Rows of equally many cells as lines with straight columns, each to the left or to the right.
+fn table(rows: &[Vec<String>], left: &[bool]) -> Vec<String> {
+    let widths: Vec<usize> = (0..left.len())
+        .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
+        .collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).zip(left).map(|((cell, width), left)| {
+            if *left { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_straight_columns() {
+        let rows = ["TOPIC NEXT STATE", "a 1,043 ok"];
+        let rows = rows.map(|row| row.split(' ').map(str::to_owned).collect());
+        assert_eq!(table(&rows, &[true, false, true]), ["TOPIC   NEXT  STATE", "a      1,043  ok"]);
+    }
+
+    #[test]
+    fn json_has_numbers_where_there_are() {
+        let topic = named("7 next=1043 rate=0.5 retain-bytes=1g sync=always", "topic");
+        assert_eq!(topic["topic"], "7");
+        assert_eq!(topic["next"], 1043);
+        assert_eq!(topic["rate"], 0.5);
+        assert_eq!(topic["retain-bytes"], "1g");
+    }
+}

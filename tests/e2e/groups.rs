@@ -1,0 +1,138 @@
+//! `tidings group`, `tidings job` and `tidings explain`: what people and scripts see of groups and jobs.
+
+use serde_json::json;
+
+use crate::support::{
+    process::{Running, Server, at, json_at, tidings},
+    talk::Talk,
+    wait::until,
+};
+
+/// Waits until so many entries wait in the default group: it takes events a moment after they are confirmed.
+#[track_caller]
+pub(crate) fn until_waiting(server: &Server, count: u64) {
+    until(&format!("{count} entries that wait"), || {
+        (json_at(server, &["group", "show"])[0]["waiting"] == count).then_some(())
+    });
+}
+
+#[test]
+fn groups_are_made_changed_and_shown() {
+    let server = Server::broker();
+    let made = at(&server, &["group", "create", "thumbs", "topics=file-ready", "key=none"]);
+    let made = made.expect_code(0).stdout();
+    assert!(made[0].starts_with("thumbs ") && made[0].contains(" key=none "), "{made:?}");
+    let again = at(&server, &["group", "create", "thumbs"]).expect_code(1);
+    assert!(again.stderr().contains("exists"), "{}", again.stderr());
+    at(&server, &["group", "set", "thumbs", "lease=5m", "max-attempts=7"]).expect_code(0);
+
+    let shown = &json_at(&server, &["group", "show", "thumbs"])[0];
+    for (key, value) in [
+        ("group", json!("thumbs")),
+        ("topics", json!("file-ready")),
+        ("lease", json!("5m")),
+        ("max-attempts", json!(7)),
+        ("members", json!(0)),
+    ] {
+        assert_eq!(shown[key], value, "{key} in {shown}");
+    }
+    let people = at(&server, &["group", "show", "thumbs"]).expect_code(0).stdout();
+    assert_eq!(people[0], "thumbs");
+    assert!(people.contains(&"  lease         5m".to_owned()), "{people:#?}");
+    let unknown = at(&server, &["group", "show", "nobody"]).expect_code(1);
+    assert!(unknown.stderr().contains("no group nobody"), "{}", unknown.stderr());
+}
+
+#[test]
+fn groups_are_listed_with_what_they_do() {
+    let server = Server::broker();
+    let mut worker = Talk::client(server.address);
+    assert!(worker.ask("JOIN crawlers credit=1").starts_with("+OK"));
+    let mut client = Talk::client(server.address);
+    client.ask("PUB new-url http://a.example/1");
+    client.ask("PUB new-url http://a.example/2");
+    assert!(worker.line().starts_with("TASK "));
+    until_waiting(&server, 1);
+    at(&server, &["group", "create", "thumbs", "topics=file-ready"]).expect_code(0);
+    let listed = json_at(&server, &["group", "ls"]);
+    let listed: Vec<_> = listed
+        .iter()
+        .map(|group| (&group["group"], &group["members"], &group["processing"]))
+        .collect();
+    let (zero, one) = (json!(0), json!(1));
+    assert_eq!(listed, [(&json!("crawlers"), &one, &one), (&json!("thumbs"), &zero, &zero)]);
+    let people = at(&server, &["group", "ls"]).expect_code(0).stdout();
+    assert!(people[0].starts_with("GROUP ") && people[0].ends_with(" STATE"), "{people:#?}");
+    let row: Vec<_> = people[1].split_whitespace().collect();
+    assert_eq!(row, ["crawlers", "1", "1", "1", "0", "0", "0", "0", "host", "new-url", "ok"]);
+}
+
+#[test]
+fn a_job_is_opened_seeded_closed_and_cancelled() {
+    let server = Server::broker();
+    let opened = at(&server, &["job", "open", "docs", "scope=prefix", "max-pages=5"]);
+    assert_eq!(opened.expect_code(0).stdout(), ["docs: pass 1, open"]);
+    let other = at(&server, &["job", "open", "docs"]).expect_code(1);
+    assert!(other.stderr().contains("other settings"), "{}", other.stderr());
+    Talk::client(server.address).ask("PUB new-url http://a.example/docs/ job=docs");
+    until_waiting(&server, 1);
+    let closed = at(&server, &["job", "close", "docs"]).expect_code(0);
+    assert_eq!(closed.stdout(), ["docs: pass 1, closed"]);
+    let listed = at(&server, &["job", "ls"]).expect_code(0).stdout();
+    assert!(listed[0].starts_with("JOB ") && listed[0].ends_with(" FAILED"), "{listed:#?}");
+    let row: Vec<_> = listed[1].split_whitespace().collect();
+    assert_eq!(row, ["docs", "1", "closed", "1", "0", "1", "0", "0", "0"]);
+
+    let shown = at(&server, &["job", "show", "docs"]).expect_code(0).stdout();
+    assert!(shown.contains(&"  queued      1".to_owned()), "{shown:#?}");
+    let cancelled = at(&server, &["job", "cancel", "docs"]).expect_code(0).stdout();
+    assert!(cancelled[0].starts_with("docs: pass 1, "), "{cancelled:?}");
+    let shown = &json_at(&server, &["job", "show", "docs"])[0];
+    for (key, value) in [("job", json!("docs")), ("cancelled", json!(1)), ("found", json!(1))] {
+        assert_eq!(shown[key], value, "{key} in {shown}");
+    }
+    assert_eq!(json_at(&server, &["job", "ls"])[0]["job"], json!("docs"));
+    at(&server, &["job", "show", "nobody"]).expect_code(1);
+}
+
+#[test]
+fn a_crawl_that_somebody_cancels_has_not_gone_well() {
+    let server = Server::broker();
+    let words = ["crawl", "http://a.example/", "--broker", &server.text()];
+    let crawl = Running::start(&mut tidings(server.folder.path(), words));
+    let job = until("the job", || json_at(&server, &["job", "ls"]).pop());
+    until_waiting(&server, 1);
+    at(&server, &["job", "cancel", job["job"].as_str().unwrap()]).expect_code(0);
+    let ended = crawl.finish().expect_code(1);
+    let summary = ended.stdout().pop().unwrap();
+    assert!(summary.starts_with("cancelled: 0 pages, 0 failed, 1 cancelled; "), "{summary}");
+}
+
+#[test]
+fn jobs_are_those_of_a_group() {
+    let server = Server::broker();
+    at(&server, &["group", "create", "second", "topics=more"]).expect_code(0);
+    at(&server, &["job", "open", "docs", "--group", "second"]).expect_code(0);
+    assert_eq!(json_at(&server, &["job", "ls", "--group", "second"]).len(), 1);
+    assert!(json_at(&server, &["job", "ls"]).is_empty());
+    at(&server, &["job", "show", "docs"]).expect_code(1);
+    at(&server, &["job", "close", "docs", "--group", "second"]).expect_code(0);
+}
+
+#[test]
+fn why_nothing_moves_is_explained() {
+    let server = Server::broker();
+    let mut client = Talk::client(server.address);
+    client.ask("PUB new-url http://a.example/1");
+    until_waiting(&server, 1);
+    let waiting = at(&server, &["explain", "http://a.example/1"]).expect_code(0).stdout();
+    assert!(waiting[0].contains("queued because=no-credit"), "{waiting:?}");
+    assert!(client.ask("JOIN crawlers credit=1").starts_with("+OK"));
+    assert!(client.line().starts_with("TASK "));
+    let held = at(&server, &["explain", " HTTP://A.example:80/1"]).expect_code(0).stdout();
+    assert!(held[0].contains("processing member="), "{held:?}");
+    let host = at(&server, &["explain", "a.example"]).expect_code(0).stdout();
+    assert!(host.concat().contains("in-flight"), "{host:?}");
+    let unknown = at(&server, &["explain", "http://a.example/2"]).expect_code(1);
+    assert!(unknown.stdout().is_empty() && !unknown.stderr().is_empty(), "{unknown:?}");
+}
