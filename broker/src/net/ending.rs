@@ -37,7 +37,7 @@ pub(super) struct Ending {
     patient: bool,
     /// What is said last of all; empty: nothing.
     last_words: Bytes,
-    /// The broker stops: nothing is waited for.
+    /// The broker stops: nothing is waited for, except by a farewell.
     pub(super) hurries: bool,
     /// Everything was said. It is waited for the other side to close, so that what is still coming
     /// from there does not turn the last words into a reset; in a hurry only what is there is read.
@@ -56,7 +56,8 @@ impl Connection {
         if let Some(ending) = &mut self.ending {
             if stops {
                 ending.deadline = ending.deadline.min(deadline);
-                ending.patient = false;
+                // A farewell that comes before the disk has everything is a lie.
+                ending.patient &= !ending.last_words.is_empty();
                 ending.hurries = true;
             }
             return;

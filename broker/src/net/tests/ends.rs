@@ -193,6 +193,24 @@ async fn the_farewell_confirms_every_line_and_not_only_the_last() {
 }
 
 #[tokio::test]
+async fn a_stop_makes_no_farewell_of_what_the_disk_has_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = durable(&folder, Limits::default()).await;
+    let topic = broker.hub.topics.default_topic();
+    let mut other = Peer::client(&broker).await;
+    other.ask("PUB new-url first").await;
+    topic.hold();
+    let mut peer = Peer::greeted(&broker).await;
+    peer.send("second\n").await;
+    peer.write.shutdown().await.unwrap();
+    other.ask_until("TOPIC show new-url", " next=3 ").await;
+    // It is known to have ended when nobody hears it any more.
+    other.ask_until("TOPIC show new-url", " readers=0 ").await;
+    broker.stop().await;
+    assert_eq!(peer.rest().await, "");
+}
+
+#[tokio::test]
 async fn whoever_asks_and_ends_gets_what_is_on_the_disk_first() {
     let folder = tempfile::tempdir().unwrap();
     let limits = Limits { tail_bytes_max: 20_000, ..Limits::default() };
