@@ -244,7 +244,8 @@ async fn begin(
     let settings = settings.iter().map(|(key, value)| (*key, value.as_str())).collect();
     let open = Manage { action: "open", name: Some(name.as_str()), settings };
     let pass = Counts::parse(&client.request(&Command::Job(open)).await?.ok);
-    if pass.state == "open" {
+    // One that is paused may be open, too; a seed that it has already changes nothing.
+    if matches!(pass.state.as_str(), "open" | "paused") {
         let topic: TopicName = DEFAULT_TOPIC.parse().expect("a constant that is a name");
         let mut unconfirmed = VecDeque::new();
         for seed in &request.seeds {

@@ -41,6 +41,8 @@ impl fmt::Display for Moment {
 /// A moment as the machine knows it, to find out at the next start how much time has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
+    /// The moment on the broker's clock.
+    pub moment: Moment,
     /// Which run of the machine; 0 if nobody knows.
     pub boot: u128,
     /// Since that began, in ms, also while it slept.
@@ -54,6 +56,7 @@ impl Stamp {
         let uptime = rustix::time::clock_gettime(UPTIME);
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
+            moment: Moment(0),
             boot: boot().unwrap_or(0),
             uptime_ms: Duration::try_from(uptime).map_or(0, millis),
             unix_ms: i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX),
@@ -85,8 +88,7 @@ fn millis(duration: Duration) -> u64 {
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     start: Instant,
-    /// The moment of the start.
-    start_moment: Moment,
+    /// The start, as the machine knows it.
     start_stamp: Stamp,
 }
 
@@ -94,33 +96,38 @@ impl Clock {
     /// A clock that starts now, with moment 0.
     #[expect(clippy::new_without_default, reason = "a clock that starts should be asked for")]
     pub fn new() -> Self {
-        Self { start: Instant::now(), start_moment: Moment(0), start_stamp: Stamp::now() }
+        Self { start: Instant::now(), start_stamp: Stamp::now() }
     }
 
-    /// The clock of an earlier run showed `at` when the machine knew that as `stamp`, and `last`
-    /// when it was last heard of: this one is set forward to what it would show now. In another run
-    /// of the machine the time of day has to do, which may have been set.
-    pub fn go_on(&mut self, at: Moment, stamp: Stamp, last: Moment) {
-        let here = self.start_stamp;
-        let moment = if stamp.is_same_boot(&here) {
-            at + (here.uptime_ms - stamp.uptime_ms)
+    /// An earlier clock was at `stamp`, and showed `last` when it was last heard of: this one is set
+    /// forward to what that would show now. In another run of the machine the time of day has to do,
+    /// which may have been set.
+    pub fn go_on(&mut self, stamp: Stamp, last: Moment) {
+        let here = &mut self.start_stamp;
+        let moment = if stamp.is_same_boot(here) {
+            stamp.moment + (here.uptime_ms - stamp.uptime_ms)
         } else {
-            let last_ms = stamp.unix_ms.saturating_add_unsigned(last.since(at));
+            let last_ms = stamp.unix_ms.saturating_add_unsigned(last.since(stamp.moment));
             last + u64::try_from(here.unix_ms.saturating_sub(last_ms)).unwrap_or(0)
         };
-        self.start_moment = self.start_moment.max(moment).max(last);
+        here.moment = here.moment.max(moment).max(last);
     }
 
     /// The present moment.
     pub fn now(&self) -> Moment {
-        self.start_moment + millis(self.start.elapsed())
+        self.start_stamp.moment + millis(self.start.elapsed())
     }
 
     /// The present moment as the machine knows it.
     pub fn stamp(&self) -> Stamp {
         let elapsed = millis(self.start.elapsed());
-        let Stamp { boot, uptime_ms, .. } = self.start_stamp;
-        Stamp { boot, uptime_ms: uptime_ms.saturating_add(elapsed), unix_ms: self.unix_ms() }
+        let Stamp { moment, boot, uptime_ms, unix_ms } = self.start_stamp;
+        Stamp {
+            moment: moment + elapsed,
+            boot,
+            uptime_ms: uptime_ms.saturating_add(elapsed),
+            unix_ms: unix_ms.saturating_add_unsigned(elapsed),
+        }
     }
 
     /// The time of day in milliseconds since 1970, UTC.
@@ -136,7 +143,7 @@ impl Clock {
     pub fn instant(&self, moment: Moment) -> Instant {
         // A moment beyond what the platform can represent never comes; a century serves as well.
         let century = Duration::from_hours(100 * 365 * 24);
-        self.start + Duration::from_millis(moment.since(self.start_moment)).min(century)
+        self.start + Duration::from_millis(moment.since(self.start_stamp.moment)).min(century)
     }
 }
 
@@ -146,16 +153,16 @@ mod tests {
 
     #[test]
     fn a_clock_goes_on_where_the_last_one_would_be() {
-        let here = Stamp { boot: 7, uptime_ms: 50_000, unix_ms: 1_000_000 };
+        let here = Stamp { moment: Moment(0), boot: 7, uptime_ms: 50_000, unix_ms: 1_000_000 };
         let after = |stamp, last| {
             let mut clock = Clock { start_stamp: here, ..Clock::new() };
-            clock.go_on(Moment(100), stamp, Moment(last));
-            clock.start_moment.0
+            clock.go_on(Stamp { moment: Moment(100), ..stamp }, Moment(last));
+            clock.start_stamp.moment.0
         };
         let same = Stamp { uptime_ms: 20_000, unix_ms: 5, ..here };
         assert_eq!(after(same, 4_000), 30_100, "whatever the time of day");
         assert_eq!(after(same, 40_000), 40_000, "it never goes back");
-        let other = Stamp { boot: 8, uptime_ms: 20_000, unix_ms: 990_000 };
+        let other = Stamp { boot: 8, unix_ms: 990_000, ..same };
         assert_eq!(after(other, 4_000), 10_100, "the time of day says so");
         assert_eq!(after(Stamp { unix_ms: 2_000_000, ..other }, 4_000), 4_000, "it was set back");
         assert_eq!(after(Stamp { boot: 0, ..other }, 4_000), 10_100, "nobody knows");

@@ -202,7 +202,10 @@ async fn crawl_here(
     let stored = format!("stored in {}", args.data.data.join("pages.db").display());
     match result? {
         Some(end) => {
-            if let Err(error) = fs::remove_dir_all(&queue) {
+            // A part of it would be taken for the queue of a crawl that goes on.
+            let done = queue.with_extension("done");
+            let removed = fs::rename(&queue, &done).and_then(|()| fs::remove_dir_all(&done));
+            if let Err(error) = removed {
                 tracing::warn!(%error, "the queue of a crawl that is done stays in {}", queue.display());
             }
             screen.summary(&end, &stored)

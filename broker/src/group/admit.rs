@@ -259,7 +259,14 @@ impl Group {
         let parent = self.entries[&parent].clone();
         let mut children = Vec::new();
         let mut judged = Judged::default();
+        let mut redirects = 0;
         for link in links {
+            // An answer points to one place; each redirect carries what the event carried.
+            redirects += u32::from(link.redirect);
+            if link.redirect && redirects > 1 {
+                judged.refused += 1;
+                continue;
+            }
             match self.judge_link(&parent, link, now) {
                 Verdict::New(child) => {
                     self.admit(&child, now);

@@ -66,6 +66,8 @@ pub struct GroupConfig {
     pub unkeyed_letters_per_minute: u32,
 }
 
+/// Longest delay between two requests to a key.
+pub const DELAY_MS_MAX: u64 = DAY_MS;
 /// Shortest lease and the grain of everything timed.
 const LEASE_MS_MIN: u64 = 100;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
@@ -124,7 +126,7 @@ impl GroupConfig {
             "delay" => {
                 self.delay_ms = match value {
                     "default" => None,
-                    _ => Some(duration_within(name, value, 0, DAY_MS)?),
+                    _ => Some(duration_within(name, value, 0, DELAY_MS_MAX)?),
                 }
             }
             "lease" => self.lease_ms = duration_within(name, value, LEASE_MS_MIN, DAY_MS)?,

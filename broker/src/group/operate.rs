@@ -84,6 +84,10 @@ impl Group {
         if unfinished > 0 {
             return conflict(format!("{unfinished} jobs of group {} are not done", self.name));
         }
+        if !self.unsent.is_empty() {
+            let text = format!("what group {} has announced is on its way; try again", self.name);
+            return Err(ProtocolError::new(Code::Busy, text));
+        }
         self.commit(Decision::Deleted, now);
         self.outputs.push_back(Output::Deleted);
         Ok(Answer { more: Vec::new(), ok: self.name.to_string() })

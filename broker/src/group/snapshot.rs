@@ -246,7 +246,7 @@ impl Group {
 
     /// What rests on all parts together.
     fn settle_in(&mut self, now: Moment) {
-        for job in self.jobs.iter() {
+        for job in self.jobs.iter().filter(|job| job.state != JobState::Done) {
             self.ready.block(job.id.number, job.is_blocked());
         }
         let mut keys: Vec<_> = self.keys.keys().cloned().collect();

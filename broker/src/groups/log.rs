@@ -275,6 +275,7 @@ impl Commit for Shared {
             self.forget_before(Seq(next));
         }
         let state = &mut *self.state.lock();
+        let before = (state.health, self.durable.load(Ordering::Acquire));
         match written {
             Ok(next) => {
                 state.pieces.drain(..pieces.len());
@@ -292,7 +293,10 @@ impl Commit for Shared {
                 state.health = Health::Failed;
             }
         }
-        self.wake.notify_one();
+        // Whoever looks whether there is room again is not to be told that there is none.
+        if before != (state.health, self.durable.load(Ordering::Acquire)) {
+            self.wake.notify_one();
+        }
         state.queued = false;
         let wants = state.wants_commit();
         wants.then(|| state.pieces.iter().map(|piece| piece.wire.len()).sum())

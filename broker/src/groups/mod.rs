@@ -25,7 +25,7 @@ use self::log::{DiskLog, GroupLog, MemoryLog};
 use self::owner::{Letter, Owner, encode_answer};
 pub(crate) use self::restart::{GroupStorage, Recovered, clock_after};
 use crate::clock::Clock;
-use crate::group::config::{CREDIT_MAX, GroupConfig, bad};
+use crate::group::config::{CREDIT_MAX, DELAY_MS_MAX, GroupConfig, bad};
 use crate::group::{Answer, Asked, Group, Input, JobAction, Show, StagedLink};
 use crate::log::SegmentLog;
 use crate::mailbox::{ConnId, Mailbox, Parcel};
@@ -154,12 +154,15 @@ impl Groups {
         });
         for recovered in recovered {
             let name = recovered.group.name().clone();
-            let anew = !recovered.started.1.is_same_boot(&clock.stamp());
+            let anew = !recovered.started.is_same_boot(&clock.stamp());
             let (log, next) = (recovered.log, recovered.next);
             let started =
                 groups.start(&mut groups.registry.lock(), recovered.group, anew, |_| (log, next));
             if let Err(error) = started {
                 tracing::error!(group = %name, %error, "the group does not move");
+                // Nobody makes another one in its place.
+                let (nobody, _) = mpsc::unbounded_channel();
+                groups.registry.lock().groups.insert(name, nobody);
             }
         }
         groups
@@ -346,6 +349,8 @@ impl Groups {
         for topic in &config.topics {
             self.topics.open(topic)?;
         }
+        let delay_ms = config.delay_ms.map(|ms| ms.min(DELAY_MS_MAX));
+        let config = GroupConfig { delay_ms, ..config };
         let group = Group::new(name.clone(), 0, config, fastrand::u64(..));
         self.start(registry, group, false, |storage| storage.fresh(name))
     }
@@ -382,7 +387,7 @@ impl Groups {
         let mut owner = Owner::new(group, Arc::clone(&self.topics), self.clock, log, wake, shared);
         owner.begin(self.run, anew, self.own)?;
         if let Some(delay_ms) = self.defaults.delay_ms.filter(|_| name.as_str() == DEFAULT_GROUP) {
-            owner.set_delay(delay_ms);
+            owner.set_delay(delay_ms.min(DELAY_MS_MAX));
         }
         registry.groups.insert(name, sender);
         owner.spawn(letters, self.stop.clone());

@@ -25,6 +25,8 @@ pub(super) struct Outbox {
     waiting: VecDeque<Announcement>,
     /// Topics in which those of before this start are looked for.
     searches: BTreeMap<&'static str, Search>,
+    /// The serial and the durable mark at which it asked to be woken.
+    waits_at: Option<(u64, Seq)>,
 }
 
 struct Announcement {
@@ -36,15 +38,17 @@ struct Announcement {
 }
 
 struct Search {
-    reader: Reader,
+    /// `None` once it has seen everything.
+    reader: Option<Reader>,
     /// Everything before was there at the start.
     until: Seq,
-    found: HashMap<String, Seq>,
+    /// What is looked for, and where it was found.
+    wanted: HashMap<String, Option<Seq>>,
 }
 
 impl Outbox {
     pub(super) fn new(topics: Arc<Topics>, wake: Arc<Notify>) -> Self {
-        Self { topics, wake, waiting: VecDeque::new(), searches: BTreeMap::new() }
+        Self { topics, wake, waiting: VecDeque::new(), searches: BTreeMap::new(), waits_at: None }
     }
 
     /// Announces something; it was never tried.
@@ -52,12 +56,23 @@ impl Outbox {
         self.waiting.push_back(Announcement { serial, topic, payload, event: None });
     }
 
-    /// Looks for what was announced before this start in what a topic holds from `from` on.
-    pub(super) fn search(&mut self, topic: &'static str, from: Seq) -> Result<(), ProtocolError> {
-        let opened = self.open(topic)?;
-        let until = opened.head();
-        let reader = opened.reader(StartAt::Seq(from), Arc::clone(&self.wake));
-        self.searches.insert(topic, Search { reader, until, found: HashMap::new() });
+    /// Announces something that may be on its topic already, from `from` on.
+    pub(super) fn push_again(
+        &mut self,
+        serial: u64,
+        topic: &'static str,
+        payload: &str,
+        from: Seq,
+    ) -> Result<(), ProtocolError> {
+        if !self.searches.contains_key(topic) {
+            let opened = self.open(topic)?;
+            let until = opened.head();
+            let reader = Some(opened.reader(StartAt::Seq(from), Arc::clone(&self.wake)));
+            self.searches.insert(topic, Search { reader, until, wanted: HashMap::new() });
+        }
+        let search = self.searches.get_mut(topic).expect("it was just begun");
+        search.wanted.insert(payload.to_owned(), None);
+        self.push(serial, topic, payload.to_owned());
         Ok(())
     }
 
@@ -87,7 +102,11 @@ impl Outbox {
                     return self.publish();
                 }
                 Fate::Waiting => {
-                    topic.notify_durable(*seq, &self.wake);
+                    // Whoever waits is woken whenever the mark moves, and then waits no more.
+                    let mark = (first.serial, topic.durable());
+                    if self.waits_at.replace(mark) != Some(mark) {
+                        topic.notify_durable(*seq, &self.wake);
+                    }
                     break;
                 }
             }
@@ -106,7 +125,8 @@ impl Outbox {
             }
             let topic = self.open(name)?;
             let search = self.searches.get_mut(name);
-            let seq = match search.and_then(|search| search.found.remove(payload)) {
+            let found = search.and_then(|search| search.wanted.remove(payload)).flatten();
+            let seq = match found {
                 Some(seq) => seq,
                 None => topic.append(ConnId::BROKER, [payload.as_str()])?.start,
             };
@@ -124,16 +144,20 @@ impl Outbox {
 impl Search {
     /// Whether it has seen everything.
     fn advance(&mut self) -> bool {
-        while self.reader.cursor() < self.until {
-            let before = self.reader.cursor();
-            for event in self.reader.next_events(TURN_MAX).events {
-                self.found.insert(event.payload, event.seq);
+        let Some(reader) = &mut self.reader else { return true };
+        while reader.cursor() < self.until {
+            let before = reader.cursor();
+            for event in reader.next_events(TURN_MAX).events {
+                if let Some(found) = self.wanted.get_mut(&event.payload) {
+                    *found = Some(event.seq);
+                }
             }
-            if self.reader.cursor() == before {
+            if reader.cursor() == before {
                 // The disk wakes the group when it has answered.
                 return false;
             }
         }
+        self.reader = None;
         true
     }
 }

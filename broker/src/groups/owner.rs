@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -33,7 +34,7 @@ const GRACE_MS: u64 = 100;
 /// Bytes of events that become one record, so that none gets too long to be read at once.
 const TAKEN_BYTES_MAX: usize = 1 << 20;
 /// Records of a snapshot that are written together.
-const SNAPSHOT_PIECE: u64 = 1024;
+const SNAPSHOT_PIECE: u64 = 64;
 /// How often a group that stands still looks whether it can move, in ms.
 const RETRY_MS: u64 = 1000;
 
@@ -52,6 +53,16 @@ pub(super) enum Letter {
     Heard(ConnId),
     /// A connection ended.
     Gone(ConnId),
+}
+
+impl Letter {
+    /// The connection that it makes known.
+    fn connects(&self) -> Option<ConnId> {
+        match self {
+            Self::Joined(_, conn, _) | Self::Waits(_, conn, _) => Some(*conn),
+            _ => None,
+        }
+    }
 }
 
 /// The one task that drives a group.
@@ -76,6 +87,8 @@ pub(super) struct Owner {
     backlog: VecDeque<Letter>,
     /// The log cannot be written.
     still: bool,
+    /// When to look whether it can.
+    retry_at: Moment,
     outbox: Outbox,
     /// When what could not be announced is tried again.
     announce_at: Option<Moment>,
@@ -118,6 +131,7 @@ impl Owner {
             wake,
             backlog: VecDeque::new(),
             still: false,
+            retry_at: Moment(0),
             outbox,
             announce_at: None,
             registry,
@@ -137,8 +151,7 @@ impl Owner {
             self.job_names.set(name, self.group.name(), true);
         }
         for (serial, topic, payload) in self.group.unsent() {
-            self.outbox.push(serial, topic, payload.to_owned());
-            self.outbox.search(topic, self.group.sent(topic))?;
+            self.outbox.push_again(serial, topic, payload, self.group.sent(topic))?;
         }
         let stamp = self.clock.stamp();
         self.handle(Input::Start { run, anew, stamp, own }, None);
@@ -164,7 +177,7 @@ impl Owner {
             // What has arrived is read before leases are expired.
             let more_letters = self.take_letters(&mut letters);
             if self.is_deleted {
-                return self.leave(letters).await;
+                return self.leave(letters, stop).await;
             }
             let more_events = self.moves() && self.take_events();
             if self.moves() && self.is_due(self.clock.now()) {
@@ -174,6 +187,7 @@ impl Owner {
             if self.moves() {
                 self.announce();
                 self.take_stock();
+                self.send();
             }
             if more_letters || more_events {
                 tokio::task::yield_now().await;
@@ -211,7 +225,7 @@ impl Owner {
                 let due = self.grace_until.or_else(|| self.group.deadline());
                 due.into_iter().chain(self.announce_at).min()
             }
-            Health::Full => Some(self.clock.now() + RETRY_MS),
+            Health::Full => Some(self.retry_at),
             Health::Failed => None,
         }
     }
@@ -221,8 +235,14 @@ impl Owner {
     fn moves(&mut self) -> bool {
         let health = self.log.health();
         if health != Health::Good {
-            self.still = true;
-            self.log.retry();
+            let now = self.clock.now();
+            if !std::mem::replace(&mut self.still, true) || self.retry_at <= now {
+                self.retry_at = now + RETRY_MS;
+                self.log.retry();
+            }
+            if health == Health::Failed {
+                self.give_up();
+            }
             return false;
         }
         if std::mem::take(&mut self.still) {
@@ -276,11 +296,29 @@ impl Owner {
                 let text = "the disk is full: the group stands still until it has room";
                 refuse(&input, &mailbox, ProtocolError::new(Code::Full, text));
             }
-            (letter, Health::Failed) => {
-                let text = "writing to the disk failed: the group stands still until the broker starts anew";
-                refuse_letter(letter, &ProtocolError::new(Code::NotDurable, text));
+            (letter, Health::Failed) => refuse_letter(letter, &failed()),
+            // Nobody is silent while nothing is counted.
+            (Letter::Heard(_), _) => {}
+            (letter, _) => {
+                if let Letter::Gone(gone) = &letter {
+                    self.backlog.retain(|letter| letter.connects() != Some(*gone));
+                }
+                self.backlog.push_back(letter);
             }
-            (letter, _) => self.backlog.push_back(letter),
+        }
+    }
+
+    /// The log will not be written before the broker starts anew, which finds out what is in it:
+    /// whoever waits for an answer is told so.
+    fn give_up(&mut self) {
+        for (_, unsent) in std::mem::take(&mut self.unsent) {
+            if let Unsent::Parcel(mailbox, Parcel::Answer { slot, .. }) = unsent {
+                let line = encode_answer(&Err(failed()));
+                mailbox.send(Parcel::Answer { slot, line });
+            }
+        }
+        for letter in std::mem::take(&mut self.backlog) {
+            refuse_letter(letter, &failed());
         }
     }
 
@@ -310,9 +348,20 @@ impl Owner {
     }
 
     /// The group was deleted: whoever asks for it from here on is told so.
-    async fn leave(mut self, mut letters: mpsc::UnboundedReceiver<Letter>) {
-        while self.log.durable() < self.appended && self.log.health() != Health::Failed {
-            self.wake.notified().await;
+    async fn leave(
+        mut self,
+        mut letters: mpsc::UnboundedReceiver<Letter>,
+        stop: CancellationToken,
+    ) {
+        while self.log.durable() < self.appended {
+            if self.log.health() == Health::Failed {
+                return self.give_up();
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep(Duration::from_millis(RETRY_MS)) => self.log.retry(),
+            }
         }
         if let Some(log) = self.log.store() {
             let cleared = tokio::task::spawn_blocking(move || log.clear()).await;
@@ -324,8 +373,11 @@ impl Owner {
             }
         }
         // Letters are sent with the lock held, so none comes after this.
-        self.registry.lock().groups.remove(self.group.name());
         self.job_names.forget(self.group.name());
+        self.registry.lock().groups.remove(self.group.name());
+        for letter in std::mem::take(&mut self.backlog) {
+            self.open(letter);
+        }
         while let Ok(letter) = letters.try_recv() {
             self.open(letter);
         }
@@ -501,6 +553,11 @@ impl Owner {
         self.wake.notify_one();
         Ok(())
     }
+}
+
+fn failed() -> ProtocolError {
+    let text = "writing to the disk failed: the group stands still until the broker starts anew";
+    ProtocolError::new(Code::NotDurable, text)
 }
 
 fn refuse_letter(letter: Letter, error: &ProtocolError) {

@@ -15,13 +15,16 @@ use crate::group::record::{Decision, Record};
 use crate::group::snapshot::Item;
 use crate::group::{Group, GroupConfig};
 use crate::log::disk::Disk;
-use crate::log::{Found, SegmentLog, SegmentOptions, TopicLog};
+use crate::log::{Found, LogError, SegmentLog, SegmentOptions, TopicLog};
 
 /// Bytes of a segment, as a part of those after which the log is cut.
 const SEGMENTS: u64 = 8;
 
-/// Bytes that are read at once. The longest record has to fit: an answer with all its children.
-const BUFFER_BYTES: usize = 64 << 20;
+/// Bytes that are read at once; more if a batch is longer.
+const BUFFER_BYTES: usize = 16 << 20;
+
+/// No batch is longer, with its header.
+const BATCH_BYTES_MAX: usize = (1 << 32) + 64;
 
 /// The number of a log's first record.
 const FIRST: Seq = Seq(1);
@@ -44,8 +47,8 @@ pub(crate) struct Recovered {
     pub(crate) log: SegmentLog,
     /// The next record's number.
     pub(crate) next: Seq,
-    /// The last start, and how the machine knew that moment.
-    pub(crate) started: (Moment, Stamp),
+    /// The last start.
+    pub(crate) started: Stamp,
     /// The newest record's moment.
     pub(crate) last: Moment,
 }
@@ -97,30 +100,32 @@ impl GroupStorage {
             tracing::warn!(group = %name, "{finding}");
         }
         let mut group = Group::new(name.clone(), 0, GroupConfig::default(), fastrand::u64(..));
-        let (mut started, mut last, mut is_deleted) = (None, Moment(0), false);
-        replay(&log, beginning(&log)?, |record| {
-            last = record.at;
-            if let Decision::Started { stamp, .. } = record.decision {
-                started = Some((record.at, stamp));
-            }
-            is_deleted = record.decision == Decision::Deleted;
-            group.replay(&record);
-        })?;
-        if is_deleted {
+        let Some(from) = beginning(&log)? else {
             log.clear().map_err(io::Error::other)?;
             return Ok(None);
-        }
+        };
+        let (mut started, mut last) = (None, Moment(0));
+        replay(&log, from, |record| {
+            last = record.at;
+            if let Decision::Started { stamp, .. } = record.decision {
+                started = Some(stamp);
+            }
+            group.replay(&record);
+        })?;
         let next = found.next;
         Ok(started.map(|started| Recovered { group, log, next, started, last }))
     }
 }
 
-/// Where replay begins: at the newest snapshot that is whole, or at the first record.
-fn beginning(log: &dyn TopicLog) -> io::Result<Seq> {
-    let (mut latest, mut whole) = (None, None);
+/// Where replay begins: at the newest snapshot that is whole, or at the first record. `None`: the
+/// last record says that the group is no more.
+fn beginning(log: &dyn TopicLog) -> io::Result<Option<Seq>> {
+    let (mut latest, mut whole, mut is_deleted) = (None, None, false);
     let first = log.bounds().first;
     read(log, first, |seq, line| {
-        let what = line?.split_once('\t').map_or("", |(_, what)| what);
+        // What is missing is met again by a replay that needs it.
+        let what = line.ok().and_then(|line| line.split_once('\t')).map_or("", |(_, what)| what);
+        is_deleted = what == "deleted";
         if what == "kept\tbegin" {
             latest = Some(seq);
         } else if what.starts_with("kept\tend\t") {
@@ -129,8 +134,9 @@ fn beginning(log: &dyn TopicLog) -> io::Result<Seq> {
         Ok(())
     })?;
     match whole {
-        Some(begin) => Ok(begin),
-        None if first <= FIRST => Ok(FIRST),
+        _ if is_deleted => Ok(None),
+        Some(begin) => Ok(Some(begin)),
+        None if first <= FIRST => Ok(Some(FIRST)),
         None => Err(invalid(format!("records before {first} are gone"))),
     }
 }
@@ -162,7 +168,18 @@ fn read(
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut at = None;
     loop {
-        match log.read(from, at, None, &mut buffer).map_err(io::Error::other)? {
+        let found = match log.read(from, at, None, &mut buffer) {
+            Err(LogError::Io { source, .. })
+                if source.kind() == io::ErrorKind::InvalidInput
+                    && buffer.len() < BATCH_BYTES_MAX =>
+            {
+                // What one input led to is one batch, however long.
+                buffer = vec![0; (buffer.len() * 2).min(BATCH_BYTES_MAX)];
+                continue;
+            }
+            found => found.map_err(io::Error::other)?,
+        };
+        match found {
             Found::Lines { runs, end, at: next, .. } => {
                 for (first, run) in runs {
                     let lines = buffer[run].split_inclusive(|byte| *byte == b'\n');
@@ -176,7 +193,9 @@ fn read(
             // A start skips numbers after a crash.
             Found::Gap(_, to) => (from, at) = (Seq(to.0 + 1), None),
             Found::Lag(first, last) => {
-                return Err(invalid(format!("records {first} to {last} cannot be read")));
+                let text = format!("records {first} to {last} cannot be read");
+                take(first, Err(invalid(text)))?;
+                (from, at) = (Seq(last.0 + 1), None);
             }
             Found::Skip(_) | Found::End => return Ok(()),
         }
@@ -189,7 +208,7 @@ fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Er
 
 fn in_words(error: &io::Error, name: &GroupName, dir: &Path) -> io::Error {
     let text = format!(
-        "group {name} cannot be read: {error}. Move {} away to start without what it remembers; the \
+        "group {name} cannot be read: {error}. Move {} out of there to start without what it remembers; the \
          topics that feed it are not touched",
         dir.display()
     );
@@ -200,8 +219,66 @@ fn in_words(error: &io::Error, name: &GroupName, dir: &Path) -> io::Error {
 pub(crate) fn clock_after(groups: &[Recovered]) -> Clock {
     let mut clock = Clock::new();
     for group in groups {
-        let (at, stamp) = group.started;
-        clock.go_on(at, stamp, group.last);
+        clock.go_on(group.started, group.last);
     }
     clock
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::Piece;
+    use crate::log::disk::FileSystem;
+
+    fn storage(dir: &Path) -> GroupStorage {
+        GroupStorage { disk: Arc::new(FileSystem), dir: dir.to_owned(), log_bytes: 8_000 }
+    }
+
+    /// A log of several segments with these decisions, and some more before them.
+    fn write(storage: &GroupStorage, decisions: &[Decision]) {
+        let (log, mut next) = storage.fresh(&"g".parse().unwrap());
+        let filler = Decision::Configured(Box::default());
+        let filler = std::iter::repeat_n(&filler, 20);
+        for decision in filler.chain(decisions) {
+            let (at, decision) = (Moment(1), decision.clone());
+            let mut line = String::new();
+            Record { at, decision }.encode(&mut line);
+            let (first, wire) = (next, line.into());
+            next = Seq(next.0 + 1);
+            let piece = Piece { first, count: 1, unix_ms: 0, wire, identified: false };
+            log.append(&[piece], next, next).unwrap();
+        }
+        log.sync().unwrap();
+    }
+
+    fn segments(dir: &Path) -> Vec<PathBuf> {
+        let files = std::fs::read_dir(dir.join("g")).unwrap();
+        let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+        files.sort();
+        files
+    }
+
+    #[test]
+    fn what_was_cleared_in_part_is_cleared() {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = storage(dir.path());
+        write(&storage, &[Decision::Deleted]);
+        assert!(segments(dir.path()).len() > 2);
+        std::fs::remove_file(&segments(dir.path())[0]).unwrap();
+        assert!(storage.recover().unwrap().is_empty());
+        assert_eq!(segments(dir.path()), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn a_group_of_which_something_is_gone_is_not_taken_for_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = storage(dir.path());
+        write(&storage, &[Decision::Purged]);
+        std::fs::remove_file(&segments(dir.path())[1]).unwrap();
+        let error = storage.recover().unwrap_err().to_string();
+        assert!(error.contains("group g cannot be read: records "), "{error}");
+        std::fs::remove_file(&segments(dir.path())[0]).unwrap();
+        let error = storage.recover().unwrap_err().to_string();
+        assert!(error.contains("are gone. Move "), "{error}");
+    }
 }

@@ -105,6 +105,7 @@ impl Writer<'_> {
                 .field("started")
                 .field(run)
                 .flag(*anew)
+                .field(stamp.moment)
                 .field(stamp.boot)
                 .field(stamp.uptime_ms)
                 .field(stamp.unix_ms)
@@ -319,6 +320,7 @@ impl<'a> Reader<'a> {
                 run: self.field()?,
                 anew: self.flag()?,
                 stamp: Stamp {
+                    moment: self.moment()?,
                     boot: self.field()?,
                     uptime_ms: self.field()?,
                     unix_ms: self.field()?,

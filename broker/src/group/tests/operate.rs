@@ -1,6 +1,6 @@
 //! Pausing, purging, listing, and what becomes of the dead.
 
-use tidings_protocol::{Code, Outcome, Return};
+use tidings_protocol::{Code, JOB_DONE_TOPIC, Outcome, Return, Seq};
 
 use super::bench::{A, B, Bench};
 use crate::group::config::GroupConfig;
@@ -301,6 +301,9 @@ fn a_group_is_deleted_when_nobody_needs_it() {
     bench.operate(Operation::Delete);
     assert_eq!(bench.refusal(), Code::Conflict, "A works there");
     bench.feed(Input::Gone { conn: ConnId(1) });
+    bench.operate(Operation::Delete);
+    assert_eq!(bench.refusal(), Code::Busy, "the end of the job is not on its topic yet");
+    bench.feed(Input::Sent { serial: 1, topic: JOB_DONE_TOPIC, seq: Seq(1) });
     bench.group.handle(Input::Operate { asked: A.asked(), what: Operation::Delete }, bench.now);
     let outputs: Vec<Output> = std::iter::from_fn(|| bench.group.poll()).collect();
     assert!(matches!(

@@ -51,7 +51,7 @@ fn the_records_alone_give_the_same_group_again() {
         }
         same(replayed, world.now, group, seed);
         let mut kept = Group::new(group.name().clone(), 1, GroupConfig::default(), 0);
-        let stamp = Stamp { boot: 0, uptime_ms: 0, unix_ms: 0 };
+        let stamp = Stamp { moment: Moment(0), boot: 0, uptime_ms: 0, unix_ms: 0 };
         group
             .snapshot(stamp, |decision| kept.replay(&written(&Record { at: world.now, decision })));
         same(kept, world.now, group, seed);

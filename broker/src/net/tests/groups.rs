@@ -247,3 +247,32 @@ async fn what_an_operator_did_survives_a_restart() {
     assert!(client.ask("PUB new-url http://c.test/ job=theirs").await.starts_with("+OK "));
     assert!(worker.line().await.ends_with(" http://c.test/ last=yes\r\n"));
 }
+
+#[tokio::test]
+async fn the_next_pass_of_a_job_that_had_all_its_pages_goes_on_after_a_snapshot() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = async || {
+        // Every start takes a snapshot, and the next one begins with that.
+        let limits = Limits { group_log_bytes: 1, ..Limits::default() };
+        let (listen, data) = ("127.0.0.1:0".parse().unwrap(), Some(dir.path().to_owned()));
+        let config = BrokerConfig { listen, data, limits, ..BrokerConfig::default() };
+        Broker::start(config).await.unwrap()
+    };
+    for pass in 1..=3 {
+        let broker = start().await;
+        let mut client = Peer::client(&broker).await;
+        assert!(client.ask("JOB open site max-pages=1").await.contains(&format!(" pass={pass} ")));
+        client.ask("JOB add site url=http://127.0.0.1/").await;
+        client.ask("JOB close site").await;
+        let mut worker = Peer::client(&broker).await;
+        worker.send("JOIN crawlers\n").await;
+        let mut line = worker.line().await;
+        while !line.starts_with("TASK ") {
+            line = worker.line().await;
+        }
+        let task = line.split(' ').nth(1).unwrap().to_owned();
+        assert!(worker.ask(&format!("ACK {task}")).await.starts_with("+OK "));
+        assert!(client.ask("JOB wait site").await.contains(" completed=1 "));
+        broker.stop().await;
+    }
+}

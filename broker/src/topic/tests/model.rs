@@ -107,8 +107,10 @@ fn read(model: &Model, pair: &mut Pair, topic: &Topic, bytes_max: usize, slices_
     for (first, lines) in &pieces {
         model.check(pair, *first, lines);
     }
-    pair.waits = pair.reader.cursor().0 == model.head();
-    if pair.waits {
+    let has_all = pair.reader.cursor().0 == model.head();
+    // Whoever waits is woken, also if it has gone back meanwhile.
+    pair.waits |= has_all;
+    if has_all {
         // The rest is its own, if it is a peer.
         let rest = pair.next..model.head();
         assert!(rest.clone().all(|seq| Some(model.event(seq).0) == pair.deaf_to));

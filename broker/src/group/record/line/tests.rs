@@ -192,9 +192,9 @@ fn of_jobs() -> impl Strategy<Value = Decision> {
 
 fn decision() -> impl Strategy<Value = Decision> {
     prop_oneof![
-        1 => (any::<u64>(), any::<bool>(), any::<(u128, u64, i64)>(), any::<Option<u128>>())
-            .prop_map(|(run, anew, (boot, uptime_ms, unix_ms), own)| {
-                let stamp = Stamp { boot, uptime_ms, unix_ms };
+        1 => (any::<u64>(), any::<bool>(), any::<(u64, u128, u64, i64)>(), any::<Option<u128>>())
+            .prop_map(|(run, anew, (moment, boot, uptime_ms, unix_ms), own)| {
+                let stamp = Stamp { moment: Moment(moment), boot, uptime_ms, unix_ms };
                 Decision::Started { run, anew, stamp, own: own.map(MemberId) }
             }),
         1 => config().prop_map(|config| Decision::Configured(Box::new(config))),

@@ -3,7 +3,7 @@
 use tidings_protocol::ProtocolError;
 
 use super::{Happening, WAITING, World};
-use crate::clock::Stamp;
+use crate::clock::{Moment, Stamp};
 use crate::group::record::Record;
 use crate::group::tests::simulation::written;
 use crate::group::{Answer, Group, GroupConfig, Input, JobAction, Output};
@@ -13,7 +13,7 @@ const RARELY: u32 = 200;
 
 /// The machine has been running all the time, or nobody knows.
 fn stamp() -> Stamp {
-    Stamp { boot: 0, uptime_ms: 0, unix_ms: 0 }
+    Stamp { moment: Moment(0), boot: 0, uptime_ms: 0, unix_ms: 0 }
 }
 
 impl World {
