@@ -57,7 +57,7 @@ pub(super) struct Marks {
     pub(super) taken: Seq,
     /// Numbers below may be shown.
     pub(super) reserved: Seq,
-    /// How many numbers are reserved at once.
+    /// How many numbers are reserved at once; 0: none ever.
     reserve: u64,
     /// Events that were numbered and will never be safe, oldest first.
     lost: VecDeque<(Range<Seq>, Code)>,
@@ -97,6 +97,11 @@ impl Marks {
         Self { reserve, ..Self::new(next, reserved) }
     }
 
+    /// Nobody is shown a number before its event is safe, so none need to be reserved.
+    pub(super) fn reserve_none(&mut self) {
+        self.reserve = 0;
+    }
+
     /// Whether there is something for the committer when `head` is the next number.
     pub(super) fn has_work(&self, head: Seq) -> bool {
         self.health == Health::Good && (self.taken < head || self.sync_due)
@@ -116,8 +121,10 @@ impl Marks {
     /// The numbers below this are to be reserved with a commit of `count` events. `synced`: it is
     /// synced, so that the next one can reserve more.
     pub(super) fn reserve(&mut self, head: Seq, count: u64, synced: bool) -> Seq {
-        let wanted = if synced { count * RESERVED_COMMITS } else { RESERVED_MAX };
-        self.reserve = wanted.clamp(RESERVED_MIN, RESERVED_MAX);
+        if self.reserve > 0 {
+            let wanted = if synced { count * RESERVED_COMMITS } else { RESERVED_MAX };
+            self.reserve = wanted.clamp(RESERVED_MIN, RESERVED_MAX);
+        }
         Seq(head.0.saturating_add(self.reserve))
     }
 

@@ -61,7 +61,7 @@ pub(super) struct Tail {
     ahead_bytes: usize,
     /// Readers are shown what is safe, and nothing ahead of it: an event must not be seen, lost, and
     /// said again under another number.
-    pub(super) shows_safe: bool,
+    shows_safe: bool,
     /// Readers of the bare form; while there are none it is not encoded.
     bare_readers: usize,
     readers: usize,
@@ -103,6 +103,12 @@ impl Tail {
             evicted_unix_ms: newest_unix_ms,
             rate: Rate::default(),
         }
+    }
+
+    /// From here on readers are shown what is safe only.
+    pub(super) fn show_when_safe(&mut self) {
+        self.shows_safe = true;
+        self.marks.reserve_none();
     }
 
     pub(super) fn head(&self) -> Seq {
@@ -213,7 +219,7 @@ impl Tail {
             let end = shown.checked_sub(1).map(|newest| self.batches[newest].end());
             self.visible = end.map_or(before, |end| end.max(before));
         }
-        if self.shows_safe && self.logged {
+        if self.shows_safe {
             self.visible = self.visible.min(self.marks.durable.max(before));
         }
         if !self.logged {

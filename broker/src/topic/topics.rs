@@ -440,7 +440,9 @@ impl Topics {
         mut tail: Tail,
         log: Option<Arc<dyn TopicLog>>,
     ) -> Arc<Topic> {
-        tail.shows_safe = SHOWN_WHEN_SAFE.contains(&name.as_str());
+        if SHOWN_WHEN_SAFE.contains(&name.as_str()) && log.is_some() {
+            tail.show_when_safe();
+        }
         let id = index.next_id;
         index.next_id += 1;
         let topic = Arc::new(Topic {
