@@ -204,6 +204,8 @@ async fn crawl_here(
         Some(end) => {
             // A part of it would be taken for the queue of a crawl that goes on.
             let done = queue.with_extension("done");
+            // What an earlier end has left.
+            let _ = fs::remove_dir_all(&done);
             let removed = fs::rename(&queue, &done).and_then(|()| fs::remove_dir_all(&done));
             if let Err(error) = removed {
                 tracing::warn!(%error, "the queue of a crawl that is done stays in {}", queue.display());

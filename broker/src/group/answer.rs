@@ -143,8 +143,9 @@ impl Group {
     fn dead_letter(&self, entry: &Entry, reason: &str) -> String {
         let last = entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_");
         let mut head = format!(
-            "reason={reason} group={} serial={} failures={} losses={} last={last}",
+            "reason={reason} group={} serial={}.{} failures={} losses={} last={last}",
             self.name,
+            self.run,
             self.last_serial + 1,
             entry.failures,
             entry.losses

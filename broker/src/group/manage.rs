@@ -194,7 +194,7 @@ impl Group {
             heads.iter().all(|(topic, head)| !feeds(topic) || self.taken(topic) >= *head);
         if job.count() == 0 && all_taken {
             let (end, group, serial) = (job.announcement(), &self.name, self.last_serial + 1);
-            let announcement = format!("{end} group={group} serial={serial}");
+            let announcement = format!("{end} group={group} serial={}.{serial}", self.run);
             let forgotten = self.jobs.next_forgotten(self.config.finished_jobs_max).cloned();
             self.commit(Decision::JobDone { number }, now);
             if let Some(name) = forgotten {

@@ -97,9 +97,10 @@ impl Outbox {
                     sent(first.serial, first.topic, *seq);
                     self.waiting.pop_front();
                 }
+                // It is published again, or why it cannot be is said.
                 Fate::Lost(_) => {
                     first.event = None;
-                    return self.publish();
+                    self.publish()?;
                 }
                 Fate::Waiting => {
                     // Whoever waits is woken whenever the mark moves, and then waits no more.

@@ -311,6 +311,7 @@ impl Owner {
     /// The log will not be written before the broker starts anew, which finds out what is in it:
     /// whoever waits for an answer is told so.
     fn give_up(&mut self) {
+        self.send();
         for (_, unsent) in std::mem::take(&mut self.unsent) {
             if let Unsent::Parcel(mailbox, Parcel::Answer { slot, .. }) = unsent {
                 let line = encode_answer(&Err(failed()));
@@ -347,6 +348,15 @@ impl Owner {
         }
     }
 
+    /// Nobody is answered any more, and whoever has asked is told so.
+    fn abandon(mut self, mut letters: mpsc::UnboundedReceiver<Letter>) {
+        self.give_up();
+        letters.close();
+        while let Ok(letter) = letters.try_recv() {
+            refuse_letter(letter, &failed());
+        }
+    }
+
     /// The group was deleted: whoever asks for it from here on is told so.
     async fn leave(
         mut self,
@@ -355,8 +365,9 @@ impl Owner {
     ) {
         while self.log.durable() < self.appended {
             if self.log.health() == Health::Failed {
-                return self.give_up();
+                return self.abandon(letters);
             }
+            self.send();
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.wake.notified() => {}
@@ -369,7 +380,8 @@ impl Owner {
                 // Its last record says that it is gone, so a start removes what is left. Until then
                 // nobody can make one of the name.
                 tracing::error!(group = %self.group.name(), ?cleared, "the log of a deleted group stays");
-                return self.send();
+                self.send();
+                return self.abandon(letters);
             }
         }
         // Letters are sent with the lock held, so none comes after this.

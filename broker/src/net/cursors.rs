@@ -101,7 +101,7 @@ impl Connection {
             );
             return Err(ProtocolError::new(Code::Conflict, text));
         };
-        let next = topic.head();
+        let next = topic.next_told();
         if last >= next {
             let text = format!("next is {next}: {name} has not come to {last}");
             return Err(ProtocolError::new(Code::BadArgument, text));
@@ -186,7 +186,7 @@ impl Connection {
 
     /// The lines of `TOPIC show` on the cursors of a topic.
     pub(super) fn show_cursors(&self, topic: &Topic) -> BytesMut {
-        let (next, mut lines) = (topic.head(), BytesMut::new());
+        let (next, mut lines) = (topic.next_told(), BytesMut::new());
         for cursor in self.hub.cursors.list(topic.name()) {
             let text = format!(
                 "cursor {} next={} behind={} held={} moved={}",

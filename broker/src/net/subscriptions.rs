@@ -83,7 +83,7 @@ impl Subscriptions {
     pub(super) fn finish(&mut self) {
         self.finishing = true;
         for subscription in &mut self.list {
-            subscription.until = Some(subscription.reader.topic().head());
+            subscription.until = Some(subscription.reader.topic().next_told());
         }
     }
 

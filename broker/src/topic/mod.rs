@@ -80,6 +80,8 @@ pub struct Topic {
     deleted: AtomicBool,
     /// The tail's bytes, for comparing tails without their locks.
     bytes: AtomicUsize,
+    /// See [`Tail::next_told`].
+    shows_safe: bool,
     /// How many ids it remembers.
     ids: AtomicUsize,
     settings: Mutex<TopicSettings>,
@@ -253,6 +255,11 @@ impl Topic {
         Seq(self.head.load(Ordering::Acquire))
     }
 
+    /// The next number, as subscribers and people are told it.
+    pub(crate) fn next_told(&self) -> Seq {
+        if self.shows_safe { self.visible() } else { self.head() }
+    }
+
     /// The number after the newest event that subscribers are shown.
     fn visible(&self) -> Seq {
         Seq(self.visible.load(Ordering::Acquire))
@@ -390,8 +397,8 @@ impl Topic {
         let kept = self.log.as_ref().map(|log| log.bounds()).filter(|kept| kept.segments > 0);
         let tail = self.tail.lock();
         TopicShow {
-            head: tail.head(),
-            durable: tail.durable(),
+            head: tail.next_told(),
+            durable: tail.durable().min(tail.next_told()),
             first_kept: kept.map_or(tail.first_kept(), |kept| kept.first.min(tail.first_kept())),
             bytes: tail.bytes(),
             batches: tail.batches(),

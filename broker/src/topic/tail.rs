@@ -61,7 +61,7 @@ pub(super) struct Tail {
     ahead_bytes: usize,
     /// Readers are shown what is safe, and nothing ahead of it: an event must not be seen, lost, and
     /// said again under another number.
-    shows_safe: bool,
+    pub(super) shows_safe: bool,
     /// Readers of the bare form; while there are none it is not encoded.
     bare_readers: usize,
     readers: usize,
@@ -109,6 +109,12 @@ impl Tail {
     pub(super) fn show_when_safe(&mut self) {
         self.shows_safe = true;
         self.marks.reserve_none();
+    }
+
+    /// The next number, as others may know it: where only what is safe is shown, a number that was
+    /// given and is not safe may be given again.
+    pub(super) fn next_told(&self) -> Seq {
+        if self.shows_safe { self.visible } else { self.head }
     }
 
     pub(super) fn head(&self) -> Seq {
@@ -321,7 +327,8 @@ impl Tail {
             return false;
         }
         if self.logged {
-            return self.ahead_bytes > ahead_max || self.head > self.marks.reserved;
+            let waits_for_numbers = !self.shows_safe && self.head > self.marks.reserved;
+            return self.ahead_bytes > ahead_max || waits_for_numbers;
         }
         self.head > self.marks.reserved
             || self.bytes() > bytes_max && self.batches.len() > 1 && self.is_kept()
@@ -402,14 +409,14 @@ impl Tail {
     /// it asked for and is gone lies below, so that it is told.
     pub(super) fn resolve(&self, from: Option<StartAt>, first: Seq) -> Seq {
         let seq = match from {
-            None => self.head,
+            None => self.next_told(),
             Some(StartAt::First) => first,
             Some(StartAt::Last) => self.newest().max(first),
             Some(StartAt::Seq(seq)) => seq,
             Some(StartAt::Newest(n)) => Seq(self.head.0.saturating_sub(n)),
             Some(StartAt::Time(unix_ms)) => self.resolve_time(unix_ms).unwrap_or(Seq(1)),
         };
-        seq.clamp(Seq(1), self.head)
+        seq.clamp(Seq(1), self.next_told())
     }
 
     /// The newest event, or the next one.

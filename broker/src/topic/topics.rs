@@ -455,6 +455,7 @@ impl Topics {
             pressed: AtomicBool::new(false),
             deleted: AtomicBool::new(false),
             bytes: AtomicUsize::new(0),
+            shows_safe: tail.shows_safe,
             ids: AtomicUsize::new(0),
             settings: Mutex::new(settings),
             tail: Mutex::new(tail),
@@ -485,7 +486,7 @@ impl Topics {
     ) -> Result<Reader, ProtocolError> {
         if let Some(StartAt::Seq(seq)) = from {
             // Before it is made, so that a refusal changes nothing.
-            let next = self.find(name.as_str()).map_or(FIRST_SEQ, |topic| topic.head());
+            let next = self.find(name.as_str()).map_or(FIRST_SEQ, |topic| topic.next_told());
             if seq > next {
                 let text = format!(
                     "next is {next}; {name} has not come to {seq}: has the broker started anew? \

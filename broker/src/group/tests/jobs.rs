@@ -131,7 +131,7 @@ fn whoever_waits_is_told_what_everybody_is_once_it_is_over() {
     bench.close("site");
     assert_eq!(bench.answers.len(), before + 3, "the one who waits is told, the one gone is not");
     let told = bench.answers[before + 2].clone().unwrap().ok;
-    assert_eq!(format!("{told} group=crawlers serial=1"), bench.done());
+    assert_eq!(format!("{told} group=crawlers serial=7.1"), bench.done());
     bench.with_job("site", JobAction::Wait);
     assert_eq!(bench.ok(), told, "and at once whoever comes later");
     bench.with_job("other", JobAction::Wait);
