@@ -76,7 +76,7 @@ impl ServerFlags {
     }
 }
 
-/// A broker that listens there and keeps nothing on disk, with this delay between two requests to a
+/// A broker that listens there and, as it is, keeps nothing on disk, with this delay between two requests to a
 /// host.
 pub(crate) fn broker_config(listen: Listen, delay: Option<Duration>) -> BrokerConfig {
     let mut config = BrokerConfig { listen: listen.0, ..BrokerConfig::default() };
@@ -89,7 +89,7 @@ pub(crate) fn broker_config(listen: Listen, delay: Option<Duration>) -> BrokerCo
 /// The data directory.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DataFlag {
-    /// Directory for everything that is stored: topics, pages.db; made if it is missing
+    /// Directory for everything that is stored: topics, groups, pages.db; made if it is missing
     #[arg(long, value_name = "DIR", default_value = DATA_DEFAULT)]
     pub(crate) data: PathBuf,
 }

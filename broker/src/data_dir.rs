@@ -6,7 +6,8 @@
 //!   <data>/groups/<group>/  the segments of a group's log
 //! ```
 //!
-//! Others keep what is theirs beside it (the crawler its pages.db), so only the broker takes the
+//! Others keep what is theirs beside it (the crawler its pages.db, a crawl with a broker of its own
+//! that one's directory in crawls/), so only the broker takes the
 //! lock. A name is made of letters, digits and three harmless signs, the first one a letter or digit,
 //! so it is the name of a directory, too.
 

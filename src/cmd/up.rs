@@ -22,8 +22,8 @@ Then, in another terminal:
   tidings crawl https://example.org/ --depth 2         a job for this crawler, from the same directory
   telnet 127.0.0.1 12345                               HELP explains the rest
 
-Events are in DIR/topics, pages in DIR/pages.db, an SQLite database. Ctrl-C stops cleanly; a second
-one stops at once.";
+Events are in DIR/topics, queues and jobs in DIR/groups, pages in DIR/pages.db, an SQLite database.
+Ctrl-C stops cleanly; a second one stops at once.";
 
 /// The flags of `tidings up`.
 #[derive(Debug, Args)]

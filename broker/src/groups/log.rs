@@ -15,6 +15,9 @@ use crate::log::committer::{Commit, Committers};
 use crate::log::{LogError, Piece, Retention, TopicLog};
 use crate::topic::Health;
 
+/// Bytes of records that may wait for a slow disk before no more events are taken.
+const BEHIND_BYTES: usize = 8 << 20;
+
 /// Place in a log: the number of the next record. Half-open, so that marks compare directly.
 pub(super) type Mark = u64;
 
@@ -32,6 +35,10 @@ pub(super) trait GroupLog: Send {
 
     /// Whether it can be written. What was appended while it cannot is written when it can again.
     fn health(&self) -> Health;
+
+    /// Whether so much waits for the disk that nothing more should be begun. Who asks is woken when
+    /// that has changed.
+    fn is_behind(&self) -> bool;
 
     /// Finds out whether a full disk has room again. To be called from time to time.
     fn retry(&self);
@@ -67,6 +74,10 @@ impl GroupLog for MemoryLog {
 
     fn health(&self) -> Health {
         Health::Good
+    }
+
+    fn is_behind(&self) -> bool {
+        false
     }
 
     fn retry(&self) {}
@@ -199,6 +210,10 @@ impl GroupLog for DiskLog {
 
     fn health(&self) -> Health {
         self.shared.state.lock().health
+    }
+
+    fn is_behind(&self) -> bool {
+        self.shared.waiting_bytes() > BEHIND_BYTES
     }
 
     fn retry(&self) {

@@ -3,6 +3,7 @@
 
 mod commands;
 mod job_names;
+mod letter;
 mod log;
 mod outbox;
 mod owner;
@@ -21,8 +22,9 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use self::job_names::JobNames;
+use self::letter::{Letter, encode_answer};
 use self::log::{DiskLog, GroupLog, MemoryLog};
-use self::owner::{Letter, Owner, encode_answer};
+use self::owner::Owner;
 pub(crate) use self::restart::{GroupStorage, Recovered, clock_after};
 use crate::clock::Clock;
 use crate::group::config::{CREDIT_MAX, DELAY_MS_MAX, GroupConfig, bad};

@@ -9,19 +9,19 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use tidings_protocol::{
-    Code, MemberId, ProtocolError, Seq, StartAt, TopicName, duration, encode_more, encode_ok,
-    encode_task,
+    Code, MemberId, ProtocolError, Seq, StartAt, TopicName, duration, encode_task,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::job_names::JobNames;
+use super::letter::{Letter, encode_answer, failed, refuse, refuse_letter};
 use super::log::{GroupLog, Mark};
 use super::outbox::Outbox;
 use super::{Registry, no_such};
 use crate::clock::{Clock, Moment};
 use crate::group::record::Record;
-use crate::group::{Answer, Group, Input, Output, Task};
+use crate::group::{Group, Input, Output, Task};
 use crate::mailbox::{ConnId, Mailbox, Parcel};
 use crate::topic::{Event, Health, Reader, Topics};
 
@@ -37,33 +37,6 @@ const TAKEN_BYTES_MAX: usize = 1 << 20;
 const SNAPSHOT_PIECE: u64 = 64;
 /// How often a group that stands still looks whether it can move, in ms.
 const RETRY_MS: u64 = 1000;
-
-/// What reaches an owner. The channel has no bound of its own: a connection has a limited number
-/// of unanswered commands.
-pub(super) enum Letter {
-    /// An input, and where its answer goes.
-    Asked(Input, Mailbox),
-    /// A person's, or a script's: refused while the group stands still.
-    Managed(Input, Mailbox),
-    /// A member's connection, and where its tasks go.
-    Joined(Input, ConnId, Mailbox),
-    /// An input whose answer may come much later, while the connection is there.
-    Waits(Input, ConnId, Mailbox),
-    /// A member's connection is alive.
-    Heard(ConnId),
-    /// A connection ended.
-    Gone(ConnId),
-}
-
-impl Letter {
-    /// The connection that it makes known.
-    fn connects(&self) -> Option<ConnId> {
-        match self {
-            Self::Joined(_, conn, _) | Self::Waits(_, conn, _) => Some(*conn),
-            _ => None,
-        }
-    }
-}
 
 /// The one task that drives a group.
 pub(super) struct Owner {
@@ -179,7 +152,7 @@ impl Owner {
             if self.is_deleted {
                 return self.leave(letters, stop).await;
             }
-            let more_events = self.moves() && self.take_events();
+            let more_events = self.moves() && !self.log.is_behind() && self.take_events();
             if self.moves() && self.is_due(self.clock.now()) {
                 self.handle(Input::Tick, None);
             }
@@ -567,45 +540,8 @@ impl Owner {
     }
 }
 
-fn failed() -> ProtocolError {
-    let text = "writing to the disk failed: the group stands still until the broker starts anew";
-    ProtocolError::new(Code::NotDurable, text)
-}
-
-fn refuse_letter(letter: Letter, error: &ProtocolError) {
-    if let Letter::Asked(input, mailbox)
-    | Letter::Managed(input, mailbox)
-    | Letter::Joined(input, _, mailbox)
-    | Letter::Waits(input, _, mailbox) = letter
-    {
-        refuse(&input, &mailbox, error.clone());
-    }
-}
-
-fn refuse(input: &Input, mailbox: &Mailbox, error: ProtocolError) {
-    if let Some(asked) = input.asked() {
-        let line = encode_answer(&Err(error));
-        mailbox.send(Parcel::Answer { slot: asked.slot, line });
-    }
-}
-
 fn encode_line(task: &Task) -> Bytes {
     let mut line = BytesMut::new();
     encode_task(&task.id, task.clock_ms, task.lease_ms, &task.payload, &mut line);
     line.freeze()
-}
-
-/// The lines of an answer.
-pub(super) fn encode_answer(answer: &Result<Answer, ProtocolError>) -> Bytes {
-    let mut lines = BytesMut::new();
-    match answer {
-        Ok(answer) => {
-            for line in &answer.more {
-                encode_more(line, &mut lines);
-            }
-            encode_ok(&answer.ok, &mut lines);
-        }
-        Err(error) => error.encode(&mut lines),
-    }
-    lines.freeze()
 }

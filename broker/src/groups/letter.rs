@@ -1,0 +1,74 @@
+//! What reaches the owner of a group, and what goes back to whoever asked.
+
+use bytes::{Bytes, BytesMut};
+use tidings_protocol::{Code, ProtocolError, encode_more, encode_ok};
+
+use crate::group::{Answer, Input};
+use crate::mailbox::{ConnId, Mailbox, Parcel};
+
+/// What reaches an owner. The channel has no bound of its own: a connection has a limited number
+/// of unanswered commands.
+pub(super) enum Letter {
+    /// An input, and where its answer goes.
+    Asked(Input, Mailbox),
+    /// A person's, or a script's: refused while the group stands still.
+    Managed(Input, Mailbox),
+    /// A member's connection, and where its tasks go.
+    Joined(Input, ConnId, Mailbox),
+    /// An input whose answer may come much later, while the connection is there.
+    Waits(Input, ConnId, Mailbox),
+    /// A member's connection is alive.
+    Heard(ConnId),
+    /// A connection ended.
+    Gone(ConnId),
+}
+
+impl Letter {
+    /// The connection that it makes known.
+    pub(super) fn connects(&self) -> Option<ConnId> {
+        match self {
+            Self::Joined(_, conn, _) | Self::Waits(_, conn, _) => Some(*conn),
+            _ => None,
+        }
+    }
+}
+
+/// The refusal of a group whose log has failed.
+pub(super) fn failed() -> ProtocolError {
+    let text = "writing to the disk failed: the group stands still until the broker starts anew";
+    ProtocolError::new(Code::NotDurable, text)
+}
+
+/// Answers whoever asked with a refusal.
+pub(super) fn refuse_letter(letter: Letter, error: &ProtocolError) {
+    if let Letter::Asked(input, mailbox)
+    | Letter::Managed(input, mailbox)
+    | Letter::Joined(input, _, mailbox)
+    | Letter::Waits(input, _, mailbox) = letter
+    {
+        refuse(&input, &mailbox, error.clone());
+    }
+}
+
+/// The same, of what a letter holds.
+pub(super) fn refuse(input: &Input, mailbox: &Mailbox, error: ProtocolError) {
+    if let Some(asked) = input.asked() {
+        let line = encode_answer(&Err(error));
+        mailbox.send(Parcel::Answer { slot: asked.slot, line });
+    }
+}
+
+/// The lines of an answer.
+pub(super) fn encode_answer(answer: &Result<Answer, ProtocolError>) -> Bytes {
+    let mut lines = BytesMut::new();
+    match answer {
+        Ok(answer) => {
+            for line in &answer.more {
+                encode_more(line, &mut lines);
+            }
+            encode_ok(&answer.ok, &mut lines);
+        }
+        Err(error) => error.encode(&mut lines),
+    }
+    lines.freeze()
+}
