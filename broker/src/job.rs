@@ -237,8 +237,10 @@ pub struct Job {
     pub time_until: Option<Moment>,
     /// What belongs to it.
     pub scope: Scope,
-    /// Entries that wait, due or not.
+    /// Entries in full that wait, due or not.
     pub waiting: BTreeSet<EntryId>,
+    /// How many others do.
+    pub parked: u64,
     /// Entries with a member.
     pub held: u64,
     /// What it has of each key.
@@ -269,6 +271,7 @@ impl Job {
             time_until: None,
             scope: if is_done { Scope::default() } else { Scope::new(settings.scope) },
             waiting: BTreeSet::new(),
+            parked: 0,
             held: 0,
             hosts: Hosts::new(settings.host_pages_max.filter(|_| !is_done)),
             counts: Counts::default(),
@@ -283,6 +286,7 @@ impl Job {
         let bare = Self {
             scope: self.scope.bare(),
             waiting: BTreeSet::new(),
+            parked: 0,
             held: 0,
             pinned: 0,
             hosts: self.hosts.bare(),
@@ -305,7 +309,12 @@ impl Job {
 
     /// Entries that are not final.
     pub fn count(&self) -> u64 {
-        self.waiting.len() as u64 + self.held
+        self.waits() + self.held
+    }
+
+    /// Entries that wait.
+    fn waits(&self) -> u64 {
+        self.waiting.len() as u64 + self.parked
     }
 
     /// It has the pages it may have, or its time is over: what waits is dropped.
@@ -337,12 +346,38 @@ impl Job {
         self.hosts.are_limited()
     }
 
-    /// Entries that wait and that the job may not have any more, as their key has given enough.
+    /// Entries in full that wait and that the job may not have any more, as their key has given
+    /// enough.
     pub fn leftover(&self) -> impl Iterator<Item = EntryId> {
         self.hosts.leftover()
     }
 
-    /// An entry of it waits.
+    /// Keys behind which others of that kind are parked.
+    pub fn spent(&self) -> impl Iterator<Item = &Key> {
+        self.hosts.spent()
+    }
+
+    /// An entry of it is parked.
+    pub fn park(&mut self, key: &Key) {
+        self.parked += 1;
+        self.hosts.park(key);
+    }
+
+    /// A parked entry of it is kept in full from now on.
+    pub fn unpark(&mut self, entry: EntryId, key: &Key) {
+        self.parked -= 1;
+        self.hosts.unpark(key);
+        self.wait(entry, key);
+    }
+
+    /// A parked entry of it ended.
+    pub fn dropped_parked(&mut self, key: &Key, end: End) {
+        self.parked -= 1;
+        self.hosts.unpark(key);
+        self.counts.end(end);
+    }
+
+    /// An entry in full of it waits.
     pub fn wait(&mut self, entry: EntryId, key: &Key) {
         self.waiting.insert(entry);
         self.hosts.wait(entry, key);
@@ -431,7 +466,7 @@ impl Job {
             self.name,
             self.id.number,
             self.id.pass,
-            self.waiting.len().saturating_sub(queued),
+            self.waits().saturating_sub(queued as u64),
             self.held,
             self.counts
         )

@@ -112,7 +112,12 @@ impl CanonicalUrl {
     /// The key under which the URL is known: equal for equal canonical texts, stable over
     /// versions of the software with the same [`CANONICAL_VERSION`].
     pub fn url_key(&self) -> UrlKey {
-        UrlKey(xxh3_128(self.as_str().as_bytes()))
+        Self::key_of(self.as_str())
+    }
+
+    /// The same, of a text that is known to be canonical.
+    pub fn key_of(canonical: &str) -> UrlKey {
+        UrlKey(xxh3_128(canonical.as_bytes()))
     }
 
     /// Whether the host is this machine by its text alone: `localhost`, a name below it, or a
@@ -183,6 +188,15 @@ impl fmt::Debug for CanonicalUrl {
 }
 
 /// 32 hex digits.
+impl UrlKey {
+    /// Half of it, for sets of many: among 100 million URLs, the chance that a further one is taken
+    /// for one of them is 5 in 10^12. Never 0.
+    pub fn print(self) -> u64 {
+        let half = u64::try_from(self.0 >> 64).expect("these are the upper 64 bits");
+        half.max(1)
+    }
+}
+
 impl fmt::Display for UrlKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)

@@ -9,7 +9,8 @@ use tidings_protocol::{
 };
 
 use super::config::{KeyKind, key_attribute};
-use super::entry::{Admission, Entry, EntryId, JobRef, Key};
+use super::entry::{Admission, Entry, EntryId, JobNumber, JobRef, Key};
+use super::parked::Glance;
 use super::record::{Decision, Taking};
 use super::schedule::{EVERY_MS_MIN, Schedule, entry_of};
 use super::{Group, Output, StagedLink};
@@ -193,9 +194,8 @@ impl Group {
 
     /// Without a job: brings forward what waits, or becomes an entry of its own.
     fn judge_announcement(&self, wish: Wish<'_>) -> Taking {
-        let waiting = wish.url_key.and_then(|url| self.unheld.get(&url));
-        if let Some(entries) = waiting {
-            let entries = entries.iter().copied().collect();
+        let entries = wish.url_key.map(|url| self.waiting_of(url)).unwrap_or_default();
+        if !entries.is_empty() {
             return Taking::Improved { entries, announced: true, prio: wish.prio, due: wish.due };
         }
         Taking::Admitted(self.admission(wish, None, true))
@@ -212,7 +212,7 @@ impl Group {
             return Err("cancelled-job");
         }
         let url = wish.url_key.ok_or("not-a-url")?;
-        if !self.seen.has(job.id, url) {
+        if !self.has_met(job.id, url) {
             return Ok(Taking::Admitted(self.admission(wish, Some(job.id), false)));
         }
         Ok(match self.unheld_of(url, Some(job.id)) {
@@ -245,8 +245,32 @@ impl Group {
 
     /// The waiting entry of a URL in one pass, or the one without a job.
     pub(super) fn unheld_of(&self, url: UrlKey, job: Option<JobRef>) -> Option<EntryId> {
-        let mut entries = self.unheld.get(&url)?.iter();
-        entries.find(|id| self.entries[id].admitted.job == job).copied()
+        let full = self.unheld.get(&url.print()).into_iter().flatten();
+        let mut full = full.filter(|id| self.live[*id].entry.admitted.job == job).copied();
+        full.next().or_else(|| {
+            let number = job.map(|job| job.number);
+            let is_of_job = |glance: &Glance| self.job_of(glance) == number;
+            self.parked.of_url(url).filter(is_of_job).map(|glance| glance.id).min()
+        })
+    }
+
+    /// All waiting entries of a URL, by number.
+    pub(super) fn waiting_of(&self, url: UrlKey) -> Vec<EntryId> {
+        let mut entries = self.unheld.get(&url.print()).cloned().unwrap_or_default();
+        entries.extend(self.parked.of_url(url).map(|glance| glance.id));
+        entries.sort_unstable();
+        entries
+    }
+
+    /// Whether a pass has met a URL.
+    fn has_met(&self, pass: JobRef, url: UrlKey) -> bool {
+        let is_of_pass = |glance: Glance| glance.job() == Some(pass.number);
+        self.seen.has(pass, url.print()) || self.parked.of_url(url).any(is_of_pass)
+    }
+
+    /// The job that a parked entry is of: not all that wait on that side are of one.
+    pub(super) fn job_of(&self, glance: &Glance) -> Option<JobNumber> {
+        glance.job().filter(|number| self.jobs.find(*number).is_some())
     }
 
     /// Judges the children of an answered task one after the other and lets the new ones in.
@@ -256,7 +280,7 @@ impl Group {
         links: &[StagedLink],
         now: Moment,
     ) -> (Vec<Admission>, Judged) {
-        let parent = self.entries[&parent].clone();
+        let parent = self.live[&parent].entry.clone();
         let mut children = Vec::new();
         let mut judged = Judged::default();
         let mut redirects = 0;
@@ -307,7 +331,7 @@ impl Group {
                 if job.cancelled || too_deep || !inside {
                     return Verdict::Refused;
                 }
-                if self.seen.has(pass, url.url_key()) {
+                if self.has_met(pass, url.url_key()) {
                     return Verdict::Known;
                 }
             }

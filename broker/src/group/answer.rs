@@ -30,7 +30,7 @@ impl Group {
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
         let entry = self.held_by(asked, task)?;
-        let job = self.entries[&entry].admitted.job;
+        let job = self.live[&entry].entry.admitted.job;
         let rest = self.rest(hold, now);
         let (children, judged) = self.admit_children(entry, links, now);
         let ok = format!(
@@ -58,7 +58,7 @@ impl Group {
     ) -> Result<Answer, ProtocolError> {
         let id = self.held_by(asked, task)?;
         let rest = self.rest(hold, now);
-        let failures = self.entries[&id].failures;
+        let failures = self.live[&id].entry.failures;
         // A worker lengthens, within bounds.
         let capped = |ms: u64| ms.min(self.config.not_before_ms_max);
         let back = match back {
@@ -83,7 +83,7 @@ impl Group {
     }
 
     fn again(&self, asked: Asked, id: EntryId, url: &str) -> Result<Again, ProtocolError> {
-        if self.entries[&id].agains >= AGAINS_MAX {
+        if self.live[&id].entry.agains >= AGAINS_MAX {
             return Err(ProtocolError::new(
                 Code::Limit,
                 format!("again= at most {AGAINS_MAX} times in a row; the task is still yours"),
@@ -106,7 +106,7 @@ impl Group {
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
         let entry = self.held_by(asked, task)?;
-        let over = over && self.entries[&entry].lease().is_some_and(|lease| !lease.over);
+        let over = over && self.live[&entry].entry.lease().is_some_and(|lease| !lease.over);
         let until = now + self.config.lease_ms;
         let rest = self.rest(hold, now);
         self.commit(Decision::Touched { entry, until, over, rest }, now);
@@ -116,7 +116,7 @@ impl Group {
     /// The entry of a task that this member holds at this attempt.
     fn held_by(&self, asked: Asked, task: &TaskId) -> Result<EntryId, ProtocolError> {
         let stale = || ProtocolError::new(Code::Stale, task.to_string());
-        let entry = self.entries.get(&task.entry).ok_or_else(stale)?;
+        let entry = &self.live.get(&task.entry).ok_or_else(stale)?.entry;
         let lease = entry.lease().ok_or_else(stale)?;
         if lease.member != asked.member || *task != self.task_id(task.entry, entry, lease) {
             return Err(stale());
@@ -127,7 +127,7 @@ impl Group {
     /// A returned or lost entry that was tried often enough becomes a dead letter; one of a
     /// cancelled or satisfied job is dropped.
     pub(super) fn bury_if_hopeless(&mut self, id: EntryId, now: Moment) {
-        let entry = &self.entries[&id];
+        let entry = &self.live[&id].entry;
         let job = entry.admitted.job;
         if let Some(reason) = self.config.gives_up(entry) {
             let letter = self.dead_letter(entry, reason);

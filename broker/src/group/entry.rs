@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tidings_protocol::{MemberId, UrlKey};
 
+use super::keys::KeyId;
 use crate::clock::Moment;
 
 /// Number of an entry within its group, rising from 1 and never reused within a run.
@@ -117,6 +118,24 @@ pub struct Lease {
     pub over: bool,
 }
 
+/// An entry and the places of its keys in memory, for as long as it is not final.
+#[derive(Debug)]
+pub(super) struct Live {
+    /// The entry.
+    pub(super) entry: Entry,
+    /// Its key.
+    pub(super) key: KeyId,
+    /// The key of its `again`.
+    pub(super) again: Option<KeyId>,
+}
+
+impl Live {
+    /// The key that gates its next (or present) request.
+    pub(super) fn gate(&self) -> KeyId {
+        self.again.unwrap_or(self.key)
+    }
+}
+
 /// Lost this often, an entry is suspected of killing those who take it.
 pub const LOSSES_OF_A_SUSPECT: u32 = 2;
 
@@ -138,6 +157,14 @@ impl Entry {
     /// The key that gates its next (or present) request.
     pub fn gate(&self) -> &Key {
         self.again.as_ref().map_or(&self.admitted.key, |again| &again.key)
+    }
+
+    /// Whether nothing has happened to it since it was let in.
+    pub fn is_untouched(&self) -> bool {
+        let Self { admitted: _, state, releases, failures, losses, last_reason, again, agains } =
+            self;
+        let counts = releases + failures + losses + agains;
+        !matches!(state, State::Held(_)) && counts == 0 && last_reason.is_none() && again.is_none()
     }
 
     /// Its lease while a member has it.

@@ -2,7 +2,8 @@
 
 use tidings_protocol::{CanonicalUrl, Code, ProtocolError, duration};
 
-use super::entry::{Entry, EntryId, Key, State};
+use super::entry::{Entry, EntryId, State};
+use super::keys::KeyId;
 use super::{Answer, Group};
 use crate::clock::Moment;
 
@@ -19,11 +20,17 @@ impl Group {
 
     fn explain_url(&self, url: &CanonicalUrl, now: Moment) -> Result<Answer, ProtocolError> {
         let key = url.url_key();
-        let same = |id: &&EntryId| self.entries[*id].admitted.url_key == Some(key);
+        let same = |id: &&EntryId| self.live[*id].entry.admitted.url_key == Some(key);
         let held = self.members.iter().flat_map(|(_, member)| &member.held).filter(same);
-        let unheld = self.unheld.get(&key).into_iter().flatten();
-        let entries: Vec<&Entry> = held.chain(unheld).map(|id| &self.entries[id]).collect();
-        let more = entries.iter().take(LISTED_MAX).map(|entry| self.explain_entry(entry, now));
+        let held: Vec<EntryId> = held.copied().collect();
+        let entries: Vec<EntryId> = held.into_iter().chain(self.waiting_of(key)).collect();
+        let more = entries.iter().take(LISTED_MAX).map(|id| {
+            if let Some(live) = self.live.get(id) {
+                return self.explain_entry(&live.entry, live.gate(), now);
+            }
+            let glance = self.parked.find(*id).expect("what is not in full is parked");
+            self.explain_entry(&self.parked_entry(glance), glance.key, now)
+        });
         let mut more: Vec<String> = more.collect();
         let dead = self.dead.iter().filter(|buried| buried.entry.admitted.url_key == Some(key));
         more.extend(dead.take(LISTED_MAX).map(|buried| {
@@ -44,7 +51,7 @@ impl Group {
         Ok(Answer { ok: format!("{} entries={}", url.as_str(), entries.len()), more })
     }
 
-    fn explain_entry(&self, entry: &Entry, now: Moment) -> String {
+    fn explain_entry(&self, entry: &Entry, gate: KeyId, now: Moment) -> String {
         let admitted = &entry.admitted;
         let state = match &entry.state {
             State::Held(lease) => format!(
@@ -61,7 +68,7 @@ impl Group {
             ),
             State::Waiting => match self.held_up_by(entry) {
                 Some(reason) => format!("pending because={reason}"),
-                None => self.explain_gate(entry.gate(), now),
+                None => self.explain_gate(gate, now),
             },
         };
         let job = admitted.job.and_then(|job| self.jobs.find(job.number));
@@ -84,32 +91,31 @@ impl Group {
 
     fn explain_key(&self, key: &str, now: Moment) -> Result<Answer, ProtocolError> {
         let lower = key.to_ascii_lowercase();
-        let Some((key, queue)) = self.keys.get_key_value(lower.as_str()) else {
+        let Some(gate) = self.keys.find(&lower) else {
             return Err(ProtocolError::new(
                 Code::NotFound,
                 format!("nothing waits for {key} in group {} and it does not rest", self.name),
             ));
         };
-        let on_key = |id: &EntryId| self.entries[id].gate() == key;
+        let on_key = |id: &EntryId| self.live[id].gate() == gate;
         let holders = self
             .members
             .iter()
             .flat_map(|(id, member)| member.held.iter().map(move |entry| (id, entry)))
             .filter(|(_, entry)| on_key(entry))
             .map(|(member, entry)| {
-                format!("in-flight {} member={member:?}", self.entries[entry].admitted.text)
+                format!("in-flight {} member={member:?}", self.live[entry].entry.admitted.text)
             });
         let more: Vec<String> = holders.take(LISTED_MAX).collect();
-        let ok = format!("{key} waiting={} {}", queue.waiting(), self.explain_gate(key, now));
+        let waiting = self.keys[gate].waiting();
+        let ok = format!("{lower} waiting={waiting} {}", self.explain_gate(gate, now));
         Ok(Answer { more, ok })
     }
 
     /// The state of what waits behind a key: pending while it is busy or rests, queued when only
     /// a member's credit is missing.
-    fn explain_gate(&self, key: &Key, now: Moment) -> String {
-        let Some(queue) = self.keys.get(key) else {
-            return "queued".to_owned();
-        };
+    fn explain_gate(&self, key: KeyId, now: Moment) -> String {
+        let queue = &self.keys[key];
         if self.is_paused {
             "pending because=group-paused".to_owned()
         } else if queue.busy() >= self.config.parallel {

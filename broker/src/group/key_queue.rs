@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidings_protocol::MemberId;
 
 use super::config::PACE_MS_VALID;
-use super::entry::{EntryId, JobNumber};
+use super::entry::{EntryId, JobNumber, Key};
 use super::record::Rest;
+use super::runs::Runs;
 use crate::clock::Moment;
 
 /// Who an entry waits for: the two sides that take turns, and on the second side, the job.
@@ -19,27 +20,46 @@ pub(crate) enum Lane {
     Job(JobNumber),
 }
 
-/// Everything the group knows of one key.
+/// Everything the group knows of one key. There may be millions: what few of them have is apart.
 ///
 /// Invariant: an entry is released only while `busy < parallel` and `free_at <= now`.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct KeyQueue {
+    name: Key,
+    /// Entries in full that name it: it is known as long as there are any.
+    users: u32,
     /// Tasks in flight whose request is not over.
     busy: u32,
     /// Closed until then: the delay after the last request, or longer.
     free_at: Moment,
-    /// When its last request ended.
-    ended_at: Option<Moment>,
     /// For when the group is to look at it again: at most one timer a key.
     pub(super) timer: Option<Moment>,
-    /// The worker's own minimum delay in ms, and until when it is believed.
-    pace: Option<(u64, Moment)>,
-    /// Who served it last: connections and robots verdicts are there.
-    pub(super) last_member: Option<MemberId>,
+    /// Entries that wait and are no more than that.
+    pub(super) runs: Runs,
+    /// Entries in full that wait.
+    queued: Option<Box<Queued>>,
+    /// What was released, once something was.
+    past: Option<Box<Past>>,
+}
+
+/// Entries in full that wait behind a key.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Queued {
     /// Redirects and `again`: before everything else, the oldest entry first.
     heads: BTreeMap<EntryId, Head>,
     announced: Ordered,
     jobs: BTreeMap<JobNumber, Ordered>,
+}
+
+/// What is remembered of earlier requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Past {
+    /// When the last request ended.
+    ended_at: Option<Moment>,
+    /// The worker's own minimum delay in ms, and until when it is believed.
+    pace: Option<(u64, Moment)>,
+    /// Who served it last: connections and robots verdicts are there.
+    last_member: Option<MemberId>,
     /// The lane that was served last, so that the other is next.
     last_lane: Option<Lane>,
     /// The job that was served last, so that the following one is next.
@@ -49,7 +69,7 @@ pub(super) struct KeyQueue {
 /// What is remembered of a key besides what waits there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyState {
-    /// See [`KeyQueue`].
+    /// See [`KeyQueue`] and [`Past`].
     pub(super) free_at: Moment,
     pub(super) ended_at: Option<Moment>,
     pub(super) pace: Option<(u64, Moment)>,
@@ -70,20 +90,69 @@ struct Head {
     begun: bool,
 }
 
+/// What a key would release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Next {
+    pub(super) entry: EntryId,
+    pub(super) lane: Lane,
+    /// Its priority, unless it goes before all others.
+    pub(super) prio: i16,
+}
+
 /// Highest priority first, oldest first within it.
 type Ordered = BTreeSet<(Reverse<i16>, EntryId)>;
 
 impl KeyQueue {
-    /// What is to be remembered of it.
-    pub(super) fn state(&self) -> KeyState {
-        let Self { free_at, ended_at, pace, last_member, last_lane, last_job, .. } = *self;
-        KeyState { free_at, ended_at, pace, last_member, last_lane, last_job }
+    /// A key of which nothing is known.
+    pub(super) fn new(name: Key) -> Self {
+        Self {
+            name,
+            users: 0,
+            busy: 0,
+            free_at: Moment(0),
+            timer: None,
+            runs: Runs::default(),
+            queued: None,
+            past: None,
+        }
     }
 
-    /// A key of which that was remembered, and where nothing waits yet.
-    pub(super) fn kept(state: KeyState) -> Self {
+    /// The key's text.
+    pub(super) fn name(&self) -> &Key {
+        &self.name
+    }
+
+    fn past(&self) -> Past {
+        self.past.as_deref().copied().unwrap_or_default()
+    }
+
+    fn past_mut(&mut self) -> &mut Past {
+        self.past.get_or_insert_default()
+    }
+
+    /// What is to be remembered of it; nothing, if it has never been asked.
+    pub(super) fn state(&self) -> Option<KeyState> {
+        let Past { ended_at, pace, last_member, last_lane, last_job } = self.past();
+        let free_at = self.free_at;
+        let is_known = self.past.is_some() || free_at > Moment(0);
+        is_known.then_some(KeyState { free_at, ended_at, pace, last_member, last_lane, last_job })
+    }
+
+    /// That was to be remembered of it.
+    pub(super) fn keep(&mut self, state: KeyState) {
         let KeyState { free_at, ended_at, pace, last_member, last_lane, last_job } = state;
-        Self { free_at, ended_at, pace, last_member, last_lane, last_job, ..Self::default() }
+        self.free_at = free_at;
+        *self.past_mut() = Past { ended_at, pace, last_member, last_lane, last_job };
+    }
+
+    /// An entry in full names it.
+    pub(super) fn acquire(&mut self) {
+        self.users += 1;
+    }
+
+    /// An entry that named it does not any more.
+    pub(super) fn release(&mut self) {
+        self.users -= 1;
     }
 
     /// A task is in flight.
@@ -98,73 +167,96 @@ impl KeyQueue {
 
     /// Puts an entry before all others of the key. One that was `begun` goes on whatever its job.
     pub(super) fn push_head(&mut self, entry: EntryId, lane: Lane, begun: bool) {
-        self.heads.insert(entry, Head { lane, begun });
+        self.queued.get_or_insert_default().heads.insert(entry, Head { lane, begun });
     }
 
-    /// Takes an entry out, wherever it stands. `lane` and `prio` are those it was put in with.
+    /// Takes an entry in full out, wherever it stands. `lane` and `prio` are those it was put in with.
     pub(super) fn remove(&mut self, entry: EntryId, lane: Lane, prio: i16) {
-        let removed = self.lane_mut(lane).remove(&(Reverse(prio), entry));
-        if let Lane::Job(job) = lane
-            && self.jobs.get(&job).is_some_and(BTreeSet::is_empty)
-        {
-            self.jobs.remove(&job);
+        let Some(queued) = self.queued.as_deref_mut() else { return };
+        if !queued.lane(lane).remove(&(Reverse(prio), entry)) {
+            queued.heads.remove(&entry);
         }
-        if !removed {
-            self.heads.remove(&entry);
+        if let Lane::Job(job) = lane
+            && queued.jobs.get(&job).is_some_and(BTreeSet::is_empty)
+        {
+            queued.jobs.remove(&job);
+        }
+        if *queued == Queued::default() {
+            self.queued = None;
         }
     }
 
     /// The entry to be released next if the key were free, of a job that takes turns here.
-    /// May change after `push`, `push_head`, `remove` and `released`, and with what `takes_turns` says.
-    pub(super) fn next(&self, takes_turns: impl Fn(JobNumber) -> bool) -> Option<(EntryId, Lane)> {
+    /// May change after `push`, `push_head`, `remove`, `released` and every change of the runs, and
+    /// with what `takes_turns` says.
+    pub(super) fn next(&self, takes_turns: impl Fn(JobNumber) -> bool) -> Option<Next> {
         let may_go = |head: &Head| match head.lane {
             Lane::Job(job) => head.begun || takes_turns(job),
             Lane::Announced => true,
         };
-        if let Some((entry, head)) = self.heads.iter().find(|(_, head)| may_go(head)) {
-            return Some((*entry, head.lane));
+        let heads = self.queued.as_deref().map(|queued| &queued.heads);
+        if let Some((entry, head)) = heads.into_iter().flatten().find(|(_, head)| may_go(head)) {
+            return Some(Next { entry: *entry, lane: head.lane, prio: 0 });
         }
-        let announced = self.announced.first().map(|(_, entry)| (*entry, Lane::Announced));
-        if self.last_lane == Some(Lane::Announced) {
-            self.next_of_jobs(takes_turns).or(announced)
+        if self.past().last_lane == Some(Lane::Announced) {
+            self.next_of_jobs(takes_turns).or_else(|| self.first_of(Lane::Announced))
         } else {
-            announced.or_else(|| self.next_of_jobs(takes_turns))
+            self.first_of(Lane::Announced).or_else(|| self.next_of_jobs(takes_turns))
         }
     }
 
-    fn next_of_jobs(&self, takes_turns: impl Fn(JobNumber) -> bool) -> Option<(EntryId, Lane)> {
-        let after = self.jobs.range(self.last_job + 1..);
-        let upto = self.jobs.range(..=self.last_job);
-        let (job, queue) = after.chain(upto).find(|(job, _)| takes_turns(**job))?;
-        queue.first().map(|(_, entry)| (*entry, Lane::Job(*job)))
+    /// Jobs take turns, by their numbers.
+    fn next_of_jobs(&self, takes_turns: impl Fn(JobNumber) -> bool) -> Option<Next> {
+        let last = self.past().last_job;
+        let after = std::iter::successors(self.job_from(last + 1), |job| self.job_from(job + 1));
+        let upto = std::iter::successors(self.job_from(0), |job| self.job_from(job + 1));
+        let mut all = after.chain(upto.take_while(|job| *job <= last));
+        all.find(|job| takes_turns(*job)).and_then(|job| self.first_of(Lane::Job(job)))
+    }
+
+    /// The first job from this number on of which something waits here.
+    fn job_from(&self, number: JobNumber) -> Option<JobNumber> {
+        let queued = self.queued.as_deref();
+        let queued = queued.and_then(|queued| queued.jobs.range(number..).next());
+        self.runs.job_from(number).into_iter().chain(queued.map(|(job, _)| *job)).min()
+    }
+
+    fn first_of(&self, lane: Lane) -> Option<Next> {
+        let queued = self.queued.as_deref().and_then(|queued| match lane {
+            Lane::Announced => queued.announced.first(),
+            Lane::Job(job) => queued.jobs.get(&job).and_then(BTreeSet::first),
+        });
+        let first = self.runs.first_of(lane).into_iter().chain(queued.copied()).min();
+        first.map(|(Reverse(prio), entry)| Next { entry, lane, prio })
     }
 
     /// An entry of this lane goes to a member.
     pub(super) fn released(&mut self, lane: Lane, member: MemberId) {
         self.busy += 1;
-        self.last_member = Some(member);
-        self.last_lane = Some(lane);
+        let past = self.past_mut();
+        past.last_member = Some(member);
+        past.last_lane = Some(lane);
         if let Lane::Job(job) = lane {
-            self.last_job = job;
+            past.last_job = job;
         }
     }
 
     /// A request ended (or its lease did) at `now`: the key rests for at least `delay_ms`.
     pub(super) fn ended(&mut self, now: Moment, delay_ms: u64, rest: Rest) {
         self.unmade();
-        self.ended_at = Some(now);
+        self.past_mut().ended_at = Some(now);
         self.hold(now, rest);
         self.rest_for(delay_ms.max(self.pace_at(now).unwrap_or(0)));
     }
 
     /// When its last request ended is not known any more: it rests as if that had been at `now`.
     pub(super) fn rest_anew(&mut self, now: Moment, delay_ms: u64) {
-        self.ended_at = Some(now);
+        self.past_mut().ended_at = Some(now);
         self.rest_for(delay_ms.max(self.pace_at(now).unwrap_or(0)));
     }
 
     fn rest_for(&mut self, rest_ms: u64) {
-        if let Some(ended_at) = self.ended_at
+        if let Some(ended_at) = self.past().ended_at
             && rest_ms > 0
         {
             self.free_at = self.free_at.max(ended_at + rest_ms + GRAIN_MS);
@@ -180,7 +272,7 @@ impl KeyQueue {
     /// What a worker asks for: it lengthens the rest, never shortens it.
     pub(super) fn hold(&mut self, now: Moment, rest: Rest) {
         if let Some(pace_ms) = rest.pace_ms {
-            self.pace = Some((pace_ms, now + PACE_MS_VALID));
+            self.past_mut().pace = Some((pace_ms, now + PACE_MS_VALID));
             self.rest_for(pace_ms);
         }
         if let Some(not_before) = rest.not_before {
@@ -190,7 +282,7 @@ impl KeyQueue {
 
     /// Minimum delay in ms that a worker asked for, while it is believed.
     fn pace_at(&self, now: Moment) -> Option<u64> {
-        self.pace.filter(|(_, until)| now < *until).map(|(pace_ms, _)| pace_ms)
+        self.past().pace.filter(|(_, until)| now < *until).map(|(pace_ms, _)| pace_ms)
     }
 
     /// Whether a request may start at `now`.
@@ -208,15 +300,23 @@ impl KeyQueue {
         self.free_at
     }
 
+    /// Who served it last.
+    pub(super) fn last_member(&self) -> Option<MemberId> {
+        self.past().last_member
+    }
+
     /// Whether anything waits.
     pub(super) fn has_waiting(&self) -> bool {
-        !(self.heads.is_empty() && self.announced.is_empty() && self.jobs.is_empty())
+        self.queued.is_some() || !self.runs.is_empty()
     }
 
     /// How many entries wait.
     pub(super) fn waiting(&self) -> usize {
-        let jobs: usize = self.jobs.values().map(BTreeSet::len).sum();
-        self.heads.len() + self.announced.len() + jobs
+        let queued = self.queued.as_deref().map_or(0, |queued| {
+            let jobs: usize = queued.jobs.values().map(BTreeSet::len).sum();
+            queued.heads.len() + queued.announced.len() + jobs
+        });
+        queued + self.runs.len()
     }
 
     /// When the group is to look at it again, if time alone can change something.
@@ -226,11 +326,17 @@ impl KeyQueue {
 
     /// When nothing more needs to be remembered of it; `None` while something does.
     pub(super) fn forgettable_at(&self) -> Option<Moment> {
-        let idle = self.busy == 0 && !self.has_waiting();
-        idle.then(|| self.pace.map_or(self.free_at, |(_, until)| until.max(self.free_at)))
+        let idle = self.users == 0 && self.busy == 0 && !self.has_waiting();
+        idle.then(|| self.past().pace.map_or(self.free_at, |(_, until)| until.max(self.free_at)))
     }
 
     fn lane_mut(&mut self, lane: Lane) -> &mut Ordered {
+        self.queued.get_or_insert_default().lane(lane)
+    }
+}
+
+impl Queued {
+    fn lane(&mut self, lane: Lane) -> &mut Ordered {
         match lane {
             Lane::Announced => &mut self.announced,
             Lane::Job(job) => self.jobs.entry(job).or_default(),

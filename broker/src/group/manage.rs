@@ -22,7 +22,7 @@ impl Group {
     ) -> Result<Answer, ProtocolError> {
         let pairs = settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let config = self.config.with(pairs)?;
-        let is_used = !self.entries.is_empty()
+        let is_used = !self.is_idle()
             || !self.keys.is_empty()
             || !self.dead.is_empty()
             || !self.schedules.is_empty()
@@ -140,15 +140,24 @@ impl Group {
         let Some(job) = self.jobs.find(number) else {
             return;
         };
-        let (entries, end): (Vec<EntryId>, _) = if job.cancelled {
-            (job.waiting.iter().copied().collect(), End::Cancelled)
-        } else if job.is_exhausted() {
-            (job.waiting.iter().copied().collect(), End::Budget)
+        let ends_as = if job.cancelled {
+            Some(End::Cancelled)
         } else {
-            (job.leftover().collect(), End::Budget)
+            job.is_exhausted().then_some(End::Budget)
         };
+        let (entries, parked): (Vec<EntryId>, _) = if ends_as.is_some() {
+            let parked = (job.parked > 0).then_some(None);
+            (job.waiting.iter().copied().collect(), parked.into_iter().collect())
+        } else {
+            let spent = job.spent().map(|key| Some((**key).into()));
+            (job.leftover().collect(), spent.collect::<Vec<Option<Box<str>>>>())
+        };
+        let end = ends_as.unwrap_or(End::Budget);
         if !entries.is_empty() {
             self.commit(Decision::Ended { entries, end }, now);
+        }
+        for key in parked {
+            self.commit(Decision::Cleared { number, key, end }, now);
         }
         let Some(job) = self.jobs.find(number) else {
             return;
@@ -246,7 +255,7 @@ impl Group {
              dead={} dead-kept={} scheduled={} lost={} unkeyed={} keys={} {}",
             self.name,
             if self.is_paused { "yes" } else { "no" },
-            self.entries.len() - held,
+            self.entries() - held,
             totals.completed,
             totals.failed,
             totals.dead,

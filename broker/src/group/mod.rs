@@ -23,38 +23,49 @@ mod explain;
 pub mod interface;
 mod job_actions;
 mod key_queue;
+mod keys;
+mod lifecycle;
 mod manage;
 mod member;
 mod operate;
+mod parked;
 pub mod record;
 mod release;
+mod runs;
 pub mod schedule;
 pub mod scope;
 mod seen;
 mod serve;
 pub mod snapshot;
 pub mod tasks;
+pub mod texts;
 mod timers;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use tidings_protocol::{GroupName, Hold, JobName, MemberId, ProtocolError, Seq, TopicName, UrlKey};
+use hashbrown::HashMap;
+use tidings_protocol::{GroupName, Hold, JobName, MemberId, ProtocolError, Seq, TopicName};
 
 pub use self::config::GroupConfig;
 use self::dead::Dead;
-use self::entry::{Entry, EntryId, JobNumber, Key, State};
+use self::entry::{EntryId, JobNumber, Live};
 pub use self::interface::{
     Answer, Asked, Input, JobAction, Operation, Output, Show, StagedLink, Task,
 };
-use self::key_queue::{GRAIN_MS, KeyQueue, Lane};
+use self::key_queue::{GRAIN_MS, KeyQueue, Lane, Next};
+use self::keys::{KeyId, Keys};
+use self::lifecycle::lane_of;
 use self::member::Members;
+use self::parked::{Glance, Parked};
 use self::record::{Decision, End, Record, Rest};
 use self::release::{Pin, Place, Ready};
-use self::schedule::{SCHEDULES, Schedules};
+use self::schedule::Schedules;
 use self::seen::Seen;
+use self::snapshot::Snapshot;
+use self::texts::Outside;
 use self::timers::{Expiry, Timers, Wake};
 use crate::clock::Moment;
 use crate::job::Jobs;
@@ -82,17 +93,21 @@ pub struct Group {
     /// The member that lives in the broker's process.
     own: Option<MemberId>,
     config: GroupConfig,
-    entries: BTreeMap<EntryId, Entry>,
+    /// Entries in full: held, delayed, tried before, brought forward.
+    live: HashMap<EntryId, Box<Live>>,
+    /// Sum of what they cost.
+    live_bytes: usize,
+    /// The others, which only wait.
+    parked: Parked,
     last_entry: EntryId,
-    /// Sum of what the entries cost.
-    entry_bytes: usize,
-    keys: HashMap<Key, KeyQueue>,
+    keys: Keys,
     ready: Ready,
     members: Members,
     jobs: Jobs,
     seen: Seen,
-    /// Entries with no member, by their URL: what an announcement brings forward.
-    unheld: HashMap<UrlKey, BTreeSet<EntryId>>,
+    /// Of the entries in full, those with no member, by the print of their URL and then by number:
+    /// what an announcement brings forward, with what is parked.
+    unheld: HashMap<u64, Vec<EntryId>>,
     /// Entries that wait for one member's next request.
     pinned: BTreeMap<MemberId, BTreeSet<EntryId>>,
     /// First number of each feeding topic that was not taken yet.
@@ -116,6 +131,8 @@ pub struct Group {
     unsent: BTreeMap<u64, (&'static str, Box<str>)>,
     /// The newest event of this group on each of its own topics.
     sent: BTreeMap<&'static str, Seq>,
+    /// The snapshot that is being taken.
+    snapshot: Option<Snapshot>,
     /// The moment of the present input.
     now: Moment,
     /// Minute and number of dead letters written in it for events without a key.
@@ -133,9 +150,11 @@ impl Group {
             run,
             own: None,
             config,
-            entries: BTreeMap::new(),
+            live: HashMap::new(),
+            live_bytes: 0,
+            parked: Parked::default(),
             last_entry: 0,
-            keys: HashMap::new(),
+            keys: Keys::default(),
             ready: Ready::default(),
             members: Members::default(),
             jobs: Jobs::default(),
@@ -150,11 +169,11 @@ impl Group {
             is_paused: false,
             wakes: Timers::default(),
             expiries: Timers::default(),
-            entry_bytes: 0,
             totals: Totals::default(),
             last_serial: 0,
             unsent: BTreeMap::new(),
             sent: BTreeMap::new(),
+            snapshot: None,
             now: Moment(0),
             letters: (0, 0),
             rng: fastrand::Rng::with_seed(seed),
@@ -202,15 +221,25 @@ impl Group {
         self.jobs.iter().map(|job| &job.name)
     }
 
+    /// Gives it a place for what it need not have in memory.
+    pub fn set_outside(&mut self, outside: Box<dyn Outside>) {
+        self.parked.set_outside(outside);
+    }
+
     /// Whether nothing waits or is in flight.
     pub fn is_idle(&self) -> bool {
-        self.entries.is_empty()
+        self.entries() == 0
+    }
+
+    /// Entries that are not final.
+    fn entries(&self) -> usize {
+        self.live.len() + self.parked.len()
     }
 
     /// Whether there is no room for what the topics bring.
     pub fn is_full(&self) -> bool {
-        self.entries.len() >= self.config.entries_max
-            || self.entry_bytes >= self.config.entry_bytes_max
+        self.entries() >= self.config.entries_max
+            || self.live_bytes + self.parked.bytes() >= self.config.entry_bytes_max
     }
 
     /// Takes one input. `now` must not be before the `now` of an earlier call.
@@ -222,6 +251,8 @@ impl Group {
         match input {
             Input::Start { run, anew, stamp, own } => {
                 let ended = self.own.filter(|_| run != self.run);
+                // A snapshot is of one time without a stop.
+                self.snapshot = None;
                 self.commit(Decision::Started { run, anew, stamp, own }, now);
                 self.begin(ended, now);
             }
@@ -285,6 +316,7 @@ impl Group {
             Input::Tick => self.expire(now),
         }
         self.release_all(now);
+        self.parked.tidy();
     }
 
     /// Goes on where the records end, which is between two inputs: what belongs together was written
@@ -346,10 +378,8 @@ impl Group {
             match wake {
                 Wake::Due(id) => self.enqueue(id, now),
                 Wake::Key(key) => {
-                    if let Some(queue) = self.keys.get_mut(&key) {
-                        queue.timer = None;
-                    }
-                    self.refresh(&key, now);
+                    self.keys[key].timer = None;
+                    self.refresh(key, now);
                 }
             }
         }
@@ -369,11 +399,11 @@ impl Group {
 
     /// A lease ran out: the member had its time, and nobody knows what it did with it.
     fn lose(&mut self, id: EntryId, now: Moment) {
-        let Some(lease) = self.entries.get(&id).and_then(Entry::lease) else {
+        let Some(lease) = self.live.get(&id).and_then(|live| live.entry.lease()) else {
             return;
         };
         let member = lease.member;
-        tracing::info!(group = %self.name, entry = id, member = ?lease.member, "lease ran out");
+        tracing::info!(group = %self.name, entry = id, ?member, "lease ran out");
         self.members.fell_silent(member);
         self.commit(Decision::Lost { entry: id }, now);
         self.bury_if_hopeless(id, now);
@@ -387,12 +417,12 @@ impl Group {
             let Some((key, place)) = self.ready.next(members, &mut self.rng) else {
                 return;
             };
-            let queue = self.keys.get(&key).expect("a ready key has a queue");
-            let (id, _) = self.next_of(&key, queue).expect("a ready key has a next entry");
+            let queue = &self.keys[key];
+            let id = self.next_of(queue).expect("a ready key has a next entry").entry;
             let member = match place {
                 Place::Pinned(pin) => Some(pin.member),
-                Place::Suspect(_) => members.choose(queue.last_member, true),
-                Place::Open(..) => members.choose(queue.last_member, false),
+                Place::Suspect(_) => members.choose(queue.last_member(), true),
+                Place::Open(..) => members.choose(queue.last_member(), false),
             };
             if self.leaves_its_job(id) {
                 self.commit(Decision::Ended { entries: vec![id], end: End::Budget }, now);
@@ -409,9 +439,11 @@ impl Group {
     /// Whether an entry was announced while its job may release nothing: then it goes out without
     /// the job, which has no page to spare.
     fn leaves_its_job(&self, id: EntryId) -> bool {
-        let entry = &self.entries[&id];
+        // What is parked and was announced has no job.
+        let Some(live) = self.live.get(&id) else { return false };
+        let entry = &live.entry;
         let job = entry.admitted.job.and_then(|job| self.jobs.find(job.number));
-        lane_of(entry) == Lane::Announced
+        lane_of(&entry.admitted) == Lane::Announced
             && entry.again.is_none()
             && job.is_some_and(|job| job.is_blocked_on(&entry.admitted.key))
     }
@@ -426,39 +458,41 @@ impl Group {
     }
 
     /// Looks at a key again: whether it is free, and under what it stands. To be called after
-    /// everything that may have changed the answer.
-    fn refresh(&mut self, key: &Key, now: Moment) {
-        let Some(queue) = self.keys.get_mut(key) else {
-            return;
-        };
+    /// everything that may have changed the answer, also if the key may be forgotten by then.
+    fn refresh(&mut self, key: KeyId, now: Moment) {
+        let Some(queue) = self.keys.get_mut(key) else { return };
         let is_forgettable = queue.forgettable_at().is_some_and(|at| at <= now);
         let wake_at = queue.wake_at().filter(|at| *at > now);
         if queue.timer != wake_at {
             if let Some(at) = std::mem::replace(&mut queue.timer, wake_at) {
-                self.wakes.cancel(at, Wake::Key(key.clone()));
+                self.wakes.cancel(at, Wake::Key(key));
             }
             if let Some(at) = wake_at {
-                self.wakes.set(at, Wake::Key(key.clone()));
+                self.wakes.set(at, Wake::Key(key));
             }
         }
-        let is_free = queue.is_free(now, self.config.parallel);
-        let next = self.keys.get(key).filter(|_| is_free);
-        let next = next.and_then(|queue| self.next_of(key, queue));
         if is_forgettable {
-            self.keys.remove(key);
+            self.keys.forget(key);
+            return self.ready.place(key, None);
         }
-        let place = next.map(|(id, lane)| self.place_of(id, lane));
+        let queue = &self.keys[key];
+        let is_free = queue.is_free(now, self.config.parallel);
+        let next = if is_free { self.next_of(queue) } else { None };
+        let place = next.map(|next| self.place_of(next));
         self.ready.place(key, place);
     }
 
     /// The entry that a key would release next.
-    fn next_of(&self, key: &str, queue: &KeyQueue) -> Option<(EntryId, Lane)> {
+    fn next_of(&self, queue: &KeyQueue) -> Option<Next> {
         let job = |number| self.jobs.find(number);
-        queue.next(|number| job(number).is_none_or(|job| job.takes_turns_on(key)))
+        queue.next(|number| job(number).is_none_or(|job| job.takes_turns_on(queue.name())))
     }
 
-    fn place_of(&self, id: EntryId, lane: Lane) -> Place {
-        let entry = &self.entries[&id];
+    fn place_of(&self, Next { entry, lane, prio }: Next) -> Place {
+        let Some(live) = self.live.get(&entry) else {
+            return Place::Open(lane, prio);
+        };
+        let entry = &live.entry;
         if let Some(again) = &entry.again {
             Place::Pinned(Pin { member: again.member, suspect: entry.is_suspect() })
         } else if entry.is_suspect() {
@@ -468,60 +502,11 @@ impl Group {
         }
     }
 
-    /// Puts a due entry into its key's queue, and a later one on a timer.
-    fn enqueue(&mut self, id: EntryId, now: Moment) {
-        let Some(entry) = self.entries.get_mut(&id) else {
-            return;
-        };
-        if entry.lease().is_some() || entry.state == State::Waiting {
-            return;
-        }
-        if entry.admitted.due > now {
-            let due = entry.admitted.due;
-            self.wakes.set(due, Wake::Due(id));
-            return;
-        }
-        entry.state = State::Waiting;
-        let (lane, prio, head) = (lane_of(entry), entry.admitted.prio, goes_to_the_head(entry));
-        let key = entry.gate().clone();
-        let queue = self.keys.entry(key.clone()).or_default();
-        if head {
-            queue.push_head(id, lane, entry.again.is_some());
-        } else {
-            queue.push(id, lane, prio);
-        }
-        self.refresh(&key, now);
-    }
-
-    /// Takes an entry without a member out of its queue or off its timer.
-    fn unqueue(&mut self, id: EntryId, now: Moment) {
-        let entry = &self.entries[&id];
-        match entry.state {
-            State::Delayed => self.wakes.cancel(entry.admitted.due, Wake::Due(id)),
-            State::Waiting => {
-                let key = entry.gate().clone();
-                if let Some(queue) = self.keys.get_mut(&key) {
-                    queue.remove(id, lane_of(entry), entry.admitted.prio);
-                }
-                if let Some(entry) = self.entries.get_mut(&id) {
-                    entry.state = State::Delayed;
-                }
-                self.refresh(&key, now);
-            }
-            State::Held(_) => unreachable!("an entry with a member is in no queue"),
+    /// A parked entry is about to change: a snapshot that is to have it as it was gets it first.
+    fn keep_in_snapshot(&mut self, glance: Glance) {
+        if self.snapshot.is_some() && self.parked.keep_in_snapshot(glance) {
+            let kept = Decision::Kept(Box::new(self.parked_item(glance)));
+            self.record(kept, self.now);
         }
     }
-}
-
-/// The lane in which an entry takes its turn.
-fn lane_of(entry: &Entry) -> Lane {
-    match entry.admitted.job {
-        _ if entry.admitted.announced => Lane::Announced,
-        job => Lane::Job(job.map_or(SCHEDULES, |job| job.number)),
-    }
-}
-
-/// A redirect's target goes on where the redirect stood, and so does the second request of a task.
-fn goes_to_the_head(entry: &Entry) -> bool {
-    entry.again.is_some() || (entry.admitted.redirect && entry.releases == 0)
 }

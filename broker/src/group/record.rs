@@ -105,6 +105,15 @@ pub enum Decision {
         /// As what they count.
         end: End,
     },
+    /// What of a job is parked ended: all of it, or what is behind a key.
+    Cleared {
+        /// Whose.
+        number: JobNumber,
+        /// Behind which key.
+        key: Option<Box<str>>,
+        /// As what it counts.
+        end: End,
+    },
     /// A member is gone: what only it could go on with starts from the beginning.
     Unpinned {
         /// Which entries forget their `again`.

@@ -5,13 +5,14 @@
 //! the highest priority goes first, and among equals chance decides, so that no host is always last.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
-use indexmap::IndexSet;
+use hashbrown::HashMap;
 use tidings_protocol::MemberId;
 
-use super::entry::{JobNumber, Key};
+use super::entry::JobNumber;
 use super::key_queue::Lane;
+use super::keys::KeyId;
 use super::member::Members;
 
 /// Under what a free key stands.
@@ -37,9 +38,11 @@ pub(super) struct Pin {
 /// Free keys by what they would release.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
-    places: HashMap<Key, Place>,
-    pinned: BTreeMap<Pin, IndexSet<Key>>,
-    suspects: BTreeMap<Lane, IndexSet<Key>>,
+    /// Where each key stands, by its number.
+    spots: Vec<Option<Spot>>,
+    pins: HashMap<KeyId, Pin>,
+    pinned: BTreeMap<Pin, Vec<KeyId>>,
+    suspects: BTreeMap<Lane, Vec<KeyId>>,
     announced: ByPrio,
     jobs: BTreeMap<JobNumber, ByPrio>,
     /// Jobs whose budget is taken by what is in flight, with their keys: nothing of them goes out
@@ -49,23 +52,48 @@ pub(super) struct Ready {
     last_job: JobNumber,
 }
 
+/// Where a key stands, and at which place there. Small, as there are millions.
+#[derive(Debug, Clone, Copy)]
+struct Spot {
+    kind: Kind,
+    index: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// For whom is in `pins`.
+    Pinned,
+    Suspect(Lane),
+    Open(Lane, i16),
+}
+
 impl Ready {
     /// Puts a key where it belongs now; `None` takes it out.
-    pub(super) fn place(&mut self, key: &Key, place: Option<Place>) {
-        if self.places.get(key).copied() == place {
+    pub(super) fn place(&mut self, key: KeyId, place: Option<Place>) {
+        if self.place_of(key) == place {
             return;
         }
-        if let Some(old) = self.places.remove(key) {
-            self.take_out(key, old);
-        }
-        if let Some(new) = place {
-            self.places.insert(key.clone(), new);
-            self.put_in(key, new);
+        self.take_out(key);
+        if let Some(place) = place {
+            self.put_in(key, place);
         }
     }
 
+    fn place_of(&self, key: KeyId) -> Option<Place> {
+        let spot = self.spots.get(key.index()).copied().flatten()?;
+        Some(match spot.kind {
+            Kind::Pinned => Place::Pinned(self.pins[&key]),
+            Kind::Suspect(lane) => Place::Suspect(lane),
+            Kind::Open(lane, prio) => Place::Open(lane, prio),
+        })
+    }
+
     /// The key that goes next to one of the members, and where it stands.
-    pub(super) fn next(&self, members: &Members, rng: &mut fastrand::Rng) -> Option<(Key, Place)> {
+    pub(super) fn next(
+        &self,
+        members: &Members,
+        rng: &mut fastrand::Rng,
+    ) -> Option<(KeyId, Place)> {
         let pinned = self.pinned.iter().find(|(pin, _)| members.has_room(pin.member, pin.suspect));
         if let Some((pin, keys)) = pinned {
             return Some((any(keys, rng), Place::Pinned(*pin)));
@@ -122,10 +150,11 @@ impl Ready {
 
     /// Whether a key stands here and its job may release, so that it waits for nothing but a
     /// member's credit.
-    pub(super) fn offers(&self, key: &str) -> bool {
-        self.places.get(key).is_some_and(|place| match place {
-            Place::Pinned(_) => true,
-            Place::Suspect(lane) | Place::Open(lane, _) => !self.is_blocked(*lane),
+    pub(super) fn offers(&self, key: KeyId) -> bool {
+        let spot = self.spots.get(key.index()).copied().flatten();
+        spot.is_some_and(|spot| match spot.kind {
+            Kind::Pinned => true,
+            Kind::Suspect(lane) | Kind::Open(lane, _) => !self.is_blocked(lane),
         })
     }
 
@@ -135,84 +164,92 @@ impl Ready {
         after.chain(upto).next().map(|(job, keys)| (Lane::Job(*job), keys))
     }
 
-    fn put_in(&mut self, key: &Key, place: Place) {
-        match place {
+    fn put_in(&mut self, key: KeyId, place: Place) {
+        let (kind, keys) = match place {
             Place::Pinned(pin) => {
-                self.pinned.entry(pin).or_default().insert(key.clone());
+                self.pins.insert(key, pin);
+                (Kind::Pinned, self.pinned.entry(pin).or_default())
             }
-            Place::Suspect(lane) => {
-                self.suspects.entry(lane).or_default().insert(key.clone());
+            Place::Suspect(lane) => (Kind::Suspect(lane), self.suspects.entry(lane).or_default()),
+            Place::Open(lane, prio) => {
+                let keys = match lane {
+                    Lane::Announced => &mut self.announced,
+                    Lane::Job(job) => match self.blocked.get_mut(&job) {
+                        Some(keys) => keys,
+                        None => self.jobs.entry(job).or_default(),
+                    },
+                };
+                (Kind::Open(lane, prio), keys.0.entry(Reverse(prio)).or_default())
             }
-            Place::Open(Lane::Announced, prio) => self.announced.insert(key, prio),
-            Place::Open(Lane::Job(job), prio) => match self.blocked.get_mut(&job) {
-                Some(keys) => keys.insert(key, prio),
-                None => self.jobs.entry(job).or_default().insert(key, prio),
-            },
+        };
+        let index = u32::try_from(keys.len()).expect("keys have numbers of 32 bits");
+        keys.push(key);
+        if self.spots.len() <= key.index() {
+            self.spots.resize(key.index() + 1, None);
         }
+        self.spots[key.index()] = Some(Spot { kind, index });
     }
 
-    fn take_out(&mut self, key: &Key, place: Place) {
-        match place {
-            Place::Pinned(pin) => {
-                if let Some(keys) = self.pinned.get_mut(&pin) {
-                    keys.swap_remove(key);
-                    if keys.is_empty() {
-                        self.pinned.remove(&pin);
-                    }
-                }
+    fn take_out(&mut self, key: KeyId) {
+        let Some(spot) = self.spots.get_mut(key.index()).and_then(Option::take) else { return };
+        let index = spot.index as usize;
+        let moved = match spot.kind {
+            Kind::Pinned => {
+                let pin = self.pins.remove(&key).expect("a pinned key has a pin");
+                take_from(&mut self.pinned, &pin, index)
             }
-            Place::Suspect(lane) => {
-                if let Some(keys) = self.suspects.get_mut(&lane) {
-                    keys.swap_remove(key);
-                    if keys.is_empty() {
-                        self.suspects.remove(&lane);
-                    }
-                }
+            Kind::Suspect(lane) => take_from(&mut self.suspects, &lane, index),
+            Kind::Open(Lane::Announced, prio) => {
+                take_from(&mut self.announced.0, &Reverse(prio), index)
             }
-            Place::Open(Lane::Announced, prio) => self.announced.remove(key, prio),
-            Place::Open(Lane::Job(job), prio) => {
+            Kind::Open(Lane::Job(job), prio) => {
                 if let Some(keys) = self.blocked.get_mut(&job) {
-                    keys.remove(key, prio);
-                } else if let Some(keys) = self.jobs.get_mut(&job) {
-                    keys.remove(key, prio);
+                    take_from(&mut keys.0, &Reverse(prio), index)
+                } else {
+                    let keys = self.jobs.get_mut(&job).expect("a key that stands there has a job");
+                    let moved = take_from(&mut keys.0, &Reverse(prio), index);
                     if keys.is_empty() {
                         self.jobs.remove(&job);
                     }
+                    moved
                 }
             }
+        };
+        if let Some(moved) = moved {
+            let spot =
+                self.spots[moved.index()].as_mut().expect("a key that stands there has a spot");
+            spot.index = u32::try_from(index).expect("keys have numbers of 32 bits");
         }
     }
 }
 
 /// One of several keys, by chance.
-fn any(keys: &IndexSet<Key>, rng: &mut fastrand::Rng) -> Key {
-    let index = rng.usize(..keys.len());
-    keys.get_index(index).expect("the index is below the length").clone()
+fn any(keys: &[KeyId], rng: &mut fastrand::Rng) -> KeyId {
+    keys[rng.usize(..keys.len())]
+}
+
+/// Takes the key at a place out of one of the sets, of which none is empty. Returns the key that is
+/// there now.
+fn take_from<K: Ord>(sets: &mut BTreeMap<K, Vec<KeyId>>, which: &K, index: usize) -> Option<KeyId> {
+    let keys = sets.get_mut(which).expect("a key that stands somewhere is there");
+    keys.swap_remove(index);
+    let moved = keys.get(index).copied();
+    if keys.is_empty() {
+        sets.remove(which);
+    }
+    moved
 }
 
 /// Keys by the priority of what they would release, highest first. No set in it is empty.
 #[derive(Debug, Default)]
-struct ByPrio(BTreeMap<Reverse<i16>, IndexSet<Key>>);
+struct ByPrio(BTreeMap<Reverse<i16>, Vec<KeyId>>);
 
 impl ByPrio {
-    fn insert(&mut self, key: &Key, prio: i16) {
-        self.0.entry(Reverse(prio)).or_default().insert(key.clone());
-    }
-
-    fn remove(&mut self, key: &Key, prio: i16) {
-        if let Some(keys) = self.0.get_mut(&Reverse(prio)) {
-            keys.swap_remove(key);
-            if keys.is_empty() {
-                self.0.remove(&Reverse(prio));
-            }
-        }
-    }
-
     fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     fn len(&self) -> usize {
-        self.0.values().map(IndexSet::len).sum()
+        self.0.values().map(Vec::len).sum()
     }
 }

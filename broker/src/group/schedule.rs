@@ -55,13 +55,13 @@ impl Schedule {
     }
 }
 
-/// All schedules of a group, by URL.
+/// All schedules of a group, by the print of their URL.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Schedules(HashMap<UrlKey, Schedule>);
+pub(super) struct Schedules(HashMap<u64, Schedule>);
 
 impl Schedules {
     pub(super) fn find(&self, url: UrlKey) -> Option<&Schedule> {
-        self.0.get(&url)
+        self.0.get(&url.print())
     }
 
     /// All of them, in no order.
@@ -78,7 +78,7 @@ impl Schedules {
     }
 
     /// An entry of this URL is final; with a worker's answer, or without one.
-    pub(super) fn ended(&mut self, url: UrlKey, entry: EntryId, outcome: Option<Outcome>) {
+    pub(super) fn ended(&mut self, url: u64, entry: EntryId, outcome: Option<Outcome>) {
         let Some(schedule) = self.0.get_mut(&url) else { return };
         if schedule.entry == Some(entry) {
             schedule.entry = None;
@@ -90,8 +90,9 @@ impl Schedules {
 
 impl Group {
     /// A URL is due: it becomes an entry, unless it has been looked at, or is being.
-    pub(super) fn fall_due(&mut self, url: UrlKey, now: Moment) {
-        let Some(schedule) = self.schedules.find(url) else { return };
+    pub(super) fn fall_due(&mut self, print: u64, now: Moment) {
+        let Some(schedule) = self.schedules.0.get(&print) else { return };
+        let url = schedule.url_key;
         let next = schedule.next_after(now);
         let item = if schedule.stands_in || schedule.entry.is_some() {
             None
@@ -134,9 +135,9 @@ impl Group {
         if let Some(item) = item {
             self.apply_taking(item, now);
         }
-        let Some(schedule) = self.schedules.0.get_mut(&url) else { return };
-        self.expiries.cancel(schedule.due, Expiry::Schedule(url));
-        self.expiries.set(next, Expiry::Schedule(url));
+        let Some(schedule) = self.schedules.0.get_mut(&url.print()) else { return };
+        self.expiries.cancel(schedule.due, Expiry::Schedule(url.print()));
+        self.expiries.set(next, Expiry::Schedule(url.print()));
         schedule.due = next;
         schedule.stands_in = false;
         schedule.entry = item.map_or(schedule.entry, entry_of);
@@ -145,13 +146,13 @@ impl Group {
     pub(super) fn set_schedule(&mut self, schedule: &Schedule) {
         let url = schedule.url_key;
         self.end_schedule(url);
-        self.expiries.set(schedule.due, Expiry::Schedule(url));
-        self.schedules.0.insert(url, schedule.clone());
+        self.expiries.set(schedule.due, Expiry::Schedule(url.print()));
+        self.schedules.0.insert(url.print(), schedule.clone());
     }
 
     pub(super) fn end_schedule(&mut self, url: UrlKey) {
-        if let Some(before) = self.schedules.0.remove(&url) {
-            self.expiries.cancel(before.due, Expiry::Schedule(url));
+        if let Some(before) = self.schedules.0.remove(&url.print()) {
+            self.expiries.cancel(before.due, Expiry::Schedule(url.print()));
         }
     }
 }

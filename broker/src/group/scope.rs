@@ -60,6 +60,11 @@ impl Scope {
         Self { rule, admitted: BTreeSet::new() }
     }
 
+    /// Whether what seeds let in matters.
+    pub fn has_rule(&self) -> bool {
+        self.rule != ScopeRule::Any
+    }
+
     /// A seed, or what a seed redirects to, belongs to its job.
     pub fn admit(&mut self, url: &CanonicalUrl) {
         let part = match self.rule {

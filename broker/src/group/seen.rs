@@ -1,35 +1,77 @@
-//! Which URLs a pass has met. A found link is checked against this and nothing else.
+//! Which URLs a pass has met. A found link is checked against this and what is parked, and nothing else.
 
-use std::collections::{HashMap, HashSet};
-
-use tidings_protocol::UrlKey;
+use hashbrown::{HashMap, HashSet};
 
 use super::entry::JobRef;
 
-/// The URLs each running pass has admitted.
+/// Prints that one set holds before it becomes many: a snapshot writes one set at a time, and only
+/// what is small can be written at once.
+const SET_MAX: usize = 1 << 14;
+
+/// Sets of a pass that has met more.
+const SETS: usize = 1 << 10;
+
+/// The URLs each running pass has met and that are not parked, by [`UrlKey::print`].
+///
+/// [`UrlKey::print`]: tidings_protocol::UrlKey::print
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
-    passes: HashMap<JobRef, HashSet<UrlKey>>,
+    passes: HashMap<JobRef, Prints>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Prints {
+    Few(HashSet<u64>),
+    Many(Vec<HashSet<u64>>),
 }
 
 impl Seen {
-    /// Whether the pass has met this URL.
-    pub(super) fn has(&self, pass: JobRef, url: UrlKey) -> bool {
-        self.passes.get(&pass).is_some_and(|urls| urls.contains(&url))
+    /// Whether the pass has met the URL of this print.
+    pub(super) fn has(&self, pass: JobRef, print: u64) -> bool {
+        self.passes.get(&pass).is_some_and(|prints| match prints {
+            Prints::Few(set) => set.contains(&print),
+            Prints::Many(sets) => sets[set_of(print)].contains(&print),
+        })
     }
 
     /// Remembers it.
-    pub(super) fn add(&mut self, pass: JobRef, url: UrlKey) {
-        self.passes.entry(pass).or_default().insert(url);
+    pub(super) fn add(&mut self, pass: JobRef, print: u64) {
+        let prints = self.passes.entry(pass).or_insert_with(|| Prints::Few(HashSet::new()));
+        match prints {
+            Prints::Few(set) => {
+                set.insert(print);
+                if set.len() > SET_MAX {
+                    let mut sets = vec![HashSet::new(); SETS];
+                    for print in set.drain() {
+                        sets[set_of(print)].insert(print);
+                    }
+                    *prints = Prints::Many(sets);
+                }
+            }
+            Prints::Many(sets) => _ = sets[set_of(print)].insert(print),
+        }
     }
 
-    /// All passes with what they have met.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (JobRef, &HashSet<UrlKey>)> {
-        self.passes.iter().map(|(pass, urls)| (*pass, urls))
+    /// All passes that have met something.
+    pub(super) fn passes(&self) -> Vec<JobRef> {
+        self.passes.keys().copied().collect()
+    }
+
+    /// One of the sets of a pass, which are numbered from 0; `None` behind the last.
+    pub(super) fn set(&self, pass: JobRef, number: usize) -> Option<&HashSet<u64>> {
+        match self.passes.get(&pass)? {
+            Prints::Few(set) => (number == 0).then_some(set),
+            Prints::Many(sets) => sets.get(number),
+        }
     }
 
     /// The pass is over: what it has met is nobody's question any more.
     pub(super) fn forget(&mut self, pass: JobRef) {
         self.passes.remove(&pass);
     }
+}
+
+fn set_of(print: u64) -> usize {
+    // Prints are evenly distributed.
+    usize::try_from(print % SETS as u64).expect("there are few sets")
 }

@@ -46,7 +46,7 @@ impl Group {
 
     /// Tells a worker of an entry that it holds.
     pub(super) fn send_task(&mut self, id: EntryId, conn: ConnId, now: Moment) {
-        let entry = &self.entries[&id];
+        let entry = &self.live[&id].entry;
         let lease = entry.lease().expect("a task is sent to who holds it");
         let task = Task {
             id: self.task_id(id, entry, lease),

@@ -4,11 +4,14 @@
 //! A snapshot is written between two decisions, from [`Item::Begin`] to [`Item::End`]. Replay begins
 //! at the newest one that is whole; one that a crash cut short says nothing.
 
-use tidings_protocol::{Seq, TopicName, UrlKey};
+use tidings_protocol::{Seq, TopicName};
 
 use super::entry::{Entry, JobNumber, JobRef, Key, State};
-use super::key_queue::{KeyQueue, KeyState};
+use super::key_queue::KeyState;
+use super::lifecycle::lane_of;
+use super::parked::{Glance, Parked};
 use super::record::Decision;
+use super::runs::SlotId;
 use super::schedule::Schedule;
 use super::timers::Expiry;
 use super::{Group, Totals};
@@ -64,12 +67,12 @@ pub enum Item {
         /// How many.
         completed: u64,
     },
-    /// URLs that a pass has met.
+    /// URLs that a pass has met, and that are not parked.
     Seen {
         /// Which.
         pass: JobRef,
-        /// Some of them.
-        urls: Vec<UrlKey>,
+        /// The prints of some of them.
+        urls: Vec<u64>,
     },
     /// A key, without what waits there.
     Key {
@@ -104,10 +107,26 @@ pub enum Item {
     },
 }
 
+/// How far a snapshot has come. What there may be millions of is written piece by piece, while the
+/// group goes on: see [`Group::snapshot_more`].
+#[derive(Debug)]
+pub(super) struct Snapshot {
+    /// Passes whose URLs are still to be written, and the next set of the last of them.
+    passes: Vec<JobRef>,
+    set: usize,
+    /// Next slot of a parked entry.
+    slot: SlotId,
+    /// Next place of a key. They come last: a key of which nothing waits may be forgotten.
+    key: usize,
+}
+
 impl Group {
-    /// Hands over the records of a snapshot, in their order. `stamp` is the present moment as the
-    /// machine knows it.
-    pub(crate) fn snapshot(&self, stamp: Stamp, mut take: impl FnMut(Decision)) {
+    /// Begins a snapshot: hands over everything of which there is not much. `stamp` is the present
+    /// moment as the machine knows it.
+    pub(crate) fn begin_snapshot(&mut self, stamp: Stamp, mut take: impl FnMut(Decision)) {
+        self.parked.begin_snapshot();
+        let passes = self.seen.passes();
+        self.snapshot = Some(Snapshot { passes, set: 0, slot: 0, key: 0 });
         take(Decision::Kept(Box::new(Item::Begin)));
         take(Decision::Started { run: self.run, anew: false, stamp, own: self.own });
         take(Decision::Configured(Box::new(self.config.clone())));
@@ -124,17 +143,8 @@ impl Group {
         for job in self.jobs.in_order() {
             job.items(&mut keep);
         }
-        for (pass, urls) in self.seen.iter() {
-            let mut urls = urls.iter().copied().peekable();
-            while urls.peek().is_some() {
-                keep(Item::Seen { pass, urls: urls.by_ref().take(SEEN_MAX).collect() });
-            }
-        }
-        for (key, queue) in &self.keys {
-            keep(Item::Key { key: key.clone(), state: queue.state() });
-        }
-        for entry in self.entries.values() {
-            keep(Item::Entry(Box::new(entry.clone())));
+        for live in self.live.values() {
+            keep(Item::Entry(Box::new(live.entry.clone())));
         }
         for schedule in self.schedules.iter() {
             keep(Item::Schedule(Box::new(schedule.clone())));
@@ -143,7 +153,67 @@ impl Group {
             let (entry, reason) = (Box::new(buried.entry.clone()), buried.reason);
             keep(Item::Dead { entry, reason });
         }
+    }
+
+    /// Whether a snapshot has begun and is not whole.
+    pub(crate) fn is_in_snapshot(&self) -> bool {
+        self.snapshot.is_some()
+    }
+
+    /// Goes on with the snapshot: hands over about `count` parts more, and whether it is whole with
+    /// them.
+    ///
+    /// The group may decide what it likes between two calls, for what a replay meets between
+    /// [`Item::Begin`] and [`Item::End`] comes to the same:
+    /// - a parked entry is in the log as it was at the beginning, before any decision that touches
+    ///   it ([`Group::keep_in_snapshot`]); what came since the beginning is not written;
+    /// - a key and the totals are written as they are at that point, which counts;
+    /// - a URL that a pass has met stays met, so it does no harm to be told so twice.
+    pub(crate) fn snapshot_more(&mut self, count: usize, mut take: impl FnMut(Decision)) -> bool {
+        let Some(mut at) = self.snapshot.take() else { return true };
+        let mut left = count;
+        let mut keep = |item| take(Decision::Kept(Box::new(item)));
+        while left > 0
+            && let Some(pass) = at.passes.last().copied()
+        {
+            left -= 1;
+            let Some(set) = self.seen.set(pass, at.set) else {
+                (at.set, _) = (0, at.passes.pop());
+                continue;
+            };
+            at.set += 1;
+            let mut urls = set.iter().copied().peekable();
+            while urls.peek().is_some() {
+                left = left.saturating_sub(1);
+                keep(Item::Seen { pass, urls: urls.by_ref().take(SEEN_MAX).collect() });
+            }
+        }
+        while left > 0
+            && let Ok(glance) = self.parked.in_slot(at.slot)
+        {
+            (at.slot, left) = (at.slot + 1, left - 1);
+            if let Some(glance) = glance
+                && self.parked.keep_in_snapshot(glance)
+            {
+                keep(self.parked_item(glance));
+            }
+        }
+        while left > 0
+            && let Ok(queue) = self.keys.in_place(at.key)
+        {
+            (at.key, left) = (at.key + 1, left - 1);
+            if let Some(queue) = queue
+                && let Some(state) = queue.state()
+            {
+                keep(Item::Key { key: queue.name().clone(), state });
+            }
+        }
+        if left == 0 {
+            self.snapshot = Some(at);
+            return false;
+        }
         let Totals { completed, failed, dead, lost, unkeyed } = self.totals;
+        let mut keep = |item| take(Decision::Kept(Box::new(item)));
         keep(Item::End {
             last_entry: self.last_entry,
             last_serial: self.last_serial,
@@ -151,6 +221,19 @@ impl Group {
             is_paused: self.is_paused,
             totals: [completed, failed, dead, lost, unkeyed],
         });
+        true
+    }
+
+    /// A parked entry as a part of a snapshot.
+    pub(super) fn parked_item(&self, glance: Glance) -> Item {
+        Item::Entry(Box::new(self.parked_entry(glance)))
+    }
+
+    /// A parked entry in full.
+    pub(super) fn parked_entry(&self, glance: Glance) -> Entry {
+        let pass = glance.job().and_then(|job| self.jobs.find(job)).map(|job| job.id);
+        let admission = self.parked.read(glance, &self.keys[glance.key], pass);
+        Entry { state: State::Waiting, ..Entry::new(admission) }
     }
 
     /// Takes in a part of what the group held.
@@ -158,7 +241,8 @@ impl Group {
         match item {
             Item::Begin => {
                 let (name, config) = (self.name.clone(), self.config.clone());
-                *self = Self::new(name, 0, config, self.rng.u64(..));
+                let parked = self.parked.emptied();
+                *self = Self { parked, ..Self::new(name, 0, config, self.rng.u64(..)) };
             }
             Item::Taken { topic, next } => {
                 self.taken.insert(topic.clone(), *next);
@@ -181,7 +265,9 @@ impl Group {
             }
             Item::Seen { pass, urls } => urls.iter().for_each(|url| self.seen.add(*pass, *url)),
             Item::Key { key, state } => {
-                self.keys.insert(key.clone(), KeyQueue::kept(*state));
+                let key = self.keys.intern(key);
+                self.keys[key].keep(*state);
+                self.refresh(key, now);
             }
             Item::Entry(entry) => self.restore_entry(entry, now),
             Item::Schedule(schedule) => self.set_schedule(schedule),
@@ -215,44 +301,46 @@ impl Group {
 
     fn restore_entry(&mut self, entry: &Entry, now: Moment) {
         let (id, admitted) = (entry.admitted.id, &entry.admitted);
-        let job = admitted.job.and_then(|job| self.jobs.find_mut(job.number));
-        self.entry_bytes += admitted.bytes();
+        let mut job = admitted.job.and_then(|job| self.jobs.find_mut(job.number));
+        let lane = Parked::takes(admitted, lane_of(admitted), now);
+        if let Some(lane) = lane.filter(|_| entry.is_untouched()) {
+            return self.park(admitted, lane, now);
+        }
+        if let Some(job) = &mut job {
+            job.wait(id, &admitted.key);
+        }
         if let State::Held(lease) = entry.state {
-            self.members.hold(lease.member, id, entry.is_suspect());
-            self.expiries.set(lease.until, Expiry::Lease(id));
-            if !lease.over {
-                self.keys.entry(entry.gate().clone()).or_default().keep_busy();
-            }
-            if let Some(job) = job {
-                job.wait(id, &admitted.key);
+            if let Some(job) = &mut job {
                 job.take(id, &admitted.key);
             }
-            self.entries.insert(id, entry.clone());
+            self.members.hold(lease.member, id, entry.is_suspect());
+            self.expiries.set(lease.until, Expiry::Lease(id));
+            self.insert(entry.clone());
+            self.rehold(admitted.url_key, id);
+            if !lease.over {
+                let gate = self.live[&id].gate();
+                self.keys[gate].keep_busy();
+            }
             return;
         }
-        if let Some(job) = job {
-            job.wait(id, &admitted.key);
-            if entry.again.is_some() {
+        if let Some(again) = &entry.again {
+            if let Some(job) = &mut job {
                 job.pin(&admitted.key);
             }
-        }
-        if let Some(again) = &entry.again {
             self.pinned.entry(again.member).or_default().insert(id);
         }
-        self.unhold(admitted.url_key, id);
-        self.entries.insert(id, Entry { state: State::Delayed, ..entry.clone() });
+        self.insert(Entry { state: State::Delayed, ..entry.clone() });
         self.enqueue(id, now);
     }
 
     /// What rests on all parts together.
     fn settle_in(&mut self, now: Moment) {
+        self.parked.sort(&mut self.keys);
         for job in self.jobs.iter().filter(|job| job.state != JobState::Done) {
             self.ready.block(job.id.number, job.is_blocked());
         }
-        let mut keys: Vec<_> = self.keys.keys().cloned().collect();
-        keys.sort_unstable();
-        for key in keys {
-            self.refresh(&key, now);
+        for key in self.keys.ids() {
+            self.refresh(key, now);
         }
     }
 }

@@ -1,11 +1,14 @@
 //! What is in a group: its entries one by one, those that are dead among them.
 
+use std::collections::BinaryHeap;
 use std::fmt::Write;
 
 use tidings_protocol::{JobName, ProtocolError};
 
 use super::config::{bad, number};
-use super::entry::{Entry, EntryId, JobNumber, State};
+use super::entry::{Entry, EntryId, JobNumber, Live, State};
+use super::keys::KeyId;
+use super::parked::Glance;
 use super::{Answer, Group};
 use crate::clock::Moment;
 
@@ -121,22 +124,64 @@ impl Group {
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
         let wanted = self.wanted(&query.selection)?;
-        let live = self.entries.values().map(|entry| (entry, self.state_of(entry), None));
-        let dead = self.dead.iter();
-        let dead = dead.map(|buried| (&buried.entry, TaskState::Dead, Some(buried.reason)));
-        let matched = live.chain(dead).filter(|(entry, state, _)| {
-            query.state.is_none_or(|wanted| wanted == *state) && wanted(entry)
-        });
+        let is_in = |state| query.state.is_none_or(|wanted| wanted == state);
+        let live = self.live.values().filter(|live| wanted(&live.entry));
+        let live = live.filter(|live| is_in(self.state_of(live)));
+        let live = live.map(|live| live.entry.admitted.id);
+        let parked = self.parked_among(&query.selection)?;
+        let parked = parked.filter(|glance| is_in(self.state_of_parked(glance)));
         let mut count = 0;
-        let mut more = Vec::new();
-        for (entry, state, reason) in matched {
+        // The lowest numbers so far.
+        let mut listed = BinaryHeap::new();
+        for id in live.chain(parked.map(|glance| glance.id)) {
             count += 1;
-            if more.len() < query.limit {
-                more.push(self.describe_task(entry, state, reason, now));
+            listed.push(id);
+            if listed.len() > query.limit {
+                listed.pop();
+            }
+        }
+        let mut more = Vec::new();
+        for id in listed.into_sorted_vec() {
+            more.push(self.describe_waiting(id, now));
+        }
+        for buried in self.dead.iter().filter(|buried| wanted(&buried.entry)) {
+            if is_in(TaskState::Dead) {
+                count += 1;
+                if more.len() < query.limit {
+                    let reason = Some(buried.reason);
+                    more.push(self.describe_task(&buried.entry, TaskState::Dead, reason, now));
+                }
             }
         }
         let ok = format!("{} matched={count} listed={}", self.name, more.len());
         Ok(Answer { more, ok })
+    }
+
+    fn describe_waiting(&self, id: EntryId, now: Moment) -> String {
+        if let Some(live) = self.live.get(&id) {
+            return self.describe_task(&live.entry, self.state_of(live), None, now);
+        }
+        let glance = self.parked.find(id).expect("what is not in full is parked");
+        let state = self.state_of_parked(&glance);
+        self.describe_task(&self.parked_entry(glance), state, None, now)
+    }
+
+    /// Parked entries that are meant.
+    fn parked_among(
+        &self,
+        selection: &Selection,
+    ) -> Result<impl Iterator<Item = Glance>, ProtocolError> {
+        let job = match &selection.job {
+            None => None,
+            Some(name) => Some(self.job_named(name)?.id.number),
+        };
+        let (entry, is_any_key) = (selection.entry, selection.key.is_none());
+        let key = selection.key.as_deref().and_then(|key| self.keys.find(key));
+        Ok(self.parked.iter().filter(move |glance| {
+            entry.is_none_or(|id| glance.id == id)
+                && (is_any_key || key == Some(glance.key))
+                && job.is_none_or(|job| glance.job() == Some(job))
+        }))
     }
 
     /// Numbers of the dead entries that are meant.
@@ -163,21 +208,25 @@ impl Group {
         })
     }
 
-    fn state_of(&self, entry: &Entry) -> TaskState {
-        match entry.state {
+    fn state_of(&self, live: &Live) -> TaskState {
+        match live.entry.state {
             State::Held(_) => TaskState::Processing,
-            State::Waiting if self.is_queued(entry) => TaskState::Queued,
+            State::Waiting if self.is_queued(live.entry.admitted.id, live.gate()) => {
+                TaskState::Queued
+            }
             State::Waiting | State::Delayed => TaskState::Pending,
         }
     }
 
+    fn state_of_parked(&self, glance: &Glance) -> TaskState {
+        let is_queued = self.is_queued(glance.id, glance.key);
+        if is_queued { TaskState::Queued } else { TaskState::Pending }
+    }
+
     /// Whether only a member's credit is missing: its key is free, and it is its turn there.
-    fn is_queued(&self, entry: &Entry) -> bool {
-        let key = entry.gate();
-        let next = self.keys.get(key).and_then(|queue| self.next_of(key, queue));
-        !self.is_paused
-            && self.ready.offers(key)
-            && next.is_some_and(|(id, _)| id == entry.admitted.id)
+    fn is_queued(&self, id: EntryId, gate: KeyId) -> bool {
+        let is_next = || self.next_of(&self.keys[gate]).is_some_and(|next| next.entry == id);
+        !self.is_paused && self.ready.offers(gate) && is_next()
     }
 
     fn describe_task(

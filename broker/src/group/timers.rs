@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use tidings_protocol::UrlKey;
-
-use super::entry::{EntryId, JobNumber, Key};
+use super::entry::{EntryId, JobNumber};
+use super::keys::KeyId;
 use crate::clock::Moment;
 
 /// What time alone changes, whoever looks: it is let pass before anything else.
@@ -13,7 +12,7 @@ pub(super) enum Wake {
     /// A delayed entry may queue.
     Due(EntryId),
     /// A key has rested, or can be forgotten.
-    Key(Key),
+    Key(KeyId),
 }
 
 /// What has to be decided when its time has come, and only after everything that has arrived.
@@ -25,8 +24,8 @@ pub(super) enum Expiry {
     JobOpen(JobNumber),
     /// The time of a job is over.
     JobTime(JobNumber),
-    /// A URL is to be looked at again.
-    Schedule(UrlKey),
+    /// The URL of this print is to be looked at again.
+    Schedule(u64),
 }
 
 /// Timers in the order of their moments.
@@ -55,6 +54,12 @@ impl<T: Ord> Timers<T> {
     /// The earliest moment at which something is due.
     pub(super) fn next(&self) -> Option<Moment> {
         self.set.first().map(|(at, _)| *at)
+    }
+
+    /// All of them, the earliest first.
+    #[cfg(test)]
+    pub(super) fn iter(&self) -> impl Iterator<Item = &(Moment, T)> {
+        self.set.iter()
     }
 
     /// How many are set.

@@ -35,6 +35,9 @@ const GRACE_MS: u64 = 100;
 const TAKEN_BYTES_MAX: usize = 1 << 20;
 /// Records of a snapshot that are written together.
 const SNAPSHOT_PIECE: u64 = 64;
+/// Parts of what a group holds that it looks at for a snapshot before it looks at anything else: less
+/// than a millisecond.
+const SNAPSHOT_TURN: usize = 256;
 /// How often a group that stands still looks whether it can move, in ms.
 const RETRY_MS: u64 = 1000;
 
@@ -157,12 +160,13 @@ impl Owner {
                 self.handle(Input::Tick, None);
             }
             self.send();
+            let mut more_stock = false;
             if self.moves() {
                 self.announce();
-                self.take_stock();
+                more_stock = self.take_stock();
                 self.send();
             }
-            if more_letters || more_events {
+            if more_letters || more_events || more_stock {
                 tokio::task::yield_now().await;
                 if stop.is_cancelled() {
                     return;
@@ -483,22 +487,34 @@ impl Owner {
         }
     }
 
-    /// Writes what the group holds, if that is shorter by far than how it came to it. Nothing else is
-    /// done meanwhile: about a second for a million entries.
-    fn take_stock(&mut self) {
-        if !self.log.wants_snapshot() {
-            return;
+    /// Writes what the group holds, if that is shorter by far than how it came to it, piece by piece
+    /// between whatever else there is to do; whether there is more.
+    fn take_stock(&mut self) -> bool {
+        let begins = !self.group.is_in_snapshot();
+        if begins && !self.log.wants_snapshot() || self.log.is_behind() {
+            // A log that is behind wakes us when it is not.
+            return false;
         }
-        self.log.begin_snapshot();
-        let (at, mut records) = (self.clock.now(), 0_u64);
-        self.group.snapshot(self.clock.stamp(), |decision| {
+        if begins {
+            self.log.begin_snapshot();
+        }
+        let (at, stamp) = (self.clock.now(), self.clock.stamp());
+        let mut records = 0_u64;
+        let write = |decision| {
             self.appended = self.log.append(&Record { at, decision });
             records += 1;
             if records.is_multiple_of(SNAPSHOT_PIECE) {
                 self.log.flush();
             }
-        });
-        self.log.end_snapshot();
+        };
+        if begins {
+            self.group.begin_snapshot(stamp, write);
+        } else if self.group.snapshot_more(SNAPSHOT_TURN, write) {
+            self.log.end_snapshot();
+            return false;
+        }
+        self.log.flush();
+        true
     }
 
     /// Says to others what there is to say, and notes what is safe with them.

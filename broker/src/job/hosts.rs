@@ -1,6 +1,8 @@
 //! Pages per key of one pass, for a job that may have only so many of each.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
+
+use hashbrown::HashMap;
 
 use crate::group::entry::{EntryId, Key};
 
@@ -9,8 +11,10 @@ use crate::group::entry::{EntryId, Key};
 pub(super) struct Hosts {
     pages_max: Option<u64>,
     by_key: HashMap<Key, Host>,
-    /// Entries that wait although their key has given all its pages.
+    /// Entries in full that wait although their key has given all its pages.
     leftover: BTreeSet<EntryId>,
+    /// Keys that have given all their pages and behind which something is parked.
+    spent: BTreeSet<Key>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,7 +22,10 @@ struct Host {
     completed: u64,
     /// Entries that may become pages: with a member, or waiting for their member's next request.
     taken: u64,
+    /// Entries in full.
     waiting: BTreeSet<EntryId>,
+    /// How many others.
+    parked: u64,
 }
 
 impl Hosts {
@@ -64,7 +71,31 @@ impl Hosts {
         self.leftover.iter().copied()
     }
 
-    /// An entry waits.
+    /// Keys behind which is parked what the job may not have any more.
+    pub(super) fn spent(&self) -> impl Iterator<Item = &Key> {
+        self.spent.iter()
+    }
+
+    /// An entry is parked.
+    pub(super) fn park(&mut self, key: &Key) {
+        if !self.are_limited() {
+            return;
+        }
+        self.by_key.entry(key.clone()).or_default().parked += 1;
+        if self.have_given(key) {
+            self.spent.insert(key.clone());
+        }
+    }
+
+    /// An entry is parked no more.
+    pub(super) fn unpark(&mut self, key: &Key) {
+        if self.by_key.get(key).is_some_and(|host| host.parked == 1) {
+            self.spent.remove(key);
+        }
+        self.change(key, |host| host.parked -= 1);
+    }
+
+    /// An entry in full waits.
     pub(super) fn wait(&mut self, entry: EntryId, key: &Key) {
         if !self.are_limited() {
             return;
@@ -103,6 +134,9 @@ impl Hosts {
         host.completed += 1;
         if host.completed >= max {
             self.leftover.extend(&host.waiting);
+            if host.parked > 0 {
+                self.spent.insert(key.clone());
+            }
         }
     }
 

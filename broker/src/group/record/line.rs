@@ -136,6 +136,9 @@ impl Writer<'_> {
                 .field("ended")
                 .field(end.as_str())
                 .list(entries, |writer, entry| _ = writer.field(entry)),
+            Decision::Cleared { number, key, end } => {
+                self.field("cleared").field(number).maybe_text(key.as_deref()).field(end.as_str())
+            }
             Decision::Unpinned { entries } => {
                 self.field("unpinned").list(entries, |writer, entry| _ = writer.field(entry))
             }
@@ -357,6 +360,11 @@ impl<'a> Reader<'a> {
             }
             "lost" => Decision::Lost { entry: self.field()? },
             "ended" => Decision::Ended { end: self.end()?, entries: self.list(Self::field)? },
+            "cleared" => Decision::Cleared {
+                number: self.field()?,
+                key: self.maybe(|text| unescaped(text).map(Into::into))?,
+                end: self.end()?,
+            },
             "unpinned" => Decision::Unpinned { entries: self.list(Self::field)? },
             "paused" => Decision::Paused(self.flag()?),
             "purged" => Decision::Purged,

@@ -5,6 +5,7 @@ mod bench;
 mod corners;
 mod jobs;
 mod operate;
+mod portrait;
 mod rules;
 mod schedules;
 mod simulation;

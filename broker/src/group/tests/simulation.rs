@@ -3,10 +3,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use super::portrait::{assert_same, replayed};
 use super::world::World;
-use crate::clock::{Moment, Stamp};
+use crate::group::Group;
 use crate::group::record::Record;
-use crate::group::{Group, GroupConfig};
 
 const RUNS: u64 = 60;
 const STEPS: u32 = 400;
@@ -45,16 +45,12 @@ fn the_records_alone_give_the_same_group_again() {
             world.step();
         }
         let group = &world.group;
-        let mut replayed = Group::new(group.name().clone(), 1, group.config().clone(), 0);
-        for record in &world.records {
-            replayed.replay(&written(record));
+        let mut again = Group::new(group.name().clone(), 1, group.config().clone(), 0);
+        for record in replayed(&world.records) {
+            again.replay(&written(record));
         }
-        same(replayed, world.now, group, seed);
-        let mut kept = Group::new(group.name().clone(), 1, GroupConfig::default(), 0);
-        let stamp = Stamp { moment: Moment(0), boot: 0, uptime_ms: 0, unix_ms: 0 };
-        group
-            .snapshot(stamp, |decision| kept.replay(&written(&Record { at: world.now, decision })));
-        same(kept, world.now, group, seed);
+        again.advance(world.now);
+        assert_same(&again, group, seed);
     }
 }
 
@@ -72,27 +68,4 @@ pub(super) fn written(record: &Record) -> Record {
     let mut line = String::new();
     record.encode(&mut line);
     Record::decode(line.trim_end_matches('\n')).unwrap()
-}
-
-fn same(mut replayed: Group, now: Moment, group: &Group, seed: u64) {
-    replayed.advance(now);
-    assert_eq!(replayed.entries, group.entries, "seed {seed}");
-    assert_eq!(replayed.keys, group.keys, "seed {seed}");
-    assert_eq!(replayed.jobs, group.jobs, "seed {seed}");
-    assert_eq!(replayed.seen, group.seen, "seed {seed}");
-    assert_eq!(replayed.taken, group.taken, "seed {seed}");
-    assert_eq!(replayed.unheld, group.unheld, "seed {seed}");
-    assert_eq!(replayed.pinned, group.pinned, "seed {seed}");
-    assert_eq!(replayed.noted, group.noted, "seed {seed}");
-    assert_eq!(replayed.schedules, group.schedules, "seed {seed}");
-    assert_eq!(replayed.dead, group.dead, "seed {seed}");
-    assert_eq!(replayed.is_paused, group.is_paused, "seed {seed}");
-    assert_eq!(replayed.totals, group.totals, "seed {seed}");
-    assert_eq!(replayed.unsent, group.unsent, "seed {seed}");
-    assert_eq!(replayed.sent, group.sent, "seed {seed}");
-    assert_eq!(replayed.last_entry, group.last_entry, "seed {seed}");
-    assert_eq!(replayed.entry_bytes, group.entry_bytes, "seed {seed}");
-    assert_eq!(replayed.expiries, group.expiries, "seed {seed}");
-    assert_eq!(replayed.wakes, group.wakes, "seed {seed}");
-    assert_eq!(replayed.config, group.config, "seed {seed}");
 }

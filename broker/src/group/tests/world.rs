@@ -198,7 +198,7 @@ impl World {
         }
         self.finish_schedules();
         for _ in 0..100_000 {
-            if self.agenda.is_empty() && self.group.entries.is_empty() {
+            if self.agenda.is_empty() && self.group.is_idle() {
                 break;
             }
             self.take();
@@ -206,9 +206,10 @@ impl World {
         }
         self.pass(LEASE_MS);
         assert!(
-            self.group.entries.is_empty(),
-            "nothing is lost or stuck: {:?}",
-            self.group.entries
+            self.group.is_idle(),
+            "nothing is lost or stuck: {:?} {:?}",
+            self.group.live,
+            self.group.parked
         );
         for (name, job) in &self.jobs {
             assert_eq!(job.done, 1, "job {name} is announced exactly once");
@@ -239,6 +240,7 @@ impl World {
 
     fn handle(&mut self, input: Input) -> Option<Result<Answer, ProtocolError>> {
         self.trace.push(format!("{} <- {input:?}", self.now));
+        self.take_stock();
         let known = self.records.len();
         self.group.handle(input, self.now);
         let mut answered = None;
@@ -524,8 +526,11 @@ impl World {
             })
         };
         for (id, member) in self.group.members.iter() {
-            let suspects =
-                member.held.iter().filter(|entry| self.group.entries[entry].is_suspect()).count();
+            let suspects = member
+                .held
+                .iter()
+                .filter(|entry| self.group.live[*entry].entry.is_suspect())
+                .count();
             assert!(suspects <= 1, "member {id} holds {suspects} suspects");
             let worker = self.workers.iter().find(|worker| worker.member == id);
             if let (Some(worker), true) = (worker, released_to(id)) {

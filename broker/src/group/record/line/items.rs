@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use tidings_protocol::UrlKey;
-
 use super::{Reader, Writer};
 use crate::group::dead::REASONS;
 use crate::group::entry::{Again, Entry, JobRef, Lease, State};
@@ -27,7 +25,7 @@ impl Writer<'_> {
                 self.field("pages").field(number).text(key).field(completed)
             }
             Item::Seen { pass, urls } => {
-                self.field("seen").pass(*pass).list(urls, |writer, url| _ = writer.field(url.0))
+                self.field("seen").pass(*pass).list(urls, |writer, url| _ = writer.field(url))
             }
             Item::Key { key, state } => self.field("key").text(key).key_state(state),
             Item::Entry(entry) => self.field("entry").entry(entry),
@@ -115,10 +113,7 @@ impl Reader<'_> {
                 key: self.text()?.into(),
                 completed: self.field()?,
             },
-            "seen" => Item::Seen {
-                pass: self.pass()?,
-                urls: self.list(|reader| reader.field().map(UrlKey))?,
-            },
+            "seen" => Item::Seen { pass: self.pass()?, urls: self.list(Self::field)? },
             "key" => Item::Key { key: self.text()?.into(), state: self.key_state()? },
             "entry" => Item::Entry(Box::new(self.entry()?)),
             "schedule" => Item::Schedule(Box::new(self.schedule()?)),

@@ -5,6 +5,7 @@ use tidings_protocol::ProtocolError;
 use super::{Happening, WAITING, World};
 use crate::clock::{Moment, Stamp};
 use crate::group::record::Record;
+use crate::group::tests::portrait::replayed;
 use crate::group::tests::simulation::written;
 use crate::group::{Answer, Group, GroupConfig, Input, JobAction, Output};
 
@@ -21,6 +22,17 @@ impl World {
     pub(super) fn start(&mut self) {
         let (run, anew) = (self.group.run() + 1, self.rng.bool());
         self.handle(Input::Start { run, anew, stamp: stamp(), own: None });
+    }
+
+    /// Now and then the group begins a snapshot, which is written between everything else.
+    pub(super) fn take_stock(&mut self) {
+        let at = self.now;
+        let write = |decision| self.records.push(Record { at, decision });
+        if self.group.is_in_snapshot() {
+            self.group.snapshot_more(self.rng.usize(1..8), write);
+        } else if self.rng.u32(0..30) == 0 {
+            self.group.begin_snapshot(stamp(), write);
+        }
     }
 
     pub(super) fn crashes(&mut self) -> bool {
@@ -63,12 +75,7 @@ impl World {
     fn come_back(&mut self) {
         let new = |seed| Group::new("crawlers".parse().unwrap(), 0, GroupConfig::default(), seed);
         let mut group = new(self.rng.u64(..));
-        self.records.iter().for_each(|record| group.replay(&written(record)));
-        if self.rng.bool() {
-            let (mut kept, at) = (new(self.rng.u64(..)), self.now);
-            group.snapshot(stamp(), |decision| kept.replay(&written(&Record { at, decision })));
-            group = kept;
-        }
+        replayed(&self.records).for_each(|record| group.replay(&written(record)));
         self.group = group;
         self.job_names = self.group.job_names().cloned().collect();
         self.jobs.values_mut().for_each(|job| job.waits = 0);

@@ -1,0 +1,111 @@
+//! All keys of a group. Whatever refers to a key does so by a small number; its text is kept once.
+
+use std::hash::BuildHasher;
+use std::ops::{Index, IndexMut};
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use super::entry::Key;
+use super::key_queue::KeyQueue;
+
+/// A key's place in memory, valid until the key is forgotten. It differs from start to start, so no
+/// record holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct KeyId(u32);
+
+impl KeyId {
+    /// As an index into what is kept for each key.
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The keys that are waited for, busy or resting.
+#[derive(Debug, Default)]
+pub(super) struct Keys {
+    queues: Vec<Option<KeyQueue>>,
+    free: Vec<KeyId>,
+    by_name: HashTable<KeyId>,
+    hasher: DefaultHashBuilder,
+}
+
+impl Keys {
+    /// The key of that text, if the group knows it.
+    pub(super) fn find(&self, name: &str) -> Option<KeyId> {
+        let is_it = |id: &KeyId| &**self[*id].name() == name;
+        self.by_name.find(self.hasher.hash_one(name), is_it).copied()
+    }
+
+    /// The key of that text, which is known from now on.
+    pub(super) fn intern(&mut self, name: &Key) -> KeyId {
+        if let Some(id) = self.find(name) {
+            return id;
+        }
+        let queue = Some(KeyQueue::new(name.clone()));
+        let id = if let Some(id) = self.free.pop() {
+            self.queues[id.index()] = queue;
+            id
+        } else {
+            let next = u32::try_from(self.queues.len()).expect("keys are fewer than entries");
+            self.queues.push(queue);
+            KeyId(next)
+        };
+        let Self { queues, by_name, hasher, .. } = self;
+        let hash = |id: &KeyId| hasher.hash_one(&**name_of(queues, *id));
+        by_name.insert_unique(hasher.hash_one(&**name), id, hash);
+        id
+    }
+
+    /// What is known of a key, unless it was forgotten.
+    pub(super) fn get_mut(&mut self, id: KeyId) -> Option<&mut KeyQueue> {
+        self.queues[id.index()].as_mut()
+    }
+
+    /// Forgets a key: its number may be another one's from now on.
+    pub(super) fn forget(&mut self, id: KeyId) {
+        let Some(queue) = self.queues[id.index()].take() else { return };
+        let hash = self.hasher.hash_one(&**queue.name());
+        if let Ok(entry) = self.by_name.find_entry(hash, |known| *known == id) {
+            entry.remove();
+        }
+        self.free.push(id);
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    /// The key in one of the places, which are numbered from 0; `Err` behind the last.
+    pub(super) fn in_place(&self, place: usize) -> Result<Option<&KeyQueue>, ()> {
+        self.queues.get(place).map(Option::as_ref).ok_or(())
+    }
+
+    /// The numbers of all of them.
+    pub(super) fn ids(&self) -> Vec<KeyId> {
+        self.by_name.iter().copied().collect()
+    }
+}
+
+impl Index<KeyId> for Keys {
+    type Output = KeyQueue;
+
+    fn index(&self, id: KeyId) -> &KeyQueue {
+        self.queues[id.index()].as_ref().expect("who has a key's number keeps it known")
+    }
+}
+
+impl IndexMut<KeyId> for Keys {
+    fn index_mut(&mut self, id: KeyId) -> &mut KeyQueue {
+        self.queues[id.index()].as_mut().expect("who has a key's number keeps it known")
+    }
+}
+
+fn name_of(queues: &[Option<KeyQueue>], id: KeyId) -> &Key {
+    queues[id.index()].as_ref().expect("a key that has a name is known").name()
+}

@@ -1,0 +1,532 @@
+//! An entry's way through the group: let in, released, given back, lost, final. Part of applying
+//! decisions, like [`apply`](super::apply): nothing here decides anything.
+
+use tidings_protocol::{CanonicalUrl, MemberId, Outcome, UrlKey};
+
+use super::Group;
+use super::entry::{Admission, Entry, EntryId, JobNumber, JobRef, Key, Lease, Live, State};
+use super::key_queue::Lane;
+use super::keys::KeyId;
+use super::parked::{Glance, Parked};
+use super::record::{Back, End, Rest};
+use super::runs::PackedLane;
+use super::timers::{Expiry, Wake};
+use crate::clock::Moment;
+use crate::job::Job;
+
+impl Group {
+    /// Lets an entry in.
+    pub(super) fn admit(&mut self, admission: &Admission, now: Moment) {
+        let id = admission.id;
+        self.last_entry = self.last_entry.max(id);
+        let parks = Parked::takes(admission, lane_of(admission), now);
+        if let Some(pass) = admission.job
+            && let Some(job) = self.jobs.find_mut(pass.number)
+        {
+            job.noted = None;
+            self.noted.remove(&pass.number);
+            job.counts.found += 1;
+            // A seed's redirect keeps the seed's depth, and lets its target's host in.
+            if admission.depth == 0
+                && job.scope.has_rule()
+                && let Ok(url) = CanonicalUrl::parse(&admission.text)
+            {
+                job.scope.admit(&url);
+            }
+        }
+        if let Some(lane) = parks {
+            return self.park(admission, lane, now);
+        }
+        if let Some(job) = admission.job.and_then(|job| self.jobs.find_mut(job.number)) {
+            job.wait(id, &admission.key);
+        }
+        self.insert(Entry::new(admission.clone()));
+        self.enqueue(id, now);
+    }
+
+    /// Parks an entry that only waits.
+    pub(super) fn park(&mut self, admission: &Admission, lane: PackedLane, now: Moment) {
+        if let Some(job) = admission.job.and_then(|job| self.jobs.find_mut(job.number)) {
+            job.park(&admission.key);
+        }
+        let key = self.keys.intern(&admission.key);
+        let goes_first = self.parked.park(admission, lane, (key, &mut self.keys[key]));
+        if goes_first {
+            self.refresh(key, now);
+        }
+    }
+
+    /// Keeps an entry in full that is with nobody.
+    pub(super) fn insert(&mut self, entry: Entry) {
+        let key = self.keys.intern(&entry.admitted.key);
+        self.insert_behind(key, entry);
+    }
+
+    fn insert_behind(&mut self, key: KeyId, entry: Entry) {
+        let admitted = &entry.admitted;
+        let id = admitted.id;
+        if let (Some(pass), Some(url)) = (admitted.job, admitted.url_key) {
+            self.seen.add(pass, url.print());
+        }
+        self.unhold(admitted.url_key, id);
+        self.live_bytes += admitted.bytes();
+        self.keys[key].acquire();
+        let again = entry.again.as_ref().map(|again| self.keys.intern(&again.key));
+        if let Some(again) = again {
+            self.keys[again].acquire();
+        }
+        self.live.insert(id, Box::new(Live { entry, key, again }));
+    }
+
+    /// An entry is no more. Its keys are to be let go of.
+    fn remove(&mut self, id: EntryId) -> Live {
+        let live = *self.live.remove(&id).expect("an entry that ends is there");
+        self.live_bytes -= live.entry.admitted.bytes();
+        live
+    }
+
+    /// An entry that is no more named these.
+    fn let_go(&mut self, key: KeyId, again: Option<KeyId>, now: Moment) {
+        for key in std::iter::once(key).chain(again) {
+            self.keys[key].release();
+        }
+        for key in std::iter::once(key).chain(again) {
+            self.refresh(key, now);
+        }
+    }
+
+    /// A parked entry is kept in full from now on, and stands in no queue. Its key is to be refreshed.
+    fn unpark(&mut self, glance: Glance) {
+        self.keep_in_snapshot(glance);
+        let job = glance.job().and_then(|job| self.jobs.find_mut(job));
+        let queue = &mut self.keys[glance.key];
+        let pass = job.map(|job| {
+            job.unpark(glance.id, queue.name());
+            job.id
+        });
+        let admission = self.parked.unpark(glance, queue, pass);
+        self.insert_behind(glance.key, Entry::new(admission));
+    }
+
+    /// Takes an entry without a member out of its queue, off its timer, or out of where it is parked.
+    /// Returns the key that is to be refreshed.
+    fn take_out(&mut self, id: EntryId) -> KeyId {
+        if let Some(glance) = self.parked.find(id) {
+            self.unpark(glance);
+            return glance.key;
+        }
+        let live = self.live.get_mut(&id).expect("an entry without a member is there");
+        let (entry, gate) = (&mut live.entry, live.again.unwrap_or(live.key));
+        match entry.state {
+            State::Delayed => self.wakes.cancel(entry.admitted.due, Wake::Due(id)),
+            State::Waiting => {
+                let admitted = &entry.admitted;
+                self.keys[gate].remove(id, lane_of(admitted), admitted.prio);
+                entry.state = State::Delayed;
+            }
+            State::Held(_) => unreachable!("an entry with a member is in no queue"),
+        }
+        gate
+    }
+
+    /// Puts a due entry into its key's queue, and a later one on a timer.
+    pub(super) fn enqueue(&mut self, id: EntryId, now: Moment) {
+        let Some(live) = self.live.get_mut(&id) else { return };
+        let gate = live.gate();
+        let entry = &mut live.entry;
+        if entry.lease().is_some() || entry.state == State::Waiting {
+            return;
+        }
+        if entry.admitted.due > now {
+            self.wakes.set(entry.admitted.due, Wake::Due(id));
+            return;
+        }
+        entry.state = State::Waiting;
+        // When it was due says nothing any more.
+        entry.admitted.due = Moment(0);
+        let (lane, prio) = (lane_of(&entry.admitted), entry.admitted.prio);
+        let queue = &mut self.keys[gate];
+        if goes_to_the_head(entry) {
+            queue.push_head(id, lane, entry.again.is_some());
+        } else {
+            queue.push(id, lane, prio);
+        }
+        self.refresh(gate, now);
+    }
+
+    /// A waiting entry takes the better of what it has and what an event asks for.
+    pub(super) fn improve(
+        &mut self,
+        id: EntryId,
+        announced: bool,
+        prio: i16,
+        due: Moment,
+        now: Moment,
+    ) {
+        let gate = self.take_out(id);
+        let admitted = &mut self.entry_mut(id).admitted;
+        admitted.announced |= announced;
+        admitted.prio = admitted.prio.max(prio);
+        admitted.due = admitted.due.min(due);
+        self.enqueue(id, now);
+        self.refresh(gate, now);
+    }
+
+    pub(super) fn apply_release(&mut self, id: EntryId, lease: Lease, now: Moment) {
+        let gate = self.take_out(id);
+        let Live { entry, key, .. } = &mut **self.live.get_mut(&id).expect("it was taken out");
+        let key = *key;
+        entry.state = State::Held(lease);
+        entry.releases += 1;
+        let (lane, suspect) = (lane_of(&entry.admitted), entry.is_suspect());
+        let (job, url_key) = (entry.admitted.job, entry.admitted.url_key);
+        let pinned_to = entry.again.as_ref().map(|again| again.member);
+        self.forget_pin(pinned_to, id, job, key, now);
+        self.rehold(url_key, id);
+        self.ready.served(lane);
+        self.members.hold(lease.member, id, suspect);
+        self.expiries.set(lease.until, Expiry::Lease(id));
+        self.keys[gate].released(lane, lease.member);
+        self.refresh(gate, now);
+        if let Some(job) = job {
+            self.change_job(job.number, key, now, |job, key| job.take(id, key));
+        }
+    }
+
+    pub(super) fn apply_touch(
+        &mut self,
+        id: EntryId,
+        until: Moment,
+        over: bool,
+        rest: Rest,
+        now: Moment,
+    ) {
+        let gate = if over {
+            self.end_request(id, rest, true, now)
+        } else {
+            let gate = self.live[&id].gate();
+            self.keys[gate].hold(now, rest);
+            gate
+        };
+        if let State::Held(lease) = &mut self.entry_mut(id).state {
+            let before = std::mem::replace(&mut lease.until, until);
+            lease.over |= over;
+            self.expiries.cancel(before, Expiry::Lease(id));
+            self.expiries.set(until, Expiry::Lease(id));
+        }
+        self.refresh(gate, now);
+    }
+
+    pub(super) fn apply_return(
+        &mut self,
+        id: EntryId,
+        back: &Back,
+        rest: Rest,
+        reason: Option<Box<str>>,
+        now: Moment,
+    ) {
+        let was_made = !matches!(back, Back::Uncounted { .. });
+        let gate = self.end_request(id, rest, was_made, now);
+        self.take_from_member(id, now);
+        self.forget_again(id);
+        let Live { entry, key, again: again_key } =
+            &mut **self.live.get_mut(&id).expect("a returned entry is there");
+        match back {
+            Back::Retry { due } => {
+                entry.failures += 1;
+                entry.agains = 0;
+                entry.admitted.due = *due;
+                entry.last_reason = reason;
+            }
+            Back::Uncounted { due } => entry.admitted.due = *due,
+            Back::Again(again) => {
+                entry.agains += 1;
+                entry.admitted.due = now;
+                entry.again = Some(again.clone());
+                let gate = self.keys.intern(&again.key);
+                self.keys[gate].acquire();
+                *again_key = Some(gate);
+                let (job, key) = (entry.admitted.job, *key);
+                self.pinned.entry(again.member).or_default().insert(id);
+                if let Some(job) = job {
+                    self.change_job(job.number, key, now, Job::pin);
+                }
+            }
+        }
+        self.enqueue(id, now);
+        self.refresh(gate, now);
+    }
+
+    pub(super) fn apply_loss(&mut self, id: EntryId, now: Moment) {
+        let gate = self.end_request(id, Rest::default(), true, now);
+        self.take_from_member(id, now);
+        self.forget_again(id);
+        let entry = self.entry_mut(id);
+        entry.losses += 1;
+        entry.last_reason = Some("lost with its member".into());
+        entry.agains = 0;
+        entry.admitted.due = now;
+        self.totals.lost += 1;
+        self.enqueue(id, now);
+        self.refresh(gate, now);
+    }
+
+    /// An entry forgets its `again`, and begins with its own request.
+    pub(super) fn start_over(&mut self, id: EntryId, now: Moment) {
+        let gate = self.take_out(id);
+        let key = self.live[&id].key;
+        let entry = self.entry_mut(id);
+        entry.agains = 0;
+        let (job, again) = (entry.admitted.job, entry.again.as_ref());
+        let pinned_to = again.map(|again| again.member);
+        self.forget_again(id);
+        self.forget_pin(pinned_to, id, job, key, now);
+        self.enqueue(id, now);
+        self.refresh(gate, now);
+    }
+
+    /// The next request of an entry is its own. The key that gated it is to be refreshed.
+    fn forget_again(&mut self, id: EntryId) {
+        let live = self.live.get_mut(&id).expect("an entry without a member is there");
+        live.entry.again = None;
+        if let Some(gate) = live.again.take() {
+            self.keys[gate].release();
+        }
+    }
+
+    /// The key forgets a task, and rests if a request was `made`. Does nothing more than hold the
+    /// key if the worker had declared the request over before. Returns the key, which is to be refreshed.
+    pub(super) fn end_request(
+        &mut self,
+        id: EntryId,
+        rest: Rest,
+        made: bool,
+        now: Moment,
+    ) -> KeyId {
+        let live = &self.live[&id];
+        let gate = live.gate();
+        let over = live.entry.lease().is_some_and(|lease| lease.over);
+        let queue = &mut self.keys[gate];
+        match (over, made) {
+            (true, _) => queue.hold(now, rest),
+            (false, true) => {
+                let delay_ms = self.config.delay_of(queue.name());
+                queue.ended(now, delay_ms, rest);
+            }
+            (false, false) => {
+                queue.unmade();
+                queue.hold(now, rest);
+            }
+        }
+        gate
+    }
+
+    /// An entry is with nobody; it waits for `enqueue`.
+    fn take_from_member(&mut self, id: EntryId, now: Moment) {
+        let key = self.live[&id].key;
+        let entry = self.entry_mut(id);
+        let State::Held(lease) = entry.state else { return };
+        let suspect = entry.is_suspect();
+        entry.state = State::Delayed;
+        let (job, url_key) = (entry.admitted.job, entry.admitted.url_key);
+        self.expiries.cancel(lease.until, Expiry::Lease(id));
+        self.members.release(lease.member, id, suspect);
+        self.unhold(url_key, id);
+        if let Some(job) = job {
+            self.change_job(job.number, key, now, |job, key| job.give_back(id, key));
+        }
+    }
+
+    /// A held entry is final.
+    pub(super) fn finish(&mut self, id: EntryId, outcome: Outcome, now: Moment) {
+        let Live { entry, key, again } = self.remove(id);
+        if let State::Held(lease) = entry.state {
+            self.expiries.cancel(lease.until, Expiry::Lease(id));
+            self.members.release(lease.member, id, entry.is_suspect());
+        }
+        if let Some(url) = entry.admitted.url_key {
+            self.schedules.ended(url.print(), id, Some(outcome));
+        }
+        match outcome {
+            Outcome::Failed => self.totals.failed += 1,
+            _ => self.totals.completed += 1,
+        }
+        if let Some(job) = entry.admitted.job {
+            self.change_job(job.number, key, now, |job, key| job.ended_with(outcome, key));
+        }
+        self.let_go(key, again, now);
+    }
+
+    /// An entry without a member is final for its job. If it was announced and its job only wants it
+    /// no more, it goes on without a job: somebody was promised that it is looked at.
+    pub(super) fn drop_entry(&mut self, id: EntryId, end: End, now: Moment) {
+        self.take_out(id);
+        let Live { mut entry, key, again } = self.remove(id);
+        let (job, url) = (entry.admitted.job, entry.admitted.url_key);
+        self.rehold(url, id);
+        let pinned_to = entry.again.take().map(|again| again.member);
+        self.forget_pin(pinned_to, id, job, key, now);
+        if let Some(job) = job {
+            self.change_job(job.number, key, now, |job, key| job.dropped(id, key, end));
+        }
+        let leaves_its_job = matches!(end, End::Budget | End::Cancelled) && job.is_some();
+        let waits_already = url.is_some_and(|url| self.unheld_of(url, None).is_some());
+        if leaves_its_job && entry.admitted.announced && !waits_already {
+            entry.admitted.job = None;
+            self.insert_behind(key, entry);
+            self.enqueue(id, now);
+            return self.let_go(key, again, now);
+        }
+        self.let_go(key, again, now);
+        if let Some(url) = url {
+            self.schedules.ended(url.print(), id, None);
+        }
+        if end == End::Dead {
+            self.totals.dead += 1;
+            let reason = self.config.gives_up(&entry).unwrap_or("unknown");
+            self.dead.bury(entry, reason, &self.config);
+        }
+    }
+
+    /// A parked entry is final. Its key is to be refreshed.
+    fn drop_parked(&mut self, glance: Glance, end: End) {
+        self.keep_in_snapshot(glance);
+        let queue = &mut self.keys[glance.key];
+        if let Some(job) = glance.job().and_then(|job| self.jobs.find_mut(job)) {
+            job.dropped_parked(queue.name(), end);
+            self.seen.add(job.id, glance.url);
+        }
+        self.parked.remove(glance, queue);
+        self.schedules.ended(glance.url, glance.id, None);
+    }
+
+    /// What of a job is parked is final: behind one key, or all of it.
+    pub(super) fn clear(&mut self, number: JobNumber, key: Option<&str>, end: End, now: Moment) {
+        let lane = Lane::Job(number);
+        let keys = match key {
+            Some(key) => self.keys.find(key).into_iter().collect(),
+            None => self.parked.keys_of(lane),
+        };
+        for key in keys {
+            while let Some(glance) = self.parked.any_of(lane, &self.keys[key]) {
+                self.drop_parked(glance, end);
+            }
+            self.refresh(key, now);
+        }
+    }
+
+    /// Everything that waits is final.
+    pub(super) fn purge_all(&mut self, now: Moment) {
+        let unheld = self.live.values().filter(|live| live.entry.lease().is_none());
+        for id in unheld.map(|live| live.entry.admitted.id).collect::<Vec<_>>() {
+            self.drop_entry(id, End::Purged, now);
+        }
+        for glance in self.parked.iter().collect::<Vec<_>>() {
+            self.drop_parked(glance, End::Purged);
+            self.refresh(glance.key, now);
+        }
+    }
+
+    /// A dead entry begins from its beginning. It is part of its pass again if that can still use
+    /// it, and otherwise goes without a job, unless its URL waits so already.
+    pub(super) fn revive(&mut self, mut entry: Entry, now: Moment) {
+        let (id, url) = (entry.admitted.id, entry.admitted.url_key);
+        entry.failures = 0;
+        entry.losses = 0;
+        entry.last_reason = None;
+        entry.admitted.due = now;
+        let takes = |pass: &JobRef| {
+            let job = self.jobs.find(pass.number);
+            job.is_some_and(|job| job.id == *pass && job.takes_back(&entry.admitted.key))
+        };
+        let pass = entry.admitted.job.filter(takes);
+        entry.admitted.job = pass;
+        if pass.is_none() && url.is_some_and(|url| self.unheld_of(url, None).is_some()) {
+            return;
+        }
+        self.insert(entry);
+        if let Some(pass) = pass {
+            self.noted.remove(&pass.number);
+            let key = self.live[&id].key;
+            self.change_job(pass.number, key, now, |job, key| job.takes_again(id, key));
+        }
+        self.enqueue(id, now);
+    }
+
+    /// Changes a job, on account of an entry of this key; whether its budgets let anything go out
+    /// may change with it.
+    pub(super) fn change_job(
+        &mut self,
+        number: JobNumber,
+        key: KeyId,
+        now: Moment,
+        change: impl FnOnce(&mut Job, &Key),
+    ) {
+        if let Some(job) = self.jobs.find_mut(number) {
+            change(job, self.keys[key].name());
+            self.ready.block(number, job.is_blocked());
+            if job.limits_hosts() {
+                self.refresh(key, now);
+            }
+        }
+    }
+
+    /// An entry does not wait for its member's next request any more.
+    fn forget_pin(
+        &mut self,
+        member: Option<MemberId>,
+        id: EntryId,
+        job: Option<JobRef>,
+        key: KeyId,
+        now: Moment,
+    ) {
+        let Some(member) = member else { return };
+        let Some(pinned) = self.pinned.get_mut(&member) else { return };
+        let was_pinned = pinned.remove(&id);
+        if pinned.is_empty() {
+            self.pinned.remove(&member);
+        }
+        if let Some(job) = job
+            && was_pinned
+        {
+            self.change_job(job.number, key, now, Job::unpin);
+        }
+    }
+
+    fn unhold(&mut self, url: Option<UrlKey>, id: EntryId) {
+        if let Some(url) = url {
+            let entries = self.unheld.entry(url.print()).or_default();
+            if let Err(at) = entries.binary_search(&id) {
+                entries.insert(at, id);
+            }
+        }
+    }
+
+    pub(super) fn rehold(&mut self, url: Option<UrlKey>, id: EntryId) {
+        if let Some(url) = url
+            && let Some(entries) = self.unheld.get_mut(&url.print())
+        {
+            entries.retain(|entry| *entry != id);
+            if entries.is_empty() {
+                self.unheld.remove(&url.print());
+            }
+        }
+    }
+
+    fn entry_mut(&mut self, id: EntryId) -> &mut Entry {
+        &mut self.live.get_mut(&id).expect("an entry that is changed is there").entry
+    }
+}
+
+/// The lane in which an entry takes its turn.
+pub(super) fn lane_of(admitted: &Admission) -> Lane {
+    match admitted.job {
+        _ if admitted.announced => Lane::Announced,
+        job => Lane::Job(job.map_or(super::schedule::SCHEDULES, |job| job.number)),
+    }
+}
+
+/// A redirect's target goes on where the redirect stood, and so does the second request of a task.
+fn goes_to_the_head(entry: &Entry) -> bool {
+    entry.again.is_some() || (entry.admitted.redirect && entry.releases == 0)
+}

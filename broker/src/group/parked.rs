@@ -1,0 +1,356 @@
+//! Entries that wait for their first release and are no more than that: most of what a large crawl
+//! has found. Each costs a slot here (and its text, which need not be in memory); it becomes an
+//! [`Entry`](super::entry::Entry) when something happens to it.
+
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
+use tidings_protocol::{CanonicalUrl, UrlKey};
+
+use super::entry::{Admission, EntryId, JobNumber, JobRef};
+use super::key_queue::{KeyQueue, Lane};
+use super::keys::{KeyId, Keys};
+use super::runs::{NO_SLOT, PackedLane, SlotId};
+use super::texts::{Outside, Place, Texts};
+use crate::clock::Moment;
+
+/// About what an entry costs here without its text, with its places in the indexes.
+pub(super) const SLOT_BYTES: usize = 72;
+
+/// Bytes in front of a text: its length, that of the attributes, depth, hops, priority.
+const FRONT_BYTES: usize = 18;
+
+/// A parked entry.
+#[derive(Debug)]
+struct Slot {
+    id: EntryId,
+    /// Its URL, as [`UrlKey::print`]; 0 if it has none.
+    url: u64,
+    text: Place,
+    /// Bytes of the text.
+    text_len: u32,
+    key: KeyId,
+    lane: PackedLane,
+    /// Its neighbours in the run of its key, lane and priority. A free slot names the next free one.
+    before: SlotId,
+    after: SlotId,
+    /// The last snapshot that has it, or that had begun when it came.
+    snapshot: u32,
+}
+
+/// What a parked entry is known by without looking at its text.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Glance {
+    pub(super) id: EntryId,
+    pub(super) url: u64,
+    pub(super) key: KeyId,
+    pub(super) lane: PackedLane,
+    slot: SlotId,
+}
+
+/// All parked entries.
+#[derive(Debug, Default)]
+pub(super) struct Parked {
+    slots: Vec<Slot>,
+    /// The first free slot.
+    free: Option<SlotId>,
+    by_id: HashTable<SlotId>,
+    by_url: HashTable<SlotId>,
+    /// Keys behind which something of a lane is parked.
+    keys: HashMap<PackedLane, HashSet<KeyId>>,
+    texts: Texts,
+    hasher: DefaultHashBuilder,
+    /// Number of the last snapshot that began.
+    snapshot: u32,
+    /// Keys with runs that are to be sorted.
+    unsorted: Vec<KeyId>,
+}
+
+impl Parked {
+    /// Gives it a place for texts outside of memory.
+    pub(super) fn set_outside(&mut self, outside: Box<dyn Outside>) {
+        self.texts.set_outside(outside);
+    }
+
+    /// The same without any entry.
+    pub(super) fn emptied(&mut self) -> Self {
+        Self { texts: self.texts.emptied(), ..Self::default() }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// About what they cost in memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.len() * SLOT_BYTES + self.texts.bytes_here()
+    }
+
+    /// Whether an entry can be parked: it is due, goes behind the others of its lane, and is of no job
+    /// if it was announced.
+    pub(super) fn takes(admission: &Admission, lane: Lane, now: Moment) -> Option<PackedLane> {
+        let is_plain = admission.due <= now
+            && !admission.redirect
+            && !(admission.announced && admission.job.is_some());
+        PackedLane::new(lane).filter(|_| is_plain)
+    }
+
+    /// Parks an entry. Its number is above that of all that wait in its lane, or the runs are sorted
+    /// before anything is released.
+    /// Returns whether it goes first of its lane and priority.
+    pub(super) fn park(
+        &mut self,
+        admission: &Admission,
+        lane: PackedLane,
+        (key, queue): (KeyId, &mut KeyQueue),
+    ) -> bool {
+        let (text, text_len) = self.put(admission);
+        let id = admission.id;
+        let url = admission.url_key.map_or(0, UrlKey::print);
+        let slot = self
+            .free
+            .unwrap_or_else(|| SlotId::try_from(self.slots.len()).expect("there is less memory"));
+        let is_new_key = !queue.runs.has(lane);
+        let before = queue.runs.append(lane, admission.prio, id, slot).unwrap_or(NO_SLOT);
+        let (snapshot, after) = (self.snapshot, NO_SLOT);
+        let parked = Slot { id, url, text, text_len, key, lane, before, after, snapshot };
+        if let Some(free) = self.free {
+            let next = self.slots[free as usize].after;
+            self.free = (next != NO_SLOT).then_some(next);
+            self.slots[free as usize] = parked;
+        } else {
+            self.slots.push(parked);
+        }
+        if before != NO_SLOT {
+            let before = &mut self.slots[before as usize];
+            before.after = slot;
+            if before.id > id && self.unsorted.last() != Some(&key) {
+                self.unsorted.push(key);
+            }
+        }
+        if is_new_key {
+            self.keys.entry(lane).or_default().insert(key);
+        }
+        let Self { slots, by_id, by_url, hasher, .. } = self;
+        by_id.insert_unique(hasher.hash_one(id), slot, |slot| hasher.hash_one(at(slots, *slot).id));
+        if url != 0 {
+            by_url.insert_unique(hasher.hash_one(url), slot, |slot| {
+                hasher.hash_one(at(slots, *slot).url)
+            });
+        }
+        before == NO_SLOT
+    }
+
+    /// Takes an entry out, as it was let in. `job` is that of its lane, with its pass.
+    pub(super) fn unpark(
+        &mut self,
+        glance: Glance,
+        queue: &mut KeyQueue,
+        job: Option<JobRef>,
+    ) -> Admission {
+        let admission = self.read(glance, queue, job);
+        self.remove(glance, queue);
+        admission
+    }
+
+    /// An entry as it was let in, except that it may have been due later then.
+    pub(super) fn read(&self, glance: Glance, queue: &KeyQueue, job: Option<JobRef>) -> Admission {
+        let slot = &self.slots[glance.slot as usize];
+        let front = self.texts.get(slot.text);
+        let mut front = Front(&front);
+        let text_len = front.number() as usize;
+        let (depth, hops) = (front.number(), front.number());
+        let (carried_len, prio) = (front.number() as usize, front.prio());
+        let (text, carried) = front.0.split_at(text_len);
+        debug_assert_eq!(carried.len(), carried_len, "a text is as long as it says");
+        let text = std::str::from_utf8(text).expect("a text is kept as it came");
+        let carried = std::str::from_utf8(carried).expect("a text is kept as it came");
+        Admission {
+            id: slot.id,
+            text: text.into(),
+            url_key: (slot.url != 0).then(|| CanonicalUrl::key_of(text)),
+            key: queue.name().clone(),
+            job,
+            depth,
+            hops,
+            redirect: false,
+            announced: slot.lane.lane() == Lane::Announced,
+            prio,
+            due: Moment(0),
+            carried: carried.into(),
+        }
+    }
+
+    /// Drops an entry.
+    pub(super) fn remove(&mut self, glance: Glance, queue: &mut KeyQueue) {
+        let Glance { slot: number, id, url, lane, key, .. } = glance;
+        let Slot { before, after, text, text_len, .. } = self.slots[number as usize];
+        let next = (after != NO_SLOT).then(|| (after, self.slots[after as usize].id));
+        queue.runs.take_out((lane, number), before, next);
+        if before != NO_SLOT {
+            self.slots[before as usize].after = after;
+        }
+        if after != NO_SLOT {
+            self.slots[after as usize].before = before;
+        }
+        if !queue.runs.has(lane)
+            && let Some(keys) = self.keys.get_mut(&lane)
+        {
+            keys.remove(&key);
+            if keys.is_empty() {
+                self.keys.remove(&lane);
+            }
+        }
+        self.texts.remove(text, text_len as usize);
+        if let Ok(found) = self.by_id.find_entry(self.hasher.hash_one(id), |slot| *slot == number) {
+            found.remove();
+        }
+        if url != 0
+            && let Ok(found) =
+                self.by_url.find_entry(self.hasher.hash_one(url), |slot| *slot == number)
+        {
+            found.remove();
+        }
+        self.slots[number as usize].after = self.free.replace(number).unwrap_or(NO_SLOT);
+        self.slots[number as usize].id = 0;
+    }
+
+    /// An entry by its number.
+    pub(super) fn find(&self, id: EntryId) -> Option<Glance> {
+        let is_it = |slot: &SlotId| at(&self.slots, *slot).id == id;
+        self.by_id.find(self.hasher.hash_one(id), is_it).map(|slot| self.glance(*slot))
+    }
+
+    /// Entries of a URL, in no order.
+    pub(super) fn of_url(&self, url: UrlKey) -> impl Iterator<Item = Glance> {
+        let url = url.print();
+        let same = self.by_url.iter_hash(self.hasher.hash_one(url)).map(|slot| self.glance(*slot));
+        same.filter(move |glance| glance.url == url)
+    }
+
+    /// All of them, in no order that means anything.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Glance> {
+        (0..).zip(&self.slots).filter(|(_, slot)| slot.id != 0).map(|(slot, _)| self.glance(slot))
+    }
+
+    /// The keys behind which something of a lane is parked.
+    pub(super) fn keys_of(&self, lane: Lane) -> Vec<KeyId> {
+        let keys = PackedLane::new(lane).and_then(|lane| self.keys.get(&lane));
+        keys.into_iter().flatten().copied().collect()
+    }
+
+    /// Any entry of a lane that is parked behind a key.
+    pub(super) fn any_of(&self, lane: Lane, queue: &KeyQueue) -> Option<Glance> {
+        let slot = queue.runs.any_of(PackedLane::new(lane)?)?;
+        Some(self.glance(slot))
+    }
+
+    /// A snapshot begins, which is to have all that are here now.
+    pub(super) fn begin_snapshot(&mut self) {
+        self.snapshot = self.snapshot.wrapping_add(1);
+    }
+
+    /// Whether the present snapshot is to have an entry and has it not yet; from now on it has.
+    pub(super) fn keep_in_snapshot(&mut self, glance: Glance) -> bool {
+        let slot = &mut self.slots[glance.slot as usize];
+        std::mem::replace(&mut slot.snapshot, self.snapshot) != self.snapshot
+    }
+
+    /// What is in one of the slots, which are numbered from 0; `Err` behind the last.
+    pub(super) fn in_slot(&self, slot: SlotId) -> Result<Option<Glance>, ()> {
+        let found = self.slots.get(slot as usize).ok_or(())?;
+        Ok((found.id != 0).then(|| self.glance(slot)))
+    }
+
+    /// Moves what is left of a chunk that is mostly dead.
+    pub(super) fn tidy(&mut self) {
+        for (id, place, text) in self.texts.sparse().unwrap_or_default() {
+            let is_it = |slot: &SlotId| at(&self.slots, *slot).id == id;
+            let Some(slot) = self.by_id.find(self.hasher.hash_one(id), is_it).copied() else {
+                continue;
+            };
+            if at(&self.slots, slot).text == place {
+                let anew = self.texts.put(id, &[&text]);
+                self.slots[slot as usize].text = anew;
+                self.texts.remove(place, text.len());
+            }
+        }
+    }
+
+    /// Puts the runs in order in which entries were parked as they came.
+    pub(super) fn sort(&mut self, keys: &mut Keys) {
+        for key in std::mem::take(&mut self.unsorted) {
+            let runs = keys.get_mut(key).map(|queue| queue.runs.iter_mut());
+            for run in runs.into_iter().flatten() {
+                let mut slots = Vec::new();
+                let mut slot = run.first;
+                while slot != NO_SLOT {
+                    slots.push(slot);
+                    slot = at(&self.slots, slot).after;
+                }
+                if slots.is_sorted_by_key(|slot| at(&self.slots, *slot).id) {
+                    continue;
+                }
+                slots.sort_unstable_by_key(|slot| at(&self.slots, *slot).id);
+                let ends = [NO_SLOT];
+                let after = slots[1..].iter().chain(&ends);
+                let before = ends.iter().chain(&slots);
+                for ((slot, before), after) in slots.iter().zip(before).zip(after) {
+                    let slot = &mut self.slots[*slot as usize];
+                    (slot.before, slot.after) = (*before, *after);
+                }
+                run.first = slots[0];
+                run.last = slots[slots.len() - 1];
+                run.first_id = at(&self.slots, run.first).id;
+            }
+        }
+    }
+
+    fn glance(&self, slot: SlotId) -> Glance {
+        let Slot { id, url, key, lane, .. } = *at(&self.slots, slot);
+        Glance { id, url, key, lane, slot }
+    }
+
+    fn put(&mut self, admission: &Admission) -> (Place, u32) {
+        let Admission { id, text, carried, depth, hops, prio, .. } = admission;
+        let len = |text: &str| u32::try_from(text.len()).expect("a text is shorter than 4 GiB");
+        let mut front = [0; FRONT_BYTES];
+        let fields = [len(text), *depth, *hops, len(carried)];
+        for (bytes, field) in front.chunks_exact_mut(4).zip(fields) {
+            bytes.copy_from_slice(&field.to_le_bytes());
+        }
+        front[16..].copy_from_slice(&prio.to_le_bytes());
+        let place = self.texts.put(*id, &[&front, text.as_bytes(), carried.as_bytes()]);
+        let front_len = u32::try_from(FRONT_BYTES).expect("it is short");
+        (place, front_len + len(text) + len(carried))
+    }
+}
+
+impl Glance {
+    /// The job in whose lane it waits.
+    pub(super) fn job(&self) -> Option<JobNumber> {
+        self.lane.job()
+    }
+}
+
+fn at(slots: &[Slot], slot: SlotId) -> &Slot {
+    &slots[slot as usize]
+}
+
+/// Reads what is in front of a text.
+struct Front<'a>(&'a [u8]);
+
+impl Front<'_> {
+    fn number(&mut self) -> u32 {
+        let (number, rest) = self.0.split_at(size_of::<u32>());
+        self.0 = rest;
+        u32::from_le_bytes(number.try_into().expect("it was split there"))
+    }
+
+    fn prio(&mut self) -> i16 {
+        let (prio, rest) = self.0.split_at(size_of::<i16>());
+        self.0 = rest;
+        i16::from_le_bytes(prio.try_into().expect("it was split there"))
+    }
+}

@@ -1,0 +1,158 @@
+//! The parked entries behind one key, in their order: a run for each lane and priority, oldest first.
+
+use std::cmp::Reverse;
+
+use super::entry::{EntryId, JobNumber};
+use super::key_queue::Lane;
+
+/// Where a parked entry stands in memory.
+pub(super) type SlotId = u32;
+
+/// No slot.
+pub(super) const NO_SLOT: SlotId = SlotId::MAX;
+
+/// A lane in 32 bits: jobs come first, by number, then what was announced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct PackedLane(u32);
+
+impl PackedLane {
+    const ANNOUNCED: Self = Self(u32::MAX);
+
+    /// A lane; `None` for one of a job whose number is too large, which four thousand million jobs
+    /// have come before.
+    pub(super) fn new(lane: Lane) -> Option<Self> {
+        match lane {
+            Lane::Announced => Some(Self::ANNOUNCED),
+            Lane::Job(number) => {
+                u32::try_from(number).ok().map(Self).filter(|lane| *lane != Self::ANNOUNCED)
+            }
+        }
+    }
+
+    /// The lane that it stands for.
+    pub(super) fn lane(self) -> Lane {
+        self.job().map_or(Lane::Announced, Lane::Job)
+    }
+
+    /// The job whose lane it is.
+    pub(super) fn job(self) -> Option<JobNumber> {
+        (self != Self::ANNOUNCED).then(|| self.0.into())
+    }
+}
+
+/// Entries of one lane and priority: a list from slot to slot, rising by number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Run {
+    /// The number of the first.
+    pub(super) first_id: EntryId,
+    /// The first and the last.
+    pub(super) first: SlotId,
+    pub(super) last: SlotId,
+    pub(super) lane: PackedLane,
+    pub(super) prio: i16,
+}
+
+impl Run {
+    fn order(&self) -> (PackedLane, Reverse<i16>) {
+        (self.lane, Reverse(self.prio))
+    }
+}
+
+/// The runs of a key. None of them is empty.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    /// By lane, and in it, highest priority first.
+    runs: Vec<Run>,
+    len: u32,
+}
+
+impl Runs {
+    /// Entries in all of them.
+    pub(super) fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether nothing is parked here.
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Priority and number of what goes first in a lane.
+    pub(super) fn first_of(&self, lane: Lane) -> Option<(Reverse<i16>, EntryId)> {
+        let lane = PackedLane::new(lane)?;
+        let run = self.runs.get(self.runs.partition_point(|run| run.lane < lane))?;
+        (run.lane == lane).then_some((Reverse(run.prio), run.first_id))
+    }
+
+    /// The first job from this number on that has a run here.
+    pub(super) fn job_from(&self, number: JobNumber) -> Option<JobNumber> {
+        let lane = PackedLane::new(Lane::Job(number))?;
+        self.runs.get(self.runs.partition_point(|run| run.lane < lane))?.lane.job()
+    }
+
+    /// The first slot of some run of a lane.
+    pub(super) fn any_of(&self, lane: PackedLane) -> Option<SlotId> {
+        let run = self.runs.get(self.runs.partition_point(|run| run.lane < lane))?;
+        (run.lane == lane).then_some(run.first)
+    }
+
+    /// Whether a lane has a run.
+    pub(super) fn has(&self, lane: PackedLane) -> bool {
+        self.any_of(lane).is_some()
+    }
+
+    /// Notes an entry that goes behind the others of its lane and priority. Returns the one that was
+    /// the last of them.
+    pub(super) fn append(
+        &mut self,
+        lane: PackedLane,
+        prio: i16,
+        id: EntryId,
+        slot: SlotId,
+    ) -> Option<SlotId> {
+        self.len += 1;
+        match self.runs.binary_search_by_key(&(lane, Reverse(prio)), Run::order) {
+            Ok(at) => Some(std::mem::replace(&mut self.runs[at].last, slot)),
+            Err(at) => {
+                let run = Run { first_id: id, first: slot, last: slot, lane, prio };
+                if self.runs.is_empty() {
+                    // Most keys never have another one.
+                    self.runs.reserve_exact(1);
+                }
+                self.runs.insert(at, run);
+                None
+            }
+        }
+    }
+
+    /// Notes that an entry between `before` and `after` is gone; `after` with its number.
+    pub(super) fn take_out(
+        &mut self,
+        (lane, slot): (PackedLane, SlotId),
+        before: SlotId,
+        after: Option<(SlotId, EntryId)>,
+    ) {
+        self.len -= 1;
+        if before != NO_SLOT && after.is_some() {
+            return;
+        }
+        let of_lane = self.runs.partition_point(|run| run.lane < lane);
+        let at = self.runs[of_lane..].iter().position(|run| run.first == slot || run.last == slot);
+        let at = of_lane + at.expect("an entry at an end of a run is known to it");
+        match after {
+            Some((after, id)) => (self.runs[at].first, self.runs[at].first_id) = (after, id),
+            None if before == NO_SLOT => {
+                self.runs.remove(at);
+                if self.runs.is_empty() {
+                    self.runs = Vec::new();
+                }
+            }
+            None => self.runs[at].last = before,
+        }
+    }
+
+    /// The runs, whose lists may be put in another order.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Run> {
+        self.runs.iter_mut()
+    }
+}

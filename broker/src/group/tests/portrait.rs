@@ -1,0 +1,152 @@
+//! What a group holds, in a form that does not depend on how it came to it: whether an entry is
+//! parked, which number a key has in memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidings_protocol::{MemberId, Seq, TopicName};
+
+use crate::clock::Moment;
+use crate::group::entry::{Entry, EntryId, JobNumber, JobRef};
+use crate::group::key_queue::KeyState;
+use crate::group::record::{Decision, Record};
+use crate::group::snapshot::Item;
+use crate::group::timers::{Expiry, Wake};
+use crate::group::{Group, GroupConfig, Totals};
+
+/// Everything that decides what a group does next, except chance.
+#[derive(Debug, PartialEq)]
+pub(super) struct Portrait {
+    entries: BTreeMap<EntryId, Entry>,
+    keys: BTreeMap<String, KeyPortrait>,
+    jobs: Vec<JobPortrait>,
+    met: BTreeMap<JobRef, BTreeSet<u64>>,
+    unheld: BTreeMap<u64, Vec<EntryId>>,
+    pinned: BTreeMap<MemberId, BTreeSet<EntryId>>,
+    taken: BTreeMap<TopicName, Seq>,
+    noted: BTreeSet<JobNumber>,
+    schedules: BTreeMap<u128, String>,
+    dead: String,
+    unsent: BTreeMap<u64, (&'static str, Box<str>)>,
+    sent: BTreeMap<&'static str, Seq>,
+    wakes: Vec<(Moment, String)>,
+    expiries: Vec<(Moment, Expiry)>,
+    is_paused: bool,
+    totals: Totals,
+    last_entry: EntryId,
+    config: GroupConfig,
+}
+
+/// Two groups hold the same; otherwise says where they differ, and no more than that.
+#[track_caller]
+pub(super) fn assert_same(left: &Group, right: &Group, seed: u64) {
+    let (left, right) = (portrait(left), portrait(right));
+    if left != right {
+        let (left, right) = (format!("{left:#?}"), format!("{right:#?}"));
+        let lines = left.lines().zip(right.lines()).enumerate();
+        let differing = lines.filter(|(_, (left, right))| left != right).take(5);
+        let context = |text: &str, at: usize| {
+            let lines: Vec<_> = text.lines().skip(at.saturating_sub(12)).take(16).collect();
+            lines.join("\n")
+        };
+        let differing: Vec<_> = differing.map(|(at, _)| at).collect();
+        let at = differing.first().copied().unwrap_or(0);
+        let (left, right) = (context(&left, at), context(&right, at));
+        panic!("seed {seed}: lines {differing:?}\n{left}\n======\n{right}");
+    }
+}
+
+/// Parts, entries that are not final, those with members, those that wait for their member.
+type JobPortrait = (Vec<Item>, u64, u64, u64);
+
+/// State, requests in flight, entries that wait, what is next, and the timer.
+type KeyPortrait = (Option<KeyState>, u32, usize, Option<EntryId>, Option<Moment>);
+
+pub(super) fn portrait(group: &Group) -> Portrait {
+    let live = group.live.values().map(|live| live.entry.clone());
+    let parked = group.parked.iter().map(|glance| group.parked_entry(glance));
+    let entries = live.chain(parked).map(|entry| (entry.admitted.id, entry));
+    let entries: BTreeMap<_, _> = entries.collect();
+    let mut unheld: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (id, entry) in &entries {
+        if let (None, Some(url)) = (entry.lease(), entry.admitted.url_key) {
+            assert!(group.waiting_of(url).contains(id), "{id} is found by its URL");
+            unheld.entry(url.print()).or_default().push(*id);
+        }
+    }
+    let keys = group.keys.ids().into_iter().map(|id| {
+        let queue = &group.keys[id];
+        let next = group.next_of(queue).map(|next| next.entry);
+        let key = (queue.state(), queue.busy(), queue.waiting(), next, queue.timer);
+        (queue.name().to_string(), key)
+    });
+    let jobs = group.jobs.iter().map(|job| {
+        let mut items = Vec::new();
+        job.items(&mut |item| items.push(item));
+        items.sort_by_key(|item| format!("{item:?}"));
+        (items, job.count(), job.held, job.pinned)
+    });
+    let wakes = group.wakes.iter().map(|(at, wake)| match wake {
+        Wake::Due(id) => (*at, format!("entry {id}")),
+        Wake::Key(key) => (*at, format!("key {}", group.keys[*key].name())),
+    });
+    let mut wakes: Vec<_> = wakes.collect();
+    wakes.sort();
+    Portrait {
+        keys: keys.collect(),
+        jobs: jobs.collect(),
+        met: met(group, &entries),
+        unheld,
+        pinned: group.pinned.clone(),
+        taken: group.taken.clone(),
+        noted: group.noted.clone(),
+        schedules: group.schedules.iter().map(|s| (s.url_key.0, format!("{s:?}"))).collect(),
+        dead: format!("{:?}", group.dead),
+        unsent: group.unsent.clone(),
+        sent: group.sent.clone(),
+        wakes,
+        expiries: group.expiries.iter().cloned().collect(),
+        is_paused: group.is_paused,
+        totals: group.totals,
+        last_entry: group.last_entry,
+        config: group.config.clone(),
+        entries,
+    }
+}
+
+/// What each pass has met, parked or not.
+fn met(group: &Group, entries: &BTreeMap<EntryId, Entry>) -> BTreeMap<JobRef, BTreeSet<u64>> {
+    let mut met: BTreeMap<_, BTreeSet<u64>> = BTreeMap::new();
+    for pass in group.seen.passes() {
+        let sets = (0..).map_while(|set| group.seen.set(pass, set));
+        met.entry(pass).or_default().extend(sets.flatten());
+    }
+    for admitted in entries.values().map(|entry| &entry.admitted) {
+        if let (Some(pass), Some(url)) = (admitted.job, admitted.url_key) {
+            met.entry(pass).or_default().insert(url.print());
+        }
+    }
+    met
+}
+
+/// The records that a start replays: from the newest whole snapshot on, without parts of others.
+pub(super) fn replayed(records: &[Record]) -> impl Iterator<Item = &Record> {
+    let item = |record: &Record| match &record.decision {
+        Decision::Kept(item) => Some((**item).clone()),
+        _ => None,
+    };
+    let (mut latest, mut whole) = (None, None);
+    for (at, record) in records.iter().enumerate() {
+        match item(record) {
+            Some(Item::Begin) => latest = Some(at),
+            Some(Item::End { .. }) => whole = latest.take(),
+            _ => {}
+        }
+    }
+    let from = whole.unwrap_or(0);
+    let mut is_within = whole.is_some();
+    (from..).zip(&records[from..]).filter_map(move |(at, record)| {
+        let item = item(record);
+        is_within &= at == from || item != Some(Item::Begin);
+        (item.is_none() || is_within).then_some(record)
+    })
+}

@@ -1,0 +1,268 @@
+//! The texts of parked entries, packed into chunks. The newest chunks are in memory, and the others, too,
+//! unless there is a place for them outside. What is kept here is not kept for good: the group's log
+//! has it, and a start reads it from there.
+
+use std::fmt::Debug;
+use std::io;
+
+/// Bytes of a chunk; one that holds a single longer text has more.
+pub const CHUNK_BYTES: usize = 1 << 20;
+
+/// Chunks that stay in memory while there is a place for others outside.
+const CHUNKS_IN_MEMORY: usize = 32;
+
+/// Number and length of a text, in front of it.
+const HEADER_BYTES: usize = 12;
+
+/// What a first look at a text outside reads: most are shorter.
+const GLANCE_BYTES: usize = 512;
+
+/// Bytes of dead texts that are not worth the trouble of moving the others.
+const DEAD_BYTES_MIN: usize = 16 * CHUNK_BYTES;
+
+/// A place for chunks outside of memory. Its calls may block, but not for long: it is written to like
+/// memory that is paged out.
+pub trait Outside: Debug + Send {
+    /// Keeps a chunk of at most [`CHUNK_BYTES`] under a number below all that were used, or the next.
+    fn write(&mut self, number: u32, chunk: &[u8]) -> io::Result<()>;
+
+    /// Reads from a byte of a chunk on, as much as there is and fits.
+    fn read(&self, number: u32, from: usize, buffer: &mut [u8]) -> io::Result<usize>;
+}
+
+/// Where a text is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    chunk: u32,
+    offset: u32,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    bytes: Bytes,
+    /// Length with the dead ones, and without.
+    len: usize,
+    live: usize,
+}
+
+#[derive(Debug)]
+enum Bytes {
+    Here(Vec<u8>),
+    Outside(u32),
+}
+
+/// All texts of a group.
+#[derive(Debug, Default)]
+pub(super) struct Texts {
+    /// `None`: the number is free.
+    chunks: Vec<Option<Chunk>>,
+    free: Vec<u32>,
+    /// The one that is written to.
+    tail: Option<u32>,
+    /// Full ones in memory, oldest first.
+    here: std::collections::VecDeque<u32>,
+    outside: Option<Box<dyn Outside>>,
+    /// Numbers outside that were used and are free, and the next that was not.
+    free_outside: Vec<u32>,
+    next_outside: u32,
+    /// Bytes of all chunks, and of the live texts in them.
+    len: usize,
+    live: usize,
+}
+
+impl Texts {
+    /// Gives it a place for what need not be in memory.
+    pub(super) fn set_outside(&mut self, outside: Box<dyn Outside>) {
+        self.outside = Some(outside);
+    }
+
+    /// The same without any text.
+    pub(super) fn emptied(&mut self) -> Self {
+        Self { outside: self.outside.take(), ..Self::default() }
+    }
+
+    /// Bytes of the texts that are in memory, nearly.
+    pub(super) fn bytes_here(&self) -> usize {
+        let outside = self.outside.is_some();
+        if outside { self.len.min(CHUNKS_IN_MEMORY * CHUNK_BYTES) } else { self.len }
+    }
+
+    /// Keeps a text, of parts, under a number by which its owner is found.
+    pub(super) fn put(&mut self, id: u64, parts: &[&[u8]]) -> Place {
+        let text_len: usize = parts.iter().map(|part| part.len()).sum();
+        let len = HEADER_BYTES + text_len;
+        let number = self.tail_for(len);
+        let chunk = self.chunks[number as usize].as_mut().expect("the tail is there");
+        let Bytes::Here(bytes) = &mut chunk.bytes else {
+            unreachable!("the tail is in memory");
+        };
+        let offset = u32::try_from(bytes.len()).expect("a chunk is shorter");
+        let text_len = u32::try_from(text_len).expect("a text is shorter than 4 GiB");
+        bytes.extend_from_slice(&id.to_le_bytes());
+        bytes.extend_from_slice(&text_len.to_le_bytes());
+        for part in parts {
+            bytes.extend_from_slice(part);
+        }
+        chunk.len += len;
+        chunk.live += len;
+        self.len += len;
+        self.live += len;
+        Place { chunk: number, offset }
+    }
+
+    /// A text.
+    ///
+    /// # Panics
+    ///
+    /// If it is outside and cannot be read: like memory that was paged out and is gone.
+    pub(super) fn get(&self, place: Place) -> Vec<u8> {
+        match &self.chunk(place.chunk).bytes {
+            Bytes::Here(bytes) => split(&bytes[place.offset as usize..]).1.to_vec(),
+            Bytes::Outside(number) => {
+                let mut buffer = vec![0; GLANCE_BYTES];
+                self.read(*number, place.offset as usize, &mut buffer);
+                let len = HEADER_BYTES + text_len(&buffer);
+                if len > buffer.len() {
+                    buffer.resize(len, 0);
+                    self.read(*number, place.offset as usize, &mut buffer);
+                }
+                buffer.truncate(len);
+                buffer.drain(..HEADER_BYTES);
+                buffer
+            }
+        }
+    }
+
+    /// A text is wanted no more. `len` is that of the text.
+    pub(super) fn remove(&mut self, place: Place, text_len: usize) {
+        let len = HEADER_BYTES + text_len;
+        let chunk = self.chunks[place.chunk as usize].as_mut().expect("a live text has a chunk");
+        chunk.live -= len;
+        self.live -= len;
+        if chunk.live == 0 && self.tail != Some(place.chunk) {
+            self.drop_chunk(place.chunk);
+        }
+    }
+
+    /// If too much of what is kept is dead: the number of a chunk whose live texts are to be put
+    /// anew, and what is in it as `(number, place, text)`.
+    pub(super) fn sparse(&mut self) -> Option<Vec<(u64, Place, Vec<u8>)>> {
+        let dead = self.len - self.live;
+        if dead < DEAD_BYTES_MIN.max(self.live) {
+            return None;
+        }
+        let is_sparse = |chunk: &Chunk| chunk.live * 2 <= chunk.len;
+        let number = (0..).zip(&self.chunks).find_map(|(number, chunk)| {
+            let chunk = chunk.as_ref().filter(|chunk| is_sparse(chunk))?;
+            (self.tail != Some(number) && chunk.len > 0).then_some(number)
+        })?;
+        Some(self.texts_of(number))
+    }
+
+    fn texts_of(&self, number: u32) -> Vec<(u64, Place, Vec<u8>)> {
+        let chunk = self.chunk(number);
+        let read;
+        let bytes = match &chunk.bytes {
+            Bytes::Here(bytes) => bytes,
+            Bytes::Outside(outside) => {
+                let mut buffer = vec![0; chunk.len];
+                self.read(*outside, 0, &mut buffer);
+                read = buffer;
+                &read
+            }
+        };
+        let mut texts = Vec::new();
+        let mut offset = 0;
+        while offset < chunk.len {
+            let (id, text) = split(&bytes[offset..]);
+            let start = u32::try_from(offset).expect("a chunk is shorter");
+            texts.push((id, Place { chunk: number, offset: start }, text.to_vec()));
+            offset += HEADER_BYTES + text.len();
+        }
+        texts
+    }
+
+    fn chunk(&self, number: u32) -> &Chunk {
+        self.chunks[number as usize].as_ref().expect("a live text has a chunk")
+    }
+
+    fn read(&self, number: u32, from: usize, buffer: &mut [u8]) {
+        let outside = self.outside.as_ref().expect("what is outside has a place there");
+        let read = outside.read(number, from, buffer);
+        read.unwrap_or_else(|error| panic!("texts that were paged out cannot be read: {error}"));
+    }
+
+    /// The chunk to which so many bytes can be added.
+    fn tail_for(&mut self, len: usize) -> u32 {
+        if let Some(number) = self.tail {
+            let Chunk { len: used, live, .. } = *self.chunk(number);
+            if used + len <= CHUNK_BYTES || used == 0 {
+                return number;
+            }
+            self.tail = None;
+            if live == 0 {
+                self.drop_chunk(number);
+            } else {
+                self.here.push_back(number);
+                self.page_out();
+            }
+        }
+        let chunk = Some(Chunk { bytes: Bytes::Here(Vec::new()), len: 0, live: 0 });
+        let number = if let Some(number) = self.free.pop() {
+            self.chunks[number as usize] = chunk;
+            number
+        } else {
+            self.chunks.push(chunk);
+            u32::try_from(self.chunks.len() - 1).expect("there is less memory")
+        };
+        self.tail = Some(number);
+        number
+    }
+
+    /// Moves the oldest chunks outside, as long as there is room for them.
+    fn page_out(&mut self) {
+        let Some(outside) = &mut self.outside else { return };
+        while self.here.len() > CHUNKS_IN_MEMORY {
+            let number = self.here[0];
+            let chunk =
+                self.chunks[number as usize].as_mut().filter(|chunk| chunk.len <= CHUNK_BYTES);
+            if let Some(chunk) = chunk
+                && let Bytes::Here(bytes) = &chunk.bytes
+            {
+                let at = self.free_outside.pop().unwrap_or(self.next_outside);
+                if let Err(error) = outside.write(at, bytes) {
+                    tracing::warn!(%error, "texts that wait stay in memory");
+                    if at != self.next_outside {
+                        self.free_outside.push(at);
+                    }
+                    return;
+                }
+                self.next_outside = self.next_outside.max(at + 1);
+                chunk.bytes = Bytes::Outside(at);
+            }
+            self.here.pop_front();
+        }
+    }
+
+    fn drop_chunk(&mut self, number: u32) {
+        let Some(chunk) = self.chunks[number as usize].take() else { return };
+        self.len -= chunk.len;
+        match chunk.bytes {
+            Bytes::Here(_) => self.here.retain(|here| *here != number),
+            Bytes::Outside(at) => self.free_outside.push(at),
+        }
+        self.free.push(number);
+    }
+}
+
+/// Number and text of what begins there.
+fn split(bytes: &[u8]) -> (u64, &[u8]) {
+    let (id, rest) = bytes.split_at(size_of::<u64>());
+    let id = u64::from_le_bytes(id.try_into().expect("it was split there"));
+    (id, &rest[size_of::<u32>()..][..text_len(bytes)])
+}
+
+fn text_len(bytes: &[u8]) -> usize {
+    let len = bytes[size_of::<u64>()..HEADER_BYTES].try_into().expect("a header is that long");
+    u32::from_le_bytes(len) as usize
+}
