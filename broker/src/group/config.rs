@@ -52,9 +52,11 @@ pub struct GroupConfig {
     /// Finished jobs whose counts are remembered. The oldest are forgotten first.
     pub finished_jobs_max: usize,
     /// Entries that are not final. At it no event is taken from the topics and children are
-    /// refused, until some are final: the entries of this version live in memory (about 500 bytes).
+    /// refused, until some are final. Default 16 million.
     pub entries_max: usize,
-    /// About how many bytes they may take together. Default 1 GiB. At it as at `entries_max`.
+    /// About how many bytes of memory they may take together: 72 for one that only waits, and its text
+    /// if there is no data directory; about 400 and its text for any other. Default 1 GiB. At it as at
+    /// `entries_max`.
     pub entry_bytes_max: usize,
     /// URLs that are looked at again and again (`every=`). One more is a dead letter.
     pub schedules_max: usize,
@@ -95,7 +97,7 @@ impl Default for GroupConfig {
             open_ms_max: DAY_MS,
             jobs_max: 100_000,
             finished_jobs_max: 10_000,
-            entries_max: 2_000_000,
+            entries_max: 16_000_000,
             entry_bytes_max: 1 << 30,
             schedules_max: 100_000,
             dead_max: 10_000,

@@ -7,6 +7,7 @@ mod letter;
 mod log;
 mod outbox;
 mod owner;
+mod paging;
 mod restart;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -353,7 +354,10 @@ impl Groups {
         }
         let delay_ms = config.delay_ms.map(|ms| ms.min(DELAY_MS_MAX));
         let config = GroupConfig { delay_ms, ..config };
-        let group = Group::new(name.clone(), 0, config, fastrand::u64(..));
+        let group = match &self.storage {
+            Some(storage) => storage.group(name, config),
+            None => Group::new(name.clone(), 0, config, fastrand::u64(..)),
+        };
         self.start(registry, group, false, |storage| storage.fresh(name))
     }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use tidings_protocol::{GroupName, Seq, TopicName};
 
+use super::paging::PageFile;
 use crate::clock::{Clock, Moment, Stamp};
 use crate::group::record::{Decision, Record};
 use crate::group::snapshot::Item;
@@ -66,6 +67,14 @@ impl GroupStorage {
         }
     }
 
+    /// A group that need not have everything in memory.
+    pub(crate) fn group(&self, name: &GroupName, config: GroupConfig) -> Group {
+        let mut group = Group::new(name.clone(), 0, config, fastrand::u64(..));
+        let file = PageFile::new(Arc::clone(&self.disk), &self.dir, name.as_str());
+        group.set_outside(Box::new(file));
+        group
+    }
+
     /// The log of a group that is new.
     pub(crate) fn fresh(&self, name: &GroupName) -> (SegmentLog, Seq) {
         (SegmentLog::fresh(self.options(name, FIRST)), FIRST)
@@ -80,6 +89,10 @@ impl GroupStorage {
         };
         let mut groups = Vec::new();
         for name in names {
+            if PageFile::is_left_over(&name) {
+                self.disk.remove(&self.dir.join(name))?;
+                continue;
+            }
             let Ok(name) = GroupName::new(&name) else {
                 tracing::warn!(name, "this is no directory of a group; it is ignored");
                 continue;
@@ -99,7 +112,7 @@ impl GroupStorage {
         for finding in &found.findings {
             tracing::warn!(group = %name, "{finding}");
         }
-        let mut group = Group::new(name.clone(), 0, GroupConfig::default(), fastrand::u64(..));
+        let mut group = self.group(name, GroupConfig::default());
         let Some(from) = beginning(&log)? else {
             log.clear().map_err(io::Error::other)?;
             return Ok(None);

@@ -33,11 +33,22 @@ pub(crate) trait Disk: Debug + Send + Sync {
     fn space(&self, dir: &Path) -> io::Result<Space>;
 }
 
+/// Room that is left on the disk for what must be written even when it is full: positions, answers
+/// to tasks. On a small disk a sixteenth of it.
+const RESERVE_BYTES: u64 = 16 << 20;
+
 /// How much room a disk has, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Space {
     pub(crate) free: u64,
     pub(crate) total: u64,
+}
+
+impl Space {
+    /// Bytes that are left alone, so that what must be written can be.
+    pub(crate) fn reserve(&self) -> u64 {
+        RESERVE_BYTES.min(self.total / 16)
+    }
 }
 
 /// An open file. Every call blocks.

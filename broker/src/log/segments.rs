@@ -23,10 +23,6 @@ const ALLOCATE_BYTES: u64 = 1 << 20;
 /// Bytes of a segment between two entries of its index.
 const INDEX_BYTES: u64 = 256 << 10;
 
-/// Room that is left on the disk for what must be written even when it is full: positions, answers
-/// to tasks. On a small disk a sixteenth of it.
-const RESERVE_BYTES: u64 = 16 << 20;
-
 /// Where and how a log is kept.
 #[derive(Debug, Clone)]
 pub(crate) struct SegmentOptions {
@@ -227,7 +223,7 @@ impl SegmentLog {
 
     fn check_space(&self, bytes: u64) -> Result<Space, WriteError> {
         let space = self.options.disk.space(&self.options.dir)?;
-        let reserve = RESERVE_BYTES.min(space.total / 16) / self.options.reserve_part;
+        let reserve = space.reserve() / self.options.reserve_part;
         if space.free < reserve + bytes { Err(WriteError::Full) } else { Ok(space) }
     }
 
