@@ -280,9 +280,12 @@ impl Group {
         links: &[StagedLink],
         now: Moment,
     ) -> (Vec<Admission>, Judged) {
-        let parent = self.live[&parent].entry.clone();
         let mut children = Vec::new();
         let mut judged = Judged::default();
+        if links.is_empty() {
+            return (children, judged);
+        }
+        let parent = self.live[&parent].entry.clone();
         let mut redirects = 0;
         for link in links {
             // An answer points to one place; each redirect carries what the event carried.

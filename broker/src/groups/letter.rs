@@ -63,6 +63,7 @@ pub(super) fn encode_answer(answer: &Result<Answer, ProtocolError>) -> Bytes {
     let mut lines = BytesMut::new();
     match answer {
         Ok(answer) => {
+            lines.reserve(answer.ok.len() + "+OK \r\n".len());
             for line in &answer.more {
                 encode_more(line, &mut lines);
             }

@@ -18,6 +18,9 @@ use crate::topic::Health;
 /// Bytes of records that may wait for a slow disk before no more events are taken.
 const BEHIND_BYTES: usize = 8 << 20;
 
+/// Bytes of records with which the disk begins although there will be more at once.
+const MUCH_BYTES: usize = 128 << 10;
+
 /// Place in a log: the number of the next record. Half-open, so that marks compare directly.
 pub(super) type Mark = u64;
 
@@ -28,6 +31,10 @@ pub(super) trait GroupLog: Send {
 
     /// What was appended since the last time is on its way: together, or not at all.
     fn flush(&mut self);
+
+    /// The same, if it is so much that the disk should begin with it. What one input led to must have
+    /// been appended as a whole.
+    fn flush_much(&mut self);
 
     /// Everything before this mark is as safe as the log promises.
     /// Invariant: `durable <= ` the mark of the last append.
@@ -67,6 +74,8 @@ impl GroupLog for MemoryLog {
     }
 
     fn flush(&mut self) {}
+
+    fn flush_much(&mut self) {}
 
     fn durable(&self) -> Mark {
         self.0
@@ -186,11 +195,14 @@ impl GroupLog for DiskLog {
         if self.count == 0 {
             return;
         }
+        // The next ones will be about as long together.
+        let open = String::with_capacity(self.open.len());
+        let lines = std::mem::replace(&mut self.open, open);
         let piece = Piece {
             first: Seq(self.next - self.count),
             count: self.count,
             unix_ms: self.clock.unix_ms(),
-            wire: std::mem::take(&mut self.open).into(),
+            wire: lines.into(),
             identified: false,
         };
         self.count = 0;
@@ -201,6 +213,12 @@ impl GroupLog for DiskLog {
         };
         if is_wanted {
             self.commit();
+        }
+    }
+
+    fn flush_much(&mut self) {
+        if self.open.len() >= MUCH_BYTES {
+            self.flush();
         }
     }
 

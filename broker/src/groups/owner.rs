@@ -2,11 +2,12 @@
 //! of its state machine and sends what rests on them.
 #![expect(clippy::disallowed_methods, reason = "spawns the owner and waits for its deadlines")]
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tidings_protocol::{
     Code, MemberId, ProtocolError, Seq, StartAt, TopicName, duration, encode_task,
@@ -461,7 +462,7 @@ impl Owner {
                 }
             }
         }
-        self.log.flush();
+        self.log.flush_much();
         if configures && let Err(error) = self.follow_topics() {
             tracing::error!(group = %self.group.name(), %error, "cannot read a feeding topic");
         }
@@ -473,8 +474,9 @@ impl Owner {
         self.readers.iter().map(head).collect()
     }
 
-    /// Sends what rests on records that are safe.
+    /// Lets go of what was decided, and sends what rests on records that are safe.
     fn send(&mut self) {
+        self.log.flush();
         let durable = self.log.durable();
         while self.unsent.front().is_some_and(|(mark, _)| *mark <= durable) {
             match self.unsent.pop_front() {
@@ -557,7 +559,9 @@ impl Owner {
 }
 
 fn encode_line(task: &Task) -> Bytes {
-    let mut line = BytesMut::new();
+    /// What a line has before its payload is not often longer.
+    const FRONT_BYTES: usize = 80;
+    let mut line = BytesMut::with_capacity(FRONT_BYTES + task.payload.len());
     encode_task(&task.id, task.clock_ms, task.lease_ms, &task.payload, &mut line);
     line.freeze()
 }

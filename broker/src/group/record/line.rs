@@ -7,11 +7,13 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt::{Display, Write};
 use std::str::FromStr;
 
-use tidings_protocol::{DEAD_LETTER_TOPIC, JOB_DONE_TOPIC, MemberId, Outcome, UrlKey};
+use tidings_protocol::{
+    CanonicalUrl, DEAD_LETTER_TOPIC, JOB_DONE_TOPIC, MemberId, Outcome, UrlKey,
+};
 
+use self::field::Field;
 use super::{Back, Decision, End, Record, Rest, Taking};
 use crate::clock::{Moment, Stamp};
 use crate::group::config::GroupConfig;
@@ -27,7 +29,7 @@ pub(crate) struct NotARecord;
 impl Record {
     /// Appends the record's line, with its line end.
     pub(crate) fn encode(&self, lines: &mut String) {
-        let _ = write!(lines, "{}", self.at);
+        self.at.put(lines);
         Writer(lines).decision(&self.decision);
         lines.push('\n');
     }
@@ -44,9 +46,9 @@ impl Record {
 struct Writer<'a>(&'a mut String);
 
 impl Writer<'_> {
-    fn field(&mut self, field: impl Display) -> &mut Self {
-        // Writing into a string cannot fail.
-        let _ = write!(self.0, "\t{field}");
+    fn field(&mut self, field: impl Field) -> &mut Self {
+        self.0.push('\t');
+        field.put(self.0);
         self
     }
 
@@ -67,14 +69,14 @@ impl Writer<'_> {
     }
 
     fn flag(&mut self, flag: bool) -> &mut Self {
-        self.field(u8::from(flag))
+        self.field(if flag { '1' } else { '0' })
     }
 
-    fn maybe(&mut self, value: Option<impl Display>) -> &mut Self {
-        match value {
-            Some(value) => self.field(format_args!("+{value}")),
-            None => self.field('-'),
-        }
+    fn maybe(&mut self, value: Option<impl Field>) -> &mut Self {
+        let Some(value) = value else { return self.field('-') };
+        self.field('+');
+        value.put(self.0);
+        self
     }
 
     fn maybe_text(&mut self, text: Option<&str>) -> &mut Self {
@@ -232,9 +234,9 @@ impl Writer<'_> {
     fn admission(&mut self, admission: &Admission) {
         self.field(admission.id)
             .text(&admission.text)
-            .maybe(admission.url_key.map(|key| key.0))
+            .flag(admission.url_key.is_some())
             .text(&admission.key)
-            .maybe(admission.job.map(|job| format!("{}.{}", job.number, job.pass)))
+            .job_of(admission.job)
             .field(admission.depth)
             .field(admission.hops)
             .flag(admission.redirect)
@@ -242,6 +244,15 @@ impl Writer<'_> {
             .field(admission.prio)
             .field(admission.due)
             .text(&admission.carried);
+    }
+
+    fn job_of(&mut self, job: Option<JobRef>) -> &mut Self {
+        self.maybe(job.map(|job| job.number));
+        if let Some(job) = job {
+            self.0.push('.');
+            job.pass.put(self.0);
+        }
+        self
     }
 
     fn schedule(&mut self, schedule: &Schedule) -> &mut Self {
@@ -478,10 +489,12 @@ impl<'a> Reader<'a> {
     }
 
     fn admission(&mut self) -> Option<Admission> {
+        let id = self.field()?;
+        let text = self.boxed()?;
         Some(Admission {
-            id: self.field()?,
-            text: self.boxed()?,
-            url_key: self.maybe(|key| key.parse().ok().map(UrlKey))?,
+            id,
+            url_key: self.flag()?.then(|| CanonicalUrl::key_of(&text)),
+            text,
             key: self.text()?.into(),
             job: self.maybe(|job| {
                 let (number, pass) = job.split_once('.')?;
@@ -544,6 +557,7 @@ fn unescaped(text: &str) -> Option<Cow<'_, str>> {
     Some(plain.into())
 }
 
+mod field;
 mod items;
 #[cfg(test)]
 mod tests;

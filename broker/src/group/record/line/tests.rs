@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use tidings_protocol::{JobName, Seq, TopicName};
+use tidings_protocol::{CanonicalUrl, JobName, Seq, TopicName};
 
 use super::*;
 use crate::group::entry::EntryId;
@@ -39,7 +39,7 @@ prop_compose! {
     fn admission()(
         id in any::<u64>(),
         text in boxed(),
-        url_key in any::<Option<u128>>(),
+        has_url in any::<bool>(),
         key in text(),
         job in any::<Option<(u64, u32)>>(),
         (depth, hops) in any::<(u32, u32)>(),
@@ -50,8 +50,8 @@ prop_compose! {
     ) -> Admission {
         Admission {
             id,
+            url_key: has_url.then(|| CanonicalUrl::key_of(&text)),
             text,
-            url_key: url_key.map(UrlKey),
             key: key.into(),
             job: job.map(|(number, pass)| JobRef { number, pass }),
             depth,
