@@ -312,8 +312,8 @@ impl Job {
         self.waits() + self.held
     }
 
-    /// Entries that wait.
-    fn waits(&self) -> u64 {
+    /// How many entries wait.
+    pub fn waits(&self) -> u64 {
         self.waiting.len() as u64 + self.parked
     }
 
@@ -346,15 +346,17 @@ impl Job {
         self.hosts.are_limited()
     }
 
-    /// Entries in full that wait and that the job may not have any more, as their key has given
-    /// enough.
-    pub fn leftover(&self) -> impl Iterator<Item = EntryId> {
-        self.hosts.leftover()
-    }
-
-    /// Keys behind which others of that kind are parked.
+    /// Keys that have given enough, and behind which something of it waits.
     pub fn spent(&self) -> impl Iterator<Item = &Key> {
         self.hosts.spent()
+    }
+
+    /// Entries in full of it that wait; of those, the ones behind a key that is limited.
+    pub fn waiting(&self, key: Option<&str>) -> Vec<EntryId> {
+        match key {
+            None => self.waiting.iter().copied().collect(),
+            Some(key) => self.hosts.waiting(key).collect(),
+        }
     }
 
     /// An entry of it is parked.

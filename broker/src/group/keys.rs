@@ -8,6 +8,9 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use super::entry::Key;
 use super::key_queue::KeyQueue;
 
+/// Keys for which room is made at once, at most.
+const RESERVED_MAX: usize = 5_000_000;
+
 /// A key's place in memory, valid until the key is forgotten. It differs from start to start, so no
 /// record holds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,6 +33,13 @@ pub(super) struct Keys {
 }
 
 impl Keys {
+    /// Makes room for so many, within reason: the number may be damaged.
+    pub(super) fn reserve(&mut self, count: usize) {
+        let count = count.min(RESERVED_MAX);
+        self.queues.reserve(count);
+        self.by_name.reserve(count, |_| unreachable!("there is none so far"));
+    }
+
     /// The key of that text, if the group knows it.
     pub(super) fn find(&self, name: &str) -> Option<KeyId> {
         let is_it = |id: &KeyId| &**self[*id].name() == name;
@@ -86,9 +96,10 @@ impl Keys {
         self.queues.get(place).map(Option::as_ref).ok_or(())
     }
 
-    /// The numbers of all of them.
+    /// The numbers of all of them, in their order.
     pub(super) fn ids(&self) -> Vec<KeyId> {
-        self.by_name.iter().copied().collect()
+        let known = (0..).map(KeyId).zip(&self.queues).filter(|(_, queue)| queue.is_some());
+        known.map(|(id, _)| id).collect()
     }
 }
 

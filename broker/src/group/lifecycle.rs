@@ -400,8 +400,13 @@ impl Group {
         self.schedules.ended(glance.url, glance.id, None);
     }
 
-    /// What of a job is parked is final: behind one key, or all of it.
+    /// What of a job waits is final: behind one key, or all of it. Whether an entry is parked is not
+    /// part of what was decided: it depends on where a start began.
     pub(super) fn clear(&mut self, number: JobNumber, key: Option<&str>, end: End, now: Moment) {
+        let Some(job) = self.jobs.find(number) else { return };
+        for entry in job.waiting(key) {
+            self.drop_entry(entry, end, now);
+        }
         let lane = Lane::Job(number);
         let keys = match key {
             Some(key) => self.keys.find(key).into_iter().collect(),
@@ -417,14 +422,22 @@ impl Group {
 
     /// Everything that waits is final.
     pub(super) fn purge_all(&mut self, now: Moment) {
-        let unheld = self.live.values().filter(|live| live.entry.lease().is_none());
-        for id in unheld.map(|live| live.entry.admitted.id).collect::<Vec<_>>() {
-            self.drop_entry(id, End::Purged, now);
+        for id in self.live_ids() {
+            if self.live[&id].entry.lease().is_none() {
+                self.drop_entry(id, End::Purged, now);
+            }
         }
         for glance in self.parked.iter().collect::<Vec<_>>() {
             self.drop_parked(glance, End::Purged);
             self.refresh(glance.key, now);
         }
+    }
+
+    /// Entries in full, by number.
+    pub(super) fn live_ids(&self) -> Vec<EntryId> {
+        let mut ids: Vec<EntryId> = self.live.keys().copied().collect();
+        ids.sort_unstable();
+        ids
     }
 
     /// A dead entry begins from its beginning. It is part of its pass again if that can still use

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidings_protocol::{Code, JOB_DONE_TOPIC, JobName, ProtocolError, Seq, TopicName};
 
 use super::config::KeyKind;
-use super::entry::{EntryId, JobNumber};
+use super::entry::JobNumber;
 use super::record::{Decision, End};
 use super::{Answer, Group, Output, Show};
 use crate::clock::Moment;
@@ -145,18 +145,13 @@ impl Group {
         } else {
             job.is_exhausted().then_some(End::Budget)
         };
-        let (entries, parked): (Vec<EntryId>, _) = if ends_as.is_some() {
-            let parked = (job.parked > 0).then_some(None);
-            (job.waiting.iter().copied().collect(), parked.into_iter().collect())
-        } else {
-            let spent = job.spent().map(|key| Some((**key).into()));
-            (job.leftover().collect(), spent.collect::<Vec<Option<Box<str>>>>())
-        };
         let end = ends_as.unwrap_or(End::Budget);
-        if !entries.is_empty() {
-            self.commit(Decision::Ended { entries, end }, now);
-        }
-        for key in parked {
+        let keys: Vec<Option<Box<str>>> = if ends_as.is_some() {
+            (job.waits() > 0).then_some(None).into_iter().collect()
+        } else {
+            job.spent().map(|key| Some((**key).into())).collect()
+        };
+        for key in keys {
             self.commit(Decision::Cleared { number, key, end }, now);
         }
         let Some(job) = self.jobs.find(number) else {

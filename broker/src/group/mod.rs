@@ -31,6 +31,7 @@ mod operate;
 mod parked;
 pub mod record;
 mod release;
+pub(crate) mod replay;
 mod runs;
 pub mod schedule;
 pub mod scope;

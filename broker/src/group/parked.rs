@@ -20,6 +20,9 @@ pub(super) const SLOT_BYTES: usize = 72;
 /// Bytes in front of a text: its length, that of the attributes, depth, hops, priority.
 const FRONT_BYTES: usize = 18;
 
+/// Entries for which room is made at once, at most.
+const RESERVED_MAX: usize = 20_000_000;
+
 /// A parked entry.
 #[derive(Debug)]
 struct Slot {
@@ -75,6 +78,14 @@ impl Parked {
     /// The same without any entry.
     pub(super) fn emptied(&mut self) -> Self {
         Self { texts: self.texts.emptied(), ..Self::default() }
+    }
+
+    /// Makes room for so many, within reason: the number may be damaged.
+    pub(super) fn reserve(&mut self, count: usize) {
+        let count = count.min(RESERVED_MAX);
+        self.slots.reserve(count);
+        self.by_id.reserve(count, |_| unreachable!("there is none so far"));
+        self.by_url.reserve(count, |_| unreachable!("there is none so far"));
     }
 
     /// How many there are.
@@ -234,10 +245,12 @@ impl Parked {
         (0..).zip(&self.slots).filter(|(_, slot)| slot.id != 0).map(|(slot, _)| self.glance(slot))
     }
 
-    /// The keys behind which something of a lane is parked.
+    /// The keys behind which something of a lane is parked, by number.
     pub(super) fn keys_of(&self, lane: Lane) -> Vec<KeyId> {
         let keys = PackedLane::new(lane).and_then(|lane| self.keys.get(&lane));
-        keys.into_iter().flatten().copied().collect()
+        let mut keys: Vec<KeyId> = keys.into_iter().flatten().copied().collect();
+        keys.sort_unstable();
+        keys
     }
 
     /// Any entry of a lane that is parked behind a key.

@@ -105,7 +105,7 @@ pub enum Decision {
         /// As what they count.
         end: End,
     },
-    /// What of a job is parked ended: all of it, or what is behind a key.
+    /// What of a job waits ended: all of it, or what is behind a key.
     Cleared {
         /// Whose.
         number: JobNumber,

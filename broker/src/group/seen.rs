@@ -54,7 +54,9 @@ impl Seen {
 
     /// All passes that have met something.
     pub(super) fn passes(&self) -> Vec<JobRef> {
-        self.passes.keys().copied().collect()
+        let mut passes: Vec<JobRef> = self.passes.keys().copied().collect();
+        passes.sort_unstable();
+        passes
     }
 
     /// One of the sets of a pass, which are numbered from 0; `None` behind the last.

@@ -4,7 +4,7 @@
 //! A snapshot is written between two decisions, from [`Item::Begin`] to [`Item::End`]. Replay begins
 //! at the newest one that is whole; one that a crash cut short says nothing.
 
-use tidings_protocol::{Seq, TopicName};
+use tidings_protocol::{MemberId, Seq, TopicName};
 
 use super::entry::{Entry, JobNumber, JobRef, Key, State};
 use super::key_queue::KeyState;
@@ -25,7 +25,18 @@ const SEEN_MAX: usize = 256;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Item {
     /// Nothing is there before.
-    Begin,
+    Begin {
+        /// As in [`Decision::Started`].
+        run: u64,
+        /// The present moment as the machine knows it.
+        stamp: Stamp,
+        /// As in [`Decision::Started`].
+        own: Option<MemberId>,
+        /// About how many entries follow that only wait.
+        parked: usize,
+        /// About how many keys there are.
+        keys: usize,
+    },
     /// How far a feeding topic was taken.
     Taken {
         /// Which.
@@ -127,8 +138,9 @@ impl Group {
         self.parked.begin_snapshot();
         let passes = self.seen.passes();
         self.snapshot = Some(Snapshot { passes, set: 0, slot: 0, key: 0 });
-        take(Decision::Kept(Box::new(Item::Begin)));
-        take(Decision::Started { run: self.run, anew: false, stamp, own: self.own });
+        let (parked, keys) = (self.parked.len(), self.keys.len());
+        let begin = Item::Begin { run: self.run, stamp, own: self.own, parked, keys };
+        take(Decision::Kept(Box::new(begin)));
         take(Decision::Configured(Box::new(self.config.clone())));
         let mut keep = |item| take(Decision::Kept(Box::new(item)));
         for (topic, next) in &self.taken {
@@ -143,8 +155,8 @@ impl Group {
         for job in self.jobs.in_order() {
             job.items(&mut keep);
         }
-        for live in self.live.values() {
-            keep(Item::Entry(Box::new(live.entry.clone())));
+        for id in self.live_ids() {
+            keep(Item::Entry(Box::new(self.live[&id].entry.clone())));
         }
         for schedule in self.schedules.iter() {
             keep(Item::Schedule(Box::new(schedule.clone())));
@@ -239,10 +251,13 @@ impl Group {
     /// Takes in a part of what the group held.
     pub(super) fn restore(&mut self, item: &Item, now: Moment) {
         match item {
-            Item::Begin => {
+            Item::Begin { run, stamp: _, own, parked, keys } => {
                 let (name, config) = (self.name.clone(), self.config.clone());
-                let parked = self.parked.emptied();
-                *self = Self { parked, ..Self::new(name, 0, config, self.rng.u64(..)) };
+                let emptied = self.parked.emptied();
+                let new = Self::new(name, *run, config, self.rng.u64(..));
+                *self = Self { own: *own, parked: emptied, ..new };
+                self.parked.reserve(*parked);
+                self.keys.reserve(*keys);
             }
             Item::Taken { topic, next } => {
                 self.taken.insert(topic.clone(), *next);

@@ -6,13 +6,14 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use tidings_protocol::{GroupName, Seq, TopicName};
 
 use super::paging::PageFile;
 use crate::clock::{Clock, Moment, Stamp};
 use crate::group::record::{Decision, Record};
+use crate::group::replay::Replay;
 use crate::group::snapshot::Item;
 use crate::group::{Group, GroupConfig};
 use crate::log::disk::Disk;
@@ -26,6 +27,10 @@ const BUFFER_BYTES: usize = 16 << 20;
 
 /// No batch is longer, with its header.
 const BATCH_BYTES_MAX: usize = (1 << 32) + 64;
+
+/// Records that are decoded together, and how many such batches before they are needed.
+const BATCH_RECORDS: usize = 512;
+const BATCHES_AHEAD: usize = 8;
 
 /// The number of a log's first record.
 const FIRST: Seq = Seq(1);
@@ -112,64 +117,103 @@ impl GroupStorage {
         for finding in &found.findings {
             tracing::warn!(group = %name, "{finding}");
         }
-        let mut group = self.group(name, GroupConfig::default());
-        let Some(from) = beginning(&log)? else {
+        let group = self.group(name, GroupConfig::default());
+        let mut reading = Reading::new(group, log.bounds().first);
+        in_step(&log, |read| reading.take(read));
+        let is_empty = reading.started.is_none() && reading.trouble.is_none();
+        if reading.is_deleted || is_empty {
             log.clear().map_err(io::Error::other)?;
             return Ok(None);
-        };
-        let (mut started, mut last) = (None, Moment(0));
-        replay(&log, from, |record| {
-            last = record.at;
-            if let Decision::Started { stamp, .. } = record.decision {
-                started = Some(stamp);
-            }
-            group.replay(&record);
-        })?;
-        let next = found.next;
-        Ok(started.map(|started| Recovered { group, log, next, started, last }))
-    }
-}
-
-/// Where replay begins: at the newest snapshot that is whole, or at the first record. `None`: the
-/// last record says that the group is no more.
-fn beginning(log: &dyn TopicLog) -> io::Result<Option<Seq>> {
-    let (mut latest, mut whole, mut is_deleted) = (None, None, false);
-    let first = log.bounds().first;
-    read(log, first, |seq, line| {
-        // What is missing is met again by a replay that needs it.
-        let what = line.ok().and_then(|line| line.split_once('\t')).map_or("", |(_, what)| what);
-        is_deleted = what == "deleted";
-        if what == "kept\tbegin" {
-            latest = Some(seq);
-        } else if what.starts_with("kept\tend\t") {
-            whole = latest.take();
         }
-        Ok(())
-    })?;
-    match whole {
-        _ if is_deleted => Ok(None),
-        Some(begin) => Ok(Some(begin)),
-        None if first <= FIRST => Ok(Some(FIRST)),
-        None => Err(invalid(format!("records before {first} are gone"))),
+        reading.recovered(log, found.next).map(Some)
     }
 }
 
-/// Hands over every record of a log from `from` on, without those of snapshots that are behind that.
-fn replay(log: &dyn TopicLog, from: Seq, mut take: impl FnMut(Record)) -> io::Result<()> {
-    let mut is_within = true;
-    read(log, from, |seq, line| {
-        let record = Record::decode(line?).map_err(invalid)?;
+/// What a start learns from the log of a group.
+struct Reading {
+    replay: Replay,
+    /// The last start.
+    started: Option<Stamp>,
+    /// The newest record's moment.
+    last: Moment,
+    /// What could not be read, the first of it.
+    trouble: Option<io::Error>,
+    /// The last record says that it is no more.
+    is_deleted: bool,
+}
+
+impl Reading {
+    fn new(group: Group, first: Seq) -> Self {
+        let has_all = first <= FIRST;
+        let gone = || invalid(format!("records before {first} are gone"));
+        Self {
+            replay: Replay::new(group, has_all),
+            started: None,
+            last: Moment(0),
+            trouble: (!has_all).then(gone),
+            is_deleted: false,
+        }
+    }
+
+    fn take(&mut self, read: io::Result<Record>) {
+        let record = match read {
+            Ok(record) => record,
+            Err(error) => {
+                self.trouble.get_or_insert(error);
+                return self.replay.miss();
+            }
+        };
+        self.last = record.at;
+        self.is_deleted = record.decision == Decision::Deleted;
         match &record.decision {
+            Decision::Started { stamp, .. } => self.started = Some(*stamp),
             Decision::Kept(item) => {
-                is_within &= seq == from || **item != Item::Begin;
-                if is_within {
-                    take(record);
+                if let Item::Begin { stamp, .. } = **item {
+                    self.started = Some(stamp);
                 }
             }
-            _ => take(record),
+            _ => {}
         }
-        Ok(())
-    })
+        self.replay.take(&record);
+    }
+
+    fn recovered(self, log: SegmentLog, next: Seq) -> io::Result<Recovered> {
+        match (self.replay.whole(), self.started) {
+            (Some(group), Some(started)) => {
+                Ok(Recovered { group, log, next, started, last: self.last })
+            }
+            _ => Err(self.trouble.unwrap_or_else(|| invalid("it does not say how it began"))),
+        }
+    }
+}
+
+/// Hands over every record of a log, which another thread reads and decodes.
+fn in_step(log: &SegmentLog, take: impl FnMut(io::Result<Record>)) {
+    let (sender, records) = mpsc::sync_channel::<Vec<io::Result<Record>>>(BATCHES_AHEAD);
+    // Both ends are in there, so that neither waits for the other if that panics.
+    std::thread::scope(move |scope| {
+        scope.spawn(move || {
+            let mut batch = Vec::with_capacity(BATCH_RECORDS);
+            // Whoever takes them outlives this thread, so that sending cannot fail.
+            let mut put = |record| {
+                batch.push(record);
+                if batch.len() == BATCH_RECORDS {
+                    let next = Vec::with_capacity(BATCH_RECORDS);
+                    let _ = sender.send(std::mem::replace(&mut batch, next));
+                }
+            };
+            let first = log.bounds().first;
+            let read = read(log, first, |_, line| {
+                put(line.and_then(|line| Record::decode(line).map_err(invalid)));
+                Ok(())
+            });
+            if let Err(error) = read {
+                put(Err(error));
+            }
+            let _ = sender.send(batch);
+        });
+        records.iter().flatten().for_each(take);
+    });
 }
 
 /// Hands over every line of a log from `from` on, with its number.

@@ -11,9 +11,7 @@ use crate::group::entry::{EntryId, Key};
 pub(super) struct Hosts {
     pages_max: Option<u64>,
     by_key: HashMap<Key, Host>,
-    /// Entries in full that wait although their key has given all its pages.
-    leftover: BTreeSet<EntryId>,
-    /// Keys that have given all their pages and behind which something is parked.
+    /// Keys that have given all their pages and behind which something waits.
     spent: BTreeSet<Key>,
 }
 
@@ -66,52 +64,50 @@ impl Hosts {
         self.pages_max.is_some_and(|max| completed >= max)
     }
 
-    /// Entries that wait although their key has given all its pages.
-    pub(super) fn leftover(&self) -> impl Iterator<Item = EntryId> {
-        self.leftover.iter().copied()
-    }
-
-    /// Keys behind which is parked what the job may not have any more.
+    /// Keys that have given all their pages and behind which something waits.
     pub(super) fn spent(&self) -> impl Iterator<Item = &Key> {
         self.spent.iter()
     }
 
+    /// Entries in full that wait behind a key.
+    pub(super) fn waiting(&self, key: &str) -> impl Iterator<Item = EntryId> {
+        self.by_key.get(key).into_iter().flat_map(|host| host.waiting.iter().copied())
+    }
+
     /// An entry is parked.
     pub(super) fn park(&mut self, key: &Key) {
-        if !self.are_limited() {
-            return;
-        }
-        self.by_key.entry(key.clone()).or_default().parked += 1;
-        if self.have_given(key) {
-            self.spent.insert(key.clone());
-        }
+        self.more(key, |host| host.parked += 1);
     }
 
     /// An entry is parked no more.
     pub(super) fn unpark(&mut self, key: &Key) {
-        if self.by_key.get(key).is_some_and(|host| host.parked == 1) {
-            self.spent.remove(key);
-        }
-        self.change(key, |host| host.parked -= 1);
+        self.less(key, |host| host.parked -= 1);
     }
 
     /// An entry in full waits.
     pub(super) fn wait(&mut self, entry: EntryId, key: &Key) {
-        if !self.are_limited() {
-            return;
-        }
-        self.by_key.entry(key.clone()).or_default().waiting.insert(entry);
-        if self.have_given(key) {
-            self.leftover.insert(entry);
+        self.more(key, |host| _ = host.waiting.insert(entry));
+    }
+
+    /// An entry in full waits no more.
+    pub(super) fn leave(&mut self, entry: EntryId, key: &Key) {
+        self.less(key, |host| _ = host.waiting.remove(&entry));
+    }
+
+    fn more(&mut self, key: &Key, change: impl FnOnce(&mut Host)) {
+        if self.are_limited() {
+            change(self.by_key.entry(key.clone()).or_default());
+            if self.have_given(key) {
+                self.spent.insert(key.clone());
+            }
         }
     }
 
-    /// An entry waits no more.
-    pub(super) fn leave(&mut self, entry: EntryId, key: &Key) {
-        self.leftover.remove(&entry);
-        self.change(key, |host| {
-            host.waiting.remove(&entry);
-        });
+    fn less(&mut self, key: &Key, change: impl FnOnce(&mut Host)) {
+        self.change(key, change);
+        if self.by_key.get(key).is_none_or(|host| !host.has_waiting()) {
+            self.spent.remove(key);
+        }
     }
 
     /// An entry may become a page from now on.
@@ -132,11 +128,8 @@ impl Hosts {
         let host = self.by_key.get_mut(key).expect("what became a page was taken before");
         host.taken -= 1;
         host.completed += 1;
-        if host.completed >= max {
-            self.leftover.extend(&host.waiting);
-            if host.parked > 0 {
-                self.spent.insert(key.clone());
-            }
+        if host.completed >= max && host.has_waiting() {
+            self.spent.insert(key.clone());
         }
     }
 
@@ -148,5 +141,11 @@ impl Hosts {
                 self.by_key.remove(key);
             }
         }
+    }
+}
+
+impl Host {
+    fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty() || self.parked > 0
     }
 }

@@ -103,15 +103,9 @@ impl Writer<'_> {
 
     fn decision(&mut self, decision: &Decision) {
         match decision {
-            Decision::Started { run, anew, stamp, own } => self
-                .field("started")
-                .field(run)
-                .flag(*anew)
-                .field(stamp.moment)
-                .field(stamp.boot)
-                .field(stamp.uptime_ms)
-                .field(stamp.unix_ms)
-                .maybe(*own),
+            Decision::Started { run, anew, stamp, own } => {
+                self.field("started").field(run).flag(*anew).stamp(stamp).maybe(*own)
+            }
             Decision::Configured(config) => self.field("configured").config(config),
             Decision::Taken { topic, next, items } => {
                 self.field("taken").field(topic).field(next).list(items, Self::taking)
@@ -194,6 +188,11 @@ impl Writer<'_> {
                 self.field("sent").field(serial).field(topic).field(seq)
             }
         };
+    }
+
+    fn stamp(&mut self, stamp: &Stamp) -> &mut Self {
+        let Stamp { moment, boot, uptime_ms, unix_ms } = stamp;
+        self.field(moment).field(boot).field(uptime_ms).field(unix_ms)
     }
 
     fn config(&mut self, config: &GroupConfig) -> &mut Self {
@@ -302,6 +301,15 @@ impl<'a> Reader<'a> {
         }
     }
 
+    fn stamp(&mut self) -> Option<Stamp> {
+        Some(Stamp {
+            moment: self.moment()?,
+            boot: self.field()?,
+            uptime_ms: self.field()?,
+            unix_ms: self.field()?,
+        })
+    }
+
     fn moment(&mut self) -> Option<Moment> {
         self.field().map(Moment)
     }
@@ -333,12 +341,7 @@ impl<'a> Reader<'a> {
             "started" => Decision::Started {
                 run: self.field()?,
                 anew: self.flag()?,
-                stamp: Stamp {
-                    moment: self.moment()?,
-                    boot: self.field()?,
-                    uptime_ms: self.field()?,
-                    unix_ms: self.field()?,
-                },
+                stamp: self.stamp()?,
                 own: self.maybe(|member| member.parse().ok())?,
             },
             "configured" => Decision::Configured(Box::new(self.config()?)),

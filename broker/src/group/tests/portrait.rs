@@ -8,7 +8,6 @@ use tidings_protocol::{MemberId, Seq, TopicName};
 use crate::clock::Moment;
 use crate::group::entry::{Entry, EntryId, JobNumber, JobRef};
 use crate::group::key_queue::KeyState;
-use crate::group::record::{Decision, Record};
 use crate::group::snapshot::Item;
 use crate::group::timers::{Expiry, Wake};
 use crate::group::{Group, GroupConfig, Totals};
@@ -126,27 +125,4 @@ fn met(group: &Group, entries: &BTreeMap<EntryId, Entry>) -> BTreeMap<JobRef, BT
         }
     }
     met
-}
-
-/// The records that a start replays: from the newest whole snapshot on, without parts of others.
-pub(super) fn replayed(records: &[Record]) -> impl Iterator<Item = &Record> {
-    let item = |record: &Record| match &record.decision {
-        Decision::Kept(item) => Some((**item).clone()),
-        _ => None,
-    };
-    let (mut latest, mut whole) = (None, None);
-    for (at, record) in records.iter().enumerate() {
-        match item(record) {
-            Some(Item::Begin) => latest = Some(at),
-            Some(Item::End { .. }) => whole = latest.take(),
-            _ => {}
-        }
-    }
-    let from = whole.unwrap_or(0);
-    let mut is_within = whole.is_some();
-    (from..).zip(&records[from..]).filter_map(move |(at, record)| {
-        let item = item(record);
-        is_within &= at == from || item != Some(Item::Begin);
-        (item.is_none() || is_within).then_some(record)
-    })
 }

@@ -3,10 +3,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::portrait::{assert_same, replayed};
+use super::portrait::assert_same;
 use super::world::World;
-use crate::group::Group;
-use crate::group::record::Record;
+use crate::group::record::{Decision, Record};
+use crate::group::replay::Replay;
+use crate::group::snapshot::Item;
+use crate::group::{Group, GroupConfig};
 
 const RUNS: u64 = 60;
 const STEPS: u32 = 400;
@@ -45,10 +47,7 @@ fn the_records_alone_give_the_same_group_again() {
             world.step();
         }
         let group = &world.group;
-        let mut again = Group::new(group.name().clone(), 1, group.config().clone(), 0);
-        for record in replayed(&world.records) {
-            again.replay(&written(record));
-        }
+        let mut again = replayed(&world.records, seed);
         again.advance(world.now);
         assert_same(&again, group, seed);
     }
@@ -61,6 +60,22 @@ fn seeds() -> (u64, u64) {
         Some(seed) => (seed, number("TIDINGS_SIM_RUNS").unwrap_or(1)),
         None => (fastrand::u64(..u64::MAX / 2), number("TIDINGS_SIM_RUNS").unwrap_or(RUNS)),
     }
+}
+
+/// The group that a start makes of records. If there is a whole snapshot, it need not have those
+/// before that.
+pub(super) fn replayed(records: &[Record], seed: u64) -> Group {
+    let is = |wanted: fn(&Item) -> bool| move |record: &Record| matches!(&record.decision, Decision::Kept(item) if wanted(item));
+    let end = records.iter().rposition(is(|item| matches!(item, Item::End { .. })));
+    let begin = is(|item| matches!(item, Item::Begin { .. }));
+    let begin = end.and_then(|end| records[..end].iter().rposition(begin));
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let from = begin.map_or(0, |begin| rng.usize(..=begin));
+    let name = "crawlers".parse().unwrap();
+    let group = Group::new(name, 0, GroupConfig::default(), rng.u64(..));
+    let mut replay = Replay::new(group, from == 0);
+    records[from..].iter().for_each(|record| replay.take(&written(record)));
+    replay.whole().expect("everything is there")
 }
 
 /// A record as it is read back.

@@ -13,7 +13,9 @@ impl Writer<'_> {
     pub(super) fn item(&mut self, item: &Item) {
         self.field("kept");
         match item {
-            Item::Begin => self.field("begin"),
+            Item::Begin { run, stamp, own, parked, keys } => {
+                self.field("begin").field(run).stamp(stamp).maybe(*own).field(parked).field(keys)
+            }
             Item::Taken { topic, next } => self.field("taken").field(topic).field(next),
             Item::Sent { topic, seq } => self.field("sent").field(topic).field(seq),
             Item::Unsent { serial, topic, payload } => {
@@ -98,7 +100,13 @@ impl Writer<'_> {
 impl Reader<'_> {
     pub(super) fn item(&mut self) -> Option<Item> {
         Some(match self.0.next()? {
-            "begin" => Item::Begin,
+            "begin" => Item::Begin {
+                run: self.field()?,
+                stamp: self.stamp()?,
+                own: self.maybe(|member| member.parse().ok())?,
+                parked: self.field()?,
+                keys: self.field()?,
+            },
             "taken" => Item::Taken { topic: self.field()?, next: self.field()? },
             "sent" => Item::Sent { topic: self.own_topic()?, seq: self.field()? },
             "unsent" => Item::Unsent {

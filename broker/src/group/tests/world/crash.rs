@@ -5,9 +5,8 @@ use tidings_protocol::ProtocolError;
 use super::{Happening, WAITING, World};
 use crate::clock::{Moment, Stamp};
 use crate::group::record::Record;
-use crate::group::tests::portrait::replayed;
-use crate::group::tests::simulation::written;
-use crate::group::{Answer, Group, GroupConfig, Input, JobAction, Output};
+use crate::group::tests::simulation::replayed;
+use crate::group::{Answer, Input, JobAction, Output};
 
 /// Of so many inputs one meets with the end of the broker.
 const RARELY: u32 = 200;
@@ -73,10 +72,7 @@ impl World {
 
     /// Another broker, in which nobody is connected yet.
     fn come_back(&mut self) {
-        let new = |seed| Group::new("crawlers".parse().unwrap(), 0, GroupConfig::default(), seed);
-        let mut group = new(self.rng.u64(..));
-        replayed(&self.records).for_each(|record| group.replay(&written(record)));
-        self.group = group;
+        self.group = replayed(&self.records, self.rng.u64(..));
         self.job_names = self.group.job_names().cloned().collect();
         self.jobs.values_mut().for_each(|job| job.waits = 0);
         for worker in 0..self.workers.len() {

@@ -1,0 +1,69 @@
+//! A group that is made again from the records of its log.
+
+use super::Group;
+use super::record::{Decision, Record};
+use super::snapshot::Item;
+
+/// Begins with the first record, or with a whole snapshot if what was before that is gone. Where
+/// something cannot be read, the group is made from the next whole snapshot behind that, if there is
+/// one.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    group: Group,
+    base: Base,
+}
+
+/// What the group is made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Base {
+    /// Something is missing that was decided before.
+    Missing,
+    /// A snapshot that is not whole so far.
+    Begun,
+    /// Everything that was decided.
+    Whole,
+}
+
+impl Replay {
+    /// For records of which the first is, or is not, the first that there ever was.
+    pub(crate) fn new(group: Group, has_all: bool) -> Self {
+        Self { group, base: if has_all { Base::Whole } else { Base::Missing } }
+    }
+
+    /// The next record.
+    pub(crate) fn take(&mut self, record: &Record) {
+        let item = match &record.decision {
+            Decision::Kept(item) => Some(&**item),
+            _ => None,
+        };
+        match (item, self.base) {
+            // What a snapshot says is known without it.
+            (Some(_), Base::Whole) => return,
+            (Some(Item::Begin { .. }), _) => self.base = Base::Begun,
+            // That ended the snapshot, if it was not whole.
+            (None, Base::Begun) if matches!(record.decision, Decision::Started { .. }) => {
+                self.base = Base::Missing;
+                return;
+            }
+            (Some(Item::End { .. }), Base::Begun) => self.base = Base::Whole,
+            (_, Base::Missing) => return,
+            _ => {}
+        }
+        self.group.replay(record);
+    }
+
+    /// Records are missing here.
+    pub(crate) fn miss(&mut self) {
+        self.base = Base::Missing;
+    }
+
+    /// Whether nothing that counts is missing so far.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.base == Base::Whole
+    }
+
+    /// The group; `None` if something is missing.
+    pub(crate) fn whole(self) -> Option<Group> {
+        self.is_whole().then_some(self.group)
+    }
+}
