@@ -77,3 +77,29 @@ fn set_of(print: u64) -> usize {
     // Prints are evenly distributed.
     usize::try_from(print % SETS as u64).expect("there are few sets")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn what_was_met_stays_met_also_when_it_becomes_many_sets() {
+        let mut seen = Seen::default();
+        let pass = JobRef { number: 1, pass: 1 };
+        let print = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let count = 3 * SET_MAX as u64;
+        for n in 0..count {
+            assert!(!seen.has(pass, print(n)));
+            seen.add(pass, print(n));
+        }
+        assert!((0..count).all(|n| seen.has(pass, print(n))));
+        let sets = (0..).map_while(|number| seen.set(pass, number));
+        let all: BTreeSet<u64> = sets.flatten().copied().collect();
+        assert_eq!(all, (0..count).map(print).collect());
+        assert!((0..).map_while(|number| seen.set(pass, number)).all(|set| set.len() < 1000));
+        seen.forget(pass);
+        assert!(!seen.has(pass, print(0)));
+    }
+}

@@ -8,6 +8,7 @@ use tidings_protocol::{
 
 use crate::clock::Moment;
 use crate::group::config::GroupConfig;
+use crate::group::record::Record;
 use crate::group::{Answer, Asked, Group, Input, Output, StagedLink, Task};
 use crate::job::JobSettings;
 use crate::mailbox::ConnId;
@@ -20,6 +21,7 @@ pub(super) struct Bench {
     pub(super) tasks: Vec<(ConnId, Task)>,
     pub(super) answers: Vec<Result<Answer, tidings_protocol::ProtocolError>>,
     pub(super) events: Vec<(&'static str, String)>,
+    pub(super) records: Vec<Record>,
     /// What other groups were told of its jobs.
     pub(super) job_names: BTreeMap<String, bool>,
 }
@@ -46,6 +48,7 @@ impl Bench {
             tasks: Vec::new(),
             answers: Vec::new(),
             events: Vec::new(),
+            records: Vec::new(),
             job_names: BTreeMap::new(),
         }
     }
@@ -54,7 +57,8 @@ impl Bench {
         self.group.handle(input, self.now);
         while let Some(output) = self.group.poll() {
             match output {
-                Output::Record(_) | Output::Deleted => {}
+                Output::Record(record) => self.records.push(record),
+                Output::Deleted => {}
                 Output::JobName { name, known } => {
                     self.job_names.insert(name.to_string(), known);
                 }

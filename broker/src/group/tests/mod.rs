@@ -5,6 +5,7 @@ mod bench;
 mod corners;
 mod jobs;
 mod operate;
+mod parking;
 mod portrait;
 mod rules;
 mod schedules;

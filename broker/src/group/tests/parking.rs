@@ -1,0 +1,237 @@
+//! What only waits is parked: the same as an entry in full, in less memory.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use tidings_protocol::{CanonicalUrl, Outcome};
+
+use super::bench::{A, Bench};
+use super::portrait::assert_same;
+use super::simulation::written;
+use crate::clock::{Moment, Stamp};
+use crate::group::entry::{Admission, JobRef, Key};
+use crate::group::key_queue::Lane;
+use crate::group::keys::Keys;
+use crate::group::parked::Parked;
+use crate::group::record::Record;
+use crate::group::replay::Replay;
+use crate::group::texts::{CHUNK_BYTES, Outside, Texts};
+use crate::group::{Group, GroupConfig};
+
+/// Chunks in a map, instead of a file.
+#[derive(Debug, Clone, Default)]
+struct Map(Arc<Mutex<BTreeMap<u32, Vec<u8>>>>);
+
+impl Outside for Map {
+    fn write(&mut self, number: u32, chunk: &[u8]) -> io::Result<()> {
+        assert!(chunk.len() <= CHUNK_BYTES);
+        let next = self.0.lock().last_key_value().map_or(0, |(number, _)| number + 1);
+        assert!(number <= next, "the file has no holes");
+        self.0.lock().insert(number, chunk.to_vec());
+        Ok(())
+    }
+
+    fn read(&self, number: u32, from: usize, buffer: &mut [u8]) -> io::Result<usize> {
+        let chunks = self.0.lock();
+        let there = &chunks[&number][from..];
+        let len = there.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&there[..len]);
+        Ok(len)
+    }
+}
+
+/// A disk on which there is no room.
+#[derive(Debug)]
+struct Full;
+
+impl Outside for Full {
+    fn write(&mut self, _: u32, _: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::StorageFull.into())
+    }
+
+    fn read(&self, _: u32, _: usize, _: &mut [u8]) -> io::Result<usize> {
+        unreachable!("nothing was written")
+    }
+}
+
+/// So many texts fill about 90 chunks.
+const TEXTS: u64 = 3000;
+
+/// One of them.
+fn text(id: u64) -> Vec<u8> {
+    let len = 3000 + usize::try_from(id * 7919 % 60_000).unwrap();
+    let mut text = vec![id.to_le_bytes()[0]; len];
+    text[..8].copy_from_slice(&id.to_le_bytes());
+    text
+}
+
+/// Puts many, removes some of them, moves what is to be moved, and looks at the rest.
+fn churn(mut texts: Texts, kept_of_ten: u64) -> Texts {
+    let mut places = BTreeMap::new();
+    for id in 1..TEXTS {
+        places.insert(id, texts.put(id, &[&text(id)]));
+        let older = id / 2;
+        if older % 10 >= kept_of_ten
+            && let Some(place) = places.remove(&older)
+        {
+            texts.remove(place, text(older).len());
+        }
+        for (id, place, text) in texts.sparse().unwrap_or_default() {
+            if places.get(&id) == Some(&place) {
+                places.insert(id, texts.put(id, &[&text]));
+                texts.remove(place, text.len());
+            }
+        }
+    }
+    for (id, place) in &places {
+        assert_eq!(texts.get(*place), text(*id), "text {id}");
+    }
+    texts
+}
+
+#[test]
+fn texts_are_what_they_were_wherever_they_are() {
+    let map = Map::default();
+    let mut texts = Texts::default();
+    texts.set_outside(Box::new(map.clone()));
+    let texts = churn(texts, 9);
+    assert!(map.0.lock().len() > 30, "most of it is outside");
+    assert!(texts.bytes_here() <= 33 * CHUNK_BYTES, "and little in memory");
+    churn(Texts::default(), 9);
+}
+
+#[test]
+fn what_is_dead_makes_room() {
+    let map = Map::default();
+    let mut texts = Texts::default();
+    texts.set_outside(Box::new(map.clone()));
+    churn(texts, 1);
+    // Of the older half a tenth is left.
+    let is_live = |id: &u64| *id > TEXTS / 2 || id % 10 == 0;
+    let live: usize = (1..TEXTS).filter(is_live).map(|id| text(id).len()).sum();
+    let used = map.0.lock().len() * CHUNK_BYTES;
+    assert!(used < 3 * live, "{used} bytes outside for {live}");
+    let texts = churn(Texts::default(), 1);
+    assert!(texts.bytes_here() < 3 * live);
+}
+
+#[test]
+fn without_room_outside_texts_stay_in_memory() {
+    let mut texts = Texts::default();
+    texts.set_outside(Box::new(Full));
+    churn(texts, 9);
+}
+
+fn admission(id: u64, key: &Key, job: Option<JobRef>, prio: i16) -> Admission {
+    let text: Box<str> = format!("http://{key}/{}", id % 5).into();
+    Admission {
+        id,
+        url_key: Some(CanonicalUrl::key_of(&text)),
+        text,
+        key: key.clone(),
+        job,
+        depth: u32::try_from(id % 4).unwrap(),
+        hops: 0,
+        redirect: false,
+        announced: job.is_none(),
+        prio,
+        due: Moment(0),
+        carried: if id % 2 == 0 { " a=b".into() } else { "".into() },
+    }
+}
+
+proptest! {
+    /// Against a plain list: order of each lane, what is found by number and by URL, and what comes
+    /// out again.
+    #[test]
+    fn parked_entries_come_out_as_they_went_in(
+        steps in proptest::collection::vec((0..3_u64, -1..2_i16, any::<bool>(), any::<u16>()), 1..200),
+        in_order in any::<bool>(),
+    ) {
+        let (mut keys, mut parked) = (Keys::default(), Parked::default());
+        let mut model: BTreeMap<u64, Admission> = BTreeMap::new();
+        let mut ids: Vec<u64> = (1..=steps.len() as u64).collect();
+        if !in_order {
+            ids.reverse();
+        }
+        let job_of = |lane: u64| (lane > 0).then_some(JobRef { number: lane, pass: 1 });
+        for (id, (lane, prio, removes, pick)) in ids.into_iter().zip(steps) {
+            let name: Key = format!("h{}.org", id % 3).into();
+            let key = keys.intern(&name);
+            let admitted = admission(id, &name, job_of(lane), prio);
+            let in_lane = job_of(lane).map_or(Lane::Announced, |job| Lane::Job(job.number));
+            let packed = Parked::takes(&admitted, in_lane, Moment(0)).unwrap();
+            parked.park(&admitted, packed, (key, &mut keys[key]));
+            model.insert(id, admitted);
+            if removes {
+                let picked = *model.keys().nth(usize::from(pick) % model.len()).unwrap();
+                let glance = parked.find(picked).unwrap();
+                let job = glance.job().map(|number| JobRef { number, pass: 1 });
+                let out = parked.unpark(glance, &mut keys[glance.key], job);
+                prop_assert_eq!(Some(out), model.remove(&picked));
+            }
+        }
+        parked.sort(&mut keys);
+        prop_assert_eq!(parked.len(), model.len());
+        for (id, admitted) in &model {
+            let found = parked.of_url(admitted.url_key.unwrap()).any(|glance| glance.id == *id);
+            prop_assert!(found, "{} is found by its URL", id);
+        }
+        for key in keys.ids() {
+            for lane in [Lane::Announced, Lane::Job(1), Lane::Job(2)] {
+                let of_lane = |admitted: &&Admission| {
+                    let job = admitted.job.map_or(Lane::Announced, |job| Lane::Job(job.number));
+                    job == lane && admitted.key == *keys[key].name()
+                };
+                let mut expected: Vec<_> = model.values().filter(of_lane).cloned().collect();
+                expected.sort_by_key(|admitted| (std::cmp::Reverse(admitted.prio), admitted.id));
+                for admitted in expected {
+                    let first = keys[key].runs.first_of(lane).map(|(_, id)| id);
+                    prop_assert_eq!(first, Some(admitted.id));
+                    let glance = parked.find(admitted.id).unwrap();
+                    parked.remove(glance, &mut keys[key]);
+                }
+            }
+            prop_assert!(keys[key].runs.is_empty());
+        }
+        prop_assert_eq!(parked.len(), 0);
+    }
+}
+
+/// A page with many links, a snapshot in small pieces while pages are acknowledged, and a start.
+#[test]
+fn a_large_crawl_is_the_same_after_a_start() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.group.set_outside(Box::new(Map::default()));
+    bench.join(A, 1);
+    bench.open("large", &[("scope", "any")]);
+    bench.publish("http://h0.org/ job=large");
+    let links: Vec<String> = (0..5000).map(|n| format!("http://h{}.org/{n}", n % 700)).collect();
+    let links: Vec<(&str, bool)> = links.iter().map(|url| (url.as_str(), false)).collect();
+    let seed = bench.task();
+    bench.ack(A, &seed.id, Outcome::Done, &links);
+    let stamp = Stamp { moment: Moment(0), boot: 0, uptime_ms: 0, unix_ms: 0 };
+    let (mut kept, at) = (Vec::new(), bench.now);
+    bench.group.begin_snapshot(stamp, |decision| kept.push(Record { at, decision }));
+    bench.records.clear();
+    loop {
+        let mut records = std::mem::take(&mut bench.records);
+        kept.append(&mut records);
+        let is_whole = bench.group.snapshot_more(16, |decision| kept.push(Record { at, decision }));
+        if is_whole {
+            break;
+        }
+        let task = bench.task();
+        bench.ack(A, &task.id, Outcome::Done, &[("http://late.org/", false)]);
+    }
+    let name = bench.group.name().clone();
+    let mut replay = Replay::new(Group::new(name, 0, GroupConfig::default(), 1), false);
+    kept.iter().for_each(|record| replay.take(&written(record)));
+    let mut again = replay.whole().unwrap();
+    again.advance(bench.now);
+    assert_same(&again, &bench.group, 1);
+    assert!(kept.len() > 5000, "every entry is in it: {}", kept.len());
+}
