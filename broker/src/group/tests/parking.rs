@@ -110,7 +110,7 @@ fn what_is_dead_makes_room() {
     texts.set_outside(Box::new(map.clone()));
     churn(texts, 1);
     // Of the older half a tenth is left.
-    let is_live = |id: &u64| *id > TEXTS / 2 || id % 10 == 0;
+    let is_live = |id: &u64| *id > TEXTS / 2 || id.is_multiple_of(10);
     let live: usize = (1..TEXTS).filter(is_live).map(|id| text(id).len()).sum();
     let used = map.0.lock().len() * CHUNK_BYTES;
     assert!(used < 3 * live, "{used} bytes outside for {live}");
@@ -139,7 +139,7 @@ fn admission(id: u64, key: &Key, job: Option<JobRef>, prio: i16) -> Admission {
         announced: job.is_none(),
         prio,
         due: Moment(0),
-        carried: if id % 2 == 0 { " a=b".into() } else { "".into() },
+        carried: if id.is_multiple_of(2) { " a=b".into() } else { "".into() },
     }
 }
 
@@ -229,7 +229,9 @@ fn a_large_crawl_is_the_same_after_a_start() {
     }
     let name = bench.group.name().clone();
     let mut replay = Replay::new(Group::new(name, 0, GroupConfig::default(), 1), false);
-    kept.iter().for_each(|record| replay.take(&written(record)));
+    for record in &kept {
+        replay.take(&written(record));
+    }
     let mut again = replay.whole().unwrap();
     again.advance(bench.now);
     assert_same(&again, &bench.group, 1);
