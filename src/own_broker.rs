@@ -25,14 +25,22 @@ impl OwnBroker {
         threads: Option<u16>,
         processor: Option<usize>,
     ) -> anyhow::Result<Self> {
+        let server = Server::start(Self::launch(data.path(), threads, processor)?)?;
+        Ok(Self { server, data })
+    }
+
+    /// How it is started.
+    pub(crate) fn launch(
+        data: &Path,
+        threads: Option<u16>,
+        processor: Option<usize>,
+    ) -> anyhow::Result<Launch> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut command = Command::new(program);
-        command.args(["broker", "--listen", "127.0.0.1:0", "--data"]).arg(data.path());
+        command.args(["broker", "--listen", "127.0.0.1:0", "--data"]).arg(data);
         command.args(threads.map(|threads| format!("--threads={threads}")));
         command.env_remove("TIDINGS_CONFIG");
-        let ready = Ready::Says("listening on ");
-        let server = Server::start(Launch { command, ready, processor })?;
-        Ok(Self { server, data })
+        Ok(Launch { command, ready: Ready::Says("listening on "), processor })
     }
 
     pub(crate) fn server(&self) -> &Server {

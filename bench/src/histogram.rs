@@ -13,6 +13,12 @@ pub(crate) struct Histogram {
     count: u64,
 }
 
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Histogram {
     pub(crate) fn new() -> Self {
         Self { buckets: vec![0; EXACT + HALF * 58], count: 0 }

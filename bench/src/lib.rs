@@ -19,6 +19,7 @@
 //! | [`publish`] | confirmed publishes a second, beside a bare loop that writes and syncs |
 //! | [`replay`] | stored events to one subscriber |
 //! | [`queue`] | tasks a second: published, released to workers, acknowledged, each of them once |
+//! | [`frontier`] | links a second that become waiting URLs, what those cost, and a restart with them |
 //! | [`connect`] | connect, subscribe, close |
 //! | [`stalled`] | what the others notice of a subscriber that stops reading |
 //!
@@ -29,6 +30,7 @@ pub mod connection;
 pub mod disk;
 pub mod fan;
 pub mod figure;
+pub mod frontier;
 mod gate;
 mod histogram;
 pub mod idle;

@@ -12,7 +12,10 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::{
+    process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid},
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
+};
 
 use crate::{Figure, figure::number};
 
@@ -119,6 +122,14 @@ impl Server {
     /// Bytes of its memory at most so far.
     pub fn peak_bytes(&self) -> anyhow::Result<u64> {
         status_bytes(&self.proc("status")?, "VmHWM:").context("cannot understand its memory")
+    }
+
+    /// Ends it as a crash would. What it costs cannot be asked any more.
+    pub fn kill(&self) -> anyhow::Result<()> {
+        let pid = Pid::from_raw(self.process.id().cast_signed()).context("it has no number")?;
+        kill_process(pid, Signal::KILL)?;
+        waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
+        Ok(())
     }
 
     fn proc(&self, file: &str) -> anyhow::Result<String> {

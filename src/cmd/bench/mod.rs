@@ -1,6 +1,7 @@
 //! `tidings bench`: how fast a broker is, measured from outside.
 
 mod flags;
+mod frontier;
 mod queue;
 mod report;
 
@@ -23,6 +24,7 @@ use self::{
         Common, ConnectArgs, FanInArgs, FanOutArgs, IdleArgs, LatencyArgs, PublishArgs, ReplayArgs,
         StalledArgs,
     },
+    frontier::FrontierArgs,
     queue::QueueArgs,
     report::Report,
 };
@@ -41,6 +43,7 @@ Examples:
   tidings bench fan-out --subscribers 1000 --window 1000 --pin 0,1
   tidings bench publish --sync always --data /srv/tidings-bench
   tidings bench queue --workers 4 --keys 10000
+  tidings bench frontier --urls 10000000 --hosts 1000000
   tidings bench fan-out --broker 10.0.0.1:12345 --json";
 
 /// What is measured.
@@ -58,6 +61,8 @@ pub(crate) enum Bench {
     Publish(PublishArgs),
     /// Tasks a second that are published, given to workers and acknowledged
     Queue(QueueArgs),
+    /// Links a second that become waiting URLs, what those cost, and a restart with them
+    Frontier(FrontierArgs),
     /// Stored events to one subscriber
     Replay(ReplayArgs),
     /// Connections a second that subscribe and close
@@ -130,6 +135,7 @@ fn dispatch(bench: &Bench, stop: &AtomicBool) -> Result<(), Failure> {
         Bench::Idle(args) => measure(args, stop),
         Bench::Publish(args) => measure(args, stop),
         Bench::Queue(args) => measure(args, stop),
+        Bench::Frontier(args) => measure(args, stop),
         Bench::Replay(args) => measure(args, stop),
         Bench::Connect(args) => measure(args, stop),
         Bench::Stalled(args) => measure(args, stop),

@@ -1,0 +1,72 @@
+//! The flags of `tidings bench frontier`.
+
+use std::path::Path;
+
+use clap::Args;
+use serde_json::{Value, json};
+use tidings_bench::{Server, Target, Watch, frontier::Frontier};
+
+use super::{EXAMPLES, Measure, Outcome, flags::Common};
+use crate::{
+    output::{count, plural},
+    own_broker::OwnBroker,
+};
+
+/// The flags of `tidings bench frontier`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct FrontierArgs {
+    /// URLs that wait at the end
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    urls: u64,
+
+    /// Hosts that they are on
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=9_999_999))]
+    hosts: u64,
+
+    /// Links of a page; four in five lead to what is known already
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(5..=5_000))]
+    links: u64,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+impl Measure for FrontierArgs {
+    const NAME: &'static str = "frontier";
+
+    const IS_ABOUT_DISK: bool = true;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn settings(&self) -> Value {
+        json!({ "urls": self.urls, "hosts": self.hosts, "links": self.links })
+    }
+
+    fn title(&self) -> String {
+        format!(
+            "{} URLs on {}, {} links a page",
+            count(self.urls),
+            plural(self.hosts, "host"),
+            count(self.links)
+        )
+    }
+
+    fn measure(
+        &self,
+        target: Target<'_>,
+        data: Option<&Path>,
+        watch: &mut Watch<'_>,
+    ) -> anyhow::Result<Outcome> {
+        let frontier = Frontier { urls: self.urls, hosts: self.hosts, links: self.links };
+        let Some(data) = data else {
+            return frontier.measure(target, None, watch).map(Outcome::from);
+        };
+        let processor = self.common.pin.map(|(server, _)| server);
+        let launch = || OwnBroker::launch(data, self.common.threads, processor);
+        let again = || launch().and_then(Server::start);
+        frontier.measure(target, Some(&again), watch).map(Outcome::from)
+    }
+}
