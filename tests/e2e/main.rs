@@ -18,6 +18,7 @@ mod durable;
 mod faults;
 mod groups;
 mod kill;
+mod kill_pause;
 mod manage;
 mod notifier;
 mod operate;

@@ -6,6 +6,7 @@ pub(crate) mod origin;
 pub(crate) mod pages;
 pub(crate) mod process;
 pub(crate) mod publisher;
+pub(crate) mod seed;
 pub(crate) mod talk;
 pub(crate) mod trace;
 pub(crate) mod wait;
