@@ -27,6 +27,7 @@ mod readers;
 mod restart;
 mod kill_pause;
 mod done;
+mod poison;
 mod support;
 mod topics;
 mod trace;
