@@ -28,6 +28,7 @@ mod restart;
 mod kill_pause;
 mod done;
 mod poison;
+mod restart_large;
 mod support;
 mod topics;
 mod trace;
