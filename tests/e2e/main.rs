@@ -29,6 +29,7 @@ mod kill_pause;
 mod done;
 mod poison;
 mod restart_large;
+mod clock;
 mod support;
 mod topics;
 mod trace;

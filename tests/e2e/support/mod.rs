@@ -1,5 +1,6 @@
 //! What the tests are written with: processes, connections, a web server that remembers.
 
+pub(crate) mod clock;
 pub(crate) mod history;
 pub(crate) mod nc;
 pub(crate) mod origin;
