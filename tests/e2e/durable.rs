@@ -6,14 +6,13 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    env,
     net::SocketAddr,
     sync::{
         Mutex,
         mpsc::{Receiver, Sender, channel},
     },
     thread,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use fastrand::Rng;
@@ -24,6 +23,7 @@ use crate::support::{
     nc::nc,
     process::{Running, Server, tidings},
     publisher::Pipeline,
+    seed::{number_from, seed_from},
     talk::{FAREWELL, Talk},
     wait::PATIENCE,
 };
@@ -42,17 +42,10 @@ const TOPICS: [&str; 5] = ["new-url", "a", "b", "interval", MEMORY];
 /// Publishes of one connection without an answer.
 const WINDOW: usize = 300;
 
-/// A number in the environment.
-fn number_from(name: &str) -> Option<u64> {
-    let text = env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
-}
-
 #[test]
 fn kill_nine_loses_nothing_confirmed_and_gives_no_number_twice() {
     let cycles = number_from("TIDINGS_KILL_CYCLES").unwrap_or(50);
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let seed = number_from("TIDINGS_KILL_SEED").unwrap_or(since_epoch.as_secs());
+    let seed = seed_from("TIDINGS_KILL_SEED");
     let began = Instant::now();
     let mut left = cycles;
     for round in 0.. {

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use crate::support::{
     origin::{Origin, Site},
     pages,
-    process::{Running, Server, tidings},
+    process::{Running, Server, crawler, tidings},
     talk::Talk,
 };
 
@@ -59,11 +59,7 @@ impl Crawl {
     /// A crawler for this broker, with one of the two data directories.
     #[track_caller]
     fn daemon(&self, data: usize) -> Running {
-        let folder = self.data[data].path();
-        let words = ["crawl", "--broker", &self.server.text(), "--allow-private", "--data", "."];
-        let daemon = Running::start(&mut tidings(folder, words));
-        daemon.line_with("fetching for");
-        daemon
+        crawler(self.server.address, self.data[data].path())
     }
 
     /// Waits for the end of the job and judges it.

@@ -9,22 +9,28 @@
 )]
 
 mod bench;
+mod clock;
 mod commands;
 mod crawl;
 mod descriptors;
 mod disk_full;
 mod docs;
+mod done;
 mod durable;
 mod faults;
 mod groups;
 mod kill;
+mod kill_pause;
 mod manage;
 mod notifier;
 mod operate;
+mod poison;
+mod polite;
 mod pubsub;
 mod python_docs;
 mod readers;
 mod restart;
+mod restart_large;
 mod support;
 mod topics;
 mod trace;

@@ -3,12 +3,15 @@
 
 use std::{process::Command, sync::Mutex};
 
+use tempfile::TempDir;
+
 use crate::support::{
+    clock::{WallClock, output, set_clock},
     history::{Heard, History},
     nc::nc_all,
     origin::{Origin, Site},
     pages,
-    process::{Finished, Running, Server},
+    process::Server,
     publisher::Pipeline,
     talk::{FAREWELL, Talk},
 };
@@ -68,23 +71,9 @@ fn a_clean_restart_leaves_no_gap_and_a_subscriber_goes_on() {
     }
 }
 
-/// What a command prints on its first line.
-#[track_caller]
-fn output(program: &str, arguments: &[&str]) -> String {
-    let ended: Finished = Running::start(Command::new(program).args(arguments)).finish();
-    ended.expect_code(0).stdout().swap_remove(0)
-}
-
 /// A time so many hours from now, as `from=` takes it.
 fn time(hours: i64) -> String {
     output("date", &["-u", "-d", &format!("{hours} hours"), "+%Y-%m-%dT%H:%M:%SZ"])
-}
-
-/// Has the wall clock of a broker be so many hours off; its monotonic clock goes on as it is.
-fn set_clock(command: &mut Command, hours: i64) {
-    let library = output("faketime", &["-m", "-f", "+0", "printenv", "LD_PRELOAD"]);
-    command.env("LD_PRELOAD", library).env("FAKETIME", format!("{hours:+}h"));
-    command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
 }
 
 /// The number of the first event that `SUB t from=<time>` brings; the last one is `end`.
@@ -105,11 +94,12 @@ fn a_wall_clock_that_is_set_back_and_forth_loses_nothing_and_keeps_the_order_of_
     // Hours by which the clock is off, in one life after the other; retention is thirty days.
     for (life, hours) in (0..).zip([0, -240, 120, -24, 0]) {
         let arguments = ["broker"];
+        let set = |command: &mut Command| set_clock(command, &format!("{hours:+}h"));
         let started = match server.take() {
-            None => Server::start_with(&arguments, |command| set_clock(command, hours)),
+            None => Server::start_with(&arguments, set),
             Some(Server { process, folder, .. }) => {
                 process.finish_by("TERM").expect_code(0);
-                Server::start_in(folder, &arguments, |command| set_clock(command, hours))
+                Server::start_in(folder, &arguments, set)
             }
         };
         let mut pipeline = Pipeline::connect(started.address).unwrap();
@@ -134,16 +124,13 @@ fn a_wall_clock_that_is_set_back_and_forth_loses_nothing_and_keeps_the_order_of_
 
 #[test]
 fn a_wall_clock_that_is_set_while_the_broker_runs_changes_nothing_about_events() {
-    let server = Server::start_with(&["broker", "--retain-age", "1h"], |command| {
-        let folder = command.get_current_dir().unwrap().to_owned();
-        std::fs::write(folder.join("clock"), "+0").unwrap();
-        set_clock(command, 0);
-        command.env_remove("FAKETIME").env("FAKETIME_NO_CACHE", "1");
-        command.env("FAKETIME_TIMESTAMP_FILE", folder.join("clock"));
-    });
+    let folder = TempDir::new().unwrap();
+    let clock = WallClock::new(folder.path());
+    let arguments = ["broker", "--retain-age", "1h"];
+    let server = Server::start_in(folder, &arguments, |command| clock.rule(command));
     let mut history = History::of("t");
     for (at, offset) in (0..).zip(["+0", "-30d", "+30d", "+0"]) {
-        std::fs::write(server.folder.path().join("clock"), offset).unwrap();
+        clock.set(offset);
         let mut pipeline = Pipeline::connect(server.address).unwrap();
         pipeline.send((0..10).map(|n| ("t".to_owned(), format!("p-{}", at * 10 + n))));
         for outcome in pipeline.all_answers() {

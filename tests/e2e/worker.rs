@@ -82,7 +82,7 @@ impl Crawl {
 
 /// The example, at work for a broker.
 #[track_caller]
-fn worker(broker: SocketAddr) -> Running {
+pub(crate) fn worker(broker: SocketAddr) -> Running {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/worker.py");
     let mut python = Command::new("python3");
     python.arg(file).args([broker.ip().to_string(), broker.port().to_string()]);

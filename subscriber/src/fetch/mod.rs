@@ -13,6 +13,9 @@ mod guard;
 mod tests;
 
 use std::fmt::Write;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -101,13 +104,20 @@ impl Fetcher {
     pub async fn fetch(&self, url: &CanonicalUrl, wanted: Wanted, deadline: Instant) -> Fetched {
         let mut fetched = Fetched::default();
         let started = Instant::now();
-        // The deadline first: after a stall of this process nothing goes on beyond it.
-        let result = tokio::select! {
-            biased;
-            () = sleep_until(deadline) => {
-                Err(Failure::transient(format!("not finished within {} ms", (deadline - started).as_millis())))
-            }
-            result = self.request(url, wanted, &mut fetched) => result,
+        let result = {
+            let mut timer = pin!(sleep_until(deadline));
+            let mut request = pin!(self.request(url, wanted, &mut fetched));
+            poll_fn(|context| {
+                // First of all, and by the clock: after a stall of this process the timer has not fired
+                // yet when this is polled, and nothing may go on beyond the deadline.
+                if timer.as_mut().poll(context).is_ready() || Instant::now() >= deadline {
+                    let after = (deadline - started).as_millis();
+                    let text = format!("not finished within {after} ms");
+                    return Poll::Ready(Err(Failure::transient(text)));
+                }
+                request.as_mut().poll(context)
+            })
+            .await
         };
         // An answer of which nobody wants the body is complete without it, however it ended.
         let unwanted = fetched.status.is_some_and(|status| !(200..300).contains(&status));

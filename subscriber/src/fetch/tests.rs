@@ -270,6 +270,21 @@ async fn one_byte_at_a_time_ends_at_the_deadline() {
 }
 
 #[tokio::test]
+async fn after_a_stall_of_the_process_nothing_is_begun_beyond_the_deadline() {
+    let origin = Origin::saying(with_length("", PAGE)).await;
+    let web = Fetcher::new(&config()).unwrap();
+    let deadline = Instant::now() + Duration::from_millis(20);
+    let url = origin.url("/");
+    let mut fetch = pin!(web.fetch(&url, Wanted::Page, deadline));
+    let mut look = async || poll_fn(|context| Poll::Ready(fetch.as_mut().poll(context))).await;
+    assert!(look().await.is_pending(), "it has to connect");
+    // The whole runtime stands still, as when the process is stopped: no timer fires.
+    std::thread::sleep(Duration::from_millis(40));
+    let Poll::Ready(fetched) = look().await else { panic!("it goes on") };
+    failed(&fetched, true, "not finished within");
+}
+
+#[tokio::test]
 async fn a_flood_of_interim_answers_ends_at_the_deadline() {
     let origin = Origin::start(|mut stream| async move {
         read_head(&mut stream).await;

@@ -1,11 +1,13 @@
 //! What the tests are written with: processes, connections, a web server that remembers.
 
+pub(crate) mod clock;
 pub(crate) mod history;
 pub(crate) mod nc;
 pub(crate) mod origin;
 pub(crate) mod pages;
 pub(crate) mod process;
 pub(crate) mod publisher;
+pub(crate) mod seed;
 pub(crate) mod talk;
 pub(crate) mod trace;
 pub(crate) mod wait;

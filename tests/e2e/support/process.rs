@@ -300,6 +300,15 @@ pub(crate) fn run(folder: &Path, arguments: &[&str]) -> Finished {
     Running::start(&mut tidings(folder, arguments)).finish()
 }
 
+/// A crawler at work for a broker, which stores in this folder.
+#[track_caller]
+pub(crate) fn crawler(broker: SocketAddr, folder: &Path) -> Running {
+    let words = ["crawl", "--broker", &broker.to_string(), "--allow-private", "--data", "."];
+    let crawler = Running::start(&mut tidings(folder, words));
+    crawler.line_with("fetching for");
+    crawler
+}
+
 /// Runs `tidings <words> --broker ..` at this broker to its end.
 #[track_caller]
 pub(crate) fn at(server: &Server, words: &[&str]) -> Finished {

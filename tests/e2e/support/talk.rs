@@ -10,6 +10,14 @@ use super::wait::PATIENCE;
 /// What the broker says at an orderly end of input.
 pub(crate) const FAREWELL: &str = "Received EOF.  Closing connection...";
 
+/// The value of `key=value` in a line.
+#[track_caller]
+pub(crate) fn value<'a>(line: &'a str, key: &str) -> &'a str {
+    let mut words = line.split(' ').filter_map(|word| word.split_once('='));
+    let found = words.find(|(name, _)| *name == key);
+    found.unwrap_or_else(|| panic!("no {key}= in {line}")).1
+}
+
 /// A connection and what has been read of it and not yet looked at.
 #[derive(Debug)]
 pub(crate) struct Talk {
@@ -109,6 +117,8 @@ impl Talk {
                 Ok(0) => return None,
                 Ok(count) => self.unread.extend_from_slice(&chunk[..count]),
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
+                // With a time-out the system does not go on by itself when this process stood still for a while.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => panic!("no line: {error}; unread: {}", self.rest_text()),
             }
         }

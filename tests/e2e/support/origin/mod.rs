@@ -81,7 +81,7 @@ impl Origin {
     }
 
     /// The URL of a path on the host with this number (from 0).
-    pub(crate) fn url(&self, host: u8, path: &str) -> String {
+    pub(crate) fn url(&self, host: u16, path: &str) -> String {
         format!("http://{}:{}{path}", Site::host(host), self.port)
     }
 
@@ -96,6 +96,23 @@ impl Origin {
         // Two connections may be noted in the other order.
         hits.sort_by_key(|hit| hit.start);
         Record(hits)
+    }
+
+    /// How long it has been running, which is what the times in the record count from.
+    pub(crate) fn now(&self) -> Duration {
+        self.shared.now()
+    }
+
+    /// How many requests have come.
+    pub(crate) fn hits(&self) -> usize {
+        self.shared.hits.lock().unwrap().len()
+    }
+
+    /// How long ago this host was asked for the last time.
+    pub(crate) fn asked_ago(&self, host: Ipv4Addr) -> Option<Duration> {
+        let hits = self.shared.hits.lock().unwrap();
+        let last = hits.iter().rev().find(|hit| hit.host == host)?;
+        Some(self.shared.now().saturating_sub(last.start))
     }
 
     /// Waits until so many requests have come.

@@ -5,7 +5,7 @@ use std::{
     net::{Ipv4Addr, TcpStream},
     process::{Command, Stdio},
     sync::OnceLock,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use super::{Hit, Shared, site::Answer};
@@ -28,9 +28,8 @@ pub(super) fn connection(mut stream: TcpStream, host: Ipv4Addr, shared: &Shared)
         let head = rest_of_head(&mut stream, first[0])?;
         let path = head.split(' ').nth(1).unwrap_or("/").to_owned();
         let answer = shared.site.answer(host, port, &path);
-        let robots = path == "/robots.txt";
         let request = shared.began(Hit { host, path, head, start, end: None });
-        if !robots && !still_there(&stream, shared.site.answer_after)? {
+        if !still_there(&stream, shared.site.answer_after)? {
             return Ok(());
         }
         let sent = send(&mut stream, &answer, shared, request);
@@ -124,20 +123,25 @@ fn repeat(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
 
 /// Lets this much time pass, unless the client leaves before.
 fn still_there(stream: &TcpStream, time: Duration) -> io::Result<bool> {
-    if time.is_zero() {
-        return Ok(true);
-    }
-    stream.set_read_timeout(Some(time))?;
-    let peeked = stream.peek(&mut [0]);
-    stream.set_read_timeout(None)?;
-    match peeked {
-        Ok(0) => Ok(false),
-        // A client that sends its next request before it has an answer does not exist here.
-        Ok(_) => Err(ErrorKind::InvalidData.into()),
-        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-            Ok(true)
+    let until = Instant::now() + time;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(true);
         }
-        Err(error) => Err(error),
+        stream.set_read_timeout(Some(left))?;
+        let peeked = stream.peek(&mut [0]);
+        stream.set_read_timeout(None)?;
+        match peeked {
+            Ok(0) => return Ok(false),
+            // A client that sends its next request before it has an answer does not exist here.
+            Ok(_) => return Err(ErrorKind::InvalidData.into()),
+            Err(error) => match error.kind() {
+                // The time is over, or this process stood still for a while.
+                ErrorKind::TimedOut | ErrorKind::WouldBlock | ErrorKind::Interrupted => {}
+                _ => return Err(error),
+            },
+        }
     }
 }
 

@@ -8,10 +8,10 @@ use std::{fmt::Write as _, net::Ipv4Addr, time::Duration};
 /// to fragments, and to `/private/n`. With `across`, the first page links to the first page of the next host.
 #[derive(Debug, Clone)]
 pub(crate) struct Site {
-    pub(crate) hosts: u8,
+    pub(crate) hosts: u16,
     /// Pages of each host.
     pub(crate) pages: u32,
-    /// How long an answer to a page (not to robots.txt) is held back.
+    /// How long every answer is held back, also that for robots.txt.
     pub(crate) answer_after: Duration,
     /// The content of robots.txt; none: 404.
     pub(crate) robots: Option<&'static str>,
@@ -50,8 +50,16 @@ pub(super) enum Answer {
 
 impl Site {
     /// The address of the host with this number.
-    pub(crate) fn host(number: u8) -> Ipv4Addr {
-        Ipv4Addr::new(127, 1, 0, number + 1)
+    pub(crate) fn host(number: u16) -> Ipv4Addr {
+        // No address ends in 0 or 255, which some take for those of a network.
+        let [high, low] = [number / 250, number % 250 + 1].map(|part| u8::try_from(part).unwrap());
+        Ipv4Addr::new(127, 1, high, low)
+    }
+
+    /// The number of a host of [`Site::host`].
+    fn number(host: Ipv4Addr) -> u16 {
+        let [_, _, high, low] = host.octets().map(u16::from);
+        high * 250 + low - 1
     }
 
     /// The paths of all generated pages of a host.
@@ -93,7 +101,7 @@ impl Site {
             }
         }
         if self.across && page == 0 {
-            let next = Self::host((host.octets()[3]) % self.hosts);
+            let next = Self::host((Self::number(host) + 1) % self.hosts);
             let _ = writeln!(body, "<a href=\"http://{next}:{port}/p/0\">next</a>");
         }
         body + "</body></html>\n"

@@ -1,0 +1,340 @@
+//! Workers and a broker that are killed and stood still at random, over and over, while jobs are crawled with a short
+//! lease. The origin judges: no host has two requests at once nor one inside its delay, whoever sends them; every
+//! page is fetched, and every job is announced once, with all of its pages.
+//!
+//! What happens is drawn from a seed, which is printed; what it meets is up to the machine. `TIDINGS_FAULTS_SEED` and
+//! `TIDINGS_FAULTS` choose others and more of them.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use fastrand::Rng;
+use tempfile::TempDir;
+
+use crate::support::{
+    origin::{Origin, Site},
+    process::{Running, Server, crawler},
+    seed::{number_from, seed_from},
+    talk::{Talk, value},
+    wait::until,
+};
+
+const DELAY: Duration = Duration::from_millis(100);
+
+/// Short, and all the same far longer than an answer takes: also what a request may take that was begun.
+const LEASE: Duration = Duration::from_secs(2);
+
+const WORKERS: usize = 3;
+
+const SITE: Site = Site {
+    hosts: 20,
+    pages: 30,
+    robots: Some("User-agent: *\nDisallow: /private/\n"),
+    answer_after: Duration::from_millis(40),
+    across: true,
+};
+
+/// Kills and pauses of one broker.
+const FAULTS: u64 = 30;
+
+#[test]
+fn thirty_kills_and_pauses_break_no_promise() {
+    let seed = seed_from("TIDINGS_FAULTS_SEED");
+    let mut left = number_from("TIDINGS_FAULTS").unwrap_or(FAULTS);
+    let began = Instant::now();
+    for seed in seed.. {
+        let faults = left.min(FAULTS);
+        if faults == 0 {
+            break;
+        }
+        eprintln!("TIDINGS_FAULTS_SEED={seed} TIDINGS_FAULTS={faults} after {:?}", began.elapsed());
+        let mut crawl = Crawl::begin(Rng::with_seed(seed));
+        while crawl.counts.faults() < faults {
+            crawl.work_on();
+            crawl.fault();
+        }
+        crawl.end();
+        left -= faults;
+    }
+}
+
+/// A broker, its workers, and what they crawl.
+struct Crawl {
+    rng: Rng,
+    origin: Origin,
+    /// None only while it is being started.
+    server: Option<Server>,
+    workers: Vec<Worker>,
+    /// Jobs so far, of which the last one goes on.
+    jobs: u32,
+    /// Asks about it, as long as this broker lives.
+    client: Option<Talk>,
+    /// What is to come next, last one first.
+    faults: Vec<Fault>,
+    counts: Counts,
+}
+
+#[derive(Clone, Copy)]
+enum Fault {
+    KillWorker,
+    KillBroker,
+    PauseWorker,
+    PauseBroker,
+}
+
+impl Fault {
+    const ALL: [Self; 4] =
+        [Self::KillWorker, Self::KillBroker, Self::PauseWorker, Self::PauseBroker];
+}
+
+struct Worker {
+    process: Running,
+    data: TempDir,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    killed_workers: u64,
+    killed_brokers: u64,
+    paused_workers: u64,
+    paused_brokers: u64,
+    /// Pauses of workers that had to be short.
+    short: u64,
+}
+
+impl Counts {
+    fn faults(&self) -> u64 {
+        self.killed_workers + self.killed_brokers + self.paused_workers + self.paused_brokers
+    }
+}
+
+impl Crawl {
+    #[track_caller]
+    fn begin(rng: Rng) -> Self {
+        let server = Server::broker();
+        let (delay, lease) = (DELAY.as_millis(), LEASE.as_millis());
+        // Whatever is killed or cut off is neither the page's fault nor a reason to wait for long.
+        let patient = "max-attempts=100 max-losses=100 backoff=100ms";
+        let settings = format!("GROUP create crawlers delay={delay}ms lease={lease}ms {patient}");
+        let answer = Talk::client(server.address).ask(&settings);
+        assert!(answer.starts_with("+OK"), "{answer}");
+        let workers = (0..WORKERS).map(|_| {
+            let data = TempDir::new().unwrap();
+            Worker { process: crawler(server.address, data.path()), data }
+        });
+        Self {
+            rng,
+            origin: Origin::serve(SITE),
+            workers: workers.collect(),
+            server: Some(server),
+            jobs: 0,
+            client: None,
+            faults: Vec::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    fn server(&self) -> &Server {
+        self.server.as_ref().expect("it is not being started")
+    }
+
+    #[track_caller]
+    fn ask(&mut self, command: &str) -> Vec<String> {
+        let address = self.server().address;
+        self.client.get_or_insert_with(|| Talk::client(address)).ask_lines(command)
+    }
+
+    /// Has some requests be made. There is always a job that is not done.
+    #[track_caller]
+    fn work_on(&mut self) {
+        let goal = self.origin.hits() + self.rng.usize(1..60);
+        until("requests", || {
+            if self.is_done() {
+                self.open_job();
+            }
+            (self.origin.hits() >= goal).then_some(())
+        });
+    }
+
+    fn is_done(&mut self) -> bool {
+        let show = format!("JOB show job-{}", self.jobs);
+        self.jobs == 0 || self.ask(&show)[0].contains(" state=done ")
+    }
+
+    #[track_caller]
+    fn open_job(&mut self) {
+        self.jobs += 1;
+        let (job, seed) = (format!("job-{}", self.jobs), self.origin.url(0, "/p/0"));
+        for command in [
+            format!("JOB open {job} scope=any"),
+            format!("PUB new-url {seed} job={job}"),
+            format!("JOB close {job}"),
+        ] {
+            let answer = self.ask(&command);
+            assert!(answer[0].starts_with("+OK"), "{command}: {answer:?}");
+        }
+    }
+
+    /// One thing that goes wrong; now and then another one meanwhile.
+    #[track_caller]
+    fn fault(&mut self) {
+        let at = self.rng.usize(..WORKERS);
+        match self.next_fault() {
+            Fault::KillWorker => self.kill_worker(at),
+            Fault::KillBroker => self.kill_broker(),
+            Fault::PauseWorker => self.pause_worker(at),
+            Fault::PauseBroker => self.pause_broker(at),
+        }
+    }
+
+    /// Each of them, in any order, before one comes again.
+    fn next_fault(&mut self) -> Fault {
+        if self.faults.is_empty() {
+            self.faults = Fault::ALL.to_vec();
+            self.rng.shuffle(&mut self.faults);
+        }
+        self.faults.pop().expect("it was filled")
+    }
+
+    /// Kills a worker, and starts it anew where it stored.
+    #[track_caller]
+    fn kill_worker(&mut self, at: usize) {
+        self.counts.killed_workers += 1;
+        let address = self.server().address;
+        let Worker { process, data } = self.workers.remove(at);
+        expect_no_panic(process);
+        self.workers.insert(at, Worker { process: crawler(address, data.path()), data });
+    }
+
+    #[track_caller]
+    fn kill_broker(&mut self) {
+        self.counts.killed_brokers += 1;
+        self.client = None;
+        let server = self.server.take().expect("it is not being started");
+        self.server = Some(server.restart_here("KILL", &["broker"]));
+    }
+
+    /// Has a worker stand still for longer than its leases. In the end it finds tasks that are somebody else's, in
+    /// its hands and on their way to it.
+    #[track_caller]
+    fn pause_worker(&mut self, at: usize) {
+        self.workers[at].process.signal("STOP");
+        if !self.nobody_is_about_to_ask() {
+            self.workers[at].process.signal("CONT");
+            self.counts.short += 1;
+            return;
+        }
+        self.counts.paused_workers += 1;
+        let (before, after) = self.longer_than_a_lease();
+        thread::sleep(before);
+        match self.rng.u8(..4) {
+            0 => return self.kill_worker(at),
+            1 => self.kill_worker((at + 1) % WORKERS),
+            2 => self.kill_broker(),
+            _ => {}
+        }
+        thread::sleep(after);
+        self.workers[at].process.signal("CONT");
+    }
+
+    /// The same with the broker; a worker may be killed meanwhile, and begins without it.
+    #[track_caller]
+    fn pause_broker(&mut self, at: usize) {
+        self.counts.paused_brokers += 1;
+        self.server().process.signal("STOP");
+        let (before, after) = self.longer_than_a_lease();
+        thread::sleep(before);
+        match self.rng.u8(..4) {
+            0 => self.kill_worker(at),
+            1 => return self.kill_broker(),
+            _ => {}
+        }
+        thread::sleep(after);
+        self.server().process.signal("CONT");
+    }
+
+    /// A time, in two parts.
+    fn longer_than_a_lease(&mut self) -> (Duration, Duration) {
+        let (leases, part) = (1.0 + self.rng.f64() / 4.0, self.rng.f64());
+        (LEASE.mul_f64(leases * part), LEASE.mul_f64(leases * (1.0 - part)))
+    }
+
+    /// Whether no request can come any more that was permitted before now, at least not of a worker that stands still.
+    ///
+    /// Nobody can do anything about a worker that stops between its last look at the clock and the request itself: it
+    /// makes the request when it goes on, however late. So a worker stands still for long only where every task that
+    /// somebody held when it was stopped has had its request, which takes no longer than a moment of those that
+    /// work. What the worker is sent from then on it finds to be old.
+    #[track_caller]
+    fn nobody_is_about_to_ask(&mut self) -> bool {
+        let stopped = Instant::now();
+        while stopped.elapsed() < LEASE / 4 {
+            let mut tasks = self.ask("GROUP tasks crawlers state=processing limit=1000");
+            tasks.pop();
+            let may_come = |task: &String| {
+                let lease_left = Duration::from_millis(value(task, "lease-ms").parse().unwrap());
+                let held = LEASE.saturating_sub(lease_left);
+                let host = value(task, "key").parse().unwrap();
+                // The request before its own was longer ago by a delay.
+                let asked = self.origin.asked_ago(host).is_some_and(|ago| ago < held + DELAY / 2);
+                held + DELAY / 2 > stopped.elapsed() && !asked
+            };
+            if !tasks.iter().any(may_come) {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+
+    /// Waits for the end of the last job and judges everything.
+    #[track_caller]
+    fn end(mut self) {
+        let began = Instant::now();
+        let wait = format!("JOB wait job-{}", self.jobs);
+        let answer = self.ask(&wait);
+        assert!(answer[0].starts_with("+OK"), "{answer:?}");
+        let record = self.origin.record();
+        eprintln!(
+            "{} requests for {} jobs with {:?}; the last one ended after {:?}",
+            record.0.len(),
+            self.jobs,
+            self.counts,
+            began.elapsed()
+        );
+        record.expect_polite(DELAY);
+        record.expect_none_under("/private/");
+        let pages = usize::from(SITE.hosts) * usize::try_from(SITE.pages).unwrap();
+        assert_eq!(record.distinct().len(), pages);
+        assert!(record.pages().count() >= pages * usize::try_from(self.jobs).unwrap());
+
+        let mut client = Talk::client(self.server().address);
+        // Of another connection: it is the last event on the topic.
+        let answer = self.ask("PUB job-done no-more");
+        assert!(answer[0].starts_with("+OK"), "{answer:?}");
+        assert_eq!(client.ask("SUB job-done from=first"), "+OK");
+        let done: Vec<_> = std::iter::from_fn(|| {
+            let line = client.line();
+            (!line.ends_with(" no-more")).then_some(line)
+        })
+        .collect();
+        assert_eq!(done.len(), usize::try_from(self.jobs).unwrap(), "{done:#?}");
+        for (job, line) in (1..).zip(&done) {
+            assert!(line.starts_with(&format!("MSG job-done {job} job-{job} ")), "{done:#?}");
+            let counts = format!(" pass=1 result=done completed={pages} redirects=0 failed=0 ");
+            assert!(line.contains(&counts), "{done:#?}");
+        }
+        for worker in self.workers {
+            expect_no_panic(worker.process);
+        }
+    }
+}
+
+/// Kills it. It has not failed by itself before.
+#[track_caller]
+fn expect_no_panic(process: Running) {
+    let stderr = process.finish_by("KILL").stderr();
+    assert!(!stderr.contains("panicked"), "{stderr}");
+}

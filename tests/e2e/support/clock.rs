@@ -1,0 +1,53 @@
+//! The time of day of a process, which a test sets; its monotonic clock goes on as it is.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use super::process::Running;
+
+/// What a command prints on its first line.
+#[track_caller]
+pub(crate) fn output(program: &str, arguments: &[&str]) -> String {
+    let ended = Running::start(Command::new(program).args(arguments)).finish();
+    ended.expect_code(0).stdout().swap_remove(0)
+}
+
+/// Has the time of day of a process be off by so much, such as `-30d`.
+pub(crate) fn set_clock(command: &mut Command, offset: &str) {
+    let library = output("faketime", &["-m", "-f", "+0", "printenv", "LD_PRELOAD"]);
+    command.env("LD_PRELOAD", library).env("FAKETIME", offset);
+    command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
+}
+
+/// A time of day that can be set while processes that go by it run.
+#[derive(Debug)]
+pub(crate) struct WallClock {
+    file: PathBuf,
+}
+
+impl WallClock {
+    /// One that is right, kept in a file of this folder.
+    pub(crate) fn new(folder: &Path) -> Self {
+        let clock = Self { file: folder.join("clock") };
+        clock.set("+0");
+        clock
+    }
+
+    /// Sets it off by so much, such as `-30d`.
+    pub(crate) fn set(&self, offset: &str) {
+        // Nobody is to read half of it.
+        let new = self.file.with_extension("new");
+        fs::write(&new, offset).unwrap();
+        fs::rename(new, &self.file).unwrap();
+    }
+
+    /// Has a process go by it.
+    pub(crate) fn rule(&self, command: &mut Command) {
+        set_clock(command, "+0");
+        command.env_remove("FAKETIME").env("FAKETIME_NO_CACHE", "1");
+        command.env("FAKETIME_TIMESTAMP_FILE", &self.file);
+    }
+}
