@@ -34,8 +34,9 @@ With --as the broker remembers how far NAME has come, also while nobody is conne
 events once they were written to standard output; what was written just before a crash may come
 twice. --from counts for a new NAME only. tidings topic show lists these cursors; forget removes one.
 
-Events that are no longer kept are named on standard error (LAG), and so are numbers that a crash
-left empty (GAP); nothing is skipped silently.";
+Events that are no longer kept are named on standard error (LAG), and so are numbers that were never
+given to an event that was kept (GAP): after a crash of the broker some are skipped, and a full disk
+leaves some empty. Nothing is skipped silently.";
 
 /// While events stream in, the durable cursor moves by so many at least: each move is a sync of the
 /// broker's disk.
@@ -246,12 +247,8 @@ impl Printer {
                     self.line(payload)
                 }
             }
-            Delivery::Lag { topic, from, to } => {
-                self.skipped("lag", "are no longer kept", topic, *from, *to)
-            }
-            Delivery::Gap { topic, from, to } => {
-                self.skipped("gap", "were lost in a crash", topic, *from, *to)
-            }
+            Delivery::Lag { topic, from, to } => self.skipped("lag", topic, *from, *to),
+            Delivery::Gap { topic, from, to } => self.skipped("gap", topic, *from, *to),
             Delivery::Notice(error) => {
                 note(&format!("the broker says: {error}"));
                 Ok(())
@@ -263,7 +260,6 @@ impl Printer {
     fn skipped(
         &mut self,
         word: &str,
-        what: &str,
         topic: &TopicName,
         from: Seq,
         to: Seq,
@@ -274,7 +270,7 @@ impl Printer {
             let (topic, skipped) = (topic.as_str(), word);
             return self.line(&json(&Hole { topic, skipped, from: from.0, to: to.0 }));
         }
-        note(&format!("events {from} to {to} of {topic} {what}"));
+        note(&in_words(word, topic, from, to));
         Ok(())
     }
 
@@ -307,10 +303,23 @@ struct Event<'a> {
 #[derive(Serialize)]
 struct Hole<'a> {
     topic: &'a str,
-    /// `lag`: no longer kept; `gap`: lost in a crash.
+    /// `lag`: no longer kept; `gap`: never given to an event that was kept.
     skipped: &'a str,
     from: u64,
     to: u64,
+}
+
+/// Why numbers are missing. Whether a number of a gap was skipped or given to an event that could not be
+/// kept, nobody knows any more; it was not confirmed, unless the topic confirms what is not synced.
+fn in_words(word: &str, topic: &TopicName, from: Seq, to: Seq) -> String {
+    match (word, from == to) {
+        ("lag", true) => format!("event {from} of {topic} is no longer kept"),
+        ("lag", false) => format!("events {from} to {to} of {topic} are no longer kept"),
+        (_, true) => format!("number {from} of {topic} was left empty by a crash or a full disk"),
+        (_, false) => {
+            format!("numbers {from} to {to} of {topic} were left empty by a crash or a full disk")
+        }
+    }
 }
 
 fn json(value: &impl Serialize) -> String {
@@ -333,6 +342,19 @@ fn event_json(topic: &TopicName, seq: Seq, payload: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_that_were_skipped_are_not_called_lost() {
+        let topic: TopicName = "t".parse().unwrap();
+        let words = |word, from, to| in_words(word, &topic, Seq(from), Seq(to));
+        assert_eq!(words("lag", 3, 9), "events 3 to 9 of t are no longer kept");
+        assert_eq!(words("lag", 3, 3), "event 3 of t is no longer kept");
+        assert_eq!(
+            words("gap", 3, 9),
+            "numbers 3 to 9 of t were left empty by a crash or a full disk"
+        );
+        assert_eq!(words("gap", 3, 3), "number 3 of t was left empty by a crash or a full disk");
+    }
 
     #[test]
     fn text_has_no_attributes_and_a_url_has() {
