@@ -2,6 +2,7 @@
 //! that owns its group.
 
 mod commands;
+mod foreign;
 mod job_names;
 mod letter;
 mod log;
@@ -32,9 +33,6 @@ use crate::group::{Answer, Asked, Group, Input, JobAction, Show, StagedLink};
 use crate::log::SegmentLog;
 use crate::mailbox::{ConnId, Mailbox, Parcel};
 use crate::topic::Topics;
-
-/// Groups at once; one more is refused.
-const GROUPS_MAX: usize = 1000;
 
 /// The connection that asks, and the way back to it.
 #[derive(Debug, Clone)]
@@ -96,6 +94,8 @@ pub enum Request {
 pub struct Groups {
     topics: Arc<Topics>,
     defaults: GroupConfig,
+    /// Groups at once; one more is refused.
+    max: usize,
     /// The member that lives in this process.
     own: Option<MemberId>,
     clock: Clock,
@@ -129,10 +129,11 @@ impl fmt::Debug for Groups {
 
 impl Groups {
     /// The groups that are on disk, which begin to move. Groups that are created later begin with the
-    /// settings in `defaults`.
+    /// settings in `defaults`, as long as there are fewer than `max`.
     pub(crate) fn new(
         topics: Arc<Topics>,
         defaults: GroupConfig,
+        max: usize,
         own: Option<MemberId>,
         clock: Clock,
         stop: CancellationToken,
@@ -146,6 +147,7 @@ impl Groups {
         let groups = Arc::new(Self {
             topics,
             defaults,
+            max,
             own,
             clock,
             stop,
@@ -343,9 +345,17 @@ impl Groups {
         name: &GroupName,
         config: GroupConfig,
     ) -> Result<(), ProtocolError> {
-        if registry.groups.len() >= GROUPS_MAX {
-            let text = format!("there are {GROUPS_MAX} groups already");
+        let max = self.max;
+        if registry.groups.len() >= max {
+            let text = format!("there are {max} groups already");
             return Err(ProtocolError::new(Code::Limit, text));
+        }
+        if self.storage.as_ref().is_some_and(|storage| storage.is_taken(name)) {
+            let text = format!(
+                "the data directory holds something else as groups/{name}; the log of its start says \
+                 what. Move that away and start the broker anew, or choose another name"
+            );
+            return Err(ProtocolError::new(Code::Conflict, text));
         }
         // Refused before there is anything, if there is no room for a topic that is new.
         for topic in &config.topics {
