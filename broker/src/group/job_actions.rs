@@ -116,6 +116,11 @@ impl Group {
         }
     }
 
+    /// Those who wait, who are not going to be told any more.
+    pub(crate) fn take_waiters(&mut self) -> impl Iterator<Item = Asked> + use<> {
+        std::mem::take(&mut self.waiters).into_values().flatten()
+    }
+
     /// Nobody is there any more to be told.
     pub(super) fn forget_waiters(&mut self, conn: ConnId) {
         self.waiters.retain(|_, waiters| {

@@ -202,6 +202,11 @@ impl Group {
         self.jobs.iter().map(|job| &job.name)
     }
 
+    /// Whether it remembers a job of that name.
+    pub(crate) fn has_job(&self, name: &JobName) -> bool {
+        self.jobs.named(name.as_ref()).is_some()
+    }
+
     /// Whether nothing waits or is in flight.
     pub fn is_idle(&self) -> bool {
         self.entries.is_empty()

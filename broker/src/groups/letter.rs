@@ -45,15 +45,9 @@ pub(super) fn refuse_letter(letter: Letter, error: &ProtocolError) {
     | Letter::Managed(input, mailbox)
     | Letter::Joined(input, _, mailbox)
     | Letter::Waits(input, _, mailbox) = letter
+        && let Some(asked) = input.asked()
     {
-        refuse(&input, &mailbox, error.clone());
-    }
-}
-
-/// The same, of what a letter holds.
-pub(super) fn refuse(input: &Input, mailbox: &Mailbox, error: ProtocolError) {
-    if let Some(asked) = input.asked() {
-        let line = encode_answer(&Err(error));
+        let line = encode_answer(&Err(error.clone()));
         mailbox.send(Parcel::Answer { slot: asked.slot, line });
     }
 }

@@ -9,6 +9,8 @@ mod log;
 mod outbox;
 mod owner;
 mod restart;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;

@@ -4,7 +4,6 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -15,7 +14,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::job_names::JobNames;
-use super::letter::{Letter, encode_answer, failed, refuse, refuse_letter};
+use super::letter::{Letter, encode_answer, failed, refuse_letter};
 use super::log::{GroupLog, Mark};
 use super::outbox::Outbox;
 use super::{Registry, no_such};
@@ -261,15 +260,17 @@ impl Owner {
     }
 
     fn receive(&mut self, letter: Letter) {
-        if self.moves() {
-            return self.open(letter);
-        }
+        if self.moves() { self.open(letter) } else { self.put_off(letter) }
+    }
+
+    /// Keeps a letter until it can be opened, or refuses it.
+    fn put_off(&mut self, letter: Letter) {
         match (letter, self.log.health()) {
-            (Letter::Managed(input, mailbox), Health::Full) => {
+            (letter @ Letter::Managed(..), Health::Full) => {
                 let text = "the disk is full: the group stands still until it has room";
-                refuse(&input, &mailbox, ProtocolError::new(Code::Full, text));
+                self.refuse(letter, &ProtocolError::new(Code::Full, text));
             }
-            (letter, Health::Failed) => refuse_letter(letter, &failed()),
+            (letter, Health::Failed) => self.refuse(letter, &failed()),
             // Nobody is silent while nothing is counted.
             (Letter::Heard(_), _) => {}
             (letter, _) => {
@@ -292,13 +293,29 @@ impl Owner {
             }
         }
         for letter in std::mem::take(&mut self.backlog) {
-            refuse_letter(letter, &failed());
+            self.refuse(letter, &failed());
         }
+        for asked in self.group.take_waiters() {
+            if let Some(mailbox) = self.waiting.get(&asked.conn) {
+                let line = encode_answer(&Err(failed()));
+                mailbox.send(Parcel::Answer { slot: asked.slot, line });
+            }
+        }
+    }
+
+    /// Answers whoever asked with a refusal. A job that is not opened has no name, unless there is one
+    /// already.
+    fn refuse(&self, letter: Letter, error: &ProtocolError) {
+        if let Letter::Managed(Input::OpenJob { name, .. }, _) = &letter {
+            let known = !self.is_deleted && self.group.has_job(name);
+            self.job_names.set(name, self.group.name(), known);
+        }
+        refuse_letter(letter, error);
     }
 
     fn open(&mut self, letter: Letter) {
         if self.is_deleted {
-            return refuse_letter(letter, &no_such(self.group.name()));
+            return self.refuse(letter, &no_such(self.group.name()));
         }
         match letter {
             Letter::Asked(input, mailbox) | Letter::Managed(input, mailbox) => {
@@ -326,7 +343,7 @@ impl Owner {
         self.give_up();
         letters.close();
         while let Ok(letter) = letters.try_recv() {
-            refuse_letter(letter, &failed());
+            self.refuse(letter, &failed());
         }
     }
 
@@ -336,6 +353,7 @@ impl Owner {
         mut letters: mpsc::UnboundedReceiver<Letter>,
         stop: CancellationToken,
     ) {
+        let mut retry_at = self.clock.now() + RETRY_MS;
         while self.log.durable() < self.appended {
             if self.log.health() == Health::Failed {
                 return self.abandon(letters);
@@ -343,8 +361,12 @@ impl Owner {
             self.send();
             tokio::select! {
                 () = stop.cancelled() => return,
+                Some(letter) = letters.recv() => self.put_off(letter),
                 () = self.wake.notified() => {}
-                () = tokio::time::sleep(Duration::from_millis(RETRY_MS)) => self.log.retry(),
+                () = tokio::time::sleep_until(self.clock.instant(retry_at)) => {
+                    self.log.retry();
+                    retry_at = self.clock.now() + RETRY_MS;
+                }
             }
         }
         if let Some(log) = self.log.store() {
