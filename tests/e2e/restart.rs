@@ -1,7 +1,9 @@
 //! A broker that ends and comes back: what was published is there, what was done is not done again, and the time of day
 //! may have been set in between.
 
-use std::{process::Command, sync::Mutex};
+use std::{fs, process::Command, sync::Mutex};
+
+use tempfile::TempDir;
 
 use crate::support::{
     history::{Heard, History},
@@ -11,6 +13,7 @@ use crate::support::{
     process::{Finished, Running, Server},
     publisher::Pipeline,
     talk::{FAREWELL, Talk},
+    wait::until,
 };
 
 #[test]
@@ -82,7 +85,13 @@ fn time(hours: i64) -> String {
 
 /// Has the wall clock of a broker be so many hours off; its monotonic clock goes on as it is.
 fn set_clock(command: &mut Command, hours: i64) {
-    let library = output("faketime", &["-m", "-f", "+0", "printenv", "LD_PRELOAD"]);
+    let library = until("the library", || {
+        // It minds what an earlier process of its number has left behind; the next one has another number.
+        let mut faketime = Command::new("faketime");
+        faketime.args(["-m", "-f", "+0", "printenv", "LD_PRELOAD"]);
+        let ended = Running::start(&mut faketime).finish();
+        (ended.code == Some(0)).then(|| ended.stdout().swap_remove(0))
+    });
     command.env("LD_PRELOAD", library).env("FAKETIME", format!("{hours:+}h"));
     command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
 }
@@ -132,18 +141,72 @@ fn a_wall_clock_that_is_set_back_and_forth_loses_nothing_and_keeps_the_order_of_
     assert_eq!(first_since(&server, 24, "behind-0"), 2 * 13 + 1);
 }
 
+/// Has the wall clock of a broker be off by what is in a file.
+fn follow_file(command: &mut Command) {
+    let file = command.get_current_dir().unwrap().join("clock");
+    set_clock(command, 0);
+    command.env_remove("FAKETIME").env("FAKETIME_NO_CACHE", "1");
+    command.env("FAKETIME_TIMESTAMP_FILE", file);
+}
+
+/// A folder in which the wall clock is right.
+fn folder_with_clock() -> TempDir {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("clock"), "+0").unwrap();
+    folder
+}
+
+#[test]
+fn a_time_of_day_is_that_of_a_wall_clock_also_when_that_is_set_and_after_a_restart() {
+    let server = Server::start_in(folder_with_clock(), &["broker"], follow_file);
+    let set = |server: &Server, offset: &str| {
+        fs::write(server.folder.path().join("clock"), offset).unwrap();
+    };
+    let time_of_day = output("date", &["-u", "-d", "3 hours", "+%H:%M"]);
+    let mut worker = Talk::client(server.address);
+    assert!(worker.ask("JOIN crawlers credit=9").starts_with("+OK"));
+    let mut client = Talk::client(server.address);
+    client.ask(&format!("PUB new-url http://later.test/ after={time_of_day}"));
+    client.ask("PUB new-url http://span.test/ after=3h");
+    client.ask(&format!("PUB new-url http://daily.test/ every={time_of_day}"));
+    let done = |worker: &mut Talk, urls: &[&str]| {
+        let mut tasks: Vec<_> = urls.iter().map(|_| worker.line()).collect();
+        tasks.sort_by(|a, b| a.rsplit(' ').next().cmp(&b.rsplit(' ').next()));
+        for (task, url) in tasks.iter().zip(urls) {
+            assert!(task.starts_with("TASK ") && task.ends_with(&format!(" {url}")), "{task}");
+            let id = task.split(' ').nth(1).unwrap();
+            worker.send(format!("ACK {id}\n"));
+        }
+        for _ in urls {
+            let answer = worker.line();
+            assert!(answer.starts_with("+OK "), "{answer}");
+        }
+    };
+    done(&mut worker, &["http://daily.test/"]);
+    set(&server, "+4h");
+    done(&mut worker, &["http://daily.test/", "http://later.test/"]);
+    // What waits for three hours waits for three hours.
+    let waits = client.ask_lines("EXPLAIN http://span.test/");
+    assert!(waits[0].contains(" delayed due-in=") && waits.len() == 2, "{waits:?}");
+    let Server { process, folder, .. } = server;
+    process.finish_by("KILL");
+    // The time of day has passed while no broker ran.
+    fs::write(folder.path().join("clock"), "+28h").unwrap();
+    let server = Server::start_in(folder, &["broker"], follow_file);
+    let mut worker = Talk::client(server.address);
+    assert!(worker.ask("JOIN crawlers credit=9").starts_with("+OK"));
+    done(&mut worker, &["http://daily.test/"]);
+    set(&server, "+52h");
+    done(&mut worker, &["http://daily.test/"]);
+}
+
 #[test]
 fn a_wall_clock_that_is_set_while_the_broker_runs_changes_nothing_about_events() {
-    let server = Server::start_with(&["broker", "--retain-age", "1h"], |command| {
-        let folder = command.get_current_dir().unwrap().to_owned();
-        std::fs::write(folder.join("clock"), "+0").unwrap();
-        set_clock(command, 0);
-        command.env_remove("FAKETIME").env("FAKETIME_NO_CACHE", "1");
-        command.env("FAKETIME_TIMESTAMP_FILE", folder.join("clock"));
-    });
+    let arguments = ["broker", "--retain-age", "1h"];
+    let server = Server::start_in(folder_with_clock(), &arguments, follow_file);
     let mut history = History::of("t");
     for (at, offset) in (0..).zip(["+0", "-30d", "+30d", "+0"]) {
-        std::fs::write(server.folder.path().join("clock"), offset).unwrap();
+        fs::write(server.folder.path().join("clock"), offset).unwrap();
         let mut pipeline = Pipeline::connect(server.address).unwrap();
         pipeline.send((0..10).map(|n| ("t".to_owned(), format!("p-{}", at * 10 + n))));
         for outcome in pipeline.all_answers() {

@@ -111,6 +111,11 @@ impl Group {
                 let newest = self.sent.entry(topic).or_default();
                 *newest = (*newest).max(*seq);
             }
+            Decision::ClockTimes(times) => {
+                for time in times {
+                    self.apply_clock_time(time, now);
+                }
+            }
             Decision::SeedAdded(taking) => self.apply_taking(taking, now),
             _ => self.apply_to_job(decision, now),
         }
@@ -291,6 +296,9 @@ impl Group {
         self.unqueue(id, now);
         let entry = self.entries.get_mut(&id).expect("a waiting entry exists");
         let admitted = &mut entry.admitted;
+        if due < admitted.due {
+            self.clock_times.forget(id);
+        }
         admitted.announced |= announced;
         admitted.prio = admitted.prio.max(prio);
         admitted.due = admitted.due.min(due);
@@ -472,6 +480,7 @@ impl Group {
             self.enqueue(id, now);
             return;
         }
+        self.clock_times.forget(id);
         self.entry_bytes -= entry.admitted.bytes();
         if let Some(url) = url {
             self.schedules.ended(url, id, None);

@@ -16,6 +16,7 @@
 mod admit;
 mod answer;
 mod apply;
+pub mod clock_times;
 pub mod config;
 mod dead;
 pub mod entry;
@@ -43,6 +44,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use tidings_protocol::{GroupName, Hold, JobName, MemberId, ProtocolError, Seq, TopicName, UrlKey};
 
+use self::clock_times::ClockTimes;
 pub use self::config::GroupConfig;
 use self::dead::Dead;
 use self::entry::{Entry, EntryId, JobNumber, Key, State};
@@ -101,6 +103,8 @@ pub struct Group {
     noted: BTreeSet<JobNumber>,
     /// URLs that are looked at again and again.
     schedules: Schedules,
+    /// What is due at a time of the wall clock.
+    clock_times: ClockTimes,
     /// Entries that were given up.
     dead: Dead,
     /// Who waits for the end of which pass. They are no part of what is recorded.
@@ -145,6 +149,7 @@ impl Group {
             taken: BTreeMap::new(),
             noted: BTreeSet::new(),
             schedules: Schedules::default(),
+            clock_times: ClockTimes::default(),
             dead: Dead::default(),
             waiters: BTreeMap::new(),
             is_paused: false,
@@ -230,6 +235,7 @@ impl Group {
                 self.commit(Decision::Started { run, anew, stamp, own }, now);
                 self.begin(ended, now);
             }
+            Input::Clock { unix_ms } => self.see_clock(unix_ms, now),
             Input::Heard { conn } => self.members.heard_on(conn),
             Input::Events { topic, next, events, elsewhere } => {
                 self.take(&topic, next, &events, &elsewhere, now);
@@ -487,6 +493,7 @@ impl Group {
             return;
         }
         entry.state = State::Waiting;
+        self.clock_times.forget(id);
         let (lane, prio, head) = (lane_of(entry), entry.admitted.prio, goes_to_the_head(entry));
         let key = entry.gate().clone();
         let queue = self.keys.entry(key.clone()).or_default();

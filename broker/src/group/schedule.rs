@@ -64,6 +64,10 @@ impl Schedules {
         self.0.get(&url)
     }
 
+    pub(super) fn find_mut(&mut self, url: UrlKey) -> Option<&mut Schedule> {
+        self.0.get_mut(&url)
+    }
+
     /// All of them, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Schedule> {
         self.0.values()
@@ -92,7 +96,8 @@ impl Group {
     /// A URL is due: it becomes an entry, unless it has been looked at, or is being.
     pub(super) fn fall_due(&mut self, url: UrlKey, now: Moment) {
         let Some(schedule) = self.schedules.find(url) else { return };
-        let next = schedule.next_after(now);
+        let at_time = self.due_next_day(url, now);
+        let next = at_time.map_or_else(|| schedule.next_after(now), |time| time.due);
         let item = if schedule.stands_in || schedule.entry.is_some() {
             None
         } else if let Some(entry) = self.unheld_of(url, None) {
@@ -105,6 +110,9 @@ impl Group {
             Some(Taking::Admitted(self.scheduled_admission(schedule, now)))
         };
         self.commit(Decision::FellDue { url, next, item }, now);
+        if let Some(time) = at_time {
+            self.commit(Decision::ClockTimes(vec![time]), now);
+        }
     }
 
     fn scheduled_admission(&self, schedule: &Schedule, now: Moment) -> Admission {
@@ -150,6 +158,7 @@ impl Group {
     }
 
     pub(super) fn end_schedule(&mut self, url: UrlKey) {
+        self.clock_times.forget_schedule(url);
         if let Some(before) = self.schedules.0.remove(&url) {
             self.expiries.cancel(before.due, Expiry::Schedule(url));
         }

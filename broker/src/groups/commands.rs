@@ -1,10 +1,9 @@
 //! What each action of `GROUP` and `JOB` asks of a group.
 
-use tidings_protocol::duration::DURATION_MS_MAX;
-use tidings_protocol::{GroupName, JobName, Manage, Prio, ProtocolError};
+use tidings_protocol::{AfterError, GroupName, JobName, Manage, Prio, ProtocolError};
 
 use super::default_group;
-use crate::group::config::{bad, duration_within};
+use crate::group::config::bad;
 use crate::group::tasks::{Selection, TaskQuery};
 use crate::group::{Asked, Input, JobAction, Operation, Show};
 use crate::job::JobSettings;
@@ -96,11 +95,10 @@ fn seed(manage: &Manage<'_>) -> Result<JobAction, ProtocolError> {
     manage.allow_only(&["group", "url", "prio", "after"])?;
     let url = manage.setting("url").ok_or_else(|| bad("add needs url=<URL>"))?.into();
     let prio = manage.setting("prio").map_or(Ok(0), |prio| prio.parse().map(Prio::value))?;
-    let after_ms = match manage.setting("after") {
-        Some(after) => duration_within("after", after, 0, DURATION_MS_MAX)?,
-        None => 0,
-    };
-    Ok(JobAction::Add { url, prio, after_ms })
+    let after = manage.setting("after").unwrap_or("0");
+    let after =
+        after.parse().map_err(|error: AfterError| bad(format!("after={after}: {error}")))?;
+    Ok(JobAction::Add { url, prio, after })
 }
 
 fn not_yet(verb: &str, manage: &Manage<'_>) -> ProtocolError {

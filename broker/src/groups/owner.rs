@@ -18,7 +18,7 @@ use super::letter::{Letter, encode_answer, failed, refuse_letter};
 use super::log::{GroupLog, Mark};
 use super::outbox::Outbox;
 use super::{Registry, no_such};
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Moment, wall_unix_ms};
 use crate::group::record::Record;
 use crate::group::{Group, Input, Output, Task};
 use crate::mailbox::{ConnId, Mailbox, Parcel};
@@ -36,6 +36,8 @@ const TAKEN_BYTES_MAX: usize = 1 << 20;
 const SNAPSHOT_PIECE: u64 = 64;
 /// How often a group that stands still looks whether it can move, in ms.
 const RETRY_MS: u64 = 1000;
+/// How often a group looks whether the wall clock was set, if anything waits for a time of day, in ms.
+const CLOCK_LOOK_MS: u64 = 1000;
 
 /// The one task that drives a group.
 pub(super) struct Owner {
@@ -127,6 +129,7 @@ impl Owner {
         }
         let stamp = self.clock.stamp();
         self.handle(Input::Start { run, anew, stamp, own }, None);
+        self.look_at_clock();
         self.follow_topics()
     }
 
@@ -146,6 +149,9 @@ impl Owner {
     /// Takes what there is, lets time pass, waits; until the broker stops.
     async fn run(mut self, mut letters: mpsc::UnboundedReceiver<Letter>, stop: CancellationToken) {
         loop {
+            if self.moves() {
+                self.look_at_clock();
+            }
             // What has arrived is read before leases are expired.
             let more_letters = self.take_letters(&mut letters);
             if self.is_deleted {
@@ -190,12 +196,22 @@ impl Owner {
         }
     }
 
+    /// What the wall clock shows, if the group believes something else.
+    fn look_at_clock(&mut self) {
+        let unix_ms = wall_unix_ms();
+        if self.group.is_clock_off(unix_ms, self.clock.now()) {
+            self.handle(Input::Clock { unix_ms }, None);
+        }
+    }
+
     /// When there is something to do even if nothing comes.
     fn next_look(&self) -> Option<Moment> {
         match self.log.health() {
             Health::Good => {
                 let due = self.grace_until.or_else(|| self.group.deadline());
-                due.into_iter().chain(self.announce_at).min()
+                // Nobody is woken when the wall clock is set.
+                let look = self.group.has_clock_times().then(|| self.clock.now() + CLOCK_LOOK_MS);
+                due.into_iter().chain(self.announce_at).chain(look).min()
             }
             Health::Full => Some(self.retry_at),
             Health::Failed => None,

@@ -9,4 +9,5 @@ mod rules;
 mod schedules;
 mod simulation;
 mod site;
+mod times_of_day;
 mod world;

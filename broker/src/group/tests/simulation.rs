@@ -85,6 +85,7 @@ fn same(mut replayed: Group, now: Moment, group: &Group, seed: u64) {
     assert_eq!(replayed.pinned, group.pinned, "seed {seed}");
     assert_eq!(replayed.noted, group.noted, "seed {seed}");
     assert_eq!(replayed.schedules, group.schedules, "seed {seed}");
+    assert!(replayed.clock_times.same_as(&group.clock_times), "seed {seed}");
     assert_eq!(replayed.dead, group.dead, "seed {seed}");
     assert_eq!(replayed.is_paused, group.is_paused, "seed {seed}");
     assert_eq!(replayed.totals, group.totals, "seed {seed}");
