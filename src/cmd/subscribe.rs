@@ -253,7 +253,7 @@ impl Printer {
                 note(&format!("the broker says: {error}"));
                 Ok(())
             }
-            Delivery::Task { .. } => Ok(()),
+            Delivery::Task { .. } | Delivery::More(_) => Ok(()),
         }
     }
 
