@@ -1,6 +1,7 @@
 //! `tidings group`: which groups there are, what they are told, and what is in them.
 
 pub(crate) mod tasks;
+mod watch;
 
 use clap::{Args, Subcommand};
 use tidings_broker::group::GroupConfig;
@@ -14,11 +15,12 @@ use crate::{
     output::{Console, count},
 };
 
-use self::tasks::TasksArgs;
+use self::{tasks::TasksArgs, watch::WatchArgs};
 
 const EXAMPLES: &str = "\
 Examples:
   tidings group ls                                  which groups there are, and how they do
+  tidings group watch                               the same of one, as it changes
   tidings group tasks --state processing            what the crawlers are at just now
   tidings group tasks --key example.org             what is known of that host
   tidings group set crawlers delay=2s parallel=1    holds from the next task on
@@ -53,6 +55,8 @@ pub(crate) enum Group {
     Create(SettingsArgs),
     /// Change the settings of a group, at once; what is not named stays
     Set(SettingsArgs),
+    /// Show how a group does, until interrupted
+    Watch(WatchArgs),
     /// Release nothing more; what is being worked on is finished
     Pause(ShowArgs),
     /// Go on after a pause
@@ -119,6 +123,7 @@ pub(crate) async fn run(group: Group) -> Result<(), Failure> {
                 .to_owned(),
         )),
         Group::Set(args) => act("set", &args.group, &args.settings, &args.output).await,
+        Group::Watch(args) => watch::run(args).await,
         Group::Pause(args) => act("pause", &args.group, &[], &args.output).await,
         Group::Resume(args) => act("resume", &args.group, &[], &args.output).await,
         Group::Purge(args) => act("purge", &args.group, &[], &args.output).await,

@@ -223,6 +223,17 @@ impl Group {
         }
     }
 
+    /// How the group goes, or a job, in a line; and how much has been completed.
+    pub(crate) fn progress(&self, job: Option<&JobName>) -> Option<(String, u64)> {
+        match job {
+            None => Some((self.describe(), self.totals.completed)),
+            Some(name) => {
+                let job = self.jobs.named(name.as_ref())?;
+                Some((self.describe_job(job), job.counts.completed))
+            }
+        }
+    }
+
     pub(super) fn job_named(&self, name: &JobName) -> Result<&Job, ProtocolError> {
         self.jobs.named(name.as_ref()).ok_or_else(|| {
             ProtocolError::new(

@@ -3,7 +3,8 @@
 use tidings_protocol::{AfterError, GroupName, JobName, Manage, Prio, ProtocolError};
 
 use super::default_group;
-use crate::group::config::bad;
+use super::watch::{EVERY_MS, EVERY_MS_MAX, EVERY_MS_MIN, Watch};
+use crate::group::config::{bad, duration_within};
 use crate::group::tasks::{Selection, TaskQuery};
 use crate::group::{Asked, Input, JobAction, Operation, Show};
 use crate::job::JobSettings;
@@ -32,10 +33,9 @@ pub(super) fn group_input(asked: Asked, manage: &Manage<'_>) -> Result<Input, Pr
         "delete" => plain(Operation::Delete),
         "retry" => Ok(operate(Operation::Retry(selection(manage)?))),
         "drop" => Ok(operate(Operation::Drop(selection(manage)?))),
-        "watch" => Err(not_yet("GROUP", manage)),
         action => Err(bad(format!(
             "no action {action}; GROUP has ls, show, create, set, tasks, pause, resume, purge, \
-             retry, drop, delete (and later watch)"
+             retry, drop, delete, watch"
         ))),
     }
 }
@@ -50,10 +50,7 @@ pub(super) fn job_input(
     asked: Asked,
     manage: &Manage<'_>,
 ) -> Result<(GroupName, Input), ProtocolError> {
-    let group = match manage.setting("group") {
-        Some(name) => name.parse()?,
-        None => default_group(),
-    };
+    let group = group_of(manage)?;
     let name = || -> Result<JobName, ProtocolError> { manage.required_name()?.parse() };
     let input = match manage.action {
         "open" => {
@@ -80,11 +77,10 @@ pub(super) fn job_input(
             };
             Input::WithJob { asked, name: name()?, what }
         }
-        "watch" => return Err(not_yet("JOB", manage)),
         action => {
             return Err(bad(format!(
-                "no action {action}; JOB has ls, show, open, add, close, wait, pause, resume, \
-                 cancel, delete (and later watch)"
+                "no action {action}; JOB has ls, show, open, add, close, wait, watch, pause, resume, \
+                 cancel, delete"
             )));
         }
     };
@@ -101,6 +97,27 @@ fn seed(manage: &Manage<'_>) -> Result<JobAction, ProtocolError> {
     Ok(JobAction::Add { url, prio, after })
 }
 
-fn not_yet(verb: &str, manage: &Manage<'_>) -> ProtocolError {
-    ProtocolError::not_yet(&format!("{verb} {}", manage.action))
+/// The group of `JOB watch` or `GROUP watch`, and what is wanted.
+pub(super) fn watch(
+    asked: Asked,
+    manage: &Manage<'_>,
+    is_job: bool,
+) -> Result<(GroupName, Watch), ProtocolError> {
+    let name = manage.required_name()?;
+    let every_ms = match manage.setting("every") {
+        Some(every) => duration_within("every", every, EVERY_MS_MIN, EVERY_MS_MAX)?,
+        None => EVERY_MS,
+    };
+    if !is_job {
+        manage.allow_only(&["every"])?;
+        return Ok((name.parse()?, Watch { asked, job: None, every_ms }));
+    }
+    manage.allow_only(&["group", "every"])?;
+    let watch = Watch { asked, job: Some(name.parse()?), every_ms };
+    Ok((group_of(manage)?, watch))
+}
+
+/// The group of a job.
+fn group_of(manage: &Manage<'_>) -> Result<GroupName, ProtocolError> {
+    manage.setting("group").map_or_else(|| Ok(default_group()), str::parse)
 }

@@ -11,6 +11,7 @@ mod owner;
 mod restart;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -29,6 +30,7 @@ use self::letter::{Letter, encode_answer};
 use self::log::{DiskLog, GroupLog, MemoryLog};
 use self::owner::Owner;
 pub(crate) use self::restart::{GroupStorage, Recovered, clock_after};
+use self::watch::Watch;
 use crate::clock::Clock;
 use crate::group::config::{CREDIT_MAX, DELAY_MS_MAX, GroupConfig, bad};
 use crate::group::{Answer, Asked, Group, Input, JobAction, Show, StagedLink};
@@ -115,8 +117,8 @@ pub struct Groups {
 #[derive(Default)]
 struct Registry {
     groups: BTreeMap<GroupName, mpsc::UnboundedSender<Letter>>,
-    /// Groups that each connection has joined, or in which it waits for a job, to tell them when it
-    /// is gone.
+    /// Groups that each connection has joined, or in which it waits for a job or watches something, to
+    /// tell them when it is gone.
     joined: HashMap<ConnId, BTreeSet<GroupName>>,
 }
 
@@ -199,7 +201,7 @@ impl Groups {
     }
 
     /// Hands `GROUP`, `JOB` or `EXPLAIN` to its group; the answer comes as a parcel for `slot`. Whoever
-    /// waits for a job must say when it is `gone`.
+    /// waits for a job or watches something must say when it is `gone`.
     pub fn manage(
         &self,
         caller: &Caller,
@@ -207,6 +209,12 @@ impl Groups {
         command: &Command<'_>,
     ) -> Result<(), ProtocolError> {
         let asked = Asked { conn: caller.conn, member: caller.member, slot };
+        if let Command::Group(manage) | Command::Job(manage) = command
+            && manage.action == "watch"
+        {
+            let is_job = matches!(command, Command::Job(_));
+            return self.watch(caller, commands::watch(asked, manage, is_job)?);
+        }
         let (group, input) = match command {
             Command::Group(manage) => match manage.action {
                 "ls" => {
@@ -247,6 +255,17 @@ impl Groups {
             self.registry.lock().joined.entry(caller.conn).or_default().insert(group);
         }
         sent
+    }
+
+    /// The same for `JOB watch` and `GROUP watch`; their lines come as parcels as well, before the answer.
+    fn watch(&self, caller: &Caller, watch: (GroupName, Watch)) -> Result<(), ProtocolError> {
+        let (group, watch) = watch;
+        if group.as_str() == DEFAULT_GROUP {
+            self.ensure(&group)?;
+        }
+        self.send(&group, Letter::Watches(watch, caller.conn, caller.mailbox.clone()))?;
+        self.registry.lock().joined.entry(caller.conn).or_default().insert(group);
+        Ok(())
     }
 
     /// A connection that works for groups has said something that is not for them.

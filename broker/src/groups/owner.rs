@@ -17,10 +17,11 @@ use super::job_names::JobNames;
 use super::letter::{Letter, encode_answer, failed, refuse_letter};
 use super::log::{GroupLog, Mark};
 use super::outbox::Outbox;
+use super::watch::Watchers;
 use super::{Registry, no_such};
 use crate::clock::{Clock, Moment, wall_unix_ms};
 use crate::group::record::Record;
-use crate::group::{Group, Input, Output, Task};
+use crate::group::{Group, Input, JobAction, Output, Task};
 use crate::mailbox::{ConnId, Mailbox, Parcel};
 use crate::topic::{Event, Health, Reader, Topics};
 
@@ -50,6 +51,7 @@ pub(super) struct Owner {
     members: HashMap<ConnId, Mailbox>,
     /// Where the answers of those go who wait.
     waiting: HashMap<ConnId, Mailbox>,
+    watchers: Watchers,
     /// What rests on records up to a mark, in order.
     unsent: VecDeque<(Mark, Unsent)>,
     appended: Mark,
@@ -99,6 +101,7 @@ impl Owner {
             readers: BTreeMap::new(),
             members: HashMap::new(),
             waiting: HashMap::new(),
+            watchers: Watchers::default(),
             unsent: VecDeque::new(),
             appended,
             grace_until: None,
@@ -165,6 +168,7 @@ impl Owner {
             if self.moves() {
                 self.announce();
                 self.take_stock();
+                self.show();
                 self.send();
             }
             if more_letters || more_events {
@@ -211,7 +215,8 @@ impl Owner {
                 let due = self.grace_until.or_else(|| self.group.deadline());
                 // Nobody is woken when the wall clock is set.
                 let look = self.group.has_clock_times().then(|| self.clock.now() + CLOCK_LOOK_MS);
-                due.into_iter().chain(self.announce_at).chain(look).min()
+                let others = [self.announce_at, look, self.watchers.next_look()];
+                due.into_iter().chain(others.into_iter().flatten()).min()
             }
             Health::Full => Some(self.retry_at),
             Health::Failed => None,
@@ -282,7 +287,7 @@ impl Owner {
     /// Keeps a letter until it can be opened, or refuses it.
     fn put_off(&mut self, letter: Letter) {
         match (letter, self.log.health()) {
-            (letter @ Letter::Managed(..), Health::Full) => {
+            (letter @ (Letter::Managed(..) | Letter::Watches(..)), Health::Full) => {
                 let text = "the disk is full: the group stands still until it has room";
                 self.refuse(letter, &ProtocolError::new(Code::Full, text));
             }
@@ -310,6 +315,10 @@ impl Owner {
         }
         for letter in std::mem::take(&mut self.backlog) {
             self.refuse(letter, &failed());
+        }
+        for (asked, mailbox) in self.watchers.take() {
+            let line = encode_answer(&Err(failed()));
+            mailbox.send(Parcel::Answer { slot: asked.slot, line });
         }
         for asked in self.group.take_waiters() {
             if let Some(mailbox) = self.waiting.get(&asked.conn) {
@@ -345,10 +354,20 @@ impl Owner {
                 self.waiting.insert(conn, mailbox);
                 self.handle(input, None);
             }
+            Letter::Watches(watch, conn, mailbox) => {
+                let (asked, job) = (watch.asked, watch.job.clone());
+                self.watchers.add(watch, mailbox.clone(), self.clock.now());
+                if let Some(name) = job {
+                    // The end of the job is the answer; it takes the watcher off again.
+                    self.waiting.insert(conn, mailbox);
+                    self.handle(Input::WithJob { asked, name, what: JobAction::Wait }, None);
+                }
+            }
             Letter::Heard(conn) => self.handle(Input::Heard { conn }, None),
             Letter::Gone(conn) => {
                 self.members.remove(&conn);
                 self.waiting.remove(&conn);
+                self.watchers.gone(conn);
                 self.handle(Input::Gone { conn }, None);
             }
         }
@@ -398,6 +417,10 @@ impl Owner {
         // Letters are sent with the lock held, so none comes after this.
         self.job_names.forget(self.group.name());
         self.registry.lock().groups.remove(self.group.name());
+        for (asked, mailbox) in self.watchers.take() {
+            let line = encode_answer(&Err(no_such(self.group.name())));
+            mailbox.send(Parcel::Answer { slot: asked.slot, line });
+        }
         for letter in std::mem::take(&mut self.backlog) {
             self.open(letter);
         }
@@ -464,6 +487,7 @@ impl Owner {
     fn handle(&mut self, input: Input, mailbox: Option<&Mailbox>) {
         let configures = matches!(input, Input::Configure { .. });
         self.group.handle(input, self.clock.now());
+        self.watchers.changed();
         while let Some(output) = self.group.poll() {
             match output {
                 Output::Record(record) => self.appended = self.log.append(&record),
@@ -474,6 +498,7 @@ impl Owner {
                     }
                 }
                 Output::Answer { asked, answer } => {
+                    self.watchers.answered(&asked);
                     let waiting = self.waiting.get(&asked.conn);
                     if let Some(mailbox) = waiting.or(mailbox) {
                         let line = encode_answer(&answer);
@@ -519,6 +544,14 @@ impl Owner {
                 None => {}
             }
         }
+    }
+
+    /// Says how it goes to those who watch. What they see is safe, as everything that they are told.
+    fn show(&mut self) {
+        let (unsent, appended) = (&mut self.unsent, self.appended);
+        self.watchers.look(&self.group, self.clock.now(), |mailbox, parcel| {
+            unsent.push_back((appended, Unsent::Parcel(mailbox.clone(), parcel)));
+        });
     }
 
     /// Writes what the group holds, if that is shorter by far than how it came to it. Nothing else is

@@ -24,7 +24,8 @@ notifier: its lines are events on the topic new-url, and it hears those of other
                                JOB open docs scope=host
                                PUB new-url http://example.org/docs/ job=docs
                                JOB close docs
-  JOB ls | show <name> | pause | resume | cancel | delete; wait <name> answers when it is done
+  JOB ls | show <name> | pause | resume | cancel | delete; wait <name> answers when it is done,
+                               and watch <name> says how it goes until then (so does GROUP watch)
   GROUP ls | show <name> | set <name> delay=2s           how polite the crawlers are
   GROUP tasks <name> [state=..] [key=..]                 what is in there; state=dead: given up,
                                GROUP retry <name> sends it back; also: pause, resume, purge
