@@ -1,5 +1,6 @@
 //! `tidings group`: which groups there are, what they are told, and what is in them.
 
+mod schedules;
 pub(crate) mod tasks;
 mod watch;
 
@@ -15,7 +16,7 @@ use crate::{
     output::{Console, count},
 };
 
-use self::{tasks::TasksArgs, watch::WatchArgs};
+use self::{schedules::SchedulesArgs, tasks::TasksArgs, watch::WatchArgs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,6 +24,7 @@ Examples:
   tidings group watch                               the same of one, as it changes
   tidings group tasks --state processing            what the crawlers are at just now
   tidings group tasks --key example.org             what is known of that host
+  tidings group schedules                           what is looked at again and again, and when
   tidings group set crawlers delay=2s parallel=1    holds from the next task on
   tidings group create thumbs topics=file-ready key=none lease=5m
   tidings group pause                               the crawlers get nothing new until `resume`
@@ -67,6 +69,8 @@ pub(crate) enum Group {
     Delete(NamedArgs),
     /// List what waits, is being worked on, or was given up
     Tasks(TasksArgs),
+    /// List URLs that are looked at again and again (`every=`)
+    Schedules(SchedulesArgs),
 }
 
 /// The flags of `tidings group ls`.
@@ -129,6 +133,7 @@ pub(crate) async fn run(group: Group) -> Result<(), Failure> {
         Group::Purge(args) => act("purge", &args.group, &[], &args.output).await,
         Group::Delete(args) => act("delete", &args.group, &[], &args.output).await,
         Group::Tasks(args) => tasks::run(&args).await,
+        Group::Schedules(args) => schedules::run(&args).await,
     }
 }
 

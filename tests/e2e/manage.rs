@@ -7,6 +7,7 @@ use crate::{
     support::{
         process::{Running, Server, at, json_at, tidings},
         talk::Talk,
+        wait::until,
     },
 };
 
@@ -324,4 +325,33 @@ fn watching_a_group_shows_how_it_does_until_interrupted() {
     at(&server, &["group", "delete", "team"]).expect_code(0);
     let ended = watching.finish().expect_code(1);
     assert!(ended.stderr().contains("no group team"), "{}", ended.stderr());
+}
+
+#[test]
+fn schedules_are_listed_with_the_next_ones_first() {
+    let server = server();
+    let mut worker = worker(&server, 1);
+    for event in ["http://a.example/1 every=2h", "http://a.example/2 every=1h prio=3"] {
+        publish(&server, event);
+        let task = task(&mut worker);
+        answer(&mut worker, &format!("ACK {task}"));
+    }
+    publish(&server, "http://b.example/ every=06:00");
+    task(&mut worker);
+    let people = at(&server, &["group", "schedules", "--key", "a.example"]).expect_code(0).stdout();
+    assert!(people[0].starts_with("NEXT "), "{people:#?}");
+    let row: Vec<_> = people[1].split_whitespace().collect();
+    assert_eq!(row, ["in", "59", "min", "1h", "a.example", "3", "-", "http://a.example/2"]);
+    assert!(people[2].ends_with(" http://a.example/1"), "{people:#?}");
+    let all = json_at(&server, &["group", "schedules"]);
+    let daily = all.iter().find(|one| one["url"] == "http://b.example/").unwrap();
+    assert_eq!((&daily["every"], all.len()), (&json!("06:00"), 3));
+    assert_eq!(daily["entry"], 3, "it is just being looked at");
+    let some = at(&server, &["group", "schedules", "--limit", "1"]).expect_code(0);
+    assert!(some.stderr().contains("1 of 3"), "{some:?}");
+    publish(&server, "http://a.example/1 every=0");
+    at(&server, &["group", "schedules", "--limit", "1001"]).expect_code(2);
+    until("the schedule to end", || {
+        (json_at(&server, &["group", "schedules"]).len() == 2).then_some(())
+    });
 }

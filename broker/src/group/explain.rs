@@ -32,9 +32,8 @@ impl Group {
             format!("{} dead because={reason} last={last}", entry.admitted.text)
         }));
         more.extend(self.schedules.find(key).map(|schedule| {
-            let time = self.clock_times.time_of(key).map(|time| time.to_string());
-            let every = time.unwrap_or_else(|| duration::format_ms(schedule.every_ms));
-            format!("{} every={every} due-in={}", schedule.text, in_ms(schedule.due, now))
+            let (every, due_in) = (self.every(schedule), in_ms(schedule.due, now));
+            format!("{} every={every} due-in={due_in}", schedule.text)
         }));
         if more.is_empty() {
             return Err(ProtocolError::new(

@@ -8,6 +8,7 @@ use tidings_protocol::{
 
 use super::entry::JobNumber;
 use super::record::Record;
+use super::schedule::ScheduleQuery;
 use super::tasks::{Selection, TaskQuery};
 use crate::clock::Stamp;
 use crate::job::JobSettings;
@@ -282,6 +283,8 @@ pub enum Show {
     Explain(String),
     /// Entries, one by one.
     Tasks(TaskQuery),
+    /// URLs that are looked at again and again.
+    Schedules(ScheduleQuery),
 }
 
 /// What the shell is to do.

@@ -220,6 +220,7 @@ impl Group {
             }
             Show::Explain(what) => self.explain(what, now),
             Show::Tasks(query) => self.list_tasks(query, now),
+            Show::Schedules(query) => Ok(self.list_schedules(query, now)),
         }
     }
 

@@ -7,13 +7,16 @@
 //! ```
 
 use std::collections::HashMap;
+use std::fmt::Write;
 
-use tidings_protocol::{Outcome, UrlKey};
+use tidings_protocol::{Outcome, ProtocolError, UrlKey, duration};
 
-use super::Group;
+use super::config::{bad, number};
 use super::entry::{Admission, EntryId, JobNumber, Key};
 use super::record::{Decision, Taking};
+use super::tasks::{LISTED_DEFAULT, LISTED_MAX};
 use super::timers::Expiry;
+use super::{Answer, Group};
 use crate::clock::Moment;
 
 /// Schedules take their turns with jobs, as one of them. No job has this number.
@@ -52,6 +55,32 @@ impl Schedule {
     fn next_after(&self, now: Moment) -> Moment {
         let passed = now.since(self.due) / self.every_ms;
         self.due + self.every_ms * (passed + 1)
+    }
+}
+
+/// What `GROUP schedules` lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScheduleQuery {
+    /// Those of a key; none: all.
+    pub key: Option<Box<str>>,
+    /// Of those, so many.
+    pub limit: usize,
+}
+
+impl ScheduleQuery {
+    /// Reads `key=value` settings.
+    pub fn parse<'a>(
+        settings: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, ProtocolError> {
+        let mut query = Self { key: None, limit: LISTED_DEFAULT };
+        for (name, value) in settings {
+            match name {
+                "key" => query.key = Some(value.into()),
+                "limit" => query.limit = number(name, value, 0, LISTED_MAX as u64)?,
+                _ => return Err(bad(format!("no option {name}; there are key, limit"))),
+            }
+        }
+        Ok(query)
     }
 }
 
@@ -113,6 +142,44 @@ impl Group {
         if let Some(time) = at_time {
             self.commit(Decision::ClockTimes(vec![time]), now);
         }
+    }
+
+    /// Lists schedules, those first that are due first. Looks at each of them.
+    pub(super) fn list_schedules(&self, query: &ScheduleQuery, now: Moment) -> Answer {
+        let wanted =
+            |schedule: &&Schedule| query.key.as_ref().is_none_or(|key| *schedule.key == **key);
+        let mut matched: Vec<&Schedule> = self.schedules.iter().filter(wanted).collect();
+        let order = |schedule: &&Schedule| (schedule.due, schedule.url_key);
+        let count = matched.len();
+        if query.limit < count {
+            matched.select_nth_unstable_by_key(query.limit, order);
+            matched.truncate(query.limit);
+        }
+        matched.sort_unstable_by_key(order);
+        let more: Vec<String> =
+            matched.iter().map(|schedule| self.describe_schedule(schedule, now)).collect();
+        let ok = format!("{} matched={count} listed={}", self.name, more.len());
+        Answer { more, ok }
+    }
+
+    fn describe_schedule(&self, schedule: &Schedule, now: Moment) -> String {
+        let Schedule { text, key, prio, due, .. } = schedule;
+        let (every, due_ms) = (self.every(schedule), due.since(now));
+        let mut line = format!("{text} every={every} due-ms={due_ms} key={key} prio={prio}");
+        // Writing into a string cannot fail.
+        if let Some(entry) = schedule.entry {
+            let _ = write!(line, " entry={entry}");
+        }
+        if schedule.stands_in {
+            line += " skips=yes";
+        }
+        line
+    }
+
+    /// How often, or at which time of day.
+    pub(super) fn every(&self, schedule: &Schedule) -> String {
+        let time = self.clock_times.time_of(schedule.url_key);
+        time.map_or_else(|| duration::format_ms(schedule.every_ms), |time| time.to_string())
     }
 
     fn scheduled_admission(&self, schedule: &Schedule, now: Moment) -> Admission {
