@@ -135,6 +135,16 @@ fn why_nothing_moves_is_explained() {
     assert!(held[0].contains("processing member="), "{held:?}");
     let host = at(&server, &["explain", "a.example"]).expect_code(0).stdout();
     assert!(host.concat().contains("in-flight"), "{host:?}");
+    at(&server, &["group", "create", "second", "topics=more"]).expect_code(0);
+    client.ask("PUB more http://b.example/ after=1h");
+    let asked = ["explain", "b.example", "--group", "second"];
+    let later = until("what waits there", || {
+        let later = at(&server, &asked);
+        (later.code == Some(0)).then(|| later.stdout())
+    });
+    assert!(later[0].starts_with("http://b.example/ key=b.example delayed due-in="), "{later:?}");
+    assert_eq!(later[1], "b.example waiting=0 delayed=1 free");
+    at(&server, &["explain", "b.example"]).expect_code(1);
     let unknown = at(&server, &["explain", "http://a.example/2"]).expect_code(1);
     assert!(unknown.stdout().is_empty() && !unknown.stderr().is_empty(), "{unknown:?}");
 }

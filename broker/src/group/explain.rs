@@ -1,8 +1,11 @@
 //! Why a URL or a key is not moving, and when it will.
 
+use std::fmt::Write;
+
 use tidings_protocol::{CanonicalUrl, Code, ProtocolError, duration};
 
 use super::entry::{Entry, EntryId, Key, State};
+use super::schedule::Schedule;
 use super::{Answer, Group};
 use crate::clock::Moment;
 
@@ -31,10 +34,8 @@ impl Group {
             let last = entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_");
             format!("{} dead because={reason} last={last}", entry.admitted.text)
         }));
-        more.extend(self.schedules.find(key).map(|schedule| {
-            let (every, due_in) = (self.every(schedule), in_ms(schedule.due, now));
-            format!("{} every={every} due-in={due_in}", schedule.text)
-        }));
+        let schedule = self.schedules.find(key);
+        more.extend(schedule.map(|schedule| self.explain_schedule(schedule, now)));
         if more.is_empty() {
             return Err(ProtocolError::new(
                 Code::NotFound,
@@ -82,26 +83,57 @@ impl Group {
         }
     }
 
+    /// A key as it is written, or as hosts are.
     fn explain_key(&self, key: &str, now: Moment) -> Result<Answer, ProtocolError> {
         let lower = key.to_ascii_lowercase();
-        let Some((key, queue)) = self.keys.get_key_value(lower.as_str()) else {
-            return Err(ProtocolError::new(
-                Code::NotFound,
-                format!("nothing waits for {key} in group {} and it does not rest", self.name),
-            ));
-        };
-        let on_key = |id: &EntryId| self.entries[id].gate() == key;
+        let explained = self.explain_exactly(key, now);
+        explained.or_else(|| self.explain_exactly(&lower, now)).ok_or_else(|| {
+            let text = format!(
+                "nothing waits for {key} in group {} or will be due there, and it does not rest",
+                self.name
+            );
+            ProtocolError::new(Code::NotFound, text)
+        })
+    }
+
+    /// Looks at every entry: those that are not due yet stand in no queue of their key.
+    fn explain_exactly(&self, key: &str, now: Moment) -> Option<Answer> {
+        let queue = self.keys.get_key_value(key);
+        let is_delayed = |entry: &&Entry| entry.state == State::Delayed && **entry.gate() == *key;
+        let mut delayed: Vec<&Entry> = self.entries.values().filter(is_delayed).collect();
+        let of_key = |schedule: &&Schedule| *schedule.key == *key;
+        let mut scheduled: Vec<&Schedule> = self.schedules.iter().filter(of_key).collect();
+        if queue.is_none() && delayed.is_empty() && scheduled.is_empty() {
+            return None;
+        }
+        delayed.sort_by_key(|entry| entry.admitted.due);
+        scheduled.sort_by_key(|schedule| (schedule.due, schedule.url_key));
         let holders = self
             .members
             .iter()
             .flat_map(|(id, member)| member.held.iter().map(move |entry| (id, entry)))
-            .filter(|(_, entry)| on_key(entry))
-            .map(|(member, entry)| {
-                format!("in-flight {} member={member:?}", self.entries[entry].admitted.text)
-            });
-        let more: Vec<String> = holders.take(LISTED_MAX).collect();
-        let ok = format!("{key} waiting={} {}", queue.waiting(), self.explain_gate(key, now));
-        Ok(Answer { more, ok })
+            .map(|(member, id)| (member, &self.entries[id]))
+            .filter(|(_, entry)| **entry.gate() == *key)
+            .map(|(member, entry)| format!("in-flight {} member={member:?}", entry.admitted.text));
+        let mut more: Vec<String> = holders.take(LISTED_MAX).collect();
+        more.extend(delayed.iter().take(LISTED_MAX).map(|entry| self.explain_entry(entry, now)));
+        let soonest = scheduled.iter().take(LISTED_MAX);
+        more.extend(soonest.map(|schedule| self.explain_schedule(schedule, now)));
+        let mut ok = format!("{key} waiting={}", queue.map_or(0, |(_, queue)| queue.waiting()));
+        for (what, count) in [("delayed", delayed.len()), ("scheduled", scheduled.len())] {
+            if count > 0 {
+                // Writing into a string cannot fail.
+                let _ = write!(ok, " {what}={count}");
+            }
+        }
+        let gate = queue.map(|(key, _)| self.explain_gate(key, now));
+        let _ = write!(ok, " {}", gate.as_deref().unwrap_or("free"));
+        Some(Answer { more, ok })
+    }
+
+    fn explain_schedule(&self, schedule: &Schedule, now: Moment) -> String {
+        let (every, due_in) = (self.every(schedule), in_ms(schedule.due, now));
+        format!("{} every={every} due-in={due_in}", schedule.text)
     }
 
     /// The state of what waits behind a key: pending while it is busy or rests, queued when only

@@ -224,9 +224,10 @@ impl Groups {
                 _ => self.group_input(asked, manage)?,
             },
             Command::Job(manage) => commands::job_input(asked, manage)?,
-            Command::Explain { what } => {
+            Command::Explain { what, group } => {
                 let show = Show::Explain((*what).to_owned());
-                (default_group(), Input::Show { asked, what: show })
+                let group = group.clone().unwrap_or_else(default_group);
+                (group, Input::Show { asked, what: show })
             }
             _ => unreachable!("only commands of groups are handed to groups"),
         };

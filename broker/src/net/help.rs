@@ -29,7 +29,7 @@ notifier: its lines are events on the topic new-url, and it hears those of other
   GROUP ls | show <name> | set <name> delay=2s           how polite the crawlers are
   GROUP tasks <name> [state=..] [key=..]                 what is in there; state=dead: given up,
                                GROUP retry <name> sends it back; also: pause, resume, purge
-  EXPLAIN <url or host>        why is this not moving?   EXPLAIN http://example.org/
+  EXPLAIN <url or host> [group=..]     why is this not moving?   EXPLAIN http://example.org/
 
   PING, STATS                  are you there; how much is going on
   QUIT                         end (Ctrl-D works, too)

@@ -292,7 +292,7 @@ async fn no_text_becomes_another_line_or_option() {
     assert_eq!(refused(client.publish(&topic(), "").await), Code::BadArgument);
     let long = "x".repeat(crate::PAYLOAD_BYTES_MAX + 1);
     assert_eq!(refused(client.publish(&topic(), &long).await), Code::TooLong);
-    let explain = Command::Explain { what: "a b" };
+    let explain = Command::Explain { what: "a b", group: None };
     assert_eq!(refused(client.request(&explain).await), Code::BadArgument);
     let task: TaskId = "g:1.2.3".parse().unwrap();
     let link = Command::Link { task, url: "http://a/ x=y", redirect: false, prio: None };

@@ -3,6 +3,7 @@
 
 mod bench;
 mod corners;
+mod explain;
 mod jobs;
 mod operate;
 mod rules;

@@ -206,6 +206,8 @@ async fn actions_say_what_they_take() {
         ("JOB pause site url=http://a.org/", "bad-argument"),
         ("JOB pause", "bad-argument"),
         ("JOB delete site", "conflict"),
+        ("EXPLAIN a.org group=nowhere", "unknown"),
+        ("EXPLAIN b.org group=crawlers", "unknown"),
         ("JOB watch site every=99ms", "bad-argument"),
         ("JOB watch site colour=red", "bad-argument"),
         ("JOB watch nothing", "unknown"),
