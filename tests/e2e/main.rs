@@ -25,6 +25,7 @@ mod pubsub;
 mod python_docs;
 mod readers;
 mod restart;
+mod share;
 mod support;
 mod topics;
 mod trace;

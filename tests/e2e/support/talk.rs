@@ -109,6 +109,8 @@ impl Talk {
                 Ok(0) => return None,
                 Ok(count) => self.unread.extend_from_slice(&chunk[..count]),
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
+                // This process was stopped, and goes on.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => panic!("no line: {error}; unread: {}", self.rest_text()),
             }
         }
