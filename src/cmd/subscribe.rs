@@ -46,24 +46,26 @@ Examples:
                                               each event for one of all who say --group thumbs, four
                                               at once, and again if the program fails
 
-With --as the broker remembers how far NAME has come, also while nobody is connected. It moves behind
-events once they were written to standard output; what was written just before a crash may come
-twice. --from counts for a new NAME only. tidings topic show lists these cursors; forget removes one.
+With --as the broker remembers how far NAME has come, also while nobody is connected. It moves
+behind events once they were written to standard output; what was written just before a crash
+may come twice. --from counts for a new NAME only. tidings topic show lists these cursors;
+forget removes one.
 
-Events that are no longer kept are named on standard error (LAG), and so are numbers that were never
-given to an event that was kept (GAP): after a crash of the broker some are skipped, and a full disk
-leaves some empty. Nothing is skipped silently.
+Events that are no longer kept are named on standard error (LAG), and so are numbers that were
+never given to an event that was kept (GAP): after a crash of the broker some are skipped, and a
+full disk leaves some empty. Nothing is skipped silently.
 
-The program of --exec is started directly, without a shell (--exec sh -c '..' is one), with the event
-in its environment: EVENT_PAYLOAD all of it, EVENT_URL the URL or path that it begins with, if it does;
-EVENT_TOPIC, and EVENT_SEQ or, with --group, EVENT_GROUP and EVENT_TASK. One that fails (exit code
-other than 0) is named on standard error. With --group its event comes again, to anybody in the group,
-up to the group's max-attempts; without, the next event is taken.
+The program of --exec is started directly, without a shell (--exec sh -c '..' is one), with the
+event in its environment: EVENT_PAYLOAD all of it, EVENT_URL the URL or path that it begins
+with, if it does; EVENT_TOPIC, and EVENT_SEQ or, with --group, EVENT_GROUP and EVENT_TASK. One
+that fails (exit code other than 0) is named on standard error. With --group its event comes
+again, to anybody in the group, up to the group's max-attempts; without, the next event is
+taken.
 
-With --group everybody who names the group gets other events. A group that is not there is made, as
-tidings group create GROUP topics=TOPIC key=none would; it begins at the oldest event kept, and what
-nobody takes waits. Who is stopped takes nothing more and waits for what runs; a second Ctrl-C ends
-that, too.";
+With --group everybody who names the group gets other events. A group that is not there is made,
+as tidings group create GROUP topics=TOPIC key=none would; it begins at the oldest event kept,
+and what nobody takes waits. Who is stopped takes nothing more and waits for what runs; a second
+Ctrl-C ends that, too.";
 
 /// While events stream in, the durable cursor moves by so many at least: each move is a sync of the
 /// broker's disk.

@@ -2,6 +2,8 @@
 //! of its state machine and sends what rests on them.
 #![expect(clippy::disallowed_methods, reason = "spawns the owner and waits for its deadlines")]
 
+mod leaving;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -371,63 +373,6 @@ impl Owner {
                 self.handle(Input::Gone { conn }, None);
             }
         }
-    }
-
-    /// Nobody is answered any more, and whoever has asked is told so.
-    fn abandon(mut self, mut letters: mpsc::UnboundedReceiver<Letter>) {
-        self.give_up();
-        letters.close();
-        while let Ok(letter) = letters.try_recv() {
-            self.refuse(letter, &failed());
-        }
-    }
-
-    /// The group was deleted: whoever asks for it from here on is told so.
-    async fn leave(
-        mut self,
-        mut letters: mpsc::UnboundedReceiver<Letter>,
-        stop: CancellationToken,
-    ) {
-        let mut retry_at = self.clock.now() + RETRY_MS;
-        while self.log.durable() < self.appended {
-            if self.log.health() == Health::Failed {
-                return self.abandon(letters);
-            }
-            self.send();
-            tokio::select! {
-                () = stop.cancelled() => return,
-                Some(letter) = letters.recv() => self.put_off(letter),
-                () = self.wake.notified() => {}
-                () = tokio::time::sleep_until(self.clock.instant(retry_at)) => {
-                    self.log.retry();
-                    retry_at = self.clock.now() + RETRY_MS;
-                }
-            }
-        }
-        if let Some(log) = self.log.store() {
-            let cleared = tokio::task::spawn_blocking(move || log.clear()).await;
-            if !matches!(cleared, Ok(Ok(()))) {
-                // Its last record says that it is gone, so a start removes what is left. Until then
-                // nobody can make one of the name.
-                tracing::error!(group = %self.group.name(), ?cleared, "the log of a deleted group stays");
-                self.send();
-                return self.abandon(letters);
-            }
-        }
-        // Letters are sent with the lock held, so none comes after this.
-        self.job_names.forget(self.group.name());
-        self.registry.lock().groups.remove(self.group.name());
-        for (asked, mailbox) in self.watchers.take() {
-            let line = encode_answer(&Err(no_such(self.group.name())));
-            mailbox.send(Parcel::Answer { slot: asked.slot, line });
-        }
-        for letter in std::mem::take(&mut self.backlog) {
-            self.open(letter);
-        }
-        while let Ok(letter) = letters.try_recv() {
-            self.open(letter);
-        }
-        self.send();
     }
 
     /// Takes what the feeding topics brought; whether there may be more.
