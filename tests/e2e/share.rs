@@ -174,8 +174,7 @@ fn what_a_program_fails_at_comes_again_and_is_a_dead_letter_in_the_end() {
 fn a_program_may_run_for_longer_than_a_lease_and_its_broker_may_restart() {
     let server = Server::broker();
     let pipe = pipe(&server, "slow");
-    let words =
-        ["group", "create", "team", "topics=work", "key=none", "lease=500ms", "max-losses=1"];
+    let words = ["group", "create", "team", "topics=work", "key=none", "lease=3s", "max-losses=1"];
     at(&server, &words).expect_code(0);
     let worker = worker(&server, &[], WAITS);
     publish(&server, "slow");
@@ -184,7 +183,7 @@ fn a_program_may_run_for_longer_than_a_lease_and_its_broker_may_restart() {
     let lease_of = |server: &Server| {
         json_at(server, &["group", "tasks", "team"])[0]["lease-ms"].as_u64().unwrap()
     };
-    for _ in 0..4 {
+    for _ in 0..2 {
         let mut before = lease_of(&server);
         until("the lease to begin anew", || {
             let now = lease_of(&server);
@@ -207,13 +206,13 @@ fn a_program_may_run_for_longer_than_a_lease_and_its_broker_may_restart() {
 fn who_has_lost_a_task_ends_its_program() {
     let server = Server::broker();
     let pipe = pipe(&server, "it");
-    at(&server, &["group", "create", "team", "topics=work", "key=none", "lease=300ms"])
-        .expect_code(0);
+    at(&server, &["group", "create", "team", "topics=work", "key=none", "lease=2s"]).expect_code(0);
     let worker = worker(&server, &["--count", "2"], WAITS);
     publish(&server, "it");
     worker.line_with("begun it");
     worker.signal("STOP");
     until_group(&server, "lost", 1);
+    at(&server, &["group", "set", "team", "lease=1m"]).expect_code(0);
     worker.signal("CONT");
     worker.line_with("its program is ended: it");
     // It is the only member, so it gets the event again.

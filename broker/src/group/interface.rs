@@ -52,7 +52,7 @@ pub enum Input {
         own: Option<MemberId>,
     },
     /// The wall clock shows this, in ms since 1970. To be said after [`Input::Start`], and whenever it
-    /// is not what the group [believes](super::Group::is_clock_off).
+    /// is not what the group believes.
     Clock {
         /// What it shows.
         unix_ms: i64,

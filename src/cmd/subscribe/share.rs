@@ -9,7 +9,7 @@
 )]
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -69,8 +69,8 @@ struct Worker {
     share: Share,
     /// The connection that stands, after its `JOIN`; numbered from 1.
     current: watch::Sender<(u64, Option<Client>)>,
-    /// What is being dealt with: a task comes again on every new connection.
-    held: Mutex<HashSet<TaskId>>,
+    /// What is being dealt with, by the group's run and the entry: the attempt, and its end.
+    held: Mutex<HashMap<(u64, u64), (u32, CancellationToken)>>,
     /// Somebody wants it to end.
     stop: CancellationToken,
     /// How many were.
@@ -223,12 +223,17 @@ impl Worker {
         self.drains.load(Ordering::Relaxed)
     }
 
-    /// Deals with a task, unless that is being done already.
+    /// Deals with a task, unless that is being done already: it comes again on every new connection. An
+    /// older attempt, which was lost, ends first, so that there are never two programs for an event.
     fn begin(self: &Arc<Self>, task: Task, tasks: &mut JoinSet<Result<(), Failure>>) {
+        let (entry, attempt, ended) =
+            ((task.id.run, task.id.entry), task.id.attempt, CancellationToken::new());
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if !held.insert(task.id.clone()) {
+        if held.get(&entry).is_some_and(|(held, _)| *held == attempt) {
             return;
         }
+        let earlier = held.insert(entry, (attempt, ended.clone()));
+        drop(held);
         let drains = self.drains();
         let begun = self.begun.fetch_add(u64::from(!drains), Ordering::Relaxed) + 1;
         if self.share.count.is_some_and(|count| begun >= count) {
@@ -236,14 +241,21 @@ impl Worker {
         }
         let worker = Arc::clone(self);
         tasks.spawn(async move {
-            let ended = if drains {
+            if let Some((_, earlier)) = earlier {
+                earlier.cancelled().await;
+            }
+            let result = if drains {
                 worker.hand_back(&task).await;
                 Ok(())
             } else {
                 worker.work(&task).await
             };
-            worker.held.lock().unwrap_or_else(PoisonError::into_inner).remove(&task.id);
-            ended
+            ended.cancel();
+            let mut held = worker.held.lock().unwrap_or_else(PoisonError::into_inner);
+            if held.get(&entry).is_some_and(|(held, _)| *held == attempt) {
+                held.remove(&entry);
+            }
+            result
         });
     }
 
