@@ -77,7 +77,7 @@ pub(crate) enum Cmd {
     Crawl(cmd::crawl::CrawlArgs),
     /// Publish arguments, or the lines of standard input
     Pub(cmd::publish::PubArgs),
-    /// Print the events of a topic
+    /// Print the events of a topic, or run a program for each
     Sub(cmd::subscribe::SubArgs),
     /// List topics, configure, delete and verify them
     #[command(subcommand)]

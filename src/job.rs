@@ -91,7 +91,7 @@ impl JobRequest {
 
 /// What a broker says of a job: while it runs (`JOB show`) and at its end (`job-done`). What it
 /// does not say is empty or 0.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Counts {
     /// All of it as it was said.
     pub(crate) words: String,
@@ -117,6 +117,8 @@ pub(crate) struct Counts {
     pub(crate) cancelled: u64,
     /// Everything that was ever in it.
     pub(crate) found: u64,
+    /// Pages a second lately; only where it is watched.
+    pub(crate) rate: f64,
 }
 
 impl Counts {
@@ -131,6 +133,7 @@ impl Counts {
                 "pass" => value.clone_into(&mut counts.pass),
                 "state" => value.clone_into(&mut counts.state),
                 "result" => value.clone_into(&mut counts.result),
+                "rate" => counts.rate = value.parse().unwrap_or(0.0),
                 _ => {
                     if let (Some(count), Ok(value)) = (counts.count_mut(key), value.parse()) {
                         *count = value;

@@ -11,6 +11,13 @@ use crate::failure::Failure;
 /// A token that is cancelled by the first SIGINT or SIGTERM. The second one ends the process at
 /// once, with the exit code that a shell gives for it.
 pub(crate) fn stop_on_signal() -> Result<CancellationToken, Failure> {
+    stop_on_signal_or(|| ())
+}
+
+/// The same; `at_once` is done before the second one ends the process.
+pub(crate) fn stop_on_signal_or(
+    at_once: impl Fn() + Send + 'static,
+) -> Result<CancellationToken, Failure> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let stop = CancellationToken::new();
@@ -22,6 +29,7 @@ pub(crate) fn stop_on_signal() -> Result<CancellationToken, Failure> {
                 _ = terminate.recv() => 143,
             };
             if first.is_cancelled() {
+                at_once();
                 #[expect(clippy::exit, reason = "asked for twice: nothing is waited for")]
                 std::process::exit(code);
             }

@@ -7,7 +7,7 @@ use std::{collections::VecDeque, time::Duration};
 use tidings_protocol::{
     Command, DEFAULT_GROUP, DEFAULT_TOPIC, GroupName, JOB_DONE_TOPIC, JobName, Manage, TopicName,
     client::{Client, ClientError, Deliveries, Delivery},
-    field_number,
+    field_number, format_ms,
 };
 use tokio::{
     sync::mpsc,
@@ -18,14 +18,13 @@ use tokio::{
 use crate::{
     address::BrokerAddress,
     failure::Failure,
+    flags::milliseconds,
     job::{Counts, JobRequest},
     link, manage,
 };
 
-/// How often the broker is asked how the job is doing, where somebody watches it: one's own, which
-/// may be done soon, and one that somebody else began.
+/// How often the broker is asked how a job of one's own is doing, where somebody watches it.
 const POLL: Duration = Duration::from_millis(250);
-const WAIT_POLL: Duration = Duration::from_secs(1);
 
 /// The label of who waits, which the broker shows.
 const WAIT_NAME: &str = "tidings-job";
@@ -63,16 +62,17 @@ impl Watch {
         )
     }
 
-    /// Waits for the end of a job's pass. With `progress` there are steps before the end.
+    /// Waits for the end of a job's pass. With `progress` there are steps before the end, no two of them
+    /// within such a time.
     pub(crate) fn wait(
         broker: BrokerAddress,
         job: JobName,
         group: GroupName,
-        progress: bool,
+        progress: Option<Duration>,
     ) -> Self {
-        Self::spawn(
-            |steps| async move { wait(&broker, &job, &group, progress.then_some(&steps)).await },
-        )
+        Self::spawn(|steps| async move {
+            wait(&broker, &job, &group, progress.map(|every| (every, steps))).await
+        })
     }
 
     fn spawn<F>(follow: impl FnOnce(Steps) -> F) -> Self
@@ -158,7 +158,7 @@ async fn follow_once(
     let running = match pass {
         Some(running) => {
             // It may have ended while nobody watched.
-            let now = show(&client, name, None).await?;
+            let now = show(&client, name).await?;
             let is_same = now.number == running.number && now.pass == running.pass;
             if now.state == "done" || !is_same {
                 return Ok(now);
@@ -169,7 +169,7 @@ async fn follow_once(
     };
     let polls = async {
         match progress {
-            Some(steps) => poll(&client, name, None, POLL, steps).await,
+            Some(steps) => poll(&client, name, steps).await,
             None => std::future::pending().await,
         }
     };
@@ -184,11 +184,11 @@ async fn wait(
     broker: &BrokerAddress,
     job: &JobName,
     group: &GroupName,
-    progress: Option<&Steps>,
+    progress: Option<(Duration, Steps)>,
 ) -> Result<Counts, Failure> {
     let (mut connected, mut pause) = (link::connect(broker, WAIT_NAME).await?, RECONNECT_MIN);
     loop {
-        let error = match wait_once(broker, &connected.0, job, group, progress).await {
+        let error = match wait_once(connected, job, group, progress.as_ref()).await {
             Ok(end) => return Ok(end),
             Err(error) if is_final(&error) => return Err(manage::failure(broker, error)),
             Err(error) => error,
@@ -198,29 +198,32 @@ async fn wait(
     }
 }
 
-/// The answer to `JOB wait` comes at the end, and others on that connection behind it: so there is
-/// another one for the progress.
+/// The same as long as the connection lasts.
 async fn wait_once(
-    broker: &BrokerAddress,
-    client: &Client,
+    (client, mut deliveries): (Client, Deliveries),
     job: &JobName,
     group: &GroupName,
-    progress: Option<&Steps>,
+    progress: Option<&(Duration, Steps)>,
 ) -> Result<Counts, ClientError> {
-    let settings = vec![("group", group.as_str())];
-    let wait = Command::Job(manage::manage("wait", Some(job.as_str()), settings));
-    let polls = async {
-        let Some(steps) = progress else { return std::future::pending().await };
-        match link::try_connect(broker, WAIT_NAME).await {
-            Ok((client, _deliveries)) => poll(&client, job, Some(group), WAIT_POLL, steps).await,
-            Err(error) => error,
-        }
+    let mut settings = vec![("group", group.as_str())];
+    let Some((every, steps)) = progress else {
+        let wait = Command::Job(manage::manage("wait", Some(job.as_str()), settings));
+        return client.request(&wait).await.map(|answer| Counts::parse(&answer.ok));
     };
-    tokio::select! {
-        // In this order: what became of the job says more than that it cannot be watched.
-        biased;
-        end = client.request(&wait) => end.map(|answer| Counts::parse(&answer.ok)),
-        error = polls => Err(error),
+    let every = format_ms(milliseconds(*every));
+    settings.push(("every", &every));
+    let watch = Command::Job(manage::manage("watch", Some(job.as_str()), settings));
+    let mut end = client.watch(&watch).await?;
+    loop {
+        tokio::select! {
+            // What came before the end is shown before it.
+            biased;
+            Some(delivery) = deliveries.next() => if let Delivery::More(line) = delivery {
+                // Whoever does not look any more waits for nothing.
+                let _ = steps.send(Ok(Step::Progress(Counts::parse(&line)))).await;
+            },
+            end = &mut end => return end.map(|answer| Counts::parse(&answer.ok)),
+        }
     }
 }
 
@@ -284,18 +287,12 @@ async fn until_done(
 }
 
 /// Asks how the job is doing, again and again, until that fails.
-async fn poll(
-    client: &Client,
-    name: &JobName,
-    group: Option<&GroupName>,
-    every: Duration,
-    steps: &Steps,
-) -> ClientError {
-    let mut ticks = interval(every);
+async fn poll(client: &Client, name: &JobName, steps: &Steps) -> ClientError {
+    let mut ticks = interval(POLL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        match show(client, name, group).await {
+        match show(client, name).await {
             // A printer that is busy gets the next one.
             Ok(counts) => _ = steps.try_send(Ok(Step::Progress(counts))),
             Err(error) => return error,
@@ -303,13 +300,8 @@ async fn poll(
     }
 }
 
-/// `JOB show`; the group is the default one unless told otherwise.
-async fn show(
-    client: &Client,
-    name: &JobName,
-    group: Option<&GroupName>,
-) -> Result<Counts, ClientError> {
-    let settings = group.iter().map(|group| ("group", group.as_str())).collect();
-    let show = Manage { action: "show", name: Some(name.as_str()), settings };
+/// `JOB show`.
+async fn show(client: &Client, name: &JobName) -> Result<Counts, ClientError> {
+    let show = Manage { action: "show", name: Some(name.as_str()), settings: Vec::new() };
     Ok(Counts::parse(&client.request(&Command::Job(show)).await?.ok))
 }

@@ -71,8 +71,7 @@ impl Frontier {
         let (took, links) = thread::scope(|scope| {
             let probe = &probe;
             scope.spawn(move || read_tasks(reader, probe, &sender));
-            let mut run =
-                Run { frontier: *self, worker, publisher, probe, found: 0, links: 0 };
+            let mut run = Run { frontier: *self, worker, publisher, probe, found: 0, links: 0 };
             let began = Instant::now();
             let ended = run.fill(job, &tasks, watch);
             let took = began.elapsed();

@@ -54,12 +54,11 @@ pub struct Stamp {
 impl Stamp {
     fn now() -> Self {
         let uptime = rustix::time::clock_gettime(UPTIME);
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             moment: Moment(0),
             boot: boot().unwrap_or(0),
             uptime_ms: Duration::try_from(uptime).map_or(0, millis),
-            unix_ms: i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX),
+            unix_ms: wall_unix_ms(),
         }
     }
 
@@ -82,6 +81,13 @@ fn boot() -> Option<u128> {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What the wall clock shows now, in milliseconds since 1970, UTC (and 1970 if that is before). It may be
+/// set at any time, so this is only for what people want to have at a time of day.
+pub(crate) fn wall_unix_ms() -> i64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Tells the moment, and the time of day.

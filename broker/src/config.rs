@@ -2,9 +2,8 @@
 //!
 //! | limits | are in |
 //! |---|---|
-//! | of connections and topics | [`Limits`] |
+//! | of connections and topics, and the number of groups | [`Limits`] |
 //! | of a group: its settings, entries, jobs, dead letters | [`GroupConfig`], and the ranges beside it |
-//! | number of groups | `GROUPS_MAX` in [`groups`](crate::groups) |
 //! | of the wire: line, payload, name, URL, lines of garbage | constants of the protocol crate |
 //!
 //! Section 14 of PROTOCOL.md lists everything that a peer can run into. What it cannot, because it
@@ -56,9 +55,12 @@ impl Default for BrokerConfig {
     }
 }
 
-/// The limits of connections and topics: name, unit, default, and what happens at it.
+/// The limits of connections, topics and groups: name, unit, default, and what happens at it.
 #[derive(Debug, Clone)]
 pub struct Limits {
+    /// Groups. Default 1,000. One more is refused (`-ERR limit`). If the process may not have as many
+    /// file descriptors, the broker lowers it when it starts.
+    pub groups_max: usize,
     /// Bytes by which a group's log grows before it is cut to what the group holds, at least. Default
     /// 64 MiB: less than a second to read at a start.
     pub group_log_bytes: u64,
@@ -107,7 +109,7 @@ pub struct Limits {
     pub task_bytes_max: usize,
 
     /// Topics. Default 1,000, range 3 up: the fixed ones are among them. One more is refused
-    /// (`-ERR limit`).
+    /// (`-ERR limit`). Lowered as `groups_max` is.
     pub topics_max: usize,
     /// Bytes that the tail of one topic keeps in memory. Default 16 MiB. The oldest batches
     /// go; a reader that wants them reads them from the disk, or gets `LAG` if they are not there.
@@ -144,6 +146,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            groups_max: 1_000,
             group_log_bytes: 64 << 20,
             connections_max: 16_384,
             half_line_ms: 30_000,

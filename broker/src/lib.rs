@@ -32,6 +32,7 @@ mod stats;
 pub mod topic;
 pub mod verify;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -55,8 +56,12 @@ use self::topic::{Storage, Topics};
 /// File descriptors that are neither for connections nor for topics, if there are so many.
 const DESCRIPTORS_KEPT: u64 = 128;
 
-/// Files that a topic on disk has open at most: the one that is written, and one that is read.
-const DESCRIPTORS_PER_TOPIC: u64 = 2;
+/// Files that the log of a topic or group has open at most: the one that is written, and one that is
+/// read.
+const DESCRIPTORS_PER_LOG: u64 = 2;
+
+/// Of the logs that there may be at most, if there may not be all: one in so many is a group's.
+const LOGS_PER_GROUP: u64 = 4;
 
 /// A running broker. Dropping it stops it without waiting.
 #[derive(Debug)]
@@ -185,7 +190,8 @@ impl Opened {
         let failed = |source| StartError::Data { path: path.clone(), source };
         let disk: Arc<dyn Disk> = Arc::new(FileSystem);
         let (dir, log_bytes) = (data.groups(), limits.group_log_bytes);
-        let storage = GroupStorage { disk: Arc::clone(&disk), dir, log_bytes };
+        let mut storage =
+            GroupStorage { disk: Arc::clone(&disk), dir, log_bytes, taken: BTreeSet::new() };
         let recovered = storage.recover().map_err(failed)?;
         let clock = clock_after(&recovered);
         let (catalog, findings) =
@@ -224,10 +230,19 @@ fn share_descriptors(descriptors: u64, has_data: bool, limits: &mut Limits) {
     let count = |limit: usize| u64::try_from(limit).unwrap_or(u64::MAX);
     let mut kept = DESCRIPTORS_KEPT.min(descriptors / 2);
     if has_data {
-        let wanted = count(limits.topics_max).saturating_mul(DESCRIPTORS_PER_TOPIC);
+        let logs = count(limits.topics_max).saturating_add(count(limits.groups_max));
+        let wanted = logs.saturating_mul(DESCRIPTORS_PER_LOG);
         kept = wanted.saturating_add(DESCRIPTORS_KEPT).min(descriptors / 2);
         let others = DESCRIPTORS_KEPT.min(kept / 2);
-        lower(&mut limits.topics_max, (kept - others) / DESCRIPTORS_PER_TOPIC, "topics");
+        let reachable = (kept - others) / DESCRIPTORS_PER_LOG;
+        if reachable < logs {
+            // What the one does not want the other has.
+            let for_groups = reachable.saturating_sub(count(limits.topics_max));
+            let for_groups = for_groups.max(reachable / LOGS_PER_GROUP);
+            lower(&mut limits.groups_max, for_groups, "groups");
+            let for_topics = reachable - count(limits.groups_max);
+            lower(&mut limits.topics_max, for_topics, "topics");
+        }
     }
     lower(&mut limits.connections_max, descriptors - kept, "connections");
 }
@@ -253,17 +268,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_are_shared_by_connections_topics_and_the_rest() {
+    fn descriptors_are_shared_by_connections_topics_groups_and_the_rest() {
         let share = |descriptors, has_data| {
             let mut limits = Limits::default();
             share_descriptors(descriptors, has_data, &mut limits);
-            (limits.connections_max, limits.topics_max)
+            (limits.connections_max, limits.topics_max, limits.groups_max)
         };
-        assert_eq!(share(1_024, false), (896, 1_000));
-        assert_eq!(share(64, false), (32, 1_000));
-        assert_eq!(share(0, false), (0, 1_000));
-        assert_eq!(share(1 << 20, true), (16_384, 1_000));
-        assert_eq!(share(1_024, true), (512, 192));
-        assert_eq!(share(64, true), (32, 8));
+        assert_eq!(share(1_024, false), (896, 1_000, 1_000));
+        assert_eq!(share(64, false), (32, 1_000, 1_000));
+        assert_eq!(share(0, false), (0, 1_000, 1_000));
+        assert_eq!(share(1 << 20, true), (16_384, 1_000, 1_000));
+        assert_eq!(share(8_256, true), (4_128, 1_000, 1_000));
+        assert_eq!(share(8_254, true), (4_127, 1_000, 999));
+        assert_eq!(share(1_024, true), (512, 144, 48));
+        assert_eq!(share(64, true), (32, 6, 2));
+    }
+
+    #[test]
+    fn what_groups_do_not_want_topics_have_and_the_other_way_round() {
+        let share = |topics_max, groups_max| {
+            let mut limits = Limits { groups_max, topics_max, ..Limits::default() };
+            share_descriptors(1_024, true, &mut limits);
+            (limits.topics_max, limits.groups_max)
+        };
+        assert_eq!(share(1_000, 10), (182, 10));
+        assert_eq!(share(10, 1_000), (10, 182));
+        assert_eq!(share(100, 50), (100, 50));
     }
 }

@@ -34,6 +34,13 @@ pub enum Parcel {
         /// One or more whole lines, each with its CRLF.
         line: Bytes,
     },
+    /// A line that comes before an answer: a newer one takes the place of one that has not left.
+    Progress {
+        /// As in [`Answer`](Self::Answer).
+        slot: Slot,
+        /// A whole line with its CRLF.
+        line: Bytes,
+    },
     /// What a command asked to be stored is, or is not: its answer.
     Stored {
         /// As in [`Answer`](Self::Answer).

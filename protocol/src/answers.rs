@@ -44,6 +44,8 @@ pub struct Answers {
     slots: VecDeque<Option<Bytes>>,
     /// The slot at the front of `slots`.
     first_slot: u64,
+    /// The newest lines that come before the answer of a slot, and have not left.
+    progress: Option<(Slot, Bytes)>,
 }
 
 #[derive(Debug)]
@@ -155,6 +157,14 @@ impl Answers {
         }
     }
 
+    /// Complete lines that come before the answer of a slot, as soon as they may leave. Only the newest
+    /// are kept, whichever slot they are for: whoever does not read hears how it is, and not how it was.
+    pub fn progress(&mut self, slot: Slot, lines: Bytes) {
+        if !self.has_left(slot) {
+            self.progress = Some((slot, lines));
+        }
+    }
+
     /// Whether the answer of a slot has been drained: what must come after it may leave now.
     pub fn has_left(&self, slot: Slot) -> bool {
         slot.0 < self.first_slot
@@ -248,6 +258,11 @@ impl Answers {
                     out.put_slice(&lines);
                 }
                 Entry::Slot => {
+                    let slot = Slot(self.first_slot);
+                    if let Some((_, lines)) = self.progress.take_if(|(of, _)| *of == slot) {
+                        last.close(out);
+                        out.put_slice(&lines);
+                    }
                     let Some(lines) = self.slots.front_mut().and_then(Option::take) else {
                         self.entries.push_front(Entry::Slot);
                         break;

@@ -120,7 +120,7 @@ pub enum Delivery {
         /// The last one.
         to: Seq,
     },
-    /// A crash left these numbers of the topic empty.
+    /// These numbers of the topic are empty, after a crash or because the disk was full.
     Gap {
         /// The topic.
         topic: TopicName,
@@ -129,6 +129,8 @@ pub enum Delivery {
         /// The last one.
         to: Seq,
     },
+    /// A line that comes before the answer to a command that [watches](Client::watch), without its `+ `.
+    More(String),
     /// A refusal that answers nothing.
     Notice(ProtocolError),
 }
@@ -289,7 +291,16 @@ impl Client {
         }
         assert!(!matches!(command.verb(), Verb::Link | Verb::Pub), "LINK and PUB answer otherwise");
         encode_checked(command, &mut lines)?;
-        let receiver = self.shared().request(&lines).await?;
+        let receiver = self.shared().request(&lines, false).await?;
+        Ok(Answering { receiver })
+    }
+
+    /// Sends a command of which the answer comes bit by bit, as that to `JOB watch` does, and gives a
+    /// future for its end. What comes before is delivered, as [`Delivery::More`].
+    pub async fn watch(&self, command: &Command<'_>) -> Result<Answering, ClientError> {
+        let mut line = Vec::new();
+        encode_checked(command, &mut line)?;
+        let receiver = self.shared().request(&line, true).await?;
         Ok(Answering { receiver })
     }
 

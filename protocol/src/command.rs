@@ -105,10 +105,12 @@ pub enum Command<'a> {
     Job(Manage<'a>),
     /// `TOPIC <action> [<name>] [key=value ..]`: create, configure, show topics.
     Topic(Manage<'a>),
-    /// `EXPLAIN <url|key>`: why is this not moving, and when will it?
+    /// `EXPLAIN <url|key> [group=..]`: why is this not moving, and when will it?
     Explain {
         /// A URL or a key, as one word.
         what: &'a str,
+        /// In which group; the default one without it.
+        group: Option<GroupName>,
     },
     /// `PING`: answered with the broker's clock.
     Ping,
@@ -197,7 +199,7 @@ impl<'a> Command<'a> {
                 let line = manage.name.iter().fold(line, |line, name| line.word(name));
                 manage.settings.iter().fold(line, |line, (key, value)| line.option(key, value))
             }
-            Command::Explain { what } => line.word(what),
+            Command::Explain { what, group } => line.word(what).option_if("group", group.as_ref()),
             Command::Ping | Command::Stats | Command::Help | Command::Quit => line,
         };
         line.lf();

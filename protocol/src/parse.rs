@@ -230,13 +230,18 @@ fn manage<'a>(what: &str, rest: &'a str) -> Result<Manage<'a>, ProtocolError> {
 }
 
 fn explain(rest: &str) -> Parsed<'_> {
-    const FORM: &str = "EXPLAIN takes a URL or a key: EXPLAIN <url|key>";
     let (what, rest) = first_word(rest);
     if what.is_empty() {
-        return Err(bad(FORM));
+        return Err(bad("EXPLAIN takes a URL or a key: EXPLAIN <url|key> [group=..]"));
     }
-    nothing_more(rest, FORM)?;
-    Ok(Command::Explain { what })
+    let mut group = None;
+    for option in options(rest) {
+        match option? {
+            ("group", value) => set(&mut group, "group", value.parse()?)?,
+            (key, _) => return Err(unknown_option("EXPLAIN", key, &["group"])),
+        }
+    }
+    Ok(Command::Explain { what, group })
 }
 
 fn alone<'a>(verb: Verb, rest: &str, command: Command<'a>) -> Parsed<'a> {

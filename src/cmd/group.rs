@@ -1,6 +1,8 @@
 //! `tidings group`: which groups there are, what they are told, and what is in them.
 
+mod schedules;
 pub(crate) mod tasks;
+mod watch;
 
 use clap::{Args, Subcommand};
 use tidings_broker::group::GroupConfig;
@@ -14,13 +16,15 @@ use crate::{
     output::{Console, count},
 };
 
-use self::tasks::TasksArgs;
+use self::{schedules::SchedulesArgs, tasks::TasksArgs, watch::WatchArgs};
 
 const EXAMPLES: &str = "\
 Examples:
   tidings group ls                                  which groups there are, and how they do
+  tidings group watch                               the same of one, as it changes
   tidings group tasks --state processing            what the crawlers are at just now
   tidings group tasks --key example.org             what is known of that host
+  tidings group schedules                           what is looked at again and again, and when
   tidings group set crawlers delay=2s parallel=1    holds from the next task on
   tidings group create thumbs topics=file-ready key=none lease=5m
   tidings group pause                               the crawlers get nothing new until `resume`
@@ -53,6 +57,8 @@ pub(crate) enum Group {
     Create(SettingsArgs),
     /// Change the settings of a group, at once; what is not named stays
     Set(SettingsArgs),
+    /// Show how a group does, until interrupted
+    Watch(WatchArgs),
     /// Release nothing more; what is being worked on is finished
     Pause(ShowArgs),
     /// Go on after a pause
@@ -63,6 +69,8 @@ pub(crate) enum Group {
     Delete(NamedArgs),
     /// List what waits, is being worked on, or was given up
     Tasks(TasksArgs),
+    /// List URLs that are looked at again and again (`every=`)
+    Schedules(SchedulesArgs),
 }
 
 /// The flags of `tidings group ls`.
@@ -119,11 +127,13 @@ pub(crate) async fn run(group: Group) -> Result<(), Failure> {
                 .to_owned(),
         )),
         Group::Set(args) => act("set", &args.group, &args.settings, &args.output).await,
+        Group::Watch(args) => watch::run(args).await,
         Group::Pause(args) => act("pause", &args.group, &[], &args.output).await,
         Group::Resume(args) => act("resume", &args.group, &[], &args.output).await,
         Group::Purge(args) => act("purge", &args.group, &[], &args.output).await,
         Group::Delete(args) => act("delete", &args.group, &[], &args.output).await,
         Group::Tasks(args) => tasks::run(&args).await,
+        Group::Schedules(args) => schedules::run(&args).await,
     }
 }
 

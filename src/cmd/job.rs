@@ -1,7 +1,7 @@
 //! `tidings job`: crawls that are counted, from their opening to their end.
 
 mod add;
-mod wait;
+pub(crate) mod wait;
 
 use clap::{Args, Subcommand};
 use tidings_broker::job::JobSettings;
@@ -16,7 +16,10 @@ use crate::{
     output::{Console, count},
 };
 
-use self::{add::AddArgs, wait::WaitArgs};
+use self::{
+    add::AddArgs,
+    wait::{WaitArgs, WatchArgs},
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,12 +27,13 @@ Examples:
   tidings job add docs https://example.org/docs/          a seed; or many: .. | tidings job add docs
   tidings job close docs                                  no more seeds: it ends with the last page
   tidings job wait docs                                   until then; the exit code says how it went
+  tidings job watch docs                                  the same, and how it goes meanwhile
   tidings job open docs scope=prefix max-pages=500        once more: the next pass
 
 `tidings crawl URL..` does all of this at once.
 
-Exit codes: 0 it worked; 1 it was refused or failed, or of `wait` that pages failed or the job was
-cancelled; 2 wrong usage; 130 interrupted.";
+Exit codes: 0 it worked; 1 it was refused or failed, or of `wait` and `watch` that pages failed or the
+job was cancelled; 2 wrong usage; 130 interrupted.";
 
 const OPEN_EXAMPLES: &str = "\
 Examples:
@@ -63,6 +67,8 @@ pub(crate) enum Job {
     Show(JobArgs),
     /// Wait until the pass of a job is done
     Wait(WaitArgs),
+    /// Show how a job goes, until its pass is done
+    Watch(WatchArgs),
     /// Release nothing more of a job; what is being worked on is finished
     Pause(JobArgs),
     /// Go on after a pause
@@ -116,7 +122,8 @@ pub(crate) async fn run(job: Job) -> Result<(), Failure> {
         Job::Close(args) => act("close", &args, &[]).await,
         Job::Ls(args) => ls(&args).await,
         Job::Show(args) => act("show", &args, &[]).await,
-        Job::Wait(args) => wait::run(args).await,
+        Job::Wait(args) => wait::wait(args).await,
+        Job::Watch(args) => wait::watch(args).await,
         Job::Pause(args) => act("pause", &args, &[]).await,
         Job::Resume(args) => act("resume", &args, &[]).await,
         Job::Cancel(args) => act("cancel", &args, &[]).await,

@@ -1,9 +1,14 @@
-//! `tidings sub`: prints the events of a topic as they come.
+//! `tidings sub`: prints the events of a topic as they come, or runs a program for each; everybody's, or
+//! those that a group shares out.
 
 #![expect(clippy::disallowed_methods, reason = "bounds its last words in time")]
 
+mod program;
+mod share;
+
 use std::{
     collections::BTreeMap,
+    ffi::OsString,
     future,
     io::{self, BufWriter, Write},
     time::Duration,
@@ -12,15 +17,22 @@ use std::{
 use clap::Args;
 use serde::Serialize;
 use tidings_protocol::{
-    Command, CursorName, Payload, Seq, StartAt, TopicName,
+    Command, CursorName, GroupName, Payload, Seq, StartAt, TaskId, TopicName,
     client::{Answering, Client, ClientError, Deliveries, Delivery},
 };
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
-    address::BrokerAddress, failure::Failure, flags::BrokerFlag, link, output::note,
-    signals::stop_on_signal,
+    address::BrokerAddress,
+    failure::Failure,
+    flags::BrokerFlag,
+    link,
+    output::{note, printable},
+    signals::stop_on_signal_or,
 };
+
+use self::{program::Program, share::Share};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,13 +41,31 @@ Examples:
   tidings sub job-done --json | jq .          with number, target and attributes
   tidings sub new-url --from first --count 1  the oldest event that is kept
   tidings sub new-url --as indexer            go on where the last one of this name was
+  tidings sub file-ready --exec ./checksum    run a program for each event, one after the other
+  tidings sub file-ready --group thumbs --credit 4 --exec convert-one --small
+                                              each event for one of all who say --group thumbs, four
+                                              at once, and again if the program fails
 
-With --as the broker remembers how far NAME has come, also while nobody is connected. It moves behind
-events once they were written to standard output; what was written just before a crash may come
-twice. --from counts for a new NAME only. tidings topic show lists these cursors; forget removes one.
+With --as the broker remembers how far NAME has come, also while nobody is connected. It moves
+behind events once they were written to standard output; what was written just before a crash
+may come twice. --from counts for a new NAME only. tidings topic show lists these cursors;
+forget removes one.
 
-Events that are no longer kept are named on standard error (LAG), and so are numbers that a crash
-left empty (GAP); nothing is skipped silently.";
+Events that are no longer kept are named on standard error (LAG), and so are numbers that were
+never given to an event that was kept (GAP): after a crash of the broker some are skipped, and a
+full disk leaves some empty. Nothing is skipped silently.
+
+The program of --exec is started directly, without a shell (--exec sh -c '..' is one), with the
+event in its environment: EVENT_PAYLOAD all of it, EVENT_URL the URL or path that it begins
+with, if it does; EVENT_TOPIC, and EVENT_SEQ or, with --group, EVENT_GROUP and EVENT_TASK. One
+that fails (exit code other than 0) is named on standard error. With --group its event comes
+again, to anybody in the group, up to the group's max-attempts; without, the next event is
+taken.
+
+With --group everybody who names the group gets other events. A group that is not there is made,
+as tidings group create GROUP topics=TOPIC key=none would; it begins at the oldest event kept,
+and what nobody takes waits. Who is stopped takes nothing more and waits for what runs; a second
+Ctrl-C ends that, too.";
 
 /// While events stream in, the durable cursor moves by so many at least: each move is a sync of the
 /// broker's disk.
@@ -63,7 +93,20 @@ pub(crate) struct SubArgs {
     #[arg(long, requires = "cursor")]
     takeover: bool,
 
-    /// One JSON object a line: topic, seq, payload, and target and attributes where it has them
+    /// Take the events that this group shares out, each of which goes to one of its members
+    #[arg(long, value_name = "GROUP", conflicts_with_all = ["from", "cursor"])]
+    group: Option<GroupName>,
+
+    /// With --group: at most so many events at once
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    credit: u32,
+
+    /// Run this for each event instead of printing it; stands last, as everything behind it belongs to it
+    #[arg(long, value_name = "PROGRAM [ARG]..", num_args = 1.., allow_hyphen_values = true, conflicts_with = "json")]
+    exec: Vec<OsString>,
+
+    /// One JSON object a line: topic and seq (or group and task), payload, and target and attributes
+    /// where it has them
     #[arg(long)]
     json: bool,
 
@@ -77,23 +120,27 @@ pub(crate) struct SubArgs {
 
 /// Runs until the count is reached, the reader of our output or the broker is gone, or a signal.
 pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
-    let stop = stop_on_signal()?;
+    let programs = program::All::default();
+    let running = programs.clone();
+    let stop = stop_on_signal_or(move || running.kill())?;
     let broker = &args.broker.broker;
+    let program = Program::new(args.exec, broker, programs);
+    if let Some(group) = args.group {
+        let (broker, topic, json) = (broker.clone(), args.topic, args.json);
+        let most = args.count.and_then(|count| u32::try_from(count).ok()).unwrap_or(u32::MAX);
+        let (credit, count) = (args.credit.min(most), args.count);
+        let share = Share { broker, topic, group, credit, count, json, program };
+        return share::run(share, stop).await;
+    }
     let (client, mut deliveries) = link::connect(broker, "tidings-sub").await?;
     let SubArgs { topic, from, takeover, .. } = args;
     let subscribe =
         Command::Sub { topic: topic.clone(), from, cursor: args.cursor.clone(), takeover };
     client.request(&subscribe).await.map_err(|error| failed(broker, &error))?;
-    let mut printer = Printer::new(args.json);
+    let mut printer = Printer::new(args.json, program);
     let is_durable = args.cursor.is_some();
     let mut cursor = is_durable.then(|| Cursor::new(&client, &topic));
-    let ended = tokio::select! {
-        ended = print(&mut deliveries, &mut printer, args.count, &mut cursor) => ended?,
-        () = stop.cancelled() => {
-            printer.flush()?;
-            None
-        }
-    };
+    let ended = print(&mut deliveries, &mut printer, args.count, &mut cursor, &stop).await?;
     if let Some(error) = ended {
         let resume = match (printer.last, args.cursor) {
             (_, Some(cursor)) => format!("; resume with --as {cursor}"),
@@ -123,12 +170,14 @@ fn failed(broker: &BrokerAddress, error: &ClientError) -> Failure {
     })
 }
 
-/// Prints until the count is reached (`None`), the connection is gone, or the cursor cannot be moved.
+/// Prints until the count is reached or it is to stop (`None`), the connection is gone, or the cursor
+/// cannot be moved. A program that runs is waited for.
 async fn print(
     deliveries: &mut Deliveries,
     printer: &mut Printer,
     count: Option<u64>,
     cursor: &mut Option<Cursor<'_>>,
+    stop: &CancellationToken,
 ) -> Result<Option<ClientError>, Failure> {
     loop {
         if count.is_some_and(|count| printer.printed >= count) {
@@ -144,6 +193,10 @@ async fn print(
         // Written through as soon as there is nothing more at hand.
         let delivery = tokio::select! {
             biased;
+            () = stop.cancelled() => {
+                printer.flush()?;
+                return Ok(None);
+            }
             moved = Cursor::moved(cursor) => match moved {
                 Err(error @ ClientError::Refused(_)) => return Ok(Some(error)),
                 // Where the connection is gone, deliveries end, too, and say why.
@@ -159,7 +212,7 @@ async fn print(
             printer.flush()?;
             return Ok(Some(deliveries.reason()));
         };
-        printer.delivery(&delivery)?;
+        printer.delivery(&delivery).await?;
     }
 }
 
@@ -215,8 +268,9 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Writes deliveries to standard output through a buffer.
+/// Writes deliveries to standard output through a buffer, or runs the program for them.
 struct Printer {
+    program: Option<Program>,
     output: BufWriter<io::Stdout>,
     /// Deliveries since the last flush.
     buffered: u64,
@@ -228,15 +282,22 @@ struct Printer {
 }
 
 impl Printer {
-    fn new(json: bool) -> Self {
+    fn new(json: bool, program: Option<Program>) -> Self {
         // A large buffer around the one of the standard library, which ends at every line.
         let output = BufWriter::with_capacity(64 * 1024, io::stdout());
-        Self { output, buffered: 0, json, printed: 0, last: None, written: None }
+        let (last, written) = (None, None);
+        Self { program, output, buffered: 0, json, printed: 0, last, written }
     }
 
-    fn delivery(&mut self, delivery: &Delivery) -> Result<(), Failure> {
+    async fn delivery(&mut self, delivery: &Delivery) -> Result<(), Failure> {
         match delivery {
             Delivery::Msg { topic, seq, payload } => {
+                if let Some(program) = &self.program {
+                    run_program(program, topic, *seq, payload).await?;
+                    (self.last, self.written) = (Some(*seq), Some(*seq));
+                    self.printed += 1;
+                    return Ok(());
+                }
                 self.last = Some(*seq);
                 self.buffered += 1;
                 self.printed += 1;
@@ -246,24 +307,19 @@ impl Printer {
                     self.line(payload)
                 }
             }
-            Delivery::Lag { topic, from, to } => {
-                self.skipped("lag", "are no longer kept", topic, *from, *to)
-            }
-            Delivery::Gap { topic, from, to } => {
-                self.skipped("gap", "were lost in a crash", topic, *from, *to)
-            }
+            Delivery::Lag { topic, from, to } => self.skipped("lag", topic, *from, *to),
+            Delivery::Gap { topic, from, to } => self.skipped("gap", topic, *from, *to),
             Delivery::Notice(error) => {
                 note(&format!("the broker says: {error}"));
                 Ok(())
             }
-            Delivery::Task { .. } => Ok(()),
+            Delivery::Task { .. } | Delivery::More(_) => Ok(()),
         }
     }
 
     fn skipped(
         &mut self,
         word: &str,
-        what: &str,
         topic: &TopicName,
         from: Seq,
         to: Seq,
@@ -274,7 +330,7 @@ impl Printer {
             let (topic, skipped) = (topic.as_str(), word);
             return self.line(&json(&Hole { topic, skipped, from: from.0, to: to.0 }));
         }
-        note(&format!("events {from} to {to} of {topic} {what}"));
+        note(&in_words(word, topic, from, to));
         Ok(())
     }
 
@@ -290,11 +346,27 @@ impl Printer {
     }
 }
 
+/// Runs the program for an event, and waits for its end.
+async fn run_program(
+    program: &Program,
+    topic: &TopicName,
+    seq: Seq,
+    payload: &str,
+) -> Result<(), Failure> {
+    let about = [("EVENT_TOPIC", topic.as_str()), ("EVENT_SEQ", &seq.to_string())];
+    let ended = program.start(payload, &about)?.wait().await;
+    let status = ended.map_err(|error| Failure::failed(error.to_string()))?;
+    if let Some(reason) = program::failure(status) {
+        note(&format!("event {seq} of {topic}: {reason}: {}", printable(payload, 200)));
+    }
+    Ok(())
+}
+
 /// An event with everything that its payload says.
 #[derive(Serialize)]
-struct Event<'a> {
-    topic: &'a str,
-    seq: u64,
+struct Event<'a, P: Serialize> {
+    #[serde(flatten)]
+    place: P,
     payload: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<&'a str>,
@@ -303,14 +375,41 @@ struct Event<'a> {
     attributes: Option<BTreeMap<&'a str, &'a str>>,
 }
 
+/// Which event it is.
+#[derive(Serialize)]
+struct OfTopic<'a> {
+    topic: &'a str,
+    seq: u64,
+}
+
+/// Which task it is.
+#[derive(Serialize)]
+struct OfGroup<'a> {
+    group: &'a str,
+    task: String,
+}
+
 /// Numbers for which there is no event.
 #[derive(Serialize)]
 struct Hole<'a> {
     topic: &'a str,
-    /// `lag`: no longer kept; `gap`: lost in a crash.
+    /// `lag`: no longer kept; `gap`: never given to an event that was kept.
     skipped: &'a str,
     from: u64,
     to: u64,
+}
+
+/// Why numbers are missing. Whether a number of a gap was skipped or given to an event that could not be
+/// kept, nobody knows any more; it was not confirmed, unless the topic confirms what is not synced.
+fn in_words(word: &str, topic: &TopicName, from: Seq, to: Seq) -> String {
+    match (word, from == to) {
+        ("lag", true) => format!("event {from} of {topic} is no longer kept"),
+        ("lag", false) => format!("events {from} to {to} of {topic} are no longer kept"),
+        (_, true) => format!("number {from} of {topic} was left empty by a crash or a full disk"),
+        (_, false) => {
+            format!("numbers {from} to {to} of {topic} were left empty by a crash or a full disk")
+        }
+    }
 }
 
 fn json(value: &impl Serialize) -> String {
@@ -318,6 +417,14 @@ fn json(value: &impl Serialize) -> String {
 }
 
 fn event_json(topic: &TopicName, seq: Seq, payload: &str) -> String {
+    payload_json(OfTopic { topic: topic.as_str(), seq: seq.0 }, payload)
+}
+
+fn task_json(group: &GroupName, task: &TaskId, payload: &str) -> String {
+    payload_json(OfGroup { group: group.as_str(), task: task.to_string() }, payload)
+}
+
+fn payload_json(place: impl Serialize, payload: &str) -> String {
     let parsed = Payload::parse(payload);
     let attributes = parsed.target().map(|_| {
         let mut attributes = BTreeMap::new();
@@ -326,13 +433,25 @@ fn event_json(topic: &TopicName, seq: Seq, payload: &str) -> String {
         }
         attributes
     });
-    let (topic, target) = (topic.as_str(), parsed.target());
-    json(&Event { topic, seq: seq.0, payload, target, attributes })
+    json(&Event { place, payload, target: parsed.target(), attributes })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_that_were_skipped_are_not_called_lost() {
+        let topic: TopicName = "t".parse().unwrap();
+        let words = |word, from, to| in_words(word, &topic, Seq(from), Seq(to));
+        assert_eq!(words("lag", 3, 9), "events 3 to 9 of t are no longer kept");
+        assert_eq!(words("lag", 3, 3), "event 3 of t is no longer kept");
+        assert_eq!(
+            words("gap", 3, 9),
+            "numbers 3 to 9 of t were left empty by a crash or a full disk"
+        );
+        assert_eq!(words("gap", 3, 3), "number 3 of t was left empty by a crash or a full disk");
+    }
 
     #[test]
     fn text_has_no_attributes_and_a_url_has() {

@@ -1,5 +1,7 @@
 //! `tidings group`, `tidings job` and `tidings explain`: what people and scripts see of groups and jobs.
 
+use std::fs;
+
 use serde_json::json;
 
 use crate::support::{
@@ -133,6 +135,51 @@ fn why_nothing_moves_is_explained() {
     assert!(held[0].contains("processing member="), "{held:?}");
     let host = at(&server, &["explain", "a.example"]).expect_code(0).stdout();
     assert!(host.concat().contains("in-flight"), "{host:?}");
+    at(&server, &["group", "create", "second", "topics=more"]).expect_code(0);
+    client.ask("PUB more http://b.example/ after=1h");
+    let asked = ["explain", "b.example", "--group", "second"];
+    let later = until("what waits there", || {
+        let later = at(&server, &asked);
+        (later.code == Some(0)).then(|| later.stdout())
+    });
+    assert!(later[0].starts_with("http://b.example/ key=b.example delayed due-in="), "{later:?}");
+    assert_eq!(later[1], "b.example waiting=0 delayed=1 free");
+    at(&server, &["explain", "b.example"]).expect_code(1);
     let unknown = at(&server, &["explain", "http://a.example/2"]).expect_code(1);
     assert!(unknown.stdout().is_empty() && !unknown.stderr().is_empty(), "{unknown:?}");
+}
+
+#[test]
+fn what_was_moved_out_of_a_groups_way_is_no_group_and_is_left_alone() {
+    let server = Server::broker();
+    for group in ["team", "other"] {
+        at(&server, &["group", "create", group, "topics=work", "lease=5m"]).expect_code(0);
+    }
+    let groups = server.data().join("groups");
+    let Server { process, folder, .. } = server;
+    process.finish_by("TERM").expect_code(0);
+    fs::rename(groups.join("team"), groups.join("team.bak")).unwrap();
+    fs::write(groups.join("notes"), "not a group").unwrap();
+    let server = Server::start_in(folder, &["broker"], |_| ());
+    for (name, why) in [
+        ("team.bak", "holds the log of group team, which is only used as "),
+        ("notes", "is no directory"),
+    ] {
+        let warned = server.process.line_with(&format!("groups/{name} {why}"));
+        assert!(warned.ends_with(": it is ignored"), "{warned}");
+        at(&server, &["group", "show", name]).expect_code(1);
+        let refused = at(&server, &["group", "create", name]).expect_code(1);
+        assert!(refused.stderr().contains(&format!("something else as groups/{name}")));
+    }
+    let listed = json_at(&server, &["group", "ls"]);
+    assert_eq!(listed.iter().map(|group| &group["group"]).collect::<Vec<_>>(), [&json!("other")]);
+    // The name is free, and what was moved is as it was.
+    at(&server, &["group", "create", "team"]).expect_code(0);
+    at(&server, &["group", "delete", "team"]).expect_code(0);
+    let Server { process, folder, .. } = server;
+    process.finish_by("TERM").expect_code(0);
+    fs::remove_dir(groups.join("team")).unwrap();
+    fs::rename(groups.join("team.bak"), groups.join("team")).unwrap();
+    let server = Server::start_in(folder, &["broker"], |_| ());
+    assert_eq!(json_at(&server, &["group", "show", "team"])[0]["lease"], json!("5m"));
 }

@@ -7,6 +7,7 @@ use crate::{
     support::{
         process::{Running, Server, at, json_at, tidings},
         talk::Talk,
+        wait::until,
     },
 };
 
@@ -261,4 +262,96 @@ fn a_job_is_paused_resumed_and_forgotten() {
     at(&server, &["job", "wait", "docs"]).expect_code(0);
     assert_eq!(at(&server, &["job", "delete", "docs"]).expect_code(0).stdout(), ["deleted docs"]);
     at(&server, &["job", "show", "docs"]).expect_code(1);
+}
+
+/// Begins something that takes its time.
+#[track_caller]
+fn start(server: &Server, words: &[&str]) -> Running {
+    let mut command = tidings(server.folder.path(), words);
+    Running::start(command.args(["--broker", &server.text()]))
+}
+
+#[test]
+fn watching_a_job_shows_how_it_goes_and_how_it_went() {
+    let server = server();
+    let mut worker = worker(&server, 1);
+    at(&server, &["job", "open", "docs"]).expect_code(0);
+    let watch = ["job", "watch", "docs", "--every", "100ms"];
+    let people = start(&server, &watch);
+    let programs = start(&server, &[&watch[..], &["--json"]].concat());
+    people.line_with("0 completed, 0 waiting, 0 processing, 0 failed, 0.0 pages/s");
+    programs.line_with("\"state\":\"open\"");
+    at(&server, &["job", "add", "docs", "http://a.example/1"]).expect_code(0);
+    let task = task(&mut worker);
+    people.line_with("1 processing");
+    answer(&mut worker, &format!("ACK {task}"));
+    people.line_with("1 completed");
+    at(&server, &["job", "close", "docs"]).expect_code(0);
+    assert_eq!(people.finish().expect_code(0).stdout().pop().unwrap(), "done: 1 page, 0 failed");
+    let lines = programs.finish().expect_code(0).stdout();
+    let lines: Vec<Value> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.iter().all(|line| line["job"] == "docs"), "{lines:#?}");
+    assert_eq!(lines[0]["rate"], json!(0.0));
+    assert_eq!(lines.last().unwrap()["result"], json!("done"));
+    // Every line says something new.
+    assert!(lines.windows(2).all(|two| two[0] != two[1]), "{lines:#?}");
+    let over = at(&server, &["job", "watch", "docs"]).expect_code(0);
+    assert_eq!(over.stdout(), ["done: 1 page, 0 failed"]);
+    let unknown = at(&server, &["job", "watch", "nobody"]).expect_code(1);
+    assert!(unknown.stderr().contains("no job nobody"), "{}", unknown.stderr());
+}
+
+#[test]
+fn watching_a_group_shows_how_it_does_until_interrupted() {
+    let server = server();
+    let watch = ["group", "watch", "--every", "100ms"];
+    let people = start(&server, &watch);
+    let programs = start(&server, &[&watch[..], &["--json"]].concat());
+    people.line_with("0 members, 0 waiting, 0 processing, 0 completed, 0 failed, 0 dead, 0.0/s");
+    programs.line_with("\"waiting\":0");
+    publish(&server, "http://a.example/1");
+    people.line_with("0 members, 1 waiting, ");
+    programs.line_with("\"waiting\":1");
+    let mut worker = worker(&server, 1);
+    let task = task(&mut worker);
+    people.line_with("1 members, 0 waiting, 1 processing, ");
+    answer(&mut worker, &format!("ACK {task}"));
+    programs.line_with("\"completed\":1");
+    people.finish_by("INT").expect_code(0);
+    programs.finish_by("TERM").expect_code(0);
+    at(&server, &["group", "create", "team", "topics=work"]).expect_code(0);
+    let watching = start(&server, &["group", "watch", "team"]);
+    watching.line_with("0 members");
+    at(&server, &["group", "delete", "team"]).expect_code(0);
+    let ended = watching.finish().expect_code(1);
+    assert!(ended.stderr().contains("no group team"), "{}", ended.stderr());
+}
+
+#[test]
+fn schedules_are_listed_with_the_next_ones_first() {
+    let server = server();
+    let mut worker = worker(&server, 1);
+    for event in ["http://a.example/1 every=2h", "http://a.example/2 every=1h prio=3"] {
+        publish(&server, event);
+        let task = task(&mut worker);
+        answer(&mut worker, &format!("ACK {task}"));
+    }
+    publish(&server, "http://b.example/ every=06:00");
+    task(&mut worker);
+    let people = at(&server, &["group", "schedules", "--key", "a.example"]).expect_code(0).stdout();
+    assert!(people[0].starts_with("NEXT "), "{people:#?}");
+    let row: Vec<_> = people[1].split_whitespace().collect();
+    assert_eq!(row, ["in", "59", "min", "1h", "a.example", "3", "-", "http://a.example/2"]);
+    assert!(people[2].ends_with(" http://a.example/1"), "{people:#?}");
+    let all = json_at(&server, &["group", "schedules"]);
+    let daily = all.iter().find(|one| one["url"] == "http://b.example/").unwrap();
+    assert_eq!((&daily["every"], all.len()), (&json!("06:00"), 3));
+    assert_eq!(daily["entry"], 3, "it is just being looked at");
+    let some = at(&server, &["group", "schedules", "--limit", "1"]).expect_code(0);
+    assert!(some.stderr().contains("1 of 3"), "{some:?}");
+    publish(&server, "http://a.example/1 every=0");
+    at(&server, &["group", "schedules", "--limit", "1001"]).expect_code(2);
+    until("the schedule to end", || {
+        (json_at(&server, &["group", "schedules"]).len() == 2).then_some(())
+    });
 }

@@ -123,6 +123,49 @@ fn a_wall_clock_that_is_set_back_and_forth_loses_nothing_and_keeps_the_order_of_
 }
 
 #[test]
+fn a_time_of_day_is_that_of_a_wall_clock_also_when_that_is_set_and_after_a_restart() {
+    let folder = TempDir::new().unwrap();
+    let clock = WallClock::new(folder.path());
+    let server = Server::start_in(folder, &["broker"], |command| clock.rule(command));
+    let time_of_day = output("date", &["-u", "-d", "3 hours", "+%H:%M"]);
+    let mut worker = Talk::client(server.address);
+    assert!(worker.ask("JOIN crawlers credit=9").starts_with("+OK"));
+    let mut client = Talk::client(server.address);
+    client.ask(&format!("PUB new-url http://later.test/ after={time_of_day}"));
+    client.ask("PUB new-url http://span.test/ after=3h");
+    client.ask(&format!("PUB new-url http://daily.test/ every={time_of_day}"));
+    let done = |worker: &mut Talk, urls: &[&str]| {
+        let mut tasks: Vec<_> = urls.iter().map(|_| worker.line()).collect();
+        tasks.sort_by(|a, b| a.rsplit(' ').next().cmp(&b.rsplit(' ').next()));
+        for (task, url) in tasks.iter().zip(urls) {
+            assert!(task.starts_with("TASK ") && task.ends_with(&format!(" {url}")), "{task}");
+            let id = task.split(' ').nth(1).unwrap();
+            worker.send(format!("ACK {id}\n"));
+        }
+        for _ in urls {
+            let answer = worker.line();
+            assert!(answer.starts_with("+OK "), "{answer}");
+        }
+    };
+    done(&mut worker, &["http://daily.test/"]);
+    clock.set("+4h");
+    done(&mut worker, &["http://daily.test/", "http://later.test/"]);
+    // What waits for three hours waits for three hours.
+    let waits = client.ask_lines("EXPLAIN http://span.test/");
+    assert!(waits[0].contains(" delayed due-in=") && waits.len() == 2, "{waits:?}");
+    let Server { process, folder, .. } = server;
+    process.finish_by("KILL");
+    // The time of day has passed while no broker ran.
+    clock.set("+28h");
+    let server = Server::start_in(folder, &["broker"], |command| clock.rule(command));
+    let mut worker = Talk::client(server.address);
+    assert!(worker.ask("JOIN crawlers credit=9").starts_with("+OK"));
+    done(&mut worker, &["http://daily.test/"]);
+    clock.set("+52h");
+    done(&mut worker, &["http://daily.test/"]);
+}
+
+#[test]
 fn a_wall_clock_that_is_set_while_the_broker_runs_changes_nothing_about_events() {
     let folder = TempDir::new().unwrap();
     let clock = WallClock::new(folder.path());

@@ -183,7 +183,8 @@ fn one_broker_at_a_time_works_in_a_data_directory() {
              with another directory",
             server.process.id()
         );
-        assert_eq!(refused.stderr(), wanted);
+        // Where few files may be open a line before it says so.
+        assert_eq!(refused.stderr().lines().last(), Some(&*wanted));
     }
     // Who was killed holds nothing.
     server.restart("KILL", &["broker"]);

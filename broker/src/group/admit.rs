@@ -2,12 +2,14 @@
 //! alone judges scope, depth, identity and budget.
 
 use std::collections::BTreeSet;
+use std::slice;
 
 use tidings_protocol::{
-    CanonicalUrl, DEAD_LETTER_TOPIC, JobName, PAYLOAD_BYTES_MAX, Payload, Prio, Seq, TopicName,
-    UrlKey, duration,
+    After, CanonicalUrl, DAY_MS, DEAD_LETTER_TOPIC, JobName, PAYLOAD_BYTES_MAX, Payload, Prio, Seq,
+    TopicName, UrlKey,
 };
 
+use super::clock_times::{ClockTime, Times, Waiting};
 use super::config::{KeyKind, key_attribute};
 use super::entry::{Admission, Entry, EntryId, JobNumber, JobRef, Key};
 use super::parked::Glance;
@@ -36,6 +38,15 @@ pub(super) struct Wish<'a> {
     pub(super) prio: i16,
     pub(super) due: Moment,
     pub(super) carried: Box<str>,
+}
+
+/// What becomes of an event.
+struct Judgement {
+    taking: Taking,
+    /// What its URL is to be looked at again for.
+    schedule: Option<Schedule>,
+    /// For which times of the wall clock the two are due.
+    at: Times,
 }
 
 /// The verdict on a child.
@@ -74,16 +85,22 @@ impl Group {
         let mut items = Vec::new();
         let mut letters = Vec::new();
         let mut seeded = BTreeSet::new();
+        let mut times = Vec::new();
         for (seq, payload) in events.iter().filter(|(seq, _)| *seq >= first) {
             let judged = self.judge_event(payload, elsewhere, now);
-            let (taking, schedule) = judged.unwrap_or_else(|reason| {
+            let Judgement { taking, schedule, at } = judged.unwrap_or_else(|reason| {
                 letters.extend(self.unusable_letter(topic, *seq, payload, reason, now));
-                (Taking::Unusable, None)
+                Judgement { taking: Taking::Unusable, schedule: None, at: Times::default() }
             });
             self.apply_taking(&taking, now);
             if let Taking::Admitted(Admission { job: Some(job), .. }) = &taking {
                 seeded.insert(job.number);
             }
+            times.extend(at.entry.into_iter().flat_map(|unix_ms| waits_of(&taking, unix_ms)));
+            times.extend(schedule.iter().filter_map(|schedule| {
+                let (what, due) = (Waiting::Schedule(schedule.url_key), schedule.due);
+                Some(ClockTime { what, unix_ms: at.schedule?, due })
+            }));
             let schedule = schedule.map(|schedule| {
                 let entry = entry_of(&taking);
                 Taking::Scheduled(Box::new(Schedule { entry, ..schedule }))
@@ -95,19 +112,19 @@ impl Group {
             items.extend(schedule);
         }
         self.commit(Decision::Taken { topic: topic.clone(), next, items }, now);
+        self.note_clock_times(times, now);
         for letter in letters {
             self.announce(DEAD_LETTER_TOPIC, letter);
         }
         self.settle_after_taking(seeded, now);
     }
 
-    /// What becomes of an event, and what its URL is to be looked at again for.
     fn judge_event(
         &self,
         payload: &str,
         elsewhere: &BTreeSet<JobName>,
         now: Moment,
-    ) -> Result<(Taking, Option<Schedule>), &'static str> {
+    ) -> Result<Judgement, &'static str> {
         let payload = Payload::parse(payload);
         let url;
         let mut wish = if self.config.key == KeyKind::None {
@@ -129,35 +146,48 @@ impl Group {
                 carried: carried(&payload).ok_or("attributes-too-long")?,
             }
         };
-        let mut schedule = None;
+        let (mut schedule, mut at) = (None, Times::default());
         if let Some(url_key) = wish.url_key {
             if let Some(prio) = payload.attribute("prio") {
                 wish.prio = prio.parse::<Prio>().map_err(|_| "bad-prio")?.value();
             }
             if let Some(after) = payload.attribute("after") {
-                wish.due = now + duration::parse_ms(after).map_err(|_| "bad-after")?;
+                (wish.due, at.entry) = self.due_after(after.parse().map_err(|_| "bad-after")?, now);
             }
             if let Some(every) = payload.attribute("every") {
-                match duration::parse_ms(every).map_err(|_| "bad-every")? {
-                    0 => return Ok((Taking::Unscheduled(url_key), None)),
-                    every_ms => schedule = Some(self.judge_schedule(url_key, &wish, every_ms)?),
+                match every.parse().map_err(|_| "bad-every")? {
+                    After::Ms(0) => {
+                        let taking = Taking::Unscheduled(url_key);
+                        return Ok(Judgement { taking, schedule: None, at: Times::default() });
+                    }
+                    After::Ms(every_ms) => {
+                        let due = wish.due + every_ms;
+                        schedule = Some(self.judge_schedule(url_key, &wish, every_ms, due)?);
+                    }
+                    After::Time(time) => {
+                        let (due, unix_ms) = self.due_at(time, wish.due);
+                        at.schedule = Some(unix_ms);
+                        schedule = Some(self.judge_schedule(url_key, &wish, DAY_MS, due)?);
+                    }
                 }
             }
         }
         // What is meant for another group alone is news to this one all the same.
         let is_own = |name: &&str| self.jobs.named(name).is_some() || !elsewhere.contains(*name);
-        match wish.job.filter(is_own) {
-            None => Ok((self.judge_announcement(wish), schedule)),
-            Some(name) => self.judge_seed(name, wish).map(|seed| (seed, schedule)),
-        }
+        let taking = match wish.job.filter(is_own) {
+            None => self.judge_announcement(wish),
+            Some(name) => self.judge_seed(name, wish)?,
+        };
+        Ok(Judgement { taking, schedule, at })
     }
 
-    /// The first due time is that of the event itself.
+    /// The first due time is that of the event itself, and `due` the second one.
     fn judge_schedule(
         &self,
         url_key: UrlKey,
         wish: &Wish<'_>,
         every_ms: u64,
+        due: Moment,
     ) -> Result<Schedule, &'static str> {
         if every_ms < EVERY_MS_MIN {
             return Err("bad-every");
@@ -173,7 +203,7 @@ impl Group {
             prio: wish.prio,
             carried: wish.carried.clone(),
             every_ms,
-            due: wish.due + every_ms,
+            due,
             entry: None,
             stands_in: false,
         })
@@ -386,6 +416,16 @@ impl Group {
         self.commit(said, self.now);
         self.outputs.push_back(Output::Announce { serial, topic, payload });
     }
+}
+
+/// The entries that wait for this time of the wall clock, if what came of their event is due then.
+pub(super) fn waits_of(taking: &Taking, unix_ms: i64) -> impl Iterator<Item = ClockTime> {
+    let (entries, due) = match taking {
+        Taking::Admitted(admission) => (slice::from_ref(&admission.id), admission.due),
+        Taking::Improved { entries, due, .. } => (&entries[..], *due),
+        _ => (&[][..], Moment(0)),
+    };
+    entries.iter().map(move |id| ClockTime { what: Waiting::Entry(*id), unix_ms, due })
 }
 
 /// A dead letter for what is no URL: why, and as much of the text as a payload holds.

@@ -108,6 +108,11 @@ impl Group {
                 let newest = self.sent.entry(topic).or_default();
                 *newest = (*newest).max(*seq);
             }
+            Decision::ClockTimes(times) => {
+                for time in times {
+                    self.apply_clock_time(time, now);
+                }
+            }
             Decision::SeedAdded(taking) => self.apply_taking(taking, now),
             _ => self.apply_to_job(decision, now),
         }

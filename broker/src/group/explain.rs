@@ -1,9 +1,12 @@
 //! Why a URL or a key is not moving, and when it will.
 
+use std::fmt::Write;
+
 use tidings_protocol::{CanonicalUrl, Code, ProtocolError, duration};
 
-use super::entry::{Entry, EntryId, State};
+use super::entry::{Entry, EntryId, Live, State};
 use super::keys::KeyId;
+use super::schedule::Schedule;
 use super::{Answer, Group};
 use crate::clock::Moment;
 
@@ -38,10 +41,8 @@ impl Group {
             let last = entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_");
             format!("{} dead because={reason} last={last}", entry.admitted.text)
         }));
-        more.extend(self.schedules.find(key).map(|schedule| {
-            let every = duration::format_ms(schedule.every_ms);
-            format!("{} every={every} due-in={}", schedule.text, in_ms(schedule.due, now))
-        }));
+        let schedule = self.schedules.find(key);
+        more.extend(schedule.map(|schedule| self.explain_schedule(schedule, now)));
         if more.is_empty() {
             return Err(ProtocolError::new(
                 Code::NotFound,
@@ -89,27 +90,66 @@ impl Group {
         }
     }
 
+    /// A key as it is written, or as hosts are.
     fn explain_key(&self, key: &str, now: Moment) -> Result<Answer, ProtocolError> {
         let lower = key.to_ascii_lowercase();
-        let Some(gate) = self.keys.find(&lower) else {
-            return Err(ProtocolError::new(
-                Code::NotFound,
-                format!("nothing waits for {key} in group {} and it does not rest", self.name),
-            ));
-        };
-        let on_key = |id: &EntryId| self.live[id].gate() == gate;
+        let explained = self.explain_exactly(key, now);
+        explained.or_else(|| self.explain_exactly(&lower, now)).ok_or_else(|| {
+            let text = format!(
+                "nothing waits for {key} in group {} or will be due there, and it does not rest",
+                self.name
+            );
+            ProtocolError::new(Code::NotFound, text)
+        })
+    }
+
+    /// Looks at every entry: those that are not due yet stand in no queue of their key.
+    fn explain_exactly(&self, key: &str, now: Moment) -> Option<Answer> {
+        let gate = self.keys.find(key);
+        let is_delayed =
+            |live: &&Live| live.entry.state == State::Delayed && Some(live.gate()) == gate;
+        let live = self.live.values().map(|live| &**live);
+        let mut delayed: Vec<&Live> = live.filter(is_delayed).collect();
+        let of_key = |schedule: &&Schedule| *schedule.key == *key;
+        let mut scheduled: Vec<&Schedule> = self.schedules.iter().filter(of_key).collect();
+        if gate.is_none() && delayed.is_empty() && scheduled.is_empty() {
+            return None;
+        }
+        delayed.sort_by_key(|live| (live.entry.admitted.due, live.entry.admitted.id));
+        scheduled.sort_by_key(|schedule| (schedule.due, schedule.url_key));
         let holders = self
             .members
             .iter()
             .flat_map(|(id, member)| member.held.iter().map(move |entry| (id, entry)))
-            .filter(|(_, entry)| on_key(entry))
-            .map(|(member, entry)| {
-                format!("in-flight {} member={member:?}", self.live[entry].entry.admitted.text)
+            .map(|(member, id)| (member, &self.live[id]))
+            .filter(|(_, live)| Some(live.gate()) == gate)
+            .map(|(member, live)| {
+                format!("in-flight {} member={member:?}", live.entry.admitted.text)
             });
-        let more: Vec<String> = holders.take(LISTED_MAX).collect();
-        let waiting = self.keys[gate].waiting();
-        let ok = format!("{lower} waiting={waiting} {}", self.explain_gate(gate, now));
-        Ok(Answer { more, ok })
+        let mut more: Vec<String> = holders.take(LISTED_MAX).collect();
+        more.extend(
+            delayed
+                .iter()
+                .take(LISTED_MAX)
+                .map(|live| self.explain_entry(&live.entry, live.gate(), now)),
+        );
+        let soonest = scheduled.iter().take(LISTED_MAX);
+        more.extend(soonest.map(|schedule| self.explain_schedule(schedule, now)));
+        let mut ok = format!("{key} waiting={}", gate.map_or(0, |gate| self.keys[gate].waiting()));
+        for (what, count) in [("delayed", delayed.len()), ("scheduled", scheduled.len())] {
+            if count > 0 {
+                // Writing into a string cannot fail.
+                let _ = write!(ok, " {what}={count}");
+            }
+        }
+        let gate = gate.map(|gate| self.explain_gate(gate, now));
+        let _ = write!(ok, " {}", gate.as_deref().unwrap_or("free"));
+        Some(Answer { more, ok })
+    }
+
+    fn explain_schedule(&self, schedule: &Schedule, now: Moment) -> String {
+        let (every, due_in) = (self.every(schedule), in_ms(schedule.due, now));
+        format!("{} every={every} due-in={due_in}", schedule.text)
     }
 
     /// The state of what waits behind a key: pending while it is busy or rests, queued when only
@@ -122,6 +162,8 @@ impl Group {
             "pending because=in-flight".to_owned()
         } else if queue.free_at() > now {
             format!("pending because=delay free-in={}", in_ms(queue.free_at(), now))
+        } else if !queue.has_waiting() {
+            "free".to_owned()
         } else if self.ready.offers(key) {
             "queued because=no-credit".to_owned()
         } else {

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidings_protocol::{
-    Hold, JobName, MemberId, Outcome, ProtocolError, Return, Seq, Slot, TaskId, TopicName,
+    After, Hold, JobName, MemberId, Outcome, ProtocolError, Return, Seq, Slot, TaskId, TopicName,
 };
 
 use super::entry::JobNumber;
 use super::record::Record;
+use super::schedule::ScheduleQuery;
 use super::tasks::{Selection, TaskQuery};
 use crate::clock::Stamp;
 use crate::job::JobSettings;
@@ -49,6 +50,12 @@ pub enum Input {
         stamp: Stamp,
         /// The member that lives in the broker's process, and ends with it.
         own: Option<MemberId>,
+    },
+    /// The wall clock shows this, in ms since 1970. To be said after [`Input::Start`], and whenever it
+    /// is not what the group believes.
+    Clock {
+        /// What it shows.
+        unix_ms: i64,
     },
     /// A feeding topic is durable up to `next`; these are its events since the last time.
     Events {
@@ -212,6 +219,7 @@ impl Input {
             | Self::WithJob { asked, .. }
             | Self::Show { asked, .. } => Some(*asked),
             Self::Start { .. }
+            | Self::Clock { .. }
             | Self::Set { .. }
             | Self::Events { .. }
             | Self::Heard { .. }
@@ -253,8 +261,8 @@ pub enum JobAction {
         url: Box<str>,
         /// Its priority.
         prio: i16,
-        /// In ms from now: not before.
-        after_ms: u64,
+        /// Not before.
+        after: After,
     },
     /// Say when its pass is over.
     Wait,
@@ -275,6 +283,8 @@ pub enum Show {
     Explain(String),
     /// Entries, one by one.
     Tasks(TaskQuery),
+    /// URLs that are looked at again and again.
+    Schedules(ScheduleQuery),
 }
 
 /// What the shell is to do.

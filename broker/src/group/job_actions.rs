@@ -1,8 +1,8 @@
 //! What is done with a job on its way and after it: pause, add a seed, wait for its end, forget it.
 
-use tidings_protocol::{CanonicalUrl, Code, JobName, ProtocolError};
+use tidings_protocol::{After, CanonicalUrl, Code, JobName, ProtocolError};
 
-use super::admit::Wish;
+use super::admit::{Wish, waits_of};
 use super::config::bad;
 use super::entry::JobNumber;
 use super::interface::JobAction;
@@ -24,9 +24,7 @@ impl Group {
         let ok = match what {
             JobAction::Pause => self.pause_job_named(name, true, now)?,
             JobAction::Resume => self.pause_job_named(name, false, now)?,
-            JobAction::Add { url, prio, after_ms } => {
-                self.add_seed(name, url, *prio, now + *after_ms, now)?
-            }
+            JobAction::Add { url, prio, after } => self.add_seed(name, url, *prio, *after, now)?,
             JobAction::Wait => {
                 let job = self.job_named(name)?;
                 if job.state != JobState::Done {
@@ -63,7 +61,7 @@ impl Group {
         name: &JobName,
         url: &str,
         prio: i16,
-        due: Moment,
+        after: After,
         now: Moment,
     ) -> Result<String, ProtocolError> {
         let number = self.job_named(name)?.id.number;
@@ -75,6 +73,7 @@ impl Group {
             let text = "the group has no room; add it when some of what waits is done";
             return Err(ProtocolError::new(Code::Limit, text));
         }
+        let (due, at) = self.due_after(after, now);
         let wish = Wish {
             text: url.as_str(),
             url_key: Some(url.url_key()),
@@ -88,7 +87,9 @@ impl Group {
             .judge_seed(name.as_ref(), wish)
             .map_err(|reason| conflict(format!("{name} takes no more: {reason}")))?;
         let new = u8::from(matches!(taking, Taking::Admitted(_)));
+        let times = at.into_iter().flat_map(|unix_ms| waits_of(&taking, unix_ms)).collect();
         self.commit(Decision::SeedAdded(taking), now);
+        self.note_clock_times(times, now);
         self.settle(number, now);
         Ok(format!("{name} new={new} known={}", 1 - new))
     }
@@ -114,6 +115,11 @@ impl Group {
         for asked in self.waiters.remove(&number).unwrap_or_default() {
             self.answer(asked, Ok(Answer { more: Vec::new(), ok: announcement.to_owned() }));
         }
+    }
+
+    /// Those who wait, who are not going to be told any more.
+    pub(crate) fn take_waiters(&mut self) -> impl Iterator<Item = Asked> + use<> {
+        std::mem::take(&mut self.waiters).into_values().flatten()
     }
 
     /// Nobody is there any more to be told.

@@ -110,7 +110,7 @@ impl Group {
 
     /// Takes an entry without a member out of its queue, off its timer, or out of where it is parked.
     /// Returns the key that is to be refreshed.
-    fn take_out(&mut self, id: EntryId) -> KeyId {
+    pub(super) fn take_out(&mut self, id: EntryId) -> KeyId {
         if let Some(glance) = self.parked.find(id) {
             self.unpark(glance);
             return glance.key;
@@ -144,6 +144,7 @@ impl Group {
         entry.state = State::Waiting;
         // When it was due says nothing any more.
         entry.admitted.due = Moment(0);
+        self.clock_times.forget(id);
         let (lane, prio) = (lane_of(&entry.admitted), entry.admitted.prio);
         let queue = &mut self.keys[gate];
         if goes_to_the_head(entry) {
@@ -165,9 +166,13 @@ impl Group {
     ) {
         let gate = self.take_out(id);
         let admitted = &mut self.entry_mut(id).admitted;
+        let is_earlier = due < admitted.due;
         admitted.announced |= announced;
         admitted.prio = admitted.prio.max(prio);
         admitted.due = admitted.due.min(due);
+        if is_earlier {
+            self.clock_times.forget(id);
+        }
         self.enqueue(id, now);
         self.refresh(gate, now);
     }
@@ -378,6 +383,7 @@ impl Group {
             return self.let_go(key, again, now);
         }
         self.let_go(key, again, now);
+        self.clock_times.forget(id);
         if let Some(url) = url {
             self.schedules.ended(url.print(), id, None);
         }
@@ -526,7 +532,7 @@ impl Group {
         }
     }
 
-    fn entry_mut(&mut self, id: EntryId) -> &mut Entry {
+    pub(super) fn entry_mut(&mut self, id: EntryId) -> &mut Entry {
         &mut self.live.get_mut(&id).expect("an entry that is changed is there").entry
     }
 }

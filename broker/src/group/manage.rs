@@ -224,6 +224,18 @@ impl Group {
             }
             Show::Explain(what) => self.explain(what, now),
             Show::Tasks(query) => self.list_tasks(query, now),
+            Show::Schedules(query) => Ok(self.list_schedules(query, now)),
+        }
+    }
+
+    /// How the group goes, or a job, in a line; and how much has been completed.
+    pub(crate) fn progress(&self, job: Option<&JobName>) -> Option<(String, u64)> {
+        match job {
+            None => Some((self.describe(), self.totals.completed)),
+            Some(name) => {
+                let job = self.jobs.named(name.as_ref())?;
+                Some((self.describe_job(job), job.counts.completed))
+            }
         }
     }
 

@@ -16,6 +16,7 @@
 mod admit;
 mod answer;
 mod apply;
+pub mod clock_times;
 pub mod config;
 mod dead;
 pub mod entry;
@@ -50,6 +51,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use hashbrown::HashMap;
 use tidings_protocol::{GroupName, Hold, JobName, MemberId, ProtocolError, Seq, TopicName};
 
+use self::clock_times::ClockTimes;
 pub use self::config::GroupConfig;
 use self::dead::Dead;
 use self::entry::{EntryId, JobNumber, Live};
@@ -117,6 +119,8 @@ pub struct Group {
     noted: BTreeSet<JobNumber>,
     /// URLs that are looked at again and again.
     schedules: Schedules,
+    /// What is due at a time of the wall clock.
+    clock_times: ClockTimes,
     /// Entries that were given up.
     dead: Dead,
     /// Who waits for the end of which pass. They are no part of what is recorded.
@@ -165,6 +169,7 @@ impl Group {
             taken: BTreeMap::new(),
             noted: BTreeSet::new(),
             schedules: Schedules::default(),
+            clock_times: ClockTimes::default(),
             dead: Dead::default(),
             waiters: BTreeMap::new(),
             is_paused: false,
@@ -227,6 +232,11 @@ impl Group {
         self.parked.set_outside(outside);
     }
 
+    /// Whether it remembers a job of that name.
+    pub(crate) fn has_job(&self, name: &JobName) -> bool {
+        self.jobs.named(name.as_ref()).is_some()
+    }
+
     /// Whether nothing waits or is in flight.
     pub fn is_idle(&self) -> bool {
         self.entries() == 0
@@ -257,6 +267,7 @@ impl Group {
                 self.commit(Decision::Started { run, anew, stamp, own }, now);
                 self.begin(ended, now);
             }
+            Input::Clock { unix_ms } => self.see_clock(unix_ms, now),
             Input::Heard { conn } => self.members.heard_on(conn),
             Input::Events { topic, next, events, elsewhere } => {
                 self.take(&topic, next, &events, &elsewhere, now);

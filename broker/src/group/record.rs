@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName, UrlKey};
 
+use super::clock_times::ClockTime;
 use super::config::GroupConfig;
 use super::entry::{Admission, Again, EntryId, JobNumber};
 use super::schedule::Schedule;
@@ -178,6 +179,8 @@ pub enum Decision {
         /// What became of it; nothing, if it had been looked at or was still to be.
         item: Option<Taking>,
     },
+    /// These are due at times of the wall clock, which shows them at these moments.
+    ClockTimes(Vec<ClockTime>),
     /// Something is to be said to others.
     Announced {
         /// Rises by one with each.

@@ -7,13 +7,16 @@
 //! ```
 
 use std::collections::HashMap;
+use std::fmt::Write;
 
-use tidings_protocol::{Outcome, UrlKey};
+use tidings_protocol::{Outcome, ProtocolError, UrlKey, duration};
 
-use super::Group;
+use super::config::{bad, number};
 use super::entry::{Admission, EntryId, JobNumber, Key};
 use super::record::{Decision, Taking};
+use super::tasks::{LISTED_DEFAULT, LISTED_MAX};
 use super::timers::Expiry;
+use super::{Answer, Group};
 use crate::clock::Moment;
 
 /// Schedules take their turns with jobs, as one of them. No job has this number.
@@ -55,6 +58,32 @@ impl Schedule {
     }
 }
 
+/// What `GROUP schedules` lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScheduleQuery {
+    /// Those of a key; none: all.
+    pub key: Option<Box<str>>,
+    /// Of those, so many.
+    pub limit: usize,
+}
+
+impl ScheduleQuery {
+    /// Reads `key=value` settings.
+    pub fn parse<'a>(
+        settings: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, ProtocolError> {
+        let mut query = Self { key: None, limit: LISTED_DEFAULT };
+        for (name, value) in settings {
+            match name {
+                "key" => query.key = Some(value.into()),
+                "limit" => query.limit = number(name, value, 0, LISTED_MAX as u64)?,
+                _ => return Err(bad(format!("no option {name}; there are key, limit"))),
+            }
+        }
+        Ok(query)
+    }
+}
+
 /// All schedules of a group, by the print of their URL.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Schedules(HashMap<u64, Schedule>);
@@ -62,6 +91,10 @@ pub(super) struct Schedules(HashMap<u64, Schedule>);
 impl Schedules {
     pub(super) fn find(&self, url: UrlKey) -> Option<&Schedule> {
         self.0.get(&url.print())
+    }
+
+    pub(super) fn find_mut(&mut self, url: UrlKey) -> Option<&mut Schedule> {
+        self.0.get_mut(&url.print())
     }
 
     /// All of them, in no order.
@@ -93,7 +126,8 @@ impl Group {
     pub(super) fn fall_due(&mut self, print: u64, now: Moment) {
         let Some(schedule) = self.schedules.0.get(&print) else { return };
         let url = schedule.url_key;
-        let next = schedule.next_after(now);
+        let at_time = self.due_next_day(url, now);
+        let next = at_time.map_or_else(|| schedule.next_after(now), |time| time.due);
         let item = if schedule.stands_in || schedule.entry.is_some() {
             None
         } else if let Some(entry) = self.unheld_of(url, None) {
@@ -106,6 +140,47 @@ impl Group {
             Some(Taking::Admitted(self.scheduled_admission(schedule, now)))
         };
         self.commit(Decision::FellDue { url, next, item }, now);
+        if let Some(time) = at_time {
+            self.commit(Decision::ClockTimes(vec![time]), now);
+        }
+    }
+
+    /// Lists schedules, those first that are due first. Looks at each of them.
+    pub(super) fn list_schedules(&self, query: &ScheduleQuery, now: Moment) -> Answer {
+        let wanted =
+            |schedule: &&Schedule| query.key.as_ref().is_none_or(|key| *schedule.key == **key);
+        let mut matched: Vec<&Schedule> = self.schedules.iter().filter(wanted).collect();
+        let order = |schedule: &&Schedule| (schedule.due, schedule.url_key);
+        let count = matched.len();
+        if query.limit < count {
+            matched.select_nth_unstable_by_key(query.limit, order);
+            matched.truncate(query.limit);
+        }
+        matched.sort_unstable_by_key(order);
+        let more: Vec<String> =
+            matched.iter().map(|schedule| self.describe_schedule(schedule, now)).collect();
+        let ok = format!("{} matched={count} listed={}", self.name, more.len());
+        Answer { more, ok }
+    }
+
+    fn describe_schedule(&self, schedule: &Schedule, now: Moment) -> String {
+        let Schedule { text, key, prio, due, .. } = schedule;
+        let (every, due_ms) = (self.every(schedule), due.since(now));
+        let mut line = format!("{text} every={every} due-ms={due_ms} key={key} prio={prio}");
+        // Writing into a string cannot fail.
+        if let Some(entry) = schedule.entry {
+            let _ = write!(line, " entry={entry}");
+        }
+        if schedule.stands_in {
+            line += " skips=yes";
+        }
+        line
+    }
+
+    /// How often, or at which time of day.
+    pub(super) fn every(&self, schedule: &Schedule) -> String {
+        let time = self.clock_times.time_of(schedule.url_key);
+        time.map_or_else(|| duration::format_ms(schedule.every_ms), |time| time.to_string())
     }
 
     fn scheduled_admission(&self, schedule: &Schedule, now: Moment) -> Admission {
@@ -151,6 +226,7 @@ impl Group {
     }
 
     pub(super) fn end_schedule(&mut self, url: UrlKey) {
+        self.clock_times.forget_schedule(url);
         if let Some(before) = self.schedules.0.remove(&url.print()) {
             self.expiries.cancel(before.due, Expiry::Schedule(url.print()));
         }

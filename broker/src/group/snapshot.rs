@@ -6,6 +6,7 @@
 
 use tidings_protocol::{MemberId, Seq, TopicName};
 
+use super::clock_times::ClockTime;
 use super::entry::{Entry, JobNumber, JobRef, Key, State};
 use super::key_queue::KeyState;
 use super::lifecycle::lane_of;
@@ -96,6 +97,8 @@ pub enum Item {
     Entry(Box<Entry>),
     /// A URL that is looked at again and again.
     Schedule(Box<Schedule>),
+    /// Something that is due at a time of the wall clock.
+    ClockTime(ClockTime),
     /// An entry that was given up.
     Dead {
         /// As it was then.
@@ -160,6 +163,9 @@ impl Group {
         }
         for schedule in self.schedules.iter() {
             keep(Item::Schedule(Box::new(schedule.clone())));
+        }
+        for time in self.clock_times() {
+            keep(Item::ClockTime(time));
         }
         for buried in self.dead.iter() {
             let (entry, reason) = (Box::new(buried.entry.clone()), buried.reason);
@@ -286,6 +292,7 @@ impl Group {
             }
             Item::Entry(entry) => self.restore_entry(entry, now),
             Item::Schedule(schedule) => self.set_schedule(schedule),
+            Item::ClockTime(time) => self.apply_clock_time(time, now),
             Item::Dead { entry, reason } => {
                 self.dead.bury((**entry).clone(), reason, &self.config);
             }

@@ -13,8 +13,8 @@ use super::{Answer, Group};
 use crate::clock::Moment;
 
 /// Lines of an answer unless told otherwise, and at most.
-const LISTED_DEFAULT: usize = 100;
-const LISTED_MAX: usize = 1000;
+pub(super) const LISTED_DEFAULT: usize = 100;
+pub(super) const LISTED_MAX: usize = 1000;
 
 /// Bytes of a line that are shown of what is no URL.
 const SHOWN_BYTES_MAX: usize = 1024;

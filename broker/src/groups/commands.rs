@@ -1,10 +1,11 @@
 //! What each action of `GROUP` and `JOB` asks of a group.
 
-use tidings_protocol::duration::DURATION_MS_MAX;
-use tidings_protocol::{GroupName, JobName, Manage, Prio, ProtocolError};
+use tidings_protocol::{AfterError, GroupName, JobName, Manage, Prio, ProtocolError};
 
 use super::default_group;
+use super::watch::{EVERY_MS, EVERY_MS_MAX, EVERY_MS_MIN, Watch};
 use crate::group::config::{bad, duration_within};
+use crate::group::schedule::ScheduleQuery;
 use crate::group::tasks::{Selection, TaskQuery};
 use crate::group::{Asked, Input, JobAction, Operation, Show};
 use crate::job::JobSettings;
@@ -27,16 +28,19 @@ pub(super) fn group_input(asked: Asked, manage: &Manage<'_>) -> Result<Input, Pr
             let what = Show::Tasks(TaskQuery::parse(settings())?);
             Ok(Input::Show { asked, what })
         }
+        "schedules" => {
+            let what = Show::Schedules(ScheduleQuery::parse(settings())?);
+            Ok(Input::Show { asked, what })
+        }
         "pause" => plain(Operation::Pause),
         "resume" => plain(Operation::Resume),
         "purge" => plain(Operation::Purge),
         "delete" => plain(Operation::Delete),
         "retry" => Ok(operate(Operation::Retry(selection(manage)?))),
         "drop" => Ok(operate(Operation::Drop(selection(manage)?))),
-        "watch" => Err(not_yet("GROUP", manage)),
         action => Err(bad(format!(
-            "no action {action}; GROUP has ls, show, create, set, tasks, pause, resume, purge, \
-             retry, drop, delete (and later watch)"
+            "no action {action}; GROUP has ls, show, create, set, tasks, schedules, pause, resume, \
+             purge, retry, drop, delete, watch"
         ))),
     }
 }
@@ -51,10 +55,7 @@ pub(super) fn job_input(
     asked: Asked,
     manage: &Manage<'_>,
 ) -> Result<(GroupName, Input), ProtocolError> {
-    let group = match manage.setting("group") {
-        Some(name) => name.parse()?,
-        None => default_group(),
-    };
+    let group = group_of(manage)?;
     let name = || -> Result<JobName, ProtocolError> { manage.required_name()?.parse() };
     let input = match manage.action {
         "open" => {
@@ -81,11 +82,10 @@ pub(super) fn job_input(
             };
             Input::WithJob { asked, name: name()?, what }
         }
-        "watch" => return Err(not_yet("JOB", manage)),
         action => {
             return Err(bad(format!(
-                "no action {action}; JOB has ls, show, open, add, close, wait, pause, resume, \
-                 cancel, delete (and later watch)"
+                "no action {action}; JOB has ls, show, open, add, close, wait, watch, pause, resume, \
+                 cancel, delete"
             )));
         }
     };
@@ -96,13 +96,33 @@ fn seed(manage: &Manage<'_>) -> Result<JobAction, ProtocolError> {
     manage.allow_only(&["group", "url", "prio", "after"])?;
     let url = manage.setting("url").ok_or_else(|| bad("add needs url=<URL>"))?.into();
     let prio = manage.setting("prio").map_or(Ok(0), |prio| prio.parse().map(Prio::value))?;
-    let after_ms = match manage.setting("after") {
-        Some(after) => duration_within("after", after, 0, DURATION_MS_MAX)?,
-        None => 0,
-    };
-    Ok(JobAction::Add { url, prio, after_ms })
+    let after = manage.setting("after").unwrap_or("0");
+    let after =
+        after.parse().map_err(|error: AfterError| bad(format!("after={after}: {error}")))?;
+    Ok(JobAction::Add { url, prio, after })
 }
 
-fn not_yet(verb: &str, manage: &Manage<'_>) -> ProtocolError {
-    ProtocolError::not_yet(&format!("{verb} {}", manage.action))
+/// The group of `JOB watch` or `GROUP watch`, and what is wanted.
+pub(super) fn watch(
+    asked: Asked,
+    manage: &Manage<'_>,
+    is_job: bool,
+) -> Result<(GroupName, Watch), ProtocolError> {
+    let name = manage.required_name()?;
+    let every_ms = match manage.setting("every") {
+        Some(every) => duration_within("every", every, EVERY_MS_MIN, EVERY_MS_MAX)?,
+        None => EVERY_MS,
+    };
+    if !is_job {
+        manage.allow_only(&["every"])?;
+        return Ok((name.parse()?, Watch { asked, job: None, every_ms }));
+    }
+    manage.allow_only(&["group", "every"])?;
+    let watch = Watch { asked, job: Some(name.parse()?), every_ms };
+    Ok((group_of(manage)?, watch))
+}
+
+/// The group of a job.
+fn group_of(manage: &Manage<'_>) -> Result<GroupName, ProtocolError> {
+    manage.setting("group").map_or_else(|| Ok(default_group()), str::parse)
 }

@@ -3,6 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use tidings_protocol::{Code, ProtocolError, encode_more, encode_ok};
 
+use super::watch::Watch;
 use crate::group::{Answer, Input};
 use crate::mailbox::{ConnId, Mailbox, Parcel};
 
@@ -17,6 +18,8 @@ pub(super) enum Letter {
     Joined(Input, ConnId, Mailbox),
     /// An input whose answer may come much later, while the connection is there.
     Waits(Input, ConnId, Mailbox),
+    /// Somebody wants to see how something goes, while the connection is there.
+    Watches(Watch, ConnId, Mailbox),
     /// A member's connection is alive.
     Heard(ConnId),
     /// A connection ended.
@@ -27,7 +30,9 @@ impl Letter {
     /// The connection that it makes known.
     pub(super) fn connects(&self) -> Option<ConnId> {
         match self {
-            Self::Joined(_, conn, _) | Self::Waits(_, conn, _) => Some(*conn),
+            Self::Joined(_, conn, _) | Self::Waits(_, conn, _) | Self::Watches(_, conn, _) => {
+                Some(*conn)
+            }
             _ => None,
         }
     }
@@ -41,19 +46,16 @@ pub(super) fn failed() -> ProtocolError {
 
 /// Answers whoever asked with a refusal.
 pub(super) fn refuse_letter(letter: Letter, error: &ProtocolError) {
-    if let Letter::Asked(input, mailbox)
-    | Letter::Managed(input, mailbox)
-    | Letter::Joined(input, _, mailbox)
-    | Letter::Waits(input, _, mailbox) = letter
-    {
-        refuse(&input, &mailbox, error.clone());
-    }
-}
-
-/// The same, of what a letter holds.
-pub(super) fn refuse(input: &Input, mailbox: &Mailbox, error: ProtocolError) {
-    if let Some(asked) = input.asked() {
-        let line = encode_answer(&Err(error));
+    let (asked, mailbox) = match letter {
+        Letter::Asked(input, mailbox)
+        | Letter::Managed(input, mailbox)
+        | Letter::Joined(input, _, mailbox)
+        | Letter::Waits(input, _, mailbox) => (input.asked(), mailbox),
+        Letter::Watches(watch, _, mailbox) => (Some(watch.asked), mailbox),
+        Letter::Heard(_) | Letter::Gone(_) => return,
+    };
+    if let Some(asked) = asked {
+        let line = encode_answer(&Err(error.clone()));
         mailbox.send(Parcel::Answer { slot: asked.slot, line });
     }
 }

@@ -339,3 +339,50 @@ impl Commit for Shared {
         self.state.lock().pieces.iter().map(|piece| piece.wire.len()).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::clock::Moment;
+    use crate::group::record::Decision;
+    use crate::groups::GroupStorage;
+    use crate::log::simulated::SimulatedDisk;
+
+    #[tokio::test]
+    async fn a_log_is_behind_when_more_waits_for_a_slow_disk_than_may_and_says_when_it_is_not() {
+        let (disk, dir) = (SimulatedDisk::new(1), Path::new("groups"));
+        let storage = GroupStorage {
+            disk: Arc::new(disk.clone()),
+            dir: dir.to_owned(),
+            log_bytes: 1 << 30,
+            taken: [].into(),
+        };
+        let (name, committers) = ("g".parse().unwrap(), Arc::new(Committers::start()));
+        let ((log, next), wake) = (storage.fresh(&name), Arc::new(Notify::new()));
+        let (log, clock) = (Arc::new(log), Clock::new());
+        let mut log =
+            DiskLog::new(name, log, next, 1 << 30, clock, Arc::clone(&committers), wake.clone());
+        disk.hold_syncs(dir);
+        let payload = "x".repeat(1 << 20).into();
+        let decision = Decision::Announced { serial: 1, topic: "job-done", payload };
+        let record = Record { at: Moment(1), decision };
+        let mut written = 0;
+        while written < BEHIND_BYTES {
+            assert!(!log.is_behind(), "{written} bytes wait");
+            log.append(&record);
+            log.flush();
+            written += 1 << 20;
+        }
+        // Each line is a little longer than its payload.
+        assert!(log.is_behind());
+        assert!(log.durable() < log.next);
+        disk.release_syncs();
+        while log.durable() < log.next {
+            wake.notified().await;
+        }
+        assert!(!log.is_behind());
+        committers.close();
+    }
+}

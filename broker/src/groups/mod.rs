@@ -2,6 +2,7 @@
 //! that owns its group.
 
 mod commands;
+mod foreign;
 mod job_names;
 mod letter;
 mod log;
@@ -9,6 +10,9 @@ mod outbox;
 mod owner;
 mod paging;
 mod restart;
+#[cfg(test)]
+mod tests;
+mod watch;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -27,15 +31,13 @@ use self::letter::{Letter, encode_answer};
 use self::log::{DiskLog, GroupLog, MemoryLog};
 use self::owner::Owner;
 pub(crate) use self::restart::{GroupStorage, Recovered, clock_after};
+use self::watch::Watch;
 use crate::clock::Clock;
 use crate::group::config::{CREDIT_MAX, DELAY_MS_MAX, GroupConfig, bad};
 use crate::group::{Answer, Asked, Group, Input, JobAction, Show, StagedLink};
 use crate::log::SegmentLog;
 use crate::mailbox::{ConnId, Mailbox, Parcel};
 use crate::topic::Topics;
-
-/// Groups at once; one more is refused.
-const GROUPS_MAX: usize = 1000;
 
 /// The connection that asks, and the way back to it.
 #[derive(Debug, Clone)]
@@ -97,6 +99,8 @@ pub enum Request {
 pub struct Groups {
     topics: Arc<Topics>,
     defaults: GroupConfig,
+    /// Groups at once; one more is refused.
+    max: usize,
     /// The member that lives in this process.
     own: Option<MemberId>,
     clock: Clock,
@@ -114,8 +118,8 @@ pub struct Groups {
 #[derive(Default)]
 struct Registry {
     groups: BTreeMap<GroupName, mpsc::UnboundedSender<Letter>>,
-    /// Groups that each connection has joined, or in which it waits for a job, to tell them when it
-    /// is gone.
+    /// Groups that each connection has joined, or in which it waits for a job or watches something, to
+    /// tell them when it is gone.
     joined: HashMap<ConnId, BTreeSet<GroupName>>,
 }
 
@@ -130,10 +134,11 @@ impl fmt::Debug for Groups {
 
 impl Groups {
     /// The groups that are on disk, which begin to move. Groups that are created later begin with the
-    /// settings in `defaults`.
+    /// settings in `defaults`, as long as there are fewer than `max`.
     pub(crate) fn new(
         topics: Arc<Topics>,
         defaults: GroupConfig,
+        max: usize,
         own: Option<MemberId>,
         clock: Clock,
         stop: CancellationToken,
@@ -147,6 +152,7 @@ impl Groups {
         let groups = Arc::new(Self {
             topics,
             defaults,
+            max,
             own,
             clock,
             stop,
@@ -196,7 +202,7 @@ impl Groups {
     }
 
     /// Hands `GROUP`, `JOB` or `EXPLAIN` to its group; the answer comes as a parcel for `slot`. Whoever
-    /// waits for a job must say when it is `gone`.
+    /// waits for a job or watches something must say when it is `gone`.
     pub fn manage(
         &self,
         caller: &Caller,
@@ -204,6 +210,12 @@ impl Groups {
         command: &Command<'_>,
     ) -> Result<(), ProtocolError> {
         let asked = Asked { conn: caller.conn, member: caller.member, slot };
+        if let Command::Group(manage) | Command::Job(manage) = command
+            && manage.action == "watch"
+        {
+            let is_job = matches!(command, Command::Job(_));
+            return self.watch(caller, commands::watch(asked, manage, is_job)?);
+        }
         let (group, input) = match command {
             Command::Group(manage) => match manage.action {
                 "ls" => {
@@ -213,9 +225,10 @@ impl Groups {
                 _ => self.group_input(asked, manage)?,
             },
             Command::Job(manage) => commands::job_input(asked, manage)?,
-            Command::Explain { what } => {
+            Command::Explain { what, group } => {
                 let show = Show::Explain((*what).to_owned());
-                (default_group(), Input::Show { asked, what: show })
+                let group = group.clone().unwrap_or_else(default_group);
+                (group, Input::Show { asked, what: show })
             }
             _ => unreachable!("only commands of groups are handed to groups"),
         };
@@ -244,6 +257,17 @@ impl Groups {
             self.registry.lock().joined.entry(caller.conn).or_default().insert(group);
         }
         sent
+    }
+
+    /// The same for `JOB watch` and `GROUP watch`; their lines come as parcels as well, before the answer.
+    fn watch(&self, caller: &Caller, watch: (GroupName, Watch)) -> Result<(), ProtocolError> {
+        let (group, watch) = watch;
+        if group.as_str() == DEFAULT_GROUP {
+            self.ensure(&group)?;
+        }
+        self.send(&group, Letter::Watches(watch, caller.conn, caller.mailbox.clone()))?;
+        self.registry.lock().joined.entry(caller.conn).or_default().insert(group);
+        Ok(())
     }
 
     /// A connection that works for groups has said something that is not for them.
@@ -344,9 +368,17 @@ impl Groups {
         name: &GroupName,
         config: GroupConfig,
     ) -> Result<(), ProtocolError> {
-        if registry.groups.len() >= GROUPS_MAX {
-            let text = format!("there are {GROUPS_MAX} groups already");
+        let max = self.max;
+        if registry.groups.len() >= max {
+            let text = format!("there are {max} groups already");
             return Err(ProtocolError::new(Code::Limit, text));
+        }
+        if self.storage.as_ref().is_some_and(|storage| storage.is_taken(name)) {
+            let text = format!(
+                "the data directory holds something else as groups/{name}; the log of its start says \
+                 what. Move that away and start the broker anew, or choose another name"
+            );
+            return Err(ProtocolError::new(Code::Conflict, text));
         }
         // Refused before there is anything, if there is no room for a topic that is new.
         for topic in &config.topics {

@@ -2,9 +2,10 @@
 //! of its state machine and sends what rests on them.
 #![expect(clippy::disallowed_methods, reason = "spawns the owner and waits for its deadlines")]
 
+mod leaving;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use hashbrown::HashMap;
@@ -16,13 +17,14 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::job_names::JobNames;
-use super::letter::{Letter, encode_answer, failed, refuse, refuse_letter};
+use super::letter::{Letter, encode_answer, failed, refuse_letter};
 use super::log::{GroupLog, Mark};
 use super::outbox::Outbox;
+use super::watch::Watchers;
 use super::{Registry, no_such};
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Moment, wall_unix_ms};
 use crate::group::record::Record;
-use crate::group::{Group, Input, Output, Task};
+use crate::group::{Group, Input, JobAction, Output, Task};
 use crate::mailbox::{ConnId, Mailbox, Parcel};
 use crate::topic::{Event, Health, Reader, Topics};
 
@@ -41,6 +43,8 @@ const SNAPSHOT_PIECE: u64 = 64;
 const SNAPSHOT_TURN: usize = 256;
 /// How often a group that stands still looks whether it can move, in ms.
 const RETRY_MS: u64 = 1000;
+/// How often a group looks whether the wall clock was set, if anything waits for a time of day, in ms.
+const CLOCK_LOOK_MS: u64 = 1000;
 
 /// The one task that drives a group.
 pub(super) struct Owner {
@@ -53,6 +57,7 @@ pub(super) struct Owner {
     members: HashMap<ConnId, Mailbox>,
     /// Where the answers of those go who wait.
     waiting: HashMap<ConnId, Mailbox>,
+    watchers: Watchers,
     /// What rests on records up to a mark, in order.
     unsent: VecDeque<(Mark, Unsent)>,
     appended: Mark,
@@ -102,6 +107,7 @@ impl Owner {
             readers: BTreeMap::new(),
             members: HashMap::new(),
             waiting: HashMap::new(),
+            watchers: Watchers::default(),
             unsent: VecDeque::new(),
             appended,
             grace_until: None,
@@ -132,6 +138,7 @@ impl Owner {
         }
         let stamp = self.clock.stamp();
         self.handle(Input::Start { run, anew, stamp, own }, None);
+        self.look_at_clock();
         self.follow_topics()
     }
 
@@ -151,6 +158,9 @@ impl Owner {
     /// Takes what there is, lets time pass, waits; until the broker stops.
     async fn run(mut self, mut letters: mpsc::UnboundedReceiver<Letter>, stop: CancellationToken) {
         loop {
+            if self.moves() {
+                self.look_at_clock();
+            }
             // What has arrived is read before leases are expired.
             let more_letters = self.take_letters(&mut letters);
             if self.is_deleted {
@@ -165,6 +175,7 @@ impl Owner {
             if self.moves() {
                 self.announce();
                 more_stock = self.take_stock();
+                self.show();
                 self.send();
             }
             if more_letters || more_events || more_stock {
@@ -196,12 +207,23 @@ impl Owner {
         }
     }
 
+    /// What the wall clock shows, if the group believes something else.
+    fn look_at_clock(&mut self) {
+        let unix_ms = wall_unix_ms();
+        if self.group.is_clock_off(unix_ms, self.clock.now()) {
+            self.handle(Input::Clock { unix_ms }, None);
+        }
+    }
+
     /// When there is something to do even if nothing comes.
     fn next_look(&self) -> Option<Moment> {
         match self.log.health() {
             Health::Good => {
                 let due = self.grace_until.or_else(|| self.group.deadline());
-                due.into_iter().chain(self.announce_at).min()
+                // Nobody is woken when the wall clock is set.
+                let look = self.group.has_clock_times().then(|| self.clock.now() + CLOCK_LOOK_MS);
+                let others = [self.announce_at, look, self.watchers.next_look()];
+                due.into_iter().chain(others.into_iter().flatten()).min()
             }
             Health::Full => Some(self.retry_at),
             Health::Failed => None,
@@ -266,15 +288,17 @@ impl Owner {
     }
 
     fn receive(&mut self, letter: Letter) {
-        if self.moves() {
-            return self.open(letter);
-        }
+        if self.moves() { self.open(letter) } else { self.put_off(letter) }
+    }
+
+    /// Keeps a letter until it can be opened, or refuses it.
+    fn put_off(&mut self, letter: Letter) {
         match (letter, self.log.health()) {
-            (Letter::Managed(input, mailbox), Health::Full) => {
+            (letter @ (Letter::Managed(..) | Letter::Watches(..)), Health::Full) => {
                 let text = "the disk is full: the group stands still until it has room";
-                refuse(&input, &mailbox, ProtocolError::new(Code::Full, text));
+                self.refuse(letter, &ProtocolError::new(Code::Full, text));
             }
-            (letter, Health::Failed) => refuse_letter(letter, &failed()),
+            (letter, Health::Failed) => self.refuse(letter, &failed()),
             // Nobody is silent while nothing is counted.
             (Letter::Heard(_), _) => {}
             (letter, _) => {
@@ -297,13 +321,33 @@ impl Owner {
             }
         }
         for letter in std::mem::take(&mut self.backlog) {
-            refuse_letter(letter, &failed());
+            self.refuse(letter, &failed());
         }
+        for (asked, mailbox) in self.watchers.take() {
+            let line = encode_answer(&Err(failed()));
+            mailbox.send(Parcel::Answer { slot: asked.slot, line });
+        }
+        for asked in self.group.take_waiters() {
+            if let Some(mailbox) = self.waiting.get(&asked.conn) {
+                let line = encode_answer(&Err(failed()));
+                mailbox.send(Parcel::Answer { slot: asked.slot, line });
+            }
+        }
+    }
+
+    /// Answers whoever asked with a refusal. A job that is not opened has no name, unless there is one
+    /// already.
+    fn refuse(&self, letter: Letter, error: &ProtocolError) {
+        if let Letter::Managed(Input::OpenJob { name, .. }, _) = &letter {
+            let known = !self.is_deleted && self.group.has_job(name);
+            self.job_names.set(name, self.group.name(), known);
+        }
+        refuse_letter(letter, error);
     }
 
     fn open(&mut self, letter: Letter) {
         if self.is_deleted {
-            return refuse_letter(letter, &no_such(self.group.name()));
+            return self.refuse(letter, &no_such(self.group.name()));
         }
         match letter {
             Letter::Asked(input, mailbox) | Letter::Managed(input, mailbox) => {
@@ -317,61 +361,23 @@ impl Owner {
                 self.waiting.insert(conn, mailbox);
                 self.handle(input, None);
             }
+            Letter::Watches(watch, conn, mailbox) => {
+                let (asked, job) = (watch.asked, watch.job.clone());
+                self.watchers.add(watch, mailbox.clone(), self.clock.now());
+                if let Some(name) = job {
+                    // The end of the job is the answer; it takes the watcher off again.
+                    self.waiting.insert(conn, mailbox);
+                    self.handle(Input::WithJob { asked, name, what: JobAction::Wait }, None);
+                }
+            }
             Letter::Heard(conn) => self.handle(Input::Heard { conn }, None),
             Letter::Gone(conn) => {
                 self.members.remove(&conn);
                 self.waiting.remove(&conn);
+                self.watchers.gone(conn);
                 self.handle(Input::Gone { conn }, None);
             }
         }
-    }
-
-    /// Nobody is answered any more, and whoever has asked is told so.
-    fn abandon(mut self, mut letters: mpsc::UnboundedReceiver<Letter>) {
-        self.give_up();
-        letters.close();
-        while let Ok(letter) = letters.try_recv() {
-            refuse_letter(letter, &failed());
-        }
-    }
-
-    /// The group was deleted: whoever asks for it from here on is told so.
-    async fn leave(
-        mut self,
-        mut letters: mpsc::UnboundedReceiver<Letter>,
-        stop: CancellationToken,
-    ) {
-        while self.log.durable() < self.appended {
-            if self.log.health() == Health::Failed {
-                return self.abandon(letters);
-            }
-            self.send();
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = self.wake.notified() => {}
-                () = tokio::time::sleep(Duration::from_millis(RETRY_MS)) => self.log.retry(),
-            }
-        }
-        if let Some(log) = self.log.store() {
-            let cleared = tokio::task::spawn_blocking(move || log.clear()).await;
-            if !matches!(cleared, Ok(Ok(()))) {
-                // Its last record says that it is gone, so a start removes what is left. Until then
-                // nobody can make one of the name.
-                tracing::error!(group = %self.group.name(), ?cleared, "the log of a deleted group stays");
-                self.send();
-                return self.abandon(letters);
-            }
-        }
-        // Letters are sent with the lock held, so none comes after this.
-        self.job_names.forget(self.group.name());
-        self.registry.lock().groups.remove(self.group.name());
-        for letter in std::mem::take(&mut self.backlog) {
-            self.open(letter);
-        }
-        while let Ok(letter) = letters.try_recv() {
-            self.open(letter);
-        }
-        self.send();
     }
 
     /// Takes what the feeding topics brought; whether there may be more.
@@ -431,6 +437,7 @@ impl Owner {
     fn handle(&mut self, input: Input, mailbox: Option<&Mailbox>) {
         let configures = matches!(input, Input::Configure { .. });
         self.group.handle(input, self.clock.now());
+        self.watchers.changed();
         while let Some(output) = self.group.poll() {
             match output {
                 Output::Record(record) => self.appended = self.log.append(&record),
@@ -441,6 +448,7 @@ impl Owner {
                     }
                 }
                 Output::Answer { asked, answer } => {
+                    self.watchers.answered(&asked);
                     let waiting = self.waiting.get(&asked.conn);
                     if let Some(mailbox) = waiting.or(mailbox) {
                         let line = encode_answer(&answer);
@@ -487,6 +495,14 @@ impl Owner {
                 None => {}
             }
         }
+    }
+
+    /// Says how it goes to those who watch. What they see is safe, as everything that they are told.
+    fn show(&mut self) {
+        let (unsent, appended) = (&mut self.unsent, self.appended);
+        self.watchers.look(&self.group, self.clock.now(), |mailbox, parcel| {
+            unsent.push_back((appended, Unsent::Parcel(mailbox.clone(), parcel)));
+        });
     }
 
     /// Writes what the group holds, if that is shorter by far than how it came to it, piece by piece

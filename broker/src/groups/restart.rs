@@ -4,12 +4,14 @@
 //!   <data>/groups/<group>/   the segments of its log
 //! ```
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 
 use tidings_protocol::{GroupName, Seq, TopicName};
 
+use super::foreign::{Held, look_into};
 use super::paging::PageFile;
 use crate::clock::{Clock, Moment, Stamp};
 use crate::group::record::{Decision, Record};
@@ -44,6 +46,8 @@ pub(crate) struct GroupStorage {
     pub(crate) dir: PathBuf,
     /// See [`Limits::group_log_bytes`](crate::Limits::group_log_bytes).
     pub(crate) log_bytes: u64,
+    /// Names in there under which there is something else: no group can be kept under them.
+    pub(crate) taken: BTreeSet<GroupName>,
 }
 
 /// A group as its log has it.
@@ -80,6 +84,11 @@ impl GroupStorage {
         group
     }
 
+    /// Whether something else has the name of a group's directory.
+    pub(crate) fn is_taken(&self, name: &GroupName) -> bool {
+        self.taken.contains(name)
+    }
+
     /// The log of a group that is new.
     pub(crate) fn fresh(&self, name: &GroupName) -> (SegmentLog, Seq) {
         (SegmentLog::fresh(self.options(name, FIRST)), FIRST)
@@ -87,7 +96,9 @@ impl GroupStorage {
 
     /// Every group that has a log. Blocks. Fails if one cannot be read as a whole: a group that has
     /// forgotten a part of its decisions would ask hosts too early and call jobs done that are not.
-    pub(crate) fn recover(&self) -> io::Result<Vec<Recovered>> {
+    ///
+    /// What is no group's is left alone, and its name is not given to one.
+    pub(crate) fn recover(&mut self) -> io::Result<Vec<Recovered>> {
         let names = match self.disk.list(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             names => names?,
@@ -102,9 +113,18 @@ impl GroupStorage {
                 tracing::warn!(name, "this is no directory of a group; it is ignored");
                 continue;
             };
-            let group = self.recover_one(&name);
             let dir = self.dir.join(name.as_str());
-            groups.extend(group.map_err(|error| in_words(&error, &name, &dir))?);
+            let held = look_into(&*self.disk, &dir, &name);
+            match held.map_err(|error| in_words(&error, &name, &dir))? {
+                Held::Own => {
+                    let group = self.recover_one(&name);
+                    groups.extend(group.map_err(|error| in_words(&error, &name, &dir))?);
+                }
+                Held::Foreign(what) => {
+                    tracing::warn!("{} {what}: it is ignored", dir.display());
+                    self.taken.insert(name);
+                }
+            }
         }
         groups.sort_unstable_by(|a, b| a.group.name().cmp(b.group.name()));
         Ok(groups)
@@ -288,7 +308,8 @@ mod tests {
     use crate::log::disk::FileSystem;
 
     fn storage(dir: &Path) -> GroupStorage {
-        GroupStorage { disk: Arc::new(FileSystem), dir: dir.to_owned(), log_bytes: 8_000 }
+        let taken = BTreeSet::new();
+        GroupStorage { disk: Arc::new(FileSystem), dir: dir.to_owned(), log_bytes: 8_000, taken }
     }
 
     /// A log of several segments with these decisions, and some more before them.
@@ -318,7 +339,7 @@ mod tests {
     #[test]
     fn what_was_cleared_in_part_is_cleared() {
         let dir = tempfile::tempdir().unwrap();
-        let storage = storage(dir.path());
+        let mut storage = storage(dir.path());
         write(&storage, &[Decision::Deleted]);
         assert!(segments(dir.path()).len() > 2);
         std::fs::remove_file(&segments(dir.path())[0]).unwrap();
@@ -329,7 +350,7 @@ mod tests {
     #[test]
     fn a_group_of_which_something_is_gone_is_not_taken_for_whole() {
         let dir = tempfile::tempdir().unwrap();
-        let storage = storage(dir.path());
+        let mut storage = storage(dir.path());
         write(&storage, &[Decision::Purged]);
         std::fs::remove_file(&segments(dir.path())[1]).unwrap();
         let error = storage.recover().unwrap_err().to_string();

@@ -76,14 +76,17 @@ pub(super) struct Worker {
     pub(super) member: MemberId,
     /// Groups know it, so the identity cannot change any more.
     pub(super) known_to_groups: bool,
-    /// It has waited for a job, and perhaps does.
+    /// It has waited for a job or watched something, and perhaps does.
     pub(super) waits: bool,
+    /// The `JOB watch` or `GROUP watch` that has not ended. There is one at a time: what another one
+    /// had to say could not leave.
+    pub(super) watching: Option<Slot>,
     /// When groups were told last that it lives.
     pub(super) heard_at: Moment,
     pub(super) staged: Staged,
     /// The answer of the newest `JOIN`, before which no task leaves (`[D3]`).
     pub(super) joined: Option<Slot>,
-    /// The `GROUP`, `JOB` (but for `JOB wait`) or `EXPLAIN` whose answer has not come yet. It may be
+    /// The `GROUP`, `JOB` (but for `wait` and `watch`) or `EXPLAIN` whose answer has not come yet. It may be
     /// long, so there is one at a time.
     pub(super) asked: Option<Slot>,
 }
@@ -199,6 +202,7 @@ impl Connection {
         for parcel in parcels {
             match parcel {
                 Parcel::Answer { slot, line } => self.fill(slot, line),
+                Parcel::Progress { slot, line } => self.answers.progress(slot, line),
                 Parcel::Stored { slot, result } => self.stored(slot, result),
                 Parcel::Task(line) if self.ending.is_none() => self.tasks.extend_from_slice(&line),
                 // The group hears that the connection is gone, and gives the task to another.
@@ -215,6 +219,7 @@ impl Connection {
     pub(super) fn fill(&mut self, slot: Slot, lines: Bytes) {
         if let Some(worker) = &mut self.worker {
             worker.asked.take_if(|asked| *asked == slot);
+            worker.watching.take_if(|watching| *watching == slot);
         }
         self.answer_bytes += lines.len();
         self.answers.fill(slot, lines);

@@ -121,6 +121,7 @@ impl Connection {
                 member: self.hub.new_member(self.id),
                 known_to_groups: false,
                 waits: false,
+                watching: None,
                 heard_at: Moment::default(),
                 staged: Staged::default(),
                 joined: None,
@@ -242,12 +243,23 @@ impl Connection {
     }
 
     fn manage(&mut self, command: &Command<'_>) {
+        let (waits, watches) = match command {
+            Command::Group(manage) => (false, manage.action == "watch"),
+            Command::Job(manage) => (manage.action == "wait", manage.action == "watch"),
+            _ => (false, false),
+        };
+        if watches && self.worker().watching.is_some() {
+            let text = "this connection watches something already; another one can watch this";
+            return self.refuse(&ProtocolError::new(Code::Limit, text));
+        }
         let (caller, slot) = (self.caller(), self.answers.later());
-        if matches!(command, Command::Job(manage) if manage.action == "wait") {
-            // It may take for ever: the connection is heard meanwhile, also when it ends.
-            self.worker().waits = true;
-        } else {
-            self.worker().asked = Some(slot);
+        // It may take for ever: the connection is heard meanwhile, also when it ends.
+        let worker = self.worker();
+        worker.waits |= waits || watches;
+        if watches {
+            worker.watching = Some(slot);
+        } else if !waits {
+            worker.asked = Some(slot);
         }
         if let Err(error) = self.hub.groups.manage(&caller, slot, command) {
             self.fill_with(slot, &error);

@@ -103,6 +103,9 @@ impl Connection {
 
     /// The last words to somebody who leaves in an orderly way.
     fn part(&mut self, end: &End) -> Bytes {
+        if let Some(watching) = self.worker.as_mut().and_then(|worker| worker.watching.take()) {
+            self.fill(watching, Bytes::from_static(b"+OK\r\n"));
+        }
         match (self.session.mode(), end) {
             (Mode::Client, End::Quit) => {
                 self.answers.ready(b"+OK\r\n");

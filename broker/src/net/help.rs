@@ -24,11 +24,12 @@ notifier: its lines are events on the topic new-url, and it hears those of other
                                JOB open docs scope=host
                                PUB new-url http://example.org/docs/ job=docs
                                JOB close docs
-  JOB ls | show <name> | pause | resume | cancel | delete; wait <name> answers when it is done
+  JOB ls | show <name> | pause | resume | cancel | delete; wait <name> answers when it is done,
+                               and watch <name> says how it goes until then (so does GROUP watch)
   GROUP ls | show <name> | set <name> delay=2s           how polite the crawlers are
   GROUP tasks <name> [state=..] [key=..]                 what is in there; state=dead: given up,
                                GROUP retry <name> sends it back; also: pause, resume, purge
-  EXPLAIN <url or host>        why is this not moving?   EXPLAIN http://example.org/
+  EXPLAIN <url or host> [group=..]     why is this not moving?   EXPLAIN http://example.org/
 
   PING, STATS                  are you there; how much is going on
   QUIT                         end (Ctrl-D works, too)

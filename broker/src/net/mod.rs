@@ -66,8 +66,15 @@ impl Hub {
         stop: CancellationToken,
     ) -> Arc<Self> {
         let cursors = Cursors::new(topics.catalog().clone(), &config.limits);
-        let groups =
-            Groups::new(Arc::clone(&topics), config.group, config.own_member, clock, stop, groups);
+        let groups = Groups::new(
+            Arc::clone(&topics),
+            config.group,
+            config.limits.groups_max,
+            config.own_member,
+            clock,
+            stop,
+            groups,
+        );
         Arc::new(Self {
             registry: Registry::new(config.limits.connections_max),
             limits: config.limits,

@@ -97,6 +97,28 @@ fn later_answers_keep_their_place() {
 }
 
 #[test]
+fn what_comes_before_an_answer_leaves_in_its_place_and_only_the_newest_of_it() {
+    let mut answers = Answers::new();
+    let line = |text: &'static str| Bytes::from_static(text.as_bytes());
+    answers.publish(0, Seq(7));
+    let watch = answers.later();
+    answers.ready(b"+OK\r\n");
+    answers.progress(watch, line("+ 1\r\n"));
+    answers.progress(watch, line("+ 2\r\n"));
+    assert_eq!(drained(&mut answers, |_| Seq(7)), "", "a publish stands before it");
+    assert_eq!(drained(&mut answers, ALL), "+OK 7 1\r\n+ 2\r\n");
+    assert_eq!(drained(&mut answers, ALL), "");
+    answers.progress(watch, line("+ 3\r\n"));
+    assert_eq!(drained(&mut answers, ALL), "+ 3\r\n");
+    answers.progress(watch, line("+ 4\r\n"));
+    answers.fill(watch, line("+OK end\r\n"));
+    assert_eq!(drained(&mut answers, ALL), "+ 4\r\n+OK end\r\n+OK\r\n");
+    answers.progress(watch, line("+ late\r\n"));
+    answers.later();
+    assert_eq!(drained(&mut answers, ALL), "", "it has been answered");
+}
+
+#[test]
 fn what_waits_to_be_written_folds_into_little() {
     let mut answers = Answers::new();
     // Two topics in turn, and a third party that publishes to one of them in between.

@@ -64,12 +64,19 @@ struct State {
     /// one lock, so both are in the same order.
     outgoing: Vec<u8>,
     /// Who waits for the answers to commands, in their order.
-    answers: VecDeque<Sender<Answer>>,
+    answers: VecDeque<Asker>,
     /// Unconfirmed publishes from number `publishes_done + 1` on; `None` where one was refused.
     publishes: VecDeque<Option<Publish>>,
     publishes_done: u64,
     dropped: bool,
     ended: Option<ClientError>,
+}
+
+#[derive(Debug)]
+struct Asker {
+    sender: Sender<Answer>,
+    /// What comes before the answer is delivered as it comes, and is no part of it.
+    watches: bool,
 }
 
 #[derive(Debug)]
@@ -113,10 +120,15 @@ impl Shared {
         Ok(receiver)
     }
 
-    /// Hands over lines of which the last one is a command that will be answered.
-    pub(super) async fn request(&self, lines: &[u8]) -> Result<Receiver<Answer>, ClientError> {
+    /// Hands over lines of which the last one is a command that will be answered; with `watches` what
+    /// comes before the answer is delivered.
+    pub(super) async fn request(
+        &self,
+        lines: &[u8],
+        watches: bool,
+    ) -> Result<Receiver<Answer>, ClientError> {
         let (sender, receiver) = oneshot::channel();
-        self.push(lines, |state| state.answers.push_back(sender)).await?;
+        self.push(lines, |state| state.answers.push_back(Asker { sender, watches })).await?;
         Ok(receiver)
     }
 
@@ -170,8 +182,8 @@ impl Shared {
             (std::mem::take(&mut state.answers), std::mem::take(&mut state.publishes))
         };
         let reason = self.reason();
-        for sender in answers {
-            let _ = sender.send(Err(reason.clone()));
+        for asker in answers {
+            let _ = asker.sender.send(Err(reason.clone()));
         }
         for publish in publishes.into_iter().flatten() {
             let _ = publish.sender.send(Err(reason.clone()));
@@ -305,6 +317,7 @@ impl Replies<'_> {
             Reply::Err { code, n: None, text } => {
                 self.refused(refusal_from(code, text))?.map(Delivery::Notice)
             }
+            Reply::More(text) if self.is_watching() => Some(Delivery::More(text.to_owned())),
             Reply::More(text) if self.more.len() < ANSWER_LINES_MAX => {
                 self.more.push(text.to_owned());
                 None
@@ -329,12 +342,17 @@ impl Replies<'_> {
         self.topic.clone()
     }
 
+    /// Whether the next answer is to a command whose lines are delivered.
+    fn is_watching(&self) -> bool {
+        self.shared.lock().answers.front().is_some_and(|asker| asker.watches)
+    }
+
     fn answered(&mut self, ok: String) -> Result<(), ClientError> {
         let more = std::mem::take(&mut self.more);
         let waiting = self.shared.lock().answers.pop_front();
         let waiting = waiting
             .ok_or_else(|| ClientError::Protocol("it answered without a question".into()))?;
-        let _ = waiting.send(Ok(Answer { ok, more }));
+        let _ = waiting.sender.send(Ok(Answer { ok, more }));
         Ok(())
     }
 
@@ -347,7 +365,7 @@ impl Replies<'_> {
             return Ok(Some(error));
         };
         self.more.clear();
-        let _ = waiting.send(Err(ClientError::Refused(error)));
+        let _ = waiting.sender.send(Err(ClientError::Refused(error)));
         Ok(None)
     }
 

@@ -6,6 +6,7 @@ use tokio::io::{
 use tokio::net::TcpListener;
 
 use super::*;
+use crate::Manage;
 use crate::reply::AckAnswer;
 
 /// The broker's end of a connection, which does what a test tells it.
@@ -291,7 +292,7 @@ async fn no_text_becomes_another_line_or_option() {
     assert_eq!(refused(client.publish(&topic(), "").await), Code::BadArgument);
     let long = "x".repeat(crate::PAYLOAD_BYTES_MAX + 1);
     assert_eq!(refused(client.publish(&topic(), &long).await), Code::TooLong);
-    let explain = Command::Explain { what: "a b" };
+    let explain = Command::Explain { what: "a b", group: None };
     assert_eq!(refused(client.request(&explain).await), Code::BadArgument);
     let task: TaskId = "g:1.2.3".parse().unwrap();
     let link = Command::Link { task, url: "http://a/ x=y", redirect: false, prio: None };
@@ -429,4 +430,22 @@ async fn what_no_broker_says_ends_the_connection() {
 fn random_members_differ() {
     assert_ne!(MemberId::random(), MemberId::random());
     assert_ne!(MemberId::random().0 >> 64, MemberId::random().0 & u128::from(u64::MAX));
+}
+
+#[tokio::test]
+async fn what_comes_before_a_watched_answer_is_delivered_as_it_comes() {
+    let (client, mut deliveries, mut broker) = connected().await;
+    let listed = client.start(&[], &Command::Stats).await.unwrap();
+    let watch = Manage { action: "watch", name: Some("docs"), settings: Vec::new() };
+    let watching = client.watch(&Command::Job(watch)).await.unwrap();
+    let ping = client.start(&[], &Command::Ping).await.unwrap();
+    assert_eq!(broker.hear().await, "STATS");
+    assert_eq!(broker.hear().await, "JOB watch docs");
+    broker.say("+ of the list\n+OK list\n+ docs completed=1").await;
+    assert_eq!(listed.await.unwrap().more, ["of the list"]);
+    assert_eq!(deliveries.next().await, Some(Delivery::More("docs completed=1".into())));
+    broker.say("+ docs completed=2\n+OK docs result=done\nPONG clock=1").await;
+    assert_eq!(deliveries.next().await, Some(Delivery::More("docs completed=2".into())));
+    assert_eq!(watching.await, Ok(Answer { ok: "docs result=done".into(), more: Vec::new() }));
+    ping.await.unwrap();
 }

@@ -234,9 +234,12 @@ fn commands_that_stand_alone() {
     both_ways("QUIT", &Command::Quit);
     assert_eq!(Command::parse("PING "), Ok(Command::Ping));
     refused("PING x", Code::BadArgument, "alone");
-    both_ways("EXPLAIN example.org", &Command::Explain { what: "example.org" });
+    both_ways("EXPLAIN example.org", &Command::Explain { what: "example.org", group: None });
+    let group = Some("team".parse().unwrap());
+    both_ways("EXPLAIN a=b group=team", &Command::Explain { what: "a=b", group });
     refused("EXPLAIN", Code::BadArgument, "<url|key>");
-    refused("EXPLAIN a b", Code::BadArgument, "<url|key>");
+    refused("EXPLAIN a b", Code::BadArgument, "key=value");
+    refused("EXPLAIN a groop=b", Code::BadArgument, "group=");
 }
 
 #[test]
@@ -356,7 +359,7 @@ fn command_of(parts: &Parts) -> Command<'_> {
         11 => Command::Touch { task, over: flag, hold },
         12 => Command::Group(manage()),
         13 => Command::Job(manage()),
-        _ => Command::Explain { what: &words.1 },
+        _ => Command::Explain { what: &words.1, group: flag.then(|| a.parse().unwrap()) },
     }
 }
 

@@ -1,14 +1,14 @@
 //! `tidings job add`: seeds, from arguments or from standard input.
 
-use std::{collections::VecDeque, time::Duration};
+use std::collections::VecDeque;
 
 use clap::Args;
-use tidings_protocol::{JobName, Prio, client::Answering, field_number, format_ms};
+use tidings_protocol::{After, JobName, Prio, client::Answering, field_number};
 
 use super::{NAME, command};
 use crate::{
     failure::Failure,
-    flags::{self, BrokerFlag, milliseconds},
+    flags::BrokerFlag,
     job::seed,
     lines::{Lines, read_input},
     manage::{Broker, GroupFlag},
@@ -20,6 +20,7 @@ Examples:
   tidings job add docs https://example.org/docs/             one seed
   cut -f1 sites.tsv | tidings job add docs                   one on each line, as they come
   tidings job add docs https://example.org/ --after 10m      later
+  tidings job add docs https://example.org/ --after 06:00    at six, in UTC
 
 Prints how many were new, and how many the pass had met already. Lines that are no URL are named on
 standard error and left out.
@@ -47,9 +48,9 @@ pub(crate) struct AddArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     prio: Option<Prio>,
 
-    /// Not before so much time has passed
-    #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration)]
-    after: Option<Duration>,
+    /// Not before so much time has passed (10m), or not before the next such time of day (06:00, UTC)
+    #[arg(long, value_name = "DURATION|TIME")]
+    after: Option<After>,
 
     #[command(flatten)]
     group: GroupFlag,
@@ -70,7 +71,7 @@ pub(crate) async fn run(args: AddArgs) -> Result<(), Failure> {
         refused: 0,
     };
     seeds.options.extend(args.prio.map(|prio| ("prio", prio.to_string())));
-    seeds.options.extend(args.after.map(|after| ("after", format_ms(milliseconds(after)))));
+    seeds.options.extend(args.after.map(|after| ("after", after.to_string())));
     let added = if args.urls.is_empty() {
         seeds.add_input().await
     } else {

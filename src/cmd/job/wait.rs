@@ -1,22 +1,21 @@
-//! `tidings job wait`: until the pass of a job is done.
+//! `tidings job wait` and `tidings job watch`: until the pass of a job is done.
 
-#![expect(clippy::disallowed_methods, reason = "shows how fast a job goes")]
-
-use std::time::Instant;
+use std::time::Duration;
 
 use clap::Args;
 
 use super::JobArgs;
 use crate::{
     failure::Failure,
-    job::Rate,
+    flags,
+    job::Counts,
     manage::named,
     output::Console,
     signals::stop_on_signal,
     watch::{Step, Watch},
 };
 
-const EXAMPLES: &str = "\
+const WAIT_EXAMPLES: &str = "\
 Examples:
   tidings job wait docs && ./publish-index        go on when all of it is there
   tidings job wait docs --json                    the counts, for programs
@@ -27,34 +26,93 @@ terminal sees the progress.
 Exit codes: 0 the pass is done; 1 pages failed, it was cancelled, or there is no such job; 2 wrong
 usage; 130 interrupted (the job goes on).";
 
+const WATCH_EXAMPLES: &str = "\
+Examples:
+  tidings job watch docs                          how it goes, on a line that is redrawn
+  tidings job watch docs --every 1m >> crawl.log  a line a minute, while something changes
+  tidings job watch docs --json | jq .completed   one object a line, for programs
+
+The line is redrawn on a terminal; into a file or a pipe goes line after line. There is none while
+nothing changes. The last one says how the pass ended.
+
+Exit codes: 0 the pass is done; 1 pages failed, it was cancelled, or there is no such job; 2 wrong
+usage; 130 interrupted (the job goes on).";
+
+/// How often a line is redrawn at most, unless told otherwise.
+const EVERY: Duration = Duration::from_secs(1);
+
 /// The flags of `tidings job wait`.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = WAIT_EXAMPLES)]
 pub(crate) struct WaitArgs {
     #[command(flatten)]
     of: JobArgs,
 }
 
+/// The flags of `tidings job watch`.
+#[derive(Debug, Args)]
+#[command(after_help = WATCH_EXAMPLES)]
+pub(crate) struct WatchArgs {
+    #[command(flatten)]
+    of: JobArgs,
+
+    #[command(flatten)]
+    every: EveryFlag,
+}
+
+/// How often there is news at most.
+#[derive(Debug, Args)]
+pub(crate) struct EveryFlag {
+    /// At most one line in such a time, from 100ms to 1h
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_every)]
+    pub(crate) every: Duration,
+}
+
 /// Waits, with a progress line where somebody sees it, and says how it went.
-pub(crate) async fn run(args: WaitArgs) -> Result<(), Failure> {
-    let JobArgs { job, group, output } = args.of;
+pub(crate) async fn wait(args: WaitArgs) -> Result<(), Failure> {
+    let progress = Console::new().shows_progress().then_some(EVERY);
+    follow(args.of, progress, "waiting", |console, counts| {
+        console.progress(&counts.progress_line(counts.rate));
+        Ok(())
+    })
+    .await
+}
+
+/// Says how it goes, again and again, and how it went.
+pub(crate) async fn watch(args: WatchArgs) -> Result<(), Failure> {
+    let json = args.of.output.json;
+    follow(args.of, Some(args.every.every), "watching", |console, counts| {
+        let line = counts.progress_line(counts.rate);
+        match (json, console.shows_progress()) {
+            (true, _) => console.line(&named(&counts.words, "job").to_string()),
+            (false, true) => {
+                console.progress(&line);
+                Ok(())
+            }
+            (false, false) => console.line(&line),
+        }
+    })
+    .await
+}
+
+async fn follow(
+    of: JobArgs,
+    progress: Option<Duration>,
+    doing: &str,
+    mut show: impl FnMut(&mut Console, &Counts) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let JobArgs { job, group, output } = of;
     let stop = stop_on_signal()?;
     let mut console = Console::new();
-    let (started, mut rate) = (Instant::now(), Rate::default());
-    let shows_progress = console.shows_progress();
-    let mut watch = Watch::wait(output.broker.broker, job.clone(), group.group, shows_progress);
+    let mut watch = Watch::wait(output.broker.broker, job.clone(), group.group, progress);
     let end = loop {
         tokio::select! {
             biased;
             () = stop.cancelled() => {
-                return Err(Failure::Interrupted(format!("stopped waiting; job {job} goes on")));
+                return Err(Failure::Interrupted(format!("stopped {doing}; job {job} goes on")));
             }
             news = watch.next() => match news? {
-                Step::Progress(counts) => {
-                    let seconds = started.elapsed().as_secs_f64();
-                    let rate = rate.at(seconds, counts.completed);
-                    console.progress(&counts.progress_line(rate));
-                }
+                Step::Progress(counts) => show(&mut console, &counts)?,
                 Step::Done(counts) => break counts,
             }
         }
@@ -65,4 +123,10 @@ pub(crate) async fn run(args: WaitArgs) -> Result<(), Failure> {
         console.line(&end.end_line())?;
     }
     if end.went_well() { Ok(()) } else { Err(Failure::Unsuccessful) }
+}
+
+fn parse_every(text: &str) -> Result<Duration, String> {
+    let every = flags::parse_duration(text)?;
+    let range = Duration::from_millis(100)..=Duration::from_hours(1);
+    if range.contains(&every) { Ok(every) } else { Err("it is from 100ms to 1h".to_owned()) }
 }

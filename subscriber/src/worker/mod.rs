@@ -334,8 +334,11 @@ impl Crawler {
                 self.begin(id, clock_ms, Duration::from_millis(lease_ms), payload);
             }
             Delivery::Notice(refusal) => tracing::warn!("the broker says: {refusal}"),
-            // Nothing was subscribed to.
-            Delivery::Msg { .. } | Delivery::Lag { .. } | Delivery::Gap { .. } => {}
+            // Nothing was subscribed to, and nothing is watched.
+            Delivery::Msg { .. }
+            | Delivery::Lag { .. }
+            | Delivery::Gap { .. }
+            | Delivery::More(_) => {}
         }
     }
 

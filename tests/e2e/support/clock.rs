@@ -6,7 +6,7 @@ use std::{
     process::Command,
 };
 
-use super::process::Running;
+use super::{process::Running, wait::until};
 
 /// What a command prints on its first line.
 #[track_caller]
@@ -17,7 +17,13 @@ pub(crate) fn output(program: &str, arguments: &[&str]) -> String {
 
 /// Has the time of day of a process be off by so much, such as `-30d`.
 pub(crate) fn set_clock(command: &mut Command, offset: &str) {
-    let library = output("faketime", &["-m", "-f", "+0", "printenv", "LD_PRELOAD"]);
+    let library = until("the library", || {
+        // It minds what an earlier process of its number has left behind; the next one has another number.
+        let mut faketime = Command::new("faketime");
+        faketime.args(["-m", "-f", "+0", "printenv", "LD_PRELOAD"]);
+        let ended = Running::start(&mut faketime).finish();
+        (ended.code == Some(0)).then(|| ended.stdout().swap_remove(0))
+    });
     command.env("LD_PRELOAD", library).env("FAKETIME", offset);
     command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
 }

@@ -7,11 +7,15 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, ExitStatus, Stdio},
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::{Arc, Condvar, Mutex, PoisonError, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
+use rustix::{
+    io::Errno,
+    process::{Pid, WaitId, WaitIdOptions, waitid},
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -197,7 +201,7 @@ impl Running {
     pub(crate) fn finish(mut self) -> Finished {
         let started = Instant::now();
         self.close_stdin();
-        let status = self.wait(started + PATIENCE);
+        let status = self.wait();
         let took = started.elapsed();
         for reader in self.readers.drain(..) {
             reader.join().unwrap();
@@ -215,14 +219,18 @@ impl Running {
     }
 
     #[track_caller]
-    fn wait(&mut self, deadline: Instant) -> ExitStatus {
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "{} does not end", self.name);
-            thread::sleep(Duration::from_millis(5));
-        }
+    fn wait(&mut self) -> ExitStatus {
+        let pid = Pid::from_child(&self.child);
+        let (sender, ended) = mpsc::channel();
+        // Its own handle of the process can only be asked, or waited for without end. This leaves the status to it.
+        thread::spawn(move || {
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            while let Err(Errno::INTR) = waitid(WaitId::Pid(pid), options) {}
+            let _ = sender.send(());
+        });
+        let ended = ended.recv_timeout(PATIENCE);
+        assert!(ended.is_ok(), "{} does not end", self.name);
+        self.child.wait().unwrap()
     }
 }
 

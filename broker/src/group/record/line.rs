@@ -158,6 +158,9 @@ impl Writer<'_> {
                 }
                 self
             }
+            Decision::ClockTimes(times) => {
+                self.field("clock-times").list(times, |writer, time| _ = writer.clock_time(time))
+            }
             Decision::SeedAdded(taking) => {
                 self.field("seed-added").taking(taking);
                 self
@@ -391,6 +394,7 @@ impl<'a> Reader<'a> {
                 let item = if self.flag()? { Some(self.taking()?) } else { None };
                 Decision::FellDue { url, next, item }
             }
+            "clock-times" => Decision::ClockTimes(self.list(Self::clock_time)?),
             "seed-added" => Decision::SeedAdded(self.taking()?),
             "job-paused" => Decision::JobPaused { number: self.field()?, paused: self.flag()? },
             "job-time-up" => Decision::JobTimeUp { number: self.field()? },

@@ -1,6 +1,6 @@
 //! Jobs on their way: paused, waited for, given seeds by command, and within their bounds.
 
-use tidings_protocol::{Code, Outcome, Return, Seq};
+use tidings_protocol::{After, Code, Outcome, Return, Seq};
 
 use super::bench::{A, B, Bench, topic};
 use crate::group::{Asked, Input, JobAction, Show};
@@ -16,7 +16,7 @@ impl Bench {
     }
 
     fn add(&mut self, name: &str, url: &str) {
-        self.with_job(name, JobAction::Add { url: url.into(), prio: 0, after_ms: 0 });
+        self.with_job(name, JobAction::Add { url: url.into(), prio: 0, after: After::Ms(0) });
     }
 
     fn cancel(&mut self, name: &str) {
@@ -149,7 +149,10 @@ fn seeds_come_by_command_as_they_come_by_event() {
     assert_eq!(task.payload, "http://a.org/ job=site pass=1 depth=0");
     bench.add("site", "http://a.org/");
     assert_eq!(bench.ok(), "site new=0 known=1");
-    bench.with_job("site", JobAction::Add { url: "http://b.org/".into(), prio: 5, after_ms: 1000 });
+    bench.with_job(
+        "site",
+        JobAction::Add { url: "http://b.org/".into(), prio: 5, after: After::Ms(1000) },
+    );
     assert_eq!(bench.ok(), "site new=1 known=0");
     bench.assert_no_task("not yet");
     bench.wait(1000);

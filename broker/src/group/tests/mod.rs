@@ -3,6 +3,7 @@
 
 mod bench;
 mod corners;
+mod explain;
 mod jobs;
 mod operate;
 mod parking;
@@ -11,4 +12,5 @@ mod rules;
 mod schedules;
 mod simulation;
 mod site;
+mod times_of_day;
 mod world;

@@ -3,6 +3,7 @@
 use tidings_protocol::{Code, Outcome, Return};
 
 use super::bench::{A, Bench};
+use crate::group::schedule::ScheduleQuery;
 use crate::group::{Input, Operation, Show};
 
 const MINUTE_MS: u64 = 60_000;
@@ -239,4 +240,40 @@ fn a_schedule_explains_itself() {
     assert_eq!(bench.refusal(), Code::Conflict, "a schedule has a key");
     bench.publish("http://a.org/ every=0");
     assert_eq!(bench.explain_url("http://a.org/"), None);
+}
+
+#[test]
+fn schedules_are_listed_by_when_they_are_due() {
+    let mut bench = bench();
+    bench.feed(Input::Clock { unix_ms: 5 * 60 * 60_000 });
+    for (page, every) in [("a.org/3", "3m"), ("a.org/1", "1m"), ("b.org/", "06:00")] {
+        bench.publish(&format!("http://{page} every={every} prio=7"));
+        bench.fetch(&format!("http://{page}"));
+    }
+    bench.wait(MINUTE_MS);
+    let mut list = |settings: &[(&str, &str)]| {
+        let query = ScheduleQuery::parse(settings.iter().copied()).unwrap();
+        bench.feed(Input::Show { asked: A.asked(), what: Show::Schedules(query) });
+        let answer = bench.answers.pop().unwrap().unwrap();
+        (answer.more, answer.ok)
+    };
+    let (first, second) = (
+        "http://a.org/1 every=1m due-ms=60000 key=a.org prio=7 entry=4",
+        "http://a.org/3 every=3m due-ms=120000 key=a.org prio=7",
+    );
+    let third = "http://b.org/ every=06:00 due-ms=3540000 key=b.org prio=7";
+    let all = vec![first.to_owned(), second.to_owned(), third.to_owned()];
+    assert_eq!(list(&[]), (all, "crawlers matched=3 listed=3".to_owned()));
+    let one = (vec![first.to_owned()], "crawlers matched=2 listed=1".to_owned());
+    assert_eq!(list(&[("key", "a.org"), ("limit", "1")]), one);
+    assert_eq!(list(&[("limit", "0")]), (vec![], "crawlers matched=3 listed=0".to_owned()));
+    bench.fetch("http://a.org/1");
+    bench.publish("http://a.org/3");
+    bench.fetch("http://a.org/3");
+    let query = ScheduleQuery { key: Some("a.org".into()), limit: 9 };
+    bench.feed(Input::Show { asked: A.asked(), what: Show::Schedules(query) });
+    let answer = bench.answers.pop().unwrap().unwrap();
+    assert_eq!(answer.more[1], format!("{second} skips=yes"), "somebody has looked");
+    assert!(ScheduleQuery::parse([("limit", "1001")]).is_err());
+    assert!(ScheduleQuery::parse([("state", "due")]).is_err());
 }

@@ -74,6 +74,10 @@ pub(super) struct World {
     job_names: BTreeSet<JobName>,
     /// How often URLs are to be looked at, in ms.
     scheduled: BTreeMap<String, u64>,
+    /// Those that are to be looked at at a time of day.
+    daily: BTreeSet<String>,
+    /// What the wall clock shows at moment 0.
+    wall_ms: i64,
     /// URLs that were ever announced.
     named: BTreeSet<String>,
     /// Announcements that appeared on their topics, and those of which the group is still to be
@@ -119,6 +123,8 @@ impl World {
             begun: BTreeMap::new(),
             job_names: BTreeSet::new(),
             scheduled: BTreeMap::new(),
+            daily: BTreeSet::new(),
+            wall_ms: 0,
             named: BTreeSet::new(),
             heard: BTreeSet::new(),
             safe: Vec::new(),
@@ -143,6 +149,8 @@ impl World {
             66..71 => self.with_some_job(),
             71..73 => self.announce_schedule(),
             73 => self.delete_some_job(),
+            74 => self.set_clock(),
+            75 => self.announce_for_later(),
             16..40 => self.take(),
             40..46 if self.faulty => self.vanish(),
             46..52 if self.faulty => self.answer_twice(),

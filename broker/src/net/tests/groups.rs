@@ -42,6 +42,71 @@ async fn whoever_waits_for_a_job_may_leave() {
 }
 
 #[tokio::test]
+async fn whoever_watches_a_job_sees_how_it_goes_and_its_end() {
+    let broker = broker(Limits::default()).await;
+    let (mut watches, mut other) = (Peer::client(&broker).await, Peer::client(&broker).await);
+    assert!(other.ask("JOB open site").await.starts_with("+OK site "));
+    watches.send("JOB watch site every=100ms\nPING\nJOB watch site\n").await;
+    let line = watches.line().await;
+    assert!(line.starts_with("+ site number=1 pass=1 state=open pending=0 "), "{line}");
+    assert!(line.ends_with(" found=0 rate=0.0\r\n"), "{line}");
+    assert!(other.ask("JOB add site url=http://a.test/").await.starts_with("+OK site new=1 "));
+    let line = watches.line().await;
+    assert!(line.contains(" found=1 rate="), "{line}");
+    let mut worker = Peer::client(&broker).await;
+    assert!(worker.ask("JOIN crawlers").await.starts_with("+OK"));
+    let task = worker.line().await.split(' ').nth(1).unwrap().to_owned();
+    assert!(worker.ask(&format!("ACK {task}")).await.starts_with("+OK"));
+    let mut line = watches.line().await;
+    while !line.contains(" completed=1 ") {
+        line = watches.line().await;
+    }
+    assert!(!line.ends_with(" rate=0.0\r\n"), "{line}");
+    // While nothing changes any more the speed falls, and that is the last line.
+    while !line.ends_with(" rate=0.0\r\n") {
+        line = watches.line().await;
+    }
+    assert!(other.ask("JOB close site").await.starts_with("+OK site "));
+    while !line.starts_with("+OK ") {
+        line = watches.line().await;
+    }
+    assert!(line.starts_with("+OK site number=1 pass=1 result=done completed=1 "), "{line}");
+    // What was asked behind it is answered behind it, and nothing else is watched at once.
+    assert!(watches.line().await.starts_with("PONG "));
+    assert!(watches.line().await.starts_with("-ERR limit "));
+    let again = watches.ask("JOB watch site").await;
+    assert_eq!(again, line, "the pass is over");
+}
+
+#[tokio::test]
+async fn a_watch_of_a_group_ends_with_it_or_with_the_connection() {
+    let broker = broker(Limits::default()).await;
+    let mut boss = Peer::client(&broker).await;
+    assert!(boss.ask("GROUP create team topics=work").await.starts_with("+OK team "));
+    let (mut stays, mut leaves) = (Peer::client(&broker).await, Peer::client(&broker).await);
+    for watcher in [&mut stays, &mut leaves] {
+        watcher.send("GROUP watch team every=100ms\n").await;
+        let line = watcher.line().await;
+        assert!(line.starts_with("+ team paused=no members=0 "), "{line}");
+    }
+    leaves.send("QUIT\n").await;
+    leaves.expect("+OK\r\n+OK\r\n").await;
+    assert_eq!(leaves.rest().await, "");
+    assert!(boss.ask("GROUP pause team").await.starts_with("+OK team paused=yes "));
+    assert!(stays.line().await.starts_with("+ team paused=yes "));
+    assert_eq!(boss.ask("GROUP delete team").await, "+OK team\r\n");
+    let mut line = stays.line().await;
+    while line.starts_with("+ ") {
+        line = stays.line().await;
+    }
+    assert!(line.starts_with("-ERR unknown "), "{line}");
+    assert!(stays.ask("PING").await.starts_with("PONG "));
+    // It can watch again.
+    stays.send("GROUP watch crawlers\n").await;
+    assert!(stays.line().await.starts_with("+ crawlers "));
+}
+
+#[tokio::test]
 async fn a_group_is_deleted_when_its_members_have_gone_and_lets_go_of_its_topics() {
     let broker = broker(Limits::default()).await;
     let mut boss = Peer::client(&broker).await;
@@ -141,13 +206,20 @@ async fn actions_say_what_they_take() {
         ("JOB pause site url=http://a.org/", "bad-argument"),
         ("JOB pause", "bad-argument"),
         ("JOB delete site", "conflict"),
-        ("JOB watch site", "not-yet"),
+        ("EXPLAIN a.org group=nowhere", "unknown"),
+        ("EXPLAIN b.org group=crawlers", "unknown"),
+        ("JOB watch site every=99ms", "bad-argument"),
+        ("JOB watch site colour=red", "bad-argument"),
+        ("JOB watch nothing", "unknown"),
+        ("JOB watch", "bad-argument"),
         ("GROUP pause crawlers hard=yes", "bad-argument"),
         ("GROUP retry crawlers state=dead", "bad-argument"),
         ("GROUP tasks crawlers state=gone", "bad-argument"),
         ("GROUP tasks crawlers job=nothing", "unknown"),
         ("GROUP pause nowhere", "unknown"),
-        ("GROUP watch crawlers", "not-yet"),
+        ("GROUP watch crawlers group=crawlers", "bad-argument"),
+        ("GROUP watch crawlers every=2h", "bad-argument"),
+        ("GROUP watch nowhere", "unknown"),
     ] {
         let answer = client.ask(wrong).await;
         assert!(answer.starts_with(&format!("-ERR {code} ")), "{wrong}: {answer}");

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use tidings_protocol::UrlKey;
+
 use super::{Reader, Writer};
+use crate::group::clock_times::{ClockTime, Waiting};
 use crate::group::dead::REASONS;
 use crate::group::entry::{Again, Entry, JobRef, Lease, State};
 use crate::group::key_queue::{KeyState, Lane};
@@ -32,6 +35,7 @@ impl Writer<'_> {
             Item::Key { key, state } => self.field("key").text(key).key_state(state),
             Item::Entry(entry) => self.field("entry").entry(entry),
             Item::Schedule(schedule) => self.field("schedule").schedule(schedule),
+            Item::ClockTime(time) => self.field("clock-time").clock_time(time),
             Item::Dead { entry, reason } => self.field("dead").field(reason).entry(entry),
             Item::End { last_entry, last_serial, last_job, is_paused, totals } => self
                 .field("end")
@@ -41,6 +45,14 @@ impl Writer<'_> {
                 .flag(*is_paused)
                 .list(totals, |writer, total| _ = writer.field(total)),
         };
+    }
+
+    pub(super) fn clock_time(&mut self, time: &ClockTime) -> &mut Self {
+        match time.what {
+            Waiting::Entry(id) => self.field('e').field(id),
+            Waiting::Schedule(url) => self.field('s').field(url.0),
+        };
+        self.field(time.unix_ms).field(time.due)
     }
 
     fn pass(&mut self, pass: JobRef) -> &mut Self {
@@ -125,6 +137,7 @@ impl Reader<'_> {
             "key" => Item::Key { key: self.text()?.into(), state: self.key_state()? },
             "entry" => Item::Entry(Box::new(self.entry()?)),
             "schedule" => Item::Schedule(Box::new(self.schedule()?)),
+            "clock-time" => Item::ClockTime(self.clock_time()?),
             "dead" => Item::Dead { reason: self.reason()?, entry: Box::new(self.entry()?) },
             "end" => Item::End {
                 last_entry: self.field()?,
@@ -135,6 +148,15 @@ impl Reader<'_> {
             },
             _ => return None,
         })
+    }
+
+    pub(super) fn clock_time(&mut self) -> Option<ClockTime> {
+        let what = match self.0.next()? {
+            "e" => Waiting::Entry(self.field()?),
+            "s" => Waiting::Schedule(UrlKey(self.field()?)),
+            _ => return None,
+        };
+        Some(ClockTime { what, unix_ms: self.field()?, due: self.moment()? })
     }
 
     fn pass(&mut self) -> Option<JobRef> {

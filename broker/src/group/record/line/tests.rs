@@ -2,8 +2,10 @@ use proptest::prelude::*;
 use tidings_protocol::{CanonicalUrl, JobName, Seq, TopicName};
 
 use super::*;
+use crate::group::clock_times::{ClockTime, Waiting};
 use crate::group::entry::EntryId;
 use crate::group::scope::ScopeRule;
+use crate::group::snapshot::Item;
 
 fn moment() -> impl Strategy<Value = Moment> {
     any::<u64>().prop_map(Moment)
@@ -92,6 +94,14 @@ fn taking() -> impl Strategy<Value = Taking> {
     ]
 }
 
+fn clock_time() -> impl Strategy<Value = ClockTime> {
+    let what = prop_oneof![
+        any::<u64>().prop_map(Waiting::Entry),
+        any::<u128>().prop_map(|url| Waiting::Schedule(UrlKey(url))),
+    ];
+    (what, any::<i64>(), moment()).prop_map(|(what, unix_ms, due)| ClockTime { what, unix_ms, due })
+}
+
 fn back() -> impl Strategy<Value = Back> {
     prop_oneof![
         moment().prop_map(|due| Back::Retry { due }),
@@ -155,6 +165,8 @@ fn of_entries() -> impl Strategy<Value = Decision> {
         entries().prop_map(|entries| Decision::Retried { entries }),
         entries().prop_map(|entries| Decision::Forgotten { entries }),
         taking().prop_map(Decision::SeedAdded),
+        prop::collection::vec(clock_time(), 0..4).prop_map(Decision::ClockTimes),
+        clock_time().prop_map(|time| Decision::Kept(Box::new(Item::ClockTime(time)))),
         (any::<u128>(), moment(), prop::option::of(taking()))
             .prop_map(|(url, next, item)| Decision::FellDue { url: UrlKey(url), next, item }),
     ]

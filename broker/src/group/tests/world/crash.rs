@@ -21,6 +21,7 @@ impl World {
     pub(super) fn start(&mut self) {
         let (run, anew) = (self.group.run() + 1, self.rng.bool());
         self.handle(Input::Start { run, anew, stamp: stamp(), own: None });
+        self.see_clock();
     }
 
     /// Now and then the group begins a snapshot, which is written between everything else.

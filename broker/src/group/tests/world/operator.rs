@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidings_protocol::{JobName, MemberId, ProtocolError};
+use tidings_protocol::{After, JobName, MemberId, ProtocolError};
 
 use super::World;
 use crate::clock::Moment;
@@ -107,7 +107,7 @@ impl World {
             self.with_job(
                 operator(),
                 &name,
-                JobAction::Add { url: seed.as_str().into(), prio: 0, after_ms: 0 },
+                JobAction::Add { url: seed.as_str().into(), prio: 0, after: After::Ms(0) },
             );
         }
         if self.rng.bool() {

@@ -1,0 +1,90 @@
+//! What lies beside the logs of groups and is none, or is one under another name: a copy, or what
+//! somebody moved out of the way.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+
+use tidings_protocol::GroupName;
+
+use crate::log::disk::Disk;
+use crate::log::format::{SEGMENT_HEADER, SegmentHeader};
+
+/// What there is under the name of a group.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Held {
+    /// Its log, or nothing of anybody else.
+    Own,
+    /// Something else: what it is, for people.
+    Foreign(String),
+}
+
+/// Looks whose files are under the name of a group, without changing any. Every file of a log says so
+/// itself; those that cannot be read say nothing. Fails if they are of several.
+pub(super) fn look_into(disk: &dyn Disk, dir: &Path, name: &GroupName) -> io::Result<Held> {
+    let files = match disk.list(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            return Ok(Held::Foreign("is no directory".to_owned()));
+        }
+        files => files?,
+    };
+    let mut owners = BTreeSet::new();
+    let paths = files.iter().map(|file| dir.join(file));
+    for path in paths.filter(|path| path.extension().is_some_and(|extension| extension == "log")) {
+        let mut header = [0; SEGMENT_HEADER];
+        let read = disk.open(&path)?.read_at(&mut header, 0)?;
+        owners.extend(SegmentHeader::decode(&header[..read]).ok().map(|header| header.topic));
+    }
+    let mut others = owners.iter().filter(|owner| owner.as_str() != name.as_str()).peekable();
+    let Some(other) = others.peek() else { return Ok(Held::Own) };
+    if owners.len() > 1 {
+        let text = format!("some of its files are of {other}");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    let right = dir.with_file_name(other.as_str());
+    Ok(Held::Foreign(format!(
+        "holds the log of group {other}, which is only used as {}",
+        right.display()
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tidings_protocol::Seq;
+
+    use super::*;
+    use crate::log::disk::FileSystem;
+
+    fn look(dir: &Path, name: &str) -> io::Result<Held> {
+        look_into(&FileSystem, &dir.join(name), &name.parse().unwrap())
+    }
+
+    /// The beginning of a segment of this group.
+    fn segment(group: &str, base: u64) -> Vec<u8> {
+        let (topic, base, previous_end) = (group.parse().unwrap(), Seq(base), Seq(base));
+        SegmentHeader { topic, base, previous_end, reserved: base, unix_ms: 0 }.encode().to_vec()
+    }
+
+    #[test]
+    fn a_directory_is_whose_files_it_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |path: &str, bytes: &[u8]| fs::write(dir.path().join(path), bytes).unwrap();
+        fs::create_dir(dir.path().join("x")).unwrap();
+        assert_eq!(look(dir.path(), "x").unwrap(), Held::Own, "nothing was ever written");
+        put("x/00000000000000000001.log", b"damaged");
+        put("x/notes", &segment("y", 1));
+        assert_eq!(look(dir.path(), "x").unwrap(), Held::Own);
+        put("x/00000000000000000007.log", &segment("x", 7));
+        assert_eq!(look(dir.path(), "x").unwrap(), Held::Own);
+        fs::rename(dir.path().join("x"), dir.path().join("x.bak")).unwrap();
+        let Held::Foreign(what) = look(dir.path(), "x.bak").unwrap() else { panic!("it is of x") };
+        assert!(what.starts_with("holds the log of group x, "), "{what}");
+        put("x.bak/00000000000000000009.log", &segment("x.bak", 9));
+        let error = look(dir.path(), "x.bak").unwrap_err();
+        assert_eq!(error.to_string(), "some of its files are of x");
+        put("file", b"");
+        assert_eq!(look(dir.path(), "file").unwrap(), Held::Foreign("is no directory".to_owned()));
+    }
+}

@@ -1,0 +1,213 @@
+//! The shells of groups on a disk that is full, slow, or fails.
+
+use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::path::Path;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use tidings_protocol::Answers;
+
+use super::*;
+use crate::catalog::Sync;
+use crate::config::Limits;
+use crate::log::disk::Disk;
+use crate::log::simulated::{Faults, SimulatedDisk};
+use crate::net::within;
+
+/// How long anything may take before a test fails instead of hanging.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Groups on a disk of their own.
+struct Rig {
+    disk: SimulatedDisk,
+    topics: Arc<Topics>,
+    groups: Arc<Groups>,
+    connections: u64,
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.groups.stop.cancel();
+        self.disk.release_syncs();
+        self.topics.close();
+    }
+}
+
+impl Rig {
+    fn new() -> Self {
+        let disk = SimulatedDisk::new(1);
+        // What there is room for now is not there because it was taken in advance.
+        disk.set_faults(Faults { no_allocate: true, ..Faults::default() });
+        let limits = Limits::default();
+        let topics = Topics::simulated(&disk, &limits, Sync::Memory).unwrap();
+        let storage = GroupStorage {
+            disk: Arc::new(disk.clone()) as Arc<dyn Disk>,
+            dir: Path::new("data").join("groups"),
+            log_bytes: limits.group_log_bytes,
+            taken: BTreeSet::new(),
+        };
+        let groups = Groups::new(
+            Arc::clone(&topics),
+            GroupConfig::default(),
+            limits.groups_max,
+            None,
+            Clock::new(),
+            CancellationToken::new(),
+            Some((storage, Vec::new())),
+        );
+        Self { disk, topics, groups, connections: 0 }
+    }
+
+    fn client(&mut self) -> Client {
+        self.connections += 1;
+        let (conn, member) = (ConnId(self.connections), MemberId(self.connections.into()));
+        let caller = Caller { conn, member, mailbox: Mailbox::new() };
+        Client { groups: Arc::clone(&self.groups), caller, slots: Answers::new() }
+    }
+
+    /// Not a byte more can be written.
+    fn fill_disk(&self) {
+        self.disk.set_room(self.disk.used());
+    }
+
+    fn make_room(&self) {
+        self.disk.set_room(1 << 40);
+    }
+
+    /// Waits until the group has found out that there is no room: what it was asked before that is
+    /// answered when there is.
+    async fn until_full(&mut self, group: &str) {
+        let looking = async {
+            let mut asked = Vec::new();
+            loop {
+                let mut client = self.client();
+                client.say(&format!("GROUP show {group}"));
+                asked.push(client);
+                tokio::task::yield_now().await;
+                let mut heard = asked.iter().filter_map(Client::heard);
+                if heard.any(|answer| answer.starts_with("-ERR full ")) {
+                    return;
+                }
+            }
+        };
+        assert!(within(PATIENCE, looking).await, "there is room");
+    }
+
+    /// Nothing can be written any more.
+    fn break_disk(&self) {
+        self.disk.set_faults(Faults { off_in: Some(0), ..Faults::default() });
+    }
+
+    /// Whether a job of that name is known to be in some group.
+    fn knows_job(&self, name: &str) -> bool {
+        let payload = format!("http://a.test/ job={name}");
+        let nobody = "nobody".parse().unwrap();
+        !self.groups.job_names.elsewhere(&nobody, [payload.as_str()].into_iter()).is_empty()
+    }
+}
+
+/// A connection, as groups know it.
+struct Client {
+    groups: Arc<Groups>,
+    caller: Caller,
+    slots: Answers,
+}
+
+impl Client {
+    /// Says something that is answered later.
+    fn say(&mut self, line: &str) {
+        let (slot, command) = (self.slots.later(), Command::parse(line).unwrap());
+        let Command::Join { group, credit } = command else {
+            return self.groups.manage(&self.caller, slot, &command).unwrap();
+        };
+        self.groups.submit(&self.caller, slot, Request::Join { group, credit }).unwrap();
+    }
+
+    /// The next answer, without its line end.
+    async fn answer(&self) -> String {
+        let mut answer = None;
+        let hear = poll_fn(|cx| {
+            answer = self.take(cx.waker());
+            if answer.is_none() { Poll::Pending } else { Poll::Ready(()) }
+        });
+        assert!(within(PATIENCE, hear).await, "no answer came");
+        answer.unwrap()
+    }
+
+    /// The same, if it is there.
+    fn heard(&self) -> Option<String> {
+        self.take(Waker::noop())
+    }
+
+    fn take(&self, waker: &Waker) -> Option<String> {
+        let mut parcels = self.caller.mailbox.take(waker).0;
+        let parcel = parcels.pop_front()?;
+        assert!(parcels.is_empty(), "{parcels:?}");
+        let Parcel::Answer { line, .. } = parcel else { panic!("{parcel:?}") };
+        Some(std::str::from_utf8(&line).unwrap().trim_end().to_owned())
+    }
+
+    async fn ask(&mut self, line: &str) -> String {
+        self.say(line);
+        self.answer().await
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_a_full_disk_refused_is_no_job() {
+    let mut rig = Rig::new();
+    let (mut client, mut other) = (rig.client(), rig.client());
+    assert!(client.ask("GROUP create team topics=work").await.starts_with("+OK team "));
+    assert!(client.ask("JOB open early group=team").await.starts_with("+OK early "));
+    rig.fill_disk();
+    // It is decided before it is known that there is no room, and answered when there is.
+    other.say("JOB open between group=team");
+    rig.until_full("team").await;
+    for job in ["late", "early"] {
+        let refused = client.ask(&format!("JOB open {job} group=team max-pages=1")).await;
+        assert!(refused.starts_with("-ERR full "), "{refused}");
+    }
+    assert!(!rig.knows_job("late"));
+    assert!(rig.knows_job("early") && rig.knows_job("between"));
+    rig.make_room();
+    assert!(other.answer().await.starts_with("+OK between "));
+}
+
+#[tokio::test]
+async fn a_job_that_a_failed_disk_refused_is_no_job_and_who_waits_for_one_is_told() {
+    let mut rig = Rig::new();
+    let (mut client, mut waits) = (rig.client(), rig.client());
+    assert!(client.ask("GROUP create team topics=work").await.starts_with("+OK team "));
+    assert!(client.ask("JOB open site group=team").await.starts_with("+OK site "));
+    waits.say("JOB wait site group=team");
+    // Letters are read in their order.
+    assert!(client.ask("JOB show site group=team").await.starts_with("+OK site "));
+    rig.break_disk();
+    let refused = client.ask("JOB pause site group=team").await;
+    assert!(refused.starts_with("-ERR sync-failed "), "{refused}");
+    let told = waits.answer().await;
+    assert!(told.starts_with("-ERR sync-failed "), "{told}");
+    let refused = client.ask("JOB open late group=team").await;
+    assert!(refused.starts_with("-ERR sync-failed "), "{refused}");
+    assert!(!rig.knows_job("late") && rig.knows_job("site"));
+    let refused = waits.ask("JOB wait site group=team").await;
+    assert!(refused.starts_with("-ERR sync-failed "), "{refused}");
+}
+
+#[tokio::test]
+async fn a_group_that_cannot_be_deleted_yet_for_want_of_room_answers_meanwhile() {
+    let mut rig = Rig::new();
+    let (mut boss, mut client, mut worker) = (rig.client(), rig.client(), rig.client());
+    assert!(boss.ask("GROUP create team topics=work").await.starts_with("+OK team "));
+    rig.fill_disk();
+    boss.say("GROUP delete team");
+    worker.say("JOIN team");
+    rig.until_full("team").await;
+    assert!(client.ask("JOB open late group=team").await.starts_with("-ERR full "));
+    rig.make_room();
+    assert_eq!(boss.answer().await, "+OK team");
+    let refused = worker.answer().await;
+    assert!(refused.starts_with("-ERR unknown "), "{refused}");
+    assert!(!rig.knows_job("late"));
+}

@@ -1,0 +1,105 @@
+//! `tidings group watch`: how a group does, as it changes.
+
+use clap::Args;
+use tidings_protocol::{
+    DEFAULT_GROUP, GroupName, client::Delivery, field, field_number, format_ms,
+};
+
+use super::{NAME, command};
+use crate::{
+    cmd::job::wait::EveryFlag,
+    failure::Failure,
+    flags::milliseconds,
+    link,
+    manage::{self, OutputFlags, named},
+    output::{Console, count},
+    signals::stop_on_signal,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings group watch                             the default group, on a line that is redrawn
+  tidings group watch thumbs --json --every 10s   one object a line, at most every ten seconds
+
+The line is redrawn on a terminal; into a file or a pipe goes line after line. There is none while
+nothing changes.
+
+Exit codes: 0 stopped by Ctrl-C; 1 there is no such group, or the broker is gone; 2 wrong usage.";
+
+/// The flags of `tidings group watch`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct WatchArgs {
+    /// The group
+    #[arg(default_value = DEFAULT_GROUP)]
+    group: GroupName,
+
+    #[command(flatten)]
+    every: EveryFlag,
+
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// Runs until a signal, or until the group or the broker is gone.
+pub(crate) async fn run(args: WatchArgs) -> Result<(), Failure> {
+    let stop = stop_on_signal()?;
+    let broker = &args.output.broker.broker;
+    let (client, mut deliveries) = link::connect(broker, NAME).await?;
+    let every = format_ms(milliseconds(args.every.every));
+    let watch = command("watch", &args.group, vec![("every", &every)]);
+    let failure = |error| manage::failure(broker, error);
+    let mut end = client.watch(&watch).await.map_err(failure)?;
+    let (mut console, mut drawn) = (Console::new(), None);
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {
+                // What was drawn goes; how it was last stays.
+                return drawn.map_or(Ok(()), |line: String| console.line(&line));
+            }
+            Some(delivery) = deliveries.next() => {
+                let Delivery::More(line) = delivery else { continue };
+                if args.output.json {
+                    console.line(&named(&line, "group").to_string())?;
+                } else if console.shows_progress() {
+                    console.progress(&in_words(&line));
+                    drawn = Some(in_words(&line));
+                } else {
+                    console.line(&in_words(&line))?;
+                }
+            }
+            end = &mut end => return end.map(drop).map_err(failure),
+        }
+    }
+}
+
+/// How a group does, for people.
+fn in_words(line: &str) -> String {
+    let number = |key| count(field_number(line, key).unwrap_or(0));
+    let paused = if field(line, "paused") == Some("yes") { "paused, " } else { "" };
+    format!(
+        "{paused}{} members, {} waiting, {} processing, {} completed, {} failed, {} dead, {}/s",
+        number("members"),
+        number("waiting"),
+        number("processing"),
+        number("completed"),
+        number("failed"),
+        number("dead"),
+        field(line, "rate").unwrap_or("?"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_a_group_does_is_one_line() {
+        let line = "crawlers paused=no members=2 waiting=1043 processing=7 completed=12 failed=0 \
+                    dead=1 dead-kept=1 rate=3.5";
+        let words = "2 members, 1,043 waiting, 7 processing, 12 completed, 0 failed, 1 dead, 3.5/s";
+        assert_eq!(in_words(line), words);
+        assert_eq!(in_words(&line.replace("=no", "=yes")), format!("paused, {words}"));
+    }
+}
