@@ -165,7 +165,9 @@ fn read(
     mut from: Seq,
     mut take: impl FnMut(Seq, io::Result<&str>) -> io::Result<()>,
 ) -> io::Result<()> {
-    let mut buffer = vec![0; BUFFER_BYTES];
+    // A log that is shorter than a buffer needs no more than itself.
+    let bytes = usize::try_from(log.bounds().bytes).unwrap_or(BUFFER_BYTES);
+    let mut buffer = vec![0; bytes.clamp(1, BUFFER_BYTES)];
     let mut at = None;
     loop {
         let found = match log.read(from, at, None, &mut buffer) {
