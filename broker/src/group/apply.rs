@@ -15,7 +15,12 @@ use crate::job::{Job, JobState};
 impl Group {
     /// Makes the decision of an earlier run (or of another machine) its own.
     pub fn replay(&mut self, record: &Record) {
-        self.advance(record.at);
+        let decision = &record.decision;
+        let is_reboot =
+            matches!(decision, Decision::Started { run, anew, .. } if self.is_reboot(*run, *anew));
+        if !is_reboot {
+            self.advance(record.at);
+        }
         match &record.decision {
             Decision::Taken { items, .. } => {
                 for item in items {
@@ -30,6 +35,9 @@ impl Group {
             _ => {}
         }
         self.apply(&record.decision, record.at);
+        if is_reboot {
+            self.advance(record.at);
+        }
     }
 
     /// Applies a decision. What events and children became has been applied one by one before, as

@@ -215,7 +215,11 @@ impl Group {
 
     /// Takes one input. `now` must not be before the `now` of an earlier call.
     pub fn handle(&mut self, input: Input, now: Moment) {
-        self.advance(now);
+        let is_reboot =
+            matches!(input, Input::Start { run, anew, .. } if self.is_reboot(run, anew));
+        if !is_reboot {
+            self.advance(now);
+        }
         if let Some(asked) = input.asked() {
             self.members.heard(asked.member);
         }
@@ -223,6 +227,8 @@ impl Group {
             Input::Start { run, anew, stamp, own } => {
                 let ended = self.own.filter(|_| run != self.run);
                 self.commit(Decision::Started { run, anew, stamp, own }, now);
+                // After a reboot not before that: what rests anew is not over.
+                self.advance(now);
                 self.begin(ended, now);
             }
             Input::Heard { conn } => self.members.heard_on(conn),
@@ -285,6 +291,12 @@ impl Group {
             Input::Tick => self.expire(now),
         }
         self.release_all(now);
+    }
+
+    /// Whether a start knows of the time that has passed only what the wall clock says. A group that
+    /// merely stood still (in the same run) knows it well.
+    fn is_reboot(&self, run: u64, anew: bool) -> bool {
+        anew && run != self.run
     }
 
     /// Goes on where the records end, which is between two inputs: what belongs together was written
