@@ -21,6 +21,7 @@ use self::hosts::Hosts;
 use crate::clock::Moment;
 use crate::group::config::{bad, duration_within, number};
 use crate::group::entry::{EntryId, JobNumber, JobRef, Key};
+use crate::group::mutants::{self, Mutant};
 use crate::group::record::End;
 use crate::group::scope::{Scope, ScopeRule};
 use crate::group::snapshot::Item;
@@ -305,7 +306,8 @@ impl Job {
 
     /// Entries that are not final.
     pub fn count(&self) -> u64 {
-        self.waiting.len() as u64 + self.held
+        let held = if mutants::is(Mutant::DoneWhileHeld) { 0 } else { self.held };
+        self.waiting.len() as u64 + held
     }
 
     /// It has the pages it may have, or its time is over: what waits is dropped.
@@ -318,6 +320,7 @@ impl Job {
     /// back; or its time is over.
     pub fn is_blocked(&self) -> bool {
         let taken = self.counts.completed + self.held + self.pinned;
+        let taken = taken - u64::from(taken > 0 && mutants::is(Mutant::OverBudget));
         self.time_is_up || self.settings.pages_max.is_some_and(|max| taken >= max)
     }
 

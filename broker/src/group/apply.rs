@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use tidings_protocol::{CanonicalUrl, MemberId, Outcome, UrlKey};
 
 use super::entry::{Admission, Entry, EntryId, JobNumber, JobRef, Key, Lease, State};
+use super::mutants::{self, Mutant};
 use super::record::{Back, Decision, End, Record, Rest, Taking};
 use super::timers::Expiry;
 use super::{Group, lane_of};
@@ -206,7 +207,9 @@ impl Group {
         }
         let until = now + self.config.lease_ms;
         for (id, entry) in &mut self.entries {
-            if let State::Held(lease) = &mut entry.state {
+            if let State::Held(lease) = &mut entry.state
+                && !mutants::is(Mutant::NoLeaseAfterReboot)
+            {
                 self.expiries.cancel(lease.until, Expiry::Lease(*id));
                 lease.until = lease.until.max(until);
                 self.expiries.set(lease.until, Expiry::Lease(*id));
@@ -379,7 +382,7 @@ impl Group {
     }
 
     fn apply_loss(&mut self, id: EntryId, now: Moment) {
-        self.end_request(id, Rest::default(), true, now);
+        self.end_request(id, Rest::default(), !mutants::is(Mutant::NoRestAfterLoss), now);
         self.take_from_member(id, now);
         let entry = self.entries.get_mut(&id).expect("a lost entry exists");
         entry.losses += 1;

@@ -7,6 +7,7 @@ use tidings_protocol::MemberId;
 
 use super::config::PACE_MS_VALID;
 use super::entry::{EntryId, JobNumber};
+use super::mutants::{self, Mutant};
 use super::record::Rest;
 use crate::clock::Moment;
 
@@ -125,7 +126,7 @@ impl KeyQueue {
             return Some((*entry, head.lane));
         }
         let announced = self.announced.first().map(|(_, entry)| (*entry, Lane::Announced));
-        if self.last_lane == Some(Lane::Announced) {
+        if self.last_lane == Some(Lane::Announced) && !mutants::is(Mutant::AnnouncedFirst) {
             self.next_of_jobs(takes_turns).or(announced)
         } else {
             announced.or_else(|| self.next_of_jobs(takes_turns))
@@ -168,6 +169,9 @@ impl KeyQueue {
             && rest_ms > 0
         {
             self.free_at = self.free_at.max(ended_at + rest_ms + GRAIN_MS);
+            if mutants::is(Mutant::ShortRest) {
+                self.free_at = ended_at + (rest_ms - 1);
+            }
         }
     }
 
@@ -195,7 +199,7 @@ impl KeyQueue {
 
     /// Whether a request may start at `now`.
     pub(super) fn is_free(&self, now: Moment, parallel: u32) -> bool {
-        self.busy < parallel && self.free_at <= now
+        (self.busy < parallel || mutants::is(Mutant::TwoAtOnce)) && self.free_at <= now
     }
 
     /// Requests in flight.

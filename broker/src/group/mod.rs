@@ -25,6 +25,7 @@ mod job_actions;
 mod key_queue;
 mod manage;
 mod member;
+pub(crate) mod mutants;
 mod operate;
 pub mod record;
 mod release;
@@ -51,6 +52,7 @@ pub use self::interface::{
 };
 use self::key_queue::{GRAIN_MS, KeyQueue, Lane};
 use self::member::Members;
+use self::mutants::Mutant;
 use self::record::{Decision, End, Record, Rest};
 use self::release::{Pin, Place, Ready};
 use self::schedule::{SCHEDULES, Schedules};
@@ -331,6 +333,9 @@ impl Group {
     /// Decides something: it takes effect and is recorded.
     fn commit(&mut self, decision: Decision, now: Moment) {
         self.apply(&decision, now);
+        if mutants::is(Mutant::Unrecorded) && matches!(decision, Decision::Touched { .. }) {
+            return;
+        }
         self.record(decision, now);
     }
 
@@ -345,6 +350,9 @@ impl Group {
 
     /// What only this member could go on with starts from its beginning, with anybody.
     fn unpin(&mut self, member: MemberId, now: Moment) {
+        if mutants::is(Mutant::StaysPinned) {
+            return;
+        }
         if let Some(entries) = self.pinned.get(&member) {
             let entries = entries.iter().copied().collect();
             self.commit(Decision::Unpinned { entries }, now);
@@ -444,7 +452,7 @@ impl Group {
             return;
         };
         let is_forgettable = queue.forgettable_at().is_some_and(|at| at <= now);
-        let wake_at = queue.wake_at().filter(|at| *at > now);
+        let wake_at = queue.wake_at().filter(|at| *at > now && !mutants::is(Mutant::NeverWakes));
         if queue.timer != wake_at {
             if let Some(at) = std::mem::replace(&mut queue.timer, wake_at) {
                 self.wakes.cancel(at, Wake::Key(key.clone()));

@@ -7,7 +7,7 @@ mod letter;
 mod log;
 mod outbox;
 mod owner;
-mod restart;
+pub(crate) mod restart;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
