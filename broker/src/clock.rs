@@ -66,6 +66,19 @@ impl Stamp {
     pub fn is_same_boot(&self, later: &Self) -> bool {
         self.boot != 0 && self.boot == later.boot && self.uptime_ms <= later.uptime_ms
     }
+
+    /// What a clock that was at `earlier`, and showed `last` when it was last heard of, would show
+    /// here. While the machine runs its uptime says so, whatever the time of day. In another run of
+    /// the machine the time of day has to do, which may have been set. It never goes back.
+    pub(crate) fn moment_after(&self, earlier: &Self, last: Moment) -> Moment {
+        let moment = if earlier.is_same_boot(self) {
+            earlier.moment + (self.uptime_ms - earlier.uptime_ms)
+        } else {
+            let last_ms = earlier.unix_ms.saturating_add_unsigned(last.since(earlier.moment));
+            last + u64::try_from(self.unix_ms.saturating_sub(last_ms)).unwrap_or(0)
+        };
+        moment.max(last)
+    }
 }
 
 #[cfg(target_os = "linux")]
@@ -106,17 +119,10 @@ impl Clock {
     }
 
     /// An earlier clock was at `stamp`, and showed `last` when it was last heard of: this one is set
-    /// forward to what that would show now. In another run of the machine the time of day has to do,
-    /// which may have been set.
+    /// forward to what that would show now.
     pub fn go_on(&mut self, stamp: Stamp, last: Moment) {
         let here = &mut self.start_stamp;
-        let moment = if stamp.is_same_boot(here) {
-            stamp.moment + (here.uptime_ms - stamp.uptime_ms)
-        } else {
-            let last_ms = stamp.unix_ms.saturating_add_unsigned(last.since(stamp.moment));
-            last + u64::try_from(here.unix_ms.saturating_sub(last_ms)).unwrap_or(0)
-        };
-        here.moment = here.moment.max(moment).max(last);
+        here.moment = here.moment.max(here.moment_after(&stamp, last));
     }
 
     /// The present moment.
@@ -173,5 +179,14 @@ mod tests {
         assert_eq!(after(Stamp { unix_ms: 2_000_000, ..other }, 4_000), 4_000, "it was set back");
         assert_eq!(after(Stamp { boot: 0, ..other }, 4_000), 10_100, "nobody knows");
         assert_eq!(after(Stamp { uptime_ms: 60_000, ..same }, 4_000), 999_995 + 100);
+    }
+    #[test]
+    fn setting_the_wall_clock_moves_no_moment() {
+        let earlier =
+            Stamp { moment: Moment(100), boot: 7, uptime_ms: 20_000, unix_ms: 1_000_000_000 };
+        for unix_ms in [i64::MIN, 0, 999_999_999, 1_000_030_000, i64::MAX] {
+            let here = Stamp { moment: Moment(0), uptime_ms: 50_000, unix_ms, ..earlier };
+            assert_eq!(here.moment_after(&earlier, Moment(4_000)), Moment(30_100), "{unix_ms}");
+        }
     }
 }

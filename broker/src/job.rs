@@ -21,6 +21,7 @@ use self::hosts::Hosts;
 use crate::clock::Moment;
 use crate::group::config::{bad, duration_within, number};
 use crate::group::entry::{EntryId, JobNumber, JobRef, Key};
+use crate::group::mutants::{self, Mutant};
 use crate::group::record::End;
 use crate::group::scope::{Scope, ScopeRule};
 use crate::group::snapshot::Item;
@@ -309,7 +310,8 @@ impl Job {
 
     /// Entries that are not final.
     pub fn count(&self) -> u64 {
-        self.waits() + self.held
+        let held = if mutants::is(Mutant::DoneWhileHeld) { 0 } else { self.held };
+        self.waits() + held
     }
 
     /// How many entries wait.
@@ -327,6 +329,7 @@ impl Job {
     /// back; or its time is over.
     pub fn is_blocked(&self) -> bool {
         let taken = self.counts.completed + self.held + self.pinned;
+        let taken = taken - u64::from(taken > 0 && mutants::is(Mutant::OverBudget));
         self.time_is_up || self.settings.pages_max.is_some_and(|max| taken >= max)
     }
 

@@ -10,6 +10,7 @@ use tidings_protocol::{
 use super::admit::letter;
 use super::config::bad;
 use super::entry::{Again, Entry, EntryId};
+use super::mutants::{self, Mutant};
 use super::record::{Back, Decision, End};
 use super::{Answer, Asked, Group, StagedLink};
 use crate::clock::Moment;
@@ -41,7 +42,9 @@ impl Group {
         );
         let no_room = judged.no_room;
         self.commit(Decision::Answered { entry, outcome, children, no_room, rest }, now);
-        if let Some(job) = job {
+        if let Some(job) = job
+            && !(mutants::is(Mutant::StaysOpen) && outcome != Outcome::Done)
+        {
             self.settle(job.number, now);
         }
         Ok(Answer { more: Vec::new(), ok })
@@ -118,7 +121,9 @@ impl Group {
         let stale = || ProtocolError::new(Code::Stale, task.to_string());
         let entry = &self.live.get(&task.entry).ok_or_else(stale)?.entry;
         let lease = entry.lease().ok_or_else(stale)?;
-        if lease.member != asked.member || *task != self.task_id(task.entry, entry, lease) {
+        let is_its =
+            lease.member == asked.member && *task == self.task_id(task.entry, entry, lease);
+        if !is_its && !mutants::is(Mutant::AnyId) {
             return Err(stale());
         }
         Ok(task.entry)
@@ -129,6 +134,9 @@ impl Group {
     pub(super) fn bury_if_hopeless(&mut self, id: EntryId, now: Moment) {
         let entry = &self.live[&id].entry;
         let job = entry.admitted.job;
+        if mutants::is(Mutant::ForgetsTheLost) && job.is_none() && entry.losses > 0 {
+            return self.commit(Decision::Ended { entries: vec![id], end: End::Purged }, now);
+        }
         if let Some(reason) = self.config.gives_up(entry) {
             let letter = self.dead_letter(entry, reason);
             self.commit(Decision::Ended { entries: vec![id], end: End::Dead }, now);

@@ -8,6 +8,7 @@ use tidings_protocol::Outcome;
 use super::Group;
 use super::entry::{JobNumber, Lease, State};
 use super::key_queue::Lane;
+use super::mutants::{self, Mutant};
 use super::record::{Decision, Record, Taking};
 use super::timers::Expiry;
 use crate::clock::Moment;
@@ -16,7 +17,12 @@ use crate::job::JobState;
 impl Group {
     /// Makes the decision of an earlier run (or of another machine) its own.
     pub fn replay(&mut self, record: &Record) {
-        self.advance(record.at);
+        let decision = &record.decision;
+        let is_reboot =
+            matches!(decision, Decision::Started { run, anew, .. } if self.is_reboot(*run, *anew));
+        if !is_reboot {
+            self.advance(record.at);
+        }
         match &record.decision {
             Decision::Taken { items, .. } => {
                 for item in items {
@@ -31,6 +37,9 @@ impl Group {
             _ => {}
         }
         self.apply(&record.decision, record.at);
+        if is_reboot {
+            self.advance(record.at);
+        }
     }
 
     /// Applies a decision. What events and children became has been applied one by one before, as
@@ -200,7 +209,9 @@ impl Group {
         }
         let until = now + self.config.lease_ms;
         for (id, live) in &mut self.live {
-            if let State::Held(lease) = &mut live.entry.state {
+            if let State::Held(lease) = &mut live.entry.state
+                && !mutants::is(Mutant::NoLeaseAfterReboot)
+            {
                 self.expiries.cancel(lease.until, Expiry::Lease(*id));
                 lease.until = lease.until.max(until);
                 self.expiries.set(lease.until, Expiry::Lease(*id));

@@ -7,6 +7,7 @@ use tidings_protocol::MemberId;
 
 use super::config::PACE_MS_VALID;
 use super::entry::{EntryId, JobNumber, Key};
+use super::mutants::{self, Mutant};
 use super::record::Rest;
 use super::runs::Runs;
 use crate::clock::Moment;
@@ -198,7 +199,7 @@ impl KeyQueue {
         if let Some((entry, head)) = heads.into_iter().flatten().find(|(_, head)| may_go(head)) {
             return Some(Next { entry: *entry, lane: head.lane, prio: 0 });
         }
-        if self.past().last_lane == Some(Lane::Announced) {
+        if self.past().last_lane == Some(Lane::Announced) && !mutants::is(Mutant::AnnouncedFirst) {
             self.next_of_jobs(takes_turns).or_else(|| self.first_of(Lane::Announced))
         } else {
             self.first_of(Lane::Announced).or_else(|| self.next_of_jobs(takes_turns))
@@ -260,6 +261,9 @@ impl KeyQueue {
             && rest_ms > 0
         {
             self.free_at = self.free_at.max(ended_at + rest_ms + GRAIN_MS);
+            if mutants::is(Mutant::ShortRest) {
+                self.free_at = ended_at + (rest_ms - 1);
+            }
         }
     }
 
@@ -287,7 +291,7 @@ impl KeyQueue {
 
     /// Whether a request may start at `now`.
     pub(super) fn is_free(&self, now: Moment, parallel: u32) -> bool {
-        self.busy < parallel && self.free_at <= now
+        (self.busy < parallel || mutants::is(Mutant::TwoAtOnce)) && self.free_at <= now
     }
 
     /// Requests in flight.

@@ -7,6 +7,7 @@ use super::Group;
 use super::entry::{Admission, Entry, EntryId, JobNumber, JobRef, Key, Lease, Live, State};
 use super::key_queue::Lane;
 use super::keys::KeyId;
+use super::mutants::{self, Mutant};
 use super::parked::{Glance, Parked};
 use super::record::{Back, End, Rest};
 use super::runs::PackedLane;
@@ -263,7 +264,8 @@ impl Group {
     }
 
     pub(super) fn apply_loss(&mut self, id: EntryId, now: Moment) {
-        let gate = self.end_request(id, Rest::default(), true, now);
+        let rests = !mutants::is(Mutant::NoRestAfterLoss);
+        let gate = self.end_request(id, Rest::default(), rests, now);
         self.take_from_member(id, now);
         self.forget_again(id);
         let entry = self.entry_mut(id);

@@ -6,6 +6,7 @@ use tidings_protocol::{Code, JOB_DONE_TOPIC, JobName, ProtocolError, Seq, TopicN
 
 use super::config::KeyKind;
 use super::entry::JobNumber;
+use super::mutants::{self, Mutant};
 use super::record::{Decision, End};
 use super::{Answer, Group, Output, Show};
 use crate::clock::Moment;
@@ -196,13 +197,16 @@ impl Group {
         let feeds = |topic: &TopicName| self.config.topics.contains(topic);
         let all_taken =
             heads.iter().all(|(topic, head)| !feeds(topic) || self.taken(topic) >= *head);
-        if job.count() == 0 && all_taken {
+        if job.count() == 0 && (all_taken || mutants::is(Mutant::DoneBeforeTaken)) {
             let (end, group, serial) = (job.announcement(), &self.name, self.last_serial + 1);
             let announcement = format!("{end} group={group} serial={}.{serial}", self.run);
             let forgotten = self.jobs.next_forgotten(self.config.finished_jobs_max).cloned();
             self.commit(Decision::JobDone { number }, now);
             if let Some(name) = forgotten {
                 self.tell_of(&name);
+            }
+            if mutants::is(Mutant::DoneTwice) {
+                self.announce(JOB_DONE_TOPIC, announcement.clone());
             }
             self.announce(JOB_DONE_TOPIC, announcement);
             self.answer_waiters(number, &end);

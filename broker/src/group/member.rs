@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidings_protocol::MemberId;
 
 use super::entry::EntryId;
+use super::mutants::{self, Mutant};
 use crate::mailbox::ConnId;
 
 /// One worker. Leases belong to it and not to its connection.
@@ -27,7 +28,9 @@ pub(super) struct Member {
 
 impl Member {
     fn has_room(&self) -> bool {
-        self.conn.is_some() && !self.silent && self.held.len() < self.credit as usize
+        self.conn.is_some()
+            && !self.silent
+            && self.held.len() < self.credit as usize + usize::from(mutants::is(Mutant::OverCredit))
     }
 }
 

@@ -28,6 +28,7 @@ mod keys;
 mod lifecycle;
 mod manage;
 mod member;
+pub(crate) mod mutants;
 mod operate;
 mod parked;
 pub mod record;
@@ -62,6 +63,7 @@ use self::key_queue::{GRAIN_MS, KeyQueue, Lane, Next};
 use self::keys::{KeyId, Keys};
 use self::lifecycle::lane_of;
 use self::member::Members;
+use self::mutants::Mutant;
 use self::parked::{Glance, Parked};
 use self::record::{Decision, End, Record, Rest};
 use self::release::{Pin, Place, Ready};
@@ -255,7 +257,11 @@ impl Group {
 
     /// Takes one input. `now` must not be before the `now` of an earlier call.
     pub fn handle(&mut self, input: Input, now: Moment) {
-        self.advance(now);
+        let is_reboot =
+            matches!(input, Input::Start { run, anew, .. } if self.is_reboot(run, anew));
+        if !is_reboot {
+            self.advance(now);
+        }
         if let Some(asked) = input.asked() {
             self.members.heard(asked.member);
         }
@@ -265,6 +271,8 @@ impl Group {
                 // A snapshot is of one time without a stop.
                 self.snapshot = None;
                 self.commit(Decision::Started { run, anew, stamp, own }, now);
+                // After a reboot not before that: what rests anew is not over.
+                self.advance(now);
                 self.begin(ended, now);
             }
             Input::Clock { unix_ms } => self.see_clock(unix_ms, now),
@@ -331,6 +339,12 @@ impl Group {
         self.parked.tidy();
     }
 
+    /// Whether a start knows of the time that has passed only what the wall clock says. A group that
+    /// merely stood still (in the same run) knows it well.
+    fn is_reboot(&self, run: u64, anew: bool) -> bool {
+        anew && run != self.run
+    }
+
     /// Goes on where the records end, which is between two inputs: what belongs together was written
     /// together. Nobody is connected. `ended`: a member that is gone with the process it lived in,
     /// so its leases are waited for no more.
@@ -363,6 +377,9 @@ impl Group {
     /// Decides something: it takes effect and is recorded.
     fn commit(&mut self, decision: Decision, now: Moment) {
         self.apply(&decision, now);
+        if mutants::is(Mutant::Unrecorded) && matches!(decision, Decision::Touched { .. }) {
+            return;
+        }
         self.record(decision, now);
     }
 
@@ -377,6 +394,9 @@ impl Group {
 
     /// What only this member could go on with starts from its beginning, with anybody.
     fn unpin(&mut self, member: MemberId, now: Moment) {
+        if mutants::is(Mutant::StaysPinned) {
+            return;
+        }
         if let Some(entries) = self.pinned.get(&member) {
             let entries = entries.iter().copied().collect();
             self.commit(Decision::Unpinned { entries }, now);
@@ -474,7 +494,7 @@ impl Group {
     fn refresh(&mut self, key: KeyId, now: Moment) {
         let Some(queue) = self.keys.get_mut(key) else { return };
         let is_forgettable = queue.forgettable_at().is_some_and(|at| at <= now);
-        let wake_at = queue.wake_at().filter(|at| *at > now);
+        let wake_at = queue.wake_at().filter(|at| *at > now && !mutants::is(Mutant::NeverWakes));
         if queue.timer != wake_at {
             if let Some(at) = std::mem::replace(&mut queue.timer, wake_at) {
                 self.wakes.cancel(at, Wake::Key(key));

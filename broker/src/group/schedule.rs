@@ -97,9 +97,11 @@ impl Schedules {
         self.0.get_mut(&url.print())
     }
 
-    /// All of them, in no order.
+    /// All of them, in an order that does not depend on chance.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Schedule> {
-        self.0.values()
+        let mut all: Vec<_> = self.0.values().collect();
+        all.sort_unstable_by_key(|schedule| schedule.url_key);
+        all.into_iter()
     }
 
     pub(super) fn len(&self) -> usize {

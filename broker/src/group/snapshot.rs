@@ -200,10 +200,12 @@ impl Group {
                 continue;
             };
             at.set += 1;
-            let mut urls = set.iter().copied().peekable();
-            while urls.peek().is_some() {
+            let mut urls: Vec<u64> = set.iter().copied().collect();
+            // What is written does not depend on chance.
+            urls.sort_unstable();
+            for urls in urls.chunks(SEEN_MAX) {
                 left = left.saturating_sub(1);
-                keep(Item::Seen { pass, urls: urls.by_ref().take(SEEN_MAX).collect() });
+                keep(Item::Seen { pass, urls: urls.to_vec() });
             }
         }
         while left > 0

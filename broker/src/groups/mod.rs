@@ -9,7 +9,7 @@ mod log;
 mod outbox;
 mod owner;
 mod paging;
-mod restart;
+pub(crate) mod restart;
 #[cfg(test)]
 mod tests;
 mod watch;

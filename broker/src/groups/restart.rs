@@ -91,7 +91,12 @@ impl GroupStorage {
 
     /// The log of a group that is new.
     pub(crate) fn fresh(&self, name: &GroupName) -> (SegmentLog, Seq) {
-        (SegmentLog::fresh(self.options(name, FIRST)), FIRST)
+        (self.fresh_at(name, FIRST), FIRST)
+    }
+
+    /// A log of which what was before a number is gone.
+    pub(crate) fn fresh_at(&self, name: &GroupName, first: Seq) -> SegmentLog {
+        SegmentLog::fresh(self.options(name, first))
     }
 
     /// Every group that has a log. Blocks. Fails if one cannot be read as a whole: a group that has
@@ -242,7 +247,9 @@ fn read(
     mut from: Seq,
     mut take: impl FnMut(Seq, io::Result<&str>) -> io::Result<()>,
 ) -> io::Result<()> {
-    let mut buffer = vec![0; BUFFER_BYTES];
+    // A log that is shorter than a buffer needs no more than itself.
+    let bytes = usize::try_from(log.bounds().bytes).unwrap_or(BUFFER_BYTES);
+    let mut buffer = vec![0; bytes.clamp(1, BUFFER_BYTES)];
     let mut at = None;
     loop {
         let found = match log.read(from, at, None, &mut buffer) {

@@ -3,7 +3,7 @@
 use tidings_protocol::{Code, Hold, Outcome, PAYLOAD_BYTES_MAX, Return, Seq};
 
 use super::bench::{A, B, Bench, NO_HOLD, topic};
-use crate::clock::Moment;
+use crate::clock::{Moment, Stamp};
 use crate::group::config::GroupConfig;
 use crate::group::{Asked, Group, Input, Output};
 use crate::mailbox::ConnId;
@@ -305,5 +305,23 @@ fn a_pace_is_believed_for_a_day() {
     let second = bench.task();
     bench.ack(A, &second.id, Outcome::Done, &[]);
     bench.wait(1001);
+    bench.task();
+}
+
+#[test]
+fn a_host_that_was_just_asked_rests_after_a_reboot_whatever_the_wall_clock_says() {
+    let mut bench = Bench::new(&[("delay", "1s")]);
+    bench.join(A, 1);
+    bench.publish("http://x.org/1");
+    let task = bench.task();
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    // The machine was away for a moment; somebody has set its clock forward meanwhile.
+    bench.now = bench.now + 3_600_000;
+    let stamp = Stamp { moment: bench.now, boot: 2, uptime_ms: 0, unix_ms: 0 };
+    bench.feed(Input::Start { run: 8, anew: true, stamp, own: None });
+    bench.publish("http://x.org/2");
+    bench.wait(999);
+    bench.assert_no_task("nobody knows how much time has passed");
+    bench.wait(2);
     bench.task();
 }

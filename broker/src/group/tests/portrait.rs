@@ -14,7 +14,7 @@ use crate::group::{Group, GroupConfig, Totals};
 
 /// Everything that decides what a group does next, except chance.
 #[derive(Debug, PartialEq)]
-pub(super) struct Portrait {
+struct Portrait {
     entries: BTreeMap<EntryId, Entry>,
     keys: BTreeMap<String, KeyPortrait>,
     jobs: Vec<JobPortrait>,
@@ -36,23 +36,21 @@ pub(super) struct Portrait {
     config: GroupConfig,
 }
 
-/// Two groups hold the same; otherwise says where they differ, and no more than that.
-#[track_caller]
-pub(super) fn assert_same(left: &Group, right: &Group, seed: u64) {
+/// Where two groups differ first; `None` if they hold the same.
+pub(super) fn difference(left: &Group, right: &Group) -> Option<String> {
+    /// Lines that are shown in front of the first that differs, and behind it.
+    const SHOWN: usize = 12;
     let (left, right) = (portrait(left), portrait(right));
-    if left != right {
-        let (left, right) = (format!("{left:#?}"), format!("{right:#?}"));
-        let lines = left.lines().zip(right.lines()).enumerate();
-        let differing = lines.filter(|(_, (left, right))| left != right).take(5);
-        let context = |text: &str, at: usize| {
-            let lines: Vec<_> = text.lines().skip(at.saturating_sub(12)).take(16).collect();
-            lines.join("\n")
-        };
-        let differing: Vec<_> = differing.map(|(at, _)| at).collect();
-        let at = differing.first().copied().unwrap_or(0);
-        let (left, right) = (context(&left, at), context(&right, at));
-        panic!("seed {seed}: lines {differing:?}\n{left}\n======\n{right}");
+    if left == right {
+        return None;
     }
+    let (left, right) = (format!("{left:#?}"), format!("{right:#?}"));
+    let at = left.lines().zip(right.lines()).position(|(left, right)| left != right);
+    let shown = |text: &str| {
+        let from = at.unwrap_or(0).saturating_sub(SHOWN);
+        text.lines().skip(from).take(2 * SHOWN).collect::<Vec<_>>().join("\n")
+    };
+    Some(format!("{}\n======\n{}", shown(&left), shown(&right)))
 }
 
 /// Parts, entries that are not final, those with members, those that wait for their member.
@@ -61,7 +59,7 @@ type JobPortrait = (Vec<Item>, u64, u64, u64);
 /// State, requests in flight, entries that wait, what is next, and the timer.
 type KeyPortrait = (Option<KeyState>, u32, usize, Option<EntryId>, Option<Moment>);
 
-pub(super) fn portrait(group: &Group) -> Portrait {
+fn portrait(group: &Group) -> Portrait {
     let live = group.live.values().map(|live| live.entry.clone());
     let parked = group.parked.iter().map(|glance| group.parked_entry(glance));
     let entries = live.chain(parked).map(|entry| (entry.admitted.id, entry));

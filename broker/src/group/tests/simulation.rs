@@ -1,60 +1,156 @@
-//! Whole lives of a group from one printed seed. `TIDINGS_SIM_SEED` repeats one (or begins there), and
-//! `TIDINGS_SIM_RUNS` asks for another number of them than the usual.
+//! Whole lives of a group, an hour each, from one printed seed. `TIDINGS_SIM_SEED` repeats one (or
+//! begins there), and `TIDINGS_SIM_RUNS` asks for another number of them than the usual.
+//!
+//! What such a life is, and what must hold in it, is told in [`world`](super::world).
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
-use super::portrait::assert_same;
-use super::world::World;
-use crate::group::record::{Decision, Record};
-use crate::group::replay::Replay;
-use crate::group::snapshot::Item;
-use crate::group::{Group, GroupConfig};
+use parking_lot::Mutex;
 
-const RUNS: u64 = 60;
-const STEPS: u32 = 400;
+use super::portrait;
+use super::world::{Broken, Nature, Promise, Totals, World};
+use crate::clock::Moment;
+use crate::group::Group;
+use crate::group::mutants::{self, Mutant};
+
+/// Lives in a test run, and what each of them has at least.
+pub(super) const RUNS: u64 = 1000;
+const RELEASES_MIN: u64 = 1000;
+const FAULTS_MIN: u64 = 20;
+/// In so many lives each mutant is caught.
+const MUTANT_LIVES: u64 = 250;
+/// Steps of a broken life that are shown.
+const SHOWN: usize = 120;
+
+const EVERYTHING: Nature = Nature { clock_jumps: true, reboots: true, traced: false };
 
 #[test]
-#[expect(clippy::print_stdout, clippy::print_stderr, reason = "the seed must reach whoever looks")]
-fn every_promise_holds_whatever_workers_do() {
-    let (first_seed, runs) = seeds();
-    let (mut requests, mut faults) = (0, 0);
-    for seed in first_seed..first_seed + runs {
-        let mut world = World::new(seed);
-        let lived = catch_unwind(AssertUnwindSafe(|| {
-            for _ in 0..STEPS {
-                world.step();
-            }
-            world.finish();
-        }));
-        if let Err(panic) = lived {
-            eprintln!("{}\nfailed with TIDINGS_SIM_SEED={seed}", world.trace());
-            resume_unwind(panic);
-        }
-        requests += world.requests();
-        faults += world.faults;
+#[expect(clippy::print_stdout, reason = "the seeds, and how hard the lives were")]
+fn every_promise_holds_whatever_happens() {
+    let (first, runs) = seeds();
+    let lives = live_all(first..first + runs);
+    let mut sum = Totals::default();
+    for totals in &lives {
+        sum += *totals;
     }
-    println!("seeds {first_seed}..{}: {requests} requests, {faults} faults", first_seed + runs);
-    assert!(requests > runs * 100, "the simulation does something");
-    assert!(faults > runs * 10, "and is not kind");
+    let least = |count: fn(&Totals) -> u64| lives.iter().map(count).min().unwrap_or(0);
+    let (releases, faults) = (least(|totals| totals.releases), least(|totals| totals.faults));
+    println!(
+        "seeds {first}..{}: {runs} hours, {sum:?}; the least in one: {releases} releases, {faults} faults",
+        first + runs
+    );
+    assert!(releases >= RELEASES_MIN, "each hour is busy: {releases}");
+    assert!(faults >= FAULTS_MIN, "and hard: {faults}");
+    assert!(sum.crashes >= 2 * runs && sum.clock_jumps >= 2 * runs, "{sum:?}");
 }
 
+/// Every mutant, and the promise that it breaks.
+const MUTANTS: [(Mutant, Promise); 16] = [
+    (Mutant::TwoAtOnce, Promise::OneInFlight),
+    (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
+    (Mutant::ShortRest, Promise::DelayKept),
+    (Mutant::NoRestAfterLoss, Promise::DelayKept),
+    (Mutant::ForgetsTheLost, Promise::NoTaskLost),
+    (Mutant::OverCredit, Promise::CreditKept),
+    (Mutant::DoneTwice, Promise::DoneOnce),
+    (Mutant::DoneWhileHeld, Promise::NeverEarly),
+    (Mutant::DoneBeforeTaken, Promise::NeverEarly),
+    (Mutant::OverBudget, Promise::BudgetKept),
+    (Mutant::AnnouncedFirst, Promise::NoStarvation),
+    (Mutant::NeverWakes, Promise::NoStarvation),
+    (Mutant::StaysPinned, Promise::NoStarvation),
+    (Mutant::StaysOpen, Promise::AllFinishes),
+    (Mutant::AnyId, Promise::IdsHold),
+    (Mutant::Unrecorded, Promise::RecordsSuffice),
+];
+
 #[test]
-fn the_records_alone_give_the_same_group_again() {
-    let (first_seed, runs) = seeds();
-    for seed in first_seed..first_seed + runs.min(20) {
-        let mut world = World::new(seed);
-        for _ in 0..STEPS {
-            world.step();
+#[expect(clippy::print_stdout, reason = "the seeds")]
+fn every_mutant_is_caught_by_the_checker_of_its_promise() {
+    let (first, _) = seeds();
+    for (mutant, promise) in MUTANTS {
+        mutants::set(Some(mutant));
+        let mut lives = first..first + MUTANT_LIVES;
+        // What it does may break another promise first; that life is over, and says nothing of this.
+        let caught = lives.find_map(|seed| {
+            let broken = World::live(seed, EVERYTHING).0.err()?;
+            (broken.promise == promise).then_some((seed, broken))
+        });
+        mutants::set(None);
+        let (seed, broken) =
+            caught.unwrap_or_else(|| panic!("{mutant:?} lives, from TIDINGS_SIM_SEED={first} on"));
+        println!("{mutant:?} is caught in life {}: {broken}", seed - first + 1);
+    }
+}
+
+/// The group decides by its own clock alone: with and without somebody who sets the wall clock the
+/// same things happen at the same moments.
+#[test]
+fn setting_the_wall_clock_changes_nothing() {
+    let (first, _) = seeds();
+    for seed in first..first + 3 {
+        let steady = Nature { clock_jumps: false, reboots: false, traced: true };
+        let jumpy = Nature { clock_jumps: true, ..steady };
+        let ((_, told), (lived, told_with_jumps)) =
+            (World::live(seed, steady), World::live(seed, jumpy));
+        assert!(lived.is_ok_and(|totals| totals.clock_jumps > 0), "seed {seed}");
+        let differs = told.iter().zip(&told_with_jumps).find(|(one, other)| one != other);
+        assert_eq!(differs, None, "seed {seed}");
+        assert_eq!(told.len(), told_with_jumps.len(), "seed {seed}");
+    }
+}
+
+/// Lives them all, as many at a time as there are processors; stops at the first that is broken.
+fn live_all(seeds: std::ops::Range<u64>) -> Vec<Totals> {
+    let next = AtomicU64::new(seeds.start);
+    let lived = Mutex::new(Vec::new());
+    let broken = Mutex::new(None);
+    let live = || {
+        while broken.lock().is_none() {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return;
+            }
+            let name = NameIfPanicking(seed);
+            match World::live(seed, EVERYTHING).0 {
+                Ok(totals) => lived.lock().push(totals),
+                Err(what) => *broken.lock() = Some((seed, what)),
+            }
+            drop(name);
         }
-        let group = &world.group;
-        let mut again = replayed(&world.records, seed);
-        again.advance(world.now);
-        assert_same(&again, group, seed);
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(live))));
+    if let Some((seed, what)) = broken.into_inner() {
+        fail(seed, &what);
+    }
+    lived.into_inner()
+}
+
+/// Shows how a life came to its end.
+#[expect(clippy::print_stderr, reason = "the seed must reach whoever looks")]
+fn fail(seed: u64, what: &Broken) -> ! {
+    let (_, told) = World::live(seed, Nature { traced: true, ..EVERYTHING });
+    let from = told.len().saturating_sub(SHOWN);
+    eprintln!("{}", told[from..].join("\n"));
+    panic!("{what}; again with TIDINGS_SIM_SEED={seed}");
+}
+
+/// A panic inside of a life names the seed, too.
+struct NameIfPanicking(u64);
+
+impl Drop for NameIfPanicking {
+    #[expect(clippy::print_stderr, reason = "the seed must reach whoever looks")]
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("again with TIDINGS_SIM_SEED={}", self.0);
+        }
     }
 }
 
 /// A fresh first seed each time, so that many machines see many lives.
-fn seeds() -> (u64, u64) {
+pub(super) fn seeds() -> (u64, u64) {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     match number("TIDINGS_SIM_SEED") {
         Some(seed) => (seed, number("TIDINGS_SIM_RUNS").unwrap_or(1)),
@@ -62,25 +158,9 @@ fn seeds() -> (u64, u64) {
     }
 }
 
-/// The group that a start makes of records. If there is a whole snapshot, it need not have those
-/// before that.
-pub(super) fn replayed(records: &[Record], seed: u64) -> Group {
-    let is = |wanted: fn(&Item) -> bool| move |record: &Record| matches!(&record.decision, Decision::Kept(item) if wanted(item));
-    let end = records.iter().rposition(is(|item| matches!(item, Item::End { .. })));
-    let begin = is(|item| matches!(item, Item::Begin { .. }));
-    let begin = end.and_then(|end| records[..end].iter().rposition(begin));
-    let mut rng = fastrand::Rng::with_seed(seed);
-    let from = begin.map_or(0, |begin| rng.usize(..=begin));
-    let name = "crawlers".parse().unwrap();
-    let group = Group::new(name, 0, GroupConfig::default(), rng.u64(..));
-    let mut replay = Replay::new(group, from == 0);
-    records[from..].iter().for_each(|record| replay.take(&written(record)));
-    replay.whole().expect("everything is there")
-}
-
-/// A record as it is read back.
-pub(super) fn written(record: &Record) -> Record {
-    let mut line = String::new();
-    record.encode(&mut line);
-    Record::decode(line.trim_end_matches('\n')).unwrap()
+/// In what a group that was given again by its records differs from what it was, at this moment.
+pub(super) fn difference(was: &mut Group, mut is: Group, now: Moment) -> Option<String> {
+    was.advance(now);
+    is.advance(now);
+    portrait::difference(was, &is)
 }

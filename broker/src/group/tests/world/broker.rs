@@ -1,0 +1,520 @@
+//! The shell of the group: writes its records, lets out what rests on them, ends in the middle of
+//! something, and begins again with what was written.
+
+use std::collections::VecDeque;
+
+use tidings_protocol::{MemberId, ProtocolError, Seq};
+
+use super::disk::{End, Survivors, survive};
+use super::promises::{Broken, Kept, Promise};
+use super::task::Told;
+use super::worker::Said;
+use super::{Happening, LEASE_MS, WAITING, World, topic};
+use crate::clock::{Moment, Stamp};
+use crate::group::record::{Decision, Record};
+use crate::group::tests::simulation::difference;
+use crate::group::{Answer, Group, Input, JobAction, Output, Task};
+use crate::mailbox::ConnId;
+
+/// Of so many writes one is the last of its broker.
+const LAST_WRITE: u32 = 2500;
+/// Records after which there is a snapshot, and how many parts of one are written together at most.
+const SNAPSHOT_AFTER: u64 = 400;
+const SNAPSHOT_PIECE: usize = 64;
+
+/// When and how a broker is to end.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Doom {
+    /// With which write from now on.
+    pub(super) writes: u64,
+    pub(super) end: End,
+    /// That write was handed to the system.
+    pub(super) is_written: bool,
+}
+
+/// The one broker, and what is left of those before it.
+pub(super) struct Broker {
+    pub(super) group: Group,
+    pub(super) state: Running,
+    /// Raised with each start, so that nobody takes the end of what one did for another's.
+    life: u64,
+    /// A moment of the broker's clock, and when that was.
+    moment: (Moment, Moment),
+    /// When it has last let time decide.
+    ticked: Moment,
+    /// The log from its newest whole snapshot on.
+    log: VecDeque<Batch>,
+    /// The number after that of the last record, and of the last one that is safe.
+    appended: u64,
+    safe: u64,
+    is_syncing: bool,
+    /// Where the newest snapshot begins, and how many records there were when it was whole.
+    snapshot: (u64, u64),
+    /// Where the one begins that is being written.
+    snapshot_begin: u64,
+    unsent: VecDeque<(u64, Unsent)>,
+    /// What nobody was told that it is safe; whoever said it says it again.
+    unsafe_inputs: VecDeque<(u64, Input, Said)>,
+}
+
+/// Whether it does anything.
+#[derive(Debug)]
+pub(super) enum Running {
+    Moves,
+    /// Stopped, or (`anew`) without room on its disk: what comes waits.
+    Still {
+        anew: bool,
+        inbox: VecDeque<(Input, Said)>,
+    },
+    /// Ended. What an operator wants waits for the next one.
+    Down {
+        backlog: VecDeque<(Input, Said)>,
+    },
+}
+
+/// What one input led to: it is written as a whole, or not at all.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) records: Vec<Record>,
+    /// The number after that of its last record.
+    end: u64,
+}
+
+/// What leaves when its records are safe.
+#[derive(Debug)]
+pub(super) enum Unsent {
+    /// URLs were announced, at this place in the order of things.
+    Taken(u64, Vec<String>),
+    /// `to`: it was released just now.
+    Task {
+        conn: ConnId,
+        told: Told,
+        to: Option<MemberId>,
+    },
+    Answer {
+        said: Said,
+        answer: Result<Answer, ProtocolError>,
+        at: Moment,
+    },
+    /// The end of a pass, for somebody who waits.
+    Ended(Result<Answer, ProtocolError>),
+    Announce {
+        serial: u64,
+        topic: &'static str,
+        payload: String,
+    },
+}
+
+impl Broker {
+    pub(super) fn new(group: Group) -> Self {
+        Self {
+            group,
+            state: Running::Moves,
+            life: 0,
+            moment: (Moment(0), Moment(0)),
+            ticked: Moment(0),
+            log: VecDeque::new(),
+            appended: 0,
+            safe: 0,
+            is_syncing: false,
+            snapshot: (0, 0),
+            snapshot_begin: 0,
+            unsent: VecDeque::new(),
+            unsafe_inputs: VecDeque::new(),
+        }
+    }
+
+    /// Which of its lives it is in.
+    pub(super) fn life(&self) -> u64 {
+        self.life
+    }
+
+    /// What its clock shows.
+    pub(super) fn moment(&self, now: Moment) -> Moment {
+        self.moment.0 + now.since(self.moment.1)
+    }
+
+    /// When time has something for it to decide.
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        let moves = matches!(self.state, Running::Moves);
+        let deadline = self.group.deadline().filter(|_| moves)?;
+        Some(self.moment.1 + deadline.since(self.moment.0))
+    }
+
+    fn unsafe_batches(&self) -> usize {
+        self.log.len() - self.log.partition_point(|batch| batch.end <= self.safe)
+    }
+
+    fn append(&mut self, records: Vec<Record>) {
+        self.appended += records.len() as u64;
+        self.log.push_back(Batch { records, end: self.appended });
+    }
+
+    /// Cuts the log in front of the newest snapshot that is safe.
+    fn cut(&mut self) {
+        let (begin, end) = self.snapshot;
+        if self.safe >= end {
+            while self.log.front().is_some_and(|batch| batch.end <= begin) {
+                self.log.pop_front();
+            }
+        }
+    }
+}
+
+impl World {
+    /// Somebody says something to the broker.
+    pub(super) fn feed(&mut self, input: Input, said: Said) -> Kept {
+        match &mut self.broker.state {
+            Running::Moves => self.handle(input, said),
+            Running::Still { inbox, .. } => {
+                inbox.push_back((input, said));
+                Ok(())
+            }
+            Running::Down { backlog } => {
+                if is_said_again(&input) {
+                    backlog.push_back((input, said));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn handle(&mut self, input: Input, said: Said) -> Kept {
+        self.note(|| match &input {
+            // The time of day is none of its business.
+            Input::Start { run, anew, .. } => format!("<- start run={run} anew={anew}"),
+            input => format!("<- {input:?}"),
+        });
+        self.order += 1;
+        let (order, moment) = (self.order, self.broker.moment(self.now));
+        self.expect(&input, moment);
+        if matches!(input, Input::Tick) {
+            self.broker.ticked = moment;
+        }
+        let again = is_said_again(&input).then(|| (input.clone(), said.clone()));
+        let mut unsent = Vec::from_iter(announced(&input).map(|urls| Unsent::Taken(order, urls)));
+        let mut said = Some(said);
+        self.broker.group.handle(input, moment);
+        let (mut records, mut released) = (Vec::new(), None);
+        while let Some(output) = self.broker.group.poll() {
+            match output {
+                Output::Record(record) => {
+                    if let Decision::Released { member, .. } = record.decision {
+                        released = Some(member);
+                    }
+                    records.push(record);
+                }
+                Output::Task { conn, task } => {
+                    let told = self.read(task, released.is_some())?;
+                    unsent.push(Unsent::Task { conn, told, to: released.take() });
+                }
+                Output::Answer { asked, answer } if asked.conn == WAITING => {
+                    unsent.push(Unsent::Ended(answer));
+                }
+                Output::Answer { answer, .. } => {
+                    let said = said.take().unwrap_or(Said::Nothing);
+                    unsent.push(Unsent::Answer { said, answer, at: self.now });
+                }
+                Output::Announce { serial, topic, payload } => {
+                    unsent.push(Unsent::Announce { serial, topic, payload });
+                }
+                Output::AskHeads { job } => {
+                    let heads = [(topic(), Seq(self.next_seq))].into();
+                    self.broker.group.handle(Input::Heads { job, heads }, moment);
+                }
+                Output::JobName { name, known: true } => {
+                    self.job_names.insert(name);
+                }
+                Output::JobName { name, known: false } => {
+                    self.job_names.remove(&name);
+                }
+                Output::Deleted => unreachable!("nobody deletes it"),
+            }
+        }
+        self.check_suspects()?;
+        self.write(records, unsent, again)
+    }
+
+    /// A task is told of; whether it was released just now, and if so may be.
+    fn read(&mut self, task: Task, is_new: bool) -> Result<Told, Broken> {
+        self.order += 1;
+        let released = if is_new {
+            self.released.insert(task.id.clone(), self.order);
+            self.order
+        } else {
+            self.released.get(&task.id).copied().unwrap_or(0)
+        };
+        let told = Told::read(task, self.now, released);
+        if is_new {
+            self.totals.releases += 1;
+            let is_named = self.named.contains(&told.url);
+            self.passes.check_release(&told, is_named, self.broker.ticked)?;
+        }
+        Ok(told)
+    }
+
+    /// What one input led to is on its way to the disk.
+    fn write(
+        &mut self,
+        records: Vec<Record>,
+        unsent: Vec<Unsent>,
+        again: Option<(Input, Said)>,
+    ) -> Kept {
+        let broker = &mut self.broker;
+        let is_write = !records.is_empty();
+        if is_write {
+            broker.append(records);
+        }
+        let mark = broker.appended;
+        broker.unsent.extend(unsent.into_iter().map(|unsent| (mark, unsent)));
+        broker.unsafe_inputs.extend(again.map(|(input, said)| (mark, input, said)));
+        if is_write && self.is_last_write() {
+            return self.crash();
+        }
+        let is_due = self.broker.appended - self.broker.snapshot.1 > SNAPSHOT_AFTER;
+        if is_due || self.broker.group.is_in_snapshot() {
+            self.take_stock();
+        }
+        if !self.broker.is_syncing && self.broker.safe < self.broker.appended {
+            // Mostly at once, sometimes a little later, rarely so late that much is waiting.
+            let slow_ms = match self.rng.u32(0..64) {
+                0 if self.is_faulty => self.rng.u64(50..1000),
+                1..8 => self.rng.u64(1..20),
+                _ => 0,
+            };
+            if slow_ms > 0 {
+                self.broker.is_syncing = true;
+                let (life, upto) = (self.broker.life, self.broker.appended);
+                self.schedule(slow_ms, Happening::Synced { life, upto });
+                return Ok(());
+            }
+            self.broker.safe = self.broker.appended;
+            self.broker.cut();
+        }
+        self.send()
+    }
+
+    /// The disk has what was written until now.
+    pub(super) fn synced(&mut self, life: u64, upto: u64) -> Kept {
+        if life != self.broker.life {
+            return Ok(());
+        }
+        self.broker.safe = self.broker.safe.max(upto);
+        self.broker.is_syncing = false;
+        self.broker.cut();
+        self.send()?;
+        self.write(Vec::new(), Vec::new(), None)
+    }
+
+    /// What rests on what is safe leaves.
+    fn send(&mut self) -> Kept {
+        while self.broker.unsent.front().is_some_and(|(mark, _)| *mark <= self.broker.safe)
+            && let Some((_, unsent)) = self.broker.unsent.pop_front()
+        {
+            self.takes_effect(&unsent)?;
+            self.leave(unsent)?;
+        }
+        while self.broker.unsafe_inputs.front().is_some_and(|(mark, ..)| *mark <= self.broker.safe)
+        {
+            self.broker.unsafe_inputs.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Writes a piece of what the group holds, between whatever else it writes.
+    fn take_stock(&mut self) {
+        let moment = self.broker.moment(self.now);
+        let mut records = Vec::new();
+        let write = |decision| records.push(Record { at: moment, decision });
+        let is_whole = if self.broker.group.is_in_snapshot() {
+            self.broker.group.snapshot_more(self.rng.usize(1..SNAPSHOT_PIECE), write)
+        } else {
+            self.broker.snapshot_begin = self.broker.appended;
+            let stamp = self.machine.stamp(self.now, moment);
+            self.broker.group.begin_snapshot(stamp, write);
+            false
+        };
+        if !records.is_empty() {
+            self.broker.append(records);
+        }
+        if is_whole {
+            self.broker.snapshot = (self.broker.snapshot_begin, self.broker.appended);
+        }
+    }
+
+    /// Whether the broker ends with this write.
+    fn is_last_write(&mut self) -> bool {
+        if self.broker.safe == 0 {
+            return false; // Before anything is safe, nobody was told that there is a group.
+        }
+        if let Some(doom) = &mut self.doom {
+            doom.writes -= 1;
+            return doom.writes == 0;
+        }
+        self.is_faulty && self.rng.u32(0..LAST_WRITE) == 0
+    }
+
+    /// The broker ends, with whatever it was about to write. Nobody hears of what was not sent.
+    pub(super) fn crash(&mut self) -> Kept {
+        if matches!(self.broker.state, Running::Down { .. }) || self.broker.safe == 0 {
+            return Ok(());
+        }
+        self.totals.faults += 1;
+        self.totals.crashes += 1;
+        let unsafe_batches = self.broker.unsafe_batches();
+        let (end, written, away_ms_max) = if let Some(doom) = self.doom.take() {
+            (doom.end, if doom.is_written { unsafe_batches } else { 0 }, 500)
+        } else {
+            let is_power = self.nature.reboots && self.rng.bool();
+            let end = if is_power { End::Power } else { End::Process };
+            let away_ms_max = if self.rng.u32(0..4) > 0 { 2_000 } else { 60_000 };
+            (end, self.rng.usize(0..=unsafe_batches), away_ms_max)
+        };
+        let (started, last) = self.lose_unwritten(end, written)?;
+        let backlog = self.lose_unsent()?;
+        self.broker.state = Running::Down { backlog };
+        self.passes.iter_mut().for_each(|pass| pass.waits = 0);
+        self.note(|| format!("-- {end:?} gone"));
+        self.lose_everybody();
+        let away_ms = self.rng.u64(..away_ms_max);
+        self.schedule(away_ms, Happening::Starts { end, started, last });
+        Ok(())
+    }
+
+    /// What is left of the log after so many of the batches that are not safe were handed to the
+    /// system: the group is what a start makes of it. Its last start, and its newest moment.
+    fn lose_unwritten(&mut self, end: End, written: usize) -> Result<(Stamp, Moment), Broken> {
+        let moment = self.broker.moment(self.now);
+        let broker = &mut self.broker;
+        broker.life += 1;
+        let safe = broker.log.len() - broker.unsafe_batches();
+        let log = broker.log.make_contiguous();
+        let begin = log[0].end - log[0].records.len() as u64;
+        let (safe, written) = (&log[..safe], &log[safe..safe + written]);
+        let mut survivors = survive(Seq(begin + 1), safe, written, end, &mut self.rng);
+        let upto = begin + survivors.records;
+        let is_whole = log.iter().any(|batch| batch.end == upto) && upto >= broker.safe;
+        Promise::RecordsSuffice.holds(is_whole, || {
+            format!("{upto} records are left, and {} were safe", broker.safe)
+        })?;
+        if upto == broker.appended {
+            // Not the one that goes on: its clock may go on at an earlier moment than this.
+            let differs = difference(&mut broker.group, survivors.again(), moment);
+            Promise::RecordsSuffice.holds(differs.is_none(), || format!("other {differs:?}"))?;
+        }
+        broker.log.truncate(broker.log.partition_point(|batch| batch.end <= upto));
+        (broker.appended, broker.safe, broker.is_syncing) = (upto, upto, false);
+        if upto < broker.snapshot.1 {
+            broker.snapshot = (0, upto); // It is not whole, and says nothing.
+        }
+        let Survivors { group, started, last, .. } = survivors;
+        broker.group = group;
+        Ok((started, last))
+    }
+
+    /// What was written has happened, though nobody hears of it. What was not is said again: that.
+    fn lose_unsent(&mut self) -> Result<VecDeque<(Input, Said)>, Broken> {
+        let upto = self.broker.appended;
+        for (mark, unsent) in std::mem::take(&mut self.broker.unsent) {
+            if mark <= upto {
+                self.takes_effect(&unsent)?;
+            }
+        }
+        let inputs = std::mem::take(&mut self.broker.unsafe_inputs).into_iter();
+        let lost = inputs.filter(|(mark, ..)| *mark > upto).map(|(_, input, said)| (input, said));
+        let mut lost: VecDeque<_> = lost.collect();
+        if let Running::Still { inbox, .. } = &mut self.broker.state {
+            let waiting = std::mem::take(inbox).into_iter();
+            lost.extend(waiting.filter(|(input, _)| is_said_again(input)));
+        }
+        Ok(lost)
+    }
+
+    /// Another broker goes on.
+    pub(super) fn start(&mut self, end: End, started: Stamp, last: Moment) -> Kept {
+        if end == End::Power {
+            self.machine.reboot(self.now);
+        }
+        let here = self.machine.stamp(self.now, Moment(0));
+        self.broker.moment = (here.moment_after(&started, last), self.now);
+        let anew = !started.is_same_boot(&here);
+        if anew {
+            // The time of day says whether their time has come, and it may be wrong.
+            self.hosts.forget_wishes();
+        }
+        let state = std::mem::replace(&mut self.broker.state, Running::Moves);
+        self.job_names = self.broker.group.job_names().cloned().collect();
+        let unsent = self.broker.group.unsent();
+        let unsent: Vec<_> =
+            unsent.map(|(serial, topic, text)| (serial, topic, text.to_owned())).collect();
+        for (serial, topic, payload) in unsent {
+            self.hear(serial, topic, &payload)?;
+        }
+        self.begin(self.broker.group.run() + 1, anew)?;
+        let Running::Down { backlog } = state else { return Ok(()) };
+        backlog.into_iter().try_for_each(|(input, said)| self.feed(input, said))
+    }
+
+    /// The group begins to move.
+    pub(super) fn begin(&mut self, run: u64, anew: bool) -> Kept {
+        self.turns.restart();
+        if anew {
+            self.turns.extend_all(self.now + LEASE_MS);
+        }
+        let moment = self.broker.moment(self.now);
+        let stamp = self.machine.stamp(self.now, moment);
+        let own = self.own.map(|index| self.workers[index].member);
+        self.handle(Input::Start { run, anew, stamp, own }, Said::Nothing)
+    }
+
+    /// The broker stands still: stopped, or without room on its disk.
+    pub(super) fn stand_still(&mut self) {
+        if matches!(self.broker.state, Running::Moves) {
+            self.totals.faults += 1;
+            let anew = self.rng.bool();
+            self.note(|| format!("-- stands still, anew={anew}"));
+            self.broker.state = Running::Still { anew, inbox: VecDeque::new() };
+            let life = self.broker.life;
+            let still_ms = self.rng.u64(500..2 * LEASE_MS);
+            self.schedule(still_ms, Happening::Moves { life });
+        }
+    }
+
+    /// It goes on: what has come is read before leases are expired.
+    pub(super) fn move_again(&mut self, life: u64) -> Kept {
+        if life != self.broker.life {
+            return Ok(());
+        }
+        let state = std::mem::replace(&mut self.broker.state, Running::Moves);
+        let Running::Still { anew, inbox } = state else { return Ok(()) };
+        if anew {
+            self.begin(self.broker.group.run(), true)?;
+        }
+        inbox.into_iter().try_for_each(|(input, said)| self.feed(input, said))
+    }
+}
+
+/// Whoever is not told that this has happened says it again.
+fn is_said_again(input: &Input) -> bool {
+    match input {
+        Input::WithJob { what, .. } => *what != JobAction::Wait,
+        Input::Events { .. }
+        | Input::Operate { .. }
+        | Input::OpenJob { .. }
+        | Input::CloseJob { .. }
+        | Input::CancelJob { .. } => true,
+        _ => false,
+    }
+}
+
+/// URLs that somebody is promised a look at.
+fn announced(input: &Input) -> Option<Vec<String>> {
+    let Input::Events { events, .. } = input else { return None };
+    let announced = events.iter().filter(|(_, payload)| {
+        let is_url = payload.starts_with("http");
+        is_url && !payload.contains(" job=") && !payload.contains(" every=0")
+    });
+    Some(
+        announced.filter_map(|(_, payload)| payload.split(' ').next()).map(str::to_owned).collect(),
+    )
+}

@@ -1,0 +1,201 @@
+//! Everything that can happen to one task, in every order, with a broker that ends at every write that
+//! this leads to, in every way. When more lives are asked for than the usual number, also at every
+//! write that comes later, until all is done.
+
+use tidings_protocol::{After, Outcome, TaskId};
+
+use super::broker::Doom;
+use super::disk::End;
+use super::operator::operator;
+use super::promises::Kept;
+use super::worker::{Said, Say};
+use super::{DELAY_MS, Nature, World};
+use crate::group::tests::simulation::{RUNS, seeds};
+use crate::group::tests::site::{HOSTS, PAGES, links_of, page};
+use crate::group::{Input, JobAction};
+
+/// What can happen to a task that the first worker holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Event {
+    /// Its holder has links of the page to say, with its answer and on this connection only.
+    Children,
+    /// Its holder answers.
+    Ack,
+    /// Its lease runs out.
+    Expiry,
+    /// Another worker takes what it is given.
+    Redelivery,
+    /// Its holder comes back on another connection.
+    Reconnect,
+}
+
+const EVENTS: [Event; 5] =
+    [Event::Children, Event::Ack, Event::Expiry, Event::Redelivery, Event::Reconnect];
+const HOLDER: usize = 0;
+const OTHER: usize = 1;
+
+/// What came of it.
+#[derive(Debug, Default)]
+struct Came {
+    taken: u32,
+    stale: u32,
+    crashed: u32,
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "how much was tried")]
+fn all_orders_of_what_can_happen_to_a_task() {
+    let (mut lives, mut came) = (0, Came::default());
+    let to_the_end = seeds().1 > RUNS;
+    for order in orders(&EVENTS) {
+        for half_open in [false, true] {
+            live(&order, half_open, None, to_the_end, &mut came);
+            lives += 1;
+            let ends = [(End::Process, false), (End::Process, true), (End::Power, true)];
+            for (end, is_written) in ends {
+                for writes in 1.. {
+                    let doom = Doom { writes, end, is_written };
+                    let before = came.crashed;
+                    live(&order, half_open, Some(doom), to_the_end, &mut came);
+                    lives += 1;
+                    if came.crashed == before {
+                        break; // It has no more writes than that.
+                    }
+                }
+            }
+        }
+    }
+    println!("{lives} lives of one task: {came:?}");
+    assert_eq!(orders(&EVENTS).len(), 120);
+    assert!(came.taken > 1000 && came.stale > 1000 && came.crashed > 1000, "{came:?}");
+}
+
+/// One life: the events, and then whatever it takes until everything is done.
+fn live(order: &[Event], half_open: bool, doom: Option<Doom>, to_the_end: bool, came: &mut Came) {
+    let nature = Nature { clock_jumps: false, reboots: true, traced: true };
+    let mut world = World::new(7, nature);
+    let lived = world.follow(order, half_open, doom, to_the_end, came);
+    if let Err(broken) = lived {
+        let trace = world.trace.unwrap_or_default().join("\n");
+        panic!("{trace}\n{order:?} half_open={half_open} {doom:?}: {broken}");
+    }
+}
+
+/// All orders of some things.
+fn orders<T: Copy>(things: &[T]) -> Vec<Vec<T>> {
+    let Some((first, rest)) = things.split_first() else { return vec![Vec::new()] };
+    let place = |order: Vec<T>| {
+        (0..things.len()).map(move |at| {
+            let mut order = order.clone();
+            order.insert(at, *first);
+            order
+        })
+    };
+    orders(rest).into_iter().flat_map(place).collect()
+}
+
+impl World {
+    fn follow(
+        &mut self,
+        order: &[Event],
+        half_open: bool,
+        doom: Option<Doom>,
+        to_the_end: bool,
+        came: &mut Came,
+    ) -> Kept {
+        (self.is_faulty, self.is_scripted, self.own) = (false, true, None);
+        self.workers.truncate(OTHER + 1);
+        self.begin(1, false)?;
+        self.connect(HOLDER)?;
+        self.open_with(&seed())?;
+        self.pass(1)?;
+        let task = self.workers[HOLDER].only_task();
+        // Of every other task there may be, chance decides.
+        self.is_scripted = false;
+        self.doom = doom;
+        let mut has_links = false;
+        for event in order {
+            self.note(|| format!("-- {event:?}"));
+            match event {
+                Event::Children => has_links = self.workers[HOLDER].conn.is_some(),
+                Event::Ack => self.answer(&task, has_links)?,
+                Event::Expiry => self.run_out(&task)?,
+                Event::Redelivery => {
+                    self.connect(OTHER)?;
+                    self.pass(DELAY_MS + 1)?;
+                }
+                Event::Reconnect => {
+                    self.reconnect(half_open)?;
+                    has_links = false;
+                }
+            }
+            self.pass(100)?;
+        }
+        if !to_the_end {
+            self.doom = None;
+        }
+        self.come_to_an_end()?;
+        came.crashed += u32::from(self.totals.crashes > 0);
+        let is_taken = self.answered.iter().any(|(_, answered)| *answered == task);
+        came.taken += u32::from(is_taken);
+        came.stale += u32::from(!is_taken);
+        Ok(())
+    }
+
+    fn open_with(&mut self, seed: &str) -> Kept {
+        let settings = Self::any_scope();
+        self.passes.open("job", settings, 1);
+        self.passes.find_mut("job").seed(seed);
+        self.open_named("job", settings)?;
+        let url = seed.into();
+        self.with_job(operator(), "job", JobAction::Add { url, prio: 0, after: After::Ms(0) })?;
+        self.close_named("job")
+    }
+
+    fn connect(&mut self, index: usize) -> Kept {
+        if self.workers[index].conn.is_some() {
+            return Ok(());
+        }
+        self.come_back(index)
+    }
+
+    /// The holder comes to the end of its request, and says so with its answer.
+    fn answer(&mut self, task: &TaskId, links: bool) -> Kept {
+        self.end_request(task);
+        let say = Say::ack(Outcome::Done, links);
+        self.will_say(0, HOLDER, task, say)
+    }
+
+    /// Time passes until the lease is over; the request has ended by then.
+    fn run_out(&mut self, task: &TaskId) -> Kept {
+        let Some(until) = self.workers[HOLDER].lease_of(task) else { return Ok(()) };
+        self.pass(until.since(self.now))?;
+        self.end_request(task);
+        self.pass(1)
+    }
+
+    fn end_request(&mut self, task: &TaskId) {
+        if let Some(host) = self.workers[HOLDER].ends_request(task) {
+            self.hosts.end(&host, self.now);
+        }
+    }
+
+    /// The broker hears first of the new connection, or first of the end of the old one.
+    fn reconnect(&mut self, half_open: bool) -> Kept {
+        let Some(before) = self.workers[HOLDER].conn else { return Ok(()) };
+        let gone = Input::Gone { conn: before };
+        self.lose_conn(HOLDER);
+        if half_open {
+            self.connect(HOLDER)?;
+            return self.feed(gone, Said::Nothing);
+        }
+        self.feed(gone, Said::Nothing)?;
+        self.connect(HOLDER)
+    }
+}
+
+/// A page with links to other hosts than its own.
+fn seed() -> String {
+    let mut pages = (0..HOSTS).flat_map(|host| (0..PAGES).map(move |number| page(host, number)));
+    pages.find(|url| links_of(url).count() > 1).expect("there is one")
+}

@@ -1,0 +1,225 @@
+//! Jobs as whoever opened them knows them: what must be true of a pass while it runs, and when its
+//! end is announced.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidings_protocol::Outcome;
+
+use super::promises::{Kept, Promise};
+use super::task::Told;
+use crate::clock::Moment;
+use crate::group::tests::site::{host_number, links_of};
+use crate::job::JobSettings;
+
+/// The present pass of every job, by name, and every end that was announced.
+#[derive(Debug, Default)]
+pub(super) struct Passes {
+    by_name: BTreeMap<String, Pass>,
+    /// Number of the job and of the pass.
+    ended: BTreeSet<(u64, u64)>,
+}
+
+/// What must be true of a pass.
+#[derive(Debug, Default)]
+pub(super) struct Pass {
+    pub(super) settings: JobSettings,
+    pub(super) opened: u64,
+    /// Seeds that belong to it, and those that came so late that they may.
+    pub(super) seeds: BTreeSet<String>,
+    pub(super) late: BTreeSet<String>,
+    pub(super) paused: bool,
+    /// On the broker's clock: when nothing more of it may be released.
+    pub(super) ends: Option<Moment>,
+    /// Cancelled, or purged: not everything of it was reached.
+    pub(super) marred: bool,
+    pub(super) done: bool,
+    /// Who waits for it.
+    pub(super) waits: u32,
+    completed: BTreeSet<String>,
+    /// Final, and no page: given up, or answered as that.
+    others: BTreeSet<String>,
+    /// Found, and not final, by host.
+    missing: BTreeMap<u64, BTreeSet<String>>,
+}
+
+impl Passes {
+    /// A pass begins, at this place in the order of things. What was published for the one before
+    /// may be taken for this one.
+    pub(super) fn open(&mut self, name: &str, settings: JobSettings, opened: u64) {
+        let mut late = BTreeSet::new();
+        if let Some(before) = self.by_name.remove(name) {
+            late.extend(before.seeds.into_iter().chain(before.late));
+        }
+        let pass = Pass { settings, opened, late, ..Pass::default() };
+        self.by_name.insert(name.to_owned(), pass);
+    }
+
+    pub(super) fn find(&self, name: &str) -> Option<&Pass> {
+        self.by_name.get(name)
+    }
+
+    pub(super) fn find_mut(&mut self, name: &str) -> &mut Pass {
+        self.by_name.get_mut(name).expect("a job that was opened")
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Pass)> {
+        self.by_name.iter().map(|(name, pass)| (name.as_str(), pass))
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Pass> {
+        self.by_name.values_mut()
+    }
+
+    pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut Pass> {
+        self.by_name.get_mut(name)
+    }
+
+    /// Names of those that are done, or are not.
+    pub(super) fn names(&self, done: bool) -> Vec<String> {
+        let some = self.by_name.iter().filter(|(_, pass)| pass.done == done);
+        some.map(|(name, _)| name.clone()).collect()
+    }
+
+    pub(super) fn are_done(&self) -> bool {
+        self.by_name.values().all(|pass| pass.done)
+    }
+
+    /// Something of a job is released. `announced`: somebody else wants it, so it goes out whatever
+    /// holds the job up. `ticked`: when the broker, on its clock, has last let time decide.
+    pub(super) fn check_release(&self, told: &Told, announced: bool, ticked: Moment) -> Kept {
+        let Some(name) = &told.job else { return Ok(()) };
+        let url = &told.url;
+        let Some(pass) = self.by_name.get(name) else {
+            return Promise::NeverEarly
+                .holds(false, || format!("{name} is over, and {url} released"));
+        };
+        let kept = announced || told.goes_on() || !pass.paused;
+        Promise::BudgetKept.holds(kept, || format!("{name} is paused, and {url} released"))?;
+        let kept = pass.ends.is_none_or(|ends| ticked <= ends);
+        Promise::BudgetKept.holds(kept, || format!("{name} is out of time, and {url} released"))?;
+        Promise::NeverEarly.holds(!pass.done, || format!("{name} is done, and {url} released"))
+    }
+
+    /// A page of a job has its final answer.
+    pub(super) fn answered(
+        &mut self,
+        name: &str,
+        url: &str,
+        outcome: Outcome,
+        with_links: bool,
+    ) -> Kept {
+        let Some(pass) = self.by_name.get_mut(name).filter(|pass| !pass.done) else {
+            let what = || format!("{name} is done, and then {url} is answered");
+            return Promise::NeverEarly.holds(false, what);
+        };
+        if outcome != Outcome::Done {
+            pass.others.insert(url.to_owned());
+            pass.no_longer_missing(url);
+            return Ok(());
+        }
+        let is_first = pass.completed.insert(url.to_owned());
+        Promise::DoneOnce.holds(is_first, || format!("{url} is answered twice for {name}"))?;
+        pass.no_longer_missing(url);
+        links_of(url).filter(|_| with_links).for_each(|link| pass.find(link));
+        pass.check_budget(name, url)
+    }
+
+    /// A page of a job was given up.
+    pub(super) fn gave_up(&mut self, name: &str, url: &str) {
+        if let Some(pass) = self.by_name.get_mut(name) {
+            pass.others.insert(url.to_owned());
+            pass.no_longer_missing(url);
+        }
+    }
+
+    /// The end of a pass is announced.
+    pub(super) fn announced(&mut self, payload: &str) -> Kept {
+        let counts: BTreeMap<&str, u64> = payload
+            .split(' ')
+            .filter_map(|word| word.split_once('='))
+            .filter_map(|(name, value)| Some((name, value.parse().ok()?)))
+            .collect();
+        let is_first = self.ended.insert((counts["number"], counts["pass"]));
+        Promise::DoneOnce.holds(is_first, || format!("announced again: {payload}"))?;
+        let name = payload.split(' ').next().expect("split gives one part at least");
+        let pass = self.find_mut(name);
+        pass.done = true;
+        pass.check_end(name)?;
+        let ends = ["redirects", "failed", "robots", "scope", "trap", "budget", "cancelled"];
+        let ended = ends.iter().map(|end| counts[end]).sum::<u64>() + counts["completed"];
+        let exact = ended == counts["found"] && counts["completed"] == pass.completed.len() as u64;
+        Promise::NeverEarly
+            .holds(exact, || format!("{} pages were completed: {payload}", pass.completed.len()))
+    }
+}
+
+impl Pass {
+    /// It has a seed.
+    pub(super) fn seed(&mut self, url: &str) {
+        self.seeds.insert(url.to_owned());
+        self.find(url);
+    }
+
+    fn find(&mut self, url: &str) {
+        if !self.completed.contains(url) && !self.others.contains(url) {
+            self.missing.entry(host_number(url)).or_default().insert(url.to_owned());
+        }
+    }
+
+    fn no_longer_missing(&mut self, url: &str) {
+        if let Some(missing) = self.missing.get_mut(&host_number(url)) {
+            missing.remove(url);
+        }
+    }
+
+    /// Pages of a host that it has found and that are not final.
+    pub(super) fn missing_on(&self, host: u64) -> impl Iterator<Item = &String> {
+        self.missing.get(&host).into_iter().flatten()
+    }
+
+    /// It has found a page that is not final.
+    pub(super) fn misses(&self, url: &str) -> bool {
+        self.missing.get(&host_number(url)).is_some_and(|missing| missing.contains(url))
+    }
+
+    /// Nothing of its own may keep it from being released.
+    pub(super) fn wants_turns(&self) -> bool {
+        !(self.done || self.paused || self.marred || self.is_limited())
+    }
+
+    fn is_limited(&self) -> bool {
+        let JobSettings { pages_max, host_pages_max, time_ms_max, .. } = self.settings;
+        pages_max.is_some() || host_pages_max.is_some() || time_ms_max.is_some()
+    }
+
+    fn check_budget(&self, name: &str, url: &str) -> Kept {
+        let (host, settings) = (host_number(url), &self.settings);
+        let max = settings.pages_max.unwrap_or(u64::MAX);
+        let kept = self.completed.len() as u64 <= max;
+        Promise::BudgetKept.holds(kept, || format!("{name} has more than {max} pages"))?;
+        let Some(max) = settings.host_pages_max else { return Ok(()) };
+        let pages = self.completed.iter().filter(|url| host_number(url) == host).count() as u64;
+        Promise::BudgetKept.holds(pages <= max, || format!("{name}: h{host}.org gives {max}"))
+    }
+
+    /// Whatever it has met is its own, and final; and it has met what its pages point to.
+    fn check_end(&self, name: &str) -> Kept {
+        let links: BTreeSet<&str> = self.completed.iter().flat_map(|url| links_of(url)).collect();
+        let belongs = |url: &&String| {
+            self.seeds.contains(*url) || self.late.contains(*url) || links.contains(url.as_str())
+        };
+        let stray = self.completed.iter().find(|url| !belongs(url));
+        Promise::NeverEarly.holds(stray.is_none(), || format!("{name} does not own {stray:?}"))?;
+        // With a budget, what was left over is no part of it; also what left it to be fetched at
+        // once, while others took the rest of the budget and did not come to be pages.
+        let has_all = self
+            .settings
+            .pages_max
+            .is_some_and(|max| self.completed.len() as u64 == max || !self.others.is_empty());
+        if self.marred || has_all || self.ends.is_some() || self.settings.host_pages_max.is_some() {
+            return Ok(());
+        }
+        let missing = self.missing.values().flatten().next();
+        Promise::NeverEarly.holds(missing.is_none(), || format!("{name} is without {missing:?}"))
+    }
+}

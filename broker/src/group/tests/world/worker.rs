@@ -1,0 +1,578 @@
+//! Workers of every character: they stall, vanish, answer late, answer twice, and lie.
+
+use std::collections::BTreeMap;
+
+use tidings_protocol::{AckAnswer, Code, Hold, MemberId, Outcome, ProtocolError, Return, TaskId};
+
+use super::broker::Running;
+use super::promises::{Kept, Promise};
+use super::task::Told;
+use super::{Happening, LEASE_MS, World};
+use crate::clock::Moment;
+use crate::group::tests::bench::slot;
+use crate::group::tests::site::{HOSTS, links_of};
+use crate::group::{Answer, Asked, Input, StagedLink};
+use crate::mailbox::ConnId;
+
+pub(super) const CREDIT_MAX: u32 = 8;
+
+/// A worker: its tasks are its own memory, its requests belong to the hosts.
+pub(super) struct Worker {
+    pub(super) member: MemberId,
+    pub(super) conn: Option<ConnId>,
+    /// Raised when it is killed.
+    life: u64,
+    tasks: BTreeMap<TaskId, Held>,
+    /// What it has asked for on this connection, oldest first; the first one was confirmed.
+    credits: Vec<u32>,
+    last_said: Moment,
+    /// When it has last let a lease run out.
+    lost_at: Moment,
+}
+
+/// A task in a worker's hands.
+struct Held {
+    told: Told,
+    is_requesting: bool,
+    /// What it has to say about it.
+    say: Option<Say>,
+    /// It has said so, on this connection.
+    is_said: bool,
+    /// It has said so before, and does not know what came of it.
+    may_be_stale: bool,
+}
+
+/// What a worker says about a task.
+#[derive(Debug, Clone)]
+pub(super) enum Say {
+    /// `links`: with what it found.
+    Ack {
+        outcome: Outcome,
+        hold: Hold,
+        links: bool,
+    },
+    Nack {
+        back: Return,
+        hold: Hold,
+    },
+    Touch {
+        over: bool,
+        hold: Hold,
+    },
+}
+
+impl Say {
+    pub(super) fn ack(outcome: Outcome, links: bool) -> Self {
+        Self::Ack { outcome, hold: Hold::default(), links }
+    }
+}
+
+/// Whose answer it is that comes.
+#[derive(Debug, Clone)]
+pub(super) enum Said {
+    Nothing,
+    Purge,
+    Delete {
+        name: String,
+        opened: u64,
+    },
+    Join {
+        worker: usize,
+        conn: ConnId,
+    },
+    /// The holder of a task, about that.
+    Task {
+        worker: usize,
+        conn: ConnId,
+        told: Told,
+        say: Say,
+        may_be_stale: bool,
+    },
+    /// About a task that is somebody else's, or nobody's.
+    Lie(TaskId),
+}
+
+impl Worker {
+    pub(super) fn new(member: MemberId) -> Self {
+        Self {
+            member,
+            conn: None,
+            life: 0,
+            tasks: BTreeMap::new(),
+            credits: Vec::new(),
+            last_said: Moment(0),
+            lost_at: Moment(0),
+        }
+    }
+
+    /// The most that it can be given now: until a change is confirmed, either is right.
+    fn credit(&self) -> usize {
+        self.credits.iter().max().map_or(0, |credit| *credit as usize)
+    }
+
+    /// The task that it has.
+    pub(super) fn only_task(&self) -> TaskId {
+        assert_eq!(self.tasks.len(), 1, "it has one task");
+        self.tasks.keys().next().expect("it has one").clone()
+    }
+
+    /// Until when it has a task.
+    pub(super) fn lease_of(&self, task: &TaskId) -> Option<Moment> {
+        self.tasks.get(task).map(|held| held.told.until)
+    }
+
+    /// Its request for a task ends at this host, if it is open.
+    pub(super) fn ends_request(&mut self, task: &TaskId) -> Option<String> {
+        let held = self.tasks.get_mut(task)?;
+        std::mem::take(&mut held.is_requesting).then(|| held.told.host())
+    }
+
+    fn held(&self, now: Moment) -> usize {
+        let is_held = |held: &&Held| held.told.until > now && !held.is_said && !held.may_be_stale;
+        self.tasks.values().filter(is_held).count()
+    }
+}
+
+impl World {
+    /// A worker is given a task.
+    pub(super) fn give(&mut self, conn: ConnId, told: Told, is_new: bool) -> Kept {
+        let Some(index) = self.workers.iter().position(|worker| worker.conn == Some(conn)) else {
+            return Ok(()); // Nobody is there any more.
+        };
+        let worker = &mut self.workers[index];
+        if let Some(held) = worker.tasks.get_mut(&told.id) {
+            held.told.until = held.told.until.max(told.until);
+            return Ok(());
+        }
+        let (id, until) = (told.id.clone(), told.until);
+        let (request, host) = (told.request().to_owned(), told.host());
+        let mut held =
+            Held { told, is_requesting: false, say: None, is_said: false, may_be_stale: false };
+        self.begun.insert(request.clone(), self.now);
+        // Whatever it is told of too late, it does not begin.
+        if until.since(self.now) < 10 || (!self.is_scripted && self.rng.u32(0..30) == 0) {
+            held.say = Some(if self.rng.bool() || held.told.goes_on() {
+                Say::Nack { back: Return::Uncounted { after_ms: None }, hold: Hold::default() }
+            } else {
+                Say::ack(Outcome::Robots, false)
+            });
+            worker.tasks.insert(id.clone(), held);
+            self.schedule(0, Happening::Speaks { worker: index, task: id });
+            return self.check_credit(index, is_new);
+        }
+        held.is_requesting = true;
+        worker.tasks.insert(id.clone(), held);
+        self.check_credit(index, is_new)?;
+        self.note(|| format!("{request} requested"));
+        self.hosts.begin(&host, self.now)?;
+        self.totals.requests += 1;
+        if self.is_scripted {
+            return Ok(());
+        }
+        // A request never outlives its lease: that is the worker's part of the contract.
+        let left_ms = until.since(self.now);
+        let most_ms = if self.rng.u32(0..8) == 0 && self.is_faulty { left_ms } else { 1500 };
+        let lasts_ms = self.rng.u64(1..most_ms.min(left_ms));
+        let life = self.workers[index].life;
+        self.schedule(lasts_ms, Happening::RequestEnds { host, worker: index, life, task: id });
+        Ok(())
+    }
+
+    /// A member is given nothing that its credit does not allow. What is sent again is no gift.
+    fn check_credit(&self, index: usize, is_new: bool) -> Kept {
+        let worker = &self.workers[index];
+        let (held, credit) = (worker.held(self.now), worker.credit());
+        Promise::CreditKept.holds(!is_new || held <= credit, || {
+            format!("worker {index} holds {held}, and wants {credit}")
+        })
+    }
+
+    /// A request ends at its host, and its worker hears of it if it still exists.
+    pub(super) fn request_ends(
+        &mut self,
+        host: &str,
+        index: usize,
+        life: u64,
+        task: &TaskId,
+    ) -> Kept {
+        let is_alive = self.workers[index].life == life;
+        if !is_alive && self.is_own(index) {
+            return Ok(()); // It ended with the broker.
+        }
+        self.hosts.end(host, self.now);
+        let Some(held) = self.workers[index].tasks.get_mut(task).filter(|_| is_alive) else {
+            return Ok(());
+        };
+        held.is_requesting = false;
+        let told = held.told.clone();
+        self.decide(index, &told)
+    }
+
+    /// A worker has what it asked for, and knows what to say.
+    fn decide(&mut self, index: usize, told: &Told) -> Kept {
+        let hold = self.any_hold();
+        let say = match self.rng.u32(0..100) {
+            _ if told.is_elsewhere() => {
+                Say::Nack { back: Return::Again { url: told.url.clone() }, hold }
+            }
+            0..8 => Say::Nack { back: Return::Retry { after_ms: None }, hold },
+            8..14 => {
+                let host = self.rng.u64(0..HOSTS);
+                let robots = format!("http://h{host}.org/robots.txt");
+                let url = if self.rng.bool() { told.url.clone() } else { robots };
+                Say::Nack { back: Return::Again { url }, hold }
+            }
+            14..17 if self.is_faulty => {
+                // Stalls past its lease and answers then.
+                self.totals.faults += 1;
+                let late_ms = LEASE_MS + self.rng.u64(..5_000);
+                let say = Say::Ack { outcome: Outcome::Done, hold, links: true };
+                return self.will_say(late_ms, index, &told.id, say);
+            }
+            17..35 => Say::Touch { over: self.rng.u32(0..4) > 0, hold },
+            35..38 => {
+                let outcomes = [Outcome::Failed, Outcome::Scope, Outcome::Trap];
+                let outcome = self.rng.choice(outcomes).expect("there are some");
+                Say::Ack { outcome, hold, links: false }
+            }
+            _ => Say::Ack { outcome: Outcome::Done, hold, links: true },
+        };
+        self.will_say(0, index, &told.id, say)
+    }
+
+    fn any_hold(&mut self) -> Hold {
+        match self.rng.u32(0..60) {
+            0 => Hold { not_before_ms: Some(self.rng.u64(..6_000)), pace_ms: None },
+            1 => Hold { not_before_ms: None, pace_ms: Some(self.rng.u64(..3_000)) },
+            _ => Hold::default(),
+        }
+    }
+
+    pub(super) fn will_say(&mut self, ms: u64, index: usize, task: &TaskId, say: Say) -> Kept {
+        if let Some(held) = self.workers[index].tasks.get_mut(task) {
+            held.say = Some(say);
+        }
+        if ms == 0 {
+            return self.speak(index, task);
+        }
+        self.schedule(ms, Happening::Speaks { worker: index, task: task.clone() });
+        Ok(())
+    }
+
+    /// A worker says what it has to say about a task, if it can and has not.
+    pub(super) fn speak(&mut self, index: usize, task: &TaskId) -> Kept {
+        let worker = &mut self.workers[index];
+        let Some(conn) = worker.conn else { return Ok(()) };
+        let asked = Asked { conn, member: worker.member, slot: slot() };
+        let Some(held) = worker.tasks.get_mut(task).filter(|held| !held.is_said) else {
+            return Ok(());
+        };
+        let Some(say) = held.say.clone() else { return Ok(()) };
+        held.is_said = true;
+        let (told, may_be_stale) = (held.told.clone(), held.may_be_stale);
+        worker.last_said = self.now;
+        let input = input_of(asked, &told, &say);
+        self.feed(input, Said::Task { worker: index, conn, told, say, may_be_stale })
+    }
+
+    /// The group knows what a worker has said about a task it holds.
+    pub(super) fn hear_of(&mut self, told: &Told, say: &Say, at: Moment) -> Kept {
+        let (Say::Ack { hold, .. } | Say::Nack { hold, .. } | Say::Touch { hold, .. }) = say;
+        if let Some(ms) = hold.not_before_ms {
+            self.hosts.close(&told.host(), at + ms);
+        }
+        if let Some(ms) = hold.pace_ms {
+            self.hosts.set_pace(&told.host(), ms);
+        }
+        if let Say::Touch { .. } = say {
+            self.turns.extend(&told.id, at + LEASE_MS);
+            return Ok(());
+        }
+        self.turns.release(&told.id);
+        self.released.remove(&told.id);
+        if let Say::Ack { outcome, links, .. } = say {
+            self.looks.ended(&told.url, told.released);
+            if let Some(name) = &told.job {
+                self.passes.answered(name, &told.url, *outcome, *links)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Only the id of a task that is held is good for anything.
+    pub(super) fn check_answer(
+        said: &Said,
+        answer: &Result<Answer, ProtocolError>,
+        at: Moment,
+    ) -> Kept {
+        let code = answer.as_ref().err().map(|error| error.code);
+        match said {
+            Said::Lie(id) => Promise::IdsHold.holds(code == Some(Code::Stale), || {
+                format!("{id} is not held by whoever says so, and got {answer:?}")
+            }),
+            Said::Task { told, may_be_stale, .. } => {
+                let in_time = at < told.until && !may_be_stale;
+                Promise::IdsHold.holds(code != Some(Code::Stale) || !in_time, || {
+                    format!("{} is held until {}, and stale at {at}", told.id, told.until)
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A worker hears what came of what it said.
+    pub(super) fn hear_answer(
+        &mut self,
+        said: Said,
+        answer: Result<Answer, ProtocolError>,
+        at: Moment,
+    ) -> Kept {
+        match said {
+            Said::Join { worker, conn } => {
+                let worker = &mut self.workers[worker];
+                if worker.conn == Some(conn) {
+                    worker.credits.remove(0);
+                }
+                Ok(())
+            }
+            Said::Task { worker, conn, told, say, .. } => {
+                if self.workers[worker].conn != Some(conn) {
+                    return Ok(());
+                }
+                self.go_on(worker, &told, &say, answer, at)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn go_on(
+        &mut self,
+        index: usize,
+        told: &Told,
+        say: &Say,
+        answer: Result<Answer, ProtocolError>,
+        at: Moment,
+    ) -> Kept {
+        let worker = &mut self.workers[index];
+        let Some(held) = worker.tasks.get_mut(&told.id) else { return Ok(()) };
+        match (say, answer) {
+            (Say::Touch { .. }, Ok(_)) => {
+                (held.say, held.is_said, held.may_be_stale) = (None, false, false);
+                held.told.until = held.told.until.max(at + LEASE_MS);
+                let stores_ms = self.rng.u64(1..3_000);
+                let say = Say::ack(Outcome::Done, true);
+                self.will_say(stores_ms, index, &told.id, say)
+            }
+            (_, Err(error)) if error.code == Code::Limit => {
+                // It has asked for robots.txt often enough; the task is still its own.
+                held.is_said = false;
+                let say = Say::ack(Outcome::Failed, false);
+                self.will_say(1, index, &told.id, say)
+            }
+            (Say::Ack { links, .. }, Ok(answer)) => {
+                worker.tasks.remove(&told.id);
+                self.answered.push((index, told.id.clone()));
+                let counts = AckAnswer::parse(&answer.ok).expect("the answer to an ACK");
+                let staged = staged(&told.url, *links).len() as u64;
+                assert_eq!(counts.new + counts.known + counts.refused, staged);
+                Ok(())
+            }
+            _ => {
+                worker.tasks.remove(&told.id);
+                Ok(())
+            }
+        }
+    }
+
+    /// A worker's connection is gone; its process, too, or not.
+    pub(super) fn vanish(&mut self) {
+        let index = self.rng.usize(0..self.workers.len());
+        let Some(conn) = self.workers[index].conn else { return };
+        self.totals.faults += 1;
+        if !self.is_own(index) && self.rng.bool() {
+            // Its memory is gone, its requests are not. Another one comes instead.
+            self.forget_everything(index);
+        }
+        self.lose_conn(index);
+        self.note(|| format!("-- worker {index} vanishes"));
+        // The broker may hear of it when the worker is back already.
+        let unheard_ms = if self.rng.bool() { 0 } else { self.rng.u64(..10_000) };
+        self.schedule(unheard_ms, Happening::Gone { conn });
+        let away_ms = if self.rng.bool() { 2_000 } else { 2 * LEASE_MS };
+        let away_ms = self.rng.u64(1..away_ms);
+        self.schedule(away_ms, Happening::Returns { worker: index });
+    }
+
+    fn forget_everything(&mut self, index: usize) {
+        let member = MemberId(self.rng.u128(..));
+        let worker = &mut self.workers[index];
+        worker.tasks.clear();
+        worker.life += 1;
+        worker.member = member;
+    }
+
+    pub(super) fn lose_conn(&mut self, index: usize) {
+        let worker = &mut self.workers[index];
+        worker.conn = None;
+        worker.credits.clear();
+        for held in worker.tasks.values_mut() {
+            held.may_be_stale |= std::mem::take(&mut held.is_said);
+        }
+    }
+
+    /// The broker is gone, and with it every connection and whatever lived in its process.
+    pub(super) fn lose_everybody(&mut self) {
+        for index in 0..self.workers.len() {
+            if self.is_own(index) {
+                let open = self.workers[index].tasks.values().filter(|held| held.is_requesting);
+                open.for_each(|held| self.hosts.end(&held.told.host(), self.now));
+                self.forget_everything(index);
+            }
+            if self.workers[index].conn.is_some() {
+                self.lose_conn(index);
+                let away_ms = if self.rng.bool() { 100 } else { 5_000 };
+                let away_ms = self.rng.u64(..away_ms);
+                self.schedule(away_ms, Happening::Returns { worker: index });
+            }
+        }
+    }
+
+    /// Whether a worker lives in the broker's process.
+    fn is_own(&self, index: usize) -> bool {
+        self.own == Some(index)
+    }
+
+    /// A worker connects, and says what it could not.
+    pub(super) fn come_back(&mut self, index: usize) -> Kept {
+        if self.workers[index].conn.is_some() {
+            return Ok(());
+        }
+        if matches!(self.broker.state, Running::Down { .. }) {
+            self.schedule(300, Happening::Returns { worker: index });
+            return Ok(());
+        }
+        self.workers[index].conn = Some(ConnId(self.next_conn));
+        self.next_conn += 1;
+        let credit = self.rng.u32(1..=CREDIT_MAX);
+        self.join(index, credit)?;
+        let tasks: Vec<TaskId> = self.workers[index].tasks.keys().cloned().collect();
+        tasks.iter().try_for_each(|task| self.speak(index, task))
+    }
+
+    pub(super) fn join(&mut self, index: usize, credit: u32) -> Kept {
+        let worker = &mut self.workers[index];
+        let Some(conn) = worker.conn else { return Ok(()) };
+        // Nothing is allowed before the first one is heard of.
+        if worker.credits.is_empty() {
+            worker.credits.push(0);
+        }
+        worker.credits.push(credit);
+        worker.last_said = self.now;
+        let asked = Asked { conn, member: worker.member, slot: slot() };
+        self.feed(Input::Join { asked, credit }, Said::Join { worker: index, conn })
+    }
+
+    pub(super) fn change_credit(&mut self) -> Kept {
+        let index = self.rng.usize(0..self.workers.len());
+        let credit = self.rng.u32(0..=CREDIT_MAX);
+        self.join(index, credit)
+    }
+
+    /// A worker is alive, and says so.
+    pub(super) fn ping(&mut self) -> Kept {
+        let index = self.rng.usize(0..self.workers.len());
+        let Some(conn) = self.workers[index].conn else { return Ok(()) };
+        self.workers[index].last_said = self.now;
+        self.feed(Input::Heard { conn }, Said::Nothing)
+    }
+
+    /// A worker answers again what was answered.
+    pub(super) fn answer_twice(&mut self) -> Kept {
+        if self.answered.is_empty() {
+            return Ok(());
+        }
+        let (index, task) = self.answered.swap_remove(self.rng.usize(0..self.answered.len()));
+        self.lie(index, task)
+    }
+
+    /// A worker says something about a task that is not its own.
+    pub(super) fn tell_a_lie(&mut self) -> Kept {
+        let index = self.rng.usize(0..self.workers.len());
+        let others = self.workers.iter().enumerate().filter(|(other, _)| *other != index);
+        let others: Vec<_> = others.flat_map(|(_, other)| other.tasks.keys()).collect();
+        let own: Vec<_> = self.workers[index].tasks.keys().collect();
+        let task = match self.rng.choice(others) {
+            Some(task) if self.rng.bool() => task.clone(),
+            _ => {
+                let Some(task) = self.rng.choice(own).cloned() else { return Ok(()) };
+                match self.rng.u32(0..3) {
+                    0 => TaskId { run: task.run + 1000, ..task },
+                    1 => TaskId { attempt: task.attempt + 1000, ..task },
+                    _ => TaskId { entry: task.entry + 1_000_000, ..task },
+                }
+            }
+        };
+        self.lie(index, task)
+    }
+
+    fn lie(&mut self, index: usize, task: TaskId) -> Kept {
+        let worker = &mut self.workers[index];
+        let Some(conn) = worker.conn else { return Ok(()) };
+        worker.last_said = self.now;
+        self.totals.faults += 1;
+        let asked = Asked { conn, member: worker.member, slot: slot() };
+        let hold = Hold::default();
+        let id = task.clone();
+        let input = match self.rng.u32(0..3) {
+            0 => Input::Touch { asked, task, over: true, hold },
+            1 => {
+                let back = Return::Retry { after_ms: Some(0) };
+                Input::Nack { asked, task, back, hold, reason: None }
+            }
+            _ => {
+                let (links, outcome) = (Vec::new(), Outcome::Done);
+                Input::Ack { asked, task, outcome, hold, links, over_limit: 0 }
+            }
+        };
+        self.feed(input, Said::Lie(id))
+    }
+
+    /// Whether somebody has room, as far as the group can know.
+    pub(super) fn somebody_has_room(&self) -> bool {
+        let has_room = |worker: &Worker| {
+            let credit = *worker.credits.first().unwrap_or(&0) as usize;
+            let is_heard = worker.last_said > worker.lost_at;
+            let settled = worker.credits.len() == 1 && worker.conn.is_some();
+            settled && is_heard && self.turns.held_by(worker.member) < credit
+        };
+        self.workers.iter().any(has_room)
+    }
+
+    /// Takes note of leases that have run out: their members are given nothing until they speak.
+    pub(super) fn note_losses(&mut self) {
+        for worker in &mut self.workers {
+            if let Some(at) = self.turns.lost_by(worker.member, self.now) {
+                worker.lost_at = worker.lost_at.max(at);
+            }
+        }
+    }
+}
+
+fn input_of(asked: Asked, told: &Told, say: &Say) -> Input {
+    let task = told.id.clone();
+    match say.clone() {
+        Say::Ack { outcome, hold, links } => {
+            let links = staged(&told.url, links);
+            Input::Ack { asked, task, outcome, hold, links, over_limit: 0 }
+        }
+        Say::Nack { back, hold } => Input::Nack { asked, task, back, hold, reason: None },
+        Say::Touch { over, hold } => Input::Touch { asked, task, over, hold },
+    }
+}
+
+/// A page's links if it has any to say, and one that no worker should stage.
+fn staged(url: &str, links: bool) -> Vec<StagedLink> {
+    let link = |url: &str| StagedLink { url: url.into(), redirect: false, prio: 0 };
+    let links = links_of(url).filter(|_| links).map(link);
+    links.chain([link("gopher:// this is no URL")]).collect()
+}
