@@ -31,6 +31,12 @@ pub(super) fn links_of(url: &str) -> impl Iterator<Item = &'static str> {
     SITE.get(url).into_iter().flatten().map(String::as_str)
 }
 
+/// Where a page points to when it has moved: the page of that number on the next host.
+pub(super) fn redirect_of(url: &str) -> String {
+    let number = url.rsplit_once("/p").and_then(|(_, number)| number.parse().ok());
+    page((host_number(url) + 1) % HOSTS, number.expect("it is a page"))
+}
+
 fn links(url: &str) -> Vec<String> {
     let hash = fnv(url);
     let count = hash % 4;

@@ -7,7 +7,7 @@
 //!
 //! | | what goes wrong with it |
 //! |---|---|
-//! | [`worker`] | stalls past its lease, loses its connection with or without its memory, comes back before the broker knows that it was gone, answers late, twice, and about what is not its own |
+//! | [`worker`] | stalls past its lease, is sent elsewhere, loses its connection with or without its memory, comes back before the broker knows that it was gone, answers late, twice, and about what is not its own |
 //! | [`broker`] | is killed at any write, stands still, has no room; its disk is slow |
 //! | [`disk`] | keeps a part of what was not synced, and tears it |
 //! | [`machine`] | reboots; its wall clock is set, by years and back |

@@ -8,7 +8,7 @@ use tidings_protocol::Outcome;
 use super::promises::{Kept, Promise};
 use super::task::Told;
 use crate::clock::Moment;
-use crate::group::tests::site::{host_number, links_of};
+use crate::group::tests::site::{host_number, links_of, redirect_of};
 use crate::job::JobSettings;
 
 /// The present pass of every job, by name, and every end that was announced.
@@ -36,6 +36,8 @@ pub(super) struct Pass {
     /// Who waits for it.
     pub(super) waits: u32,
     completed: BTreeSet<String>,
+    /// What pages of it have moved to.
+    targets: BTreeSet<String>,
     /// Final, and no page: given up, or answered as that.
     others: BTreeSet<String>,
     /// Found, and not final, by host.
@@ -112,6 +114,11 @@ impl Passes {
             let what = || format!("{name} is done, and then {url} is answered");
             return Promise::NeverEarly.holds(false, what);
         };
+        if outcome == Outcome::Redirect {
+            let target = redirect_of(url);
+            pass.find(&target);
+            pass.targets.insert(target);
+        }
         if outcome != Outcome::Done {
             pass.others.insert(url.to_owned());
             pass.no_longer_missing(url);
@@ -205,8 +212,9 @@ impl Pass {
     /// Whatever it has met is its own, and final; and it has met what its pages point to.
     fn check_end(&self, name: &str) -> Kept {
         let links: BTreeSet<&str> = self.completed.iter().flat_map(|url| links_of(url)).collect();
+        let own = [&self.seeds, &self.late, &self.targets];
         let belongs = |url: &&String| {
-            self.seeds.contains(*url) || self.late.contains(*url) || links.contains(url.as_str())
+            own.iter().any(|urls| urls.contains(*url)) || links.contains(url.as_str())
         };
         let stray = self.completed.iter().find(|url| !belongs(url));
         Promise::NeverEarly.holds(stray.is_none(), || format!("{name} does not own {stray:?}"))?;

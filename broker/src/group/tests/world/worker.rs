@@ -10,7 +10,7 @@ use super::task::Told;
 use super::{Happening, LEASE_MS, World};
 use crate::clock::Moment;
 use crate::group::tests::bench::slot;
-use crate::group::tests::site::{HOSTS, links_of};
+use crate::group::tests::site::{HOSTS, links_of, redirect_of};
 use crate::group::{Answer, Asked, Input, StagedLink};
 use crate::mailbox::ConnId;
 
@@ -231,7 +231,7 @@ impl World {
             }
             17..35 => Say::Touch { over: self.rng.u32(0..4) > 0, hold },
             35..38 => {
-                let outcomes = [Outcome::Failed, Outcome::Scope, Outcome::Trap];
+                let outcomes = [Outcome::Failed, Outcome::Scope, Outcome::Trap, Outcome::Redirect];
                 let outcome = self.rng.choice(outcomes).expect("there are some");
                 Say::Ack { outcome, hold, links: false }
             }
@@ -271,6 +271,12 @@ impl World {
         held.is_said = true;
         let (told, may_be_stale) = (held.told.clone(), held.may_be_stale);
         worker.last_said = self.now;
+        if matches!(say, Say::Ack { outcome: Outcome::Redirect, .. })
+            && self.named.contains(&told.url)
+        {
+            // Where an announced page has moved to is as good as announced.
+            self.named.insert(redirect_of(&told.url));
+        }
         let input = input_of(asked, &told, &say);
         self.feed(input, Said::Task { worker: index, conn, told, say, may_be_stale })
     }
@@ -369,11 +375,11 @@ impl World {
                 let say = Say::ack(Outcome::Failed, false);
                 self.will_say(1, index, &told.id, say)
             }
-            (Say::Ack { links, .. }, Ok(answer)) => {
+            (Say::Ack { outcome, links, .. }, Ok(answer)) => {
                 worker.tasks.remove(&told.id);
                 self.answered.push((index, told.id.clone()));
                 let counts = AckAnswer::parse(&answer.ok).expect("the answer to an ACK");
-                let staged = staged(&told.url, *links).len() as u64;
+                let staged = staged(&told.url, *outcome, *links).len() as u64;
                 assert_eq!(counts.new + counts.known + counts.refused, staged);
                 Ok(())
             }
@@ -562,7 +568,7 @@ fn input_of(asked: Asked, told: &Told, say: &Say) -> Input {
     let task = told.id.clone();
     match say.clone() {
         Say::Ack { outcome, hold, links } => {
-            let links = staged(&told.url, links);
+            let links = staged(&told.url, outcome, links);
             Input::Ack { asked, task, outcome, hold, links, over_limit: 0 }
         }
         Say::Nack { back, hold } => Input::Nack { asked, task, back, hold, reason: None },
@@ -570,9 +576,13 @@ fn input_of(asked: Asked, told: &Told, say: &Say) -> Input {
     }
 }
 
-/// A page's links if it has any to say, and one that no worker should stage.
-fn staged(url: &str, links: bool) -> Vec<StagedLink> {
+/// A page's links if it has any to say, where it has moved to, and a link that nobody should stage.
+fn staged(url: &str, outcome: Outcome, links: bool) -> Vec<StagedLink> {
     let link = |url: &str| StagedLink { url: url.into(), redirect: false, prio: 0 };
-    let links = links_of(url).filter(|_| links).map(link);
-    links.chain([link("gopher:// this is no URL")]).collect()
+    let mut staged: Vec<_> = links_of(url).filter(|_| links).map(link).collect();
+    if outcome == Outcome::Redirect {
+        staged.push(StagedLink { redirect: true, ..link(&redirect_of(url)) });
+    }
+    staged.push(link("gopher:// this is no URL"));
+    staged
 }
