@@ -142,6 +142,8 @@ impl Client {
 
     fn take(&self, waker: &Waker) -> Option<String> {
         let mut parcels = self.caller.mailbox.take(waker).0;
+        // What those see who watch is no answer.
+        parcels.retain(|parcel| !matches!(parcel, Parcel::Progress { .. }));
         let parcel = parcels.pop_front()?;
         assert!(parcels.is_empty(), "{parcels:?}");
         let Parcel::Answer { line, .. } = parcel else { panic!("{parcel:?}") };
@@ -164,6 +166,10 @@ async fn a_job_that_a_full_disk_refused_is_no_job() {
     // It is decided before it is known that there is no room, and answered when there is.
     other.say("JOB open between group=team");
     rig.until_full("team").await;
+    for watch in ["GROUP watch team", "JOB watch early group=team"] {
+        let refused = client.ask(watch).await;
+        assert!(refused.starts_with("-ERR full "), "{refused}");
+    }
     for job in ["late", "early"] {
         let refused = client.ask(&format!("JOB open {job} group=team max-pages=1")).await;
         assert!(refused.starts_with("-ERR full "), "{refused}");
@@ -178,16 +184,21 @@ async fn a_job_that_a_full_disk_refused_is_no_job() {
 async fn a_job_that_a_failed_disk_refused_is_no_job_and_who_waits_for_one_is_told() {
     let mut rig = Rig::new();
     let (mut client, mut waits) = (rig.client(), rig.client());
+    let mut watch = [rig.client(), rig.client()];
     assert!(client.ask("GROUP create team topics=work").await.starts_with("+OK team "));
     assert!(client.ask("JOB open site group=team").await.starts_with("+OK site "));
     waits.say("JOB wait site group=team");
+    watch[0].say("JOB watch site group=team");
+    watch[1].say("GROUP watch team");
     // Letters are read in their order.
     assert!(client.ask("JOB show site group=team").await.starts_with("+OK site "));
     rig.break_disk();
     let refused = client.ask("JOB pause site group=team").await;
     assert!(refused.starts_with("-ERR sync-failed "), "{refused}");
-    let told = waits.answer().await;
-    assert!(told.starts_with("-ERR sync-failed "), "{told}");
+    for waits in [&waits, &watch[0], &watch[1]] {
+        let told = waits.answer().await;
+        assert!(told.starts_with("-ERR sync-failed "), "{told}");
+    }
     let refused = client.ask("JOB open late group=team").await;
     assert!(refused.starts_with("-ERR sync-failed "), "{refused}");
     assert!(!rig.knows_job("late") && rig.knows_job("site"));

@@ -95,10 +95,12 @@ impl Watchers {
         }
     }
 
-    /// Nobody is told anything any more: who they were.
+    /// Nobody is told anything any more: who they were that watched the group. Those who watched a job
+    /// wait for it as well, and are told as those who do.
     pub(super) fn take(&mut self) -> impl Iterator<Item = (Asked, Mailbox)> + use<> {
-        let list = std::mem::take(self).list;
-        list.into_values().map(|watcher| (watcher.watch.asked, watcher.mailbox))
+        let list = std::mem::take(self).list.into_values();
+        let of_group = list.filter(|watcher| watcher.watch.job.is_none());
+        of_group.map(|watcher| (watcher.watch.asked, watcher.mailbox))
     }
 
     /// When there is somebody to look for.

@@ -62,10 +62,6 @@ async fn whoever_watches_a_job_sees_how_it_goes_and_its_end() {
         line = watches.line().await;
     }
     assert!(!line.ends_with(" rate=0.0\r\n"), "{line}");
-    // While nothing changes any more the speed falls, and that is the last line.
-    while !line.ends_with(" rate=0.0\r\n") {
-        line = watches.line().await;
-    }
     assert!(other.ask("JOB close site").await.starts_with("+OK site "));
     while !line.starts_with("+OK ") {
         line = watches.line().await;
