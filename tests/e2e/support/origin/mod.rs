@@ -21,12 +21,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+use socket2::SockRef;
+
 use super::wait::PATIENCE;
 
 pub(crate) use self::{
     judge::Record,
     site::{BAD, Site},
 };
+
+/// Connections that wait to be accepted; the standard library would have 128 of them.
+const BACKLOG: i32 = 4096;
 
 /// One request.
 #[derive(Debug, Clone)]
@@ -65,6 +70,8 @@ impl Origin {
     #[track_caller]
     pub(crate) fn serve(site: Site) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        // All hosts may be called at the same moment; who finds no place tries again a second later.
+        SockRef::from(&listener).listen(BACKLOG).unwrap();
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared {
             site,
