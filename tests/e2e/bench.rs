@@ -87,6 +87,15 @@ fn a_task_that_is_no_url_is_refused() {
 }
 
 #[test]
+fn frontier_says_what_waiting_urls_cost_and_starts_again_with_them() {
+    let measured = bench(&["frontier", "--urls", "2000", "--hosts", "100", "--links", "100"]);
+    assert_eq!((&measured["bench"], &measured["urls"]), (&"frontier".into(), &2000.into()));
+    let figures =
+        ["links_per_second", "release_p99_ms", "broker_us_per_link", "broker_mib", "restart_s"];
+    expect_figures(&measured, &figures);
+}
+
+#[test]
 fn what_is_kept_is_replayed() {
     let few = ["replay", "--events", "2000", "--runs", "2"];
     let measured = bench(&[&few, &MEMORY[..]].concat());
