@@ -55,8 +55,8 @@ pub struct GroupConfig {
     /// refused, until some are final. Default 16 million.
     pub entries_max: usize,
     /// About how many bytes of memory they may take together: 72 for one that only waits, and its text
-    /// if there is no data directory; about 400 and its text for any other. Default 1 GiB. At it as at
-    /// `entries_max`.
+    /// if that is in memory; about 400 and its text for any other; 250 for each key. Default 1 GiB.
+    /// At it as at `entries_max`.
     pub entry_bytes_max: usize,
     /// URLs that are looked at again and again (`every=`). One more is a dead letter.
     pub schedules_max: usize,

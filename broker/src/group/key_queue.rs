@@ -143,7 +143,8 @@ impl KeyQueue {
     pub(super) fn keep(&mut self, state: KeyState) {
         let KeyState { free_at, ended_at, pace, last_member, last_lane, last_job } = state;
         self.free_at = free_at;
-        *self.past_mut() = Past { ended_at, pace, last_member, last_lane, last_job };
+        let past = Past { ended_at, pace, last_member, last_lane, last_job };
+        self.past = (past != Past::default()).then(|| Box::new(past));
     }
 
     /// An entry in full names it.
@@ -252,6 +253,13 @@ impl KeyQueue {
 
     /// When its last request ended is not known any more: it rests as if that had been at `now`.
     pub(super) fn rest_anew(&mut self, now: Moment, delay_ms: u64) {
+        if self.past.is_none() {
+            // It was never asked, as far as anybody knows; most keys were not.
+            if delay_ms > 0 {
+                self.free_at = self.free_at.max(now + delay_ms + GRAIN_MS);
+            }
+            return;
+        }
         self.past_mut().ended_at = Some(now);
         self.rest_for(delay_ms.max(self.pace_at(now).unwrap_or(0)));
     }

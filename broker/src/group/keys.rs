@@ -8,6 +8,9 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use super::entry::Key;
 use super::key_queue::KeyQueue;
 
+/// About what a key costs, with its text and its places in the indexes.
+const KEY_BYTES: usize = 250;
+
 /// Keys for which room is made at once, at most.
 const RESERVED_MAX: usize = 5_000_000;
 
@@ -84,6 +87,11 @@ impl Keys {
     /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.by_name.len()
+    }
+
+    /// About what they cost in memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.len() * KEY_BYTES
     }
 
     /// Whether there is none.

@@ -412,7 +412,13 @@ impl Group {
     /// part of what was decided: it depends on where a start began.
     pub(super) fn clear(&mut self, number: JobNumber, key: Option<&str>, end: End, now: Moment) {
         let Some(job) = self.jobs.find(number) else { return };
-        for entry in job.waiting(key) {
+        let (parked, waiting) = (job.parked, job.waiting(key));
+        let ending = match key.map(|key| self.keys.find(key)) {
+            None => usize::try_from(parked).unwrap_or(usize::MAX),
+            Some(key) => key.map_or(0, |key| self.keys[key].runs.len()),
+        };
+        self.abandon_snapshot_for(ending);
+        for entry in waiting {
             self.drop_entry(entry, end, now);
         }
         let lane = Lane::Job(number);
@@ -430,6 +436,7 @@ impl Group {
 
     /// Everything that waits is final.
     pub(super) fn purge_all(&mut self, now: Moment) {
+        self.abandon_snapshot_for(self.parked.len());
         for id in self.live_ids() {
             if self.live[&id].entry.lease().is_none() {
                 self.drop_entry(id, End::Purged, now);

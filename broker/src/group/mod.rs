@@ -252,7 +252,8 @@ impl Group {
     /// Whether there is no room for what the topics bring.
     pub fn is_full(&self) -> bool {
         self.entries() >= self.config.entries_max
-            || self.live_bytes + self.parked.bytes() >= self.config.entry_bytes_max
+            || self.live_bytes + self.parked.bytes() + self.keys.bytes()
+                >= self.config.entry_bytes_max
     }
 
     /// Takes one input. `now` must not be before the `now` of an earlier call.
@@ -336,6 +337,11 @@ impl Group {
             Input::Tick => self.expire(now),
         }
         self.release_all(now);
+        self.tidy();
+    }
+
+    /// Moves what is left where most is dead: no more than a chunk at a time.
+    pub(crate) fn tidy(&mut self) {
         self.parked.tidy();
     }
 

@@ -293,7 +293,10 @@ impl Parked {
 
     /// Puts the runs in order in which entries were parked as they came.
     pub(super) fn sort(&mut self, keys: &mut Keys) {
-        for key in std::mem::take(&mut self.unsorted) {
+        let mut unsorted = std::mem::take(&mut self.unsorted);
+        unsorted.sort_unstable();
+        unsorted.dedup();
+        for key in unsorted {
             let runs = keys.get_mut(key).map(|queue| queue.runs.iter_mut());
             for run in runs.into_iter().flatten() {
                 let mut slots = Vec::new();

@@ -40,6 +40,10 @@ impl Replay {
             // What a snapshot says is known without it.
             (Some(_), Base::Whole) => return,
             (Some(Item::Begin { .. }), _) => self.base = Base::Begun,
+            (Some(Item::Abandoned), _) => {
+                self.base = Base::Missing;
+                return;
+            }
             // That ended the snapshot, if it was not whole.
             (None, Base::Begun) if matches!(record.decision, Decision::Started { .. }) => {
                 self.base = Base::Missing;
@@ -50,6 +54,7 @@ impl Replay {
             _ => {}
         }
         self.group.replay(record);
+        self.group.tidy();
     }
 
     /// Records are missing here.

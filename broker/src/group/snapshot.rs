@@ -19,6 +19,9 @@ use super::{Group, Totals};
 use crate::clock::{Moment, Stamp};
 use crate::job::{Job, JobState};
 
+/// Parked entries that a snapshot gets at once, before they end.
+const KEPT_AT_ONCE: usize = 4096;
+
 /// URLs in one item.
 const SEEN_MAX: usize = 256;
 
@@ -106,6 +109,9 @@ pub enum Item {
         /// Why.
         reason: &'static str,
     },
+    /// The snapshot is worth nothing: so much of what it was to have has ended at once that writing it
+    /// first would have held everything up.
+    Abandoned,
     /// Nothing more comes.
     End {
         /// The newest entry's number.
@@ -170,6 +176,13 @@ impl Group {
         for buried in self.dead.iter() {
             let (entry, reason) = (Box::new(buried.entry.clone()), buried.reason);
             keep(Item::Dead { entry, reason });
+        }
+    }
+
+    /// So many parked entries are about to end: too many for a snapshot to get them all first.
+    pub(super) fn abandon_snapshot_for(&mut self, ending: usize) {
+        if ending > KEPT_AT_ONCE && self.snapshot.take().is_some() {
+            self.record(Decision::Kept(Box::new(Item::Abandoned)), self.now);
         }
     }
 
@@ -267,6 +280,7 @@ impl Group {
                 self.parked.reserve(*parked);
                 self.keys.reserve(*keys);
             }
+            Item::Abandoned => {}
             Item::Taken { topic, next } => {
                 self.taken.insert(topic.clone(), *next);
             }

@@ -23,7 +23,7 @@ const DEAD_BYTES_MIN: usize = 16 * CHUNK_BYTES;
 /// A place for chunks outside of memory. Its calls may block, but not for long: it is written to like
 /// memory that is paged out.
 pub trait Outside: Debug + Send {
-    /// Keeps a chunk of at most [`CHUNK_BYTES`] under a number below all that were used, or the next.
+    /// Keeps a chunk of at most [`CHUNK_BYTES`] under a number that was used before, or the next.
     fn write(&mut self, number: u32, chunk: &[u8]) -> io::Result<()>;
 
     /// Reads from a byte of a chunk on, as much as there is and fits.
@@ -65,9 +65,10 @@ pub(super) struct Texts {
     /// Numbers outside that were used and are free, and the next that was not.
     free_outside: Vec<u32>,
     next_outside: u32,
-    /// Bytes of all chunks, and of the live texts in them.
+    /// Bytes of all chunks, of the live texts in them, and of the chunks in memory.
     len: usize,
     live: usize,
+    len_here: usize,
 }
 
 impl Texts {
@@ -81,10 +82,9 @@ impl Texts {
         Self { outside: self.outside.take(), ..Self::default() }
     }
 
-    /// Bytes of the texts that are in memory, nearly.
+    /// Bytes of the texts that are in memory.
     pub(super) fn bytes_here(&self) -> usize {
-        let outside = self.outside.is_some();
-        if outside { self.len.min(CHUNKS_IN_MEMORY * CHUNK_BYTES) } else { self.len }
+        self.len_here
     }
 
     /// Keeps a text, of parts, under a number by which its owner is found.
@@ -106,6 +106,7 @@ impl Texts {
         chunk.len += len;
         chunk.live += len;
         self.len += len;
+        self.len_here += len;
         self.live += len;
         Place { chunk: number, offset }
     }
@@ -238,6 +239,7 @@ impl Texts {
                     return;
                 }
                 self.next_outside = self.next_outside.max(at + 1);
+                self.len_here -= chunk.len;
                 chunk.bytes = Bytes::Outside(at);
             }
             self.here.pop_front();
@@ -248,7 +250,10 @@ impl Texts {
         let Some(chunk) = self.chunks[number as usize].take() else { return };
         self.len -= chunk.len;
         match chunk.bytes {
-            Bytes::Here(_) => self.here.retain(|here| *here != number),
+            Bytes::Here(_) => {
+                self.len_here -= chunk.len;
+                self.here.retain(|here| *here != number);
+            }
             Bytes::Outside(at) => self.free_outside.push(at),
         }
         self.free.push(number);

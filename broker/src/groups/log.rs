@@ -10,7 +10,7 @@ use tidings_protocol::{GroupName, Seq};
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
-use crate::group::record::Record;
+use crate::group::record::{Decision, Record};
 use crate::log::committer::{Commit, Committers};
 use crate::log::{LogError, Piece, Retention, TopicLog};
 use crate::topic::Health;
@@ -111,9 +111,12 @@ pub(super) struct DiskLog {
     open: String,
     count: u64,
     next: Mark,
-    /// Bytes since the last snapshot, and of that one.
+    /// Bytes of decisions since the last whole snapshot began, and of that one.
     grown: u64,
     snapshot_bytes: u64,
+    /// The same of the one that is being written: decisions before it, and its bytes so far.
+    grown_before: u64,
+    parts: u64,
     /// Where a snapshot began that is being written.
     began: Mark,
     /// Bytes after which there is a snapshot at all.
@@ -168,6 +171,8 @@ impl DiskLog {
             next: next.0,
             grown,
             snapshot_bytes: 0,
+            grown_before: 0,
+            parts: 0,
             began: next.0,
             grown_max,
             clock,
@@ -185,7 +190,9 @@ impl GroupLog for DiskLog {
     fn append(&mut self, record: &Record) -> Mark {
         let before = self.open.len();
         record.encode(&mut self.open);
-        self.grown += (self.open.len() - before) as u64;
+        let is_part = matches!(record.decision, Decision::Kept(_));
+        let counter = if is_part { &mut self.parts } else { &mut self.grown };
+        *counter += (self.open.len() - before) as u64;
         self.count += 1;
         self.next += 1;
         self.next
@@ -252,13 +259,14 @@ impl GroupLog for DiskLog {
 
     fn begin_snapshot(&mut self) {
         self.flush();
-        (self.began, self.grown) = (self.next, 0);
+        (self.began, self.grown_before, self.parts) = (self.next, self.grown, 0);
     }
 
     fn end_snapshot(&mut self) {
         self.shared.state.lock().snapshot = Some((Seq(self.began), Seq(self.next)));
         self.flush();
-        self.snapshot_bytes = std::mem::take(&mut self.grown);
+        self.snapshot_bytes = self.parts;
+        self.grown -= self.grown_before;
     }
 
     fn store(&self) -> Option<Arc<dyn TopicLog>> {

@@ -5,6 +5,8 @@ use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tidings_protocol::GroupName;
+
 use crate::group::texts::{CHUNK_BYTES, Outside};
 use crate::log::disk::{Disk, DiskFile};
 
@@ -26,9 +28,10 @@ impl PageFile {
         Self { disk, path: dir.join(format!("{PREFIX}{group}")), file: None }
     }
 
-    /// Whether a file of that name was left by a process that was killed before it could remove it.
+    /// Whether a file of that name may have been left by a process that was killed before it could remove
+    /// it. There is nothing in it.
     pub(super) fn is_left_over(name: &str) -> bool {
-        name.starts_with(PREFIX)
+        name.strip_prefix(PREFIX).is_some_and(|group| GroupName::new(group).is_ok())
     }
 
     fn file(&mut self) -> io::Result<&Arc<dyn DiskFile>> {

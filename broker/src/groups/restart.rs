@@ -30,8 +30,10 @@ const BUFFER_BYTES: usize = 16 << 20;
 /// No batch is longer, with its header.
 const BATCH_BYTES_MAX: usize = (1 << 32) + 64;
 
-/// Records that are decoded together, and how many such batches before they are needed.
+/// Records that are decoded together, bytes of lines after which they are fewer, and how many such
+/// batches before they are needed.
 const BATCH_RECORDS: usize = 512;
+const BATCH_LINES_BYTES: usize = 256 << 10;
 const BATCHES_AHEAD: usize = 8;
 
 /// The number of a log's first record.
@@ -111,7 +113,6 @@ impl GroupStorage {
         let mut groups = Vec::new();
         for name in names {
             if PageFile::is_left_over(&name) {
-                self.disk.remove(&self.dir.join(name))?;
                 continue;
             }
             let Ok(name) = GroupName::new(&name) else {
@@ -219,21 +220,25 @@ fn in_step(log: &SegmentLog, take: impl FnMut(io::Result<Record>)) {
     std::thread::scope(move |scope| {
         scope.spawn(move || {
             let mut batch = Vec::with_capacity(BATCH_RECORDS);
+            let mut bytes = 0;
             // Whoever takes them outlives this thread, so that sending cannot fail.
-            let mut put = |record| {
+            let mut put = |record, line_bytes: usize| {
                 batch.push(record);
-                if batch.len() == BATCH_RECORDS {
+                bytes += line_bytes;
+                if batch.len() == BATCH_RECORDS || bytes > BATCH_LINES_BYTES {
+                    bytes = 0;
                     let next = Vec::with_capacity(BATCH_RECORDS);
                     let _ = sender.send(std::mem::replace(&mut batch, next));
                 }
             };
             let first = log.bounds().first;
             let read = read(log, first, |_, line| {
-                put(line.and_then(|line| Record::decode(line).map_err(invalid)));
+                let bytes = line.as_ref().map_or(0, |line| line.len());
+                put(line.and_then(|line| Record::decode(line).map_err(invalid)), bytes);
                 Ok(())
             });
             if let Err(error) = read {
-                put(Err(error));
+                put(Err(error), 0);
             }
             let _ = sender.send(batch);
         });

@@ -15,10 +15,11 @@ use crate::group::entry::{Admission, JobRef, Key};
 use crate::group::key_queue::Lane;
 use crate::group::keys::Keys;
 use crate::group::parked::Parked;
-use crate::group::record::Record;
+use crate::group::record::{Decision, Record};
 use crate::group::replay::Replay;
+use crate::group::snapshot::Item;
 use crate::group::texts::{CHUNK_BYTES, Outside, Texts};
-use crate::group::{Group, GroupConfig};
+use crate::group::{Group, GroupConfig, Input, Operation};
 
 /// Chunks in a map, instead of a file.
 #[derive(Debug, Clone, Default)]
@@ -237,4 +238,41 @@ fn a_large_crawl_is_the_same_after_a_start() {
     again.advance(bench.now);
     assert_eq!(difference(&again, &bench.group), None);
     assert!(kept.len() > 5000, "every entry is in it: {}", kept.len());
+}
+
+/// What is purged while a snapshot is written is not written first, if it is much.
+#[test]
+fn a_purge_ends_the_snapshot_that_would_hold_it_up() {
+    let mut bench = Bench::new(&[]);
+    for n in 0..5000 {
+        bench.publish(&format!("http://h{}.org/{n}", n % 50));
+    }
+    let stamp = Stamp { moment: Moment(0), boot: 0, uptime_ms: 0, unix_ms: 0 };
+    bench.group.begin_snapshot(stamp, |_| {});
+    bench.records.clear();
+    bench.feed(Input::Operate { asked: A.asked(), what: Operation::Purge });
+    assert!(!bench.group.is_in_snapshot());
+    let abandoned = Decision::Kept(Box::new(Item::Abandoned));
+    let decisions: Vec<_> = bench.records.iter().map(|record| &record.decision).collect();
+    assert_eq!(decisions, [&abandoned, &Decision::Purged]);
+}
+
+/// Slots that are used again, by keys that take turns: each run is sorted once, not once for each entry.
+#[test]
+fn long_runs_in_no_order_are_sorted_at_once() {
+    const COUNT: u64 = 60_000;
+    let (mut keys, mut parked) = (Keys::default(), Parked::default());
+    let names: [Key; 2] = ["a.org".into(), "b.org".into()];
+    for id in (1..=COUNT).rev() {
+        let name = &names[usize::try_from(id % 2).unwrap()];
+        let (admitted, key) = (admission(id, name, None, 0), keys.intern(name));
+        let lane = Parked::takes(&admitted, Lane::Announced, Moment(0)).unwrap();
+        parked.park(&admitted, lane, (key, &mut keys[key]));
+    }
+    parked.sort(&mut keys);
+    for id in 1..=COUNT {
+        let queue = &mut keys[parked.find(id).unwrap().key];
+        assert_eq!(queue.runs.first_of(Lane::Announced).map(|(_, first)| first), Some(id));
+        parked.remove(parked.find(id).unwrap(), queue);
+    }
 }
