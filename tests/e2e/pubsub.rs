@@ -72,7 +72,7 @@ fn a_reader_that_leaves_ends_sub_quietly() {
     );
     let shell = Running::start(std::process::Command::new("bash").args(["-c", &line]));
     // `head` is gone after its first line, which `sub` notices with the next thing it writes.
-    assert_eq!(shell.stdout_lines(1), ["1"]);
+    assert_eq!(shell.stdout_lines(1)[0], "1");
     client.ask("PUB t one more, so that there is a next thing");
     assert_eq!(shell.finish().expect_code(0).stdout(), ["1", "0"]);
 }
