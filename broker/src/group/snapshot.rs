@@ -1,8 +1,9 @@
 //! A group as the shortest sequence of records that gives it again, so that its log need not be kept
 //! from the beginning.
 //!
-//! A snapshot is written between two decisions, from [`Item::Begin`] to [`Item::End`]. Replay begins
-//! at the newest one that is whole; one that a crash cut short says nothing.
+//! A snapshot goes from [`Item::Begin`] to [`Item::End`], and the group decides meanwhile. A replay may
+//! begin with any that is whole ([`Replay`](super::replay::Replay)); one that was cut short says
+//! nothing.
 
 use tidings_protocol::{MemberId, Seq, TopicName};
 

@@ -175,11 +175,14 @@ impl Group {
             None => None,
             Some(name) => Some(self.job_named(name)?.id.number),
         };
-        let (entry, is_any_key) = (selection.entry, selection.key.is_none());
+        let is_any_key = selection.key.is_none();
         let key = selection.key.as_deref().and_then(|key| self.keys.find(key));
-        Ok(self.parked.iter().filter(move |glance| {
-            entry.is_none_or(|id| glance.id == id)
-                && (is_any_key || key == Some(glance.key))
+        // One that is named is found without a look at the others.
+        let named = selection.entry.map(|id| self.parked.find(id));
+        let all = named.is_none().then(|| self.parked.iter());
+        let some = named.flatten().into_iter().chain(all.into_iter().flatten());
+        Ok(some.filter(move |glance| {
+            (is_any_key || key == Some(glance.key))
                 && job.is_none_or(|job| glance.job() == Some(job))
         }))
     }
