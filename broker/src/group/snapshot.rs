@@ -2,7 +2,7 @@
 //! from the beginning.
 //!
 //! A snapshot goes from [`Item::Begin`] to [`Item::End`], and the group decides meanwhile. A replay may
-//! begin with any that is whole ([`Replay`](super::replay::Replay)); one that was cut short says
+//! begin with any that is whole (`replay.rs`); one that was cut short says
 //! nothing.
 
 use tidings_protocol::{MemberId, Seq, TopicName};
