@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::Waker;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use tidings_protocol::{ProtocolError, Slot};
 
@@ -48,12 +48,59 @@ pub enum Parcel {
         /// `+OK`, or why not.
         result: Result<(), ProtocolError>,
     },
-    /// A task: one whole line with its CRLF. It never overtakes an answer that was sent before it
-    /// and could leave.
-    Task(Bytes),
+    /// What a group has for it at once.
+    Lines(Lines),
     /// The connection ends: what can be answered is, then this error leaves as a line, then it
     /// is closed.
     End(ProtocolError),
+}
+
+/// Whole lines for one connection, each with its CRLF: tasks, and answers to commands. One buffer holds
+/// them all, as there are many at once and each is short.
+#[derive(Debug, Default)]
+pub struct Lines {
+    bytes: BytesMut,
+    /// Where each answer ends, or a row of tasks.
+    parts: Vec<(Part, usize)>,
+}
+
+/// What a part of [`Lines`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// One or more tasks. They never overtake an answer that was sent before them and could leave.
+    Tasks,
+    /// The answer to a command, as [`Parcel::Answer`].
+    Answer(Slot),
+}
+
+impl Lines {
+    /// Adds a task, or an answer, which `encode` writes.
+    pub fn push(&mut self, part: Part, encode: impl FnOnce(&mut BytesMut)) {
+        encode(&mut self.bytes);
+        let end = self.bytes.len();
+        match self.parts.last_mut() {
+            Some((Part::Tasks, last)) if part == Part::Tasks => *last = end,
+            _ => self.parts.push((part, end)),
+        }
+    }
+
+    /// The slots of the answers.
+    pub fn slots(&self) -> impl Iterator<Item = Slot> {
+        self.parts.iter().filter_map(|(part, _)| match part {
+            Part::Tasks => None,
+            Part::Answer(slot) => Some(*slot),
+        })
+    }
+
+    /// The parts, in their order.
+    pub fn into_parts(self) -> impl Iterator<Item = (Part, Bytes)> {
+        let (bytes, mut start) = (self.bytes.freeze(), 0);
+        self.parts.into_iter().map(move |(part, end)| {
+            let lines = bytes.slice(start..end);
+            start = end;
+            (part, lines)
+        })
+    }
 }
 
 /// The way to one connection. Cheap to clone; sending never blocks and never fails: what reaches a

@@ -178,21 +178,21 @@ impl<'a> Command<'a> {
                 line.word(group.as_str()).option_if("credit", *credit)
             }
             Command::Link { task, url, redirect, prio } => line
-                .display(task)
+                .task(task)
                 .word(url)
                 .option_if("kind", redirect.then_some("redirect"))
                 .option_if("prio", *prio),
             Command::Ack { task, outcome, hold } => {
                 let outcome = (*outcome != Outcome::Done).then_some(outcome);
-                put_hold(line.display(task).option_if("outcome", outcome), *hold)
+                put_hold(line.task(task).option_if("outcome", outcome), *hold)
             }
             Command::Nack { task, back, hold, reason } => {
-                let line = put_return(line.display(task), back);
+                let line = put_return(line.task(task), back);
                 put_hold(line, *hold)
                     .option_if("reason", reason.as_deref().map(one_word).filter(|r| !r.is_empty()))
             }
             Command::Touch { task, over, hold } => {
-                put_hold(line.display(task).option_if("over", over.then_some("yes")), *hold)
+                put_hold(line.task(task).option_if("over", over.then_some("yes")), *hold)
             }
             Command::Group(manage) | Command::Job(manage) | Command::Topic(manage) => {
                 let line = line.word(manage.action);

@@ -3,10 +3,12 @@
 use std::borrow::Borrow;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
+
+use bytes::BufMut;
+use smol_str::SmolStr;
 
 use crate::text::quoted;
-use crate::wire::number;
+use crate::wire::{number, put_number};
 use crate::{Code, ProtocolError};
 
 /// The longest name of a topic, group, job or cursor, in bytes.
@@ -39,9 +41,9 @@ macro_rules! names {
     ($($(#[$docs:meta])* $name:ident, $what:literal;)*) => {$(
         $(#[$docs])*
         ///
-        /// Cheap to clone. See [`is_name`] for what it may be.
+        /// Cheap to clone; up to 23 bytes need no memory elsewhere. See [`is_name`] for what it may be.
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(Arc<str>);
+        pub struct $name(SmolStr);
 
         impl $name {
             /// Checks the text and takes a copy of it.
@@ -84,7 +86,7 @@ macro_rules! names {
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Debug::fmt(&*self.0, f)
+                fmt::Debug::fmt(self.0.as_str(), f)
             }
         }
     )*};
@@ -141,9 +143,28 @@ pub struct TaskId {
     pub attempt: u32,
 }
 
+impl TaskId {
+    /// Appends it as it stands on the wire.
+    pub(crate) fn put(&self, out: &mut impl BufMut) {
+        out.put_slice(self.group.as_str().as_bytes());
+        out.put_u8(b':');
+        put_number(self.run, out);
+        out.put_u8(b'.');
+        put_number(self.entry, out);
+        out.put_u8(b'.');
+        put_number(self.attempt.into(), out);
+    }
+}
+
 impl fmt::Display for TaskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}.{}.{}", self.group, self.run, self.entry, self.attempt)
+        // A name, three numbers, and what is between them.
+        let mut text = [0; NAME_BYTES_MAX + 20 + 20 + 10 + 3];
+        let mut rest = &mut text[..];
+        self.put(&mut rest);
+        let unused = rest.len();
+        let (text, _) = text.split_at(text.len() - unused);
+        f.write_str(std::str::from_utf8(text).expect("names and numbers are ASCII"))
     }
 }
 

@@ -164,7 +164,7 @@ pub fn encode_task(
     payload: &str,
     out: &mut impl BufMut,
 ) {
-    Writer::new(out, "TASK").display(id).number(clock_ms).number(lease_ms).word(payload).crlf();
+    Writer::new(out, "TASK").task(id).number(clock_ms).number(lease_ms).word(payload).crlf();
 }
 
 /// Appends `LAG <topic> <from> <to>`.

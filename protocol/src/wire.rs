@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use bytes::BufMut;
 
+use crate::TaskId;
+
 /// Reads a decimal number that is digits and nothing else.
 ///
 /// `str::parse` alone would take a `+` in front, and the same number must not have two spellings
@@ -62,9 +64,10 @@ impl<'a, B: BufMut> Writer<'a, B> {
         self
     }
 
-    pub(crate) fn display(self, value: impl Display) -> Self {
+    pub(crate) fn task(self, id: &TaskId) -> Self {
         self.0.put_u8(b' ');
-        self.put(value)
+        id.put(self.0);
+        self
     }
 
     pub(crate) fn option(self, key: &str, value: impl Display) -> Self {

@@ -82,7 +82,7 @@ impl Group {
         if next <= first {
             return;
         }
-        let mut items = Vec::new();
+        let mut items = Vec::with_capacity(events.len());
         let mut letters = Vec::new();
         let mut seeded = BTreeSet::new();
         let mut times = Vec::new();

@@ -34,12 +34,9 @@ impl Group {
         let job = self.live[&entry].entry.admitted.job;
         let rest = self.rest(hold, now);
         let (children, judged) = self.admit_children(entry, links, now);
-        let ok = format!(
-            "{task} new={} known={} refused={}",
-            children.len(),
-            judged.known,
-            judged.refused + judged.no_room + over_limit
-        );
+        let (new, known) = (children.len(), judged.known);
+        let refused = judged.refused + judged.no_room + over_limit;
+        let ok = format!("{task} new={new} known={known} refused={refused}");
         let no_room = judged.no_room;
         self.commit(Decision::Answered { entry, outcome, children, no_room, rest }, now);
         if let Some(job) = job

@@ -23,10 +23,9 @@ impl Group {
 
     fn explain_url(&self, url: &CanonicalUrl, now: Moment) -> Result<Answer, ProtocolError> {
         let key = url.url_key();
-        let same = |id: &&EntryId| self.live[*id].entry.admitted.url_key == Some(key);
-        let held = self.members.iter().flat_map(|(_, member)| &member.held).filter(same);
-        let held: Vec<EntryId> = held.copied().collect();
-        let entries: Vec<EntryId> = held.into_iter().chain(self.waiting_of(key)).collect();
+        let same = |id: &EntryId| self.live[id].entry.admitted.url_key == Some(key);
+        let held = self.members.iter().flat_map(|(_, member)| member.held()).filter(same);
+        let entries: Vec<EntryId> = held.chain(self.waiting_of(key)).collect();
         let more = entries.iter().take(LISTED_MAX).map(|id| {
             if let Some(live) = self.live.get(id) {
                 return self.explain_entry(&live.entry, live.gate(), now);
@@ -120,8 +119,8 @@ impl Group {
         let holders = self
             .members
             .iter()
-            .flat_map(|(id, member)| member.held.iter().map(move |entry| (id, entry)))
-            .map(|(member, id)| (member, &self.live[id]))
+            .flat_map(|(id, member)| member.held().into_iter().map(move |entry| (id, entry)))
+            .map(|(member, id)| (member, &self.live[&id]))
             .filter(|(_, live)| Some(live.gate()) == gate)
             .map(|(member, live)| {
                 format!("in-flight {} member={member:?}", live.entry.admitted.text)

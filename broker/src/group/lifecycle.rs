@@ -64,12 +64,18 @@ impl Group {
     }
 
     fn insert_behind(&mut self, key: KeyId, entry: Entry) {
+        self.unhold(entry.admitted.url_key, entry.admitted.id);
+        self.insert_unnoticed(key, entry);
+    }
+
+    /// Keeps an entry in full, which no announcement is to find: it goes to a member at once, or the
+    /// caller sees to it.
+    fn insert_unnoticed(&mut self, key: KeyId, entry: Entry) {
         let admitted = &entry.admitted;
         let id = admitted.id;
         if let (Some(pass), Some(url)) = (admitted.job, admitted.url_key) {
             self.seen.add(pass, url.print());
         }
-        self.unhold(admitted.url_key, id);
         self.live_bytes += admitted.bytes();
         self.keys[key].acquire();
         let again = entry.again.as_ref().map(|again| self.keys.intern(&again.key));
@@ -96,7 +102,8 @@ impl Group {
         }
     }
 
-    /// A parked entry is kept in full from now on, and stands in no queue. Its key is to be refreshed.
+    /// A parked entry is kept in full from now on, stands in no queue, and is found by no announcement.
+    /// Its key is to be refreshed.
     fn unpark(&mut self, glance: Glance) {
         self.keep_in_snapshot(glance);
         let job = glance.job().and_then(|job| self.jobs.find_mut(job));
@@ -106,7 +113,7 @@ impl Group {
             job.id
         });
         let admission = self.parked.unpark(glance, queue, pass);
-        self.insert_behind(glance.key, Entry::new(admission));
+        self.insert_unnoticed(glance.key, Entry::new(admission));
     }
 
     /// Takes an entry without a member out of its queue, off its timer, or out of where it is parked.
@@ -114,8 +121,14 @@ impl Group {
     pub(super) fn take_out(&mut self, id: EntryId) -> KeyId {
         if let Some(glance) = self.parked.find(id) {
             self.unpark(glance);
+            self.unhold(self.live[&id].entry.admitted.url_key, id);
             return glance.key;
         }
+        self.dequeue(id)
+    }
+
+    /// The same for one in full.
+    fn dequeue(&mut self, id: EntryId) -> KeyId {
         let live = self.live.get_mut(&id).expect("an entry without a member is there");
         let (entry, gate) = (&mut live.entry, live.again.unwrap_or(live.key));
         match entry.state {
@@ -179,16 +192,21 @@ impl Group {
     }
 
     pub(super) fn apply_release(&mut self, id: EntryId, lease: Lease, now: Moment) {
-        let gate = self.take_out(id);
+        let gate = if let Some(glance) = self.parked.find(id) {
+            self.unpark(glance);
+            glance.key
+        } else {
+            self.rehold(self.live[&id].entry.admitted.url_key, id);
+            self.dequeue(id)
+        };
         let Live { entry, key, .. } = &mut **self.live.get_mut(&id).expect("it was taken out");
         let key = *key;
         entry.state = State::Held(lease);
         entry.releases += 1;
         let (lane, suspect) = (lane_of(&entry.admitted), entry.is_suspect());
-        let (job, url_key) = (entry.admitted.job, entry.admitted.url_key);
+        let job = entry.admitted.job;
         let pinned_to = entry.again.as_ref().map(|again| again.member);
         self.forget_pin(pinned_to, id, job, key, now);
-        self.rehold(url_key, id);
         self.ready.served(lane);
         self.members.hold(lease.member, id, suspect);
         self.expiries.set(lease.until, Expiry::Lease(id));

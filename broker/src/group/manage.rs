@@ -258,7 +258,7 @@ impl Group {
     }
 
     pub(super) fn describe(&self) -> String {
-        let held = self.members.iter().map(|(_, member)| member.held.len()).sum::<usize>();
+        let held = self.members.iter().map(|(_, member)| member.load()).sum::<usize>();
         let connected = self.members.iter().filter(|(_, member)| member.conn.is_some()).count();
         let totals = self.totals;
         format!(

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use hashbrown::HashSet;
 use tidings_protocol::MemberId;
 
 use super::entry::EntryId;
@@ -20,13 +21,24 @@ pub(super) struct Member {
     /// A lease of it ran out and nothing was heard since: perhaps it stands still, and whatever it
     /// were given would be lost, too.
     silent: bool,
-    /// What it holds.
-    pub(super) held: BTreeSet<EntryId>,
+    held: HashSet<EntryId>,
     /// How many of these are suspects: at most one.
     suspects: u32,
 }
 
 impl Member {
+    /// How many entries it holds.
+    pub(super) fn load(&self) -> usize {
+        self.held.len()
+    }
+
+    /// What it holds, by number.
+    pub(super) fn held(&self) -> Vec<EntryId> {
+        let mut held: Vec<EntryId> = self.held.iter().copied().collect();
+        held.sort_unstable();
+        held
+    }
+
     fn has_room(&self) -> bool {
         self.conn.is_some()
             && !self.silent

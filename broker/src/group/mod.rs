@@ -62,7 +62,7 @@ pub use self::interface::{
 use self::key_queue::{GRAIN_MS, KeyQueue, Lane, Next};
 use self::keys::{KeyId, Keys};
 use self::lifecycle::lane_of;
-use self::member::Members;
+use self::member::{Member, Members};
 use self::mutants::Mutant;
 use self::parked::{Glance, Parked};
 use self::record::{Decision, End, Record, Rest};
@@ -357,8 +357,8 @@ impl Group {
     fn begin(&mut self, ended: Option<MemberId>, now: Moment) {
         // The first of them must say so, and it does no harm to know how it was at each start.
         self.commit(Decision::Configured(Box::new(self.config.clone())), now);
-        let held = ended.and_then(|member| self.members.find(member)).map(|member| &member.held);
-        for entry in held.cloned().unwrap_or_default() {
+        let held = ended.and_then(|member| self.members.find(member)).map(Member::held);
+        for entry in held.unwrap_or_default() {
             self.commit(Decision::Lost { entry }, now);
             self.bury_if_hopeless(entry, now);
         }

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use tidings_protocol::{MemberId, TaskId};
 
 use super::entry::{Entry, EntryId, Lease};
+use super::member::Member;
 use super::{Answer, Asked, Group, Output, Task};
 use crate::clock::Moment;
 use crate::mailbox::ConnId;
@@ -14,7 +15,7 @@ impl Group {
         let known = self.members.find(asked.member);
         let moved = known.is_none_or(|member| member.conn != Some(asked.conn));
         self.members.join(asked.member, asked.conn, credit);
-        let held = self.members.find(asked.member).map_or(0, |member| member.held.len());
+        let held = self.members.find(asked.member).map_or(0, Member::load);
         let ok = format!("{} credit={credit} held={held}", self.name);
         self.answer(asked, Ok(Answer { more: Vec::new(), ok }));
         if moved {
@@ -39,7 +40,7 @@ impl Group {
     fn send_again(&mut self, member: MemberId, now: Moment) {
         let Some(member) = self.members.find(member) else { return };
         let Some(conn) = member.conn else { return };
-        for entry in member.held.clone() {
+        for entry in member.held() {
             self.send_task(entry, conn, now);
         }
     }
@@ -63,8 +64,12 @@ impl Group {
     }
 
     fn task_payload(&self, entry: &Entry) -> String {
+        /// What the group says of an entry is not often longer.
+        const OWN_BYTES: usize = 32;
         let admitted = &entry.admitted;
-        let mut payload = admitted.text.to_string();
+        let len = admitted.text.len() + OWN_BYTES + admitted.carried.len();
+        let mut payload = String::with_capacity(len);
+        payload.push_str(&admitted.text);
         if let Some(job) = admitted.job.and_then(|job| self.jobs.find(job.number)) {
             // Writing into a string cannot fail.
             let _ =

@@ -1,17 +1,17 @@
 //! What reaches the owner of a group, and what goes back to whoever asked.
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use tidings_protocol::{Code, ProtocolError, encode_more, encode_ok};
 
 use super::watch::Watch;
-use crate::group::{Answer, Input};
+use crate::group::{Answer, Asked, Input};
 use crate::mailbox::{ConnId, Mailbox, Parcel};
 
 /// What reaches an owner. The channel has no bound of its own: a connection has a limited number
 /// of unanswered commands.
 pub(super) enum Letter {
-    /// An input, and where its answer goes.
-    Asked(Input, Mailbox),
+    /// What a worker says, one after the other, and where the answers go.
+    Asked(Vec<Input>, Mailbox),
     /// A person's, or a script's: refused while the group stands still.
     Managed(Input, Mailbox),
     /// A member's connection, and where its tasks go.
@@ -47,31 +47,36 @@ pub(super) fn failed() -> ProtocolError {
 /// Answers whoever asked with a refusal.
 pub(super) fn refuse_letter(letter: Letter, error: &ProtocolError) {
     let (asked, mailbox) = match letter {
-        Letter::Asked(input, mailbox)
-        | Letter::Managed(input, mailbox)
+        Letter::Asked(inputs, mailbox) => {
+            return refuse(inputs.iter().filter_map(Input::asked), &mailbox, error);
+        }
+        Letter::Managed(input, mailbox)
         | Letter::Joined(input, _, mailbox)
         | Letter::Waits(input, _, mailbox) => (input.asked(), mailbox),
         Letter::Watches(watch, _, mailbox) => (Some(watch.asked), mailbox),
         Letter::Heard(_) | Letter::Gone(_) => return,
     };
-    if let Some(asked) = asked {
-        let line = encode_answer(&Err(error.clone()));
-        mailbox.send(Parcel::Answer { slot: asked.slot, line });
+    refuse(asked.into_iter(), &mailbox, error);
+}
+
+/// Answers those who asked with a refusal.
+pub(super) fn refuse(asked: impl Iterator<Item = Asked>, mailbox: &Mailbox, error: &ProtocolError) {
+    for Asked { slot, .. } in asked {
+        let mut line = BytesMut::new();
+        error.encode(&mut line);
+        mailbox.send(Parcel::Answer { slot, line: line.freeze() });
     }
 }
 
-/// The lines of an answer.
-pub(super) fn encode_answer(answer: &Result<Answer, ProtocolError>) -> Bytes {
-    let mut lines = BytesMut::new();
+/// Appends the lines of an answer.
+pub(super) fn encode_answer(answer: &Result<Answer, ProtocolError>, lines: &mut BytesMut) {
     match answer {
         Ok(answer) => {
-            lines.reserve(answer.ok.len() + "+OK \r\n".len());
             for line in &answer.more {
-                encode_more(line, &mut lines);
+                encode_more(line, lines);
             }
-            encode_ok(&answer.ok, &mut lines);
+            encode_ok(&answer.ok, lines);
         }
-        Err(error) => error.encode(&mut lines),
+        Err(error) => error.encode(lines),
     }
-    lines.freeze()
 }

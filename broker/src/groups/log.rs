@@ -32,9 +32,9 @@ pub(super) trait GroupLog: Send {
     /// What was appended since the last time is on its way: together, or not at all.
     fn flush(&mut self);
 
-    /// The same, if it is so much that the disk should begin with it. What one input led to must have
-    /// been appended as a whole.
-    fn flush_much(&mut self);
+    /// The same, if it is so much that the disk should begin with it; whether it was. What one input
+    /// led to must have been appended as a whole.
+    fn flush_much(&mut self) -> bool;
 
     /// Everything before this mark is as safe as the log promises.
     /// Invariant: `durable <= ` the mark of the last append.
@@ -75,7 +75,9 @@ impl GroupLog for MemoryLog {
 
     fn flush(&mut self) {}
 
-    fn flush_much(&mut self) {}
+    fn flush_much(&mut self) -> bool {
+        false
+    }
 
     fn durable(&self) -> Mark {
         self.0
@@ -223,10 +225,12 @@ impl GroupLog for DiskLog {
         }
     }
 
-    fn flush_much(&mut self) {
-        if self.open.len() >= MUCH_BYTES {
+    fn flush_much(&mut self) -> bool {
+        let is_much = self.open.len() >= MUCH_BYTES;
+        if is_much {
             self.flush();
         }
+        is_much
     }
 
     fn durable(&self) -> Mark {

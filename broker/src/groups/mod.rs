@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::BytesMut;
 use parking_lot::Mutex;
 use tidings_protocol::{
     Code, Command, DEFAULT_GROUP, GroupName, Hold, Manage, MemberId, Outcome, ProtocolError,
@@ -27,7 +28,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use self::job_names::JobNames;
-use self::letter::{Letter, encode_answer};
+use self::letter::{Letter, encode_answer, refuse};
 use self::log::{DiskLog, GroupLog, MemoryLog};
 use self::owner::Owner;
 pub(crate) use self::restart::{GroupStorage, Recovered, clock_after};
@@ -50,16 +51,15 @@ pub struct Caller {
     pub mailbox: Mailbox,
 }
 
-/// What a connection can ask of a group.
+impl Caller {
+    fn asks(&self, slot: Slot) -> Asked {
+        Asked { conn: self.conn, member: self.member, slot }
+    }
+}
+
+/// What a worker can say of a task.
 #[derive(Debug, Clone)]
 pub enum Request {
-    /// `JOIN`.
-    Join {
-        /// Which group.
-        group: GroupName,
-        /// Most tasks at once; default 1.
-        credit: Option<u32>,
-    },
     /// `ACK`, with the `LINK` lines before it.
     Ack {
         /// Which task.
@@ -93,6 +93,27 @@ pub enum Request {
         /// What is asked of the key.
         hold: Hold,
     },
+}
+
+impl Request {
+    /// Which task it is about.
+    pub fn task(&self) -> &TaskId {
+        match self {
+            Self::Ack { task, .. } | Self::Nack { task, .. } | Self::Touch { task, .. } => task,
+        }
+    }
+
+    fn input(self, asked: Asked) -> Input {
+        match self {
+            Self::Ack { task, outcome, hold, links, over_limit } => {
+                Input::Ack { asked, task, outcome, hold, links, over_limit }
+            }
+            Self::Nack { task, back, hold, reason } => {
+                Input::Nack { asked, task, back, hold, reason }
+            }
+            Self::Touch { task, over, hold } => Input::Touch { asked, task, over, hold },
+        }
+    }
 }
 
 /// All groups of the broker.
@@ -177,28 +198,14 @@ impl Groups {
         groups
     }
 
-    /// Hands a worker's request to its group. The answer comes as a parcel for `slot`, unless it is
-    /// refused at once.
-    pub fn submit(
-        &self,
-        caller: &Caller,
-        slot: Slot,
-        request: Request,
-    ) -> Result<(), ProtocolError> {
-        let asked = Asked { conn: caller.conn, member: caller.member, slot };
-        let (group, input) = match request {
-            Request::Join { group, credit } => return self.join(caller, asked, &group, credit),
-            Request::Ack { task, outcome, hold, links, over_limit } => {
-                (task.group.clone(), Input::Ack { asked, task, outcome, hold, links, over_limit })
-            }
-            Request::Nack { task, back, hold, reason } => {
-                (task.group.clone(), Input::Nack { asked, task, back, hold, reason })
-            }
-            Request::Touch { task, over, hold } => {
-                (task.group.clone(), Input::Touch { asked, task, over, hold })
-            }
-        };
-        self.send(&group, Letter::Asked(input, caller.mailbox.clone()))
+    /// Hands what a worker says to a group, in its order. The answers come as parcels for the slots.
+    pub fn submit(&self, caller: &Caller, group: &GroupName, requests: Vec<(Slot, Request)>) {
+        let asked: Vec<Asked> = requests.iter().map(|(slot, _)| caller.asks(*slot)).collect();
+        let inputs = requests.into_iter().zip(&asked);
+        let inputs = inputs.map(|((_, request), asked)| request.input(*asked)).collect();
+        if let Err(error) = self.send(group, Letter::Asked(inputs, caller.mailbox.clone())) {
+            refuse(asked.into_iter(), &caller.mailbox, &error);
+        }
     }
 
     /// Hands `GROUP`, `JOB` or `EXPLAIN` to its group; the answer comes as a parcel for `slot`. Whoever
@@ -209,7 +216,7 @@ impl Groups {
         slot: Slot,
         command: &Command<'_>,
     ) -> Result<(), ProtocolError> {
-        let asked = Asked { conn: caller.conn, member: caller.member, slot };
+        let asked = caller.asks(slot);
         if let Command::Group(manage) | Command::Job(manage) = command
             && manage.action == "watch"
         {
@@ -292,13 +299,16 @@ impl Groups {
         self.registry.lock().groups.keys().cloned().collect()
     }
 
-    fn join(
+    /// Has a worker take tasks of a group, `credit` at once (1 without). The answer comes as a parcel for
+    /// `slot`, unless it is refused at once.
+    pub fn join(
         &self,
         caller: &Caller,
-        asked: Asked,
+        slot: Slot,
         group: &GroupName,
         credit: Option<u32>,
     ) -> Result<(), ProtocolError> {
+        let asked = caller.asks(slot);
         let credit = credit.unwrap_or(1);
         if credit > CREDIT_MAX {
             return Err(bad(format!("credit={credit}: it is a number from 0 to {CREDIT_MAX}")));
@@ -342,7 +352,9 @@ impl Groups {
         let names = self.names();
         let ok = format!("groups={}", names.len());
         let more = names.iter().map(ToString::to_string).collect();
-        caller.mailbox.send(Parcel::Answer { slot, line: encode_answer(&Ok(Answer { more, ok })) });
+        let mut lines = BytesMut::new();
+        encode_answer(&Ok(Answer { more, ok }), &mut lines);
+        caller.mailbox.send(Parcel::Answer { slot, line: lines.freeze() });
     }
 
     fn create(&self, name: &GroupName, config: GroupConfig) -> Result<(), ProtocolError> {

@@ -3,11 +3,11 @@
 #![expect(clippy::disallowed_methods, reason = "spawns the owner and waits for its deadlines")]
 
 mod leaving;
+mod outgoing;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tidings_protocol::{
@@ -16,16 +16,17 @@ use tidings_protocol::{
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use self::outgoing::{Leaving, Outgoing};
 use super::job_names::JobNames;
-use super::letter::{Letter, encode_answer, failed, refuse_letter};
+use super::letter::{Letter, encode_answer, failed, refuse, refuse_letter};
 use super::log::{GroupLog, Mark};
 use super::outbox::Outbox;
 use super::watch::Watchers;
 use super::{Registry, no_such};
 use crate::clock::{Clock, Moment, wall_unix_ms};
 use crate::group::record::Record;
-use crate::group::{Group, Input, JobAction, Output, Task};
-use crate::mailbox::{ConnId, Mailbox, Parcel};
+use crate::group::{Asked, Group, Input, JobAction, Output, Task};
+use crate::mailbox::{ConnId, Mailbox, Part};
 use crate::topic::{Event, Health, Reader, Topics};
 
 /// Events of each topic that an owner takes before it looks at anything else.
@@ -58,8 +59,7 @@ pub(super) struct Owner {
     /// Where the answers of those go who wait.
     waiting: HashMap<ConnId, Mailbox>,
     watchers: Watchers,
-    /// What rests on records up to a mark, in order.
-    unsent: VecDeque<(Mark, Unsent)>,
+    outgoing: Outgoing,
     appended: Mark,
     /// After a stall: when time is let pass at last.
     grace_until: Option<Moment>,
@@ -79,11 +79,6 @@ pub(super) struct Owner {
     /// Jobs of all groups.
     job_names: Arc<JobNames>,
     is_deleted: bool,
-}
-
-enum Unsent {
-    Parcel(Mailbox, Parcel),
-    Event(u64, &'static str, String),
 }
 
 impl Owner {
@@ -108,7 +103,7 @@ impl Owner {
             members: HashMap::new(),
             waiting: HashMap::new(),
             watchers: Watchers::default(),
-            unsent: VecDeque::new(),
+            outgoing: Outgoing::default(),
             appended,
             grace_until: None,
             wake,
@@ -296,9 +291,9 @@ impl Owner {
         match (letter, self.log.health()) {
             (letter @ (Letter::Managed(..) | Letter::Watches(..)), Health::Full) => {
                 let text = "the disk is full: the group stands still until it has room";
-                self.refuse(letter, &ProtocolError::new(Code::Full, text));
+                self.refuse_letter(letter, &ProtocolError::new(Code::Full, text));
             }
-            (letter, Health::Failed) => self.refuse(letter, &failed()),
+            (letter, Health::Failed) => self.refuse_letter(letter, &failed()),
             // Nobody is silent while nothing is counted.
             (Letter::Heard(_), _) => {}
             (letter, _) => {
@@ -314,30 +309,23 @@ impl Owner {
     /// whoever waits for an answer is told so.
     fn give_up(&mut self) {
         self.send();
-        for (_, unsent) in std::mem::take(&mut self.unsent) {
-            if let Unsent::Parcel(mailbox, Parcel::Answer { slot, .. }) = unsent {
-                let line = encode_answer(&Err(failed()));
-                mailbox.send(Parcel::Answer { slot, line });
-            }
-        }
+        self.outgoing.fail(&failed());
         for letter in std::mem::take(&mut self.backlog) {
-            self.refuse(letter, &failed());
+            self.refuse_letter(letter, &failed());
         }
         for (asked, mailbox) in self.watchers.take() {
-            let line = encode_answer(&Err(failed()));
-            mailbox.send(Parcel::Answer { slot: asked.slot, line });
+            refuse([asked].into_iter(), &mailbox, &failed());
         }
         for asked in self.group.take_waiters() {
             if let Some(mailbox) = self.waiting.get(&asked.conn) {
-                let line = encode_answer(&Err(failed()));
-                mailbox.send(Parcel::Answer { slot: asked.slot, line });
+                refuse([asked].into_iter(), mailbox, &failed());
             }
         }
     }
 
     /// Answers whoever asked with a refusal. A job that is not opened has no name, unless there is one
     /// already.
-    fn refuse(&self, letter: Letter, error: &ProtocolError) {
+    fn refuse_letter(&self, letter: Letter, error: &ProtocolError) {
         if let Letter::Managed(Input::OpenJob { name, .. }, _) = &letter {
             let known = !self.is_deleted && self.group.has_job(name);
             self.job_names.set(name, self.group.name(), known);
@@ -347,12 +335,15 @@ impl Owner {
 
     fn open(&mut self, letter: Letter) {
         if self.is_deleted {
-            return self.refuse(letter, &no_such(self.group.name()));
+            return self.refuse_letter(letter, &no_such(self.group.name()));
         }
         match letter {
-            Letter::Asked(input, mailbox) | Letter::Managed(input, mailbox) => {
-                self.handle(input, Some(&mailbox));
+            Letter::Asked(inputs, mailbox) => {
+                for input in inputs {
+                    self.handle(input, Some(&mailbox));
+                }
             }
+            Letter::Managed(input, mailbox) => self.handle(input, Some(&mailbox)),
             Letter::Joined(input, conn, mailbox) => {
                 self.members.insert(conn, mailbox.clone());
                 self.handle(input, Some(&mailbox));
@@ -442,23 +433,25 @@ impl Owner {
             match output {
                 Output::Record(record) => self.appended = self.log.append(&record),
                 Output::Task { conn, task } => {
-                    if let Some(mailbox) = self.members.get(&conn).cloned() {
-                        let parcel = Parcel::Task(encode_line(&task));
-                        self.unsent.push_back((self.appended, Unsent::Parcel(mailbox, parcel)));
+                    if let Some(mailbox) = self.members.get(&conn) {
+                        let Task { id, clock_ms, lease_ms, payload } = &task;
+                        let lines = self.outgoing.lines(conn, mailbox);
+                        lines.push(Part::Tasks, |out| {
+                            encode_task(id, *clock_ms, *lease_ms, payload, out);
+                        });
                     }
                 }
                 Output::Answer { asked, answer } => {
                     self.watchers.answered(&asked);
-                    let waiting = self.waiting.get(&asked.conn);
-                    if let Some(mailbox) = waiting.or(mailbox) {
-                        let line = encode_answer(&answer);
-                        let parcel = Parcel::Answer { slot: asked.slot, line };
-                        let unsent = Unsent::Parcel(mailbox.clone(), parcel);
-                        self.unsent.push_back((self.appended, unsent));
+                    let Asked { conn, slot, .. } = asked;
+                    if let Some(mailbox) = self.waiting.get(&conn).or(mailbox) {
+                        let lines = self.outgoing.lines(conn, mailbox);
+                        lines.push(Part::Answer(slot), |out| encode_answer(&answer, out));
                     }
                 }
                 Output::Announce { serial, topic, payload } => {
-                    self.unsent.push_back((self.appended, Unsent::Event(serial, topic, payload)));
+                    let event = Leaving::Event(serial, topic, payload);
+                    self.outgoing.push(self.appended, event);
                 }
                 Output::JobName { name, known } => {
                     self.job_names.set(&name, self.group.name(), known);
@@ -470,7 +463,9 @@ impl Owner {
                 }
             }
         }
-        self.log.flush_much();
+        if self.log.flush_much() {
+            self.outgoing.mark(self.appended);
+        }
         if configures && let Err(error) = self.follow_topics() {
             tracing::error!(group = %self.group.name(), %error, "cannot read a feeding topic");
         }
@@ -485,23 +480,21 @@ impl Owner {
     /// Lets go of what was decided, and sends what rests on records that are safe.
     fn send(&mut self) {
         self.log.flush();
+        self.outgoing.mark(self.appended);
         let durable = self.log.durable();
-        while self.unsent.front().is_some_and(|(mark, _)| *mark <= durable) {
-            match self.unsent.pop_front() {
-                Some((_, Unsent::Parcel(mailbox, parcel))) => mailbox.send(parcel),
-                Some((_, Unsent::Event(serial, topic, payload))) => {
-                    self.outbox.push(serial, topic, payload);
-                }
-                None => {}
+        while let Some(leaving) = self.outgoing.pop(durable) {
+            match leaving {
+                Leaving::Parcel(mailbox, parcel) => mailbox.send(parcel),
+                Leaving::Event(serial, topic, payload) => self.outbox.push(serial, topic, payload),
             }
         }
     }
 
     /// Says how it goes to those who watch. What they see is safe, as everything that they are told.
     fn show(&mut self) {
-        let (unsent, appended) = (&mut self.unsent, self.appended);
+        let (outgoing, appended) = (&mut self.outgoing, self.appended);
         self.watchers.look(&self.group, self.clock.now(), |mailbox, parcel| {
-            unsent.push_back((appended, Unsent::Parcel(mailbox.clone(), parcel)));
+            outgoing.push(appended, Leaving::Parcel(mailbox.clone(), parcel));
         });
     }
 
@@ -572,12 +565,4 @@ impl Owner {
         self.wake.notify_one();
         Ok(())
     }
-}
-
-fn encode_line(task: &Task) -> Bytes {
-    /// What a line has before its payload is not often longer.
-    const FRONT_BYTES: usize = 80;
-    let mut line = BytesMut::with_capacity(FRONT_BYTES + task.payload.len());
-    encode_task(&task.id, task.clock_ms, task.lease_ms, &task.payload, &mut line);
-    line.freeze()
 }

@@ -121,7 +121,7 @@ impl Client {
         let Command::Join { group, credit } = command else {
             return self.groups.manage(&self.caller, slot, &command).unwrap();
         };
-        self.groups.submit(&self.caller, slot, Request::Join { group, credit }).unwrap();
+        self.groups.join(&self.caller, slot, &group, credit).unwrap();
     }
 
     /// The next answer, without its line end.
@@ -146,7 +146,11 @@ impl Client {
         parcels.retain(|parcel| !matches!(parcel, Parcel::Progress { .. }));
         let parcel = parcels.pop_front()?;
         assert!(parcels.is_empty(), "{parcels:?}");
-        let Parcel::Answer { line, .. } = parcel else { panic!("{parcel:?}") };
+        let line = match parcel {
+            Parcel::Answer { line, .. } => line,
+            Parcel::Lines(lines) => lines.into_parts().next().unwrap().1,
+            other => panic!("{other:?}"),
+        };
         Some(std::str::from_utf8(&line).unwrap().trim_end().to_owned())
     }
 

@@ -20,7 +20,8 @@ use super::outbound::Outbound;
 use super::staged::Staged;
 use super::subscriptions::{Kind, Subscriptions};
 use crate::clock::Moment;
-use crate::mailbox::{ConnId, Mailbox, Parcel};
+use crate::groups::Request;
+use crate::mailbox::{ConnId, Lines, Mailbox, Parcel, Part};
 use crate::topic::{Form, Place, Topic, Topics};
 
 /// Reads and writes of one connection before others have their turn.
@@ -84,6 +85,8 @@ pub(super) struct Worker {
     /// When groups were told last that it lives.
     pub(super) heard_at: Moment,
     pub(super) staged: Staged,
+    /// What it said of tasks of one group since the group heard of it last: of what was read at once.
+    pub(super) requests: Vec<(Slot, Request)>,
     /// The answer of the newest `JOIN`, before which no task leaves (`[D3]`).
     pub(super) joined: Option<Slot>,
     /// The `GROUP`, `JOB` (but for `wait` and `watch`) or `EXPLAIN` whose answer has not come yet. It may be
@@ -204,14 +207,23 @@ impl Connection {
                 Parcel::Answer { slot, line } => self.fill(slot, line),
                 Parcel::Progress { slot, line } => self.answers.progress(slot, line),
                 Parcel::Stored { slot, result } => self.stored(slot, result),
-                Parcel::Task(line) if self.ending.is_none() => self.tasks.extend_from_slice(&line),
-                // The group hears that the connection is gone, and gives the task to another.
-                Parcel::Task(_) => {}
+                Parcel::Lines(lines) => self.take_group_lines(lines),
                 Parcel::End(error) => self.end(Cause::Broker(error)),
             }
         }
         if closing {
             self.end(Cause::Stop);
+        }
+    }
+
+    fn take_group_lines(&mut self, lines: Lines) {
+        for (part, lines) in lines.into_parts() {
+            match part {
+                Part::Answer(slot) => self.fill(slot, lines),
+                Part::Tasks if self.ending.is_none() => self.tasks.extend_from_slice(&lines),
+                // The group hears that the connection is gone, and gives the task to another.
+                Part::Tasks => {}
+            }
         }
     }
 

@@ -4,8 +4,8 @@ use std::task::Waker;
 
 use bytes::{Bytes, BytesMut};
 use tidings_protocol::{
-    Code, Command, Hello, HelloAnswer, Hold, MemberId, Outcome, Prio, ProtocolError, Return, Slot,
-    StartAt, TaskId, TopicName, encode_more, encode_ok, encode_pong,
+    Code, Command, GroupName, Hello, HelloAnswer, Hold, MemberId, Outcome, Prio, ProtocolError,
+    Return, Slot, StartAt, TaskId, TopicName, encode_more, encode_ok, encode_pong,
 };
 
 use super::connection::{Connection, Worker};
@@ -29,6 +29,16 @@ impl Connection {
     ///
     /// `PUB` is not among them: publishes are collected into batches.
     pub(super) fn command(&mut self, command: Command<'_>, waker: &Waker) {
+        let of_task = matches!(
+            command,
+            Command::Link { .. }
+                | Command::Ack { .. }
+                | Command::Nack { .. }
+                | Command::Touch { .. }
+        );
+        if !of_task {
+            self.send_requests();
+        }
         match command {
             Command::Pub { .. } | Command::Quit => unreachable!("taken care of before"),
             Command::Hello(hello) => self.hello(&hello),
@@ -49,8 +59,8 @@ impl Connection {
             }
             Command::Unsub { topic } => self.unsubscribe(&topic),
             Command::Join { group, credit } => {
-                let slot = self.submit(Request::Join { group, credit });
-                self.worker().joined = Some(slot);
+                let joined = self.join(&group, credit);
+                self.worker().joined = Some(joined);
             }
             Command::Link { task, url, redirect, prio } => {
                 let prio = prio.map_or(0, Prio::value);
@@ -124,6 +134,7 @@ impl Connection {
                 watching: None,
                 heard_at: Moment::default(),
                 staged: Staged::default(),
+                requests: Vec::new(),
                 joined: None,
                 asked: None,
             })
@@ -220,14 +231,34 @@ impl Connection {
         Caller { member, conn: self.id, mailbox: self.mailbox.clone() }
     }
 
-    /// Hands a member's request to its group, which acts on it now and answers in its turn.
-    fn submit(&mut self, request: Request) -> Slot {
+    fn join(&mut self, group: &GroupName, credit: Option<u32>) -> Slot {
         let (caller, slot) = (self.caller(), self.answers.later());
         self.worker().known_to_groups = true;
-        if let Err(error) = self.hub.groups.submit(&caller, slot, request) {
+        if let Err(error) = self.hub.groups.join(&caller, slot, group, credit) {
             self.fill_with(slot, &error);
         }
         slot
+    }
+
+    /// Keeps what a member says of a task for its group, which hears what was read at once together.
+    fn submit(&mut self, request: Request) {
+        let requests = &self.worker().requests;
+        if requests.first().is_some_and(|(_, first)| first.task().group != request.task().group) {
+            self.send_requests();
+        }
+        let slot = self.answers.later();
+        let worker = self.worker();
+        worker.known_to_groups = true;
+        worker.requests.push((slot, request));
+    }
+
+    /// Hands over what was kept for a group, which acts on it now and answers in its turn.
+    pub(super) fn send_requests(&mut self) {
+        let Some(worker) = &mut self.worker else { return };
+        let requests = std::mem::take(&mut worker.requests);
+        let Some((_, first)) = requests.first() else { return };
+        let group = first.task().group.clone();
+        self.hub.clone().groups.submit(&self.caller(), &group, requests);
     }
 
     /// A member of which a lease ran out is given nothing until it is heard from. A flood of `PING`

@@ -131,6 +131,7 @@ impl Connection {
             }
         }
         self.flush(&mut run);
+        self.send_requests();
         self.hub.stats.lines.add(lines);
         used
     }
@@ -252,6 +253,8 @@ impl Connection {
         let Some(topic) = run.topic.take() else {
             return;
         };
+        // They were read before.
+        self.send_requests();
         let count = run.payloads.len();
         let (payloads, ids) = (std::mem::take(&mut run.payloads), std::mem::take(&mut run.ids));
         let appended = if ids.is_empty() {

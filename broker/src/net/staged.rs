@@ -1,7 +1,8 @@
 //! Children that wait for the answer to their task.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
+use hashbrown::HashMap;
 use tidings_protocol::TaskId;
 
 use crate::config::Limits;

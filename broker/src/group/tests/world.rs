@@ -467,7 +467,7 @@ impl World {
         let twice = group
             .members
             .iter()
-            .find(|(_, member)| member.held.iter().filter(|entry| suspect(entry)).count() > 1);
+            .find(|(_, member)| member.held().iter().filter(|entry| suspect(entry)).count() > 1);
         Promise::CreditKept.holds(twice.is_none(), || format!("two suspects: {twice:?}"))
     }
 

@@ -4,9 +4,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{Owner, RETRY_MS};
-use crate::groups::letter::{Letter, encode_answer, failed};
+use crate::groups::letter::{Letter, failed, refuse};
 use crate::groups::no_such;
-use crate::mailbox::Parcel;
 use crate::topic::Health;
 
 impl Owner {
@@ -15,7 +14,7 @@ impl Owner {
         self.give_up();
         letters.close();
         while let Ok(letter) = letters.try_recv() {
-            self.refuse(letter, &failed());
+            self.refuse_letter(letter, &failed());
         }
     }
 
@@ -55,8 +54,7 @@ impl Owner {
         self.job_names.forget(self.group.name());
         self.registry.lock().groups.remove(self.group.name());
         for (asked, mailbox) in self.watchers.take() {
-            let line = encode_answer(&Err(no_such(self.group.name())));
-            mailbox.send(Parcel::Answer { slot: asked.slot, line });
+            refuse([asked].into_iter(), &mailbox, &no_such(self.group.name()));
         }
         for letter in std::mem::take(&mut self.backlog) {
             self.open(letter);
