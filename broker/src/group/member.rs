@@ -52,8 +52,6 @@ pub(super) struct Members {
     by_id: BTreeMap<MemberId, Member>,
     /// Members with room, least loaded first.
     room: BTreeSet<(usize, MemberId)>,
-    /// Those of them that hold no suspect.
-    suspect_room: BTreeSet<(usize, MemberId)>,
 }
 
 /// A member that served a key before keeps it until it holds this many times what the least loaded
@@ -154,18 +152,16 @@ impl Members {
 
     /// Whether anybody has credit left, for a suspect or for anything else.
     pub(super) fn any_room(&self, suspect: bool) -> bool {
-        !self.candidates(suspect).is_empty()
+        self.candidates(suspect).next().is_some()
     }
 
     /// Who gets a key's next task: the one that served it last, unless that one is clearly more
     /// loaded than the least loaded.
     pub(super) fn choose(&self, last: Option<MemberId>, suspect: bool) -> Option<MemberId> {
-        let candidates = self.candidates(suspect);
-        let (load_min, idlest) = *candidates.first()?;
-        let held = |id| self.by_id.get(&id).map_or(0, |member: &Member| member.held.len());
+        let (load_min, idlest) = self.candidates(suspect).next()?;
         let keeps = |id: &MemberId| {
-            candidates.contains(&(held(*id), *id))
-                && held(*id) <= LOAD_FACTOR * load_min + LOAD_SLACK
+            let load = self.by_id.get(id).map_or(0, Member::load);
+            self.has_room(*id, suspect) && load <= LOAD_FACTOR * load_min + LOAD_SLACK
         };
         Some(last.filter(keeps).unwrap_or(idlest))
     }
@@ -174,23 +170,19 @@ impl Members {
         self.iter().find(|(_, member)| member.conn == Some(conn)).map(|(id, _)| id)
     }
 
-    fn candidates(&self, suspect: bool) -> &BTreeSet<(usize, MemberId)> {
-        if suspect { &self.suspect_room } else { &self.room }
+    /// Members with room and their loads, least loaded first. Few hold a suspect, as few are in flight.
+    fn candidates(&self, suspect: bool) -> impl Iterator<Item = (usize, MemberId)> {
+        let fits = move |id: &MemberId| !suspect || self.has_room(*id, suspect);
+        self.room.iter().copied().filter(move |(_, id)| fits(id))
     }
 
     /// Changes one member and keeps the orders by load true; forgets who is gone and holds nothing.
     fn change(&mut self, id: MemberId, change: impl FnOnce(&mut Member)) {
         let member = self.by_id.entry(id).or_default();
-        let before = (member.held.len(), id);
-        self.room.remove(&before);
-        self.suspect_room.remove(&before);
+        self.room.remove(&(member.load(), id));
         change(member);
-        let after = (member.held.len(), id);
         if member.has_room() {
-            self.room.insert(after);
-            if member.suspects == 0 {
-                self.suspect_room.insert(after);
-            }
+            self.room.insert((member.load(), id));
         } else if member.conn.is_none() && member.held.is_empty() {
             self.by_id.remove(&id);
         }

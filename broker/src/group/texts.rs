@@ -2,6 +2,7 @@
 //! unless there is a place for them outside. What is kept here is not kept for good: the group's log
 //! has it, and a start reads it from there.
 
+use std::borrow::Cow;
 use std::fmt::Debug;
 use std::io;
 
@@ -116,9 +117,9 @@ impl Texts {
     /// # Panics
     ///
     /// If it is outside and cannot be read: like memory that was paged out and is gone.
-    pub(super) fn get(&self, place: Place) -> Vec<u8> {
+    pub(super) fn get(&self, place: Place) -> Cow<'_, [u8]> {
         match &self.chunk(place.chunk).bytes {
-            Bytes::Here(bytes) => split(&bytes[place.offset as usize..]).1.to_vec(),
+            Bytes::Here(bytes) => split(&bytes[place.offset as usize..]).1.into(),
             Bytes::Outside(number) => {
                 let mut buffer = vec![0; GLANCE_BYTES];
                 self.read(*number, place.offset as usize, &mut buffer);
@@ -129,7 +130,7 @@ impl Texts {
                 }
                 buffer.truncate(len);
                 buffer.drain(..HEADER_BYTES);
-                buffer
+                buffer.into()
             }
         }
     }

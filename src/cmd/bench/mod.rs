@@ -251,5 +251,6 @@ fn note_disk(
 #[expect(clippy::disallowed_methods, reason = "the clock makes the name new")]
 fn topic() -> String {
     let unix_ms = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis());
-    format!("bench-{}-{unix_ms}", std::process::id())
+    // Short enough for a name that needs no memory of its own.
+    format!("bench-{:x}-{unix_ms:x}", std::process::id())
 }
