@@ -1,12 +1,11 @@
-//! Many waiting URLs: how fast links become them, what they cost in memory, how long a release takes
-//! meanwhile, and how soon a broker that was killed releases again.
+//! Many waiting URLs: how fast links become them, what they cost in memory, how long a worker waits
+//! meanwhile for a task that it asks for, and how soon a broker that was killed releases again.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
 use std::{
-    io::{BufRead, BufReader, Write},
-    net::{SocketAddr, TcpStream},
-    sync::{Mutex, mpsc},
+    io::{BufRead, BufReader, Lines, Write},
+    net::{Shutdown, SocketAddr, TcpStream},
     thread,
     time::{Duration, Instant},
 };
@@ -24,14 +23,14 @@ use crate::{
 const LINKS_OF_A_NEW_ONE: u64 = 5;
 
 /// Tasks that the worker holds at once: while the broker takes the links of one page, those of the next
-/// are written. More would only wait in front of every release.
+/// are written.
 const CREDIT: u32 = 2;
 
-/// Time from one probe's release to the next probe.
-const PROBE_PAUSE: Duration = Duration::from_millis(20);
+/// How often somebody is told how far it is.
+const WATCH_EVERY: Duration = Duration::from_millis(200);
 
-/// What the URL of a probe begins with: each has a host of its own.
-const PROBE: &str = "http://probe-";
+/// Time from one answer of the second worker to its next question.
+const PROBE_PAUSE: Duration = Duration::from_millis(20);
 
 /// A crawl that finds more than it fetches.
 #[derive(Debug, Clone, Copy)]
@@ -62,25 +61,27 @@ impl Frontier {
             step(format!("JOIN crawlers credit={CREDIT}\n")),
         ];
         let worker = connection::open(target.address, steps)?;
-        worker.set_read_timeout(None)?;
-        let publisher = connection::open(target.address, [])?;
-        let probe = Mutex::new(Probe::default());
-        let (sender, tasks) = mpsc::channel();
-        let reader = worker.try_clone()?;
+        let join = step("JOIN crawlers credit=0\n".to_owned());
+        let second = connection::open(target.address, [join])?;
+        for socket in [&worker, &second] {
+            socket.set_read_timeout(None)?;
+        }
+        let mut publisher = connection::open(target.address, [])?;
+        writeln!(publisher, "PUB new-url http://seed.example/ job={job}")?;
         let cpu = target.server.map(Server::cpu).transpose()?;
-        let (took, links) = thread::scope(|scope| {
-            let probe = &probe;
-            scope.spawn(move || read_tasks(reader, probe, &sender));
-            let mut run = Run { frontier: *self, worker, publisher, probe, found: 0, links: 0 };
+        let (took, links, releases) = thread::scope(|scope| {
+            let asks = second.try_clone()?;
+            let probe = scope.spawn(move || probe(asks));
+            let mut run = Run { frontier: *self, worker, found: 0, links: 0 };
             let began = Instant::now();
-            let ended = run.fill(job, &tasks, watch);
+            let ended = run.fill(watch);
             let took = began.elapsed();
-            // The reader ends with the connection.
-            let _ = run.worker.shutdown(std::net::Shutdown::Both);
-            ended.map(|()| (took, run.links))
+            // The second worker ends with its connection.
+            let _ = second.shutdown(Shutdown::Both);
+            let releases = probe.join().expect("a probe does not panic");
+            anyhow::Ok(ended.map(|()| (took, run.links, releases))?)
         })?;
-        let probe = probe.into_inner().expect("nobody panicked with it");
-        let ms = |part| probe.times.quantile(part) / 1000.0;
+        let ms = |part| releases.quantile(part) / 1000.0;
         let mut figures = vec![
             Figure::new("links_per_second", "links/s", 0)
                 .with([number(links) / took.as_secs_f64()]),
@@ -106,95 +107,85 @@ impl Frontier {
     }
 }
 
-/// The URL that is published to see how long its release takes.
-#[derive(Debug, Default)]
-struct Probe {
-    published: Option<Instant>,
-    released: Option<Instant>,
-    times: Histogram,
-}
-
 /// Fills the frontier, as the worker whose pages have so many links.
-struct Run<'a> {
+struct Run {
     frontier: Frontier,
     worker: TcpStream,
-    publisher: TcpStream,
-    probe: &'a Mutex<Probe>,
     found: u64,
     links: u64,
 }
 
-impl Run<'_> {
-    fn fill(
-        &mut self,
-        job: &str,
-        tasks: &mpsc::Receiver<Task>,
-        watch: &mut Watch<'_>,
-    ) -> anyhow::Result<()> {
-        writeln!(self.publisher, "PUB new-url http://seed.example/ job={job}")?;
-        let (mut probes, mut chance) = (0_u64, 1_u64);
+impl Run {
+    fn fill(&mut self, watch: &mut Watch<'_>) -> anyhow::Result<()> {
+        let mut tasks = Tasks::of(&self.worker)?;
+        let (mut chance, mut shown) = (1_u64, Instant::now());
         let mut answer = Vec::new();
         while self.found < self.frontier.urls {
-            let task = tasks.recv().context("the broker closed the connection")?;
+            let id = tasks.next().context("the broker closed the connection")?;
             answer.clear();
-            if !task.is_probe {
-                for link in 0..self.frontier.links {
-                    let page = if link % LINKS_OF_A_NEW_ONE == 0 {
-                        self.found += 1;
-                        self.found
-                    } else {
-                        // Any will do, as long as the broker cannot foresee it.
-                        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                        (chance >> 20) % self.found.max(1) + 1
-                    };
-                    let host = page.wrapping_mul(7919) % self.frontier.hosts;
-                    writeln!(
-                        answer,
-                        "LINK {} http://host-{host:07}.example/some/path/page-{page}.html",
-                        task.id
-                    )?;
-                }
-                self.links += self.frontier.links;
+            for link in 0..self.frontier.links {
+                let page = if link % LINKS_OF_A_NEW_ONE == 0 {
+                    self.found += 1;
+                    self.found
+                } else {
+                    // Any will do, as long as the broker cannot foresee it.
+                    chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    (chance >> 20) % self.found.max(1) + 1
+                };
+                let host = page.wrapping_mul(7919) % self.frontier.hosts;
+                writeln!(
+                    answer,
+                    "LINK {id} http://host-{host:07}.example/some/path/page-{page}.html",
+                )?;
             }
-            writeln!(answer, "ACK {} outcome=done", task.id)?;
+            self.links += self.frontier.links;
+            writeln!(answer, "ACK {id} outcome=done")?;
             self.worker.write_all(&answer)?;
-            let mut probe = self.probe.lock().expect("nobody panicked with it");
-            let rested = probe.released.is_none_or(|released| released.elapsed() > PROBE_PAUSE);
-            if probe.published.is_none() && rested {
-                probes += 1;
-                probe.published = Some(Instant::now());
-                writeln!(self.publisher, "PUB new-url {PROBE}{probes}.example/")?;
-                drop(probe);
+            if shown.elapsed() > WATCH_EVERY {
                 watch(&format!("{} of {} URLs", self.found, self.frontier.urls))?;
+                shown = Instant::now();
             }
         }
         Ok(())
     }
 }
 
-struct Task {
-    id: String,
-    is_probe: bool,
+/// The ids of the tasks that come to a worker.
+struct Tasks(Lines<BufReader<TcpStream>>);
+
+impl Tasks {
+    fn of(worker: &TcpStream) -> std::io::Result<Self> {
+        Ok(Self(BufReader::new(worker.try_clone()?).lines()))
+    }
 }
 
-fn read_tasks(worker: TcpStream, probe: &Mutex<Probe>, tasks: &mpsc::Sender<Task>) {
-    for line in BufReader::new(worker).lines().map_while(Result::ok) {
-        let mut words = line.split(' ');
-        if words.next() != Some("TASK") {
-            continue;
+impl Iterator for Tasks {
+    type Item = String;
+
+    fn next(&mut self) -> Option<String> {
+        let lines = self.0.by_ref().map_while(Result::ok);
+        let mut tasks = lines.filter(|line| line.starts_with("TASK "));
+        tasks.next()?.split(' ').nth(1).map(str::to_owned)
+    }
+}
+
+/// A worker that asks for a task from time to time, and how long each took to come, until its connection
+/// ends.
+fn probe(mut worker: TcpStream) -> Histogram {
+    let mut times = Histogram::default();
+    let Ok(mut tasks) = Tasks::of(&worker) else { return times };
+    loop {
+        thread::sleep(PROBE_PAUSE);
+        let began = Instant::now();
+        if writeln!(worker, "JOIN crawlers credit=1").is_err() {
+            return times;
         }
-        let Some(id) = words.next() else { continue };
-        let is_probe = words.nth(2).is_some_and(|url| url.starts_with(PROBE));
-        if is_probe {
-            let mut probe = probe.lock().expect("nobody panicked with it");
-            let now = Instant::now();
-            if let Some(published) = probe.published.take() {
-                probe.times.add(now - published);
-            }
-            probe.released = Some(now);
-        }
-        if tasks.send(Task { id: id.to_owned(), is_probe }).is_err() {
-            return;
+        let Some(id) = tasks.next() else { return times };
+        times.add(began.elapsed());
+        // In this order, so that nothing takes its place.
+        let answer = format!("JOIN crawlers credit=0\nACK {id} outcome=done\n");
+        if worker.write_all(answer.as_bytes()).is_err() {
+            return times;
         }
     }
 }
@@ -203,10 +194,7 @@ fn read_tasks(worker: TcpStream, probe: &Mutex<Probe>, tasks: &mpsc::Sender<Task
 fn first_release(address: SocketAddr) -> anyhow::Result<()> {
     let mut worker = TcpStream::connect(address)?;
     writeln!(worker, "JOIN crawlers credit=1")?;
-    let mut lines = BufReader::new(worker).lines();
-    let is_task =
-        |line: &std::io::Result<String>| line.as_ref().is_ok_and(|line| line.starts_with("TASK "));
-    lines.find(is_task).context("the broker closed the connection").map(|_| ())
+    Tasks::of(&worker)?.next().context("the broker closed the connection").map(|_| ())
 }
 
 fn step(line: String) -> Step {

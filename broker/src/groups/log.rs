@@ -18,6 +18,10 @@ use crate::topic::Health;
 /// Bytes of records that may wait for a slow disk before no more events are taken.
 const BEHIND_BYTES: usize = 8 << 20;
 
+/// Bytes of records that may wait for the disk before there is more of a snapshot, which could wait: what is
+/// decided meanwhile is behind them.
+const BUSY_BYTES: usize = 256 << 10;
+
 /// Bytes of records with which the disk begins although there will be more at once.
 const MUCH_BYTES: usize = 128 << 10;
 
@@ -46,6 +50,10 @@ pub(super) trait GroupLog: Send {
     /// Whether so much waits for the disk that nothing more should be begun. Who asks is woken when
     /// that has changed.
     fn is_behind(&self) -> bool;
+
+    /// Whether so much waits for the disk that nothing should be added that could wait. As with
+    /// [`is_behind`](Self::is_behind), who asks is woken.
+    fn is_busy(&self) -> bool;
 
     /// Finds out whether a full disk has room again. To be called from time to time.
     fn retry(&self);
@@ -88,6 +96,10 @@ impl GroupLog for MemoryLog {
     }
 
     fn is_behind(&self) -> bool {
+        false
+    }
+
+    fn is_busy(&self) -> bool {
         false
     }
 
@@ -243,6 +255,10 @@ impl GroupLog for DiskLog {
 
     fn is_behind(&self) -> bool {
         self.shared.waiting_bytes() > BEHIND_BYTES
+    }
+
+    fn is_busy(&self) -> bool {
+        self.shared.waiting_bytes() > BUSY_BYTES
     }
 
     fn retry(&self) {

@@ -502,8 +502,8 @@ impl Owner {
     /// between whatever else there is to do; whether there is more.
     fn take_stock(&mut self) -> bool {
         let begins = !self.group.is_in_snapshot();
-        if begins && !self.log.wants_snapshot() || self.log.is_behind() {
-            // A log that is behind wakes us when it is not.
+        if begins && !self.log.wants_snapshot() || self.log.is_busy() {
+            // A log that is busy wakes us when it is not.
             return false;
         }
         if begins {
