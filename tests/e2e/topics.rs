@@ -300,3 +300,18 @@ fn what_has_no_id_may_be_there_twice_and_that_is_said() {
     let ended = publisher.finish().expect_code(0);
     assert!(ended.stderr().contains("2 confirmed"), "{}", ended.stderr());
 }
+
+#[test]
+fn a_stray_file_among_the_topics_keeps_nobody_from_starting() {
+    let server = Server::broker();
+    topic(&server, &["create", "news"]).expect_code(0);
+    let topics = server.data().join("topics");
+    let Server { process, folder, .. } = server;
+    process.finish_by("TERM").expect_code(0);
+    fs::write(topics.join("notes.txt"), "no topic").unwrap();
+    let server = Server::start_in(folder, &["broker"], |_| ());
+    let warned = server.process.line_with("this is no directory of a topic; it is ignored");
+    assert!(warned.contains("notes.txt"), "{warned}");
+    topic(&server, &["show", "news"]).expect_code(0);
+    assert_eq!(fs::read_to_string(topics.join("notes.txt")).unwrap(), "no topic");
+}

@@ -167,13 +167,22 @@ impl Topics {
             names => names?,
         };
         for name in names {
-            let Ok(name) = TopicName::new(&name) else {
+            let ignored = |name: &str| {
                 tracing::warn!(name, "this is no directory of a topic; it is ignored");
+            };
+            let Ok(name) = TopicName::new(&name) else {
+                ignored(&name);
                 continue;
             };
             let settings = self.settings_of(&name);
             let options = self.options(storage, &name, &settings);
-            let (log, recovered) = SegmentLog::open(options, IDS_MAX)?;
+            let (log, recovered) = match SegmentLog::open(options, IDS_MAX) {
+                Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                    ignored(name.as_str());
+                    continue;
+                }
+                opened => opened?,
+            };
             for finding in &recovered.findings {
                 tracing::warn!(topic = %name, "{finding}");
             }
