@@ -43,7 +43,7 @@ impl Scope {
 #[derive(Debug, Clone)]
 pub(crate) struct JobRequest {
     /// Each once, sorted: the order in which they were typed means nothing.
-    pub(crate) seeds: Vec<CanonicalUrl>,
+    pub(crate) seeds: Vec<CanonicalUrl<'static>>,
     pub(crate) scope: Scope,
     /// Furthest number of links from a seed.
     pub(crate) depth: Option<u32>,
@@ -236,8 +236,8 @@ impl Rate {
 }
 
 /// A URL as a person writes it; the error says what is wrong, and perhaps what was meant.
-pub(crate) fn seed(text: &str) -> Result<CanonicalUrl, String> {
-    CanonicalUrl::parse(text).map_err(|error| {
+pub(crate) fn seed(text: &str) -> Result<CanonicalUrl<'static>, String> {
+    text.parse().map_err(|error| {
         if !text.contains("://") && CanonicalUrl::parse(&format!("https://{text}")).is_ok() {
             format!("{text} is no URL; did you mean https://{text} ?")
         } else {

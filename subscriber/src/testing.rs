@@ -53,8 +53,8 @@ impl Origin {
         .await
     }
 
-    pub(crate) fn url(&self, path: &str) -> CanonicalUrl {
-        CanonicalUrl::parse(&format!("http://{}{path}", self.address)).unwrap()
+    pub(crate) fn url(&self, path: &str) -> CanonicalUrl<'static> {
+        format!("http://{}{path}", self.address).parse().unwrap()
     }
 }
 

@@ -180,7 +180,7 @@ impl GroupConfig {
     }
 
     /// The key of a URL, as far as the URL alone decides it.
-    pub fn key_of_url<'a>(&self, url: &'a CanonicalUrl) -> Option<&'a str> {
+    pub fn key_of_url<'a>(&self, url: &'a CanonicalUrl<'_>) -> Option<&'a str> {
         match self.key {
             KeyKind::Host => Some(url.host()),
             KeyKind::Domain => Some(url.domain()),

@@ -113,7 +113,7 @@ impl Scope {
 }
 
 /// A URL up to the last slash of its path.
-fn directory(url: &CanonicalUrl) -> &str {
+fn directory<'a>(url: &'a CanonicalUrl<'_>) -> &'a str {
     let text = url.as_str();
     let path_end = text.find('?').unwrap_or(text.len());
     let slash = text[..path_end].rfind('/').expect("a canonical URL has a path");
@@ -124,7 +124,7 @@ fn directory(url: &CanonicalUrl) -> &str {
 mod tests {
     use super::*;
 
-    fn url(text: &str) -> CanonicalUrl {
+    fn url(text: &str) -> CanonicalUrl<'_> {
         CanonicalUrl::parse(text).unwrap()
     }
 

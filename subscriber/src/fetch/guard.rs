@@ -3,22 +3,17 @@
 //! that resolves otherwise a moment later gains nothing.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tidings_protocol::CanonicalUrl;
-use url::Host;
 
 use crate::address::{AddressRefused, AllowPrivate};
 
 /// The resolver is not asked for hosts that are addresses, so they are checked here.
 pub(super) fn check_host(allow: &AllowPrivate, url: &CanonicalUrl) -> Result<(), AddressRefused> {
-    match url.as_url().host() {
-        Some(Host::Ipv4(address)) => allow.check(IpAddr::V4(address)),
-        Some(Host::Ipv6(address)) => allow.check(IpAddr::V6(address)),
-        Some(Host::Domain(_)) | None => Ok(()),
-    }
+    url.address().map_or(Ok(()), |address| allow.check(address))
 }
 
 /// The system's resolver, without the addresses that may not be asked.

@@ -101,7 +101,12 @@ impl Fetcher {
 
     /// Makes one request and reads its answer; over at `deadline` at the latest. Dropping the
     /// future closes the connection and so ends the request.
-    pub async fn fetch(&self, url: &CanonicalUrl, wanted: Wanted, deadline: Instant) -> Fetched {
+    pub async fn fetch(
+        &self,
+        url: &CanonicalUrl<'_>,
+        wanted: Wanted,
+        deadline: Instant,
+    ) -> Fetched {
         let mut fetched = Fetched::default();
         let started = Instant::now();
         let result = {
@@ -127,13 +132,13 @@ impl Fetcher {
 
     async fn request(
         &self,
-        url: &CanonicalUrl,
+        url: &CanonicalUrl<'_>,
         wanted: Wanted,
         fetched: &mut Fetched,
     ) -> Result<(), Failure> {
         guard::check_host(&self.allow_private, url)?;
         let patience = self.connect_timeout + self.read_timeout;
-        let sent = self.client.get(url.as_url().clone()).send();
+        let sent = self.client.get(url.as_str()).send();
         let response = match timeout(patience, sent).await {
             Ok(sent) => sent.map_err(|error| Failure::of_request(&error))?,
             Err(_) => return Err(Failure::transient(format!("no answer within {patience:?}"))),
@@ -155,7 +160,7 @@ impl Fetcher {
 
     async fn read_page(
         &self,
-        url: &CanonicalUrl,
+        url: &CanonicalUrl<'_>,
         response: Response,
         fetched: &mut Fetched,
     ) -> Result<(), Failure> {

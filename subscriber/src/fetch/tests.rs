@@ -21,7 +21,7 @@ fn config() -> CrawlerConfig {
     }
 }
 
-async fn fetch_as(wanted: Wanted, url: &CanonicalUrl) -> Fetched {
+async fn fetch_as(wanted: Wanted, url: &CanonicalUrl<'_>) -> Fetched {
     let web = Fetcher::new(&config()).unwrap();
     web.fetch(url, wanted, Instant::now() + Duration::from_secs(20)).await
 }
@@ -303,7 +303,7 @@ async fn nobody_there_is_a_transient_failure() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         listener.local_addr().unwrap()
     };
-    let url = CanonicalUrl::parse(&format!("http://{address}/")).unwrap();
+    let url = format!("http://{address}/").parse().unwrap();
     failed(&fetch_as(Wanted::Page, &url).await, true, "cannot connect: Connection refused");
     let url = CanonicalUrl::parse("http://name.invalid/").unwrap();
     failed(&fetch_as(Wanted::Page, &url).await, true, "cannot connect: ");
@@ -316,7 +316,7 @@ async fn private_addresses_are_refused_by_address_and_by_name() {
     let web = Fetcher::new(&config).unwrap();
     let port = origin.address.port();
     for host in ["127.0.0.1", "localhost", "[::1]", "0x7f.1", "[::ffff:127.0.0.1]"] {
-        let url = CanonicalUrl::parse(&format!("http://{host}:{port}/")).unwrap();
+        let url = format!("http://{host}:{port}/").parse().unwrap();
         let deadline = Instant::now() + Duration::from_secs(5);
         let fetched = web.fetch(&url, Wanted::Page, deadline).await;
         failed(&fetched, false, "is a loopback address; start with --allow-private to crawl it");

@@ -35,7 +35,7 @@ pub(super) struct Task {
 struct Work<'a> {
     crawler: &'a Crawler,
     task: &'a Task,
-    page: CanonicalUrl,
+    page: CanonicalUrl<'a>,
     /// A request must have ended by then.
     deadline: Instant,
 }
@@ -44,7 +44,7 @@ struct Work<'a> {
 enum Next {
     Page(Arc<Rules>),
     Robots {
-        url: CanonicalUrl,
+        url: CanonicalUrl<'static>,
         hops: u8,
     },
     Disallowed,
@@ -159,10 +159,10 @@ impl Work<'_> {
     }
 
     fn allowed(&self, rules: &Rules) -> bool {
-        rules.allows(&self.page.as_url()[url::Position::BeforePath..])
+        rules.allows(self.page.path_and_query())
     }
 
-    async fn fetch_robots(&self, url: &CanonicalUrl, hops: u8) {
+    async fn fetch_robots(&self, url: &CanonicalUrl<'_>, hops: u8) {
         let Some(fetched) = self.request(url, Wanted::Robots).await else { return };
         let entry = self.task.entry();
         let token = &self.crawler.token;
@@ -214,7 +214,7 @@ impl Work<'_> {
 
     /// Makes the request. When the crawler stops and it takes too long, it is ended and the task
     /// handed back (`None`): that costs the host's delay, but no attempt.
-    async fn request(&self, url: &CanonicalUrl, wanted: Wanted) -> Option<Fetched> {
+    async fn request(&self, url: &CanonicalUrl<'_>, wanted: Wanted) -> Option<Fetched> {
         let fetched = {
             let request = self.crawler.fetcher.fetch(url, wanted, self.deadline);
             tokio::select! {
@@ -231,7 +231,7 @@ impl Work<'_> {
 
     /// Hands the task back for its next request; where the group gives none to this attempt, for
     /// another attempt, so that the task does not lie here until its lease is over.
-    async fn again(&self, url: &CanonicalUrl, hold: Hold) {
+    async fn again(&self, url: &CanonicalUrl<'_>, hold: Hold) {
         let back = Return::Again { url: url.as_str().to_owned() };
         let answered = self.crawler.link.answer(&[], &self.task.nack(back, hold, None)).await;
         if let Answered::Refused = answered {

@@ -112,7 +112,7 @@ impl Connection {
     }
 
     /// Lets the crawler learn that a host has no robots.txt.
-    async fn introduce(&mut self, url: &CanonicalUrl) {
+    async fn introduce(&mut self, url: &CanonicalUrl<'_>) {
         self.task("999.1", url.as_str()).await;
         self.expect(format!("NACK crawlers:1.999.1 again={url}")).await;
     }
@@ -155,7 +155,7 @@ impl Site {
         Self { origin: origin.await, asked, held }
     }
 
-    fn url(&self, path: &str) -> CanonicalUrl {
+    fn url(&self, path: &str) -> CanonicalUrl<'static> {
         self.origin.url(path)
     }
 
@@ -451,7 +451,7 @@ async fn a_task_whose_next_turn_is_refused_does_not_lie_until_its_lease_is_over(
         (2, "localhost", "-ERR limit again= at most 8 times in a row; the task is still yours"),
     ] {
         let port = site.origin.address.port();
-        let page = CanonicalUrl::parse(&format!("http://{host}:{port}/")).unwrap();
+        let page: CanonicalUrl = format!("http://{host}:{port}/").parse().unwrap();
         broker.task(&format!("{entry}.1"), page.as_str()).await;
         assert_eq!(broker.line().await, format!("NACK crawlers:1.{entry}.1 again={page}"));
         broker.say(refusal).await;

@@ -37,7 +37,7 @@ struct Verdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Walk {
     /// Where the next hop leads.
-    pub(super) target: CanonicalUrl,
+    pub(super) target: CanonicalUrl<'static>,
     /// Redirects so far, `target` included; `<= ROBOTS_HOPS_MAX`.
     pub(super) hops: u8,
 }
@@ -166,8 +166,8 @@ mod tests {
     use super::*;
     use crate::fetch::Failure;
 
-    fn url(text: &str) -> CanonicalUrl {
-        CanonicalUrl::parse(text).unwrap()
+    fn url(text: &str) -> CanonicalUrl<'static> {
+        text.parse().unwrap()
     }
 
     fn answer(status: u16, text: &str) -> Fetched {

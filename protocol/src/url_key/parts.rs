@@ -1,0 +1,122 @@
+//! Where the parts of a canonical URL are, and the quick look at what is canonical as it stands.
+
+use url::Url;
+
+/// Places in the text of a canonical URL, in bytes:
+/// `host_start` < `host_end` <= `path_start` < `path_end` <= the length.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Parts {
+    /// After the scheme and `://`.
+    pub(super) host_start: usize,
+    /// From here to the path: the port and its `:`, or nothing.
+    pub(super) host_end: usize,
+    pub(super) path_start: usize,
+    /// From here to the end: the query and its `?`, or nothing.
+    pub(super) path_end: usize,
+}
+
+impl Parts {
+    /// The parts of a text that the WHATWG rules surely leave as it is. Nearly all texts are: what
+    /// a crawler finds is canonical when it is announced, and this look costs a fraction of a parse.
+    ///
+    /// `None` says nothing about the text: it may need a change, be no URL, or be too unusual to
+    /// be judged here.
+    pub(super) fn of_plain(text: &str) -> Option<Self> {
+        let (rest, default_port) = match text.strip_prefix("http://") {
+            Some(rest) => (rest, "80"),
+            None => (text.strip_prefix("https://")?, "443"),
+        };
+        let host_start = text.len() - rest.len();
+        let (host, rest) = split(rest, |byte| byte.host);
+        let rest = match rest.strip_prefix(':') {
+            Some(rest) => {
+                let (port, rest) = split(rest, |byte| byte.host);
+                (is_plain_port(port) && port != default_port).then_some(rest)?
+            }
+            None => rest,
+        };
+        let path_start = text.len() - rest.len();
+        let (path, rest) = split(rest, |byte| byte.path);
+        // Only a `?` can be in a query, and not in a path.
+        let (_query, odd) = split(rest, |byte| byte.query);
+        (is_plain_host(host) && is_plain_path(path) && odd.is_empty()).then(|| Self {
+            host_start,
+            host_end: host_start + host.len(),
+            path_start,
+            path_end: path_start + path.len(),
+        })
+    }
+
+    /// The parts of a URL without user name, password and fragment.
+    pub(super) fn of_url(url: &Url) -> Self {
+        let host_start = url.scheme().len() + "://".len();
+        let path_start = host_start + url.authority().len();
+        Self {
+            host_start,
+            host_end: host_start + url.host_str().expect("http and https URLs have a host").len(),
+            path_start,
+            path_end: path_start + url.path().len(),
+        }
+    }
+}
+
+/// Where a byte may be.
+#[derive(Clone, Copy)]
+struct Places {
+    /// In labels in lower case, and between them.
+    host: bool,
+    /// In a path, by RFC 3986.
+    path: bool,
+    /// In a query or before it. Not so the apostrophe, which becomes `%27`.
+    query: bool,
+}
+
+impl Places {
+    /// Of every byte: scans with a table take two thirds of the time of scans with comparisons.
+    const OF: [Self; 256] = {
+        let mut all = [Self::of(0); 256];
+        let (mut byte, mut rest) = (0_u8, all.as_mut_slice());
+        while let [first, after @ ..] = rest {
+            *first = Self::of(byte);
+            (byte, rest) = (byte.wrapping_add(1), after);
+        }
+        all
+    };
+
+    const fn of(byte: u8) -> Self {
+        let host = matches!(byte, b'0'..=b'9' | b'a'..=b'z' | b'-' | b'.');
+        let path = host || matches!(byte, b'!' | b'$'..=b';' | b'=' | b'@'..=b'Z' | b'_' | b'~');
+        Self { host, path, query: byte == b'?' || (path && byte != b'\'') }
+    }
+}
+
+/// The bytes at the beginning that may be in one place, all of them ASCII, and the rest.
+fn split(text: &str, place: impl Fn(&Places) -> bool) -> (&str, &str) {
+    let is_out = |byte: u8| !Places::OF.get(usize::from(byte)).is_some_and(&place);
+    text.split_at(text.bytes().position(is_out).unwrap_or(text.len()))
+}
+
+/// A name: the last label of an address begins with a digit. Punycode has rules of its own, and a
+/// dot at the end is dropped.
+fn is_plain_host(host: &str) -> bool {
+    let mut is_name = false;
+    for label in host.as_bytes().split(|byte| *byte == b'.') {
+        if label.starts_with(b"xn--") {
+            return false;
+        }
+        is_name = matches!(label, [b'a'..=b'z', ..]);
+    }
+    is_name
+}
+
+/// `parse` would also take leading zeros.
+fn is_plain_port(port: &str) -> bool {
+    !port.starts_with('0') && port.parse::<u16>().is_ok()
+}
+
+/// Without segments that are or may be `.` or `..`, where `%2e` is a dot, too.
+fn is_plain_path(path: &str) -> bool {
+    let mut segments = path.as_bytes().split(|byte| *byte == b'/');
+    path.starts_with('/')
+        && segments.all(|segment| !matches!(segment, [b'.', ..] | [b'%', b'2', ..]))
+}

@@ -1,0 +1,253 @@
+//! Tests of the canonical URL.
+
+use proptest::prelude::*;
+use url::{Host, Position};
+
+use super::*;
+
+#[track_caller]
+fn same(text: &str, canonical: &str) {
+    assert_eq!(CanonicalUrl::parse(text).map(|url| url.to_string()).as_deref(), Ok(canonical));
+}
+
+#[test]
+fn equal_pages_have_equal_texts() {
+    same("HTTP://Example.ORG", "http://example.org/");
+    same("http://example.org:80/a#b", "http://example.org/a");
+    same("https://example.org:443/", "https://example.org/");
+    same("http://example.org:443/", "http://example.org:443/");
+    same("http://example.org./a", "http://example.org/a");
+    same("http://example.org/a/./b/../c", "http://example.org/a/c");
+    same("http://exämple.org/ä b", "http://xn--exmple-cua.org/%C3%A4%20b");
+    same("http://127.1/", "http://127.0.0.1/");
+    same("http://127.0.0.1./", "http://127.0.0.1/");
+    same("http://[::0001]:80/", "http://[::1]/");
+    same("  http://example.org/\t", "http://example.org/");
+}
+
+#[test]
+fn what_only_a_server_can_know_stays_apart() {
+    same("http://example.org/A/?b=2&a=1", "http://example.org/A/?b=2&a=1");
+    same("http://example.org/?", "http://example.org/?");
+    same("http://example.org/%7Ea", "http://example.org/%7Ea");
+}
+
+#[test]
+fn what_is_no_page_is_refused_with_its_reason() {
+    for (text, error) in [
+        ("ftp://example.org/", UrlError::Scheme),
+        ("mailto:a@b", UrlError::Scheme),
+        ("file:///etc/passwd", UrlError::Scheme),
+        ("http://a:b@example.org/", UrlError::Credentials),
+        ("http://a@example.org/", UrlError::Credentials),
+        ("http://", UrlError::Host),
+        ("http://[::1", UrlError::Host),
+        ("http://1.2.3.4.5/", UrlError::Host),
+        ("http://./", UrlError::Host),
+        ("/a", UrlError::Syntax(ParseError::RelativeUrlWithoutBase)),
+        ("hello", UrlError::Syntax(ParseError::RelativeUrlWithoutBase)),
+    ] {
+        assert_eq!(CanonicalUrl::parse(text).map(|url| url.to_string()), Err(error), "{text}");
+    }
+}
+
+#[test]
+fn the_limit_holds_before_and_after() {
+    let at_limit = format!("http://a/{}", "x".repeat(URL_BYTES_MAX - 9));
+    assert!(CanonicalUrl::parse(&at_limit).is_ok());
+    assert_eq!(CanonicalUrl::parse(&format!("{at_limit}x")), Err(UrlError::TooLong));
+    let grows = format!("http://a/{}", "ä".repeat(URL_BYTES_MAX / 4));
+    assert_eq!(CanonicalUrl::parse(&grows), Err(UrlError::TooLong));
+}
+
+#[test]
+fn parts() {
+    let url = CanonicalUrl::parse("https://www.Example.co.uk:8443/a/b?c").unwrap();
+    assert_eq!(url.scheme(), "https");
+    assert_eq!(url.host(), "www.example.co.uk");
+    assert_eq!(url.authority(), "www.example.co.uk:8443");
+    assert_eq!(url.port(), 8443);
+    assert_eq!(url.path(), "/a/b");
+    assert_eq!(url.domain(), "example.co.uk");
+    let address = CanonicalUrl::parse("http://[::1]/").unwrap();
+    assert_eq!((address.host(), address.domain(), address.port()), ("[::1]", "[::1]", 80));
+    let address = CanonicalUrl::parse("http://127.0.0.2:8000/").unwrap();
+    assert_eq!((address.host(), address.domain()), ("127.0.0.2", "127.0.0.2"));
+}
+
+#[test]
+fn links_are_resolved_against_their_page() {
+    let base = CanonicalUrl::parse("http://example.org/a/b?c").unwrap();
+    for (link, url) in [
+        ("d#e", "http://example.org/a/d"),
+        ("/d", "http://example.org/d"),
+        ("//Other.org", "http://other.org/"),
+        ("#top", "http://example.org/a/b?c"),
+        ("?x", "http://example.org/a/b?x"),
+        (" d ", "http://example.org/a/d"),
+    ] {
+        assert_eq!(CanonicalUrl::join(&base, link).unwrap().as_str(), url);
+    }
+    assert_eq!(CanonicalUrl::join(&base, "mailto:a@b"), Err(UrlError::Scheme));
+}
+
+#[test]
+fn loopback_is_seen_in_every_spelling() {
+    for text in [
+        "http://localhost/",
+        "http://a.localhost/",
+        "http://127.9.9.9/",
+        "http://[::1]/",
+        "http://[::ffff:127.0.0.1]/",
+    ] {
+        assert!(CanonicalUrl::parse(text).unwrap().is_loopback(), "{text}");
+    }
+    for text in ["http://localhost.org/", "http://10.0.0.1/", "http://128.0.0.1/"] {
+        assert!(!CanonicalUrl::parse(text).unwrap().is_loopback(), "{text}");
+    }
+}
+
+#[test]
+fn keys_are_stable() {
+    // A fixed value: the key is stored, so a change of the hash must not go unnoticed.
+    let url = CanonicalUrl::parse("http://example.org/").unwrap();
+    assert_eq!(url.url_key().to_string(), "13dab8d42ad2218070c0198247c2304a");
+}
+
+/// What the `url` crate alone makes of a text.
+fn slowly(text: &str) -> Result<CanonicalUrl<'static>, UrlError> {
+    canonical(Url::parse(text))
+}
+
+/// A text that is taken as it stands is what the `url` crate would make of it, part by part.
+#[track_caller]
+fn assert_agrees(text: &str) {
+    let Some(parts) = Parts::of_plain(text) else { return };
+    let plain = CanonicalUrl { text: text.into(), parts };
+    assert_eq!(Ok(plain), slowly(text));
+}
+
+/// The parts are those that the `url` crate sees.
+#[track_caller]
+fn assert_parts(url: &CanonicalUrl<'_>) {
+    let same = Url::parse(url.as_str()).unwrap();
+    assert_eq!(url.as_str(), same.as_str());
+    assert_eq!((url.scheme(), Some(url.host())), (same.scheme(), same.host_str()));
+    assert_eq!(
+        (url.authority(), Some(url.port())),
+        (same.authority(), same.port_or_known_default())
+    );
+    assert_eq!((url.path(), url.path_and_query()), (same.path(), &same[Position::BeforePath..]));
+    let address = match same.host().unwrap() {
+        Host::Domain(_) => None,
+        Host::Ipv4(address) => Some(address.into()),
+        Host::Ipv6(address) => Some(address.into()),
+    };
+    assert_eq!(url.address(), address);
+}
+
+#[test]
+fn every_character_at_every_place_is_judged_as_the_url_crate_does() {
+    for (place, taken) in [
+        ("http://*/", 26),
+        ("http://a*b/", 26 + 10 + 3),
+        ("http://a.*/", 26),
+        ("http://xn--*/", 0),
+        ("http://a.0*/", 0),
+        ("http://a*", 1),
+        ("http://a:8*/", 9 + 1),
+        ("http://a:*8/", 9),
+        ("http://a:6553*/", 6 + 1),
+        ("http://a/*", 26 + 26 + 10 + 19),
+        ("http://a/b*c", 26 + 26 + 10 + 20),
+        ("http://a/.*", 0),
+        ("http://a/%2*", 0),
+        ("http://a/?b*c", 26 + 26 + 10 + 19),
+    ] {
+        let texts = ('\0'..'\u{100}').map(|character| place.replace('*', &character.to_string()));
+        let texts: Vec<String> = texts.collect();
+        for text in &texts {
+            assert_agrees(text);
+        }
+        let count = texts.iter().filter(|text| Parts::of_plain(text).is_some()).count();
+        assert_eq!(count, taken, "{place}");
+    }
+}
+
+/// Texts that are nearly canonical: one or the other piece is not.
+fn near_canonical() -> impl Strategy<Value = String> {
+    let scheme = prop_oneof![
+        8 => Just("http://"),
+        8 => Just("https://"),
+        1 => select(&["HTTP://", "http:", "http:/", "http:///", "http:\\\\", "ftp://", " http://", ""]),
+    ];
+    let host = select(&[
+        "a", "b-", "-", "--", "xn--", "xn--p1ai", ".", ".", ".", "0", "0x", "0xf", "7", "127",
+        "256", "A", "_", "%41", "%2e", "ä", "。", "\u{ad}", "local", "[::1]", "@", ":", "\t", " ",
+        "co.uk",
+    ]);
+    let port = prop_oneof![
+        4 => Just(""),
+        3 => select(&[":80", ":443", ":8080", ":65535"]),
+        1 => select(&[":", ":0", ":080", ":65536", ":99999999999", ":+81", ":8a", ":٨", ":80:80"]),
+    ];
+    let rest = select(&[
+        "/", "/", "/", ".", "..", "%2e", "%2E", "%2", "%", "%e4", "a", "Z", "0", "~", "'", "\"",
+        "\\", "\t", "\n", " ", "|", "^", "[", "]", "{", "}", "ä", ":", "@", "?", "?", "#", ";",
+        "=", "&", "<", "`", "\u{7f}", "//",
+    ]);
+    let some = |piece, range| {
+        proptest::collection::vec(piece, range).prop_map(|pieces: Vec<&str>| pieces.concat())
+    };
+    (scheme, some(host, 1..6), port, some(rest, 0..8))
+        .prop_map(|(scheme, host, port, rest)| format!("{scheme}{host}{port}{rest}"))
+}
+
+fn select(pieces: &'static [&'static str]) -> impl Strategy<Value = &'static str> {
+    proptest::sample::select(pieces)
+}
+
+proptest! {
+    #[test]
+    fn canonical_texts_are_taken_as_they_stand(
+        text in "https?://(x?[a-mo-wyz0-9-][a-z0-9-]{0,8}\\.){0,3}[a-z]{2,9}(:8[1-9][0-9]{0,2})?\
+            (/([A-Za-z0-9_~-][a-zA-Z0-9._~!$&'()*+,;=:@-]{0,9}(%[013-9A-F][0-9A-F])?)?){1,4}\
+            (\\?[a-zA-Z0-9._~!$&()*+,;=:@%/?-]{0,9})?",
+    ) {
+        prop_assert!(Parts::of_plain(&text).is_some());
+        assert_agrees(&text);
+        let url = CanonicalUrl::parse(&text).unwrap();
+        prop_assert!(matches!(url.text, Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn nearly_canonical_texts_are_judged_as_the_url_crate_does(text in near_canonical()) {
+        assert_agrees(&text);
+        let url = CanonicalUrl::parse(&text);
+        prop_assert_eq!(&url, &slowly(text.trim()));
+        let base = "https://example.org/a/b?c";
+        let joined = canonical(Url::parse(base).unwrap().join(text.trim()));
+        prop_assert_eq!(CanonicalUrl::parse(base).unwrap().join(&text), joined);
+        if let Ok(url) = url {
+            assert_parts(&url);
+        }
+    }
+
+    #[test]
+    fn canonical_is_idempotent(
+        text in "(http|HTTPS)://[a-zA-Z0-9.ä%-]{1,12}(:[0-9]{1,4})?(/[ -~ä]{0,20}){0,3}",
+    ) {
+        if let Ok(url) = CanonicalUrl::parse(&text) {
+            prop_assert_eq!(CanonicalUrl::parse(url.as_str()), Ok(url.clone()));
+        }
+    }
+
+    #[test]
+    fn no_text_panics(base in "https?://[!-~]{1,20}", link in ".{0,40}") {
+        if let Ok(base) = CanonicalUrl::parse(&base)
+            && let Ok(url) = CanonicalUrl::join(&base, &link)
+        {
+            prop_assert_eq!(CanonicalUrl::parse(url.as_str()), Ok(url.clone()));
+        }
+    }
+}
