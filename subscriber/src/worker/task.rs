@@ -150,9 +150,9 @@ impl Work<'_> {
             (Some(rules), _) if elsewhere.is_none() => Next::Page(rules),
             (None, Some(walk)) => Next::Robots { url: walk.target, hops: walk.hops },
             (None, None) if elsewhere.is_none() => {
-                let url = CanonicalUrl::join(&self.page, "/robots.txt");
-                let url = url.expect("a host that is valid and a short path are a URL");
-                Next::Robots { url, hops: 0 }
+                // Beside a host that fills the longest URL there is no room for a robots.txt.
+                let url = self.page.join("/robots.txt");
+                url.map_or(Next::Disallowed, |url| Next::Robots { url, hops: 0 })
             }
             _ => Next::Elsewhere,
         }

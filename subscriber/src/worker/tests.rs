@@ -4,7 +4,7 @@ use std::future::Future;
 use std::path::Path;
 
 use tempfile::TempDir;
-use tidings_protocol::CanonicalUrl;
+use tidings_protocol::{CanonicalUrl, URL_BYTES_MAX};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -323,15 +323,16 @@ async fn what_robots_disallows_is_recorded_and_never_asked_for() {
     broker.task("3.1", site.url("/public").as_str()).await;
     broker.expect("TOUCH crawlers:1.3.1 over=yes pace=1500ms".to_owned()).await;
     broker.expect("ACK crawlers:1.3.1".to_owned()).await;
+    let longest_host = format!("http://{}/", "a".repeat(URL_BYTES_MAX - "http:///".len()));
+    broker.task("4.1", &longest_host).await;
+    broker.expect("ACK crawlers:1.4.1 outcome=robots".to_owned()).await;
     assert_eq!(site.asked().await, "/robots.txt");
     assert_eq!(site.asked().await, "/public");
     assert!(site.was_asked_nothing_more());
     let data = run.stop().await;
     let sql = "SELECT outcome || ' ' || coalesce(error, '-') FROM pages ORDER BY task";
-    assert_eq!(
-        rows(data.path(), sql),
-        ["robots disallowed by robots.txt", "robots disallowed by robots.txt", "done -"]
-    );
+    let disallowed = "robots disallowed by robots.txt";
+    assert_eq!(rows(data.path(), sql), [disallowed, disallowed, "done -", disallowed]);
 }
 
 #[tokio::test]
