@@ -15,6 +15,9 @@ use super::record::{Back, Decision, End};
 use super::{Answer, Asked, Group, StagedLink};
 use crate::clock::Moment;
 
+/// What an `ACK` is answered is not often longer.
+const OK_BYTES: usize = 80;
+
 /// `again` answers in a row, per task: robots.txt, five redirects of it, the page, and one to spare.
 const AGAINS_MAX: u32 = 8;
 
@@ -36,7 +39,9 @@ impl Group {
         let (children, judged) = self.admit_children(entry, links, now);
         let (new, known) = (children.len(), judged.known);
         let refused = judged.refused + judged.no_room + over_limit;
-        let ok = format!("{task} new={new} known={known} refused={refused}");
+        let mut ok = String::with_capacity(OK_BYTES);
+        // Writing into a string cannot fail.
+        let _ = write!(ok, "{task} new={new} known={known} refused={refused}");
         let no_room = judged.no_room;
         self.commit(Decision::Answered { entry, outcome, children, no_room, rest }, now);
         if let Some(job) = job
@@ -70,7 +75,7 @@ impl Group {
             Return::Uncounted { after_ms } => {
                 Back::Uncounted { due: now + after_ms.map_or(0, capped) }
             }
-            Return::Again { url } => Back::Again(self.again(asked, id, &url)?),
+            Return::Again { url } => Back::Again(self.again(asked, id, &url)?.into()),
         };
         let reason = reason.map(String::into_boxed_str);
         self.commit(Decision::Returned { entry: id, back, rest, reason }, now);
@@ -118,8 +123,9 @@ impl Group {
         let stale = || ProtocolError::new(Code::Stale, task.to_string());
         let entry = &self.live.get(&task.entry).ok_or_else(stale)?.entry;
         let lease = entry.lease().ok_or_else(stale)?;
-        let is_its =
-            lease.member == asked.member && *task == self.task_id(task.entry, entry, lease);
+        let is_its = lease.member == asked.member
+            && task.group == self.name
+            && (task.run, task.attempt) == (lease.run, entry.releases);
         if !is_its && !mutants::is(Mutant::AnyId) {
             return Err(stale());
         }

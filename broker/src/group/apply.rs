@@ -106,7 +106,7 @@ impl Group {
                 self.dead.take(entries);
             }
             Decision::FellDue { url, next, item } => {
-                self.apply_due(*url, *next, item.as_ref(), now);
+                self.apply_due(*url, *next, item.as_deref(), now);
             }
             Decision::Announced { serial, topic, payload } => {
                 self.last_serial = *serial;

@@ -78,7 +78,7 @@ pub struct Entry {
     /// Why the last attempt did not succeed.
     pub last_reason: Option<Box<str>>,
     /// The request to be made instead of its own, and for whom.
-    pub again: Option<Again>,
+    pub again: Option<Box<Again>>,
     /// `again` answers in a row.
     pub agains: u32,
 }

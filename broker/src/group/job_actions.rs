@@ -88,7 +88,7 @@ impl Group {
             .map_err(|reason| conflict(format!("{name} takes no more: {reason}")))?;
         let new = u8::from(matches!(taking, Taking::Admitted(_)));
         let times = at.into_iter().flat_map(|unix_ms| waits_of(&taking, unix_ms)).collect();
-        self.commit(Decision::SeedAdded(taking), now);
+        self.commit(Decision::SeedAdded(taking.into()), now);
         self.note_clock_times(times, now);
         self.settle(number, now);
         Ok(format!("{name} new={new} known={}", 1 - new))

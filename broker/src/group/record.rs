@@ -177,7 +177,7 @@ pub enum Decision {
         /// When it is again.
         next: Moment,
         /// What became of it; nothing, if it had been looked at or was still to be.
-        item: Option<Taking>,
+        item: Option<Box<Taking>>,
     },
     /// These are due at times of the wall clock, which shows them at these moments.
     ClockTimes(Vec<ClockTime>),
@@ -200,7 +200,7 @@ pub enum Decision {
         seq: Seq,
     },
     /// A seed came by command.
-    SeedAdded(Taking),
+    SeedAdded(Box<Taking>),
     /// Nothing of it is released, or it is again.
     JobPaused {
         /// Which.
@@ -265,7 +265,7 @@ pub enum Back {
         due: Moment,
     },
     /// A request was made; the next one is for another URL.
-    Again(Again),
+    Again(Box<Again>),
 }
 
 /// What a worker asks of a key after a request, already capped: it can lengthen, never shorten.

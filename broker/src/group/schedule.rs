@@ -141,7 +141,7 @@ impl Group {
         } else {
             Some(Taking::Admitted(self.scheduled_admission(schedule, now)))
         };
-        self.commit(Decision::FellDue { url, next, item }, now);
+        self.commit(Decision::FellDue { url, next, item: item.map(Box::new) }, now);
         if let Some(time) = at_time {
             self.commit(Decision::ClockTimes(vec![time]), now);
         }

@@ -391,11 +391,11 @@ impl<'a> Reader<'a> {
             "deleted" => Decision::Deleted,
             "fell-due" => {
                 let (url, next) = (UrlKey(self.field()?), self.moment()?);
-                let item = if self.flag()? { Some(self.taking()?) } else { None };
+                let item = if self.flag()? { Some(self.taking()?.into()) } else { None };
                 Decision::FellDue { url, next, item }
             }
             "clock-times" => Decision::ClockTimes(self.list(Self::clock_time)?),
-            "seed-added" => Decision::SeedAdded(self.taking()?),
+            "seed-added" => Decision::SeedAdded(self.taking()?.into()),
             "job-paused" => Decision::JobPaused { number: self.field()?, paused: self.flag()? },
             "job-time-up" => Decision::JobTimeUp { number: self.field()? },
             "job-deleted" => Decision::JobDeleted { number: self.field()? },
@@ -535,11 +535,11 @@ impl<'a> Reader<'a> {
         Some(match self.0.next()? {
             "retry" => Back::Retry { due: self.moment()? },
             "uncounted" => Back::Uncounted { due: self.moment()? },
-            "again" => Back::Again(Again {
+            "again" => Back::Again(Box::new(Again {
                 url: self.boxed()?,
                 key: self.text()?.into(),
                 member: self.field::<MemberId>()?,
-            }),
+            })),
             _ => return None,
         })
     }

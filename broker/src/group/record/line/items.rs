@@ -226,7 +226,7 @@ impl Reader<'_> {
         entry.last_reason = self.maybe(|text| super::unescaped(text).map(Into::into))?;
         entry.again = self.maybe_more(|reader| {
             let (url, key) = (reader.boxed()?, reader.text()?.into());
-            Some(Again { url, key, member: reader.field()? })
+            Some(Box::new(Again { url, key, member: reader.field()? }))
         })?;
         let lease = self.maybe_more(|reader| {
             let (member, run) = (reader.field()?, reader.field()?);

@@ -106,11 +106,9 @@ fn back() -> impl Strategy<Value = Back> {
     prop_oneof![
         moment().prop_map(|due| Back::Retry { due }),
         moment().prop_map(|due| Back::Uncounted { due }),
-        (boxed(), text(), any::<u128>()).prop_map(|(url, key, member)| Back::Again(Again {
-            url,
-            key: key.into(),
-            member: MemberId(member),
-        })),
+        (boxed(), text(), any::<u128>()).prop_map(|(url, key, member)| Back::Again(Box::new(
+            Again { url, key: key.into(), member: MemberId(member) }
+        ))),
     ]
 }
 
@@ -164,11 +162,12 @@ fn of_entries() -> impl Strategy<Value = Decision> {
         entries().prop_map(|entries| Decision::Unpinned { entries }),
         entries().prop_map(|entries| Decision::Retried { entries }),
         entries().prop_map(|entries| Decision::Forgotten { entries }),
-        taking().prop_map(Decision::SeedAdded),
+        taking().prop_map(|taking| Decision::SeedAdded(taking.into())),
         prop::collection::vec(clock_time(), 0..4).prop_map(Decision::ClockTimes),
         clock_time().prop_map(|time| Decision::Kept(Box::new(Item::ClockTime(time)))),
-        (any::<u128>(), moment(), prop::option::of(taking()))
-            .prop_map(|(url, next, item)| Decision::FellDue { url: UrlKey(url), next, item }),
+        (any::<u128>(), moment(), prop::option::of(taking())).prop_map(|(url, next, item)| {
+            Decision::FellDue { url: UrlKey(url), next, item: item.map(Box::new) }
+        }),
     ]
 }
 
