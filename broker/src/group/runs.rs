@@ -2,6 +2,8 @@
 
 use std::cmp::Reverse;
 
+use smallvec::SmallVec;
+
 use super::entry::{EntryId, JobNumber};
 use super::key_queue::Lane;
 
@@ -61,8 +63,8 @@ impl Run {
 /// The runs of a key. None of them is empty.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
-    /// By lane, and in it, highest priority first.
-    runs: Vec<Run>,
+    /// By lane, and in it, highest priority first. Most keys have one, and there may be millions of keys.
+    runs: SmallVec<[Run; 1]>,
     len: u32,
 }
 
@@ -115,10 +117,6 @@ impl Runs {
             Ok(at) => Some(std::mem::replace(&mut self.runs[at].last, slot)),
             Err(at) => {
                 let run = Run { first_id: id, first: slot, last: slot, lane, prio };
-                if self.runs.is_empty() {
-                    // Most keys never have another one.
-                    self.runs.reserve_exact(1);
-                }
                 self.runs.insert(at, run);
                 None
             }
@@ -144,7 +142,7 @@ impl Runs {
             None if before == NO_SLOT => {
                 self.runs.remove(at);
                 if self.runs.is_empty() {
-                    self.runs = Vec::new();
+                    self.runs = SmallVec::new();
                 }
             }
             None => self.runs[at].last = before,
