@@ -57,6 +57,8 @@ impl Frontier {
     ) -> anyhow::Result<Vec<Figure>> {
         let job = target.topic;
         let steps = [
+            // A few hosts are to be enough.
+            step("GROUP set crawlers delay=0\n".to_owned()),
             step(format!("JOB open {job} scope=any\n")),
             step(format!("JOIN crawlers credit={CREDIT}\n")),
         ];
