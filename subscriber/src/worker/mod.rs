@@ -130,14 +130,14 @@ pub async fn run(
     reports: mpsc::Sender<PageReport>,
     stop: CancellationToken,
 ) -> Result<(), CrawlError> {
+    let data = config.data.clone();
+    // Meanwhile the certificates are read.
+    let opening = tokio::task::spawn_blocking(move || PageStore::open(&data));
     let fetcher = Fetcher::new(&config).map_err(|error| CrawlError::Client {
         agent: config.agent.clone(),
         reason: error.to_string(),
     })?;
-    let data = config.data.clone();
-    let (store, closing) = tokio::task::spawn_blocking(move || PageStore::open(&data))
-        .await
-        .expect("opening a database does not panic")?;
+    let (store, closing) = opening.await.expect("opening a database does not panic")?;
     let crawler = Arc::new(Crawler {
         token: product_token(&config.agent).to_owned(),
         config,
