@@ -25,9 +25,8 @@ use crate::config::{
 /// Elements that lead to other pages; as `wget --recursive` has it, without what only makes a
 /// page look right (style sheets, scripts, images).
 static LEADS: LazyLock<Selector> = LazyLock::new(|| {
-    "a[href], area[href], link[href][rel], frame[src], iframe[src], base[href], title, meta[content]"
-        .parse()
-        .expect("the selector is valid")
+    // Names only, since they are compiled for every page: [`Found::element`] asks for the attributes anyway.
+    "a, area, link, frame, iframe, base, title, meta".parse().expect("the selector is valid")
 });
 static TITLE: LazyLock<Selector> =
     LazyLock::new(|| "title".parse().expect("the selector is valid"));
