@@ -11,7 +11,7 @@
 //!            │ yes, and it says no ──────────────────► store ──► ACK outcome=robots
 //!            ▼ yes, and the page may be asked for
 //!          request the page ──► TOUCH over=yes        (the host's delay runs from here)
-//!            ├─ complete ──────────► store ──► LINK .. ACK
+//!            ├─ complete ──► read, store ──► LINK .. ACK
 //!            ├─ redirect ──────────► store ──► LINK kind=redirect, ACK outcome=redirect
 //!            ├─ hopeless ──────────► store ──► ACK outcome=failed
 //!            └─ maybe next time ───► store ──► NACK

@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 use encoding_rs::{CoderResult, Decoder, UTF_8};
@@ -128,6 +129,12 @@ enum Title {
     Awaited,
     Open(String),
     Closed(String),
+}
+
+impl fmt::Debug for PageReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PageReader").finish_non_exhaustive()
+    }
 }
 
 impl PageReader {

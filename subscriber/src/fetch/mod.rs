@@ -31,7 +31,7 @@ use crate::config::{
     HTTP2_STREAM_WINDOW_BYTES, POOL_IDLE, RETRY_AFTER_MAX, ROBOTS_BYTES_MAX,
     UNWANTED_BODY_BYTES_MAX,
 };
-use crate::links::{Content, PageReader, is_html};
+use crate::links::{PageReader, is_html};
 
 /// Makes requests. Cheap to share; one pool of connections for all.
 #[derive(Debug)]
@@ -58,8 +58,8 @@ pub struct Fetched {
     pub bytes: u64,
     /// BLAKE3 of the decoded body of a page that was read to its end.
     pub hash: Option<blake3::Hash>,
-    /// What the page says, if it is one and was read to its end.
-    pub content: Content,
+    /// Has seen the whole page, if it is one and was read to its end.
+    pub page: Option<PageReader>,
     /// The beginning of a robots.txt.
     pub text: Vec<u8>,
     /// Why there is no complete answer.
@@ -153,17 +153,12 @@ impl Fetcher {
                 self.drain(response, fetched).await;
                 Ok(())
             }
-            Wanted::Page => self.read_page(url, response, fetched).await,
+            Wanted::Page => self.read_page(response, fetched).await,
             Wanted::Robots => self.read_robots(response, fetched).await,
         }
     }
 
-    async fn read_page(
-        &self,
-        url: &CanonicalUrl<'_>,
-        response: Response,
-        fetched: &mut Fetched,
-    ) -> Result<(), Failure> {
+    async fn read_page(&self, response: Response, fetched: &mut Fetched) -> Result<(), Failure> {
         let content_type = fetched.content_type.as_deref();
         // Who says nothing forgot to say that it is a page, as wget has it.
         let mut reader = content_type.is_none_or(is_html).then(|| PageReader::new(content_type));
@@ -181,9 +176,7 @@ impl Fetcher {
             }
         }
         fetched.hash = Some(hasher.finalize());
-        if let Some(reader) = reader {
-            fetched.content = reader.finish(url);
-        }
+        fetched.page = reader;
         Ok(())
     }
 

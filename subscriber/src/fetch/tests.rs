@@ -54,8 +54,9 @@ async fn a_page_is_read_hashed_and_searched_for_links() {
         (Some(200), PAGE.len() as u64, &None)
     );
     assert_eq!(fetched.hash, Some(blake3::hash(PAGE)));
-    assert_eq!(fetched.content.title.as_deref(), Some("T"));
-    assert_eq!(&*fetched.content.links[0].url, origin.url("/dir/next").as_str());
+    let content = fetched.page.unwrap().finish(&origin.url("/dir/page"));
+    assert_eq!(content.title.as_deref(), Some("T"));
+    assert_eq!(&*content.links[0].url, origin.url("/dir/next").as_str());
 }
 
 #[tokio::test]
@@ -63,13 +64,14 @@ async fn what_is_no_page_is_only_counted_and_hashed() {
     let origin = Origin::saying(with_length("Content-Type: image/png\r\n", PAGE)).await;
     let fetched = fetch(&origin).await;
     assert_eq!(fetched.hash, Some(blake3::hash(PAGE)));
-    assert_eq!(fetched.content, Content::default());
+    assert!(fetched.page.is_none());
 }
 
 #[tokio::test]
 async fn what_does_not_say_what_it_is_is_read_as_a_page() {
-    let fetched = fetch(&Origin::saying(with_length("", PAGE)).await).await;
-    assert_eq!((fetched.content.title.as_deref(), fetched.content.links.len()), (Some("T"), 1));
+    let origin = Origin::saying(with_length("", PAGE)).await;
+    let content = fetch(&origin).await.page.unwrap().finish(&origin.url("/dir/page"));
+    assert_eq!((content.title.as_deref(), content.links.len()), (Some("T"), 1));
 }
 
 #[tokio::test]

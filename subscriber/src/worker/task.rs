@@ -16,6 +16,7 @@ use super::link::Answered;
 use super::verdicts::{Entry, Step};
 use crate::config::{STORE_NACK_AFTER, STORE_PATIENCE, STORE_RETRY};
 use crate::fetch::{Fetched, Wanted};
+use crate::links::Content;
 use crate::report::{PageOutcome, PageRecord, PageReport};
 use crate::robots::Rules;
 
@@ -74,7 +75,7 @@ pub(super) async fn work(crawler: &Crawler, task: &Task) {
                 &Fetched::default(),
                 Some(error.to_string()),
             );
-            finish(crawler, task, record, None).await;
+            finish(crawler, task, record, None, |_| ()).await;
             return;
         }
     };
@@ -206,10 +207,15 @@ impl Work<'_> {
         let mut record = self.task.record(self.page.as_str(), outcome, &fetched, error);
         record.report.duration = duration;
         record.redirect = fetched.location.filter(|_| outcome == PageOutcome::Redirect);
-        record.report.title = fetched.content.title;
-        record.report.links = fetched.content.links.len();
-        record.links = fetched.content.links;
-        self.finish(record, Some(hold)).await;
+        let read = |record: &mut PageRecord| {
+            let Some(page) = fetched.page else { return };
+            let Content { title, links, cut } = page.finish(&self.page);
+            record.report.title = title;
+            record.report.links = links.len();
+            record.report.error = cut.map(str::to_owned);
+            record.links = links;
+        };
+        finish(self.crawler, self.task, record, Some(hold), read).await;
     }
 
     /// Makes the request. When the crawler stops and it takes too long, it is ended and the task
@@ -248,28 +254,37 @@ impl Work<'_> {
     }
 
     async fn finish(&self, record: PageRecord, over: Option<Hold>) {
-        finish(self.crawler, self.task, record, over).await;
+        finish(self.crawler, self.task, record, over, |_| ()).await;
     }
 }
 
 /// Stores the page, tells the people, and then the broker.
 ///
-/// `over`, if a request was made and has ended: the host is freed at once, while the page is being
-/// stored.
-async fn finish(crawler: &Crawler, task: &Task, record: PageRecord, over: Option<Hold>) {
-    let record = Arc::new(record);
+/// `over`, if a request was made and has ended: the host is freed at once, while what the page says is
+/// read into the record, and that is stored.
+async fn finish(
+    crawler: &Crawler,
+    task: &Task,
+    mut record: PageRecord,
+    over: Option<Hold>,
+    read: impl FnOnce(&mut PageRecord),
+) {
     let free = async {
         let Some(hold) = over else { return true };
         let over = task.touch(true, hold);
         !matches!(crawler.link.answer(&[], &over).await, Answered::Stale | Answered::Refused)
     };
     let store = async {
+        // First leaves what hosts wait for: that this one is free, and requests to others.
+        tokio::task::yield_now().await;
+        read(&mut record);
+        let record = Arc::new(record);
         tokio::select! {
-            stored = store(crawler, &record) => Some(stored),
+            stored = store(crawler, &record) => Some((stored, record)),
             () = keep_lease(crawler, task) => None,
         }
     };
-    let (true, Some(stored)) = tokio::join!(free, store) else { return };
+    let (true, Some((stored, record))) = tokio::join!(free, store) else { return };
     if let Err(reason) = stored {
         let back = Return::Retry { after_ms: Some(milliseconds(STORE_NACK_AFTER)) };
         let nack = task.nack(back, Hold::default(), Some(reason));
@@ -354,7 +369,7 @@ fn judge(page: &CanonicalUrl, fetched: &mut Fetched) -> (PageOutcome, Option<Str
         return (outcome, Some(failure.text.clone()));
     }
     match (fetched.status.unwrap_or_default(), &fetched.location) {
-        (200..=299, _) => (PageOutcome::Done, fetched.content.cut.map(str::to_owned)),
+        (200..=299, _) => (PageOutcome::Done, None),
         (301 | 302 | 303 | 307 | 308, Some(location)) => match CanonicalUrl::join(page, location) {
             Ok(target) => {
                 fetched.location = Some(target.as_str().to_owned());
