@@ -115,7 +115,8 @@ impl Group {
         let until = now + self.config.lease_ms;
         let rest = self.rest(hold, now);
         self.commit(Decision::Touched { entry, until, over, rest }, now);
-        Ok(Answer { more: Vec::new(), ok: task.to_string() })
+        let ok = format!("{task} lease={}", self.config.lease_ms);
+        Ok(Answer { more: Vec::new(), ok })
     }
 
     /// The entry of a task that this member holds at this attempt.

@@ -19,7 +19,7 @@ use std::{
 
 use tidings_protocol::{
     Client, ClientError, Code, Command, Deliveries, Delivery, GroupName, Hold, Manage, MemberId,
-    Outcome, Return, TaskId, TopicName, field,
+    Outcome, Return, TaskId, TopicName, field, field_number,
 };
 use tokio::{
     sync::watch,
@@ -81,13 +81,13 @@ struct Worker {
 
 struct Task {
     id: TaskId,
-    lease: Duration,
     payload: String,
 }
 
 /// What became of an answer.
 enum Answered {
-    Applied,
+    /// What the broker said of it.
+    Applied(String),
     /// The task is somebody else's, or the broker will never take this.
     Refused,
 }
@@ -188,9 +188,8 @@ impl Worker {
                 }
                 Some(ended) = tasks.join_next() => ended.expect("a task does not panic")?,
                 delivery = deliveries.next() => match delivery {
-                    Some(Delivery::Task { id, lease_ms, payload, .. }) => {
-                        let lease = Duration::from_millis(lease_ms);
-                        self.begin(Task { id, lease, payload }, tasks);
+                    Some(Delivery::Task { id, payload, .. }) => {
+                        self.begin(Task { id, payload }, tasks);
                     }
                     Some(_) => {}
                     None => return Ok(Some(deliveries.reason())),
@@ -344,10 +343,11 @@ impl Worker {
         let touch = Command::Touch { task: task.id.clone(), over: false, hold: Hold::default() };
         loop {
             let asked = Instant::now();
-            let Answered::Applied = self.answer(&touch).await else { return None };
+            let Answered::Applied(ok) = self.answer(&touch).await else { return None };
+            let lease = Duration::from_millis(field_number(&ok, "lease")?);
             // It counts from when the broker was asked; an answer that took long leaves too little of it.
-            if asked.elapsed() <= task.lease * 2 / 5 {
-                return Some(asked + task.lease * 4 / 5);
+            if asked.elapsed() <= lease * 2 / 5 {
+                return Some(asked + lease * 4 / 5);
             }
         }
     }
@@ -365,7 +365,7 @@ impl Worker {
         loop {
             let (number, client) = self.after(tried).await;
             match client.request(command).await {
-                Ok(_) => return Answered::Applied,
+                Ok(answer) => return Answered::Applied(answer.ok),
                 Err(ClientError::Refused(refusal)) if refusal.code.is_transient() => {
                     sleep(REFUSED_RETRY).await;
                 }

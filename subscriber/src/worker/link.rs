@@ -33,8 +33,8 @@ pub(super) struct Link {
 /// What became of an answer.
 #[derive(Debug)]
 pub(super) enum Answered {
-    /// It took effect.
-    Applied,
+    /// It took effect; what the broker said of it.
+    Applied(String),
     /// The task is somebody else's now, or the answer had taken effect on an earlier connection.
     Stale,
     /// The broker will never take this, and the task may still be ours.
@@ -115,7 +115,7 @@ impl Link {
                 Err(error) => Err(error),
             };
             match answer {
-                Ok(_) => return Answered::Applied,
+                Ok(answer) => return Answered::Applied(answer.ok),
                 Err(ClientError::Refused(refusal)) if may_be_taken_later(&refusal, command) => {
                     sleep(REFUSED_RETRY).await;
                 }

@@ -372,7 +372,7 @@ impl Crawler {
             if let Some(earlier) = earlier {
                 earlier.cancelled().await;
             }
-            overtaken.run_until_cancelled(task::work(&guard.crawler, &task)).await;
+            overtaken.run_until_cancelled(task::work(&guard.crawler, task)).await;
         });
     }
 }

@@ -8,7 +8,9 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tidings_protocol::{CanonicalUrl, Command, Hold, Outcome, Payload, Return, TaskId};
+use tidings_protocol::{
+    CanonicalUrl, Command, Hold, Outcome, Payload, Return, TaskId, field_number,
+};
 use tokio::time::{Instant, sleep};
 
 use super::Crawler;
@@ -24,8 +26,9 @@ use crate::robots::Rules;
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) id: TaskId,
-    /// The broker's clock when it was released.
+    /// The broker's clock when it was sent.
     pub(super) clock_ms: u64,
+    /// What was left of its lease then; all of it, once the broker has extended it.
     pub(super) lease: Duration,
     pub(super) payload: String,
     /// Its lease has been running for unknown reasons before it was delivered.
@@ -60,13 +63,13 @@ impl Task {
 }
 
 /// Works on a task until it is answered. Dropping the future ends its request.
-pub(super) async fn work(crawler: &Crawler, task: &Task) {
+pub(super) async fn work(crawler: &Crawler, mut task: Task) {
     if crawler.stop.is_cancelled() {
-        hand_back(crawler, task).await;
+        hand_back(crawler, &task).await;
         return;
     }
     let target = Payload::parse(&task.payload).target().unwrap_or(&task.payload);
-    let page = match CanonicalUrl::parse(target) {
+    let page = match CanonicalUrl::parse(target).map(CanonicalUrl::into_owned) {
         Ok(page) => page,
         Err(error) => {
             let record = task.record(
@@ -75,12 +78,12 @@ pub(super) async fn work(crawler: &Crawler, task: &Task) {
                 &Fetched::default(),
                 Some(error.to_string()),
             );
-            finish(crawler, task, record, None, |_| ()).await;
+            finish(crawler, &task, record, None, |_| ()).await;
             return;
         }
     };
-    let Some(deadline) = permitted_until(crawler, task).await else { return };
-    let work = Work { crawler, task, page, deadline };
+    let Some(deadline) = permitted_until(crawler, &mut task).await else { return };
+    let work = Work { crawler, task: &task, page, deadline };
     work.run().await;
 }
 
@@ -88,9 +91,10 @@ pub(super) async fn work(crawler: &Crawler, task: &Task) {
 ///
 /// A lease counts from the release, so the time since then is over already. A task that may be
 /// older than a tenth of its lease is begun only when the broker says that it is still ours: then
-/// the lease counts from the moment at which that was asked. An answer that took long (a connection
-/// was lost meanwhile) leaves too little of it, so it is asked again.
-async fn permitted_until(crawler: &Crawler, task: &Task) -> Option<Instant> {
+/// the lease counts from the moment at which that was asked, and is as long as the answer says: of one
+/// that comes again after a reconnection there may be next to nothing left. An answer that took long
+/// (a connection was lost meanwhile) leaves too little of it, so it is asked again.
+async fn permitted_until(crawler: &Crawler, task: &mut Task) -> Option<Instant> {
     let mut now = Instant::now();
     let age = crawler.link.age_max(task.clock_ms).filter(|age| *age <= task.lease / 10);
     let age = match age {
@@ -98,8 +102,12 @@ async fn permitted_until(crawler: &Crawler, task: &Task) -> Option<Instant> {
         _ => {
             let touch = task.touch(false, Hold::default());
             loop {
-                let Answered::Applied = crawler.link.answer(&[], &touch).await else { return None };
+                let answer = crawler.link.answer(&[], &touch).await;
+                let Answered::Applied(ok) = answer else { return None };
                 let answered = Instant::now();
+                if let Some(lease_ms) = field_number(&ok, "lease") {
+                    task.lease = Duration::from_millis(lease_ms);
+                }
                 if answered - now <= task.lease * 2 / 5 {
                     break;
                 }
@@ -354,7 +362,7 @@ async fn keep_lease(crawler: &Crawler, task: &Task) {
         sleep(task.lease / 3).await;
         let touch = task.touch(false, Hold::default());
         match crawler.link.answer(&[], &touch).await {
-            Answered::Applied => {}
+            Answered::Applied(_) => {}
             Answered::Stale | Answered::Refused => return,
             // The page is stored all the same.
             Answered::GivenUp => std::future::pending().await,

@@ -379,9 +379,10 @@ async fn a_task_that_may_be_old_is_begun_only_when_it_is_still_ours() {
     broker.expect("TOUCH crawlers:1.2.1".to_owned()).await;
     broker.expect("TOUCH crawlers:1.2.1 over=yes".to_owned()).await;
     broker.expect("ACK crawlers:1.2.1".to_owned()).await;
-    // A lease shorter than usual has been running before.
-    broker.say(&format!("TASK crawlers:1.3.1 {CLOCK} 9000 {page}")).await;
-    broker.expect("TOUCH crawlers:1.3.1".to_owned()).await;
+    // A lease shorter than usual has been running before. Nothing is left of it, but all of it is given anew.
+    broker.say(&format!("TASK crawlers:1.3.1 {CLOCK} 0 {page}")).await;
+    assert_eq!(broker.line().await, "TOUCH crawlers:1.3.1");
+    broker.say("+OK crawlers:1.3.1 lease=60000").await;
     broker.expect("TOUCH crawlers:1.3.1 over=yes".to_owned()).await;
     broker.expect("ACK crawlers:1.3.1".to_owned()).await;
     run.stop().await;
