@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use tidings_protocol::Outcome;
 
 use super::Group;
-use super::entry::{JobNumber, Lease, State};
+use super::entry::{Admission, JobNumber, Lease, State};
 use super::key_queue::Lane;
 use super::mutants::{self, Mutant};
 use super::record::{Decision, Record, Taking};
@@ -25,14 +25,10 @@ impl Group {
         }
         match &record.decision {
             Decision::Taken { items, .. } => {
-                for item in items {
-                    self.apply_taking(item, record.at);
-                }
+                self.apply_takings(items, record.at);
             }
             Decision::Answered { children, .. } => {
-                for child in children {
-                    self.admit(child, record.at);
-                }
+                self.admit_all(children, record.at);
             }
             _ => {}
         }
@@ -222,6 +218,25 @@ impl Group {
             let delay_ms = self.config.delay_of(queue.name());
             queue.rest_anew(now, delay_ms);
             self.refresh(key, now);
+        }
+    }
+
+    /// What became of the events of one record.
+    fn apply_takings(&mut self, takings: &[Taking], now: Moment) {
+        fn admitted(taking: &Taking) -> Option<&Admission> {
+            if let Taking::Admitted(admission) = taking { Some(admission) } else { None }
+        }
+        let are_alike = |a: &Taking, b: &Taking| admitted(a).is_some() && admitted(b).is_some();
+        for some in takings.chunk_by(are_alike) {
+            if admitted(&some[0]).is_none() {
+                self.apply_taking(&some[0], now);
+                continue;
+            }
+            self.admit_all(some.iter().filter_map(admitted), now);
+            let jobs = some.iter().filter_map(admitted).filter_map(|admission| admission.job);
+            for job in jobs {
+                self.expect_seeds(job.number, now + self.config.open_ms_max);
+            }
         }
     }
 

@@ -69,7 +69,7 @@ use self::record::{Decision, End, Record, Rest};
 use self::release::{Pin, Place, Ready};
 use self::schedule::Schedules;
 use self::seen::Seen;
-use self::snapshot::Snapshot;
+use self::snapshot::{Item, Snapshot};
 use self::texts::Outside;
 use self::timers::{Expiry, Timers, Wake};
 use crate::clock::Moment;
@@ -543,8 +543,8 @@ impl Group {
     /// A parked entry is about to change: a snapshot that is to have it as it was gets it first.
     fn keep_in_snapshot(&mut self, glance: Glance) {
         if self.snapshot.is_some() && self.parked.keep_in_snapshot(glance) {
-            let kept = Decision::Kept(Box::new(self.parked_item(glance)));
-            self.record(kept, self.now);
+            let kept = Item::Parked(vec![self.parked_admission(glance)]);
+            self.record(Decision::Kept(Box::new(kept)), self.now);
         }
     }
 }

@@ -23,6 +23,13 @@ const FRONT_BYTES: usize = 18;
 /// Entries for which room is made at once, at most.
 const RESERVED_MAX: usize = 20_000_000;
 
+/// Entries that are parked together: more than the processor can fetch from memory at a time, and few
+/// enough that what was fetched is still near when it is used again.
+const TOGETHER: usize = 64;
+
+/// What is to be parked, and the lane in which it is: what [`Parked::takes`] says.
+pub(super) type Parking<'a> = (&'a Admission, PackedLane);
+
 /// A parked entry.
 #[derive(Debug)]
 struct Slot {
@@ -107,50 +114,80 @@ impl Parked {
         PackedLane::new(lane).filter(|_| is_plain)
     }
 
-    /// Parks an entry. Its number is above that of all that wait in its lane, or the runs are sorted
-    /// before anything is released.
-    /// Returns whether it goes first of its lane and priority.
-    pub(super) fn park(
-        &mut self,
-        admission: &Admission,
-        lane: PackedLane,
-        (key, queue): (KeyId, &mut KeyQueue),
-    ) -> bool {
+    /// Parks entries, each behind its key. Their numbers are above those of all that wait in their lanes,
+    /// or the runs are sorted before anything is released.
+    /// Returns the keys of those that go first of their lane and priority.
+    ///
+    /// What one of them touches is in another place of memory for each: one thing is done for all of them
+    /// before the next is, so that the processor waits for several of these places at a time.
+    pub(super) fn park(&mut self, some: &[Parking<'_>], keys: &mut Keys) -> Vec<KeyId> {
+        let mut first = Vec::new();
+        for some in some.chunks(TOGETHER) {
+            let (mut key_ids, mut slots) = ([None; TOGETHER], [NO_SLOT; TOGETHER]);
+            for (key, (admission, _)) in key_ids.iter_mut().zip(some) {
+                *key = Some(keys.intern(&admission.key));
+            }
+            let key_ids = key_ids.into_iter().flatten();
+            for (((admission, lane), slot), key) in some.iter().zip(&mut slots).zip(key_ids) {
+                *slot = self.fill_slot(admission, *lane, key);
+            }
+            let slots = &slots[..some.len()];
+            for (slot, (admission, _)) in slots.iter().zip(some) {
+                let key = at(&self.slots, *slot).key;
+                if self.append(*slot, admission.prio, &mut keys[key]) {
+                    first.push(key);
+                }
+            }
+            self.index(slots);
+        }
+        first
+    }
+
+    /// Puts an entry into a slot, where nothing finds it yet.
+    fn fill_slot(&mut self, admission: &Admission, lane: PackedLane, key: KeyId) -> SlotId {
         let (text, text_len) = self.put(admission);
-        let id = admission.id;
-        let url = admission.url_key.map_or(0, UrlKey::print);
-        let slot = self
-            .free
-            .unwrap_or_else(|| SlotId::try_from(self.slots.len()).expect("there is less memory"));
-        let is_new_key = !queue.runs.has(lane);
-        let before = queue.runs.append(lane, admission.prio, id, slot).unwrap_or(NO_SLOT);
-        let (snapshot, after) = (self.snapshot, NO_SLOT);
+        let (id, url) = (admission.id, admission.url_key.map_or(0, UrlKey::print));
+        let (before, after, snapshot) = (NO_SLOT, NO_SLOT, self.snapshot);
         let parked = Slot { id, url, text, text_len, key, lane, before, after, snapshot };
         if let Some(free) = self.free {
-            let next = self.slots[free as usize].after;
-            self.free = (next != NO_SLOT).then_some(next);
-            self.slots[free as usize] = parked;
-        } else {
-            self.slots.push(parked);
+            let slot = &mut self.slots[free as usize];
+            self.free = (slot.after != NO_SLOT).then_some(slot.after);
+            *slot = parked;
+            return free;
         }
-        if before != NO_SLOT {
-            let before = &mut self.slots[before as usize];
-            before.after = slot;
-            if before.id > id && self.unsorted.last() != Some(&key) {
-                self.unsorted.push(key);
-            }
-        }
-        if is_new_key {
+        self.slots.push(parked);
+        SlotId::try_from(self.slots.len() - 1).expect("there is less memory")
+    }
+
+    /// Puts an entry at the end of its run; whether it is the first there.
+    fn append(&mut self, number: SlotId, prio: i16, queue: &mut KeyQueue) -> bool {
+        let Slot { id, key, lane, .. } = *at(&self.slots, number);
+        if !queue.runs.has(lane) {
             self.keys.entry(lane).or_default().insert(key);
         }
-        let Self { slots, by_id, by_url, hasher, .. } = self;
-        by_id.insert_unique(hasher.hash_one(id), slot, |slot| hasher.hash_one(at(slots, *slot).id));
-        if url != 0 {
-            by_url.insert_unique(hasher.hash_one(url), slot, |slot| {
-                hasher.hash_one(at(slots, *slot).url)
-            });
+        let Some(before) = queue.runs.append(lane, prio, id, number) else { return true };
+        self.slots[number as usize].before = before;
+        let before = &mut self.slots[before as usize];
+        before.after = number;
+        if before.id > id && self.unsorted.last() != Some(&key) {
+            self.unsorted.push(key);
         }
-        before == NO_SLOT
+        false
+    }
+
+    /// Lets entries be found by their numbers and URLs.
+    fn index(&mut self, some: &[SlotId]) {
+        let Self { slots, by_id, by_url, hasher, .. } = self;
+        let id_of = |slot: &SlotId| hasher.hash_one(at(slots, *slot).id);
+        for slot in some {
+            by_id.insert_unique(id_of(slot), *slot, id_of);
+        }
+        let url_of = |slot: &SlotId| hasher.hash_one(at(slots, *slot).url);
+        for slot in some {
+            if at(slots, *slot).url != 0 {
+                by_url.insert_unique(url_of(slot), *slot, url_of);
+            }
+        }
     }
 
     /// Takes an entry out, as it was let in. `job` is that of its lane, with its pass.

@@ -8,7 +8,7 @@
 use tidings_protocol::{MemberId, Seq, TopicName};
 
 use super::clock_times::ClockTime;
-use super::entry::{Entry, JobNumber, JobRef, Key, State};
+use super::entry::{Admission, Entry, JobNumber, JobRef, Key, State};
 use super::key_queue::KeyState;
 use super::lifecycle::lane_of;
 use super::parked::{Glance, Parked};
@@ -25,6 +25,9 @@ const KEPT_AT_ONCE: usize = 4096;
 
 /// URLs in one item.
 const SEEN_MAX: usize = 256;
+
+/// Bytes of parked entries, as they are in memory, after which an item holds no more of them.
+const PARKED_BYTES: usize = 128 << 10;
 
 /// A part of what a group holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,6 +102,8 @@ pub enum Item {
     },
     /// An entry, waiting or held.
     Entry(Box<Entry>),
+    /// Entries that were parked: only let in so far.
+    Parked(Vec<Admission>),
     /// A URL that is looked at again and again.
     Schedule(Box<Schedule>),
     /// Something that is due at a time of the wall clock.
@@ -222,6 +227,7 @@ impl Group {
                 keep(Item::Seen { pass, urls: urls.to_vec() });
             }
         }
+        let (mut parked, mut bytes) = (Vec::new(), 0);
         while left > 0
             && let Ok(glance) = self.parked.in_slot(at.slot)
         {
@@ -229,7 +235,14 @@ impl Group {
             if let Some(glance) = glance
                 && self.parked.keep_in_snapshot(glance)
             {
-                keep(self.parked_item(glance));
+                let admission = self.parked_admission(glance);
+                bytes += admission.bytes();
+                parked.push(admission);
+            }
+            let is_last = left == 0 || self.parked.in_slot(at.slot).is_err();
+            if !parked.is_empty() && (is_last || bytes > PARKED_BYTES) {
+                keep(Item::Parked(std::mem::take(&mut parked)));
+                bytes = 0;
             }
         }
         while left > 0
@@ -258,16 +271,15 @@ impl Group {
         true
     }
 
-    /// A parked entry as a part of a snapshot.
-    pub(super) fn parked_item(&self, glance: Glance) -> Item {
-        Item::Entry(Box::new(self.parked_entry(glance)))
+    /// A parked entry as it was let in.
+    pub(super) fn parked_admission(&self, glance: Glance) -> Admission {
+        let pass = glance.job().and_then(|job| self.jobs.find(job)).map(|job| job.id);
+        self.parked.read(glance, &self.keys[glance.key], pass)
     }
 
     /// A parked entry in full.
     pub(super) fn parked_entry(&self, glance: Glance) -> Entry {
-        let pass = glance.job().and_then(|job| self.jobs.find(job)).map(|job| job.id);
-        let admission = self.parked.read(glance, &self.keys[glance.key], pass);
-        Entry { state: State::Waiting, ..Entry::new(admission) }
+        Entry { state: State::Waiting, ..Entry::new(self.parked_admission(glance)) }
     }
 
     /// Takes in a part of what the group held.
@@ -308,6 +320,7 @@ impl Group {
                 self.refresh(key, now);
             }
             Item::Entry(entry) => self.restore_entry(entry, now),
+            Item::Parked(admissions) => self.restore_parked(admissions, now),
             Item::Schedule(schedule) => self.set_schedule(schedule),
             Item::ClockTime(time) => self.apply_clock_time(time, now),
             Item::Dead { entry, reason } => {
@@ -338,12 +351,23 @@ impl Group {
         self.jobs.keep(job.clone());
     }
 
+    fn restore_parked(&mut self, admissions: &[Admission], now: Moment) {
+        let mut parked = Vec::with_capacity(admissions.len());
+        for admission in admissions {
+            match Parked::takes(admission, lane_of(admission), now) {
+                Some(lane) => parked.push((admission, lane)),
+                None => self.restore_entry(&Entry::new(admission.clone()), now),
+            }
+        }
+        self.park(&parked, now);
+    }
+
     fn restore_entry(&mut self, entry: &Entry, now: Moment) {
         let (id, admitted) = (entry.admitted.id, &entry.admitted);
         let mut job = admitted.job.and_then(|job| self.jobs.find_mut(job.number));
         let lane = Parked::takes(admitted, lane_of(admitted), now);
         if let Some(lane) = lane.filter(|_| entry.is_untouched()) {
-            return self.park(admitted, lane, now);
+            return self.park(&[(admitted, lane)], now);
         }
         if let Some(job) = &mut job {
             job.wait(id, &admitted.key);

@@ -181,10 +181,11 @@ impl Reading {
         }
     }
 
-    fn take(&mut self, read: io::Result<Record>) {
+    fn take(&mut self, read: &mut io::Result<Record>) {
         let record = match read {
             Ok(record) => record,
             Err(error) => {
+                let error = std::mem::replace(error, io::ErrorKind::InvalidData.into());
                 self.trouble.get_or_insert(error);
                 return self.replay.miss();
             }
@@ -200,7 +201,7 @@ impl Reading {
             }
             _ => {}
         }
-        self.replay.take(&record);
+        self.replay.take(record);
     }
 
     fn recovered(self, log: SegmentLog, next: Seq) -> io::Result<Recovered> {
@@ -213,9 +214,12 @@ impl Reading {
     }
 }
 
-/// Hands over every record of a log, which another thread reads and decodes.
-fn in_step(log: &SegmentLog, take: impl FnMut(io::Result<Record>)) {
-    let (sender, records) = mpsc::sync_channel::<Vec<io::Result<Record>>>(BATCHES_AHEAD);
+/// Shows every record of a log, which another thread reads, decodes and, afterwards, drops: memory is
+/// given back at little cost where it was taken.
+fn in_step(log: &SegmentLog, mut take: impl FnMut(&mut io::Result<Record>)) {
+    type Batch = Vec<io::Result<Record>>;
+    let (sender, records) = mpsc::sync_channel::<Batch>(BATCHES_AHEAD);
+    let (spent_sender, spent) = mpsc::channel::<Batch>();
     // Both ends are in there, so that neither waits for the other if that panics.
     std::thread::scope(move |scope| {
         scope.spawn(move || {
@@ -227,7 +231,8 @@ fn in_step(log: &SegmentLog, take: impl FnMut(io::Result<Record>)) {
                 bytes += line_bytes;
                 if batch.len() == BATCH_RECORDS || bytes > BATCH_LINES_BYTES {
                     bytes = 0;
-                    let next = Vec::with_capacity(BATCH_RECORDS);
+                    let mut next = spent.try_recv().unwrap_or_default();
+                    next.clear();
                     let _ = sender.send(std::mem::replace(&mut batch, next));
                 }
             };
@@ -242,7 +247,11 @@ fn in_step(log: &SegmentLog, take: impl FnMut(io::Result<Record>)) {
             }
             let _ = sender.send(batch);
         });
-        records.iter().flatten().for_each(take);
+        for mut batch in records {
+            batch.iter_mut().for_each(&mut take);
+            // The last of them nobody waits for.
+            let _ = spent_sender.send(batch);
+        }
     });
 }
 

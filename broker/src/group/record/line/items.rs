@@ -35,6 +35,7 @@ impl Writer<'_> {
             }
             Item::Key { key, state } => self.field("key").text(key).key_state(state),
             Item::Entry(entry) => self.field("entry").entry(entry),
+            Item::Parked(entries) => self.field("parked").list(entries, Self::admission),
             Item::Schedule(schedule) => self.field("schedule").schedule(schedule),
             Item::ClockTime(time) => self.field("clock-time").clock_time(time),
             Item::Dead { entry, reason } => self.field("dead").field(reason).entry(entry),
@@ -138,6 +139,7 @@ impl Reader<'_> {
             "seen" => Item::Seen { pass: self.pass()?, urls: self.list(Self::field)? },
             "key" => Item::Key { key: self.text()?.into(), state: self.key_state()? },
             "entry" => Item::Entry(Box::new(self.entry()?)),
+            "parked" => Item::Parked(self.list(Self::admission)?),
             "schedule" => Item::Schedule(Box::new(self.schedule()?)),
             "clock-time" => Item::ClockTime(self.clock_time()?),
             "dead" => Item::Dead { reason: self.reason()?, entry: Box::new(self.entry()?) },

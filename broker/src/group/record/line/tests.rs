@@ -165,6 +165,8 @@ fn of_entries() -> impl Strategy<Value = Decision> {
         taking().prop_map(|taking| Decision::SeedAdded(taking.into())),
         prop::collection::vec(clock_time(), 0..4).prop_map(Decision::ClockTimes),
         clock_time().prop_map(|time| Decision::Kept(Box::new(Item::ClockTime(time)))),
+        prop::collection::vec(admission(), 0..4)
+            .prop_map(|entries| Decision::Kept(Box::new(Item::Parked(entries)))),
         (any::<u128>(), moment(), prop::option::of(taking())).prop_map(|(url, next, item)| {
             Decision::FellDue { url: UrlKey(url), next, item: item.map(Box::new) }
         }),
