@@ -49,6 +49,25 @@ impl Keys {
         self.by_name.find(self.hasher.hash_one(name), is_it).copied()
     }
 
+    /// The keys of several texts, of those that the group knows. Like [`Keys::find`] for each, but the
+    /// likely places of all are looked up before the first name is looked at, so that the processor waits
+    /// for several of them at a time.
+    pub(super) fn look_up<'a>(
+        &self,
+        names: impl Iterator<Item = &'a str> + Clone,
+        found: &mut [Option<KeyId>],
+    ) {
+        for (name, found) in names.clone().zip(&mut *found) {
+            let mut likely = self.by_name.iter_hash(self.hasher.hash_one(name));
+            *found = likely.next().copied();
+        }
+        for (name, found) in names.zip(found) {
+            if found.is_some_and(|id| &**self[id].name() != name) {
+                *found = self.find(name);
+            }
+        }
+    }
+
     /// The key of that text, which is known from now on.
     pub(super) fn intern(&mut self, name: &Key) -> KeyId {
         if let Some(id) = self.find(name) {

@@ -16,6 +16,7 @@
 mod admit;
 mod answer;
 mod apply;
+mod by_number;
 pub mod clock_times;
 pub mod config;
 mod dead;

@@ -7,6 +7,7 @@ use std::hash::BuildHasher;
 use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
 use tidings_protocol::{CanonicalUrl, UrlKey};
 
+use super::by_number::ByNumber;
 use super::entry::{Admission, EntryId, JobNumber, JobRef};
 use super::key_queue::{KeyQueue, Lane};
 use super::keys::{KeyId, Keys};
@@ -64,7 +65,7 @@ pub(super) struct Parked {
     slots: Vec<Slot>,
     /// The first free slot.
     free: Option<SlotId>,
-    by_id: HashTable<SlotId>,
+    by_id: ByNumber,
     by_url: HashTable<SlotId>,
     /// Keys behind which something of a lane is parked.
     keys: HashMap<PackedLane, HashSet<KeyId>>,
@@ -91,7 +92,6 @@ impl Parked {
     pub(super) fn reserve(&mut self, count: usize) {
         let count = count.min(RESERVED_MAX);
         self.slots.reserve(count);
-        self.by_id.reserve(count, |_| unreachable!("there is none so far"));
         self.by_url.reserve(count, |_| unreachable!("there is none so far"));
     }
 
@@ -123,12 +123,11 @@ impl Parked {
     pub(super) fn park(&mut self, some: &[Parking<'_>], keys: &mut Keys) -> Vec<KeyId> {
         let mut first = Vec::new();
         for some in some.chunks(TOGETHER) {
-            let (mut key_ids, mut slots) = ([None; TOGETHER], [NO_SLOT; TOGETHER]);
-            for (key, (admission, _)) in key_ids.iter_mut().zip(some) {
-                *key = Some(keys.intern(&admission.key));
-            }
-            let key_ids = key_ids.into_iter().flatten();
-            for (((admission, lane), slot), key) in some.iter().zip(&mut slots).zip(key_ids) {
+            let (mut found, mut slots) = ([None; TOGETHER], [NO_SLOT; TOGETHER]);
+            let found = &mut found[..some.len()];
+            keys.look_up(some.iter().map(|(admission, _)| &*admission.key), found);
+            for (((admission, lane), key), slot) in some.iter().zip(found).zip(&mut slots) {
+                let key = key.unwrap_or_else(|| keys.intern(&admission.key));
                 *slot = self.fill_slot(admission, *lane, key);
             }
             let slots = &slots[..some.len()];
@@ -178,9 +177,8 @@ impl Parked {
     /// Lets entries be found by their numbers and URLs.
     fn index(&mut self, some: &[SlotId]) {
         let Self { slots, by_id, by_url, hasher, .. } = self;
-        let id_of = |slot: &SlotId| hasher.hash_one(at(slots, *slot).id);
         for slot in some {
-            by_id.insert_unique(id_of(slot), *slot, id_of);
+            by_id.insert(at(slots, *slot).id, *slot);
         }
         let url_of = |slot: &SlotId| hasher.hash_one(at(slots, *slot).url);
         for slot in some {
@@ -251,9 +249,7 @@ impl Parked {
             }
         }
         self.texts.remove(text, text_len as usize);
-        if let Ok(found) = self.by_id.find_entry(self.hasher.hash_one(id), |slot| *slot == number) {
-            found.remove();
-        }
+        self.by_id.remove(id);
         if url != 0
             && let Ok(found) =
                 self.by_url.find_entry(self.hasher.hash_one(url), |slot| *slot == number)
@@ -266,8 +262,7 @@ impl Parked {
 
     /// An entry by its number.
     pub(super) fn find(&self, id: EntryId) -> Option<Glance> {
-        let is_it = |slot: &SlotId| at(&self.slots, *slot).id == id;
-        self.by_id.find(self.hasher.hash_one(id), is_it).map(|slot| self.glance(*slot))
+        self.by_id.find(id).map(|slot| self.glance(slot))
     }
 
     /// Entries of a URL, in no order.
@@ -316,10 +311,7 @@ impl Parked {
     /// Moves what is left of a chunk that is mostly dead.
     pub(super) fn tidy(&mut self) {
         for (id, place, text) in self.texts.sparse().unwrap_or_default() {
-            let is_it = |slot: &SlotId| at(&self.slots, *slot).id == id;
-            let Some(slot) = self.by_id.find(self.hasher.hash_one(id), is_it).copied() else {
-                continue;
-            };
+            let Some(slot) = self.by_id.find(id) else { continue };
             if at(&self.slots, slot).text == place {
                 let anew = self.texts.put(id, &[&text]);
                 self.slots[slot as usize].text = anew;

@@ -60,6 +60,8 @@ pub(super) struct Texts {
     free: Vec<u32>,
     /// The one that is written to.
     tail: Option<u32>,
+    /// Memory for the next one, from one that was moved outside.
+    spare: Vec<u8>,
     /// Full ones in memory, oldest first.
     here: std::collections::VecDeque<u32>,
     outside: Option<Box<dyn Outside>>,
@@ -209,7 +211,8 @@ impl Texts {
                 self.page_out();
             }
         }
-        let chunk = Some(Chunk { bytes: Bytes::Here(Vec::new()), len: 0, live: 0 });
+        let bytes = Bytes::Here(std::mem::take(&mut self.spare));
+        let chunk = Some(Chunk { bytes, len: 0, live: 0 });
         let number = if let Some(number) = self.free.pop() {
             self.chunks[number as usize] = chunk;
             number
@@ -229,7 +232,7 @@ impl Texts {
             let chunk =
                 self.chunks[number as usize].as_mut().filter(|chunk| chunk.len <= CHUNK_BYTES);
             if let Some(chunk) = chunk
-                && let Bytes::Here(bytes) = &chunk.bytes
+                && let Bytes::Here(bytes) = &mut chunk.bytes
             {
                 let at = self.free_outside.pop().unwrap_or(self.next_outside);
                 if let Err(error) = outside.write(at, bytes) {
@@ -241,6 +244,8 @@ impl Texts {
                 }
                 self.next_outside = self.next_outside.max(at + 1);
                 self.len_here -= chunk.len;
+                bytes.clear();
+                self.spare = std::mem::take(bytes);
                 chunk.bytes = Bytes::Outside(at);
             }
             self.here.pop_front();

@@ -21,6 +21,9 @@ use crate::group::entry::{Admission, Again, JobRef};
 use crate::group::schedule::Schedule;
 use crate::job::JobSettings;
 
+/// Items for which room is made before they are read, at most.
+const RESERVED_MAX: usize = 512;
+
 /// A line that is no record: of a later version, or damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it holds a line that is no record of this version")]
@@ -36,7 +39,7 @@ impl Record {
 
     /// Reads a line without its line end.
     pub(crate) fn decode(line: &str) -> Result<Self, NotARecord> {
-        let mut reader = Reader(line.split('\t'));
+        let mut reader = Reader(Fields(Some(line)));
         let record = reader.record().ok_or(NotARecord)?;
         if reader.0.next().is_none() { Ok(record) } else { Err(NotARecord) }
     }
@@ -280,8 +283,22 @@ impl Writer<'_> {
     }
 }
 
+/// What is between the TABs of a line.
+struct Fields<'a>(Option<&'a str>);
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = &'a str;
+
+    fn next(&mut self) -> Option<&'a str> {
+        let rest = self.0?;
+        let Some(end) = memchr::memchr(b'\t', rest.as_bytes()) else { return self.0.take() };
+        self.0 = Some(&rest[end + 1..]);
+        Some(&rest[..end])
+    }
+}
+
 /// Reads fields; `None` if one is not what it should be.
-struct Reader<'a>(std::str::Split<'a, char>);
+struct Reader<'a>(Fields<'a>);
 
 impl<'a> Reader<'a> {
     fn field<T: FromStr>(&mut self) -> Option<T> {
@@ -327,8 +344,8 @@ impl<'a> Reader<'a> {
 
     fn list<T>(&mut self, mut read: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let length: usize = self.field()?;
-        // Not with room for all of it: the length may be damaged.
-        let mut items = Vec::new();
+        // Not with room for all of it if that is much: the length may be damaged.
+        let mut items = Vec::with_capacity(length.min(RESERVED_MAX));
         for _ in 0..length {
             items.push(read(self)?);
         }
@@ -546,7 +563,7 @@ impl<'a> Reader<'a> {
 }
 
 fn unescaped(text: &str) -> Option<Cow<'_, str>> {
-    if !text.contains('\\') {
+    if memchr::memchr(b'\\', text.as_bytes()).is_none() {
         return Some(text.into());
     }
     let mut plain = String::with_capacity(text.len());

@@ -1,0 +1,109 @@
+//! Which slot a parked entry is in, by its number.
+//!
+//! Numbers rise as entries come, so those that come together are noted in one place, where a hash table
+//! would touch another one for each.
+
+use hashbrown::HashMap;
+
+use super::entry::EntryId;
+use super::runs::SlotId;
+
+/// Numbers of a page.
+const PAGE: u64 = 1 << 10;
+
+/// Slots by number. No page is empty, and none has room for four times as many as are there.
+#[derive(Debug, Default)]
+pub(super) struct ByNumber {
+    pages: HashMap<u64, Vec<Numbered>>,
+    len: usize,
+}
+
+/// The place of a number in its page, by which they are sorted, and the slot.
+type Numbered = (u16, SlotId);
+
+impl ByNumber {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Notes a number that is not there.
+    pub(super) fn insert(&mut self, id: EntryId, slot: SlotId) {
+        let (page, place) = split(id);
+        let page = self.pages.entry(page).or_default();
+        let at = page.partition_point(|(other, _)| *other < place);
+        page.insert(at, (place, slot));
+        self.len += 1;
+    }
+
+    /// The slot of a number.
+    pub(super) fn find(&self, id: EntryId) -> Option<SlotId> {
+        let (page, place) = split(id);
+        let page = self.pages.get(&page)?;
+        let at = page.binary_search_by_key(&place, |(place, _)| *place).ok()?;
+        Some(page[at].1)
+    }
+
+    /// Forgets a number.
+    pub(super) fn remove(&mut self, id: EntryId) {
+        let (number, place) = split(id);
+        let Some(page) = self.pages.get_mut(&number) else { return };
+        let Ok(at) = page.binary_search_by_key(&place, |(place, _)| *place) else { return };
+        page.remove(at);
+        self.len -= 1;
+        if page.is_empty() {
+            self.pages.remove(&number);
+        } else if page.len() * 4 <= page.capacity() {
+            page.shrink_to(page.len() * 2);
+        }
+    }
+}
+
+/// The page of a number, and its place there.
+fn split(id: EntryId) -> (u64, u16) {
+    (id / PAGE, u16::try_from(id % PAGE).expect("a page is shorter"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn numbers_are_found_until_they_are_removed(
+            steps in prop::collection::vec((0..3 * PAGE, any::<bool>()), 1..400),
+        ) {
+            let (mut slots, mut model) = (ByNumber::default(), BTreeMap::new());
+            for (slot, (id, is_there)) in (0..).zip(steps) {
+                if is_there && !model.contains_key(&id) {
+                    slots.insert(id, slot);
+                    model.insert(id, slot);
+                } else {
+                    slots.remove(id);
+                    model.remove(&id);
+                }
+                prop_assert_eq!(slots.find(id), model.get(&id).copied());
+                prop_assert_eq!(slots.len(), model.len());
+            }
+            for id in 0..3 * PAGE {
+                prop_assert_eq!(slots.find(id), model.get(&id).copied());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_gone_leaves_no_room_behind() {
+        let mut slots = ByNumber::default();
+        let ids = 0..100 * PAGE;
+        ids.clone().zip(0..).for_each(|(id, slot)| slots.insert(id, slot));
+        ids.clone().filter(|id| id % 100 != 0).for_each(|id| slots.remove(id));
+        let room: usize = slots.pages.values().map(Vec::capacity).sum();
+        assert!(room < 4 * slots.len(), "{room} places for {}", slots.len());
+        ids.for_each(|id| slots.remove(id));
+        assert!(slots.pages.is_empty());
+    }
+}
