@@ -47,9 +47,12 @@ impl Group {
                 self.start(*run, *anew, now);
             }
             Decision::Configured(config) => {
-                self.config = (**config).clone();
-                for key in self.keys.ids() {
-                    self.refresh(key, now);
+                // Each start says how it is, and there may be millions of keys.
+                if self.config != **config {
+                    self.config = (**config).clone();
+                    for key in self.keys.ids() {
+                        self.refresh(key, now);
+                    }
                 }
             }
             Decision::Taken { topic, next, .. } => {

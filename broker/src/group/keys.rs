@@ -58,8 +58,7 @@ impl Keys {
         found: &mut [Option<KeyId>],
     ) {
         for (name, found) in names.clone().zip(&mut *found) {
-            let mut likely = self.by_name.iter_hash(self.hasher.hash_one(name));
-            *found = likely.next().copied();
+            *found = self.by_name.find(self.hasher.hash_one(name), |_| true).copied();
         }
         for (name, found) in names.zip(found) {
             if found.is_some_and(|id| &**self[id].name() != name) {

@@ -19,7 +19,7 @@ impl Group {
     /// Lets an entry in.
     pub(super) fn admit(&mut self, admission: &Admission, now: Moment) {
         if let Some(lane) = self.admit_unless_parked(admission, now) {
-            self.park(&[(admission, lane)], now);
+            self.park_all(&[(admission, lane)], now);
         }
     }
 
@@ -34,7 +34,7 @@ impl Group {
             Some((admission, lane))
         });
         let parked: Vec<_> = parked.collect();
-        self.park(&parked, now);
+        self.park_all(&parked, now);
     }
 
     /// Lets an entry in, except that it is still to be parked if it is in a lane that is returned.
@@ -67,16 +67,20 @@ impl Group {
         None
     }
 
-    /// Parks entries that only wait.
-    pub(super) fn park(&mut self, some: &[Parking<'_>], now: Moment) {
+    fn park_all(&mut self, some: &[Parking<'_>], now: Moment) {
+        for key in self.park(some) {
+            self.refresh(key, now);
+        }
+    }
+
+    /// Parks entries that only wait. Returns the keys that are to be refreshed.
+    pub(super) fn park(&mut self, some: &[Parking<'_>]) -> Vec<KeyId> {
         for (admission, _) in some {
             if let Some(job) = admission.job.and_then(|job| self.jobs.find_mut(job.number)) {
                 job.park(&admission.key);
             }
         }
-        for key in self.parked.park(some, &mut self.keys) {
-            self.refresh(key, now);
-        }
+        self.parked.park(some, &mut self.keys)
     }
 
     /// Keeps an entry in full that is with nobody.

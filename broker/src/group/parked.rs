@@ -161,10 +161,10 @@ impl Parked {
     /// Puts an entry at the end of its run; whether it is the first there.
     fn append(&mut self, number: SlotId, prio: i16, queue: &mut KeyQueue) -> bool {
         let Slot { id, key, lane, .. } = *at(&self.slots, number);
-        if !queue.runs.has(lane) {
+        let Some(before) = queue.runs.append(lane, prio, id, number) else {
             self.keys.entry(lane).or_default().insert(key);
-        }
-        let Some(before) = queue.runs.append(lane, prio, id, number) else { return true };
+            return true;
+        };
         self.slots[number as usize].before = before;
         let before = &mut self.slots[before as usize];
         before.after = number;

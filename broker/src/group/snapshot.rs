@@ -351,6 +351,7 @@ impl Group {
         self.jobs.keep(job.clone());
     }
 
+    /// Parks what was parked. Its keys are looked at with all others, when the group is settled in.
     fn restore_parked(&mut self, admissions: &[Admission], now: Moment) {
         let mut parked = Vec::with_capacity(admissions.len());
         for admission in admissions {
@@ -359,7 +360,7 @@ impl Group {
                 None => self.restore_entry(&Entry::new(admission.clone()), now),
             }
         }
-        self.park(&parked, now);
+        self.park(&parked);
     }
 
     fn restore_entry(&mut self, entry: &Entry, now: Moment) {
@@ -367,7 +368,8 @@ impl Group {
         let mut job = admitted.job.and_then(|job| self.jobs.find_mut(job.number));
         let lane = Parked::takes(admitted, lane_of(admitted), now);
         if let Some(lane) = lane.filter(|_| entry.is_untouched()) {
-            return self.park(&[(admitted, lane)], now);
+            self.park(&[(admitted, lane)]);
+            return;
         }
         if let Some(job) = &mut job {
             job.wait(id, &admitted.key);
