@@ -19,7 +19,7 @@ impl Group {
     /// Lets an entry in.
     pub(super) fn admit(&mut self, admission: &Admission, now: Moment) {
         if let Some(lane) = self.admit_unless_parked(admission, now) {
-            self.park_all(&[(admission, lane)], now);
+            self.park_and_refresh(&[(admission, lane)], now);
         }
     }
 
@@ -34,7 +34,7 @@ impl Group {
             Some((admission, lane))
         });
         let parked: Vec<_> = parked.collect();
-        self.park_all(&parked, now);
+        self.park_and_refresh(&parked, now);
     }
 
     /// Lets an entry in, except that it is still to be parked if it is in a lane that is returned.
@@ -67,7 +67,7 @@ impl Group {
         None
     }
 
-    fn park_all(&mut self, some: &[Parking<'_>], now: Moment) {
+    fn park_and_refresh(&mut self, some: &[Parking<'_>], now: Moment) {
         for key in self.park(some) {
             self.refresh(key, now);
         }

@@ -250,7 +250,7 @@ fn in_step(log: &SegmentLog, mut take: impl FnMut(&mut io::Result<Record>)) {
         });
         for mut batch in records {
             batch.iter_mut().for_each(&mut take);
-            // The last of them nobody waits for.
+            // When that thread has ended they are dropped here.
             let _ = spent_sender.send(batch);
         }
     });
