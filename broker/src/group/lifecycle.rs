@@ -179,7 +179,8 @@ impl Group {
         }
         if entry.admitted.due > now {
             self.wakes.set(entry.admitted.due, Wake::Due(id));
-            return;
+            // Its key is not to be forgotten meanwhile.
+            return self.refresh(gate, now);
         }
         entry.state = State::Waiting;
         // When it was due says nothing any more.

@@ -325,3 +325,18 @@ fn a_host_that_was_just_asked_rests_after_a_reboot_whatever_the_wall_clock_says(
     bench.wait(2);
     bench.task();
 }
+
+#[test]
+fn nothing_wakes_to_forget_a_key_that_something_waits_for() {
+    let mut bench = Bench::new(&[]);
+    bench.join(A, 1);
+    bench.publish("http://x.org/");
+    let task = bench.task();
+    bench.touch(A, &task.id, true, Hold { pace_ms: Some(5000), not_before_ms: None });
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    bench.wait(10_000);
+    let key = bench.group.keys.find("x.org").expect("its pace is believed");
+    assert!(bench.group.keys[key].timer.is_some(), "for a time");
+    bench.publish("http://x.org/ after=1h");
+    assert_eq!(bench.group.keys[key].timer, None);
+}
