@@ -299,7 +299,8 @@ impl KeyQueue {
 
     /// Whether a request may start at `now`.
     pub(super) fn is_free(&self, now: Moment, parallel: u32) -> bool {
-        (self.busy < parallel || mutants::is(Mutant::TwoAtOnce)) && self.free_at <= now
+        let more = u32::from(parallel > 1 && mutants::is(Mutant::OneTooMany));
+        (self.busy < parallel + more || mutants::is(Mutant::TwoAtOnce)) && self.free_at <= now
     }
 
     /// Requests in flight.

@@ -10,6 +10,8 @@ use std::cell::Cell;
 pub(crate) enum Mutant {
     /// A key is asked again while a request is open.
     TwoAtOnce,
+    /// A key that may be asked several times at once is asked once more.
+    OneTooMany,
     /// A key rests a little too short.
     ShortRest,
     /// A key whose task was lost does not rest.

@@ -23,7 +23,8 @@ const MUTANT_LIVES: u64 = 250;
 /// Steps of a broken life that are shown.
 const SHOWN: usize = 120;
 
-const EVERYTHING: Nature = Nature { clock_jumps: true, reboots: true, traced: false };
+const EVERYTHING: Nature =
+    Nature { clock_jumps: true, reboots: true, parallel_max: 3, traced: false };
 
 #[test]
 #[expect(clippy::print_stdout, reason = "the seeds, and how hard the lives were")]
@@ -46,8 +47,9 @@ fn every_promise_holds_whatever_happens() {
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 16] = [
+const MUTANTS: [(Mutant, Promise); 17] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
+    (Mutant::OneTooMany, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
     (Mutant::ShortRest, Promise::DelayKept),
     (Mutant::NoRestAfterLoss, Promise::DelayKept),
@@ -90,7 +92,7 @@ fn every_mutant_is_caught_by_the_checker_of_its_promise() {
 fn setting_the_wall_clock_changes_nothing() {
     let (first, _) = seeds();
     for seed in first..first + 3 {
-        let steady = Nature { clock_jumps: false, reboots: false, traced: true };
+        let steady = Nature { clock_jumps: false, reboots: false, traced: true, ..EVERYTHING };
         let jumpy = Nature { clock_jumps: true, ..steady };
         let ((_, told), (lived, told_with_jumps)) =
             (World::live(seed, steady), World::live(seed, jumpy));

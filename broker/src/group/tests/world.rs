@@ -143,6 +143,8 @@ pub(super) struct Nature {
     pub(super) clock_jumps: bool,
     /// The power goes: another run of the machine, which only the wall clock connects to this one.
     pub(super) reboots: bool,
+    /// So many requests groups may have open at a host at once.
+    pub(super) parallel_max: u32,
     /// What happens is written down.
     pub(super) traced: bool,
 }
@@ -171,8 +173,8 @@ pub(super) struct World {
     agenda_len: u64,
     /// Numbers what the group decides, in its order.
     order: u64,
-    /// The place in that order of the release of each task.
-    released: BTreeMap<TaskId, u64>,
+    /// The place in that order of the release of each task, and when that was.
+    released: BTreeMap<TaskId, (u64, Moment)>,
     /// Ids that were answered, of which every further answer is stale.
     answered: Vec<(usize, TaskId)>,
     next_conn: u64,
@@ -198,8 +200,16 @@ impl World {
     fn new(seed: u64, nature: Nature) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
         let attempts = if rng.bool() { "100" } else { "2" };
-        let settings =
-            [("delay", "1s"), ("lease", "20s"), ("max-attempts", attempts), ("max-losses", "100")];
+        // One is what most groups have.
+        let is_crowded = nature.parallel_max > 1 && rng.bool();
+        let parallel = if is_crowded { rng.u32(2..=nature.parallel_max) } else { 1 };
+        let settings = [
+            ("parallel", &*parallel.to_string()),
+            ("delay", "1s"),
+            ("lease", "20s"),
+            ("max-attempts", attempts),
+            ("max-losses", "100"),
+        ];
         let config = GroupConfig::default().with(settings).expect("they are settings");
         // So few that some are forgotten.
         let config = GroupConfig { finished_jobs_max: 5, dead_max: 5, ..config };
@@ -218,7 +228,7 @@ impl World {
             is_scripted: false,
             doom: None,
             is_paused: false,
-            hosts: Hosts::default(),
+            hosts: Hosts::new(parallel),
             looks: Looks::default(),
             passes: Passes::default(),
             turns: Turns::default(),
@@ -273,6 +283,8 @@ impl World {
             self.take()?;
             self.pass(DELAY_MS)?;
         }
+        // The last of it is on its way to the disk.
+        self.pass(DELAY_MS)?;
         let (group, passes) = (&self.broker.group, &self.passes);
         Promise::AllFinishes
             .holds(group.is_idle(), || format!("left: {:?} {:?}", group.live, group.parked))?;

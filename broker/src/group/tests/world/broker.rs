@@ -239,10 +239,10 @@ impl World {
     fn read(&mut self, task: Task, is_new: bool) -> Result<Told, Broken> {
         self.order += 1;
         let released = if is_new {
-            self.released.insert(task.id.clone(), self.order);
-            self.order
+            self.released.insert(task.id.clone(), (self.order, self.now));
+            (self.order, self.now)
         } else {
-            self.released.get(&task.id).copied().unwrap_or(0)
+            self.released.get(&task.id).copied().unwrap_or_default()
         };
         let told = Told::read(task, self.now, released);
         if is_new {

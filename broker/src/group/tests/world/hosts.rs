@@ -1,77 +1,116 @@
 //! The hosts, from their own side: who asks them when, whoever is told what.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidings_protocol::{Hold, TaskId};
 
 use super::DELAY_MS;
 use super::promises::{Kept, Promise, between};
 use crate::clock::Moment;
 
-/// All hosts, by name, in true time.
-#[derive(Debug, Default)]
-pub(super) struct Hosts(BTreeMap<String, Host>);
+/// All hosts, in true time.
+#[derive(Debug)]
+pub(super) struct Hosts {
+    /// So many requests may be open at one of them.
+    parallel: u32,
+    /// Tasks whose requests ended, as far as the group knows.
+    known_to_end: BTreeSet<TaskId>,
+    by_name: BTreeMap<String, Host>,
+}
 
 /// What a host has seen, and what it asked for.
 #[derive(Debug, Default)]
 struct Host {
     open: u32,
+    /// Of a request of which the group should know.
     last_end: Option<Moment>,
     /// Retry-After: a worker was told to stay away until then, and has said so.
     closed_until: Moment,
     /// Crawl-delay: a worker was asked for so many ms between requests, and has said so.
     pace_ms: u64,
+    /// When the group heard of either.
+    wished_at: Moment,
 }
 
 impl Hosts {
-    /// A request begins.
-    pub(super) fn begin(&mut self, name: &str, now: Moment) -> Kept {
-        if !self.0.contains_key(name) {
-            self.0.insert(name.to_owned(), Host::default());
+    pub(super) fn new(parallel: u32) -> Self {
+        Self { parallel, known_to_end: BTreeSet::new(), by_name: BTreeMap::new() }
+    }
+
+    /// How many requests may be open at one of them.
+    pub(super) fn parallel(&self) -> u32 {
+        self.parallel
+    }
+
+    /// A request begins, for a task that was released at that moment, perhaps for a second time.
+    pub(super) fn begin(&mut self, name: &str, released: Moment, now: Moment) -> Kept {
+        if !self.by_name.contains_key(name) {
+            self.by_name.insert(name.to_owned(), Host::default());
         }
-        let host = self.0.get_mut(name).expect("it was just put in");
-        Promise::OneInFlight.holds(host.open == 0, || format!("{name} is asked twice at once"))?;
+        let host = self.by_name.get_mut(name).expect("it was just put in");
+        Promise::OneInFlight.holds(host.open < self.parallel, || {
+            format!("{name} is asked once more, with {} of {} open", host.open, self.parallel)
+        })?;
         host.open += 1;
-        if let Some(end) = host.last_end {
-            let rest_ms = DELAY_MS.max(host.pace_ms);
-            Promise::DelayKept.holds(now.since(end) >= rest_ms, || {
-                format!("{name} rests {rest_ms} ms, and is asked after {}", between(end, now))
+        // One of several may be on its way while another ends.
+        let is_alone = self.parallel == 1;
+        let knows_wishes = is_alone || released > host.wished_at;
+        let start = if is_alone { now } else { released };
+        if let Some(end) = host.last_end.filter(|end| is_alone || *end < start) {
+            let rest_ms = if knows_wishes { DELAY_MS.max(host.pace_ms) } else { DELAY_MS };
+            Promise::DelayKept.holds(start.since(end) >= rest_ms, || {
+                format!("{name} rests {rest_ms} ms, and is asked after {}", between(end, start))
             })?;
         }
-        Promise::DelayKept.holds(now >= host.closed_until, || {
+        Promise::DelayKept.holds(now >= host.closed_until || !knows_wishes, || {
             format!("{name} is asked {} too early", between(now, host.closed_until))
         })
     }
 
     /// A request ends.
     pub(super) fn end(&mut self, name: &str, now: Moment) {
-        let host = self.0.get_mut(name).expect("a request has begun");
+        let host = self.by_name.get_mut(name).expect("a request has begun");
         host.open -= 1;
-        host.last_end = Some(now);
+        if self.parallel == 1 {
+            // Whether the group knows of it or not, nobody is next before it does.
+            host.last_end = Some(now);
+        }
     }
 
-    /// The group knows that the host is to be left alone until then.
-    pub(super) fn close(&mut self, name: &str, until: Moment) {
-        let host = self.0.entry(name.to_owned()).or_default();
-        host.closed_until = host.closed_until.max(until);
+    /// The group knows since then that the request of a task has ended.
+    pub(super) fn is_known_to_end(&mut self, name: &str, task: &TaskId, at: Moment) {
+        if self.known_to_end.insert(task.clone()) {
+            let host = self.by_name.get_mut(name).expect("a request has begun");
+            host.last_end = host.last_end.max(Some(at));
+        }
     }
 
-    /// The group knows the host's own delay.
-    pub(super) fn set_pace(&mut self, name: &str, pace_ms: u64) {
-        self.0.entry(name.to_owned()).or_default().pace_ms = pace_ms;
+    /// The group knows, since `at`, what the host has asked a worker for.
+    pub(super) fn wish(&mut self, name: &str, hold: Hold, at: Moment) {
+        if hold == Hold::default() {
+            return;
+        }
+        let host = self.by_name.entry(name.to_owned()).or_default();
+        host.wished_at = at;
+        if let Some(ms) = hold.not_before_ms {
+            host.closed_until = host.closed_until.max(at + ms);
+        }
+        host.pace_ms = hold.pace_ms.unwrap_or(host.pace_ms);
     }
 
     /// What was to last for a time is over, as the wall clock had it.
     pub(super) fn forget_wishes(&mut self) {
-        for host in self.0.values_mut() {
+        for host in self.by_name.values_mut() {
             (host.closed_until, host.pace_ms) = (Moment(0), 0);
         }
     }
 
     /// Whether a request would be welcome.
     pub(super) fn welcomes(&self, name: &str, now: Moment) -> bool {
-        self.0.get(name).is_none_or(|host| {
+        self.by_name.get(name).is_none_or(|host| {
             let rest_ms = DELAY_MS.max(host.pace_ms) + 1;
             let has_rested = host.last_end.is_none_or(|end| now.since(end) >= rest_ms);
-            host.open == 0 && has_rested && now > host.closed_until
+            host.open < self.parallel && has_rested && now > host.closed_until
         })
     }
 }

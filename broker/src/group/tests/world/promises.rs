@@ -8,7 +8,8 @@ use crate::clock::Moment;
 /// A promise. Its checker is named behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::group::tests) enum Promise {
-    /// A key has one request open at most ([`Hosts`](super::hosts::Hosts)).
+    /// A key has one request open at most, or as many as are set
+    /// ([`Hosts`](super::hosts::Hosts)).
     OneInFlight,
     /// From the end of a request to the start of the next one passes the key's delay, and what
     /// workers have asked for ([`Hosts`](super::hosts::Hosts)).

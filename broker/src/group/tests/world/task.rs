@@ -16,15 +16,18 @@ pub(super) struct Told {
     pub(super) job: Option<String>,
     /// What is to be requested instead, for it.
     again: Option<String>,
-    /// End of the lease, in true time.
+    /// When it was released, and the end of its lease, in true time.
+    pub(super) at: Moment,
     pub(super) until: Moment,
-    /// The place of its release in the order of things; 0 if it was sent again.
+    /// Its request has ended at the host.
+    pub(super) has_ended: bool,
+    /// The place of its release in the order of things.
     pub(super) released: u64,
 }
 
 impl Told {
-    /// Reads a task that leaves the group at `now`.
-    pub(super) fn read(task: Task, now: Moment, released: u64) -> Self {
+    /// Reads a task that leaves the group at `now`, of which this is known.
+    pub(super) fn read(task: Task, now: Moment, (released, at): (u64, Moment)) -> Self {
         let (mut job, mut again) = (None, None);
         let mut words = task.payload.split(' ');
         let url = words.next().expect("split gives one part at least").to_owned();
@@ -35,7 +38,16 @@ impl Told {
                 _ => {}
             }
         }
-        Self { id: task.id, url, job, again, until: now + task.lease_ms, released }
+        Self {
+            id: task.id,
+            url,
+            job,
+            again,
+            at,
+            until: now + task.lease_ms,
+            has_ended: false,
+            released,
+        }
     }
 
     /// What is requested now.

@@ -150,9 +150,9 @@ impl Turns {
         self.leases.retain(|_, lease| lease.until + DELAY_MS + 1 >= now);
         for host in 0..HOSTS {
             let name = host_of(&page(host, 0));
-            let is_closed = self.leases.values().any(|lease| lease.host == name);
+            let held = self.leases.values().filter(|lease| lease.host == name).count();
             let idle = could
-                && !is_closed
+                && held < hosts.parallel() as usize
                 && hosts.welcomes(&name, now)
                 && self.has_announced(host, looks);
             if !idle {

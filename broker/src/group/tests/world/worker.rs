@@ -144,7 +144,7 @@ impl World {
             held.told.until = held.told.until.max(told.until);
             return Ok(());
         }
-        let (id, until) = (told.id.clone(), told.until);
+        let (id, at, until) = (told.id.clone(), told.at, told.until);
         let (request, host) = (told.request().to_owned(), told.host());
         let mut held =
             Held { told, is_requesting: false, say: None, is_said: false, may_be_stale: false };
@@ -164,7 +164,7 @@ impl World {
         worker.tasks.insert(id.clone(), held);
         self.check_credit(index, is_new)?;
         self.note(|| format!("{request} requested"));
-        self.hosts.begin(&host, self.now)?;
+        self.hosts.begin(&host, at, self.now)?;
         self.totals.requests += 1;
         if self.is_scripted {
             return Ok(());
@@ -204,6 +204,7 @@ impl World {
             return Ok(());
         };
         held.is_requesting = false;
+        held.told.has_ended = true;
         let told = held.told.clone();
         self.decide(index, &told)
     }
@@ -284,11 +285,9 @@ impl World {
     /// The group knows what a worker has said about a task it holds.
     pub(super) fn hear_of(&mut self, told: &Told, say: &Say, at: Moment) -> Kept {
         let (Say::Ack { hold, .. } | Say::Nack { hold, .. } | Say::Touch { hold, .. }) = say;
-        if let Some(ms) = hold.not_before_ms {
-            self.hosts.close(&told.host(), at + ms);
-        }
-        if let Some(ms) = hold.pace_ms {
-            self.hosts.set_pace(&told.host(), ms);
+        self.hosts.wish(&told.host(), *hold, at);
+        if told.has_ended && !matches!(say, Say::Touch { over: false, .. }) {
+            self.hosts.is_known_to_end(&told.host(), &told.id, at);
         }
         if let Say::Touch { .. } = say {
             self.turns.extend(&told.id, at + LEASE_MS);
