@@ -177,7 +177,7 @@ impl Group {
         if entry.lease().is_some() || entry.state == State::Waiting {
             return;
         }
-        if entry.admitted.due > now {
+        if entry.admitted.due > now && !mutants::is(Mutant::BeforeDue) {
             self.wakes.set(entry.admitted.due, Wake::Due(id));
             // Its key is not to be forgotten meanwhile.
             return self.refresh(gate, now);
@@ -210,7 +210,9 @@ impl Group {
         let is_earlier = due < admitted.due;
         admitted.announced |= announced;
         admitted.prio = admitted.prio.max(prio);
-        admitted.due = admitted.due.min(due);
+        if !mutants::is(Mutant::StaysLate) {
+            admitted.due = admitted.due.min(due);
+        }
         if is_earlier {
             self.clock_times.forget(id);
         }

@@ -24,6 +24,10 @@ pub(crate) enum Mutant {
     OverCredit,
     /// The end of a job is announced again.
     DoneTwice,
+    /// What is wanted for later is released at once.
+    BeforeDue,
+    /// What waits for its time waits for it whoever wants it earlier.
+    StaysLate,
     /// A job is done while a member has the last of it.
     DoneWhileHeld,
     /// A job is done before what was published for it is taken.

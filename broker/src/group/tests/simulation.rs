@@ -47,7 +47,7 @@ fn every_promise_holds_whatever_happens() {
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 17] = [
+const MUTANTS: [(Mutant, Promise); 19] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
     (Mutant::OneTooMany, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
@@ -55,6 +55,8 @@ const MUTANTS: [(Mutant, Promise); 17] = [
     (Mutant::NoRestAfterLoss, Promise::DelayKept),
     (Mutant::ForgetsTheLost, Promise::NoTaskLost),
     (Mutant::OverCredit, Promise::CreditKept),
+    (Mutant::BeforeDue, Promise::NeverBeforeDue),
+    (Mutant::StaysLate, Promise::NoStarvation),
     (Mutant::DoneTwice, Promise::DoneOnce),
     (Mutant::DoneWhileHeld, Promise::NeverEarly),
     (Mutant::DoneBeforeTaken, Promise::NeverEarly),

@@ -26,6 +26,11 @@ pub(super) fn host_number(url: &str) -> u64 {
     u64::from(digit - b'0')
 }
 
+/// Whether it is a page to which others may point.
+pub(super) fn is_linked(url: &str) -> bool {
+    SITE.contains_key(url)
+}
+
 /// A page's links, which only its URL decides: mostly few, so that jobs differ in size.
 pub(super) fn links_of(url: &str) -> impl Iterator<Item = &'static str> {
     SITE.get(url).into_iter().flatten().map(String::as_str)

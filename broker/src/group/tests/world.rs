@@ -19,6 +19,7 @@
 
 mod broker;
 mod disk;
+mod dues;
 mod hosts;
 mod looks;
 mod machine;
@@ -29,6 +30,7 @@ mod promises;
 mod schedules;
 mod task;
 mod turns;
+mod wish;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,12 +40,14 @@ use tidings_protocol::{JobName, MemberId, Seq, TaskId, TopicName};
 
 use self::broker::{Broker, Doom, Running, Unsent};
 use self::disk::End;
+use self::dues::Dues;
 use self::hosts::Hosts;
 use self::looks::Looks;
 use self::machine::Machine;
 use self::passes::Passes;
 pub(super) use self::promises::{Broken, Kept, Promise};
 use self::turns::Turns;
+use self::wish::Wish;
 use self::worker::{CREDIT_MAX, Said, Worker};
 use super::site::{HOSTS, PAGES, page};
 use crate::clock::{Moment, Stamp};
@@ -109,6 +113,9 @@ enum Happening {
         started: Stamp,
         last: Moment,
     },
+    Publishes {
+        payload: String,
+    },
     /// Somebody announces the first pages of a host without end, until then.
     Hammers {
         host: u64,
@@ -165,6 +172,7 @@ pub(super) struct World {
     doom: Option<Doom>,
     is_paused: bool,
     hosts: Hosts,
+    dues: Dues,
     looks: Looks,
     passes: Passes,
     turns: Turns,
@@ -180,6 +188,8 @@ pub(super) struct World {
     next_conn: u64,
     next_seq: u64,
     last_job: u64,
+    /// Pages to which no other points are numbered from here.
+    next_page: u64,
     /// Published but not yet taken by the group.
     untaken: Vec<(Seq, String)>,
     /// URLs that were ever announced.
@@ -229,6 +239,7 @@ impl World {
             doom: None,
             is_paused: false,
             hosts: Hosts::new(parallel),
+            dues: Dues::default(),
             looks: Looks::default(),
             passes: Passes::default(),
             turns: Turns::default(),
@@ -241,6 +252,7 @@ impl World {
             next_conn: 1,
             next_seq: 1,
             last_job: 0,
+            next_page: PAGES,
             untaken: Vec::new(),
             named: BTreeSet::new(),
             begun: BTreeMap::new(),
@@ -339,6 +351,10 @@ impl World {
             Happening::Safe { .. } => Ok(()),
             Happening::Moves { life } => self.move_again(life),
             Happening::Starts { end, started, last } => self.start(end, started, last),
+            Happening::Publishes { payload } => {
+                self.publish(&payload);
+                Ok(())
+            }
             Happening::Hammers { host, until } => {
                 let url = page(host, self.rng.u64(..HAMMERED));
                 self.announce(url);
@@ -392,9 +408,13 @@ impl World {
         if self.rng.u32(0..8) == 0 {
             return self.open_job();
         }
-        if self.rng.u32(0..3) == 0 {
-            let url = self.any_page();
-            self.announce(url);
+        match self.rng.u32(0..24) {
+            0 => self.announce_for_later(),
+            1..9 => {
+                let url = self.any_page();
+                self.announce(url);
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -419,6 +439,11 @@ impl World {
         self.schedule(soon_ms, Happening::Takes);
     }
 
+    /// Somebody is going to publish something.
+    fn publish_in(&mut self, ms: u64, payload: String) {
+        self.schedule(ms, Happening::Publishes { payload });
+    }
+
     fn take(&mut self) -> Kept {
         let most = if self.is_faulty { self.rng.usize(1..5) } else { usize::MAX };
         let events: Vec<_> = self.untaken.drain(..self.untaken.len().min(most)).collect();
@@ -433,14 +458,14 @@ impl World {
     /// The group knows something for good, whoever hears of it.
     fn takes_effect(&mut self, unsent: &Unsent) -> Kept {
         match unsent {
-            Unsent::Taken(order, urls) => {
-                for url in urls {
-                    self.looks.promise(url, *order);
-                    self.turns.announce(url, &self.passes);
+            Unsent::Taken { order, wishes, at } => {
+                for wish in wishes {
+                    self.is_wanted(wish, *order, *at);
                 }
                 Ok(())
             }
             Unsent::Task { told, to: Some(member), .. } => {
+                self.dues.check_release(told)?;
                 self.turns.lease(told, *member);
                 self.turns.take(told, &self.looks, &self.passes)
             }
@@ -460,10 +485,25 @@ impl World {
         }
     }
 
+    /// The group knows what somebody wants looked at, since then.
+    fn is_wanted(&mut self, wish: &Wish, order: u64, at: Moment) {
+        let Wish { url, job, after_ms } = wish;
+        self.dues.want(url, at + *after_ms);
+        if job.is_some() {
+            return;
+        }
+        if *after_ms > 0 {
+            self.turns.announce_for_later(url, &self.looks, &self.passes);
+        } else {
+            self.turns.announce(url, &self.passes);
+        }
+        self.looks.promise(url, order);
+    }
+
     /// And it leaves.
     fn leave(&mut self, unsent: Unsent) -> Kept {
         match unsent {
-            Unsent::Taken(..) => Ok(()),
+            Unsent::Taken { .. } => Ok(()),
             Unsent::Task { conn, told, to } => self.give(conn, told, to.is_some()),
             Unsent::Answer { said, answer, at } => self.hear_answer(said, answer, at),
             Unsent::Ended(answer) => self.told(&answer),
@@ -490,6 +530,12 @@ impl World {
 
     fn any_page(&mut self) -> String {
         page(self.rng.u64(0..HOSTS), self.rng.u64(0..PAGES))
+    }
+
+    /// A page to which no other points, and of which nobody has heard.
+    fn new_page(&mut self) -> String {
+        self.next_page += 1;
+        page(self.rng.u64(0..HOSTS), self.next_page)
     }
 
     /// Writes down what happens, for whoever wants to know.

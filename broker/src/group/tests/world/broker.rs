@@ -8,6 +8,7 @@ use tidings_protocol::{MemberId, ProtocolError, Seq};
 use super::disk::{End, Survivors, survive};
 use super::promises::{Broken, Kept, Promise};
 use super::task::Told;
+use super::wish::Wish;
 use super::worker::Said;
 use super::{Happening, LEASE_MS, WAITING, World, topic};
 use crate::clock::{Moment, Stamp};
@@ -83,8 +84,12 @@ pub(super) struct Batch {
 /// What leaves when its records are safe.
 #[derive(Debug)]
 pub(super) enum Unsent {
-    /// URLs were announced, at this place in the order of things.
-    Taken(u64, Vec<String>),
+    /// Somebody wants looks, at this place in the order of things.
+    Taken {
+        order: u64,
+        wishes: Vec<Wish>,
+        at: Moment,
+    },
     /// `to`: it was released just now.
     Task {
         conn: ConnId,
@@ -192,7 +197,11 @@ impl World {
             self.broker.ticked = moment;
         }
         let again = is_said_again(&input).then(|| (input.clone(), said.clone()));
-        let mut unsent = Vec::from_iter(announced(&input).map(|urls| Unsent::Taken(order, urls)));
+        let mut unsent = Vec::new();
+        let wishes = Wish::all_of(&input);
+        if !wishes.is_empty() {
+            unsent.push(Unsent::Taken { order, wishes, at: self.now });
+        }
         let mut said = Some(said);
         self.broker.group.handle(input, moment);
         let (mut records, mut released) = (Vec::new(), None);
@@ -441,6 +450,7 @@ impl World {
         if anew {
             // The time of day says whether their time has come, and it may be wrong.
             self.hosts.forget_wishes();
+            self.dues.forget_times();
         }
         let state = std::mem::replace(&mut self.broker.state, Running::Moves);
         self.job_names = self.broker.group.job_names().cloned().collect();
@@ -505,16 +515,4 @@ fn is_said_again(input: &Input) -> bool {
         | Input::CancelJob { .. } => true,
         _ => false,
     }
-}
-
-/// URLs that somebody is promised a look at.
-fn announced(input: &Input) -> Option<Vec<String>> {
-    let Input::Events { events, .. } = input else { return None };
-    let announced = events.iter().filter(|(_, payload)| {
-        let is_url = payload.starts_with("http");
-        is_url && !payload.contains(" job=") && !payload.contains(" every=0")
-    });
-    Some(
-        announced.filter_map(|(_, payload)| payload.split(' ').next()).map(str::to_owned).collect(),
-    )
 }

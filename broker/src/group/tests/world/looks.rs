@@ -32,6 +32,11 @@ impl Looks {
         self.0.clear();
     }
 
+    /// Somebody is to look at it.
+    pub(super) fn owes(&self, url: &str) -> bool {
+        self.0.contains_key(url)
+    }
+
     /// What is still to be looked at.
     pub(super) fn owed(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)

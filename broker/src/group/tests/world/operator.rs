@@ -94,16 +94,19 @@ impl World {
         self.passes.open(&name, settings, self.order);
         self.open_named(&name, settings)?;
         for _ in 0..self.rng.u32(0..4) {
-            let seed = self.any_page();
+            let (seed, after_ms) = self.any_seed();
             self.passes.find_mut(&name).seed(&seed);
+            if after_ms > 0 {
+                self.turns.wait_no_more(Some(name.clone()), &seed);
+            }
             if self.rng.bool() {
-                self.publish(&format!("{seed} job={name}"));
+                self.publish(&format!("{seed} job={name} after={after_ms}ms"));
             } else {
                 let url = seed.as_str().into();
                 self.with_job(
                     operator(),
                     &name,
-                    JobAction::Add { url, prio: 0, after: After::Ms(0) },
+                    JobAction::Add { url, prio: 0, after: After::Ms(after_ms) },
                 )?;
             }
         }
@@ -206,6 +209,8 @@ impl World {
             let mut words = payload.split(' ');
             let url = words.next().expect("split gives one part at least");
             self.looks.given_up(url);
+            // An operator may have it begin anew at any time.
+            self.dues.want(url, Moment(0));
             if let Some(name) = words.find_map(|word| word.strip_prefix("job=")) {
                 self.passes.gave_up(name, url);
             }

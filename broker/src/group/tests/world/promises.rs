@@ -30,6 +30,8 @@ pub(in crate::group::tests) enum Promise {
     /// Everybody who waits for a host gets a turn, and a host that may be asked is asked
     /// ([`Turns`](super::turns::Turns)).
     NoStarvation,
+    /// Nothing is released before it is due ([`Dues`](super::dues::Dues)).
+    NeverBeforeDue,
     /// When the faults are over, everything comes to its end
     /// ([`World::come_to_an_end`](super::World)).
     AllFinishes,

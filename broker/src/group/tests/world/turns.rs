@@ -89,6 +89,20 @@ impl Turns {
         }
     }
 
+    /// Something was announced for later: it waits for a turn then, which nobody counts.
+    pub(super) fn announce_for_later(&mut self, url: &str, looks: &Looks, passes: &Passes) {
+        let waits = looks.owes(url) && !self.away.contains(&(None, url.to_owned()));
+        self.announce(url, passes);
+        if !waits {
+            self.wait_no_more(None, url);
+        }
+    }
+
+    /// Somebody who waits for a page is not waited for.
+    pub(super) fn wait_no_more(&mut self, lane: Lane, url: &str) {
+        self.away.insert((lane, url.to_owned()));
+    }
+
     /// A job begins again: its pages wait, whatever came before.
     pub(super) fn begin_pass(&mut self, name: &str) {
         self.away.retain(|(lane, _)| lane.as_deref() != Some(name));

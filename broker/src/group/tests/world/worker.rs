@@ -300,6 +300,9 @@ impl World {
             if let Some(name) = &told.job {
                 self.passes.answered(name, &told.url, *outcome, *links)?;
             }
+            if *outcome == Outcome::Redirect {
+                self.dues.want(&redirect_of(&told.url), at);
+            }
         }
         Ok(())
     }

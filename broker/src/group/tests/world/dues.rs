@@ -1,0 +1,64 @@
+//! What is wanted for later (`after=`).
+
+use std::collections::BTreeMap;
+
+use super::World;
+use super::promises::{Kept, Promise, between};
+use super::task::Told;
+use crate::clock::Moment;
+use crate::group::tests::site::is_linked;
+
+/// The longest that somebody wants something not to be looked at, alone or as a seed of a job.
+const AFTER_MS_MAX: u64 = 600_000;
+const SEED_AFTER_MS_MAX: u64 = 60_000;
+
+/// When pages are due, in true time: those of which nobody knows but who wants them for later.
+#[derive(Debug, Default)]
+pub(super) struct Dues(BTreeMap<String, Moment>);
+
+impl Dues {
+    /// Somebody wants a page from then on. Whoever wants it first has it looked at for all.
+    pub(super) fn want(&mut self, url: &str, due: Moment) {
+        if !is_linked(url) {
+            let earliest = self.0.entry(url.to_owned()).or_insert(due);
+            *earliest = due.min(*earliest);
+        }
+    }
+
+    /// What was to wait for a time waits no more, as the wall clock may have it.
+    pub(super) fn forget_times(&mut self) {
+        self.0.values_mut().for_each(|due| *due = Moment(0));
+    }
+
+    /// A page is looked at.
+    pub(super) fn check_release(&self, told: &Told) -> Kept {
+        let due = self.0.get(&told.url).copied().unwrap_or_default();
+        Promise::NeverBeforeDue.holds(told.at >= due, || {
+            format!("{} is released {} before it is due", told.url, between(told.at, due))
+        })
+    }
+}
+
+impl World {
+    /// Somebody wants a page for later, and perhaps changes their mind.
+    pub(super) fn announce_for_later(&mut self) {
+        let url = if self.rng.bool() { self.any_page() } else { self.new_page() };
+        let after_ms = self.rng.u64(1..AFTER_MS_MAX);
+        self.publish(&format!("{url} after={after_ms}ms"));
+        self.named.insert(url.clone());
+        if self.rng.bool() {
+            let (away_ms, after_ms) = (self.rng.u64(..after_ms), self.rng.u64(..after_ms));
+            let after =
+                if self.rng.bool() { String::new() } else { format!(" after={after_ms}ms") };
+            self.publish_in(away_ms, format!("{url}{after}"));
+        }
+    }
+
+    /// A job's first page: mostly at once.
+    pub(super) fn any_seed(&mut self) -> (String, u64) {
+        if self.rng.u32(0..6) > 0 {
+            return (self.any_page(), 0);
+        }
+        (self.new_page(), self.rng.u64(1..SEED_AFTER_MS_MAX))
+    }
+}

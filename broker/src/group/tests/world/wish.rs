@@ -1,0 +1,47 @@
+//! What somebody who publishes wants looked at.
+
+use tidings_protocol::{After, Payload};
+
+use crate::group::{Input, JobAction};
+
+/// A look at a page that somebody wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Wish {
+    pub(super) url: String,
+    /// As a page of that job; without one, it is promised to whoever wants it.
+    pub(super) job: Option<String>,
+    /// Not before so much time has passed.
+    pub(super) after_ms: u64,
+}
+
+impl Wish {
+    /// What an input wants, all of it.
+    pub(super) fn all_of(input: &Input) -> Vec<Self> {
+        match input {
+            Input::Events { events, .. } => {
+                events.iter().filter_map(|(_, payload)| Self::published(payload)).collect()
+            }
+            Input::WithJob { name, what: JobAction::Add { url, after, .. }, .. } => {
+                let (url, job) = (url.to_string(), Some(name.to_string()));
+                vec![Self { url, job, after_ms: in_ms(*after) }]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn published(payload: &str) -> Option<Self> {
+        let event = Payload::parse(payload);
+        let is_end = event.attribute("every") == Some("0");
+        let url = event.target().filter(|url| url.starts_with("http") && !is_end)?.to_owned();
+        let job = event.attribute("job").map(str::to_owned);
+        let after = event.attribute("after").map(|after| after.parse().expect("it is a time"));
+        Some(Self { url, job, after_ms: after.map_or(0, in_ms) })
+    }
+}
+
+fn in_ms(after: After) -> u64 {
+    match after {
+        After::Ms(ms) => ms,
+        After::Time(_) => unreachable!("the wall clock says nothing here"),
+    }
+}
