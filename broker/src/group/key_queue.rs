@@ -228,7 +228,8 @@ impl KeyQueue {
             Lane::Announced => queued.announced.first(),
             Lane::Job(job) => queued.jobs.get(&job).and_then(BTreeSet::first),
         });
-        let first = self.runs.first_of(lane).into_iter().chain(queued.copied()).min();
+        let mut firsts = self.runs.first_of(lane).into_iter().chain(queued.copied());
+        let first = if mutants::is(Mutant::PlainFirst) { firsts.next() } else { firsts.min() };
         first.map(|(Reverse(prio), entry)| Next { entry, lane, prio })
     }
 

@@ -28,6 +28,10 @@ pub(crate) enum Mutant {
     BeforeDue,
     /// What waits for its time waits for it whoever wants it earlier.
     StaysLate,
+    /// On a key, what waits in few words goes before what has a story, however urgent that is.
+    PlainFirst,
+    /// Among keys, the one with the least urgent goes first.
+    LeastUrgent,
     /// A job is done while a member has the last of it.
     DoneWhileHeld,
     /// A job is done before what was published for it is taken.

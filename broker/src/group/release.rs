@@ -14,6 +14,7 @@ use super::entry::JobNumber;
 use super::key_queue::Lane;
 use super::keys::KeyId;
 use super::member::Members;
+use super::mutants::{self, Mutant};
 
 /// Under what a free key stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,7 +116,11 @@ impl Ready {
         } else {
             announced().or_else(jobs)
         }?;
-        let (Reverse(prio), keys) = keys.0.first_key_value()?;
+        let (Reverse(prio), keys) = if mutants::is(Mutant::LeastUrgent) {
+            keys.0.last_key_value()?
+        } else {
+            keys.0.first_key_value()?
+        };
         Some((any(keys, rng), Place::Open(lane, *prio)))
     }
 

@@ -47,7 +47,7 @@ fn every_promise_holds_whatever_happens() {
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 19] = [
+const MUTANTS: [(Mutant, Promise); 21] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
     (Mutant::OneTooMany, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
@@ -57,6 +57,8 @@ const MUTANTS: [(Mutant, Promise); 19] = [
     (Mutant::OverCredit, Promise::CreditKept),
     (Mutant::BeforeDue, Promise::NeverBeforeDue),
     (Mutant::StaysLate, Promise::NoStarvation),
+    (Mutant::PlainFirst, Promise::PriorityKept),
+    (Mutant::LeastUrgent, Promise::PriorityKept),
     (Mutant::DoneTwice, Promise::DoneOnce),
     (Mutant::DoneWhileHeld, Promise::NeverEarly),
     (Mutant::DoneBeforeTaken, Promise::NeverEarly),

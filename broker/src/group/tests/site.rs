@@ -5,6 +5,8 @@ use std::sync::LazyLock;
 
 pub(super) const HOSTS: u64 = 6;
 pub(super) const PAGES: u64 = 12;
+/// More hosts, numbered behind the others, with pages to which none points.
+pub(super) const LONELY_HOSTS: u64 = 4;
 
 /// Every page and its links.
 static SITE: LazyLock<BTreeMap<String, Vec<String>>> = LazyLock::new(|| {

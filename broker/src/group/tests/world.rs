@@ -27,6 +27,7 @@ mod operator;
 mod orders;
 mod passes;
 mod promises;
+mod ranks;
 mod schedules;
 mod task;
 mod turns;
@@ -46,10 +47,11 @@ use self::looks::Looks;
 use self::machine::Machine;
 use self::passes::Passes;
 pub(super) use self::promises::{Broken, Kept, Promise};
+use self::ranks::Ranks;
 use self::turns::Turns;
 use self::wish::Wish;
 use self::worker::{CREDIT_MAX, Said, Worker};
-use super::site::{HOSTS, PAGES, page};
+use super::site::{HOSTS, LONELY_HOSTS, PAGES, page};
 use crate::clock::{Moment, Stamp};
 use crate::group::config::GroupConfig;
 use crate::group::entry::EntryId;
@@ -176,6 +178,7 @@ pub(super) struct World {
     looks: Looks,
     passes: Passes,
     turns: Turns,
+    ranks: Ranks,
     workers: Vec<Worker>,
     agenda: BTreeMap<(Moment, u64), Happening>,
     agenda_len: u64,
@@ -243,6 +246,7 @@ impl World {
             looks: Looks::default(),
             passes: Passes::default(),
             turns: Turns::default(),
+            ranks: Ranks::default(),
             workers: members.map(Worker::new).collect(),
             agenda: BTreeMap::new(),
             agenda_len: 0,
@@ -410,7 +414,8 @@ impl World {
         }
         match self.rng.u32(0..24) {
             0 => self.announce_for_later(),
-            1..9 => {
+            1 => self.announce_by_rank(),
+            2..9 => {
                 let url = self.any_page();
                 self.announce(url);
             }
@@ -466,6 +471,7 @@ impl World {
             }
             Unsent::Task { told, to: Some(member), .. } => {
                 self.dues.check_release(told)?;
+                self.ranks.take(told)?;
                 self.turns.lease(told, *member);
                 self.turns.take(told, &self.looks, &self.passes)
             }
@@ -475,6 +481,7 @@ impl World {
                     Said::Task { told, say, .. } if answer.is_ok() => self.hear_of(told, say, *at),
                     Said::Purge => {
                         self.looks.purge();
+                        self.ranks.purge();
                         Ok(())
                     }
                     Said::Delete { name, opened } => self.deleted(name, *opened, answer),
@@ -487,8 +494,9 @@ impl World {
 
     /// The group knows what somebody wants looked at, since then.
     fn is_wanted(&mut self, wish: &Wish, order: u64, at: Moment) {
-        let Wish { url, job, after_ms } = wish;
+        let Wish { url, job, after_ms, .. } = wish;
         self.dues.want(url, at + *after_ms);
+        self.ranks.want(wish, at);
         if job.is_some() {
             return;
         }
@@ -534,6 +542,12 @@ impl World {
 
     /// A page to which no other points, and of which nobody has heard.
     fn new_page(&mut self) -> String {
+        self.next_page += 1;
+        page(self.rng.u64(0..HOSTS + LONELY_HOSTS), self.next_page)
+    }
+
+    /// The same, on a host with pages that others are after.
+    fn new_seed(&mut self) -> String {
         self.next_page += 1;
         page(self.rng.u64(0..HOSTS), self.next_page)
     }

@@ -451,6 +451,7 @@ impl World {
             // The time of day says whether their time has come, and it may be wrong.
             self.hosts.forget_wishes();
             self.dues.forget_times();
+            self.ranks.forget_times();
         }
         let state = std::mem::replace(&mut self.broker.state, Running::Moves);
         self.job_names = self.broker.group.job_names().cloned().collect();
@@ -470,6 +471,7 @@ impl World {
         self.turns.restart();
         if anew {
             self.turns.extend_all(self.now + LEASE_MS);
+            self.ranks.rest_all(self.now);
         }
         let moment = self.broker.moment(self.now);
         let stamp = self.machine.stamp(self.now, moment);

@@ -59,6 +59,6 @@ impl World {
         if self.rng.u32(0..6) > 0 {
             return (self.any_page(), 0);
         }
-        (self.new_page(), self.rng.u64(1..SEED_AFTER_MS_MAX))
+        (self.new_seed(), self.rng.u64(1..SEED_AFTER_MS_MAX))
     }
 }

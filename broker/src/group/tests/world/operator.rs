@@ -90,23 +90,25 @@ impl World {
         settings.host_pages_max = (self.rng.u32(0..6) == 0).then(|| self.rng.u64(1..3));
         settings.time_ms_max = (self.rng.u32(0..10) == 0).then(|| self.rng.u64(1..60_000));
         self.turns.begin_pass(&name);
+        self.ranks.begin_pass(&name);
         self.order += 1;
         self.passes.open(&name, settings, self.order);
         self.open_named(&name, settings)?;
         for _ in 0..self.rng.u32(0..4) {
             let (seed, after_ms) = self.any_seed();
+            let prio = self.any_prio();
             self.passes.find_mut(&name).seed(&seed);
             if after_ms > 0 {
                 self.turns.wait_no_more(Some(name.clone()), &seed);
             }
             if self.rng.bool() {
-                self.publish(&format!("{seed} job={name} after={after_ms}ms"));
+                self.publish(&format!("{seed} job={name} prio={prio} after={after_ms}ms"));
             } else {
                 let url = seed.as_str().into();
                 self.with_job(
                     operator(),
                     &name,
-                    JobAction::Add { url, prio: 0, after: After::Ms(after_ms) },
+                    JobAction::Add { url, prio, after: After::Ms(after_ms) },
                 )?;
             }
         }

@@ -32,6 +32,9 @@ pub(in crate::group::tests) enum Promise {
     NoStarvation,
     /// Nothing is released before it is due ([`Dues`](super::dues::Dues)).
     NeverBeforeDue,
+    /// What is more urgent goes first, and of what is equally urgent the oldest
+    /// ([`Ranks`](super::ranks::Ranks)).
+    PriorityKept,
     /// When the faults are over, everything comes to its end
     /// ([`World::come_to_an_end`](super::World)).
     AllFinishes,

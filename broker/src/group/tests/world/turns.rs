@@ -11,7 +11,7 @@ use super::promises::{Kept, Promise, between};
 use super::task::Told;
 use super::{DELAY_MS, LEASE_MS};
 use crate::clock::Moment;
-use crate::group::tests::site::{HOSTS, host_number, host_of, page};
+use crate::group::tests::site::{HOSTS, LONELY_HOSTS, host_number, host_of, page};
 
 /// Others on a host before it is somebody's turn: what was announced alternates with the jobs, of
 /// which there are [`JOBS_MAX`](super::operator::JOBS_MAX) and the schedules; some more, as what a
@@ -23,7 +23,7 @@ const OTHERS_MAX: u32 = 30;
 const IDLE_MS_MAX: u64 = 4 * LEASE_MS;
 
 /// Who waits on a host: for a job's pages, or (without one) for what was announced.
-type Lane = Option<String>;
+pub(super) type Lane = Option<String>;
 
 /// What is known of turns.
 #[derive(Debug, Default)]
@@ -162,7 +162,7 @@ impl Turns {
         looks: &Looks,
     ) -> Kept {
         self.leases.retain(|_, lease| lease.until + DELAY_MS + 1 >= now);
-        for host in 0..HOSTS {
+        for host in 0..HOSTS + LONELY_HOSTS {
             let name = host_of(&page(host, 0));
             let held = self.leases.values().filter(|lease| lease.host == name).count();
             let idle = could

@@ -1,6 +1,6 @@
 //! What somebody who publishes wants looked at.
 
-use tidings_protocol::{After, Payload};
+use tidings_protocol::{After, Payload, Prio};
 
 use crate::group::{Input, JobAction};
 
@@ -10,6 +10,8 @@ pub(super) struct Wish {
     pub(super) url: String,
     /// As a page of that job; without one, it is promised to whoever wants it.
     pub(super) job: Option<String>,
+    /// The more, the sooner.
+    pub(super) prio: i16,
     /// Not before so much time has passed.
     pub(super) after_ms: u64,
 }
@@ -21,9 +23,9 @@ impl Wish {
             Input::Events { events, .. } => {
                 events.iter().filter_map(|(_, payload)| Self::published(payload)).collect()
             }
-            Input::WithJob { name, what: JobAction::Add { url, after, .. }, .. } => {
+            Input::WithJob { name, what: JobAction::Add { url, prio, after }, .. } => {
                 let (url, job) = (url.to_string(), Some(name.to_string()));
-                vec![Self { url, job, after_ms: in_ms(*after) }]
+                vec![Self { url, job, prio: *prio, after_ms: in_ms(*after) }]
             }
             _ => Vec::new(),
         }
@@ -35,7 +37,9 @@ impl Wish {
         let url = event.target().filter(|url| url.starts_with("http") && !is_end)?.to_owned();
         let job = event.attribute("job").map(str::to_owned);
         let after = event.attribute("after").map(|after| after.parse().expect("it is a time"));
-        Some(Self { url, job, after_ms: after.map_or(0, in_ms) })
+        let prio = event.attribute("prio").map(|prio| prio.parse::<Prio>().expect("it is one"));
+        let prio = prio.map_or(0, Prio::value);
+        Some(Self { url, job, prio, after_ms: after.map_or(0, in_ms) })
     }
 }
 

@@ -289,6 +289,9 @@ impl World {
         if told.has_ended && !matches!(say, Say::Touch { over: false, .. }) {
             self.hosts.is_known_to_end(&told.host(), &told.id, at);
         }
+        if !matches!(say, Say::Touch { .. }) {
+            self.ranks.ended(told, matches!(say, Say::Ack { .. }), at);
+        }
         if let Say::Touch { .. } = say {
             self.turns.extend(&told.id, at + LEASE_MS);
             return Ok(());

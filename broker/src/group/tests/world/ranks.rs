@@ -1,0 +1,160 @@
+//! Which of several pages goes first: the more urgent one, and of two that are equally urgent the one
+//! that was wanted first (`prio=`).
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::World;
+use super::promises::{Kept, Promise};
+use super::task::Told;
+use super::turns::Lane;
+use super::wish::Wish;
+use crate::clock::Moment;
+use crate::group::tests::site::{HOSTS, host_number, is_linked};
+
+/// The longest that a host rests after an answer, whatever its worker asks for.
+const REST_MS_MAX: u64 = 10_000;
+
+/// Pages to which no others point, until somebody is first given them. Everything else there is on a
+/// host may go before them for reasons of its own; a lonely host has nothing else.
+#[derive(Debug, Default)]
+pub(super) struct Ranks {
+    waiting: BTreeMap<(u64, Lane), BTreeMap<String, Rank>>,
+    /// Were given to somebody, and wait in no order.
+    begun: BTreeSet<String>,
+    /// Of a lonely host, and begun, and perhaps not at their end.
+    open: BTreeSet<(u64, String)>,
+    /// Hosts that may rest, and until when.
+    rest_until: BTreeMap<u64, Moment>,
+    /// All of them may, until then.
+    all_rest_until: Moment,
+    wishes: u64,
+}
+
+/// What decides when it is a page's turn.
+#[derive(Debug, Clone, Copy)]
+struct Rank {
+    prio: i16,
+    /// The place of the first wish for it among all.
+    number: u64,
+    due: Moment,
+    /// It was to wait for its time.
+    is_timed: bool,
+}
+
+impl Rank {
+    fn goes_before(&self, other: &Self) -> bool {
+        (Reverse(self.prio), self.number) < (Reverse(other.prio), other.number)
+    }
+}
+
+impl Ranks {
+    /// The group knows what somebody wants, since then.
+    pub(super) fn want(&mut self, wish: &Wish, at: Moment) {
+        self.wishes += 1;
+        if is_linked(&wish.url) || self.begun.contains(&wish.url) {
+            return;
+        }
+        let (due, is_timed) = (at + wish.after_ms, wish.after_ms > 0);
+        let new = Rank { prio: wish.prio, number: self.wishes, due, is_timed };
+        let lane = self.waiting.entry((host_number(&wish.url), wish.job.clone())).or_default();
+        let rank = lane.entry(wish.url.clone()).or_insert(new);
+        rank.prio = rank.prio.max(new.prio);
+        rank.due = rank.due.min(due);
+        rank.is_timed &= is_timed;
+    }
+
+    /// A job begins again: what it waited for it waits for no more.
+    pub(super) fn begin_pass(&mut self, name: &str) {
+        self.waiting.retain(|(_, lane), _| lane.as_deref() != Some(name));
+    }
+
+    /// Everything was dropped on purpose.
+    pub(super) fn purge(&mut self) {
+        self.waiting.clear();
+    }
+
+    /// How much time has passed nobody knows, so nobody knows what is due.
+    pub(super) fn forget_times(&mut self) {
+        for (url, rank) in self.waiting.values_mut().flatten() {
+            if rank.is_timed {
+                self.begun.insert(url.clone());
+            }
+        }
+        self.waiting.values_mut().for_each(|lane| lane.retain(|_, rank| !rank.is_timed));
+    }
+
+    /// All hosts may rest from now on.
+    pub(super) fn rest_all(&mut self, now: Moment) {
+        self.all_rest_until = now + REST_MS_MAX;
+    }
+
+    /// The group knows how a task came back, since then.
+    pub(super) fn ended(&mut self, told: &Told, is_final: bool, at: Moment) {
+        let host = host_number(&told.url);
+        self.rest_until.insert(host, at + REST_MS_MAX);
+        if is_final {
+            self.open.remove(&(host, told.url.clone()));
+        }
+    }
+
+    /// Somebody is given a page.
+    pub(super) fn take(&mut self, told: &Told) -> Kept {
+        let host = host_number(&told.url);
+        if host >= HOSTS {
+            self.open.insert((host, told.url.clone()));
+        }
+        self.begun.insert(told.url.clone());
+        let lane = (host, told.job.clone());
+        let Some(rank) = self.waiting.get_mut(&lane).and_then(|lane| lane.remove(&told.url)) else {
+            return Ok(());
+        };
+        let mut before = self.waiting[&lane].iter().filter(|(_, other)| {
+            let is_due = other.due <= told.at;
+            is_due && other.goes_before(&rank)
+        });
+        let before = before.next();
+        Promise::PriorityKept
+            .holds(before.is_none(), || format!("{} {rank:?} goes before {before:?}", told.url))?;
+        if told.job.is_some() {
+            return Ok(());
+        }
+        let urgent = self.lonely_free_at(told.at).find(|(_, other)| other.prio > rank.prio);
+        Promise::PriorityKept.holds(urgent.is_none(), || {
+            format!("{} {rank:?} goes before {urgent:?} of another host", told.url)
+        })
+    }
+
+    /// What could go at that moment on lonely hosts that nothing keeps from being asked.
+    fn lonely_free_at(&self, at: Moment) -> impl Iterator<Item = (&String, &Rank)> {
+        let lonely = self.waiting.iter().filter(move |((host, _), _)| {
+            let rests = self.rest_until.get(host).is_some_and(|until| at < *until);
+            let is_open = self.open.range((*host, String::new())..).next();
+            let is_open = is_open.is_some_and(|(open, _)| open == host);
+            *host >= HOSTS && !rests && !is_open && at >= self.all_rest_until
+        });
+        lonely.flat_map(|(_, lane)| lane).filter(move |(_, rank)| rank.due <= at)
+    }
+}
+
+impl World {
+    /// Somebody wants several pages, some more than others.
+    pub(super) fn announce_by_rank(&mut self) {
+        for _ in 0..self.rng.u32(2..8) {
+            let url = self.new_page();
+            let (prio, after_ms) = (self.any_prio(), self.rng.u64(1..30_000));
+            self.named.insert(url.clone());
+            let after =
+                if self.rng.bool() { String::new() } else { format!(" after={after_ms}ms") };
+            self.publish(&format!("{url} prio={prio}{after}"));
+            if self.rng.u32(0..4) == 0 {
+                let prio = self.any_prio();
+                self.publish_in(after_ms / 2, format!("{url} prio={prio}"));
+            }
+        }
+    }
+
+    pub(super) fn any_prio(&mut self) -> i16 {
+        self.rng.i16(-2..=2)
+    }
+}
