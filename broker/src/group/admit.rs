@@ -12,6 +12,7 @@ use tidings_protocol::{
 use super::clock_times::{ClockTime, Times, Waiting};
 use super::config::{KeyKind, key_attribute};
 use super::entry::{Admission, Entry, EntryId, JobNumber, JobRef, Key};
+use super::mutants::{self, Mutant};
 use super::parked::Glance;
 use super::record::{Decision, Taking};
 use super::schedule::{EVERY_MS_MIN, Schedule, entry_of};
@@ -358,7 +359,8 @@ impl Group {
                 let Some(job) = self.jobs.find(pass.number) else {
                     return Verdict::Refused;
                 };
-                let too_deep = job.settings.depth_max.is_some_and(|max| depth > max);
+                let more = u32::from(mutants::is(Mutant::TooDeep));
+                let too_deep = job.settings.depth_max.is_some_and(|max| depth > max + more);
                 // What a seed redirects to belongs to the job, wherever it is.
                 let inside = (link.redirect && depth == 0) || job.scope.contains(&url);
                 if job.cancelled || too_deep || !inside {

@@ -36,6 +36,8 @@ pub(crate) enum Mutant {
     DoneWhileHeld,
     /// A job is done before what was published for it is taken.
     DoneBeforeTaken,
+    /// A job gets pages that are one link deeper than they may be.
+    TooDeep,
     /// A job gets one page more than it may have.
     OverBudget,
     /// On a key, what was announced always goes before what jobs wait for.

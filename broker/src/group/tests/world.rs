@@ -471,6 +471,7 @@ impl World {
             }
             Unsent::Task { told, to: Some(member), .. } => {
                 self.dues.check_release(told)?;
+                self.passes.check_depth(told)?;
                 self.ranks.take(told)?;
                 self.turns.lease(told, *member);
                 self.turns.take(told, &self.looks, &self.passes)

@@ -87,6 +87,7 @@ impl World {
         };
         let mut settings = Self::any_scope();
         settings.pages_max = (self.rng.u32(0..4) == 0).then(|| self.rng.u64(1..6));
+        settings.depth_max = (self.rng.u32(0..4) == 0).then(|| self.rng.u32(0..3));
         settings.host_pages_max = (self.rng.u32(0..6) == 0).then(|| self.rng.u64(1..3));
         settings.time_ms_max = (self.rng.u32(0..10) == 0).then(|| self.rng.u64(1..60_000));
         self.turns.begin_pass(&name);

@@ -40,6 +40,8 @@ pub(super) struct Pass {
     targets: BTreeSet<String>,
     /// Final, and no page: given up, or answered as that.
     others: BTreeSet<String>,
+    /// Links from a seed to a page, for every way that was found to it.
+    depths: BTreeMap<String, BTreeSet<u32>>,
     /// Found, and not final, by host.
     missing: BTreeMap<u64, BTreeSet<String>>,
 }
@@ -102,32 +104,49 @@ impl Passes {
         Promise::NeverEarly.holds(!pass.done, || format!("{name} is done, and {url} released"))
     }
 
+    /// A page of a job is given to somebody.
+    pub(super) fn check_depth(&self, told: &Told) -> Kept {
+        let Told { url, depth, .. } = told;
+        let Some(pass) = told.job.as_ref().and_then(|name| self.by_name.get(name)) else {
+            return Ok(());
+        };
+        let max = pass.settings.depth_max.unwrap_or(u32::MAX);
+        Promise::DepthKept.holds(*depth <= max, || format!("{url} is at {depth} of {max}"))?;
+        let found = pass.depths.get(url);
+        let is_late_seed = *depth == 0 && pass.late.contains(url);
+        let is_there = is_late_seed || found.is_some_and(|depths| depths.contains(depth));
+        Promise::DepthKept.holds(is_there, || format!("{url} is at {depth}, and not at {found:?}"))
+    }
+
     /// A page of a job has its final answer.
     pub(super) fn answered(
         &mut self,
         name: &str,
-        url: &str,
+        told: &Told,
         outcome: Outcome,
         with_links: bool,
     ) -> Kept {
+        let Told { url, depth, .. } = told;
         let Some(pass) = self.by_name.get_mut(name).filter(|pass| !pass.done) else {
             let what = || format!("{name} is done, and then {url} is answered");
             return Promise::NeverEarly.holds(false, what);
         };
         if outcome == Outcome::Redirect {
             let target = redirect_of(url);
-            pass.find(&target);
+            pass.find(&target, *depth);
             pass.targets.insert(target);
         }
         if outcome != Outcome::Done {
-            pass.others.insert(url.to_owned());
+            pass.others.insert(url.clone());
             pass.no_longer_missing(url);
             return Ok(());
         }
-        let is_first = pass.completed.insert(url.to_owned());
+        let is_first = pass.completed.insert(url.clone());
         Promise::DoneOnce.holds(is_first, || format!("{url} is answered twice for {name}"))?;
         pass.no_longer_missing(url);
-        links_of(url).filter(|_| with_links).for_each(|link| pass.find(link));
+        let is_too_deep = pass.settings.depth_max.is_some_and(|max| *depth >= max);
+        let links = links_of(url).filter(|_| with_links && !is_too_deep);
+        links.for_each(|link| pass.find(link, depth + 1));
         pass.check_budget(name, url)
     }
 
@@ -164,10 +183,11 @@ impl Pass {
     /// It has a seed.
     pub(super) fn seed(&mut self, url: &str) {
         self.seeds.insert(url.to_owned());
-        self.find(url);
+        self.find(url, 0);
     }
 
-    fn find(&mut self, url: &str) {
+    fn find(&mut self, url: &str, depth: u32) {
+        self.depths.entry(url.to_owned()).or_default().insert(depth);
         if !self.completed.contains(url) && !self.others.contains(url) {
             self.missing.entry(host_number(url)).or_default().insert(url.to_owned());
         }

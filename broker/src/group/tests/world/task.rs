@@ -14,6 +14,8 @@ pub(super) struct Told {
     pub(super) url: String,
     /// Whose it is.
     pub(super) job: Option<String>,
+    /// Links from a seed of that, without those that redirect.
+    pub(super) depth: u32,
     /// What is to be requested instead, for it.
     again: Option<String>,
     /// When it was released, and the end of its lease, in true time.
@@ -28,12 +30,13 @@ pub(super) struct Told {
 impl Told {
     /// Reads a task that leaves the group at `now`, of which this is known.
     pub(super) fn read(task: Task, now: Moment, (released, at): (u64, Moment)) -> Self {
-        let (mut job, mut again) = (None, None);
+        let (mut job, mut depth, mut again) = (None, 0, None);
         let mut words = task.payload.split(' ');
         let url = words.next().expect("split gives one part at least").to_owned();
         for word in words {
             match word.split_once('=') {
                 Some(("job", name)) => job = Some(name.to_owned()),
+                Some(("depth", text)) => depth = text.parse().expect("it is a number"),
                 Some(("again", url)) => again = Some(url.to_owned()),
                 _ => {}
             }
@@ -42,6 +45,7 @@ impl Told {
             id: task.id,
             url,
             job,
+            depth,
             again,
             at,
             until: now + task.lease_ms,

@@ -301,7 +301,7 @@ impl World {
         if let Say::Ack { outcome, links, .. } = say {
             self.looks.ended(&told.url, told.released);
             if let Some(name) = &told.job {
-                self.passes.answered(name, &told.url, *outcome, *links)?;
+                self.passes.answered(name, told, *outcome, *links)?;
             }
             if *outcome == Outcome::Redirect {
                 self.dues.want(&redirect_of(&told.url), at);
