@@ -14,6 +14,8 @@ pub(crate) enum Mutant {
     OneTooMany,
     /// A key rests a little too short.
     ShortRest,
+    /// What is set changes nothing.
+    KeepsSettings,
     /// A key whose task was lost does not rest.
     NoRestAfterLoss,
     /// After a reboot, what the wall clock says of the time that has passed is believed of leases.

@@ -47,11 +47,12 @@ fn every_promise_holds_whatever_happens() {
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 22] = [
+const MUTANTS: [(Mutant, Promise); 23] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
     (Mutant::OneTooMany, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
     (Mutant::ShortRest, Promise::DelayKept),
+    (Mutant::KeepsSettings, Promise::DelayKept),
     (Mutant::NoRestAfterLoss, Promise::DelayKept),
     (Mutant::ForgetsTheLost, Promise::NoTaskLost),
     (Mutant::OverCredit, Promise::CreditKept),

@@ -29,6 +29,7 @@ mod passes;
 mod promises;
 mod ranks;
 mod schedules;
+mod settings;
 mod task;
 mod turns;
 mod wish;
@@ -291,6 +292,7 @@ impl World {
         // Whatever is away comes back first.
         self.pass(3 * LEASE_MS + 60_000)?;
         self.resume_everything()?;
+        self.set_delay(DELAY_MS)?;
         for worker in 0..self.workers.len() {
             self.join(worker, CREDIT_MAX)?;
         }
@@ -399,6 +401,7 @@ impl World {
             340..350 => self.announce_schedule(),
             350..360 => return self.delete_some_job(),
             360..370 => self.publish("no URL at all"),
+            370..380 => return self.change_delay(),
             _ => {}
         }
         Ok(())
@@ -483,6 +486,10 @@ impl World {
                     Said::Purge => {
                         self.looks.purge();
                         self.ranks.purge();
+                        Ok(())
+                    }
+                    Said::Delay(delay_ms) => {
+                        self.hosts.set_delay(*delay_ms);
                         Ok(())
                     }
                     Said::Delete { name, opened } => self.deleted(name, *opened, answer),

@@ -512,6 +512,7 @@ fn is_said_again(input: &Input) -> bool {
         Input::WithJob { what, .. } => *what != JobAction::Wait,
         Input::Events { .. }
         | Input::Operate { .. }
+        | Input::Configure { .. }
         | Input::OpenJob { .. }
         | Input::CloseJob { .. }
         | Input::CancelJob { .. } => true,

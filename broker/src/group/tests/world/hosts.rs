@@ -13,6 +13,9 @@ use crate::clock::Moment;
 pub(super) struct Hosts {
     /// So many requests may be open at one of them.
     parallel: u32,
+    /// The shortest rest that may be in force now, and the one that is about to be.
+    delay_ms: u64,
+    next_delay_ms: Option<u64>,
     /// Tasks whose requests ended, as far as the group knows.
     known_to_end: BTreeSet<TaskId>,
     by_name: BTreeMap<String, Host>,
@@ -24,6 +27,8 @@ struct Host {
     open: u32,
     /// Of a request of which the group should know.
     last_end: Option<Moment>,
+    /// The delay that follows it, at least.
+    rest_ms: u64,
     /// Retry-After: a worker was told to stay away until then, and has said so.
     closed_until: Moment,
     /// Crawl-delay: a worker was asked for so many ms between requests, and has said so.
@@ -34,7 +39,34 @@ struct Host {
 
 impl Hosts {
     pub(super) fn new(parallel: u32) -> Self {
-        Self { parallel, known_to_end: BTreeSet::new(), by_name: BTreeMap::new() }
+        Self {
+            parallel,
+            delay_ms: DELAY_MS,
+            next_delay_ms: None,
+            known_to_end: BTreeSet::new(),
+            by_name: BTreeMap::new(),
+        }
+    }
+
+    /// Whether a change of the delay is on its way.
+    pub(super) fn is_delay_changing(&self) -> bool {
+        self.next_delay_ms.is_some()
+    }
+
+    /// The delay is about to change: until that is safe, either may be in force.
+    pub(super) fn begin_delay(&mut self, delay_ms: u64) {
+        self.next_delay_ms = Some(delay_ms);
+        self.delay_ms = self.delay_ms.min(delay_ms);
+        for host in self.by_name.values_mut() {
+            // Of an end of which the group does not know it is not decided yet.
+            host.rest_ms = host.rest_ms.min(delay_ms);
+        }
+    }
+
+    /// The delay has changed, for every request that ends from now on.
+    pub(super) fn set_delay(&mut self, delay_ms: u64) {
+        self.delay_ms = delay_ms;
+        self.next_delay_ms = None;
     }
 
     /// How many requests may be open at one of them.
@@ -57,7 +89,8 @@ impl Hosts {
         let knows_wishes = is_alone || released > host.wished_at;
         let start = if is_alone { now } else { released };
         if let Some(end) = host.last_end.filter(|end| is_alone || *end < start) {
-            let rest_ms = if knows_wishes { DELAY_MS.max(host.pace_ms) } else { DELAY_MS };
+            let pace_ms = if knows_wishes { host.pace_ms } else { 0 };
+            let rest_ms = host.rest_ms.max(pace_ms);
             Promise::DelayKept.holds(start.since(end) >= rest_ms, || {
                 format!("{name} rests {rest_ms} ms, and is asked after {}", between(end, start))
             })?;
@@ -73,7 +106,7 @@ impl Hosts {
         host.open -= 1;
         if self.parallel == 1 {
             // Whether the group knows of it or not, nobody is next before it does.
-            host.last_end = Some(now);
+            (host.last_end, host.rest_ms) = (Some(now), self.delay_ms);
         }
     }
 
@@ -82,6 +115,7 @@ impl Hosts {
         if self.known_to_end.insert(task.clone()) {
             let host = self.by_name.get_mut(name).expect("a request has begun");
             host.last_end = host.last_end.max(Some(at));
+            host.rest_ms = self.delay_ms;
         }
     }
 
@@ -108,7 +142,7 @@ impl Hosts {
     /// Whether a request would be welcome.
     pub(super) fn welcomes(&self, name: &str, now: Moment) -> bool {
         self.by_name.get(name).is_none_or(|host| {
-            let rest_ms = DELAY_MS.max(host.pace_ms) + 1;
+            let rest_ms = host.rest_ms.max(host.pace_ms) + 1;
             let has_rested = host.last_end.is_none_or(|end| now.since(end) >= rest_ms);
             host.open < self.parallel && has_rested && now > host.closed_until
         })

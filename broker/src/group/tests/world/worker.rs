@@ -72,6 +72,8 @@ impl Say {
 pub(super) enum Said {
     Nothing,
     Purge,
+    /// Another delay is set.
+    Delay(u64),
     Delete {
         name: String,
         opened: u64,

@@ -1,0 +1,26 @@
+//! Somebody changes what the group is set to while it runs.
+
+use super::operator::operator;
+use super::promises::Kept;
+use super::worker::Said;
+use super::{DELAY_MS, World};
+use crate::group::Input;
+
+const DELAYS_MS: [u64; 3] = [500, DELAY_MS, 2000];
+
+impl World {
+    pub(super) fn change_delay(&mut self) -> Kept {
+        let delay_ms = self.rng.choice(DELAYS_MS).expect("there are some");
+        self.set_delay(delay_ms)
+    }
+
+    /// One change at a time: before it is known to be safe, a broker that ends may forget it.
+    pub(super) fn set_delay(&mut self, delay_ms: u64) -> Kept {
+        if self.hosts.is_delay_changing() {
+            return Ok(());
+        }
+        self.hosts.begin_delay(delay_ms);
+        let settings = vec![("delay".to_owned(), format!("{delay_ms}ms"))];
+        self.feed(Input::Configure { asked: operator(), settings }, Said::Delay(delay_ms))
+    }
+}
