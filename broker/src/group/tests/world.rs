@@ -11,11 +11,11 @@
 //! | [`broker`] | is killed at any write, stands still, has no room; its disk is slow |
 //! | [`disk`] | keeps a part of what was not synced, and tears it |
 //! | [`machine`] | reboots; its wall clock is set, by years and back |
-//! | [`operator`] | pauses, purges, cancels, deletes, opens the next pass, seeds too late |
+//! | [`operator`] | pauses, purges, cancels, deletes, opens the next pass, seeds too late, sets another delay |
 //!
 //! What must hold all the same is in [`promises`], with one checker each: [`hosts`], [`looks`],
-//! [`passes`], [`turns`]. They judge by what hosts, workers and readers of the topics see. The first
-//! promise that is broken ends the world.
+//! [`passes`], [`turns`], [`dues`], [`ranks`]. They judge by what hosts, workers and readers of the
+//! topics see. The first promise that is broken ends the world.
 
 mod broker;
 mod disk;
