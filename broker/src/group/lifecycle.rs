@@ -424,7 +424,7 @@ impl Group {
             self.change_job(job.number, key, now, |job, key| job.dropped(id, key, end));
         }
         let leaves_its_job = matches!(end, End::Budget | End::Cancelled) && job.is_some();
-        let waits_already = url.is_some_and(|url| self.unheld_of(url, None).is_some());
+        let waits_already = url.is_some_and(|url| self.waits_alone(url));
         if leaves_its_job && entry.admitted.announced && !waits_already {
             entry.admitted.job = None;
             self.insert_behind(key, entry);
@@ -516,7 +516,7 @@ impl Group {
         };
         let pass = entry.admitted.job.filter(takes);
         entry.admitted.job = pass;
-        if pass.is_none() && url.is_some_and(|url| self.unheld_of(url, None).is_some()) {
+        if pass.is_none() && url.is_some_and(|url| self.waits_alone(url)) {
             return;
         }
         self.insert(entry);
@@ -526,6 +526,15 @@ impl Group {
             self.change_job(pass.number, key, now, |job, key| job.takes_again(id, key));
         }
         self.enqueue(id, now);
+    }
+
+    /// Whether a URL waits without a job. As something is decided by it, a snapshot has it first.
+    fn waits_alone(&mut self, url: UrlKey) -> bool {
+        let waiting = self.unheld_of(url, None);
+        if let Some(glance) = waiting.and_then(|id| self.parked.find(id)) {
+            self.keep_in_snapshot(glance);
+        }
+        waiting.is_some()
     }
 
     /// Changes a job, on account of an entry of this key; whether its budgets let anything go out

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use proptest::prelude::*;
-use tidings_protocol::{CanonicalUrl, Outcome};
+use tidings_protocol::{CanonicalUrl, Outcome, Return};
 
 use super::bench::{A, Bench};
 use super::portrait::difference;
@@ -18,6 +18,7 @@ use crate::group::parked::Parked;
 use crate::group::record::{Decision, Record};
 use crate::group::replay::Replay;
 use crate::group::snapshot::Item;
+use crate::group::tasks::Selection;
 use crate::group::texts::{CHUNK_BYTES, Outside, Texts};
 use crate::group::{Group, GroupConfig, Input, Operation};
 
@@ -265,6 +266,34 @@ fn parked_in(record: &Record) -> Option<&[Admission]> {
         },
         _ => None,
     }
+}
+
+/// The dead entry is dropped, as its URL waits, which a replay knows only if it comes first.
+#[test]
+fn what_is_retried_while_a_snapshot_is_written_does_not_wait_twice() {
+    let mut bench = Bench::new(&[("max-attempts", "1")]);
+    bench.join(A, 1);
+    bench.publish("http://x.org/");
+    let task = bench.task();
+    bench.nack(A, &task.id, Return::Retry { after_ms: None });
+    bench.join(A, 0);
+    bench.publish("http://x.org/");
+    let stamp = Stamp { moment: Moment(0), boot: 0, uptime_ms: 0, unix_ms: 0 };
+    let (mut kept, at) = (Vec::new(), bench.now);
+    bench.group.begin_snapshot(stamp, |decision| kept.push(Record { at, decision }));
+    bench.records.clear();
+    let what = Operation::Retry(Selection::default());
+    bench.feed(Input::Operate { asked: A.asked(), what });
+    kept.append(&mut bench.records);
+    while !bench.group.snapshot_more(16, |decision| kept.push(Record { at, decision })) {}
+    let name = bench.group.name().clone();
+    let mut replay = Replay::new(Group::new(name, 0, GroupConfig::default(), 1), false);
+    for record in &kept {
+        replay.take(record);
+    }
+    let mut again = replay.whole().unwrap();
+    again.advance(bench.now);
+    assert_eq!(difference(&again, &bench.group), None);
 }
 
 /// What is purged while a snapshot is written is not written first, if it is much.
