@@ -10,6 +10,7 @@ use super::task::Told;
 use super::turns::Lane;
 use super::wish::Wish;
 use crate::clock::Moment;
+use crate::group::entry::EntryId;
 use crate::group::tests::site::{HOSTS, host_number, is_linked};
 
 /// The longest that a host rests after an answer, whatever its worker asks for.
@@ -22,8 +23,8 @@ pub(super) struct Ranks {
     waiting: BTreeMap<(u64, Lane), BTreeMap<String, Rank>>,
     /// Were given to somebody, and wait in no order.
     begun: BTreeSet<String>,
-    /// Of a lonely host, and begun, and perhaps not at their end.
-    open: BTreeSet<(u64, String)>,
+    /// Entries of a lonely host that are begun, and perhaps not at their end.
+    open: BTreeSet<(u64, EntryId)>,
     /// Hosts that may rest, and until when.
     rest_until: BTreeMap<u64, Moment>,
     /// All of them may, until then.
@@ -94,7 +95,7 @@ impl Ranks {
         let host = host_number(&told.url);
         self.rest_until.insert(host, at + REST_MS_MAX);
         if is_final {
-            self.open.remove(&(host, told.url.clone()));
+            self.open.remove(&(host, told.id.entry));
         }
     }
 
@@ -102,7 +103,7 @@ impl Ranks {
     pub(super) fn take(&mut self, told: &Told) -> Kept {
         let host = host_number(&told.url);
         if host >= HOSTS {
-            self.open.insert((host, told.url.clone()));
+            self.open.insert((host, told.id.entry));
         }
         self.begun.insert(told.url.clone());
         let lane = (host, told.job.clone());
@@ -129,7 +130,7 @@ impl Ranks {
     fn lonely_free_at(&self, at: Moment) -> impl Iterator<Item = (&String, &Rank)> {
         let lonely = self.waiting.iter().filter(move |((host, _), _)| {
             let rests = self.rest_until.get(host).is_some_and(|until| at < *until);
-            let is_open = self.open.range((*host, String::new())..).next();
+            let is_open = self.open.range((*host, 0)..).next();
             let is_open = is_open.is_some_and(|(open, _)| open == host);
             *host >= HOSTS && !rests && !is_open && at >= self.all_rest_until
         });
