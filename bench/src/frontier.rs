@@ -32,6 +32,9 @@ const WATCH_EVERY: Duration = Duration::from_millis(200);
 /// Time from one answer of the second worker to its next question.
 const PROBE_PAUSE: Duration = Duration::from_millis(20);
 
+/// A URL on a host of its own.
+const UNTOUCHED: &str = "http://untouched.example/";
+
 /// A crawl that finds more than it fetches.
 #[derive(Debug, Clone, Copy)]
 pub struct Frontier {
@@ -98,6 +101,8 @@ impl Frontier {
         }
         if let (Some(server), Some(again)) = (target.server, again) {
             watch("killed and started again")?;
+            // A host that nobody has asked: the others may be with a worker that is gone.
+            connection::open(target.address, [step(format!("PUB new-url {UNTOUCHED}\n"))])?;
             server.kill()?;
             let began = Instant::now();
             let server = again()?;
