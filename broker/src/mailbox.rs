@@ -55,51 +55,44 @@ pub enum Parcel {
     End(ProtocolError),
 }
 
-/// Whole lines for one connection, each with its CRLF: tasks, and answers to commands. One buffer holds
-/// them all, as there are many at once and each is short.
+/// Whole lines for one connection, each with its CRLF: tasks, and answers to commands. Each kind is in one
+/// buffer, as there are many at once and each is short. In two, so that an answer that has to wait for
+/// an earlier one does not hold the memory of tasks.
 #[derive(Debug, Default)]
 pub struct Lines {
-    bytes: BytesMut,
-    /// Where each answer ends, or a row of tasks.
-    parts: Vec<(Part, usize)>,
-}
-
-/// What a part of [`Lines`] is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
-    /// One or more tasks. They never overtake an answer that was sent before them and could leave.
-    Tasks,
-    /// The answer to a command, as [`Parcel::Answer`].
-    Answer(Slot),
+    tasks: BytesMut,
+    answers: BytesMut,
+    /// Where each answer ends.
+    ends: Vec<(Slot, usize)>,
 }
 
 impl Lines {
-    /// Adds a task, or an answer, which `encode` writes.
-    pub fn push(&mut self, part: Part, encode: impl FnOnce(&mut BytesMut)) {
-        encode(&mut self.bytes);
-        let end = self.bytes.len();
-        match self.parts.last_mut() {
-            Some((Part::Tasks, last)) if part == Part::Tasks => *last = end,
-            _ => self.parts.push((part, end)),
-        }
+    /// Adds a task, which `encode` writes. It never overtakes an answer that was sent before it and could
+    /// leave.
+    pub fn task(&mut self, encode: impl FnOnce(&mut BytesMut)) {
+        encode(&mut self.tasks);
+    }
+
+    /// Adds the answer to a command, as [`Parcel::Answer`], which `encode` writes.
+    pub fn answer(&mut self, slot: Slot, encode: impl FnOnce(&mut BytesMut)) {
+        encode(&mut self.answers);
+        self.ends.push((slot, self.answers.len()));
     }
 
     /// The slots of the answers.
     pub fn slots(&self) -> impl Iterator<Item = Slot> {
-        self.parts.iter().filter_map(|(part, _)| match part {
-            Part::Tasks => None,
-            Part::Answer(slot) => Some(*slot),
-        })
+        self.ends.iter().map(|(slot, _)| *slot)
     }
 
-    /// The parts, in their order.
-    pub fn into_parts(self) -> impl Iterator<Item = (Part, Bytes)> {
-        let (bytes, mut start) = (self.bytes.freeze(), 0);
-        self.parts.into_iter().map(move |(part, end)| {
-            let lines = bytes.slice(start..end);
+    /// The answers in their order, and all tasks.
+    pub fn into_parts(self) -> (impl Iterator<Item = (Slot, Bytes)>, BytesMut) {
+        let (answers, mut start) = (self.answers.freeze(), 0);
+        let answers = self.ends.into_iter().map(move |(slot, end)| {
+            let lines = answers.slice(start..end);
             start = end;
-            (part, lines)
-        })
+            (slot, lines)
+        });
+        (answers, self.tasks)
     }
 }
 
@@ -182,5 +175,27 @@ impl fmt::Debug for Mailbox {
             .field("parcels", &inbox.parcels.len())
             .field("closing", &inbox.closing)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidings_protocol::Answers;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_that_waits_holds_no_task() {
+        let (mut slots, mut lines) = (Answers::new(), Lines::default());
+        let (first, second) = (slots.later(), slots.later());
+        lines.answer(first, |out| out.extend_from_slice(b"+OK 1\r\n"));
+        lines.task(|out| out.resize(60 << 10, b'x'));
+        lines.answer(second, |out| out.extend_from_slice(b"+OK 2\r\n"));
+        assert_eq!(lines.slots().collect::<Vec<_>>(), [first, second]);
+        assert!(lines.answers.capacity() < 1 << 10);
+        let (answers, tasks) = lines.into_parts();
+        let texts = [(first, Bytes::from("+OK 1\r\n")), (second, Bytes::from("+OK 2\r\n"))];
+        assert_eq!(answers.collect::<Vec<_>>(), texts);
+        assert_eq!(tasks.len(), 60 << 10);
     }
 }

@@ -26,7 +26,7 @@ use super::{Registry, no_such};
 use crate::clock::{Clock, Moment, wall_unix_ms};
 use crate::group::record::Record;
 use crate::group::{Asked, Group, Input, JobAction, Output, Task};
-use crate::mailbox::{ConnId, Mailbox, Part};
+use crate::mailbox::{ConnId, Mailbox};
 use crate::topic::{Event, Health, Reader, Topics};
 
 /// Events of each topic that an owner takes before it looks at anything else.
@@ -436,9 +436,7 @@ impl Owner {
                     if let Some(mailbox) = self.members.get(&conn) {
                         let Task { id, clock_ms, lease_ms, payload } = &task;
                         let lines = self.outgoing.lines(conn, mailbox);
-                        lines.push(Part::Tasks, |out| {
-                            encode_task(id, *clock_ms, *lease_ms, payload, out);
-                        });
+                        lines.task(|out| encode_task(id, *clock_ms, *lease_ms, payload, out));
                     }
                 }
                 Output::Answer { asked, answer } => {
@@ -446,7 +444,7 @@ impl Owner {
                     let Asked { conn, slot, .. } = asked;
                     if let Some(mailbox) = self.waiting.get(&conn).or(mailbox) {
                         let lines = self.outgoing.lines(conn, mailbox);
-                        lines.push(Part::Answer(slot), |out| encode_answer(&answer, out));
+                        lines.answer(slot, |out| encode_answer(&answer, out));
                     }
                 }
                 Output::Announce { serial, topic, payload } => {

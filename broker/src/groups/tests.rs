@@ -148,7 +148,7 @@ impl Client {
         assert!(parcels.is_empty(), "{parcels:?}");
         let line = match parcel {
             Parcel::Answer { line, .. } => line,
-            Parcel::Lines(lines) => lines.into_parts().next().unwrap().1,
+            Parcel::Lines(lines) => lines.into_parts().0.next().unwrap().1,
             other => panic!("{other:?}"),
         };
         Some(std::str::from_utf8(&line).unwrap().trim_end().to_owned())

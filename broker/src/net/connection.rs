@@ -21,7 +21,7 @@ use super::staged::Staged;
 use super::subscriptions::{Kind, Subscriptions};
 use crate::clock::Moment;
 use crate::groups::Request;
-use crate::mailbox::{ConnId, Lines, Mailbox, Parcel, Part};
+use crate::mailbox::{ConnId, Lines, Mailbox, Parcel};
 use crate::topic::{Form, Place, Topic, Topics};
 
 /// Reads and writes of one connection before others have their turn.
@@ -217,12 +217,16 @@ impl Connection {
     }
 
     fn take_group_lines(&mut self, lines: Lines) {
-        for (part, lines) in lines.into_parts() {
-            match part {
-                Part::Answer(slot) => self.fill(slot, lines),
-                Part::Tasks if self.ending.is_none() => self.tasks.extend_from_slice(&lines),
-                // The group hears that the connection is gone, and gives the task to another.
-                Part::Tasks => {}
+        let (answers, tasks) = lines.into_parts();
+        for (slot, lines) in answers {
+            self.fill(slot, lines);
+        }
+        // If it ends, the group hears that it is gone, and gives the tasks to others.
+        if self.ending.is_none() {
+            if self.tasks.is_empty() {
+                self.tasks = tasks;
+            } else {
+                self.tasks.extend_from_slice(&tasks);
             }
         }
     }

@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 use tidings_protocol::ProtocolError;
 
 use crate::groups::log::Mark;
-use crate::mailbox::{ConnId, Lines, Mailbox, Parcel, Part};
+use crate::mailbox::{ConnId, Lines, Mailbox, Parcel};
 
 /// What leaves, in its order for each connection and each topic.
 #[derive(Default)]
@@ -59,7 +59,7 @@ impl Outgoing {
             if let Leaving::Parcel(mailbox, Parcel::Lines(lines)) = leaving {
                 let mut refusals = Lines::default();
                 for slot in lines.slots() {
-                    refusals.push(Part::Answer(slot), |out| error.encode(out));
+                    refusals.answer(slot, |out| error.encode(out));
                 }
                 mailbox.send(Parcel::Lines(refusals));
             }
