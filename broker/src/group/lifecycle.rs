@@ -1,7 +1,8 @@
-//! An entry's way through the group: let in, released, given back, lost, final. Part of applying
-//! decisions, like [`apply`](super::apply): nothing here decides anything.
+//! An entry's way through the group: let in, released, given back, lost; how it ends is in
+//! [`endings`](super::endings). Part of applying decisions, like [`apply`](super::apply): nothing here
+//! decides anything.
 
-use tidings_protocol::{CanonicalUrl, MemberId, Outcome, UrlKey};
+use tidings_protocol::{CanonicalUrl, MemberId, UrlKey};
 
 use super::Group;
 use super::entry::{Admission, Entry, EntryId, JobNumber, JobRef, Key, Lease, Live, State};
@@ -9,7 +10,7 @@ use super::key_queue::Lane;
 use super::keys::KeyId;
 use super::mutants::{self, Mutant};
 use super::parked::{Glance, Parked, Parking};
-use super::record::{Back, End, Rest};
+use super::record::{Back, Rest};
 use super::runs::PackedLane;
 use super::timers::{Expiry, Wake};
 use crate::clock::Moment;
@@ -89,7 +90,7 @@ impl Group {
         self.insert_behind(key, entry);
     }
 
-    fn insert_behind(&mut self, key: KeyId, entry: Entry) {
+    pub(super) fn insert_behind(&mut self, key: KeyId, entry: Entry) {
         self.unhold(entry.admitted.url_key, entry.admitted.id);
         self.insert_unnoticed(key, entry);
     }
@@ -112,14 +113,14 @@ impl Group {
     }
 
     /// An entry is no more. Its keys are to be let go of.
-    fn remove(&mut self, id: EntryId) -> Live {
+    pub(super) fn remove(&mut self, id: EntryId) -> Live {
         let live = *self.live.remove(&id).expect("an entry that ends is there");
         self.live_bytes -= live.entry.admitted.bytes();
         live
     }
 
     /// An entry that is no more named these.
-    fn let_go(&mut self, key: KeyId, again: Option<KeyId>, now: Moment) {
+    pub(super) fn let_go(&mut self, key: KeyId, again: Option<KeyId>, now: Moment) {
         for key in std::iter::once(key).chain(again) {
             self.keys[key].release();
         }
@@ -391,150 +392,11 @@ impl Group {
         }
     }
 
-    /// A held entry is final.
-    pub(super) fn finish(&mut self, id: EntryId, outcome: Outcome, now: Moment) {
-        let Live { entry, key, again } = self.remove(id);
-        if let State::Held(lease) = entry.state {
-            self.expiries.cancel(lease.until, Expiry::Lease(id));
-            self.members.release(lease.member, id, entry.is_suspect());
-        }
-        if let Some(url) = entry.admitted.url_key {
-            self.schedules.ended(url.print(), id, Some(outcome));
-        }
-        match outcome {
-            Outcome::Failed => self.totals.failed += 1,
-            _ => self.totals.completed += 1,
-        }
-        if let Some(job) = entry.admitted.job {
-            self.change_job(job.number, key, now, |job, key| job.ended_with(outcome, key));
-        }
-        self.let_go(key, again, now);
-    }
-
-    /// An entry without a member is final for its job. If it was announced and its job only wants it
-    /// no more, it goes on without a job: somebody was promised that it is looked at.
-    pub(super) fn drop_entry(&mut self, id: EntryId, end: End, now: Moment) {
-        self.take_out(id);
-        let Live { mut entry, key, again } = self.remove(id);
-        let (job, url) = (entry.admitted.job, entry.admitted.url_key);
-        self.rehold(url, id);
-        let pinned_to = entry.again.take().map(|again| again.member);
-        self.forget_pin(pinned_to, id, job, key, now);
-        if let Some(job) = job {
-            self.change_job(job.number, key, now, |job, key| job.dropped(id, key, end));
-        }
-        let leaves_its_job = matches!(end, End::Budget | End::Cancelled) && job.is_some();
-        let waits_already = url.is_some_and(|url| self.waits_alone(url));
-        if leaves_its_job && entry.admitted.announced && !waits_already {
-            entry.admitted.job = None;
-            self.insert_behind(key, entry);
-            self.enqueue(id, now);
-            return self.let_go(key, again, now);
-        }
-        self.let_go(key, again, now);
-        self.clock_times.forget(id);
-        if let Some(url) = url {
-            self.schedules.ended(url.print(), id, None);
-        }
-        if end == End::Dead {
-            self.totals.dead += 1;
-            let reason = self.config.gives_up(&entry).unwrap_or("unknown");
-            self.dead.bury(entry, reason, &self.config);
-        }
-    }
-
-    /// A parked entry is final. Its key is to be refreshed.
-    fn drop_parked(&mut self, glance: Glance, end: End) {
-        self.keep_in_snapshot(glance);
-        let queue = &mut self.keys[glance.key];
-        if let Some(job) = glance.job().and_then(|job| self.jobs.find_mut(job)) {
-            job.dropped_parked(queue.name(), end);
-            self.seen.add(job.id, glance.url);
-        }
-        self.parked.remove(glance, queue);
-        self.schedules.ended(glance.url, glance.id, None);
-    }
-
-    /// What of a job waits is final: behind one key, or all of it. Whether an entry is parked is not
-    /// part of what was decided: it depends on where a start began.
-    pub(super) fn clear(&mut self, number: JobNumber, key: Option<&str>, end: End, now: Moment) {
-        let Some(job) = self.jobs.find(number) else { return };
-        let (parked, waiting) = (job.parked, job.waiting(key));
-        let ending = match key.map(|key| self.keys.find(key)) {
-            None => usize::try_from(parked).unwrap_or(usize::MAX),
-            Some(key) => key.map_or(0, |key| self.keys[key].runs.len()),
-        };
-        self.abandon_snapshot_for(ending);
-        for entry in waiting {
-            self.drop_entry(entry, end, now);
-        }
-        let lane = Lane::Job(number);
-        let keys = match key {
-            Some(key) => self.keys.find(key).into_iter().collect(),
-            None => self.parked.keys_of(lane),
-        };
-        for key in keys {
-            while let Some(glance) = self.parked.any_of(lane, &self.keys[key]) {
-                self.drop_parked(glance, end);
-            }
-            self.refresh(key, now);
-        }
-    }
-
-    /// Everything that waits is final.
-    pub(super) fn purge_all(&mut self, now: Moment) {
-        self.abandon_snapshot_for(self.parked.len());
-        for id in self.live_ids() {
-            if self.live[&id].entry.lease().is_none() {
-                self.drop_entry(id, End::Purged, now);
-            }
-        }
-        for glance in self.parked.iter().collect::<Vec<_>>() {
-            self.drop_parked(glance, End::Purged);
-            self.refresh(glance.key, now);
-        }
-    }
-
     /// Entries in full, by number.
     pub(super) fn live_ids(&self) -> Vec<EntryId> {
         let mut ids: Vec<EntryId> = self.live.keys().copied().collect();
         ids.sort_unstable();
         ids
-    }
-
-    /// A dead entry begins from its beginning. It is part of its pass again if that can still use
-    /// it, and otherwise goes without a job, unless its URL waits so already.
-    pub(super) fn revive(&mut self, mut entry: Entry, now: Moment) {
-        let (id, url) = (entry.admitted.id, entry.admitted.url_key);
-        entry.failures = 0;
-        entry.losses = 0;
-        entry.last_reason = None;
-        entry.admitted.due = now;
-        let takes = |pass: &JobRef| {
-            let job = self.jobs.find(pass.number);
-            job.is_some_and(|job| job.id == *pass && job.takes_back(&entry.admitted.key))
-        };
-        let pass = entry.admitted.job.filter(takes);
-        entry.admitted.job = pass;
-        if pass.is_none() && url.is_some_and(|url| self.waits_alone(url)) {
-            return;
-        }
-        self.insert(entry);
-        if let Some(pass) = pass {
-            self.noted.remove(&pass.number);
-            let key = self.live[&id].key;
-            self.change_job(pass.number, key, now, |job, key| job.takes_again(id, key));
-        }
-        self.enqueue(id, now);
-    }
-
-    /// Whether a URL waits without a job. As something is decided by it, a snapshot has it first.
-    fn waits_alone(&mut self, url: UrlKey) -> bool {
-        let waiting = self.unheld_of(url, None);
-        if let Some(glance) = waiting.and_then(|id| self.parked.find(id)) {
-            self.keep_in_snapshot(glance);
-        }
-        waiting.is_some()
     }
 
     /// Changes a job, on account of an entry of this key; whether its budgets let anything go out
@@ -556,7 +418,7 @@ impl Group {
     }
 
     /// An entry does not wait for its member's next request any more.
-    fn forget_pin(
+    pub(super) fn forget_pin(
         &mut self,
         member: Option<MemberId>,
         id: EntryId,

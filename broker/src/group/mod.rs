@@ -20,6 +20,7 @@ mod by_number;
 pub mod clock_times;
 pub mod config;
 mod dead;
+mod endings;
 pub mod entry;
 mod explain;
 pub mod interface;
