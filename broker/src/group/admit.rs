@@ -9,8 +9,9 @@ use tidings_protocol::{
     TopicName, UrlKey,
 };
 
+use super::ahead::TOGETHER;
 use super::clock_times::{ClockTime, Times, Waiting};
-use super::config::{KeyKind, key_attribute};
+use super::config::{GroupConfig, KeyKind, key_attribute};
 use super::entry::{Admission, Entry, EntryId, JobNumber, JobRef, Key};
 use super::mutants::{self, Mutant};
 use super::parked::Glance;
@@ -39,6 +40,37 @@ pub(super) struct Wish<'a> {
     pub(super) prio: i16,
     pub(super) due: Moment,
     pub(super) carried: Box<str>,
+}
+
+/// What an event says, whatever the group knows.
+pub(super) struct Told<'a> {
+    payload: Payload<'a>,
+    /// `None` in a group without keys, where a text is nobody's business.
+    url: Option<(CanonicalUrl<'a>, UrlKey)>,
+}
+
+impl<'a> Told<'a> {
+    fn read(payload: &'a str, config: &GroupConfig) -> Result<Self, &'static str> {
+        let payload = Payload::parse(payload);
+        if config.key == KeyKind::None {
+            return Ok(Self { payload, url: None });
+        }
+        let target = payload.target().ok_or("not-a-url")?;
+        let url = CanonicalUrl::parse(target).map_err(|_| "not-an-http-url")?;
+        let url_key = url.url_key();
+        Ok(Self { payload, url: Some((url, url_key)) })
+    }
+
+    /// Its URL, as [`UrlKey::print`].
+    pub(super) fn print(&self) -> Option<u64> {
+        self.url.as_ref().map(|(_, url_key)| url_key.print())
+    }
+
+    /// The text of its key.
+    pub(super) fn key(&self, config: &GroupConfig) -> Option<&str> {
+        let attribute = key_attribute(&config.key, &self.payload);
+        attribute.or_else(|| config.key_of_url(&self.url.as_ref()?.0))
+    }
 }
 
 /// What becomes of an event.
@@ -87,30 +119,36 @@ impl Group {
         let mut letters = Vec::new();
         let mut seeded = BTreeSet::new();
         let mut times = Vec::new();
-        for (seq, payload) in events.iter().filter(|(seq, _)| *seq >= first) {
-            let judged = self.judge_event(payload, elsewhere, now);
-            let Judgement { taking, schedule, at } = judged.unwrap_or_else(|reason| {
-                letters.extend(self.unusable_letter(topic, *seq, payload, reason, now));
-                Judgement { taking: Taking::Unusable, schedule: None, at: Times::default() }
-            });
-            self.apply_taking(&taking, now);
-            if let Taking::Admitted(Admission { job: Some(job), .. }) = &taking {
-                seeded.insert(job.number);
+        let events = &events[events.partition_point(|(seq, _)| *seq < first)..];
+        for events in events.chunks(TOGETHER) {
+            let read = events.iter().map(|(_, payload)| Told::read(payload, &self.config));
+            let told: Vec<_> = read.collect();
+            self.look_at_urls(told.iter().flatten());
+            for ((seq, payload), told) in events.iter().zip(told) {
+                let judged = told.and_then(|told| self.judge_event(&told, elsewhere, now));
+                let Judgement { taking, schedule, at } = judged.unwrap_or_else(|reason| {
+                    letters.extend(self.unusable_letter(topic, *seq, payload, reason, now));
+                    Judgement { taking: Taking::Unusable, schedule: None, at: Times::default() }
+                });
+                self.apply_taking(&taking, now);
+                if let Taking::Admitted(Admission { job: Some(job), .. }) = &taking {
+                    seeded.insert(job.number);
+                }
+                times.extend(at.entry.into_iter().flat_map(|unix_ms| waits_of(&taking, unix_ms)));
+                times.extend(schedule.iter().filter_map(|schedule| {
+                    let (what, due) = (Waiting::Schedule(schedule.url_key), schedule.due);
+                    Some(ClockTime { what, unix_ms: at.schedule?, due })
+                }));
+                let schedule = schedule.map(|schedule| {
+                    let entry = entry_of(&taking);
+                    Taking::Scheduled(Box::new(Schedule { entry, ..schedule }))
+                });
+                if let Some(schedule) = &schedule {
+                    self.apply_taking(schedule, now);
+                }
+                items.push(taking);
+                items.extend(schedule);
             }
-            times.extend(at.entry.into_iter().flat_map(|unix_ms| waits_of(&taking, unix_ms)));
-            times.extend(schedule.iter().filter_map(|schedule| {
-                let (what, due) = (Waiting::Schedule(schedule.url_key), schedule.due);
-                Some(ClockTime { what, unix_ms: at.schedule?, due })
-            }));
-            let schedule = schedule.map(|schedule| {
-                let entry = entry_of(&taking);
-                Taking::Scheduled(Box::new(Schedule { entry, ..schedule }))
-            });
-            if let Some(schedule) = &schedule {
-                self.apply_taking(schedule, now);
-            }
-            items.push(taking);
-            items.extend(schedule);
         }
         self.commit(Decision::Taken { topic: topic.clone(), next, items }, now);
         self.note_clock_times(times, now);
@@ -122,30 +160,22 @@ impl Group {
 
     fn judge_event(
         &self,
-        payload: &str,
+        told: &Told<'_>,
         elsewhere: &BTreeSet<JobName>,
         now: Moment,
     ) -> Result<Judgement, &'static str> {
-        let payload = Payload::parse(payload);
-        let url;
-        let mut wish = if self.config.key == KeyKind::None {
-            self.keyless_wish(&payload)
-        } else {
-            let target = payload.target().ok_or("not-a-url")?;
-            url = CanonicalUrl::parse(target).map_err(|_| "not-an-http-url")?;
-            let key = match key_attribute(&self.config.key, &payload) {
-                Some(value) => value,
-                None => self.config.key_of_url(&url).ok_or("no-key-attribute")?,
-            };
-            Wish {
+        let payload = &told.payload;
+        let mut wish = match &told.url {
+            None => self.keyless_wish(payload),
+            Some((url, url_key)) => Wish {
                 text: url.as_str(),
-                url_key: Some(url.url_key()),
-                key: key.into(),
+                url_key: Some(*url_key),
+                key: told.key(&self.config).ok_or("no-key-attribute")?.into(),
                 job: payload.attribute("job"),
                 prio: 0,
                 due: now,
-                carried: carried(&payload).ok_or("attributes-too-long")?,
-            }
+                carried: carried(payload).ok_or("attributes-too-long")?,
+            },
         };
         let (mut schedule, mut at) = (None, Times::default());
         if let Some(url_key) = wish.url_key {

@@ -14,6 +14,7 @@
 //! ```
 
 mod admit;
+mod ahead;
 mod answer;
 mod apply;
 mod by_number;
@@ -54,6 +55,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use hashbrown::HashMap;
 use tidings_protocol::{GroupName, Hold, JobName, MemberId, ProtocolError, Seq, TopicName};
 
+use self::ahead::TOGETHER;
 use self::clock_times::ClockTimes;
 pub use self::config::GroupConfig;
 use self::dead::Dead;
@@ -260,6 +262,23 @@ impl Group {
 
     /// Takes one input. `now` must not be before the `now` of an earlier call.
     pub fn handle(&mut self, input: Input, now: Moment) {
+        self.input(input, now);
+        self.release_all(now);
+        self.tidy();
+    }
+
+    /// Takes what was said together, in its order, and releases after all of it: like
+    /// [`Group::handle`] for each, in less time.
+    pub fn handle_all(&mut self, inputs: Vec<Input>, now: Moment) {
+        self.look_at_tasks_of(&inputs);
+        for input in inputs {
+            self.input(input, now);
+        }
+        self.release_all(now);
+        self.tidy();
+    }
+
+    fn input(&mut self, input: Input, now: Moment) {
         let is_reboot =
             matches!(input, Input::Start { run, anew, .. } if self.is_reboot(run, anew));
         if !is_reboot {
@@ -338,8 +357,6 @@ impl Group {
             }
             Input::Tick => self.expire(now),
         }
-        self.release_all(now);
-        self.tidy();
     }
 
     /// Moves what is left where most is dead: no more than a chunk at a time.
@@ -452,11 +469,17 @@ impl Group {
 
     /// Releases while there is a free key and a member with credit for it.
     fn release_all(&mut self, now: Moment) {
-        while !self.is_paused {
+        for released in 0_usize.. {
+            if self.is_paused {
+                return;
+            }
             let members = &self.members;
-            let Some((key, place)) = self.ready.next(members, &mut self.rng) else {
+            let Some((key, place)) = self.ready.next(members) else {
                 return;
             };
+            if released.is_multiple_of(TOGETHER) {
+                self.look_at_keys(self.ready.coming(place, TOGETHER));
+            }
             let queue = &self.keys[key];
             let id = self.next_of(queue).expect("a ready key has a next entry").entry;
             let member = match place {
@@ -513,13 +536,13 @@ impl Group {
         }
         if is_forgettable {
             self.keys.forget(key);
-            return self.ready.place(key, None);
+            return self.ready.place(key, None, &mut self.rng);
         }
         let queue = &self.keys[key];
         let is_free = queue.is_free(now, self.config.parallel);
         let next = if is_free { self.next_of(queue) } else { None };
         let place = next.map(|next| self.place_of(next));
-        self.ready.place(key, place);
+        self.ready.place(key, place, &mut self.rng);
     }
 
     /// The entry that a key would release next.

@@ -3,6 +3,7 @@
 //! [`Entry`](super::entry::Entry) when something happens to it.
 
 use std::hash::BuildHasher;
+use std::hint::black_box;
 
 use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
 use tidings_protocol::{CanonicalUrl, UrlKey};
@@ -350,6 +351,26 @@ impl Parked {
                 run.first_id = at(&self.slots, run.first).id;
             }
         }
+    }
+
+    /// Looks at a slot, and does nothing (see [`ahead`](super::ahead)).
+    pub(super) fn glimpse(&self, slot: SlotId) {
+        black_box(at(&self.slots, slot).text_len);
+    }
+
+    /// Looks at what a slot refers to.
+    pub(super) fn glimpse_of_text(&self, slot: SlotId) {
+        let Slot { url, text, after, .. } = *at(&self.slots, slot);
+        self.texts.glimpse(text);
+        self.glimpse_of_url(url);
+        if after != NO_SLOT {
+            self.glimpse(after);
+        }
+    }
+
+    /// Looks at where entries of a URL are noted.
+    pub(super) fn glimpse_of_url(&self, url: u64) {
+        black_box(self.by_url.find(self.hasher.hash_one(url), |_| true));
     }
 
     fn glance(&self, slot: SlotId) -> Glance {

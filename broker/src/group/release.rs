@@ -70,13 +70,13 @@ enum Kind {
 
 impl Ready {
     /// Puts a key where it belongs now; `None` takes it out.
-    pub(super) fn place(&mut self, key: KeyId, place: Option<Place>) {
+    pub(super) fn place(&mut self, key: KeyId, place: Option<Place>, rng: &mut fastrand::Rng) {
         if self.place_of(key) == place {
             return;
         }
         self.take_out(key);
         if let Some(place) = place {
-            self.put_in(key, place);
+            self.put_in(key, place, rng);
         }
     }
 
@@ -90,19 +90,15 @@ impl Ready {
     }
 
     /// The key that goes next to one of the members, and where it stands.
-    pub(super) fn next(
-        &self,
-        members: &Members,
-        rng: &mut fastrand::Rng,
-    ) -> Option<(KeyId, Place)> {
+    pub(super) fn next(&self, members: &Members) -> Option<(KeyId, Place)> {
         let pinned = self.pinned.iter().find(|(pin, _)| members.has_room(pin.member, pin.suspect));
         if let Some((pin, keys)) = pinned {
-            return Some((any(keys, rng), Place::Pinned(*pin)));
+            return Some((last_of(keys), Place::Pinned(*pin)));
         }
         if members.any_room(true) {
             let mut open = self.suspects.iter().filter(|(lane, _)| !self.is_blocked(**lane));
             if let Some((lane, keys)) = open.next() {
-                return Some((any(keys, rng), Place::Suspect(*lane)));
+                return Some((last_of(keys), Place::Suspect(*lane)));
             }
         }
         if !members.any_room(false) {
@@ -121,7 +117,20 @@ impl Ready {
         } else {
             keys.0.first_key_value()?
         };
-        Some((any(keys, rng), Place::Open(lane, *prio)))
+        Some((last_of(keys), Place::Open(lane, *prio)))
+    }
+
+    /// Keys that go out together with the one that stands at this place, most likely.
+    pub(super) fn coming(&self, place: Place, count: usize) -> &[KeyId] {
+        let keys = match place {
+            Place::Pinned(_) | Place::Suspect(_) => None,
+            Place::Open(Lane::Announced, prio) => self.announced.0.get(&Reverse(prio)),
+            Place::Open(Lane::Job(job), prio) => {
+                self.jobs.get(&job).and_then(|keys| keys.0.get(&Reverse(prio)))
+            }
+        };
+        let keys = keys.map_or(&[][..], Vec::as_slice);
+        &keys[keys.len().saturating_sub(count)..]
     }
 
     /// The lane has had its turn.
@@ -169,7 +178,7 @@ impl Ready {
         after.chain(upto).next().map(|(job, keys)| (Lane::Job(*job), keys))
     }
 
-    fn put_in(&mut self, key: KeyId, place: Place) {
+    fn put_in(&mut self, key: KeyId, place: Place, rng: &mut fastrand::Rng) {
         let (kind, keys) = match place {
             Place::Pinned(pin) => {
                 self.pins.insert(key, pin);
@@ -187,12 +196,20 @@ impl Ready {
                 (Kind::Open(lane, prio), keys.0.entry(Reverse(prio)).or_default())
             }
         };
-        let index = u32::try_from(keys.len()).expect("keys have numbers of 32 bits");
+        // Whoever stands at a place by chance goes last from now on.
         keys.push(key);
+        let (index, last) = (rng.usize(..keys.len()), keys.len() - 1);
+        keys.swap(index, last);
+        let moved = keys[last];
+        let number = |index| u32::try_from(index).expect("keys have numbers of 32 bits");
         if self.spots.len() <= key.index() {
             self.spots.resize(key.index() + 1, None);
         }
-        self.spots[key.index()] = Some(Spot { kind, index });
+        self.spots[key.index()] = Some(Spot { kind, index: number(index) });
+        if index != last {
+            let spot = self.spots[moved.index()].as_mut();
+            spot.expect("a key that stands there has a spot").index = number(last);
+        }
     }
 
     fn take_out(&mut self, key: KeyId) {
@@ -228,9 +245,9 @@ impl Ready {
     }
 }
 
-/// One of several keys, by chance.
-fn any(keys: &[KeyId], rng: &mut fastrand::Rng) -> KeyId {
-    keys[rng.usize(..keys.len())]
+/// The one of several keys that goes first.
+fn last_of(keys: &[KeyId]) -> KeyId {
+    *keys.last().expect("no set is empty")
 }
 
 /// Takes the key at a place out of one of the sets, of which none is empty. Returns the key that is

@@ -98,6 +98,11 @@ impl Runs {
         (run.lane == lane).then_some(run.first)
     }
 
+    /// Some run, most likely the only one.
+    pub(super) fn any(&self) -> Option<&Run> {
+        self.runs.first()
+    }
+
     /// Whether a lane has a run.
     pub(super) fn has(&self, lane: PackedLane) -> bool {
         self.any_of(lane).is_some()

@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Debug;
+use std::hint::black_box;
 use std::io;
 
 /// Bytes of a chunk; one that holds a single longer text has more.
@@ -17,6 +18,10 @@ const HEADER_BYTES: usize = 12;
 
 /// What a first look at a text outside reads: most are shorter.
 const GLANCE_BYTES: usize = 512;
+
+/// What a processor fetches from memory at once, and how many of these hold most texts.
+const CACHE_LINE_BYTES: usize = 64;
+const GLIMPSE_LINES: usize = 3;
 
 /// Bytes of dead texts that are not worth the trouble of moving the others.
 const DEAD_BYTES_MIN: usize = 16 * CHUNK_BYTES;
@@ -134,6 +139,16 @@ impl Texts {
                 buffer.drain(..HEADER_BYTES);
                 buffer.into()
             }
+        }
+    }
+
+    /// Looks at a text, if it is in memory, and does nothing (see [`ahead`](super::ahead)).
+    pub(super) fn glimpse(&self, place: Place) {
+        if let Bytes::Here(bytes) = &self.chunk(place.chunk).bytes {
+            let lines = bytes[place.offset as usize..].chunks(CACHE_LINE_BYTES);
+            lines.take(GLIMPSE_LINES).for_each(|line| {
+                black_box(line[0]);
+            });
         }
     }
 

@@ -338,11 +338,7 @@ impl Owner {
             return self.refuse_letter(letter, &no_such(self.group.name()));
         }
         match letter {
-            Letter::Asked(inputs, mailbox) => {
-                for input in inputs {
-                    self.handle(input, Some(&mailbox));
-                }
-            }
+            Letter::Asked(inputs, mailbox) => self.handle_all(inputs, Some(&mailbox)),
             Letter::Managed(input, mailbox) => self.handle(input, Some(&mailbox)),
             Letter::Joined(input, conn, mailbox) => {
                 self.members.insert(conn, mailbox.clone());
@@ -428,6 +424,19 @@ impl Owner {
     fn handle(&mut self, input: Input, mailbox: Option<&Mailbox>) {
         let configures = matches!(input, Input::Configure { .. });
         self.group.handle(input, self.clock.now());
+        self.take_outputs(mailbox);
+        if configures && let Err(error) = self.follow_topics() {
+            tracing::error!(group = %self.group.name(), %error, "cannot read a feeding topic");
+        }
+    }
+
+    /// The same for what a worker has said together.
+    fn handle_all(&mut self, inputs: Vec<Input>, mailbox: Option<&Mailbox>) {
+        self.group.handle_all(inputs, self.clock.now());
+        self.take_outputs(mailbox);
+    }
+
+    fn take_outputs(&mut self, mailbox: Option<&Mailbox>) {
         self.watchers.changed();
         while let Some(output) = self.group.poll() {
             match output {
@@ -463,9 +472,6 @@ impl Owner {
         }
         if self.log.flush_much() {
             self.outgoing.mark(self.appended);
-        }
-        if configures && let Err(error) = self.follow_topics() {
-            tracing::error!(group = %self.group.name(), %error, "cannot read a feeding topic");
         }
     }
 

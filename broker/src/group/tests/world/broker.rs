@@ -23,6 +23,10 @@ const LAST_WRITE: u32 = 2500;
 const SNAPSHOT_AFTER: u64 = 400;
 const SNAPSHOT_PIECE: usize = 64;
 
+/// One in so many words of workers comes while the broker is busy for a moment, in which others may come.
+const BUSY: u32 = 16;
+const BUSY_MS_MAX: u64 = 20;
+
 /// When and how a broker is to end.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Doom {
@@ -170,7 +174,14 @@ impl World {
     /// Somebody says something to the broker.
     pub(super) fn feed(&mut self, input: Input, said: Said) -> Kept {
         match &mut self.broker.state {
-            Running::Moves => self.handle(input, said),
+            Running::Moves
+                if self.is_faulty && said.is_of_worker() && self.rng.u32(0..BUSY) == 0 =>
+            {
+                let busy_ms = self.rng.u64(0..BUSY_MS_MAX);
+                self.pause_for(false, busy_ms);
+                self.feed(input, said)
+            }
+            Running::Moves => self.handle(vec![(input, said)]),
             Running::Still { inbox, .. } => {
                 inbox.push_back((input, said));
                 Ok(())
@@ -184,26 +195,35 @@ impl World {
         }
     }
 
-    fn handle(&mut self, input: Input, said: Said) -> Kept {
-        self.note(|| match &input {
-            // The time of day is none of its business.
-            Input::Start { run, anew, .. } => format!("<- start run={run} anew={anew}"),
-            input => format!("<- {input:?}"),
-        });
-        self.order += 1;
-        let (order, moment) = (self.order, self.broker.moment(self.now));
-        self.expect(&input, moment);
-        if matches!(input, Input::Tick) {
-            self.broker.ticked = moment;
+    /// The group takes what was said together.
+    fn handle(&mut self, said: Vec<(Input, Said)>) -> Kept {
+        let moment = self.broker.moment(self.now);
+        let (mut unsent, mut again) = (Vec::new(), Vec::new());
+        for (input, said) in &said {
+            self.note(|| match input {
+                // The time of day is none of its business.
+                Input::Start { run, anew, .. } => format!("<- start run={run} anew={anew}"),
+                input => format!("<- {input:?}"),
+            });
+            self.order += 1;
+            self.expect(input, moment);
+            if matches!(input, Input::Tick) {
+                self.broker.ticked = moment;
+            }
+            again.extend(is_said_again(input).then(|| (input.clone(), said.clone())));
+            let (order, wishes) = (self.order, Wish::all_of(input));
+            if !wishes.is_empty() {
+                unsent.push(Unsent::Taken { order, wishes, at: self.now });
+            }
         }
-        let again = is_said_again(&input).then(|| (input.clone(), said.clone()));
-        let mut unsent = Vec::new();
-        let wishes = Wish::all_of(&input);
-        if !wishes.is_empty() {
-            unsent.push(Unsent::Taken { order, wishes, at: self.now });
+        let (mut inputs, mut said): (Vec<_>, VecDeque<_>) = said.into_iter().unzip();
+        match (inputs.pop(), inputs.is_empty()) {
+            (Some(input), true) => self.broker.group.handle(input, moment),
+            (last, _) => {
+                inputs.extend(last);
+                self.broker.group.handle_all(inputs, moment);
+            }
         }
-        let mut said = Some(said);
-        self.broker.group.handle(input, moment);
         let (mut records, mut released) = (Vec::new(), None);
         while let Some(output) = self.broker.group.poll() {
             match output {
@@ -221,7 +241,7 @@ impl World {
                     unsent.push(Unsent::Ended(answer));
                 }
                 Output::Answer { answer, .. } => {
-                    let said = said.take().unwrap_or(Said::Nothing);
+                    let said = said.pop_front().unwrap_or(Said::Nothing);
                     unsent.push(Unsent::Answer { said, answer, at: self.now });
                 }
                 Output::Announce { serial, topic, payload } => {
@@ -267,7 +287,7 @@ impl World {
         &mut self,
         records: Vec<Record>,
         unsent: Vec<Unsent>,
-        again: Option<(Input, Said)>,
+        again: Vec<(Input, Said)>,
     ) -> Kept {
         let broker = &mut self.broker;
         let is_write = !records.is_empty();
@@ -276,7 +296,7 @@ impl World {
         }
         let mark = broker.appended;
         broker.unsent.extend(unsent.into_iter().map(|unsent| (mark, unsent)));
-        broker.unsafe_inputs.extend(again.map(|(input, said)| (mark, input, said)));
+        broker.unsafe_inputs.extend(again.into_iter().map(|(input, said)| (mark, input, said)));
         if is_write && self.is_last_write() {
             return self.crash();
         }
@@ -312,7 +332,7 @@ impl World {
         self.broker.is_syncing = false;
         self.broker.cut();
         self.send()?;
-        self.write(Vec::new(), Vec::new(), None)
+        self.write(Vec::new(), Vec::new(), Vec::new())
     }
 
     /// What rests on what is safe leaves.
@@ -476,7 +496,7 @@ impl World {
         let moment = self.broker.moment(self.now);
         let stamp = self.machine.stamp(self.now, moment);
         let own = self.own.map(|index| self.workers[index].member);
-        self.handle(Input::Start { run, anew, stamp, own }, Said::Nothing)
+        self.handle(vec![(Input::Start { run, anew, stamp, own }, Said::Nothing)])
     }
 
     /// The broker stands still: stopped, or without room on its disk.
@@ -485,11 +505,15 @@ impl World {
             self.totals.faults += 1;
             let anew = self.rng.bool();
             self.note(|| format!("-- stands still, anew={anew}"));
-            self.broker.state = Running::Still { anew, inbox: VecDeque::new() };
-            let life = self.broker.life;
             let still_ms = self.rng.u64(500..2 * LEASE_MS);
-            self.schedule(still_ms, Happening::Moves { life });
+            self.pause_for(anew, still_ms);
         }
+    }
+
+    fn pause_for(&mut self, anew: bool, still_ms: u64) {
+        self.broker.state = Running::Still { anew, inbox: VecDeque::new() };
+        let life = self.broker.life;
+        self.schedule(still_ms, Happening::Moves { life });
     }
 
     /// It goes on: what has come is read before leases are expired.
@@ -498,11 +522,24 @@ impl World {
             return Ok(());
         }
         let state = std::mem::replace(&mut self.broker.state, Running::Moves);
-        let Running::Still { anew, inbox } = state else { return Ok(()) };
+        let Running::Still { anew, mut inbox } = state else { return Ok(()) };
         if anew {
             self.begin(self.broker.group.run(), true)?;
         }
-        inbox.into_iter().try_for_each(|(input, said)| self.feed(input, said))
+        // What workers have said one after the other is read, and taken, together.
+        while let Some((input, said)) = inbox.pop_front() {
+            let mut some = vec![(input, said)];
+            while some[0].1.is_of_worker()
+                && let Some(next) = inbox.pop_front_if(|(_, said)| said.is_of_worker())
+            {
+                some.push(next);
+            }
+            match &mut self.broker.state {
+                Running::Moves => self.handle(some)?,
+                _ => some.into_iter().try_for_each(|(input, said)| self.feed(input, said))?,
+            }
+        }
+        Ok(())
     }
 }
 

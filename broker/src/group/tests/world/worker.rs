@@ -94,6 +94,13 @@ pub(super) enum Said {
     Lie(TaskId),
 }
 
+impl Said {
+    /// Whether it is what a worker says of a task.
+    pub(super) fn is_of_worker(&self) -> bool {
+        matches!(self, Self::Task { .. } | Self::Lie(_))
+    }
+}
+
 impl Worker {
     pub(super) fn new(member: MemberId) -> Self {
         Self {
