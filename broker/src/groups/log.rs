@@ -136,7 +136,6 @@ pub(super) struct DiskLog {
     /// Bytes after which there is a snapshot at all.
     grown_max: u64,
     clock: Clock,
-    committers: Arc<Committers>,
     shared: Arc<Shared>,
 }
 
@@ -146,6 +145,7 @@ struct Shared {
     /// Whose it is.
     name: GroupName,
     log: Arc<dyn TopicLog>,
+    committers: Arc<Committers>,
     state: Mutex<State>,
     durable: AtomicU64,
     /// Woken when there is more that is safe, or when the health has changed.
@@ -178,7 +178,7 @@ impl DiskLog {
         let state =
             State { pieces: Vec::new(), health: Health::Good, queued: false, snapshot: None };
         let (state, durable) = (Mutex::new(state), AtomicU64::new(next.0));
-        let shared = Arc::new(Shared { name, log, state, durable, wake });
+        let shared = Arc::new(Shared { name, log, committers, state, durable, wake });
         Self {
             open: String::new(),
             count: 0,
@@ -190,13 +190,12 @@ impl DiskLog {
             began: next.0,
             grown_max,
             clock,
-            committers,
             shared,
         }
     }
 
     fn commit(&self) {
-        self.committers.push(Arc::clone(&self.shared) as Arc<dyn Commit>);
+        self.shared.committers.push(Arc::clone(&self.shared) as Arc<dyn Commit>);
     }
 }
 
@@ -296,13 +295,11 @@ impl GroupLog for DiskLog {
 
 impl Shared {
     /// Lets go of what is before a snapshot, if that ends before `safe`.
-    fn forget_before(&self, safe: Seq) {
+    fn forget_before(self: &Arc<Self>, safe: Seq) {
         let snapshot = self.state.lock().snapshot.take_if(|(_, end)| *end <= safe);
-        let Some((keep_from, _)) = snapshot else { return };
-        let retention =
-            Retention { bytes_max: 0, oldest_unix_ms: None, segments_max: usize::MAX, keep_from };
-        if let Err(error) = self.log.retain(&retention) {
-            tracing::error!(group = %self.name, %error, "old records stay");
+        if let Some((keep_from, _)) = snapshot {
+            let removal = Removal { group: Arc::clone(self), keep_from };
+            self.committers.push(Arc::new(removal));
         }
     }
 }
@@ -368,6 +365,38 @@ impl Commit for Shared {
     }
 }
 
+/// The end of records that a snapshot stands for: one segment after the other, with pauses. A disk that is
+/// told that hundreds of megabytes are free has no time for anything else.
+#[derive(Debug)]
+struct Removal {
+    group: Arc<Shared>,
+    keep_from: Seq,
+}
+
+impl Commit for Removal {
+    fn commit(self: Arc<Self>) -> Option<usize> {
+        let retention = Retention {
+            bytes_max: 0,
+            oldest_unix_ms: None,
+            segments_max: usize::MAX,
+            keep_from: self.keep_from,
+            at_once: 1,
+        };
+        match self.group.log.retain(&retention) {
+            Ok(0) | Err(LogError::Broken(_)) => {}
+            Ok(_) => self.group.committers.push_later(Arc::clone(&self) as Arc<dyn Commit>),
+            Err(error) => {
+                tracing::error!(group = %self.group.name, %error, "old records stay");
+            }
+        }
+        None
+    }
+
+    fn waiting_bytes(&self) -> usize {
+        0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -376,41 +405,83 @@ mod tests {
     use crate::clock::Moment;
     use crate::group::record::Decision;
     use crate::groups::GroupStorage;
+    use crate::log::SegmentLog;
     use crate::log::simulated::SimulatedDisk;
+
+    /// A log on a disk of its own, whose segments have an eighth of `log_bytes`.
+    struct Rig {
+        disk: SimulatedDisk,
+        committers: Arc<Committers>,
+        store: Arc<SegmentLog>,
+        log: DiskLog,
+        wake: Arc<Notify>,
+    }
+
+    const DIR: &str = "groups";
+
+    impl Rig {
+        fn new(log_bytes: u64) -> Self {
+            let (disk, dir) = (SimulatedDisk::new(1), Path::new(DIR).to_owned());
+            let storage =
+                GroupStorage { disk: Arc::new(disk.clone()), dir, log_bytes, taken: [].into() };
+            let (name, committers) = ("g".parse().unwrap(), Arc::new(Committers::start()));
+            let ((store, next), wake) = (storage.fresh(&name), Arc::new(Notify::new()));
+            let (store, clock) = (Arc::new(store), Clock::new());
+            let (log, to_wake) = (Arc::clone(&store), Arc::clone(&wake));
+            let log =
+                DiskLog::new(name, log, next, log_bytes, clock, Arc::clone(&committers), to_wake);
+            Self { disk, committers, store, log, wake }
+        }
+
+        /// Writes a record of so many bytes, and a little more.
+        fn write(&mut self, bytes: usize) {
+            let payload = "x".repeat(bytes).into();
+            let decision = Decision::Announced { serial: 1, topic: "job-done", payload };
+            self.log.append(&Record { at: Moment(1), decision });
+            self.log.flush();
+        }
+
+        async fn until_durable(&self) {
+            while self.log.durable() < self.log.next {
+                self.wake.notified().await;
+            }
+        }
+    }
 
     #[tokio::test]
     async fn a_log_is_behind_when_more_waits_for_a_slow_disk_than_may_and_says_when_it_is_not() {
-        let (disk, dir) = (SimulatedDisk::new(1), Path::new("groups"));
-        let storage = GroupStorage {
-            disk: Arc::new(disk.clone()),
-            dir: dir.to_owned(),
-            log_bytes: 1 << 30,
-            taken: [].into(),
-        };
-        let (name, committers) = ("g".parse().unwrap(), Arc::new(Committers::start()));
-        let ((log, next), wake) = (storage.fresh(&name), Arc::new(Notify::new()));
-        let (log, clock) = (Arc::new(log), Clock::new());
-        let mut log =
-            DiskLog::new(name, log, next, 1 << 30, clock, Arc::clone(&committers), wake.clone());
-        disk.hold_syncs(dir);
-        let payload = "x".repeat(1 << 20).into();
-        let decision = Decision::Announced { serial: 1, topic: "job-done", payload };
-        let record = Record { at: Moment(1), decision };
+        let mut rig = Rig::new(1 << 30);
+        rig.disk.hold_syncs(Path::new(DIR));
         let mut written = 0;
         while written < BEHIND_BYTES {
-            assert!(!log.is_behind(), "{written} bytes wait");
-            log.append(&record);
-            log.flush();
+            assert!(!rig.log.is_behind(), "{written} bytes wait");
+            rig.write(1 << 20);
             written += 1 << 20;
         }
-        // Each line is a little longer than its payload.
-        assert!(log.is_behind());
-        assert!(log.durable() < log.next);
-        disk.release_syncs();
-        while log.durable() < log.next {
-            wake.notified().await;
+        assert!(rig.log.is_behind());
+        assert!(rig.log.durable() < rig.log.next);
+        rig.disk.release_syncs();
+        rig.until_durable().await;
+        assert!(!rig.log.is_behind());
+        rig.committers.close();
+    }
+
+    #[tokio::test]
+    async fn everything_before_a_snapshot_goes_in_the_end() {
+        let mut rig = Rig::new(8_000);
+        for _ in 0..10 {
+            rig.write(1_000);
+            rig.until_durable().await;
         }
-        assert!(!log.is_behind());
-        committers.close();
+        assert!(rig.store.bounds().segments >= 10);
+        rig.log.begin_snapshot();
+        let began = Seq(rig.log.began);
+        rig.write(1_000);
+        rig.log.end_snapshot();
+        rig.until_durable().await;
+        // What was put off is done before the end.
+        rig.committers.close();
+        let bounds = rig.store.bounds();
+        assert_eq!((bounds.first, bounds.segments), (began, 1));
     }
 }

@@ -26,6 +26,9 @@ const PACE_BYTES: usize = 32 << 10;
 /// by waiting for more.
 const PACE_STEP: Duration = Duration::from_micros(100);
 
+/// Until what was put off is done: so much that a disk has ended with one part of it before the next.
+const PAUSE: Duration = Duration::from_millis(50);
+
 /// Something that gathers what is to be written to a log of its own.
 pub(crate) trait Commit: Debug + Send + Sync {
     /// Writes what has gathered. Returns how many bytes have gathered meanwhile; `None` if there is
@@ -52,6 +55,8 @@ struct Queue {
 #[derive(Debug, Default)]
 struct State {
     logs: VecDeque<Arc<dyn Commit>>,
+    /// What is queued at a moment, or when all ends; the earliest first.
+    later: VecDeque<(Instant, Arc<dyn Commit>)>,
     closed: bool,
 }
 
@@ -82,6 +87,14 @@ impl Committers {
         self.queue.ready.notify_one();
     }
 
+    /// Has something committed after a pause: it is a part of what would keep the disk busy for long.
+    pub(crate) fn push_later(&self, log: Arc<dyn Commit>) {
+        // Inside the lock, so that moments rise.
+        let state = &mut *self.queue.state.lock();
+        state.later.push_back((Instant::now() + PAUSE, log));
+        self.queue.ready.notify_one();
+    }
+
     /// Commits what is queued, and ends the threads.
     pub(crate) fn close(&self) {
         self.queue.state.lock().closed = true;
@@ -98,7 +111,11 @@ impl Committers {
     /// Ends the threads, and leaves what is queued. What one is just writing it ends first, so that
     /// nothing is written any more after this.
     pub(crate) fn abandon(&self) {
-        self.queue.state.lock().logs.clear();
+        {
+            let state = &mut *self.queue.state.lock();
+            state.logs.clear();
+            state.later.clear();
+        }
         self.close();
     }
 }
@@ -137,13 +154,21 @@ impl Queue {
     fn next(&self) -> Option<Arc<dyn Commit>> {
         let state = &mut self.state.lock();
         loop {
+            let closed = state.closed;
+            let is_due = |(at, _): &mut (Instant, _)| closed || *at <= Instant::now();
+            if let Some((_, log)) = state.later.pop_front_if(is_due) {
+                state.logs.push_back(log);
+            }
             if let Some(log) = state.logs.pop_front() {
                 return Some(log);
             }
-            if state.closed {
+            if closed {
                 return None;
             }
-            self.ready.wait(state);
+            match state.later.front().map(|(at, _)| *at) {
+                Some(at) => drop(self.ready.wait_until(state, at)),
+                None => self.ready.wait(state),
+            }
         }
     }
 }

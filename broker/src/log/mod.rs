@@ -130,6 +130,8 @@ pub(crate) struct Retention {
     pub(crate) segments_max: usize,
     /// From here on everything is kept, whatever the above say.
     pub(crate) keep_from: Seq,
+    /// Files that go at once.
+    pub(crate) at_once: usize,
 }
 
 /// What became of one file, for people.
@@ -181,7 +183,7 @@ pub(crate) enum LogError {
 
 /// A log that a topic can be kept in: as files here, or replicated elsewhere.
 ///
-/// One thread appends, syncs and retains at a time; any number read meanwhile.
+/// One thread appends and syncs at a time; any number read and retain meanwhile.
 pub(crate) trait TopicLog: Debug + Send + Sync {
     /// Writes `pieces`, whose numbers rise and may leave a hole, and reserves the numbers below
     /// `reserve`. `next` is the number after them, or the next one to be given if there are none.

@@ -467,7 +467,8 @@ impl Recovery {
             }
         }
         let (shared, writer) = (Mutex::new(self.shared), Mutex::new(self.writer));
-        Ok((SegmentLog { options: self.options, shared, writer }, self.found))
+        let log = SegmentLog { options: self.options, shared, writer, removal: Mutex::default() };
+        Ok((log, self.found))
     }
 }
 

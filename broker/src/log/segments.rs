@@ -47,6 +47,9 @@ pub(crate) struct SegmentLog {
     pub(super) shared: Mutex<Shared>,
     /// Locked while something is written.
     pub(super) writer: Mutex<Writer>,
+    /// Locked while segments are removed, so that they go in their order: what was removed before a
+    /// directory is synced is gone for good after it.
+    pub(super) removal: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -118,7 +121,8 @@ impl SegmentLog {
         let first = options.first;
         let shared = Shared { end: first, ..Shared::default() };
         let writer = Writer { durable: first, reserved: first, ..Writer::default() };
-        Self { options, shared: Mutex::new(shared), writer: Mutex::new(writer) }
+        let (shared, writer) = (Mutex::new(shared), Mutex::new(writer));
+        Self { options, shared, writer, removal: Mutex::default() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -408,8 +412,9 @@ impl TopicLog for SegmentLog {
             Ok(()) | Err(LogError::Full) => {}
             Err(error) => return Err(error),
         }
+        let _removal = self.removal.lock();
         let mut removed = 0;
-        while self.shared.lock().may_go(retention, is_old) {
+        while removed < retention.at_once && self.shared.lock().may_go(retention, is_old) {
             self.remove_oldest()?;
             removed += 1;
         }
@@ -445,6 +450,7 @@ impl TopicLog for SegmentLog {
 
     fn clear(&self) -> Result<(), LogError> {
         let writer = &mut *self.writer.lock();
+        let _removal = self.removal.lock();
         writer.active = None;
         // The newest one knows which numbers were given, so it goes when the others are gone for good.
         while self.shared.lock().segments.len() > 1 {

@@ -89,6 +89,7 @@ impl Topic {
             oldest_unix_ms: (age_ms > 0).then(|| now.saturating_sub(age_ms)),
             segments_max: SEGMENTS_MAX,
             keep_from: self.tail.lock().taken_by_all().unwrap_or(Seq(u64::MAX)),
+            at_once: usize::MAX,
         };
         match log.retain(&retention) {
             Ok(0) | Err(LogError::Broken(_)) => {}

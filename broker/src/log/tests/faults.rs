@@ -62,8 +62,13 @@ fn a_full_disk_does_not_keep_what_is_too_old() {
     fill(&log, &[(1, 2), (3, 2), (5, 2)]);
     disk.set_room(disk.used());
     assert!(!log.has_room());
-    let retention =
-        Retention { bytes_max: 0, oldest_unix_ms: Some(1), segments_max: 100, keep_from: Seq(7) };
+    let retention = Retention {
+        bytes_max: 0,
+        oldest_unix_ms: Some(1),
+        segments_max: 100,
+        keep_from: Seq(7),
+        at_once: usize::MAX,
+    };
     // A new segment cannot be begun in place of the last one, which stays for now.
     assert!(log.retain(&retention).unwrap() >= 1);
     assert_eq!(log.bounds().segments, 1);

@@ -283,13 +283,19 @@ impl Life {
             oldest_unix_ms: rng.bool().then(|| self.clock - rng.i64(..400)),
             segments_max: rng.usize(1..10),
             keep_from: Seq(keep_from),
+            at_once: if rng.bool() { rng.usize(1..3) } else { usize::MAX },
         };
         let before = self.log.bounds().first.0;
         let result = self.log.retain(&retention);
         let bounds = self.log.bounds();
         self.trace.push(format!("{retention:?}: {result:?} {bounds:?}"));
         assert!(bounds.first.0 <= keep_from.max(before), "all of that was to be kept");
-        if result.is_ok() && keep_from == self.model.next {
+        if let Ok(removed) = result {
+            assert!(removed <= retention.at_once);
+        }
+        if result.as_ref().is_ok_and(|removed| *removed < retention.at_once)
+            && keep_from == self.model.next
+        {
             assert!(bounds.segments <= retention.segments_max);
             assert!(bounds.bytes <= retention.bytes_max || bounds.segments == 1);
         }

@@ -96,7 +96,13 @@ fn holes_are_gaps_and_what_was_let_go_of_is_not() {
         ]
         .concat()
     );
-    let all = Retention { bytes_max: 0, oldest_unix_ms: None, segments_max: 1, keep_from: Seq(20) };
+    let all = Retention {
+        bytes_max: 0,
+        oldest_unix_ms: None,
+        segments_max: 1,
+        keep_from: Seq(20),
+        at_once: usize::MAX,
+    };
     log.retain(&all).unwrap();
     let heard = hear(&log, 1, BUFFER).unwrap();
     assert_eq!(heard[..2], [Heard::Lag(1, 9), Heard::Gap(10, 19)]);
@@ -159,6 +165,7 @@ fn readers_and_retention_do_not_trip_over_each_other() {
             oldest_unix_ms: None,
             segments_max: 100,
             keep_from: Seq(end),
+            at_once: usize::MAX,
         };
         for first in (1..6000).step_by(3) {
             log.append(&[piece(first, 3, 0, 7)], Seq(first + 3), Seq(0)).unwrap();
