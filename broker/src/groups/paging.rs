@@ -53,7 +53,10 @@ impl Outside for PageFile {
             return Err(io::ErrorKind::StorageFull.into());
         }
         let offset = place_of(number);
-        self.file()?.write_at(&mut [IoSlice::new(chunk)], offset)
+        let file = self.file()?;
+        file.write_at(&mut [IoSlice::new(chunk)], offset)?;
+        file.begin_writing(offset, chunk.len() as u64);
+        Ok(())
     }
 
     fn read(&self, number: u32, from: usize, buffer: &mut [u8]) -> io::Result<usize> {

@@ -4,11 +4,12 @@
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
+use std::num::NonZeroU64;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{Advice, FallocateFlags};
 
 /// Pieces that the kernel takes in one call.
 const PIECES_MAX: usize = 1024;
@@ -66,6 +67,10 @@ pub(crate) trait DiskFile: Debug + Send + Sync {
     fn set_len(&self, length: u64) -> io::Result<()>;
     /// Takes room for what will be written, as zeros; a disk that cannot do that ignores it.
     fn allocate(&self, offset: u64, length: u64) -> io::Result<()>;
+    /// Has the disk begin with what was written there, which need not be safe. Otherwise the system
+    /// gathers it for half a minute, and then keeps the disk from those who wait for it. A disk that
+    /// cannot be told ignores it.
+    fn begin_writing(&self, _offset: u64, _length: u64) {}
 }
 
 /// The file system.
@@ -167,6 +172,13 @@ impl DiskFile for RealFile {
                 result => return Ok(result?),
             }
         }
+    }
+
+    fn begin_writing(&self, offset: u64, length: u64) {
+        // What is not wanted in memory is written at once, and stays there until it is. Where a system
+        // has no use for the advice, it writes later.
+        let length = NonZeroU64::new(length);
+        let _ = rustix::fs::fadvise(&self.0, offset, length, Advice::DontNeed);
     }
 }
 
