@@ -3,9 +3,11 @@
 //! has it, and a start reads it from there.
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::hint::black_box;
 use std::io;
+use std::sync::Arc;
 
 /// Bytes of a chunk; one that holds a single longer text has more.
 pub const CHUNK_BYTES: usize = 1 << 20;
@@ -26,13 +28,21 @@ const GLIMPSE_LINES: usize = 3;
 /// Bytes of dead texts that are not worth the trouble of moving the others.
 const DEAD_BYTES_MIN: usize = 16 * CHUNK_BYTES;
 
-/// A place for chunks outside of memory. Its calls may block, but not for long: it is written to like
-/// memory that is paged out.
-pub trait Outside: Debug + Send {
-    /// Keeps a chunk of at most [`CHUNK_BYTES`] under a number that was used before, or the next.
-    fn write(&mut self, number: u32, chunk: &[u8]) -> io::Result<()>;
+/// Chunks that are sent outside whenever another one is full: more than one, so that what could not be
+/// written is when there is room again, and not all, as there may be none for long.
+const SENT_AT_ONCE: usize = 2;
 
-    /// Reads from a byte of a chunk on, as much as there is and fits.
+/// A place for chunks outside of memory, like memory that is paged out.
+pub trait Outside: Debug + Send {
+    /// Begins to write a chunk of at most [`CHUNK_BYTES`], under a number that was used before, or the
+    /// next. Those of one number are written in their order. Blocks while too many are on their way.
+    fn write(&mut self, number: u32, chunk: Arc<Vec<u8>>);
+
+    /// The number of a chunk that is on its way no more, and whether it can be read from now on. Nobody
+    /// else has it any more.
+    fn written(&mut self) -> Option<(u32, io::Result<()>)>;
+
+    /// Reads from a byte of a chunk on, as much as there is and fits. May block, but not for long.
     fn read(&self, number: u32, from: usize, buffer: &mut [u8]) -> io::Result<usize>;
 }
 
@@ -51,9 +61,12 @@ struct Chunk {
     live: usize,
 }
 
+/// Where a chunk is; outside, under that number.
 #[derive(Debug)]
 enum Bytes {
     Here(Vec<u8>),
+    /// On its way, and here until it has arrived.
+    Leaving(Arc<Vec<u8>>),
     Outside(u32),
 }
 
@@ -65,10 +78,13 @@ pub(super) struct Texts {
     free: Vec<u32>,
     /// The one that is written to.
     tail: Option<u32>,
-    /// Memory for the next one, from one that was moved outside.
-    spare: Vec<u8>,
-    /// Full ones in memory, oldest first.
-    here: std::collections::VecDeque<u32>,
+    /// Memory for the next ones, from those that were moved outside.
+    spare: Vec<Vec<u8>>,
+    /// Full ones that stay in memory for now, oldest first.
+    here: VecDeque<u32>,
+    /// Those that are on their way outside, with their numbers there. One that is dropped meanwhile is
+    /// dropped when it has arrived.
+    leaving: VecDeque<(u32, u32)>,
     outside: Option<Box<dyn Outside>>,
     /// Numbers outside that were used and are free, and the next that was not.
     free_outside: Vec<u32>,
@@ -87,7 +103,12 @@ impl Texts {
 
     /// The same without any text.
     pub(super) fn emptied(&mut self) -> Self {
-        Self { outside: self.outside.take(), ..Self::default() }
+        let mut texts = std::mem::take(self);
+        texts.tail = None;
+        for number in (0..).take(texts.chunks.len()) {
+            texts.drop_chunk(number);
+        }
+        texts
     }
 
     /// Bytes of the texts that are in memory.
@@ -127,6 +148,7 @@ impl Texts {
     pub(super) fn get(&self, place: Place) -> Cow<'_, [u8]> {
         match &self.chunk(place.chunk).bytes {
             Bytes::Here(bytes) => split(&bytes[place.offset as usize..]).1.into(),
+            Bytes::Leaving(bytes) => split(&bytes[place.offset as usize..]).1.into(),
             Bytes::Outside(number) => {
                 let mut buffer = vec![0; GLANCE_BYTES];
                 self.read(*number, place.offset as usize, &mut buffer);
@@ -170,7 +192,9 @@ impl Texts {
         if dead < DEAD_BYTES_MIN.max(self.live) {
             return None;
         }
-        let is_sparse = |chunk: &Chunk| chunk.live * 2 <= chunk.len;
+        let is_sparse = |chunk: &Chunk| {
+            chunk.live * 2 <= chunk.len && !matches!(chunk.bytes, Bytes::Leaving(_))
+        };
         let number = (0..).zip(&self.chunks).find_map(|(number, chunk)| {
             let chunk = chunk.as_ref().filter(|chunk| is_sparse(chunk))?;
             (self.tail != Some(number) && chunk.len > 0).then_some(number)
@@ -183,6 +207,7 @@ impl Texts {
         let read;
         let bytes = match &chunk.bytes {
             Bytes::Here(bytes) => bytes,
+            Bytes::Leaving(bytes) => &**bytes,
             Bytes::Outside(outside) => {
                 let mut buffer = vec![0; chunk.len];
                 self.read(*outside, 0, &mut buffer);
@@ -226,7 +251,7 @@ impl Texts {
                 self.page_out();
             }
         }
-        let bytes = Bytes::Here(std::mem::take(&mut self.spare));
+        let bytes = Bytes::Here(self.spare.pop().unwrap_or_default());
         let chunk = Some(Chunk { bytes, len: 0, live: 0 });
         let number = if let Some(number) = self.free.pop() {
             self.chunks[number as usize] = chunk;
@@ -239,44 +264,73 @@ impl Texts {
         number
     }
 
-    /// Moves the oldest chunks outside, as long as there is room for them.
+    /// Sends the oldest chunks outside, if there are too many here.
     fn page_out(&mut self) {
+        self.arrive();
         let Some(outside) = &mut self.outside else { return };
-        while self.here.len() > CHUNKS_IN_MEMORY {
-            let number = self.here[0];
-            let chunk =
-                self.chunks[number as usize].as_mut().filter(|chunk| chunk.len <= CHUNK_BYTES);
-            if let Some(chunk) = chunk
-                && let Bytes::Here(bytes) = &mut chunk.bytes
-            {
-                let at = self.free_outside.pop().unwrap_or(self.next_outside);
-                if let Err(error) = outside.write(at, bytes) {
-                    tracing::warn!(%error, "texts that wait stay in memory");
-                    if at != self.next_outside {
-                        self.free_outside.push(at);
-                    }
-                    return;
-                }
-                self.next_outside = self.next_outside.max(at + 1);
-                self.len_here -= chunk.len;
-                bytes.clear();
-                self.spare = std::mem::take(bytes);
-                chunk.bytes = Bytes::Outside(at);
+        for _ in 0..SENT_AT_ONCE {
+            if self.here.len() <= CHUNKS_IN_MEMORY {
+                return;
             }
-            self.here.pop_front();
+            let Some(number) = self.here.pop_front() else { return };
+            if let Some(chunk) = &mut self.chunks[number as usize]
+                && let Bytes::Here(bytes) = &mut chunk.bytes
+                && chunk.len <= CHUNK_BYTES
+            {
+                let bytes = Arc::new(std::mem::take(bytes));
+                chunk.bytes = Bytes::Leaving(Arc::clone(&bytes));
+                let at = self.free_outside.pop().unwrap_or(self.next_outside);
+                self.next_outside = self.next_outside.max(at + 1);
+                self.leaving.push_back((at, number));
+                outside.write(at, bytes);
+            }
+        }
+    }
+
+    /// Learns what became of the chunks that were on their way outside.
+    fn arrive(&mut self) {
+        while let Some((at, written)) = self.outside.as_mut().and_then(|outside| outside.written())
+        {
+            let sent = self.leaving.iter().position(|(to, _)| *to == at);
+            let Some((_, number)) = sent.and_then(|sent| self.leaving.remove(sent)) else {
+                continue;
+            };
+            let Some(chunk) = &mut self.chunks[number as usize] else { continue };
+            let left = std::mem::replace(&mut chunk.bytes, Bytes::Outside(at));
+            let Bytes::Leaving(bytes) = left else { unreachable!("it was on its way") };
+            let mut bytes = Arc::unwrap_or_clone(bytes);
+            match written {
+                Ok(()) => {
+                    self.len_here -= chunk.len;
+                    bytes.clear();
+                    self.spare.push(bytes);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "texts that wait stay in memory");
+                    chunk.bytes = Bytes::Here(bytes);
+                    self.here.push_back(number);
+                    self.free_outside.push(at);
+                }
+            }
+            if chunk.live == 0 {
+                self.drop_chunk(number);
+            }
         }
     }
 
     fn drop_chunk(&mut self, number: u32) {
-        let Some(chunk) = self.chunks[number as usize].take() else { return };
-        self.len -= chunk.len;
+        let Some(chunk) = &mut self.chunks[number as usize] else { return };
+        self.live -= std::mem::take(&mut chunk.live);
         match chunk.bytes {
+            Bytes::Leaving(_) => return,
             Bytes::Here(_) => {
                 self.len_here -= chunk.len;
                 self.here.retain(|here| *here != number);
             }
             Bytes::Outside(at) => self.free_outside.push(at),
         }
+        self.len -= chunk.len;
+        self.chunks[number as usize] = None;
         self.free.push(number);
     }
 }

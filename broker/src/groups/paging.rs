@@ -1,9 +1,10 @@
 //! Where a group has what it need not have in memory: a file without a name, which is gone with the
-//! process.
+//! process. A thread of its own writes it.
 
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread::{self, JoinHandle};
 
 use tidings_protocol::GroupName;
 
@@ -13,19 +14,44 @@ use crate::log::disk::{Disk, DiskFile};
 /// Begins the name that the file has for a moment. No group's name begins so.
 const PREFIX: &str = "~";
 
+/// Chunks that wait for the disk before whoever has another one waits, too.
+const WAITING_MAX: usize = 4;
+
 /// Chunks in a file, each at its own place.
 #[derive(Debug)]
 pub(super) struct PageFile {
+    pages: Arc<Pages>,
+    /// Started when it is first needed.
+    writer: Option<Writer>,
+    /// What became of chunks, for whoever says so, and for who is told.
+    written: (mpsc::Sender<Written>, mpsc::Receiver<Written>),
+}
+
+/// The file, for the thread that writes it and the one that reads it.
+#[derive(Debug)]
+struct Pages {
     disk: Arc<dyn Disk>,
     path: PathBuf,
-    /// Made when it is first needed.
-    file: Option<Arc<dyn DiskFile>>,
+    /// Made when it is first written to.
+    file: OnceLock<Arc<dyn DiskFile>>,
 }
+
+/// The thread that writes, and what is to be written, each chunk with its number.
+#[derive(Debug)]
+struct Writer {
+    chunks: mpsc::SyncSender<(u32, Arc<Vec<u8>>)>,
+    thread: JoinHandle<()>,
+}
+
+/// The number of a chunk, and whether it is in the file.
+type Written = (u32, io::Result<()>);
 
 impl PageFile {
     /// A file that is to be made in this directory, for a group of that name.
     pub(super) fn new(disk: Arc<dyn Disk>, dir: &Path, group: &str) -> Self {
-        Self { disk, path: dir.join(format!("{PREFIX}{group}")), file: None }
+        let path = dir.join(format!("{PREFIX}{group}"));
+        let pages = Arc::new(Pages { disk, path, file: OnceLock::new() });
+        Self { pages, writer: None, written: mpsc::channel() }
     }
 
     /// Whether a file of that name may have been left by a process that was killed before it could remove
@@ -34,18 +60,65 @@ impl PageFile {
         name.strip_prefix(PREFIX).is_some_and(|group| GroupName::new(group).is_ok())
     }
 
-    fn file(&mut self) -> io::Result<&Arc<dyn DiskFile>> {
-        if self.file.is_none() {
-            let file = self.disk.create(&self.path)?;
-            self.disk.remove(&self.path)?;
-            self.file = Some(file);
+    fn writer(&mut self) -> io::Result<&Writer> {
+        if self.writer.is_none() {
+            self.writer = Some(Writer::start(Arc::clone(&self.pages), self.written.0.clone())?);
         }
-        Ok(self.file.as_ref().expect("it was made if it was not there"))
+        Ok(self.writer.as_ref().expect("it was started if it was not there"))
     }
 }
 
 impl Outside for PageFile {
-    fn write(&mut self, number: u32, chunk: &[u8]) -> io::Result<()> {
+    fn write(&mut self, number: u32, chunk: Arc<Vec<u8>>) {
+        let gone = |_| io::Error::other("the thread that writes pages has ended");
+        let sent =
+            self.writer().and_then(|writer| writer.chunks.send((number, chunk)).map_err(gone));
+        if let Err(error) = sent {
+            // Its other end is here.
+            let _ = self.written.0.send((number, Err(error)));
+        }
+    }
+
+    fn written(&mut self) -> Option<Written> {
+        self.written.1.try_recv().ok()
+    }
+
+    fn read(&self, number: u32, from: usize, buffer: &mut [u8]) -> io::Result<usize> {
+        let file = self.pages.file.get().ok_or(io::ErrorKind::NotFound)?;
+        file.read_at(buffer, place_of(number) + from as u64)
+    }
+}
+
+impl Drop for PageFile {
+    fn drop(&mut self) {
+        if let Some(Writer { chunks, thread }) = self.writer.take() {
+            drop(chunks);
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Writer {
+    /// Begins to write, and to tell what became of it, until nobody has chunks any more.
+    fn start(pages: Arc<Pages>, written: mpsc::Sender<Written>) -> io::Result<Self> {
+        let (chunks, waiting) = mpsc::sync_channel::<(u32, Arc<Vec<u8>>)>(WAITING_MAX);
+        let thread = thread::Builder::new().name("page-out".to_owned()).spawn(move || {
+            for (number, chunk) in waiting {
+                let result = pages.write(number, &chunk);
+                // Who is told of it has the chunk alone.
+                drop(chunk);
+                if written.send((number, result)).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { chunks, thread })
+    }
+}
+
+impl Pages {
+    fn write(&self, number: u32, chunk: &[u8]) -> io::Result<()> {
         // What the log needs comes first.
         let dir = self.path.parent().unwrap_or(&self.path);
         let space = self.disk.space(dir)?;
@@ -59,9 +132,14 @@ impl Outside for PageFile {
         Ok(())
     }
 
-    fn read(&self, number: u32, from: usize, buffer: &mut [u8]) -> io::Result<usize> {
-        let file = self.file.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        file.read_at(buffer, place_of(number) + from as u64)
+    /// The file, made if it is not there. Only one thread writes.
+    fn file(&self) -> io::Result<&Arc<dyn DiskFile>> {
+        if let Some(file) = self.file.get() {
+            return Ok(file);
+        }
+        let file = self.disk.create(&self.path)?;
+        self.disk.remove(&self.path)?;
+        Ok(self.file.get_or_init(|| file))
     }
 }
 
