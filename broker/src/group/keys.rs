@@ -14,6 +14,10 @@ const KEY_BYTES: usize = 250;
 /// Keys for which room is made at once, at most.
 const RESERVED_MAX: usize = 5_000_000;
 
+/// Texts that are looked up together: more than the processor can fetch from memory at a time, and few
+/// enough that what was fetched is still near when it is used again.
+pub(super) const LOOK_UP_MAX: usize = 64;
+
 /// A key's place in memory, valid until the key is forgotten. It differs from start to start, so no
 /// record holds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,20 +53,35 @@ impl Keys {
         self.by_name.find(self.hasher.hash_one(name), is_it).copied()
     }
 
-    /// The keys of several texts, of those that the group knows. Like [`Keys::find`] for each, but the
-    /// likely places of all are looked up before the first name is looked at, so that the processor waits
-    /// for several of them at a time.
+    /// The keys of several texts, no more than [`LOOK_UP_MAX`], of those that the group knows. Like
+    /// [`Keys::find`] for each, but one step is taken for all of them before the next is, as each is to
+    /// another place in memory: so the processor waits for several of these places at a time.
     pub(super) fn look_up<'a>(
         &self,
         names: impl Iterator<Item = &'a str> + Clone,
         found: &mut [Option<KeyId>],
     ) {
-        for (name, found) in names.clone().zip(&mut *found) {
-            *found = self.by_name.find(self.hasher.hash_one(name), |_| true).copied();
+        debug_assert!(found.len() <= LOOK_UP_MAX, "the others would not be looked up");
+        let mut hashes = [0; LOOK_UP_MAX];
+        let mut known: [&[u8]; LOOK_UP_MAX] = [&[]; LOOK_UP_MAX];
+        for (name, hash) in names.clone().zip(&mut hashes) {
+            *hash = self.hasher.hash_one(name);
         }
-        for (name, found) in names.zip(found) {
-            if found.is_some_and(|id| &**self[id].name() != name) {
-                *found = self.find(name);
+        // Nearly always there is only one whose place is in question.
+        for (hash, found) in hashes.iter().zip(&mut *found) {
+            *found = self.by_name.find(*hash, |_| true).copied();
+        }
+        for (found, known) in found.iter().zip(&mut known) {
+            *known = found.map_or(&[], |id| self[id].name().as_bytes());
+        }
+        // A byte of each is enough to have the names fetched.
+        let mut ends = [None; LOOK_UP_MAX];
+        for (known, end) in known.iter().zip(&mut ends) {
+            *end = known.last().copied();
+        }
+        for (((name, found), known), end) in names.zip(found).zip(known).zip(ends) {
+            if end != name.as_bytes().last().copied() || known != name.as_bytes() {
+                *found = found.and_then(|_| self.find(name));
             }
         }
     }

@@ -11,7 +11,7 @@ use tidings_protocol::{CanonicalUrl, UrlKey};
 use super::by_number::ByNumber;
 use super::entry::{Admission, EntryId, JobNumber, JobRef};
 use super::key_queue::{KeyQueue, Lane};
-use super::keys::{KeyId, Keys};
+use super::keys::{KeyId, Keys, LOOK_UP_MAX};
 use super::runs::{NO_SLOT, PackedLane, SlotId};
 use super::texts::{Outside, Place, Texts};
 use crate::clock::Moment;
@@ -24,10 +24,6 @@ const FRONT_BYTES: usize = 18;
 
 /// Entries for which room is made at once, at most.
 const RESERVED_MAX: usize = 20_000_000;
-
-/// Entries that are parked together: more than the processor can fetch from memory at a time, and few
-/// enough that what was fetched is still near when it is used again.
-const TOGETHER: usize = 64;
 
 /// What is to be parked, and the lane in which it is: what [`Parked::takes`] says.
 pub(super) type Parking<'a> = (&'a Admission, PackedLane);
@@ -123,8 +119,8 @@ impl Parked {
     /// before the next is, so that the processor waits for several of these places at a time.
     pub(super) fn park(&mut self, some: &[Parking<'_>], keys: &mut Keys) -> Vec<KeyId> {
         let mut first = Vec::new();
-        for some in some.chunks(TOGETHER) {
-            let (mut found, mut slots) = ([None; TOGETHER], [NO_SLOT; TOGETHER]);
+        for some in some.chunks(LOOK_UP_MAX) {
+            let (mut found, mut slots) = ([None; LOOK_UP_MAX], [NO_SLOT; LOOK_UP_MAX]);
             let found = &mut found[..some.len()];
             keys.look_up(some.iter().map(|(admission, _)| &*admission.key), found);
             for (((admission, lane), key), slot) in some.iter().zip(found).zip(&mut slots) {
