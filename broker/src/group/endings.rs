@@ -45,8 +45,8 @@ impl Group {
             self.change_job(job.number, key, now, |job, key| job.dropped(id, key, end));
         }
         let leaves_its_job = matches!(end, End::Budget | End::Cancelled) && job.is_some();
-        let waits_already = url.is_some_and(|url| self.waits_alone(url));
-        if leaves_its_job && entry.admitted.announced && !waits_already {
+        let is_promised = leaves_its_job && entry.admitted.announced;
+        if is_promised && !url.is_some_and(|url| self.waits_alone(url)) {
             entry.admitted.job = None;
             self.insert_behind(key, entry);
             self.enqueue(id, now);
@@ -144,6 +144,7 @@ impl Group {
 
     /// Whether a URL waits without a job. As something is decided by it, a snapshot has it first.
     fn waits_alone(&mut self, url: UrlKey) -> bool {
+        self.parked.index_urls();
         let waiting = self.unheld_of(url, None);
         if let Some(glance) = waiting.and_then(|id| self.parked.find(id)) {
             self.keep_in_snapshot(glance);

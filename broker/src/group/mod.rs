@@ -18,6 +18,7 @@ mod ahead;
 mod answer;
 mod apply;
 mod by_number;
+mod by_url;
 pub mod clock_times;
 pub mod config;
 mod dead;

@@ -2,13 +2,13 @@
 //! has found. Each costs a slot here (and its text, which need not be in memory); it becomes an
 //! [`Entry`](super::entry::Entry) when something happens to it.
 
-use std::hash::BuildHasher;
 use std::hint::black_box;
 
-use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
+use hashbrown::{HashMap, HashSet};
 use tidings_protocol::{CanonicalUrl, UrlKey};
 
 use super::by_number::ByNumber;
+use super::by_url::ByUrl;
 use super::entry::{Admission, EntryId, JobNumber, JobRef};
 use super::key_queue::{KeyQueue, Lane};
 use super::keys::{KeyId, Keys, LOOK_UP_MAX};
@@ -63,11 +63,10 @@ pub(super) struct Parked {
     /// The first free slot.
     free: Option<SlotId>,
     by_id: ByNumber,
-    by_url: HashTable<SlotId>,
+    by_url: ByUrl,
     /// Keys behind which something of a lane is parked.
     keys: HashMap<PackedLane, HashSet<KeyId>>,
     texts: Texts,
-    hasher: DefaultHashBuilder,
     /// Number of the last snapshot that began.
     snapshot: u32,
     /// Keys with runs that are to be sorted.
@@ -82,14 +81,26 @@ impl Parked {
 
     /// The same without any entry.
     pub(super) fn emptied(&mut self) -> Self {
-        Self { texts: self.texts.emptied(), ..Self::default() }
+        let by_url = ByUrl::new(self.by_url.is_put_off());
+        Self { texts: self.texts.emptied(), by_url, ..Self::default() }
     }
 
     /// Makes room for so many, within reason: the number may be damaged.
     pub(super) fn reserve(&mut self, count: usize) {
-        let count = count.min(RESERVED_MAX);
-        self.slots.reserve(count);
-        self.by_url.reserve(count, |_| unreachable!("there is none so far"));
+        self.slots.reserve(count.min(RESERVED_MAX));
+    }
+
+    /// While nothing is here: lets what comes not be found by its URL before
+    /// [`index_urls`](Self::index_urls).
+    pub(super) fn put_off_urls(&mut self) {
+        self.by_url = ByUrl::new(true);
+    }
+
+    /// Lets what is here, and what comes, be found by its URL.
+    pub(super) fn index_urls(&mut self) {
+        let slots = (0..).zip(&self.slots).filter(|(_, slot)| slot.id != 0 && slot.url != 0);
+        let slots = slots.map(|(number, slot)| (number, slot.url));
+        self.by_url.catch_up(self.by_id.len(), slots, |slot| at(&self.slots, slot).url);
     }
 
     /// How many there are.
@@ -173,14 +184,13 @@ impl Parked {
 
     /// Lets entries be found by their numbers and URLs.
     fn index(&mut self, some: &[SlotId]) {
-        let Self { slots, by_id, by_url, hasher, .. } = self;
+        let Self { slots, by_id, by_url, .. } = self;
         for slot in some {
             by_id.insert(at(slots, *slot).id, *slot);
         }
-        let url_of = |slot: &SlotId| hasher.hash_one(at(slots, *slot).url);
         for slot in some {
             if at(slots, *slot).url != 0 {
-                by_url.insert_unique(url_of(slot), *slot, url_of);
+                by_url.insert(*slot, |slot| at(slots, slot).url);
             }
         }
     }
@@ -247,11 +257,8 @@ impl Parked {
         }
         self.texts.remove(text, text_len as usize);
         self.by_id.remove(id);
-        if url != 0
-            && let Ok(found) =
-                self.by_url.find_entry(self.hasher.hash_one(url), |slot| *slot == number)
-        {
-            found.remove();
+        if url != 0 {
+            self.by_url.remove(url, number);
         }
         self.slots[number as usize].after = self.free.replace(number).unwrap_or(NO_SLOT);
         self.slots[number as usize].id = 0;
@@ -265,8 +272,8 @@ impl Parked {
     /// Entries of a URL, in no order.
     pub(super) fn of_url(&self, url: UrlKey) -> impl Iterator<Item = Glance> {
         let url = url.print();
-        let same = self.by_url.iter_hash(self.hasher.hash_one(url)).map(|slot| self.glance(*slot));
-        same.filter(move |glance| glance.url == url)
+        let alike = self.by_url.find(url).map(|slot| self.glance(slot));
+        alike.filter(move |glance| glance.url == url)
     }
 
     /// All of them, in no order that means anything.
@@ -366,7 +373,7 @@ impl Parked {
 
     /// Looks at where entries of a URL are noted.
     pub(super) fn glimpse_of_url(&self, url: u64) {
-        black_box(self.by_url.find(self.hasher.hash_one(url), |_| true));
+        black_box(self.by_url.find(url).next());
     }
 
     fn glance(&self, slot: SlotId) -> Glance {

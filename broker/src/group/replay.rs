@@ -26,7 +26,8 @@ enum Base {
 
 impl Replay {
     /// For records of which the first is, or is not, the first that there ever was.
-    pub(crate) fn new(group: Group, has_all: bool) -> Self {
+    pub(crate) fn new(mut group: Group, has_all: bool) -> Self {
+        group.parked.put_off_urls();
         Self { group, base: if has_all { Base::Whole } else { Base::Missing } }
     }
 
@@ -68,7 +69,8 @@ impl Replay {
     }
 
     /// The group; `None` if something is missing.
-    pub(crate) fn whole(self) -> Option<Group> {
+    pub(crate) fn whole(mut self) -> Option<Group> {
+        self.group.parked.index_urls();
         self.is_whole().then_some(self.group)
     }
 }

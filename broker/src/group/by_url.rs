@@ -1,0 +1,146 @@
+//! Which slots the parked entries of a URL are in.
+
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use super::runs::SlotId;
+
+/// Tables, of which each grows for itself: all at once would hold up everything else.
+const TABLES: usize = 128;
+
+/// Slots that are noted together: table by table, so that the one that is noted in stays near.
+const TOGETHER: usize = 1 << 20;
+
+/// Slots by the prints of their URLs. Who has the slots knows their prints.
+#[derive(Debug)]
+pub(super) struct ByUrl {
+    tables: Vec<HashTable<SlotId>>,
+    /// Nothing is in there: everything is still to be noted.
+    is_put_off: bool,
+    hasher: DefaultHashBuilder,
+}
+
+impl Default for ByUrl {
+    fn default() -> Self {
+        Self::new(false)
+    }
+}
+
+impl ByUrl {
+    /// An empty one. If it `is_put_off`, nothing is noted before [`catch_up`](Self::catch_up), as nobody
+    /// asks: all together takes less time, and no table grows.
+    pub(super) fn new(is_put_off: bool) -> Self {
+        let tables = std::iter::repeat_with(HashTable::new).take(TABLES).collect();
+        Self { tables, is_put_off, hasher: DefaultHashBuilder::default() }
+    }
+
+    /// Whether everything is still to be noted.
+    pub(super) fn is_put_off(&self) -> bool {
+        self.is_put_off
+    }
+
+    /// Notes everything that there is, if that was put off: slots with their prints, no more than `count`.
+    pub(super) fn catch_up(
+        &mut self,
+        count: usize,
+        mut all: impl Iterator<Item = (SlotId, u64)>,
+        print_of: impl Fn(SlotId) -> u64,
+    ) {
+        if !std::mem::take(&mut self.is_put_off) {
+            return;
+        }
+        let Self { tables, hasher, .. } = self;
+        let hash = |slot: &SlotId| hasher.hash_one(print_of(*slot));
+        // Prints are evenly distributed: no table has many more than the others.
+        let mean = count / TABLES;
+        for table in &mut *tables {
+            table.reserve(mean + 4 * mean.isqrt(), hash);
+        }
+        let mut some = vec![Vec::new(); TABLES];
+        loop {
+            let mut left = TOGETHER;
+            for (slot, print) in all.by_ref().take(TOGETHER) {
+                some[table_of(print)].push((slot, print));
+                left -= 1;
+            }
+            for (table, some) in tables.iter_mut().zip(&mut some) {
+                for (slot, print) in some.drain(..) {
+                    table.insert_unique(hasher.hash_one(print), slot, hash);
+                }
+            }
+            if left > 0 {
+                return;
+            }
+        }
+    }
+
+    /// Notes a slot that is not there.
+    pub(super) fn insert(&mut self, slot: SlotId, print_of: impl Fn(SlotId) -> u64) {
+        if self.is_put_off {
+            return;
+        }
+        let hash = |slot: &SlotId| self.hasher.hash_one(print_of(*slot));
+        self.tables[table_of(print_of(slot))].insert_unique(hash(&slot), slot, hash);
+    }
+
+    /// Forgets a slot, if it was noted.
+    pub(super) fn remove(&mut self, print: u64, slot: SlotId) {
+        let table = &mut self.tables[table_of(print)];
+        if let Ok(found) = table.find_entry(self.hasher.hash_one(print), |other| *other == slot) {
+            found.remove();
+        }
+    }
+
+    /// The slots of a print, and perhaps some of others, in no order.
+    pub(super) fn find(&self, print: u64) -> impl Iterator<Item = SlotId> {
+        debug_assert!(!self.is_put_off, "nothing is noted so far");
+        self.tables[table_of(print)].iter_hash(self.hasher.hash_one(print)).copied()
+    }
+}
+
+fn table_of(print: u64) -> usize {
+    usize::try_from(print % TABLES as u64).expect("there are few tables")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Slots of few prints, which come and go, and are looked for at last or all the time.
+        #[test]
+        fn slots_are_found_by_the_prints_of_their_urls(
+            prints in prop::collection::vec(1..40_u64, 1..300),
+            gone in prop::collection::vec(any::<prop::sample::Index>(), 0..100),
+            caught_up_after in any::<prop::sample::Index>(),
+        ) {
+            let mut by_url = ByUrl::new(true);
+            let caught_up_after = caught_up_after.index(prints.len());
+            let print_of = |slot: SlotId| prints[slot as usize];
+            let mut model = BTreeSet::new();
+            for slot in (0..).take(prints.len()) {
+                by_url.insert(slot, print_of);
+                model.insert((print_of(slot), slot));
+                if slot as usize == caught_up_after {
+                    let all = model.iter().map(|(print, slot)| (*slot, *print));
+                    by_url.catch_up(model.len(), all, print_of);
+                }
+            }
+            for gone in gone {
+                let slot = SlotId::try_from(gone.index(prints.len())).unwrap();
+                by_url.remove(print_of(slot), slot);
+                model.remove(&(print_of(slot), slot));
+            }
+            for print in 1..40 {
+                let found = by_url.find(print).filter(|slot| print_of(*slot) == print);
+                let found: BTreeSet<_> = found.map(|slot| (print, slot)).collect();
+                prop_assert_eq!(found, model.range((print, 0)..(print + 1, 0)).copied().collect());
+            }
+        }
+    }
+}
