@@ -1,7 +1,7 @@
 //! What reaches the owner of a group, and what goes back to whoever asked.
 
 use bytes::BytesMut;
-use tidings_protocol::{Code, ProtocolError, encode_more, encode_ok};
+use tidings_protocol::{Code, GroupName, ProtocolError, encode_more, encode_ok};
 
 use super::watch::Watch;
 use crate::group::{Answer, Asked, Input};
@@ -42,6 +42,12 @@ impl Letter {
 pub(super) fn failed() -> ProtocolError {
     let text = "writing to the disk failed: the group stands still until the broker starts anew";
     ProtocolError::new(Code::NotDurable, text)
+}
+
+/// The refusal of a group that has stopped.
+pub(super) fn stopped(group: &GroupName) -> ProtocolError {
+    let text = format!("group {group} has stopped because of a fault; restart the broker");
+    ProtocolError::new(Code::Internal, text)
 }
 
 /// Answers whoever asked with a refusal.

@@ -28,7 +28,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use self::job_names::JobNames;
-use self::letter::{Letter, encode_answer, refuse};
+use self::letter::{Letter, encode_answer, refuse, stopped};
 use self::log::{DiskLog, GroupLog, MemoryLog};
 use self::owner::Owner;
 pub(crate) use self::restart::{GroupStorage, Recovered, clock_after};
@@ -449,10 +449,7 @@ impl Groups {
         let sent = registry.groups.get(group).map(|owner| owner.send(letter).is_ok());
         match (sent, self.stop.is_cancelled()) {
             (Some(true), _) => Ok(()),
-            (Some(false), false) => Err(ProtocolError::new(
-                Code::Internal,
-                format!("group {group} has stopped because of a fault; restart the broker"),
-            )),
+            (Some(false), false) => Err(stopped(group)),
             (_, true) => Err(ProtocolError::new(Code::Internal, "the broker stops")),
             _ => Err(no_such(group)),
         }

@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "spawns the owner and waits for its deadlines")]
 
 mod leaving;
+mod machine;
 mod outgoing;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -16,9 +17,10 @@ use tidings_protocol::{
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use self::machine::Machine;
 use self::outgoing::{Leaving, Outgoing};
 use super::job_names::JobNames;
-use super::letter::{Letter, encode_answer, failed, refuse, refuse_letter};
+use super::letter::{Letter, encode_answer, failed, refuse, refuse_letter, stopped};
 use super::log::{GroupLog, Mark};
 use super::outbox::Outbox;
 use super::watch::Watchers;
@@ -49,7 +51,7 @@ const CLOCK_LOOK_MS: u64 = 1000;
 
 /// The one task that drives a group.
 pub(super) struct Owner {
-    group: Group,
+    group: Machine,
     topics: Arc<Topics>,
     clock: Clock,
     log: Box<dyn GroupLog>,
@@ -95,7 +97,7 @@ impl Owner {
         let appended = log.durable();
         let outbox = Outbox::new(Arc::clone(&topics), Arc::clone(&wake));
         Self {
-            group,
+            group: Machine::new(group),
             topics,
             clock,
             log,
@@ -212,7 +214,7 @@ impl Owner {
 
     /// When there is something to do even if nothing comes.
     fn next_look(&self) -> Option<Moment> {
-        match self.log.health() {
+        match self.health() {
             Health::Good => {
                 let due = self.grace_until.or_else(|| self.group.deadline());
                 // Nobody is woken when the wall clock is set.
@@ -225,10 +227,20 @@ impl Owner {
         }
     }
 
+    /// Whether decisions can be written, and made.
+    fn health(&self) -> Health {
+        if self.group.is_broken() { Health::Failed } else { self.log.health() }
+    }
+
+    /// Why nobody is answered before the broker starts anew.
+    fn failure(&self) -> ProtocolError {
+        if self.group.is_broken() { stopped(self.group.name()) } else { failed() }
+    }
+
     /// Whether decisions can be made, because they can be written. When that begins again, nobody
     /// is held to what they could not say meanwhile.
     fn moves(&mut self) -> bool {
-        let health = self.log.health();
+        let health = self.health();
         if health != Health::Good {
             let now = self.clock.now();
             if !std::mem::replace(&mut self.still, true) || self.retry_at <= now {
@@ -288,12 +300,12 @@ impl Owner {
 
     /// Keeps a letter until it can be opened, or refuses it.
     fn put_off(&mut self, letter: Letter) {
-        match (letter, self.log.health()) {
+        match (letter, self.health()) {
             (letter @ (Letter::Managed(..) | Letter::Watches(..)), Health::Full) => {
                 let text = "the disk is full: the group stands still until it has room";
                 self.refuse_letter(letter, &ProtocolError::new(Code::Full, text));
             }
-            (letter, Health::Failed) => self.refuse_letter(letter, &failed()),
+            (letter, Health::Failed) => self.refuse_letter(letter, &self.failure()),
             // Nobody is silent while nothing is counted.
             (Letter::Heard(_), _) => {}
             (letter, _) => {
@@ -305,20 +317,21 @@ impl Owner {
         }
     }
 
-    /// The log will not be written before the broker starts anew, which finds out what is in it:
+    /// Nothing is decided or written before the broker starts anew, which finds out what is in the log:
     /// whoever waits for an answer is told so.
     fn give_up(&mut self) {
+        let failure = self.failure();
         self.send();
-        self.outgoing.fail(&failed());
+        self.outgoing.fail(&failure);
         for letter in std::mem::take(&mut self.backlog) {
-            self.refuse_letter(letter, &failed());
+            self.refuse_letter(letter, &failure);
         }
         for (asked, mailbox) in self.watchers.take() {
-            refuse([asked].into_iter(), &mailbox, &failed());
+            refuse([asked].into_iter(), &mailbox, &failure);
         }
         for asked in self.group.take_waiters() {
             if let Some(mailbox) = self.waiting.get(&asked.conn) {
-                refuse([asked].into_iter(), mailbox, &failed());
+                refuse([asked].into_iter(), mailbox, &failure);
             }
         }
     }
@@ -422,7 +435,7 @@ impl Owner {
 
     /// Feeds the machine and takes everything it puts out. `mailbox` is the asker's.
     fn handle(&mut self, input: Input, mailbox: Option<&Mailbox>) {
-        let configures = matches!(input, Input::Configure { .. });
+        let (configures, asked) = (matches!(input, Input::Configure { .. }), input.asked());
         self.group.handle(input, self.clock.now());
         self.take_outputs(mailbox);
         if configures && let Err(error) = self.follow_topics() {
@@ -470,6 +483,15 @@ impl Owner {
                 }
             }
         }
+        if self.group.is_broken() {
+            if let Some(asked) = asked
+                && let Some(mailbox) = self.waiting.get(&asked.conn).or(mailbox)
+            {
+                refuse([asked].into_iter(), mailbox, &self.failure());
+            }
+            // The others are told next.
+            return self.wake.notify_one();
+        }
         if self.log.flush_much() {
             self.outgoing.mark(self.appended);
         }
@@ -483,7 +505,10 @@ impl Owner {
 
     /// Lets go of what was decided, and sends what rests on records that are safe.
     fn send(&mut self) {
-        self.log.flush();
+        // What a fault has cut short is not written.
+        if !self.group.is_broken() {
+            self.log.flush();
+        }
         self.outgoing.mark(self.appended);
         let durable = self.log.durable();
         while let Some(leaving) = self.outgoing.pop(durable) {
@@ -522,14 +547,19 @@ impl Owner {
                 self.log.flush();
             }
         };
-        if begins {
-            self.group.begin_snapshot(stamp, write);
-        } else if self.group.snapshot_more(SNAPSHOT_TURN, write) {
-            self.log.end_snapshot();
-            return false;
+        let is_whole = self.group.decide(|group| {
+            if !begins {
+                return group.snapshot_more(SNAPSHOT_TURN, write);
+            }
+            group.begin_snapshot(stamp, write);
+            false
+        });
+        match is_whole {
+            Some(true) => self.log.end_snapshot(),
+            Some(false) => self.log.flush(),
+            None => self.wake.notify_one(),
         }
-        self.log.flush();
-        true
+        is_whole == Some(false)
     }
 
     /// Says to others what there is to say, and notes what is safe with them.

@@ -226,3 +226,40 @@ async fn a_group_that_cannot_be_deleted_yet_for_want_of_room_answers_meanwhile()
     assert!(refused.starts_with("-ERR unknown "), "{refused}");
     assert!(!rig.knows_job("late"));
 }
+
+#[tokio::test]
+async fn a_group_whose_texts_cannot_be_read_back_says_so_to_everybody_and_the_others_go_on() {
+    // More than a group keeps in memory.
+    const TEXTS: usize = 800;
+    let mut rig = Rig::new();
+    let (mut boss, mut watch) = (rig.client(), rig.client());
+    let (mut worker, mut waits) = (rig.client(), rig.client());
+    for group in ["GROUP create team topics=work key=none", "GROUP create other topics=none"] {
+        assert!(boss.ask(group).await.starts_with("+OK "));
+    }
+    let topic = rig.topics.open(&"work".parse().unwrap()).unwrap();
+    let text = "x".repeat(60_000);
+    for _ in 0..TEXTS {
+        topic.append(ConnId::BROKER, [text.as_str()]).unwrap();
+    }
+    let taking = async {
+        while !boss.ask("GROUP show team").await.contains(&format!(" waiting={TEXTS} ")) {
+            tokio::task::yield_now().await;
+        }
+    };
+    assert!(within(PATIENCE, taking).await, "they are not taken");
+    watch.say("GROUP watch team");
+    rig.disk.set_faults(Faults { read_in: Some(0), ..Faults::default() });
+    worker.say("JOIN team credit=1000");
+    waits.say("GROUP show team");
+    for told in [worker.answer().await, waits.answer().await, watch.answer().await] {
+        assert!(told.starts_with("-ERR internal group team has stopped "), "{told}");
+    }
+    for line in ["GROUP pause team", "GROUP watch team", "JOB open site group=team"] {
+        let told = boss.ask(line).await;
+        assert!(told.starts_with("-ERR internal group team has stopped "), "{told}");
+    }
+    assert!(!rig.knows_job("site"));
+    assert!(boss.ask("JOB open site group=other").await.starts_with("+OK site "));
+    topic.append(ConnId::BROKER, ["more"]).unwrap();
+}
