@@ -146,3 +146,52 @@ impl Pages {
 fn place_of(number: u32) -> u64 {
     u64::from(number) * CHUNK_BYTES as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::simulated::SimulatedDisk;
+
+    /// What became of the next chunk.
+    fn written(file: &mut PageFile) -> Written {
+        loop {
+            if let Some(written) = file.written() {
+                return written;
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// More of them than may wait.
+    #[test]
+    fn chunks_are_read_as_they_were_written_and_those_without_room_are_given_back() {
+        let (disk, dir) = (SimulatedDisk::new(1), Path::new("groups"));
+        disk.create_dir(dir).unwrap();
+        let mut file = PageFile::new(Arc::new(disk.clone()), dir, "g");
+        let chunk = |number: u32| Arc::new([number.to_le_bytes(), [7; 4]].concat());
+        let numbers = 0..4 * u32::try_from(WAITING_MAX).unwrap();
+        let chunks: Vec<_> = numbers.clone().map(chunk).collect();
+        for (number, chunk) in numbers.clone().zip(&chunks) {
+            file.write(number, Arc::clone(chunk));
+        }
+        for number in numbers.clone() {
+            let (is_written, result) = written(&mut file);
+            assert_eq!((is_written, result.is_ok()), (number, true));
+        }
+        assert!(chunks.into_iter().all(|chunk| Arc::into_inner(chunk).is_some()));
+        assert!(disk.files().is_empty(), "it has no name");
+        disk.set_room(0);
+        let refused = chunk(numbers.end);
+        file.write(numbers.end, Arc::clone(&refused));
+        let (number, result) = written(&mut file);
+        assert_eq!((number, result.unwrap_err().kind()), (numbers.end, io::ErrorKind::StorageFull));
+        disk.set_room(1 << 40);
+        file.write(numbers.end, Arc::new(Arc::into_inner(refused).unwrap()));
+        assert!(written(&mut file).1.is_ok());
+        for number in 0..=numbers.end {
+            let mut buffer = [0; 6];
+            assert_eq!(file.read(number, 2, &mut buffer).unwrap(), buffer.len());
+            assert_eq!(buffer, chunk(number)[2..]);
+        }
+    }
+}
