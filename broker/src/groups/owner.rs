@@ -2,6 +2,7 @@
 //! of its state machine and sends what rests on them.
 #![expect(clippy::disallowed_methods, reason = "spawns the owner and waits for its deadlines")]
 
+mod feeding;
 mod leaving;
 mod machine;
 mod outgoing;
@@ -11,9 +12,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
-use tidings_protocol::{
-    Code, MemberId, ProtocolError, Seq, StartAt, TopicName, duration, encode_task,
-};
+use tidings_protocol::{Code, MemberId, ProtocolError, TopicName, duration, encode_task};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -29,16 +28,12 @@ use crate::clock::{Clock, Moment, wall_unix_ms};
 use crate::group::record::Record;
 use crate::group::{Asked, Group, Input, JobAction, Output, Task};
 use crate::mailbox::{ConnId, Mailbox};
-use crate::topic::{Event, Health, Reader, Topics};
+use crate::topic::{Health, Reader, Topics};
 
-/// Events of each topic that an owner takes before it looks at anything else.
-const TURN_MAX: usize = 1024;
 /// A deadline that was missed by so many milliseconds was missed because this process stood still.
 const STALL_MS: u64 = 250;
 /// Time to read, after that, what has come meanwhile.
 const GRACE_MS: u64 = 100;
-/// Bytes of events that become one record, so that none gets too long to be read at once.
-const TAKEN_BYTES_MAX: usize = 1 << 20;
 /// Records of a snapshot that are written together.
 const SNAPSHOT_PIECE: u64 = 64;
 /// Parts of what a group holds that it looks at for a snapshot before it looks at anything else: less
@@ -380,64 +375,11 @@ impl Owner {
         }
     }
 
-    /// Takes what the feeding topics brought; whether there may be more.
-    fn take_events(&mut self) -> bool {
-        let mut more = false;
-        let names: Vec<TopicName> = self.readers.keys().cloned().collect();
-        for topic in names {
-            let Some(reader) = self.readers.get_mut(&topic) else {
-                continue;
-            };
-            if self.group.is_full() {
-                // It may be for long, and others could use what the disk answers with.
-                reader.rewind(reader.cursor());
-                continue;
-            }
-            let found = reader.next_events(TURN_MAX);
-            if let Some(lag) = found.lag {
-                tracing::warn!(
-                    group = %self.group.name(), %topic, from = %lag.from, to = %lag.to,
-                    "events were gone before the group could take them"
-                );
-            }
-            // The disk wakes us when it has answered.
-            more |= reader.is_behind() && !reader.waits_for_disk();
-            let next = reader.cursor();
-            self.feed(&topic, found.events, next);
-        }
-        more
-    }
-
-    /// Feeds events of a topic to the machine, in portions, up to `next`.
-    fn feed(&mut self, topic: &TopicName, events: Vec<Event>, next: Seq) {
-        let (mut portion, mut bytes) = (Vec::new(), 0);
-        for event in events {
-            bytes += event.payload.len();
-            let after = Seq(event.seq.0 + 1);
-            portion.push((event.seq, event.payload));
-            if bytes > TAKEN_BYTES_MAX {
-                let events = std::mem::take(&mut portion);
-                self.take(topic, after, events);
-                bytes = 0;
-            }
-        }
-        if next > self.group.taken(topic) {
-            self.take(topic, next, portion);
-        }
-    }
-
-    fn take(&mut self, topic: &TopicName, next: Seq, events: Vec<(Seq, String)>) {
-        let payloads = events.iter().map(|(_, payload)| payload.as_str());
-        let elsewhere = self.job_names.elsewhere(self.group.name(), payloads);
-        let topic = topic.clone();
-        self.handle(Input::Events { topic, next, events, elsewhere }, None);
-    }
-
     /// Feeds the machine and takes everything it puts out. `mailbox` is the asker's.
     fn handle(&mut self, input: Input, mailbox: Option<&Mailbox>) {
         let (configures, asked) = (matches!(input, Input::Configure { .. }), input.asked());
         self.group.handle(input, self.clock.now());
-        self.take_outputs(mailbox);
+        self.take_outputs(asked.as_slice(), mailbox);
         if configures && let Err(error) = self.follow_topics() {
             tracing::error!(group = %self.group.name(), %error, "cannot read a feeding topic");
         }
@@ -445,11 +387,13 @@ impl Owner {
 
     /// The same for what a worker has said together.
     fn handle_all(&mut self, inputs: Vec<Input>, mailbox: Option<&Mailbox>) {
+        let asked: Vec<Asked> = inputs.iter().filter_map(Input::asked).collect();
         self.group.handle_all(inputs, self.clock.now());
-        self.take_outputs(mailbox);
+        self.take_outputs(&asked, mailbox);
     }
 
-    fn take_outputs(&mut self, mailbox: Option<&Mailbox>) {
+    /// Takes everything that the machine puts out after these have asked.
+    fn take_outputs(&mut self, asked: &[Asked], mailbox: Option<&Mailbox>) {
         self.watchers.changed();
         while let Some(output) = self.group.poll() {
             match output {
@@ -484,10 +428,10 @@ impl Owner {
             }
         }
         if self.group.is_broken() {
-            if let Some(asked) = asked
-                && let Some(mailbox) = self.waiting.get(&asked.conn).or(mailbox)
-            {
-                refuse([asked].into_iter(), mailbox, &self.failure());
+            for asked in asked {
+                if let Some(mailbox) = self.waiting.get(&asked.conn).or(mailbox) {
+                    refuse([*asked].into_iter(), mailbox, &self.failure());
+                }
             }
             // The others are told next.
             return self.wake.notify_one();
@@ -495,12 +439,6 @@ impl Owner {
         if self.log.flush_much() {
             self.outgoing.mark(self.appended);
         }
-    }
-
-    /// How far each feeding topic is numbered.
-    fn heads(&self) -> BTreeMap<TopicName, Seq> {
-        let head = |(name, reader): (&TopicName, &Reader)| (name.clone(), reader.topic().head());
-        self.readers.iter().map(head).collect()
     }
 
     /// Lets go of what was decided, and sends what rests on records that are safe.
@@ -580,23 +518,5 @@ impl Owner {
         for (serial, topic, seq) in sent {
             self.handle(Input::Sent { serial, topic, seq }, None);
         }
-    }
-
-    /// Reads the topics of the settings, each from where the group is, and no others.
-    fn follow_topics(&mut self) -> Result<(), ProtocolError> {
-        let wanted = self.group.config().topics.clone();
-        self.readers.retain(|name, _| wanted.contains(name));
-        for name in wanted {
-            if self.readers.contains_key(&name) {
-                continue;
-            }
-            let next = self.group.taken(&name);
-            let reader = self.topics.open(&name)?.reader(StartAt::Seq(next), self.wake.clone());
-            // A job that begins now is not to wait for what was taken before this start.
-            self.feed(&name, Vec::new(), reader.cursor());
-            self.readers.insert(name, reader);
-        }
-        self.wake.notify_one();
-        Ok(())
     }
 }

@@ -30,6 +30,11 @@ impl Machine {
         self.decide(|group| group.handle(input, now));
     }
 
+    /// See [`Group::handle_all`].
+    pub(super) fn handle_all(&mut self, inputs: Vec<Input>, now: Moment) {
+        self.decide(|group| group.handle_all(inputs, now));
+    }
+
     /// See [`Group::poll`].
     pub(super) fn poll(&mut self) -> Option<Output> {
         self.decide(Group::poll)?

@@ -1,0 +1,93 @@
+//! What the feeding topics bring.
+
+use std::collections::BTreeMap;
+
+use tidings_protocol::{ProtocolError, Seq, StartAt, TopicName};
+
+use super::Owner;
+use crate::group::Input;
+use crate::topic::{Event, Reader};
+
+/// Events of each topic that an owner takes before it looks at anything else.
+const TURN_MAX: usize = 1024;
+/// Bytes of events that become one record, so that none gets too long to be read at once.
+const TAKEN_BYTES_MAX: usize = 1 << 20;
+
+impl Owner {
+    /// Takes what the feeding topics brought; whether there may be more.
+    pub(super) fn take_events(&mut self) -> bool {
+        let mut more = false;
+        let names: Vec<TopicName> = self.readers.keys().cloned().collect();
+        for topic in names {
+            let Some(reader) = self.readers.get_mut(&topic) else {
+                continue;
+            };
+            if self.group.is_full() {
+                // It may be for long, and others could use what the disk answers with.
+                reader.rewind(reader.cursor());
+                continue;
+            }
+            let found = reader.next_events(TURN_MAX);
+            if let Some(lag) = found.lag {
+                tracing::warn!(
+                    group = %self.group.name(), %topic, from = %lag.from, to = %lag.to,
+                    "events were gone before the group could take them"
+                );
+            }
+            // The disk wakes us when it has answered.
+            more |= reader.is_behind() && !reader.waits_for_disk();
+            let next = reader.cursor();
+            self.feed(&topic, found.events, next);
+        }
+        more
+    }
+
+    /// Feeds events of a topic to the machine, in portions, up to `next`.
+    fn feed(&mut self, topic: &TopicName, events: Vec<Event>, next: Seq) {
+        let (mut portion, mut bytes) = (Vec::new(), 0);
+        for event in events {
+            bytes += event.payload.len();
+            let after = Seq(event.seq.0 + 1);
+            portion.push((event.seq, event.payload));
+            if bytes > TAKEN_BYTES_MAX {
+                let events = std::mem::take(&mut portion);
+                self.take(topic, after, events);
+                bytes = 0;
+            }
+        }
+        if next > self.group.taken(topic) {
+            self.take(topic, next, portion);
+        }
+    }
+
+    fn take(&mut self, topic: &TopicName, next: Seq, events: Vec<(Seq, String)>) {
+        let payloads = events.iter().map(|(_, payload)| payload.as_str());
+        let elsewhere = self.job_names.elsewhere(self.group.name(), payloads);
+        let topic = topic.clone();
+        self.handle(Input::Events { topic, next, events, elsewhere }, None);
+    }
+
+    /// How far each feeding topic is numbered.
+    pub(super) fn heads(&self) -> BTreeMap<TopicName, Seq> {
+        let head = |(name, reader): (&TopicName, &Reader)| (name.clone(), reader.topic().head());
+        self.readers.iter().map(head).collect()
+    }
+
+    /// Reads the topics of the settings, each from where the group is, and no others.
+    pub(super) fn follow_topics(&mut self) -> Result<(), ProtocolError> {
+        let wanted = self.group.config().topics.clone();
+        self.readers.retain(|name, _| wanted.contains(name));
+        for name in wanted {
+            if self.readers.contains_key(&name) {
+                continue;
+            }
+            let next = self.group.taken(&name);
+            let reader = self.topics.open(&name)?.reader(StartAt::Seq(next), self.wake.clone());
+            // A job that begins now is not to wait for what was taken before this start.
+            self.feed(&name, Vec::new(), reader.cursor());
+            self.readers.insert(name, reader);
+        }
+        self.wake.notify_one();
+        Ok(())
+    }
+}
