@@ -539,6 +539,11 @@ impl Group {
             self.keys.forget(key);
             return self.ready.place(key, None, &mut self.rng);
         }
+        self.offer(key, now);
+    }
+
+    /// Puts a key under what it would release, if it may be asked.
+    fn offer(&mut self, key: KeyId, now: Moment) {
         let queue = &self.keys[key];
         let is_free = queue.is_free(now, self.config.parallel);
         let next = if is_free { self.next_of(queue) } else { None };

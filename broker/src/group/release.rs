@@ -51,6 +51,8 @@ pub(super) struct Ready {
     blocked: BTreeMap<JobNumber, ByPrio>,
     announced_was_last: bool,
     last_job: JobNumber,
+    /// No key stands anywhere: nothing is released so far.
+    is_put_off: bool,
 }
 
 /// Where a key stands, and at which place there. Small, as there are millions.
@@ -69,9 +71,20 @@ enum Kind {
 }
 
 impl Ready {
+    /// Lets no key stand anywhere before [`begin`](Self::begin), as nothing is released: a start needs
+    /// less time for all of them at its end.
+    pub(super) fn put_off(&mut self) {
+        self.is_put_off = true;
+    }
+
+    /// From now on every key is to stand where it belongs.
+    pub(super) fn begin(&mut self) {
+        self.is_put_off = false;
+    }
+
     /// Puts a key where it belongs now; `None` takes it out.
     pub(super) fn place(&mut self, key: KeyId, place: Option<Place>, rng: &mut fastrand::Rng) {
-        if self.place_of(key) == place {
+        if self.is_put_off || self.place_of(key) == place {
             return;
         }
         self.take_out(key);

@@ -28,6 +28,7 @@ impl Replay {
     /// For records of which the first is, or is not, the first that there ever was.
     pub(crate) fn new(mut group: Group, has_all: bool) -> Self {
         group.parked.put_off_urls();
+        group.ready.put_off();
         Self { group, base: if has_all { Base::Whole } else { Base::Missing } }
     }
 
@@ -70,7 +71,12 @@ impl Replay {
 
     /// The group; `None` if something is missing.
     pub(crate) fn whole(mut self) -> Option<Group> {
-        self.group.parked.index_urls();
+        let group = &mut self.group;
+        group.parked.index_urls();
+        group.ready.begin();
+        for key in group.keys.ids() {
+            group.offer(key, group.now);
+        }
         self.is_whole().then_some(self.group)
     }
 }

@@ -476,8 +476,10 @@ mod tests {
         assert!(rig.store.bounds().segments >= 10);
         rig.log.begin_snapshot();
         let began = Seq(rig.log.began);
+        rig.disk.hold_syncs(Path::new(DIR));
         rig.write(1_000);
         rig.log.end_snapshot();
+        rig.disk.release_syncs();
         rig.until_durable().await;
         // What was put off is done before the end.
         rig.committers.close();
