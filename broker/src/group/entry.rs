@@ -1,6 +1,6 @@
 //! What a group holds: one URL (or line) that is to be worked on, and where it stands.
 
-use std::sync::Arc;
+use smol_str::SmolStr;
 
 use tidings_protocol::{MemberId, UrlKey};
 
@@ -14,7 +14,7 @@ pub type EntryId = u64;
 pub type JobNumber = u64;
 
 /// What must not be asked twice at once: the host, the domain, an attribute's value.
-pub type Key = Arc<str>;
+pub type Key = SmolStr;
 
 /// An entry as it was judged and let in. A record holds exactly this, so replay judges nothing again.
 #[derive(Debug, Clone, PartialEq, Eq)]
