@@ -87,8 +87,9 @@ struct Crawler {
     config: CrawlerConfig,
     /// What robots.txt rules are matched with.
     token: String,
-    fetcher: Fetcher,
+    /// Dropped before the connections are, one by one: the database is closed meanwhile.
     store: PageStore,
+    fetcher: Fetcher,
     reports: mpsc::Sender<PageReport>,
     link: Link,
     verdicts: Mutex<Verdicts>,
