@@ -44,6 +44,8 @@ pub struct Frontier {
     pub hosts: u64,
     /// Links of a page, of which four in five lead to what is known already.
     pub links: u64,
+    /// Links a second, at most; `None`: as many as the broker takes.
+    pub rate: Option<u64>,
 }
 
 /// Starts the broker again on what it has on disk.
@@ -125,7 +127,8 @@ struct Run {
 impl Run {
     fn fill(&mut self, watch: &mut Watch<'_>) -> anyhow::Result<()> {
         let mut tasks = Tasks::of(&self.worker)?;
-        let (mut chance, mut shown) = (1_u64, Instant::now());
+        let began = Instant::now();
+        let (mut chance, mut shown) = (1_u64, began);
         let mut answer = Vec::new();
         while self.found < self.frontier.urls {
             let id = tasks.next().context("the broker closed the connection")?;
@@ -145,8 +148,12 @@ impl Run {
                     "LINK {id} http://host-{host:07}.example/some/path/page-{page}.html",
                 )?;
             }
-            self.links += self.frontier.links;
             writeln!(answer, "ACK {id} outcome=done")?;
+            if let Some(rate) = self.frontier.rate {
+                let due = Duration::from_secs(1).mul_f64(number(self.links) / number(rate));
+                thread::sleep(due.saturating_sub(began.elapsed()));
+            }
+            self.links += self.frontier.links;
             self.worker.write_all(&answer)?;
             if shown.elapsed() > WATCH_EVERY {
                 watch(&format!("{} of {} URLs", self.found, self.frontier.urls))?;

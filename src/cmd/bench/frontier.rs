@@ -28,6 +28,10 @@ pub(crate) struct FrontierArgs {
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(5..=5_000))]
     links: u64,
 
+    /// Links a second, at most [default: as many as the broker takes]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    rate: Option<u64>,
+
     #[command(flatten)]
     common: Common,
 }
@@ -42,7 +46,7 @@ impl Measure for FrontierArgs {
     }
 
     fn settings(&self) -> Value {
-        json!({ "urls": self.urls, "hosts": self.hosts, "links": self.links })
+        json!({ "urls": self.urls, "hosts": self.hosts, "links": self.links, "rate": self.rate })
     }
 
     fn title(&self) -> String {
@@ -60,7 +64,8 @@ impl Measure for FrontierArgs {
         data: Option<&Path>,
         watch: &mut Watch<'_>,
     ) -> anyhow::Result<Outcome> {
-        let frontier = Frontier { urls: self.urls, hosts: self.hosts, links: self.links };
+        let &Self { urls, hosts, links, rate, .. } = self;
+        let frontier = Frontier { urls, hosts, links, rate };
         let Some(data) = data else {
             return frontier.measure(target, None, watch).map(Outcome::from);
         };
