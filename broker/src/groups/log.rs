@@ -19,8 +19,11 @@ use crate::topic::Health;
 const BEHIND_BYTES: usize = 8 << 20;
 
 /// Bytes of records that may wait for the disk before there is more of a snapshot, which could wait: what is
-/// decided meanwhile is behind them.
-const BUSY_BYTES: usize = 256 << 10;
+/// decided meanwhile is behind them, and that is to be no more than one sync takes at once.
+const BUSY_BYTES: usize = 32 << 10;
+
+/// How often that is doubled at most: up to [`BEHIND_BYTES`], at which nothing else is taken.
+const BUSY_DOUBLINGS_MAX: u32 = 8;
 
 /// Bytes of records with which the disk begins although there will be more at once.
 const MUCH_BYTES: usize = 128 << 10;
@@ -194,6 +197,11 @@ impl DiskLog {
         }
     }
 
+    /// Bytes of decisions after which there is to be another snapshot.
+    fn snapshot_due(&self) -> u64 {
+        self.grown_max.max(2 * self.snapshot_bytes)
+    }
+
     fn commit(&self) {
         self.shared.committers.push(Arc::clone(&self.shared) as Arc<dyn Commit>);
     }
@@ -257,7 +265,12 @@ impl GroupLog for DiskLog {
     }
 
     fn is_busy(&self) -> bool {
-        self.shared.waiting_bytes() > BUSY_BYTES
+        // Twice as much may wait with every quarter that a snapshot is late: where a disk is always busy,
+        // nothing would ever be cut from the log.
+        let due = self.snapshot_due();
+        let quarters = self.grown.saturating_sub(due) * 4 / due.max(1);
+        let doublings = u32::try_from(quarters).unwrap_or(u32::MAX).min(BUSY_DOUBLINGS_MAX);
+        self.shared.waiting_bytes() > BUSY_BYTES << doublings
     }
 
     fn retry(&self) {
@@ -273,7 +286,7 @@ impl GroupLog for DiskLog {
     }
 
     fn wants_snapshot(&self) -> bool {
-        self.grown > self.grown_max.max(2 * self.snapshot_bytes)
+        self.grown > self.snapshot_due()
     }
 
     fn begin_snapshot(&mut self) {
@@ -463,6 +476,25 @@ mod tests {
         rig.disk.release_syncs();
         rig.until_durable().await;
         assert!(!rig.log.is_behind());
+        rig.committers.close();
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_waits_for_a_busy_disk_and_not_for_ever() {
+        let mut rig = Rig::new(1 << 20);
+        rig.disk.hold_syncs(Path::new(DIR));
+        rig.write(2 * BUSY_BYTES);
+        assert!(rig.log.is_busy());
+        // Three times what a snapshot is due after.
+        rig.write(3 << 20);
+        assert!(rig.log.wants_snapshot());
+        rig.disk.release_syncs();
+        rig.until_durable().await;
+        rig.disk.hold_syncs(Path::new(DIR));
+        rig.write(2 * BUSY_BYTES);
+        assert!(!rig.log.is_busy());
+        rig.disk.release_syncs();
+        rig.until_durable().await;
         rig.committers.close();
     }
 
