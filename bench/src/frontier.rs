@@ -44,7 +44,7 @@ pub struct Frontier {
     pub hosts: u64,
     /// Links of a page, of which four in five lead to what is known already.
     pub links: u64,
-    /// Links a second, at most; `None`: as many as the broker takes.
+    /// Links a second, on average; `None`: as many as the broker takes.
     pub rate: Option<u64>,
 }
 

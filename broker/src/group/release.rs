@@ -79,7 +79,13 @@ impl Ready {
 
     /// From now on every key is to stand where it belongs.
     pub(super) fn begin(&mut self) {
+        debug_assert!(self.is_put_off, "whatever a start reads, it puts that off to its end");
         self.is_put_off = false;
+    }
+
+    /// The same without any key.
+    pub(super) fn emptied(&self) -> Self {
+        Self { is_put_off: self.is_put_off, ..Self::default() }
     }
 
     /// Puts a key where it belongs now; `None` takes it out.

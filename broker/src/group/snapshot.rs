@@ -289,7 +289,8 @@ impl Group {
                 let (name, config) = (self.name.clone(), self.config.clone());
                 let emptied = self.parked.emptied();
                 let new = Self::new(name, *run, config, self.rng.u64(..));
-                *self = Self { own: *own, parked: emptied, ..new };
+                let ready = self.ready.emptied();
+                *self = Self { own: *own, parked: emptied, ready, ..new };
                 self.parked.reserve(*parked);
                 self.keys.reserve(*keys);
             }

@@ -302,8 +302,10 @@ impl Texts {
             match written {
                 Ok(()) => {
                     self.len_here -= chunk.len;
-                    bytes.clear();
-                    self.spare.push(bytes);
+                    if self.spare.len() < SENT_AT_ONCE {
+                        bytes.clear();
+                        self.spare.push(bytes);
+                    }
                 }
                 Err(error) => {
                     tracing::warn!(%error, "texts that wait stay in memory");

@@ -459,6 +459,9 @@ impl Owner {
 
     /// Says how it goes to those who watch. What they see is safe, as everything that they are told.
     fn show(&mut self) {
+        if self.group.is_broken() {
+            return;
+        }
         let (outgoing, appended) = (&mut self.outgoing, self.appended);
         self.watchers.look(&self.group, self.clock.now(), |mailbox, parcel| {
             outgoing.push(appended, Leaving::Parcel(mailbox.clone(), parcel));
@@ -468,6 +471,9 @@ impl Owner {
     /// Writes what the group holds, if that is shorter by far than how it came to it, piece by piece
     /// between whatever else there is to do; whether there is more.
     fn take_stock(&mut self) -> bool {
+        if self.group.is_broken() {
+            return false;
+        }
         let begins = !self.group.is_in_snapshot();
         if begins && !self.log.wants_snapshot() || self.log.is_busy() {
             // A log that is busy wakes us when it is not.

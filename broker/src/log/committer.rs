@@ -58,6 +58,8 @@ struct State {
     /// What is queued at a moment, or when all ends; the earliest first.
     later: VecDeque<(Instant, Arc<dyn Commit>)>,
     closed: bool,
+    /// What comes later is left.
+    abandoned: bool,
 }
 
 impl Committers {
@@ -91,8 +93,10 @@ impl Committers {
     pub(crate) fn push_later(&self, log: Arc<dyn Commit>) {
         // Inside the lock, so that moments rise.
         let state = &mut *self.queue.state.lock();
-        state.later.push_back((Instant::now() + PAUSE, log));
-        self.queue.ready.notify_one();
+        if !state.abandoned {
+            state.later.push_back((Instant::now() + PAUSE, log));
+            self.queue.ready.notify_one();
+        }
     }
 
     /// Commits what is queued, and ends the threads.
@@ -113,6 +117,7 @@ impl Committers {
     pub(crate) fn abandon(&self) {
         {
             let state = &mut *self.queue.state.lock();
+            state.abandoned = true;
             state.logs.clear();
             state.later.clear();
         }

@@ -28,8 +28,8 @@ pub(crate) struct FrontierArgs {
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(5..=5_000))]
     links: u64,
 
-    /// Links a second, at most [default: as many as the broker takes]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Links a second, on average [default: as many as the broker takes]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1_000..))]
     rate: Option<u64>,
 
     #[command(flatten)]
