@@ -94,7 +94,7 @@ impl ByUrl {
 
     /// The slots of a print, and perhaps some of others, in no order.
     pub(super) fn find(&self, print: u64) -> impl Iterator<Item = SlotId> {
-        debug_assert!(!self.is_put_off, "nothing is noted so far");
+        assert!(!self.is_put_off, "nothing is noted so far");
         self.tables[table_of(print)].iter_hash(self.hasher.hash_one(print)).copied()
     }
 }

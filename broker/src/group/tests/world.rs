@@ -33,6 +33,7 @@ mod settings;
 mod task;
 mod turns;
 mod wish;
+mod words;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,7 +52,8 @@ pub(super) use self::promises::{Broken, Kept, Promise};
 use self::ranks::Ranks;
 use self::turns::Turns;
 use self::wish::Wish;
-use self::worker::{CREDIT_MAX, Said, Worker};
+use self::words::Said;
+use self::worker::{CREDIT_MAX, Worker};
 use super::site::{HOSTS, LONELY_HOSTS, PAGES, page};
 use crate::clock::{Moment, Stamp};
 use crate::group::config::GroupConfig;

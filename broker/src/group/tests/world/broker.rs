@@ -9,7 +9,7 @@ use super::disk::{End, Survivors, survive};
 use super::promises::{Broken, Kept, Promise};
 use super::task::Told;
 use super::wish::Wish;
-use super::worker::Said;
+use super::words::Said;
 use super::{Happening, LEASE_MS, WAITING, World, topic};
 use crate::clock::{Moment, Stamp};
 use crate::group::record::{Decision, Record};

@@ -4,7 +4,7 @@
 use tidings_protocol::{After, Code, JOB_DONE_TOPIC, MemberId, ProtocolError};
 
 use super::promises::{Kept, Promise};
-use super::worker::Said;
+use super::words::Said;
 use super::{Happening, WAITING, World};
 use crate::clock::Moment;
 use crate::group::tasks::Selection;

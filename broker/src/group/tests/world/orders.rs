@@ -8,7 +8,7 @@ use super::broker::Doom;
 use super::disk::End;
 use super::operator::operator;
 use super::promises::Kept;
-use super::worker::{Said, Say};
+use super::words::{Said, Say};
 use super::{DELAY_MS, Nature, World};
 use crate::group::tests::simulation::{RUNS, seeds};
 use crate::group::tests::site::{HOSTS, PAGES, links_of, page};

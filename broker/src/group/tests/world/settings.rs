@@ -2,7 +2,7 @@
 
 use super::operator::operator;
 use super::promises::Kept;
-use super::worker::Said;
+use super::words::Said;
 use super::{DELAY_MS, World};
 use crate::group::Input;
 

@@ -7,11 +7,12 @@ use tidings_protocol::{AckAnswer, Code, Hold, MemberId, Outcome, ProtocolError, 
 use super::broker::Running;
 use super::promises::{Kept, Promise};
 use super::task::Told;
+use super::words::{Said, Say, input_of, staged};
 use super::{Happening, LEASE_MS, World};
 use crate::clock::Moment;
 use crate::group::tests::bench::slot;
-use crate::group::tests::site::{HOSTS, links_of, redirect_of};
-use crate::group::{Answer, Asked, Input, StagedLink};
+use crate::group::tests::site::{HOSTS, redirect_of};
+use crate::group::{Answer, Asked, Input};
 use crate::mailbox::ConnId;
 
 pub(super) const CREDIT_MAX: u32 = 8;
@@ -40,65 +41,6 @@ struct Held {
     is_said: bool,
     /// It has said so before, and does not know what came of it.
     may_be_stale: bool,
-}
-
-/// What a worker says about a task.
-#[derive(Debug, Clone)]
-pub(super) enum Say {
-    /// `links`: with what it found.
-    Ack {
-        outcome: Outcome,
-        hold: Hold,
-        links: bool,
-    },
-    Nack {
-        back: Return,
-        hold: Hold,
-    },
-    Touch {
-        over: bool,
-        hold: Hold,
-    },
-}
-
-impl Say {
-    pub(super) fn ack(outcome: Outcome, links: bool) -> Self {
-        Self::Ack { outcome, hold: Hold::default(), links }
-    }
-}
-
-/// Whose answer it is that comes.
-#[derive(Debug, Clone)]
-pub(super) enum Said {
-    Nothing,
-    Purge,
-    /// Another delay is set.
-    Delay(u64),
-    Delete {
-        name: String,
-        opened: u64,
-    },
-    Join {
-        worker: usize,
-        conn: ConnId,
-    },
-    /// The holder of a task, about that.
-    Task {
-        worker: usize,
-        conn: ConnId,
-        told: Told,
-        say: Say,
-        may_be_stale: bool,
-    },
-    /// About a task that is somebody else's, or nobody's.
-    Lie(TaskId),
-}
-
-impl Said {
-    /// Whether it is what a worker says of a task.
-    pub(super) fn is_of_worker(&self) -> bool {
-        matches!(self, Self::Task { .. } | Self::Lie(_))
-    }
 }
 
 impl Worker {
@@ -576,27 +518,4 @@ impl World {
             }
         }
     }
-}
-
-fn input_of(asked: Asked, told: &Told, say: &Say) -> Input {
-    let task = told.id.clone();
-    match say.clone() {
-        Say::Ack { outcome, hold, links } => {
-            let links = staged(&told.url, outcome, links);
-            Input::Ack { asked, task, outcome, hold, links, over_limit: 0 }
-        }
-        Say::Nack { back, hold } => Input::Nack { asked, task, back, hold, reason: None },
-        Say::Touch { over, hold } => Input::Touch { asked, task, over, hold },
-    }
-}
-
-/// A page's links if it has any to say, where it has moved to, and a link that nobody should stage.
-fn staged(url: &str, outcome: Outcome, links: bool) -> Vec<StagedLink> {
-    let link = |url: &str| StagedLink { url: url.into(), redirect: false, prio: 0 };
-    let mut staged: Vec<_> = links_of(url).filter(|_| links).map(link).collect();
-    if outcome == Outcome::Redirect {
-        staged.push(StagedLink { redirect: true, ..link(&redirect_of(url)) });
-    }
-    staged.push(link("gopher:// this is no URL"));
-    staged
 }
