@@ -24,6 +24,7 @@
 //! | [`links`], [`charset`] | what a page says |
 //! | [`fetch`] | how one request is made and bounded |
 //! | [`sink`] | where pages are kept |
+//! | [`spool`] | bodies that somebody wants to have whole |
 //! | `worker` | the tasks, and the connection to the broker |
 //! | [`config`] | every setting and every limit |
 
@@ -35,11 +36,12 @@ pub mod links;
 pub mod report;
 pub mod robots;
 pub mod sink;
+pub mod spool;
 #[cfg(test)]
 mod testing;
 mod worker;
 
 pub use address::{AllowPrivate, Net, NetError};
 pub use config::CrawlerConfig;
-pub use report::{PageOutcome, PageRecord, PageReport};
+pub use report::{Exchange, PageOutcome, PageRecord, PageReport};
 pub use worker::{CrawlError, run};

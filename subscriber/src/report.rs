@@ -1,11 +1,13 @@
 //! What became of a page: for the terminal and for the sinks.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tidings_protocol::TaskId;
 
 use crate::links::Link;
+use crate::spool::Spool;
 
 /// One dealt-with page, for people who watch. Sent when the page is safe in the sink, shortly
 /// before the broker is told.
@@ -89,4 +91,22 @@ pub struct PageRecord {
     pub redirect: Option<String>,
     /// In the order of the page.
     pub links: Vec<Link>,
+}
+
+/// What went over the wire for a page, for archives.
+#[derive(Debug)]
+pub struct Exchange {
+    /// Request line and headers as they were sent, with the empty line at their end. Of HTTP/2, what
+    /// the same would have been in HTTP/1.1.
+    pub request_head: Vec<u8>,
+    /// Status line and headers as they came, with the empty line at their end.
+    pub response_head: Vec<u8>,
+    /// Who answered.
+    pub remote: Option<SocketAddr>,
+    /// When the request was sent, in milliseconds since 1970.
+    pub started_unix_ms: i64,
+    /// The body as it came: without its transfer coding, still with its content coding.
+    pub body: Option<Spool>,
+    /// Why the body is not whole, in the words of WARC/1.1: `length`, `time` or `disconnect`.
+    pub truncated: Option<&'static str>,
 }
