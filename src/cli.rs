@@ -10,7 +10,7 @@ use clap::{
 };
 
 use crate::{
-    cmd::{self, dead::Dead, group::Group, job::Job, topic::Topic},
+    cmd::{self, dead::Dead, group::Group, job::Job, probe::Probe, topic::Topic},
     config,
     failure::Failure,
 };
@@ -93,6 +93,9 @@ pub(crate) enum Cmd {
     /// List what was given up, send it back, or forget it
     #[command(subcommand)]
     Dead(Dead),
+    /// Say what the crawler would make of a URL, a page, a feed, a robots.txt ..
+    #[command(subcommand)]
+    Probe(Probe),
     /// Measure how fast a broker is
     #[command(subcommand)]
     Bench(cmd::bench::Bench),

@@ -83,6 +83,7 @@ fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
         | Cmd::Job(_)
         | Cmd::Explain(_)
         | Cmd::Dead(_)
+        | Cmd::Probe(_)
         | Cmd::Bench(_) => Some(0),
     };
     let mut builder = match threads {
@@ -107,6 +108,7 @@ async fn dispatch(cmd: Cmd) -> Result<(), Failure> {
         Cmd::Job(args) => cmd::job::run(args).await,
         Cmd::Explain(args) => cmd::explain::run(args).await,
         Cmd::Dead(args) => cmd::dead::run(args).await,
+        Cmd::Probe(probe) => cmd::probe::run(probe).await,
         Cmd::Bench(args) => cmd::bench::run(args).await,
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod dead;
 pub(crate) mod explain;
 pub(crate) mod group;
 pub(crate) mod job;
+pub(crate) mod probe;
 pub(crate) mod publish;
 pub(crate) mod subscribe;
 pub(crate) mod topic;

@@ -1,0 +1,161 @@
+//! `tidings probe`: what would the crawler make of this? With an argument an answer for a person; without
+//! one, questions from standard input, a JSON object a line, and as many answers, in their order.
+
+mod address;
+mod feed;
+mod links;
+mod robots;
+mod sitemap;
+mod url;
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+
+use anyhow::Context;
+use base64::{Engine, engine::general_purpose::STANDARD};
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+
+use crate::{failure::Failure, output};
+
+/// A longer line of standard input is answered with an error.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+
+/// What is asked about.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Probe {
+    /// Whether robots.txt lets a URL be asked for
+    Robots(Question),
+    /// How a URL is read, and what tells it from others
+    Url(Question),
+    /// What is in an RSS, Atom or JSON feed
+    Feed(Question),
+    /// What is in a sitemap
+    Sitemap(Question),
+    /// What a page says: its title, its links and what it asks of crawlers
+    Links(Question),
+    /// Whether an address may be asked
+    Address(Question),
+}
+
+/// What a person asks.
+#[derive(Debug, Args)]
+pub(crate) struct Question {
+    /// What to look at; none: JSON lines from standard input
+    #[arg(value_name = "WHAT")]
+    what: Option<String>,
+}
+
+/// A question of a script: the members of its JSON object.
+type Asked = Map<String, Value>;
+
+/// Answers a script; the error is a line for a person.
+type Answer = fn(&Asked) -> Result<Value, String>;
+
+/// Answers until there are no more questions.
+pub(crate) async fn run(probe: Probe) -> Result<(), Failure> {
+    let (question, answer): (_, Answer) = match &probe {
+        Probe::Robots(question) => (question, robots::answer),
+        Probe::Url(question) => (question, url::answer),
+        Probe::Feed(question) => (question, feed::answer),
+        Probe::Sitemap(question) => (question, sitemap::answer),
+        Probe::Links(question) => (question, links::answer),
+        Probe::Address(question) => (question, address::answer),
+    };
+    let Some(what) = &question.what else { return answer_lines(answer) };
+    let text = match &probe {
+        Probe::Robots(_) => robots::describe(what).await?,
+        Probe::Url(_) => url::describe(what)?,
+        Probe::Feed(_) => feed::describe(what).await?,
+        Probe::Sitemap(_) => sitemap::describe(what).await?,
+        Probe::Links(_) => links::describe(what).await?,
+        Probe::Address(_) => address::describe(what).await?,
+    };
+    output::tell(&text).map_err(Failure::from_output)
+}
+
+/// One answer a line, in the order of the questions; nothing that is asked ends it.
+fn answer_lines(answer: Answer) -> Result<(), Failure> {
+    let mut input = BufReader::new(io::stdin().lock());
+    let mut output = io::BufWriter::new(io::stdout().lock());
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let mut start = (&mut input).take(LINE_BYTES_MAX + 1);
+        if start.read_until(b'\n', &mut line).context("cannot read standard input")? == 0 {
+            return output.flush().map_err(Failure::from_output);
+        }
+        let answer = if line.len() as u64 > LINE_BYTES_MAX && line.last() != Some(&b'\n') {
+            input.skip_until(b'\n').context("cannot read standard input")?;
+            Err(format!("the line is longer than {LINE_BYTES_MAX} bytes"))
+        } else {
+            answer_line(&line, answer)
+        };
+        let answer = answer.unwrap_or_else(|error| json!({ "error": error }));
+        writeln!(output, "{answer}").map_err(Failure::from_output)?;
+        // Whoever asks one question at a time waits for its answer.
+        if !input.buffer().contains(&b'\n') {
+            output.flush().map_err(Failure::from_output)?;
+        }
+    }
+}
+
+fn answer_line(line: &[u8], answer: Answer) -> Result<Value, String> {
+    match serde_json::from_slice(line) {
+        Ok(Value::Object(asked)) => answer(&asked),
+        Ok(_) => Err("give a JSON object".to_owned()),
+        Err(error) => Err(format!("no JSON: {error}")),
+    }
+}
+
+/// A text that has to be there.
+fn text<'a>(asked: &'a Asked, name: &str) -> Result<&'a str, String> {
+    optional_text(asked, name)?.ok_or_else(|| format!("`{name}` is missing"))
+}
+
+/// A text that may be there.
+fn optional_text<'a>(asked: &'a Asked, name: &str) -> Result<Option<&'a str>, String> {
+    match asked.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(format!("`{name}` is not a string")),
+    }
+}
+
+/// Bytes in Base64, with or without padding at the end.
+fn bytes(asked: &Asked, name: &str) -> Result<Vec<u8>, String> {
+    let text = text(asked, name)?.trim_end_matches('=');
+    let padded = format!("{text}{}", &"==="[..(4 - text.len() % 4) % 4]);
+    STANDARD.decode(padded).map_err(|error| format!("`{name}` is no Base64: {error}"))
+}
+
+/// Headers: an object of names and values (a string, or a list of strings), or a list of pairs.
+fn headers(asked: &Asked) -> Result<Vec<(String, String)>, String> {
+    let wrong = || "`headers` is an object of strings, or a list of pairs of them".to_owned();
+    let string = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(wrong);
+    let mut headers = Vec::new();
+    match asked.get("headers") {
+        None | Some(Value::Null) => {}
+        Some(Value::Object(members)) => {
+            for (name, value) in members {
+                match value {
+                    Value::Array(values) => {
+                        for value in values {
+                            headers.push((name.clone(), string(value)?));
+                        }
+                    }
+                    value => headers.push((name.clone(), string(value)?)),
+                }
+            }
+        }
+        Some(Value::Array(pairs)) => {
+            for pair in pairs {
+                match pair.as_array().map(Vec::as_slice) {
+                    Some([name, value]) => headers.push((string(name)?, string(value)?)),
+                    _ => return Err(wrong()),
+                }
+            }
+        }
+        Some(_) => return Err(wrong()),
+    }
+    Ok(headers)
+}
