@@ -300,6 +300,7 @@ impl Owner {
                 let text = "the disk is full: the group stands still until it has room";
                 self.refuse_letter(letter, &ProtocolError::new(Code::Full, text));
             }
+            (Letter::Gone(gone), Health::Failed) => self.forget(gone),
             (letter, Health::Failed) => self.refuse_letter(letter, &self.failure()),
             // Nobody is silent while nothing is counted.
             (Letter::Heard(_), _) => {}
@@ -367,12 +368,17 @@ impl Owner {
             }
             Letter::Heard(conn) => self.handle(Input::Heard { conn }, None),
             Letter::Gone(conn) => {
-                self.members.remove(&conn);
-                self.waiting.remove(&conn);
-                self.watchers.gone(conn);
+                self.forget(conn);
                 self.handle(Input::Gone { conn }, None);
             }
         }
+    }
+
+    /// Nothing is sent there any more.
+    fn forget(&mut self, conn: ConnId) {
+        self.members.remove(&conn);
+        self.waiting.remove(&conn);
+        self.watchers.gone(conn);
     }
 
     /// Feeds the machine and takes everything it puts out. `mailbox` is the asker's.
