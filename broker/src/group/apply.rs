@@ -46,6 +46,7 @@ impl Group {
                 self.own = *own;
                 self.start(*run, *anew, now);
             }
+            Decision::Born { since } => self.since = Some(*since),
             Decision::Configured(config) => {
                 // Each start says how it is, and there may be millions of keys.
                 if self.config != **config && !mutants::is(Mutant::KeepsSettings) {

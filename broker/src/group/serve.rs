@@ -16,7 +16,11 @@ impl Group {
         let moved = known.is_none_or(|member| member.conn != Some(asked.conn));
         self.members.join(asked.member, asked.conn, credit);
         let held = self.members.find(asked.member).map_or(0, Member::load);
-        let ok = format!("{} credit={credit} held={held}", self.name);
+        let mut ok = format!("{} credit={credit} held={held}", self.name);
+        if let Some(since) = self.since {
+            // Writing into a string cannot fail.
+            let _ = write!(ok, " since={since}");
+        }
         self.answer(asked, Ok(Answer { more: Vec::new(), ok }));
         if moved {
             self.send_again(asked.member, now);

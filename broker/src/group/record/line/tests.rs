@@ -157,6 +157,8 @@ fn of_entries() -> impl Strategy<Value = Decision> {
             |(entry, back, rest, reason)| Decision::Returned { entry, back, rest, reason }
         ),
         any::<u64>().prop_map(|entry| Decision::Lost { entry }),
+        any::<u64>().prop_map(|since| Decision::Born { since }),
+        any::<u64>().prop_map(|since| Decision::Kept(Box::new(Item::Born { since }))),
         (entries(), prop::sample::select(End::ALL.to_vec()))
             .prop_map(|(entries, end)| Decision::Ended { entries, end }),
         entries().prop_map(|entries| Decision::Unpinned { entries }),

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use tidings_protocol::{AckAnswer, Code, Hold, MemberId, Outcome, ProtocolError, Return, TaskId};
+use tidings_protocol::{
+    AckAnswer, Code, Hold, MemberId, Outcome, ProtocolError, Return, TaskId, field_number,
+};
 
 use super::broker::Running;
 use super::promises::{Kept, Promise};
@@ -291,6 +293,12 @@ impl World {
     ) -> Kept {
         match said {
             Said::Join { worker, conn } => {
+                let joined = answer.expect("whoever joins is not refused").ok;
+                let since = field_number(&joined, "since");
+                let is_same = since == *self.since.get_or_insert(since);
+                Promise::IdsHold.holds(is_same && since.is_some(), || {
+                    format!("{joined}, and it was {:?} before", self.since)
+                })?;
                 let worker = &mut self.workers[worker];
                 if worker.conn == Some(conn) {
                     worker.credits.remove(0);
