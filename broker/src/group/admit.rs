@@ -392,7 +392,8 @@ impl Group {
                 let more = u32::from(mutants::is(Mutant::TooDeep));
                 let too_deep = job.settings.depth_max.is_some_and(|max| depth > max + more);
                 // What a seed redirects to belongs to the job, wherever it is.
-                let inside = (link.redirect && depth == 0) || job.scope.contains(&url);
+                let inside = (link.redirect && depth == 0) || job.contains(&url);
+                let inside = inside || mutants::is(Mutant::OutOfScope);
                 if job.cancelled || too_deep || !inside {
                     return Verdict::Refused;
                 }

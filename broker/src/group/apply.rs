@@ -132,7 +132,7 @@ impl Group {
         match decision {
             Decision::JobOpened { number, name, settings } => {
                 let until = now + self.config.open_ms_max;
-                self.jobs.open(*number, name, *settings, now, until);
+                self.jobs.open(*number, name, settings.clone(), now, until);
                 if let Some(at) = self.jobs.find(*number).and_then(|job| job.time_until) {
                     self.expiries.set(at, Expiry::JobTime(*number));
                 }

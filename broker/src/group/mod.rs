@@ -35,6 +35,7 @@ mod member;
 pub(crate) mod mutants;
 mod operate;
 mod parked;
+pub mod pattern;
 pub mod record;
 mod release;
 pub(crate) mod replay;
