@@ -289,8 +289,8 @@ impl Group {
     }
 }
 
-/// Whether an outcome comes from a request. What robots.txt kept a worker from asking for has cost
-/// the host nothing, so its key need not rest ([T4]).
+/// Whether an outcome comes from a request of which the worker has not said that it is over. What a
+/// rule kept it from asking for has cost the host nothing, so its key need not rest ([T4]).
 fn was_requested(outcome: Outcome) -> bool {
-    outcome != Outcome::Robots
+    !matches!(outcome, Outcome::Robots | Outcome::Scope | Outcome::Trap)
 }
