@@ -25,7 +25,7 @@ use crate::job::JobState;
 const HOPS_MAX: u32 = 10;
 
 /// Bytes of attributes that are handed on: a line must hold them, the URL, and that of `again=`.
-const CARRIED_BYTES_MAX: usize = 32 << 10;
+pub(super) const CARRIED_BYTES_MAX: usize = 32 << 10;
 
 /// Attributes that mean something here, and so are not handed on as they came.
 const OWN_ATTRIBUTES: [&str; 11] =
@@ -421,7 +421,7 @@ impl Group {
             announced: link.redirect && parent.announced,
             prio: link.prio,
             due: now,
-            carried: if link.redirect { parent.carried.clone() } else { Box::default() },
+            carried: if link.redirect { self.handed_on(parent).into() } else { Box::default() },
         })
     }
 
