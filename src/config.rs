@@ -52,6 +52,12 @@ struct Entry<'a> {
     value: &'a Spanned<DeValue<'a>>,
 }
 
+/// What a flag is set to: one value, and the same for one that may be given several times.
+struct Values {
+    one: &'static str,
+    each: Vec<&'static str>,
+}
+
 fn with_text(mut command: Command, text: &str) -> Result<Command, Misplaced> {
     let table = DeTable::parse(text).map_err(|error| Misplaced {
         at: error.span().map_or(0, |span| span.start),
@@ -62,14 +68,17 @@ fn with_text(mut command: Command, text: &str) -> Result<Command, Misplaced> {
     // What stands deeper is more special: it is set later and so wins.
     entries.sort_by_key(|entry| entry.sections.len());
     for entry in entries {
-        let value = flag_value(entry.value)?;
-        check(&command, &entry, &value)?;
+        let values = flag_values(entry.value)?;
+        check(&command, &entry, &values)?;
         // Defaults live as long as the parser, which is as long as the process.
-        let value: &'static str = value.leak();
-        command = set(command, &entry.sections, entry.key, value);
+        let values = Values {
+            one: values.join(",").leak(),
+            each: values.into_iter().map(|value| &*value.leak()).collect(),
+        };
+        command = set(command, &entry.sections, entry.key, &values);
         if entry.sections == ["up"] {
             // `tidings` alone is `tidings up`, so its flags exist twice.
-            command = command.mut_args(|arg| set_arg(arg, entry.key, value));
+            command = command.mut_args(|arg| set_arg(arg, entry.key, &values));
         }
     }
     Ok(command)
@@ -121,9 +130,18 @@ fn find_with_flag<'c>(command: &'c Command, key: &str) -> Option<Vec<&'c str>> {
 
 fn is_flag(arg: &Arg, key: &str) -> bool {
     // `--config` cannot be set by the file that it names.
-    arg.get_long() == Some(key)
+    let is_alias = || arg.get_all_aliases().is_some_and(|aliases| aliases.contains(&key));
+    (arg.get_long() == Some(key) || is_alias())
         && key != "config"
         && matches!(arg.get_action(), ArgAction::Set | ArgAction::Append | ArgAction::SetTrue)
+}
+
+/// The values as they would be typed after `--key=`: of an array, each of its items.
+fn flag_values(value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, Misplaced> {
+    match value.get_ref() {
+        DeValue::Array(items) => items.iter().map(flag_value).collect(),
+        _ => Ok(vec![flag_value(value)?]),
+    }
 }
 
 /// The value as it would be typed after `--key=`.
@@ -145,7 +163,7 @@ fn flag_value(value: &Spanned<DeValue<'_>>) -> Result<String, Misplaced> {
 }
 
 /// Lets the argument parser judge the value, as if the flag had been typed.
-fn check(command: &Command, entry: &Entry<'_>, value: &str) -> Result<(), Misplaced> {
+fn check(command: &Command, entry: &Entry<'_>, values: &[String]) -> Result<(), Misplaced> {
     let refuse = |text: String| {
         Err(Misplaced { at: entry.value.span().start, text: format!("`{}`: {text}", entry.key) })
     };
@@ -165,8 +183,12 @@ fn check(command: &Command, entry: &Entry<'_>, value: &str) -> Result<(), Mispla
             _ => refuse("is either true or false".to_owned()),
         };
     }
-    let flag = format!("--{}={value}", entry.key);
-    let words = ["tidings"].into_iter().chain(names).chain([flag.as_str()]);
+    let flag = |value: &str| format!("--{}={value}", entry.key);
+    let flags: Vec<String> = match arg.get_action() {
+        ArgAction::Append => values.iter().map(|value| flag(value)).collect(),
+        _ => vec![flag(&values.join(","))],
+    };
+    let words = ["tidings"].into_iter().chain(names).chain(flags.iter().map(String::as_str));
     match command.clone().try_get_matches_from(words) {
         Ok(_) => Ok(()),
         // Values are judged first, so this one is fine; what is missing will be typed.
@@ -176,16 +198,20 @@ fn check(command: &Command, entry: &Entry<'_>, value: &str) -> Result<(), Mispla
 }
 
 /// Sets the default of the flag `key` in the command named by `sections` and in all below it.
-fn set(mut command: Command, sections: &[&str], key: &str, value: &'static str) -> Command {
+fn set(mut command: Command, sections: &[&str], key: &str, values: &Values) -> Command {
     if let [name, rest @ ..] = sections {
-        return command.mut_subcommand(name, |inner| set(inner, rest, key, value));
+        return command.mut_subcommand(name, |inner| set(inner, rest, key, values));
     }
-    command = command.mut_args(|arg| set_arg(arg, key, value));
-    command.mut_subcommands(|inner| set(inner, &[], key, value))
+    command = command.mut_args(|arg| set_arg(arg, key, values));
+    command.mut_subcommands(|inner| set(inner, &[], key, values))
 }
 
-fn set_arg(arg: Arg, key: &str, value: &'static str) -> Arg {
-    if is_flag(&arg, key) { arg.default_value(value) } else { arg }
+fn set_arg(arg: Arg, key: &str, values: &Values) -> Arg {
+    match arg.get_action() {
+        _ if !is_flag(&arg, key) => arg,
+        ArgAction::Append => arg.default_values(&values.each),
+        _ => arg.default_value(values.one),
+    }
 }
 
 /// The place of a byte as people count: both from 1, the column in characters.
@@ -242,7 +268,7 @@ mod tests {
     fn the_section_up_is_for_the_bare_command_too() {
         let command = with_text(command(), "[up]\ncredit = 5").unwrap();
         let bare = command.try_get_matches_from(["tidings"]).unwrap();
-        assert_eq!(bare.get_one::<u32>("credit"), Some(&5));
+        assert_eq!(bare.get_one::<u32>("concurrency"), Some(&5), "which was its name before");
     }
 
     #[test]
@@ -268,6 +294,19 @@ mod tests {
         assert!(bare.get_flag("log_json"));
         let mut raw = bare.get_raw("allow_private").unwrap();
         assert_eq!(raw.next().unwrap(), "10.0.0.0/8,127.0.0.1");
+    }
+
+    #[test]
+    fn a_flag_that_may_be_given_several_times_takes_a_list() {
+        let text = "[crawl]\nheader = ['Accept: a, b', 'X-Team: c']\nexclude = ['/a', '*.pdf$']";
+        let command = with_text(command(), text).unwrap();
+        let crawl =
+            command.try_get_matches_from(["tidings", "crawl", "http://a.example/"]).unwrap();
+        let crawl = crawl.subcommand_matches("crawl").unwrap();
+        let values = |id| crawl.get_many::<String>(id).unwrap().collect::<Vec<_>>();
+        assert_eq!(values("header"), ["Accept: a, b", "X-Team: c"]);
+        assert_eq!(values("exclude"), ["/a", "*.pdf$"]);
+        assert!(problem("header = ['a: b', 'c']").starts_with("1:10: `header`: "));
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod address;
 mod cli;
 mod cmd;
 mod config;
+mod contact;
 mod descriptors;
 mod failure;
 mod flags;
@@ -17,7 +18,10 @@ mod node;
 mod output;
 mod own_broker;
 mod page_line;
+mod screen;
+mod seeds;
 mod signals;
+mod tally;
 mod watch;
 mod window;
 

@@ -2,12 +2,14 @@
 
 use anyhow::Context;
 use clap::Args;
+use tidings_protocol::CanonicalUrl;
 use tidings_subscriber::PageReport;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     address::{Announced, BrokerAddress},
     cmd::broker::warn_if_open,
+    contact,
     failure::Failure,
     flags::{CrawlerFlags, DataFlag, ServerFlags},
     node::{self, Crawler, Node},
@@ -58,7 +60,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
     crawling.member = Some(member);
     let crawler = Crawler::start(crawling);
 
-    let mut printer = Printer::new(args.quiet);
+    let mut printer = Printer::new(args.quiet, args.crawler.are_anonymous());
     printer.line(&format!("listening on {listening}"));
     printer.line(&format!("storing in {}", data.join("pages.db").display()));
     printer.line(&format!(
@@ -96,12 +98,15 @@ pub(crate) struct Printer {
     console: Console,
     /// No line for each page.
     quiet: bool,
+    /// Nobody was warned yet that the crawler names nobody whom a site could ask.
+    warns: bool,
     output_closed: bool,
 }
 
 impl Printer {
-    pub(crate) fn new(quiet: bool) -> Self {
-        Self { console: Console::new(), quiet, output_closed: false }
+    /// `warns`: at the first page of somebody else's host, that the crawler names nobody.
+    pub(crate) fn new(quiet: bool, warns: bool) -> Self {
+        Self { console: Console::new(), quiet, warns, output_closed: false }
     }
 
     pub(crate) fn line(&mut self, text: &str) {
@@ -112,6 +117,10 @@ impl Printer {
     }
 
     pub(crate) fn page(&mut self, report: &PageReport) {
+        if self.warns && CanonicalUrl::parse(&report.url).is_ok_and(|url| !contact::is_own(&url)) {
+            self.warns = false;
+            self.console.note(contact::WARNING);
+        }
         if !self.quiet {
             self.line(&page_line(report));
         }

@@ -20,6 +20,22 @@ pub struct CrawlerConfig {
     /// The `User-Agent` header; the part before the first `/` is the product token that
     /// robots.txt rules are matched with. Default: `tidings/<version>`.
     pub agent: String,
+    /// Whom to ask about this crawler: a URL or an e-mail address, which [`agent`](Self::agent) names
+    /// already. Default: nobody, about which whoever starts it is warned.
+    pub contact: Option<String>,
+    /// Headers that are sent with every request for a page, each as `Name: value`. Default: none.
+    pub headers: Vec<String>,
+    /// The proxy through which everything is fetched, as a URL. Default: none.
+    pub proxy: Option<String>,
+    /// Whether cookies that a host sets are sent back to it. Default: no.
+    pub cookies: bool,
+    /// Whether images of a page count as its links. Default: no.
+    pub images: bool,
+    /// Whether the sitemaps that a robots.txt names are read for links. Default: no.
+    pub sitemaps: bool,
+    /// Requests at once to one address, however many hosts it has. Default: no limit; hosts have one
+    /// each.
+    pub per_address: Option<u32>,
     /// The identity by which the broker knows this worker again. Default `None`: the broker gives it
     /// one.
     pub member: Option<MemberId>,
@@ -52,6 +68,13 @@ impl Default for CrawlerConfig {
                 .expect("the default group has a valid name"),
             credit: 1000,
             agent: concat!("tidings/", env!("CARGO_PKG_VERSION")).to_owned(),
+            contact: None,
+            headers: Vec::new(),
+            proxy: None,
+            cookies: false,
+            images: false,
+            sitemaps: false,
+            per_address: None,
             member: None,
             name: "crawler".to_owned(),
             data: PathBuf::from("tidings-data"),
