@@ -1,11 +1,11 @@
 //! Flags that several subcommands share, and how they become the parts' configuration.
 
-use std::{path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::Args;
 use tidings_broker::{BrokerConfig, Sync, TopicSettings};
 use tidings_protocol::parse_ms;
-use tidings_subscriber::{AllowPrivate, CrawlerConfig, NetError};
+use tidings_subscriber::{AllowPrivate, CrawlerConfig, NetError, SinkConfig};
 
 use crate::{
     address::{BrokerAddress, Listen},
@@ -129,6 +129,55 @@ pub(crate) struct CrawlerFlags {
     /// What the crawler calls itself (User-Agent; its first word is looked up in robots.txt)
     #[arg(long, value_name = "TEXT")]
     pub(crate) agent: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) sinks: SinkFlags,
+}
+
+/// Where pages are stored: in all places that are named.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SinkFlags {
+    /// Store pages in an SQL database (`SQLite`): FILE, or pages.db in the data directory [default, if
+    /// no other place is named]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    sqlite: Option<OsString>,
+
+    /// Store pages as lines of JSON at the end of FILE; -: standard output
+    #[arg(long, value_name = "FILE")]
+    jsonl: Option<PathBuf>,
+}
+
+/// Long names of the flags of [`SinkFlags`].
+pub(crate) const SINK_FLAGS: [&str; 2] = ["sqlite", "jsonl"];
+
+impl SinkFlags {
+    fn config(&self, data: &DataFlag) -> Vec<SinkConfig> {
+        let mut sinks = Vec::new();
+        if let Some(file) = &self.sqlite {
+            let file = Some(PathBuf::from(file)).filter(|file| !file.as_os_str().is_empty());
+            sinks.push(SinkConfig::Sqlite(file.unwrap_or_else(|| data.data.join("pages.db"))));
+        }
+        if let Some(file) = &self.jsonl {
+            let to_stdout = file.as_os_str() == "-";
+            sinks.push(if to_stdout {
+                SinkConfig::Stdout
+            } else {
+                SinkConfig::Jsonl(file.clone())
+            });
+        }
+        sinks
+    }
+}
+
+/// Where a crawler stores, for people.
+pub(crate) fn places(config: &CrawlerConfig) -> String {
+    let places: Vec<_> = config.sinks().iter().map(ToString::to_string).collect();
+    places.join(" and ")
+}
+
+/// Whether standard output is for pages alone.
+pub(crate) fn takes_stdout(config: &CrawlerConfig) -> bool {
+    config.sinks.contains(&SinkConfig::Stdout)
 }
 
 impl CrawlerFlags {
@@ -137,6 +186,7 @@ impl CrawlerFlags {
         let mut config = CrawlerConfig {
             broker: broker.as_str().to_owned(),
             data: data.data.clone(),
+            sinks: self.sinks.config(data),
             credit: self.credit,
             allow_private: self.allow_private.clone(),
             ..CrawlerConfig::default()

@@ -17,12 +17,15 @@ const CLEAR_LINE: &str = "\r\x1b[K";
 pub(crate) struct Console {
     progress_allowed: bool,
     progress_shown: bool,
+    /// Standard output is for something else.
+    stdout_is_taken: bool,
 }
 
 impl Console {
     /// Progress is drawn only where somebody can see it: standard error is a terminal.
     pub(crate) fn new() -> Self {
-        Self { progress_allowed: io::stderr().is_terminal(), progress_shown: false }
+        let progress_allowed = io::stderr().is_terminal();
+        Self { progress_allowed, progress_shown: false, stdout_is_taken: false }
     }
 
     /// Whether [`Console::progress`] would draw anything.
@@ -30,9 +33,18 @@ impl Console {
         self.progress_allowed
     }
 
+    /// Leaves standard output to something else: results go to standard error from now on.
+    pub(crate) fn leave_stdout(&mut self) {
+        self.stdout_is_taken = true;
+    }
+
     /// Prints a result line to standard output.
     pub(crate) fn line(&mut self, text: &str) -> Result<(), Failure> {
         self.clear_progress();
+        if self.stdout_is_taken {
+            note(text);
+            return Ok(());
+        }
         let mut output = io::stdout().lock();
         writeln!(output, "{text}").and_then(|()| output.flush()).map_err(Failure::from_output)
     }

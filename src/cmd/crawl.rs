@@ -120,12 +120,10 @@ async fn work_for_broker(args: CrawlArgs) -> Result<(), Failure> {
     )?;
     let stop = stop_on_signal()?;
     node::make_data_directory(&args.data.data)?;
-    let mut crawler = Crawler::start(args.crawler.config(broker, &args.data));
-    let mut printer = Printer::new(args.quiet);
-    printer.line(&format!(
-        "fetching for {broker}, storing in {}",
-        args.data.data.join("pages.db").display()
-    ));
+    let crawling = args.crawler.config(broker, &args.data);
+    let mut printer = Printer::new(args.quiet, &crawling);
+    printer.line(&format!("fetching for {broker}, storing in {}", flags::places(&crawling)));
+    let mut crawler = Crawler::start(crawling);
     let result = up::print_pages(&mut crawler, &mut printer, &stop).await;
     for report in crawler.stop().await {
         printer.page(&report);
@@ -146,6 +144,7 @@ async fn hand_over(
          {found_by}), which has its own settings"
     );
     refuse_flags(args, &["delay", "credit", "timeout", "agent", "allow-private"], &reason)?;
+    refuse_flags(args, &flags::SINK_FLAGS, &reason)?;
     let name = request.name();
     let mut screen = Screen::new(args.quiet);
     screen.console.note(&format!("job {name} goes to the crawlers of {broker}"));
@@ -190,16 +189,19 @@ async fn crawl_here(
     let address = BrokerAddress::from(broker.local_addr());
     let mut crawling = args.crawler.config(&address, &args.data);
     crawling.member = Some(member);
+    let stored = format!("stored in {}", flags::places(&crawling));
+    let mut screen = Screen::new(args.quiet);
+    if flags::takes_stdout(&crawling) {
+        screen.leave_stdout();
+    }
     let crawler = Crawler::start(crawling);
     let mut node = Node { broker, crawler };
-    let mut screen = Screen::new(args.quiet);
     let mut watch = Watch::begin(address, request, screen.console.shows_progress());
     let result = follow(&mut node.crawler, &mut watch, &mut screen, stop).await;
     // The last page's report may be on its way still when its job is announced as done.
     for report in node.stop().await {
         screen.page(&report)?;
     }
-    let stored = format!("stored in {}", args.data.data.join("pages.db").display());
     match result? {
         Some(end) => {
             // A part of it would be taken for the queue of a crawl that goes on.
@@ -262,6 +264,12 @@ impl Screen {
     fn new(quiet: bool) -> Self {
         let (console, rate) = (Console::new(), Rate::default());
         Self { console, quiet, started: Instant::now(), rate, pages: 0 }
+    }
+
+    /// Standard output is for pages alone.
+    fn leave_stdout(&mut self) {
+        self.console.leave_stdout();
+        self.quiet = true;
     }
 
     fn page(&mut self, report: &PageReport) -> Result<(), Failure> {

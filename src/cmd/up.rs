@@ -2,14 +2,14 @@
 
 use anyhow::Context;
 use clap::Args;
-use tidings_subscriber::PageReport;
+use tidings_subscriber::{CrawlerConfig, PageReport};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     address::{Announced, BrokerAddress},
     cmd::broker::warn_if_open,
     failure::Failure,
-    flags::{CrawlerFlags, DataFlag, ServerFlags},
+    flags::{self, CrawlerFlags, DataFlag, ServerFlags},
     node::{self, Crawler, Node},
     output::Console,
     page_line::page_line,
@@ -56,11 +56,12 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
         .with_context(|| format!("cannot write to the data directory {}", data.display()))?;
     let mut crawling = args.crawler.config(&BrokerAddress::from(reach), &args.data);
     crawling.member = Some(member);
+    let mut printer = Printer::new(args.quiet, &crawling);
+    let places = flags::places(&crawling);
     let crawler = Crawler::start(crawling);
 
-    let mut printer = Printer::new(args.quiet);
     printer.line(&format!("listening on {listening}"));
-    printer.line(&format!("storing in {}", data.join("pages.db").display()));
+    printer.line(&format!("storing in {places}"));
     printer.line(&format!(
         "next, in another terminal: echo https://example.org/ | nc -N {} {}",
         reach.ip(),
@@ -100,8 +101,12 @@ pub(crate) struct Printer {
 }
 
 impl Printer {
-    pub(crate) fn new(quiet: bool) -> Self {
-        Self { console: Console::new(), quiet, output_closed: false }
+    pub(crate) fn new(quiet: bool, crawling: &CrawlerConfig) -> Self {
+        let (mut console, stdout_is_taken) = (Console::new(), flags::takes_stdout(crawling));
+        if stdout_is_taken {
+            console.leave_stdout();
+        }
+        Self { console, quiet: quiet || stdout_is_taken, output_closed: false }
     }
 
     pub(crate) fn line(&mut self, text: &str) {

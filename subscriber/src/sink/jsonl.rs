@@ -57,7 +57,7 @@ impl JsonFile {
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
         let failed = |source| OpenError::Io { path: path.to_owned(), source };
         let mut file = AppendFile::open(path)?;
-        let (mut ledger, mark) = Ledger::open(with_suffix(path, ".mark")).map_err(failed)?;
+        let (mut ledger, mark) = Ledger::open(&with_suffix(path, ".mark")).map_err(failed)?;
         let mark = mark.and_then(|mark| mark.parse().ok());
         let mark = mark.filter(|mark| is_between_lines(&file, *mark).unwrap_or(false));
         let end = read_pages(&file, mark, &mut ledger).map_err(failed)?;
@@ -86,7 +86,9 @@ impl JsonFile {
             self.file.write_all(&lines)?;
             self.file.commit()?;
         }
-        pages.into_iter().for_each(|page| self.ledger.insert(page));
+        for page in pages {
+            self.ledger.insert(page);
+        }
         Ok(())
     }
 }
@@ -238,7 +240,9 @@ fn read_pages(file: &AppendFile, mark: Option<u64>, ledger: &mut Ledger) -> io::
         if is_ended {
             end += before + read as u64;
             before = 0;
-            page.into_iter().for_each(|page| ledger.insert(page));
+            if let Some(page) = page {
+                ledger.insert(page);
+            }
         } else {
             before += read as u64;
         }

@@ -208,7 +208,9 @@ fn live(steps: &[(u64, Vec<u64>)]) -> Life {
 fn check_crash(life: &Life, length: usize, mark: Option<&(String, usize)>) {
     let output = Output::new();
     fs::write(output.path(), &life.text[..length]).unwrap();
-    mark.iter().for_each(|(mark, _)| fs::write(output.mark(), mark).unwrap());
+    if let Some((mark, _)) = mark {
+        fs::write(output.mark(), mark).unwrap();
+    }
     let mut file = output.open();
     let kept = output.text();
     assert!(life.text.starts_with(&kept) && (kept.is_empty() || kept.ends_with('\n')));
@@ -228,7 +230,9 @@ fn a_crash_at_any_byte_leaves_a_file_in_which_every_page_is_once_in_the_end() {
     for length in 0..=life.text.len() {
         // What a mark speaks of is synced before it is written.
         let marks = life.marks.iter().filter(|(_, safe)| *safe <= length);
-        marks.map(Some).chain([None]).for_each(|mark| check_crash(&life, length, mark));
+        for mark in marks.map(Some).chain([None]) {
+            check_crash(&life, length, mark);
+        }
     }
 }
 
@@ -303,11 +307,13 @@ fn a_line_that_was_begun_on_standard_output_is_ended_and_not_begun_again() {
     assert!(!out.write(&two).unwrap_err().closed);
     // As if the first line and a part of the second had been written.
     let mut lines = Vec::new();
-    two.iter().for_each(|record| put_line(record, &mut lines));
+    for record in &two {
+        put_line(record, &mut lines);
+        out.ledger.insert(record.page.clone());
+    }
     let at = lines.len() - 10;
     file.write_all(&lines[..at]).unwrap();
     out.torn = lines.split_off(at);
-    two.iter().for_each(|record| out.ledger.insert(record.page.clone()));
     out.out = file.try_clone().unwrap();
     out.write(&two).unwrap();
     let mut text = String::new();

@@ -27,8 +27,9 @@
 #![expect(clippy::disallowed_methods, reason = "the mark is written now and then")]
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -59,9 +60,9 @@ pub(super) struct Ledger {
 impl Ledger {
     /// Reads the mark of this output; with it comes the position behind which its pages are to be read,
     /// if there is a mark.
-    pub(super) fn open(mark: PathBuf) -> io::Result<(Self, Option<String>)> {
-        let mut ledger = Self { mark: Some(mark.clone()), ..Self::default() };
-        let text = match fs::read(&mark) {
+    pub(super) fn open(mark: &Path) -> io::Result<(Self, Option<String>)> {
+        let mut ledger = Self { mark: Some(mark.to_owned()), ..Self::default() };
+        let text = match fs::read(mark) {
             Ok(text) => String::from_utf8_lossy(&text).into_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((ledger, None)),
             Err(error) => return Err(error),
@@ -129,7 +130,7 @@ impl Ledger {
         let Some(mark) = &self.mark else { return Ok(()) };
         let mut text = format!("{FIRST_LINE}\n{position}\n");
         for page in self.order.values() {
-            text.push_str(&format!("{page}\n"));
+            writeln!(text, "{page}").expect("a String takes everything");
         }
         text.push_str(LAST_LINE);
         text.push('\n');
@@ -163,12 +164,12 @@ mod tests {
     fn a_mark_names_what_is_not_settled() {
         let folder = tempfile::tempdir().unwrap();
         let mark = folder.path().join("out.mark");
-        let (mut ledger, position) = Ledger::open(mark.clone()).unwrap();
+        let (mut ledger, position) = Ledger::open(&mark).unwrap();
         assert_eq!(position, None);
         (0..5).for_each(|entry| ledger.insert(page(entry)));
         ledger.settle(&[page(1), page(3), page(9)]);
         ledger.write("123").unwrap();
-        let (ledger, position) = Ledger::open(mark).unwrap();
+        let (ledger, position) = Ledger::open(&mark).unwrap();
         assert_eq!(position.as_deref(), Some("123"));
         let known: Vec<_> = (0..6).filter(|entry| ledger.contains(&page(*entry))).collect();
         assert_eq!(known, [0, 2, 4]);
@@ -180,7 +181,7 @@ mod tests {
         for text in ["", "x", "tidings mark 1", "tidings mark 2\n5\nend\n", "\u{fffd}\n\n"] {
             let mark = folder.path().join("mark");
             fs::write(&mark, text).unwrap();
-            assert_eq!(Ledger::open(mark).unwrap().1, None, "{text:?}");
+            assert_eq!(Ledger::open(&mark).unwrap().1, None, "{text:?}");
         }
     }
 
@@ -196,7 +197,7 @@ mod tests {
     #[test]
     fn a_mark_is_written_now_and_then() {
         let folder = tempfile::tempdir().unwrap();
-        let (mut ledger, _) = Ledger::open(folder.path().join("mark")).unwrap();
+        let (mut ledger, _) = Ledger::open(&folder.path().join("mark")).unwrap();
         let mut writes = 0;
         for entry in 0..10 {
             ledger.insert(page(entry));
