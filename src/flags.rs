@@ -1,11 +1,11 @@
 //! Flags that several subcommands share, and how they become the parts' configuration.
 
-use std::{path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::Args;
 use tidings_broker::{BrokerConfig, Sync, TopicSettings};
 use tidings_protocol::parse_ms;
-use tidings_subscriber::{AllowPrivate, CrawlerConfig, NetError};
+use tidings_subscriber::{AllowPrivate, CrawlerConfig, NetError, SinkConfig};
 
 use crate::{
     address::{BrokerAddress, Listen},
@@ -161,6 +161,9 @@ pub(crate) struct CrawlerFlags {
     /// Follow the sitemaps that robots.txt names
     #[arg(long)]
     sitemaps: bool,
+
+    #[command(flatten)]
+    sinks: SinkFlags,
 }
 
 impl CrawlerFlags {
@@ -169,6 +172,7 @@ impl CrawlerFlags {
         let mut config = CrawlerConfig {
             broker: broker.as_str().to_owned(),
             data: data.data.clone(),
+            sinks: self.sinks.config(data),
             credit: self.concurrency,
             allow_private: self.allow_private.clone(),
             contact: self.contact.clone(),

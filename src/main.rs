@@ -21,6 +21,7 @@ mod page_line;
 mod screen;
 mod seeds;
 mod signals;
+mod sinks;
 mod tally;
 mod watch;
 mod window;

@@ -25,6 +25,8 @@ pub(crate) struct Console {
     progress_allowed: bool,
     /// Results are shown where progress is.
     is_shared: bool,
+    /// Standard output is for something else.
+    stdout_is_taken: bool,
     /// The lines of progress as they are to be seen, and how many of them are on the terminal.
     progress: String,
     lines_shown: usize,
@@ -37,6 +39,7 @@ impl Console {
         Self {
             progress_allowed: io::stderr().is_terminal(),
             is_shared: io::stdout().is_terminal(),
+            stdout_is_taken: false,
             progress: String::new(),
             lines_shown: 0,
             drawn: None,
@@ -48,8 +51,17 @@ impl Console {
         self.progress_allowed
     }
 
+    /// Leaves standard output to something else: results go to standard error from now on.
+    pub(crate) fn leave_stdout(&mut self) {
+        self.stdout_is_taken = true;
+    }
+
     /// Prints a result line to standard output, above what is shown of the progress.
     pub(crate) fn line(&mut self, text: &str) -> Result<(), Failure> {
+        if self.stdout_is_taken {
+            self.note(text);
+            return Ok(());
+        }
         if self.is_shared {
             self.erase();
         }

@@ -79,6 +79,7 @@ mod tests {
             url: "http://a.example/".to_owned(),
             status: Some(200),
             outcome: PageOutcome::Done,
+            reason: None,
             bytes: 1234,
             duration: Duration::from_millis(45),
             title: Some("A \u{1b}[31mtitle\n".to_owned()),

@@ -52,6 +52,12 @@ impl Screen {
         Self { console, style, started: Instant::now(), pace, tally }
     }
 
+    /// Standard output is for pages alone, and something else writes them.
+    pub(crate) fn leave_stdout(&mut self) {
+        self.console.leave_stdout();
+        self.style.quiet = true;
+    }
+
     /// Pages that were dealt with here, whatever came of them.
     pub(crate) fn pages(&self) -> u64 {
         self.tally.pages()
@@ -251,6 +257,7 @@ mod tests {
             title: None,
             links: 0,
             job: None,
+            reason: None,
             error: None,
         }
     }

@@ -19,6 +19,7 @@ use crate::{
     screen::{Screen, Style},
     seeds,
     signals::stop_on_signal,
+    sinks,
     watch::{self, Step, Watch},
 };
 
@@ -167,12 +168,10 @@ async fn work_for_broker(args: CrawlArgs) -> Result<(), Failure> {
     )?;
     let stop = stop_on_signal()?;
     node::make_data_directory(&args.data.data)?;
-    let mut crawler = Crawler::start(args.crawler.config(broker, &args.data));
-    let mut printer = Printer::new(args.quiet, args.crawler.are_anonymous());
-    printer.line(&format!(
-        "fetching for {broker}, storing in {}",
-        args.data.data.join("pages.db").display()
-    ));
+    let crawling = args.crawler.config(broker, &args.data);
+    let mut printer = Printer::new(args.quiet, args.crawler.are_anonymous(), &crawling);
+    printer.line(&format!("fetching for {broker}, storing in {}", sinks::places(&crawling)));
+    let mut crawler = Crawler::start(crawling);
     let result = up::print_pages(&mut crawler, &mut printer, &stop).await;
     for report in crawler.stop().await {
         printer.page(&report);
@@ -238,7 +237,11 @@ async fn crawl_here(
     let address = BrokerAddress::from(broker.local_addr());
     let mut crawling = args.crawler.config(&address, &args.data);
     crawling.member = Some(member);
+    let stored = format!("stored in {}", sinks::places(&crawling));
     let mut screen = args.screen(&request);
+    if sinks::take_stdout(&crawling) {
+        screen.leave_stdout();
+    }
     if args.crawler.are_anonymous() && !request.seeds.iter().all(contact::is_own) {
         screen.console.note(contact::WARNING);
     }
@@ -250,7 +253,6 @@ async fn crawl_here(
     for report in node.stop().await {
         screen.page(&report)?;
     }
-    let stored = format!("stored in {}", args.data.data.join("pages.db").display());
     match result? {
         Some(end) => {
             // A part of it would be taken for the queue of a crawl that goes on.

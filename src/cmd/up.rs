@@ -3,7 +3,7 @@
 use anyhow::Context;
 use clap::Args;
 use tidings_protocol::CanonicalUrl;
-use tidings_subscriber::PageReport;
+use tidings_subscriber::{CrawlerConfig, PageReport};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -16,6 +16,7 @@ use crate::{
     output::Console,
     page_line::page_line,
     signals::stop_on_signal,
+    sinks,
 };
 
 const EXAMPLES: &str = "\
@@ -58,11 +59,12 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
         .with_context(|| format!("cannot write to the data directory {}", data.display()))?;
     let mut crawling = args.crawler.config(&BrokerAddress::from(reach), &args.data);
     crawling.member = Some(member);
+    let mut printer = Printer::new(args.quiet, args.crawler.are_anonymous(), &crawling);
+    let places = sinks::places(&crawling);
     let crawler = Crawler::start(crawling);
 
-    let mut printer = Printer::new(args.quiet, args.crawler.are_anonymous());
     printer.line(&format!("listening on {listening}"));
-    printer.line(&format!("storing in {}", data.join("pages.db").display()));
+    printer.line(&format!("storing in {places}"));
     printer.line(&format!(
         "next, in another terminal: echo https://example.org/ | nc -N {} {}",
         reach.ip(),
@@ -105,8 +107,12 @@ pub(crate) struct Printer {
 
 impl Printer {
     /// `warns`: at the first page of somebody else's host, that the crawler names nobody.
-    pub(crate) fn new(quiet: bool, warns: bool) -> Self {
-        Self { console: Console::new(), quiet, warns, output_closed: false }
+    pub(crate) fn new(quiet: bool, warns: bool, crawling: &CrawlerConfig) -> Self {
+        let (mut console, stdout_is_taken) = (Console::new(), sinks::take_stdout(crawling));
+        if stdout_is_taken {
+            console.leave_stdout();
+        }
+        Self { console, quiet: quiet || stdout_is_taken, warns, output_closed: false }
     }
 
     pub(crate) fn line(&mut self, text: &str) {

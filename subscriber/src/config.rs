@@ -6,6 +6,7 @@ use std::time::Duration;
 use tidings_protocol::{GroupName, MemberId};
 
 use crate::address::AllowPrivate;
+use crate::sink::SinkConfig;
 
 /// A crawler's settings. Start from [`CrawlerConfig::default`] and change what is needed.
 #[derive(Clone, Debug)]
@@ -41,8 +42,10 @@ pub struct CrawlerConfig {
     pub member: Option<MemberId>,
     /// A label for people, shown by the broker. Default: `crawler`.
     pub name: String,
-    /// Where `pages.db` lives; created if missing. Default: `tidings-data`.
+    /// Where a crawler keeps what it needs; created if missing. Default: `tidings-data`.
     pub data: PathBuf,
+    /// Where pages are stored: in all of these. Default: none, which is `pages.db` in `data`.
+    pub sinks: Vec<SinkConfig>,
     /// Addresses outside the public internet that may be crawled all the same. Default: none.
     pub allow_private: AllowPrivate,
     /// A connection stands within this time, name resolution and TLS included. Default: 10 s.
@@ -78,12 +81,23 @@ impl Default for CrawlerConfig {
             member: None,
             name: "crawler".to_owned(),
             data: PathBuf::from("tidings-data"),
+            sinks: Vec::new(),
             allow_private: AllowPrivate::None,
             connect_timeout: Duration::from_secs(10),
             read_timeout: Duration::from_secs(15),
             request_timeout: Duration::from_secs(40),
             body_bytes_max: 64 * 1024 * 1024,
         }
+    }
+}
+
+impl CrawlerConfig {
+    /// Where pages are stored.
+    pub fn sinks(&self) -> Vec<SinkConfig> {
+        if self.sinks.is_empty() {
+            return vec![SinkConfig::Sqlite(self.data.join("pages.db"))];
+        }
+        self.sinks.clone()
     }
 }
 
@@ -162,16 +176,34 @@ pub const SPOOL_BYTES_MAX: usize = 64 * 1024;
 /// All such bodies together have this much memory; what finds none left is in a file.
 pub const SPOOLS_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Pages waiting for the disk. Senders wait when it is full.
+/// Pages waiting for a sink. Senders wait when it is full.
 pub const STORE_QUEUE_MAX: usize = 1024;
-/// Pages in one transaction: bounds how long the first waits for the last.
+/// Pages that are made safe together: bounds how long the first waits for the last.
 pub const STORE_BATCH_MAX: usize = 512;
 /// How long `SQLite` waits for another process that writes.
 pub const STORE_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// The log of `SQLite` is written to the database when it has these bytes, and cut to them: seconds of a fast
+/// crawl, so that what is touched often is written once.
+pub const STORE_WAL_BYTES: u32 = 16 * 1024 * 1024;
+/// Questions about earlier records that wait; who asks waits when it is full.
+pub const LOOKUP_QUEUE_MAX: usize = 1024;
+/// Questions that are answered in one transaction.
+pub const LOOKUP_BATCH_MAX: usize = 128;
+/// Bytes of lines that are written to a file at a time.
+pub const JSONL_CHUNK_BYTES: usize = 256 * 1024;
+/// A line of JSON is never longer: links have [`LINKS_ABSOLUTE_BYTES_MAX`], and in JSON no character of theirs is
+/// more than two.
+pub const JSONL_LINE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// How often the mark beside a file that only grows is written: what a crash costs is to read the pages of
+/// this time.
+pub const MARK_EVERY: Duration = Duration::from_secs(1);
+/// Pages of such a file that may come again, of which it is known: more than all crawlers of a machine
+/// hold, and than are written between two marks. At some 100 bytes each this is 6 MiB.
+pub const UNSETTLED_PAGES_MAX: usize = 64 * 1024;
 /// How long a fetched page waits for a full or failing disk before it is handed back; its lease
 /// is extended meanwhile.
 pub const STORE_PATIENCE: Duration = Duration::from_mins(1);
-/// Pause between two tries to store.
+/// Pause between two tries of a sink that fails.
 pub const STORE_RETRY: Duration = Duration::from_secs(1);
 /// A page that could not be stored comes back after this.
 pub const STORE_NACK_AFTER: Duration = Duration::from_mins(1);
@@ -192,5 +224,5 @@ pub const BROKER_SILENCE_MAX: Duration = Duration::from_secs(10);
 pub const STOP_GRACE: Duration = Duration::from_millis(400);
 /// After that, answers may take this long to be sent.
 pub const STOP_ANSWERS: Duration = Duration::from_millis(200);
-/// After that, the database may take this long to be closed. Together below a second.
+/// After that, the sinks may take this long to be closed. Together below a second.
 pub const STOP_CLOSE: Duration = Duration::from_millis(200);

@@ -43,5 +43,6 @@ mod worker;
 
 pub use address::{AllowPrivate, Net, NetError};
 pub use config::CrawlerConfig;
-pub use report::{Exchange, PageOutcome, PageRecord, PageReport};
+pub use report::{Exchange, Keep, PageId, PageOutcome, PageRecord, PageReport, Validators};
+pub use sink::SinkConfig;
 pub use worker::{CrawlError, run};
