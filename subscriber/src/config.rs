@@ -185,6 +185,14 @@ pub const STORE_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The log of `SQLite` is written to the database when it has these bytes, and cut to them: seconds of a fast
 /// crawl, so that what is touched often is written once.
 pub const STORE_WAL_BYTES: u32 = 16 * 1024 * 1024;
+/// How long a `PostgreSQL` server may take to let us in.
+pub const POSTGRES_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// .. and to store a batch; then the connection is given up.
+pub const POSTGRES_STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Programs that run at a time, each for a page.
+pub const EXEC_AT_ONCE_MAX: usize = 8;
+/// A program may take this long for a page; then it is ended, and the page is refused.
+pub const EXEC_TIME_MAX: Duration = Duration::from_mins(5);
 /// Questions about earlier records that wait; who asks waits when it is full.
 pub const LOOKUP_QUEUE_MAX: usize = 1024;
 /// Questions that are answered in one transaction.

@@ -23,6 +23,7 @@
 //! | [`robots`] | what a robots.txt allows |
 //! | [`links`], [`charset`] | what a page says |
 //! | [`fetch`] | how one request is made and bounded |
+//! | [`program`] | how programs are run |
 //! | [`sink`] | where pages are kept |
 //! | [`spool`] | bodies that somebody wants to have whole |
 //! | `worker` | the tasks, and the connection to the broker |
@@ -33,6 +34,7 @@ pub mod charset;
 pub mod config;
 pub mod fetch;
 pub mod links;
+pub mod program;
 pub mod report;
 pub mod robots;
 pub mod sink;

@@ -19,14 +19,18 @@
 //! hold final results only.
 
 mod append;
+mod exec;
 pub mod jsonl;
 mod ledger;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod row;
 pub mod sqlite;
 #[cfg(test)]
 mod testing;
 mod writer;
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,15 +38,19 @@ use std::sync::Arc;
 
 use tokio::sync::{oneshot, watch};
 
+use self::exec::Exec;
 use self::jsonl::{JsonFile, JsonStream};
+#[cfg(feature = "postgres")]
+use self::postgres::{Postgres, PostgresConfig};
 pub use self::sqlite::Last;
 use self::sqlite::{Lookup, Sqlite};
 use self::writer::{Troubles, Writer};
-use crate::config::CrawlerConfig;
+use crate::config::{CrawlerConfig, STORE_BATCH_MAX};
+use crate::program::Programs;
 use crate::report::{Keep, PageId, PageRecord};
 
 /// A place for pages.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum SinkConfig {
     /// An `SQLite` database, shared with whoever else stores there.
@@ -51,6 +59,19 @@ pub enum SinkConfig {
     Jsonl(PathBuf),
     /// JSON lines on standard output.
     Stdout,
+    /// A `PostgreSQL` database, shared with whoever else stores there.
+    #[cfg(feature = "postgres")]
+    Postgres(PostgresConfig),
+    /// A program, with its arguments, that is run for each page.
+    Exec(Vec<OsString>),
+}
+
+impl SinkConfig {
+    /// A program to be run: words between white space, which quotes hold together. `None`: nothing, or a quote
+    /// without its end.
+    pub fn exec(command: &str) -> Option<Self> {
+        exec::words(command).map(Self::Exec)
+    }
 }
 
 /// What people are told of where their pages are.
@@ -59,6 +80,9 @@ impl fmt::Display for SinkConfig {
         match self {
             Self::Sqlite(path) | Self::Jsonl(path) => write!(out, "{}", path.display()),
             Self::Stdout => out.write_str("standard output"),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(config) => out.write_str(&config.name()),
+            Self::Exec(words) => write!(out, "{}", words[0].display()),
         }
     }
 }
@@ -96,6 +120,15 @@ pub enum OpenError {
         /// Its version.
         found: i64,
     },
+    /// The server cannot be reached, will not have us, or has tables that are not ours.
+    #[cfg(feature = "postgres")]
+    #[error("{database}: {reason}")]
+    Postgres {
+        /// Which database.
+        database: String,
+        /// Why not.
+        reason: String,
+    },
     /// Another process writes to it.
     #[error("{path} is being written by another process; give each crawler a file of its own", path = path.display())]
     InUse {
@@ -123,6 +156,16 @@ pub(crate) trait Sink: Send {
     /// recognised: the same batch comes again, perhaps without some that nobody waits for any more.
     fn write(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), StoreError>;
 
+    /// How many pages it takes at a time.
+    fn batch_max(&self) -> usize {
+        STORE_BATCH_MAX
+    }
+
+    /// Pages of the batches that were written which it would not have, and why: their tasks are tried again.
+    fn take_refused(&mut self) -> Vec<(PageId, String)> {
+        Vec::new()
+    }
+
     /// The broker has taken the answers for these pages: they come no more.
     fn settle(&mut self, _pages: &[PageId]) {}
 
@@ -143,6 +186,8 @@ pub struct Sinks {
     /// Answers from the database, if there is one.
     lookup: Option<Lookup>,
     keep: Keep,
+    /// End with this.
+    programs: Programs,
 }
 
 /// Ends when everything was written and every sink is closed.
@@ -159,6 +204,7 @@ impl Sinks {
             troubles: troubles.subscribe(),
             lookup: None,
             keep: Keep::default(),
+            programs: Programs::default(),
         };
         let mut closing = Vec::new();
         for (number, sink) in sinks.iter().enumerate() {
@@ -170,6 +216,12 @@ impl Sinks {
                         Box::new(sqlite)
                     }
                     SinkConfig::Jsonl(path) => Box::new(JsonFile::open(path)?),
+                    #[cfg(feature = "postgres")]
+                    SinkConfig::Postgres(config) => Box::new(Postgres::open(config)?),
+                    SinkConfig::Exec(words) => {
+                        open.keep.decoded = true;
+                        Box::new(Exec::open(words, open.programs.clone())?)
+                    }
                     SinkConfig::Stdout => Box::new(JsonStream::stdout().map_err(|source| {
                         OpenError::Io { path: "standard output".into(), source }
                     })?),
@@ -225,6 +277,12 @@ impl Sinks {
     /// The newest complete record of a URL, if there is a database.
     pub async fn last(&self, url: &str) -> Option<Last> {
         self.lookup.as_ref()?.last(url).await
+    }
+}
+
+impl Drop for Sinks {
+    fn drop(&mut self) {
+        self.programs.kill();
     }
 }
 

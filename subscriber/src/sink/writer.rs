@@ -2,6 +2,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "waits until a disk has room again")]
 
+use std::collections::HashMap;
 use std::mem;
 use std::sync::Arc;
 use std::thread;
@@ -10,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{OpenError, Sink, StoreError};
-use crate::config::{STORE_BATCH_MAX, STORE_QUEUE_MAX, STORE_RETRY};
+use crate::config::{STORE_QUEUE_MAX, STORE_RETRY};
 use crate::report::{PageId, PageRecord};
 
 /// What is wrong with each sink.
@@ -86,12 +87,16 @@ impl Writer {
 impl Thread {
     fn run(mut self) {
         let mut letters = Vec::new();
-        while self.letters.blocking_recv_many(&mut letters, STORE_BATCH_MAX) > 0 {
+        let batch_max = self.sink.batch_max();
+        while self.letters.blocking_recv_many(&mut letters, batch_max) > 0 {
             self.settle();
             let result = self.write(&mut letters);
+            let refused: HashMap<_, _> = self.sink.take_refused().into_iter().collect();
             for letter in letters.drain(..) {
+                let refusal = refused.get(&letter.record.page).cloned();
+                let refusal = refusal.map(|text| StoreError { text, closed: false });
                 // Whoever asked may have been abandoned meanwhile.
-                let _ = letter.answer.send(result.clone());
+                let _ = letter.answer.send(refusal.map_or_else(|| result.clone(), Err));
             }
         }
         self.settle();

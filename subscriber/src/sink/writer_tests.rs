@@ -2,6 +2,7 @@ use std::collections::BTreeSet;
 use std::sync::mpsc as channel;
 
 use super::*;
+use crate::program::Programs;
 use crate::report::Keep;
 use crate::sink::Sinks;
 use crate::sink::testing::record;
@@ -52,8 +53,13 @@ fn start(wants_settled: bool) -> Teller {
     let troubles = watch::Sender::new(vec![None]);
     let told = troubles.subscribe();
     let (writer, closed) = Writer::start(Box::new(sink), 0, troubles).unwrap();
-    let sinks =
-        Sinks { writers: vec![writer], troubles: told, lookup: None, keep: Keep::default() };
+    let sinks = Sinks {
+        writers: vec![writer],
+        troubles: told,
+        lookup: None,
+        keep: Keep::default(),
+        programs: Programs::default(),
+    };
     Teller { sinks, batches: heard, results: tell, settled, closed }
 }
 
