@@ -23,6 +23,9 @@
 //! | [`connect`] | connect, subscribe, close |
 //! | [`stalled`] | what the others notice of a subscriber that stops reading |
 //!
+//! Crawlers are measured from the other side: [`origin`] is the web that they crawl, and [`program`] runs one to its end
+//! and says what it cost.
+//!
 //! Linux only: it asks `/proc` what the broker costs.
 
 pub mod connect;
@@ -36,7 +39,9 @@ mod histogram;
 pub mod idle;
 pub mod latency;
 mod load;
+pub mod origin;
 mod poller;
+pub mod program;
 pub mod publish;
 pub mod queue;
 pub mod replay;
