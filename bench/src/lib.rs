@@ -20,6 +20,8 @@
 //! | [`replay`] | stored events to one subscriber |
 //! | [`queue`] | tasks a second: published, released to workers, acknowledged, each of them once |
 //! | [`frontier`] | links a second that become waiting URLs, what those cost, and a restart with them |
+//! | [`announce`] | announcement to request, as a crawled host sees it |
+//! | [`done`] | last page of a crawl to the news that it is done |
 //! | [`connect`] | connect, subscribe, close |
 //! | [`stalled`] | what the others notice of a subscriber that stops reading |
 //!
@@ -28,9 +30,11 @@
 //!
 //! Linux only: it asks `/proc` what the broker costs.
 
+pub mod announce;
 pub mod connect;
 pub mod connection;
 pub mod disk;
+pub mod done;
 pub mod fan;
 pub mod figure;
 pub mod frontier;
