@@ -206,8 +206,12 @@ fn unlabelled(status: &str, kind: &str, body: &str) -> Answer {
     Answer { before: (head + body).into_bytes(), after: Vec::new() }
 }
 
+/// It says that the connection stays, as most servers do: there are clients that do not believe it otherwise.
 fn head_of(status: &str, kind: &str, body_bytes: usize) -> String {
-    format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {body_bytes}\r\n\r\n")
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {body_bytes}\r\n\
+         Connection: keep-alive\r\n\r\n"
+    )
 }
 
 fn index(number: u32) -> usize {

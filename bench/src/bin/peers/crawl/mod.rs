@@ -17,7 +17,7 @@ use clap::Args;
 use serde_json::{Map, json};
 use tidings_bench::{
     disk::{self, Disk},
-    origin::Origin,
+    origin::{Origin, Site},
 };
 
 use self::{
@@ -82,6 +82,14 @@ pub(crate) struct OriginArgs {
     #[arg(long, default_value = "flat")]
     work: String,
 
+    /// Another number of hosts
+    #[arg(long, value_name = "N")]
+    hosts: Option<u32>,
+
+    /// Another number of pages of each host
+    #[arg(long, value_name = "N")]
+    pages: Option<u32>,
+
     /// Write the URL of the first page of each host into this file
     #[arg(long, value_name = "FILE")]
     seeds: Option<PathBuf>,
@@ -91,6 +99,8 @@ pub(crate) struct OriginArgs {
 pub(crate) fn origin(args: &OriginArgs) -> anyhow::Result<()> {
     raise_limits()?;
     let site = works::site_of(&args.work).with_context(|| unknown(&args.work))?;
+    let hosts = args.hosts.unwrap_or(site.hosts);
+    let site = Site { hosts, pages: args.pages.unwrap_or(site.pages), ..site };
     let origin = Origin::serve(site, args.listen)?;
     if let Some(file) = &args.seeds {
         fs::write(file, origin.seeds().collect::<Vec<_>>().join("\n") + "\n")?;
