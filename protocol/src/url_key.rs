@@ -3,6 +3,7 @@
 //! Both sides must agree on which texts are the same page, and the answer is a key in databases,
 //! so the rules may only change together with [`CANONICAL_VERSION`].
 
+mod join;
 mod parts;
 
 use std::borrow::Cow;

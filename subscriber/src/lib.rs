@@ -21,7 +21,7 @@
 //! |---|---|
 //! | [`address`] | which addresses may be asked |
 //! | [`robots`] | what a robots.txt allows |
-//! | [`links`], [`charset`] | what a page says |
+//! | [`page`] | what a page says |
 //! | [`fetch`] | how one request is made and bounded |
 //! | [`sink`] | where pages are kept |
 //! | [`spool`] | bodies that somebody wants to have whole |
@@ -29,10 +29,9 @@
 //! | [`config`] | every setting and every limit |
 
 pub mod address;
-pub mod charset;
 pub mod config;
 pub mod fetch;
-pub mod links;
+pub mod page;
 pub mod report;
 pub mod robots;
 pub mod sink;
@@ -43,5 +42,6 @@ mod worker;
 
 pub use address::{AllowPrivate, Net, NetError};
 pub use config::CrawlerConfig;
+pub use page as links;
 pub use report::{Exchange, PageOutcome, PageRecord, PageReport};
 pub use worker::{CrawlError, run};
