@@ -1,15 +1,16 @@
 //! Flags that several subcommands share, and how they become the parts' configuration.
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 use tidings_broker::{BrokerConfig, Sync, TopicSettings};
 use tidings_protocol::parse_ms;
-use tidings_subscriber::{AllowPrivate, CrawlerConfig, NetError, SinkConfig};
+use tidings_subscriber::{AllowPrivate, CrawlerConfig, NetError};
 
 use crate::{
     address::{BrokerAddress, Listen},
     contact, logging,
+    sinks::SinkFlags,
 };
 
 /// Where things are stored if nobody says otherwise.

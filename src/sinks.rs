@@ -71,8 +71,9 @@ pub(crate) fn take_stdout(config: &CrawlerConfig) -> bool {
 }
 
 fn parse_postgres(text: &str) -> Result<PostgresConfig, String> {
-    let config: PostgresConfig =
-        text.parse().map_err(|error: tidings_subscriber::sink::postgres::PostgresConfigError| error.to_string())?;
+    let config: PostgresConfig = text.parse().map_err(
+        |error: tidings_subscriber::sink::postgres::PostgresConfigError| error.to_string(),
+    )?;
     Ok(match std::env::var(PASSWORD) {
         Ok(password) => config.or_password(&password),
         Err(_) => config,
@@ -80,5 +81,7 @@ fn parse_postgres(text: &str) -> Result<PostgresConfig, String> {
 }
 
 fn parse_command(text: &str) -> Result<SinkConfig, String> {
-    SinkConfig::exec(text).ok_or_else(|| "name a program, with its arguments behind it; quotes come in pairs".to_owned())
+    SinkConfig::exec(text).ok_or_else(|| {
+        "name a program, with its arguments behind it; quotes come in pairs".to_owned()
+    })
 }

@@ -214,6 +214,7 @@ mod tests {
             title: None,
             links: 0,
             job: None,
+            reason: None,
             error: None,
         }
     }

@@ -8,6 +8,7 @@
 //! before: it is fetched once more, and an `every=` of the old text stays until its group is deleted.
 
 mod escapes;
+mod join;
 mod parts;
 mod standard;
 

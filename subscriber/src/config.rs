@@ -134,16 +134,21 @@ pub const LINKS_BYTES_MAX: usize = 2 * 1024 * 1024;
 pub const LINKS_ABSOLUTE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// A longer attribute is no link that anybody meant; also the canonical URL's own limit.
 pub const LINK_BYTES_MAX: usize = 8 * 1024;
-/// What the HTML parser may hold: one token that is split between chunks, and the names of the
-/// elements that are open, 128 bytes each (some 8,000; old pages leave many a `<p>` open). Beyond
-/// it the reading of that page ends; links before it are kept.
-pub const PARSER_BYTES_MAX: usize = 1024 * 1024;
-/// Bytes kept of a page's `<noscript>` and `<noframes>` together until its end, where they are read.
-pub const WITHOUT_SCRIPTS_BYTES_MAX: usize = 128 * 1024;
+/// A longer tag says nothing but its name. Images in `data:` URLs are longer; links are not.
+pub const TAG_BYTES_MAX: usize = 64 * 1024;
+/// Elements open in pictures and formulas of which the names are known. Drawing programs nest some tens.
+pub const FOREIGN_DEPTH_MAX: usize = 256;
+/// Feeds that one page may name. Blogs have one of each kind, and one for comments.
+pub const FEEDS_MAX: usize = 16;
 /// Bytes looked at for a `<meta charset>`, as browsers do.
 pub const CHARSET_PRESCAN_BYTES: usize = 1024;
+/// Bytes held back of a page that declares no encoding, from the first that is not ASCII on, to see what
+/// it is. Some hundred words of text between markup; more does not make the guess better.
+pub const CHARSET_GUESS_BYTES: usize = 16 * 1024;
 /// A title is cut after this many bytes, at a character.
 pub const TITLE_BYTES_MAX: usize = 1024;
+/// Bytes kept of a title as it is written. Entities and white space make it longer than it reads.
+pub const TITLE_WRITTEN_BYTES_MAX: usize = 8 * TITLE_BYTES_MAX;
 
 /// Bytes read of a body that is not wanted (redirects, errors), so that the connection can be
 /// used again. A longer one costs the connection.

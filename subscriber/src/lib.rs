@@ -21,7 +21,7 @@
 //! |---|---|
 //! | [`address`] | which addresses may be asked |
 //! | [`robots`] | what a robots.txt allows |
-//! | [`links`], [`charset`] | what a page says |
+//! | [`page`] | what a page says |
 //! | [`fetch`] | how one request is made and bounded |
 //! | [`program`] | how programs are run |
 //! | [`sink`] | where pages are kept |
@@ -30,10 +30,9 @@
 //! | [`config`] | every setting and every limit |
 
 pub mod address;
-pub mod charset;
 pub mod config;
 pub mod fetch;
-pub mod links;
+pub mod page;
 pub mod program;
 pub mod report;
 pub mod robots;
@@ -45,6 +44,7 @@ mod worker;
 
 pub use address::{AllowPrivate, Net, NetError};
 pub use config::CrawlerConfig;
+pub use page as links;
 pub use report::{Exchange, Keep, PageId, PageOutcome, PageRecord, PageReport, Validators};
 pub use sink::SinkConfig;
 pub use worker::{CrawlError, run};

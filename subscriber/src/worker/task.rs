@@ -219,7 +219,7 @@ impl Work<'_> {
         record.redirect = fetched.location.filter(|_| outcome == PageOutcome::Redirect);
         let read = |record: &mut PageRecord| {
             let Some(page) = fetched.page else { return };
-            let Content { title, links, cut } = page.finish(&self.page);
+            let Content { title, links, cut, .. } = page.finish(&self.page);
             record.report.title = title;
             record.report.links = links.len();
             record.report.error = cut.map(str::to_owned);
