@@ -14,6 +14,7 @@ mod link;
 mod task;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod verdicts;
 
 use std::collections::HashMap;
@@ -32,7 +33,8 @@ use tokio_util::task::TaskTracker;
 
 use self::link::Link;
 use self::task::Task;
-use self::verdicts::{Entry, Verdicts};
+use self::turns::Turns;
+use self::verdicts::Verdicts;
 use crate::config::{
     BROKER_SILENCE_MAX, CLOCK_SAMPLE_EVERY, CrawlerConfig, RECONNECT_FIRST, RECONNECT_LONGEST,
     STOP_ANSWERS, STOP_CLOSE, STOP_GRACE,
@@ -41,6 +43,10 @@ use crate::fetch::Fetcher;
 use crate::report::PageReport;
 use crate::robots::product_token;
 use crate::sink::sqlite::{OpenError, PageStore};
+use crate::state::State;
+
+/// One entry of the group, whatever the attempt.
+type Entry = (u64, u64);
 
 /// Why a crawler could not begin, or had to end by itself.
 #[derive(Debug, thiserror::Error)]
@@ -93,6 +99,10 @@ struct Crawler {
     reports: mpsc::Sender<PageReport>,
     link: Link,
     verdicts: Mutex<Verdicts>,
+    /// Of authorities whose robots.txt is asked for.
+    turns: Turns,
+    /// Dropped as the store is.
+    state: State,
     running: Mutex<HashMap<Entry, Running>>,
     /// The longest lease that was seen: a shorter one has been running before.
     lease_max: Mutex<Duration>,
@@ -133,12 +143,15 @@ pub async fn run(
 ) -> Result<(), CrawlError> {
     let data = config.data.clone();
     // Meanwhile the certificates are read.
-    let opening = tokio::task::spawn_blocking(move || PageStore::open(&data));
+    let opening = tokio::task::spawn_blocking(move || {
+        PageStore::open(&data).map(|store| (store, State::open(&data)))
+    });
     let fetcher = Fetcher::new(&config).map_err(|error| CrawlError::Client {
         agent: config.agent.clone(),
         reason: error.to_string(),
     })?;
-    let (store, closing) = opening.await.expect("opening a database does not panic")?;
+    let ((store, closing), (state, state_closing)) =
+        opening.await.expect("opening a database does not panic")?;
     let crawler = Arc::new(Crawler {
         token: product_token(&config.agent).to_owned(),
         config,
@@ -147,6 +160,8 @@ pub async fn run(
         reports,
         link: Link::new(),
         verdicts: Mutex::default(),
+        turns: Turns::default(),
+        state,
         running: Mutex::default(),
         lease_max: Mutex::default(),
         tasks: TaskTracker::new(),
@@ -156,7 +171,7 @@ pub async fn run(
     let result = crawl(&crawler).await;
     drop(crawler);
     // What was answered is on the disk; what waits for another process's lock may wait for long.
-    let _ = timeout(STOP_CLOSE, closing.wait()).await;
+    let _ = timeout(STOP_CLOSE, async { tokio::join!(closing.wait(), state_closing.wait()) }).await;
     result
 }
 
