@@ -12,6 +12,8 @@ mod rule;
 mod text;
 
 #[cfg(test)]
+mod oracle_tests;
+#[cfg(test)]
 mod tests;
 
 use std::ops::Range;

@@ -454,7 +454,7 @@ fn pace(rules: &Rules) -> Hold {
     Hold { not_before_ms: None, pace_ms: rules.crawl_delay().map(milliseconds) }
 }
 
-fn now() -> Now {
+pub(super) fn now() -> Now {
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Now { instant: Instant::now(), unix_s: since_1970.as_secs() }
 }
