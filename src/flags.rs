@@ -265,7 +265,8 @@ fn parse_header(text: &str) -> Result<String, String> {
     Ok(format!("{name}: {}", value.trim()))
 }
 
-fn parse_allow_private(text: &str) -> Result<AllowPrivate, String> {
+/// The value of `--allow-private`.
+pub(crate) fn parse_allow_private(text: &str) -> Result<AllowPrivate, String> {
     if text.is_empty() {
         // An environment variable that is set to nothing must not open anything.
         return Ok(AllowPrivate::None);

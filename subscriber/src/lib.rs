@@ -26,6 +26,7 @@
 //! | [`program`] | how programs are run |
 //! | [`sink`] | where pages are kept |
 //! | [`spool`] | bodies that somebody wants to have whole |
+//! | [`state`] | what is remembered over restarts |
 //! | `worker` | the tasks, and the connection to the broker |
 //! | [`config`] | every setting and every limit |
 
@@ -38,6 +39,7 @@ pub mod report;
 pub mod robots;
 pub mod sink;
 pub mod spool;
+pub mod state;
 #[cfg(test)]
 mod testing;
 mod worker;
