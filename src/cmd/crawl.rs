@@ -218,7 +218,7 @@ async fn hand_over(
             }
         }
     };
-    screen.summary(&end, &format!("stored by the crawlers of {broker}"))
+    screen.summary(&end, &format!("by the crawlers of {broker}"))
 }
 
 /// Crawls with a broker and a crawler of its own.
@@ -250,7 +250,7 @@ async fn crawl_here(
     for report in node.stop().await {
         screen.page(&report)?;
     }
-    let stored = format!("stored in {}", args.data.data.join("pages.db").display());
+    let stored = format!("in {}", args.data.data.join("pages.db").display());
     match result? {
         Some(end) => {
             // A part of it would be taken for the queue of a crawl that goes on.
@@ -266,7 +266,7 @@ async fn crawl_here(
         None => {
             screen.cut_off()?;
             Err(Failure::Interrupted(format!(
-                "interrupted after {}, {stored}; the same command goes on from there",
+                "interrupted after {}, stored {stored}; the same command goes on from there",
                 plural(screen.pages(), "page")
             )))
         }
