@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     address::{BrokerAddress, Listen},
     cmd::up::{self, Printer},
+    cmd::watch_feed::{FeedsFlag, watch_configured},
     failure::Failure,
     flags::{self, CrawlerFlags, DataFlag},
     job::{Counts, JobRequest, Rate, Scope},
@@ -80,6 +81,9 @@ pub(crate) struct CrawlArgs {
     #[command(flatten)]
     crawler: CrawlerFlags,
 
+    #[command(flatten)]
+    feeds: FeedsFlag,
+
     /// Long names of the flags that were typed.
     #[arg(skip)]
     pub(crate) given: Vec<String>,
@@ -126,7 +130,10 @@ async fn work_for_broker(args: CrawlArgs) -> Result<(), Failure> {
         "fetching for {broker}, storing in {}",
         args.data.data.join("pages.db").display()
     ));
-    let result = up::print_pages(&mut crawler, &mut printer, &stop).await;
+    let result = tokio::select! {
+        result = up::print_pages(&mut crawler, &mut printer, &stop) => result,
+        () = watch_configured(broker, &args.feeds) => Ok(()),
+    };
     for report in crawler.stop().await {
         printer.page(&report);
     }

@@ -15,7 +15,7 @@ pub fn detect(head: &[u8], content_type: Option<&str>) -> (&'static Encoding, us
 }
 
 /// The `charset` parameter of a `Content-Type`.
-fn of_content_type(value: &str) -> Option<&'static Encoding> {
+pub(crate) fn of_content_type(value: &str) -> Option<&'static Encoding> {
     value.split(';').skip(1).find_map(|parameter| {
         let (key, value) = parameter.split_once('=')?;
         let value = value.trim().trim_matches(['"', '\'']);

@@ -22,6 +22,8 @@
 //! | [`address`] | which addresses may be asked |
 //! | [`robots`] | what a robots.txt allows |
 //! | [`links`], [`charset`] | what a page says |
+//! | [`feed`], [`sitemap`] | what a feed or a sitemap says; which feeds are watched, and how often |
+//! | [`document`] | which of these a document is |
 //! | [`fetch`] | how one request is made and bounded |
 //! | [`sink`] | where pages are kept |
 //! | [`spool`] | bodies that somebody wants to have whole |
@@ -31,11 +33,15 @@
 pub mod address;
 pub mod charset;
 pub mod config;
+pub mod document;
+pub mod feed;
 pub mod fetch;
 pub mod links;
+mod markup;
 pub mod report;
 pub mod robots;
 pub mod sink;
+pub mod sitemap;
 pub mod spool;
 #[cfg(test)]
 mod testing;
