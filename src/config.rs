@@ -152,8 +152,7 @@ fn flag_value(value: &Spanned<DeValue<'_>>) -> Result<String, Misplaced> {
 
 /// A table of a list (`[[feed]]`) as an event would have it: its `url` and then `key=value` words.
 fn line_of_table(item: &Spanned<DeValue<'_>>) -> Result<String, Misplaced> {
-    let refuse =
-        |at: usize, text: &str| Err(Misplaced { at, text: text.to_owned() });
+    let refuse = |at: usize, text: &str| Err(Misplaced { at, text: text.to_owned() });
     let DeValue::Table(table) = item.get_ref() else {
         return refuse(item.span().start, "all of the list have to be tables");
     };
@@ -300,12 +299,14 @@ mod tests {
 
     #[test]
     fn feeds_are_a_list_of_tables() {
-        let text = "[[feed]]\nevery = '2h'\nurl = 'http://a.example/'\n[[feed]]\nurl = 'http://b.example'";
+        let text =
+            "[[feed]]\nevery = '2h'\nurl = 'http://a.example/'\n[[feed]]\nurl = 'http://b.example'";
         let command = with_text(command(), text).unwrap();
         let bare = command.try_get_matches_from(["tidings"]).unwrap();
         let mut raw = bare.get_raw("feed").unwrap();
         assert_eq!(raw.next().unwrap(), "http://a.example/ every=2h\nhttp://b.example");
-        let text = problem("[[feed]]\nurl = 'http://a.example/'\n[[feed]]\nurll = 'http://b.example'");
+        let text =
+            problem("[[feed]]\nurl = 'http://a.example/'\n[[feed]]\nurll = 'http://b.example'");
         assert!(text.contains("`feed`: ") && text.contains("a `url`"), "{text}");
         assert_eq!(problem("[[feed]]\nurl = 'a b'"), "2:7: the value has to be one word");
     }

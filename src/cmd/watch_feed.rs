@@ -216,7 +216,11 @@ fn feed_of_line(line: &str) -> Result<Feed, String> {
             "min" => min = value,
             "max" => max = value,
             "new-only" => new_only = value == "true",
-            _ => return Err(format!("a feed has no `{key}`; it has url, every, min, max, new-only")),
+            _ => {
+                return Err(format!(
+                    "a feed has no `{key}`; it has url, every, min, max, new-only"
+                ));
+            }
         }
     }
     Feed::new(url, parse_duration(every)?, parse_duration(min)?, parse_duration(max)?, new_only)

@@ -123,8 +123,9 @@ pub const FEED_JSON_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub const FEED_ENTRIES_MAX: usize = 10_000;
 /// Bytes of the ids, links, titles and dates of a feed together: 400 for each of [`FEED_ENTRIES_MAX`] items.
 pub const FEED_TEXTS_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Elements in one another. Articles written as XHTML have some dozens.
-pub const FEED_DEPTH_MAX: usize = 256;
+/// Elements in one another. Articles written as XHTML have some dozens; each that is closed is looked for among those that
+/// are open.
+pub const FEED_DEPTH_MAX: usize = 100;
 /// Hubs kept of a feed; most name one.
 pub const FEED_HUBS_MAX: usize = 8;
 /// Items of a watched feed that are remembered, besides those that are in it: as many as a feed may have dropped and

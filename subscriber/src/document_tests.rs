@@ -46,7 +46,11 @@ fn a_document_is_read_as_what_it_is() {
         (None, list),
     ];
     for (content_type, body) in table {
-        assert_eq!(links(*content_type, body.as_bytes()), ["http://a.example/x/1"], "{content_type:?} {body}");
+        assert_eq!(
+            links(*content_type, body.as_bytes()),
+            ["http://a.example/x/1"],
+            "{content_type:?} {body}"
+        );
     }
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
     gzip.write_all(sitemap.as_bytes()).unwrap();

@@ -3,15 +3,10 @@
 //! It is read chunk by chunk and handed on URL by URL, so that one of 50 MB costs no more memory than a small one.
 
 use std::fmt;
-use std::io::Write;
 
-use flate2::write::MultiGzDecoder;
-
-use crate::config::{
-    FEED_BYTES_MAX, GZIP_STEP_BYTES, LINK_BYTES_MAX, SITEMAP_BYTES_MAX, SITEMAP_URLS_MAX,
-};
+use crate::config::{FEED_BYTES_MAX, LINK_BYTES_MAX, SITEMAP_BYTES_MAX, SITEMAP_URLS_MAX};
 use crate::feed::Elements;
-use crate::markup::{Decoder, Markup, Tag, Token, absolute, local, prefix};
+use crate::markup::{Decoder, Markup, Tag, Token, Unpacker, absolute, local, prefix};
 
 /// What a document turned out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,22 +58,16 @@ pub struct Summary {
 
 /// Reads a sitemap.
 pub struct SitemapReader {
+    unpacker: Unpacker,
+    document: Document,
+}
+
+/// What is unpacked.
+struct Document {
     content_type: Option<String>,
-    /// The first bytes, until there are two.
-    head: Vec<u8>,
-    coding: Coding,
-    /// Decoded.
     bytes: u64,
     body: Body,
     found: Found,
-}
-
-enum Coding {
-    Unknown,
-    Plain,
-    Gzip(Box<MultiGzDecoder<Vec<u8>>>),
-    /// What follows is no gzip.
-    Broken,
 }
 
 enum Body {
@@ -136,42 +125,30 @@ pub type Each<'a> = &'a mut dyn FnMut(Location<'_>);
 impl SitemapReader {
     /// For a sitemap with this `Content-Type` header, from this URL.
     pub fn new(content_type: Option<&str>, base: Option<&str>) -> Self {
-        Self {
-            content_type: content_type.map(str::to_owned),
-            head: Vec::new(),
-            coding: Coding::Unknown,
-            bytes: 0,
-            body: Body::Begin(Vec::new()),
-            found: Found { base: base.map(str::to_owned), summary: Summary::default() },
-        }
+        let content_type = content_type.map(str::to_owned);
+        let found = Found { base: base.map(str::to_owned), summary: Summary::default() };
+        let document = Document { content_type, bytes: 0, body: Body::Begin(Vec::new()), found };
+        Self { unpacker: Unpacker::new(), document }
     }
 
     /// Takes the next bytes.
     pub fn feed(&mut self, bytes: &[u8], each: Each<'_>) {
-        if let Coding::Unknown = self.coding {
-            self.head.extend_from_slice(bytes);
-            if self.head.len() < 2 {
-                return;
-            }
-            let head = std::mem::take(&mut self.head);
-            self.begin(&head, each);
-        } else {
-            self.decode(bytes, each);
-        }
+        self.unpacker.feed(bytes, &mut |bytes| self.document.take(bytes, each));
     }
 
     /// The sitemap is over.
     pub fn finish(mut self, each: Each<'_>) -> Summary {
-        if let Coding::Unknown = self.coding {
-            let head = std::mem::take(&mut self.head);
-            self.begin(&head, each);
+        self.unpacker.finish(&mut |bytes| self.document.take(bytes, each));
+        let mut summary = self.document.finish(each);
+        if self.unpacker.is_damaged() {
+            summary.cut.get_or_insert("damaged gzip; the rest was left out");
         }
-        if let Coding::Gzip(decoder) = &mut self.coding {
-            // What is missing at the end is missing.
-            let _ = decoder.try_finish();
-            let decoded = std::mem::take(decoder.get_mut());
-            self.take(&decoded, each);
-        }
+        summary
+    }
+}
+
+impl Document {
+    fn finish(mut self, each: Each<'_>) -> Summary {
         self.begin_body(true, each);
         match self.body {
             Body::Begin(_) | Body::Other => {}
@@ -180,8 +157,12 @@ impl SitemapReader {
                 if markup.is_cut() {
                     self.found.cut("a tag too long to read; the rest was left out");
                 }
-                if let Root::Feed(elements) = root {
-                    self.found.feed(*elements, each);
+                match root {
+                    Root::Sitemap(mut places) if places.capture.is_none() => {
+                        places.end_entry(&mut self.found, each);
+                    }
+                    Root::Feed(elements) => self.found.feed(*elements, each),
+                    _ => {}
                 }
             }
             Body::Text(mut decoder, mut line) => {
@@ -192,47 +173,12 @@ impl SitemapReader {
         self.found.summary
     }
 
-    fn begin(&mut self, head: &[u8], each: Each<'_>) {
-        self.coding = if head.starts_with(&[0x1f, 0x8b]) {
-            Coding::Gzip(Box::new(MultiGzDecoder::new(Vec::new())))
-        } else {
-            Coding::Plain
-        };
-        self.decode(head, each);
-    }
-
-    fn decode(&mut self, bytes: &[u8], each: Each<'_>) {
-        if let Coding::Plain = self.coding {
-            self.take(bytes, each);
-            return;
-        }
-        for step in bytes.chunks(GZIP_STEP_BYTES) {
-            let Coding::Gzip(decoder) = &mut self.coding else { return };
-            let written = decoder.write_all(step);
-            let decoded = std::mem::take(decoder.get_mut());
-            self.take(&decoded, each);
-            if written.is_err() {
-                self.found.cut("damaged gzip; the rest was left out");
-                self.coding = Coding::Broken;
-            } else if self.is_over() {
-                self.coding = Coding::Broken;
-            }
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.found.summary.cut.is_some()
-    }
-
-    /// Takes decoded bytes.
-    fn take(&mut self, bytes: &[u8], each: Each<'_>) {
+    /// Takes unpacked bytes, and says whether it wants more.
+    fn take(&mut self, bytes: &[u8], each: Each<'_>) -> bool {
         let room = SITEMAP_BYTES_MAX.saturating_sub(self.bytes);
         let fits = usize::try_from(room).map_or(bytes.len(), |room| room.min(bytes.len()));
         self.bytes += bytes.len() as u64;
         let mut kept = &bytes[..fits];
-        if self.is_over() {
-            return;
-        }
         if let Body::Begin(head) = &mut self.body {
             if head.is_empty() {
                 kept = kept.trim_ascii_start();
@@ -245,6 +191,7 @@ impl SitemapReader {
         if self.bytes > SITEMAP_BYTES_MAX {
             self.found.cut("longer than a sitemap may be; the rest was left out");
         }
+        self.found.summary.cut.is_none()
     }
 
     /// Knows by the first bytes what it is.
@@ -258,7 +205,7 @@ impl SitemapReader {
         let is_wide = head.starts_with(&[0xff, 0xfe]) || head.starts_with(&[0xfe, 0xff]);
         self.body = if head.iter().take(MARK_BYTES).any(|byte| *byte == b'<') {
             Body::Xml(Box::new(Markup::new(content_type)), Root::Awaited)
-        } else if head.contains(&0) && !is_wide {
+        } else if head.iter().take(MARK_BYTES).any(|byte| *byte == 0) && !is_wide {
             Body::Other
         } else {
             Body::Text(Box::new(Decoder::new(content_type)), String::new())
@@ -344,7 +291,7 @@ impl Places {
     fn close(&mut self, name: &str, found: &mut Found, each: Each<'_>) {
         match local(name).to_ascii_lowercase().as_str() {
             "loc" | "lastmod" if self.entry.as_deref() == Some(prefix(name)) => self.end_capture(),
-            "url" | "sitemap" => self.end_entry(found, each),
+            "url" | "sitemap" | "urlset" | "sitemapindex" => self.end_entry(found, each),
             _ => {}
         }
     }
@@ -374,9 +321,6 @@ impl Found {
     }
 
     fn location(&mut self, text: &str, lastmod: Option<&str>, each: Each<'_>) {
-        if self.summary.cut.is_some() {
-            return;
-        }
         let Some(url) = absolute(text, &[self.base.as_deref()]) else { return };
         if self.summary.urls == SITEMAP_URLS_MAX {
             self.cut("too many URLs; the rest were left out");

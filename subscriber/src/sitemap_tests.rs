@@ -1,3 +1,5 @@
+use std::io::Write;
+
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use proptest::prelude::*;
@@ -46,7 +48,11 @@ fn each_kind_is_read() {
             Kind::Index,
             vec!["http://a.example/s.xml.gz 2026"],
         ),
-        ("\u{feff}http://a.example/1\r\nno url\n\nHTTPS://a.example/2 ", Kind::Text, vec!["http://a.example/1", "HTTPS://a.example/2"]),
+        (
+            "\u{feff}http://a.example/1\r\nno url\n\nHTTPS://a.example/2 ",
+            Kind::Text,
+            vec!["http://a.example/1", "HTTPS://a.example/2"],
+        ),
         (
             "<rss><channel><link>/</link><item><link>/1</link><pubDate>d</pubDate></item><item><guid>x</guid></item></channel></rss>",
             Kind::Rss,
@@ -55,31 +61,69 @@ fn each_kind_is_read() {
         ("<feed><entry><link href='/1'/></entry></feed>", Kind::Atom, vec!["http://a.example/1"]),
     ];
     for (text, kind, urls) in table {
-        assert_eq!(read(text.as_bytes()), (Some(kind), urls.iter().map(|url| (*url).to_owned()).collect()), "{text}");
+        assert_eq!(
+            read(text.as_bytes()),
+            (Some(kind), urls.iter().map(|url| (*url).to_owned()).collect()),
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn sitemaps_that_are_not_as_they_should_be_are_read_as_they_were_meant() {
     let table: &[(&str, &[&str])] = &[
-        ("\n\n<?xml version='1.0'?><urlset><url><loc>http://a.example/1</loc></url></urlset>", &["http://a.example/1"]),
+        (
+            "\n\n<?xml version='1.0'?><urlset><url><loc>http://a.example/1</loc></url></urlset>",
+            &["http://a.example/1"],
+        ),
         ("<URLSET><Url><LOC>http://a.example/1</LOC></Url></URLSET>", &["http://a.example/1"]),
-        ("<s:urlset xmlns:s='x'><s:url><s:loc>http://a.example/1</s:loc></s:url></s:urlset>", &["http://a.example/1"]),
-        ("<urlset><url><loc>http://a.example/1<url><loc>/2</loc></urlset>", &["http://a.example/1", "http://a.example/2"]),
-        ("<urlset><url><loc>http://a.example/1</loc>", &[]),
-        ("<urlset><url><loc></loc></url><url/><url><loc>mailto:a@b.example</loc></url></urlset>", &[]),
-        ("<urlset><url><loc>http://a.example/\n 1\n</loc></url></urlset>", &["http://a.example/%201"]),
-        ("<urlset><url><loc>http://a.example/1?a&b</loc></url></urlset>", &["http://a.example/1?a&b"]),
+        (
+            "<s:urlset xmlns:s='x'><s:url><s:loc>http://a.example/1</s:loc></s:url></s:urlset>",
+            &["http://a.example/1"],
+        ),
+        (
+            "<urlset><url><loc>http://a.example/1<url><loc>/2</loc></urlset>",
+            &["http://a.example/1", "http://a.example/2"],
+        ),
+        ("<urlset><url><loc>http://a.example/1</loc>", &["http://a.example/1"]),
+        // Who knows how it went on.
+        ("<urlset><url><loc>http://a.example/1", &[]),
+        (
+            "<urlset><url><loc></loc></url><url/><url><loc>mailto:a@b.example</loc></url></urlset>",
+            &[],
+        ),
+        (
+            "<urlset><url><loc>http://a.example/\n 1\n</loc></url></urlset>",
+            &["http://a.example/%201"],
+        ),
+        (
+            "<urlset><url><loc>http://a.example/1?a&b</loc></url></urlset>",
+            &["http://a.example/1?a&b"],
+        ),
     ];
     for (text, urls) in table {
-        assert_eq!(read(text.as_bytes()), (Some(Kind::Urlset), urls.iter().map(|url| (*url).to_owned()).collect()), "{text}");
+        assert_eq!(
+            read(text.as_bytes()),
+            (Some(Kind::Urlset), urls.iter().map(|url| (*url).to_owned()).collect()),
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn what_is_no_sitemap_is_none() {
-    for bytes in [&b""[..], b" ", b"<", b"<html><body>http://a.example/</body></html>", b"no list\nof URLs", b"http", b"\x00http://a.example/",
-        b"\x1f\x8b", b"\x1f\x8bx", b"{}"] {
+    for bytes in [
+        &b""[..],
+        b" ",
+        b"<",
+        b"<html><body>http://a.example/</body></html>",
+        b"no list\nof URLs",
+        b"http",
+        b"\x00http://a.example/",
+        b"\x1f\x8b",
+        b"\x1f\x8bx",
+        b"{}",
+    ] {
         assert_eq!(read(bytes), (None, Vec::new()), "{:?}", bytes.escape_ascii());
     }
 }
@@ -95,20 +139,32 @@ fn a_sitemap_in_utf_16_is_read() {
 
 #[test]
 fn what_is_taken_of_a_sitemap_is_bounded() {
-    let many = format!("<urlset>{}</urlset>", "<url><loc>http://a.example/1</loc></url>".repeat(SITEMAP_URLS_MAX + 1));
+    let many = format!(
+        "<urlset>{}</urlset>",
+        "<url><loc>http://a.example/1</loc></url>".repeat(SITEMAP_URLS_MAX + 1)
+    );
     let (summary, found) = read_chunks(&[many.as_bytes()], None);
     assert_eq!((found.len(), summary.cut.is_some()), (SITEMAP_URLS_MAX, true));
 
     // 60 MB in 60 kB.
-    let bomb = gzip(&[b"<urlset><url><loc>http://a.example/1</loc></url>", &vec![b' '; 60_000_000][..]].concat());
+    let bomb = gzip(
+        &[b"<urlset><url><loc>http://a.example/1</loc></url>", &vec![b' '; 60_000_000][..]]
+            .concat(),
+    );
     let (summary, found) = read_chunks(&[&bomb], None);
-    assert_eq!((found.len(), summary.cut), (1, Some("longer than a sitemap may be; the rest was left out")));
+    assert_eq!(
+        (found.len(), summary.cut),
+        (1, Some("longer than a sitemap may be; the rest was left out"))
+    );
 
     let long = format!("{}\nhttp://a.example/2\n", "http://a.example/".repeat(10_000));
     let (summary, found) = read_chunks(&[long.as_bytes()], None);
     assert_eq!((summary.kind, found), (Some(Kind::Text), vec!["http://a.example/2".to_owned()]));
 
-    let long = format!("<urlset><url><loc>http://a.example/{}</loc></url><url><loc>http://a.example/2</loc></url>", "x".repeat(100_000));
+    let long = format!(
+        "<urlset><url><loc>http://a.example/{}</loc></url><url><loc>http://a.example/2</loc></url>",
+        "x".repeat(100_000)
+    );
     let (_, found) = read_chunks(&[long.as_bytes()], None);
     assert_eq!(found, ["http://a.example/2"]);
 }
@@ -129,9 +185,11 @@ fn damaged_gzip_gives_what_is_before_the_damage() {
 fn any_sitemap() -> impl Strategy<Value = Vec<u8>> {
     let feed = "<rss><channel><item><link>http://a.example/1</link></item></channel></rss>";
     let list = "\u{feff}http://a.example/1\nhttp://a.example/2";
-    (prop::sample::select(vec![URLSET, feed, list, "x"]), any::<bool>()).prop_map(|(text, zipped)| {
-        if zipped { gzip(text.as_bytes()) } else { text.as_bytes().to_vec() }
-    })
+    (prop::sample::select(vec![URLSET, feed, list, "x"]), any::<bool>()).prop_map(
+        |(text, zipped)| {
+            if zipped { gzip(text.as_bytes()) } else { text.as_bytes().to_vec() }
+        },
+    )
 }
 
 proptest! {

@@ -43,7 +43,7 @@ pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, F
     let summary = read(&bytes, content_type.as_deref(), url.as_deref(), &mut |place| {
         shown += 1;
         if shown <= SHOWN_MAX {
-            let lastmod = place.lastmod.map_or(String::new(), |lastmod| format!("  {lastmod}"));
+            let lastmod = place.lastmod.map_or(String::new(), |lastmod| format!(" ({lastmod})"));
             let line = format!("{}{lastmod}", place.url);
             // Writing into a string cannot fail.
             let _ = writeln!(urls, "  {}", printable(&line, TEXT_CHARS_MAX));

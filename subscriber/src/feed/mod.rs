@@ -9,7 +9,7 @@ pub mod watch;
 mod xml;
 
 use crate::config::{FEED_BYTES_MAX, FEED_JSON_BYTES_MAX};
-use crate::markup::Markup;
+use crate::markup::{Markup, Unpacker};
 
 use self::json::is_json;
 pub(crate) use self::xml::Elements;
@@ -83,9 +83,16 @@ pub struct Hints {
     pub skip_days: u8,
 }
 
-/// Reads a feed, chunk by chunk. What is held is what is found in it, which is bounded.
+/// Reads a feed, chunk by chunk, compressed or not. What is held is what is found in it, which is bounded.
 #[derive(Debug)]
 pub struct FeedReader {
+    unpacker: Unpacker,
+    document: Document,
+}
+
+/// What is unpacked.
+#[derive(Debug)]
+struct Document {
     content_type: Option<String>,
     bytes: usize,
     state: State,
@@ -113,22 +120,46 @@ impl FeedReader {
     /// For a feed with this `Content-Type` header.
     pub fn new(content_type: Option<&str>) -> Self {
         let content_type = content_type.map(str::to_owned);
-        Self { content_type, bytes: 0, state: State::Begin(Vec::new()) }
+        let document = Document { content_type, bytes: 0, state: State::Begin(Vec::new()) };
+        Self { unpacker: Unpacker::new(), document }
     }
 
-    /// Takes the next bytes; decoded, if they came with a content coding.
+    /// Takes the next bytes.
     pub fn feed(&mut self, bytes: &[u8]) {
-        let room = FEED_BYTES_MAX - self.bytes.min(FEED_BYTES_MAX);
+        self.unpacker.feed(bytes, &mut |bytes| self.document.take(bytes));
+    }
+
+    /// The feed is over. `base` is the URL that it came from.
+    pub fn finish(mut self, base: Option<&str>) -> Feed {
+        self.unpacker.finish(&mut |bytes| self.document.take(bytes));
+        let mut feed = self.document.finish(base);
+        if self.unpacker.is_damaged() {
+            feed.cut = Some("damaged gzip; the rest of the feed was left out");
+        }
+        feed
+    }
+}
+
+impl Document {
+    /// Takes unpacked bytes, and says whether it wants more.
+    fn take(&mut self, bytes: &[u8]) -> bool {
+        let room = FEED_BYTES_MAX.saturating_sub(self.bytes);
         self.bytes += bytes.len();
-        let bytes = &bytes[..bytes.len().min(room)];
-        match &mut self.state {
-            State::Begin(head) => {
-                let bytes = if head.is_empty() { bytes.trim_ascii_start() } else { bytes };
-                head.extend_from_slice(bytes);
-                if head.len() >= MARK_BYTES {
-                    self.begin();
-                }
+        let kept = &bytes[..bytes.len().min(room)];
+        if let State::Begin(head) = &mut self.state {
+            head.extend_from_slice(if head.is_empty() { kept.trim_ascii_start() } else { kept });
+            if head.len() >= MARK_BYTES {
+                self.begin();
             }
+        } else {
+            self.read(kept);
+        }
+        self.bytes <= FEED_BYTES_MAX
+    }
+
+    fn read(&mut self, bytes: &[u8]) {
+        match &mut self.state {
+            State::Begin(_) => {}
             State::Xml(xml) => {
                 let (markup, elements) = &mut **xml;
                 markup.feed(bytes, &mut |token| elements.take(token));
@@ -140,8 +171,7 @@ impl FeedReader {
         }
     }
 
-    /// The feed is over. `base` is the URL that it came from.
-    pub fn finish(mut self, base: Option<&str>) -> Feed {
+    fn finish(mut self, base: Option<&str>) -> Feed {
         self.begin();
         let mut feed = match self.state {
             State::Begin(_) => Feed::default(),
@@ -166,17 +196,13 @@ impl FeedReader {
     fn begin(&mut self) {
         let State::Begin(head) = &mut self.state else { return };
         let head = std::mem::take(head);
-        let head = head.as_slice();
-        self.state = if is_json(head) {
+        self.state = if is_json(&head) {
             State::Json(Vec::new())
         } else {
             let markup = Markup::new(self.content_type.as_deref());
             State::Xml(Box::new((markup, Elements::default())))
         };
-        let bytes = self.bytes;
-        self.bytes = 0;
-        self.feed(head);
-        self.bytes = bytes;
+        self.read(&head);
     }
 }
 

@@ -4,8 +4,9 @@ use crate::markup::{Tag, local, prefix};
 
 /// A longer name of a namespace is none that is known here.
 const NAMESPACE_BYTES_MAX: usize = 100;
-/// More declarations than this at one place of a document are not looked at.
-const DECLARED_MAX: usize = 256;
+/// More declarations than this at one place of a document are not looked at. Feeds with many modules have some thirty, and
+/// each name is looked for in them.
+const DECLARED_MAX: usize = 64;
 
 /// A vocabulary of feeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

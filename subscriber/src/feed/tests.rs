@@ -1,3 +1,5 @@
+use std::io::Write;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -22,7 +24,8 @@ fn rss(items: &str) -> String {
 
 #[test]
 fn a_feed_of_each_kind_is_read() {
-    let entry = "<id>i</id><link href='/1'/><title>t</title><updated>2026-01-02T03:04:05Z</updated>";
+    let entry =
+        "<id>i</id><link href='/1'/><title>t</title><updated>2026-01-02T03:04:05Z</updated>";
     let texts = [
         (Kind::Rss, rss("<item><guid isPermaLink='false'>i</guid><link>/1</link><title>t</title><pubDate>2026-01-02T03:04:05Z</pubDate></item>")),
         (
@@ -54,10 +57,33 @@ fn a_feed_of_each_kind_is_read() {
 }
 
 #[test]
+fn a_feed_that_is_compressed_is_read() {
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(rss("<item><title>a</title></item>").as_bytes()).unwrap();
+    let mut bytes = gzip.finish().unwrap();
+    let feed = parse(&bytes, None, None);
+    assert_eq!((feed.entries.len(), feed.cut), (1, None));
+    // Padded, as some archives are.
+    bytes.extend([0; 100]);
+    assert_eq!(parse(&bytes, None, None).entries, feed.entries);
+}
+
+#[test]
 fn what_is_no_feed_is_none() {
     for text in [
-        "", " ", "x", "<", "{", "{}", "[]", r#"{"items": [{"id": 1}]}"#, "<html><rss/></html>", "<urlset/>",
-        "<!-- <rss> -->", "http://a.example/", "<svg><title>feed</title></svg>",
+        "",
+        " ",
+        "x",
+        "<",
+        "{",
+        "{}",
+        "[]",
+        r#"{"items": [{"id": 1}]}"#,
+        "<html><rss/></html>",
+        "<urlset/>",
+        "<!-- <rss> -->",
+        "http://a.example/",
+        "<svg><title>feed</title></svg>",
     ] {
         assert_eq!(read(text), Feed::default(), "{text}");
     }
@@ -84,15 +110,26 @@ fn the_link_is_the_one_for_readers() {
         ("<guid>g</guid>", "-"),
         ("<guid>http://b.example/g</guid><link>/l</link>", "http://a.example/l"),
         ("<link/><link href='/l'/>", "http://a.example/l"),
-        ("<a:link xmlns:a='http://www.w3.org/2005/Atom' href='/a'/><link>/l</link>", "http://a.example/l"),
-        ("<link rel='enclosure' href='/e'/><link rel='alternate' type='text/plain' href='/t'/><link type='text/html' href='/l'/>", "http://a.example/l"),
+        (
+            "<a:link xmlns:a='http://www.w3.org/2005/Atom' href='/a'/><link>/l</link>",
+            "http://a.example/l",
+        ),
+        (
+            "<link rel='enclosure' href='/e'/><link rel='alternate' type='text/plain' href='/t'/><link type='text/html' href='/l'/>",
+            "http://a.example/l",
+        ),
         ("<link>\n  http://b.example/a b\n</link>", "http://b.example/a%20b"),
         ("<link><![CDATA[http://b.example/?a=1&b=2]]></link>", "http://b.example/?a=1&b=2"),
         ("<link>http://b.example/?a=1&b=2</link>", "http://b.example/?a=1&b=2"),
-        ("<media:content xmlns:media='http://search.yahoo.com/mrss/'><link>/m</link></media:content>", "-"),
+        (
+            "<media:content xmlns:media='http://search.yahoo.com/mrss/'><link>/m</link></media:content>",
+            "-",
+        ),
         ("<content src='/c'/>", "http://a.example/c"),
         ("<link>mailto:a@b.example</link>", "mailto:a@b.example"),
     ];
+    let long = format!("<item><link> {}</link></item>", "x".repeat(8192));
+    assert_eq!(entries(&rss(&long))[0][1], "-");
     for (item, link) in table {
         assert_eq!(entries(&rss(&format!("<item>{item}</item>")))[0][1], link, "{item}");
     }
@@ -103,10 +140,10 @@ fn links_are_relative_to_the_innermost_base() {
     let text = "<feed xmlns='http://www.w3.org/2005/Atom' xml:base='/x/'><entry xml:base='y/'><link href='1'/></entry>\
          <entry><link href='2' xml:base='http://b.example/z/'/></entry><entry><link href='3'/></entry></feed>";
     let links: Vec<_> = entries(text).into_iter().map(|[_, link, _]| link).collect();
-    assert_eq!(links, ["http://a.example/feeds/y/1", "http://b.example/z/2", "http://a.example/x/3"]);
-    let text = rss("<link>http://b.example/</link><item><link>1</link></item>");
-    let feed = parse(text.as_bytes(), None, None);
-    assert_eq!(feed.entries[0].link.as_deref(), Some("http://b.example/1"));
+    assert_eq!(
+        links,
+        ["http://a.example/feeds/y/1", "http://b.example/z/2", "http://a.example/x/3"]
+    );
     let text = rss("<item><link>1</link></item>");
     assert_eq!(parse(text.as_bytes(), None, None).entries[0].link.as_deref(), Some("1"));
 }
@@ -127,7 +164,12 @@ fn titles_are_text() {
         (item("<title> </title>"), "-"),
         (atom("<title>a &lt;b&gt; c</title>"), "a <b> c"),
         (atom("<title type='html'>a &lt;b&gt; c</title>"), "a c"),
-        (atom("<title type='xhtml'><div xmlns='http://www.w3.org/1999/xhtml'>a <b>b</b></div></title>"), "a b"),
+        (
+            atom(
+                "<title type='xhtml'><div xmlns='http://www.w3.org/1999/xhtml'>a <b>b</b></div></title>",
+            ),
+            "a b",
+        ),
         (atom("<source><title>s</title></source>"), "-"),
     ];
     for (text, title) in table {
@@ -143,23 +185,47 @@ fn hints_and_links_of_the_feed_are_read() {
          <hour>25</hour></skipHours><skipDays><day>Sunday</day><day>x</day></skipDays></channel></rss>",
     );
     assert_eq!(feed.own.as_deref(), Some("http://a.example/feeds/s"));
-    assert_eq!((feed.site.as_deref(), feed.hubs), (Some("http://b.example/"), vec!["http://hub.example/".to_owned()]));
+    assert_eq!(
+        (feed.site.as_deref(), feed.hubs),
+        (Some("http://b.example/"), vec!["http://hub.example/".to_owned()])
+    );
     let hints = Hints { rest_s: Some(90 * 60), skip_hours: 0b10_0001, skip_days: 0b100_0000 };
     assert_eq!(feed.hints, hints);
-    let feed = read(&rss("<sy:updatePeriod>daily</sy:updatePeriod><sy:updateFrequency>4</sy:updateFrequency>"));
+    let feed = read(&rss(
+        "<sy:updatePeriod>daily</sy:updatePeriod><sy:updateFrequency>4</sy:updateFrequency>",
+    ));
     assert_eq!(feed.hints.rest_s, Some(6 * 60 * 60));
+}
+
+#[test]
+fn an_entry_alone_is_a_feed_of_one() {
+    let text = "<entry xmlns='http://www.w3.org/2005/Atom'><id>i</id><title>t</title></entry>";
+    assert_eq!(entries(text), [["i", "-", "t"]]);
+    assert_eq!(read("<entry><id>i</id></entry>"), Feed::default());
 }
 
 #[test]
 fn broken_feeds_lose_little() {
     let table = [
         ("<br><b>Warning</b>: x<rss><channel><item><title>a</title></item>", vec!["a"]),
-        ("<rss><channel><item><title>a</title><item><title>b</title></item></channel></rss>", vec!["a", "b"]),
-        ("<rss><channel><item><description><p>x<br></description><title>a</title></item><item><title>b", vec!["a", "b"]),
+        (
+            "<rss><channel><item><title>a</title><item><title>b</title></item></channel></rss>",
+            vec!["a", "b"],
+        ),
+        (
+            "<rss><channel><item><description><p>x<br></description><title>a</title></item><item><title>b",
+            vec!["a", "b"],
+        ),
         ("<rss><item><title>a</title></item><channel><title>c</title></channel></rss>", vec!["a"]),
         ("<RSS><Channel><Item><Title>a</Title></Item></Channel></RSS>", vec!["a"]),
-        ("<rss xmlns='http://nobody.example/'><channel><item><title>a</title></item></channel></rss>", vec!["a"]),
-        ("<rss><channel><item><title>a</title></item></channel></rss><rss><item><title>z</title></item>", vec!["a"]),
+        (
+            "<rss xmlns='http://nobody.example/'><channel><item><title>a</title></item></channel></rss>",
+            vec!["a"],
+        ),
+        (
+            "<rss><channel><item><title>a</title></item></channel></rss><rss><item><title>z</title></item>",
+            vec!["a"],
+        ),
         ("<rss><channel></item></b><item><title>a</title></x></item></channel></rss>", vec!["a"]),
     ];
     for (text, titles) in table {
@@ -176,9 +242,12 @@ fn what_is_kept_of_a_feed_is_bounded() {
 
     let long = rss(&format!("<item><guid>{}</guid></item>", "x".repeat(8000)).repeat(1000));
     let feed = read(&long);
-    assert!((500..=FEED_TEXTS_BYTES_MAX / 8000).contains(&feed.entries.len()) && feed.cut.is_some());
+    assert!(
+        (500..=FEED_TEXTS_BYTES_MAX / 8000).contains(&feed.entries.len()) && feed.cut.is_some()
+    );
 
-    let deep = rss(&format!("<item><title>a</title></item>{}<item/>", "<d>".repeat(FEED_DEPTH_MAX)));
+    let deep =
+        rss(&format!("<item><title>a</title></item>{}<item/>", "<d>".repeat(FEED_DEPTH_MAX)));
     let feed = read(&deep);
     assert_eq!((feed.entries.len(), feed.cut.is_some()), (1, true));
 

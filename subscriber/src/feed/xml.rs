@@ -50,6 +50,12 @@ struct Open {
     base: Option<Arc<str>>,
 }
 
+impl Open {
+    fn is_unseen(&self) -> bool {
+        matches!(&*self.name, "script" | "style")
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// Of the feed: its own elements are in it.
@@ -68,6 +74,8 @@ struct Capture {
     depth: usize,
     text: String,
     bytes_max: usize,
+    /// There was more than that.
+    cut: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,10 +122,13 @@ impl Elements {
         match token {
             Token::Open(tag) => self.open(tag),
             Token::Close(name) => self.close(name),
+            // Scripts are no part of a title.
+            Token::Text(_) if self.open.last().is_some_and(|open| open.is_unseen()) => {}
             Token::Text(text) => {
-                if let Some(Capture { text: kept, bytes_max, .. }) = &mut self.capture {
+                if let Some(Capture { text: kept, bytes_max, cut, .. }) = &mut self.capture {
                     let room = bytes_max.saturating_sub(kept.len());
                     kept.push_str(&text[..text.floor_char_boundary(room)]);
+                    *cut |= room < text.len();
                 }
             }
         }
@@ -147,8 +158,10 @@ impl Elements {
     }
 
     fn role(&mut self, vocabulary: Vocabulary, local: &str, tag: Tag<'_>) -> Role {
-        if self.kind.is_none() {
-            return self.root(vocabulary, local);
+        if self.kind.is_none()
+            && let Some(role) = self.root(vocabulary, local)
+        {
+            return role;
         }
         if vocabulary.is_own() && matches!(local, "item" | "entry") {
             self.end_capture();
@@ -178,19 +191,21 @@ impl Elements {
     }
 
     /// An element outside of all feeds. Before the feed there may be what went wrong when it was made.
-    fn root(&mut self, vocabulary: Vocabulary, local: &str) -> Role {
-        let kind = match local {
-            "rss" if vocabulary.is_own() => Kind::Rss,
-            "rdf" if vocabulary == Vocabulary::Rdf => Kind::Rdf,
-            "feed" if vocabulary.is_own() => Kind::Atom,
+    fn root(&mut self, vocabulary: Vocabulary, local: &str) -> Option<Role> {
+        let (kind, role) = match local {
+            "rss" if vocabulary.is_own() => (Kind::Rss, Some(Role::Feed)),
+            "rdf" if vocabulary == Vocabulary::Rdf => (Kind::Rdf, Some(Role::Feed)),
+            "feed" if vocabulary.is_own() => (Kind::Atom, Some(Role::Feed)),
+            // A document of one entry.
+            "entry" if vocabulary == Vocabulary::Atom => (Kind::Atom, None),
             "html" | "urlset" | "sitemapindex" | "opml" => {
                 self.ended = true;
-                return Role::Other;
+                return Some(Role::Other);
             }
-            _ => return Role::Other,
+            _ => return Some(Role::Other),
         };
         self.kind = Some(kind);
-        Role::Feed
+        role
     }
 
     fn field(&mut self, vocabulary: Vocabulary, local: &str, tag: Tag<'_>, in_entry: bool) {
@@ -205,19 +220,20 @@ impl Elements {
                 };
                 self.capture(Field::Title(is_html), TITLE_SOURCE_BYTES_MAX);
             }
-            "title" if vocabulary == DublinCore => {
+            // Of Dublin Core, of media or of podcasts.
+            "title" => {
                 self.capture(Field::OtherTitle, TITLE_SOURCE_BYTES_MAX);
             }
             "link" if own && tag.attribute("href").is_some() => self.link(tag),
-            "link" if own => self.capture(Field::Link, LINK_BYTES_MAX + 1),
+            "link" if own => self.capture(Field::Link, LINK_BYTES_MAX),
             "guid" if own => {
                 let may_be_link = tag.attribute("ispermalink");
                 let may_be_link = may_be_link.is_none_or(|is| !is.eq_ignore_ascii_case("false"));
-                self.capture(Field::Id(may_be_link), LINK_BYTES_MAX + 1);
+                self.capture(Field::Id(may_be_link), LINK_BYTES_MAX);
             }
-            "id" if own => self.capture(Field::Id(false), LINK_BYTES_MAX + 1),
+            "id" if own => self.capture(Field::Id(false), LINK_BYTES_MAX),
             "identifier" if vocabulary == DublinCore => {
-                self.capture(Field::OtherId, LINK_BYTES_MAX + 1);
+                self.capture(Field::OtherId, LINK_BYTES_MAX);
             }
             "updated" | "modified" | "lastbuilddate" if own => {
                 self.capture(Field::Updated, DATE_BYTES_MAX);
@@ -245,7 +261,7 @@ impl Elements {
 
     fn capture(&mut self, field: Field, bytes_max: usize) {
         let depth = self.open.len();
-        self.capture = Some(Capture { field, depth, text: String::new(), bytes_max });
+        self.capture = Some(Capture { field, depth, text: String::new(), bytes_max, cut: false });
     }
 
     /// `<link href=..>`, of Atom.
@@ -297,9 +313,11 @@ impl Elements {
     }
 
     fn end_capture(&mut self) {
-        let Some(Capture { field, text, bytes_max, depth }) = self.capture.take() else { return };
+        let Some(Capture { field, text, cut, depth, .. }) = self.capture.take() else { return };
         let text = text.trim();
-        if text.is_empty() || text.len() >= bytes_max && bytes_max > LINK_BYTES_MAX {
+        // Half of a link is none.
+        let is_whole = !cut || !matches!(field, Field::Link | Field::Id(_) | Field::OtherId);
+        if text.is_empty() || !is_whole {
             return;
         }
         let base = self.open.get(depth).and_then(|open| open.base.clone());
@@ -373,11 +391,8 @@ impl Elements {
         }
         let Draft { title, other_title, link, own, .. } = self.feed;
         let own = own.and_then(|(href, inner)| absolute(&href, &[inner.as_deref(), base]));
-        let site = link.map(|(_, link, inner)| {
-            absolute(&link, &[inner.as_deref(), base, own.as_deref()]).unwrap_or(link)
-        });
-        let bases = [base, own.as_deref(), site.as_deref()];
-        let entries = self.entries.into_iter().map(|draft| draft.resolve(bases)).collect();
+        let site = link.map(|(_, link, inner)| resolve(link, inner.as_deref(), base));
+        let entries = self.entries.into_iter().map(|draft| draft.resolve(base)).collect();
         Feed {
             kind: self.kind,
             title: title.or(other_title),
@@ -410,12 +425,8 @@ impl Draft {
         texts.into_iter().flatten().map(String::len).sum::<usize>() + link
     }
 
-    fn resolve(self, [url, own, site]: [Option<&str>; 3]) -> Entry {
-        let link = self.link.map(|(_, link, inner)| {
-            // A base may be relative itself.
-            let inner = inner.and_then(|inner| absolute(&inner, &[url, own, site]));
-            absolute(&link, &[inner.as_deref(), url, own, site]).unwrap_or(link)
-        });
+    fn resolve(self, base: Option<&str>) -> Entry {
+        let link = self.link.map(|(_, link, inner)| resolve(link, inner.as_deref(), base));
         let title = self.title.or(self.other_title);
         let updated = self.updated.or(self.published);
         let id = self.id.or(self.other_id);
@@ -425,6 +436,13 @@ impl Draft {
         });
         Entry { id, link, title, updated }
     }
+}
+
+/// A link, made absolute with `xml:base` and the URL of the feed; as it is where that cannot be done.
+fn resolve(link: String, inner: Option<&str>, base: Option<&str>) -> String {
+    // The one may be relative to the other.
+    let inner = inner.and_then(|inner| absolute(inner, &[base]));
+    absolute(&link, &[inner.as_deref(), base]).unwrap_or(link)
 }
 
 /// The id of an item that names none: its link, or a hash of what it says.

@@ -6,6 +6,7 @@
 
 mod decode;
 mod text;
+mod unpack;
 
 use std::borrow::Cow;
 
@@ -14,6 +15,7 @@ use quick_xml::parser::{ElementParser, Parser};
 
 pub(crate) use self::decode::Decoder;
 pub(crate) use self::text::{absolute, fold, plain_text};
+pub(crate) use self::unpack::Unpacker;
 use crate::config::{DECODED_CHUNK_BYTES, MARKUP_TAG_BYTES_MAX};
 
 /// The longest reference to a character that has a name, `&` and `;` included; numbers are shorter.

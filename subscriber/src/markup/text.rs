@@ -24,24 +24,20 @@ pub(crate) fn fold(text: &str, bytes_max: usize) -> String {
     folded
 }
 
-/// A text of HTML without its tags, references resolved.
+/// A text of HTML without its tags, comments and scripts, references resolved.
 pub(crate) fn plain_text(html: &str) -> String {
     let mut text = String::with_capacity(html.len());
+    // What is not closed is no tag, and nothing is looked for twice that is not there.
+    let open_end = html.len() - html.rfind('>').map_or(0, |at| at + 1);
     let mut rest = html;
     while let Some(at) = rest.find('<') {
         text.push_str(&rest[..at]);
         rest = &rest[at..];
-        let is_tag = rest[1..].starts_with(|c: char| c.is_ascii_alphabetic() || "/!?".contains(c));
-        match rest.find('>').filter(|_| is_tag) {
-            Some(end) => rest = &rest[end + 1..],
-            None => {
-                text.push('<');
-                rest = &rest[1..];
-                if is_tag {
-                    // No other one ends either.
-                    break;
-                }
-            }
+        if let Some(used) = unseen(rest, rest.len() > open_end) {
+            rest = &rest[used..];
+        } else {
+            text.push('<');
+            rest = &rest[1..];
         }
     }
     text.push_str(rest);
@@ -49,6 +45,30 @@ pub(crate) fn plain_text(html: &str) -> String {
         Cow::Borrowed(_) => text,
         Cow::Owned(text) => text,
     }
+}
+
+/// How many bytes of HTML that begin with `<` are not seen; `None`: it is a sign like others. A tag is closed by some `>`
+/// or by none.
+fn unseen(html: &str, is_closed: bool) -> Option<usize> {
+    let until = |from: usize, end: &str| {
+        html[from..].find(end).map_or(html.len(), |at| from + at + end.len())
+    };
+    if html.starts_with("<!--") {
+        return Some(until(4, "-->"));
+    }
+    let is_tag = html[1..].starts_with(|c: char| c.is_ascii_alphabetic() || "/!?".contains(c));
+    if !is_tag || !is_closed {
+        return None;
+    }
+    let end = html.find('>')? + 1;
+    for name in ["script", "style"] {
+        let begins = html.get(1..=name.len()).is_some_and(|tag| tag.eq_ignore_ascii_case(name));
+        if begins && !html[1 + name.len()..].starts_with(|c: char| c.is_ascii_alphanumeric()) {
+            let end = until(end, "</");
+            return Some(until(end, ">"));
+        }
+    }
+    Some(end)
 }
 
 /// The `http` or `https` URL that a reference means, made absolute with the first of these bases that helps; as it is

@@ -58,9 +58,15 @@ fn is_send<T: Send>(future: T) -> T {
 const TASK: &str = "http://a.example/f every=1h feed=10m-1d prio=5 id=x";
 
 fn items(ids: &[&str]) -> Feed {
-    let items: String =
-        ids.iter().map(|id| format!("<item><guid>{id}</guid><link>/p?{id}</link></item>")).collect();
-    feed::parse(format!("<rss><channel>{items}</channel></rss>").as_bytes(), None, Some("http://a.example/f"))
+    let items: String = ids
+        .iter()
+        .map(|id| format!("<item><guid>{id}</guid><link>/p?{id}</link></item>"))
+        .collect();
+    feed::parse(
+        format!("<rss><channel>{items}</channel></rss>").as_bytes(),
+        None,
+        Some("http://a.example/f"),
+    )
 }
 
 fn document(feed: &Feed) -> Answer<'_> {
@@ -109,7 +115,8 @@ async fn a_page_leads_to_the_feed_that_it_names_unless_it_was_a_feed_before() {
     let fake = Fake::default();
     let page = feed::parse(b"<html>", None, None);
     let named = ["http://a.example/feed.xml".into()];
-    let answer = || Answer::Document { feed: &page, named: &named, validators: Validators::default() };
+    let answer =
+        || Answer::Document { feed: &page, named: &named, validators: Validators::default() };
     assert_eq!(fake.look(TASK, answer()).await, Ok(Looked::Elsewhere));
     let schedule = "new-url http://a.example/feed.xml every=1h feed=10m-1d prio=5";
     assert_eq!(fake.take(), [schedule, "new-url http://a.example/f every=0"]);
@@ -120,14 +127,18 @@ async fn a_page_leads_to_the_feed_that_it_names_unless_it_was_a_feed_before() {
     assert_eq!(fake.take().len(), 2);
 
     let itself = ["http://a.example/f".into()];
-    let answer = Answer::Document { feed: &page, named: &itself, validators: Validators::default() };
+    let answer =
+        Answer::Document { feed: &page, named: &itself, validators: Validators::default() };
     assert!(Fake::default().look(TASK, answer).await.is_err());
 }
 
 #[tokio::test]
 async fn a_time_of_day_and_the_schedule_of_a_redirect_are_left_alone() {
-    for task in ["http://a.example/f every=06:00 feed=10m-1d", "http://a.example/f feed=10m-1d",
-        "http://a.example/f kind=redirect hops=1 every=1h feed=10m-1d"] {
+    for task in [
+        "http://a.example/f every=06:00 feed=10m-1d",
+        "http://a.example/f feed=10m-1d",
+        "http://a.example/f kind=redirect hops=1 every=1h feed=10m-1d",
+    ] {
         let fake = Fake::default();
         assert_eq!(fake.look(task, Answer::Failed).await, Ok(Looked::Failed));
         assert_eq!(fake.take(), ["stored"], "{task}");
@@ -137,7 +148,11 @@ async fn a_time_of_day_and_the_schedule_of_a_redirect_are_left_alone() {
 #[tokio::test]
 async fn items_that_lead_nowhere_are_known_and_not_announced() {
     let fake = Fake::default();
-    let feed = feed::parse(b"<rss><item><title>t</title></item><item><link>mailto:a@b.example</link></item></rss>", None, None);
+    let feed = feed::parse(
+        b"<rss><item><title>t</title></item><item><link>mailto:a@b.example</link></item></rss>",
+        None,
+        None,
+    );
     assert_eq!(fake.look(TASK, document(&feed)).await, Ok(Looked::Feed { announced: 0 }));
 }
 

@@ -61,6 +61,8 @@ def main(root):
             case = {"file": os.path.relpath(path, os.path.join(root, "tests")), **expected}
             if headers:
                 case["headers"] = headers
+            if "_docuri" in name:
+                case["base"] = "http://127.0.0.1:8097/" + name
             try:
                 case["body"] = body.decode("ascii")
             except UnicodeDecodeError:
