@@ -5,10 +5,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 use tidings_subscriber::feed::{self, Feed};
 
-use super::{
-    Asked, bytes, header, headers, optional_text,
-    source::{FetchFlags, Source},
-};
+use super::{Asked, bytes, flags::FetchFlags, header, headers, optional_text, source::Source};
 use crate::{
     failure::Failure,
     output::{plural, printable},

@@ -3,6 +3,7 @@
 
 mod address;
 mod feed;
+mod flags;
 mod links;
 mod robots;
 mod sitemap;
@@ -46,7 +47,7 @@ pub(crate) struct Question {
     what: Option<String>,
 
     #[command(flatten)]
-    fetch: source::FetchFlags,
+    fetch: flags::FetchFlags,
 }
 
 /// A question of a script: the members of its JSON object.

@@ -2,39 +2,15 @@
 
 #![expect(clippy::disallowed_methods, reason = "a request has a deadline")]
 
-use clap::Args;
 use tidings_protocol::CanonicalUrl;
-use tidings_subscriber::{
-    AllowPrivate, CrawlerConfig,
-    fetch::{Fetched, Fetcher, Wanted},
-};
+use tidings_subscriber::fetch::{Fetched, Fetcher, Wanted};
 use tokio::time::Instant;
 
-use crate::{failure::Failure, flags};
+use super::flags::FetchFlags;
+use crate::failure::Failure;
 
 /// Redirects that are followed for a person.
 const HOPS_MAX: usize = 5;
-
-/// The flags of what may be fetched.
-#[derive(Debug, Args)]
-pub(super) struct FetchFlags {
-    /// What to call oneself when it is fetched (User-Agent)
-    #[arg(long, value_name = "TEXT")]
-    agent: Option<String>,
-
-    /// Also fetch from private, loopback and link-local addresses: all, or only these networks
-    #[arg(
-        long,
-        value_name = "NET,..",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "none",
-        default_missing_value = "all",
-        hide_default_value = true,
-        value_parser = flags::parse_allow_private,
-    )]
-    allow_private: AllowPrivate,
-}
 
 /// What was found there.
 #[derive(Debug)]
@@ -61,13 +37,7 @@ impl Source {
     async fn fetch(what: &str, flags: &FetchFlags) -> Result<Self, Failure> {
         let parsed = CanonicalUrl::parse(what).map(CanonicalUrl::into_owned);
         let mut url = parsed.map_err(|error| Failure::Usage(format!("{what}: {error}")))?;
-        let mut config = CrawlerConfig {
-            allow_private: flags.allow_private.clone(),
-            ..CrawlerConfig::default()
-        };
-        if let Some(agent) = &flags.agent {
-            config.agent.clone_from(agent);
-        }
+        let config = flags.config();
         let fetcher = Fetcher::new(&config).map_err(|error| Failure::failed(error.to_string()))?;
         for _ in 0..=HOPS_MAX {
             let deadline = Instant::now() + config.request_timeout;

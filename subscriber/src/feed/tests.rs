@@ -226,6 +226,11 @@ fn broken_feeds_lose_little() {
             "<rss><channel><item><title>a</title></item></channel></rss><rss><item><title>z</title></item>",
             vec!["a"],
         ),
+        ("<rss><channel><items><item><title>a</title></item></items></channel></rss>", vec!["a"]),
+        (
+            "<feed><entry><title>a</title><content><entry><title>z</title></entry></content></entry></feed>",
+            vec!["a"],
+        ),
         ("<rss><channel></item></b><item><title>a</title></x></item></channel></rss>", vec!["a"]),
     ];
     for (text, titles) in table {

@@ -163,22 +163,19 @@ impl Elements {
         {
             return role;
         }
-        if vocabulary.is_own() && matches!(local, "item" | "entry") {
-            self.end_capture();
-            self.end_entry();
-            let about = tag
-                .attributes()
-                .find(|(key, _)| self.names.resolve(key) == (Vocabulary::Rdf, "about".to_owned()));
-            let id = about.map(|(_, value)| value.trim().to_owned());
-            let id = id.filter(|id| !id.is_empty() && id.len() <= LINK_BYTES_MAX);
-            self.entry = Some(Draft { other_id: id, ..Draft::default() });
-            return Role::Entry;
-        }
         if self.capture.is_some() {
             return Role::Other;
         }
-        match self.open.last().map_or(Role::Other, |open| open.role) {
-            Role::Feed if vocabulary.is_own() && local == "channel" => return Role::Feed,
+        let is_own = vocabulary.is_own();
+        // An entry may be the whole document.
+        match self.open.last().map_or(Role::Feed, |open| open.role) {
+            // The one before was not closed, if there is one.
+            Role::Feed | Role::Entry if is_own && matches!(local, "item" | "entry") => {
+                self.end_entry();
+                self.begin_entry(tag);
+                return Role::Entry;
+            }
+            Role::Feed if is_own && matches!(local, "channel" | "items") => return Role::Feed,
             Role::Feed if local == "skiphours" => return Role::SkipHours,
             Role::Feed if local == "skipdays" => return Role::SkipDays,
             Role::Feed => self.field(vocabulary, local, tag, false),
@@ -188,6 +185,15 @@ impl Elements {
             _ => {}
         }
         Role::Other
+    }
+
+    fn begin_entry(&mut self, tag: Tag<'_>) {
+        let mut attributes = tag.attributes();
+        let about = (Vocabulary::Rdf, "about".to_owned());
+        let id = attributes.find(|(key, _)| self.names.resolve(key) == about);
+        let id = id.map(|(_, value)| value.trim().to_owned());
+        let id = id.filter(|id| !id.is_empty() && id.len() <= LINK_BYTES_MAX);
+        self.entry = Some(Draft { other_id: id, ..Draft::default() });
     }
 
     /// An element outside of all feeds. Before the feed there may be what went wrong when it was made.
@@ -221,9 +227,7 @@ impl Elements {
                 self.capture(Field::Title(is_html), TITLE_SOURCE_BYTES_MAX);
             }
             // Of Dublin Core, of media or of podcasts.
-            "title" => {
-                self.capture(Field::OtherTitle, TITLE_SOURCE_BYTES_MAX);
-            }
+            "title" => self.capture(Field::OtherTitle, TITLE_SOURCE_BYTES_MAX),
             "link" if own && tag.attribute("href").is_some() => self.link(tag),
             "link" if own => self.capture(Field::Link, LINK_BYTES_MAX),
             "guid" if own => {

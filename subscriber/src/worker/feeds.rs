@@ -13,6 +13,7 @@ use std::fmt::Write;
 use std::future::Future;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tidings_protocol::{CanonicalUrl, Payload, format_ms, parse_ms, push_attribute};
 
@@ -46,9 +47,9 @@ pub(super) trait Announce: Sync {
 /// Keeps what is known of feeds.
 pub(super) trait States: Sync {
     /// What was stored last for this feed.
-    fn load(&self, feed: &str) -> Option<Vec<u8>>;
-    /// Returns when it is safe.
-    fn store(&self, feed: &str, state: Vec<u8>) -> impl Future<Output = Result<(), String>> + Send;
+    fn load(&self, feed: &str) -> impl Future<Output = Option<Bytes>> + Send;
+    /// Returns when it is as safe as it will be.
+    fn store(&self, feed: &str, state: Bytes) -> impl Future<Output = Result<(), String>> + Send;
 }
 
 /// A feed that is being looked at.
@@ -87,7 +88,7 @@ pub(super) enum Looked {
 
 impl<'a> Watch<'a> {
     /// `None` if the task is no feed's. What is known of it is asked for.
-    pub(super) fn of(
+    pub(super) async fn of(
         url: &'a CanonicalUrl<'a>,
         payload: &Payload<'_>,
         states: &impl States,
@@ -102,7 +103,8 @@ impl<'a> Watch<'a> {
         for (key, value) in payload.attributes().filter(|(key, _)| !NOT_CARRIED.contains(key)) {
             push_attribute(&mut carried, key, value);
         }
-        let known = states.load(url.as_str()).and_then(|state| Watched::from_bytes(&state));
+        let known = states.load(url.as_str()).await;
+        let known = known.and_then(|state| Watched::from_bytes(&state));
         let mut watched =
             known.unwrap_or_else(|| Watched::new(every.unwrap_or(Duration::ZERO), settings));
         if let Some(every) = every {
@@ -145,7 +147,7 @@ impl<'a> Watch<'a> {
         if changes {
             self.watched.reschedule(next);
         }
-        states.store(self.url.as_str(), self.watched.to_bytes()).await?;
+        states.store(self.url.as_str(), self.watched.to_bytes().into()).await?;
         if changes {
             let payload = self.schedule(self.url.as_str(), next, true);
             broker.publish(SCHEDULES, payload).await?;

@@ -9,7 +9,7 @@ use crate::feed;
 #[derive(Default)]
 struct Fake {
     done: Mutex<Vec<String>>,
-    states: Mutex<HashMap<String, Vec<u8>>>,
+    states: Mutex<HashMap<String, Bytes>>,
     /// Publishes from then on fail.
     fails_after: Option<usize>,
 }
@@ -26,11 +26,11 @@ impl Announce for Fake {
 }
 
 impl States for Fake {
-    fn load(&self, feed: &str) -> Option<Vec<u8>> {
+    async fn load(&self, feed: &str) -> Option<Bytes> {
         self.states.lock().get(feed).cloned()
     }
 
-    async fn store(&self, feed: &str, state: Vec<u8>) -> Result<(), String> {
+    async fn store(&self, feed: &str, state: Bytes) -> Result<(), String> {
         self.done.lock().push("stored".to_owned());
         self.states.lock().insert(feed.to_owned(), state);
         Ok(())
@@ -44,7 +44,8 @@ impl Fake {
 
     async fn look(&self, task: &str, answer: Answer<'_>) -> Result<Looked, String> {
         let url = CanonicalUrl::parse(task.split(' ').next().unwrap()).unwrap();
-        let watch = Watch::of(&url, &Payload::parse(task), self).expect("it is a feed's task");
+        let watch =
+            Watch::of(&url, &Payload::parse(task), self).await.expect("it is a feed's task");
         let looking = watch.look(answer, Duration::ZERO, 1_800_000_000_000, self, self);
         is_send(looking).await
     }
@@ -88,7 +89,7 @@ async fn new_items_are_announced_then_remembered_and_then_nothing_is_new() {
     assert_eq!(done[2..], ["stored"]);
 
     let url = CanonicalUrl::parse("http://a.example/f").unwrap();
-    let watch = Watch::of(&url, &Payload::parse(TASK), &fake).unwrap();
+    let watch = Watch::of(&url, &Payload::parse(TASK), &fake).await.unwrap();
     assert_eq!(watch.validators().etag, Some("\"1\""));
     assert_eq!(fake.look(TASK, document(&feed)).await, Ok(Looked::Feed { announced: 0 }));
     let schedule = "new-url http://a.example/f every=90m after=90m feed=10m-1d prio=5";
@@ -156,11 +157,11 @@ async fn items_that_lead_nowhere_are_known_and_not_announced() {
     assert_eq!(fake.look(TASK, document(&feed)).await, Ok(Looked::Feed { announced: 0 }));
 }
 
-#[test]
-fn a_task_without_a_feed_or_with_an_odd_one_is_a_page() {
+#[tokio::test]
+async fn a_task_without_a_feed_or_with_an_odd_one_is_a_page() {
     let url = CanonicalUrl::parse("http://a.example/").unwrap();
     for task in ["http://a.example/", "http://a.example/ feed=x", "http://a.example/ every=1h"] {
-        assert!(Watch::of(&url, &Payload::parse(task), &Fake::default()).is_none(), "{task}");
+        assert!(Watch::of(&url, &Payload::parse(task), &Fake::default()).await.is_none(), "{task}");
     }
 }
 
