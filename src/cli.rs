@@ -93,6 +93,8 @@ pub(crate) enum Cmd {
     /// List what was given up, send it back, or forget it
     #[command(subcommand)]
     Dead(Dead),
+    /// Have feeds looked at again and again, and what is new in them announced and fetched
+    WatchFeed(cmd::watch_feed::WatchFeedArgs),
     /// Say what the crawler would make of a URL, a page, a feed, a robots.txt ..
     #[command(subcommand)]
     Probe(Probe),
@@ -268,6 +270,8 @@ mod tests {
             "tidings explain a b",
             "tidings dead drop",
             "tidings dead retry 1 --all",
+            "tidings watch-feed",
+            "tidings watch-feed http://a.example/ --list",
         ] {
             let text = usage(words);
             assert!(!text.contains('\n'), "{text}");

@@ -9,6 +9,9 @@
 //!
 //! [crawl]
 //! max-pages = 10_000
+//!
+//! [[feed]]
+//! url = "https://example.org/feed.xml"
 //! ```
 //!
 //! The file's values become the *defaults* of the command's flags. So the precedence flag, then
@@ -139,7 +142,9 @@ fn is_flag(arg: &Arg, key: &str) -> bool {
 /// The values as they would be typed after `--key=`: of an array, each of its items.
 fn flag_values(value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, Misplaced> {
     match value.get_ref() {
-        DeValue::Array(items) => items.iter().map(flag_value).collect(),
+        DeValue::Array(items) if !items.iter().any(|item| item.get_ref().is_table()) => {
+            items.iter().map(flag_value).collect()
+        }
         _ => Ok(vec![flag_value(value)?]),
     }
 }
@@ -154,12 +159,36 @@ fn flag_value(value: &Spanned<DeValue<'_>>) -> Result<String, Misplaced> {
             .map_err(|_| refuse("the number is too large"))?
             .to_string(),
         DeValue::Float(float) => float.as_str().to_owned(),
+        DeValue::Array(items) if items.iter().any(|item| item.get_ref().is_table()) => {
+            items.iter().map(line_of_table).collect::<Result<Vec<_>, _>>()?.join("\n")
+        }
         DeValue::Array(items) => {
             items.iter().map(flag_value).collect::<Result<Vec<_>, _>>()?.join(",")
         }
         DeValue::Datetime(time) => time.to_string(),
         DeValue::Table(_) => return Err(refuse("a table is no value of a flag")),
     })
+}
+
+/// A table of a list (`[[feed]]`) as an event would have it: its `url` and then `key=value` words.
+fn line_of_table(item: &Spanned<DeValue<'_>>) -> Result<String, Misplaced> {
+    let refuse = |at: usize, text: &str| Err(Misplaced { at, text: text.to_owned() });
+    let DeValue::Table(table) = item.get_ref() else {
+        return refuse(item.span().start, "all of the list have to be tables");
+    };
+    let mut words = Vec::new();
+    for (key, value) in table {
+        let text = flag_value(value)?;
+        if text.is_empty() || text.contains(char::is_whitespace) {
+            return refuse(value.span().start, "the value has to be one word");
+        }
+        if key.get_ref() == "url" {
+            words.insert(0, text);
+        } else {
+            words.push(format!("{}={text}", key.get_ref()));
+        }
+    }
+    Ok(words.join(" "))
 }
 
 /// Lets the argument parser judge the value, as if the flag had been typed.
@@ -307,6 +336,20 @@ mod tests {
         assert_eq!(values("header"), ["Accept: a, b", "X-Team: c"]);
         assert_eq!(values("exclude"), ["/a", "*.pdf$"]);
         assert!(problem("header = ['a: b', 'c']").starts_with("1:10: `header`: "));
+    }
+
+    #[test]
+    fn feeds_are_a_list_of_tables() {
+        let text =
+            "[[feed]]\nevery = '2h'\nurl = 'http://a.example/'\n[[feed]]\nurl = 'http://b.example'";
+        let command = with_text(command(), text).unwrap();
+        let bare = command.try_get_matches_from(["tidings"]).unwrap();
+        let mut raw = bare.get_raw("feed").unwrap();
+        assert_eq!(raw.next().unwrap(), "http://a.example/ every=2h\nhttp://b.example");
+        let text =
+            problem("[[feed]]\nurl = 'http://a.example/'\n[[feed]]\nurll = 'http://b.example'");
+        assert!(text.contains("`feed`: ") && text.contains("a `url`"), "{text}");
+        assert_eq!(problem("[[feed]]\nurl = 'a b'"), "2:7: the value has to be one word");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     address::{BrokerAddress, Listen},
     cmd::up::{self, Printer},
+    cmd::watch_feed::{FeedsFlag, watch_configured},
     contact,
     failure::Failure,
     flags::{self, CrawlerFlags, DataFlag},
@@ -105,6 +106,9 @@ pub(crate) struct CrawlArgs {
     #[command(flatten)]
     crawler: CrawlerFlags,
 
+    #[command(flatten)]
+    feeds: FeedsFlag,
+
     /// Long names of the flags that were typed.
     #[arg(skip)]
     pub(crate) given: Vec<String>,
@@ -172,7 +176,10 @@ async fn work_for_broker(args: CrawlArgs) -> Result<(), Failure> {
     let mut printer = Printer::new(args.quiet, args.crawler.are_anonymous(), &crawling);
     printer.line(&format!("fetching for {broker}, storing in {}", sinks::places(&crawling)));
     let mut crawler = Crawler::start(crawling);
-    let result = up::print_pages(&mut crawler, &mut printer, &stop).await;
+    let result = tokio::select! {
+        result = up::print_pages(&mut crawler, &mut printer, &stop) => result,
+        () = watch_configured(broker, &args.feeds) => Ok(()),
+    };
     for report in crawler.stop().await {
         printer.page(&report);
     }

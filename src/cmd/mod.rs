@@ -13,3 +13,4 @@ pub(crate) mod publish;
 pub(crate) mod subscribe;
 pub(crate) mod topic;
 pub(crate) mod up;
+pub(crate) mod watch_feed;

@@ -8,7 +8,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     address::{Announced, BrokerAddress},
-    cmd::broker::warn_if_open,
+    cmd::{
+        broker::warn_if_open,
+        watch_feed::{FeedsFlag, watch_configured},
+    },
     contact,
     failure::Failure,
     flags::{CrawlerFlags, DataFlag, ServerFlags},
@@ -44,6 +47,9 @@ pub(crate) struct UpArgs {
 
     #[command(flatten)]
     crawler: CrawlerFlags,
+
+    #[command(flatten)]
+    feeds: FeedsFlag,
 }
 
 /// Runs until SIGINT or SIGTERM.
@@ -72,7 +78,11 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
     ));
     warn_if_open(listening, &mut printer.console);
     let mut node = Node { broker, crawler };
-    let result = print_pages(&mut node.crawler, &mut printer, &stop).await;
+    let reach = BrokerAddress::from(reach);
+    let result = tokio::select! {
+        result = print_pages(&mut node.crawler, &mut printer, &stop) => result,
+        () = watch_configured(&reach, &args.feeds) => Ok(()),
+    };
     for report in node.stop().await {
         printer.page(&report);
     }

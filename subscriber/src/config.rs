@@ -188,6 +188,43 @@ pub const TITLE_BYTES_MAX: usize = 1024;
 /// Bytes kept of a title as it is written. Entities and white space make it longer than it reads.
 pub const TITLE_WRITTEN_BYTES_MAX: usize = 8 * TITLE_BYTES_MAX;
 
+/// Bytes looked at for what a document is that does not call itself HTML. Before the first element of a feed there may be
+/// a comment and a style sheet.
+pub const DOCUMENT_SNIFF_BYTES: usize = 2 * 1024;
+/// A tag of XML, attributes included. What looks like a longer one is none, and ends the reading.
+pub const MARKUP_TAG_BYTES_MAX: usize = 64 * 1024;
+
+/// Bytes of a feed that are read, decoded. Those of busy sites with whole articles in them have some
+/// megabytes.
+pub const FEED_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// The same of a JSON feed, which is held until its end: there is no order in it.
+pub const FEED_JSON_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Items kept of a feed. Most have 10 to 50, archives some thousands.
+pub const FEED_ENTRIES_MAX: usize = 10_000;
+/// Bytes of the ids, links, titles and dates of a feed together: 400 for each of [`FEED_ENTRIES_MAX`] items.
+pub const FEED_TEXTS_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Elements in one another. Articles written as XHTML have some dozens; each that is closed is looked for among those that
+/// are open.
+pub const FEED_DEPTH_MAX: usize = 100;
+/// Hubs kept of a feed; most name one.
+pub const FEED_HUBS_MAX: usize = 8;
+/// Items of a watched feed that are remembered, besides those that are in it: as many as a feed may have dropped and
+/// bring back. At 32 bytes each.
+pub const FEED_KNOWN_MAX: usize = 2_000;
+/// A longer id of an item is announced as its hash.
+pub const FEED_ITEM_BYTES_MAX: usize = 512;
+/// New items of a feed that are on their way to the broker at once.
+pub const FEED_ANNOUNCED_AT_ONCE: usize = 64;
+/// Validators (`ETag`, `Last-Modified`) that are longer are not kept, so the feed is read whole.
+pub const FEED_VALIDATOR_BYTES_MAX: usize = 1024;
+
+/// Bytes of a sitemap that are read, decoded (sitemaps.org allows 50 MB).
+pub const SITEMAP_BYTES_MAX: u64 = 50 * 1024 * 1024;
+/// URLs taken from a sitemap (sitemaps.org allows as many).
+pub const SITEMAP_URLS_MAX: usize = 50_000;
+/// Compressed bytes that are decoded at a time: at most 512 KiB come of them.
+pub const GZIP_STEP_BYTES: usize = 512;
+
 /// Bytes read of a body that is not wanted (redirects, errors), so that the connection can be
 /// used again. A longer one costs the connection.
 pub const UNWANTED_BODY_BYTES_MAX: u64 = 256 * 1024;

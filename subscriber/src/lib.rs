@@ -22,6 +22,8 @@
 //! | [`address`] | which addresses may be asked |
 //! | [`robots`] | what a robots.txt allows |
 //! | [`page`] | what a page says |
+//! | [`feed`], [`sitemap`] | what a feed or a sitemap says; which feeds are watched, and how often |
+//! | [`document`] | which of these a document is |
 //! | [`fetch`] | how one request is made and bounded |
 //! | [`program`] | how programs are run |
 //! | [`sink`] | where pages are kept |
@@ -32,12 +34,16 @@
 
 pub mod address;
 pub mod config;
+pub mod document;
+pub mod feed;
 pub mod fetch;
+mod markup;
 pub mod page;
 pub mod program;
 pub mod report;
 pub mod robots;
 pub mod sink;
+pub mod sitemap;
 pub mod spool;
 pub mod state;
 #[cfg(test)]

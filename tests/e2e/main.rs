@@ -18,6 +18,7 @@ mod docs;
 mod done;
 mod durable;
 mod faults;
+mod feeds;
 mod groups;
 mod kill;
 mod kill_pause;

@@ -208,7 +208,7 @@ fn leading_field(text: &str) -> Option<(&str, &str, &str)> {
 }
 
 /// A time from now in the unit that says most.
-pub(super) fn duration(ms: u64) -> String {
+pub(crate) fn duration(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),
         1_000..120_000 => format!("{} s", ms / 1_000),

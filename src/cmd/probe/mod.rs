@@ -7,6 +7,7 @@ mod flags;
 mod links;
 mod robots;
 mod sitemap;
+mod source;
 mod url;
 
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -69,8 +70,8 @@ pub(crate) async fn run(probe: Probe) -> Result<(), Failure> {
     let text = match &probe {
         Probe::Robots(_) => robots::describe(what, &question.fetch).await?,
         Probe::Url(_) => url::describe(what)?,
-        Probe::Feed(_) => feed::describe(what).await?,
-        Probe::Sitemap(_) => sitemap::describe(what).await?,
+        Probe::Feed(_) => feed::describe(what, &question.fetch).await?,
+        Probe::Sitemap(_) => sitemap::describe(what, &question.fetch).await?,
         Probe::Links(_) => links::describe(what).await?,
         Probe::Address(_) => address::describe(what).await?,
     };
@@ -130,6 +131,11 @@ fn bytes(asked: &Asked, name: &str) -> Result<Vec<u8>, String> {
     let text = text(asked, name)?.trim_end_matches('=');
     let padded = format!("{text}{}", &"==="[..(4 - text.len() % 4) % 4]);
     STANDARD.decode(padded).map_err(|error| format!("`{name}` is no Base64: {error}"))
+}
+
+/// The first header of this name.
+fn header<'a>(headers: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
 }
 
 /// Headers: an object of names and values (a string, or a list of strings), or a list of pairs.

@@ -1,12 +1,80 @@
-use serde_json::Value;
+//! `tidings probe sitemap`: what is in a sitemap.
 
-use super::Asked;
-use crate::failure::Failure;
+use std::fmt::Write;
 
-pub(super) fn answer(_asked: &Asked) -> Result<Value, String> {
-    Err("not yet".to_owned())
+use serde_json::{Value, json};
+use tidings_subscriber::sitemap::{Kind, Location, SitemapReader, Summary};
+
+use super::{Asked, bytes, flags::FetchFlags, header, headers, optional_text, source::Source};
+use crate::{
+    failure::Failure,
+    output::{plural, printable},
+};
+
+/// URLs that are shown to a person.
+const SHOWN_MAX: usize = 20;
+const TEXT_CHARS_MAX: usize = 300;
+
+/// `{"body_b64", "headers"}`, and `base` where the sitemap came from. The body may be compressed, whatever the headers say
+/// of it.
+pub(super) fn answer(asked: &Asked) -> Result<Value, String> {
+    let (body, headers) = (bytes(asked, "body_b64")?, headers(asked)?);
+    let base = optional_text(asked, "base")?;
+    let (mut first, mut last) = (None, None);
+    let summary = read(&body, header(&headers, "content-type"), base, &mut |place| {
+        first.get_or_insert_with(|| place.url.to_owned());
+        last = Some(place.url.to_owned());
+    });
+    Ok(json!({
+        "kind": summary.kind.map(Kind::as_str),
+        "n": summary.urls,
+        "first": first,
+        "last": last,
+    }))
 }
 
-pub(super) async fn describe(_what: &str) -> Result<String, Failure> {
-    Err(Failure::failed("not yet".to_owned()))
+pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, Failure> {
+    let Source { url, content_type, bytes } = Source::open(what, flags).await?;
+    let mut urls = String::new();
+    let mut shown = 0;
+    let summary = read(&bytes, content_type.as_deref(), url.as_deref(), &mut |place| {
+        shown += 1;
+        if shown <= SHOWN_MAX {
+            let lastmod = place.lastmod.map_or(String::new(), |lastmod| format!(" ({lastmod})"));
+            let line = format!("{}{lastmod}", place.url);
+            // Writing into a string cannot fail.
+            let _ = writeln!(urls, "  {}", printable(&line, TEXT_CHARS_MAX));
+        }
+    });
+    let Some(kind) = summary.kind else {
+        return Err(Failure::failed(format!("{what} is no sitemap")));
+    };
+    let count = summary.urls as u64;
+    let mut text = match kind {
+        Kind::Urlset => format!("a sitemap of {}\n", plural(count, "page")),
+        Kind::Index => format!("an index of {}\n", plural(count, "sitemap")),
+        Kind::Text => format!("a plain list of {}\n", plural(count, "page")),
+        Kind::Rss | Kind::Atom => {
+            format!("a feed ({}) of {}\n", kind.as_str(), plural(count, "page"))
+        }
+    };
+    text += &urls;
+    if summary.urls > SHOWN_MAX {
+        let _ = writeln!(text, "  and {} more", summary.urls - SHOWN_MAX);
+    }
+    if let Some(cut) = summary.cut {
+        let _ = writeln!(text, "note: {cut}");
+    }
+    Ok(text)
+}
+
+fn read(
+    body: &[u8],
+    content_type: Option<&str>,
+    base: Option<&str>,
+    each: &mut dyn FnMut(Location<'_>),
+) -> Summary {
+    let mut reader = SitemapReader::new(content_type, base);
+    reader.feed(body, each);
+    reader.finish(each)
 }

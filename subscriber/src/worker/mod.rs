@@ -10,6 +10,7 @@
 )]
 
 mod clock;
+mod feeds;
 mod link;
 mod task;
 #[cfg(test)]

@@ -1,0 +1,338 @@
+//! `tidings watch-feed`: feeds that the crawlers look at again and again, and whose new items they announce and fetch.
+
+#![expect(clippy::disallowed_methods, reason = "waits before it tries again to reach a broker")]
+
+use std::{fmt, future::pending, str::FromStr, time::Duration};
+
+use clap::Args;
+use tidings_protocol::{
+    CanonicalUrl, Code, Command, DEFAULT_GROUP, Payload, TopicName,
+    client::{Answer, ClientError},
+    field, field_number, format_ms,
+};
+use tidings_subscriber::feed::watch::Settings;
+use tokio::time::sleep;
+
+use crate::{
+    address::BrokerAddress,
+    cmd::group::tasks::duration,
+    failure::Failure,
+    flags::{BrokerFlag, parse_duration},
+    manage::{Broker, first_word, manage, print_table},
+    output::{Console, note, printable},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings watch-feed https://example.org/feed.xml
+  tidings watch-feed https://example.org/news --every 30m --min 5m --max 12h --new-only
+  tidings watch-feed --list
+  tidings watch-feed https://example.org/feed.xml --stop
+  tidings sub post-ready                                   what is new, as it comes
+
+A crawler looks at a feed every so often, adapted to how often something new is in it, and announces each new
+item once, as an event of the topic post-ready: its URL, with item= and source=. The crawlers fetch these. A
+page that names its feed can be given instead of the feed.
+
+The same in the file of --config, for `up` and for crawlers that work for a broker; read at their start:
+  [[feed]]
+  url = \"https://example.org/feed.xml\"
+  every = \"30m\"
+
+Exit codes: 0 it worked; 1 it was refused or failed; 2 wrong usage.";
+
+/// The label that the broker shows.
+const NAME: &str = "tidings-watch-feed";
+/// Where schedules are published.
+const SCHEDULES: &str = "new-url";
+/// Where new items are published, and whence they are fetched.
+const ITEMS: &str = "post-ready";
+/// How long to wait when the broker of a configured feed cannot be reached.
+const RETRY: Duration = Duration::from_secs(5);
+/// The most of a URL that stands in a table.
+const URL_CHARS_MAX: usize = 200;
+/// The most that the broker lists.
+const LISTED_MAX: &str = "1000";
+
+/// The flags of `tidings watch-feed`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct WatchFeedArgs {
+    /// Feeds, or pages that name theirs
+    #[arg(value_name = "URL", required_unless_present = "list")]
+    urls: Vec<String>,
+
+    /// How often to look at first
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_duration)]
+    every: Duration,
+
+    /// Never look more often than this
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = parse_duration)]
+    min: Duration,
+
+    /// Always look at least this often
+    #[arg(long, value_name = "DURATION", default_value = "1d", value_parser = parse_duration)]
+    max: Duration,
+
+    /// Do not announce what is there already
+    #[arg(long)]
+    new_only: bool,
+
+    /// Look at them no more
+    #[arg(long, conflicts_with = "new_only")]
+    stop: bool,
+
+    /// List what is looked at again and again
+    #[arg(long, conflicts_with_all = ["urls", "new_only", "stop"])]
+    list: bool,
+
+    #[command(flatten)]
+    broker: BrokerFlag,
+}
+
+/// Does what the flags say.
+pub(crate) async fn run(args: WatchFeedArgs) -> Result<(), Failure> {
+    let feeds: Result<Vec<Feed>, String> = args
+        .urls
+        .iter()
+        .map(|url| Feed::new(url, args.every, args.min, args.max, args.new_only))
+        .collect();
+    let feeds = feeds.map_err(Failure::Usage)?;
+    let mut console = Console::new();
+    let broker = Broker::connect(&args.broker, NAME).await?;
+    let crawlers = Crawlers { broker };
+    if args.list {
+        return crawlers.list(&mut console).await;
+    }
+    if !args.stop
+        && let Some(change) = crawlers.fetch_items().await?
+    {
+        console.note(&change);
+    }
+    for feed in &feeds {
+        if args.stop {
+            crawlers.publish(&format!("{} every=0", feed.url)).await?;
+            console.line(&format!("{} is not watched any more", feed.url))?;
+        } else {
+            crawlers.publish(&feed.to_string()).await?;
+            console.line(&feed.described())?;
+        }
+    }
+    Ok(())
+}
+
+/// The feeds of a configuration file.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct FeedsFlag {
+    /// Feeds to watch, each in a line: URL [every=DURATION] [min=DURATION] [max=DURATION] [new-only=true]
+    #[arg(long, value_name = "FEEDS", hide = true)]
+    feed: Option<Feeds>,
+}
+
+/// Sees to it that the feeds of the configuration file are watched; those that are already stay as they are. Never
+/// returns: it is what a crawler does besides.
+pub(crate) async fn watch_configured(broker: &BrokerAddress, flag: &FeedsFlag) {
+    if let Some(feeds) = &flag.feed {
+        while let Err(failure) = ensure(broker, feeds).await {
+            tracing::warn!("feeds are not watched yet: {}", failure.text().unwrap_or_default());
+            sleep(RETRY).await;
+        }
+    }
+    pending().await
+}
+
+async fn ensure(broker: &BrokerAddress, feeds: &Feeds) -> Result<(), Failure> {
+    let flag = BrokerFlag { broker: broker.clone() };
+    let crawlers = Crawlers { broker: Broker::connect(&flag, NAME).await? };
+    if let Some(change) = crawlers.fetch_items().await? {
+        note(&change);
+    }
+    for feed in &feeds.0 {
+        if !crawlers.watches(feed).await? {
+            crawlers.publish(&feed.to_string()).await?;
+            note(&feed.described());
+        }
+    }
+    Ok(())
+}
+
+/// A feed that is to be watched, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Feed {
+    url: CanonicalUrl<'static>,
+    every: Duration,
+    settings: Settings,
+}
+
+impl Feed {
+    fn new(
+        url: &str,
+        every: Duration,
+        min: Duration,
+        max: Duration,
+        new_only: bool,
+    ) -> Result<Self, String> {
+        let url = CanonicalUrl::parse(url).map_err(|error| format!("{url}: {error}"))?;
+        let settings = Settings::new(min, max, new_only)
+            .map_err(|_| "--min is longer than nothing and at most --max".to_owned())?;
+        if every < min || every > max {
+            return Err("--every is at least --min and at most --max".to_owned());
+        }
+        Ok(Self { url: url.into_owned(), every, settings })
+    }
+
+    fn described(&self) -> String {
+        let Self { url, every, settings } = self;
+        format!("{url} is watched, every {} at first, within {settings}", text(*every))
+    }
+}
+
+/// As an event.
+impl fmt::Display for Feed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} every={} feed={}", self.url, text(self.every), self.settings)
+    }
+}
+
+/// Feeds as they are in a configuration file, where each `[[feed]]` became a line of its URL and `key=value` words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Feeds(Vec<Feed>);
+
+impl FromStr for Feeds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.lines().map(feed_of_line).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+fn feed_of_line(line: &str) -> Result<Feed, String> {
+    let payload = Payload::parse(line);
+    let url = payload.target().ok_or("each feed has a `url`, of http or https")?;
+    let (mut every, mut min, mut max, mut new_only) = ("1h", "10m", "1d", false);
+    for (key, value) in payload.attributes() {
+        match key {
+            "every" => every = value,
+            "min" => min = value,
+            "max" => max = value,
+            "new-only" => new_only = value == "true",
+            _ => {
+                return Err(format!(
+                    "a feed has no `{key}`; it has url, every, min, max, new-only"
+                ));
+            }
+        }
+    }
+    Feed::new(url, parse_duration(every)?, parse_duration(min)?, parse_duration(max)?, new_only)
+}
+
+/// The group of the crawlers, at a broker.
+struct Crawlers<'a> {
+    broker: Broker<'a>,
+}
+
+impl Crawlers<'_> {
+    async fn ask(&self, action: &str, settings: Vec<(&str, &str)>) -> Result<Answer, ClientError> {
+        let command = Command::Group(manage(action, Some(DEFAULT_GROUP), settings));
+        self.broker.client.request(&command).await
+    }
+
+    /// Has new items fetched, too. Returns what was changed for that.
+    async fn fetch_items(&self) -> Result<Option<String>, Failure> {
+        let fail = |error| self.broker.failure(error);
+        let (action, topics) = match self.ask("show", Vec::new()).await {
+            Ok(answer) => {
+                let topics = field(&answer.ok, "topics").unwrap_or_default();
+                if topics.split(',').any(|topic| topic == ITEMS) {
+                    return Ok(None);
+                }
+                ("set", format!("{topics},{ITEMS}"))
+            }
+            // It comes into being with its first member, unless it is made before.
+            Err(ClientError::Refused(error)) if error.code == Code::NotFound => {
+                ("create", format!("{SCHEDULES},{ITEMS}"))
+            }
+            Err(error) => return Err(fail(error)),
+        };
+        self.ask(action, vec![("topics", &topics)]).await.map_err(fail)?;
+        Ok(Some(format!("the group {DEFAULT_GROUP} now takes what is announced in {ITEMS}, too")))
+    }
+
+    async fn watches(&self, feed: &Feed) -> Result<bool, Failure> {
+        // The key of the group is the host, or the domain, or neither.
+        for key in [feed.url.host(), feed.url.domain(), ""] {
+            let mut settings = vec![("limit", LISTED_MAX)];
+            settings.extend(Some(("key", key)).filter(|_| !key.is_empty()));
+            let answer = self.ask("schedules", settings).await;
+            let answer = answer.map_err(|error| self.broker.failure(error))?;
+            if answer.more.iter().any(|line| first_word(line) == feed.url.as_str()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn publish(&self, payload: &str) -> Result<(), Failure> {
+        let topic: TopicName = SCHEDULES.parse().expect("it is the name of a topic");
+        let confirmed = match self.broker.client.publish(&topic, payload).await {
+            Ok(published) => published.await.map(drop),
+            Err(error) => Err(error),
+        };
+        confirmed.map_err(|error| self.broker.failure(error))
+    }
+
+    async fn list(&self, console: &mut Console) -> Result<(), Failure> {
+        let answer = self.ask("schedules", vec![("limit", LISTED_MAX)]).await;
+        let answer = answer.map_err(|error| self.broker.failure(error))?;
+        let lines = answer.more;
+        let is_feed = |line: &&String| field(line, "feed").is_some();
+        // Not every broker says which of its schedules are feeds.
+        let feeds: Vec<_> = lines.iter().filter(is_feed).collect();
+        let shown = if feeds.is_empty() { lines.iter().collect() } else { feeds };
+        print_table(console, &["NEXT", "EVERY", "URL"], shown.into_iter().map(|line| row(line)))
+    }
+}
+
+fn row(line: &str) -> Vec<String> {
+    let next =
+        field_number(line, "due-ms").map_or("?".to_owned(), |ms| format!("in {}", duration(ms)));
+    let every = field(line, "every").unwrap_or("?").to_owned();
+    vec![next, every, printable(first_word(line), URL_CHARS_MAX)]
+}
+
+fn text(duration: Duration) -> String {
+    format_ms(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn feed(line: &str) -> String {
+        line.parse::<Feeds>().map_or_else(|error| error, |feeds| feeds.0[0].to_string())
+    }
+
+    #[test]
+    fn a_feed_of_a_file_is_an_event() {
+        assert_eq!(feed("http://a.example/f"), "http://a.example/f every=1h feed=10m-1d");
+        assert_eq!(
+            feed("http://a.example every=30s min=1s max=2m new-only=true"),
+            "http://a.example/ every=30s feed=1s-2m,new-only"
+        );
+    }
+
+    #[test]
+    fn what_a_feed_cannot_be_is_said() {
+        for (line, part) in [
+            ("every=1h", "a `url`"),
+            ("ftp://a.example/", "ftp://a.example/: "),
+            ("http://a.example/ evry=1h", "no `evry`"),
+            ("http://a.example/ every=soon", "30s"),
+            ("http://a.example/ every=5m", "--every"),
+            ("http://a.example/ min=2d", "--min"),
+            ("http://a.example/ min=0", "--min"),
+        ] {
+            assert!(feed(line).contains(part), "{line}: {}", feed(line));
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Which kind of document was fetched, and the links that are in it: a page, a sitemap or a feed.
+//!
+//! What calls itself HTML is read as a page. Of anything else the first bytes decide, since sitemaps and feeds come as
+//! `text/xml`, `application/rss+xml`, `application/gzip`, `text/plain` or nothing at all.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use tidings_protocol::{CanonicalUrl, UrlKey};
+
+use crate::config::{DOCUMENT_SNIFF_BYTES, LINKS_ABSOLUTE_BYTES_MAX, LINKS_MAX};
+use crate::feed::FeedReader;
+use crate::page::{Content, Link, PageOptions, PageReader, is_html};
+use crate::sitemap::SitemapReader;
+
+/// Headers that say something of a page.
+const COUNTED: [&str; 3] = ["content-type", "link", "x-robots-tag"];
+
+/// Reads a document, whatever it is.
+#[derive(Debug)]
+pub struct Reader {
+    /// Until it is known to be a page, which counts some of them.
+    headers: Vec<(String, Vec<u8>)>,
+    url: String,
+    options: Arc<PageOptions>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Until there is enough to know it by.
+    Head(Vec<u8>),
+    Page(Box<PageReader>),
+    Sitemap(Box<(SitemapReader, Places)>),
+    /// A JSON feed; those of XML are read as sitemaps are.
+    JsonFeed(Box<FeedReader>),
+    /// Nothing that has links.
+    Other,
+}
+
+/// The links of a sitemap.
+#[derive(Debug, Default)]
+struct Places {
+    /// Canonical, each once; `<= LINKS_MAX`, of `<= LINKS_ABSOLUTE_BYTES_MAX` together.
+    links: Vec<Link>,
+    known: HashSet<UrlKey>,
+    bytes: usize,
+    cut: Option<&'static str>,
+}
+
+/// What a document seems to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Looks {
+    Page,
+    /// Or a feed of XML, or a plain list.
+    Sitemap,
+    JsonFeed,
+    Other,
+}
+
+impl Reader {
+    /// For a document from this URL. Of its headers, names in any case, those count that [`PageReader::new`] names.
+    pub fn new<'h>(
+        url: &CanonicalUrl<'_>,
+        headers: impl IntoIterator<Item = (&'h str, &'h [u8])> + Clone,
+        options: &Arc<PageOptions>,
+    ) -> Self {
+        let is_page = content_type(headers.clone()).is_some_and(|value| is_html(&value));
+        let (state, headers) = if is_page {
+            (State::Page(Box::new(PageReader::new(url, headers, options))), Vec::new())
+        } else {
+            let counts = |name: &str| COUNTED.iter().any(|it| name.eq_ignore_ascii_case(it));
+            let headers = headers.into_iter().filter(|(name, _)| counts(name));
+            let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            (State::Head(Vec::new()), headers.collect())
+        };
+        Self { headers, url: url.as_str().to_owned(), options: Arc::clone(options), state }
+    }
+
+    /// Takes the next bytes.
+    pub fn feed(&mut self, mut bytes: &[u8]) {
+        if let State::Head(head) = &mut self.state {
+            let wanted = DOCUMENT_SNIFF_BYTES - head.len();
+            let (first, rest) = bytes.split_at(wanted.min(bytes.len()));
+            head.extend_from_slice(first);
+            if head.len() < DOCUMENT_SNIFF_BYTES {
+                return;
+            }
+            bytes = rest;
+            self.begin_there();
+        }
+        self.take(bytes);
+    }
+
+    /// The document is over: resolves what was found. `url` is where it was found.
+    pub fn finish(mut self, url: &CanonicalUrl) -> Content {
+        self.begin(url);
+        match self.state {
+            State::Page(page) => page.finish(url),
+            State::Sitemap(sitemap) => {
+                let (reader, mut places) = *sitemap;
+                let summary = reader.finish(&mut |place| places.keep(place.url));
+                let cut = places.cut.or(summary.cut).filter(|_| summary.kind.is_some());
+                Content { links: places.links, cut, ..Content::default() }
+            }
+            State::JsonFeed(feed) => {
+                let feed = feed.finish(Some(url.as_str()));
+                let mut places = Places::default();
+                for entry in &feed.entries {
+                    places.keep(entry.link.as_deref().unwrap_or_default());
+                }
+                let cut = places.cut.or(feed.cut);
+                Content { links: places.links, cut, ..Content::default() }
+            }
+            State::Head(_) | State::Other => Content::default(),
+        }
+    }
+
+    fn begin_there(&mut self) {
+        let url = std::mem::take(&mut self.url);
+        let url = CanonicalUrl::parse(&url).expect("it was one before");
+        self.begin(&url);
+    }
+
+    fn begin(&mut self, url: &CanonicalUrl<'_>) {
+        let State::Head(head) = &mut self.state else { return };
+        let head = std::mem::take(head);
+        let headers = std::mem::take(&mut self.headers);
+        let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_slice()));
+        let content_type = content_type(headers.clone());
+        let content_type = content_type.as_deref();
+        self.state = match looks(&head, content_type) {
+            Looks::Page => State::Page(Box::new(PageReader::new(url, headers, &self.options))),
+            Looks::Sitemap => {
+                let reader = SitemapReader::new(content_type, Some(url.as_str()));
+                State::Sitemap(Box::new((reader, Places::default())))
+            }
+            Looks::JsonFeed => State::JsonFeed(Box::new(FeedReader::new(content_type))),
+            Looks::Other => State::Other,
+        };
+        self.take(&head);
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        match &mut self.state {
+            State::Page(page) => page.feed(bytes),
+            State::Sitemap(sitemap) => {
+                let (reader, places) = &mut **sitemap;
+                reader.feed(bytes, &mut |place| places.keep(place.url));
+            }
+            State::JsonFeed(feed) => feed.feed(bytes),
+            State::Head(_) | State::Other => {}
+        }
+    }
+}
+
+impl Places {
+    fn keep(&mut self, url: &str) {
+        let Ok(url) = CanonicalUrl::parse(url) else { return };
+        if self.cut.is_some() || !self.known.insert(url.url_key()) {
+            return;
+        }
+        self.bytes += url.as_str().len();
+        if self.links.len() == LINKS_MAX || self.bytes > LINKS_ABSOLUTE_BYTES_MAX {
+            self.cut = Some("too many links; the rest were left out");
+        } else {
+            self.links.push(Link { url: url.as_str().into(), nofollow: false });
+        }
+    }
+}
+
+/// What the first such header says.
+fn content_type<'h>(headers: impl IntoIterator<Item = (&'h str, &'h [u8])>) -> Option<String> {
+    let mut headers = headers.into_iter();
+    let value = headers.find(|(name, _)| name.eq_ignore_ascii_case("content-type"))?.1;
+    Some(String::from_utf8_lossy(value).into_owned())
+}
+
+/// What a document that does not call itself HTML seems to be, by its first bytes.
+fn looks(head: &[u8], content_type: Option<&str>) -> Looks {
+    if head.starts_with(&[0x1f, 0x8b]) {
+        return Looks::Sitemap;
+    }
+    // Of UTF-16, what is ASCII.
+    let text: Vec<u8> = head
+        .iter()
+        .filter(|byte| byte.is_ascii() && **byte != 0)
+        .map(u8::to_ascii_lowercase)
+        .collect();
+    let text = text.trim_ascii_start();
+    let has = |word: &str| memchr::memmem::find(text, word.as_bytes()).is_some();
+    let is_list = text.starts_with(b"http://") || text.starts_with(b"https://");
+    let roots =
+        ["<urlset", "<sitemapindex", "<rss", "<feed", ":rdf", ":urlset", ":sitemapindex", ":feed"];
+    let is_markup = text.starts_with(b"<") && !has("<html") && !has("<!doctype html");
+    if is_list || is_markup && roots.iter().any(|root| has(root)) {
+        Looks::Sitemap
+    } else if text.starts_with(b"{") && has("jsonfeed.org/version/") {
+        Looks::JsonFeed
+    } else if content_type.is_none() {
+        // Who says nothing forgot to say that it is a page, as wget has it.
+        Looks::Page
+    } else {
+        Looks::Other
+    }
+}
+
+#[cfg(test)]
+#[path = "document_tests.rs"]
+mod tests;

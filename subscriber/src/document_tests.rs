@@ -1,0 +1,87 @@
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use super::*;
+
+fn links_in_chunks(content_type: Option<&str>, body: &[u8], chunk: usize) -> Vec<String> {
+    let url = CanonicalUrl::parse("http://a.example/x/").unwrap();
+    let headers = content_type.map(|value| ("Content-Type", value.as_bytes()));
+    let mut reader = Reader::new(&url, headers, &Arc::default());
+    for chunk in body.chunks(chunk) {
+        reader.feed(chunk);
+    }
+    reader.finish(&url).links.into_iter().map(|link| link.url.into()).collect()
+}
+
+#[track_caller]
+fn links(content_type: Option<&str>, body: &[u8]) -> Vec<String> {
+    let whole = links_in_chunks(content_type, body, usize::MAX);
+    assert_eq!(links_in_chunks(content_type, body, 1), whole);
+    whole
+}
+
+#[test]
+fn a_document_is_read_as_what_it_is() {
+    let page = "<!doctype html><a href='1'>";
+    let sitemap = "<?xml version='1.0'?><!-- made by hand --><urlset><url><loc>http://a.example/x/1</loc></url></urlset>";
+    let rss = "<rss><channel><link>/</link><item><link>1</link></item><item><link>1</link></item></channel></rss>";
+    let rdf = "<rdf:RDF xmlns:rdf='http://www.w3.org/1999/02/22-rdf-syntax-ns#'><item><link>1</link></item></rdf:RDF>";
+    let atom = "<feed xmlns='http://www.w3.org/2005/Atom'><entry><link href='1'/></entry></feed>";
+    let json = r#"{"version":"https://jsonfeed.org/version/1.1","items":[{"id":"1","url":"1"}]}"#;
+    let list = "http://a.example/x/1\n";
+    let table: &[(Option<&str>, &str)] = &[
+        (Some("text/html; charset=utf-8"), page),
+        (None, page),
+        (None, "<a href='1'>"),
+        (Some("text/xml"), sitemap),
+        (None, sitemap),
+        (Some("application/rss+xml"), rss),
+        (Some("text/plain"), rss),
+        (Some("application/rdf+xml"), rdf),
+        (Some("application/atom+xml"), atom),
+        (Some("application/json"), json),
+        (Some("application/feed+json"), json),
+        (Some("text/plain"), list),
+        (None, list),
+    ];
+    for (content_type, body) in table {
+        assert_eq!(
+            links(*content_type, body.as_bytes()),
+            ["http://a.example/x/1"],
+            "{content_type:?} {body}"
+        );
+    }
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(sitemap.as_bytes()).unwrap();
+    let gzip = gzip.finish().unwrap();
+    assert_eq!(links(Some("application/gzip"), &gzip), ["http://a.example/x/1"]);
+}
+
+#[test]
+fn other_documents_have_no_links() {
+    for (content_type, body) in [
+        ("text/plain", &b"see http://a.example/x/1"[..]),
+        ("application/xml", b"<svg><a href='1'/></svg>"),
+        ("application/xml", b"<html><a href='1'></html>"),
+        ("application/json", br#"{"items":[{"id":"1","url":"1"}]}"#),
+        ("image/png", b"\x89PNG<urlset>"),
+        ("application/pdf", b""),
+    ] {
+        assert_eq!(links(Some(content_type), body), [""; 0], "{content_type}");
+    }
+}
+
+#[test]
+fn the_links_of_a_sitemap_are_bounded() {
+    let mut body = String::new();
+    for i in 0..=LINKS_MAX {
+        body += &format!("http://a.example/{i}\n");
+    }
+    let url = CanonicalUrl::parse("http://a.example/").unwrap();
+    let mut reader = Reader::new(&url, None, &Arc::default());
+    reader.feed(body.as_bytes());
+    let content = reader.finish(&url);
+    assert_eq!((content.links.len(), content.cut.is_some()), (LINKS_MAX, true));
+}

@@ -1,0 +1,210 @@
+//! What is in a feed: RSS 0.9x, 1.0 (RDF) and 2.0, Atom 0.3 and 1.0, JSON Feed, as they are found.
+//!
+//! Feeds are read leniently, since their readers always were, and chunk by chunk: see `crate::markup`. (A parser that
+//! wants well-formed documents, feed-rs, refuses one of fifteen in the tables of the tests, or panics.)
+
+mod json;
+mod names;
+pub mod watch;
+mod xml;
+
+use crate::config::{FEED_BYTES_MAX, FEED_JSON_BYTES_MAX};
+use crate::markup::{Markup, Unpacker};
+
+use self::json::is_json;
+pub(crate) use self::xml::Elements;
+
+/// What was read from a feed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Feed {
+    /// `None`: it is no feed.
+    pub kind: Option<Kind>,
+    /// As text, white space folded.
+    pub title: Option<String>,
+    /// The page that the feed is about.
+    pub site: Option<String>,
+    /// The feed's own URL.
+    pub own: Option<String>,
+    /// Who announces changes of it (`WebSub`).
+    pub hubs: Vec<String>,
+    /// In the order of the feed.
+    pub entries: Vec<Entry>,
+    /// When its publisher wants it to be read.
+    pub hints: Hints,
+    /// Why some of it was left out.
+    pub cut: Option<&'static str>,
+}
+
+/// The family of formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// RSS 0.91 to 2.0.
+    Rss,
+    /// RSS 0.90 and 1.0, which are RDF.
+    Rdf,
+    /// Atom 0.3 and 1.0.
+    Atom,
+    /// JSON Feed.
+    Json,
+}
+
+impl Kind {
+    /// The word in answers.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Rss | Self::Rdf => "rss",
+            Self::Atom => "atom",
+            Self::Json => "json",
+        }
+    }
+}
+
+/// An item of a feed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// What tells it from others: what the feed says, else its link, else a hash of what it says.
+    pub id: String,
+    /// Absolute where that is possible, else as written.
+    pub link: Option<String>,
+    /// As text, white space folded.
+    pub title: Option<String>,
+    /// When it was changed or published, as written.
+    pub updated: Option<String>,
+}
+
+/// When a publisher wants a feed to be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hints {
+    /// Not again for so many seconds: `ttl`, `sy:updatePeriod`.
+    pub rest_s: Option<u64>,
+    /// Bit n: not in the hour of the day that begins at n o'clock, UTC.
+    pub skip_hours: u32,
+    /// Bit n: not on this day of the week, UTC; 0 is Monday.
+    pub skip_days: u8,
+}
+
+/// Reads a feed, chunk by chunk, compressed or not. What is held is what is found in it, which is bounded.
+#[derive(Debug)]
+pub struct FeedReader {
+    unpacker: Unpacker,
+    document: Document,
+}
+
+/// What is unpacked.
+#[derive(Debug)]
+struct Document {
+    content_type: Option<String>,
+    bytes: usize,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The first bytes that are no white space, until there are [`MARK_BYTES`] of them.
+    Begin(Vec<u8>),
+    Xml(Box<(Markup, Elements)>),
+    Json(Vec<u8>),
+}
+
+/// By so many bytes JSON is known, also behind a byte order mark.
+const MARK_BYTES: usize = 4;
+
+/// Reads a feed that is there as a whole. Its links are made absolute with `base`, the URL that it came from.
+pub fn parse(bytes: &[u8], content_type: Option<&str>, base: Option<&str>) -> Feed {
+    let mut reader = FeedReader::new(content_type);
+    reader.feed(bytes);
+    reader.finish(base)
+}
+
+impl FeedReader {
+    /// For a feed with this `Content-Type` header.
+    pub fn new(content_type: Option<&str>) -> Self {
+        let content_type = content_type.map(str::to_owned);
+        let document = Document { content_type, bytes: 0, state: State::Begin(Vec::new()) };
+        Self { unpacker: Unpacker::new(), document }
+    }
+
+    /// Takes the next bytes.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.unpacker.feed(bytes, &mut |bytes| self.document.take(bytes));
+    }
+
+    /// The feed is over. `base` is the URL that it came from.
+    pub fn finish(mut self, base: Option<&str>) -> Feed {
+        self.unpacker.finish(&mut |bytes| self.document.take(bytes));
+        let mut feed = self.document.finish(base);
+        if self.unpacker.is_damaged() {
+            feed.cut = Some("damaged gzip; the rest of the feed was left out");
+        }
+        feed
+    }
+}
+
+impl Document {
+    /// Takes unpacked bytes, and says whether it wants more.
+    fn take(&mut self, bytes: &[u8]) -> bool {
+        let room = FEED_BYTES_MAX.saturating_sub(self.bytes);
+        self.bytes += bytes.len();
+        let kept = &bytes[..bytes.len().min(room)];
+        if let State::Begin(head) = &mut self.state {
+            head.extend_from_slice(if head.is_empty() { kept.trim_ascii_start() } else { kept });
+            if head.len() >= MARK_BYTES {
+                self.begin();
+            }
+        } else {
+            self.read(kept);
+        }
+        self.bytes <= FEED_BYTES_MAX
+    }
+
+    fn read(&mut self, bytes: &[u8]) {
+        match &mut self.state {
+            State::Begin(_) => {}
+            State::Xml(xml) => {
+                let (markup, elements) = &mut **xml;
+                markup.feed(bytes, &mut |token| elements.take(token));
+            }
+            State::Json(text) => {
+                let room = FEED_JSON_BYTES_MAX.saturating_sub(text.len());
+                text.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            }
+        }
+    }
+
+    fn finish(mut self, base: Option<&str>) -> Feed {
+        self.begin();
+        let mut feed = match self.state {
+            State::Begin(_) => Feed::default(),
+            State::Xml(xml) => {
+                let (mut markup, mut elements) = *xml;
+                markup.finish(&mut |token| elements.take(token));
+                let mut feed = elements.finish(base);
+                if markup.is_cut() {
+                    feed.cut = Some("a tag too long to read; the rest of the feed was left out");
+                }
+                feed
+            }
+            State::Json(text) => json::read(&text, base),
+        };
+        if self.bytes > FEED_BYTES_MAX {
+            feed.cut = Some("longer than a feed may be; the rest was left out");
+        }
+        feed
+    }
+
+    /// Knows by its first bytes what it is.
+    fn begin(&mut self) {
+        let State::Begin(head) = &mut self.state else { return };
+        let head = std::mem::take(head);
+        self.state = if is_json(&head) {
+            State::Json(Vec::new())
+        } else {
+            let markup = Markup::new(self.content_type.as_deref());
+            State::Xml(Box::new((markup, Elements::default())))
+        };
+        self.read(&head);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! Which vocabulary an element of a feed belongs to.
+
+use crate::markup::{Tag, local, prefix};
+
+/// A longer name of a namespace is none that is known here.
+const NAMESPACE_BYTES_MAX: usize = 100;
+/// More declarations than this at one place of a document are not looked at. Feeds with many modules have some thirty, and
+/// each name is looked for in them.
+const DECLARED_MAX: usize = 64;
+
+/// A vocabulary of feeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Vocabulary {
+    /// RSS, or none: a feed without namespaces, or with one for all that nobody knows.
+    Plain,
+    Atom,
+    Rdf,
+    DublinCore,
+    Syndication,
+    Other,
+}
+
+impl Vocabulary {
+    /// That of titles, links and ids.
+    pub(super) fn is_own(self) -> bool {
+        matches!(self, Self::Plain | Self::Atom)
+    }
+
+    fn of_namespace(name: &str) -> Option<Self> {
+        let name = name.trim().trim_end_matches(['/', '#']).to_ascii_lowercase();
+        Some(match name.as_str() {
+            ""
+            | "http://backend.userland.com/rss"
+            | "http://backend.userland.com/rss2"
+            | "http://blogs.law.harvard.edu/tech/rss"
+            | "http://channel.netscape.com/rdf/simple/0.9"
+            | "http://my.netscape.com/rdf/simple/0.9"
+            | "http://my.netscape.com/publish/formats/rss-0.91.dtd"
+            | "http://purl.org/net/rss1.1"
+            | "http://purl.org/rss/1.0"
+            | "http://purl.org/rss/1.0/modules/rss091" => Self::Plain,
+            "http://www.w3.org/2005/atom" | "http://purl.org/atom/ns" => Self::Atom,
+            "http://www.w3.org/1999/02/22-rdf-syntax-ns" => Self::Rdf,
+            "http://purl.org/dc/elements/1.0"
+            | "http://purl.org/dc/elements/1.1"
+            | "http://purl.org/dc/terms" => Self::DublinCore,
+            "http://purl.org/rss/1.0/modules/syndication" => Self::Syndication,
+            _ => return None,
+        })
+    }
+
+    /// What a prefix means that nobody has declared.
+    fn of_prefix(prefix: &str) -> Self {
+        match prefix.to_ascii_lowercase().as_str() {
+            "" | "rss" => Self::Plain,
+            "a10" | "atom" | "atom03" | "atom10" => Self::Atom,
+            "rdf" => Self::Rdf,
+            "dc" | "dcterms" => Self::DublinCore,
+            "sy" => Self::Syndication,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// What prefixes mean at a place of a document.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    /// The innermost last; `len <= DECLARED_MAX`.
+    declared: Vec<(Box<str>, Vocabulary)>,
+}
+
+impl Names {
+    /// Takes up what a tag declares, and says how much, to be handed to [`Names::close`].
+    pub(super) fn open(&mut self, tag: Tag<'_>) -> usize {
+        let before = self.declared.len();
+        for (key, value) in tag.attributes() {
+            let prefix = match key.split_once(':') {
+                None if key == "xmlns" => "",
+                Some(("xmlns", prefix)) => prefix,
+                _ => continue,
+            };
+            if self.declared.len() < DECLARED_MAX && prefix.len() <= NAMESPACE_BYTES_MAX {
+                let known = Some(&*value).filter(|name| name.len() <= NAMESPACE_BYTES_MAX);
+                let otherwise =
+                    if prefix.is_empty() { Vocabulary::Plain } else { Vocabulary::Other };
+                let vocabulary = known.and_then(Vocabulary::of_namespace).unwrap_or(otherwise);
+                self.declared.push((prefix.into(), vocabulary));
+            }
+        }
+        self.declared.len() - before
+    }
+
+    /// Forgets what so many declarations have said.
+    pub(super) fn close(&mut self, declared: usize) {
+        self.declared.truncate(self.declared.len() - declared);
+    }
+
+    /// Whose a name is, and the name alone in lower case.
+    pub(super) fn resolve(&self, name: &str) -> (Vocabulary, String) {
+        let (prefix, local) = (prefix(name), local(name).to_ascii_lowercase());
+        let declared = self.declared.iter().rev().find(|(known, _)| **known == *prefix);
+        let vocabulary =
+            declared.map_or_else(|| Vocabulary::of_prefix(prefix), |(_, vocabulary)| *vocabulary);
+        (vocabulary, local)
+    }
+}

@@ -1,0 +1,307 @@
+use std::io::Write;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::{FEED_DEPTH_MAX, FEED_ENTRIES_MAX, FEED_TEXTS_BYTES_MAX};
+
+const BASE: &str = "http://a.example/feeds/f.xml";
+
+fn read(text: &str) -> Feed {
+    parse(text.as_bytes(), None, Some(BASE))
+}
+
+/// Id, link and title of each entry; `-` for what is not there.
+fn entries(text: &str) -> Vec<[String; 3]> {
+    let shown = |text: Option<String>| text.unwrap_or("-".to_owned());
+    let entries = read(text).entries.into_iter();
+    entries.map(|entry| [entry.id, shown(entry.link), shown(entry.title)]).collect()
+}
+
+fn rss(items: &str) -> String {
+    format!("<rss version='2.0'><channel><title>T</title>{items}</channel></rss>")
+}
+
+#[test]
+fn a_feed_of_each_kind_is_read() {
+    let entry =
+        "<id>i</id><link href='/1'/><title>t</title><updated>2026-01-02T03:04:05Z</updated>";
+    let texts = [
+        (Kind::Rss, rss("<item><guid isPermaLink='false'>i</guid><link>/1</link><title>t</title><pubDate>2026-01-02T03:04:05Z</pubDate></item>")),
+        (
+            Kind::Rdf,
+            "<rdf:RDF xmlns:rdf='http://www.w3.org/1999/02/22-rdf-syntax-ns#' xmlns='http://purl.org/rss/1.0/' \
+             xmlns:d='http://purl.org/dc/elements/1.1/'><channel rdf:about='c'><title>T</title></channel><item \
+             rdf:about='i'><title>t</title><link>/1</link><d:date>2026-01-02T03:04:05Z</d:date></item></rdf:RDF>".to_owned(),
+        ),
+        (Kind::Atom, format!("<feed xmlns='http://www.w3.org/2005/Atom'><title>T</title><entry>{entry}</entry></feed>")),
+        (Kind::Atom, format!("<x:feed xmlns:x='http://purl.org/atom/ns#'><x:title>T</x:title><x:entry>{}</x:entry></x:feed>",
+            entry.replace("</", "</x:").replace('<', "<x:").replace("<x:/x:", "</x:"))),
+        (
+            Kind::Json,
+            r#"{"version": "https://jsonfeed.org/version/1.1", "title": "T", "items": [{"id": "i", "url": "/1",
+             "title": "t", "date_published": "2026-01-02T03:04:05Z", "attachments": [{"a": [1, 2]}]}]}"#.to_owned(),
+        ),
+    ];
+    for (kind, text) in texts {
+        let feed = read(&text);
+        assert_eq!((feed.kind, feed.title.as_deref()), (Some(kind), Some("T")), "{text}");
+        let entry = Entry {
+            id: "i".to_owned(),
+            link: Some("http://a.example/1".to_owned()),
+            title: Some("t".to_owned()),
+            updated: Some("2026-01-02T03:04:05Z".to_owned()),
+        };
+        assert_eq!(feed.entries, [entry], "{text}");
+    }
+}
+
+#[test]
+fn a_feed_that_is_compressed_is_read() {
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(rss("<item><title>a</title></item>").as_bytes()).unwrap();
+    let mut bytes = gzip.finish().unwrap();
+    let feed = parse(&bytes, None, None);
+    assert_eq!((feed.entries.len(), feed.cut), (1, None));
+    // Padded, as some archives are.
+    bytes.extend([0; 100]);
+    assert_eq!(parse(&bytes, None, None).entries, feed.entries);
+}
+
+#[test]
+fn what_is_no_feed_is_none() {
+    for text in [
+        "",
+        " ",
+        "x",
+        "<",
+        "{",
+        "{}",
+        "[]",
+        r#"{"items": [{"id": 1}]}"#,
+        "<html><rss/></html>",
+        "<urlset/>",
+        "<!-- <rss> -->",
+        "http://a.example/",
+        "<svg><title>feed</title></svg>",
+    ] {
+        assert_eq!(read(text), Feed::default(), "{text}");
+    }
+}
+
+#[test]
+fn an_item_without_an_id_has_its_link_or_a_hash_that_stays() {
+    let items = entries(&rss(
+        "<item><link>http://a.example/1</link></item><item><title>t</title></item><item><title>t</title>\
+         <pubDate>d</pubDate></item><item><description>s</description></item><item/>",
+    ));
+    assert_eq!(items[0][0], "http://a.example/1");
+    let ids: std::collections::HashSet<_> = items.iter().map(|item| &item[0]).collect();
+    assert_eq!(ids.len(), 5, "{ids:?}");
+    assert!(items[1..].iter().all(|item| item[0].starts_with("hash:") && item[1] == "-"));
+    assert_eq!(entries(&rss("<item><title> t </title></item>"))[0][0], items[1][0]);
+}
+
+#[test]
+fn the_link_is_the_one_for_readers() {
+    let table = [
+        ("<guid>http://b.example/g</guid>", "http://b.example/g"),
+        ("<guid isPermaLink='FALSE'>http://b.example/g</guid>", "-"),
+        ("<guid>g</guid>", "-"),
+        ("<guid>http://b.example/g</guid><link>/l</link>", "http://a.example/l"),
+        ("<link/><link href='/l'/>", "http://a.example/l"),
+        (
+            "<a:link xmlns:a='http://www.w3.org/2005/Atom' href='/a'/><link>/l</link>",
+            "http://a.example/l",
+        ),
+        (
+            "<link rel='enclosure' href='/e'/><link rel='alternate' type='text/plain' href='/t'/><link type='text/html' href='/l'/>",
+            "http://a.example/l",
+        ),
+        ("<link>\n  http://b.example/a b\n</link>", "http://b.example/a%20b"),
+        ("<link><![CDATA[http://b.example/?a=1&b=2]]></link>", "http://b.example/?a=1&b=2"),
+        ("<link>http://b.example/?a=1&b=2</link>", "http://b.example/?a=1&b=2"),
+        (
+            "<media:content xmlns:media='http://search.yahoo.com/mrss/'><link>/m</link></media:content>",
+            "-",
+        ),
+        ("<content src='/c'/>", "http://a.example/c"),
+        ("<link>mailto:a@b.example</link>", "mailto:a@b.example"),
+    ];
+    let long = format!("<item><link> {}</link></item>", "x".repeat(8192));
+    assert_eq!(entries(&rss(&long))[0][1], "-");
+    for (item, link) in table {
+        assert_eq!(entries(&rss(&format!("<item>{item}</item>")))[0][1], link, "{item}");
+    }
+}
+
+#[test]
+fn links_are_relative_to_the_innermost_base() {
+    let text = "<feed xmlns='http://www.w3.org/2005/Atom' xml:base='/x/'><entry xml:base='y/'><link href='1'/></entry>\
+         <entry><link href='2' xml:base='http://b.example/z/'/></entry><entry><link href='3'/></entry></feed>";
+    let links: Vec<_> = entries(text).into_iter().map(|[_, link, _]| link).collect();
+    assert_eq!(
+        links,
+        ["http://a.example/feeds/y/1", "http://b.example/z/2", "http://a.example/x/3"]
+    );
+    let text = rss("<item><link>1</link></item>");
+    assert_eq!(parse(text.as_bytes(), None, None).entries[0].link.as_deref(), Some("1"));
+}
+
+#[test]
+fn titles_are_text() {
+    let atom = |title: &str| {
+        format!("<feed xmlns='http://www.w3.org/2005/Atom'><entry>{title}</entry></feed>")
+    };
+    let item = |title: &str| rss(&format!("<item>{title}</item>"));
+    let table = [
+        (item("<title>a &lt;b&gt;b&lt;/b&gt; &amp;amp; c</title>"), "a b & c"),
+        (item("<title><![CDATA[<i>a</i>&eacute;]]></title>"), "aé"),
+        (item("<title>a <b>b</b></title>"), "a b"),
+        (item("<dc:title>d</dc:title><title>t</title>"), "t"),
+        (item("<dc:title>d</dc:title><media:title>m</media:title>"), "d"),
+        (item("<image><title>i</title></image>"), "-"),
+        (item("<title> </title>"), "-"),
+        (atom("<title>a &lt;b&gt; c</title>"), "a <b> c"),
+        (atom("<title type='html'>a &lt;b&gt; c</title>"), "a c"),
+        (
+            atom(
+                "<title type='xhtml'><div xmlns='http://www.w3.org/1999/xhtml'>a <b>b</b></div></title>",
+            ),
+            "a b",
+        ),
+        (atom("<source><title>s</title></source>"), "-"),
+    ];
+    for (text, title) in table {
+        assert_eq!(entries(&text)[0][2], title, "{text}");
+    }
+}
+
+#[test]
+fn hints_and_links_of_the_feed_are_read() {
+    let feed = read(
+        "<rss xmlns:a='http://www.w3.org/2005/Atom'><channel><link>http://b.example/</link><a:link rel='self' href='s'/>\
+         <a:link rel='hub' href='http://hub.example/'/><ttl> 90 </ttl><skipHours><hour>0</hour><hour>24</hour><hour>5</hour>\
+         <hour>25</hour></skipHours><skipDays><day>Sunday</day><day>x</day></skipDays></channel></rss>",
+    );
+    assert_eq!(feed.own.as_deref(), Some("http://a.example/feeds/s"));
+    assert_eq!(
+        (feed.site.as_deref(), feed.hubs),
+        (Some("http://b.example/"), vec!["http://hub.example/".to_owned()])
+    );
+    let hints = Hints { rest_s: Some(90 * 60), skip_hours: 0b10_0001, skip_days: 0b100_0000 };
+    assert_eq!(feed.hints, hints);
+    let feed = read(&rss(
+        "<sy:updatePeriod>daily</sy:updatePeriod><sy:updateFrequency>4</sy:updateFrequency>",
+    ));
+    assert_eq!(feed.hints.rest_s, Some(6 * 60 * 60));
+}
+
+#[test]
+fn an_entry_alone_is_a_feed_of_one() {
+    let text = "<entry xmlns='http://www.w3.org/2005/Atom'><id>i</id><title>t</title></entry>";
+    assert_eq!(entries(text), [["i", "-", "t"]]);
+    assert_eq!(read("<entry><id>i</id></entry>"), Feed::default());
+}
+
+#[test]
+fn broken_feeds_lose_little() {
+    let table = [
+        ("<br><b>Warning</b>: x<rss><channel><item><title>a</title></item>", vec!["a"]),
+        (
+            "<rss><channel><item><title>a</title><item><title>b</title></item></channel></rss>",
+            vec!["a", "b"],
+        ),
+        (
+            "<rss><channel><item><description><p>x<br></description><title>a</title></item><item><title>b",
+            vec!["a", "b"],
+        ),
+        ("<rss><item><title>a</title></item><channel><title>c</title></channel></rss>", vec!["a"]),
+        ("<RSS><Channel><Item><Title>a</Title></Item></Channel></RSS>", vec!["a"]),
+        (
+            "<rss xmlns='http://nobody.example/'><channel><item><title>a</title></item></channel></rss>",
+            vec!["a"],
+        ),
+        (
+            "<rss><channel><item><title>a</title></item></channel></rss><rss><item><title>z</title></item>",
+            vec!["a"],
+        ),
+        ("<rss><channel><items><item><title>a</title></item></items></channel></rss>", vec!["a"]),
+        (
+            "<feed><entry><title>a</title><content><entry><title>z</title></entry></content></entry></feed>",
+            vec!["a"],
+        ),
+        ("<rss><channel></item></b><item><title>a</title></x></item></channel></rss>", vec!["a"]),
+    ];
+    for (text, titles) in table {
+        let found: Vec<_> = entries(text).into_iter().map(|[_, _, title]| title).collect();
+        assert_eq!(found, titles, "{text}");
+    }
+}
+
+#[test]
+fn what_is_kept_of_a_feed_is_bounded() {
+    let many = rss(&"<item><link>/1</link></item>".repeat(FEED_ENTRIES_MAX + 1));
+    let feed = read(&many);
+    assert_eq!((feed.entries.len(), feed.cut.is_some()), (FEED_ENTRIES_MAX, true));
+
+    let long = rss(&format!("<item><guid>{}</guid></item>", "x".repeat(8000)).repeat(1000));
+    let feed = read(&long);
+    assert!(
+        (500..=FEED_TEXTS_BYTES_MAX / 8000).contains(&feed.entries.len()) && feed.cut.is_some()
+    );
+
+    let deep =
+        rss(&format!("<item><title>a</title></item>{}<item/>", "<d>".repeat(FEED_DEPTH_MAX)));
+    let feed = read(&deep);
+    assert_eq!((feed.entries.len(), feed.cut.is_some()), (1, true));
+
+    let mut reader = FeedReader::new(None);
+    reader.feed(b"<rss><channel><item><title>a</title></item><item><description>");
+    for _ in 0..9 {
+        reader.feed(&[b'x'; 1024 * 1024]);
+    }
+    reader.feed(b"</description><title>b</title></item>");
+    let feed = reader.finish(None);
+    assert!(feed.cut.is_some());
+    assert_eq!(feed.entries[0].title.as_deref(), Some("a"));
+}
+
+#[test]
+fn json_feeds_with_odd_members_are_read() {
+    let text = r#"﻿ {"version": "https://jsonfeed.org/version/1", "title": null, "hubs": null, "items": [
+        {"id": 7, "external_url": "http://b.example/7", "title": ["x"]},
+        {"url": "http://b.example/8", "title": " a\n b "},
+        {"summary": "s"}]}"#;
+    let found = entries(text);
+    assert_eq!(found[0], ["7", "http://b.example/7", "-"]);
+    assert_eq!(found[1], ["http://b.example/8", "http://b.example/8", "a b"]);
+    assert!(found[2][0].starts_with("hash:"));
+}
+
+proptest! {
+    #[test]
+    fn any_split_gives_the_same(cuts in prop::collection::vec(0_usize..400, 0..5)) {
+        let text = "\u{feff}<?xml version='1.0'?><rss><channel><item><title>é&amp;</title><link>/1</link></item>\
+                    <item><guid>2</guid></item></channel></rss>".as_bytes();
+        let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(text.len())).collect();
+        cuts.sort_unstable();
+        let (mut reader, mut from) = (FeedReader::new(None), 0);
+        for cut in cuts.into_iter().chain([text.len()]) {
+            reader.feed(&text[from..cut]);
+            from = cut;
+        }
+        prop_assert_eq!(reader.finish(Some(BASE)), parse(text, None, Some(BASE)));
+    }
+
+    #[test]
+    fn nothing_panics(pieces in prop::collection::vec(prop::sample::select(vec![
+        "<rss>", "<feed>", "<rdf:RDF>", "<channel>", "<item>", "</item>", "<entry xml:base='x'>", "</entry>", "<title>", "</title>",
+        "<link>", "</link>", "<link href='y'/>", "<guid>", "</guid>", "<ttl>", "99999999999999999999", "</ttl>", "<skipHours>", "<hour>",
+        "</hour>", "é", "<a xmlns='b' xmlns:c='d'>", "</a>", "</rss>", "{", "<xml:base", "'", ">",
+    ]), 0..60)) {
+        let text = pieces.concat();
+        let feed = read(&text);
+        prop_assert!(feed.kind.is_some() || feed.entries.is_empty());
+    }
+}

@@ -1,0 +1,259 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::super::Kind;
+use super::*;
+
+const MINUTE: u64 = 60_000;
+const START: u64 = 1_800_000_000_000;
+
+fn settings() -> Settings {
+    "10m-1d".parse().unwrap()
+}
+
+fn entry(id: &str, link: &str) -> Entry {
+    Entry { id: id.to_owned(), link: Some(link.to_owned()), ..Entry::default() }
+}
+
+fn feed(entries: Vec<Entry>) -> Feed {
+    Feed { kind: Some(Kind::Rss), entries, ..Feed::default() }
+}
+
+/// A feed of items with these ids, each with a link of its own.
+fn feed_of(ids: impl IntoIterator<Item = u32>) -> Feed {
+    feed(ids.into_iter().map(|id| entry(&format!("i{id}"), &format!("/{id}"))).collect())
+}
+
+fn new() -> Watched {
+    Watched::new(Duration::from_hours(1), settings())
+}
+
+impl Watched {
+    fn reads(&mut self, feed: &Feed, now: u64) -> Checked {
+        self.check(settings(), Outcome::Read(feed, Validators::default()), Duration::ZERO, now)
+    }
+
+    fn sees(&mut self, outcome: Outcome<'_>, rest: Duration) -> Duration {
+        self.check(settings(), outcome, rest, START).next
+    }
+}
+
+fn ids(checked: &Checked) -> Vec<&str> {
+    checked.new.iter().map(|item| item.id.as_str()).collect()
+}
+
+#[test]
+fn settings_are_what_they_were() {
+    for text in ["10m-1d", "1s-1s", "250ms-2h,new-only"] {
+        assert_eq!(text.parse::<Settings>().unwrap().to_string(), text);
+    }
+    for text in
+        ["", "10m", "1d-10m", "0-1d", "10m-1d,", "10m-1d,all", "-", "10m-1d,new-only,x", "a-b"]
+    {
+        assert_eq!(text.parse::<Settings>(), Err(SettingsError), "{text}");
+    }
+}
+
+#[test]
+fn what_is_there_at_first_is_announced_unless_only_new_things_are_wanted() {
+    let mut watched = new();
+    // As they were published.
+    assert_eq!(ids(&watched.reads(&feed_of([2, 1]), START)), ["i1", "i2"]);
+    assert!(watched.reads(&feed_of([2, 1]), START).new.is_empty());
+
+    let settings: Settings = "10m-1d,new-only".parse().unwrap();
+    let mut watched = new();
+    let mut look = |ids: &[u32]| {
+        let feed = feed_of(ids.iter().copied());
+        let outcome = Outcome::Read(&feed, Validators::default());
+        watched.check(settings, outcome, Duration::ZERO, START).new.len()
+    };
+    assert_eq!((look(&[2, 1]), look(&[3, 2, 1])), (0, 1));
+}
+
+#[test]
+fn an_edited_item_is_the_same_and_one_id_for_two_links_is_two() {
+    let mut watched = new();
+    watched.reads(&feed(vec![entry("a", "/1")]), START);
+    // Its link was corrected.
+    assert!(watched.reads(&feed(vec![entry("a", "/2")]), START).new.is_empty());
+    // All have the id of the first: only the links tell them apart.
+    let found = watched.reads(&feed(vec![entry("a", "/3"), entry("a", "/2")]), START);
+    assert_eq!(found.new.iter().map(|item| item.link.as_deref()).collect::<Vec<_>>(), [Some("/3")]);
+    let same = watched.reads(&feed(vec![entry("a", "/3"), entry("a", "/3")]), START);
+    assert!(same.new.is_empty());
+}
+
+#[test]
+fn the_interval_follows_how_often_something_comes() {
+    let mut watched = new();
+    let mut now = START;
+    let mut last = Duration::ZERO;
+    for id in 0..30 {
+        last = watched.reads(&feed_of([id]), now).next;
+        now += 40 * MINUTE;
+    }
+    assert_eq!(last, Duration::from_mins(20));
+    // Nothing comes any more.
+    let mut waits = Vec::new();
+    for _ in 0..20 {
+        waits.push(watched.sees(Outcome::Same, Duration::ZERO));
+    }
+    assert_eq!(waits[..2], [Duration::from_mins(30), Duration::from_mins(45)]);
+    assert_eq!(waits[19], Duration::from_hours(24));
+    // A burst after a long silence is half as long at once, not a hundredth.
+    let next = watched.reads(&feed_of(100..200), now).next;
+    assert_eq!(next, Duration::from_hours(12));
+}
+
+#[test]
+fn failures_back_off_and_one_success_ends_that() {
+    let mut watched = new();
+    let mut fail = |times: usize| {
+        let waits = (0..times).map(|_| watched.sees(Outcome::Failed, Duration::ZERO));
+        waits.collect::<Vec<_>>()
+    };
+    assert_eq!(fail(3), [2, 4, 8].map(Duration::from_hours));
+    assert_eq!(fail(100)[99], Duration::from_hours(24));
+    assert_eq!(watched.reads(&feed_of([1]), START).next, Duration::from_hours(1));
+}
+
+#[test]
+fn publishers_and_servers_are_not_asked_sooner_than_they_want() {
+    let mut watched = new();
+    let hints = Hints { rest_s: Some(2 * 60 * 60), ..Hints::default() };
+    let asks = Feed { hints, ..feed_of([1]) };
+    assert_eq!(watched.reads(&asks, START).next, Duration::from_hours(2));
+    assert_eq!(watched.sees(Outcome::Same, Duration::from_hours(5)), Duration::from_hours(5));
+    assert_eq!(watched.sees(Outcome::Failed, Duration::from_hours(99)), Duration::from_hours(24));
+}
+
+#[test]
+fn hours_and_days_are_left_out() {
+    // Tuesday, 2027-01-05, 10:20:00 UTC.
+    let now = 1_799_144_400_000;
+    let next = |skip_hours, skip_days| {
+        let hints = Hints { rest_s: None, skip_hours, skip_days };
+        let mut watched = new();
+        watched.reads(&Feed { hints, ..feed_of([1]) }, now).next
+    };
+    assert_eq!(next(1 << 11 | 1 << 12, 0), Duration::from_mins(2 * 60 + 40));
+    assert_eq!(next(0, 1 << 1), Duration::from_mins(13 * 60 + 40));
+    // Every hour: as late as may be.
+    assert_eq!(next(u32::MAX, 0), Duration::from_hours(24));
+}
+
+#[test]
+fn somebodys_wish_for_another_interval_counts() {
+    let mut watched = new();
+    watched.reschedule(Duration::from_hours(3));
+    watched.is_scheduled(Duration::from_hours(3), settings());
+    assert_eq!(watched.interval_ms, 60 * MINUTE);
+    watched.is_scheduled(Duration::from_mins(30), settings());
+    assert_eq!(watched.interval_ms, 30 * MINUTE);
+    watched.is_scheduled(Duration::from_secs(1), settings());
+    assert_eq!(watched.interval_ms, 10 * MINUTE);
+}
+
+#[test]
+fn it_is_stored_and_comes_back() {
+    let mut watched = new();
+    let long = "x".repeat(FEED_VALIDATOR_BYTES_MAX + 1);
+    let feed = feed_of(0..3000);
+    let validators = Validators { etag: Some("\"1\""), last_modified: Some(&long) };
+    watched.check(settings(), Outcome::Read(&feed, validators), Duration::ZERO, START);
+    let bytes = watched.to_bytes();
+    assert!(bytes.len() < 32 * 3000 + 500, "{}", bytes.len());
+    let mut back = Watched::from_bytes(&bytes).unwrap();
+    assert_eq!(back, watched);
+    assert_eq!(back.validators(), Validators { etag: Some("\"1\""), last_modified: None });
+    assert!(back.reads(&feed, START).new.is_empty());
+    let text = String::from_utf8(bytes).unwrap();
+    let other = text.replace("\"version\":1", "\"version\":2");
+    let odd = [&other, "", "{}", "null", &text.replace("\"known\":\"", "\"known\":\"zé")];
+    assert!(odd.iter().all(|text| Watched::from_bytes(text.as_bytes()).is_none()));
+}
+
+#[test]
+fn what_is_stored_means_the_same_in_later_versions() {
+    let stored = r#"{"version":1,"known":"e29aa8c7d1c3f194ba472af4d4c2464f","etag":null,"last_modified":null,
+        "changed_unix_ms":1800000000000,"gap_ms":null,"interval_ms":600000,"scheduled_ms":null,"failures":0,"rest_s":null,
+        "skip_hours":0,"skip_days":0}"#;
+    let mut watched = Watched::from_bytes(stored.as_bytes()).unwrap();
+    assert!(watched.reads(&feed_of([1]), START).new.is_empty());
+}
+
+#[test]
+fn what_is_remembered_is_bounded_and_never_what_is_there() {
+    let mut watched = new();
+    for from in 0..100 {
+        watched.reads(&feed_of((from * 100..from * 100 + 100).rev()), START);
+        assert!(watched.known.0.len() <= FEED_KNOWN_MAX);
+    }
+    // The oldest were forgotten.
+    assert_eq!(watched.reads(&feed_of([0]), START).new.len(), 1);
+    let many = feed_of(0..5000);
+    watched.reads(&many, START);
+    assert!(watched.reads(&many, START).new.is_empty());
+}
+
+/// How one look goes.
+#[derive(Clone, Debug)]
+enum Look {
+    /// The feed shows these items.
+    Shows(BTreeSet<u32>),
+    Same,
+    Failed,
+}
+
+fn look() -> impl Strategy<Value = Look> {
+    prop_oneof![
+        4 => prop::collection::btree_set(0_u32..60, 0..20).prop_map(Look::Shows),
+        1 => Just(Look::Same),
+        1 => Just(Look::Failed),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn every_item_is_announced_once_and_the_interval_stays_within_its_bounds(
+        looks in prop::collection::vec((look(), 0_u64..3_000_000, 0_u64..200_000, 0_u64..u64::MAX), 1..60),
+        min in 1_u64..100_000, more in 0_u64..100_000_000,
+        hints in (prop::option::of(any::<u64>()), any::<u32>(), any::<u8>()),
+        stored in any::<bool>(),
+    ) {
+        let bounds = Settings::new(Duration::from_millis(min), Duration::from_millis(min + more), false).unwrap();
+        let mut watched = Watched::new(Duration::from_hours(1), bounds);
+        let (mut shown, mut announced, mut now) = (BTreeSet::new(), Vec::new(), START);
+        for (look, wait, edition, rest) in looks {
+            now += wait;
+            let feed = match &look {
+                Look::Shows(ids) => {
+                    shown.extend(ids.iter().map(|id| format!("i{id}")));
+                    let mut feed = feed_of(ids.iter().copied());
+                    for entry in &mut feed.entries {
+                        entry.updated = Some(edition.to_string());
+                        entry.title = Some(edition.to_string());
+                    }
+                    let (rest_s, skip_hours, skip_days) = hints;
+                    Feed { hints: Hints { rest_s, skip_hours, skip_days }, ..feed }
+                }
+                _ => Feed::default(),
+            };
+            let outcome = match look {
+                Look::Shows(_) => Outcome::Read(&feed, Validators::default()),
+                Look::Same => Outcome::Same,
+                Look::Failed => Outcome::Failed,
+            };
+            let Checked { new, next } = watched.check(bounds, outcome, Duration::from_millis(rest), now);
+            prop_assert!((min..=min + more).contains(&milliseconds(next)), "{next:?}");
+            announced.extend(new.into_iter().map(|item| item.id));
+            if stored {
+                watched = Watched::from_bytes(&watched.to_bytes()).unwrap();
+            }
+        }
+        announced.sort();
+        prop_assert_eq!(announced, shown.into_iter().collect::<Vec<_>>());
+    }
+}

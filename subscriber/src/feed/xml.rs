@@ -1,0 +1,479 @@
+//! RSS and Atom.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::names::{Names, Vocabulary};
+use super::{Entry, Feed, Kind};
+use crate::config::{
+    FEED_DEPTH_MAX, FEED_ENTRIES_MAX, FEED_HUBS_MAX, FEED_TEXTS_BYTES_MAX, LINK_BYTES_MAX,
+    TITLE_BYTES_MAX,
+};
+use crate::markup::{Tag, Token, absolute, fold, plain_text};
+
+/// Of a summary so much counts for the id of an item that has nothing better.
+const SUMMARY_BYTES_MAX: usize = 1024;
+/// A name of an element is known by its beginning.
+const NAME_BYTES_MAX: usize = 64;
+/// References and tags take room, too, before they are taken out of a title.
+const TITLE_SOURCE_BYTES_MAX: usize = 8 * TITLE_BYTES_MAX;
+/// Of a date.
+const DATE_BYTES_MAX: usize = 64;
+
+/// Finds entries among the elements of a document.
+#[derive(Debug, Default)]
+pub(crate) struct Elements {
+    kind: Option<Kind>,
+    names: Names,
+    /// The elements that are open; `len <= FEED_DEPTH_MAX`.
+    open: Vec<Open>,
+    capture: Option<Capture>,
+    feed: Draft,
+    /// The entry that is open.
+    entry: Option<Draft>,
+    entries: Vec<Draft>,
+    /// Of all that is kept; `<= FEED_TEXTS_BYTES_MAX`.
+    bytes: usize,
+    hubs: Vec<String>,
+    hints: super::Hints,
+    /// `sy:updatePeriod` in seconds, and how often in it.
+    period: (Option<u64>, Option<u64>),
+    cut: Option<&'static str>,
+    ended: bool,
+}
+
+#[derive(Debug)]
+struct Open {
+    name: Box<str>,
+    role: Role,
+    declared: usize,
+    base: Option<Arc<str>>,
+}
+
+impl Open {
+    fn is_unseen(&self) -> bool {
+        matches!(&*self.name, "script" | "style")
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Of the feed: its own elements are in it.
+    Feed,
+    Entry,
+    SkipHours,
+    SkipDays,
+    Other,
+}
+
+/// The text of an element that is wanted.
+#[derive(Debug)]
+struct Capture {
+    field: Field,
+    /// Of the element in `open`.
+    depth: usize,
+    text: String,
+    bytes_max: usize,
+    /// There was more than that.
+    cut: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    /// With "its text is HTML".
+    Title(bool),
+    /// Where there is no better one.
+    OtherTitle,
+    Link,
+    /// With "it may be the link, too".
+    Id(bool),
+    OtherId,
+    Updated,
+    Published,
+    Summary,
+    Ttl,
+    Period,
+    Frequency,
+    Hour,
+    Day,
+}
+
+/// What is known of an entry, or of the feed.
+#[derive(Debug, Default)]
+struct Draft {
+    title: Option<String>,
+    other_title: Option<String>,
+    id: Option<String>,
+    other_id: Option<String>,
+    /// With how well it suits: the highest counts, of equal ones the first.
+    link: Option<(u8, String, Option<Arc<str>>)>,
+    own: Option<(String, Option<Arc<str>>)>,
+    updated: Option<String>,
+    published: Option<String>,
+    summary: Option<String>,
+}
+
+impl Elements {
+    /// Takes the next piece of the document.
+    pub(crate) fn take(&mut self, token: Token<'_>) {
+        if self.ended {
+            return;
+        }
+        match token {
+            Token::Open(tag) => self.open(tag),
+            Token::Close(name) => self.close(name),
+            // Scripts are no part of a title.
+            Token::Text(_) if self.open.last().is_some_and(|open| open.is_unseen()) => {}
+            Token::Text(text) => {
+                if let Some(Capture { text: kept, bytes_max, cut, .. }) = &mut self.capture {
+                    let room = bytes_max.saturating_sub(kept.len());
+                    kept.push_str(&text[..text.floor_char_boundary(room)]);
+                    *cut |= room < text.len();
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, tag: Tag<'_>) {
+        if self.open.len() == FEED_DEPTH_MAX {
+            self.stop("elements nested too deep; the rest of the feed was left out");
+            return;
+        }
+        let declared = self.names.open(tag);
+        let (vocabulary, local) = self.names.resolve(tag.name);
+        let role = self.role(vocabulary, &local, tag);
+        let base = self.base_of(tag);
+        let name = short(tag.name).to_ascii_lowercase().into();
+        self.open.push(Open { name, role, declared, base });
+    }
+
+    fn base_of(&self, tag: Tag<'_>) -> Option<Arc<str>> {
+        let outer = self.open.last().and_then(|open| open.base.clone());
+        let Some(base) = tag.attribute("xml:base").filter(|base| base.len() <= LINK_BYTES_MAX)
+        else {
+            return outer;
+        };
+        let joined = absolute(&base, &[outer.as_deref()]);
+        Some(joined.map_or_else(|| Arc::from(base.trim()), Arc::from))
+    }
+
+    fn role(&mut self, vocabulary: Vocabulary, local: &str, tag: Tag<'_>) -> Role {
+        if self.kind.is_none()
+            && let Some(role) = self.root(vocabulary, local)
+        {
+            return role;
+        }
+        if self.capture.is_some() {
+            return Role::Other;
+        }
+        let is_own = vocabulary.is_own();
+        // An entry may be the whole document.
+        match self.open.last().map_or(Role::Feed, |open| open.role) {
+            // The one before was not closed, if there is one.
+            Role::Feed | Role::Entry if is_own && matches!(local, "item" | "entry") => {
+                self.end_entry();
+                self.begin_entry(tag);
+                return Role::Entry;
+            }
+            Role::Feed if is_own && matches!(local, "channel" | "items") => return Role::Feed,
+            Role::Feed if local == "skiphours" => return Role::SkipHours,
+            Role::Feed if local == "skipdays" => return Role::SkipDays,
+            Role::Feed => self.field(vocabulary, local, tag, false),
+            Role::Entry => self.field(vocabulary, local, tag, true),
+            Role::SkipHours if local == "hour" => self.capture(Field::Hour, DATE_BYTES_MAX),
+            Role::SkipDays if local == "day" => self.capture(Field::Day, DATE_BYTES_MAX),
+            _ => {}
+        }
+        Role::Other
+    }
+
+    fn begin_entry(&mut self, tag: Tag<'_>) {
+        let mut attributes = tag.attributes();
+        let about = (Vocabulary::Rdf, "about".to_owned());
+        let id = attributes.find(|(key, _)| self.names.resolve(key) == about);
+        let id = id.map(|(_, value)| value.trim().to_owned());
+        let id = id.filter(|id| !id.is_empty() && id.len() <= LINK_BYTES_MAX);
+        self.entry = Some(Draft { other_id: id, ..Draft::default() });
+    }
+
+    /// An element outside of all feeds. Before the feed there may be what went wrong when it was made.
+    fn root(&mut self, vocabulary: Vocabulary, local: &str) -> Option<Role> {
+        let (kind, role) = match local {
+            "rss" if vocabulary.is_own() => (Kind::Rss, Some(Role::Feed)),
+            "rdf" if vocabulary == Vocabulary::Rdf => (Kind::Rdf, Some(Role::Feed)),
+            "feed" if vocabulary.is_own() => (Kind::Atom, Some(Role::Feed)),
+            // A document of one entry.
+            "entry" if vocabulary == Vocabulary::Atom => (Kind::Atom, None),
+            "html" | "urlset" | "sitemapindex" | "opml" => {
+                self.ended = true;
+                return Some(Role::Other);
+            }
+            _ => return Some(Role::Other),
+        };
+        self.kind = Some(kind);
+        role
+    }
+
+    fn field(&mut self, vocabulary: Vocabulary, local: &str, tag: Tag<'_>, in_entry: bool) {
+        use Vocabulary::{DublinCore, Syndication};
+        let own = vocabulary.is_own();
+        match local {
+            "title" if own => {
+                let kind = tag.attribute("type").unwrap_or_default();
+                let is_html = match self.kind {
+                    Some(Kind::Atom) => kind.contains("html") && !kind.contains("xhtml"),
+                    _ => true,
+                };
+                self.capture(Field::Title(is_html), TITLE_SOURCE_BYTES_MAX);
+            }
+            // Of Dublin Core, of media or of podcasts.
+            "title" => self.capture(Field::OtherTitle, TITLE_SOURCE_BYTES_MAX),
+            "link" if own && tag.attribute("href").is_some() => self.link(tag),
+            "link" if own => self.capture(Field::Link, LINK_BYTES_MAX),
+            "guid" if own => {
+                let may_be_link = tag.attribute("ispermalink");
+                let may_be_link = may_be_link.is_none_or(|is| !is.eq_ignore_ascii_case("false"));
+                self.capture(Field::Id(may_be_link), LINK_BYTES_MAX);
+            }
+            "id" if own => self.capture(Field::Id(false), LINK_BYTES_MAX),
+            "identifier" if vocabulary == DublinCore => {
+                self.capture(Field::OtherId, LINK_BYTES_MAX);
+            }
+            "updated" | "modified" | "lastbuilddate" if own => {
+                self.capture(Field::Updated, DATE_BYTES_MAX);
+            }
+            "pubdate" | "published" | "issued" if own => {
+                self.capture(Field::Published, DATE_BYTES_MAX);
+            }
+            "date" if vocabulary == DublinCore => self.capture(Field::Published, DATE_BYTES_MAX),
+            "description" | "summary" | "content" if own && in_entry => {
+                if let Some(source) = tag.attribute("src") {
+                    self.keep_link(0, &source, self.base_of(tag));
+                }
+                self.capture(Field::Summary, SUMMARY_BYTES_MAX);
+            }
+            "ttl" if own && !in_entry => self.capture(Field::Ttl, DATE_BYTES_MAX),
+            "updateperiod" if vocabulary == Syndication => {
+                self.capture(Field::Period, DATE_BYTES_MAX);
+            }
+            "updatefrequency" if vocabulary == Syndication => {
+                self.capture(Field::Frequency, DATE_BYTES_MAX);
+            }
+            _ => {}
+        }
+    }
+
+    fn capture(&mut self, field: Field, bytes_max: usize) {
+        let depth = self.open.len();
+        self.capture = Some(Capture { field, depth, text: String::new(), bytes_max, cut: false });
+    }
+
+    /// `<link href=..>`, of Atom.
+    fn link(&mut self, tag: Tag<'_>) {
+        let relation = tag.attribute("rel").unwrap_or(Cow::Borrowed("alternate"));
+        let href = tag.attribute("href").unwrap_or_default();
+        let base = self.base_of(tag);
+        match relation.trim().to_ascii_lowercase().as_str() {
+            "alternate" | "" | "http://www.iana.org/assignments/relation/alternate" => {
+                let kind = tag.attribute("type").unwrap_or_default();
+                let is_page = kind.is_empty() || kind.contains("html");
+                self.keep_link(if is_page { 2 } else { 1 }, &href, base);
+            }
+            "hub" if self.entry.is_none() && self.hubs.len() < FEED_HUBS_MAX => {
+                self.hubs.extend(absolute(&href, &[base.as_deref()]));
+            }
+            "self" if self.entry.is_none() && href.len() <= LINK_BYTES_MAX => {
+                self.feed.own = Some((href.into_owned(), base));
+            }
+            _ => {}
+        }
+    }
+
+    fn keep_link(&mut self, suits: u8, link: &str, base: Option<Arc<str>>) {
+        let draft = self.entry.as_mut().unwrap_or(&mut self.feed);
+        let link = link.trim();
+        let is_better = draft.link.as_ref().is_none_or(|(known, ..)| *known < suits);
+        if is_better && !link.is_empty() && link.len() <= LINK_BYTES_MAX {
+            draft.link = Some((suits, link.to_owned(), base));
+        }
+    }
+
+    fn close(&mut self, name: &str) {
+        let name = short(name).to_ascii_lowercase();
+        // Elements that were left open end with the one around them; an end without a beginning is none.
+        let Some(depth) = self.open.iter().rposition(|open| *open.name == name) else { return };
+        if self.capture.as_ref().is_some_and(|capture| capture.depth >= depth) {
+            self.end_capture();
+        }
+        while self.open.len() > depth {
+            let Some(Open { role, declared, .. }) = self.open.pop() else { return };
+            self.names.close(declared);
+            if role == Role::Entry {
+                self.end_entry();
+            }
+        }
+        // Behind the end of the feed there may be anything.
+        self.ended = self.open.is_empty() && self.kind.is_some();
+    }
+
+    fn end_capture(&mut self) {
+        let Some(Capture { field, text, cut, depth, .. }) = self.capture.take() else { return };
+        let text = text.trim();
+        // Half of a link is none.
+        let is_whole = !cut || !matches!(field, Field::Link | Field::Id(_) | Field::OtherId);
+        if text.is_empty() || !is_whole {
+            return;
+        }
+        let base = self.open.get(depth).and_then(|open| open.base.clone());
+        let draft = self.entry.as_mut().unwrap_or(&mut self.feed);
+        let set = |field: &mut Option<String>, text: &str| {
+            if field.is_none() && !text.is_empty() {
+                *field = Some(text.to_owned());
+            }
+        };
+        match field {
+            Field::Title(false) => set(&mut draft.title, &fold(text, TITLE_BYTES_MAX)),
+            Field::Title(true) => {
+                set(&mut draft.title, &fold(&plain_text(text), TITLE_BYTES_MAX));
+            }
+            Field::OtherTitle => {
+                set(&mut draft.other_title, &fold(&plain_text(text), TITLE_BYTES_MAX));
+            }
+            Field::Link => self.keep_link(3, text, base),
+            Field::Id(may_be_link) => {
+                set(&mut draft.id, text);
+                if may_be_link && absolute(text, &[]).is_some() {
+                    self.keep_link(1, text, base);
+                }
+            }
+            Field::OtherId => set(&mut draft.other_id, text),
+            Field::Updated => set(&mut draft.updated, &fold(text, DATE_BYTES_MAX)),
+            Field::Published => set(&mut draft.published, &fold(text, DATE_BYTES_MAX)),
+            Field::Summary => set(&mut draft.summary, text),
+            Field::Ttl => self.hints.rest_s = text.parse().ok().map(|m: u64| m.saturating_mul(60)),
+            Field::Period => self.period.0 = period_s(text),
+            Field::Frequency => self.period.1 = text.parse().ok(),
+            Field::Hour => {
+                if let Ok(hour @ 0..=24) = text.parse::<u32>() {
+                    self.hints.skip_hours |= 1 << (hour % 24);
+                }
+            }
+            Field::Day => {
+                let text = text.to_ascii_lowercase();
+                let days = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
+                if let Some(day) = days.iter().position(|day| text.starts_with(day)) {
+                    self.hints.skip_days |= 1 << day;
+                }
+            }
+        }
+    }
+
+    fn end_entry(&mut self) {
+        let Some(entry) = self.entry.take() else { return };
+        let bytes = entry.bytes();
+        if self.entries.len() == FEED_ENTRIES_MAX {
+            self.stop("too many items; the rest were left out");
+        } else if self.bytes + bytes > FEED_TEXTS_BYTES_MAX {
+            self.stop("items too long together; the rest were left out");
+        } else {
+            self.bytes += bytes;
+            self.entries.push(entry);
+        }
+    }
+
+    fn stop(&mut self, cut: &'static str) {
+        self.cut = Some(cut);
+        self.ended = true;
+    }
+
+    /// The document is over. `base` is the URL that it came from.
+    pub(crate) fn finish(mut self, base: Option<&str>) -> Feed {
+        self.end_capture();
+        self.end_entry();
+        if let (None, (Some(period), often)) = (self.hints.rest_s, self.period) {
+            self.hints.rest_s = Some(period / often.unwrap_or(1).max(1));
+        }
+        let Draft { title, other_title, link, own, .. } = self.feed;
+        let own = own.and_then(|(href, inner)| absolute(&href, &[inner.as_deref(), base]));
+        let site = link.map(|(_, link, inner)| resolve(link, inner.as_deref(), base));
+        let entries = self.entries.into_iter().map(|draft| draft.resolve(base)).collect();
+        Feed {
+            kind: self.kind,
+            title: title.or(other_title),
+            site,
+            own,
+            hubs: self.hubs,
+            entries,
+            hints: self.hints,
+            cut: self.cut,
+        }
+    }
+}
+
+impl Draft {
+    /// What it takes in memory, about.
+    fn bytes(&self) -> usize {
+        let texts = [
+            &self.title,
+            &self.other_title,
+            &self.id,
+            &self.other_id,
+            &self.updated,
+            &self.published,
+            &self.summary,
+        ];
+        let link = self
+            .link
+            .as_ref()
+            .map_or(0, |(_, link, base)| link.len() + base.as_ref().map_or(0, |base| base.len()));
+        texts.into_iter().flatten().map(String::len).sum::<usize>() + link
+    }
+
+    fn resolve(self, base: Option<&str>) -> Entry {
+        let link = self.link.map(|(_, link, inner)| resolve(link, inner.as_deref(), base));
+        let title = self.title.or(self.other_title);
+        let updated = self.updated.or(self.published);
+        let id = self.id.or(self.other_id);
+        let id = id.unwrap_or_else(|| {
+            let texts = [title.as_deref(), updated.as_deref(), self.summary.as_deref()];
+            own_id(link.as_deref(), texts)
+        });
+        Entry { id, link, title, updated }
+    }
+}
+
+/// A link, made absolute with `xml:base` and the URL of the feed; as it is where that cannot be done.
+fn resolve(link: String, inner: Option<&str>, base: Option<&str>) -> String {
+    // The one may be relative to the other.
+    let inner = inner.and_then(|inner| absolute(inner, &[base]));
+    absolute(&link, &[inner.as_deref(), base]).unwrap_or(link)
+}
+
+/// The id of an item that names none: its link, or a hash of what it says.
+pub(super) fn own_id(link: Option<&str>, texts: [Option<&str>; 3]) -> String {
+    if let Some(link) = link {
+        return link.to_owned();
+    }
+    let mut hasher = blake3::Hasher::new();
+    for text in texts {
+        // Apart, so that no two items are the same text.
+        hasher.update(text.unwrap_or_default().as_bytes()).update(&[0]);
+    }
+    format!("hash:{}", &hasher.finalize().to_hex()[..32])
+}
+
+fn short(name: &str) -> &str {
+    &name[..name.floor_char_boundary(NAME_BYTES_MAX)]
+}
+
+fn period_s(text: &str) -> Option<u64> {
+    const DAY_S: u64 = 24 * 60 * 60;
+    Some(match text.to_ascii_lowercase().as_str() {
+        "hourly" => 60 * 60,
+        "daily" => DAY_S,
+        "weekly" => 7 * DAY_S,
+        "monthly" => 30 * DAY_S,
+        "yearly" => 365 * DAY_S,
+        _ => return None,
+    })
+}

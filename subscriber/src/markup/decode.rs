@@ -1,0 +1,165 @@
+//! In which encoding a document of XML or plain text is written: its byte order mark, the `Content-Type` header, the
+//! XML declaration, and then what its first bytes beyond ASCII are, in this order.
+
+use encoding_rs::{CoderResult, Encoding, UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252};
+
+use crate::config::CHARSET_PRESCAN_BYTES;
+use crate::page::charset;
+
+/// Makes UTF-8 of a document.
+#[derive(Debug)]
+pub(crate) struct Decoder(State);
+
+#[derive(Debug)]
+enum State {
+    /// Until there is enough to know the encoding.
+    Head {
+        content_type: Option<String>,
+        head: Vec<u8>,
+    },
+    /// ASCII so far; UTF-8 or, where that was declared, windows-1252.
+    Either {
+        declared: &'static Encoding,
+    },
+    /// UTF-8, of which a character may have begun. What is none is taken for windows-1252: that is what is
+    /// in documents into which old texts were pasted.
+    Utf8 {
+        begun: Vec<u8>,
+    },
+    Other(Box<encoding_rs::Decoder>),
+}
+
+impl Decoder {
+    pub(crate) fn new(content_type: Option<&str>) -> Self {
+        let content_type = content_type.map(str::to_owned);
+        Self(State::Head { content_type, head: Vec::new() })
+    }
+
+    /// Adds what these bytes mean to the text; all that is left, if they are the last ones.
+    pub(crate) fn decode(&mut self, mut bytes: &[u8], last: bool, text: &mut String) {
+        if let State::Head { content_type, head } = &mut self.0 {
+            let wanted = CHARSET_PRESCAN_BYTES - head.len();
+            let (first, rest) = bytes.split_at(wanted.min(bytes.len()));
+            head.extend_from_slice(first);
+            if head.len() < CHARSET_PRESCAN_BYTES && !last {
+                return;
+            }
+            bytes = rest;
+            let (head, content_type) = (std::mem::take(head), content_type.take());
+            let (state, skip) = begin(&head, content_type.as_deref());
+            self.0 = state;
+            self.decode(&head[skip..], false, text);
+        }
+        if let State::Either { declared } = self.0 {
+            let ascii = Encoding::ascii_valid_up_to(bytes);
+            push_utf_8(&bytes[..ascii], text);
+            bytes = &bytes[ascii..];
+            if bytes.is_empty() {
+                return;
+            }
+            let wrong = std::str::from_utf8(bytes).err();
+            let is_utf_8 = wrong.is_none_or(|error| error.error_len().is_none());
+            self.0 = if is_utf_8 || declared == UTF_8 {
+                State::Utf8 { begun: Vec::new() }
+            } else {
+                State::Other(Box::new(declared.new_decoder_without_bom_handling()))
+            };
+        }
+        match &mut self.0 {
+            State::Head { .. } | State::Either { .. } => {}
+            State::Utf8 { begun } => decode_utf_8(begun, bytes, last, text),
+            State::Other(decoder) => decode_other(decoder, bytes, last, text),
+        }
+    }
+}
+
+/// How the document is to be decoded, and how many bytes of a mark to skip.
+fn begin(head: &[u8], content_type: Option<&str>) -> (State, usize) {
+    if let Some((encoding, skip)) = Encoding::for_bom(head) {
+        return (state(encoding), skip);
+    }
+    let wide = match head {
+        [b'<', 0, ..] => Some(UTF_16LE),
+        [0, b'<', ..] => Some(UTF_16BE),
+        _ => None,
+    };
+    let declared = content_type.and_then(charset::of_content_type);
+    let declared = declared.or_else(|| of_declaration(head));
+    // What can be read as ASCII is not UTF-16, whatever it says.
+    let declared = declared.filter(|encoding| *encoding != UTF_16LE && *encoding != UTF_16BE);
+    (state(wide.or(declared).unwrap_or(UTF_8)), 0)
+}
+
+fn state(encoding: &'static Encoding) -> State {
+    // The two that are declared for each other.
+    if encoding == UTF_8 || encoding == WINDOWS_1252 {
+        State::Either { declared: encoding }
+    } else {
+        State::Other(Box::new(encoding.new_decoder_without_bom_handling()))
+    }
+}
+
+/// `encoding=".."` of `<?xml ..>`.
+fn of_declaration(head: &[u8]) -> Option<&'static Encoding> {
+    const NAME: &[u8] = b"encoding";
+    let begin = memchr::memmem::find(head, b"<?xml")?;
+    let declaration = &head[begin..];
+    let end = memchr::memchr(b'>', declaration).unwrap_or(declaration.len());
+    let at = memchr::memmem::find(&declaration[..end], NAME)?;
+    let value = declaration[at + NAME.len()..end].trim_ascii_start();
+    let value = value.strip_prefix(b"=")?.trim_ascii_start();
+    let (quote, value) = value.split_first()?;
+    let end = memchr::memchr(*quote, value)?;
+    Encoding::for_label_no_replacement(&value[..end])
+}
+
+fn decode_utf_8(begun: &mut Vec<u8>, bytes: &[u8], last: bool, text: &mut String) {
+    if begun.is_empty() {
+        *begun = push_utf_8(bytes, text).to_vec();
+    } else {
+        begun.extend_from_slice(bytes);
+        let bytes = std::mem::take(begun);
+        *begun = push_utf_8(&bytes, text).to_vec();
+    }
+    if last {
+        push_windows_1252(&std::mem::take(begun), text);
+    }
+}
+
+/// Adds these bytes to the text, and gives back a character that has only begun.
+fn push_utf_8<'a>(mut bytes: &'a [u8], text: &mut String) -> &'a [u8] {
+    loop {
+        let error = match std::str::from_utf8(bytes) {
+            Ok(valid) => {
+                text.push_str(valid);
+                return &[];
+            }
+            Err(error) => error,
+        };
+        let (valid, rest) = bytes.split_at(error.valid_up_to());
+        text.push_str(std::str::from_utf8(valid).expect("it was just found to be valid"));
+        let Some(wrong) = error.error_len() else { return rest };
+        push_windows_1252(&rest[..wrong], text);
+        bytes = &rest[wrong..];
+    }
+}
+
+fn push_windows_1252(bytes: &[u8], text: &mut String) {
+    text.push_str(&WINDOWS_1252.decode_without_bom_handling(bytes).0);
+}
+
+fn decode_other(
+    decoder: &mut encoding_rs::Decoder,
+    mut bytes: &[u8],
+    last: bool,
+    text: &mut String,
+) {
+    loop {
+        text.reserve(bytes.len() + 16);
+        let (result, read, _) = decoder.decode_to_string(bytes, text, last);
+        bytes = &bytes[read..];
+        if result == CoderResult::InputEmpty {
+            return;
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Markup as it is found: XML read as far as it makes sense, in chunks of any size.
+//!
+//! Feeds and sitemaps are written by templates, and many are not well-formed: an `&` that is none, an
+//! entity of HTML, an element that is never closed, blanks before the declaration. Nothing of this ends the
+//! reading. No entity is expanded but characters, so nothing grows; what is held is one tag.
+
+mod decode;
+mod text;
+mod unpack;
+
+use std::borrow::Cow;
+
+use quick_xml::events::attributes::Attributes;
+use quick_xml::parser::{ElementParser, Parser};
+
+pub(crate) use self::decode::Decoder;
+pub(crate) use self::text::{absolute, fold, plain_text};
+pub(crate) use self::unpack::Unpacker;
+use crate::config::{DECODED_CHUNK_BYTES, MARKUP_TAG_BYTES_MAX};
+
+/// The longest reference to a character that has a name, `&` and `;` included; numbers are shorter.
+const REFERENCE_BYTES_MAX: usize = 40;
+
+/// Reads markup.
+#[derive(Debug)]
+pub(crate) struct Markup {
+    decoder: Decoder,
+    /// What could not be read yet: less than a tag.
+    pending: String,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Content,
+    /// Until `]]>`.
+    Characters,
+    /// Until `-->`.
+    Comment,
+    /// `<?..>`, or `<!..>` outside of its brackets.
+    Declaration,
+    /// The brackets of a `<!DOCTYPE>`.
+    Subset,
+    /// Nothing more is read.
+    Ended,
+}
+
+/// A piece of markup. An empty element is opened and closed.
+#[derive(Debug)]
+pub(crate) enum Token<'a> {
+    Open(Tag<'a>),
+    /// With its name.
+    Close(&'a str),
+    /// Any part of a text, with its references resolved.
+    Text(Cow<'a, str>),
+}
+
+/// The beginning of an element.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tag<'a> {
+    /// As written.
+    pub(crate) name: &'a str,
+    content: &'a str,
+}
+
+impl<'a> Tag<'a> {
+    /// Between `<` and `>`, or `/>`.
+    fn new(content: &'a str) -> Self {
+        let end = content.find(|c: char| c.is_ascii_whitespace() || c == '/');
+        Self { name: &content[..end.unwrap_or(content.len())], content }
+    }
+
+    /// Names as written, values with their references resolved; what is no attribute is left out.
+    pub(crate) fn attributes(self) -> impl Iterator<Item = (&'a str, Cow<'a, str>)> {
+        let mut attributes = Attributes::html(self.content, self.name.len());
+        attributes.with_checks(false);
+        attributes.flatten().map(|attribute| {
+            let value = match attribute.value {
+                Cow::Borrowed(value) => htmlize::unescape_attribute(value),
+                Cow::Owned(value) => Cow::Owned(htmlize::unescape_attribute(&value).into_owned()),
+            };
+            (attribute.key.0, value)
+        })
+    }
+
+    /// The first attribute of this name, whatever the case.
+    pub(crate) fn attribute(self, name: &str) -> Option<Cow<'a, str>> {
+        self.attributes().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+}
+
+/// A name without its prefix.
+pub(crate) fn local(name: &str) -> &str {
+    name.rsplit_once(':').map_or(name, |(_, local)| local)
+}
+
+/// A name's prefix; empty where there is none.
+pub(crate) fn prefix(name: &str) -> &str {
+    name.rsplit_once(':').map_or("", |(prefix, _)| prefix)
+}
+
+impl Markup {
+    /// For a document with this `Content-Type` header.
+    pub(crate) fn new(content_type: Option<&str>) -> Self {
+        Self { decoder: Decoder::new(content_type), pending: String::new(), state: State::Content }
+    }
+
+    /// Takes the next bytes.
+    pub(crate) fn feed(&mut self, bytes: &[u8], each: &mut dyn FnMut(Token<'_>)) {
+        for chunk in bytes.chunks(DECODED_CHUNK_BYTES) {
+            if self.is_cut() {
+                return;
+            }
+            self.decoder.decode(chunk, false, &mut self.pending);
+            self.read(false, each);
+        }
+    }
+
+    /// The document is over.
+    pub(crate) fn finish(&mut self, each: &mut dyn FnMut(Token<'_>)) {
+        if !self.is_cut() {
+            self.decoder.decode(&[], true, &mut self.pending);
+            self.read(true, each);
+        }
+    }
+
+    /// Something was too long to be a tag, and nothing behind it was read.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.state == State::Ended
+    }
+
+    fn read(&mut self, last: bool, each: &mut dyn FnMut(Token<'_>)) {
+        let mut pending = std::mem::take(&mut self.pending);
+        let mut done = 0;
+        loop {
+            let used = self.step(&pending[done..], last, each);
+            if used == 0 {
+                break;
+            }
+            done += used;
+        }
+        if self.is_cut() {
+            return;
+        }
+        pending.drain(..done);
+        self.pending = pending;
+    }
+
+    /// Reads one thing, and says how many bytes it was; 0: there has to come more first.
+    fn step(&mut self, text: &str, last: bool, each: &mut dyn FnMut(Token<'_>)) -> usize {
+        match self.state {
+            State::Content => match memchr::memchr(b'<', text.as_bytes()) {
+                Some(0) => self.markup(text, last, each),
+                Some(at) => emit(&text[..at], each),
+                None if last => emit(text, each),
+                None => emit(&text[..text.len() - reference_begun(text)], each),
+            },
+            State::Characters => self.until("]]>", text, last, Some(each)),
+            State::Comment => self.until("-->", text, last, None),
+            State::Declaration => match memchr::memchr2(b'>', b'[', text.as_bytes()) {
+                Some(at) => {
+                    let bracket = text.as_bytes()[at] == b'[';
+                    self.state = if bracket { State::Subset } else { State::Content };
+                    at + 1
+                }
+                None => text.len(),
+            },
+            State::Subset => match memchr::memchr(b']', text.as_bytes()) {
+                Some(at) => {
+                    self.state = State::Declaration;
+                    at + 1
+                }
+                None => text.len(),
+            },
+            State::Ended => 0,
+        }
+    }
+
+    /// What begins with `<`.
+    fn markup(&mut self, text: &str, last: bool, each: &mut dyn FnMut(Token<'_>)) -> usize {
+        const COMMENT: &str = "<!--";
+        const CHARACTERS: &str = "<![CDATA[";
+        let mut next = text[1..].chars();
+        match next.next() {
+            None if !last => 0,
+            Some('!') => {
+                for (begin, state) in [(COMMENT, State::Comment), (CHARACTERS, State::Characters)] {
+                    if text.starts_with(begin) {
+                        self.state = state;
+                        return begin.len();
+                    } else if begin.starts_with(text) && !last {
+                        return 0;
+                    }
+                }
+                self.state = State::Declaration;
+                2
+            }
+            Some('?') => {
+                self.state = State::Declaration;
+                2
+            }
+            Some('/') => self.tag(text, last, each),
+            Some(begin) if begin.is_alphabetic() || begin == '_' || begin == ':' => {
+                self.tag(text, last, each)
+            }
+            // Somebody has written "a < b".
+            _ => {
+                each(Token::Text(Cow::Borrowed("<")));
+                1
+            }
+        }
+    }
+
+    fn tag(&mut self, text: &str, last: bool, each: &mut dyn FnMut(Token<'_>)) -> usize {
+        let within = text.floor_char_boundary(MARKUP_TAG_BYTES_MAX);
+        let Some(end) = ElementParser::Outside.feed(&text.as_bytes()[..within]) else {
+            if within < text.len() {
+                self.state = State::Ended;
+            }
+            return if last { text.len() } else { 0 };
+        };
+        let content = &text[1..end];
+        if let Some(name) = content.strip_prefix('/') {
+            each(Token::Close(name.trim_ascii()));
+        } else {
+            let (content, is_empty) = match content.strip_suffix('/') {
+                Some(content) => (content, true),
+                None => (content, false),
+            };
+            let tag = Tag::new(content);
+            each(Token::Open(tag));
+            if is_empty {
+                each(Token::Close(tag.name));
+            }
+        }
+        end + 1
+    }
+
+    fn until(
+        &mut self,
+        end: &str,
+        text: &str,
+        last: bool,
+        each: Option<&mut dyn FnMut(Token<'_>)>,
+    ) -> usize {
+        let (inside, used) = match memchr::memmem::find(text.as_bytes(), end.as_bytes()) {
+            Some(at) => {
+                self.state = State::Content;
+                (&text[..at], at + end.len())
+            }
+            None if last => (text, text.len()),
+            None => {
+                let kept = text.floor_char_boundary(text.len().saturating_sub(end.len() - 1));
+                (&text[..kept], kept)
+            }
+        };
+        if let Some(each) = each
+            && !inside.is_empty()
+        {
+            each(Token::Text(Cow::Borrowed(inside)));
+        }
+        used
+    }
+}
+
+/// Hands a text on, and says how long it was.
+fn emit(text: &str, each: &mut dyn FnMut(Token<'_>)) -> usize {
+    if !text.is_empty() {
+        // As in attributes, so that `?a=1&copy=2` stays what it is.
+        each(Token::Text(htmlize::unescape_attribute(text)));
+    }
+    text.len()
+}
+
+/// How many bytes at the end may be the beginning of a reference.
+fn reference_begun(text: &str) -> usize {
+    let from = text.floor_char_boundary(text.len().saturating_sub(REFERENCE_BYTES_MAX));
+    let tail = &text[from..];
+    match tail.rfind('&') {
+        Some(at) if !tail[at..].contains(';') => tail.len() - at,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+use super::*;
+use crate::feed;
+
+/// What was published and stored, in this order.
+#[derive(Default)]
+struct Fake {
+    done: Mutex<Vec<String>>,
+    states: Mutex<HashMap<String, Bytes>>,
+    /// Publishes from then on fail.
+    fails_after: Option<usize>,
+}
+
+impl Announce for Fake {
+    async fn publish(&self, topic: &'static str, payload: String) -> Result<(), String> {
+        let mut done = self.done.lock();
+        if self.fails_after.is_some_and(|after| done.len() >= after) {
+            return Err("the broker is gone".to_owned());
+        }
+        done.push(format!("{topic} {payload}"));
+        Ok(())
+    }
+}
+
+impl States for Fake {
+    async fn load(&self, feed: &str) -> Option<Bytes> {
+        self.states.lock().get(feed).cloned()
+    }
+
+    async fn store(&self, feed: &str, state: Bytes) -> Result<(), String> {
+        self.done.lock().push("stored".to_owned());
+        self.states.lock().insert(feed.to_owned(), state);
+        Ok(())
+    }
+}
+
+impl Fake {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.done.lock())
+    }
+
+    async fn look(&self, task: &str, answer: Answer<'_>) -> Result<Looked, String> {
+        let url = CanonicalUrl::parse(task.split(' ').next().unwrap()).unwrap();
+        let watch =
+            Watch::of(&url, &Payload::parse(task), self).await.expect("it is a feed's task");
+        let looking = watch.look(answer, Duration::ZERO, 1_800_000_000_000, self, self);
+        is_send(looking).await
+    }
+}
+
+/// Tasks are worked on by any thread.
+fn is_send<T: Send>(future: T) -> T {
+    future
+}
+
+const TASK: &str = "http://a.example/f every=1h feed=10m-1d prio=5 id=x";
+
+fn items(ids: &[&str]) -> Feed {
+    let items: String = ids
+        .iter()
+        .map(|id| format!("<item><guid>{id}</guid><link>/p?{id}</link></item>"))
+        .collect();
+    feed::parse(
+        format!("<rss><channel>{items}</channel></rss>").as_bytes(),
+        None,
+        Some("http://a.example/f"),
+    )
+}
+
+fn document(feed: &Feed) -> Answer<'_> {
+    let validators = Validators { etag: Some("\"1\""), last_modified: None };
+    Answer::Document { feed, named: &[], validators }
+}
+
+#[tokio::test]
+async fn new_items_are_announced_then_remembered_and_then_nothing_is_new() {
+    let fake = Fake::default();
+    let feed = items(&["b c%", "a"]);
+    let looked = fake.look(TASK, document(&feed)).await;
+    assert_eq!(looked, Ok(Looked::Feed { announced: 2 }));
+    let done = fake.take();
+    let begin = "post-ready http://a.example/p?a item=a source=http://a.example/f id=";
+    let id = done[0].strip_prefix(begin).unwrap();
+    assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
+    assert!(done[1].starts_with("post-ready http://a.example/p?b%20c% item=b%20c%25 source="));
+    assert_eq!(done[2..], ["stored"]);
+
+    let url = CanonicalUrl::parse("http://a.example/f").unwrap();
+    let watch = Watch::of(&url, &Payload::parse(TASK), &fake).await.unwrap();
+    assert_eq!(watch.validators().etag, Some("\"1\""));
+    assert_eq!(fake.look(TASK, document(&feed)).await, Ok(Looked::Feed { announced: 0 }));
+    let schedule = "new-url http://a.example/f every=90m after=90m feed=10m-1d prio=5";
+    assert_eq!(fake.take(), ["stored", schedule]);
+    // What the broker has been told is what it says next time.
+    let task = TASK.replace("every=1h", "every=90m");
+    assert_eq!(fake.look(&task, Answer::NotModified).await, Ok(Looked::Feed { announced: 0 }));
+    assert!(fake.take()[1].contains(" every=135m after=135m "));
+}
+
+#[tokio::test]
+async fn what_was_not_confirmed_is_announced_again_as_the_same_event() {
+    let mut fake = Fake { fails_after: Some(1), ..Fake::default() };
+    let feed = items(&["b", "a"]);
+    assert!(fake.look(TASK, document(&feed)).await.is_err());
+    let first = fake.take();
+    fake.fails_after = None;
+    assert_eq!(fake.look(TASK, document(&feed)).await, Ok(Looked::Feed { announced: 2 }));
+    assert_eq!(fake.take()[0], first[0]);
+}
+
+#[tokio::test]
+async fn a_page_leads_to_the_feed_that_it_names_unless_it_was_a_feed_before() {
+    let fake = Fake::default();
+    let page = feed::parse(b"<html>", None, None);
+    let named = ["http://a.example/feed.xml".into()];
+    let answer =
+        || Answer::Document { feed: &page, named: &named, validators: Validators::default() };
+    assert_eq!(fake.look(TASK, answer()).await, Ok(Looked::Elsewhere));
+    let schedule = "new-url http://a.example/feed.xml every=1h feed=10m-1d prio=5";
+    assert_eq!(fake.take(), [schedule, "new-url http://a.example/f every=0"]);
+
+    assert_eq!(fake.look(TASK, document(&items(&["a"]))).await, Ok(Looked::Feed { announced: 1 }));
+    fake.take();
+    assert_eq!(fake.look(TASK, answer()).await, Ok(Looked::Failed));
+    assert_eq!(fake.take().len(), 2);
+
+    let itself = ["http://a.example/f".into()];
+    let answer =
+        Answer::Document { feed: &page, named: &itself, validators: Validators::default() };
+    assert!(Fake::default().look(TASK, answer).await.is_err());
+}
+
+#[tokio::test]
+async fn a_time_of_day_and_the_schedule_of_a_redirect_are_left_alone() {
+    for task in [
+        "http://a.example/f every=06:00 feed=10m-1d",
+        "http://a.example/f feed=10m-1d",
+        "http://a.example/f kind=redirect hops=1 every=1h feed=10m-1d",
+    ] {
+        let fake = Fake::default();
+        assert_eq!(fake.look(task, Answer::Failed).await, Ok(Looked::Failed));
+        assert_eq!(fake.take(), ["stored"], "{task}");
+    }
+}
+
+#[tokio::test]
+async fn items_that_lead_nowhere_are_known_and_not_announced() {
+    let fake = Fake::default();
+    let feed = feed::parse(
+        b"<rss><item><title>t</title></item><item><link>mailto:a@b.example</link></item></rss>",
+        None,
+        None,
+    );
+    assert_eq!(fake.look(TASK, document(&feed)).await, Ok(Looked::Feed { announced: 0 }));
+}
+
+#[tokio::test]
+async fn a_task_without_a_feed_or_with_an_odd_one_is_a_page() {
+    let url = CanonicalUrl::parse("http://a.example/").unwrap();
+    for task in ["http://a.example/", "http://a.example/ feed=x", "http://a.example/ every=1h"] {
+        assert!(Watch::of(&url, &Payload::parse(task), &Fake::default()).await.is_none(), "{task}");
+    }
+}
+
+#[test]
+fn ids_are_one_word_and_not_too_long() {
+    assert_eq!(item_word("tag:a.example,2026:é x"), "tag:a.example,2026:%C3%A9%20x");
+    assert!(item_word(&" ".repeat(FEED_ITEM_BYTES_MAX)).starts_with("hash:"));
+    assert_eq!(item_word(&"x".repeat(FEED_ITEM_BYTES_MAX)).len(), FEED_ITEM_BYTES_MAX);
+}
