@@ -1,14 +1,20 @@
 #!/bin/sh
-# Tidings beside NATS, Redis, Mosquitto, ZeroMQ and beanstalkd, on this machine, in one run; prints a table in Markdown.
+# Tidings beside its peers, on this machine, in one run; prints a table in Markdown. As a broker beside NATS, Redis,
+# Mosquitto, ZeroMQ and beanstalkd, or as a crawler beside wget2, spider, aiohttp, Crawlee, Scrapy and RQ.
 #
-#   bench/peers.sh                        everything, about half an hour
+#   bench/peers.sh                        everything of brokers, about half an hour
 #   bench/peers.sh --quick                one short round: does everything work? No figures to be quoted.
 #   bench/peers.sh --only queue           tasks: publish, release to a worker, acknowledge
 #   bench/peers.sh --only fan-out-100,latency --rounds 5 --json values.json
 #
-# All flags go to `peers compare` (see --help there). Needs two cores, a disk (no tmpfs) under the current
-# directory or in $PEERS_DATA, cargo, and Debian's packages, which it installs if they are missing. The services that
-# come with the packages are not used: every server is started anew, with its own directory, on a free port.
+#   bench/peers.sh crawl                  everything of crawlers, about half an hour
+#   bench/peers.sh crawl --quick          a tenth of it, once
+#   bench/peers.sh crawl --only flat,polite-1000 --rounds 3 --servers tidings,wget2
+#
+# Flags go to `peers compare` or `peers crawl` (see --help there). Needs two cores, a disk (no tmpfs) under the current
+# directory or in $PEERS_DATA, cargo, and Debian's packages, which it installs if they are missing; for the crawlers also
+# packages of PyPI and crates.io, which it puts below target/. The services that come with the packages are not used: every
+# server is started anew, with its own directory, on a free port.
 set -eu
 
 repository=$(cd "$(dirname "$0")/.." && pwd)
@@ -18,13 +24,24 @@ target=${CARGO_TARGET_DIR:-$repository/target}
 PATH=$PATH:/usr/sbin:/sbin
 export PATH
 
+compared=compare
+if [ "${1:-}" = crawl ]; then
+	compared=crawl
+	shift
+fi
+
 missing=
-command -v nats-server > /dev/null || missing="$missing nats-server"
 command -v redis-server > /dev/null || missing="$missing redis-server"
-command -v mosquitto > /dev/null || missing="$missing mosquitto"
-command -v beanstalkd > /dev/null || missing="$missing beanstalkd"
-command -v cc > /dev/null || missing="$missing gcc libc6-dev"
-[ -e /usr/include/zmq.h ] || missing="$missing libzmq3-dev"
+if [ $compared = crawl ]; then
+	command -v wget2 > /dev/null || missing="$missing wget2"
+	python3 -c 'import ensurepip, venv' 2> /dev/null || missing="$missing python3-venv"
+else
+	command -v nats-server > /dev/null || missing="$missing nats-server"
+	command -v mosquitto > /dev/null || missing="$missing mosquitto"
+	command -v beanstalkd > /dev/null || missing="$missing beanstalkd"
+	command -v cc > /dev/null || missing="$missing gcc libc6-dev"
+	[ -e /usr/include/zmq.h ] || missing="$missing libzmq3-dev"
+fi
 
 if [ -n "$missing" ]; then
 	fail() {
@@ -43,7 +60,16 @@ if [ -n "$missing" ]; then
 		apt-get install -qq -y --no-install-recommends $missing; } >&2 || fail "apt-get failed"
 fi
 cargo build --manifest-path "$repository/Cargo.toml" --locked --release -p tidings -p tidings-bench >&2
-cc -O2 -o "$target/release/zmq_proxy" "$repository/bench/zmq_proxy.c" -lzmq
+if [ $compared = crawl ]; then
+	cargo build --manifest-path "$repository/bench/peers/spider/Cargo.toml" --locked --release \
+		--target-dir "$target/spider-peer" >&2
+	environment=$target/peers-python
+	[ -x "$environment/bin/python" ] || python3 -m venv "$environment"
+	"$environment/bin/pip" install --quiet --disable-pip-version-check \
+		--requirement "$repository/bench/peers/requirements.txt" >&2
+else
+	cc -O2 -o "$target/release/zmq_proxy" "$repository/bench/zmq_proxy.c" -lzmq
+fi
 
 # Removed also after Ctrl-C.
 if [ -z "${PEERS_DATA:-}" ]; then
@@ -53,5 +79,10 @@ if [ -z "${PEERS_DATA:-}" ]; then
 	trap 'exit 130' INT TERM
 fi
 
-"$target/release/peers" compare --tidings "$target/release/tidings" \
-	--zmq-proxy "$target/release/zmq_proxy" "$@"
+if [ $compared = crawl ]; then
+	set -- --spider "$target/spider-peer/release/spider-peer" --python "$environment/bin/python" \
+		--scripts "$repository/bench/peers" "$@"
+else
+	set -- --zmq-proxy "$target/release/zmq_proxy" "$@"
+fi
+"$target/release/peers" $compared --tidings "$target/release/tidings" "$@"

@@ -55,6 +55,12 @@ struct Entry<'a> {
     value: &'a Spanned<DeValue<'a>>,
 }
 
+/// What a flag is set to: one value, and the same for one that may be given several times.
+struct Values {
+    one: &'static str,
+    each: Vec<&'static str>,
+}
+
 fn with_text(mut command: Command, text: &str) -> Result<Command, Misplaced> {
     let table = DeTable::parse(text).map_err(|error| Misplaced {
         at: error.span().map_or(0, |span| span.start),
@@ -65,14 +71,17 @@ fn with_text(mut command: Command, text: &str) -> Result<Command, Misplaced> {
     // What stands deeper is more special: it is set later and so wins.
     entries.sort_by_key(|entry| entry.sections.len());
     for entry in entries {
-        let value = flag_value(entry.value)?;
-        check(&command, &entry, &value)?;
+        let values = flag_values(entry.value)?;
+        check(&command, &entry, &values)?;
         // Defaults live as long as the parser, which is as long as the process.
-        let value: &'static str = value.leak();
-        command = set(command, &entry.sections, entry.key, value);
+        let values = Values {
+            one: values.join(",").leak(),
+            each: values.into_iter().map(|value| &*value.leak()).collect(),
+        };
+        command = set(command, &entry.sections, entry.key, &values);
         if entry.sections == ["up"] {
             // `tidings` alone is `tidings up`, so its flags exist twice.
-            command = command.mut_args(|arg| set_arg(arg, entry.key, value));
+            command = command.mut_args(|arg| set_arg(arg, entry.key, &values));
         }
     }
     Ok(command)
@@ -124,9 +133,18 @@ fn find_with_flag<'c>(command: &'c Command, key: &str) -> Option<Vec<&'c str>> {
 
 fn is_flag(arg: &Arg, key: &str) -> bool {
     // `--config` cannot be set by the file that it names.
-    arg.get_long() == Some(key)
+    let is_alias = || arg.get_all_aliases().is_some_and(|aliases| aliases.contains(&key));
+    (arg.get_long() == Some(key) || is_alias())
         && key != "config"
         && matches!(arg.get_action(), ArgAction::Set | ArgAction::Append | ArgAction::SetTrue)
+}
+
+/// The values as they would be typed after `--key=`: of an array, each of its items.
+fn flag_values(value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, Misplaced> {
+    match value.get_ref() {
+        DeValue::Array(items) => items.iter().map(flag_value).collect(),
+        _ => Ok(vec![flag_value(value)?]),
+    }
 }
 
 /// The value as it would be typed after `--key=`.
@@ -139,28 +157,23 @@ fn flag_value(value: &Spanned<DeValue<'_>>) -> Result<String, Misplaced> {
             .map_err(|_| refuse("the number is too large"))?
             .to_string(),
         DeValue::Float(float) => float.as_str().to_owned(),
-        DeValue::Array(items) if items.iter().any(|item| item.get_ref().is_table()) => {
-            items.iter().map(line_of_table).collect::<Result<Vec<_>, _>>()?.join("\n")
-        }
         DeValue::Array(items) => {
             items.iter().map(flag_value).collect::<Result<Vec<_>, _>>()?.join(",")
         }
         DeValue::Datetime(time) => time.to_string(),
-        DeValue::Table(_) => return Err(refuse("a table is no value of a flag")),
+        // Of a list, since another table is a section.
+        DeValue::Table(table) => line_of_table(table)?,
     })
 }
 
 /// A table of a list (`[[feed]]`) as an event would have it: its `url` and then `key=value` words.
-fn line_of_table(item: &Spanned<DeValue<'_>>) -> Result<String, Misplaced> {
-    let refuse = |at: usize, text: &str| Err(Misplaced { at, text: text.to_owned() });
-    let DeValue::Table(table) = item.get_ref() else {
-        return refuse(item.span().start, "all of the list have to be tables");
-    };
+fn line_of_table(table: &DeTable<'_>) -> Result<String, Misplaced> {
     let mut words = Vec::new();
     for (key, value) in table {
         let text = flag_value(value)?;
         if text.is_empty() || text.contains(char::is_whitespace) {
-            return refuse(value.span().start, "the value has to be one word");
+            let text = "the value has to be one word".to_owned();
+            return Err(Misplaced { at: value.span().start, text });
         }
         if key.get_ref() == "url" {
             words.insert(0, text);
@@ -172,7 +185,7 @@ fn line_of_table(item: &Spanned<DeValue<'_>>) -> Result<String, Misplaced> {
 }
 
 /// Lets the argument parser judge the value, as if the flag had been typed.
-fn check(command: &Command, entry: &Entry<'_>, value: &str) -> Result<(), Misplaced> {
+fn check(command: &Command, entry: &Entry<'_>, values: &[String]) -> Result<(), Misplaced> {
     let refuse = |text: String| {
         Err(Misplaced { at: entry.value.span().start, text: format!("`{}`: {text}", entry.key) })
     };
@@ -192,8 +205,12 @@ fn check(command: &Command, entry: &Entry<'_>, value: &str) -> Result<(), Mispla
             _ => refuse("is either true or false".to_owned()),
         };
     }
-    let flag = format!("--{}={value}", entry.key);
-    let words = ["tidings"].into_iter().chain(names).chain([flag.as_str()]);
+    let flag = |value: &str| format!("--{}={value}", entry.key);
+    let flags: Vec<String> = match arg.get_action() {
+        ArgAction::Append => values.iter().map(|value| flag(value)).collect(),
+        _ => vec![flag(&values.join(","))],
+    };
+    let words = ["tidings"].into_iter().chain(names).chain(flags.iter().map(String::as_str));
     match command.clone().try_get_matches_from(words) {
         Ok(_) => Ok(()),
         // Values are judged first, so this one is fine; what is missing will be typed.
@@ -203,16 +220,20 @@ fn check(command: &Command, entry: &Entry<'_>, value: &str) -> Result<(), Mispla
 }
 
 /// Sets the default of the flag `key` in the command named by `sections` and in all below it.
-fn set(mut command: Command, sections: &[&str], key: &str, value: &'static str) -> Command {
+fn set(mut command: Command, sections: &[&str], key: &str, values: &Values) -> Command {
     if let [name, rest @ ..] = sections {
-        return command.mut_subcommand(name, |inner| set(inner, rest, key, value));
+        return command.mut_subcommand(name, |inner| set(inner, rest, key, values));
     }
-    command = command.mut_args(|arg| set_arg(arg, key, value));
-    command.mut_subcommands(|inner| set(inner, &[], key, value))
+    command = command.mut_args(|arg| set_arg(arg, key, values));
+    command.mut_subcommands(|inner| set(inner, &[], key, values))
 }
 
-fn set_arg(arg: Arg, key: &str, value: &'static str) -> Arg {
-    if is_flag(&arg, key) { arg.default_value(value) } else { arg }
+fn set_arg(arg: Arg, key: &str, values: &Values) -> Arg {
+    match arg.get_action() {
+        _ if !is_flag(&arg, key) => arg,
+        ArgAction::Append => arg.default_values(&values.each),
+        _ => arg.default_value(values.one),
+    }
 }
 
 /// The place of a byte as people count: both from 1, the column in characters.
@@ -269,7 +290,7 @@ mod tests {
     fn the_section_up_is_for_the_bare_command_too() {
         let command = with_text(command(), "[up]\ncredit = 5").unwrap();
         let bare = command.try_get_matches_from(["tidings"]).unwrap();
-        assert_eq!(bare.get_one::<u32>("credit"), Some(&5));
+        assert_eq!(bare.get_one::<u32>("concurrency"), Some(&5), "which was its name before");
     }
 
     #[test]
@@ -298,13 +319,26 @@ mod tests {
     }
 
     #[test]
+    fn a_flag_that_may_be_given_several_times_takes_a_list() {
+        let text = "[crawl]\nheader = ['Accept: a, b', 'X-Team: c']\nexclude = ['/a', '*.pdf$']";
+        let command = with_text(command(), text).unwrap();
+        let crawl =
+            command.try_get_matches_from(["tidings", "crawl", "http://a.example/"]).unwrap();
+        let crawl = crawl.subcommand_matches("crawl").unwrap();
+        let values = |id| crawl.get_many::<String>(id).unwrap().collect::<Vec<_>>();
+        assert_eq!(values("header"), ["Accept: a, b", "X-Team: c"]);
+        assert_eq!(values("exclude"), ["/a", "*.pdf$"]);
+        assert!(problem("header = ['a: b', 'c']").starts_with("1:10: `header`: "));
+    }
+
+    #[test]
     fn feeds_are_a_list_of_tables() {
         let text =
             "[[feed]]\nevery = '2h'\nurl = 'http://a.example/'\n[[feed]]\nurl = 'http://b.example'";
         let command = with_text(command(), text).unwrap();
         let bare = command.try_get_matches_from(["tidings"]).unwrap();
-        let mut raw = bare.get_raw("feed").unwrap();
-        assert_eq!(raw.next().unwrap(), "http://a.example/ every=2h\nhttp://b.example");
+        let raw: Vec<_> = bare.get_raw("feed").unwrap().collect();
+        assert_eq!(raw, ["http://a.example/ every=2h", "http://b.example"]);
         let text =
             problem("[[feed]]\nurl = 'http://a.example/'\n[[feed]]\nurll = 'http://b.example'");
         assert!(text.contains("`feed`: ") && text.contains("a `url`"), "{text}");

@@ -9,7 +9,8 @@ use tidings_subscriber::{AllowPrivate, CrawlerConfig, NetError};
 
 use crate::{
     address::{BrokerAddress, Listen},
-    logging,
+    contact, logging,
+    sinks::SinkFlags,
 };
 
 /// Where things are stored if nobody says otherwise.
@@ -119,16 +120,51 @@ pub(crate) struct CrawlerFlags {
     pub(crate) allow_private: AllowPrivate,
 
     /// Tasks held at once; an open request is cheap, and no host ever has two
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub(crate) credit: u32,
+    #[arg(long, alias = "credit", value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    concurrency: u32,
+
+    /// Requests at once to one address, however many hosts it has [default: no limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    per_address: Option<u32>,
 
     /// The most time that one request may take in all
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
-    pub(crate) timeout: Option<Duration>,
+    timeout: Option<Duration>,
+
+    /// Most bytes of a page, decoded; a number, or with k, m or g behind it [default: 64m]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    max_body: Option<u64>,
 
     /// What the crawler calls itself (User-Agent; its first word is looked up in robots.txt)
     #[arg(long, value_name = "TEXT")]
-    pub(crate) agent: Option<String>,
+    agent: Option<String>,
+
+    /// Whom a site may ask about this crawler; it stands in the User-Agent
+    #[arg(long, value_name = "URL|MAIL", value_parser = contact::parse)]
+    contact: Option<String>,
+
+    /// A header for every request for a page; may be given several times
+    #[arg(long, value_name = "NAME: VALUE", value_parser = parse_header)]
+    header: Vec<String>,
+
+    /// Fetch everything through this proxy
+    #[arg(long, value_name = "URL")]
+    proxy: Option<String>,
+
+    /// Send cookies back to the hosts that set them
+    #[arg(long)]
+    cookies: bool,
+
+    /// Fetch the images of pages, too
+    #[arg(long)]
+    images: bool,
+
+    /// Follow the sitemaps that robots.txt names
+    #[arg(long)]
+    sitemaps: bool,
+
+    #[command(flatten)]
+    sinks: SinkFlags,
 }
 
 impl CrawlerFlags {
@@ -137,17 +173,42 @@ impl CrawlerFlags {
         let mut config = CrawlerConfig {
             broker: broker.as_str().to_owned(),
             data: data.data.clone(),
-            credit: self.credit,
+            sinks: self.sinks.config(data),
+            credit: self.concurrency,
             allow_private: self.allow_private.clone(),
+            contact: self.contact.clone(),
+            headers: self.header.clone(),
+            proxy: self.proxy.clone(),
+            cookies: self.cookies,
+            images: self.images,
+            sitemaps: self.sitemaps,
+            per_address: self.per_address,
             ..CrawlerConfig::default()
         };
         if let Some(timeout) = self.timeout {
             config.request_timeout = timeout;
         }
+        if let Some(bytes) = self.max_body {
+            config.body_bytes_max = bytes;
+        }
         if let Some(agent) = &self.agent {
             config.agent.clone_from(agent);
         }
+        if let Some(contact) = &self.contact {
+            config.agent = contact::agent(&config.agent, contact);
+        }
         config
+    }
+
+    /// Whether a site that is asked by this crawler would not know whom to ask about it.
+    pub(crate) fn are_anonymous(&self) -> bool {
+        self.agent.is_none() && self.contact.is_none()
+    }
+
+    /// The long names of all of them.
+    pub(crate) fn names() -> Vec<String> {
+        let command = Self::augment_args(clap::Command::new("names"));
+        command.get_arguments().filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
     }
 }
 
@@ -172,6 +233,36 @@ fn parse_retain_bytes(text: &str) -> Result<u64, String> {
 /// A setting of a topic as it is written everywhere in Tidings.
 fn topic_setting(key: &str, text: &str) -> Result<TopicSettings, String> {
     TopicSettings::parse(&[(key, text)], TopicSettings::default()).map_err(|error| error.text)
+}
+
+/// A count of bytes: `65536`, `64k`, `10m`, `1g`.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
+        Some(at) => text.split_at(at),
+        None => (text, ""),
+    };
+    let units = [("", 1), ("k", 1 << 10), ("m", 1 << 20), ("g", 1_u64 << 30)];
+    let unit = units.iter().find(|(name, _)| *name == unit).map(|(_, bytes)| bytes);
+    let bytes = unit.and_then(|unit| digits.parse::<u64>().ok()?.checked_mul(*unit));
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| "write 65536, 64k, 10m or 1g".to_owned())
+}
+
+/// A header as it is sent. What only the connection can know is not for a person to say.
+fn parse_header(text: &str) -> Result<String, String> {
+    const OWN: [&str; 5] =
+        ["connection", "content-length", "host", "transfer-encoding", "user-agent"];
+    let (name, value) = text.split_once(':').ok_or("write it as Name: value")?;
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || !name.bytes().all(is_token) {
+        return Err(format!("{name:?} cannot be the name of a header"));
+    }
+    if value.bytes().any(|byte| byte.is_ascii_control() && byte != b'\t') {
+        return Err("a header is one line of text".to_owned());
+    }
+    if OWN.iter().any(|own| name.eq_ignore_ascii_case(own)) {
+        return Err(format!("{name} is set by the crawler itself (see --agent)"));
+    }
+    Ok(format!("{name}: {}", value.trim()))
 }
 
 pub(crate) fn parse_allow_private(text: &str) -> Result<AllowPrivate, String> {
@@ -205,6 +296,55 @@ mod tests {
             topics(&given).unwrap().to_string(),
             "sync=interval retain-bytes=3m retain-age=0"
         );
+    }
+
+    fn crawler(words: &[&str]) -> Result<CrawlerConfig, String> {
+        let words = ["tidings"].iter().chain(words);
+        let flags = CrawlerFlags::augment_args(Command::new("tidings"))
+            .try_get_matches_from(words)
+            .and_then(|matches| CrawlerFlags::from_arg_matches(&matches))
+            .map_err(|error| error.to_string())?;
+        let broker = "127.0.0.1:1".parse().unwrap();
+        Ok(flags.config(&broker, &DataFlag { data: "d".into() }))
+    }
+
+    #[test]
+    fn a_crawler_is_told_what_was_typed() {
+        let config = crawler(&[
+            "--credit=7",
+            "--max-body=10m",
+            "--header=Accept: text/html, text/plain",
+            "--header=X-Team:  a b ",
+            "--contact=https://example.org/bot",
+            "--cookies",
+        ]);
+        let config = config.unwrap();
+        assert_eq!((config.credit, config.body_bytes_max), (7, 10 << 20));
+        assert_eq!(config.headers, ["Accept: text/html, text/plain", "X-Team: a b"]);
+        let version = env!("CARGO_PKG_VERSION");
+        assert_eq!(config.agent, format!("tidings/{version} (+https://example.org/bot)"));
+        assert!(config.cookies && !config.images && !config.sitemaps);
+        let config = crawler(&["--concurrency=8", "--agent=bot/1", "--contact=me@example.org"]);
+        let config = config.unwrap();
+        assert_eq!((config.credit, config.agent.as_str()), (8, "bot/1 (+me@example.org)"));
+    }
+
+    #[test]
+    fn what_a_crawler_cannot_be_told_is_said() {
+        for (flag, right) in [
+            ("--max-body=0", "10m"),
+            ("--max-body=1t", "10m"),
+            ("--max-body=99999999999g", "10m"),
+            ("--header=no", "Name: value"),
+            ("--header=a b: c", "cannot be the name"),
+            ("--header=a: b\r\nc: d", "one line"),
+            ("--header=Host: a", "by the crawler itself"),
+            ("--contact=nobody", "e-mail"),
+            ("--concurrency=0", "1..="),
+        ] {
+            let error = crawler(&[flag]).unwrap_err();
+            assert!(error.contains(right), "{error}");
+        }
     }
 
     #[test]

@@ -1,12 +1,21 @@
 //! What `tidings crawl URL..` asks for: a job, with a name that is a function of what is asked, so
 //! that the same command means the same job.
 
-use std::{collections::VecDeque, fmt::Write};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    fmt::Write,
+    time::Duration,
+};
 
 use clap::ValueEnum;
-use tidings_protocol::{CanonicalUrl, JobName};
+use serde_json::{Map, Value};
+use tidings_broker::job::JobSettings;
+use tidings_protocol::{CanonicalUrl, JobName, format_ms};
 
-use crate::output::{count, plural, printable};
+use crate::{
+    flags::milliseconds,
+    output::{count, plural, printable},
+};
 
 /// Hexadecimal digits of the hash in a job's name: 64 bits, far more than jobs on one broker need.
 const HASH_DIGITS: usize = 16;
@@ -39,38 +48,73 @@ impl Scope {
     }
 }
 
-/// Seeds, scope and limits.
+/// What belongs to a job, and how much of it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Bounds {
+    pub(crate) scope: Scope,
+    /// Patterns: links match one of these, if there are any, ..
+    pub(crate) include: Vec<String>,
+    /// .. and none of these.
+    pub(crate) exclude: Vec<String>,
+    /// Furthest number of links from a seed.
+    pub(crate) depth: Option<u32>,
+    /// Most pages that are fetched ..
+    pub(crate) max_pages: Option<u64>,
+    /// .. of one host ..
+    pub(crate) max_per_host: Option<u64>,
+    /// .. and in this time.
+    pub(crate) max_time: Option<Duration>,
+}
+
+impl Bounds {
+    /// In the words of `JOB open`.
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        let mut settings = vec![("scope", self.scope.word().to_owned())];
+        settings.extend(self.depth.map(|depth| ("depth", depth.to_string())));
+        settings.extend(self.max_pages.map(|pages| ("max-pages", pages.to_string())));
+        settings.extend(self.max_per_host.map(|pages| ("max-per-host", pages.to_string())));
+        settings.extend(self.max_time.map(|time| ("max-time", format_ms(milliseconds(time)))));
+        for (name, patterns) in [("include", &self.include), ("exclude", &self.exclude)] {
+            // Their order means nothing.
+            let patterns: BTreeSet<&str> = patterns.iter().map(String::as_str).collect();
+            if !patterns.is_empty() {
+                settings.push((name, Vec::from_iter(patterns).join(",")));
+            }
+        }
+        settings
+    }
+}
+
+/// Seeds and bounds.
 #[derive(Debug, Clone)]
 pub(crate) struct JobRequest {
     /// Each once, sorted: the order in which they were typed means nothing.
     pub(crate) seeds: Vec<CanonicalUrl<'static>>,
-    pub(crate) scope: Scope,
-    /// Furthest number of links from a seed.
-    pub(crate) depth: Option<u32>,
-    /// Most pages that are fetched.
-    pub(crate) max_pages: Option<u64>,
+    bounds: Bounds,
 }
 
 impl JobRequest {
-    /// A request for these seeds; `Err` is what is wrong with the first one that is no seed.
+    /// A request for these seeds; `Err` is what is wrong with the bounds.
     pub(crate) fn new(
-        seeds: &[String],
-        scope: Scope,
-        depth: Option<u32>,
-        max_pages: Option<u64>,
+        mut seeds: Vec<CanonicalUrl<'static>>,
+        bounds: Bounds,
     ) -> Result<Self, String> {
-        let mut seeds = seeds.iter().map(|text| seed(text)).collect::<Result<Vec<_>, _>>()?;
-        seeds.sort_by(|a, b| a.as_str().cmp(b.as_str()));
-        seeds.dedup_by(|a, b| a.as_str() == b.as_str());
-        Ok(Self { seeds, scope, depth, max_pages })
+        let settings = bounds.settings();
+        let settings = settings.iter().map(|(name, value)| (*name, value.as_str()));
+        JobSettings::parse(settings).map_err(|error| error.text)?;
+        seeds.sort_unstable();
+        seeds.dedup();
+        Ok(Self { seeds, bounds })
     }
 
     /// The settings in the words of `JOB open`.
     pub(crate) fn settings(&self) -> Vec<(&'static str, String)> {
-        let mut settings = vec![("scope", self.scope.word().to_owned())];
-        settings.extend(self.depth.map(|depth| ("depth", depth.to_string())));
-        settings.extend(self.max_pages.map(|pages| ("max-pages", pages.to_string())));
-        settings
+        self.bounds.settings()
+    }
+
+    /// Most pages that it may have.
+    pub(crate) fn max_pages(&self) -> Option<u64> {
+        self.bounds.max_pages
     }
 
     /// `crawl-` and a hash of seeds, scope and limits. Stable: an interrupted command finds its
@@ -162,15 +206,42 @@ impl Counts {
         })
     }
 
-    /// The line that is redrawn while it runs.
-    pub(crate) fn progress_line(&self, pages_per_second: f64) -> String {
+    /// Where its pages are, in a line.
+    pub(crate) fn progress_line(&self) -> String {
         format!(
-            "{} completed, {} waiting, {} processing, {} failed, {pages_per_second:.1} pages/s",
+            "{} completed, {} waiting, {} processing, {} failed",
             count(self.completed),
             count(self.pending + self.queued),
             count(self.processing),
             count(self.failed),
         )
+    }
+
+    /// The same, and how fast that goes: the line that is redrawn while somebody watches it.
+    pub(crate) fn watch_line(&self) -> String {
+        format!("{}, {:.1} pages/s", self.progress_line(), self.rate)
+    }
+
+    /// How it ended, for machines.
+    pub(crate) fn json(&self) -> Map<String, Value> {
+        let result = if self.result.is_empty() { "done" } else { &self.result };
+        let mut object = Map::new();
+        object.insert("job".into(), self.name.as_str().into());
+        object.insert("result".into(), result.into());
+        for (name, n) in [
+            ("pages", self.completed),
+            ("redirects", self.redirects),
+            ("failed", self.failed),
+            ("robots", self.robots),
+            ("scope", self.scope),
+            ("trap", self.trap),
+            ("budget", self.budget),
+            ("cancelled", self.cancelled),
+            ("found", self.found),
+        ] {
+            object.insert(name.into(), n.into());
+        }
+        object
     }
 
     /// Where it stands, in a line.
@@ -214,7 +285,7 @@ impl Counts {
     }
 }
 
-/// Pages a second over the last few seconds, from how many there were at which time.
+/// So many a second over the last few seconds, from how many there were at which time.
 #[derive(Debug, Default)]
 pub(crate) struct Rate {
     /// Seconds since the start, and pages by then; oldest first, spanning `RATE_SECONDS`.
@@ -222,6 +293,12 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
+    /// Whether it is one over those few seconds, and not over the first moments.
+    pub(crate) fn is_settled(&self) -> bool {
+        let span = self.samples.front().zip(self.samples.back());
+        span.is_some_and(|((from, _), (to, _))| to - from >= RATE_SECONDS)
+    }
+
     /// Notes that there are `pages` at `seconds` since the start; `seconds` never falls.
     pub(crate) fn at(&mut self, seconds: f64, pages: u64) -> f64 {
         self.samples.push_back((seconds, pages));
@@ -251,8 +328,11 @@ mod tests {
     use super::*;
 
     fn request(seeds: &[&str]) -> JobRequest {
-        let seeds: Vec<_> = seeds.iter().map(ToString::to_string).collect();
-        JobRequest::new(&seeds, Scope::Host, None, None).unwrap()
+        request_within(seeds, Bounds::default())
+    }
+
+    fn request_within(seeds: &[&str], bounds: Bounds) -> JobRequest {
+        JobRequest::new(seeds.iter().map(|text| seed(text).unwrap()).collect(), bounds).unwrap()
     }
 
     #[test]
@@ -264,17 +344,35 @@ mod tests {
 
     #[test]
     fn another_seed_scope_or_limit_is_another_crawl() {
-        let one = request(&["http://a.example/"]);
-        let names = [
-            one.name(),
-            request(&["http://a.example/x"]).name(),
-            JobRequest { scope: Scope::Any, ..one.clone() }.name(),
-            JobRequest { depth: Some(1), ..one.clone() }.name(),
-            JobRequest { max_pages: Some(1), ..one }.name(),
+        let (all, patterns) = (Bounds::default, || vec!["/x".to_owned()]);
+        let bounds = [
+            all(),
+            Bounds { scope: Scope::Any, ..all() },
+            Bounds { depth: Some(1), ..all() },
+            Bounds { max_pages: Some(1), ..all() },
+            Bounds { max_per_host: Some(1), ..all() },
+            Bounds { max_time: Some(Duration::from_secs(1)), ..all() },
+            Bounds { include: patterns(), ..all() },
+            Bounds { exclude: patterns(), ..all() },
         ];
-        let different: std::collections::BTreeSet<_> =
-            names.iter().map(AsRef::<str>::as_ref).collect();
-        assert_eq!(different.len(), names.len());
+        let mut names: BTreeSet<String> =
+            [request(&["http://a.example/x"]).name().to_string()].into();
+        for bounds in bounds {
+            let name = request_within(&["http://a.example/"], bounds.clone()).name();
+            assert!(names.insert(name.to_string()), "{bounds:?}");
+        }
+    }
+
+    #[test]
+    fn the_order_of_patterns_means_nothing_and_wrong_ones_are_refused() {
+        let patterns = |exclude: &[&str]| {
+            let exclude = exclude.iter().map(ToString::to_string).collect();
+            Bounds { exclude, ..Bounds::default() }
+        };
+        let name = |exclude| request_within(&["http://a.example/"], patterns(exclude)).name();
+        assert_eq!(name(&["/a", "/b"]), name(&["/b", "/a", "/b"]));
+        let wrong = JobRequest::new(Vec::new(), patterns(&["/a", "b"])).unwrap_err();
+        assert!(wrong.contains("begins with"), "{wrong}");
     }
 
     #[test]
@@ -286,8 +384,7 @@ mod tests {
 
     #[test]
     fn what_is_no_url_is_named_with_a_hint() {
-        let refuse =
-            |text: &str| JobRequest::new(&[text.to_owned()], Scope::Host, None, None).unwrap_err();
+        let refuse = |text: &str| seed(text).unwrap_err();
         assert_eq!(
             refuse("example.org"),
             "example.org is no URL; did you mean https://example.org ?"
@@ -312,8 +409,9 @@ mod tests {
     #[test]
     fn progress_and_summary_are_one_line_each() {
         let counts = Counts::parse(SHOWN);
+        let counts = Counts { rate: 3.04, ..counts };
         assert_eq!(
-            counts.progress_line(3.04),
+            counts.watch_line(),
             "1,234 completed, 4 waiting, 2 processing, 1 failed, 3.0 pages/s"
         );
         assert_eq!(

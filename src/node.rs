@@ -154,6 +154,7 @@ pub(crate) fn local(listening: SocketAddr) -> SocketAddr {
 fn ended(result: Result<Result<(), CrawlError>, tokio::task::JoinError>) -> Failure {
     match result {
         Ok(Ok(())) => Failure::failed("the crawler stopped by itself"),
+        Ok(Err(CrawlError::OutputClosed)) => Failure::OutputClosed,
         Ok(Err(error)) => Failure::Failed(anyhow::Error::new(error)),
         Err(error) => Failure::Failed(anyhow::Error::new(error).context("the crawler broke down")),
     }

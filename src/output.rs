@@ -1,28 +1,49 @@
-//! What a person or a pipe reads: results on standard output, notes and one redrawn progress line
-//! on standard error. The only place that writes to either.
+//! What a person or a pipe reads: results on standard output, notes and lines of progress that
+//! are redrawn on standard error. The only place that writes to either.
+
+#![expect(clippy::disallowed_methods, reason = "redraws no more often than somebody can see")]
 
 use std::{
     fmt::Write as _,
     io::{self, IsTerminal, Write},
+    time::{Duration, Instant},
 };
 
 use crate::failure::Failure;
 
-/// Goes back to the start of the terminal's line and clears it.
-const CLEAR_LINE: &str = "\r\x1b[K";
+/// How often lines are redrawn below others that come one after the other. What comes faster is read by
+/// nobody, and the lines are back when it ends.
+const REDRAW: Duration = Duration::from_millis(50);
 
-/// Standard output and standard error, used together so that a progress line never stands in the
+/// The width of a terminal that does not say it, in characters.
+const WIDTH_DEFAULT: usize = 80;
+
+/// Standard output and standard error, used together so that lines of progress never stand in the
 /// middle of a result.
 #[derive(Debug)]
 pub(crate) struct Console {
     progress_allowed: bool,
-    progress_shown: bool,
+    /// Results are shown where progress is.
+    is_shared: bool,
+    /// Standard output is for something else.
+    stdout_is_taken: bool,
+    /// The lines of progress as they are to be seen, and how many of them are on the terminal.
+    progress: String,
+    lines_shown: usize,
+    drawn: Option<Instant>,
 }
 
 impl Console {
     /// Progress is drawn only where somebody can see it: standard error is a terminal.
     pub(crate) fn new() -> Self {
-        Self { progress_allowed: io::stderr().is_terminal(), progress_shown: false }
+        Self {
+            progress_allowed: io::stderr().is_terminal(),
+            is_shared: io::stdout().is_terminal(),
+            stdout_is_taken: false,
+            progress: String::new(),
+            lines_shown: 0,
+            drawn: None,
+        }
     }
 
     /// Whether [`Console::progress`] would draw anything.
@@ -30,35 +51,94 @@ impl Console {
         self.progress_allowed
     }
 
-    /// Prints a result line to standard output.
+    /// Leaves standard output to something else: results go to standard error from now on.
+    pub(crate) fn leave_stdout(&mut self) {
+        self.stdout_is_taken = true;
+    }
+
+    /// Prints a result line to standard output, above what is shown of the progress.
     pub(crate) fn line(&mut self, text: &str) -> Result<(), Failure> {
-        self.clear_progress();
+        if self.stdout_is_taken {
+            self.note(text);
+            return Ok(());
+        }
+        if self.is_shared {
+            self.erase();
+        }
         let mut output = io::stdout().lock();
-        writeln!(output, "{text}").and_then(|()| output.flush()).map_err(Failure::from_output)
+        writeln!(output, "{text}").and_then(|()| output.flush()).map_err(Failure::from_output)?;
+        self.draw_if_due();
+        Ok(())
     }
 
     /// Prints a note to standard error.
     pub(crate) fn note(&mut self, text: &str) {
-        self.clear_progress();
+        self.erase();
         note(text);
+        self.draw_if_due();
     }
 
-    /// Redraws the progress line; nothing off a terminal.
+    /// Redraws the lines of progress; nothing off a terminal.
     pub(crate) fn progress(&mut self, text: &str) {
         if self.progress_allowed {
-            // Nobody is told about a progress line that could not be drawn.
-            let _ = write!(io::stderr().lock(), "{CLEAR_LINE}{text}");
-            self.progress_shown = true;
+            text.clone_into(&mut self.progress);
+            self.draw();
         }
     }
 
-    /// Removes the progress line.
+    /// Removes the lines of progress.
     pub(crate) fn clear_progress(&mut self) {
-        if self.progress_shown {
-            let _ = write!(io::stderr().lock(), "{CLEAR_LINE}");
-            self.progress_shown = false;
+        self.erase();
+        self.progress.clear();
+    }
+
+    fn draw_if_due(&mut self) {
+        let is_due = self.drawn.is_none_or(|drawn| drawn.elapsed() >= REDRAW);
+        if self.lines_shown == 0 && !self.progress.is_empty() && is_due {
+            self.draw();
         }
     }
+
+    /// Draws in one write, so that nothing flickers; the cursor stays behind the last character.
+    fn draw(&mut self) {
+        let lines = fitted(&self.progress, width());
+        let text = format!("{}{}", erasure(self.lines_shown), lines.join("\r\n"));
+        // Nobody is told about progress that could not be drawn.
+        let _ = io::stderr().lock().write_all(text.as_bytes());
+        self.lines_shown = lines.len();
+        self.drawn = Some(Instant::now());
+    }
+
+    fn erase(&mut self) {
+        if self.lines_shown > 0 {
+            let _ = io::stderr().lock().write_all(erasure(self.lines_shown).as_bytes());
+            self.lines_shown = 0;
+        }
+    }
+}
+
+/// Goes from the end of the last of so many lines to the start of the first, and clears all below.
+fn erasure(lines: usize) -> String {
+    match lines {
+        0 => String::new(),
+        1 => "\r\x1b[J".to_owned(),
+        _ => format!("\r\x1b[{}A\x1b[J", lines - 1),
+    }
+}
+
+/// Lines, each cut so that it takes one line of a terminal.
+fn fitted(text: &str, width: usize) -> Vec<String> {
+    // A line that is full makes some terminals begin the next one.
+    text.lines().map(|line| printable(line, width.saturating_sub(1).max(1))).collect()
+}
+
+/// How many characters a line of the terminal holds.
+fn width() -> usize {
+    #[cfg(unix)]
+    let columns = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| size.ws_col.into());
+    #[cfg(not(unix))]
+    let columns = 0;
+    if columns == 0 { WIDTH_DEFAULT } else { columns }
 }
 
 impl Drop for Console {
@@ -126,6 +206,19 @@ pub(crate) fn bytes(count: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
+/// A time for people: `45 ms`, `2.3 s`, `12 s`, `3m 05s`, `2h 03m`, `4d 01h`.
+pub(crate) fn time(time: Duration) -> String {
+    let (ms, s) = (time.as_millis(), time.as_secs());
+    match s {
+        _ if ms < 1000 => format!("{ms} ms"),
+        ..10 => format!("{s}.{} s", ms % 1000 / 100),
+        10..60 => format!("{s} s"),
+        60..3600 => format!("{}m {:02}s", s / 60, s % 60),
+        3600..86_400 => format!("{}h {:02}m", s / 3600, s / 60 % 60),
+        _ => format!("{}d {:02}h", s / 86_400, s / 3600 % 24),
+    }
+}
+
 /// A count for people: digits in groups of three.
 pub(crate) fn count(n: u64) -> String {
     let digits = n.to_string();
@@ -170,6 +263,23 @@ mod tests {
             shown,
             "0 B | 999 B | 1.0 kB | 9.9 kB | 10 kB | 12 kB | 999 kB | 1.0 MB | 10 GB"
         );
+    }
+
+    #[test]
+    fn times_for_people() {
+        let shown = [0, 999, 1000, 9_999, 10_000, 59_999, 60_000, 3_599_999, 3_600_000, 90_000_000];
+        let shown = shown.map(|ms| time(Duration::from_millis(ms))).join(" | ");
+        let expected =
+            "0 ms | 999 ms | 1.0 s | 9.9 s | 10 s | 59 s | 1m 00s | 59m 59s | 1h 00m | 1d 01h";
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn progress_is_cut_to_the_terminal_and_erased_as_it_was_drawn() {
+        assert_eq!(fitted("abcdef\nab", 5), ["abc…", "ab"]);
+        assert_eq!(fitted("ab", 0), ["…"]);
+        assert_eq!(erasure(1), "\r\x1b[J");
+        assert_eq!(erasure(3), "\r\x1b[2A\x1b[J");
     }
 
     #[test]

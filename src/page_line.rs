@@ -2,6 +2,7 @@
 
 use std::{fmt::Write, time::Duration};
 
+use serde_json::{Value, json};
 use tidings_subscriber::{PageOutcome, PageReport};
 
 use crate::output::{bytes, printable};
@@ -48,6 +49,20 @@ pub(crate) fn page_line(report: &PageReport) -> String {
     line
 }
 
+/// The same for machines.
+pub(crate) fn page_json(report: &PageReport) -> Value {
+    json!({
+        "url": report.url,
+        "status": report.status,
+        "outcome": report.outcome.as_str(),
+        "reason": report.error,
+        "bytes": report.bytes,
+        "ms": u64::try_from(report.duration.as_millis()).unwrap_or(u64::MAX),
+        "title": report.title,
+        "job": report.job,
+    })
+}
+
 fn milliseconds(duration: Duration) -> String {
     match duration.as_millis() {
         ms @ ..10_000 => format!("{ms} ms"),
@@ -64,6 +79,7 @@ mod tests {
             url: "http://a.example/".to_owned(),
             status: Some(200),
             outcome: PageOutcome::Done,
+            reason: None,
             bytes: 1234,
             duration: Duration::from_millis(45),
             title: Some("A \u{1b}[31mtitle\n".to_owned()),
@@ -98,6 +114,21 @@ mod tests {
             page_line(&PageReport { title, error, ..report() }),
             "200   1.2 kB    45 ms    17 links  http://a.example/  (links beyond 16384)"
         );
+    }
+
+    #[test]
+    fn for_machines_everything_is_as_it_came() {
+        let found = json!({
+            "url": "http://a.example/",
+            "status": 200,
+            "outcome": "done",
+            "reason": null,
+            "bytes": 1234,
+            "ms": 45,
+            "title": "A \u{1b}[31mtitle\n",
+            "job": null,
+        });
+        assert_eq!(page_json(&report()), found);
     }
 
     #[test]

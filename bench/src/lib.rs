@@ -20,14 +20,21 @@
 //! | [`replay`] | stored events to one subscriber |
 //! | [`queue`] | tasks a second: published, released to workers, acknowledged, each of them once |
 //! | [`frontier`] | links a second that become waiting URLs, what those cost, and a restart with them |
+//! | [`announce`] | announcement to request, as a crawled host sees it |
+//! | [`done`] | last page of a crawl to the news that it is done |
 //! | [`connect`] | connect, subscribe, close |
 //! | [`stalled`] | what the others notice of a subscriber that stops reading |
 //!
+//! Crawlers are measured from the other side: [`origin`] is the web that they crawl, and [`program`] runs one to its end
+//! and says what it cost.
+//!
 //! Linux only: it asks `/proc` what the broker costs.
 
+pub mod announce;
 pub mod connect;
 pub mod connection;
 pub mod disk;
+pub mod done;
 pub mod fan;
 pub mod figure;
 pub mod frontier;
@@ -36,7 +43,9 @@ mod histogram;
 pub mod idle;
 pub mod latency;
 mod load;
+pub mod origin;
 mod poller;
+pub mod program;
 pub mod publish;
 pub mod queue;
 pub mod replay;

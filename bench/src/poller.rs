@@ -45,8 +45,21 @@ impl Poller {
     }
 
     fn add(&self, source: impl AsFd, token: usize, flags: EventFlags) -> io::Result<()> {
-        let data = EventData::new_u64(u64::try_from(token).expect("a usize has at most 64 bits"));
-        Ok(epoll::add(&self.epoll, source, data, flags)?)
+        Ok(epoll::add(&self.epoll, source, data(token), flags)?)
+    }
+
+    /// Reports this one, which was reported when it could be read, when it can be written to instead.
+    pub(crate) fn now_writable(&self, source: impl AsFd, token: usize) -> io::Result<()> {
+        self.change(source, token, EventFlags::OUT)
+    }
+
+    /// The opposite of [`Poller::now_writable`].
+    pub(crate) fn now_readable(&self, source: impl AsFd, token: usize) -> io::Result<()> {
+        self.change(source, token, EventFlags::IN)
+    }
+
+    fn change(&self, source: impl AsFd, token: usize, flags: EventFlags) -> io::Result<()> {
+        Ok(epoll::modify(&self.epoll, source, data(token), flags)?)
     }
 
     /// Reports this one no more.
@@ -73,6 +86,10 @@ impl Poller {
         ready.extend(self.events.drain(..).map(token));
         Ok(())
     }
+}
+
+fn data(token: usize) -> EventData {
+    EventData::new_u64(u64::try_from(token).expect("a usize has at most 64 bits"))
 }
 
 /// Takes bytes from sockets and throws them away, without copying them out of the kernel.

@@ -26,7 +26,7 @@ const START_MAX: Duration = Duration::from_secs(20);
 const START_PAUSE: Duration = Duration::from_millis(10);
 
 /// Unit of the times in `/proc/PID/stat`: Linux gives hundredths of a second to every program.
-const TICK: Duration = Duration::from_millis(10);
+pub(crate) const TICK: Duration = Duration::from_millis(10);
 
 /// How a server is started.
 #[derive(Debug)]
@@ -176,15 +176,20 @@ fn own_cpu() -> anyhow::Result<Duration> {
     Ok(TICK * stat_cpu_ticks(&stat).context("cannot understand my own times")?)
 }
 
-/// `utime` and `stime`, the 14th and 15th field; the second one, a name, may hold anything.
+/// `utime` and `stime`, the 14th and 15th field.
 fn stat_cpu_ticks(stat: &str) -> Option<u32> {
+    stat_ticks(stat, 14)
+}
+
+/// The times in the field with this number (from 1) and the next one; the second, a name, may hold anything.
+pub(crate) fn stat_ticks(stat: &str, field: usize) -> Option<u32> {
     let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_ascii_whitespace().skip(11);
+    let mut fields = fields.split_ascii_whitespace().skip(field - 3);
     Some(fields.next()?.parse::<u32>().ok()? + fields.next()?.parse::<u32>().ok()?)
 }
 
 /// A size in a `status` file, which are in KiB.
-fn status_bytes(status: &str, name: &str) -> Option<u64> {
+pub(crate) fn status_bytes(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt::Write;
 
 use tidings_protocol::duration::{self, DURATION_MS_MAX};
-use tidings_protocol::{JobName, Outcome, ProtocolError, Seq, TopicName};
+use tidings_protocol::{CanonicalUrl, JobName, Outcome, ProtocolError, Seq, TopicName};
 
 pub use self::counts::Counts;
 use self::hosts::Hosts;
@@ -24,15 +24,18 @@ use crate::clock::Moment;
 use crate::group::config::{bad, duration_within, number};
 use crate::group::entry::{EntryId, JobNumber, JobRef, Key};
 use crate::group::mutants::{self, Mutant};
+use crate::group::pattern::Filter;
 use crate::group::record::End;
 use crate::group::scope::{Scope, ScopeRule};
 use crate::group::snapshot::Item;
 
 /// What a person sets when a job is opened; it holds for the pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobSettings {
-    /// Which links belong to it.
+    /// Which links belong to it ..
     pub scope: ScopeRule,
+    /// .. and which of those do not.
+    pub filter: Filter,
     /// Furthest number of links from a seed; `None`: no limit.
     pub depth_max: Option<u32>,
     /// Most pages that are completed; `None`: no limit.
@@ -53,6 +56,8 @@ impl JobSettings {
         for (name, value) in settings {
             match name {
                 "scope" => parsed.scope = value.parse()?,
+                "include" => parsed.filter.include = value.parse()?,
+                "exclude" => parsed.filter.exclude = value.parse()?,
                 "max-depth" | "depth" if parsed.depth_max.is_some() => {
                     return Err(bad("max-depth and depth are the same: one of them"));
                 }
@@ -66,8 +71,8 @@ impl JobSettings {
                 }
                 _ => {
                     return Err(bad(format!(
-                        "no job setting {name}; there are scope, max-depth, max-pages, \
-                         max-per-host, max-time"
+                        "no job setting {name}; there are scope, include, exclude, max-depth, \
+                         max-pages, max-per-host, max-time"
                     )));
                 }
             }
@@ -91,7 +96,7 @@ impl JobSettings {
         if let Some(ms) = self.time_ms_max {
             let _ = write!(words, " max-time={}", duration::format_ms(ms));
         }
-        words
+        words + &self.filter.describe()
     }
 }
 
@@ -153,7 +158,6 @@ impl Job {
         Self {
             id,
             name,
-            settings,
             state,
             cancelled: false,
             paused: false,
@@ -164,6 +168,7 @@ impl Job {
             parked: 0,
             held: 0,
             hosts: Hosts::new(settings.host_pages_max.filter(|_| !is_done)),
+            settings,
             counts: Counts::default(),
             noted: None,
             open_until: Moment(0),
@@ -195,6 +200,11 @@ impl Job {
     /// So many pages of a key are completed.
     pub(crate) fn keep_pages(&mut self, key: &Key, completed: u64) {
         self.hosts.keep(key, completed);
+    }
+
+    /// Whether a link to this URL is one of its own.
+    pub fn contains(&self, url: &CanonicalUrl) -> bool {
+        self.scope.contains(url) && self.settings.filter.admits(url)
     }
 
     /// Entries that are not final.
@@ -397,8 +407,9 @@ impl Jobs {
         self.last_number = self.last_number.max(number);
         self.numbers.insert(name.clone(), number);
         let id = JobRef { number, pass };
+        let time_until = settings.time_ms_max.map(|ms| now + ms);
         let mut job = Job::new(id, name.clone(), settings, JobState::Open);
-        job.time_until = settings.time_ms_max.map(|ms| now + ms);
+        job.time_until = time_until;
         job.open_until = until;
         self.by_number.insert(number, job);
     }

@@ -2,8 +2,15 @@
 //!
 //! Both sides must agree on which texts are the same page, and the answer is a key in databases,
 //! so the rules may only change together with [`CANONICAL_VERSION`].
+//!
+//! What rests on keys of an older version goes on as it is: a log of a group, or a database of pages,
+//! keeps its texts and their keys. A URL that now has another text counts as one that was not met
+//! before: it is fetched once more, and an `every=` of the old text stays until its group is deleted.
 
+mod escapes;
+mod join;
 mod parts;
+mod standard;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,9 +21,13 @@ use url::{ParseError, Url};
 use xxhash_rust::xxh3::xxh3_128;
 
 use self::parts::Parts;
+pub use self::standard::StandardUrl;
 
 /// The version of the rules of [`CanonicalUrl`]; stored beside keys that rest on them.
-pub const CANONICAL_VERSION: u32 = 1;
+///
+/// - 1: the URL standard, without fragment and dots after the host;
+/// - 2: `%41` is `A`, `%c3` is `%C3`, and `^` in a path is `%5E`, as the standard has it since 2023.
+pub const CANONICAL_VERSION: u32 = 2;
 
 /// The longest URL, before and after it was made canonical, in bytes.
 pub const URL_BYTES_MAX: usize = 8 * 1024;
@@ -42,15 +53,17 @@ pub enum UrlError {
     Syntax(ParseError),
 }
 
-/// A URL of a page in its canonical form, version 1 (`[U1]`).
+/// A URL of a page in its canonical form, version 2 (`[U1]`).
 ///
 /// - parsed and written by the WHATWG URL rules: scheme and host in lower case, IDNA as punycode,
 ///   default port dropped, `.` and `..` resolved, what must be is percent-encoded;
+/// - in path and query, `%xx` of letters, digits, `-`, `.`, `_` and `~` undone, and all others with
+///   capital letters (RFC 3986, 6.2.2.1 and 6.2.2.2): whoever decodes them reads the same octets;
 /// - `http` or `https`, no user name or password, at most [`URL_BYTES_MAX`] bytes;
 /// - without fragment, and without the dots of the DNS root after the host.
 ///
-/// What only servers can know to be equal (case of the path, order of a query, a trailing slash,
-/// `%7E` or `~`) stays apart.
+/// What only servers can know to be equal stays apart: case of the path, order of a query, a
+/// trailing slash, `+` or `%20`, a `?` with nothing behind it or none.
 ///
 /// It borrows the text it was parsed from where that is seen to be canonical at a glance, as nearly
 /// all are; that costs a fraction of parsing one with the `url` crate.
@@ -71,7 +84,7 @@ impl<'a> CanonicalUrl<'a> {
         let text = short_enough(text.trim())?;
         match Parts::of_plain(text) {
             Some(parts) => Ok(Self { text: Cow::Borrowed(text), parts }),
-            None => canonical(Url::parse(text)),
+            None => canonical(standard::parse(text, None)),
         }
     }
 
@@ -81,7 +94,7 @@ impl<'a> CanonicalUrl<'a> {
         let link = short_enough(link.trim())?;
         match Parts::of_plain(link) {
             Some(parts) => Ok(CanonicalUrl { text: Cow::Owned(link.to_owned()), parts }),
-            None => canonical(Url::parse(&self.text).and_then(|base| base.join(link))),
+            None => canonical(standard::parse(link, Some(self.as_str()))),
         }
     }
 
@@ -141,7 +154,7 @@ impl<'a> CanonicalUrl<'a> {
     /// there is none (an address, `localhost`, a public suffix).
     pub fn domain(&self) -> &str {
         match self.address() {
-            None => psl::domain_str(self.host()).unwrap_or(self.host()),
+            None => registrable(self.host()).unwrap_or(self.host()),
             Some(_) => self.host(),
         }
     }
@@ -196,9 +209,19 @@ fn canonical(parsed: Result<Url, ParseError>) -> Result<CanonicalUrl<'static>, U
         let host = host.trim_end_matches('.').to_owned();
         url.set_host(Some(&host)).map_err(|_| UrlError::Host)?;
     }
-    short_enough(url.as_str())?;
-    let parts = Parts::of_url(&url);
-    Ok(CanonicalUrl { text: Cow::Owned(url.into()), parts })
+    let mut parts = Parts::of_url(&url);
+    let mut text = String::from(url);
+    if let Some(better) = escapes::normal(&text, parts) {
+        (text, parts.path_end) = better;
+    }
+    short_enough(&text)?;
+    Ok(CanonicalUrl { text: Cow::Owned(text), parts })
+}
+
+/// The registrable domain of a name by the public suffix list; `None` of a public suffix, and of a
+/// name with an empty label.
+fn registrable(name: &str) -> Option<&str> {
+    if name.starts_with('.') || name.contains("..") { None } else { psl::domain_str(name) }
 }
 
 impl FromStr for CanonicalUrl<'static> {

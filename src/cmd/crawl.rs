@@ -1,30 +1,26 @@
 //! `tidings crawl`: with URLs a job from its opening to its end, without them a crawler that works
 //! for a broker until it is stopped.
 
-#![expect(clippy::disallowed_methods, reason = "shows how long a crawl took")]
-
-use std::{
-    fs,
-    net::Ipv4Addr,
-    time::{Duration, Instant},
-};
+use std::{fs, net::Ipv4Addr, path::PathBuf, time::Duration};
 
 use clap::Args;
-use tidings_subscriber::PageReport;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     address::{BrokerAddress, Listen},
     cmd::up::{self, Printer},
     cmd::watch_feed::{FeedsFlag, watch_configured},
+    contact,
     failure::Failure,
     flags::{self, CrawlerFlags, DataFlag},
-    job::{Counts, JobRequest, Rate, Scope},
+    job::{Bounds, Counts, JobRequest, Scope},
     link,
     node::{self, Crawler, Node},
-    output::{Console, plural},
-    page_line::page_line,
+    output::plural,
+    screen::{Screen, Style},
+    seeds,
     signals::stop_on_signal,
+    sinks,
     watch::{self, Step, Watch},
 };
 
@@ -36,19 +32,28 @@ Where it is fetched:
 Examples:
   tidings crawl https://example.org/                     all pages of that host
   tidings crawl https://example.org/docs/ --scope prefix --max-pages 500
+  tidings crawl --seeds hosts.txt --max-per-host 100 --exclude '*.pdf$' --json > pages.jsonl
   tidings crawl --broker 10.0.0.1:12345                  fetch for that broker until stopped
 
 Exit codes: 0 all done; 1 some pages failed, or somebody cancelled the job; 2 wrong usage, nothing
 was started; 130 interrupted.
-What robots.txt, scope or a limit kept out has not failed.";
+What robots.txt, scope or a limit kept out has not failed.
+
+A pattern is one of robots.txt: * is anything, $ at its end the end of the URL. It is compared with
+the whole URL if it begins with http, and with path and query if it begins with / or *.
+Write %2C for a comma.";
 
 /// The flags of `tidings crawl`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CrawlArgs {
-    /// Where to begin; none: fetch for the broker named by --broker
+    /// Where to begin; none (and no --seeds): fetch for the broker named by --broker
     #[arg(value_name = "URL")]
     urls: Vec<String>,
+
+    /// Begin at the URLs of this file, too, one a line; -: of standard input
+    #[arg(long, value_name = "FILE")]
+    seeds: Option<PathBuf>,
 
     /// Follow links up to this many steps away from the URLs; 0: only the URLs [default: no limit]
     #[arg(long, value_name = "N")]
@@ -58,10 +63,26 @@ pub(crate) struct CrawlArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_pages: Option<u64>,
 
+    /// Take at most this many pages of a host [default: no limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max_per_host: Option<u64>,
+
+    /// Stop after this time [default: no limit]
+    #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration)]
+    max_time: Option<Duration>,
+
     /// Which links belong to it: those on the URLs' hosts, in their registrable domains, below
     /// their own paths, or any
     #[arg(long, value_enum, default_value_t)]
     scope: Scope,
+
+    /// Of these links, follow only those that match this pattern; may be given several times
+    #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
+    include: Vec<String>,
+
+    /// Follow none that match this pattern; may be given several times
+    #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
+    exclude: Vec<String>,
 
     /// Pause between two requests to a host [default: 1s, 0 for loopback]
     #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration)]
@@ -74,6 +95,10 @@ pub(crate) struct CrawlArgs {
     /// Print no line for each page, only the summary
     #[arg(long, short)]
     quiet: bool,
+
+    /// Print a JSON object for each page, and one with the summary, a line each
+    #[arg(long)]
+    json: bool,
 
     #[command(flatten)]
     data: DataFlag,
@@ -89,10 +114,33 @@ pub(crate) struct CrawlArgs {
     pub(crate) given: Vec<String>,
 }
 
+impl CrawlArgs {
+    fn request(&self) -> Result<JobRequest, String> {
+        let seeds = seeds::read(&self.urls, self.seeds.as_deref())?;
+        let bounds = Bounds {
+            scope: self.scope,
+            include: self.include.clone(),
+            exclude: self.exclude.clone(),
+            depth: self.depth,
+            max_pages: self.max_pages,
+            max_per_host: self.max_per_host,
+            max_time: self.max_time,
+        };
+        JobRequest::new(seeds, bounds)
+    }
+
+    fn screen(&self, request: &JobRequest) -> Screen {
+        Screen::new(Style { quiet: self.quiet, json: self.json }, request.max_pages())
+    }
+}
+
+/// Flags about a job, which a crawler without one has no use for.
+const OF_JOBS: [&str; 8] =
+    ["depth", "max-pages", "max-per-host", "max-time", "scope", "include", "exclude", "json"];
+
 /// Runs until the job is done, or until SIGINT or SIGTERM.
 pub(crate) async fn run(args: CrawlArgs) -> Result<(), Failure> {
-    let request = JobRequest::new(&args.urls, args.scope, args.depth, args.max_pages)
-        .map_err(Failure::Usage)?;
+    let request = args.request().map_err(Failure::Usage)?;
     if request.seeds.is_empty() {
         return work_for_broker(args).await;
     }
@@ -116,7 +164,7 @@ async fn work_for_broker(args: CrawlArgs) -> Result<(), Failure> {
                 .to_owned(),
         ));
     };
-    refuse_flags(&args, &["depth", "max-pages", "scope"], "is about a job; give its URLs, too")?;
+    refuse_flags(&args, &OF_JOBS, "is about a job; give its URLs, too")?;
     refuse_flags(
         &args,
         &["delay"],
@@ -124,12 +172,10 @@ async fn work_for_broker(args: CrawlArgs) -> Result<(), Failure> {
     )?;
     let stop = stop_on_signal()?;
     node::make_data_directory(&args.data.data)?;
-    let mut crawler = Crawler::start(args.crawler.config(broker, &args.data));
-    let mut printer = Printer::new(args.quiet);
-    printer.line(&format!(
-        "fetching for {broker}, storing in {}",
-        args.data.data.join("pages.db").display()
-    ));
+    let crawling = args.crawler.config(broker, &args.data);
+    let mut printer = Printer::new(args.quiet, args.crawler.are_anonymous(), &crawling);
+    printer.line(&format!("fetching for {broker}, storing in {}", sinks::places(&crawling)));
+    let mut crawler = Crawler::start(crawling);
     let result = tokio::select! {
         result = up::print_pages(&mut crawler, &mut printer, &stop) => result,
         () = watch_configured(broker, &args.feeds) => Ok(()),
@@ -152,9 +198,10 @@ async fn hand_over(
         "is for a crawl with a broker of its own, but this one goes to the broker at {broker} (by \
          {found_by}), which has its own settings"
     );
-    refuse_flags(args, &["delay", "credit", "timeout", "agent", "allow-private"], &reason)?;
+    refuse_flags(args, &["delay"], &reason)?;
+    refuse_flags(args, &CrawlerFlags::names(), &reason)?;
     let name = request.name();
-    let mut screen = Screen::new(args.quiet);
+    let mut screen = args.screen(&request);
     screen.console.note(&format!("job {name} goes to the crawlers of {broker}"));
     if watch::crawlers(&broker).await? == 0 {
         screen.console.note(&format!(
@@ -197,16 +244,22 @@ async fn crawl_here(
     let address = BrokerAddress::from(broker.local_addr());
     let mut crawling = args.crawler.config(&address, &args.data);
     crawling.member = Some(member);
+    let stored = format!("stored in {}", sinks::places(&crawling));
+    let mut screen = args.screen(&request);
+    if sinks::take_stdout(&crawling) {
+        screen.leave_stdout();
+    }
+    if args.crawler.are_anonymous() && !request.seeds.iter().all(contact::is_own) {
+        screen.console.note(contact::WARNING);
+    }
     let crawler = Crawler::start(crawling);
     let mut node = Node { broker, crawler };
-    let mut screen = Screen::new(args.quiet);
     let mut watch = Watch::begin(address, request, screen.console.shows_progress());
     let result = follow(&mut node.crawler, &mut watch, &mut screen, stop).await;
     // The last page's report may be on its way still when its job is announced as done.
     for report in node.stop().await {
         screen.page(&report)?;
     }
-    let stored = format!("stored in {}", args.data.data.join("pages.db").display());
     match result? {
         Some(end) => {
             // A part of it would be taken for the queue of a crawl that goes on.
@@ -219,10 +272,13 @@ async fn crawl_here(
             }
             screen.summary(&end, &stored)
         }
-        None => Err(Failure::Interrupted(format!(
-            "interrupted after {}, {stored}; the same command goes on from there",
-            plural(screen.pages, "page")
-        ))),
+        None => {
+            screen.cut_off()?;
+            Err(Failure::Interrupted(format!(
+                "interrupted after {}, {stored}; the same command goes on from there",
+                plural(screen.pages(), "page")
+            )))
+        }
     }
 }
 
@@ -247,44 +303,10 @@ async fn follow(
 }
 
 /// Refuses flags that were typed and would have no effect.
-fn refuse_flags(args: &CrawlArgs, flags: &[&str], reason: &str) -> Result<(), Failure> {
-    match flags.iter().find(|flag| args.given.iter().any(|given| given == *flag)) {
+fn refuse_flags(args: &CrawlArgs, flags: &[impl AsRef<str>], reason: &str) -> Result<(), Failure> {
+    let mut flags = flags.iter().map(AsRef::as_ref);
+    match flags.find(|flag| args.given.iter().any(|given| given == flag)) {
         Some(flag) => Err(Failure::Usage(format!("--{flag} {reason}"))),
         None => Ok(()),
-    }
-}
-
-/// What is shown of a job.
-#[derive(Debug)]
-struct Screen {
-    console: Console,
-    quiet: bool,
-    started: Instant,
-    rate: Rate,
-    /// Pages that were fetched here, whatever came of them.
-    pages: u64,
-}
-
-impl Screen {
-    fn new(quiet: bool) -> Self {
-        let (console, rate) = (Console::new(), Rate::default());
-        Self { console, quiet, started: Instant::now(), rate, pages: 0 }
-    }
-
-    fn page(&mut self, report: &PageReport) -> Result<(), Failure> {
-        self.pages += 1;
-        if self.quiet { Ok(()) } else { self.console.line(&page_line(report)) }
-    }
-
-    fn progress(&mut self, counts: &Counts) {
-        let rate = self.rate.at(self.started.elapsed().as_secs_f64(), counts.completed);
-        self.console.progress(&counts.progress_line(rate));
-    }
-
-    /// Prints how it ended. What robots.txt, scope or a limit kept out has not failed.
-    fn summary(&mut self, end: &Counts, stored: &str) -> Result<(), Failure> {
-        let seconds = self.started.elapsed().as_secs_f64();
-        self.console.line(&format!("{}; {stored}", end.summary_line(seconds)))?;
-        if end.went_well() { Ok(()) } else { Err(Failure::Unsuccessful) }
     }
 }

@@ -120,7 +120,7 @@ pub(crate) struct SubArgs {
 
 /// Runs until the count is reached, the reader of our output or the broker is gone, or a signal.
 pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
-    let programs = program::All::default();
+    let programs = program::Programs::default();
     let running = programs.clone();
     let stop = stop_on_signal_or(move || running.kill())?;
     let broker = &args.broker.broker;

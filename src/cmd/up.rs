@@ -2,7 +2,8 @@
 
 use anyhow::Context;
 use clap::Args;
-use tidings_subscriber::PageReport;
+use tidings_protocol::CanonicalUrl;
+use tidings_subscriber::{CrawlerConfig, PageReport};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -11,12 +12,14 @@ use crate::{
         broker::warn_if_open,
         watch_feed::{FeedsFlag, watch_configured},
     },
+    contact,
     failure::Failure,
     flags::{CrawlerFlags, DataFlag, ServerFlags},
     node::{self, Crawler, Node},
     output::Console,
     page_line::page_line,
     signals::stop_on_signal,
+    sinks,
 };
 
 const EXAMPLES: &str = "\
@@ -62,11 +65,12 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
         .with_context(|| format!("cannot write to the data directory {}", data.display()))?;
     let mut crawling = args.crawler.config(&BrokerAddress::from(reach), &args.data);
     crawling.member = Some(member);
+    let mut printer = Printer::new(args.quiet, args.crawler.are_anonymous(), &crawling);
+    let places = sinks::places(&crawling);
     let crawler = Crawler::start(crawling);
 
-    let mut printer = Printer::new(args.quiet);
     printer.line(&format!("listening on {listening}"));
-    printer.line(&format!("storing in {}", data.join("pages.db").display()));
+    printer.line(&format!("storing in {places}"));
     printer.line(&format!(
         "next, in another terminal: echo https://example.org/ | nc -N {} {}",
         reach.ip(),
@@ -106,12 +110,19 @@ pub(crate) struct Printer {
     console: Console,
     /// No line for each page.
     quiet: bool,
+    /// Nobody was warned yet that the crawler names nobody whom a site could ask.
+    warns: bool,
     output_closed: bool,
 }
 
 impl Printer {
-    pub(crate) fn new(quiet: bool) -> Self {
-        Self { console: Console::new(), quiet, output_closed: false }
+    /// `warns`: at the first page of somebody else's host, that the crawler names nobody.
+    pub(crate) fn new(quiet: bool, warns: bool, crawling: &CrawlerConfig) -> Self {
+        let (mut console, stdout_is_taken) = (Console::new(), sinks::take_stdout(crawling));
+        if stdout_is_taken {
+            console.leave_stdout();
+        }
+        Self { console, quiet: quiet || stdout_is_taken, warns, output_closed: false }
     }
 
     pub(crate) fn line(&mut self, text: &str) {
@@ -122,6 +133,10 @@ impl Printer {
     }
 
     pub(crate) fn page(&mut self, report: &PageReport) {
+        if self.warns && CanonicalUrl::parse(&report.url).is_ok_and(|url| !contact::is_own(&url)) {
+            self.warns = false;
+            self.console.note(contact::WARNING);
+        }
         if !self.quiet {
             self.line(&page_line(report));
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tidings_protocol::{GroupName, MemberId};
 
 use crate::address::AllowPrivate;
+use crate::sink::SinkConfig;
 
 /// A crawler's settings. Start from [`CrawlerConfig::default`] and change what is needed.
 #[derive(Clone, Debug)]
@@ -20,13 +21,31 @@ pub struct CrawlerConfig {
     /// The `User-Agent` header; the part before the first `/` is the product token that
     /// robots.txt rules are matched with. Default: `tidings/<version>`.
     pub agent: String,
+    /// Whom to ask about this crawler: a URL or an e-mail address, which [`agent`](Self::agent) names
+    /// already. Default: nobody, about which whoever starts it is warned.
+    pub contact: Option<String>,
+    /// Headers that are sent with every request for a page, each as `Name: value`. Default: none.
+    pub headers: Vec<String>,
+    /// The proxy through which everything is fetched, as a URL. Default: none.
+    pub proxy: Option<String>,
+    /// Whether cookies that a host sets are sent back to it. Default: no.
+    pub cookies: bool,
+    /// Whether images of a page count as its links. Default: no.
+    pub images: bool,
+    /// Whether the sitemaps that a robots.txt names are read for links. Default: no.
+    pub sitemaps: bool,
+    /// Requests at once to one address, however many hosts it has. Default: no limit; hosts have one
+    /// each.
+    pub per_address: Option<u32>,
     /// The identity by which the broker knows this worker again. Default `None`: the broker gives it
     /// one.
     pub member: Option<MemberId>,
     /// A label for people, shown by the broker. Default: `crawler`.
     pub name: String,
-    /// Where `pages.db` lives; created if missing. Default: `tidings-data`.
+    /// Where a crawler keeps what it needs; created if missing. Default: `tidings-data`.
     pub data: PathBuf,
+    /// Where pages are stored: in all of these. Default: none, which is `pages.db` in `data`.
+    pub sinks: Vec<SinkConfig>,
     /// Addresses outside the public internet that may be crawled all the same. Default: none.
     pub allow_private: AllowPrivate,
     /// A connection stands within this time, name resolution and TLS included. Default: 10 s.
@@ -52,15 +71,33 @@ impl Default for CrawlerConfig {
                 .expect("the default group has a valid name"),
             credit: 1000,
             agent: concat!("tidings/", env!("CARGO_PKG_VERSION")).to_owned(),
+            contact: None,
+            headers: Vec::new(),
+            proxy: None,
+            cookies: false,
+            images: false,
+            sitemaps: false,
+            per_address: None,
             member: None,
             name: "crawler".to_owned(),
             data: PathBuf::from("tidings-data"),
+            sinks: Vec::new(),
             allow_private: AllowPrivate::None,
             connect_timeout: Duration::from_secs(10),
             read_timeout: Duration::from_secs(15),
             request_timeout: Duration::from_secs(40),
             body_bytes_max: 64 * 1024 * 1024,
         }
+    }
+}
+
+impl CrawlerConfig {
+    /// Where pages are stored.
+    pub fn sinks(&self) -> Vec<SinkConfig> {
+        if self.sinks.is_empty() {
+            return vec![SinkConfig::Sqlite(self.data.join("pages.db"))];
+        }
+        self.sinks.clone()
     }
 }
 
@@ -97,16 +134,21 @@ pub const LINKS_BYTES_MAX: usize = 2 * 1024 * 1024;
 pub const LINKS_ABSOLUTE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// A longer attribute is no link that anybody meant; also the canonical URL's own limit.
 pub const LINK_BYTES_MAX: usize = 8 * 1024;
-/// What the HTML parser may hold: one token that is split between chunks, and the names of the
-/// elements that are open, 128 bytes each (some 8,000; old pages leave many a `<p>` open). Beyond
-/// it the reading of that page ends; links before it are kept.
-pub const PARSER_BYTES_MAX: usize = 1024 * 1024;
-/// Bytes kept of a page's `<noscript>` and `<noframes>` together until its end, where they are read.
-pub const WITHOUT_SCRIPTS_BYTES_MAX: usize = 128 * 1024;
+/// A longer tag says nothing but its name. Images in `data:` URLs are longer; links are not.
+pub const TAG_BYTES_MAX: usize = 64 * 1024;
+/// Elements open in pictures and formulas of which the names are known. Drawing programs nest some tens.
+pub const FOREIGN_DEPTH_MAX: usize = 256;
+/// Feeds that one page may name. Blogs have one of each kind, and one for comments.
+pub const FEEDS_MAX: usize = 16;
 /// Bytes looked at for a `<meta charset>`, as browsers do.
 pub const CHARSET_PRESCAN_BYTES: usize = 1024;
+/// Bytes held back of a page that declares no encoding, from the first that is not ASCII on, to see what
+/// it is. Some hundred words of text between markup; more does not make the guess better.
+pub const CHARSET_GUESS_BYTES: usize = 16 * 1024;
 /// A title is cut after this many bytes, at a character.
 pub const TITLE_BYTES_MAX: usize = 1024;
+/// Bytes kept of a title as it is written. Entities and white space make it longer than it reads.
+pub const TITLE_WRITTEN_BYTES_MAX: usize = 8 * TITLE_BYTES_MAX;
 
 /// Bytes looked at for what a document is that does not call itself HTML. Before the first element of a feed there may be
 /// a comment and a style sheet.
@@ -176,16 +218,42 @@ pub const SPOOL_BYTES_MAX: usize = 64 * 1024;
 /// All such bodies together have this much memory; what finds none left is in a file.
 pub const SPOOLS_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Pages waiting for the disk. Senders wait when it is full.
+/// Pages waiting for a sink. Senders wait when it is full.
 pub const STORE_QUEUE_MAX: usize = 1024;
-/// Pages in one transaction: bounds how long the first waits for the last.
+/// Pages that are made safe together: bounds how long the first waits for the last.
 pub const STORE_BATCH_MAX: usize = 512;
 /// How long `SQLite` waits for another process that writes.
 pub const STORE_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// The log of `SQLite` is written to the database when it has these bytes, and cut to them: seconds of a fast
+/// crawl, so that what is touched often is written once.
+pub const STORE_WAL_BYTES: u32 = 16 * 1024 * 1024;
+/// How long a `PostgreSQL` server may take to let us in.
+pub const POSTGRES_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// .. and to store a batch; then the connection is given up.
+pub const POSTGRES_STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Programs that run at a time, each for a page.
+pub const EXEC_AT_ONCE_MAX: usize = 8;
+/// A program may take this long for a page; then it is ended, and the page is refused.
+pub const EXEC_TIME_MAX: Duration = Duration::from_mins(5);
+/// Questions about earlier records that wait; who asks waits when it is full.
+pub const LOOKUP_QUEUE_MAX: usize = 1024;
+/// Questions that are answered in one transaction.
+pub const LOOKUP_BATCH_MAX: usize = 128;
+/// Bytes of lines that are written to a file at a time.
+pub const JSONL_CHUNK_BYTES: usize = 256 * 1024;
+/// A line of JSON is never longer: links have [`LINKS_ABSOLUTE_BYTES_MAX`], and in JSON no character of theirs is
+/// more than two.
+pub const JSONL_LINE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// How often the mark beside a file that only grows is written: what a crash costs is to read the pages of
+/// this time.
+pub const MARK_EVERY: Duration = Duration::from_secs(1);
+/// Pages of such a file that may come again, of which it is known: more than all crawlers of a machine
+/// hold, and than are written between two marks. At some 100 bytes each this is 6 MiB.
+pub const UNSETTLED_PAGES_MAX: usize = 64 * 1024;
 /// How long a fetched page waits for a full or failing disk before it is handed back; its lease
 /// is extended meanwhile.
 pub const STORE_PATIENCE: Duration = Duration::from_mins(1);
-/// Pause between two tries to store.
+/// Pause between two tries of a sink that fails.
 pub const STORE_RETRY: Duration = Duration::from_secs(1);
 /// A page that could not be stored comes back after this.
 pub const STORE_NACK_AFTER: Duration = Duration::from_mins(1);
@@ -206,5 +274,5 @@ pub const BROKER_SILENCE_MAX: Duration = Duration::from_secs(10);
 pub const STOP_GRACE: Duration = Duration::from_millis(400);
 /// After that, answers may take this long to be sent.
 pub const STOP_ANSWERS: Duration = Duration::from_millis(200);
-/// After that, the database may take this long to be closed. Together below a second.
+/// After that, the sinks may take this long to be closed. Together below a second.
 pub const STOP_CLOSE: Duration = Duration::from_millis(200);

@@ -9,7 +9,7 @@ use tidings_protocol::{CanonicalUrl, UrlKey};
 
 use crate::config::{DOCUMENT_SNIFF_BYTES, LINKS_ABSOLUTE_BYTES_MAX, LINKS_MAX};
 use crate::feed::FeedReader;
-use crate::links::{Content, Link, PageReader, is_html};
+use crate::page::{Content, Link, PageReader, is_html};
 use crate::sitemap::SitemapReader;
 
 /// Reads a document, whatever it is.
@@ -22,8 +22,8 @@ pub struct Reader {
 
 #[derive(Debug)]
 enum State {
-    /// Until there is enough to know it by.
-    Head(Vec<u8>),
+    /// Until there is enough to know it by; and the reader if it is a page.
+    Head(Vec<u8>, Box<PageReader>),
     Page(Box<PageReader>),
     Sitemap(Box<(SitemapReader, Places)>),
     /// A JSON feed; those of XML are read as sitemaps are.
@@ -53,12 +53,13 @@ enum Looks {
 }
 
 impl Reader {
-    /// For a document with this `Content-Type` header, from this URL.
-    pub fn new(content_type: Option<&str>, url: &CanonicalUrl) -> Self {
+    /// For a document with this `Content-Type` header, from this URL; and the reader if it is a page.
+    pub fn new(content_type: Option<&str>, url: &CanonicalUrl, page: PageReader) -> Self {
+        let page = Box::new(page);
         let state = if content_type.is_some_and(is_html) {
-            State::Page(Box::new(PageReader::new(content_type)))
+            State::Page(page)
         } else {
-            State::Head(Vec::new())
+            State::Head(Vec::new(), page)
         };
         let content_type = content_type.map(str::to_owned);
         Self { content_type, url: url.as_str().to_owned(), state }
@@ -66,7 +67,7 @@ impl Reader {
 
     /// Takes the next bytes.
     pub fn feed(&mut self, mut bytes: &[u8]) {
-        if let State::Head(head) = &mut self.state {
+        if let State::Head(head, _) = &mut self.state {
             let wanted = DOCUMENT_SNIFF_BYTES - head.len();
             let (first, rest) = bytes.split_at(wanted.min(bytes.len()));
             head.extend_from_slice(first);
@@ -99,16 +100,21 @@ impl Reader {
                 let cut = places.cut.or(feed.cut);
                 Content { links: places.links, cut, ..Content::default() }
             }
-            State::Head(_) | State::Other => Content::default(),
+            State::Head(..) | State::Other => Content::default(),
         }
     }
 
     fn begin(&mut self) {
-        let State::Head(head) = &mut self.state else { return };
-        let head = std::mem::take(head);
+        let (head, page) = match std::mem::replace(&mut self.state, State::Other) {
+            State::Head(head, page) => (head, page),
+            other => {
+                self.state = other;
+                return;
+            }
+        };
         let content_type = self.content_type.as_deref();
         self.state = match looks(&head, content_type) {
-            Looks::Page => State::Page(Box::new(PageReader::new(content_type))),
+            Looks::Page => State::Page(page),
             Looks::Sitemap => {
                 let reader = SitemapReader::new(content_type, Some(&self.url));
                 State::Sitemap(Box::new((reader, Places::default())))
@@ -127,7 +133,7 @@ impl Reader {
                 reader.feed(bytes, &mut |place| places.keep(place.url));
             }
             State::JsonFeed(feed) => feed.feed(bytes),
-            State::Head(_) | State::Other => {}
+            State::Head(..) | State::Other => {}
         }
     }
 }

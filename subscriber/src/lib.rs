@@ -21,23 +21,24 @@
 //! |---|---|
 //! | [`address`] | which addresses may be asked |
 //! | [`robots`] | what a robots.txt allows |
-//! | [`links`], [`charset`] | what a page says |
+//! | [`page`] | what a page says |
 //! | [`feed`], [`sitemap`] | what a feed or a sitemap says; which feeds are watched, and how often |
 //! | [`document`] | which of these a document is |
 //! | [`fetch`] | how one request is made and bounded |
+//! | [`program`] | how programs are run |
 //! | [`sink`] | where pages are kept |
 //! | [`spool`] | bodies that somebody wants to have whole |
 //! | `worker` | the tasks, and the connection to the broker |
 //! | [`config`] | every setting and every limit |
 
 pub mod address;
-pub mod charset;
 pub mod config;
 pub mod document;
 pub mod feed;
 pub mod fetch;
-pub mod links;
 mod markup;
+pub mod page;
+pub mod program;
 pub mod report;
 pub mod robots;
 pub mod sink;
@@ -49,5 +50,7 @@ mod worker;
 
 pub use address::{AllowPrivate, Net, NetError};
 pub use config::CrawlerConfig;
-pub use report::{Exchange, PageOutcome, PageRecord, PageReport};
+pub use page as links;
+pub use report::{Exchange, Keep, PageId, PageOutcome, PageRecord, PageReport, Validators};
+pub use sink::SinkConfig;
 pub use worker::{CrawlError, run};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tidings_protocol::TaskId;
+use tidings_protocol::{GroupName, TaskId};
 
 use crate::links::Link;
 use crate::spool::Spool;
@@ -19,6 +19,8 @@ pub struct PageReport {
     pub status: Option<u16>,
     /// What became of it.
     pub outcome: PageOutcome,
+    /// Why, as one word of the closed list of reasons.
+    pub reason: Option<&'static str>,
     /// Bytes of the body, decoded.
     pub bytes: u64,
     /// From the start of the request to the end of its answer.
@@ -67,10 +69,50 @@ impl fmt::Display for PageOutcome {
     }
 }
 
+/// A page of a pass, however many attempts it takes: what sinks know it by when it comes again.
+///
+/// `<group>.<since>.<entry>` as text. A group that was deleted and made again numbers its entries
+/// anew, so `since`, which it has for life, is part of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PageId {
+    /// The group that released it.
+    pub group: GroupName,
+    /// The group's number for life.
+    pub since: u64,
+    /// The entry's number within the group.
+    pub entry: u64,
+}
+
+impl PageId {
+    /// The page that this task is for. A broker that does not say its group's `since` leaves the run to
+    /// stand in for it: then a page that comes again after a restart of the broker is another one.
+    pub fn of(task: &TaskId, since: Option<u64>) -> Self {
+        let since = since.unwrap_or(task.run);
+        Self { group: task.group.clone(), since, entry: task.entry }
+    }
+
+    /// Reads what `Display` has written.
+    pub fn parse(text: &str) -> Option<Self> {
+        // Names of groups may have dots in them.
+        let mut parts = text.rsplitn(3, '.');
+        let entry = parts.next()?.parse().ok()?;
+        let since = parts.next()?.parse().ok()?;
+        Some(Self { group: GroupName::new(parts.next()?).ok()?, since, entry })
+    }
+}
+
+impl fmt::Display for PageId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}.{}.{}", self.group, self.since, self.entry)
+    }
+}
+
 /// Everything that is kept of a page.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct PageRecord {
-    /// The task; a record replaces that of an earlier attempt.
+    /// The page of the pass; a record replaces that of an earlier attempt.
+    pub page: PageId,
+    /// The attempt at it.
     pub task: TaskId,
     /// What people see of it.
     pub report: PageReport,
@@ -89,8 +131,45 @@ pub struct PageRecord {
     pub depth: Option<u64>,
     /// Where a redirect leads, canonical.
     pub redirect: Option<String>,
+    /// What the page says is its own URL, canonical.
+    pub canonical: Option<String>,
+    /// The page asks not to be shown by search engines.
+    pub noindex: bool,
+    /// What a later request may ask with whether the page has changed.
+    pub validators: Validators,
+    /// Who answered.
+    pub remote: Option<SocketAddr>,
     /// In the order of the page.
     pub links: Vec<Link>,
+    /// What went over the wire, if a sink keeps that.
+    pub exchange: Option<Exchange>,
+    /// The decoded body, if a sink wants it.
+    pub body: Option<Spool>,
+}
+
+impl PageRecord {
+    /// No other attempt of this page is wanted.
+    pub fn is_final(&self) -> bool {
+        self.report.outcome != PageOutcome::Retry
+    }
+}
+
+/// What a server gave to tell one version of a page from another (RFC 9110 section 8.8), as it wrote it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Validators {
+    /// `ETag`.
+    pub etag: Option<String>,
+    /// `Last-Modified`.
+    pub last_modified: Option<String>,
+}
+
+/// Which bodies are to be kept until the page is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keep {
+    /// As it came, with the heads: [`PageRecord::exchange`].
+    pub raw: bool,
+    /// Decoded: [`PageRecord::body`].
+    pub decoded: bool,
 }
 
 /// What went over the wire for a page, for archives.
@@ -109,4 +188,28 @@ pub struct Exchange {
     pub body: Option<Spool>,
     /// Why the body is not whole, in the words of WARC/1.1: `length`, `time` or `disconnect`.
     pub truncated: Option<&'static str>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_ids_are_read_as_they_are_written() {
+        for text in ["crawlers.7.42", "a.b-1.0.18446744073709551615"] {
+            assert_eq!(PageId::parse(text).unwrap().to_string(), text);
+        }
+        for text in
+            ["", "crawlers", "crawlers.7", ".7.42", "crawlers.7.x", "a b.7.42", "crawlers.-7.42"]
+        {
+            assert_eq!(PageId::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_page_is_the_same_in_every_run_of_the_broker() {
+        let page = |task: &str| PageId::of(&task.parse().unwrap(), Some(3)).to_string();
+        assert_eq!(page("crawlers:7.42.1"), "crawlers.3.42");
+        assert_eq!(page("crawlers:8.42.2"), "crawlers.3.42");
+    }
 }

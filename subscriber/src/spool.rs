@@ -91,6 +91,11 @@ impl Spool {
         Ok(self.file.as_ref().map(|(_, path)| path.as_path()).expect("it was moved to a file"))
     }
 
+    /// The file that it is in, if it is in one.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_ref().map(|(_, path)| path.as_path())
+    }
+
     /// Takes the room in memory, if there is some.
     fn fits(&self, more: usize) -> bool {
         let fits = self.memory.len() + more <= SPOOL_BYTES_MAX;

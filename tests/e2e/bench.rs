@@ -96,6 +96,15 @@ fn frontier_says_what_waiting_urls_cost_and_starts_again_with_them() {
 }
 
 #[test]
+fn frontier_brings_no_more_links_a_second_than_it_is_told() {
+    let few = ["--urls", "20000", "--hosts", "100", "--links", "100", "--rate", "20000"];
+    let measured = bench(&[&["frontier"], &few[..]].concat());
+    let rate = measured["links_per_second"]["p50"].as_f64().unwrap();
+    // The first page of links is there at the beginning.
+    assert!(rate < 20_500.0, "{measured}");
+}
+
+#[test]
 fn what_is_kept_is_replayed() {
     let few = ["replay", "--events", "2000", "--runs", "2"];
     let measured = bench(&[&few, &MEMORY[..]].concat());

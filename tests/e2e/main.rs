@@ -23,6 +23,7 @@ mod groups;
 mod kill;
 mod kill_pause;
 mod manage;
+mod notified;
 mod notifier;
 mod operate;
 mod poison;

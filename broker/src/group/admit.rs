@@ -25,7 +25,7 @@ use crate::job::JobState;
 const HOPS_MAX: u32 = 10;
 
 /// Bytes of attributes that are handed on: a line must hold them, the URL, and that of `again=`.
-const CARRIED_BYTES_MAX: usize = 32 << 10;
+pub(super) const CARRIED_BYTES_MAX: usize = 32 << 10;
 
 /// Attributes that mean something here, and so are not handed on as they came.
 const OWN_ATTRIBUTES: [&str; 11] =
@@ -392,7 +392,8 @@ impl Group {
                 let more = u32::from(mutants::is(Mutant::TooDeep));
                 let too_deep = job.settings.depth_max.is_some_and(|max| depth > max + more);
                 // What a seed redirects to belongs to the job, wherever it is.
-                let inside = (link.redirect && depth == 0) || job.scope.contains(&url);
+                let inside = (link.redirect && depth == 0) || job.contains(&url);
+                let inside = inside || mutants::is(Mutant::OutOfScope);
                 if job.cancelled || too_deep || !inside {
                     return Verdict::Refused;
                 }
@@ -420,7 +421,7 @@ impl Group {
             announced: link.redirect && parent.announced,
             prio: link.prio,
             due: now,
-            carried: if link.redirect { parent.carried.clone() } else { Box::default() },
+            carried: if link.redirect { self.handed_on(parent).into() } else { Box::default() },
         })
     }
 

@@ -167,7 +167,7 @@ impl Group {
             let _ = write!(head, " job={} pass={} depth={}", job.name, job.id.pass, admitted.depth);
         }
         match admitted.url_key {
-            Some(_) => format!("{} {head}{}", admitted.text, admitted.carried),
+            Some(_) => format!("{} {head}{}", admitted.text, self.handed_on(admitted)),
             None => letter(&head, &admitted.text),
         }
     }

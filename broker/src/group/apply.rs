@@ -46,6 +46,7 @@ impl Group {
                 self.own = *own;
                 self.start(*run, *anew, now);
             }
+            Decision::Born { since } => self.since = Some(*since),
             Decision::Configured(config) => {
                 // Each start says how it is, and there may be millions of keys.
                 if self.config != **config && !mutants::is(Mutant::KeepsSettings) {
@@ -131,7 +132,7 @@ impl Group {
         match decision {
             Decision::JobOpened { number, name, settings } => {
                 let until = now + self.config.open_ms_max;
-                self.jobs.open(*number, name, *settings, now, until);
+                self.jobs.open(*number, name, settings.clone(), now, until);
                 if let Some(at) = self.jobs.find(*number).and_then(|job| job.time_until) {
                     self.expiries.set(at, Expiry::JobTime(*number));
                 }
@@ -288,8 +289,8 @@ impl Group {
     }
 }
 
-/// Whether an outcome comes from a request. What robots.txt kept a worker from asking for has cost
-/// the host nothing, so its key need not rest ([T4]).
+/// Whether an outcome comes from a request of which the worker has not said that it is over. What a
+/// rule kept it from asking for has cost the host nothing, so its key need not rest ([T4]).
 fn was_requested(outcome: Outcome) -> bool {
-    outcome != Outcome::Robots
+    !matches!(outcome, Outcome::Robots | Outcome::Scope | Outcome::Trap)
 }

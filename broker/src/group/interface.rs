@@ -44,6 +44,9 @@ pub enum Input {
     Start {
         /// Above that of every earlier start; the same when it only stood still.
         run: u64,
+        /// What no group of its name was ever given: the number for its whole life, if this is its
+        /// first start.
+        since: u64,
         /// See [`Decision::Started`](super::record::Decision::Started).
         anew: bool,
         /// The moment as the machine knows it.

@@ -217,7 +217,8 @@ impl Group {
         match what {
             Show::Group => Ok(Answer { more: Vec::new(), ok: self.describe() }),
             Show::Job(name) => {
-                let ok = self.describe_job(self.job_named(name)?);
+                let job = self.job_named(name)?;
+                let ok = self.describe_job(job) + &job.settings.filter.describe();
                 Ok(Answer { more: Vec::new(), ok })
             }
             Show::Jobs => {

@@ -35,6 +35,7 @@ mod member;
 pub(crate) mod mutants;
 mod operate;
 mod parked;
+pub mod pattern;
 pub mod record;
 mod release;
 pub(crate) mod replay;
@@ -100,6 +101,9 @@ pub struct Group {
     /// Raised with every start, so that no id is given twice even if a start knows too little of
     /// what was before (a log that was moved away, or is an older copy).
     run: u64,
+    /// A number for its whole life, which no other group of its name has had; `None` before its first
+    /// start.
+    since: Option<u64>,
     /// The member that lives in the broker's process.
     own: Option<MemberId>,
     config: GroupConfig,
@@ -160,6 +164,7 @@ impl Group {
         Self {
             name,
             run,
+            since: None,
             own: None,
             config,
             live: HashMap::new(),
@@ -202,6 +207,11 @@ impl Group {
     /// The run that ids of tasks carry.
     pub fn run(&self) -> u64 {
         self.run
+    }
+
+    /// The number for its whole life: with it an entry's number names one entry for ever.
+    pub fn since(&self) -> Option<u64> {
+        self.since
     }
 
     /// The member that lives in the broker's process.
@@ -289,14 +299,14 @@ impl Group {
             self.members.heard(asked.member);
         }
         match input {
-            Input::Start { run, anew, stamp, own } => {
+            Input::Start { run, since, anew, stamp, own } => {
                 let ended = self.own.filter(|_| run != self.run);
                 // A snapshot is of one time without a stop.
                 self.snapshot = None;
                 self.commit(Decision::Started { run, anew, stamp, own }, now);
                 // After a reboot not before that: what rests anew is not over.
                 self.advance(now);
-                self.begin(ended, now);
+                self.begin(since, ended, now);
             }
             Input::Clock { unix_ms } => self.see_clock(unix_ms, now),
             Input::Heard { conn } => self.members.heard_on(conn),
@@ -373,10 +383,14 @@ impl Group {
 
     /// Goes on where the records end, which is between two inputs: what belongs together was written
     /// together. Nobody is connected. `ended`: a member that is gone with the process it lived in,
-    /// so its leases are waited for no more.
-    fn begin(&mut self, ended: Option<MemberId>, now: Moment) {
+    /// so its leases are waited for no more. `since`: the number for its life, if
+    /// it has none.
+    fn begin(&mut self, since: u64, ended: Option<MemberId>, now: Moment) {
         // The first of them must say so, and it does no harm to know how it was at each start.
         self.commit(Decision::Configured(Box::new(self.config.clone())), now);
+        if self.since.is_none() {
+            self.commit(Decision::Born { since }, now);
+        }
         let held = ended.and_then(|member| self.members.find(member)).map(Member::held);
         for entry in held.unwrap_or_default() {
             self.commit(Decision::Lost { entry }, now);

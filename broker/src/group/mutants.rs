@@ -40,6 +40,8 @@ pub(crate) enum Mutant {
     DoneBeforeTaken,
     /// A job gets pages that are one link deeper than they may be.
     TooDeep,
+    /// A job gets pages that its patterns keep out.
+    OutOfScope,
     /// A job gets one page more than it may have.
     OverBudget,
     /// On a key, what was announced always goes before what jobs wait for.

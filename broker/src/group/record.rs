@@ -39,6 +39,12 @@ pub enum Decision {
         /// The member that lives in the broker's process, and ends with it.
         own: Option<MemberId>,
     },
+    /// The number for its whole life. Once, at its first start; groups of earlier versions have it from
+    /// their first start with this one.
+    Born {
+        /// What no other group of its name was given.
+        since: u64,
+    },
     /// The settings from here on.
     Configured(Box<GroupConfig>),
     /// Everything of a topic before `next` was taken, with what became of it.

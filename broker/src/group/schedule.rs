@@ -115,9 +115,12 @@ impl Schedules {
     /// An entry of this URL is final; with a worker's answer, or without one.
     pub(super) fn ended(&mut self, url: u64, entry: EntryId, outcome: Option<Outcome>) {
         let Some(schedule) = self.0.get_mut(&url) else { return };
+        // What was wanted before the look that is still to come stands in for none behind that: when a
+        // worker says how often its URL is to be looked at, it is looking at it.
+        let is_newer = schedule.entry.is_none_or(|look| look < entry);
         if schedule.entry == Some(entry) {
             schedule.entry = None;
-        } else if let Some(Outcome::Done | Outcome::Redirect) = outcome {
+        } else if is_newer && matches!(outcome, Some(Outcome::Done | Outcome::Redirect)) {
             schedule.stands_in = true;
         }
     }

@@ -1,10 +1,12 @@
 //! Members that come and go, and what they are told of their tasks.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use tidings_protocol::{MemberId, TaskId};
 
-use super::entry::{Entry, EntryId, Lease};
+use super::admit::CARRIED_BYTES_MAX;
+use super::entry::{Admission, Entry, EntryId, Lease};
 use super::member::Member;
 use super::{Answer, Asked, Group, Output, Task};
 use crate::clock::Moment;
@@ -16,7 +18,11 @@ impl Group {
         let moved = known.is_none_or(|member| member.conn != Some(asked.conn));
         self.members.join(asked.member, asked.conn, credit);
         let held = self.members.find(asked.member).map_or(0, Member::load);
-        let ok = format!("{} credit={credit} held={held}", self.name);
+        let mut ok = format!("{} credit={credit} held={held}", self.name);
+        if let Some(since) = self.since {
+            // Writing into a string cannot fail.
+            let _ = write!(ok, " since={since}");
+        }
         self.answer(asked, Ok(Answer { more: Vec::new(), ok }));
         if moved {
             self.send_again(asked.member, now);
@@ -84,7 +90,31 @@ impl Group {
         if let Some(again) = &entry.again {
             let _ = write!(payload, " again={}", again.url);
         }
-        payload.push_str(&admitted.carried);
+        if let Some(schedule) = admitted.url_key.and_then(|url| self.schedules.find(url)) {
+            let _ = write!(payload, " every={}", self.every(schedule));
+        }
+        payload.push_str(&self.handed_on(admitted));
         payload
+    }
+
+    /// The attributes that are handed on with an entry, each with a leading space: its own, and those
+    /// of its URL's schedule, for which this look may stand in. Of two with one name its own one
+    /// counts; and those of the schedule are left out if there is no room for all of them.
+    pub(super) fn handed_on<'a>(&self, admitted: &'a Admission) -> Cow<'a, str> {
+        let own = &admitted.carried;
+        let schedule = admitted.url_key.and_then(|url| self.schedules.find(url));
+        let Some(schedule) = schedule.filter(|schedule| schedule.carried != *own) else {
+            return Cow::Borrowed(own);
+        };
+        let name = |word: &'a str| word.split_once('=').map_or(word, |(name, _)| name);
+        let names: Vec<&str> = own.split(' ').map(name).collect();
+        let mut all = String::from(&**own);
+        for word in schedule.carried.split(' ').skip(1) {
+            let is_own = word.split_once('=').is_some_and(|(name, _)| names.contains(&name));
+            if !is_own {
+                all.extend([" ", word]);
+            }
+        }
+        if all.len() > CARRIED_BYTES_MAX { Cow::Borrowed(own) } else { Cow::Owned(all) }
     }
 }

@@ -45,6 +45,11 @@ pub enum Item {
         /// About how many keys there are.
         keys: usize,
     },
+    /// As in [`Decision::Born`].
+    Born {
+        /// The number for its whole life.
+        since: u64,
+    },
     /// How far a feeding topic was taken.
     Taken {
         /// Which.
@@ -158,6 +163,9 @@ impl Group {
         take(Decision::Kept(Box::new(begin)));
         take(Decision::Configured(Box::new(self.config.clone())));
         let mut keep = |item| take(Decision::Kept(Box::new(item)));
+        if let Some(since) = self.since {
+            keep(Item::Born { since });
+        }
         for (topic, next) in &self.taken {
             keep(Item::Taken { topic: topic.clone(), next: *next });
         }
@@ -295,6 +303,7 @@ impl Group {
                 self.keys.reserve(*keys);
             }
             Item::Abandoned => {}
+            Item::Born { since } => self.since = Some(*since),
             Item::Taken { topic, next } => {
                 self.taken.insert(topic.clone(), *next);
             }

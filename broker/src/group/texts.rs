@@ -86,6 +86,8 @@ pub(super) struct Texts {
     /// dropped when it has arrived.
     leaving: VecDeque<(u32, u32)>,
     outside: Option<Box<dyn Outside>>,
+    /// The last one was refused; said once, until one is taken.
+    is_refused: bool,
     /// Numbers outside that were used and are free, and the next that was not.
     free_outside: Vec<u32>,
     next_outside: u32,
@@ -111,9 +113,9 @@ impl Texts {
         texts
     }
 
-    /// Bytes of the texts that are in memory.
+    /// Bytes that the texts in memory take, and the memory for the next ones.
     pub(super) fn bytes_here(&self) -> usize {
-        self.len_here
+        self.len_here + self.spare.iter().map(Vec::capacity).sum::<usize>()
     }
 
     /// Keeps a text, of parts, under a number by which its owner is found.
@@ -301,6 +303,7 @@ impl Texts {
             let mut bytes = Arc::unwrap_or_clone(bytes);
             match written {
                 Ok(()) => {
+                    self.is_refused = false;
                     self.len_here -= chunk.len;
                     if self.spare.len() < SENT_AT_ONCE {
                         bytes.clear();
@@ -308,7 +311,9 @@ impl Texts {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "texts that wait stay in memory");
+                    if !std::mem::replace(&mut self.is_refused, true) {
+                        tracing::warn!(%error, "texts that wait stay in memory");
+                    }
                     chunk.bytes = Bytes::Here(bytes);
                     self.here.push_back(number);
                     self.free_outside.push(at);

@@ -17,6 +17,7 @@ mod watch;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::BytesMut;
 use parking_lot::Mutex;
@@ -132,6 +133,8 @@ pub struct Groups {
     /// clock is. Not in seconds: what crawlers store under a task's id is also told apart from what
     /// a broker gave that was started a moment ago.
     run: u64,
+    /// The number for the life of the newest group.
+    newest: AtomicU64,
     registry: Arc<Mutex<Registry>>,
     job_names: Arc<JobNames>,
 }
@@ -179,6 +182,7 @@ impl Groups {
             stop,
             storage,
             run,
+            newest: AtomicU64::new(0),
             registry,
             job_names,
         });
@@ -435,13 +439,22 @@ impl Groups {
         let (sender, letters) = mpsc::unbounded_channel();
         let shared = (Arc::clone(&self.registry), Arc::clone(&self.job_names));
         let mut owner = Owner::new(group, Arc::clone(&self.topics), self.clock, log, wake, shared);
-        owner.begin(self.run, anew, self.own)?;
+        owner.begin(self.run, anew, self.own, self.since())?;
         if let Some(delay_ms) = self.defaults.delay_ms.filter(|_| name.as_str() == DEFAULT_GROUP) {
             owner.set_delay(delay_ms.min(DELAY_MS_MAX));
         }
         registry.groups.insert(name, sender);
         owner.spawn(letters, self.stop.clone());
         Ok(())
+    }
+
+    /// A number that no group was given before: unix time in ms, or the next one if another group
+    /// came into being in this millisecond.
+    fn since(&self) -> u64 {
+        let now = u64::try_from(self.clock.unix_ms()).unwrap_or(0);
+        let above = |newest: u64| Some(now.max(newest + 1));
+        let newest = self.newest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, above);
+        above(newest.expect("there is always a next one")).expect("as before")
     }
 
     fn send(&self, group: &GroupName, letter: Letter) -> Result<(), ProtocolError> {

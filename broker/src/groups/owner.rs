@@ -121,6 +121,7 @@ impl Owner {
         run: u64,
         anew: bool,
         own: Option<MemberId>,
+        since: u64,
     ) -> Result<(), ProtocolError> {
         for name in self.group.job_names() {
             self.job_names.set(name, self.group.name(), true);
@@ -129,7 +130,7 @@ impl Owner {
             self.outbox.push_again(serial, topic, payload, self.group.sent(topic))?;
         }
         let stamp = self.clock.stamp();
-        self.handle(Input::Start { run, anew, stamp, own }, None);
+        self.handle(Input::Start { run, since, anew, stamp, own }, None);
         self.look_at_clock();
         self.follow_topics()
     }
@@ -250,8 +251,8 @@ impl Owner {
         if std::mem::take(&mut self.still) {
             tracing::info!(group = %self.group.name(), "the group moves again");
             let (run, stamp) = (self.group.run(), self.clock.stamp());
-            let own = self.group.own();
-            self.handle(Input::Start { run, anew: true, stamp, own }, None);
+            let (own, since) = (self.group.own(), self.group.since().unwrap_or(run));
+            self.handle(Input::Start { run, since, anew: true, stamp, own }, None);
             while let Some(letter) = self.backlog.pop_front() {
                 self.open(letter);
             }
@@ -300,6 +301,7 @@ impl Owner {
                 let text = "the disk is full: the group stands still until it has room";
                 self.refuse_letter(letter, &ProtocolError::new(Code::Full, text));
             }
+            (Letter::Gone(gone), Health::Failed) => self.forget(gone),
             (letter, Health::Failed) => self.refuse_letter(letter, &self.failure()),
             // Nobody is silent while nothing is counted.
             (Letter::Heard(_), _) => {}
@@ -367,12 +369,17 @@ impl Owner {
             }
             Letter::Heard(conn) => self.handle(Input::Heard { conn }, None),
             Letter::Gone(conn) => {
-                self.members.remove(&conn);
-                self.waiting.remove(&conn);
-                self.watchers.gone(conn);
+                self.forget(conn);
                 self.handle(Input::Gone { conn }, None);
             }
         }
+    }
+
+    /// Nothing is sent there any more.
+    fn forget(&mut self, conn: ConnId) {
+        self.members.remove(&conn);
+        self.waiting.remove(&conn);
+        self.watchers.gone(conn);
     }
 
     /// Feeds the machine and takes everything it puts out. `mailbox` is the asker's.
@@ -443,13 +450,18 @@ impl Owner {
 
     /// Lets go of what was decided, and sends what rests on records that are safe.
     fn send(&mut self) {
+        self.send_up_to(Mark::MAX);
+    }
+
+    /// The same for what rests on records up to a mark.
+    fn send_up_to(&mut self, mark: Mark) {
         // What a fault has cut short is not written.
         if !self.group.is_broken() {
             self.log.flush();
         }
         self.outgoing.mark(self.appended);
-        let durable = self.log.durable();
-        while let Some(leaving) = self.outgoing.pop(durable) {
+        let safe = self.log.durable().min(mark);
+        while let Some(leaving) = self.outgoing.pop(safe) {
             match leaving {
                 Leaving::Parcel(mailbox, parcel) => mailbox.send(parcel),
                 Leaving::Event(serial, topic, payload) => self.outbox.push(serial, topic, payload),

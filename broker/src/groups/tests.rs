@@ -6,7 +6,7 @@ use std::path::Path;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use tidings_protocol::Answers;
+use tidings_protocol::{Answers, field_number};
 
 use super::*;
 use crate::catalog::Sync;
@@ -225,6 +225,22 @@ async fn a_group_that_cannot_be_deleted_yet_for_want_of_room_answers_meanwhile()
     let refused = worker.answer().await;
     assert!(refused.starts_with("-ERR unknown "), "{refused}");
     assert!(!rig.knows_job("late"));
+}
+
+#[tokio::test]
+async fn a_group_that_is_made_again_has_another_number_for_its_life() {
+    let mut rig = Rig::new();
+    let (mut boss, mut seen) = (rig.client(), BTreeSet::new());
+    // The clock shows the same millisecond for some of them.
+    for _ in 0..20 {
+        assert!(boss.ask("GROUP create team topics=work").await.starts_with("+OK team "));
+        let mut worker = rig.client();
+        let joined = worker.ask("JOIN team").await;
+        let since = field_number(&joined, "since").expect("it says since when it is");
+        assert!(seen.insert(since), "{since} was given before");
+        rig.groups.gone(worker.caller.conn);
+        assert_eq!(boss.ask("GROUP delete team").await, "+OK team");
+    }
 }
 
 #[tokio::test]

@@ -2,6 +2,8 @@
 
 use url::Url;
 
+use super::escapes;
+
 /// Places in the text of a canonical URL, in bytes:
 /// `host_start` < `host_end` <= `path_start` < `path_end` <= the length.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,7 +41,11 @@ impl Parts {
         let (path, rest) = split(rest, |byte| byte.path);
         // Only a `?` can be in a query, and not in a path.
         let (_query, odd) = split(rest, |byte| byte.query);
-        (is_plain_host(host) && is_plain_path(path) && odd.is_empty()).then(|| Self {
+        let is_plain = is_plain_host(host)
+            && is_plain_path(path)
+            && odd.is_empty()
+            && escapes::are_normal(text);
+        is_plain.then(|| Self {
             host_start,
             host_end: host_start + host.len(),
             path_start,
@@ -65,7 +71,7 @@ impl Parts {
 struct Places {
     /// In labels in lower case, and between them.
     host: bool,
-    /// In a path, by RFC 3986.
+    /// In a path, by RFC 3986. Of `%`, more is asked.
     path: bool,
     /// In a query or before it. Not so the apostrophe, which becomes `%27`.
     query: bool,
@@ -114,9 +120,8 @@ fn is_plain_port(port: &str) -> bool {
     !port.starts_with('0') && port.parse::<u16>().is_ok()
 }
 
-/// Without segments that are or may be `.` or `..`, where `%2e` is a dot, too.
+/// Without segments that are or may be `.` or `..`; that `%2e` is a dot, too, is seen elsewhere.
 fn is_plain_path(path: &str) -> bool {
     let mut segments = path.as_bytes().split(|byte| *byte == b'/');
-    path.starts_with('/')
-        && segments.all(|segment| !matches!(segment, [b'.', ..] | [b'%', b'2', ..]))
+    path.starts_with('/') && segments.all(|segment| !segment.starts_with(b"."))
 }

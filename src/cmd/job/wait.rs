@@ -72,7 +72,7 @@ pub(crate) struct EveryFlag {
 pub(crate) async fn wait(args: WaitArgs) -> Result<(), Failure> {
     let progress = Console::new().shows_progress().then_some(EVERY);
     follow(args.of, progress, "waiting", |console, counts| {
-        console.progress(&counts.progress_line(counts.rate));
+        console.progress(&counts.watch_line());
         Ok(())
     })
     .await
@@ -82,7 +82,7 @@ pub(crate) async fn wait(args: WaitArgs) -> Result<(), Failure> {
 pub(crate) async fn watch(args: WatchArgs) -> Result<(), Failure> {
     let json = args.of.output.json;
     follow(args.of, Some(args.every.every), "watching", |console, counts| {
-        let line = counts.progress_line(counts.rate);
+        let line = counts.watch_line();
         match (json, console.shows_progress()) {
             (true, _) => console.line(&named(&counts.words, "job").to_string()),
             (false, true) => {

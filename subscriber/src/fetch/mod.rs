@@ -15,6 +15,7 @@ mod tests;
 use std::fmt::Write;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
@@ -31,7 +32,8 @@ use crate::config::{
     HTTP2_STREAM_WINDOW_BYTES, POOL_IDLE, RETRY_AFTER_MAX, ROBOTS_BYTES_MAX,
     UNWANTED_BODY_BYTES_MAX,
 };
-use crate::links::{PageReader, is_html};
+use crate::page::{PageOptions, PageReader, is_html};
+use crate::robots::product_token;
 
 /// Makes requests. Cheap to share; one pool of connections for all.
 #[derive(Debug)]
@@ -41,6 +43,7 @@ pub struct Fetcher {
     connect_timeout: Duration,
     read_timeout: Duration,
     body_bytes_max: u64,
+    reading: Arc<PageOptions>,
 }
 
 /// What came of a request, as far as it got.
@@ -96,6 +99,10 @@ impl Fetcher {
             connect_timeout: config.connect_timeout,
             read_timeout: config.read_timeout,
             body_bytes_max: config.body_bytes_max,
+            reading: Arc::new(PageOptions {
+                token: product_token(&config.agent).into(),
+                ..PageOptions::default()
+            }),
         })
     }
 
@@ -153,15 +160,22 @@ impl Fetcher {
                 self.drain(response, fetched).await;
                 Ok(())
             }
-            Wanted::Page => self.read_page(response, fetched).await,
+            Wanted::Page => self.read_page(url, response, fetched).await,
             Wanted::Robots => self.read_robots(response, fetched).await,
         }
     }
 
-    async fn read_page(&self, response: Response, fetched: &mut Fetched) -> Result<(), Failure> {
-        let content_type = fetched.content_type.as_deref();
+    async fn read_page(
+        &self,
+        url: &CanonicalUrl<'_>,
+        response: Response,
+        fetched: &mut Fetched,
+    ) -> Result<(), Failure> {
+        let headers =
+            response.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
         // Who says nothing forgot to say that it is a page, as wget has it.
-        let mut reader = content_type.is_none_or(is_html).then(|| PageReader::new(content_type));
+        let is_page = fetched.content_type.as_deref().is_none_or(is_html);
+        let mut reader = is_page.then(|| PageReader::new(url, headers, &self.reading));
         let mut hasher = blake3::Hasher::new();
         let mut body = body::open(response)?;
         body.refuse_over(self.body_bytes_max)?;

@@ -3,8 +3,8 @@
 
 use encoding_rs::{CoderResult, Encoding, UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252};
 
-use crate::charset;
 use crate::config::CHARSET_PRESCAN_BYTES;
+use crate::page::charset;
 
 /// Makes UTF-8 of a document.
 #[derive(Debug)]

@@ -1,41 +1,56 @@
-//! `pages.db`: one row per page, in `SQLite`.
+//! An `SQLite` database: one row per page of a pass, in the table `pages`.
 //!
-//! One thread writes. What arrives while a transaction is being synced goes into the next one
-//! together, so many pages share a sync of the disk. The answer comes after the commit.
+//! What arrives while a transaction is being synced goes into the next one together, so many pages share
+//! a sync of the disk. Several processes may write to one file.
 //!
-//! # Schema, version 1
+//! # Schema
 //!
-//! See `CREATE_V1`. The version is `PRAGMA user_version`. To change it: raise `VERSION`, add the
-//! statements that lead from the version before to `prepare`, and a test with an old file. A file
-//! of a newer version is refused, never touched.
+//! See `CREATE`. The version is `PRAGMA user_version`. To change it: raise [`VERSION`], add what leads
+//! from the version before to `create`, and a test with an old file. A file of a newer version is refused,
+//! never touched.
+//!
+//! | version | |
+//! |---|---|
+//! | 1 | a row was known by its `task`, which another run of the broker numbers anew |
+//! | 2 | a row is known by its `page`; what is needed to ask whether a page has changed, and by URL |
 
 #![expect(
     clippy::disallowed_methods,
     reason = "waits, while the file is being opened, for others that open it"
 )]
 
-use std::io;
+mod last;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
-use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
-use tokio::sync::{mpsc, oneshot};
+use rusqlite::functions::FunctionFlags;
+use rusqlite::{CachedStatement, Connection, ErrorCode, Transaction, TransactionBehavior, params};
+use xxhash_rust::xxh3::xxh3_64;
 
-use crate::config::{STORE_BATCH_MAX, STORE_BUSY_TIMEOUT, STORE_QUEUE_MAX};
+pub use self::last::Last;
+pub(super) use self::last::Lookup;
+use super::row::{LinkUrls, Row};
+use super::{OpenError, Sink, StoreError};
+use crate::config::{STORE_BUSY_TIMEOUT, STORE_WAL_BYTES};
 use crate::report::PageRecord;
 
 /// The version of the schema.
-pub const VERSION: i64 = 1;
+pub const VERSION: i64 = 2;
 
 /// Pause between two tries to open a file that others open, too.
 const OPEN_RETRY: Duration = Duration::from_millis(20);
 
-const CREATE_V1: &str = "
+/// Rows of pages are 2 to 4 KiB, of which only one would fit into `SQLite`'s usual 4 KiB.
+const PAGE_BYTES: u32 = 16 * 1024;
+
+const CREATE: &str = "
     CREATE TABLE pages (
-        task TEXT NOT NULL PRIMARY KEY, -- group:run.entry; every attempt of it is this row
+        id INTEGER PRIMARY KEY,
+        page TEXT NOT NULL UNIQUE,      -- group.since.entry; every attempt at it is this row
+        task TEXT NOT NULL,             -- group:run.entry, as in the broker's answers
         url TEXT NOT NULL,
         status INTEGER,                 -- of HTTP; NULL without an answer
         content_type TEXT,
@@ -49,119 +64,93 @@ const CREATE_V1: &str = "
         depth INTEGER,
         attempt INTEGER NOT NULL,       -- the highest attempt wins
         outcome TEXT NOT NULL,          -- done, redirect, failed, robots, retry
-        error TEXT,
+        reason TEXT,                    -- why, as a word of a closed list
+        error TEXT,                     -- why, for people
+        redirect TEXT,                  -- where it leads
+        canonical TEXT,                 -- what the page says is its URL
+        noindex INTEGER NOT NULL,       -- 1: not to be shown by search engines
+        etag TEXT,
+        last_modified TEXT,
+        remote TEXT,                    -- address and port of who answered
+        url_print INTEGER NOT NULL,     -- of the URL, for the index
         links INTEGER NOT NULL,         -- how many different ones
-        link_urls TEXT NOT NULL         -- a JSON array, in the order of the page
-    ) STRICT";
+        link_urls TEXT NOT NULL,        -- a JSON array, in the order of the page
+        nofollow TEXT                   -- a JSON array: positions among link_urls, from 0
+    ) STRICT;
+    CREATE INDEX pages_by_url ON pages (url_print) WHERE outcome = 'done'";
 
 /// An attempt that was overtaken by a later one must not undo it.
 const UPSERT: &str = "
-    INSERT INTO pages (task, url, status, content_type, bytes, hash, title, fetched_at, duration_ms,
-        job, pass, depth, attempt, outcome, error, links, link_urls)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
-    ON CONFLICT (task) DO UPDATE SET url = excluded.url, status = excluded.status,
-        content_type = excluded.content_type, bytes = excluded.bytes, hash = excluded.hash,
-        title = excluded.title, fetched_at = excluded.fetched_at,
+    INSERT INTO pages (page, task, url, status, content_type, bytes, hash, title, fetched_at,
+        duration_ms, job, pass, depth, attempt, outcome, reason, error, redirect, canonical,
+        noindex, etag, last_modified, remote, url_print, links, link_urls, nofollow)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19,
+        ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27)
+    ON CONFLICT (page) DO UPDATE SET task = excluded.task, url = excluded.url,
+        status = excluded.status, content_type = excluded.content_type, bytes = excluded.bytes,
+        hash = excluded.hash, title = excluded.title, fetched_at = excluded.fetched_at,
         duration_ms = excluded.duration_ms, job = excluded.job, pass = excluded.pass,
         depth = excluded.depth, attempt = excluded.attempt, outcome = excluded.outcome,
-        error = excluded.error, links = excluded.links, link_urls = excluded.link_urls
-    WHERE excluded.attempt >= pages.attempt";
+        reason = excluded.reason, error = excluded.error, redirect = excluded.redirect,
+        canonical = excluded.canonical, noindex = excluded.noindex, etag = excluded.etag,
+        last_modified = excluded.last_modified, remote = excluded.remote,
+        url_print = excluded.url_print, links = excluded.links, link_urls = excluded.link_urls,
+        nofollow = excluded.nofollow
+    WHERE (excluded.attempt, excluded.fetched_at) >= (pages.attempt, pages.fetched_at)";
 
-/// Why `pages.db` cannot be used. Nothing was changed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The directory or the thread cannot be made.
-    #[error("{path}: {source}", path = path.display())]
-    Io {
-        /// What was to be opened.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// The file cannot be opened, or is no database.
-    #[error("{path}: {source}", path = path.display())]
-    Sqlite {
-        /// What was to be opened.
-        path: PathBuf,
-        /// Why not.
-        source: rusqlite::Error,
-    },
-    /// A newer Tidings wrote it.
-    #[error(
-        "{path} has schema version {found}, this Tidings knows up to {VERSION}; use the newer \
-         Tidings that wrote it, or another data directory",
-        path = path.display()
-    )]
-    Newer {
-        /// The file.
-        path: PathBuf,
-        /// Its version.
-        found: i64,
-    },
-}
+/// A task was `group:run.entry`, and its run is the best that is known of the group's number for life.
+const FROM_V1: &str = "
+    INSERT INTO pages (page, task, url, status, content_type, bytes, hash, title, fetched_at,
+        duration_ms, job, pass, depth, attempt, outcome, error, noindex, url_print, links, link_urls)
+    SELECT replace(task, ':', '.'), task, url, status, content_type, bytes, hash, title, fetched_at,
+        duration_ms, job, pass, depth, attempt, outcome, error, 0, url_print(url), links, link_urls
+    FROM pages_v1 ORDER BY rowid;
+    DROP TABLE pages_v1";
 
-/// A page was not stored: the disk is full or failing. It may be tried again.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the page cannot be stored: {text}")]
-pub struct StoreError {
-    /// What the system says.
-    pub text: String,
-}
-
-/// The open database. Cheap to clone; the thread ends when the last clone is dropped and
-/// everything was written.
-#[derive(Clone, Debug)]
-pub struct PageStore {
-    queue: mpsc::Sender<Letter>,
-}
-
-/// Ends when everything was written and the database is closed.
+/// The open database.
 #[derive(Debug)]
-pub struct Closing(oneshot::Receiver<()>);
-
-#[derive(Debug)]
-struct Letter {
-    record: Arc<PageRecord>,
-    answer: oneshot::Sender<Result<(), StoreError>>,
+pub(super) struct Sqlite {
+    connection: Connection,
+    path: PathBuf,
+    /// Answers from this file; ends by itself.
+    reader: Option<thread::JoinHandle<()>>,
 }
 
-impl PageStore {
-    /// Opens `pages.db` in this directory, and makes both if they are missing.
-    pub fn open(data: &Path) -> Result<(Self, Closing), OpenError> {
-        let path = data.join("pages.db");
-        let io_error = |source| OpenError::Io { path: path.clone(), source };
-        std::fs::create_dir_all(data).map_err(io_error)?;
-        let connection = prepare(&path)?;
-        let (queue, letters) = mpsc::channel(STORE_QUEUE_MAX);
-        let (closed, closing) = oneshot::channel();
-        let writer = Writer { connection, path: path.clone(), failing: false };
-        thread::Builder::new()
-            .name("pages.db".to_owned())
-            .spawn(move || {
-                writer.run(letters);
-                // Nobody may be waiting any more.
-                let _ = closed.send(());
-            })
-            .map_err(io_error)?;
-        Ok((Self { queue }, Closing(closing)))
+impl Sqlite {
+    /// Opens a database, makes it if it is missing, and brings an old one to this version.
+    pub(super) fn open(path: &Path) -> Result<(Self, Lookup), OpenError> {
+        super::make_parent(path)?;
+        let connection = prepare(path)?;
+        let (lookup, reader) = Lookup::start(path)?;
+        Ok((Self { connection, path: path.to_owned(), reader: Some(reader) }, lookup))
     }
 
-    /// Stores a page, in place of an earlier attempt of the same task. `Ok` once it is on the
-    /// disk. Waits while too many others wait.
-    pub async fn store(&self, record: Arc<PageRecord>) -> Result<(), StoreError> {
-        let (answer, answered) = oneshot::channel();
-        let letter = Letter { record, answer };
-        let gone = || StoreError { text: "its writer has ended".to_owned() };
-        self.queue.send(letter).await.map_err(|_| gone())?;
-        answered.await.unwrap_or_else(|_| Err(gone()))
+    fn upsert(&mut self, batch: &[Arc<PageRecord>]) -> rusqlite::Result<()> {
+        let transaction =
+            self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let mut statement = transaction.prepare_cached(UPSERT)?;
+        for record in batch {
+            upsert(&mut statement, record)?;
+        }
+        drop(statement);
+        transaction.commit()
     }
 }
 
-impl Closing {
-    /// Waits until the thread has ended. Drop all clones of the store first.
-    pub async fn wait(self) {
-        let _ = self.0.await;
+impl Sink for Sqlite {
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn write(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), StoreError> {
+        self.upsert(batch).map_err(|error| StoreError { text: error.to_string(), closed: false })
+    }
+
+    fn close(&mut self) {
+        // Who closes the file last tidies it up, and a reader may not.
+        if self.reader.take().is_some_and(|reader| reader.join().is_err()) {
+            tracing::error!("the reader of {} panicked", self.path.display());
+        }
     }
 }
 
@@ -169,25 +158,14 @@ fn prepare(path: &Path) -> Result<Connection, OpenError> {
     let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
     let mut connection = Connection::open(path).map_err(sqlite)?;
     connection.busy_timeout(STORE_BUSY_TIMEOUT).map_err(sqlite)?;
-    let version = |connection: &Connection| {
-        connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0))
-    };
     // Before anything is written, so that a newer file stays as it is.
     let found = version(&connection).map_err(sqlite)?;
     if found > VERSION {
         return Err(OpenError::Newer { path: path.to_owned(), found });
     }
-    let create = |connection: &mut Connection| {
-        connection.pragma_update(None, "journal_mode", "WAL")?;
-        connection.pragma_update(None, "synchronous", "FULL")?;
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        // Another process may have been faster.
-        if version(&transaction)? == 0 {
-            transaction.execute_batch(CREATE_V1)?;
-            transaction.pragma_update(None, "user_version", VERSION)?;
-        }
-        transaction.commit()
-    };
+    if found == 1 {
+        tracing::info!("{} is being brought to version {VERSION} of its schema", path.display());
+    }
     // SQLite does not wait when two switch a new file to WAL at once.
     let patience = Instant::now() + STORE_BUSY_TIMEOUT;
     loop {
@@ -199,77 +177,84 @@ fn prepare(path: &Path) -> Result<Connection, OpenError> {
     }
 }
 
+fn version(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+fn create(connection: &mut Connection) -> rusqlite::Result<()> {
+    // Only a file that is being made takes it.
+    connection.pragma_update(None, "page_size", PAGE_BYTES)?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    let page_bytes: u32 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
+    connection.pragma_update(None, "wal_autocheckpoint", STORE_WAL_BYTES / page_bytes)?;
+    connection.pragma_update(None, "journal_size_limit", STORE_WAL_BYTES)?;
+    let pure = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
+    connection.create_scalar_function("url_print", 1, pure, |arguments| {
+        Ok(url_print(arguments.get_raw(0).as_str()?))
+    })?;
+    // A user's views of the table are not to follow it when it is renamed.
+    connection.pragma_update(None, "legacy_alter_table", true)?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // Another process may have been faster.
+    match version(&transaction)? {
+        0 => transaction.execute_batch(CREATE)?,
+        1 => migrate_v1(&transaction)?,
+        _ => return Ok(()),
+    }
+    transaction.pragma_update(None, "user_version", VERSION)?;
+    transaction.commit()
+}
+
+fn migrate_v1(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    transaction.execute_batch("ALTER TABLE pages RENAME TO pages_v1")?;
+    transaction.execute_batch(CREATE)?;
+    transaction.execute_batch(FROM_V1)
+}
+
 fn is_busy(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
 }
 
-struct Writer {
-    connection: Connection,
-    path: PathBuf,
-    /// The last transaction failed; said once, until one succeeds.
-    failing: bool,
+/// Half of it is that of the host, so that the prints of a host's pages stand together in the index. Two
+/// URLs may have the same.
+fn url_print(url: &str) -> i64 {
+    const HALF: u64 = u32::MAX as u64;
+    let host = url.split('/').nth(2).unwrap_or_default();
+    (xxh3_64(host.as_bytes()) & !HALF | xxh3_64(url.as_bytes()) & HALF).cast_signed()
 }
 
-impl Writer {
-    fn run(mut self, mut letters: mpsc::Receiver<Letter>) {
-        let mut batch = Vec::new();
-        while letters.blocking_recv_many(&mut batch, STORE_BATCH_MAX) > 0 {
-            let result = self.write(&batch).map_err(|error| StoreError { text: error.to_string() });
-            self.note(result.as_ref().err());
-            for letter in batch.drain(..) {
-                // Whoever asked may have been abandoned meanwhile.
-                let _ = letter.answer.send(result.clone());
-            }
-        }
-    }
-
-    fn write(&mut self, batch: &[Letter]) -> rusqlite::Result<()> {
-        let transaction =
-            self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        for letter in batch {
-            upsert(&transaction, &letter.record)?;
-        }
-        transaction.commit()
-    }
-
-    fn note(&mut self, error: Option<&StoreError>) {
-        match error {
-            Some(error) if !self.failing => {
-                tracing::error!(
-                    "{}: {}; pages wait until it can be written again",
-                    self.path.display(),
-                    error.text
-                );
-            }
-            None if self.failing => tracing::info!("{}: can be written again", self.path.display()),
-            _ => {}
-        }
-        self.failing = error.is_some();
-    }
-}
-
-fn upsert(transaction: &Transaction<'_>, record: &PageRecord) -> rusqlite::Result<()> {
-    let PageRecord { task, report, .. } = record;
-    let links: Vec<&str> = record.links.iter().map(|link| &*link.url).collect();
-    let fetched_at = Timestamp::from_millisecond(record.fetched_unix_ms).unwrap_or_default();
-    transaction.prepare_cached(UPSERT)?.execute(params![
-        format!("{}:{}.{}", task.group, task.run, task.entry),
+fn upsert(statement: &mut CachedStatement<'_>, record: &PageRecord) -> rusqlite::Result<()> {
+    let row = Row::of(record);
+    let (report, json) = (&record.report, "strings and numbers are always JSON");
+    statement.execute(params![
+        row.page,
+        row.task,
         report.url,
         report.status,
         record.content_type,
         signed(report.bytes),
-        record.hash.map(|hash| hash.to_hex().to_string()),
+        row.hash,
         report.title,
-        format!("{fetched_at:.3}"),
-        signed(u64::try_from(report.duration.as_millis()).unwrap_or(u64::MAX)),
+        row.fetched_at,
+        signed(row.duration_ms),
         report.job,
         record.pass.map(signed),
         record.depth.map(signed),
-        task.attempt,
+        record.task.attempt,
         report.outcome.as_str(),
+        report.reason,
         report.error,
-        signed(links.len() as u64),
-        serde_json::to_string(&links).expect("strings are always JSON"),
+        record.redirect,
+        record.canonical,
+        record.noindex,
+        record.validators.etag,
+        record.validators.last_modified,
+        row.remote,
+        url_print(&report.url),
+        signed(record.links.len() as u64),
+        serde_json::to_string(&LinkUrls(&record.links)).expect(json),
+        row.nofollow().map(|nofollow| serde_json::to_string(&nofollow).expect(json)),
     ])?;
     Ok(())
 }

@@ -24,7 +24,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tidings_protocol::{
     Client, ClientError, ClientOptions, Code, Command, Deliveries, Delivery, MemberId,
-    ProtocolError, TaskId, connect,
+    ProtocolError, TaskId, connect, field_number,
 };
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
@@ -39,17 +39,20 @@ use crate::config::{
     STOP_ANSWERS, STOP_CLOSE, STOP_GRACE,
 };
 use crate::fetch::Fetcher;
-use crate::report::PageReport;
+use crate::report::{PageId, PageReport};
 use crate::robots::product_token;
-use crate::sink::sqlite::{OpenError, PageStore};
+use crate::sink::{OpenError, Sinks, StoreError};
 
 /// Why a crawler could not begin, or had to end by itself.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CrawlError {
-    /// `pages.db` cannot be used.
+    /// A sink cannot be used.
     #[error(transparent)]
-    Store(#[from] OpenError),
+    Open(#[from] OpenError),
+    /// Whoever read the pages from standard output has gone.
+    #[error("standard output is closed")]
+    OutputClosed,
     /// The HTTP client cannot be made: the agent is no header value.
     #[error("cannot prepare requests (is the agent `{agent}` one line of plain text?): {reason}")]
     Client {
@@ -88,13 +91,15 @@ struct Crawler {
     config: CrawlerConfig,
     /// What robots.txt rules are matched with.
     token: String,
-    /// Dropped before the connections are, one by one: the database is closed meanwhile.
-    store: PageStore,
+    /// Dropped before the connections are, one by one: files are closed meanwhile.
+    sinks: Sinks,
     fetcher: Fetcher,
     reports: mpsc::Sender<PageReport>,
     link: Link,
     verdicts: Mutex<Verdicts>,
     running: Mutex<HashMap<Entry, Running>>,
+    /// The group's number for life, if the broker says it.
+    since: Mutex<Option<u64>>,
     /// The longest lease that was seen: a shorter one has been running before.
     lease_max: Mutex<Duration>,
     tasks: TaskTracker,
@@ -117,6 +122,7 @@ struct Running {
 /// Why a connection is not served any more.
 enum End {
     Stop(Client, Deliveries),
+    OutputClosed(Client, Deliveries),
     Lost(ClientError),
 }
 
@@ -132,23 +138,26 @@ pub async fn run(
     reports: mpsc::Sender<PageReport>,
     stop: CancellationToken,
 ) -> Result<(), CrawlError> {
-    let data = config.data.clone();
     // Meanwhile the certificates are read.
-    let opening = tokio::task::spawn_blocking(move || PageStore::open(&data));
+    let opening = {
+        let config = config.clone();
+        tokio::task::spawn_blocking(move || Sinks::open(&config))
+    };
     let fetcher = Fetcher::new(&config).map_err(|error| CrawlError::Client {
         agent: config.agent.clone(),
         reason: error.to_string(),
     })?;
-    let (store, closing) = opening.await.expect("opening a database does not panic")?;
+    let (sinks, closing) = opening.await.expect("opening sinks does not panic")?;
     let crawler = Arc::new(Crawler {
         token: product_token(&config.agent).to_owned(),
         config,
         fetcher,
-        store,
+        sinks,
         reports,
         link: Link::new(),
         verdicts: Mutex::default(),
         running: Mutex::default(),
+        since: Mutex::default(),
         lease_max: Mutex::default(),
         tasks: TaskTracker::new(),
         stop,
@@ -174,14 +183,18 @@ async fn crawl(crawler: &Arc<Crawler>) -> Result<(), CrawlError> {
                 return Ok(());
             }
             joined = join(crawler, &mut member) => match joined {
-                Ok((client, deliveries)) => {
+                Ok((client, deliveries, credit)) => {
                     let broker = &crawler.config.broker;
                     tracing::info!("joined group {} at {broker}", crawler.config.group);
                     (pause, said, was_connected) = (RECONNECT_FIRST, false, true);
-                    match serve(crawler, client, deliveries).await {
+                    match serve(crawler, client, deliveries, credit).await {
                         End::Stop(client, deliveries) => {
                             drain(crawler, Some((client, deliveries))).await;
                             return Ok(());
+                        }
+                        End::OutputClosed(client, deliveries) => {
+                            drain(crawler, Some((client, deliveries))).await;
+                            return Err(CrawlError::OutputClosed);
                         }
                         End::Lost(error) => error,
                     }
@@ -222,11 +235,11 @@ fn fatal(crawler: &Crawler, error: &ClientError, was_connected: bool) -> Option<
     }
 }
 
-/// Connects as the member that we were, and asks for tasks.
+/// Connects as the member that we were, and asks for tasks: for as many as it says.
 async fn join(
     crawler: &Crawler,
     member: &mut Option<MemberId>,
-) -> Result<(Client, Deliveries), ClientError> {
+) -> Result<(Client, Deliveries, u32), ClientError> {
     let options = ClientOptions {
         name: Some(crawler.config.name.clone()),
         resume: *member,
@@ -237,19 +250,27 @@ async fn join(
     let (client, deliveries) = connect(&crawler.config.broker, options).await?;
     crawler.link.restart_clock(sent_ms, client.hello().clock_ms);
     *member = Some(client.hello().resume);
-    let join = crawler.join(crawler.config.credit);
+    let credit = crawler.credit(crawler.sinks.trouble().as_ref());
+    let join = crawler.join(credit);
     let silent =
         || ClientError::Timeout { address: crawler.config.broker.clone(), after: patience };
-    timeout(patience, client.request(&join)).await.map_err(|_| silent())??;
-    Ok((client, deliveries))
+    let joined = timeout(patience, client.request(&join)).await.map_err(|_| silent())??;
+    *crawler.since.lock() = field_number(&joined.ok, "since");
+    Ok((client, deliveries, credit))
 }
 
 /// Takes what the broker delivers, until the connection is gone or the crawler is to stop.
-async fn serve(crawler: &Arc<Crawler>, client: Client, mut deliveries: Deliveries) -> End {
+async fn serve(
+    crawler: &Arc<Crawler>,
+    client: Client,
+    mut deliveries: Deliveries,
+    credit: u32,
+) -> End {
     crawler.link.up(client.clone());
     let lost = {
         let watch = watch_clock(crawler, &client);
-        tokio::pin!(watch);
+        let sinks = watch_sinks(crawler, &client, credit);
+        tokio::pin!(watch, sinks);
         loop {
             tokio::select! {
                 biased;
@@ -259,14 +280,33 @@ async fn serve(crawler: &Arc<Crawler>, client: Client, mut deliveries: Deliverie
                     None => break Some(deliveries.reason()),
                 },
                 error = &mut watch => break Some(error),
+                ended = &mut sinks => break ended,
             }
         }
     };
     match lost {
-        None => End::Stop(client, deliveries),
+        None if crawler.stop.is_cancelled() => End::Stop(client, deliveries),
+        None => End::OutputClosed(client, deliveries),
         Some(lost) => {
             crawler.link.down();
             End::Lost(lost)
+        }
+    }
+}
+
+/// Takes no new tasks while nothing can be stored. Ends with the connection, or with `None` when
+/// nothing can ever be stored again.
+async fn watch_sinks(crawler: &Crawler, client: &Client, mut credit: u32) -> Option<ClientError> {
+    loop {
+        let trouble = crawler.sinks.change(credit == 0).await;
+        if trouble.as_ref().is_some_and(|trouble| trouble.closed) {
+            return None;
+        }
+        credit = crawler.credit(trouble.as_ref());
+        match client.request(&crawler.join(credit)).await {
+            Ok(_) => {}
+            Err(ClientError::Refused(refusal)) => tracing::warn!("the broker says: {refusal}"),
+            Err(lost) => return Some(lost),
         }
     }
 }
@@ -330,6 +370,11 @@ impl Crawler {
         Command::Join { group: self.config.group.clone(), credit: Some(credit) }
     }
 
+    /// How many tasks may be held, with this trouble or none.
+    fn credit(&self, trouble: Option<&StoreError>) -> u32 {
+        if trouble.is_some() { 0 } else { self.config.credit }
+    }
+
     fn take(self: &Arc<Self>, delivery: Delivery) {
         match delivery {
             Delivery::Task { id, clock_ms, lease_ms, payload } => {
@@ -353,7 +398,8 @@ impl Crawler {
             *lease_max = lease.max(*lease_max);
             lease < *lease_max
         };
-        let task = Task { id, clock_ms, lease, payload, resumed };
+        let page = PageId::of(&id, *self.since.lock());
+        let task = Task { id, page, clock_ms, lease, payload, resumed };
         let attempt = task.id.attempt;
         let overtaken = CancellationToken::new();
         let ended = CancellationToken::new();

@@ -11,21 +11,23 @@ use std::time::{Duration, SystemTime};
 use tidings_protocol::{
     CanonicalUrl, Command, Hold, Outcome, Payload, Return, TaskId, field_number,
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Crawler;
 use super::link::Answered;
 use super::verdicts::{Entry, Step};
-use crate::config::{STORE_NACK_AFTER, STORE_PATIENCE, STORE_RETRY};
+use crate::config::{STORE_NACK_AFTER, STORE_PATIENCE};
 use crate::fetch::{Fetched, Wanted};
 use crate::links::Content;
-use crate::report::{PageOutcome, PageRecord, PageReport};
+use crate::report::{PageId, PageOutcome, PageRecord, PageReport, Validators};
 use crate::robots::Rules;
 
 /// A task as it was delivered.
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) id: TaskId,
+    /// What sinks know it by.
+    pub(super) page: PageId,
     /// The broker's clock when it was sent.
     pub(super) clock_ms: u64,
     /// What was left of its lease then; all of it, once the broker has extended it.
@@ -217,7 +219,7 @@ impl Work<'_> {
         record.redirect = fetched.location.filter(|_| outcome == PageOutcome::Redirect);
         let read = |record: &mut PageRecord| {
             let Some(page) = fetched.page else { return };
-            let Content { title, links, cut } = page.finish(&self.page);
+            let Content { title, links, cut, .. } = page.finish(&self.page);
             record.report.title = title;
             record.report.links = links.len();
             record.report.error = cut.map(str::to_owned);
@@ -331,27 +333,27 @@ async fn answer(crawler: &Crawler, task: &Task, record: &PageRecord) {
         PageOutcome::Failed | PageOutcome::Retry => (Vec::new(), ack(Outcome::Failed)),
         PageOutcome::Robots => (Vec::new(), ack(Outcome::Robots)),
     };
-    crawler.link.answer(&children, &command).await;
+    let answered = crawler.link.answer(&children, &command).await;
+    // Of a stale answer nobody knows here whether the task is somebody's still.
+    if matches!(answered, Answered::Applied(_)) && record.is_final() {
+        crawler.sinks.settled(&record.page);
+    }
 }
 
 /// Waits for a full disk for a while; the error is for the broker.
 async fn store(crawler: &Crawler, record: &Arc<PageRecord>) -> Result<(), String> {
-    let patience = Instant::now() + STORE_PATIENCE;
-    loop {
-        let stored = tokio::select! {
-            biased;
-            stored = crawler.store.store(Arc::clone(record)) => stored,
-            () = crawler.abandon.cancelled() => {
-                return Err("the crawler ends before the page is stored".to_owned());
-            }
-        };
-        let Err(error) = stored else { return Ok(()) };
-        if Instant::now() >= patience {
-            return Err(error.to_string());
-        }
-        tokio::select! {
-            () = sleep(STORE_RETRY) => {}
-            () = crawler.abandon.cancelled() => return Err(error.to_string()),
+    let sinks = &crawler.sinks;
+    tokio::select! {
+        biased;
+        stored = timeout(STORE_PATIENCE, sinks.store(record)) => match stored {
+            Ok(stored) => stored.map_err(|error| error.to_string()),
+            Err(_) => Err(sinks.trouble().map_or_else(
+                || format!("the page was not stored within {STORE_PATIENCE:?}"),
+                |error| error.to_string(),
+            )),
+        },
+        () = crawler.abandon.cancelled() => {
+            Err("the crawler ends before the page is stored".to_owned())
         }
     }
 }
@@ -424,11 +426,13 @@ impl Task {
         let since_1970 =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         PageRecord {
+            page: self.page.clone(),
             task: self.id.clone(),
             report: PageReport {
                 url: url.to_owned(),
                 status: fetched.status,
                 outcome,
+                reason: None,
                 bytes: fetched.bytes,
                 duration: Duration::ZERO,
                 title: None,
@@ -443,7 +447,13 @@ impl Task {
             pass: number("pass"),
             depth: number("depth"),
             redirect: None,
+            canonical: None,
+            noindex: false,
+            validators: Validators::default(),
+            remote: None,
             links: Vec::new(),
+            exchange: None,
+            body: None,
         }
     }
 }

@@ -62,6 +62,10 @@ async fn start_with_reports(unread_max: usize) -> (Run, Connection) {
 
 impl Broker {
     async fn accept(&self) -> Connection {
+        self.accept_with("credit=7").await
+    }
+
+    async fn accept_with(&self, credit: &str) -> Connection {
         let (stream, _) = self.listener.accept().await.unwrap();
         let (reader, writer) = stream.into_split();
         let lines = BufReader::new(reader).lines();
@@ -73,7 +77,7 @@ impl Broker {
             .say(&format!("+OK tidings 0.1.0 id=1 clock={CLOCK} echo={echo} resume={resume}"))
             .await;
         connection.hello = hello;
-        assert_eq!(connection.line().await, "JOIN crawlers credit=7");
+        assert_eq!(connection.line().await, format!("JOIN crawlers {credit}"));
         connection.say("+OK").await;
         connection
     }
@@ -109,6 +113,19 @@ impl Connection {
                 self.say("+OK").await;
             }
         }
+    }
+
+    /// Expects these in any order and accepts them.
+    async fn expect_all(&mut self, lines: &[&str]) {
+        let mut heard = Vec::new();
+        for _ in lines {
+            heard.push(self.line().await);
+            self.say("+OK").await;
+        }
+        heard.sort_unstable();
+        let mut lines = lines.to_vec();
+        lines.sort_unstable();
+        assert_eq!(heard, lines);
     }
 
     /// Lets the crawler learn that a host has no robots.txt.
@@ -257,6 +274,25 @@ async fn a_url_without_a_job_tells_no_links_and_a_known_host_is_not_asked_for_ro
     broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
     broker.expect("ACK crawlers:1.1.1".to_owned()).await;
     assert_eq!(site.asked().await, "/page");
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn while_nothing_can_be_stored_no_tasks_are_asked_for() {
+    let site = Site::start(plain_site).await;
+    let (run, mut broker) = start().await;
+    broker.introduce(&site.url("/")).await;
+    // As if the disk had no room for this table.
+    let database = rusqlite::Connection::open(run.data.path().join("pages.db")).unwrap();
+    database.execute_batch("ALTER TABLE pages RENAME TO away").unwrap();
+    broker.task("1.1", site.url("/page").as_str()).await;
+    broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
+    broker.expect("JOIN crawlers credit=0".to_owned()).await;
+    // Who connects anew is not full of hope.
+    drop(broker);
+    let mut broker = run.broker.accept_with("credit=0").await;
+    database.execute_batch("ALTER TABLE away RENAME TO pages").unwrap();
+    broker.expect_all(&["JOIN crawlers credit=7", "ACK crawlers:1.1.1"]).await;
     run.stop().await;
 }
 

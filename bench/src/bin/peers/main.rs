@@ -1,6 +1,7 @@
 //! Tidings beside its peers, on this machine, in one run: starts every server, lets the same generator
 //! work with each of them, and prints a table. `bench/peers.sh` installs what it needs and calls it.
 
+mod crawl;
 mod queues;
 mod relay;
 mod results;
@@ -30,8 +31,9 @@ use tidings_bench::{
 };
 
 use crate::{
+    crawl::{CrawlArgs, OriginArgs},
     relay::Piece,
-    results::Results,
+    results::{Contestant, Results},
     servers::{Kind, Place, Use},
     works::{Lengths, WORKS, Work},
 };
@@ -45,6 +47,10 @@ const PAYLOAD_BYTES: usize = 128;
 enum Peers {
     /// Compare everything and print a table in Markdown
     Compare(CompareArgs),
+    /// Compare crawlers and print a table in Markdown
+    Crawl(CrawlArgs),
+    /// The web that crawlers are compared on, for a crawler that is started by hand
+    Origin(OriginArgs),
     /// One of the limits that brokers are compared with
     #[command(flatten)]
     Limit(Limit),
@@ -133,6 +139,8 @@ struct CompareArgs {
 fn main() -> ExitCode {
     let result = match Peers::parse() {
         Peers::Compare(args) => compare(&args),
+        Peers::Crawl(args) => crawl::compare(&args),
+        Peers::Origin(args) => crawl::origin(&args),
         Peers::Limit(limit) => run_limit(&limit),
     };
     match result {
@@ -173,7 +181,7 @@ fn compare(args: &CompareArgs) -> anyhow::Result<()> {
     };
     server::keep_on(args.pin[1])?;
 
-    let mut all: Vec<(Work, Results)> = Vec::new();
+    let mut all: Vec<(Work, Results<Kind>)> = Vec::new();
     for work in works {
         let results = rounds(args, &work, &place);
         all.push((work, results));
@@ -200,7 +208,7 @@ fn chosen(only: &[String]) -> anyhow::Result<Vec<Work>> {
 }
 
 /// Every round runs every server once, so that what changes on the machine changes for all of them.
-fn rounds(args: &CompareArgs, work: &Work, place: &Place) -> Results {
+fn rounds(args: &CompareArgs, work: &Work, place: &Place) -> Results<Kind> {
     let mut results = Results::default();
     let rounds = if args.quick { 1 } else { args.rounds };
     for round in 1..=rounds {
@@ -218,8 +226,7 @@ fn rounds(args: &CompareArgs, work: &Work, place: &Place) -> Results {
 }
 
 fn takes_part(args: &CompareArgs, kind: Kind) -> bool {
-    let name = kind.name().replace(' ', "-").to_lowercase();
-    args.servers.is_empty() || kind == Kind::Tidings || args.servers.contains(&name)
+    args.servers.is_empty() || kind == Kind::Tidings || args.servers.contains(&kind.flag())
 }
 
 fn run(
@@ -267,25 +274,15 @@ fn run(
 
 /// When, where and on what.
 fn heading(data: &Path, args: &CompareArgs) -> anyhow::Result<Vec<String>> {
-    let now = Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]).output()?;
     let disk = Disk::of(data)?;
     let sync_us = disk::sync_time(data)?.as_micros();
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let cores = std::thread::available_parallelism()?;
     let runs = if args.quick {
         "one short round".to_owned()
     } else {
         format!("rounds: {}, medians", args.rounds)
     };
     Ok(vec![
-        format!(
-            "{}, {cores} cores of {}, Linux {}, server and generator on one core each,",
-            String::from_utf8_lossy(&now.stdout).trim(),
-            model.map_or("an unknown processor", |(_, model)| model),
-            kernel.trim()
-        ),
+        format!("{}, server and generator on one core each,", machine()?),
         format!(
             "{PAYLOAD_BYTES}-byte events, {runs}, data on {} ({}), where fdatasync of 64 KiB takes {sync_us} us.",
             disk.source, disk.file_system
@@ -297,14 +294,29 @@ fn heading(data: &Path, args: &CompareArgs) -> anyhow::Result<Vec<String>> {
     ])
 }
 
+/// When, and on what machine.
+fn machine() -> anyhow::Result<String> {
+    let now = Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]).output()?;
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let cores = std::thread::available_parallelism()?;
+    Ok(format!(
+        "{}, {cores} cores of {}, Linux {}",
+        String::from_utf8_lossy(&now.stdout).trim(),
+        model.map_or("an unknown processor", |(_, model)| model),
+        kernel.trim()
+    ))
+}
+
 fn versions(place: &Place) -> [String; 2] {
     [format!("Versions: {}.", servers::versions(place).join("; ")), String::new()]
 }
 
-fn table(all: &[(Work, Results)]) -> Vec<String> {
+fn table(all: &[(Work, Results<Kind>)]) -> Vec<String> {
     let mut lines =
         vec!["| work | Tidings | others | reach |".to_owned(), "|---|---|---|---|".to_owned()];
-    lines.extend(all.iter().map(|(work, results)| results.row(work)));
+    lines.extend(all.iter().map(|(work, results)| results.row(&work.row())));
     let mut peaks: BTreeMap<Kind, f64> = BTreeMap::new();
     for (kind, peak) in all.iter().flat_map(|(_, results)| results.peaks()) {
         let highest = peaks.entry(kind).or_default();

@@ -10,6 +10,35 @@ use crate::{
     works::{Bound, DELIVERIES, GENERATOR, Outcome, PEAK, Reach, Shown, To, Work},
 };
 
+/// What is compared with its like.
+pub(crate) trait Contestant: Copy + Ord {
+    /// The one that the others are compared with.
+    const OURS: Self;
+
+    /// As it is called in tables.
+    fn name(self) -> &'static str;
+
+    /// Whether somebody would use it instead of ours: limits are none of these.
+    fn is_peer(self) -> bool;
+
+    /// As it is called on the command line.
+    fn flag(self) -> String {
+        self.name().replace(' ', "-").to_lowercase()
+    }
+}
+
+/// One line of a table.
+pub(crate) struct Row<'a, K: Contestant> {
+    /// What is done.
+    pub(crate) title: String,
+    /// In the order of their turns in a round.
+    pub(crate) contestants: &'a [K],
+    /// What is shown of each of them.
+    pub(crate) shown: &'a [Shown],
+    /// What ours is to reach.
+    pub(crate) reach: &'a [Reach<K>],
+}
+
 /// Below this part of what generator and kernel can take at all, the limit was not the limit.
 const RELAY_OF_BLAST: f64 = 0.8;
 
@@ -17,24 +46,36 @@ const RELAY_OF_BLAST: f64 = 0.8;
 const GENERATOR_BUSY: f64 = 0.95;
 
 /// The rounds of one work.
-#[derive(Debug, Default)]
-pub(crate) struct Results {
-    /// For each server and figure one value a round; `None` in a round that failed.
-    values: BTreeMap<(Kind, &'static str), Vec<Option<f64>>>,
-    words: BTreeMap<Kind, &'static str>,
-    /// Why rounds failed, the last reason for each server.
-    failures: BTreeMap<Kind, String>,
+#[derive(Debug)]
+pub(crate) struct Results<K> {
+    /// For each contestant and figure one value a round; `None` in a round that failed.
+    values: BTreeMap<(K, &'static str), Vec<Option<f64>>>,
+    /// What is no number, of the last round.
+    words: BTreeMap<K, String>,
+    /// Why rounds failed, the last reason for each contestant.
+    failures: BTreeMap<K, String>,
     rounds: usize,
 }
 
-impl Results {
+impl<K> Default for Results<K> {
+    fn default() -> Self {
+        Self {
+            values: BTreeMap::new(),
+            words: BTreeMap::new(),
+            failures: BTreeMap::new(),
+            rounds: 0,
+        }
+    }
+}
+
+impl<K: Contestant> Results<K> {
     /// A new round; what is added from now on belongs to it.
     pub(crate) fn begin_round(&mut self) {
         self.rounds += 1;
     }
 
-    /// What a server did in this round.
-    pub(crate) fn add(&mut self, kind: Kind, outcome: anyhow::Result<Outcome>) {
+    /// What a contestant did in this round.
+    pub(crate) fn add(&mut self, kind: K, outcome: anyhow::Result<Outcome>) {
         match outcome {
             Ok(outcome) => {
                 for figure in outcome.figures {
@@ -50,22 +91,22 @@ impl Results {
         }
     }
 
-    fn rounds_of(&self, kind: Kind, key: &'static str) -> &[Option<f64>] {
+    fn rounds_of(&self, kind: K, key: &'static str) -> &[Option<f64>] {
         self.values.get(&(kind, key)).map_or(&[], Vec::as_slice)
     }
 
-    fn median(&self, kind: Kind, key: &'static str) -> Option<f64> {
+    fn median(&self, kind: K, key: &'static str) -> Option<f64> {
         let values: Vec<_> = self.rounds_of(kind, key).iter().flatten().copied().collect();
         median(&values)
     }
 
     /// The median of the ratios of rounds, so that what disturbs a round disturbs both.
-    fn ratio(&self, reach: &Reach, servers: &[Kind]) -> Option<f64> {
-        let mine = self.rounds_of(Kind::Tidings, reach.key);
+    fn ratio(&self, reach: &Reach<K>, contestants: &[K]) -> Option<f64> {
+        let mine = self.rounds_of(K::OURS, reach.key);
         let peer = match reach.to {
-            To::Itself => return self.median(Kind::Tidings, reach.key),
+            To::Itself => return self.median(K::OURS, reach.key),
             To::Server(kind) => kind,
-            To::BestPeer => self.best_peer(reach.key, servers)?,
+            To::BestPeer => self.best_peer(reach, contestants)?,
         };
         let theirs = self.rounds_of(peer, reach.key);
         let paired =
@@ -73,33 +114,29 @@ impl Results {
         median(&paired.collect::<Vec<_>>())
     }
 
-    fn best_peer(&self, key: &'static str, servers: &[Kind]) -> Option<Kind> {
-        let limits = [Kind::Tidings, Kind::Relay, Kind::Naive, Kind::Blast];
-        let peers = servers.iter().copied().filter(|kind| !limits.contains(kind));
-        let rated = peers.filter_map(|kind| Some((kind, self.median(kind, key)?)));
-        rated.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(kind, _)| kind)
+    fn best_peer(&self, reach: &Reach<K>, contestants: &[K]) -> Option<K> {
+        let peers = contestants.iter().copied().filter(|kind| kind.is_peer());
+        let rated = peers.filter_map(|kind| Some((kind, self.median(kind, reach.key)?)));
+        let best = match reach.bound {
+            Bound::AtLeast(_) => rated.max_by(|a, b| a.1.total_cmp(&b.1)),
+            Bound::AtMost(_) => rated.min_by(|a, b| a.1.total_cmp(&b.1)),
+        };
+        best.map(|(kind, _)| kind)
     }
 
     /// The row of the table.
-    pub(crate) fn row(&self, work: &Work) -> String {
-        let cell = |kind: &Kind| {
-            let shown = self.shown(*kind, work.shown);
-            shown.map(|shown| format!("{} {shown}", kind.name()))
-        };
-        let mine = self.shown(Kind::Tidings, work.shown).unwrap_or_else(|| "-".to_owned());
-        let others: Vec<_> =
-            work.servers.iter().filter(|kind| **kind != Kind::Tidings).filter_map(cell).collect();
-        let reach: Vec<_> =
-            work.reach.iter().map(|reach| self.reached(reach, work.servers)).collect();
-        let sync = match work.sync {
-            tidings_bench::wire::Sync::Memory => ", in memory",
-            _ => "",
-        };
-        format!("| {}{sync} | {mine} | {} | {} |", work.title, others.join(", "), reach.join("; "))
+    pub(crate) fn row(&self, row: &Row<'_, K>) -> String {
+        let cell = |kind: K| Some(format!("{} {}", kind.name(), self.shown(kind, row.shown)?));
+        let mine = self.shown(K::OURS, row.shown).unwrap_or_else(|| "-".to_owned());
+        let others = row.contestants.iter().copied().filter(|kind| *kind != K::OURS);
+        let others: Vec<_> = others.filter_map(cell).collect();
+        let reached = |reach| self.reached(reach, row.contestants);
+        let reach: Vec<_> = row.reach.iter().map(reached).collect();
+        format!("| {} | {mine} | {} | {} |", row.title, others.join(", "), reach.join("; "))
     }
 
     /// `12.34 M (56 us)`: the figures of a server, those behind the first one in brackets.
-    fn shown(&self, kind: Kind, shown: &[Shown]) -> Option<String> {
+    fn shown(&self, kind: K, shown: &[Shown]) -> Option<String> {
         let number = |shown: &Shown| {
             let value = self.median(kind, shown.key)?;
             let value = if shown.millions { value / 1e6 } else { value };
@@ -108,18 +145,18 @@ impl Results {
         let mut numbers = shown.iter().filter_map(number);
         let first = numbers.next()?;
         let mut rest: Vec<_> = numbers.collect();
-        rest.extend(self.words.get(&kind).map(|word| (*word).to_owned()));
+        rest.extend(self.words.get(&kind).cloned());
         Some(if rest.is_empty() { first } else { format!("{first} ({})", rest.join(", ")) })
     }
 
     /// Whether a bound is kept, and by how much.
-    fn reached(&self, reach: &Reach, servers: &[Kind]) -> String {
+    fn reached(&self, reach: &Reach<K>, contestants: &[K]) -> String {
         let name = match reach.to {
             To::Server(kind) => kind.name(),
             To::BestPeer => "the best peer",
             To::Itself => "",
         };
-        let Some(ratio) = self.ratio(reach, servers) else { return "not measured".to_owned() };
+        let Some(ratio) = self.ratio(reach, contestants) else { return "not measured".to_owned() };
         let (sign, bound, is_kept) = match reach.bound {
             Bound::AtLeast(bound) => (">=", bound, ratio >= bound),
             Bound::AtMost(bound) => ("<=", bound, ratio <= bound),
@@ -136,6 +173,43 @@ impl Results {
         )
     }
 
+    /// In which rounds who failed, and why.
+    pub(crate) fn failures(&self, work: &str) -> Vec<String> {
+        let failed = |(kind, reason): (&K, &String)| {
+            let of_it = self.values.iter().filter(|((k, _), _)| k == kind);
+            let went_well = of_it.map(|(_, values)| values.iter().flatten().count()).max();
+            format!(
+                "{work}: {} failed in {} of {} rounds: {reason}",
+                kind.name(),
+                self.rounds - went_well.unwrap_or(0),
+                self.rounds
+            )
+        };
+        self.failures.iter().map(failed).collect()
+    }
+
+    /// The peak of each one's memory.
+    pub(crate) fn peaks(&self) -> impl Iterator<Item = (K, f64)> {
+        self.values.iter().filter(|((_, key), _)| *key == PEAK).filter_map(|((kind, _), values)| {
+            Some((*kind, values.iter().flatten().copied().max_by(f64::total_cmp)?))
+        })
+    }
+
+    /// All values.
+    pub(crate) fn json(&self) -> Value {
+        let mut servers = Map::new();
+        for ((kind, key), values) in &self.values {
+            let server = servers.entry(kind.name()).or_insert_with(|| json!({}));
+            server[*key] = json!(values);
+        }
+        for (kind, word) in &self.words {
+            servers[kind.name()]["end"] = json!(word);
+        }
+        Value::Object(servers)
+    }
+}
+
+impl Results<Kind> {
     /// What has to be known about the row.
     pub(crate) fn notes(&self, work: &Work) -> Vec<String> {
         let mut notes = Vec::new();
@@ -156,44 +230,8 @@ impl Results {
         notes.extend(work.servers.iter().filter(is_busy).map(|kind| {
             format!("{}: with {} the generator was the limit", work.name, kind.name())
         }));
-        let failed = |(kind, reason): (&Kind, &String)| {
-            let failed = self.rounds
-                - self
-                    .values
-                    .iter()
-                    .filter(|((k, _), _)| k == kind)
-                    .map(|(_, values)| values.iter().flatten().count())
-                    .max()
-                    .unwrap_or(0);
-            format!(
-                "{}: {} failed in {failed} of {} rounds: {reason}",
-                work.name,
-                kind.name(),
-                self.rounds
-            )
-        };
-        notes.extend(self.failures.iter().map(failed));
+        notes.extend(self.failures(work.name));
         notes
-    }
-
-    /// The peak of each server's memory.
-    pub(crate) fn peaks(&self) -> impl Iterator<Item = (Kind, f64)> {
-        self.values.iter().filter(|((_, key), _)| *key == PEAK).filter_map(|((kind, _), values)| {
-            Some((*kind, values.iter().flatten().copied().max_by(f64::total_cmp)?))
-        })
-    }
-
-    /// All values.
-    pub(crate) fn json(&self) -> Value {
-        let mut servers = Map::new();
-        for ((kind, key), values) in &self.values {
-            let server = servers.entry(kind.name()).or_insert_with(|| json!({}));
-            server[*key] = json!(values);
-        }
-        for (kind, word) in &self.words {
-            servers[kind.name()]["end"] = json!(word);
-        }
-        Value::Object(servers)
     }
 }
 
@@ -222,7 +260,7 @@ mod tests {
         Outcome { figures: vec![Figure::new(DELIVERIES, "", 0).with([value])], word: None }
     }
 
-    fn reach(to: To) -> Reach {
+    fn reach(to: To<Kind>) -> Reach<Kind> {
         Reach { name: "", key: DELIVERIES, to, bound: Bound::AtLeast(3.0) }
     }
 
@@ -238,7 +276,20 @@ mod tests {
         let servers = [Kind::Tidings, Kind::Nats];
         let shown = results.reached(&reach(To::Server(Kind::Nats)), &servers);
         assert_eq!(shown, ">= 3 x NATS: yes, 4.00");
-        assert_eq!(results.best_peer(DELIVERIES, &servers), Some(Kind::Nats));
+        assert_eq!(results.best_peer(&reach(To::BestPeer), &servers), Some(Kind::Nats));
+    }
+
+    #[test]
+    fn the_best_of_times_is_the_lowest() {
+        let mut results = Results::default();
+        results.begin_round();
+        for (kind, value) in [(Kind::Nats, 4.0), (Kind::Redis, 2.0), (Kind::Relay, 1.0)] {
+            results.add(kind, Ok(rate(value)));
+        }
+        let at_most = Reach { bound: Bound::AtMost(1.0), ..reach(To::BestPeer) };
+        let servers = [Kind::Nats, Kind::Redis, Kind::Relay];
+        assert_eq!(results.best_peer(&at_most, &servers), Some(Kind::Redis));
+        assert_eq!(results.best_peer(&reach(To::BestPeer), &servers), Some(Kind::Nats));
     }
 
     #[test]

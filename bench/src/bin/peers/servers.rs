@@ -12,6 +12,7 @@ use tidings_bench::{Launch, Ready, Server, Tidings, Wire, server::free_address, 
 
 use crate::{
     queues::Beanstalkd,
+    results::Contestant,
     wires::{JetStream, Lines, Mqtt, Nats, Redis, RedisStreams, Zmtp},
 };
 
@@ -31,9 +32,10 @@ pub(crate) enum Kind {
     Blast,
 }
 
-impl Kind {
-    /// As it is called in tables.
-    pub(crate) const fn name(self) -> &'static str {
+impl Contestant for Kind {
+    const OURS: Self = Self::Tidings;
+
+    fn name(self) -> &'static str {
         match self {
             Self::Tidings => "Tidings",
             Self::Nats => "NATS",
@@ -47,6 +49,10 @@ impl Kind {
             Self::Naive => "naive relay",
             Self::Blast => "blast",
         }
+    }
+
+    fn is_peer(self) -> bool {
+        !matches!(self, Self::Tidings | Self::Relay | Self::Naive | Self::Blast)
     }
 }
 
@@ -77,7 +83,7 @@ pub(crate) struct ServerDir(PathBuf);
 
 impl ServerDir {
     fn new(place: &Place, kind: Kind) -> anyhow::Result<Self> {
-        let path = place.data.join(kind.name().replace(' ', "-").to_lowercase());
+        let path = place.data.join(kind.flag());
         if path.exists() {
             fs::remove_dir_all(&path)?;
         }

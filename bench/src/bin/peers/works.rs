@@ -7,9 +7,12 @@ use tidings_bench::{
     publish::Publish, queue::Queue, replay::Replay, stalled::Stalled, wire::Sync,
 };
 
-use crate::servers::Kind::{
-    self, Beanstalkd, Blast, JetStream, Mosquitto, Naive, Nats, Redis, RedisStreams, Relay,
-    Tidings, ZeroMq,
+use crate::{
+    results::Row,
+    servers::Kind::{
+        self, Beanstalkd, Blast, JetStream, Mosquitto, Naive, Nats, Redis, RedisStreams, Relay,
+        Tidings, ZeroMq,
+    },
 };
 
 /// Names of figures, as the measurements give them.
@@ -34,7 +37,7 @@ pub(crate) struct Work {
     /// What is shown of each server.
     pub(crate) shown: &'static [Shown],
     /// What Tidings is to reach.
-    pub(crate) reach: &'static [Reach],
+    pub(crate) reach: &'static [Reach<Kind>],
 }
 
 /// The kind of a work, without the lengths, which are the same for all.
@@ -65,25 +68,25 @@ const fn millions(key: &'static str) -> Shown {
     Shown { key, unit: " M", digits: 2, millions: true }
 }
 
-const fn plain(key: &'static str, unit: &'static str, digits: usize) -> Shown {
+pub(crate) const fn plain(key: &'static str, unit: &'static str, digits: usize) -> Shown {
     Shown { key, unit, digits, millions: false }
 }
 
 /// A bound on the ratio of Tidings to others, or on its figure alone.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Reach {
+pub(crate) struct Reach<K> {
     /// Its name where a work has several figures; else empty.
     pub(crate) name: &'static str,
     pub(crate) key: &'static str,
-    pub(crate) to: To,
+    pub(crate) to: To<K>,
     pub(crate) bound: Bound,
 }
 
 /// What the figure is divided by.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum To {
+pub(crate) enum To<K> {
     /// The same figure of that server.
-    Server(Kind),
+    Server(K),
     /// The same figure of the best of those that can be bought: all but the limits.
     BestPeer,
     /// Nothing.
@@ -97,16 +100,16 @@ pub(crate) enum Bound {
     AtMost(f64),
 }
 
-const fn at_least(key: &'static str, bound: f64, to: To) -> Reach {
+pub(crate) const fn at_least<K: Copy>(key: &'static str, bound: f64, to: To<K>) -> Reach<K> {
     Reach { name: "", key, to, bound: Bound::AtLeast(bound) }
 }
 
-const fn at_most(key: &'static str, bound: f64, to: To) -> Reach {
+pub(crate) const fn at_most<K: Copy>(key: &'static str, bound: f64, to: To<K>) -> Reach<K> {
     Reach { name: "", key, to, bound: Bound::AtMost(bound) }
 }
 
-impl Reach {
-    const fn named(self, name: &'static str) -> Self {
+impl<K: Copy> Reach<K> {
+    pub(crate) const fn named(self, name: &'static str) -> Self {
         Self { name, ..self }
     }
 }
@@ -285,7 +288,20 @@ pub(crate) struct Lengths {
 pub(crate) struct Outcome {
     pub(crate) figures: Vec<Figure>,
     /// What is no number.
-    pub(crate) word: Option<&'static str>,
+    pub(crate) word: Option<String>,
+}
+
+impl Work {
+    /// Its line of the table.
+    pub(crate) fn row(&self) -> Row<'static, Kind> {
+        let sync = if self.sync == Sync::Memory { ", in memory" } else { "" };
+        Row {
+            title: format!("{}{sync}", self.title),
+            contestants: self.servers,
+            shown: self.shown,
+            reach: self.reach,
+        }
+    }
 }
 
 impl Load {
@@ -334,7 +350,7 @@ impl Load {
                 let stalled =
                     Stalled { publishers: 1, subscribers: 10, window: 10_000, run, warm_up };
                 let (figures, end) = stalled.measure(target, watch)?;
-                return Ok(Outcome { figures, word: Some(end.as_str()) });
+                return Ok(Outcome { figures, word: Some(end.as_str().to_owned()) });
             }
         };
         Ok(Outcome { figures, word: None })

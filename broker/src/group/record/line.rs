@@ -109,6 +109,7 @@ impl Writer<'_> {
             Decision::Started { run, anew, stamp, own } => {
                 self.field("started").field(run).flag(*anew).stamp(stamp).maybe(*own)
             }
+            Decision::Born { since } => self.field("born").field(since),
             Decision::Configured(config) => self.field("configured").config(config),
             Decision::Taken { topic, next, items } => {
                 self.field("taken").field(topic).field(next).list(items, Self::taking)
@@ -364,6 +365,7 @@ impl<'a> Reader<'a> {
                 stamp: self.stamp()?,
                 own: self.maybe(|member| member.parse().ok())?,
             },
+            "born" => Decision::Born { since: self.field()? },
             "configured" => Decision::Configured(Box::new(self.config()?)),
             "taken" => Decision::Taken {
                 topic: self.field()?,

@@ -318,7 +318,7 @@ fn a_host_that_was_just_asked_rests_after_a_reboot_whatever_the_wall_clock_says(
     // The machine was away for a moment; somebody has set its clock forward meanwhile.
     bench.now = bench.now + 3_600_000;
     let stamp = Stamp { moment: bench.now, boot: 2, uptime_ms: 0, unix_ms: 0 };
-    bench.feed(Input::Start { run: 8, anew: true, stamp, own: None });
+    bench.feed(Input::Start { run: 8, since: 8, anew: true, stamp, own: None });
     bench.publish("http://x.org/2");
     bench.wait(999);
     bench.assert_no_task("nobody knows how much time has passed");

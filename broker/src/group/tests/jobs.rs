@@ -407,3 +407,47 @@ fn settings_of_jobs_have_bounds_and_names() {
         assert_eq!(parse(wrong).unwrap_err().code, Code::BadArgument, "{wrong:?}");
     }
 }
+
+#[test]
+fn links_belong_to_a_job_if_its_patterns_let_them_in_and_seeds_whatever_these_say() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 1);
+    bench.open("docs", &[("include", "/docs/,*.html$"), ("exclude", "*.pdf$,/docs/old/")]);
+    bench.publish("http://a.org/ job=docs");
+    bench.close("docs");
+    let seed = bench.task();
+    bench.ack(A, &seed.id, Outcome::Redirect, &[("http://b.org/moved", true)]);
+    let moved = bench.task();
+    assert!(moved.payload.starts_with("http://b.org/moved job=docs "), "{}", moved.payload);
+    let links = [
+        ("http://a.org/docs/1", false),
+        ("http://b.org/x.html", false),
+        ("http://a.org/x", false),
+        ("http://a.org/docs/x.pdf", false),
+        ("http://a.org/docs/old/x.html", false),
+        ("http://c.org/docs/1", false),
+    ];
+    bench.ack(A, &moved.id, Outcome::Done, &links);
+    assert!(bench.ok().ends_with(" new=2 known=0 refused=4"), "{}", bench.ok());
+    // A redirect of a link is a link.
+    let first = bench.task();
+    bench.ack(A, &first.id, Outcome::Redirect, &[("http://a.org/docs/old/1", true)]);
+    assert!(bench.ok().ends_with(" new=0 known=0 refused=1"), "{}", bench.ok());
+}
+
+#[test]
+fn patterns_are_settings_like_others() {
+    let mut bench = Bench::new(&[]);
+    let settings = [("include", "/a%2C,/b"), ("exclude", "*$")];
+    bench.open("docs", &settings);
+    let show = Show::Job("docs".parse().unwrap());
+    bench.feed(Input::Show { asked: A.asked(), what: show });
+    assert!(bench.ok().ends_with(" include=/a%2C,/b exclude=*$"), "{}", bench.ok());
+    bench.open("docs", &settings[..1]);
+    assert_eq!(bench.refusal(), Code::Exists);
+    bench.open("docs", &settings);
+    assert!(bench.ok().starts_with("docs "));
+    for wrong in [("include", "x"), ("exclude", "/a,,/b")] {
+        assert_eq!(JobSettings::parse([wrong]).unwrap_err().code, Code::BadArgument);
+    }
+}

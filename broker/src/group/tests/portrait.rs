@@ -33,6 +33,7 @@ struct Portrait {
     is_paused: bool,
     totals: Totals,
     last_entry: EntryId,
+    since: Option<u64>,
     config: GroupConfig,
 }
 
@@ -107,6 +108,7 @@ fn portrait(group: &Group) -> Portrait {
         is_paused: group.is_paused,
         totals: group.totals,
         last_entry: group.last_entry,
+        since: group.since,
         config: group.config.clone(),
         entries,
     }

@@ -39,18 +39,20 @@ fn the_delay_holds_although_moments_are_cut_to_milliseconds() {
 }
 
 #[test]
-fn what_robots_txt_forbids_costs_its_host_no_rest() {
-    let mut bench = Bench::new(&[("delay", "1h")]);
-    bench.join(A, 1);
-    bench.publish("http://a.org/1");
-    bench.publish("http://a.org/2");
-    let first = bench.task();
-    bench.ack(A, &first.id, Outcome::Robots, &[]);
-    let second = bench.task();
-    bench.publish("http://a.org/3");
-    bench.touch(A, &second.id, true, NO_HOLD);
-    bench.ack(A, &second.id, Outcome::Robots, &[]);
-    bench.assert_no_task("a request was made after all");
+fn what_a_rule_forbids_costs_its_host_no_rest() {
+    for outcome in [Outcome::Robots, Outcome::Scope, Outcome::Trap] {
+        let mut bench = Bench::new(&[("delay", "1h")]);
+        bench.join(A, 1);
+        bench.publish("http://a.org/1");
+        bench.publish("http://a.org/2");
+        let first = bench.task();
+        bench.ack(A, &first.id, outcome, &[]);
+        let second = bench.task();
+        bench.publish("http://a.org/3");
+        bench.touch(A, &second.id, true, NO_HOLD);
+        bench.ack(A, &second.id, outcome, &[]);
+        bench.assert_no_task("a request was made after all");
+    }
 }
 
 #[test]

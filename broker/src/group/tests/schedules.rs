@@ -9,11 +9,12 @@ use crate::group::{Input, Operation, Show};
 const MINUTE_MS: u64 = 60_000;
 
 impl Bench {
-    /// The only task that came, answered as it was asked for, with a page that came.
+    /// The only task that came, answered as it was asked for, with a page that came. How often its URL
+    /// is looked at is not in `payload`.
     #[track_caller]
     fn fetch(&mut self, payload: &str) {
         let task = self.task();
-        assert_eq!(task.payload, payload);
+        assert_eq!(without_every(&task.payload), payload);
         self.ack(A, &task.id, Outcome::Done, &[]);
     }
 
@@ -21,6 +22,11 @@ impl Bench {
         self.feed(Input::Show { asked: A.asked(), what: Show::Explain(url.into()) });
         self.answers.last().unwrap().clone().ok().map(|answer| answer.more.join("\n"))
     }
+}
+
+pub(super) fn without_every(payload: &str) -> String {
+    let words: Vec<_> = payload.split(' ').filter(|word| !word.starts_with("every=")).collect();
+    words.join(" ")
 }
 
 fn bench() -> Bench {
@@ -276,4 +282,79 @@ fn schedules_are_listed_by_when_they_are_due() {
     assert_eq!(answer.more[1], format!("{second} skips=yes"), "somebody has looked");
     assert!(ScheduleQuery::parse([("limit", "1001")]).is_err());
     assert!(ScheduleQuery::parse([("state", "due")]).is_err());
+}
+
+#[test]
+fn a_task_says_how_often_its_url_is_looked_at() {
+    let mut bench = bench();
+    for (event, every) in [("every=90m", "90m"), ("every=06:00", "06:00"), ("every=2h", "2h")] {
+        bench.publish(&format!("http://a.org/ {event}"));
+        let task = bench.task();
+        assert_eq!(task.payload, format!("http://a.org/ every={every}"));
+        bench.ack(A, &task.id, Outcome::Done, &[]);
+    }
+    bench.publish("http://a.org/ every=0");
+    bench.publish("http://a.org/");
+    assert_eq!(bench.task().payload, "http://a.org/");
+}
+
+#[test]
+fn whoever_looks_at_a_scheduled_url_is_told_what_the_schedule_carries() {
+    let mut bench = bench();
+    bench.publish("http://a.org/feed every=1h feed=15m-1d source=me");
+    bench.fetch("http://a.org/feed feed=15m-1d source=me");
+    bench.publish("http://a.org/feed");
+    bench.fetch("http://a.org/feed feed=15m-1d source=me");
+    bench.publish("http://a.org/feed item=7 source=hub");
+    bench.fetch("http://a.org/feed item=7 source=hub feed=15m-1d");
+    // A page of a job stands in for a look as well.
+    bench.open("site", &[]);
+    bench.publish("http://a.org/feed job=site");
+    bench.fetch("http://a.org/feed job=site pass=1 depth=0 feed=15m-1d source=me");
+    // So does what it has moved to.
+    bench.publish("http://a.org/feed");
+    let moved = bench.task();
+    bench.ack(A, &moved.id, Outcome::Redirect, &[("http://a.org/new", true)]);
+    bench.fetch("http://a.org/new kind=redirect hops=1 feed=15m-1d source=me");
+    bench.publish("http://a.org/feed every=0");
+    bench.publish("http://a.org/feed");
+    bench.fetch("http://a.org/feed");
+}
+
+#[test]
+fn attributes_for_which_there_is_no_room_beside_its_own_are_left_out() {
+    let mut bench = bench();
+    let (short, long) =
+        ("a=".to_owned() + &"x".repeat(10 << 10), "b=".to_owned() + &"y".repeat(30 << 10));
+    bench.publish(&format!("http://a.org/ every=1h {long}"));
+    bench.fetch(&format!("http://a.org/ {long}"));
+    bench.publish(&format!("http://a.org/ {short}"));
+    bench.fetch(&format!("http://a.org/ {short}"));
+}
+
+#[test]
+fn another_interval_with_a_first_time_asks_for_nothing_before_that() {
+    let mut bench = bench();
+    bench.publish("http://a.org/feed every=1h feed=15m-1d");
+    let look = bench.task();
+    // Its worker has seen that it seldom changes.
+    bench.publish("http://a.org/feed every=2h after=2h feed=15m-1d");
+    bench.ack(A, &look.id, Outcome::Done, &[]);
+    for _ in 0..3 {
+        bench.wait(2 * 60 * MINUTE_MS - 1);
+        bench.assert_no_task("neither at once nor at the time before");
+        bench.wait(1);
+        let look = bench.task();
+        assert_eq!(look.payload, "http://a.org/feed every=2h feed=15m-1d");
+        bench.ack(A, &look.id, Outcome::Done, &[]);
+    }
+    // And a notification meanwhile brings that first time forward.
+    bench.publish("http://a.org/feed every=1h after=1h feed=15m-1d");
+    bench.wait(30 * MINUTE_MS);
+    bench.publish("http://a.org/feed");
+    bench.fetch("http://a.org/feed feed=15m-1d");
+    bench.wait(90 * MINUTE_MS - 1);
+    bench.assert_no_task("the look that was due is skipped");
+    bench.wait(1);
+    bench.fetch("http://a.org/feed feed=15m-1d");
 }

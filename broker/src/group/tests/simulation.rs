@@ -47,7 +47,7 @@ fn every_promise_holds_whatever_happens() {
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 23] = [
+const MUTANTS: [(Mutant, Promise); 24] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
     (Mutant::OneTooMany, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
@@ -64,6 +64,7 @@ const MUTANTS: [(Mutant, Promise); 23] = [
     (Mutant::DoneWhileHeld, Promise::NeverEarly),
     (Mutant::DoneBeforeTaken, Promise::NeverEarly),
     (Mutant::TooDeep, Promise::DepthKept),
+    (Mutant::OutOfScope, Promise::DepthKept),
     (Mutant::OverBudget, Promise::BudgetKept),
     (Mutant::AnnouncedFirst, Promise::NoStarvation),
     (Mutant::NeverWakes, Promise::NoStarvation),

@@ -208,6 +208,8 @@ pub(super) struct World {
     job_names: BTreeSet<JobName>,
     /// Announcements that are on their topics.
     heard: BTreeSet<u64>,
+    /// What workers were told of the group's life.
+    since: Option<Option<u64>>,
     totals: Totals,
     trace: Option<Vec<String>>,
 }
@@ -266,6 +268,7 @@ impl World {
             scheduled: BTreeMap::new(),
             job_names: BTreeSet::new(),
             heard: BTreeSet::new(),
+            since: None,
             totals: Totals::default(),
             trace: nature.traced.then(Vec::new),
         }

@@ -29,7 +29,8 @@ impl Owner {
             if self.log.health() == Health::Failed {
                 return self.abandon(letters);
             }
-            self.send();
+            // That it is gone is not said before its name is free.
+            self.send_up_to(self.appended - 1);
             tokio::select! {
                 () = stop.cancelled() => return,
                 Some(letter) = letters.recv() => self.put_off(letter),

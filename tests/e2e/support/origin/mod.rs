@@ -105,11 +105,6 @@ impl Origin {
         Record(hits)
     }
 
-    /// How long it has been running, which is what the times in the record count from.
-    pub(crate) fn now(&self) -> Duration {
-        self.shared.now()
-    }
-
     /// How many requests have come.
     pub(crate) fn hits(&self) -> usize {
         self.shared.hits.lock().unwrap().len()

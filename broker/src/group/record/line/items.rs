@@ -19,6 +19,7 @@ impl Writer<'_> {
             Item::Begin { run, stamp, own, parked, keys } => {
                 self.field("begin").field(run).stamp(stamp).maybe(*own).field(parked).field(keys)
             }
+            Item::Born { since } => self.field("born").field(since),
             Item::Abandoned => self.field("abandoned"),
             Item::Taken { topic, next } => self.field("taken").field(topic).field(next),
             Item::Sent { topic, seq } => self.field("sent").field(topic).field(seq),
@@ -121,6 +122,7 @@ impl Reader<'_> {
                 parked: self.field()?,
                 keys: self.field()?,
             },
+            "born" => Item::Born { since: self.field()? },
             "abandoned" => Item::Abandoned,
             "taken" => Item::Taken { topic: self.field()?, next: self.field()? },
             "sent" => Item::Sent { topic: self.own_topic()?, seq: self.field()? },

@@ -4,6 +4,7 @@ use tidings_protocol::{CanonicalUrl, JobName, Seq, TopicName};
 use super::*;
 use crate::group::clock_times::{ClockTime, Waiting};
 use crate::group::entry::EntryId;
+use crate::group::pattern::Filter;
 use crate::group::scope::ScopeRule;
 use crate::group::snapshot::Item;
 
@@ -128,9 +129,16 @@ fn config() -> impl Strategy<Value = GroupConfig> {
 fn job_settings() -> impl Strategy<Value = JobSettings> {
     let scope = prop::sample::select(vec![ScopeRule::Host, ScopeRule::Prefix, ScopeRule::Any]);
     let number = || prop::option::of(1_u64..1 << 30);
-    (scope, any::<Option<u32>>(), number(), number(), number()).prop_map(
-        |(scope, depth_max, pages_max, host_pages_max, time_ms_max)| JobSettings {
+    let patterns = || prop::option::of("[/*][a-z%*$\\\\]{0,9}(,/[é=&]{0,9}){0,2}");
+    let patterns = || {
+        patterns().prop_map(|text| text.map_or_else(Default::default, |text| text.parse().unwrap()))
+    };
+    let filter =
+        (patterns(), patterns()).prop_map(|(include, exclude)| Filter { include, exclude });
+    (scope, filter, any::<Option<u32>>(), number(), number(), number()).prop_map(
+        |(scope, filter, depth_max, pages_max, host_pages_max, time_ms_max)| JobSettings {
             scope,
+            filter,
             depth_max,
             pages_max,
             host_pages_max,
@@ -157,6 +165,8 @@ fn of_entries() -> impl Strategy<Value = Decision> {
             |(entry, back, rest, reason)| Decision::Returned { entry, back, rest, reason }
         ),
         any::<u64>().prop_map(|entry| Decision::Lost { entry }),
+        any::<u64>().prop_map(|since| Decision::Born { since }),
+        any::<u64>().prop_map(|since| Decision::Kept(Box::new(Item::Born { since }))),
         (entries(), prop::sample::select(End::ALL.to_vec()))
             .prop_map(|(entries, end)| Decision::Ended { entries, end }),
         entries().prop_map(|entries| Decision::Unpinned { entries }),
@@ -241,4 +251,12 @@ proptest! {
     fn no_line_makes_it_panic(line in "[0-9]{1,3}\t(taken|answered|configured|job-noted)(\t[0-9a-z+\\\\-]{0,6}){0,12}") {
         let _ = Record::decode(&line);
     }
+}
+
+#[test]
+fn jobs_that_earlier_versions_have_opened_are_read() {
+    let record = Record::decode("5\tjob-opened\t1\tdocs\tscope=host max-depth=3").unwrap();
+    let settings = JobSettings::parse([("max-depth", "3")]).unwrap();
+    let name = "docs".parse().unwrap();
+    assert_eq!(record.decision, Decision::JobOpened { number: 1, name, settings });
 }

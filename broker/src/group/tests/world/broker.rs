@@ -496,7 +496,9 @@ impl World {
         let moment = self.broker.moment(self.now);
         let stamp = self.machine.stamp(self.now, moment);
         let own = self.own.map(|index| self.workers[index].member);
-        self.handle(vec![(Input::Start { run, anew, stamp, own }, Said::Nothing)])
+        // Another one at each start, of which only the first counts.
+        let since = 1000 + run;
+        self.handle(vec![(Input::Start { run, since, anew, stamp, own }, Said::Nothing)])
     }
 
     /// The broker stands still: stopped, or without room on its disk.

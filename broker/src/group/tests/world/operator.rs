@@ -9,6 +9,7 @@ use super::{Happening, WAITING, World};
 use crate::clock::Moment;
 use crate::group::tasks::Selection;
 use crate::group::tests::bench::slot;
+use crate::group::tests::site::PAGES;
 use crate::group::{Answer, Asked, Input, JobAction, Operation};
 use crate::job::JobSettings;
 use crate::mailbox::ConnId;
@@ -86,6 +87,11 @@ impl World {
             }
         };
         let mut settings = Self::any_scope();
+        if self.rng.u32(0..4) == 0 {
+            let kept_out = [self.rng.u64(..PAGES), self.rng.u64(..PAGES)];
+            let patterns = kept_out.map(|number| format!("/p{number}$")).join(",");
+            settings.filter.exclude = patterns.parse().expect("they are patterns");
+        }
         settings.pages_max = (self.rng.u32(0..4) == 0).then(|| self.rng.u64(1..6));
         settings.depth_max = (self.rng.u32(0..4) == 0).then(|| self.rng.u32(0..3));
         settings.host_pages_max = (self.rng.u32(0..6) == 0).then(|| self.rng.u64(1..3));
@@ -93,7 +99,7 @@ impl World {
         self.turns.begin_pass(&name);
         self.ranks.begin_pass(&name);
         self.order += 1;
-        self.passes.open(&name, settings, self.order);
+        self.passes.open(&name, settings.clone(), self.order);
         self.open_named(&name, settings)?;
         for _ in 0..self.rng.u32(0..4) {
             let (seed, after_ms) = self.any_seed();

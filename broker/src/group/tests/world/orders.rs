@@ -144,7 +144,7 @@ impl World {
 
     fn open_with(&mut self, seed: &str) -> Kept {
         let settings = Self::any_scope();
-        self.passes.open("job", settings, 1);
+        self.passes.open("job", settings.clone(), 1);
         self.passes.find_mut("job").seed(seed);
         self.open_named("job", settings)?;
         let url = seed.into();

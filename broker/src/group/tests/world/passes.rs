@@ -133,7 +133,9 @@ impl Passes {
         };
         if outcome == Outcome::Redirect {
             let target = redirect_of(url);
-            pass.find(&target, *depth);
+            if *depth == 0 || pass.wants(&target) {
+                pass.find(&target, *depth);
+            }
             pass.targets.insert(target);
         }
         if outcome != Outcome::Done {
@@ -146,7 +148,8 @@ impl Passes {
         pass.no_longer_missing(url);
         let is_too_deep = pass.settings.depth_max.is_some_and(|max| *depth >= max);
         let links = links_of(url).filter(|_| with_links && !is_too_deep);
-        links.for_each(|link| pass.find(link, depth + 1));
+        let links: Vec<_> = links.filter(|link| pass.wants(link)).collect();
+        links.into_iter().for_each(|link| pass.find(link, depth + 1));
         pass.check_budget(name, url)
     }
 
@@ -186,6 +189,13 @@ impl Pass {
         self.find(url, 0);
     }
 
+    /// None of its patterns keeps a page out, which are ends of URLs.
+    fn wants(&self, url: &str) -> bool {
+        let patterns = self.settings.filter.exclude.to_string();
+        let mut ends = patterns.split(',').filter_map(|pattern| pattern.strip_suffix('$'));
+        !ends.any(|end| url.ends_with(end))
+    }
+
     fn find(&mut self, url: &str, depth: u32) {
         self.depths.entry(url.to_owned()).or_default().insert(depth);
         if !self.completed.contains(url) && !self.others.contains(url) {
@@ -215,7 +225,7 @@ impl Pass {
     }
 
     fn is_limited(&self) -> bool {
-        let JobSettings { pages_max, host_pages_max, time_ms_max, .. } = self.settings;
+        let JobSettings { pages_max, host_pages_max, time_ms_max, .. } = &self.settings;
         pages_max.is_some() || host_pages_max.is_some() || time_ms_max.is_some()
     }
 

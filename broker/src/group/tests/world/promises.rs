@@ -24,8 +24,8 @@ pub(in crate::group::tests) enum Promise {
     DoneOnce,
     /// And not before its last page is final ([`Passes`](super::passes::Passes)).
     NeverEarly,
-    /// No page of a job is further from its seeds than its links are, or than it may be
-    /// ([`Passes`](super::passes::Passes)).
+    /// No page of a job is further from its seeds than its links are, or than it may be, or one that
+    /// its patterns keep out ([`Passes`](super::passes::Passes)).
     DepthKept,
     /// A job that may release nothing releases nothing, and none has more pages than it may
     /// ([`Passes`](super::passes::Passes)).

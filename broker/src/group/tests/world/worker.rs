@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use tidings_protocol::{AckAnswer, Code, Hold, MemberId, Outcome, ProtocolError, Return, TaskId};
+use tidings_protocol::{
+    AckAnswer, Code, Hold, MemberId, Outcome, ProtocolError, Return, TaskId, field_number,
+};
 
 use super::broker::Running;
 use super::promises::{Kept, Promise};
@@ -105,7 +107,8 @@ impl World {
             held.say = Some(if self.rng.bool() || held.told.goes_on() {
                 Say::Nack { back: Return::Uncounted { after_ms: None }, hold: Hold::default() }
             } else {
-                Say::ack(Outcome::Robots, false)
+                let unasked = [Outcome::Robots, Outcome::Scope, Outcome::Trap];
+                Say::ack(self.rng.choice(unasked).expect("there are some"), false)
             });
             worker.tasks.insert(id.clone(), held);
             self.schedule(0, Happening::Speaks { worker: index, task: id });
@@ -183,7 +186,7 @@ impl World {
             }
             17..35 => Say::Touch { over: self.rng.u32(0..4) > 0, hold },
             35..38 => {
-                let outcomes = [Outcome::Failed, Outcome::Scope, Outcome::Trap, Outcome::Redirect];
+                let outcomes = [Outcome::Failed, Outcome::Redirect];
                 let outcome = self.rng.choice(outcomes).expect("there are some");
                 Say::Ack { outcome, hold, links: false }
             }
@@ -291,6 +294,12 @@ impl World {
     ) -> Kept {
         match said {
             Said::Join { worker, conn } => {
+                let joined = answer.expect("whoever joins is not refused").ok;
+                let since = field_number(&joined, "since");
+                let is_same = since == *self.since.get_or_insert(since);
+                Promise::IdsHold.holds(is_same && since.is_some(), || {
+                    format!("{joined}, and it was {:?} before", self.since)
+                })?;
                 let worker = &mut self.workers[worker];
                 if worker.conn == Some(conn) {
                     worker.credits.remove(0);
@@ -318,11 +327,15 @@ impl World {
         let worker = &mut self.workers[index];
         let Some(held) = worker.tasks.get_mut(&told.id) else { return Ok(()) };
         match (say, answer) {
-            (Say::Touch { .. }, Ok(_)) => {
+            (Say::Touch { over, .. }, Ok(_)) => {
                 (held.say, held.is_said, held.may_be_stale) = (None, false, false);
                 held.told.until = held.told.until.max(at + LEASE_MS);
                 let stores_ms = self.rng.u64(1..3_000);
-                let say = Say::ack(Outcome::Done, true);
+                let say = match self.rng.u32(0..16) {
+                    0 if *over => Say::ack(Outcome::Scope, false),
+                    1 if *over => Say::ack(Outcome::Trap, false),
+                    _ => Say::ack(Outcome::Done, true),
+                };
                 self.will_say(stores_ms, index, &told.id, say)
             }
             (_, Err(error)) if error.code == Code::Limit => {

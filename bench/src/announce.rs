@@ -1,0 +1,95 @@
+//! From an announcement to the request for it, as the host sees it: how soon somebody looks who has nothing else to do.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a benchmark reads the clock, and waits for others to be idle"
+)]
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    Figure, Watch,
+    histogram::Histogram,
+    origin::{Asked, Origin},
+};
+
+/// Longer than anybody takes that polls.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Pause between the last answer and the next announcement: everybody is idle by then.
+const IDLE: Duration = Duration::from_millis(5);
+
+/// Announcements of pages on different hosts, one after the other: the first page of each, of which nobody knows
+/// whether it may be fetched, and then the second.
+#[derive(Debug, Clone, Copy)]
+pub struct Announce {
+    /// Announcements of each kind, at most one for each host of the origin.
+    pub hosts: u32,
+    /// Time for either kind: who is slow makes fewer.
+    pub longest: Duration,
+}
+
+impl Announce {
+    /// Measures it; `ring` announces a URL.
+    pub fn measure(
+        &self,
+        origin: &Origin,
+        mut ring: impl FnMut(&str) -> anyhow::Result<()>,
+        watch: &mut Watch<'_>,
+    ) -> anyhow::Result<Vec<Figure>> {
+        let hosts = self.hosts.min(origin.site().hosts - 1);
+        // Somebody may still be starting.
+        one(origin, hosts, 0, &mut ring)?;
+        let mut reached = hosts;
+        let mut of_page = |page, what: &str| {
+            let mut times = Histogram::new();
+            let began = Instant::now();
+            for host in 0..reached {
+                if began.elapsed() > self.longest {
+                    reached = host;
+                    break;
+                }
+                if host % 100 == 0 {
+                    watch(&format!("{what}, {host} of {reached}"))?;
+                }
+                times.add(one(origin, host, page, &mut ring)?);
+            }
+            anyhow::Ok(times)
+        };
+        let unknown = of_page(0, "hosts that are not known")?;
+        let known = of_page(1, "known hosts")?;
+        let ms = |key, label, value: f64| Figure::new(key, label, 2).with([value / 1000.0]);
+        Ok(vec![
+            ms("known_p50_ms", "host known, p50, ms", known.quantile(0.5)),
+            ms("known_p99_ms", "host known, p99, ms", known.quantile(0.99)),
+            ms("unknown_p50_ms", "host unknown, p50, ms", unknown.quantile(0.5)),
+            ms("unknown_p99_ms", "host unknown, p99, ms", unknown.quantile(0.99)),
+        ])
+    }
+}
+
+/// Announces a page, and waits until it was fetched; the time until the first request to its host.
+fn one(
+    origin: &Origin,
+    host: u32,
+    page: u32,
+    ring: &mut impl FnMut(&str) -> anyhow::Result<()>,
+) -> anyhow::Result<Duration> {
+    let before = origin.hits();
+    let url = origin.url(host, page);
+    let rung = origin.now();
+    ring(&url)?;
+    let start = origin.wait_for(PATIENCE, |record| {
+        record.hits[before..].iter().find(|hit| hit.host == host).map(|hit| hit.start)
+    })?;
+    origin.wait_for(PATIENCE, |record| {
+        let mut hits = record.hits[before..].iter();
+        hits.find(|hit| hit.host == host && hit.asked == Asked::Page(page) && hit.end.is_some())
+            .map(|_| ())
+    })?;
+    thread::sleep(IDLE);
+    Ok(start.saturating_sub(rung))
+}

@@ -1,0 +1,275 @@
+//! The crawlers that are compared, each told as well as its authors would: as many requests at once as make it fast,
+//! robots.txt kept, nothing that has to do with the rest of the web.
+
+use std::{
+    fs::{self, File},
+    io::Write,
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, bail, ensure};
+use tidings_bench::{
+    Launch, Ready, Server,
+    origin::{Origin, Site},
+    program::{self, Ran},
+    server::free_address,
+};
+
+use crate::results::Contestant;
+
+/// Connections of wget2 without a delay: with more of them it is not faster.
+const WGET2_THREADS: u32 = 10;
+
+/// A crawler that takes part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Crawler {
+    Tidings,
+    Wget2,
+    Spider,
+    Aiohttp,
+    Crawlee,
+    Scrapy,
+    Rq,
+    ScrapyRedis,
+}
+
+impl Contestant for Crawler {
+    const OURS: Self = Self::Tidings;
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tidings => "Tidings",
+            Self::Wget2 => "wget2",
+            Self::Spider => "spider",
+            Self::Aiohttp => "aiohttp",
+            Self::Crawlee => "Crawlee",
+            Self::Scrapy => "Scrapy",
+            Self::Rq => "RQ",
+            Self::ScrapyRedis => "scrapy-redis",
+        }
+    }
+
+    fn is_peer(self) -> bool {
+        self != Self::Tidings
+    }
+}
+
+/// Where everything is that crawlers need.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// The program `tidings`.
+    pub(super) tidings: PathBuf,
+    /// The program `spider-peer`.
+    pub(super) spider: PathBuf,
+    /// Of an environment that has Scrapy and the others.
+    pub(super) python: PathBuf,
+    /// The programs for it.
+    pub(super) scripts: PathBuf,
+    /// A new directory of this run.
+    pub(super) dir: PathBuf,
+}
+
+/// Crawls all of an origin.
+pub(super) fn crawl(
+    place: &Place,
+    crawler: Crawler,
+    origin: &Origin,
+    longest: Duration,
+    watch: impl FnMut(Duration) -> anyhow::Result<()>,
+) -> anyhow::Result<Ran> {
+    let seeds: Vec<_> = origin.seeds().collect();
+    let file = place.dir.join("seeds");
+    fs::write(&file, seeds.join("\n") + "\n")?;
+    let delay = origin.site().delay.unwrap_or_default();
+    let mut command = match crawler {
+        Crawler::Tidings => tidings(place, &seeds, delay),
+        Crawler::Wget2 => wget2(place, &file, origin.site()),
+        Crawler::Spider => {
+            let mut command = Command::new(&place.spider);
+            command.arg(&file).arg(delay.as_millis().to_string());
+            command
+        }
+        Crawler::Aiohttp => script(place, "aiohttp_crawl.py", &file, delay),
+        Crawler::Crawlee => script(place, "crawlee_crawl.py", &file, delay),
+        Crawler::Scrapy => script(place, "scrapy_crawl.py", &file, delay),
+        Crawler::Rq | Crawler::ScrapyRedis => bail!("it does not crawl"),
+    };
+    let errors = place.dir.join("errors");
+    command.current_dir(&place.dir).stdout(Stdio::null()).stderr(File::create(&errors)?);
+    let ran = program::run(command, longest, watch)?;
+    ensure!(ran.status.success(), "{}: {}", ran.status, last_line(&errors));
+    Ok(ran)
+}
+
+/// Queue, deduplication and records are on the disk, as always.
+fn tidings(place: &Place, seeds: &[String], delay: Duration) -> Command {
+    let mut command = program(place);
+    command.args(["crawl", "--quiet", "--allow-private", "--data", "data"]);
+    command.arg(format!("--delay={}ms", delay.as_millis())).args(seeds);
+    command
+}
+
+/// It parses a page only after it has it in a file, so it gets files; the fastest of its ways to do without them.
+fn wget2(place: &Place, seeds: &Path, site: &Site) -> Command {
+    let mut command = Command::new("wget2");
+    command.args(["--no-config", "--quiet", "--recursive", "--level=0", "--delete-after"]);
+    command.args(["--no-cookies", "--no-hsts", "--no-ocsp", "--tries=1"]);
+    let threads = site.delay.map_or(WGET2_THREADS, |_| site.hosts);
+    command.arg(format!("--max-threads={threads}"));
+    command.args(site.delay.map(|delay| format!("--wait={}", delay.as_secs_f64())));
+    command.arg("--directory-prefix").arg(&place.dir).arg("--input-file").arg(seeds);
+    command
+}
+
+fn script(place: &Place, name: &str, seeds: &Path, delay: Duration) -> Command {
+    let mut command = python(place, name);
+    command.arg(seeds).arg(delay.as_secs_f64().to_string());
+    command
+}
+
+fn python(place: &Place, script: &str) -> Command {
+    let mut command = Command::new(&place.python);
+    command.arg(place.scripts.join(script)).env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+}
+
+fn program(place: &Place) -> Command {
+    let mut command = Command::new(&place.tidings);
+    command.env_remove("TIDINGS_CONFIG");
+    command
+}
+
+fn last_line(file: &Path) -> String {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.lines().last().unwrap_or("(no message)").to_owned()
+}
+
+/// A crawler that waits for announcements, and how they are made. It ends with this value.
+pub(super) struct Waiting {
+    bell: Bell,
+    _helper: Option<Helper>,
+    _servers: Vec<Server>,
+}
+
+enum Bell {
+    Socket(TcpStream, &'static str),
+    Pipe(ChildStdin),
+}
+
+/// A process that is told what to do on its standard input.
+struct Helper(Child);
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Waiting {
+    /// Starts it. It may need a moment until it hears.
+    pub(super) fn start(place: &Place, crawler: Crawler) -> anyhow::Result<Self> {
+        let socket = |server: &Server| -> anyhow::Result<TcpStream> {
+            let socket = TcpStream::connect(server.address())?;
+            socket.set_nodelay(true)?;
+            Ok(socket)
+        };
+        match crawler {
+            Crawler::Tidings => {
+                let mut command = program(place);
+                command.args([
+                    "up",
+                    "--quiet",
+                    "--allow-private",
+                    "--listen=127.0.0.1:0",
+                    "--data",
+                ]);
+                command.arg(place.dir.join("data"));
+                let server = start(place, command, Ready::Says("listening on "))?;
+                let bell = Bell::Socket(socket(&server)?, "PUB new-url ");
+                Ok(Self { bell, _helper: None, _servers: vec![server] })
+            }
+            Crawler::ScrapyRedis => {
+                let redis = redis(place)?;
+                let mut command = python(place, "scrapy_redis_notify.py");
+                command.arg(redis.address().port().to_string());
+                let worker = start(place, command, Ready::Listens(redis.address()))?;
+                let bell = Bell::Socket(socket(&redis)?, "LPUSH notified:start_urls ");
+                Ok(Self { bell, _helper: None, _servers: vec![worker, redis] })
+            }
+            Crawler::Rq => {
+                let redis = redis(place)?;
+                let port = redis.address().port().to_string();
+                let mut command = python(place, "rq_notify.py");
+                command.args(["work", &port]);
+                let worker = start(place, command, Ready::Listens(redis.address()))?;
+                let mut command = python(place, "rq_notify.py");
+                command.args(["say", &port]).stdin(Stdio::piped());
+                let mut helper = Helper(command.spawn()?);
+                let bell = Bell::Pipe(helper.0.stdin.take().expect("it is piped"));
+                Ok(Self { bell, _helper: Some(helper), _servers: vec![worker, redis] })
+            }
+            _ => bail!("it does not wait for announcements"),
+        }
+    }
+
+    /// Announces a URL.
+    pub(super) fn ring(&mut self, url: &str) -> anyhow::Result<()> {
+        match &mut self.bell {
+            Bell::Socket(socket, before) => {
+                socket.write_all(format!("{before}{url}\r\n").as_bytes())?
+            }
+            Bell::Pipe(pipe) => pipe.write_all(format!("{url}\n").as_bytes())?,
+        }
+        Ok(())
+    }
+}
+
+/// A broker with workers of its group `crawlers`. All end with this value.
+pub(super) struct Fleet {
+    broker: SocketAddr,
+    _servers: Vec<Server>,
+}
+
+impl Fleet {
+    /// Starts it. Workers may need a moment until they are there.
+    pub(super) fn start(place: &Place, workers: u32) -> anyhow::Result<Self> {
+        let mut command = program(place);
+        command.args(["broker", "--listen=127.0.0.1:0", "--data"]).arg(place.dir.join("data"));
+        let server = start(place, command, Ready::Says("listening on "))?;
+        let broker = server.address();
+        let worker = |number| {
+            let mut command = program(place);
+            command.args(["crawl", "--quiet", "--allow-private", "--broker", &broker.to_string()]);
+            command.arg("--data").arg(place.dir.join(format!("worker-{number}")));
+            start(place, command, Ready::Listens(broker))
+        };
+        let mut servers = (1..=workers).map(worker).collect::<anyhow::Result<Vec<_>>>()?;
+        servers.push(server);
+        Ok(Self { broker, _servers: servers })
+    }
+
+    /// Where the broker listens.
+    pub(super) fn broker(&self) -> SocketAddr {
+        self.broker
+    }
+}
+
+fn redis(place: &Place) -> anyhow::Result<Server> {
+    let address = free_address()?;
+    let mut command = Command::new("redis-server");
+    command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
+    command.args(["--save", "", "--dir"]).arg(&place.dir);
+    start(place, command, Ready::Listens(address))
+}
+
+fn start(place: &Place, mut command: Command, ready: Ready) -> anyhow::Result<Server> {
+    let errors = place.dir.join("errors");
+    command.stdout(Stdio::null()).stderr(File::options().create(true).append(true).open(&errors)?);
+    let launch = Launch { command, ready, processor: None };
+    Server::start(launch).with_context(|| last_line(&errors))
+}

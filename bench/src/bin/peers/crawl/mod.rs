@@ -1,0 +1,248 @@
+//! `peers crawl`: Tidings beside other crawlers, on this machine, in one run, on the same origin. `peers origin`: that
+//! origin alone, for crawlers that are started by hand.
+
+mod crawlers;
+mod works;
+
+use std::{
+    fs,
+    io::{self, Read, Write},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, ensure};
+use clap::Args;
+use serde_json::{Map, json};
+use tidings_bench::{
+    disk::{self, Disk},
+    origin::{Origin, Site},
+};
+
+use self::{
+    crawlers::{Crawler, Place},
+    works::{WORKS, Work},
+};
+use crate::{
+    Data, clear_progress, machine, note, progress, raise_limits,
+    results::{Contestant, Results},
+};
+
+#[derive(Debug, Args)]
+pub(crate) struct CrawlArgs {
+    /// The program `tidings`
+    #[arg(long, value_name = "FILE", default_value = "target/release/tidings")]
+    tidings: PathBuf,
+
+    /// The program `spider-peer`
+    #[arg(long, value_name = "FILE", default_value = "target/release/spider-peer")]
+    spider: PathBuf,
+
+    /// The Python of an environment that has Scrapy, aiohttp, Crawlee and RQ
+    #[arg(long, value_name = "FILE", default_value = "python3")]
+    python: PathBuf,
+
+    /// Where the programs for it are
+    #[arg(long, value_name = "DIR", default_value = "bench/peers")]
+    scripts: PathBuf,
+
+    /// Rounds, in each of which every crawler works once
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+
+    /// One round of a tenth: whether everything works, no figures to be quoted
+    #[arg(long)]
+    quick: bool,
+
+    /// Only these works, such as flat,polite-1000
+    #[arg(long, value_name = "WORK,..", value_delimiter = ',')]
+    only: Vec<String>,
+
+    /// Only these crawlers, such as tidings,wget2
+    #[arg(long, value_name = "CRAWLER,..", value_delimiter = ',')]
+    servers: Vec<String>,
+
+    /// Where crawlers keep their data, on a disk [default: a directory under this one, removed afterwards]
+    #[arg(long, value_name = "DIR", env = "PEERS_DATA")]
+    data: Option<PathBuf>,
+
+    /// Write all values into this file, too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OriginArgs {
+    /// Where to listen, on every address of 127.1.0.0/16
+    #[arg(long, default_value = "0.0.0.0:8080")]
+    listen: SocketAddr,
+
+    /// The site of this work, such as polite-1000
+    #[arg(long, default_value = "flat")]
+    work: String,
+
+    /// Another number of hosts
+    #[arg(long, value_name = "N")]
+    hosts: Option<u32>,
+
+    /// Another number of pages of each host
+    #[arg(long, value_name = "N")]
+    pages: Option<u32>,
+
+    /// Write the URL of the first page of each host into this file
+    #[arg(long, value_name = "FILE")]
+    seeds: Option<PathBuf>,
+}
+
+/// Serves until standard input ends, and says then what it saw.
+pub(crate) fn origin(args: &OriginArgs) -> anyhow::Result<()> {
+    raise_limits()?;
+    let site = works::site_of(&args.work).with_context(|| unknown(&args.work))?;
+    let hosts = args.hosts.unwrap_or(site.hosts);
+    let site = Site { hosts, pages: args.pages.unwrap_or(site.pages), ..site };
+    let origin = Origin::serve(site, args.listen)?;
+    if let Some(file) = &args.seeds {
+        fs::write(file, origin.seeds().collect::<Vec<_>>().join("\n") + "\n")?;
+    }
+    note(&format!("{} hosts, the first at {}", site.hosts, origin.url(0, 0)));
+    io::stdin().read_to_end(&mut Vec::new())?;
+    let record = origin.record();
+    let verdict = record.judge(&site);
+    writeln!(
+        io::stdout(),
+        "{} requests on {} connections in {:.3} s: {verdict}",
+        record.hits.len(),
+        verdict.connections,
+        verdict.span.as_secs_f64()
+    )?;
+    Ok(())
+}
+
+/// Compares, and prints a table in Markdown.
+pub(crate) fn compare(args: &CrawlArgs) -> anyhow::Result<()> {
+    raise_limits()?;
+    let works = chosen(args)?;
+    ensure!(args.tidings.is_file(), "there is no {}; build it first", args.tidings.display());
+    let data = Data::new(args.data.as_deref())?;
+    disk::refuse_memory(&data.path)?;
+    let heading = heading(&data.path, args)?;
+    let mut all: Vec<(Work, Results<Crawler>)> = Vec::new();
+    for work in works {
+        let results = rounds(args, &work, &data.path)?;
+        all.push((work, results));
+    }
+    clear_progress();
+    let mut output = io::stdout().lock();
+    let titles = ["| work | Tidings | others | reach |", "|---|---|---|---|"].map(str::to_owned);
+    let rows = all.iter().map(|(work, results)| results.row(&work.row()));
+    let failures = all.iter().flat_map(|(work, results)| results.failures(work.name));
+    let failures = failures.map(|failure| format!("\n- {failure}"));
+    for line in heading.into_iter().chain(titles).chain(rows).chain(failures) {
+        writeln!(output, "{line}")?;
+    }
+    if let Some(file) = &args.json {
+        let entries = all.iter().map(|(work, results)| (work.name.to_owned(), results.json()));
+        fs::write(file, json!(entries.collect::<Map<_, _>>()).to_string())?;
+    }
+    Ok(())
+}
+
+fn chosen(args: &CrawlArgs) -> anyhow::Result<Vec<Work>> {
+    for name in &args.only {
+        ensure!(WORKS.iter().any(|work| work.name == name), unknown(name));
+    }
+    let is_chosen =
+        |work: &&Work| args.only.is_empty() || args.only.iter().any(|name| name == work.name);
+    let chosen = WORKS.iter().filter(is_chosen).copied();
+    Ok(chosen.map(|work| if args.quick { work.quick() } else { work }).collect())
+}
+
+fn unknown(work: &str) -> String {
+    let known: Vec<_> = WORKS.iter().map(|work| work.name).collect();
+    format!("no work {work}; there are {}", known.join(", "))
+}
+
+/// Every round runs every crawler once, so that what changes on the machine changes for all of them.
+fn rounds(args: &CrawlArgs, work: &Work, data: &Path) -> anyhow::Result<Results<Crawler>> {
+    let mut results = Results::default();
+    let rounds = if args.quick { 1 } else { args.rounds };
+    let takes_part = |crawler: &Crawler| {
+        args.servers.is_empty() || args.servers.iter().any(|name| *name == crawler.flag())
+    };
+    for round in 1..=rounds {
+        results.begin_round();
+        for crawler in work.crawlers.iter().copied().filter(takes_part) {
+            let what = format!("{} {round}/{rounds}, {}", work.name, crawler.name());
+            let place = place(args, data, crawler)?;
+            let outcome = work.measure(&place, crawler, &mut |text| {
+                progress(&format!("{what}: {text}"));
+                Ok(())
+            });
+            // The directory around it is removed in the end.
+            let _ = fs::remove_dir_all(&place.dir);
+            if let Err(error) = &outcome {
+                note(&format!("{what}: {error:#}"));
+            }
+            results.add(crawler, outcome);
+        }
+    }
+    Ok(results)
+}
+
+fn place(args: &CrawlArgs, data: &Path, crawler: Crawler) -> anyhow::Result<Place> {
+    let dir = data.join(crawler.flag());
+    if dir.exists() {
+        fs::remove_dir_all(&dir)?;
+    }
+    fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    // Programs run in that directory. A Python that is a link belongs to where the link is.
+    let absolute = |path: &Path| std::path::absolute(path);
+    let python = if args.python.components().count() > 1 {
+        absolute(&args.python)?
+    } else {
+        args.python.clone()
+    };
+    Ok(Place {
+        tidings: absolute(&args.tidings)?,
+        spider: absolute(&args.spider)?,
+        python,
+        scripts: absolute(&args.scripts)?,
+        dir,
+    })
+}
+
+/// When, where and on what.
+fn heading(data: &Path, args: &CrawlArgs) -> anyhow::Result<Vec<String>> {
+    let disk = Disk::of(data)?;
+    let runs = if args.quick {
+        "one round of a tenth".to_owned()
+    } else {
+        format!("rounds: {}, medians", args.rounds)
+    };
+    Ok(vec![
+        format!("{}, origin and crawler on all of them,", machine()?),
+        format!(
+            "10.2 KB a page, 30 links, keep-alive; {runs}, data on {} ({}).",
+            disk.source, disk.file_system
+        ),
+        format!("Versions: {}.", versions(args).join("; ")),
+        String::new(),
+    ])
+}
+
+/// What the programs say of themselves.
+fn versions(args: &CrawlArgs) -> Vec<String> {
+    let packages = "from importlib.metadata import version\n\
+                    print(', '.join(p + ' ' + version(p) for p in ['aiohttp', 'crawlee', 'scrapy', 'rq']))";
+    let asked: [(&Path, &[&str]); 3] = [
+        (&args.tidings, &["--version"]),
+        (Path::new("wget2"), &["--version"]),
+        (&args.python, &["-c", packages]),
+    ];
+    let first_line = |(program, words): &(&Path, &[&str])| {
+        let output = Command::new(program).args(*words).output().ok()?;
+        Some(String::from_utf8_lossy(&output.stdout).lines().next()?.to_owned())
+    };
+    asked.iter().filter_map(first_line).collect()
+}

@@ -1,0 +1,299 @@
+//! What is served: hosts that all have the same pages but for their names, made before the first request.
+
+use std::{fmt::Write, io::IoSlice, net::Ipv4Addr, ops::Range, time::Duration};
+
+use memchr::memmem;
+
+/// Hosts of 127.1.0.0/16 that can be told apart, without the addresses that end in 0 or 255, which some
+/// take for those of a network.
+pub const HOSTS_MAX: u32 = 256 * HOSTS_OF_A_NET;
+const HOSTS_OF_A_NET: u32 = 250;
+
+/// Of so many links of a page one leads to a page that was not met yet.
+const LINKS_OF_A_NEW_ONE: u32 = 5;
+
+/// Bytes of a host's name in a page, so that pages of all hosts are of the same length.
+const LABEL_BYTES: usize = "127.1.255.250".len();
+
+/// What all pages consist of, but for their links.
+const FILLER: &str = "Whoever waits at a door for a letter is better served by a bell than by looking every minute. ";
+
+/// Many hosts on one port, each with a tree of pages below `/p/0`.
+#[derive(Debug, Clone, Copy)]
+pub struct Site {
+    /// Hosts, at most [`HOSTS_MAX`].
+    pub hosts: u32,
+    /// Pages of each host, `/p/0` and on.
+    pub pages: u32,
+    /// Bytes of a page, without the head of the answer; more if its links do not fit.
+    pub page_bytes: usize,
+    /// Links of a page. Four in five lead to pages with lower numbers.
+    pub links: u32,
+    /// How long each answer is held back, also that for robots.txt.
+    pub answer_after: Duration,
+    /// The pause that is expected between the end of an answer and the next request to its host, and named
+    /// in robots.txt as `Crawl-delay`; `None`: requests may overlap.
+    pub delay: Option<Duration>,
+}
+
+impl Site {
+    /// The address of a host.
+    pub fn host(number: u32) -> Ipv4Addr {
+        let part = |number| u8::try_from(number).expect("fewer than HOSTS_MAX hosts");
+        Ipv4Addr::new(127, 1, part(number / HOSTS_OF_A_NET), part(number % HOSTS_OF_A_NET + 1))
+    }
+
+    /// The number of a host of [`Site::host`]; `None`: it is not one of this site.
+    pub(super) fn number(&self, host: Ipv4Addr) -> Option<u32> {
+        let [127, 1, high, low @ 1..=250] = host.octets() else { return None };
+        let number = u32::from(high) * HOSTS_OF_A_NET + u32::from(low) - 1;
+        (number < self.hosts).then_some(number)
+    }
+
+    /// All pages of all hosts.
+    pub fn pages_in_all(&self) -> u64 {
+        u64::from(self.hosts) * u64::from(self.pages)
+    }
+
+    /// The pages that a page links to: first those that no page before it links to.
+    fn links_of(&self, page: u32) -> impl Iterator<Item = u32> {
+        let new = self.links.div_ceil(LINKS_OF_A_NEW_ONE);
+        let (pages, links) = (self.pages, self.links);
+        (0..links).map(move |link| match page * new + link + 1 {
+            child if link < new && child < pages => child,
+            // Spread over what was met before; of two neighbours one has other links than the other.
+            _ => (page * 31 + link * 17) % (page + 1),
+        })
+    }
+
+    fn robots(&self) -> String {
+        let delay = self.delay.map(|delay| format!("Crawl-delay: {}\n", delay.as_secs_f64()));
+        format!("User-agent: *\n{}Disallow:\n", delay.unwrap_or_default())
+    }
+
+    /// A page, and where in it the name of its host belongs.
+    fn page(&self, page: u32) -> (String, Range<usize>) {
+        let mut html = format!(
+            "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>Page {page} of "
+        );
+        let label = html.len()..html.len() + LABEL_BYTES;
+        html.extend(std::iter::repeat_n(' ', LABEL_BYTES));
+        html.push_str("</title></head>\n<body>\n");
+        let links = usize::try_from(self.links).expect("a count of links");
+        let end = "</body>\n</html>\n";
+        let space = self.page_bytes.saturating_sub(html.len() + end.len()) / links.max(1);
+        for target in self.links_of(page) {
+            let begin = html.len();
+            let _ = write!(html, "<p class=\"line\"><a href=\"/p/{target}\">Page {target}</a> ");
+            let left = space.saturating_sub(html.len() - begin + "</p>\n".len());
+            html.extend(FILLER.chars().cycle().take(left));
+            html.push_str("</p>\n");
+        }
+        let left = self.page_bytes.saturating_sub(html.len() + end.len());
+        html.extend(std::iter::repeat_n(' ', left));
+        html.push_str(end);
+        (html, label)
+    }
+}
+
+/// What a request is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// `/robots.txt`.
+    Robots,
+    /// A page of the site.
+    Page(u32),
+    /// Anything else: there is no such thing.
+    Other,
+}
+
+impl Asked {
+    /// Of a path with its query.
+    fn of(path: &[u8], pages: u32) -> Self {
+        if path == b"/robots.txt" {
+            return Self::Robots;
+        }
+        let number = path.strip_prefix(b"/p/").and_then(|number| str::from_utf8(number).ok());
+        match number.and_then(|number| number.parse().ok()) {
+            Some(page) if page < pages => Self::Page(page),
+            _ => Self::Other,
+        }
+    }
+}
+
+/// A request's head, as much of it as matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) asked: Asked,
+    /// The client wants no further answer on this connection.
+    pub(super) is_last: bool,
+    /// With the empty line.
+    pub(super) bytes: usize,
+}
+
+/// The first head in what was received, once it is complete.
+pub(super) fn head(received: &[u8], pages: u32) -> Option<Head> {
+    let bytes = memmem::find(received, b"\r\n\r\n")? + 4;
+    let mut lines = received[..bytes].split(|&byte| byte == b'\n');
+    let mut words = lines.next()?.trim_ascii_end().split(|&byte| byte == b' ').skip(1);
+    let asked = Asked::of(words.next().unwrap_or_default(), pages);
+    let is_old = words.next() != Some(b"HTTP/1.1");
+    let says_close = |line: &[u8]| {
+        let Some((name, value)) = line.split_at_checked("connection:".len()) else { return false };
+        name.eq_ignore_ascii_case(b"connection:")
+            && value.trim_ascii().eq_ignore_ascii_case(b"close")
+    };
+    Some(Head { asked, is_last: is_old || lines.any(says_close), bytes })
+}
+
+/// An answer in two pieces, with the name of the host between them.
+#[derive(Debug)]
+struct Answer {
+    before: Vec<u8>,
+    after: Vec<u8>,
+}
+
+/// All answers, as they go to the sockets.
+#[derive(Debug)]
+pub(super) struct Answers {
+    robots: Answer,
+    pages: Vec<Answer>,
+    nothing: Answer,
+    /// The name of each host.
+    labels: Vec<u8>,
+}
+
+impl Answers {
+    pub(super) fn of(site: &Site) -> Self {
+        let page = |page| {
+            let (html, label) = site.page(page);
+            let head = head_of("200 OK", "text/html; charset=utf-8", html.len());
+            Answer {
+                before: [head.as_bytes(), &html.as_bytes()[..label.start]].concat(),
+                after: html.as_bytes()[label.end..].to_vec(),
+            }
+        };
+        let label = |host| format!("{:<LABEL_BYTES$}", Site::host(host).to_string()).into_bytes();
+        Self {
+            robots: unlabelled("200 OK", "text/plain", &site.robots()),
+            pages: (0..site.pages).map(page).collect(),
+            nothing: unlabelled("404 Not Found", "text/html", "<title>Not found</title>\n"),
+            labels: (0..site.hosts).flat_map(label).collect(),
+        }
+    }
+
+    /// What is left to send of an answer of which so many bytes were sent; nothing at its end.
+    pub(super) fn rest(&self, host: u32, asked: Asked, sent: usize) -> [IoSlice<'_>; 3] {
+        let (answer, label) = match asked {
+            Asked::Robots => (&self.robots, &[][..]),
+            Asked::Other => (&self.nothing, &[][..]),
+            Asked::Page(page) => (&self.pages[index(page)], {
+                let begin = index(host) * LABEL_BYTES;
+                &self.labels[begin..begin + LABEL_BYTES]
+            }),
+        };
+        let mut skipped = sent;
+        [&answer.before[..], label, &answer.after[..]].map(|piece| {
+            let (_, rest) = piece.split_at(skipped.min(piece.len()));
+            skipped -= piece.len() - rest.len();
+            IoSlice::new(rest)
+        })
+    }
+}
+
+fn unlabelled(status: &str, kind: &str, body: &str) -> Answer {
+    let head = head_of(status, kind, body.len());
+    Answer { before: (head + body).into_bytes(), after: Vec::new() }
+}
+
+/// It says that the connection stays, as most servers do: there are clients that do not believe it otherwise.
+fn head_of(status: &str, kind: &str, body_bytes: usize) -> String {
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {body_bytes}\r\n\
+         Connection: keep-alive\r\n\r\n"
+    )
+}
+
+fn index(number: u32) -> usize {
+    usize::try_from(number).expect("a usize has at least 32 bits")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn site(pages: u32) -> Site {
+        Site {
+            hosts: 1000,
+            pages,
+            page_bytes: 10_200,
+            links: 30,
+            answer_after: Duration::ZERO,
+            delay: None,
+        }
+    }
+
+    #[test]
+    fn every_page_is_reached_from_the_first_by_links_to_new_pages() {
+        for pages in [1, 3, 10, 50, 500] {
+            let site = site(pages);
+            let mut met = BTreeSet::from([0]);
+            for page in 0..pages {
+                assert!(met.contains(&page), "{page} of {pages}");
+                assert_eq!(site.links_of(page).count(), 30);
+                met.extend(site.links_of(page));
+            }
+            assert_eq!(met.len(), index(pages));
+        }
+    }
+
+    #[test]
+    fn an_answer_says_how_long_it_is_and_whose() {
+        let site = site(500);
+        let answers = Answers::of(&site);
+        for (asked, bytes) in
+            [(Asked::Page(0), 10_200), (Asked::Page(499), 10_200), (Asked::Robots, 24)]
+        {
+            let rest = |sent| {
+                answers
+                    .rest(251, asked, sent)
+                    .iter()
+                    .flat_map(|piece| piece.to_vec())
+                    .collect::<Vec<_>>()
+            };
+            let whole = rest(0);
+            let body = memmem::find(&whole, b"\r\n\r\n").unwrap() + 4;
+            let head = String::from_utf8_lossy(&whole[..body]).into_owned();
+            assert_eq!(whole.len() - body, bytes, "{head}");
+            assert!(head.contains(&format!("Content-Length: {bytes}\r\n")), "{head}");
+            let named = memmem::find(&whole, b"of 127.1.1.2    </title>").is_some();
+            assert_eq!(named, asked != Asked::Robots);
+            for sent in [0, 1, whole.len() / 2, whole.len()] {
+                assert_eq!(rest(sent), whole[sent..], "{sent}");
+            }
+        }
+    }
+
+    #[test]
+    fn hosts_are_told_apart_by_their_addresses() {
+        let site = site(1);
+        assert!((0..1000).all(|host| site.number(Site::host(host)) == Some(host)));
+        assert_eq!(site.number(Site::host(1000)), None);
+        assert_eq!(site.number(Ipv4Addr::LOCALHOST), None);
+        assert_eq!(Site::host(HOSTS_MAX - 1), Ipv4Addr::new(127, 1, 255, 250));
+    }
+
+    #[test]
+    fn a_head_ends_with_an_empty_line() {
+        let request = b"GET /p/17 HTTP/1.1\r\nHost: a\r\nConnection: keep-alive\r\n\r\nGET /";
+        let known = Head { asked: Asked::Page(17), is_last: false, bytes: request.len() - 5 };
+        assert_eq!(head(request, 18), Some(known));
+        assert_eq!(head(request, 17).map(|head| head.asked), Some(Asked::Other));
+        assert_eq!(head(&request[..50], 18), None);
+        let last = |text: &[u8]| head(text, 1).unwrap().is_last;
+        assert!(last(b"GET /robots.txt HTTP/1.1\r\nCONNECTION: Close\r\n\r\n"));
+        assert!(last(b"GET / HTTP/1.0\r\n\r\n") && last(b"\r\n\r\n"));
+    }
+}

@@ -1,0 +1,317 @@
+//! Patterns of URLs, as in robots.txt (RFC 9309 section 2.2.3), for what belongs to a job besides its
+//! scope.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+use tidings_protocol::{CanonicalUrl, ProtocolError};
+
+use super::config::bad;
+
+/// Patterns of one list: as many as a person writes, and few enough that a link is judged by all of
+/// them in no time.
+const PATTERNS_MAX: usize = 64;
+
+/// Bytes of one list. A job is kept in memory with them, and there may be many jobs.
+const LIST_BYTES_MAX: usize = 4 << 10;
+
+/// A pattern: `*` is any sequence, `$` at its end the end, and everything else itself. It begins where
+/// the URL does, or, if it begins with `/` or `*`, where the URL's path does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern {
+    /// As it was written.
+    text: Box<str>,
+    /// What is between its stars, [comparable](comparable). The first is where the URL (or its path) begins.
+    parts: Box<[Box<str>]>,
+    /// Matches up to the end only.
+    ends: bool,
+    /// Compared with path and query.
+    of_path: bool,
+}
+
+impl FromStr for Pattern {
+    type Err = ProtocolError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let of_path = text.starts_with(['/', '*']);
+        if !of_path && !text.starts_with("http") {
+            return Err(bad(format!(
+                "the pattern {text:?} begins with /, * (then it is compared with path and query), \
+                 http:// or https://"
+            )));
+        }
+        let (body, ends) = match text.strip_suffix('$') {
+            Some(body) => (body, true),
+            None => (text, false),
+        };
+        let parts = body.split('*').map(|part| comparable(part).into()).collect();
+        Ok(Self { text: text.into(), parts, ends, of_path })
+    }
+}
+
+impl Pattern {
+    /// Whether it is one for this URL, of which `path` is path and query. Both are
+    /// [comparable](comparable). Linear in the lengths of both, whatever they are: each part is looked
+    /// for where the one before it has first ended.
+    fn matches(&self, url: &str, path: &str) -> bool {
+        let text = if self.of_path { path } else { url };
+        let (first, rest) = self.parts.split_first().expect("split gives one part at least");
+        let Some(mut text) = text.strip_prefix(&**first) else { return false };
+        let Some((last, between)) = rest.split_last() else {
+            return !self.ends || text.is_empty();
+        };
+        for part in between {
+            let Some(at) = text.find(&**part) else { return false };
+            text = &text[at + part.len()..];
+        }
+        if self.ends { text.ends_with(&**last) } else { text.contains(&**last) }
+    }
+}
+
+/// Patterns of one setting.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Patterns(Box<[Pattern]>);
+
+impl FromStr for Patterns {
+    type Err = ProtocolError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let patterns = text.split(',').map(str::parse).collect::<Result<Box<[Pattern]>, _>>()?;
+        if patterns.len() > PATTERNS_MAX || text.len() > LIST_BYTES_MAX {
+            return Err(bad(format!(
+                "at most {PATTERNS_MAX} patterns of {LIST_BYTES_MAX} bytes together"
+            )));
+        }
+        Ok(Self(patterns))
+    }
+}
+
+/// With commas between them, as they were written.
+impl fmt::Display for Patterns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, pattern) in self.0.iter().enumerate() {
+            f.write_str(if index > 0 { "," } else { "" })?;
+            f.write_str(&pattern.text)?;
+        }
+        Ok(())
+    }
+}
+
+/// What is let in and kept out among the links that are within a job's scope.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// One of these, if there are any.
+    pub include: Patterns,
+    /// None of these.
+    pub exclude: Patterns,
+}
+
+impl Filter {
+    /// Whether a link to this URL may belong to the job.
+    pub fn admits(&self, url: &CanonicalUrl) -> bool {
+        let Self { include: Patterns(include), exclude: Patterns(exclude) } = self;
+        if include.is_empty() && exclude.is_empty() {
+            return true;
+        }
+        let path = path_of(url.as_str());
+        let (url, path) = (comparable(url.as_str()), comparable(path));
+        let matches = |pattern: &Pattern| pattern.matches(&url, &path);
+        (include.is_empty() || include.iter().any(matches)) && !exclude.iter().any(matches)
+    }
+
+    /// The settings as words, each with a leading space; those that leave nothing out say nothing.
+    pub fn describe(&self) -> String {
+        let mut words = String::new();
+        for (name, Patterns(patterns)) in [("include", &self.include), ("exclude", &self.exclude)] {
+            if !patterns.is_empty() {
+                words.extend([" ", name, "=", &Patterns(patterns.clone()).to_string()]);
+            }
+        }
+        words
+    }
+}
+
+/// Path and query of a canonical URL.
+fn path_of(url: &str) -> &str {
+    let authority = url.find("://").map_or(0, |at| at + "://".len());
+    url[authority..].find('/').map_or("/", |slash| &url[authority + slash..])
+}
+
+/// A text in which what means the same is written in the same way: what is not ASCII is
+/// percent-encoded, and what need not be is not, with hexadecimal digits in upper case (RFC 9309
+/// section 2.2.2). Also `,`, `*` and `$` are plain, for which patterns have `%2C`, `%2A` and `%24`.
+fn comparable(text: &str) -> Cow<'_, str> {
+    if text.bytes().all(|byte| byte.is_ascii() && byte != b'%') {
+        return text.into();
+    }
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [byte, more @ ..] = rest {
+        rest = more;
+        match (byte, encoded(more)) {
+            (b'%', Some(byte)) => {
+                rest = &more[2..];
+                if byte.is_ascii_alphanumeric() || b"-._~,*$".contains(&byte) {
+                    plain.push(byte.into());
+                } else {
+                    push_encoded(byte, &mut plain);
+                }
+            }
+            (byte, _) if byte.is_ascii() => plain.push((*byte).into()),
+            (byte, _) => push_encoded(*byte, &mut plain),
+        }
+    }
+    plain.into()
+}
+
+/// The byte of which these begin with the two digits.
+fn encoded(digits: &[u8]) -> Option<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let [high, low, ..] = *digits else { return None };
+    u8::try_from(digit(high)? * 16 + digit(low)?).ok()
+}
+
+fn push_encoded(byte: u8, text: &mut String) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    text.push('%');
+    for half in [byte >> 4, byte & 0xf] {
+        text.push(DIGITS[usize::from(half)].into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn admits(include: &str, exclude: &str, url: &str) -> bool {
+        let patterns = |text: &str| match text {
+            "" => Patterns::default(),
+            text => text.parse().unwrap(),
+        };
+        let filter = Filter { include: patterns(include), exclude: patterns(exclude) };
+        filter.admits(&CanonicalUrl::parse(url).unwrap())
+    }
+
+    #[track_caller]
+    fn assert_pattern(pattern: &str, inside: &[&str], outside: &[&str]) {
+        for url in inside {
+            assert!(admits(pattern, "", url), "{pattern} is one for {url}");
+            assert!(!admits("", pattern, url), "{pattern} keeps {url} out");
+        }
+        for url in outside {
+            assert!(!admits(pattern, "", url), "{pattern} is none for {url}");
+            assert!(admits("", pattern, url), "{pattern} does not keep {url} out");
+        }
+    }
+
+    #[test]
+    fn a_path_is_matched_from_its_beginning_on_any_host() {
+        assert_pattern(
+            "/docs/",
+            &["http://a.org/docs/", "https://b.org:8080/docs/x?y"],
+            &["http://a.org/docs", "http://a.org/x/docs/", "http://docs/", "http://a.org/?/docs/"],
+        );
+        assert_pattern("/", &["http://a.org/", "http://a.org/x"], &[]);
+        assert_pattern("*", &["http://a.org/"], &[]);
+    }
+
+    #[test]
+    fn a_url_is_matched_from_its_beginning() {
+        assert_pattern(
+            "https://a.org/x",
+            &["https://a.org/x", "https://a.org/xy"],
+            &["http://a.org/x", "https://a.org/", "https://b.org/?https://a.org/x"],
+        );
+        assert_pattern(
+            "http*://*.a.org/*.pdf$",
+            &["https://www.a.org/x.pdf"],
+            &["https://a.org/x.pdf"],
+        );
+    }
+
+    #[test]
+    fn stars_are_anything_and_a_dollar_is_the_end() {
+        assert_pattern(
+            "*.pdf$",
+            &["http://a.org/x.pdf", "http://a.org/.pdf", "http://a.org/x.pdf?y.pdf"],
+            &["http://a.org/x.pdf?y", "http://a.org/pdf"],
+        );
+        assert_pattern("/$", &["http://a.org/"], &["http://a.org/x", "http://a.org/?"]);
+        assert_pattern("/*/$", &["http://a.org/x/", "http://a.org//"], &["http://a.org/"]);
+        assert_pattern(
+            "/a*b*c",
+            &["http://x/abc", "http://x/a.b.c.d"],
+            &["http://x/acb", "http://x/ab"],
+        );
+        assert_pattern("/a*a$", &["http://x/aa", "http://x/a/a"], &["http://x/a"]);
+        assert_pattern("/$x", &["http://a.org/$xy"], &["http://a.org/"]);
+        assert_pattern("*?*", &["http://a.org/?x"], &["http://a.org/"]);
+    }
+
+    #[test]
+    fn what_means_the_same_is_the_same() {
+        assert_pattern("/%7Ejoe/", &["http://a.org/~joe/", "http://a.org/%7ejoe/"], &[]);
+        assert_pattern("/ü%C3%BC", &["http://a.org/üü", "http://a.org/%c3%bc%C3%bc"], &[]);
+        assert_pattern("/a%2Cb", &["http://a.org/a,b", "http://a.org/a%2cb"], &["http://a.org/a"]);
+        assert_pattern(
+            "/a%2A%24$",
+            &["http://a.org/a*$"],
+            &["http://a.org/ab$", "http://a.org/a*"],
+        );
+        assert_pattern("/a%2Fb", &["http://a.org/a%2fb"], &["http://a.org/a/b"]);
+        assert_pattern("/a%", &["http://a.org/a%", "http://a.org/a%zz"], &["http://a.org/a"]);
+    }
+
+    #[test]
+    fn one_of_the_included_and_none_of_the_excluded() {
+        let admits = |url| admits("/docs/,/blog/", "*.pdf$,/blog/tags/", url);
+        assert!(admits("http://a.org/docs/x") && admits("http://a.org/blog/x"));
+        assert!(!admits("http://a.org/"), "it is in no list");
+        assert!(!admits("http://a.org/docs/x.pdf") && !admits("http://a.org/blog/tags/x"));
+    }
+
+    #[test]
+    fn lists_are_bounded_and_say_what_is_wrong() {
+        let refusal = |text: &str| text.parse::<Patterns>().unwrap_err().text;
+        assert!(vec!["/x"; 64].join(",").parse::<Patterns>().is_ok());
+        assert!(refusal(&vec!["/x"; 65].join(",")).contains("at most 64"));
+        assert!(refusal(&format!("/{}", "x".repeat(4096))).contains("4096 bytes"));
+        for text in ["", "a.org/x", "/x,", "ftp://a.org/", "$"] {
+            assert!(refusal(text).contains("begins with"), "{text}");
+        }
+    }
+
+    /// Whether it matches, as the RFC puts it, with no thought of how long that takes.
+    fn by_the_letter(pattern: &[u8], text: &[u8]) -> bool {
+        match pattern {
+            [] => true,
+            b"$" => text.is_empty(),
+            [b'*', rest @ ..] => (0..=text.len()).any(|at| by_the_letter(rest, &text[at..])),
+            [byte, rest @ ..] => text.first() == Some(byte) && by_the_letter(rest, &text[1..]),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_matches_what_it_should(pattern in "[/*][ab*]{0,7}\\$?", path in "[ab]{0,9}") {
+            let path = format!("/{path}");
+            let parsed: Pattern = pattern.parse().unwrap();
+            let expected = by_the_letter(pattern.as_bytes(), path.as_bytes());
+            prop_assert_eq!(parsed.matches(&format!("http://a{path}"), &path), expected);
+        }
+
+        #[test]
+        fn what_is_written_is_read_again(patterns in prop::collection::vec("[/*][a-z%*$]{0,9}", 1..5)) {
+            let text = patterns.join(",");
+            prop_assert_eq!(text.parse::<Patterns>().unwrap().to_string(), text);
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(pattern in "[/*]\\PC{0,9}", url in "http://a/\\PC{0,9}") {
+            let _ = admits(&pattern.replace(',', ""), "", &url.replace(['\\', '#'], ""));
+        }
+    }
+}

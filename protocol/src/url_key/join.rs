@@ -1,0 +1,177 @@
+//! Links put together with the URL of their page as text, where the outcome is certain.
+
+use std::borrow::Cow;
+
+use super::parts::Parts;
+use super::{CanonicalUrl, UrlError, short_enough};
+
+impl CanonicalUrl<'_> {
+    /// As [`CanonicalUrl::join`], into a text that can be used again for the next link. Relative links
+    /// are put together without a parser where the result is seen to be canonical at a glance, as
+    /// that of nearly all links is; a page has many.
+    pub fn join_into<'t>(
+        &self,
+        link: &str,
+        text: &'t mut String,
+    ) -> Result<CanonicalUrl<'t>, UrlError> {
+        let link = short_enough(link.trim())?;
+        self.put_together(link, text);
+        let parts = match Parts::of_plain(text) {
+            Some(parts) => parts,
+            None => {
+                let joined = self.join(link)?;
+                text.clear();
+                text.push_str(joined.as_str());
+                joined.parts
+            }
+        };
+        short_enough(text)?;
+        Ok(CanonicalUrl { text: Cow::Borrowed(text), parts })
+    }
+
+    /// Writes what the link leads to, if that is plain; any other text is wrong, and not plain either.
+    fn put_together(&self, link: &str, text: &mut String) {
+        let link = link.split_once('#').map_or(link, |(link, _fragment)| link);
+        let before = match link.as_bytes() {
+            [b'/', b'/', ..] => self.parts.host_start - "//".len(),
+            [b'/', ..] => self.parts.path_start,
+            [] => self.as_str().len(),
+            [b'?', ..] => self.parts.path_end,
+            _ if is_absolute(link) => 0,
+            _ => self.parts.path_start + self.path().rfind('/').map_or(0, |slash| slash + 1),
+        };
+        text.clear();
+        text.push_str(self.part(0, before));
+        let link = if before > self.parts.path_start { self.climb(link, text) } else { link };
+        text.push_str(link);
+    }
+
+    /// Takes the `./` and `../` at the beginning of a link, and segments off a text that ends with `/`
+    /// for them. Dots elsewhere are not plain.
+    fn climb<'l>(&self, mut link: &'l str, text: &mut String) -> &'l str {
+        loop {
+            if let Some(rest) = link.strip_prefix("./") {
+                link = rest;
+            } else if let Some(rest) = link.strip_prefix("../") {
+                link = rest;
+                let path = text.get(self.parts.path_start..).unwrap_or_default();
+                let above = path.strip_suffix('/').and_then(|path| path.rfind('/'));
+                text.truncate(self.parts.path_start + above.map_or(0, |slash| slash) + 1);
+            } else {
+                return link;
+            }
+        }
+    }
+}
+
+/// Whether a link begins with a scheme, or may do so.
+fn is_absolute(link: &str) -> bool {
+    let colon = link.bytes().find(|byte| matches!(byte, b':' | b'/' | b'?'));
+    colon == Some(b':')
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn both(page: &str, link: &str) {
+        let page = CanonicalUrl::parse(page).unwrap();
+        let mut text = "left over".to_owned();
+        let quick = page.join_into(link, &mut text);
+        assert_eq!(quick, page.join(link), "{link:?} at {page}");
+    }
+
+    const PAGES: [&str; 7] = [
+        "http://a.example/",
+        "https://a.example:8080/dir/page?query/with?slash",
+        "http://a.example/dir/sub//page",
+        "http://127.0.0.1/a/b/c/",
+        "http://[::1]/x",
+        "http://a.example/%C3%A9/d%20e/'/f",
+        "http://xn--bcher-kva.example/?q",
+    ];
+
+    #[test]
+    fn links_are_put_together_as_the_parser_does() {
+        for page in PAGES {
+            for link in [
+                "",
+                "#x",
+                "?",
+                "?q=1#x",
+                "/",
+                "/x",
+                "/x/../y",
+                "//",
+                "//b.example",
+                "//b.example/x",
+                "///x",
+                "x",
+                "x/y?z",
+                "./x",
+                "./",
+                "../",
+                "..",
+                ".",
+                "../x",
+                "../../x",
+                "../../../../../x",
+                "./.././x",
+                "../x/../y",
+                "../?q",
+                "../#x",
+                "x:y",
+                "x/y:z",
+                "?x:y",
+                "12:30",
+                "http:x",
+                "http:/x",
+                "http://",
+                "http://b.example",
+                "HTTP://B.example/X",
+                "https://b.example/x#y",
+                "mailto:x@y",
+                "javascript:x",
+                "\\x",
+                "/\\b.example",
+                "x\\y",
+                "x y",
+                " x ",
+                "x\ny",
+                "/é",
+                "?é",
+                "%2e%2e/x",
+                "/%2E./x",
+                "/.x",
+                "x/.y",
+                "..x/y",
+                "/x%41",
+                "//b.example:80/",
+                "//u@b.example/",
+                "/a'b",
+                "?a'b",
+                "a b#",
+                "\u{a0}x",
+            ] {
+                both(page, link);
+            }
+            both(page, &"x".repeat(crate::url_key::URL_BYTES_MAX));
+            both(page, &"x".repeat(crate::url_key::URL_BYTES_MAX - page.len()));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_link_is_put_together_as_the_parser_does(
+            page in prop::sample::select(PAGES.as_slice()),
+            link in prop_oneof![
+                "(\\.?\\./|/|//|[a-z?#:.%@2eE' \\\\é-]|http:|https://){0,12}",
+                "(\\.\\./|\\./){0,4}[a-z/.]{0,8}(\\?[a-z=&/']{0,4})?(#[a-z]{0,2})?",
+            ],
+        ) {
+            both(page, &link);
+        }
+    }
+}

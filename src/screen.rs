@@ -1,0 +1,370 @@
+//! What is shown of a crawl: lines for pages, a block that is redrawn below them, and a summary; or, for
+//! machines, JSON lines.
+
+#![expect(clippy::disallowed_methods, reason = "shows how long a crawl took")]
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+use tidings_subscriber::PageReport;
+
+use crate::{
+    failure::Failure,
+    job::{Counts, Rate},
+    output::{Console, bytes, count, plural, time},
+    page_line::{page_json, page_line},
+    tally::Tally,
+};
+
+/// Hosts in the summary and in the block, and reasons of failure.
+const SLOWEST: usize = 5;
+const SLOWEST_NOW: usize = 3;
+const REASONS: usize = 10;
+
+/// An answer that took less is not worth to be named as slow.
+const SLOW: Duration = Duration::from_millis(500);
+
+/// What is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Style {
+    /// No line for each page.
+    pub(crate) quiet: bool,
+    /// JSON, and nothing else.
+    pub(crate) json: bool,
+}
+
+/// What is shown of a job.
+#[derive(Debug)]
+pub(crate) struct Screen {
+    pub(crate) console: Console,
+    style: Style,
+    started: Instant,
+    pace: Pace,
+    /// Pages that were fetched here.
+    tally: Tally,
+}
+
+impl Screen {
+    /// `max_pages`: the most pages that the job may have.
+    pub(crate) fn new(style: Style, max_pages: Option<u64>) -> Self {
+        let (console, tally) = (Console::new(), Tally::default());
+        let pace = Pace { max_pages, ..Pace::default() };
+        Self { console, style, started: Instant::now(), pace, tally }
+    }
+
+    /// Standard output is for pages alone, and something else writes them.
+    pub(crate) fn leave_stdout(&mut self) {
+        self.console.leave_stdout();
+        self.style.quiet = true;
+    }
+
+    /// Pages that were dealt with here, whatever came of them.
+    pub(crate) fn pages(&self) -> u64 {
+        self.tally.pages()
+    }
+
+    /// A page was dealt with here.
+    pub(crate) fn page(&mut self, report: &PageReport) -> Result<(), Failure> {
+        self.tally.page(report, self.started.elapsed());
+        match self.style {
+            Style { quiet: true, .. } => Ok(()),
+            Style { json: true, .. } => self.console.line(&page_json(report).to_string()),
+            Style { json: false, .. } => self.console.line(&page_line(report)),
+        }
+    }
+
+    /// How it goes.
+    pub(crate) fn progress(&mut self, counts: &Counts) {
+        let elapsed = self.started.elapsed();
+        self.pace.note(elapsed, counts, self.tally.bytes());
+        self.console.progress(&block(counts, &self.tally, &self.pace, elapsed).join("\n"));
+    }
+
+    /// Prints how it ended. What robots.txt, scope or a limit kept out has not failed.
+    pub(crate) fn summary(&mut self, end: &Counts, stored: &str) -> Result<(), Failure> {
+        let elapsed = self.started.elapsed();
+        if self.style.json {
+            let mut summary = self.figures(elapsed);
+            summary.extend(end.json());
+            summary.insert("stored".into(), stored.into());
+            self.console.line(&json!({ "summary": summary }).to_string())?;
+        } else {
+            self.details()?;
+            let line = end.summary_line(elapsed.as_secs_f64());
+            self.console.line(&format!("{line}; {stored}"))?;
+        }
+        if end.went_well() { Ok(()) } else { Err(Failure::Unsuccessful) }
+    }
+
+    /// Prints what is known of one that was interrupted.
+    pub(crate) fn cut_off(&mut self) -> Result<(), Failure> {
+        if !self.style.json {
+            return self.details();
+        }
+        let mut summary = self.figures(self.started.elapsed());
+        summary.insert("result".into(), "interrupted".into());
+        self.console.line(&json!({ "summary": summary }).to_string())
+    }
+
+    /// The lines above the last one of a summary.
+    fn details(&mut self) -> Result<(), Failure> {
+        details(&self.tally).iter().try_for_each(|line| self.console.line(line))
+    }
+
+    /// What was measured here, for machines.
+    fn figures(&self, elapsed: Duration) -> Map<String, Value> {
+        let mut figures = Map::new();
+        figures.insert("seconds".into(), elapsed.as_secs_f64().into());
+        if self.tally.pages() > 0 {
+            figures.extend(tally_json(&self.tally));
+        }
+        figures
+    }
+}
+
+/// How fast it goes, and how much longer.
+#[derive(Debug, Default)]
+struct Pace {
+    max_pages: Option<u64>,
+    completed: Rate,
+    bytes: Rate,
+    found: Rate,
+    ended: Rate,
+    pages_per_second: f64,
+    bytes_per_second: f64,
+    left: Option<Duration>,
+}
+
+impl Pace {
+    fn note(&mut self, elapsed: Duration, counts: &Counts, bytes: u64) {
+        let seconds = elapsed.as_secs_f64();
+        let open = counts.pending + counts.queued + counts.processing;
+        self.pages_per_second = self.completed.at(seconds, counts.completed);
+        self.bytes_per_second = self.bytes.at(seconds, bytes);
+        let found_per_second = self.found.at(seconds, counts.found);
+        let ended_per_second = self.ended.at(seconds, counts.found.saturating_sub(open));
+        let to_come = self.max_pages.map(|max| max.saturating_sub(counts.completed));
+        self.left = match to_come {
+            Some(pages) if pages <= open => time_for(pages, self.pages_per_second),
+            // As long as links turn up nobody knows where they end.
+            _ if found_per_second > 0.0 || !self.found.is_settled() => None,
+            _ => time_for(open, ended_per_second),
+        };
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
+fn time_for(pages: u64, per_second: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(pages as f64 / per_second).ok()
+}
+
+/// The lines that are redrawn while it runs.
+fn block(counts: &Counts, tally: &Tally, pace: &Pace, elapsed: Duration) -> Vec<String> {
+    let mut speed = vec![format!("{:.1} pages/s", pace.pages_per_second)];
+    if tally.bytes() > 0 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "digits are dropped"
+        )]
+        let rate = pace.bytes_per_second as u64;
+        speed.push(format!("{}/s", bytes(rate)));
+    }
+    speed.push(format!("{} so far", time(elapsed)));
+    let left = pace.left.filter(|left| left.as_secs() > 0);
+    speed.extend(left.map(|left| format!("about {} to go", time(left))));
+    let mut lines = vec![counts.progress_line(), speed.join(", ")];
+    let slow = tally.slowest_now(SLOWEST_NOW, elapsed);
+    let slow = slow.into_iter().filter(|(_, took)| *took >= SLOW);
+    let slow: Vec<_> = slow.map(|(host, took)| format!("{host} {}", time(took))).collect();
+    if !slow.is_empty() {
+        lines.push(format!("slow: {}", slow.join(", ")));
+    }
+    lines
+}
+
+/// What a person wants to know of pages that were fetched here, one thing a line.
+fn details(tally: &Tally) -> Vec<String> {
+    let mut lines = Vec::new();
+    if tally.times().answers == 0 {
+        return lines;
+    }
+    let classes = tally.classes().map(|(class, n)| format!("{class} {}", count(n)));
+    lines.push(format!("status   {}", classes.collect::<Vec<_>>().join(", ")));
+    let times = tally.times();
+    lines.push(format!(
+        "answers  {} in all, {} on average, {} at most",
+        bytes(tally.bytes()),
+        time(times.mean()),
+        time(times.longest)
+    ));
+    if tally.host_count() != Some(1) {
+        let hosts =
+            tally.host_count().map_or("many hosts".to_owned(), |n| plural(n as u64, "host"));
+        lines.push(format!("slowest  of {hosts}:"));
+        for (host, times) in tally.slowest(SLOWEST) {
+            let (mean, answers) = (time(times.mean()), plural(times.answers, "answer"));
+            lines.push(format!("  {mean:>7}  {host}, on average of {answers}"));
+        }
+    }
+    let (reasons, others) = tally.reasons(REASONS);
+    if !reasons.is_empty() {
+        lines.push("failed   because of:".to_owned());
+        let others = (others > 0).then_some(("other reasons", others));
+        for (reason, n) in reasons.into_iter().chain(others) {
+            lines.push(format!("  {:>7}  {reason}", count(n)));
+        }
+    }
+    lines
+}
+
+/// The same for machines. Times are in ms.
+fn tally_json(tally: &Tally) -> Map<String, Value> {
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let slowest = tally.slowest(SLOWEST).into_iter().map(|(host, times)| {
+        let (mean, longest) = (ms(times.mean()), ms(times.longest));
+        json!({ "host": host, "answers": times.answers, "mean_ms": mean, "max_ms": longest })
+    });
+    let (reasons, others) = tally.reasons(REASONS);
+    let reasons = reasons.into_iter().map(|(reason, n)| json!({ "reason": reason, "count": n }));
+    let classes = tally.classes().map(|(class, n)| (class.replace(' ', "_"), n.into()));
+    let mut figures = Map::new();
+    figures.insert("outcomes".into(), json!(tally.outcomes()));
+    figures.insert("status".into(), Value::Object(classes.collect()));
+    figures.insert("bytes".into(), tally.bytes().into());
+    figures.insert("mean_ms".into(), ms(tally.times().mean()).into());
+    figures.insert("max_ms".into(), ms(tally.times().longest).into());
+    figures.insert("hosts".into(), tally.host_count().into());
+    figures.insert("slowest".into(), slowest.collect());
+    figures.insert("reasons".into(), reasons.collect());
+    figures.insert("other_reasons".into(), others.into());
+    figures
+}
+
+#[cfg(test)]
+mod tests {
+    use tidings_subscriber::PageOutcome;
+
+    use super::*;
+
+    fn report(url: &str, ms: u64) -> PageReport {
+        PageReport {
+            url: url.to_owned(),
+            status: Some(200),
+            outcome: PageOutcome::Done,
+            bytes: 1000,
+            duration: Duration::from_millis(ms),
+            title: None,
+            links: 0,
+            job: None,
+            reason: None,
+            error: None,
+        }
+    }
+
+    fn failed(url: &str, error: &str) -> PageReport {
+        let (outcome, error) = (PageOutcome::Failed, Some(error.to_owned()));
+        PageReport { outcome, error, status: None, ..report(url, 3000) }
+    }
+
+    fn tally(reports: &[PageReport]) -> Tally {
+        let mut tally = Tally::default();
+        reports.iter().for_each(|report| tally.page(report, Duration::ZERO));
+        tally
+    }
+
+    fn counts(completed: u64, pending: u64, processing: u64) -> Counts {
+        let found = completed + pending + processing;
+        Counts { completed, pending, processing, found, ..Counts::default() }
+    }
+
+    #[test]
+    fn the_block_says_how_it_goes() {
+        let mut pace = Pace::default();
+        for second in 0..10 {
+            pace.note(Duration::from_secs(second), &counts(10 * second, 5, 2), 1000 * second);
+        }
+        let counts = counts(90, 5, 2);
+        let tally = tally(&[report("http://a.example/", 20), report("http://b.example/", 1500)]);
+        let lines = block(&counts, &tally, &pace, Duration::from_secs(9));
+        assert_eq!(
+            lines,
+            [
+                "90 completed, 5 waiting, 2 processing, 0 failed",
+                "10.0 pages/s, 1.0 kB/s, 9.0 s so far",
+                "slow: b.example 1.5 s"
+            ]
+        );
+        // Nothing is known of bytes and hosts where others fetch.
+        let lines = block(&counts, &Tally::default(), &Pace::default(), Duration::from_secs(100));
+        assert_eq!(lines[1..], ["0.0 pages/s, 1m 40s so far"]);
+    }
+
+    #[test]
+    fn how_long_it_takes_is_said_when_it_can_be_known() {
+        let left = |max_pages, found_more: u64| {
+            let mut pace = Pace { max_pages, ..Pace::default() };
+            for second in 0..=10 {
+                // Ten a second of a hundred, and of those that are found meanwhile.
+                let counts = counts(10 * second, 100 - 10 * second + found_more * second, 0);
+                pace.note(Duration::from_secs(second), &counts, 0);
+            }
+            pace.left
+        };
+        let seconds = Duration::from_secs;
+        assert_eq!(left(None, 0), Some(seconds(0)));
+        assert_eq!(left(None, 1), None, "links turn up");
+        assert_eq!(left(Some(105), 1), Some(Duration::from_millis(500)), "and there are enough");
+        assert_eq!(left(Some(1000), 1), None, "and there may not be enough");
+        let mut pace = Pace::default();
+        pace.note(seconds(0), &counts(0, 10, 0), 0);
+        pace.note(seconds(1), &counts(1, 9, 0), 0);
+        assert_eq!(pace.left, None, "too early to know");
+        pace.note(seconds(60), &counts(1, 9, 0), 0);
+        pace.note(seconds(120), &counts(1, 9, 0), 0);
+        assert_eq!(pace.left, None, "nothing moves");
+    }
+
+    #[test]
+    fn a_summary_names_what_was_slow_and_what_went_wrong() {
+        let reports = [
+            report("http://a.example/", 20),
+            report("http://b.example/", 1500),
+            failed("http://c.example/", "no connection in time"),
+        ];
+        let lines = [
+            "status   2xx 2, no answer 1",
+            "answers  3.0 kB in all, 1.5 s on average, 3.0 s at most",
+            "slowest  of 3 hosts:",
+            "    3.0 s  c.example, on average of 1 answer",
+            "    1.5 s  b.example, on average of 1 answer",
+            "    20 ms  a.example, on average of 1 answer",
+            "failed   because of:",
+            "        1  no connection in time",
+        ];
+        assert_eq!(details(&tally(&reports)), lines);
+        assert_eq!(details(&tally(&reports[..1])).len(), 2, "one host is not the slowest of many");
+        assert!(details(&Tally::default()).is_empty());
+    }
+
+    #[test]
+    fn a_summary_for_machines_has_the_same() {
+        let summary =
+            tally_json(&tally(&[report("http://a.example/", 20), failed("http://b/", "why")]));
+        let expected = json!({
+            "outcomes": { "done": 1, "failed": 1 },
+            "status": { "2xx": 1, "no_answer": 1 },
+            "bytes": 2000,
+            "mean_ms": 1510,
+            "max_ms": 3000,
+            "hosts": 2,
+            "slowest": [
+                { "host": "b", "answers": 1, "mean_ms": 3000, "max_ms": 3000 },
+                { "host": "a.example", "answers": 1, "mean_ms": 20, "max_ms": 20 },
+            ],
+            "reasons": [{ "reason": "why", "count": 1 }],
+            "other_reasons": 0,
+        });
+        assert_eq!(Value::Object(summary), expected);
+    }
+}

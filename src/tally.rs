@@ -1,0 +1,306 @@
+//! What came of the pages of a crawl, in numbers. Bounded, whatever the sites are and say.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap, VecDeque},
+    time::Duration,
+};
+
+use tidings_subscriber::{PageOutcome, PageReport};
+
+use crate::output::printable;
+
+/// Hosts of which the times are known, each about 100 bytes. Of more the faster half is forgotten, so
+/// that the slowest are right unless they were fast at first.
+const HOSTS_MAX: usize = 10_000;
+
+/// Reasons that are told apart. Most are the words of this program; what a site makes up of its own
+/// finds no room.
+const REASONS_MAX: usize = 200;
+const REASON_CHARS_MAX: usize = 100;
+
+/// Answers among which the slowest at the moment are looked for, and how old they may be.
+const RECENT_MAX: usize = 500;
+const RECENT: Duration = Duration::from_secs(15);
+
+/// How long answers took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Times {
+    pub(crate) answers: u64,
+    total: Duration,
+    pub(crate) longest: Duration,
+}
+
+impl Times {
+    fn add(&mut self, time: Duration) {
+        self.answers += 1;
+        self.total += time;
+        self.longest = self.longest.max(time);
+    }
+
+    /// On average; 0 of none.
+    pub(crate) fn mean(&self) -> Duration {
+        let answers = u32::try_from(self.answers).unwrap_or(u32::MAX);
+        self.total.checked_div(answers).unwrap_or_default()
+    }
+}
+
+/// Counts of a crawl.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    outcomes: BTreeMap<&'static str, u64>,
+    /// By the first digit of the status; 0: there was no answer, though one was asked for.
+    classes: [u64; 6],
+    bytes: u64,
+    times: Times,
+    hosts: HashMap<Box<str>, Times>,
+    /// Some are forgotten.
+    is_cut: bool,
+    reasons: BTreeMap<String, u64>,
+    /// Failures for reasons for which there was no room.
+    other_reasons: u64,
+    /// When since the start, which host, and how long it took.
+    recent: VecDeque<(Duration, Box<str>, Duration)>,
+}
+
+impl Tally {
+    /// Takes note of a page, so long after the start.
+    pub(crate) fn page(&mut self, report: &PageReport, at: Duration) {
+        *self.outcomes.entry(report.outcome.as_str()).or_default() += 1;
+        self.bytes += report.bytes;
+        if report.outcome == PageOutcome::Failed {
+            self.failure(report);
+        }
+        if report.status.is_none() && report.duration.is_zero() {
+            // Nothing was asked for.
+            return;
+        }
+        let class = usize::from(report.status.unwrap_or_default() / 100);
+        self.classes[if class < self.classes.len() { class } else { 0 }] += 1;
+        self.time(host_of(&report.url), report.duration, at);
+    }
+
+    fn time(&mut self, host: &str, time: Duration, at: Duration) {
+        self.times.add(time);
+        if let Some(times) = self.hosts.get_mut(host) {
+            times.add(time);
+        } else {
+            self.make_room();
+            self.hosts.entry(host.into()).or_default().add(time);
+        }
+        self.recent.push_back((at, host.into(), time));
+        if self.recent.len() > RECENT_MAX {
+            self.recent.pop_front();
+        }
+    }
+
+    fn make_room(&mut self) {
+        if self.hosts.len() < HOSTS_MAX {
+            return;
+        }
+        let mut means: Vec<Duration> = self.hosts.values().map(Times::mean).collect();
+        let (_, median, _) = means.select_nth_unstable(HOSTS_MAX / 2);
+        let median = *median;
+        self.is_cut = true;
+        self.hosts.retain(|_, times| times.mean() > median);
+    }
+
+    fn failure(&mut self, report: &PageReport) {
+        let error = report.error.as_deref().unwrap_or("no reason given");
+        let reason = reason_of(error, host_of(&report.url));
+        if self.reasons.len() < REASONS_MAX || self.reasons.contains_key(&reason) {
+            *self.reasons.entry(reason).or_default() += 1;
+        } else {
+            self.other_reasons += 1;
+        }
+    }
+
+    /// Pages that were dealt with, whatever came of them.
+    pub(crate) fn pages(&self) -> u64 {
+        self.outcomes.values().sum()
+    }
+
+    /// How many came to what, by its word.
+    pub(crate) fn outcomes(&self) -> &BTreeMap<&'static str, u64> {
+        &self.outcomes
+    }
+
+    /// Bytes of all bodies, decoded.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// How long answers took, of all hosts.
+    pub(crate) fn times(&self) -> Times {
+        self.times
+    }
+
+    /// How many answers were of each class of statuses, those that there were: `2xx`, `no answer`.
+    pub(crate) fn classes(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        const NAMES: [&str; 6] = ["no answer", "1xx", "2xx", "3xx", "4xx", "5xx"];
+        let classes = NAMES.into_iter().zip(self.classes);
+        // What is missing altogether comes last.
+        classes.clone().skip(1).chain(classes.take(1)).filter(|(_, count)| *count > 0)
+    }
+
+    /// How many hosts have answered; `None` if that was too many to count.
+    pub(crate) fn host_count(&self) -> Option<usize> {
+        (!self.is_cut).then_some(self.hosts.len())
+    }
+
+    /// The hosts whose answers took longest on average, the slowest first.
+    pub(crate) fn slowest(&self, count: usize) -> Vec<(&str, Times)> {
+        let mut hosts: Vec<_> = self.hosts.iter().map(|(host, times)| (&**host, *times)).collect();
+        hosts.sort_unstable_by_key(|(host, times)| (Reverse(times.mean()), *host));
+        hosts.truncate(count);
+        hosts
+    }
+
+    /// The hosts whose answers took longest lately, the slowest first.
+    pub(crate) fn slowest_now(&self, count: usize, now: Duration) -> Vec<(&str, Duration)> {
+        let recent = self.recent.iter().filter(|(at, ..)| *at + RECENT >= now);
+        let mut hosts: BTreeMap<&str, Duration> = BTreeMap::new();
+        for (_, host, time) in recent {
+            let longest = hosts.entry(host).or_default();
+            *longest = (*longest).max(*time);
+        }
+        let mut hosts: Vec<_> = hosts.into_iter().collect();
+        hosts.sort_by_key(|(_, time)| Reverse(*time));
+        hosts.truncate(count);
+        hosts
+    }
+
+    /// Why pages have failed, what was most often first; and how often it was anything else.
+    pub(crate) fn reasons(&self, count: usize) -> (Vec<(&str, u64)>, u64) {
+        let mut reasons: Vec<_> =
+            self.reasons.iter().map(|(reason, count)| (reason.as_str(), *count)).collect();
+        reasons.sort_by_key(|(_, count)| Reverse(*count));
+        let rest = reasons.split_off(count.min(reasons.len()));
+        let others = rest.iter().map(|(_, count)| count).sum::<u64>() + self.other_reasons;
+        (reasons, others)
+    }
+}
+
+/// Host and port of a URL.
+fn host_of(url: &str) -> &str {
+    url.split('/').nth(2).unwrap_or(url)
+}
+
+/// An error without what only this page's error says: addresses and the name of its host.
+fn reason_of(error: &str, host: &str) -> String {
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    let words = error.split_whitespace().map(|word| {
+        let bare = word.trim_matches(|c: char| !c.is_ascii_alphanumeric() && c != '[' && c != ']');
+        let is_address = bare.parse::<std::net::IpAddr>().is_ok()
+            || bare.parse::<std::net::SocketAddr>().is_ok()
+            || bare == host
+            || bare == name;
+        if is_address && !bare.is_empty() { word.replace(bare, "..") } else { word.to_owned() }
+    });
+    printable(&words.collect::<Vec<_>>().join(" "), REASON_CHARS_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(url: &str, status: u16, ms: u64) -> PageReport {
+        PageReport {
+            url: url.to_owned(),
+            status: (status > 0).then_some(status),
+            outcome: PageOutcome::Done,
+            bytes: 100,
+            duration: Duration::from_millis(ms),
+            title: None,
+            links: 0,
+            job: None,
+            reason: None,
+            error: None,
+        }
+    }
+
+    fn failed(url: &str, error: &str) -> PageReport {
+        let (outcome, error) = (PageOutcome::Failed, Some(error.to_owned()));
+        PageReport { outcome, error, ..report(url, 0, 0) }
+    }
+
+    fn tally(reports: impl IntoIterator<Item = PageReport>) -> Tally {
+        let mut tally = Tally::default();
+        reports.into_iter().for_each(|report| tally.page(&report, Duration::ZERO));
+        tally
+    }
+
+    #[test]
+    fn statuses_bytes_and_outcomes_are_counted() {
+        let robots = PageReport { outcome: PageOutcome::Robots, ..report("http://a/", 0, 0) };
+        let statuses =
+            [200, 204, 301, 404, 503, 99, 999, 0].map(|status| report("http://a/", status, 7));
+        let tally = tally(statuses.into_iter().chain([robots]));
+        let classes: Vec<_> = tally.classes().collect();
+        let expected = [("2xx", 2), ("3xx", 1), ("4xx", 1), ("5xx", 1), ("no answer", 3)];
+        assert_eq!(classes, expected, "what robots.txt forbids was not asked for");
+        assert_eq!((tally.pages(), tally.bytes()), (9, 900));
+        assert_eq!(tally.outcomes()["robots"], 1);
+        assert_eq!((tally.times().answers, tally.times().mean()), (8, Duration::from_millis(7)));
+    }
+
+    #[test]
+    fn the_slowest_hosts_come_first() {
+        let tally = tally([
+            report("http://a.example/", 200, 10),
+            report("http://b.example:8080/x", 200, 500),
+            report("http://b.example:8080/y", 200, 100),
+            report("http://c.example/", 200, 400),
+        ]);
+        let ms = Duration::from_millis;
+        let slowest = tally.slowest(2);
+        let slowest: Vec<_> = slowest.iter().map(|(host, times)| (*host, times.mean())).collect();
+        assert_eq!(slowest, [("c.example", ms(400)), ("b.example:8080", ms(300))]);
+        let now = tally.slowest_now(2, Duration::ZERO);
+        assert_eq!(now, [("b.example:8080", ms(500)), ("c.example", ms(400))]);
+        assert_eq!(tally.slowest_now(2, RECENT + ms(1)), []);
+        assert_eq!(tally.host_count(), Some(3));
+    }
+
+    #[test]
+    fn hosts_without_end_keep_the_slowest_and_bounded_memory() {
+        let mut tally = tally([report("http://slow.example/", 200, 9000)]);
+        for number in 0..3 * HOSTS_MAX as u64 {
+            let page = report(&format!("http://h{number}.example/"), 200, number % 100);
+            tally.page(&page, Duration::ZERO);
+            assert!(tally.hosts.len() <= HOSTS_MAX && tally.recent.len() <= RECENT_MAX);
+        }
+        assert_eq!(tally.slowest(1)[0].0, "slow.example");
+        assert_eq!(tally.host_count(), None);
+        assert_eq!(tally.times().answers, 3 * HOSTS_MAX as u64 + 1);
+    }
+
+    #[test]
+    fn failures_of_many_hosts_have_few_reasons() {
+        let tally = tally([
+            failed("http://a.example/", "cannot connect: a.example: no such name"),
+            failed("http://b.example:81/", "cannot connect: b.example: no such name"),
+            failed("http://c.example/", "10.1.2.3 is a private address"),
+            failed("http://d.example/", "[fe80::1]:80 is a private address"),
+            failed("http://e.example/", "10.1.2.4 is a private address"),
+            failed("http://f.example/", "HTTP status 404"),
+        ]);
+        let reasons = [
+            (".. is a private address", 3),
+            ("cannot connect: ..: no such name", 2),
+            ("HTTP status 404", 1),
+        ];
+        assert_eq!(tally.reasons(10), (reasons.to_vec(), 0));
+        assert_eq!(tally.reasons(1), (reasons[..1].to_vec(), 3));
+    }
+
+    #[test]
+    fn reasons_without_end_are_one() {
+        let many = (0..10 * REASONS_MAX).map(|number| failed("http://a/", &format!("{number}")));
+        let tally = tally(many);
+        assert_eq!(tally.reasons.len(), REASONS_MAX);
+        let (reasons, others) = tally.reasons(10);
+        assert_eq!((reasons.len(), others), (10, 10 * REASONS_MAX as u64 - 10));
+        assert_eq!(reason_of(&"x".repeat(1000), "a").chars().count(), REASON_CHARS_MAX);
+    }
+}

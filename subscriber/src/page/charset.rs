@@ -1,0 +1,252 @@
+//! In which encoding a page is written: its byte order mark, the `Content-Type` header, a `<meta>`
+//! near its beginning, and then what it looks like, in this order (HTML standard, 13.2.3.2).
+
+use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
+use encoding_rs::{Encoding, UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252, X_USER_DEFINED};
+use memchr::memmem;
+
+use super::tag::{Attributes, Value, is_space};
+use crate::config::CHARSET_GUESS_BYTES;
+
+/// The encoding that is declared, and how many bytes of a byte order mark to skip.
+///
+/// `head` is what comes first of a page, `CHARSET_PRESCAN_BYTES` of it or all; `of_header` is what the
+/// header says.
+pub fn declared(
+    head: &[u8],
+    of_header: Option<&'static Encoding>,
+) -> Option<(&'static Encoding, usize)> {
+    Encoding::for_bom(head).or_else(|| Some((of_header.or_else(|| prescan(head))?, 0)))
+}
+
+/// The `charset` parameter of a `Content-Type`; the first one counts.
+pub fn of_content_type(value: &str) -> Option<&'static Encoding> {
+    let mut rest = value.split_once(';')?.1;
+    loop {
+        let (key, value) = rest.split_once(['=', ';'])?;
+        if rest.as_bytes()[key.len()] == b';' {
+            rest = value;
+            continue;
+        }
+        let value = value.trim_start();
+        let quoted = value.strip_prefix('"').and_then(|value| value.split_once('"'));
+        let (value, after) = match quoted {
+            Some((value, after)) => (value, after.split_once(';').map_or("", |(_, after)| after)),
+            None => value.split_once(';').unwrap_or((value, "")),
+        };
+        if key.trim().eq_ignore_ascii_case("charset") {
+            return of_label(value.trim().trim_matches(['"', '\'']).as_bytes());
+        }
+        rest = after;
+    }
+}
+
+/// What a `<meta>` says, or else an XML declaration.
+fn prescan(head: &[u8]) -> Option<&'static Encoding> {
+    match head {
+        [b'<', 0, b'?', 0, b'x', 0, ..] => Some(UTF_16LE),
+        [0, b'<', 0, b'?', 0, b'x', ..] => Some(UTF_16BE),
+        _ => of_meta(head).or_else(|| of_xml(head)),
+    }
+}
+
+fn of_meta(head: &[u8]) -> Option<&'static Encoding> {
+    let mut rest = head;
+    loop {
+        rest = &rest[memchr::memchr(b'<', rest)? + 1..];
+        rest = match rest {
+            // The dashes of the beginning may be those of the end.
+            [b'!', b'-', b'-', ..] => &rest[1 + memmem::find(&rest[1..], b"-->")? + 3..],
+            _ if is_meta(rest) => {
+                let mut attributes = Attributes::new(&rest[META.len()..]);
+                let meta = Meta::read(&mut attributes);
+                // A tag that goes beyond the head tells nothing.
+                let is_whole = !attributes.rest().is_empty();
+                if let Some(encoding) = meta.encoding().filter(|_| is_whole) {
+                    return Some(encoding);
+                }
+                attributes.rest()
+            }
+            [letter, ..] | [b'/', letter, ..] if letter.is_ascii_alphabetic() => {
+                let ends = |byte: &u8| is_space(*byte) || *byte == b'>';
+                let mut attributes = Attributes::new(&rest[rest.iter().position(ends)?..]);
+                attributes.by_ref().for_each(drop);
+                attributes.rest()
+            }
+            [b'!' | b'?' | b'/', ..] => &rest[memchr::memchr(b'>', rest)? + 1..],
+            _ => rest,
+        };
+    }
+}
+
+const META: &[u8] = b"meta";
+
+fn is_meta(rest: &[u8]) -> bool {
+    rest.split_at_checked(META.len()).is_some_and(|(name, after)| {
+        let ends = after.first().is_some_and(|byte| is_space(*byte) || *byte == b'/');
+        name.eq_ignore_ascii_case(META) && ends
+    })
+}
+
+/// What counts of the attributes of a `<meta>`.
+#[derive(Default)]
+struct Meta<'a> {
+    http_equiv: Option<Value<'a>>,
+    content: Option<Value<'a>>,
+    charset: Option<Value<'a>>,
+}
+
+impl<'a> Meta<'a> {
+    fn read(attributes: &mut Attributes<'a>) -> Self {
+        let mut meta = Self::default();
+        for (name, value) in attributes {
+            let attribute = match name.to_ascii_lowercase().as_slice() {
+                b"http-equiv" => &mut meta.http_equiv,
+                b"content" => &mut meta.content,
+                b"charset" => &mut meta.charset,
+                _ => continue,
+            };
+            attribute.get_or_insert(value);
+        }
+        meta
+    }
+
+    fn encoding(&self) -> Option<&'static Encoding> {
+        let is_pragma = |it: Value<'_>| it.bytes().eq_ignore_ascii_case(b"content-type");
+        let encoding = match (self.charset, self.content) {
+            (Some(charset), _) => of_label(charset.bytes()),
+            (None, Some(content)) if self.http_equiv.is_some_and(is_pragma) => {
+                of_content(content.bytes())
+            }
+            _ => None,
+        };
+        encoding.map(readable)
+    }
+}
+
+/// What a `<meta>` says that was met later.
+pub(super) fn of_late_meta(attributes: Attributes<'_>) -> Option<&'static Encoding> {
+    Meta::read(&mut { attributes }).encoding()
+}
+
+/// A page in which something could be read byte by byte is not UTF-16, whatever it says.
+fn readable(encoding: &'static Encoding) -> &'static Encoding {
+    match encoding {
+        utf_16 if utf_16 == UTF_16LE || utf_16 == UTF_16BE => UTF_8,
+        user if user == X_USER_DEFINED => WINDOWS_1252,
+        other => other,
+    }
+}
+
+/// The `content` of a `<meta http-equiv=content-type>`.
+fn of_content(content: &[u8]) -> Option<&'static Encoding> {
+    const CHARSET: &[u8] = b"charset";
+    let mut rest = content;
+    loop {
+        let at = rest.windows(CHARSET.len()).position(|it| it.eq_ignore_ascii_case(CHARSET))?;
+        rest = rest[at + CHARSET.len()..].trim_ascii_start();
+        let Some(value) = rest.strip_prefix(b"=") else {
+            continue;
+        };
+        let value = value.trim_ascii_start();
+        return match value {
+            [quote @ (b'"' | b'\''), quoted @ ..] => {
+                of_label(&quoted[..memchr::memchr(*quote, quoted)?])
+            }
+            _ => {
+                let ends = |byte: &u8| is_space(*byte) || *byte == b';';
+                of_label(&value[..value.iter().position(ends).unwrap_or(value.len())])
+            }
+        };
+    }
+}
+
+/// The `encoding` of an XML declaration.
+fn of_xml(head: &[u8]) -> Option<&'static Encoding> {
+    const ENCODING: &[u8] = b"encoding";
+    let skip = |bytes: &'_ [u8]| bytes.iter().position(|byte| *byte > b' ');
+    let declaration = head.strip_prefix(b"<?xml")?;
+    let declaration = &declaration[..memchr::memchr(b'>', declaration)?];
+    let rest = &declaration[memmem::find(declaration, ENCODING)? + ENCODING.len()..];
+    let rest = rest[skip(rest)?..].strip_prefix(b"=")?;
+    let rest = &rest[skip(rest)?..];
+    let [quote @ (b'"' | b'\''), quoted @ ..] = rest else {
+        return None;
+    };
+    of_label(&quoted[..memchr::memchr(*quote, quoted)?]).map(readable)
+}
+
+/// Encodings that only serve attacks are taken for unknown, as if nothing had been declared.
+fn of_label(label: &[u8]) -> Option<&'static Encoding> {
+    Encoding::for_label_no_replacement(label)
+}
+
+/// Finds out about a page that declares nothing. Up to its first byte that is not ASCII all
+/// encodings agree; from there on it is held back until there is enough to tell them apart.
+pub(super) struct Guess {
+    detector: EncodingDetector,
+    /// `<= CHARSET_GUESS_BYTES`
+    held: Vec<u8>,
+}
+
+impl Guess {
+    pub(super) fn new() -> Self {
+        // No script is run that a wrong guess could be an attack on.
+        Self { detector: EncodingDetector::new(Iso2022JpDetection::Allow), held: Vec::new() }
+    }
+
+    /// Takes the next bytes: how many of them are ASCII and can be read now, and how many are held.
+    /// The rest is for whoever knows the encoding.
+    pub(super) fn take(&mut self, bytes: &[u8]) -> (usize, usize) {
+        let ascii = if self.held.is_empty() { ascii(bytes) } else { 0 };
+        let room = CHARSET_GUESS_BYTES - self.held.len();
+        let held = room.min(bytes.len() - ascii);
+        self.detector.feed(&bytes[..ascii + held], false);
+        self.held.extend_from_slice(&bytes[ascii..ascii + held]);
+        (ascii, held)
+    }
+
+    /// Whether something is held.
+    pub(super) fn has_met_other_than_ascii(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Whether there is enough to tell.
+    pub(super) fn is_full(&self) -> bool {
+        self.held.len() == CHARSET_GUESS_BYTES
+    }
+
+    /// The encoding, and what was held. A `<meta>` that comes later than it should counts all the
+    /// same: `late` is one that was met before, and in what is held it is looked for here.
+    /// `top_level` is the last label of the host's name, in lower case.
+    pub(super) fn decide(
+        mut self,
+        late: Option<&'static Encoding>,
+        top_level: Option<&str>,
+        is_all: bool,
+    ) -> (&'static Encoding, Vec<u8>) {
+        let guess = |detector: &mut EncodingDetector, held: &[u8]| {
+            // What browsers take an unnamed page of nothing but ASCII for.
+            if held.is_empty() {
+                return WINDOWS_1252;
+            }
+            detector.feed(&[], is_all);
+            detector.guess(top_level.map(str::as_bytes), Utf8Detection::Allow)
+        };
+        let encoding = late.or_else(|| of_meta(&self.held));
+        let encoding = encoding.unwrap_or_else(|| guess(&mut self.detector, &self.held));
+        (encoding, self.held)
+    }
+}
+
+/// The bytes at the beginning that mean the same in all encodings that are guessed: no byte beyond
+/// ASCII, and not the one with which ISO-2022-JP changes its meaning.
+fn ascii(bytes: &[u8]) -> usize {
+    const ESCAPE: u8 = 0x1b;
+    let ascii = Encoding::ascii_valid_up_to(bytes);
+    memchr::memchr(ESCAPE, &bytes[..ascii]).unwrap_or(ascii)
+}
+
+#[cfg(test)]
+#[path = "charset_tests.rs"]
+mod tests;

@@ -1,0 +1,335 @@
+//! What was found in a page so far, and what becomes of it at the end.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use encoding_rs::{Encoding, UTF_8};
+use hashbrown::hash_map::{Entry, HashMap};
+use tidings_protocol::CanonicalUrl;
+
+use super::charset;
+use super::directives::Directives;
+use super::link_header;
+use super::links::Links;
+use super::tag::{Name, Tag, Value, name};
+use super::values::{has_word, is_feed, is_page_relation, refresh_target, srcset};
+use super::{Content, Link, PageOptions, is_html};
+use crate::config::{
+    FEEDS_MAX, LINK_BYTES_MAX, LINKS_ABSOLUTE_BYTES_MAX, TITLE_BYTES_MAX, TITLE_WRITTEN_BYTES_MAX,
+};
+
+const A: Name = name(b"a");
+const AREA: Name = name(b"area");
+const BASE: Name = name(b"base");
+const FRAME: Name = name(b"frame");
+const IFRAME: Name = name(b"iframe");
+/// What `<image>` means, too.
+const IMG: Name = name(b"img");
+const IMAGE: Name = name(b"image");
+const LINK: Name = name(b"link");
+const META: Name = name(b"meta");
+const SOURCE: Name = name(b"source");
+const TITLE: Name = name(b"title");
+
+/// What was found, all of it as it is written: it is resolved at the end, since `<base>` may follow.
+pub(super) struct Found {
+    options: Arc<PageOptions>,
+    title: Title,
+    base: Option<String>,
+    canonical: Option<String>,
+    /// `<= FEEDS_MAX`
+    feeds: Vec<String>,
+    links: Links,
+    directives: Directives,
+    /// What a `<meta>` says of the encoding.
+    encoding: Option<&'static Encoding>,
+    cut: Option<&'static str>,
+}
+
+/// The text of the first `<title>`, as it is written.
+enum Title {
+    Awaited,
+    Open {
+        /// `<= TITLE_WRITTEN_BYTES_MAX`
+        text: Vec<u8>,
+        /// How long the text is.
+        length: usize,
+    },
+    Closed(Vec<u8>),
+}
+
+impl Found {
+    pub(super) fn new(options: Arc<PageOptions>) -> Self {
+        Self {
+            options,
+            title: Title::Awaited,
+            base: None,
+            canonical: None,
+            feeds: Vec::new(),
+            links: Links::default(),
+            directives: Directives::default(),
+            encoding: None,
+            cut: None,
+        }
+    }
+
+    /// What a `<meta>` says of the encoding.
+    pub(super) fn encoding(&self) -> Option<&'static Encoding> {
+        self.encoding
+    }
+
+    /// A value of the header `Link`. `<base>` is of no meaning to it.
+    pub(super) fn link_header(&mut self, value: &str, url: &CanonicalUrl<'_>) {
+        for link in link_header::links(value).filter(|link| !link.is_elsewhere) {
+            if let Ok(target) = url.join(link.target) {
+                self.relation(&link.relations, link.kind.as_deref(), target.as_str());
+            }
+        }
+    }
+
+    /// A value of the header `X-Robots-Tag`.
+    pub(super) fn robots_header(&mut self, value: &str) {
+        self.directives.header(value, &self.options.token);
+    }
+
+    /// A start tag of HTML.
+    pub(super) fn tag(&mut self, tag: &Tag<'_>) {
+        match tag.name {
+            A | AREA => self.link(tag, "href"),
+            FRAME | IFRAME => self.link(tag, "src"),
+            LINK => {
+                let [href, relations, kind] = tag.values(["href", "rel", "type"]);
+                if let (Some(href), Some(relations)) = (href, relations) {
+                    let kind = kind.map(Value::text);
+                    self.relation(&relations.text(), kind.as_deref(), &href.text());
+                }
+            }
+            BASE if self.base.is_none() => {
+                self.base = tag.value("href").map(|href| href.text().into_owned());
+            }
+            META => self.meta(tag),
+            TITLE if matches!(self.title, Title::Awaited) => {
+                self.title = Title::Open { text: Vec::new(), length: 0 };
+            }
+            IMG | IMAGE | SOURCE if self.options.images => self.image(tag),
+            _ => {}
+        }
+    }
+
+    /// A start tag in a picture or formula.
+    pub(super) fn foreign_tag(&mut self, tag: &Tag<'_>) {
+        if tag.name == A {
+            self.link(tag, "href");
+        }
+    }
+
+    /// A tag of which nothing is known but its name.
+    pub(super) fn tag_is_too_long(&mut self, name: Name) {
+        let leads = matches!(name, A | AREA | FRAME | IFRAME | LINK | BASE | META)
+            || self.options.images && matches!(name, IMG | IMAGE | SOURCE);
+        if leads {
+            self.cut = Some("a tag too long to read; what it says was left out");
+        }
+    }
+
+    /// Text of the `<title>` that is open, and what may be its end.
+    pub(super) fn title_text(&mut self, bytes: &[u8]) {
+        if let Title::Open { text, length } = &mut self.title {
+            let room = TITLE_WRITTEN_BYTES_MAX - text.len();
+            text.extend_from_slice(&bytes[..room.min(bytes.len())]);
+            *length += bytes.len();
+        }
+    }
+
+    /// The last bytes of the `<title>`, so many, were its end.
+    pub(super) fn end_title(&mut self, end_bytes: usize) {
+        if let Title::Open { text, length } = &mut self.title {
+            text.truncate(*length - end_bytes);
+            self.title = Title::Closed(std::mem::take(text));
+        }
+    }
+
+    fn link(&mut self, tag: &Tag<'_>, attribute: &str) {
+        let [target, relations] = tag.values([attribute, "rel"]);
+        if let Some(target) = target {
+            let nofollow = relations.is_some_and(|it| has_word(&it.text(), NOFOLLOW));
+            self.keep(&target.text(), nofollow);
+        }
+    }
+
+    fn image(&mut self, tag: &Tag<'_>) {
+        let [source, set] = tag.values(["src", "srcset"]);
+        // That of a `<source>` is a sound or a film.
+        if let Some(source) = source.filter(|_| tag.name != SOURCE) {
+            self.keep(&source.text(), false);
+        }
+        if let Some(set) = set {
+            srcset(&set.text()).for_each(|url| self.keep(url, false));
+        }
+    }
+
+    /// A link to something that is related to the page.
+    fn relation(&mut self, relations: &str, kind: Option<&str>, target: &str) {
+        if target.len() > LINK_BYTES_MAX {
+            return;
+        }
+        let kind = kind.map(str::trim).filter(|kind| !kind.is_empty());
+        if kind.is_some_and(is_feed) && has_word(relations, "alternate") {
+            if self.feeds.len() < FEEDS_MAX {
+                self.feeds.push(target.to_owned());
+            }
+        } else if kind.is_none_or(is_html) && is_page_relation(relations) {
+            if self.canonical.is_none() && has_word(relations, "canonical") {
+                self.canonical = Some(target.to_owned());
+            }
+            self.keep(target, has_word(relations, NOFOLLOW));
+        }
+    }
+
+    fn meta(&mut self, tag: &Tag<'_>) {
+        let [name, pragma, content] = tag.values(["name", "http-equiv", "content"]);
+        let content = content.map(Value::text).unwrap_or_default();
+        if name.is_some_and(|name| name.is("robots") || name.is(&self.options.token)) {
+            self.directives.meta(&content);
+        } else if pragma.is_some_and(|pragma| pragma.is("refresh"))
+            && let Some(target) = refresh_target(&content)
+        {
+            self.keep(target, false);
+        }
+        if self.encoding.is_none() {
+            self.encoding = charset::of_late_meta(tag.attributes);
+        }
+    }
+
+    fn keep(&mut self, link: &str, nofollow: bool) {
+        if let Err(cut) = self.links.keep(link, nofollow) {
+            self.cut = Some(cut);
+        }
+    }
+
+    /// The page is over: resolves what was found. `url` is where the page was found.
+    pub(super) fn resolve(self, url: &CanonicalUrl<'_>, encoding: &'static Encoding) -> Content {
+        let base = self.base.and_then(|base| url.join(&base).ok());
+        let base = base.as_ref().unwrap_or(url);
+        let mut text = String::new();
+        let mut absolute = |link: &str| {
+            let target = base.join_into(&query_encoded(link, encoding), &mut text).ok()?;
+            Some(Box::<str>::from(target.as_str()))
+        };
+        let mut content = Content {
+            title: self.title.text().and_then(|title| tidy_title(&title)),
+            canonical: self.canonical.and_then(|link| absolute(&link)),
+            feeds: self.feeds.iter().filter_map(|link| absolute(link)).collect(),
+            charset: Some(encoding.name()),
+            noindex: self.directives.noindex,
+            nofollow: self.directives.nofollow,
+            unavailable_after: self.directives.unavailable_after,
+            cut: self.cut,
+            ..Content::default()
+        };
+        resolve_links(&self.links, base, encoding, &mut content);
+        content
+    }
+}
+
+/// The one relation that asks crawlers for something. `ugc` and `sponsored` only say whose the link
+/// is; who wants them not to be followed, either, writes `nofollow` beside them, as those who
+/// introduced them recommend.
+const NOFOLLOW: &str = "nofollow";
+
+fn resolve_links(
+    found: &Links,
+    base: &CanonicalUrl<'_>,
+    encoding: &'static Encoding,
+    content: &mut Content,
+) {
+    let mut known = HashMap::with_capacity(found.len());
+    content.links.reserve_exact(found.len());
+    let mut bytes = 0;
+    let mut text = String::new();
+    for (link, nofollow) in found.iter() {
+        let nofollow = nofollow || content.nofollow;
+        let Ok(target) = base.join_into(&query_encoded(link, encoding), &mut text) else {
+            continue;
+        };
+        match known.entry(target.url_key()) {
+            Entry::Occupied(known) => {
+                let known: &mut Link = &mut content.links[*known.get()];
+                known.nofollow &= nofollow;
+            }
+            Entry::Vacant(unknown) => {
+                bytes += target.as_str().len();
+                if bytes > LINKS_ABSOLUTE_BYTES_MAX {
+                    content.cut = Some("links too long together; some were left out");
+                    return;
+                }
+                unknown.insert(content.links.len());
+                content.links.push(Link { url: target.as_str().into(), nofollow });
+            }
+        }
+    }
+}
+
+/// A link whose query, if it is not ASCII, is written in the encoding of the page, as browsers do
+/// (URL standard, "query state"). All else is UTF-8 everywhere.
+fn query_encoded<'a>(link: &'a str, encoding: &'static Encoding) -> Cow<'a, str> {
+    let encoding = encoding.output_encoding();
+    let Some((before, query)) = link.split_once('?').filter(|_| encoding != UTF_8) else {
+        return Cow::Borrowed(link);
+    };
+    if query.is_ascii() {
+        return Cow::Borrowed(link);
+    }
+    let mut encoded = format!("{before}?");
+    let mut rest = query;
+    while !rest.is_empty() {
+        let is_ascii = rest.starts_with(|c: char| c.is_ascii());
+        let (run, after) =
+            rest.split_at(rest.find(|c: char| c.is_ascii() != is_ascii).unwrap_or(rest.len()));
+        rest = after;
+        if is_ascii {
+            encoded.push_str(run);
+        } else {
+            percent_encode(run, encoding, &mut encoded);
+        }
+    }
+    Cow::Owned(encoded)
+}
+
+/// What the encoding does not have becomes an HTML entity.
+fn percent_encode(text: &str, encoding: &'static Encoding, encoded: &mut String) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    let (bytes, ..) = encoding.encode(text);
+    for &byte in bytes.iter() {
+        if byte.is_ascii_alphanumeric() {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push('%');
+            encoded.extend([byte >> 4, byte & 15].map(|digit| char::from(HEX[usize::from(digit)])));
+        }
+    }
+}
+
+impl Title {
+    fn text(&self) -> Option<Cow<'_, str>> {
+        match self {
+            Self::Awaited => None,
+            Self::Open { text, .. } | Self::Closed(text) => Some(String::from_utf8_lossy(text)),
+        }
+    }
+}
+
+fn tidy_title(text: &str) -> Option<String> {
+    let text = htmlize::unescape(text);
+    let mut title = String::new();
+    for word in
+        text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty())
+    {
+        if !title.is_empty() {
+            title.push(' ');
+        }
+        title.push_str(word);
+    }
+    title.truncate(title.floor_char_boundary(TITLE_BYTES_MAX));
+    (!title.is_empty()).then_some(title)
+}

@@ -1,0 +1,73 @@
+//! The different links of a page as they are written, in the order of the page: one text for all.
+
+use std::hash::BuildHasher;
+use std::ops::Range;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use crate::config::{LINK_BYTES_MAX, LINKS_BYTES_MAX, LINKS_MAX};
+
+/// Links as they are written, without their fragments.
+#[derive(Default)]
+pub(super) struct Links {
+    /// `<= LINKS_BYTES_MAX`
+    text: String,
+    /// `<= LINKS_MAX`
+    all: Vec<Written>,
+    /// Places in `all` by text. The hash is seeded by chance: no page can choose what collides.
+    known: HashTable<usize>,
+    hasher: DefaultHashBuilder,
+}
+
+struct Written {
+    /// In the text.
+    place: Range<usize>,
+    /// Every occurrence says so.
+    nofollow: bool,
+}
+
+impl Links {
+    /// Keeps what may lead to a page; the error says why something was left out.
+    pub(super) fn keep(&mut self, link: &str, nofollow: bool) -> Result<(), &'static str> {
+        let link = link.split_once('#').map_or(link, |(link, _fragment)| link);
+        let link = link.trim_matches(|c| c <= ' ');
+        if link.is_empty() || link.len() > LINK_BYTES_MAX || has_other_scheme(link) {
+            return Ok(());
+        }
+        let Self { text, all, known, hasher } = self;
+        let hash = hasher.hash_one(link);
+        if let Some(known) = known.find(hash, |at| text[all[*at].place.clone()] == *link) {
+            all[*known].nofollow &= nofollow;
+            return Ok(());
+        }
+        if all.len() == LINKS_MAX {
+            return Err("too many links; the rest were left out");
+        }
+        let place = text.len()..text.len() + link.len();
+        if place.end > LINKS_BYTES_MAX {
+            return Err("links too long together; some were left out");
+        }
+        text.push_str(link);
+        known.insert_unique(hash, all.len(), |at| hasher.hash_one(&text[all[*at].place.clone()]));
+        all.push(Written { place, nofollow });
+        Ok(())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The links, and of each whether all occurrences say `nofollow`.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.all.iter().map(|link| (&self.text[link.place.clone()], link.nofollow))
+    }
+}
+
+/// Whether a link is to no page for sure: `mailto:`, `javascript:` and the like.
+fn has_other_scheme(link: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    let (scheme, rest) = link.split_at(link.find(|c| !is_part(c)).unwrap_or(link.len()));
+    rest.starts_with(':')
+        && scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && !["http", "https"].iter().any(|it| scheme.eq_ignore_ascii_case(it))
+}

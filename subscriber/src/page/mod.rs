@@ -1,0 +1,247 @@
+//! What a page says: its title, its links, and what it asks of crawlers, read while it streams by.
+//!
+//! A page never becomes a tree. One token is held at most, and what was found is bounded in number
+//! and bytes; at a bound the rest is left out and [`Content::cut`] says so. Pure: bytes in any split
+//! go in, and the same content comes out.
+//!
+//! ```text
+//! bytes ─ charset ─▶ text ─ scan (tag, raw_text, foreign) ─▶ tags ─ found ─▶ Content
+//! headers ─ link_header, directives ───────────────────────────▲
+//! ```
+
+pub mod charset;
+mod directives;
+mod foreign;
+mod found;
+mod link_header;
+mod links;
+mod raw_text;
+mod scan;
+mod tag;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use std::fmt;
+use std::sync::Arc;
+
+use charset::Guess;
+use encoding_rs::{CoderResult, Decoder, Encoding, UTF_8};
+use tidings_protocol::CanonicalUrl;
+
+use self::found::Found;
+use self::scan::Scanner;
+use crate::config::CHARSET_PRESCAN_BYTES;
+
+/// What was read from a page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Content {
+    /// The text of the first `<title>`, white space folded; `None` if there is none or nothing in it.
+    pub title: Option<String>,
+    /// Those of the headers, then those of the page in its order, each once: `a`, `area`, `frame`,
+    /// `iframe`, `link` with a relation that names a page, refresh; images if asked for. As `wget
+    /// --recursive` has it, without what only makes a page look right.
+    pub links: Vec<Link>,
+    /// Which URL the page would rather be known by, canonical in our sense, too; the first that is named.
+    pub canonical: Option<Box<str>>,
+    /// Feeds that the page names: `rel=alternate` of their media types. Not among the links.
+    pub feeds: Vec<Box<str>>,
+    /// The encoding that it was read in, as the Encoding Standard names it, such as `UTF-8`; `None`
+    /// if this was no text of its own.
+    pub charset: Option<&'static str>,
+    /// Whether it asks not to be shown.
+    pub noindex: bool,
+    /// Whether it asks for its links not to be followed; if so, they all say it.
+    pub nofollow: bool,
+    /// From when on it asks not to be shown, in seconds of Unix time.
+    pub unavailable_after: Option<i64>,
+    /// Why some of the page was left out.
+    pub cut: Option<&'static str>,
+}
+
+/// A link of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Canonical.
+    pub url: Box<str>,
+    /// The page asks crawlers not to follow it: `rel=nofollow` wherever it stands, or
+    /// [`Content::nofollow`].
+    pub nofollow: bool,
+}
+
+/// How pages are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageOptions {
+    /// The crawler's name in `<meta name=..>` and `X-Robots-Tag`; the product token of robots.txt.
+    pub token: Box<str>,
+    /// Whether images count as links: `img` with `src` and `srcset`, and the sources of a `picture`.
+    pub images: bool,
+}
+
+impl Default for PageOptions {
+    fn default() -> Self {
+        Self { token: "tidings".into(), images: false }
+    }
+}
+
+/// Reads one page.
+pub struct PageReader {
+    of_header: Option<&'static Encoding>,
+    /// The last label of the host's name, if it may be needed.
+    top_level: Option<Box<str>>,
+    state: State,
+    scanner: Scanner,
+    found: Found,
+}
+
+enum State {
+    /// The beginning of the page, until there is enough of it to know its encoding.
+    Head(Vec<u8>),
+    /// The beginning told nothing.
+    Guess(Box<Guess>),
+    Read {
+        encoding: &'static Encoding,
+        /// `None` for UTF-8, which is read as it is.
+        decoder: Option<Box<Decoder>>,
+    },
+}
+
+impl fmt::Debug for PageReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PageReader").finish_non_exhaustive()
+    }
+}
+
+impl PageReader {
+    /// For the page of an answer. Of its headers, names in any case, `Content-Type`, `Link` and
+    /// `X-Robots-Tag` count. `url` is where the page was found.
+    pub fn new<'h>(
+        url: &CanonicalUrl<'_>,
+        headers: impl IntoIterator<Item = (&'h str, &'h [u8])>,
+        options: &Arc<PageOptions>,
+    ) -> Self {
+        let mut found = Found::new(Arc::clone(options));
+        let mut of_header = None;
+        for (name, value) in headers {
+            let is = |header: &str| name.eq_ignore_ascii_case(header);
+            let value = || String::from_utf8_lossy(value);
+            if is("content-type") {
+                of_header = of_header.or_else(|| charset::of_content_type(&value()));
+            } else if is("link") {
+                found.link_header(&value(), url);
+            } else if is("x-robots-tag") {
+                found.robots_header(&value());
+            }
+        }
+        let top_level = match (of_header, url.address()) {
+            (None, None) => url.host().rsplit('.').next().map(Box::from),
+            _ => None,
+        };
+        let state = State::Head(Vec::new());
+        Self { of_header, top_level, state, scanner: Scanner::new(), found }
+    }
+
+    /// Takes the next bytes of the page.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        let State::Head(head) = &mut self.state else {
+            return self.read(bytes, false);
+        };
+        let wanted = CHARSET_PRESCAN_BYTES - head.len();
+        let (first, rest) = bytes.split_at(wanted.min(bytes.len()));
+        head.extend_from_slice(first);
+        if first.len() == wanted {
+            self.begin();
+            self.read(rest, false);
+        }
+    }
+
+    /// The page is over: resolves what was found. `url` is where the page was found.
+    pub fn finish(mut self, url: &CanonicalUrl<'_>) -> Content {
+        self.begin();
+        self.decide(true);
+        self.read(&[], true);
+        let State::Read { encoding, .. } = self.state else {
+            unreachable!("it has been decided");
+        };
+        self.found.resolve(url, encoding)
+    }
+
+    /// Looks for a declared encoding, if that has not been done, and reads the head.
+    fn begin(&mut self) {
+        let State::Head(head) = &mut self.state else {
+            return;
+        };
+        let head = std::mem::take(head);
+        let skip = match charset::declared(&head, self.of_header) {
+            Some((encoding, skip)) => {
+                self.state = State::new(encoding);
+                skip
+            }
+            None => {
+                self.state = State::Guess(Box::new(Guess::new()));
+                0
+            }
+        };
+        self.read(&head[skip..], false);
+    }
+
+    fn read(&mut self, bytes: &[u8], is_last: bool) {
+        let Self { scanner, found, .. } = self;
+        match &mut self.state {
+            State::Head(_) => {}
+            State::Read { decoder: None, .. } => scanner.feed(bytes, found),
+            State::Read { decoder: Some(decoder), .. } => {
+                decode(decoder, bytes, is_last, |text| scanner.feed(text, found));
+            }
+            State::Guess(guess) => {
+                let (ascii, held) = guess.take(bytes);
+                scanner.feed(&bytes[..ascii], found);
+                let is_told = found.encoding().is_some() && guess.has_met_other_than_ascii();
+                if is_told || guess.is_full() {
+                    self.decide(false);
+                    self.read(&bytes[ascii + held..], false);
+                }
+            }
+        }
+    }
+
+    /// Chooses the encoding of a page that declares none where it should, and reads what was held.
+    fn decide(&mut self, is_all: bool) {
+        if !matches!(self.state, State::Guess(_)) {
+            return;
+        }
+        let told = State::new(UTF_8);
+        if let State::Guess(guess) = std::mem::replace(&mut self.state, told) {
+            let (encoding, held) =
+                guess.decide(self.found.encoding(), self.top_level.as_deref(), is_all);
+            self.state = State::new(encoding);
+            self.read(&held, false);
+        }
+    }
+}
+
+impl State {
+    fn new(encoding: &'static Encoding) -> Self {
+        let decoder = || Box::new(encoding.new_decoder_without_bom_handling());
+        Self::Read { encoding, decoder: (encoding != UTF_8).then(decoder) }
+    }
+}
+
+/// Handles the text piece by piece, whatever `bytes` grow to.
+fn decode(decoder: &mut Decoder, mut bytes: &[u8], is_last: bool, mut handle: impl FnMut(&[u8])) {
+    let mut text = [0; 4096];
+    loop {
+        let (result, read, written, _) = decoder.decode_to_utf8(bytes, &mut text, is_last);
+        handle(&text[..written]);
+        bytes = &bytes[read..];
+        if result == CoderResult::InputEmpty {
+            return;
+        }
+    }
+}
+
+/// Whether a `Content-Type` names a page that can be read for links.
+pub fn is_html(content_type: &str) -> bool {
+    let kind = values::essence(content_type);
+    kind.eq_ignore_ascii_case("text/html") || kind.eq_ignore_ascii_case("application/xhtml+xml")
+}

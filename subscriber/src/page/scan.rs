@@ -1,0 +1,314 @@
+//! The tokens of a page, in any pieces: what the tokenizer of the HTML standard makes of its bytes,
+//! as far as it decides what a link or the title is.
+//!
+//! Most bytes of a page are looked at by `memchr` alone. Nothing is kept but a tag that a piece's end
+//! has cut; of one that is too long only its name counts. There is no tree; where the standard has
+//! one decide how text is read, `foreign` knows what is needed of it. It differs
+//! from a browser's in what nobody writes on purpose: a `<title>` or the like in a `<frameset>`.
+
+use memchr::memchr;
+
+use super::foreign::Foreign;
+use super::found::Found;
+use super::raw_text::RawText;
+use super::tag::{Name, Place, Tag, name};
+use crate::config::TAG_BYTES_MAX;
+
+/// Reads the text of a page: UTF-8, or what should be.
+#[derive(Debug)]
+pub(super) struct Scanner {
+    state: State,
+    /// From the `<` on what has come of an opening or a tag, so far; `<= TAG_BYTES_MAX + 1`.
+    cut: Vec<u8>,
+    foreign: Foreign,
+}
+
+#[derive(Debug)]
+enum State {
+    Text,
+    /// After a `<`, and not yet known what it opens.
+    Opening,
+    Tag(Place),
+    Comment(Comment),
+    /// A comment by mistake, a doctype, an instruction: up to `>`.
+    Bogus,
+    /// So many `]` before it, up to two.
+    CData(u8),
+    RawText(RawText),
+    /// After the end tag's name of a raw text: nothing counts until `>`.
+    RawTextEnd(Place),
+    /// `<plaintext>` has no end.
+    PlainText,
+}
+
+/// What a `<` opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Opening {
+    /// It is text.
+    Text,
+    Tag,
+    Comment,
+    Bogus,
+    CData,
+    /// `</>`
+    Nothing,
+}
+
+/// Where in a comment the next byte stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Comment {
+    /// After `<!--`
+    Start,
+    /// After `<!---`
+    StartDash,
+    Text,
+    Dash,
+    Dashes,
+    /// After `--!`
+    Bang,
+}
+
+impl Scanner {
+    pub(super) fn new() -> Self {
+        Self { state: State::Text, cut: Vec::new(), foreign: Foreign::default() }
+    }
+
+    /// Takes the next piece, and tells what it has.
+    pub(super) fn feed(&mut self, mut bytes: &[u8], found: &mut Found) {
+        while !bytes.is_empty() {
+            let taken = match &mut self.state {
+                State::Text => self.text(bytes, found),
+                State::Opening => self.opening(bytes, found),
+                State::Tag(place) => {
+                    let (end, last) = (place.end(bytes), *place);
+                    self.cut_tag(bytes, end, last, found)
+                }
+                State::RawText(raw) => {
+                    let (end, is_title) = (raw.end(bytes), raw.name() == TITLE);
+                    self.raw_text(bytes, end, is_title, found)
+                }
+                State::RawTextEnd(place) => match place.end(bytes) {
+                    Some(end) => self.end_state(end),
+                    None => bytes.len(),
+                },
+                State::Comment(comment) => match comment.end(bytes) {
+                    Some(end) => self.end_state(end),
+                    None => bytes.len(),
+                },
+                State::Bogus => match memchr(b'>', bytes) {
+                    Some(end) => self.end_state(end + 1),
+                    None => bytes.len(),
+                },
+                State::CData(brackets) => match cdata_end(brackets, bytes) {
+                    Some(end) => self.end_state(end),
+                    None => bytes.len(),
+                },
+                State::PlainText => bytes.len(),
+            };
+            bytes = &bytes[taken..];
+        }
+    }
+
+    /// After this many bytes there is text again.
+    fn end_state(&mut self, taken: usize) -> usize {
+        self.state = State::Text;
+        taken
+    }
+
+    fn text(&mut self, bytes: &[u8], found: &mut Found) -> usize {
+        let Some(at) = memchr(b'<', bytes) else {
+            return bytes.len();
+        };
+        let token = &bytes[at..];
+        let Some((opening, length)) = Opening::of(&token[1..], self.foreign.is_inside()) else {
+            self.cut.extend_from_slice(token);
+            self.state = State::Opening;
+            return bytes.len();
+        };
+        if opening != Opening::Tag {
+            self.open(opening);
+            return at + 1 + length;
+        }
+        let mut place = Place::Name;
+        let Some(end) = place.end(&token[1 + length..]) else {
+            self.cut(token);
+            self.state = State::Tag(place);
+            return bytes.len();
+        };
+        let end = 1 + length + end;
+        self.tag(&token[..end], place, found);
+        at + end
+    }
+
+    fn open(&mut self, opening: Opening) {
+        self.state = match opening {
+            Opening::Text | Opening::Nothing => State::Text,
+            Opening::Tag => State::Tag(Place::Name),
+            Opening::Comment => State::Comment(Comment::Start),
+            Opening::Bogus => State::Bogus,
+            Opening::CData => State::CData(0),
+        };
+    }
+
+    /// Byte by byte, until it is known; there are few.
+    fn opening(&mut self, bytes: &[u8], found: &mut Found) -> usize {
+        for (taken, byte) in (1..).zip(bytes) {
+            self.cut.push(*byte);
+            let Some((opening, length)) = Opening::of(&self.cut[1..], self.foreign.is_inside())
+            else {
+                continue;
+            };
+            self.open(opening);
+            if opening != Opening::Tag {
+                // What does not belong to it is read again: shorter than before, so this ends.
+                let cut = std::mem::take(&mut self.cut);
+                self.feed(&cut[1 + length..], found);
+            }
+            return taken;
+        }
+        bytes.len()
+    }
+
+    /// Keeps the beginning of a tag: the first byte over the limit says that there were more.
+    fn cut(&mut self, bytes: &[u8]) {
+        let room = TAG_BYTES_MAX + 1 - self.cut.len();
+        self.cut.extend_from_slice(&bytes[..room.min(bytes.len())]);
+    }
+
+    fn cut_tag(
+        &mut self,
+        bytes: &[u8],
+        end: Option<usize>,
+        last: Place,
+        found: &mut Found,
+    ) -> usize {
+        let taken = end.unwrap_or(bytes.len());
+        self.cut(&bytes[..taken]);
+        if end.is_some() {
+            let mut tag = std::mem::take(&mut self.cut);
+            self.state = State::Text;
+            self.tag(&tag, last, found);
+            tag.clear();
+            self.cut = tag;
+        }
+        taken
+    }
+
+    /// A tag from `<` to `>`, except if it is longer than the limit.
+    fn tag(&mut self, bytes: &[u8], last: Place, found: &mut Found) {
+        if let [b'<', b'/', bytes @ ..] = bytes {
+            if !self.foreign.is_empty() {
+                self.foreign.end(Tag::new(bytes, last).name);
+            }
+            return;
+        }
+        let mut tag = Tag::new(&bytes[1..bytes.len().min(TAG_BYTES_MAX)], last);
+        if bytes.len() > TAG_BYTES_MAX {
+            found.tag_is_too_long(tag.name);
+            tag = tag.without_attributes();
+        }
+        if self.foreign.start(&tag) {
+            found.foreign_tag(&tag);
+            return;
+        }
+        if let Some((_, element)) = RAW_TEXTS.iter().find(|(raw, _)| *raw == tag.name) {
+            self.state = State::RawText(RawText::new(element));
+        } else if tag.name == PLAINTEXT {
+            self.state = State::PlainText;
+        }
+        found.tag(&tag);
+    }
+
+    fn raw_text(
+        &mut self,
+        bytes: &[u8],
+        end: Option<usize>,
+        is_title: bool,
+        found: &mut Found,
+    ) -> usize {
+        let text = &bytes[..end.unwrap_or(bytes.len())];
+        if is_title {
+            found.title_text(text);
+        }
+        if end.is_none() {
+            return text.len();
+        }
+        if is_title {
+            found.end_title("</title>".len());
+        }
+        // The byte behind the name is read again, as part of the tag.
+        self.state = State::RawTextEnd(Place::Name);
+        text.len() - 1
+    }
+}
+
+/// Elements with a raw text in them. `<noframes>` is none for a reader that knows no frames, nor
+/// `<noscript>` for one without scripts.
+const RAW_TEXTS: [(Name, &str); 7] = [
+    (name(b"script"), "script"),
+    (name(b"style"), "style"),
+    (name(b"title"), TITLE),
+    (name(b"textarea"), "textarea"),
+    (name(b"iframe"), "iframe"),
+    (name(b"noembed"), "noembed"),
+    (name(b"xmp"), "xmp"),
+];
+const TITLE: &str = "title";
+const PLAINTEXT: Name = name(b"plaintext");
+
+impl Opening {
+    /// What the bytes after a `<` open, and how many of them belong to it; `None` if too few are there.
+    fn of(bytes: &[u8], is_foreign: bool) -> Option<(Self, usize)> {
+        const CDATA: &[u8] = b"![CDATA[";
+        Some(match bytes {
+            [] | [b'/'] | [b'!'] | [b'!', b'-'] => return None,
+            [b'a'..=b'z' | b'A'..=b'Z', ..] => (Self::Tag, 0),
+            [b'/', b'a'..=b'z' | b'A'..=b'Z', ..] => (Self::Tag, 1),
+            [b'/', b'>', ..] => (Self::Nothing, 2),
+            [b'!', b'-', b'-', ..] => (Self::Comment, 3),
+            [b'!', b'[', ..] if is_foreign => match bytes.get(..CDATA.len()) {
+                Some(CDATA) => (Self::CData, CDATA.len()),
+                None if CDATA.starts_with(bytes) => return None,
+                _ => (Self::Bogus, 1),
+            },
+            [b'!' | b'?' | b'/', ..] => (Self::Bogus, 1),
+            _ => (Self::Text, 0),
+        })
+    }
+}
+
+impl Comment {
+    /// Looks for the end: the bytes up to it and with it.
+    fn end(&mut self, bytes: &[u8]) -> Option<usize> {
+        let mut at = 0;
+        loop {
+            if *self == Self::Text {
+                at += memchr(b'-', bytes.get(at..)?)?;
+            }
+            let byte = *bytes.get(at)?;
+            at += 1;
+            *self = match (*self, byte) {
+                (Self::Start | Self::StartDash | Self::Dashes | Self::Bang, b'>') => {
+                    return Some(at);
+                }
+                (Self::Start, b'-') => Self::StartDash,
+                (Self::StartDash | Self::Dash | Self::Dashes, b'-') => Self::Dashes,
+                (Self::Text | Self::Bang, b'-') => Self::Dash,
+                (Self::Dashes, b'!') => Self::Bang,
+                _ => Self::Text,
+            };
+        }
+    }
+}
+
+/// Looks for `]]>`.
+fn cdata_end(brackets: &mut u8, bytes: &[u8]) -> Option<usize> {
+    for (taken, byte) in (1..).zip(bytes) {
+        match byte {
+            b']' => *brackets = (*brackets + 1).min(2),
+            b'>' if *brackets == 2 => return Some(taken),
+            _ => *brackets = 0,
+        }
+    }
+    None
+}

@@ -1,0 +1,231 @@
+//! Tags: where one ends, what it is called, and its attributes, all as the tokenizer of the HTML
+//! standard has them (section 13.2.5).
+
+use std::borrow::Cow;
+
+use memchr::memchr;
+
+/// A tag's name in lower case as a number: exact up to 16 bytes, which all names that mean
+/// something here have, and nearly so beyond.
+pub(super) type Name = u128;
+
+/// The number of a name.
+pub(super) const fn name(mut text: &[u8]) -> Name {
+    let mut packed: Name = 0;
+    while let [byte, rest @ ..] = text {
+        let byte = byte.to_ascii_lowercase();
+        // A zero would vanish at the beginning.
+        let byte = if byte == 0 { u8::MAX } else { byte };
+        packed = packed.rotate_left(8) ^ byte as Name;
+        text = rest;
+    }
+    packed
+}
+
+/// White space in tags.
+pub(super) fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b'\x0c')
+}
+
+/// Where in a tag the next byte stands: the states of the tokenizer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Name,
+    BeforeAttribute,
+    Attribute,
+    AfterAttribute,
+    BeforeValue,
+    DoubleQuoted,
+    SingleQuoted,
+    Unquoted,
+    AfterValue,
+    /// After a `/` that is in no value; if the tag ends here, it closes itself.
+    Slash,
+}
+
+impl Place {
+    /// Looks for the `>` that ends the tag: the bytes up to it and with it. Without one, this is
+    /// the place where the bytes end; with one, that before it.
+    pub(super) fn end(&mut self, bytes: &[u8]) -> Option<usize> {
+        let mut at = 0;
+        loop {
+            let quote = match self {
+                Self::DoubleQuoted => b'"',
+                Self::SingleQuoted => b'\'',
+                _ => {
+                    match *bytes.get(at)? {
+                        b'>' => return Some(at + 1),
+                        byte => *self = self.after(byte),
+                    }
+                    at += 1;
+                    continue;
+                }
+            };
+            at += memchr(quote, &bytes[at..])? + 1;
+            *self = Self::AfterValue;
+        }
+    }
+
+    /// The place after a byte that ends neither the tag nor a quoted value.
+    fn after(self, byte: u8) -> Self {
+        match (byte, self) {
+            (b' ' | b'\t' | b'\n' | b'\r' | b'\x0c', _) => match self {
+                Self::Attribute | Self::AfterAttribute => Self::AfterAttribute,
+                Self::BeforeValue => Self::BeforeValue,
+                _ => Self::BeforeAttribute,
+            },
+            (b'"', Self::BeforeValue) => Self::DoubleQuoted,
+            (b'\'', Self::BeforeValue) => Self::SingleQuoted,
+            (_, Self::BeforeValue | Self::Unquoted) => Self::Unquoted,
+            (b'/', _) => Self::Slash,
+            (_, Self::Name) => Self::Name,
+            (b'=', Self::Attribute | Self::AfterAttribute) => Self::BeforeValue,
+            _ => Self::Attribute,
+        }
+    }
+}
+
+/// A start tag that is there as a whole.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tag<'a> {
+    pub(super) name: Name,
+    pub(super) attributes: Attributes<'a>,
+    pub(super) closes_itself: bool,
+}
+
+impl<'a> Tag<'a> {
+    /// The bytes after the `<` or `</` up to the `>`, and the place before that.
+    pub(super) fn new(bytes: &'a [u8], last: Place) -> Self {
+        let ends = |byte: &u8| is_space(*byte) || matches!(byte, b'/' | b'>');
+        let (text, rest) = bytes.split_at(bytes.iter().position(ends).unwrap_or(bytes.len()));
+        Self {
+            name: name(text),
+            attributes: Attributes { rest },
+            closes_itself: last == Place::Slash,
+        }
+    }
+
+    /// Of a tag that is too long to be kept.
+    pub(super) fn without_attributes(self) -> Self {
+        Self { attributes: Attributes::new(&[]), ..self }
+    }
+
+    /// The values of some attributes, in the order of their names; of equal ones the first counts.
+    pub(super) fn values<const N: usize>(&self, names: [&str; N]) -> [Option<Value<'a>>; N] {
+        let mut values = [None; N];
+        for (name, value) in self.attributes {
+            let wanted = names.iter().position(|it| name.eq_ignore_ascii_case(it.as_bytes()));
+            if let Some(wanted) = wanted {
+                values[wanted].get_or_insert(value);
+            }
+        }
+        values
+    }
+
+    /// The value of one attribute.
+    pub(super) fn value(&self, name: &str) -> Option<Value<'a>> {
+        let [value] = self.values([name]);
+        value
+    }
+}
+
+/// The value of an attribute as it is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Value<'a>(&'a [u8]);
+
+impl<'a> Value<'a> {
+    /// As a browser sees it.
+    pub(super) fn text(self) -> Cow<'a, str> {
+        let text = String::from_utf8_lossy(self.0);
+        let text = match memchr(0, self.0) {
+            Some(_) => Cow::Owned(text.replace('\0', "\u{fffd}")),
+            None => text,
+        };
+        match memchr(b'&', self.0) {
+            Some(_) => Cow::Owned(htmlize::unescape_attribute(text).into_owned()),
+            None => text,
+        }
+    }
+
+    /// Whether it is this word, in any case, with or without white space around it.
+    pub(super) fn is(self, word: &str) -> bool {
+        self.text().trim_matches(|c: char| c.is_ascii_whitespace()).eq_ignore_ascii_case(word)
+    }
+
+    pub(super) fn bytes(self) -> &'a [u8] {
+        self.0
+    }
+}
+
+/// The attributes of a tag, names and values, up to its `>`. One that is not there to its end is
+/// left out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attributes<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Attributes<'a> {
+    /// From what follows a tag's name.
+    pub(super) fn new(rest: &'a [u8]) -> Self {
+        Self { rest }
+    }
+
+    /// After the last attribute: the `>` and what follows it; nothing if there is none.
+    pub(super) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    fn attribute(&mut self) -> Option<(&'a [u8], Value<'a>)> {
+        self.skip(|byte| is_space(byte) || byte == b'/');
+        // A `=` here is the beginning of a name.
+        let first = usize::from(*self.rest.first()? == b'=');
+        if self.rest[0] == b'>' {
+            return None;
+        }
+        let ends = |byte: &u8| is_space(*byte) || matches!(byte, b'/' | b'>' | b'=');
+        let end = self.rest[first..].iter().position(ends);
+        let name = self.take(first + end.unwrap_or(self.rest.len()))?;
+        self.skip(is_space);
+        if self.rest.first() != Some(&b'=') {
+            return (!self.rest.is_empty()).then_some((name, Value(&[])));
+        }
+        self.rest = &self.rest[1..];
+        self.skip(is_space);
+        let value = match *self.rest.first()? {
+            quote @ (b'"' | b'\'') => {
+                let rest = &self.rest[1..];
+                let end = memchr(quote, rest);
+                self.rest = end.map_or(&[], |end| &rest[end + 1..]);
+                &rest[..end?]
+            }
+            _ => {
+                let ends = |byte: &u8| is_space(*byte) || *byte == b'>';
+                let end = self.rest.iter().position(ends);
+                self.take(end.unwrap_or(self.rest.len() + 1))?
+            }
+        };
+        Some((name, Value(value)))
+    }
+
+    fn skip(&mut self, skipped: impl Fn(u8) -> bool) {
+        let start = self.rest.iter().position(|byte| !skipped(*byte)).unwrap_or(self.rest.len());
+        self.rest = &self.rest[start..];
+    }
+
+    /// So many bytes if something follows them, else none, and nothing is left.
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let all = std::mem::take(&mut self.rest);
+        (length < all.len()).then(|| {
+            self.rest = &all[length..];
+            &all[..length]
+        })
+    }
+}
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = (&'a [u8], Value<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.attribute()
+    }
+}

@@ -1,0 +1,106 @@
+//! Programs that are run for pages and events: each in a process group of its own, which ends with whoever started it.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::process::{Child, Command};
+
+/// The process groups of all programs that run.
+#[derive(Debug, Clone, Default)]
+pub struct Programs(Arc<Mutex<BTreeSet<i32>>>);
+
+/// A program that runs. Dropped, it is ended, with all that it has started.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    /// Until it has ended by itself.
+    group: Option<Pid>,
+    all: Programs,
+}
+
+impl Programs {
+    /// Starts one. In a group of its own it hears no Ctrl-C, and is ended with all that it has started.
+    pub fn start(&self, mut command: Command) -> io::Result<Running> {
+        let child = command.process_group(0).spawn()?;
+        let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        self.0.lock().extend(group.map(Pid::as_raw_pid));
+        Ok(Running { child, group, all: self.clone() })
+    }
+
+    /// Ends all of them at once.
+    pub fn kill(&self) {
+        for group in self.0.lock().iter().copied().filter_map(Pid::from_raw) {
+            // One that has just ended needs no ending.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+impl Running {
+    /// Waits until it has ended. Cancel-safe.
+    pub async fn wait(&mut self) -> io::Result<ExitStatus> {
+        let status = self.child.wait().await?;
+        self.forget();
+        Ok(status)
+    }
+
+    /// Ends it, with all that it has started, and waits until it has.
+    pub async fn kill(mut self) {
+        self.signal();
+        let _ = self.wait().await;
+    }
+
+    fn signal(&self) {
+        if let Some(group) = self.group {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+
+    /// Its number may be somebody else's from here on.
+    fn forget(&mut self) {
+        if let Some(group) = self.group.take() {
+            self.all.0.lock().remove(&group.as_raw_pid());
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.signal();
+        self.forget();
+    }
+}
+
+/// How a program failed, as one word; `None`: it did not.
+pub fn failure(status: ExitStatus) -> Option<String> {
+    match (status.code(), status.signal()) {
+        (Some(0), _) => None,
+        (Some(code), _) => Some(format!("exit_code_{code}")),
+        (None, Some(signal)) => Some(format!("signal_{signal}")),
+        (None, None) => Some("failed".to_owned()),
+    }
+}
+
+/// Whether a failure is the end by a signal.
+pub fn is_signal(failure: &str) -> bool {
+    failure.starts_with("signal_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_a_program_failed_is_one_word() {
+        let failed = |raw| failure(ExitStatus::from_raw(raw));
+        assert_eq!(failed(0), None);
+        assert_eq!(failed(3 << 8), Some("exit_code_3".to_owned()));
+        assert_eq!(failed(9), Some("signal_9".to_owned()));
+        assert!(is_signal("signal_9") && !is_signal("exit_code_9"));
+    }
+}

@@ -1,0 +1,116 @@
+//! A file that only grows, and what is done about its end after an error or a crash.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use super::OpenError;
+
+/// A file that this process alone adds to.
+///
+/// `safe <= length of the file`: what is before `safe` was synced, what is behind it is being written, and
+/// is cut off if that fails.
+#[derive(Debug)]
+pub(super) struct AppendFile {
+    file: File,
+    path: PathBuf,
+    safe: u64,
+    /// Written since, and not synced yet.
+    pending: u64,
+    /// Something of a write that failed may stand behind `safe`.
+    torn: bool,
+}
+
+impl AppendFile {
+    /// Opens a file, or makes it, and takes it for this process alone.
+    pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
+        super::make_parent(path)?;
+        let failed = |source| OpenError::Io { path: path.to_owned(), source };
+        let existed = path.exists();
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(OpenError::InUse { path: path.to_owned() });
+            }
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+        }
+        if !existed {
+            sync_directory_of(path).map_err(failed)?;
+        }
+        let safe = file.seek(SeekFrom::End(0)).map_err(failed)?;
+        Ok(Self { file, path: path.to_owned(), safe, pending: 0, torn: false })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes that are safe.
+    pub(super) fn safe(&self) -> u64 {
+        self.safe
+    }
+
+    /// To read what is safe, from this position on.
+    pub(super) fn read_from(&self, at: u64) -> io::Result<File> {
+        let mut file = File::open(&self.path)?;
+        file.seek(SeekFrom::Start(at))?;
+        Ok(file)
+    }
+
+    /// Cuts off what is behind this position.
+    pub(super) fn cut(&mut self, at: u64) -> io::Result<()> {
+        self.file.set_len(at)?;
+        self.file.seek(SeekFrom::Start(at))?;
+        (self.safe, self.pending, self.torn) = (at, 0, false);
+        Ok(())
+    }
+
+    /// Begins to add: what a failed attempt has left is cut off first.
+    pub(super) fn begin(&mut self) -> io::Result<()> {
+        if self.torn { self.cut(self.safe) } else { Ok(()) }
+    }
+
+    /// Makes safe what was added.
+    pub(super) fn commit(&mut self) -> io::Result<()> {
+        self.torn = true;
+        self.file.sync_data()?;
+        self.safe += self.pending;
+        (self.pending, self.torn) = (0, false);
+        Ok(())
+    }
+
+    /// Gives up what was added since the last commit. If it cannot be cut off now, it is before the
+    /// next attempt.
+    pub(super) fn roll_back(&mut self) {
+        self.torn = true;
+        if let Err(error) = self.cut(self.safe) {
+            tracing::debug!(%error, "{} has a torn end for now", self.path.display());
+        }
+    }
+}
+
+impl Write for AppendFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.torn = true;
+        let written = self.file.write(bytes)?;
+        self.pending += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Makes safe that a file is there under its name.
+pub(super) fn sync_directory_of(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+}

@@ -1,0 +1,183 @@
+//! A program that is run for each page that was fetched, with the page in its environment.
+//!
+//! | variable | |
+//! |---|---|
+//! | `PAGE_ID` | what the page of this pass is known by |
+//! | `PAGE_URL`, `PAGE_STATUS`, `PAGE_TYPE`, `PAGE_TITLE`, `PAGE_HASH` | as in the fields of other sinks |
+//! | `PAGE_PATH` | a file with its decoded body, which is there until the program has ended; not set where the server said that the page has not changed |
+//! | `PAGE_JOB`, `PAGE_PASS`, `PAGE_DEPTH`, `PAGE_TASK`, `PAGE_ATTEMPT` | where it belongs |
+//!
+//! Exit code 0 makes the page safe here. With another, or when it takes too long, the page is refused: its task is
+//! tried again, and becomes a dead letter in the end. After a crash a program may be run again for a page for
+//! which it has ended: `PAGE_ID` tells.
+
+#![expect(clippy::disallowed_methods, reason = "programs have a time in which they must end")]
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::{io, mem};
+
+use futures_util::future::join_all;
+use tokio::process::Command;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+
+use super::ledger::Ledger;
+use super::{OpenError, Sink, StoreError};
+use crate::config::{EXEC_AT_ONCE_MAX, EXEC_TIME_MAX};
+use crate::program::{Programs, failure};
+use crate::report::{PageId, PageOutcome, PageRecord};
+
+/// Variables that are not always set, and mean something here alone.
+const VARIABLES: [&str; 12] = [
+    "PAGE_ID",
+    "PAGE_URL",
+    "PAGE_STATUS",
+    "PAGE_TYPE",
+    "PAGE_TITLE",
+    "PAGE_HASH",
+    "PAGE_PATH",
+    "PAGE_JOB",
+    "PAGE_PASS",
+    "PAGE_DEPTH",
+    "PAGE_TASK",
+    "PAGE_ATTEMPT",
+];
+
+/// Runs the program.
+pub(super) struct Exec {
+    /// The program and its arguments; at least one.
+    words: Vec<OsString>,
+    runtime: Runtime,
+    programs: Programs,
+    /// Pages for which it has ended well, and that may come again.
+    ledger: Ledger,
+    refused: Vec<(PageId, String)>,
+}
+
+impl Exec {
+    /// Nothing is run yet. `programs` end with whoever holds them.
+    pub(super) fn open(words: &[OsString], programs: Programs) -> Result<Self, OpenError> {
+        let failed = |source| OpenError::Io { path: words.iter().collect(), source };
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let ledger = Ledger::default();
+        Ok(Self { words: words.to_vec(), runtime, programs, ledger, refused: Vec::new() })
+    }
+
+    /// Why it did not end well; `Err`: it cannot be run at all.
+    async fn run(&self, record: &PageRecord) -> io::Result<Option<String>> {
+        let mut command = Command::new(&self.words[0]);
+        command.args(&self.words[1..]).stdin(Stdio::null());
+        // Standard output may be that of another sink.
+        command.stdout(io::stderr().as_fd().try_clone_to_owned()?);
+        VARIABLES.iter().for_each(|name| _ = command.env_remove(name));
+        for (name, value) in variables(record) {
+            command.env(name, value);
+        }
+        if let Some(path) = record.body.as_ref().and_then(|body| body.file()) {
+            command.env("PAGE_PATH", path);
+        }
+        let mut running = self.programs.start(command)?;
+        let ended = timeout(EXEC_TIME_MAX, running.wait()).await;
+        Ok(match ended {
+            Ok(status) => failure(status?),
+            Err(_) => {
+                running.kill().await;
+                Some(format!("not_finished_within_{}s", EXEC_TIME_MAX.as_secs()))
+            }
+        })
+    }
+}
+
+impl Sink for Exec {
+    fn name(&self) -> String {
+        self.words[0].display().to_string()
+    }
+
+    fn batch_max(&self) -> usize {
+        EXEC_AT_ONCE_MAX
+    }
+
+    fn write(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), StoreError> {
+        let fetched = |record: &&Arc<PageRecord>| record.report.outcome == PageOutcome::Done;
+        let fresh = |record: &&Arc<PageRecord>| !self.ledger.contains(&record.page);
+        let pages: Vec<_> = batch.iter().filter(fetched).filter(fresh).collect();
+        let ends = self.runtime.block_on(join_all(pages.iter().map(|record| self.run(record))));
+        let mut error = None;
+        for (record, end) in pages.into_iter().zip(ends) {
+            match end {
+                Ok(None) => self.ledger.insert(record.page.clone()),
+                Ok(Some(reason)) => {
+                    let text = format!("{}: {reason}", self.name());
+                    self.refused.push((record.page.clone(), text));
+                }
+                Err(failed) => error = Some(failed.to_string()),
+            }
+        }
+        error.map_or(Ok(()), |text| Err(StoreError { text, closed: false }))
+    }
+
+    fn take_refused(&mut self) -> Vec<(PageId, String)> {
+        mem::take(&mut self.refused)
+    }
+
+    fn settle(&mut self, pages: &[PageId]) {
+        self.ledger.settle(pages);
+    }
+
+    fn wants_settled(&self) -> bool {
+        true
+    }
+}
+
+fn variables(record: &PageRecord) -> Vec<(&'static str, String)> {
+    let report = &record.report;
+    let mut variables = vec![
+        ("PAGE_ID", record.page.to_string()),
+        ("PAGE_URL", report.url.clone()),
+        ("PAGE_TASK", record.task.to_string()),
+        ("PAGE_ATTEMPT", record.task.attempt.to_string()),
+    ];
+    let some = [
+        ("PAGE_STATUS", report.status.map(|status| status.to_string())),
+        ("PAGE_TYPE", record.content_type.clone()),
+        ("PAGE_TITLE", report.title.clone()),
+        ("PAGE_HASH", record.hash.map(|hash| hash.to_hex().to_string())),
+        ("PAGE_JOB", report.job.clone()),
+        ("PAGE_PASS", record.pass.map(|pass| pass.to_string())),
+        ("PAGE_DEPTH", record.depth.map(|depth| depth.to_string())),
+    ];
+    variables.extend(some.into_iter().filter_map(|(name, value)| Some((name, value?))));
+    // An environment cannot hold that byte.
+    variables.iter_mut().for_each(|(_, value)| value.retain(|c| c != '\0'));
+    variables
+}
+
+/// A command line: words between white space; a word in quotes may have some in it. No shell looks at it.
+pub(crate) fn words(text: &str) -> Option<Vec<OsString>> {
+    let mut words = Vec::new();
+    let mut rest = text.trim_start();
+    while !rest.is_empty() {
+        let mut word = String::new();
+        while let Some(c) = rest.chars().next().filter(|c| !c.is_whitespace()) {
+            rest = &rest[c.len_utf8()..];
+            match c {
+                '"' | '\'' => {
+                    let (quoted, behind) = rest.split_once(c)?;
+                    word.push_str(quoted);
+                    rest = behind;
+                }
+                c => word.push(c),
+            }
+        }
+        words.push(OsStr::new(&word).to_owned());
+        rest = rest.trim_start();
+    }
+    (!words.is_empty()).then_some(words)
+}
+
+#[cfg(test)]
+#[path = "exec_tests.rs"]
+mod tests;

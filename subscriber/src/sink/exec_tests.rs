@@ -1,0 +1,83 @@
+use std::fs;
+use std::path::Path;
+
+use super::super::testing::{record, transient};
+use super::*;
+use crate::spool::Spools;
+
+/// A shell that runs this, since a test has no program of its own.
+fn shell(script: &str) -> Vec<OsString> {
+    ["sh", "-c", script].map(OsString::from).to_vec()
+}
+
+fn open(script: &str) -> Exec {
+    Exec::open(&shell(script), Programs::default()).unwrap()
+}
+
+fn lines(path: &Path) -> Vec<String> {
+    fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_program_is_run_once_for_each_page_with_the_page_in_its_environment() {
+    let folder = tempfile::tempdir().unwrap();
+    let (out, spools) =
+        (folder.path().join("out"), Spools::open(&folder.path().join("bodies")).unwrap());
+    let script = format!(
+        r#"echo "$PAGE_ID $PAGE_URL $PAGE_STATUS $PAGE_JOB.$PAGE_PASS $PAGE_ATTEMPT $(cat "$PAGE_PATH")" >> {}"#,
+        out.display()
+    );
+    let mut exec = open(&script);
+    let mut page = record(1, 2);
+    page.report.url = "http://site.example/$(touch oops);`x`'\"".to_owned();
+    let mut body = spools.begin();
+    body.write(b"the body").unwrap();
+    body.path().unwrap();
+    page.body = Some(body);
+    let page = Arc::new(page);
+    // The same page again, one that failed, and one that is to be tried again.
+    let mut failed = record(3, 1);
+    failed.report.outcome = PageOutcome::Failed;
+    exec.write(&[Arc::clone(&page)]).unwrap();
+    exec.write(&[page, Arc::new(failed), Arc::new(transient(4, 1))]).unwrap();
+    let expected = "crawlers.3.1 http://site.example/$(touch oops);`x`'\" 200 docs.2 2 the body";
+    assert_eq!(lines(&out), [expected]);
+    assert!(exec.take_refused().is_empty());
+}
+
+#[test]
+fn a_page_is_refused_by_an_exit_code_and_may_come_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let script = format!(r#"echo $PAGE_ATTEMPT >> {}; test "$PAGE_ATTEMPT" = 2"#, out.display());
+    let mut exec = open(&script);
+    exec.write(&[Arc::new(record(1, 1))]).unwrap();
+    let refused = exec.take_refused();
+    assert_eq!(refused, [(record(1, 1).page, "sh: exit_code_1".to_owned())]);
+    exec.write(&[Arc::new(record(1, 2))]).unwrap();
+    assert!(exec.take_refused().is_empty());
+    assert_eq!(lines(&out), ["1", "2"]);
+}
+
+#[test]
+fn a_program_that_cannot_be_run_is_trouble_and_not_the_pages_fault() {
+    let mut exec = Exec::open(&["/no/such/program".into()], Programs::default()).unwrap();
+    let error = exec.write(&[Arc::new(record(1, 1))]).unwrap_err();
+    assert!(error.text.contains("No such file"), "{error}");
+}
+
+#[test]
+fn a_command_is_words_and_quotes_hold_some_together() {
+    let words = |text| {
+        words(text).map(|words| {
+            words.iter().map(|word| word.to_str().unwrap().to_owned()).collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(
+        words(" index  --to 'a b'\"c d\" "),
+        Some(vec!["index".into(), "--to".into(), "a bc d".into()])
+    );
+    assert_eq!(words("x ''"), Some(vec!["x".into(), String::new()]));
+    assert_eq!(words("  "), None);
+    assert_eq!(words("a 'b"), None);
+}

@@ -1,0 +1,254 @@
+//! JSON lines: an object for each page that came to its end, one a line.
+//!
+//! | field | |
+//! |---|---|
+//! | `page` | what the page of this pass is known by; no two lines of a file have the same |
+//! | `url` | the page |
+//! | `outcome`, `reason`, `error` | `done`, `redirect`, `failed`, `robots`; why, as a word of a closed list; in one line for people |
+//! | `status` | of HTTP |
+//! | `fetched_at`, `duration_ms` | when the answer had ended (RFC 3339, UTC), and how long it took |
+//! | `bytes`, `hash` | of the decoded body; BLAKE3, hexadecimal |
+//! | `content_type`, `etag`, `last_modified` | headers, as the server wrote them |
+//! | `remote` | address and port of who answered |
+//! | `redirect`, `canonical` | where a redirect leads; what the page says is its URL |
+//! | `title`, `noindex` | what the page says |
+//! | `job`, `pass`, `depth` | the crawl that it belongs to, and links from a seed to here |
+//! | `task`, `attempt` | as in the broker's answers |
+//! | `links`, `nofollow` | an array of URLs, in the order of the page; positions in it (from 0) of those that are not to be followed |
+//!
+//! A field that has no value is left out.
+//!
+//! A file has a mark beside it ([`super::ledger`]), whose position is an offset in bytes. A crash leaves at
+//! most a torn end: behind a mark, everything from the first line that is no page is cut off when the file is
+//! opened; in a file without one, which may be anybody's, a last line without an end.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::append::AppendFile;
+use super::ledger::{Ledger, with_suffix};
+use super::row::Row;
+use super::{OpenError, Sink, StoreError};
+use crate::config::{JSONL_CHUNK_BYTES, JSONL_LINE_BYTES_MAX};
+use crate::report::{PageId, PageRecord};
+
+/// A file of JSON lines.
+#[derive(Debug)]
+pub(super) struct JsonFile {
+    file: AppendFile,
+    ledger: Ledger,
+}
+
+/// JSON lines for whoever reads at the other end. Nothing there can be taken back, nor read again.
+#[derive(Debug)]
+pub(super) struct JsonStream {
+    out: File,
+    /// The rest of a line of which something was written.
+    torn: Vec<u8>,
+    ledger: Ledger,
+}
+
+impl JsonFile {
+    /// Opens a file, cuts a torn end, and reads which of its pages may come again.
+    pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
+        let failed = |source| OpenError::Io { path: path.to_owned(), source };
+        let mut file = AppendFile::open(path)?;
+        let (mut ledger, mark) = Ledger::open(&with_suffix(path, ".mark")).map_err(failed)?;
+        let mark = mark.and_then(|mark| mark.parse().ok());
+        let mark = mark.filter(|mark| is_between_lines(&file, *mark).unwrap_or(false));
+        let end = read_pages(&file, mark, &mut ledger).map_err(failed)?;
+        if end < file.safe() {
+            let torn = file.safe() - end;
+            tracing::info!("{}: {torn} bytes of a torn end are cut off", path.display());
+            file.cut(end).map_err(failed)?;
+        }
+        // What was found may be on its way to the disk still.
+        file.commit().map_err(failed)?;
+        Ok(Self { file, ledger })
+    }
+
+    fn append(&mut self, batch: &[Arc<PageRecord>]) -> io::Result<()> {
+        self.file.begin()?;
+        let (mut lines, mut pages) = (Vec::new(), Vec::new());
+        for record in fresh(batch, &self.ledger) {
+            put_line(record, &mut lines);
+            pages.push(record.page.clone());
+            if lines.len() >= JSONL_CHUNK_BYTES {
+                self.file.write_all(&lines)?;
+                lines.clear();
+            }
+        }
+        if !pages.is_empty() {
+            self.file.write_all(&lines)?;
+            self.file.commit()?;
+        }
+        for page in pages {
+            self.ledger.insert(page);
+        }
+        Ok(())
+    }
+}
+
+impl Sink for JsonFile {
+    fn name(&self) -> String {
+        self.file.path().display().to_string()
+    }
+
+    fn write(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), StoreError> {
+        let written = self.append(batch);
+        if written.is_err() {
+            self.file.roll_back();
+        }
+        self.ledger.tend(|| self.file.safe().to_string());
+        written.map_err(|error| StoreError { text: error.to_string(), closed: false })
+    }
+
+    fn settle(&mut self, pages: &[PageId]) {
+        self.ledger.settle(pages);
+    }
+
+    fn wants_settled(&self) -> bool {
+        true
+    }
+
+    fn close(&mut self) {
+        if let Err(error) = self.ledger.write(&self.file.safe().to_string()) {
+            tracing::warn!("{}: {error}", self.name());
+        }
+    }
+}
+
+impl JsonStream {
+    pub(super) fn stdout() -> io::Result<Self> {
+        use std::os::fd::AsFd;
+        // Not through the buffer of the library, which would not say how much was written.
+        let out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        Ok(Self { out, torn: Vec::new(), ledger: Ledger::default() })
+    }
+
+    fn append(&mut self, batch: &[Arc<PageRecord>]) -> io::Result<()> {
+        let (written, ended) = write_some(&mut self.out, &self.torn);
+        self.torn.drain(..written);
+        ended?;
+        let (mut lines, mut starts) = (Vec::new(), Vec::new());
+        for record in fresh(batch, &self.ledger) {
+            starts.push((lines.len(), record.page.clone()));
+            put_line(record, &mut lines);
+        }
+        let (written, ended) = write_some(&mut self.out, &lines);
+        // A line that was begun is ended by the next attempt, and not begun again.
+        let rest = starts.iter().map(|(start, _)| *start).find(|start| *start >= written);
+        self.torn = lines[written..rest.unwrap_or(lines.len())].to_vec();
+        let begun = starts.into_iter().take_while(|(start, _)| *start < written);
+        begun.for_each(|(_, page)| self.ledger.insert(page));
+        ended?;
+        // A pipe has no disk below it.
+        if self.out.metadata()?.is_file() { self.out.sync_data() } else { Ok(()) }
+    }
+}
+
+impl Sink for JsonStream {
+    fn name(&self) -> String {
+        "standard output".to_owned()
+    }
+
+    fn write(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), StoreError> {
+        self.append(batch).map_err(|error| StoreError {
+            text: error.to_string(),
+            closed: error.kind() == io::ErrorKind::BrokenPipe,
+        })
+    }
+
+    fn settle(&mut self, pages: &[PageId]) {
+        self.ledger.settle(pages);
+    }
+
+    fn wants_settled(&self) -> bool {
+        true
+    }
+}
+
+/// Those of a batch that are to be written: final, and not there yet. Of several attempts at one page the
+/// last is as good as any.
+fn fresh<'a>(
+    batch: &'a [Arc<PageRecord>],
+    ledger: &Ledger,
+) -> impl Iterator<Item = &'a PageRecord> + use<'a> {
+    let mut seen = std::collections::HashSet::new();
+    let fresh: Vec<_> = batch
+        .iter()
+        .map(Arc::as_ref)
+        .filter(|record| record.is_final() && !ledger.contains(&record.page))
+        .filter(|record| seen.insert(&record.page))
+        .collect();
+    fresh.into_iter()
+}
+
+fn put_line(record: &PageRecord, lines: &mut Vec<u8>) {
+    serde_json::to_writer(&mut *lines, &Row::of(record)).expect("a vector takes everything");
+    lines.push(b'\n');
+}
+
+/// Writes as much as can be; says how much that was.
+fn write_some(out: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
+    let mut written = 0;
+    while written < bytes.len() {
+        match out.write(&bytes[written..]) {
+            Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
+            Ok(more) => written += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return (written, Err(error)),
+        }
+    }
+    (written, Ok(()))
+}
+
+/// Whether a line may begin at this offset; at others the mark is of another file.
+fn is_between_lines(file: &AppendFile, at: u64) -> io::Result<bool> {
+    if at == 0 || at > file.safe() {
+        return Ok(at == 0);
+    }
+    let mut byte = [0];
+    file.read_from(at - 1)?.read_exact(&mut byte)?;
+    Ok(byte == *b"\n")
+}
+
+/// Notes the pages behind the mark, or all of them if there is none; returns where the file ends well.
+fn read_pages(file: &AppendFile, mark: Option<u64>, ledger: &mut Ledger) -> io::Result<u64> {
+    #[derive(Deserialize)]
+    struct Known<'a> {
+        #[serde(borrow)]
+        page: Option<std::borrow::Cow<'a, str>>,
+    }
+    let mut end = mark.unwrap_or(0);
+    let mut reader = BufReader::with_capacity(JSONL_CHUNK_BYTES, file.read_from(end)?);
+    // Of a line that is longer than any of ours, what was read before.
+    let (mut line, mut before) = (Vec::new(), 0);
+    loop {
+        line.clear();
+        let read = reader.by_ref().take(JSONL_LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+        let known = serde_json::from_slice::<Known<'_>>(&line).ok();
+        let page = known.and_then(|known| PageId::parse(&known.page?));
+        let is_ended = line.ends_with(b"\n");
+        if mark.is_some() && (page.is_none() || !is_ended) || read == 0 {
+            return Ok(end);
+        }
+        if is_ended {
+            end += before + read as u64;
+            before = 0;
+            if let Some(page) = page {
+                ledger.insert(page);
+            }
+        } else {
+            before += read as u64;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "jsonl_tests.rs"]
+mod tests;

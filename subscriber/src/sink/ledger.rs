@@ -1,0 +1,211 @@
+//! Which pages of a file that only grows may come again.
+//!
+//! A page is *settled* when the broker has taken its final answer: it comes no more. A page that was written
+//! and is not settled may come again, from a broker that never heard of it: then it must be recognised. In
+//! memory that is a set. So that a crash does not lose it, there is a *mark*, a small file beside
+//! the output, which names a position in it and some pages:
+//!
+//! > **Every page whose record begins before the position is settled, or the mark names it.** The
+//! > position is never beyond what is synced.
+//!
+//! So after a crash the pages that may come again are those that the mark names and those that stand
+//! behind its position, which are read. That holds of a mark of any age, since pages are written in
+//! order and what is settled stays so; an old one only names too many, and so does one that is written
+//! now and then, as here. (A position alone would not do: a page whose answer was taken just before a
+//! crash never comes again and is never settled, and so would hold the position for ever.)
+//!
+//! What never comes again after all stays among the pages, so they are bounded
+//! ([`UNSETTLED_PAGES_MAX`]): the oldest are forgotten first. As many as a crawler holds are always known.
+//!
+//! ```text
+//! tidings mark 1
+//! <position, in the words of the output>
+//! <page>            any number of these
+//! end
+//! ```
+
+#![expect(clippy::disallowed_methods, reason = "the mark is written now and then")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use super::append::sync_directory_of;
+use crate::config::{MARK_EVERY, UNSETTLED_PAGES_MAX};
+use crate::report::PageId;
+
+const FIRST_LINE: &str = "tidings mark 1";
+const LAST_LINE: &str = "end";
+
+/// The pages of an output that may come again.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// The mark; `None` for an output that does not outlive the process.
+    mark: Option<PathBuf>,
+    /// In which order they were written.
+    pages: HashMap<PageId, u64>,
+    /// The same the other way round.
+    order: BTreeMap<u64, PageId>,
+    next: u64,
+    /// The mark does not say how it is.
+    changed: bool,
+    written: Option<Instant>,
+    /// A mark could not be written; said once.
+    failing: bool,
+}
+
+impl Ledger {
+    /// Reads the mark of this output; with it comes the position behind which its pages are to be read,
+    /// if there is a mark.
+    pub(super) fn open(mark: &Path) -> io::Result<(Self, Option<String>)> {
+        let mut ledger = Self { mark: Some(mark.to_owned()), ..Self::default() };
+        let text = match fs::read(mark) {
+            Ok(text) => String::from_utf8_lossy(&text).into_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((ledger, None)),
+            Err(error) => return Err(error),
+        };
+        let mut lines = text.lines();
+        let (first, position) = (lines.next(), lines.next());
+        let Some(position) = position.filter(|_| first == Some(FIRST_LINE)) else {
+            tracing::warn!("{} is no mark; it is not looked at", mark.display());
+            return Ok((ledger, None));
+        };
+        // A mark is whole, or it is the one before: it is put in its place at once.
+        for page in lines.take_while(|line| *line != LAST_LINE).filter_map(PageId::parse) {
+            ledger.insert(page);
+        }
+        Ok((ledger, Some(position.to_owned())))
+    }
+
+    pub(super) fn contains(&self, page: &PageId) -> bool {
+        self.pages.contains_key(page)
+    }
+
+    /// A page was written and is safe.
+    pub(super) fn insert(&mut self, page: PageId) {
+        self.changed = true;
+        if self.pages.contains_key(&page) {
+            return;
+        }
+        self.pages.insert(page.clone(), self.next);
+        self.order.insert(self.next, page);
+        self.next += 1;
+        if self.order.len() > UNSETTLED_PAGES_MAX
+            && let Some((_, oldest)) = self.order.pop_first()
+        {
+            self.pages.remove(&oldest);
+        }
+    }
+
+    /// These pages come no more.
+    pub(super) fn settle(&mut self, pages: &[PageId]) {
+        for page in pages {
+            if let Some(number) = self.pages.remove(page) {
+                self.order.remove(&number);
+                self.changed = true;
+            }
+        }
+    }
+
+    /// Writes the mark if there is something new and the last time is long ago. A mark that cannot be
+    /// written is older than it could be, no more.
+    pub(super) fn tend(&mut self, position: impl FnOnce() -> String) {
+        let now = Instant::now();
+        if !self.changed || self.written.is_some_and(|written| now - written < MARK_EVERY) {
+            return;
+        }
+        self.written = Some(now);
+        let result = self.write(&position());
+        if let (Err(error), false, Some(mark)) = (&result, self.failing, &self.mark) {
+            tracing::warn!("{}: {error}", mark.display());
+        }
+        self.failing = result.is_err();
+    }
+
+    /// Writes the mark: everything before this position is synced.
+    pub(super) fn write(&mut self, position: &str) -> io::Result<()> {
+        let Some(mark) = &self.mark else { return Ok(()) };
+        let mut text = format!("{FIRST_LINE}\n{position}\n");
+        for page in self.order.values() {
+            writeln!(text, "{page}").expect("a String takes everything");
+        }
+        text.push_str(LAST_LINE);
+        text.push('\n');
+        let new = with_suffix(mark, ".new");
+        let mut file = File::create(&new)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_data()?;
+        fs::rename(&new, mark)?;
+        sync_directory_of(mark)?;
+        self.changed = false;
+        Ok(())
+    }
+}
+
+/// The path with something behind its last name.
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(entry: u64) -> PageId {
+        PageId::parse(&format!("crawlers.7.{entry}")).unwrap()
+    }
+
+    #[test]
+    fn a_mark_names_what_is_not_settled() {
+        let folder = tempfile::tempdir().unwrap();
+        let mark = folder.path().join("out.mark");
+        let (mut ledger, position) = Ledger::open(&mark).unwrap();
+        assert_eq!(position, None);
+        (0..5).for_each(|entry| ledger.insert(page(entry)));
+        ledger.settle(&[page(1), page(3), page(9)]);
+        ledger.write("123").unwrap();
+        let (ledger, position) = Ledger::open(&mark).unwrap();
+        assert_eq!(position.as_deref(), Some("123"));
+        let known: Vec<_> = (0..6).filter(|entry| ledger.contains(&page(*entry))).collect();
+        assert_eq!(known, [0, 2, 4]);
+    }
+
+    #[test]
+    fn what_is_no_mark_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        for text in ["", "x", "tidings mark 1", "tidings mark 2\n5\nend\n", "\u{fffd}\n\n"] {
+            let mark = folder.path().join("mark");
+            fs::write(&mark, text).unwrap();
+            assert_eq!(Ledger::open(&mark).unwrap().1, None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten_first() {
+        let mut ledger = Ledger::default();
+        (0..=UNSETTLED_PAGES_MAX as u64).for_each(|entry| ledger.insert(page(entry)));
+        assert!(!ledger.contains(&page(0)));
+        assert!(ledger.contains(&page(1)));
+        assert_eq!(ledger.pages.len(), UNSETTLED_PAGES_MAX);
+    }
+
+    #[test]
+    fn a_mark_is_written_now_and_then() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut ledger, _) = Ledger::open(&folder.path().join("mark")).unwrap();
+        let mut writes = 0;
+        for entry in 0..10 {
+            ledger.insert(page(entry));
+            ledger.tend(|| {
+                writes += 1;
+                "0".to_owned()
+            });
+        }
+        assert_eq!(writes, 1);
+    }
+}

@@ -1,0 +1,279 @@
+//! A `PostgreSQL` database: one row per page of a pass, in the table `pages`, with the names of all sinks.
+//!
+//! A batch is one statement, in which the pages are JSON, as in a file of JSON lines; the server makes rows of it.
+//! A server that is gone, or does not answer in time, holds up what is to be stored until it is back.
+//!
+//! # Schema
+//!
+//! See `MIGRATIONS`; which of them were applied is in the table `tidings_schema`. To change it: add one. Tables of
+//! a newer version are refused, never touched. `search_path` decides where the tables are.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use postgres::config::{Host, SslMode};
+use postgres::{Client, Config, Transaction};
+use rustls::ClientConfig;
+use rustls::crypto::aws_lc_rs;
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::row::Row;
+use super::{OpenError, Sink, StoreError};
+use crate::config::{POSTGRES_CONNECT_TIMEOUT, POSTGRES_STATEMENT_TIMEOUT};
+use crate::report::{PageId, PageRecord};
+
+/// Each leads from the version before, beginning with none.
+const MIGRATIONS: [&str; 1] = ["
+    CREATE TABLE pages (
+        page text PRIMARY KEY,           -- group.since.entry; every attempt at it is this row
+        url text NOT NULL,
+        outcome text NOT NULL,           -- done, redirect, failed, robots, trap, retry
+        reason text,                     -- why, as a word of a closed list
+        error text,                      -- why, for people
+        status integer,                  -- of HTTP; NULL without an answer
+        fetched_at timestamptz NOT NULL, -- when the answer had ended
+        duration_ms bigint NOT NULL,
+        bytes bigint NOT NULL,           -- of the body, decoded
+        content_type text,
+        hash text,                       -- BLAKE3 of the decoded body, hexadecimal
+        etag text,
+        last_modified text,
+        remote text,                     -- address and port of who answered
+        redirect text,                   -- where it leads
+        canonical text,                  -- what the page says is its URL
+        title text,
+        noindex boolean NOT NULL,        -- not to be shown by search engines
+        job text,
+        pass bigint,
+        depth bigint,
+        task text NOT NULL,              -- group:run.entry, as in the broker's answers
+        attempt bigint NOT NULL,         -- the highest attempt wins
+        links jsonb NOT NULL,            -- an array of URLs, in the order of the page
+        nofollow jsonb                   -- an array: positions among the links, from 0
+    );
+    CREATE INDEX pages_by_job ON pages (job, pass)"];
+
+/// Only one process changes the schema at a time. The number means nothing but this.
+const LOCK: i64 = 0x7469_6469_6e67_73;
+
+/// An attempt that was overtaken by a later one must not undo it.
+const UPSERT: &str = "
+    INSERT INTO pages AS old (page, url, outcome, reason, error, status, fetched_at, duration_ms, bytes,
+        content_type, hash, etag, last_modified, remote, redirect, canonical, title, noindex, job,
+        pass, depth, task, attempt, links, nofollow)
+    SELECT page, url, outcome, reason, error, status, fetched_at, duration_ms, bytes, content_type,
+        hash, etag, last_modified, remote, redirect, canonical, title, coalesce(noindex, false), job,
+        pass, depth, task, attempt, links, nofollow
+    FROM json_to_recordset($1::text::json) AS new (page text, url text, outcome text, reason text,
+        error text, status integer, fetched_at timestamptz, duration_ms bigint, bytes bigint,
+        content_type text, hash text, etag text, last_modified text, remote text, redirect text,
+        canonical text, title text, noindex boolean, job text, pass bigint, depth bigint, task text,
+        attempt bigint, links jsonb, nofollow jsonb)
+    ON CONFLICT (page) DO UPDATE SET url = excluded.url, outcome = excluded.outcome,
+        reason = excluded.reason, error = excluded.error, status = excluded.status,
+        fetched_at = excluded.fetched_at, duration_ms = excluded.duration_ms, bytes = excluded.bytes,
+        content_type = excluded.content_type, hash = excluded.hash, etag = excluded.etag,
+        last_modified = excluded.last_modified, remote = excluded.remote, redirect = excluded.redirect,
+        canonical = excluded.canonical, title = excluded.title, noindex = excluded.noindex,
+        job = excluded.job, pass = excluded.pass, depth = excluded.depth, task = excluded.task,
+        attempt = excluded.attempt, links = excluded.links, nofollow = excluded.nofollow
+    WHERE (excluded.attempt, excluded.fetched_at) >= (old.attempt, old.fetched_at)";
+
+/// The server's address and who we are there.
+#[derive(Clone, Debug)]
+pub struct PostgresConfig(Config);
+
+/// The text names no database.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no PostgreSQL address: {reason}; give one such as postgres://crawler@db.example.org/pages"
+)]
+pub struct PostgresConfigError {
+    reason: String,
+}
+
+impl FromStr for PostgresConfig {
+    type Err = PostgresConfigError;
+
+    /// A URL, or `key=value` words as libpq has them. Encrypted where the server can, except on this machine, unless
+    /// `sslmode` says otherwise; who the server is, is checked then.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let failed = |reason: String| PostgresConfigError { reason };
+        let mut config = Config::from_str(text).map_err(|error| failed(chain(&error)))?;
+        if config.get_hosts().is_empty() {
+            return Err(failed("no host".to_owned()));
+        }
+        if !text.contains("sslmode") && config.get_hosts().iter().all(is_local) {
+            config.ssl_mode(SslMode::Disable);
+        }
+        if config.get_application_name().is_none() {
+            config.application_name("tidings");
+        }
+        config.connect_timeout(POSTGRES_CONNECT_TIMEOUT);
+        config.tcp_user_timeout(POSTGRES_STATEMENT_TIMEOUT);
+        Ok(Self(config))
+    }
+}
+
+impl PostgresConfig {
+    /// Uses this password if there is none yet.
+    #[must_use]
+    pub fn or_password(mut self, password: &str) -> Self {
+        if self.0.get_password().is_none() {
+            self.0.password(password);
+        }
+        self
+    }
+
+    /// What people know the database by, without the password.
+    pub fn name(&self) -> String {
+        let host = match self.0.get_hosts().first() {
+            Some(Host::Tcp(host)) => host.clone(),
+            #[cfg(unix)]
+            Some(Host::Unix(path)) => path.display().to_string(),
+            None => String::new(),
+        };
+        let port = self.0.get_ports().first().filter(|port| **port != 5432);
+        let port = port.map(|port| format!(":{port}")).unwrap_or_default();
+        let database = self.0.get_dbname().or(self.0.get_user()).unwrap_or_default();
+        format!("postgres://{host}{port}/{database}")
+    }
+}
+
+fn is_local(host: &Host) -> bool {
+    match host {
+        Host::Tcp(name) => {
+            name == "localhost"
+                || name.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
+        }
+        #[cfg(unix)]
+        Host::Unix(_) => true,
+    }
+}
+
+/// The open database.
+pub(super) struct Postgres {
+    config: PostgresConfig,
+    /// `None` after an error: nobody knows what has become of the connection.
+    client: Option<Client>,
+}
+
+impl Postgres {
+    /// Connects, and brings the schema to this version.
+    pub(super) fn open(config: &PostgresConfig) -> Result<Self, OpenError> {
+        let client = connect(config).map_err(|error| OpenError::Postgres {
+            database: config.name(),
+            reason: chain(&*error),
+        })?;
+        Ok(Self { config: config.clone(), client: Some(client) })
+    }
+
+    fn upsert(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let pages = as_json(batch)?;
+        let mut client = match self.client.take() {
+            Some(client) if !client.is_closed() => client,
+            _ => connect(&self.config)?,
+        };
+        client.execute(UPSERT, &[&pages])?;
+        self.client = Some(client);
+        Ok(())
+    }
+}
+
+impl Sink for Postgres {
+    fn name(&self) -> String {
+        self.config.name()
+    }
+
+    fn write(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), StoreError> {
+        self.upsert(batch).map_err(|error| StoreError { text: chain(&*error), closed: false })
+    }
+}
+
+/// A statement changes no row twice: of each page, the attempt that wins.
+fn as_json(batch: &[Arc<PageRecord>]) -> serde_json::Result<String> {
+    let mut newest: HashMap<&PageId, &PageRecord> = HashMap::new();
+    for record in batch {
+        let order = |record: &PageRecord| (record.task.attempt, record.fetched_unix_ms);
+        let place = newest.entry(&record.page).or_insert(record);
+        if order(record) >= order(place) {
+            *place = record;
+        }
+    }
+    let mut rows: Vec<_> = newest.into_values().map(Row::of).collect();
+    // Two crawlers that store the same pages take the rows' locks in the same order.
+    rows.sort_unstable_by(|a, b| a.page.cmp(&b.page));
+    let json = serde_json::to_string(&rows)?;
+    // The one character that no text of this database can hold.
+    Ok(if json.contains("\\u0000") { json.replace("\\u0000", "\\ufffd") } else { json })
+}
+
+fn connect(config: &PostgresConfig) -> Result<Client, Box<dyn Error + Send + Sync>> {
+    let mut client = config.0.connect(tls())?;
+    let timeout = POSTGRES_STATEMENT_TIMEOUT.as_millis();
+    client.batch_execute(&format!("SET statement_timeout = {timeout}"))?;
+    let mut transaction = client.transaction()?;
+    migrate(&mut transaction)?;
+    transaction.commit()?;
+    Ok(client)
+}
+
+/// As for pages: who the server is, is checked with the certificate authorities of the system.
+fn tls() -> MakeRustlsConnect {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("the provider knows the versions of TLS that rustls does")
+        .with_root_certificates(system_roots())
+        .with_no_client_auth();
+    MakeRustlsConnect::new(config)
+}
+
+fn system_roots() -> rustls::RootCertStore {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    roots
+}
+
+fn migrate(transaction: &mut Transaction<'_>) -> Result<(), Box<dyn Error + Send + Sync>> {
+    transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK])?;
+    transaction.batch_execute(
+        "CREATE TABLE IF NOT EXISTS tidings_schema (
+            version integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())",
+    )?;
+    let found: i32 =
+        transaction.query_one("SELECT coalesce(max(version), 0) FROM tidings_schema", &[])?.get(0);
+    let known = i32::try_from(MIGRATIONS.len())?;
+    if found > known {
+        return Err(format!(
+            "its tables have schema version {found}, this Tidings knows up to {known}; use the newer Tidings that \
+             made them, or another database"
+        )
+        .into());
+    }
+    for (version, migration) in (1..).zip(MIGRATIONS).skip(usize::try_from(found)?) {
+        transaction.batch_execute(migration)?;
+        transaction.execute("INSERT INTO tidings_schema (version) VALUES ($1)", &[&version])?;
+    }
+    Ok(())
+}
+
+/// An error and its causes in one line.
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        let cause = error.to_string();
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+        next = error.source();
+    }
+    text.replace(char::is_control, " ")
+}
+
+#[cfg(test)]
+#[path = "postgres_tests.rs"]
+mod tests;

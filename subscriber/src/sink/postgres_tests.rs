@@ -1,0 +1,44 @@
+use super::super::testing::{record, transient};
+use super::*;
+
+/// What was decided of a text.
+fn config(text: &str) -> Result<(String, SslMode), String> {
+    let config: PostgresConfig =
+        text.parse().map_err(|error: PostgresConfigError| error.to_string())?;
+    Ok((config.name(), config.0.get_ssl_mode()))
+}
+
+#[test]
+fn an_address_is_a_url_or_words_and_its_password_is_not_shown() {
+    let local = "postgres://me:secret@localhost/pages";
+    assert_eq!(config(local), Ok(("postgres://localhost/pages".to_owned(), SslMode::Disable)));
+    let far = "host=db.example.org port=5433 user=me password=secret";
+    assert_eq!(config(far), Ok(("postgres://db.example.org:5433/me".to_owned(), SslMode::Prefer)));
+    let told = "postgres://127.0.0.1/x?sslmode=require";
+    assert_eq!(config(told), Ok(("postgres://127.0.0.1/x".to_owned(), SslMode::Require)));
+    for wrong in ["", "user=me", "postgres://h/x?sslmode=perhaps", "host=a port=b"] {
+        assert!(config(wrong).unwrap_err().contains("postgres://crawler@"), "{wrong}");
+    }
+}
+
+#[test]
+fn a_password_from_elsewhere_is_used_only_where_there_is_none() {
+    let password = |text: &str| {
+        let config: PostgresConfig = text.parse().unwrap();
+        config.or_password("elsewhere").0.get_password().unwrap().to_vec()
+    };
+    assert_eq!(password("postgres://me@h/x"), b"elsewhere");
+    assert_eq!(password("postgres://me:here@h/x"), b"here");
+}
+
+#[test]
+fn of_each_page_of_a_batch_the_newest_attempt_is_stored() {
+    let mut nul = record(2, 1);
+    nul.report.title = Some("a\0b".to_owned());
+    let batch = [record(3, 2), nul, record(3, 1), transient(2, 0)].map(Arc::new);
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&as_json(&batch).unwrap()).unwrap();
+    let rows: Vec<_> =
+        rows.iter().map(|row| (row["page"].as_str().unwrap(), &row["attempt"])).collect();
+    assert_eq!(rows, [("crawlers.3.2", &1.into()), ("crawlers.3.3", &2.into())]);
+    assert!(as_json(&batch).unwrap().contains(r"a\ufffdb"));
+}

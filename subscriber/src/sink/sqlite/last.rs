@@ -1,0 +1,127 @@
+//! What is known of a page from the last time, so that the server can be asked whether it has changed.
+//!
+//! Asked on a connection and a thread of its own, so that nobody waits for a sync of the disk.
+
+use std::path::Path;
+use std::thread;
+
+use jiff::Timestamp;
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, TransactionBehavior, params};
+use tokio::sync::{mpsc, oneshot};
+
+use super::url_print;
+use crate::config::{LOOKUP_BATCH_MAX, LOOKUP_QUEUE_MAX, STORE_BUSY_TIMEOUT};
+use crate::links::Link;
+use crate::report::Validators;
+use crate::sink::OpenError;
+
+const NEWEST: &str = "
+    SELECT etag, last_modified, hash, title, content_type, bytes, canonical, noindex, link_urls,
+        nofollow, fetched_at
+    FROM pages WHERE url_print = ?1 AND url = ?2 AND outcome = 'done' ORDER BY id DESC LIMIT 1";
+
+/// The newest complete record of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Last {
+    /// What to ask with.
+    pub validators: Validators,
+    /// BLAKE3 of the decoded body.
+    pub hash: Option<blake3::Hash>,
+    /// The text of its `<title>`.
+    pub title: Option<String>,
+    /// As the server named it.
+    pub content_type: Option<String>,
+    /// Of the body, decoded.
+    pub bytes: u64,
+    /// What the page says is its own URL.
+    pub canonical: Option<String>,
+    /// The page asks not to be shown by search engines.
+    pub noindex: bool,
+    /// In the order of the page.
+    pub links: Vec<Link>,
+    /// When the answer had ended, in milliseconds since 1970.
+    pub fetched_unix_ms: i64,
+}
+
+/// Where the newest records are asked for. The thread ends when this is dropped.
+#[derive(Debug)]
+pub(in crate::sink) struct Lookup {
+    queue: mpsc::Sender<Question>,
+}
+
+#[derive(Debug)]
+struct Question {
+    url: String,
+    answer: oneshot::Sender<Option<Last>>,
+}
+
+impl Lookup {
+    pub(super) fn start(path: &Path) -> Result<(Self, thread::JoinHandle<()>), OpenError> {
+        let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut connection = Connection::open_with_flags(path, flags).map_err(sqlite)?;
+        connection.busy_timeout(STORE_BUSY_TIMEOUT).map_err(sqlite)?;
+        let (queue, mut questions) = mpsc::channel(LOOKUP_QUEUE_MAX);
+        let path = path.to_owned();
+        let answering = {
+            let path = path.clone();
+            move || {
+                let mut batch = Vec::new();
+                while questions.blocking_recv_many(&mut batch, LOOKUP_BATCH_MAX) > 0 {
+                    if let Err(error) = answer(&mut connection, &mut batch) {
+                        // Without an answer the page is fetched as if it were new.
+                        tracing::debug!("{}: {error}", path.display());
+                        batch.clear();
+                    }
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("pages.db reader".to_owned()).spawn(answering);
+        let thread = thread.map_err(|source| OpenError::Io { path, source })?;
+        Ok((Self { queue }, thread))
+    }
+
+    pub(in crate::sink) async fn last(&self, url: &str) -> Option<Last> {
+        let (answer, answered) = oneshot::channel();
+        self.queue.send(Question { url: url.to_owned(), answer }).await.ok()?;
+        answered.await.ok()?
+    }
+}
+
+/// One transaction for all that have asked meanwhile: to begin one costs more than a question.
+fn answer(connection: &mut Connection, batch: &mut Vec<Question>) -> rusqlite::Result<()> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Deferred)?;
+    let mut statement = transaction.prepare_cached(NEWEST)?;
+    for Question { url, answer } in batch.drain(..) {
+        let last = statement.query_row(params![url_print(&url), url], read).optional()?;
+        // Whoever asked may have been abandoned meanwhile.
+        let _ = answer.send(last);
+    }
+    Ok(())
+}
+
+/// The file is the user's: what they have made of it is taken for what it can be.
+fn read(row: &Row<'_>) -> rusqlite::Result<Last> {
+    let links: String = row.get("link_urls")?;
+    let links: Vec<Box<str>> = serde_json::from_str(&links).unwrap_or_default();
+    let nofollow: Option<String> = row.get("nofollow")?;
+    let nofollow: Vec<usize> =
+        nofollow.and_then(|nofollow| serde_json::from_str(&nofollow).ok()).unwrap_or_default();
+    let mut links: Vec<_> = links.into_iter().map(|url| Link { url, nofollow: false }).collect();
+    for at in nofollow {
+        links.get_mut(at).into_iter().for_each(|link| link.nofollow = true);
+    }
+    let hash: Option<String> = row.get("hash")?;
+    let fetched_at: String = row.get("fetched_at")?;
+    Ok(Last {
+        validators: Validators { etag: row.get("etag")?, last_modified: row.get("last_modified")? },
+        hash: hash.and_then(|hash| blake3::Hash::from_hex(hash).ok()),
+        title: row.get("title")?,
+        content_type: row.get("content_type")?,
+        bytes: row.get::<_, i64>("bytes")?.unsigned_abs(),
+        canonical: row.get("canonical")?,
+        noindex: row.get("noindex")?,
+        links,
+        fetched_unix_ms: fetched_at.parse().map_or(0, Timestamp::as_millisecond),
+    })
+}

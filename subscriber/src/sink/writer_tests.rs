@@ -1,0 +1,177 @@
+use std::collections::BTreeSet;
+use std::sync::mpsc as channel;
+
+use super::*;
+use crate::program::Programs;
+use crate::report::Keep;
+use crate::sink::Sinks;
+use crate::sink::testing::record;
+
+/// A sink that does as it is told.
+struct Told {
+    /// Says what each batch was.
+    batches: channel::Sender<Vec<u64>>,
+    /// What becomes of each batch, in turn.
+    results: channel::Receiver<Result<(), StoreError>>,
+    settled: Option<channel::Sender<u64>>,
+}
+
+struct Teller {
+    sinks: Sinks,
+    batches: channel::Receiver<Vec<u64>>,
+    results: channel::Sender<Result<(), StoreError>>,
+    settled: channel::Receiver<u64>,
+    closed: oneshot::Receiver<()>,
+}
+
+impl Sink for Told {
+    fn name(&self) -> String {
+        "told".to_owned()
+    }
+
+    fn write(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), StoreError> {
+        self.batches.send(batch.iter().map(|record| record.page.entry).collect()).unwrap();
+        self.results.recv().unwrap_or(Ok(()))
+    }
+
+    fn settle(&mut self, pages: &[PageId]) {
+        let settled = self.settled.as_ref().unwrap();
+        pages.iter().for_each(|page| settled.send(page.entry).unwrap());
+    }
+
+    fn wants_settled(&self) -> bool {
+        self.settled.is_some()
+    }
+}
+
+fn start(wants_settled: bool) -> Teller {
+    let (batches, heard) = channel::channel();
+    let (tell, results) = channel::channel();
+    let (settling, settled) = channel::channel();
+    let settling = wants_settled.then_some(settling);
+    let sink = Told { batches, results, settled: settling };
+    let troubles = watch::Sender::new(vec![None]);
+    let told = troubles.subscribe();
+    let (writer, closed) = Writer::start(Box::new(sink), 0, troubles).unwrap();
+    let sinks = Sinks {
+        writers: vec![writer],
+        troubles: told,
+        lookup: None,
+        keep: Keep::default(),
+        programs: Programs::default(),
+    };
+    Teller { sinks, batches: heard, results: tell, settled, closed }
+}
+
+fn full() -> StoreError {
+    StoreError { text: "no space left".to_owned(), closed: false }
+}
+
+#[tokio::test]
+async fn what_comes_while_a_batch_is_made_safe_is_the_next_one() {
+    let mut teller = start(false);
+    let records: Vec<_> = (0..9).map(|entry| Arc::new(record(entry, 1))).collect();
+    let mut storing = records.iter().map(|record| Box::pin(teller.sinks.store(record)));
+    let mut first = storing.next().unwrap();
+    assert!(futures_util::poll!(&mut first).is_pending());
+    assert_eq!(teller.batches.recv().unwrap(), [0]);
+    let mut others: Vec<_> = storing.collect();
+    for other in &mut others {
+        assert!(futures_util::poll!(other).is_pending());
+    }
+    teller.results.send(Ok(())).unwrap();
+    first.await.unwrap();
+    assert_eq!(teller.batches.recv().unwrap(), [1, 2, 3, 4, 5, 6, 7, 8]);
+    teller.results.send(Ok(())).unwrap();
+    futures_util::future::join_all(others).await.into_iter().for_each(Result::unwrap);
+    drop(teller.sinks);
+    (&mut teller.closed).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_failing_sink_is_known_and_tries_until_it_succeeds() {
+    let teller = start(false);
+    let pages = [0, 1].map(|entry| Arc::new(record(entry, 1)));
+    let mut one = Box::pin(teller.sinks.store(&pages[0]));
+    assert!(futures_util::poll!(&mut one).is_pending());
+    assert_eq!(teller.batches.recv().unwrap(), [0]);
+    assert_eq!(teller.sinks.trouble(), None);
+    teller.results.send(Err(full())).unwrap();
+    assert_eq!(teller.sinks.change(false).await, Some(full()));
+    assert_eq!(teller.batches.recv().unwrap(), [0]);
+    // Nobody waits for it any more; it goes on being what tells when there is room again.
+    drop(one);
+    teller.results.send(Err(full())).unwrap();
+    assert_eq!(teller.batches.recv().unwrap(), [0]);
+    let mut two = Box::pin(teller.sinks.store(&pages[1]));
+    assert!(futures_util::poll!(&mut two).is_pending());
+    teller.results.send(Ok(())).unwrap();
+    assert_eq!(teller.sinks.change(true).await, None);
+    assert_eq!(teller.batches.recv().unwrap(), [1]);
+    teller.results.send(Ok(())).unwrap();
+    two.await.unwrap();
+}
+
+#[tokio::test]
+async fn of_a_batch_that_failed_those_who_have_given_up_are_not_written() {
+    let teller = start(false);
+    let pages: Vec<_> = (0..6).map(|entry| Arc::new(record(entry, 1))).collect();
+    let mut storing: Vec<_> = pages.iter().map(|page| Box::pin(teller.sinks.store(page))).collect();
+    assert!(futures_util::poll!(&mut storing[0]).is_pending());
+    assert_eq!(teller.batches.recv().unwrap(), [0]);
+    for storing in &mut storing[1..] {
+        assert!(futures_util::poll!(storing).is_pending());
+    }
+    teller.results.send(Ok(())).unwrap();
+    assert_eq!(teller.batches.recv().unwrap(), [1, 2, 3, 4, 5]);
+    storing.drain(..3);
+    teller.results.send(Err(full())).unwrap();
+    assert_eq!(teller.batches.recv().unwrap(), [3, 4, 5]);
+    drop(storing);
+    teller.results.send(Err(full())).unwrap();
+    assert_eq!(teller.batches.recv().unwrap(), [5]);
+    teller.results.send(Ok(())).unwrap();
+}
+
+#[tokio::test]
+async fn an_output_that_is_closed_is_not_tried_again() {
+    let teller = start(false);
+    let closed = StoreError { text: "broken pipe".to_owned(), closed: true };
+    teller.results.send(Err(closed.clone())).unwrap();
+    let page = Arc::new(record(0, 1));
+    assert_eq!(teller.sinks.store(&page).await, Err(closed.clone()));
+    assert_eq!(teller.sinks.trouble(), Some(closed));
+    assert_eq!(teller.batches.iter().take(1).count(), 1);
+}
+
+#[tokio::test]
+async fn a_failing_sink_does_not_hold_up_the_end() {
+    let mut teller = start(false);
+    let page = Arc::new(record(0, 1));
+    let mut storing = Box::pin(teller.sinks.store(&page));
+    assert!(futures_util::poll!(&mut storing).is_pending());
+    assert_eq!(teller.batches.recv().unwrap(), [0]);
+    drop(storing);
+    drop(teller.sinks);
+    teller.results.send(Err(full())).unwrap();
+    (&mut teller.closed).await.unwrap();
+    assert!(teller.batches.recv().is_err());
+}
+
+#[tokio::test]
+async fn what_is_settled_is_told_before_the_next_batch_and_at_the_end() {
+    let mut teller = start(true);
+    let settled = |teller: &Teller| teller.settled.try_iter().collect::<BTreeSet<_>>();
+    for entry in 1..=3 {
+        teller.sinks.settled(&record(entry, 1).page);
+    }
+    assert_eq!(settled(&teller), BTreeSet::new());
+    teller.results.send(Ok(())).unwrap();
+    teller.sinks.store(&Arc::new(record(9, 1))).await.unwrap();
+    assert_eq!(settled(&teller), BTreeSet::from([1, 2, 3]));
+    teller.sinks.settled(&record(9, 1).page);
+    let sinks = mem::replace(&mut teller.sinks, start(false).sinks);
+    drop(sinks);
+    (&mut teller.closed).await.unwrap();
+    assert_eq!(settled(&teller), BTreeSet::from([9]));
+}

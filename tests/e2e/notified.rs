@@ -1,0 +1,71 @@
+//! The notified crawler: while a pass over many feeds is under way, somebody says that some of them have something
+//! new. These are fetched next, none of them a second time in that pass, and all of them again in the following one.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use crate::support::{
+    nc::nc_all,
+    origin::{Hit, Origin, Site},
+    process::{Running, Server, run, tidings},
+    talk::FAREWELL,
+};
+
+const FEEDS: u16 = 500;
+const ANNOUNCED: usize = 50;
+
+/// Requests at once, so that the pass takes a while.
+const CREDIT: usize = 10;
+
+#[test]
+fn announced_feeds_are_next_and_once_in_the_pass_that_is_under_way() {
+    let origin = Origin::serve(Site {
+        hosts: FEEDS,
+        answer_after: Duration::from_millis(40),
+        ..Site::default()
+    });
+    let server = Server::up(&["--allow-private", "--credit", &CREDIT.to_string(), "--quiet"]);
+    let seeds = origin.seeds();
+    let mut words = vec!["crawl", "--depth", "0", "--quiet"];
+    words.extend(seeds.iter().map(String::as_str));
+
+    let pass = Running::start(&mut tidings(server.folder.path(), &words));
+    origin.wait_for_hits(100);
+    let asked: BTreeSet<_> = origin.record().0.iter().map(|hit| hit.host).collect();
+    let not_asked = (0..FEEDS).filter(|feed| !asked.contains(&Site::host(*feed)));
+    let announced: Vec<_> = not_asked.take(ANNOUNCED).collect();
+    let lines: String = announced.iter().map(|feed| origin.url(*feed, "/p/0") + "\n").collect();
+    let answer = nc_all(server.address, lines);
+    let hits_before = origin.hits();
+    assert_eq!(answer.last().map(String::as_str), Some(FAREWELL), "{answer:?}");
+    pass.finish().expect_code(0);
+
+    let record = origin.record();
+    assert_eq!(times(&record.0), all(1), "every feed is fetched once in its pass");
+    // Two requests each (there was no robots.txt of theirs yet), in turns with the rest of the pass, and behind what
+    // had been given out before.
+    let next = &record.0[..hits_before + 2 * 2 * ANNOUNCED + 2 * CREDIT];
+    let fetched = times(next);
+    for feed in announced {
+        assert!(fetched.contains_key(&Site::host(feed).to_string()), "feed {feed} had to wait");
+    }
+    assert!(record.0.len() > next.len() + 100, "and the pass was under way");
+
+    run(server.folder.path(), &words).expect_code(0);
+    assert_eq!(times(&origin.record().0), all(2), "and again in the following pass");
+}
+
+/// How often each host was asked for its feed.
+fn times(hits: &[Hit]) -> BTreeMap<String, usize> {
+    let mut times = BTreeMap::new();
+    for hit in hits.iter().filter(|hit| hit.path == "/p/0") {
+        *times.entry(hit.host.to_string()).or_default() += 1;
+    }
+    times
+}
+
+fn all(times: usize) -> BTreeMap<String, usize> {
+    (0..FEEDS).map(|feed| (Site::host(feed).to_string(), times)).collect()
+}
