@@ -265,6 +265,7 @@ fn parse_header(text: &str) -> Result<String, String> {
     Ok(format!("{name}: {}", value.trim()))
 }
 
+/// The value of `--allow-private`.
 pub(crate) fn parse_allow_private(text: &str) -> Result<AllowPrivate, String> {
     if text.is_empty() {
         // An environment variable that is set to nothing must not open anything.

@@ -68,7 +68,7 @@ impl Screen {
         self.tally.page(report, self.started.elapsed());
         match self.style {
             Style { quiet: true, .. } => Ok(()),
-            Style { json: true, .. } => self.console.line(&page_json(report).to_string()),
+            Style { json: true, .. } => self.console.line(&page_json(report)),
             Style { json: false, .. } => self.console.line(&page_line(report)),
         }
     }
@@ -80,7 +80,8 @@ impl Screen {
         self.console.progress(&block(counts, &self.tally, &self.pace, elapsed).join("\n"));
     }
 
-    /// Prints how it ended. What robots.txt, scope or a limit kept out has not failed.
+    /// Prints how it ended, and where its pages are stored. What robots.txt, scope or a limit kept out
+    /// has not failed.
     pub(crate) fn summary(&mut self, end: &Counts, stored: &str) -> Result<(), Failure> {
         let elapsed = self.started.elapsed();
         if self.style.json {
@@ -91,7 +92,7 @@ impl Screen {
         } else {
             self.details()?;
             let line = end.summary_line(elapsed.as_secs_f64());
-            self.console.line(&format!("{line}; {stored}"))?;
+            self.console.line(&format!("{line}; stored {stored}"))?;
         }
         if end.went_well() { Ok(()) } else { Err(Failure::Unsuccessful) }
     }

@@ -19,8 +19,11 @@ use crate::{
 /// Longer than anybody takes that polls.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Pause between the last answer and the next announcement: everybody is idle by then.
+/// Shortest pause between the last answer and the next announcement: everybody is idle by then.
 const IDLE: Duration = Duration::from_millis(5);
+
+/// Golden section: its multiples, without what is before the point, are spread evenly however many there are.
+const SPREAD: f64 = 0.618_034;
 
 /// Announcements of pages on different hosts, one after the other: the first page of each, of which nobody knows
 /// whether it may be fetched, and then the second.
@@ -55,7 +58,10 @@ impl Announce {
                 if host % 100 == 0 {
                     watch(&format!("{what}, {host} of {reached}"))?;
                 }
-                times.add(one(origin, host, page, &mut ring)?);
+                let took = one(origin, host, page, &mut ring)?;
+                times.add(took);
+                // Who looks at intervals is not always to be met right after a look.
+                thread::sleep(IDLE + took.mul_f64((f64::from(host) * SPREAD).fract()));
             }
             anyhow::Ok(times)
         };
@@ -78,18 +84,17 @@ fn one(
     page: u32,
     ring: &mut impl FnMut(&str) -> anyhow::Result<()>,
 ) -> anyhow::Result<Duration> {
-    let before = origin.hits();
+    let known = origin.hits();
     let url = origin.url(host, page);
-    let rung = origin.now();
+    let announced = origin.now();
     ring(&url)?;
     let start = origin.wait_for(PATIENCE, |record| {
-        record.hits[before..].iter().find(|hit| hit.host == host).map(|hit| hit.start)
+        record.hits[known..].iter().find(|hit| hit.host == host).map(|hit| hit.start)
     })?;
     origin.wait_for(PATIENCE, |record| {
-        let mut hits = record.hits[before..].iter();
+        let mut hits = record.hits[known..].iter();
         hits.find(|hit| hit.host == host && hit.asked == Asked::Page(page) && hit.end.is_some())
             .map(|_| ())
     })?;
-    thread::sleep(IDLE);
-    Ok(start.saturating_sub(rung))
+    Ok(start.saturating_sub(announced))
 }

@@ -98,7 +98,11 @@ impl Client {
         let socket = TcpStream::connect(broker)?;
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(PATIENCE))?;
-        Ok(Self(BufReader::new(socket)))
+        let mut client = Self(BufReader::new(socket));
+        // What is said to people comes before the answer.
+        client.0.get_mut().write_all(b"HELLO name=bench\nPING\n")?;
+        while !client.line()?.starts_with("PONG") {}
+        Ok(client)
     }
 
     fn line(&mut self) -> anyhow::Result<String> {

@@ -224,7 +224,7 @@ async fn hand_over(
             }
         }
     };
-    screen.summary(&end, &format!("stored by the crawlers of {broker}"))
+    screen.summary(&end, &format!("by the crawlers of {broker}"))
 }
 
 /// Crawls with a broker and a crawler of its own.
@@ -244,7 +244,7 @@ async fn crawl_here(
     let address = BrokerAddress::from(broker.local_addr());
     let mut crawling = args.crawler.config(&address, &args.data);
     crawling.member = Some(member);
-    let stored = format!("stored in {}", sinks::places(&crawling));
+    let stored = format!("in {}", sinks::places(&crawling));
     let mut screen = args.screen(&request);
     if sinks::take_stdout(&crawling) {
         screen.leave_stdout();
@@ -275,7 +275,7 @@ async fn crawl_here(
         None => {
             screen.cut_off()?;
             Err(Failure::Interrupted(format!(
-                "interrupted after {}, {stored}; the same command goes on from there",
+                "interrupted after {}, stored {stored}; the same command goes on from there",
                 plural(screen.pages(), "page")
             )))
         }

@@ -118,11 +118,49 @@ pub const ROBOTS_CACHE_MAX: usize = 100_000;
 /// Bytes of all rules kept together: a robots.txt of 500 KiB takes some megabytes once it is read,
 /// and anybody can make a name have one. The oldest go first here, too.
 pub const ROBOTS_CACHE_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Sitemaps taken from one robots.txt: sites have one or a few, and a list of many is itself one.
+pub const ROBOTS_SITEMAPS_MAX: usize = 64;
+/// Bytes shown of the line of a robots.txt that decided: what a person reads.
+pub const ROBOTS_RULE_SHOWN_BYTES_MAX: usize = 512;
 /// A longer crawl-delay is taken as this: a day, which is also how long the broker keeps a pace.
 pub const CRAWL_DELAY_MAX: Duration = Duration::from_hours(24);
-/// Tasks whose robots.txt was redirected, and of which the next hop is awaited. Few sites do
+/// Authorities whose robots.txt was redirected, and of which the next hop is awaited. Few sites do
 /// that; a forgotten one starts again at the beginning.
 pub const ROBOTS_WALKS_MAX: usize = 10_000;
+/// A walk through redirects that nobody went on with for this long begins anew: what was said of it
+/// may not be so any more. Many times what a busy host makes the next hop wait.
+pub const ROBOTS_WALK_FRESH: Duration = Duration::from_mins(10);
+/// A robots.txt that has been unreachable for this long, and of which no copy is known, is taken for
+/// one that does not exist (RFC 9309 section 2.3.1.4 names these 30 days, too).
+pub const ROBOTS_OUTAGE_LONG: Duration = Duration::from_hours(30 * 24);
+/// How long a copy, and that there is an outage, is remembered on disk after it was last heard of:
+/// past the moment at which the outage is a long one.
+pub const ROBOTS_KEPT: Duration = Duration::from_hours(60 * 24);
+
+/// Values that wait to be read from or written to `crawler.db`. Beyond it what is to be remembered is
+/// dropped.
+pub const STATE_QUEUE_MAX: usize = 4096;
+/// Bytes of values that wait to be written, in all: one slow disk holds this much memory.
+pub const STATE_QUEUE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Values in one transaction: bounds how long the first waits for the last.
+pub const STATE_BATCH_MAX: usize = 512;
+/// A larger value is not remembered: above the largest robots.txt ([`ROBOTS_BYTES_MAX`]).
+pub const STATE_VALUE_BYTES_MAX: usize = 1024 * 1024;
+/// A longer key is not remembered: an authority can be as long as a URL, and has a token before it.
+pub const STATE_KEY_BYTES_MAX: usize = 16 * 1024;
+/// Values kept: one or two for each host of a large crawl. What expires soonest goes first.
+pub const STATE_ROWS_MAX: u64 = 1_000_000;
+/// Bytes of `crawler.db`, as far as it is used.
+pub const STATE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// How often what has expired is taken out; sooner if much was stored ([`STATE_SWEEP_ROWS`],
+/// [`STATE_QUEUE_BYTES_MAX`]).
+pub const STATE_SWEEP_EVERY: Duration = Duration::from_mins(10);
+/// Values taken out at a time, and stored until they are counted: some tens of milliseconds.
+pub const STATE_SWEEP_ROWS: u32 = 10_000;
+/// How long a task waits for what may be remembered: a request costs about as much.
+pub const STATE_PATIENCE: Duration = Duration::from_secs(1);
+/// How long `SQLite` waits for another process that writes to `crawler.db`.
+pub const STATE_BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Different links kept from one page. Indexes of large manuals have some thousands.
 pub const LINKS_MAX: usize = 16 * 1024;

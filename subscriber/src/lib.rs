@@ -28,6 +28,7 @@
 //! | [`program`] | how programs are run |
 //! | [`sink`] | where pages are kept |
 //! | [`spool`] | bodies that somebody wants to have whole |
+//! | [`state`] | what is remembered over restarts |
 //! | `worker` | the tasks, and the connection to the broker |
 //! | [`config`] | every setting and every limit |
 
@@ -44,6 +45,7 @@ pub mod robots;
 pub mod sink;
 pub mod sitemap;
 pub mod spool;
+pub mod state;
 #[cfg(test)]
 mod testing;
 mod worker;

@@ -1,7 +1,15 @@
 //! `tidings crawl URL..`: a site as a job, with its limits, its end and its exit code.
 
-use std::{collections::BTreeSet, fs, path::Path, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::Write,
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::{
@@ -296,7 +304,129 @@ fn output_in_a_pipe_has_neither_colour_nor_progress() {
     let all = finished.stdout().join("\n") + &finished.stderr();
     assert!(!all.contains(['\x1b', '\r']), "{all:?}");
     // A line for each page, also for those that robots.txt forbids, and the summary.
-    assert_eq!(finished.stdout().len(), 11, "{all}");
+    let lines = finished.stdout();
+    let pages = lines.iter().filter(|line| line.contains("  http://")).count();
+    assert_eq!(pages, 10, "{all}");
+    assert_eq!(lines[10], "status   2xx 5", "{all}");
+    assert!(lines[11].starts_with("answers  "), "{all}");
+    assert!(lines[12].starts_with("done: 5 pages, 0 failed, 5 kept out by robots.txt; "), "{all}");
+    assert_eq!(lines.len(), 13, "{all}");
+}
+
+#[test]
+fn on_a_terminal_progress_is_redrawn_below_the_pages_and_gone_at_the_end() {
+    let origin = Origin::serve(Site {
+        pages: 40,
+        robots: Some(FORBID),
+        answer_after: Duration::from_millis(20),
+        ..Site::default()
+    });
+    let folder = TempDir::new().unwrap();
+    let binary = env!("CARGO_BIN_EXE_tidings");
+    let crawl = format!("stty cols 60; {binary} crawl --allow-private {}", origin.url(0, "/p/0"));
+    let mut command = Command::new("script");
+    command.args(["-qec", &crawl, "/dev/null"]).current_dir(folder.path()).stdin(Stdio::null());
+    let shown = command.output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains(" completed, ") && shown.contains(" pages/s, "), "{shown}");
+    // What is below the block's first line when a page comes: itself and the speed.
+    assert!(shown.contains("\r\x1b[1A\x1b[J"), "{shown:?}");
+    let (_, end) = shown.rsplit_once('\x1b').unwrap();
+    assert!(end.starts_with("[J") && end.contains("done: 40 pages, 0 failed"), "{end:?}");
+    let drawn = shown.split(['\r', '\n']).filter(|line| line.contains(" completed, "));
+    assert!(drawn.clone().all(|line| line.chars().count() < 60), "{shown}");
+}
+
+#[test]
+fn for_machines_there_is_an_object_for_each_page_and_one_at_the_end() {
+    let origin = Origin::serve(Site { pages: 3, robots: Some(FORBID), ..Site::default() });
+    let (_folder, finished) =
+        crawl(&[&origin.url(0, "/p/0"), &origin.url(0, "/no/such/page"), "--json"]);
+    let objects: Vec<Value> = finished
+        .expect_code(1)
+        .stdout()
+        .iter()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}")))
+        .collect();
+    let (summary, pages) = objects.split_last().unwrap();
+    let first = pages.iter().find(|page| page["url"] == origin.url(0, "/p/0")).unwrap();
+    assert_eq!((&first["status"], &first["outcome"]), (&200.into(), &"done".into()));
+    assert!(first["job"].as_str().unwrap().starts_with("crawl-"), "{first}");
+    let summary = &summary["summary"];
+    for (key, value) in [("pages", 3), ("failed", 1), ("robots", 3), ("found", 7)] {
+        assert_eq!(summary[key], value, "{summary}");
+    }
+    assert_eq!(summary["status"], json!({ "2xx": 3, "4xx": 1 }));
+    assert_eq!(summary["reasons"], json!([{ "reason": "HTTP status 404", "count": 1 }]));
+    assert_eq!(pages.len(), 7);
+}
+
+#[test]
+fn patterns_keep_links_out_and_no_seed() {
+    let origin = Origin::serve(Site { pages: 15, ..Site::default() });
+    let patterns = ["--include", "/p/", "--exclude", "*/2$", "--exclude", "/p/9,/p/1$"];
+    let seeds = [origin.url(0, "/p/0"), origin.url(0, "/p/1")];
+    let (_folder, finished) = crawl(&[&[&*seeds[0], &*seeds[1]], &patterns[..]].concat());
+    finished.expect_code(0);
+    // Below 2 are 5 and 6, and below those 11 to 14; 9 is below 4.
+    let record = origin.record();
+    let mut paths: Vec<_> = record.distinct().into_iter().map(|(_, path)| path).collect();
+    paths.retain(|path| path.starts_with("/p"));
+    paths.sort_unstable();
+    assert_eq!(paths, ["/p/0", "/p/1", "/p/10", "/p/3", "/p/4", "/p/7", "/p/8"]);
+}
+
+#[test]
+fn seeds_come_from_a_file_or_standard_input_and_each_host_gives_so_many_pages() {
+    let origin =
+        Origin::serve(Site { hosts: 4, pages: 9, robots: Some(FORBID), ..Site::default() });
+    let folder = TempDir::new().unwrap();
+    let seeds: String = (0..3).map(|host| origin.url(host, "/p/0") + "\n").collect();
+    fs::write(folder.path().join("seeds"), format!("# three\n\n{seeds}")).unwrap();
+    let words = ["crawl", "--allow-private", "--seeds", "seeds", "--max-per-host", "4"];
+    run(folder.path(), &[&words[..], &[&origin.url(3, "/p/0")]].concat()).expect_code(0);
+    let record = origin.record();
+    for host in 0..4 {
+        let pages = record.0.iter().filter(|hit| hit.host == Site::host(host));
+        assert_eq!(pages.filter(|hit| hit.path.starts_with("/p/")).count(), 4, "{record:?}");
+    }
+    // The same again, as it is typed in: one job more.
+    let mut piped =
+        tidings(folder.path(), ["crawl", "--allow-private", "--seeds", "-", "--depth", "0"]);
+    let mut piped = piped.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    piped.stdin.take().unwrap().write_all(seeds.as_bytes()).unwrap();
+    assert!(piped.wait().unwrap().success());
+    assert_eq!(origin.record().paths().len(), 4 * 4 + 3);
+    // Nothing is begun if one of them is none.
+    fs::write(folder.path().join("seeds"), format!("{seeds}nonsense\n")).unwrap();
+    let refused = run(folder.path(), &["crawl", "--allow-private", "--seeds", "seeds"]);
+    let refused = refused.expect_code(2);
+    assert!(refused.stderr().contains("seeds:4: nonsense is no URL"), "{}", refused.stderr());
+    assert_eq!(origin.record().paths().len(), 4 * 4 + 3);
+}
+
+#[test]
+fn a_job_ends_when_its_time_is_up() {
+    let origin = Origin::serve(Site { pages: 500, ..Site::default() });
+    let seed = origin.url(0, "/p/0");
+    let (_folder, finished) = crawl(&[&seed, "--delay", "100ms", "--max-time", "1s"]);
+    let summary = finished.expect_code(0).stdout().pop().unwrap();
+    assert!(summary.contains(" over budget"), "{summary}");
+}
+
+#[test]
+fn whoever_crawls_others_is_told_to_name_somebody() {
+    let warned = |words: &[&str]| {
+        let folder = TempDir::new().unwrap();
+        let stderr = run(folder.path(), &[&["crawl"], words].concat()).stderr();
+        stderr.matches("--contact URL|MAIL").count()
+    };
+    // These are private, so that none of them is asked.
+    let other = ["http://10.255.255.1/", "http://10.255.255.2/"];
+    assert_eq!(warned(&other), 1);
+    assert_eq!(warned(&[&other[..], &["--contact", "me@example.org"]].concat()), 0);
+    assert_eq!(warned(&[&other[..], &["--agent", "bot/1"]].concat()), 0);
+    assert_eq!(warned(&["http://127.0.0.1:9/"]), 0);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::fs;
 
 use serde_json::json;
+use tidings_protocol::field_number;
 
 use crate::support::{
     process::{Running, Server, at, json_at, tidings},
@@ -182,4 +183,19 @@ fn what_was_moved_out_of_a_groups_way_is_no_group_and_is_left_alone() {
     fs::rename(groups.join("team.bak"), groups.join("team")).unwrap();
     let server = Server::start_in(folder, &["broker"], |_| ());
     assert_eq!(json_at(&server, &["group", "show", "team"])[0]["lease"], json!("5m"));
+}
+
+#[test]
+fn a_group_is_known_by_one_number_whatever_happens_to_its_broker() {
+    let mut server = Server::broker();
+    let since = |server: &Server| {
+        let mut worker = Talk::client(server.address);
+        let joined = worker.ask("JOIN crawlers credit=0");
+        field_number(&joined, "since").unwrap_or_else(|| panic!("{joined}"))
+    };
+    let first = since(&server);
+    for signal in ["TERM", "KILL"] {
+        server = server.restart(signal, &["broker"]);
+        assert_eq!(since(&server), first, "after {signal}");
+    }
 }

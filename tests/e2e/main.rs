@@ -33,6 +33,7 @@ mod python_docs;
 mod readers;
 mod restart;
 mod restart_large;
+mod robots;
 mod share;
 mod support;
 mod topics;

@@ -16,6 +16,7 @@ const SITE: Site = Site {
     links: 10,
     answer_after: Duration::from_millis(20),
     delay: Some(Duration::from_millis(300)),
+    says_keep_alive: false,
 };
 
 #[test]

@@ -137,7 +137,15 @@ mod tests {
 
     fn site(delay: Option<u64>) -> Site {
         let delay = delay.map(Duration::from_millis);
-        Site { hosts: 2, pages: 2, page_bytes: 0, links: 1, answer_after: Duration::ZERO, delay }
+        Site {
+            hosts: 2,
+            pages: 2,
+            page_bytes: 0,
+            links: 1,
+            answer_after: Duration::ZERO,
+            delay,
+            says_keep_alive: true,
+        }
     }
 
     fn hit(host: u32, asked: Asked, start: u64, end: impl Into<Option<u64>>) -> Hit {

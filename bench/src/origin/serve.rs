@@ -297,6 +297,7 @@ mod tests {
         links: 5,
         answer_after: Duration::ZERO,
         delay: None,
+        says_keep_alive: true,
     };
 
     fn connect(origin: &Origin, host: u32) -> BufReader<TcpStream> {

@@ -34,6 +34,9 @@ pub struct Site {
     /// The pause that is expected between the end of an answer and the next request to its host, and named
     /// in robots.txt as `Crawl-delay`; `None`: requests may overlap.
     pub delay: Option<Duration>,
+    /// Answers say `Connection: keep-alive`, as those of most servers do. HTTP/1.1 does not need it, but there are
+    /// clients that open a connection for each request otherwise.
+    pub says_keep_alive: bool,
 }
 
 impl Site {
@@ -64,6 +67,13 @@ impl Site {
             // Spread over what was met before; of two neighbours one has other links than the other.
             _ => (page * 31 + link * 17) % (page + 1),
         })
+    }
+
+    fn head_of(&self, status: &str, kind: &str, body_bytes: usize) -> String {
+        let stays = if self.says_keep_alive { "Connection: keep-alive\r\n" } else { "" };
+        format!(
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {body_bytes}\r\n{stays}\r\n"
+        )
     }
 
     fn robots(&self) -> String {
@@ -167,11 +177,15 @@ impl Answers {
     pub(super) fn of(site: &Site) -> Self {
         let page = |page| {
             let (html, label) = site.page(page);
-            let head = head_of("200 OK", "text/html; charset=utf-8", html.len());
+            let head = site.head_of("200 OK", "text/html; charset=utf-8", html.len());
             Answer {
                 before: [head.as_bytes(), &html.as_bytes()[..label.start]].concat(),
                 after: html.as_bytes()[label.end..].to_vec(),
             }
+        };
+        let unlabelled = |status, kind, body: &str| Answer {
+            before: (site.head_of(status, kind, body.len()) + body).into_bytes(),
+            after: Vec::new(),
         };
         let label = |host| format!("{:<LABEL_BYTES$}", Site::host(host).to_string()).into_bytes();
         Self {
@@ -201,19 +215,6 @@ impl Answers {
     }
 }
 
-fn unlabelled(status: &str, kind: &str, body: &str) -> Answer {
-    let head = head_of(status, kind, body.len());
-    Answer { before: (head + body).into_bytes(), after: Vec::new() }
-}
-
-/// It says that the connection stays, as most servers do: there are clients that do not believe it otherwise.
-fn head_of(status: &str, kind: &str, body_bytes: usize) -> String {
-    format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {body_bytes}\r\n\
-         Connection: keep-alive\r\n\r\n"
-    )
-}
-
 fn index(number: u32) -> usize {
     usize::try_from(number).expect("a usize has at least 32 bits")
 }
@@ -232,6 +233,7 @@ mod tests {
             links: 30,
             answer_after: Duration::ZERO,
             delay: None,
+            says_keep_alive: false,
         }
     }
 

@@ -68,7 +68,7 @@ pub(crate) async fn run(probe: Probe) -> Result<(), Failure> {
     };
     let Some(what) = &question.what else { return answer_lines(answer) };
     let text = match &probe {
-        Probe::Robots(_) => robots::describe(what).await?,
+        Probe::Robots(_) => robots::describe(what, &question.fetch).await?,
         Probe::Url(_) => url::describe(what)?,
         Probe::Feed(_) => feed::describe(what, &question.fetch).await?,
         Probe::Sitemap(_) => sitemap::describe(what, &question.fetch).await?,

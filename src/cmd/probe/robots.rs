@@ -1,12 +1,175 @@
-use serde_json::Value;
+#![expect(clippy::disallowed_methods, reason = "a request has a deadline")]
 
-use super::Asked;
-use crate::failure::Failure;
+use std::fmt::Write;
 
-pub(super) fn answer(_asked: &Asked) -> Result<Value, String> {
-    Err("not yet".to_owned())
+use serde_json::{Value, json};
+use tidings_protocol::CanonicalUrl;
+use tidings_subscriber::{
+    fetch::{Fetched, Fetcher, Wanted},
+    robots::{Answer, Rules, product_token, shown, sitemaps},
+};
+use tokio::time::Instant;
+
+use super::{Asked, bytes, flags::FetchFlags, text};
+use crate::{
+    failure::Failure,
+    output::{bytes as amount, plural, printable},
+};
+
+/// Characters shown of what a site says.
+const SHOWN_CHARS_MAX: usize = 200;
+
+/// `robots_b64` or `robots`, `agent` (a User-Agent, or its product token alone) and `url` (or its path with
+/// the query).
+pub(super) fn answer(asked: &Asked) -> Result<Value, String> {
+    let robots = match (asked.get("robots_b64"), asked.get("robots")) {
+        (None | Some(Value::Null), None | Some(Value::Null)) => {
+            return Err("`robots_b64` or `robots` is missing".to_owned());
+        }
+        (None | Some(Value::Null), _) => text(asked, "robots")?.as_bytes().to_vec(),
+        _ => bytes(asked, "robots_b64")?,
+    };
+    let token = product_token(text(asked, "agent")?);
+    let url = text(asked, "url")?;
+    let url = page(url).map_err(|error| format!("`url`: {error}"))?;
+    let rules = Rules::parse(&robots, token);
+    let decision = rules.decide(url.path_and_query());
+    let mut answer = json!({ "allowed": decision.allowed });
+    if let Some(delay) = rules.crawl_delay() {
+        answer["delay"] = json!(delay.as_secs_f64());
+    }
+    if let Some(line) = decision.line {
+        answer["rule"] = json!(shown(&robots, line));
+    }
+    Ok(answer)
 }
 
-pub(super) async fn describe(_what: &str) -> Result<String, Failure> {
-    Err(Failure::failed("not yet".to_owned()))
+/// A robots.txt does not say for which host it is, so a path will do.
+fn page(url: &str) -> Result<CanonicalUrl<'static>, tidings_protocol::UrlError> {
+    if url.starts_with('/') {
+        return CanonicalUrl::parse("http://localhost/")?.join(&format!("http://localhost{url}"));
+    }
+    CanonicalUrl::parse(url).map(CanonicalUrl::into_owned)
+}
+
+/// Asks the site, as the crawler would.
+pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, Failure> {
+    let wrong = |error| Failure::Usage(format!("{}: {error}", printable(what, SHOWN_CHARS_MAX)));
+    let page = CanonicalUrl::parse(what).map_err(wrong)?;
+    let config = flags.config();
+    let fetcher = Fetcher::new(&config).map_err(|error| {
+        let agent = printable(&config.agent, SHOWN_CHARS_MAX);
+        Failure::Usage(format!("the agent `{agent}` cannot be sent: {error}"))
+    })?;
+    let mut asked = page.join("/robots.txt").map_err(wrong)?;
+    let mut text = String::new();
+    let mut hops = 0;
+    loop {
+        let deadline = Instant::now() + config.request_timeout;
+        let fetched = fetcher.fetch(&asked, Wanted::Robots, deadline).await;
+        let answer = Answer::of(&fetched, &asked, hops);
+        say(&mut text, "robots.txt", &format!("{asked} ({})", found(&fetched, &answer)));
+        if let Answer::Elsewhere(target) = answer {
+            (asked, hops) = (target, hops + 1);
+            continue;
+        }
+        conclude(&mut text, &page, product_token(&config.agent), &answer);
+        return Ok(text);
+    }
+}
+
+/// One request, in some words.
+fn found(fetched: &Fetched, answer: &Answer<'_>) -> String {
+    let status = fetched.status.map(|status| format!("HTTP {status}"));
+    let status = status.unwrap_or_else(|| "no answer".to_owned());
+    match answer {
+        Answer::Text(text) => format!("{status}, {}", amount(text.len() as u64)),
+        Answer::Nothing => format!("{status}: there is none"),
+        Answer::Elsewhere(_) => format!("{status}: it is elsewhere"),
+        Answer::Unknown { .. } => status,
+    }
+}
+
+fn conclude(text: &mut String, page: &CanonicalUrl<'_>, token: &str, answer: &Answer<'_>) {
+    let robots = match answer {
+        Answer::Text(robots) => robots,
+        Answer::Unknown { text: reason, transient } => {
+            let then =
+                if *transient { "it is asked for again later" } else { "and it will stay so" };
+            say(text, "allowed", &format!("no: nobody knows, since {reason}; {then}"));
+            return;
+        }
+        Answer::Nothing | Answer::Elsewhere(_) => &b""[..],
+    };
+    let rules = Rules::parse(robots, token);
+    let decision = rules.decide(page.path_and_query());
+    let why = match decision.line {
+        Some(line) => format!("by the line `{}`", shown(robots, line)),
+        None => "no line is about it".to_owned(),
+    };
+    let allowed = if decision.allowed { "yes" } else { "no" };
+    say(text, "allowed", &format!("{allowed}, for {token}: {why}"));
+    if let Some(delay) = rules.crawl_delay() {
+        say(text, "crawl-delay", &format!("{} s", delay.as_secs_f64()));
+    }
+    let sitemaps = sitemaps(robots);
+    if !sitemaps.is_empty() {
+        say(text, "sitemaps", &plural(sitemaps.len() as u64, "sitemap"));
+    }
+    for sitemap in sitemaps {
+        say(text, "", sitemap.as_str());
+    }
+}
+
+fn say(text: &mut String, what: &str, line: &str) {
+    let line = printable(line, SHOWN_CHARS_MAX);
+    writeln!(text, "{what:12} {line}").expect("a String takes everything");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(question: Value) -> Result<Value, String> {
+        let Value::Object(asked) = question else { panic!("questions are objects") };
+        answer(&asked)
+    }
+
+    #[test]
+    fn a_question_is_answered_with_the_rule_and_the_delay() {
+        let robots = "User-agent: tidings\nDisallow: /x # no\nCrawl-delay: 2.5";
+        let url = "https://a.example/x?y#z";
+        for agent in ["tidings", "Tidings/0.1 (+http://x)"] {
+            assert_eq!(
+                ask(json!({ "robots": robots, "agent": agent, "url": url })).unwrap(),
+                json!({ "allowed": false, "delay": 2.5, "rule": "Disallow: /x" })
+            );
+        }
+        let robots_b64 = "VXNlci1hZ2VudDogKgpEaXNhbGxvdzogL/8";
+        assert_eq!(
+            ask(json!({ "robots_b64": robots_b64, "agent": "x", "url": "/%ff" })).unwrap(),
+            json!({ "allowed": false, "rule": "Disallow: /\u{fffd}" })
+        );
+        let nothing = ask(json!({ "robots": "", "agent": "", "url": "http://a.example" }));
+        assert_eq!(nothing.unwrap(), json!({ "allowed": true }));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_question_is_said() {
+        for (question, error) in [
+            (json!({ "agent": "a", "url": "/" }), "`robots_b64` or `robots` is missing"),
+            (json!({ "robots": "", "url": "/" }), "`agent` is missing"),
+            (json!({ "robots": "", "agent": "a" }), "`url` is missing"),
+            (json!({ "robots": 5, "agent": "a", "url": "/" }), "`robots` is not a string"),
+            (json!({ "robots_b64": "%", "agent": "a", "url": "/" }), "`robots_b64` is no Base64"),
+            (json!({ "robots": "", "agent": "a", "url": "nonsense" }), "`url`: not a URL"),
+            (
+                json!({ "robots": "", "agent": "a", "url": "ftp://a/" }),
+                "`url`: only http and https",
+            ),
+        ] {
+            let found = ask(question).unwrap_err();
+            assert!(found.starts_with(error), "{found}");
+        }
+    }
 }

@@ -11,7 +11,7 @@ use super::charset;
 use super::directives::Directives;
 use super::link_header;
 use super::links::Links;
-use super::tag::{Name, Tag, Value, name};
+use super::tag::{self, Name, Tag, Value, name};
 use super::values::{has_word, is_feed, is_page_relation, refresh_target, srcset};
 use super::{Content, Link, PageOptions, is_html};
 use crate::config::{
@@ -314,7 +314,7 @@ impl Title {
     fn text(&self) -> Option<Cow<'_, str>> {
         match self {
             Self::Awaited => None,
-            Self::Open { text, .. } | Self::Closed(text) => Some(String::from_utf8_lossy(text)),
+            Self::Open { text, .. } | Self::Closed(text) => Some(tag::text(text)),
         }
     }
 }

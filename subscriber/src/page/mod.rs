@@ -15,6 +15,8 @@ mod foreign;
 mod found;
 mod link_header;
 mod links;
+#[cfg(test)]
+mod oracle_tests;
 mod raw_text;
 mod scan;
 mod tag;

@@ -27,6 +27,15 @@ pub(super) fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b'\x0c')
 }
 
+/// Text without what cannot be in it: what is no UTF-8, and NUL.
+pub(super) fn text(bytes: &[u8]) -> Cow<'_, str> {
+    let text = String::from_utf8_lossy(bytes);
+    match memchr(0, bytes) {
+        Some(_) => Cow::Owned(text.replace('\0', "\u{fffd}")),
+        None => text,
+    }
+}
+
 /// Where in a tag the next byte stands: the states of the tokenizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
@@ -136,11 +145,7 @@ pub(super) struct Value<'a>(&'a [u8]);
 impl<'a> Value<'a> {
     /// As a browser sees it.
     pub(super) fn text(self) -> Cow<'a, str> {
-        let text = String::from_utf8_lossy(self.0);
-        let text = match memchr(0, self.0) {
-            Some(_) => Cow::Owned(text.replace('\0', "\u{fffd}")),
-            None => text,
-        };
+        let text = text(self.0);
         match memchr(b'&', self.0) {
             Some(_) => Cow::Owned(htmlize::unescape_attribute(text).into_owned()),
             None => text,

@@ -15,6 +15,7 @@ mod link;
 mod task;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod verdicts;
 
 use std::collections::HashMap;
@@ -33,7 +34,8 @@ use tokio_util::task::TaskTracker;
 
 use self::link::Link;
 use self::task::Task;
-use self::verdicts::{Entry, Verdicts};
+use self::turns::Turns;
+use self::verdicts::Verdicts;
 use crate::config::{
     BROKER_SILENCE_MAX, CLOCK_SAMPLE_EVERY, CrawlerConfig, RECONNECT_FIRST, RECONNECT_LONGEST,
     STOP_ANSWERS, STOP_CLOSE, STOP_GRACE,
@@ -42,6 +44,10 @@ use crate::fetch::Fetcher;
 use crate::report::{PageId, PageReport};
 use crate::robots::product_token;
 use crate::sink::{OpenError, Sinks, StoreError};
+use crate::state::State;
+
+/// One entry of the group, whatever the attempt.
+type Entry = (u64, u64);
 
 /// Why a crawler could not begin, or had to end by itself.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +103,10 @@ struct Crawler {
     reports: mpsc::Sender<PageReport>,
     link: Link,
     verdicts: Mutex<Verdicts>,
+    /// Of authorities whose robots.txt is asked for.
+    turns: Turns,
+    /// Dropped as the store is.
+    state: State,
     running: Mutex<HashMap<Entry, Running>>,
     /// The group's number for life, if the broker says it.
     since: Mutex<Option<u64>>,
@@ -141,13 +151,16 @@ pub async fn run(
     // Meanwhile the certificates are read.
     let opening = {
         let config = config.clone();
-        tokio::task::spawn_blocking(move || Sinks::open(&config))
+        tokio::task::spawn_blocking(move || {
+            Sinks::open(&config).map(|sinks| (sinks, State::open(&config.data)))
+        })
     };
     let fetcher = Fetcher::new(&config).map_err(|error| CrawlError::Client {
         agent: config.agent.clone(),
         reason: error.to_string(),
     })?;
-    let (sinks, closing) = opening.await.expect("opening sinks does not panic")?;
+    let ((sinks, closing), (state, state_closing)) =
+        opening.await.expect("opening files does not panic")?;
     let crawler = Arc::new(Crawler {
         token: product_token(&config.agent).to_owned(),
         config,
@@ -156,6 +169,8 @@ pub async fn run(
         reports,
         link: Link::new(),
         verdicts: Mutex::default(),
+        turns: Turns::default(),
+        state,
         running: Mutex::default(),
         since: Mutex::default(),
         lease_max: Mutex::default(),
@@ -166,7 +181,7 @@ pub async fn run(
     let result = crawl(&crawler).await;
     drop(crawler);
     // What was answered is on the disk; what waits for another process's lock may wait for long.
-    let _ = timeout(STOP_CLOSE, closing.wait()).await;
+    let _ = timeout(STOP_CLOSE, async { tokio::join!(closing.wait(), state_closing.wait()) }).await;
     result
 }
 

@@ -13,9 +13,9 @@ use tidings_protocol::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use super::Crawler;
 use super::link::Answered;
-use super::verdicts::{Entry, Step};
+use super::verdicts::{Now, Remember, Remembered, Step, authority};
+use super::{Crawler, Entry};
 use crate::config::{STORE_NACK_AFTER, STORE_PATIENCE};
 use crate::fetch::{Fetched, Wanted};
 use crate::links::Content;
@@ -54,8 +54,8 @@ enum Next {
         hops: u8,
     },
     Disallowed,
-    /// Its permission is for another host than the one that has to be asked now.
-    Elsewhere,
+    /// Its permission is for another host than that of this URL, which has to be asked now.
+    Elsewhere(CanonicalUrl<'static>),
 }
 
 impl Task {
@@ -135,68 +135,126 @@ async fn hand_back(crawler: &Crawler, task: &Task) {
 impl Work<'_> {
     async fn run(&self) {
         match self.next_request() {
+            Next::Robots { .. } => self.find_out().await,
+            next => self.go_on(next).await,
+        }
+    }
+
+    /// Of several tasks that need the same robots.txt one asks for it, if nobody did in an earlier life.
+    async fn find_out(&self) {
+        let authority = authority(&self.page);
+        let turn = self.crawler.turns.take(authority.clone()).await;
+        if Instant::now() >= self.deadline {
+            return hand_back(self.crawler, self.task).await;
+        }
+        let mut remembered = Remembered::default();
+        if self.crawler.verdicts.lock().fresh(&self.page, Instant::now()).is_none() {
+            remembered = self.recall(&authority).await;
+            self.crawler.verdicts.lock().learn(&self.page, &remembered, now());
+        }
+        let (url, hops) = match self.next_request() {
+            Next::Robots { url, hops } => (url, hops),
+            next => {
+                drop(turn);
+                return self.go_on(next).await;
+            }
+        };
+        let Some(fetched) = self.request(&url, Wanted::Robots).await else { return };
+        let step = self.conclude((&url, hops), &fetched, &remembered);
+        drop(turn);
+        self.answer_robots(&url, step, fetched.retry_after.map(milliseconds)).await;
+    }
+
+    async fn go_on(&self, next: Next) {
+        match next {
             Next::Page(rules) => self.fetch_page(&rules).await,
-            Next::Robots { url, hops } => self.fetch_robots(&url, hops).await,
+            Next::Robots { url, .. } | Next::Elsewhere(url) => {
+                self.again(&url, Hold::default()).await;
+            }
             Next::Disallowed => self.finish(self.disallowed(), None).await,
-            Next::Elsewhere => self.again(&self.page, Hold::default()).await,
         }
     }
 
     /// What the permission that this task carries is for: the page, or its robots.txt first.
     ///
-    /// With `again=` the permission is for the host of that URL: the page itself, or the next hop
-    /// of a robots.txt. If nothing is known of that hop, the walk begins anew, but not on this
-    /// permission.
+    /// With `again=` the permission is for the host of that URL: that of the page, or of the next hop of a
+    /// robots.txt, on which all tasks of an authority go the same way. If nothing is known of that hop,
+    /// the walk begins anew, but not on this permission.
     fn next_request(&self) -> Next {
         let again = Payload::parse(&self.task.payload).attribute("again");
         let again = again.and_then(|again| CanonicalUrl::parse(again).ok());
+        let permitted = again.as_ref().map_or(self.page.host(), CanonicalUrl::host);
         let (rules, walk) = {
-            let mut verdicts = self.crawler.verdicts.lock();
-            let walk = again.as_ref().and_then(|again| verdicts.walk(self.task.entry(), again));
-            (verdicts.fresh(&self.page, Instant::now()), walk)
+            let (verdicts, now) = (self.crawler.verdicts.lock(), Instant::now());
+            (verdicts.fresh(&self.page, now), verdicts.walk(&self.page, now))
         };
-        let elsewhere = again.filter(|again| again.host() != self.page.host());
         match (rules, walk) {
             (Some(rules), _) if !self.allowed(&rules) => Next::Disallowed,
-            (Some(rules), _) if elsewhere.is_none() => Next::Page(rules),
-            (None, Some(walk)) => Next::Robots { url: walk.target, hops: walk.hops },
-            (None, None) if elsewhere.is_none() => {
+            (Some(rules), _) if permitted == self.page.host() => Next::Page(rules),
+            (None, Some(walk)) if permitted == walk.target.host() => {
+                Next::Robots { url: walk.target, hops: walk.hops }
+            }
+            (None, Some(walk)) => Next::Elsewhere(walk.target),
+            (None, None) if permitted == self.page.host() => {
                 // Beside a host that fills the longest URL there is no room for a robots.txt.
                 let url = self.page.join("/robots.txt");
                 url.map_or(Next::Disallowed, |url| Next::Robots { url, hops: 0 })
             }
-            _ => Next::Elsewhere,
+            _ => Next::Elsewhere(self.page.clone().into_owned()),
         }
+    }
+
+    /// What is kept of an authority is for one product token.
+    fn state_key(&self, authority: &str) -> String {
+        format!("{} {authority}", self.crawler.token)
+    }
+
+    async fn recall(&self, authority: &str) -> Remembered {
+        let (state, key) = (&self.crawler.state, self.state_key(authority));
+        let copy = state.load(Remember::COPY, &key);
+        let (copy, outage) = tokio::join!(copy, state.load(Remember::OUTAGE, &key));
+        Remembered { copy, outage }
+    }
+
+    fn conclude(
+        &self,
+        asked: (&CanonicalUrl, u8),
+        fetched: &Fetched,
+        remembered: &Remembered,
+    ) -> Step {
+        let known = (self.crawler.token.as_str(), remembered.outage.as_ref());
+        let mut verdicts = self.crawler.verdicts.lock();
+        let (step, remember) = verdicts.conclude(&self.page, asked, fetched, known, now());
+        drop(verdicts);
+        let key = self.state_key(&authority(&self.page));
+        for Remember { kind, value, expires_unix_s } in remember {
+            self.crawler.state.store(kind, &key, value, expires_unix_s);
+        }
+        step
     }
 
     fn allowed(&self, rules: &Rules) -> bool {
         rules.allows(self.page.path_and_query())
     }
 
-    async fn fetch_robots(&self, url: &CanonicalUrl<'_>, hops: u8) {
-        let Some(fetched) = self.request(url, Wanted::Robots).await else { return };
-        let entry = self.task.entry();
-        let token = &self.crawler.token;
-        let step = self.crawler.verdicts.lock().conclude(
-            &self.page,
-            entry,
-            (url, hops),
-            &fetched,
-            token,
-            Instant::now(),
-        );
-        let not_before_ms = fetched.retry_after.map(milliseconds);
+    async fn answer_robots(
+        &self,
+        asked: &CanonicalUrl<'_>,
+        step: Step,
+        not_before_ms: Option<u64>,
+    ) {
+        // It holds the host that was asked, which after a redirect may be one of which nothing is said.
+        let hold = |rules: &Rules| {
+            let pace_ms = pace(rules).pace_ms.filter(|_| asked.host() == self.page.host());
+            Hold { not_before_ms, pace_ms }
+        };
         match step {
             Step::Elsewhere(walk) => self.again(&walk.target, Hold::default()).await,
             Step::Known(rules) if self.allowed(&rules) => {
-                let hold = Hold { not_before_ms, ..pace(&rules) };
-                self.again(&self.page, hold).await;
+                self.again(&self.page, hold(&rules)).await;
             }
             // This request has ended, and no other follows: the host is free.
-            Step::Known(rules) => {
-                let hold = Hold { not_before_ms, ..pace(&rules) };
-                self.finish(self.disallowed(), Some(hold)).await;
-            }
+            Step::Known(rules) => self.finish(self.disallowed(), Some(hold(&rules))).await,
             Step::Unknown { text, transient } => {
                 let outcome = if transient { PageOutcome::Retry } else { PageOutcome::Failed };
                 // Status and bytes are those of another page.
@@ -396,6 +454,11 @@ fn judge(page: &CanonicalUrl, fetched: &mut Fetched) -> (PageOutcome, Option<Str
 
 fn pace(rules: &Rules) -> Hold {
     Hold { not_before_ms: None, pace_ms: rules.crawl_delay().map(milliseconds) }
+}
+
+pub(super) fn now() -> Now {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Now { instant: Instant::now(), unix_s: since_1970.as_secs() }
 }
 
 fn milliseconds(duration: Duration) -> u64 {

@@ -1,5 +1,7 @@
 //! A crawler between a broker of a few lines, which this file plays, and origins of a few lines.
 
+mod robots;
+
 use std::future::Future;
 use std::path::Path;
 
@@ -42,8 +44,12 @@ async fn start() -> (Run, Connection) {
 }
 
 async fn start_with_reports(unread_max: usize) -> (Run, Connection) {
+    start_in(tempfile::tempdir().unwrap(), unread_max).await
+}
+
+/// Where perhaps another one has been.
+async fn start_in(data: TempDir, unread_max: usize) -> (Run, Connection) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let data = tempfile::tempdir().unwrap();
     let config = CrawlerConfig {
         broker: listener.local_addr().unwrap().to_string(),
         allow_private: AllowPrivate::All,

@@ -221,7 +221,7 @@ impl Waiting {
     pub(super) fn ring(&mut self, url: &str) -> anyhow::Result<()> {
         match &mut self.bell {
             Bell::Socket(socket, before) => {
-                socket.write_all(format!("{before}{url}\r\n").as_bytes())?
+                socket.write_all(format!("{before}{url}\r\n").as_bytes())?;
             }
             Bell::Pipe(pipe) => pipe.write_all(format!("{url}\n").as_bytes())?,
         }

@@ -55,6 +55,10 @@ pub(crate) struct CrawlArgs {
     #[arg(long)]
     quick: bool,
 
+    /// The origin does not say `Connection: keep-alive`, which HTTP/1.1 does not need, but some crawlers do
+    #[arg(long)]
+    terse: bool,
+
     /// Only these works, such as flat,polite-1000
     #[arg(long, value_name = "WORK,..", value_delimiter = ',')]
     only: Vec<String>,
@@ -155,7 +159,8 @@ fn chosen(args: &CrawlArgs) -> anyhow::Result<Vec<Work>> {
     let is_chosen =
         |work: &&Work| args.only.is_empty() || args.only.iter().any(|name| name == work.name);
     let chosen = WORKS.iter().filter(is_chosen).copied();
-    Ok(chosen.map(|work| if args.quick { work.quick() } else { work }).collect())
+    let chosen = chosen.map(|work| if args.quick { work.quick() } else { work });
+    Ok(chosen.map(|work| if args.terse { work.tersely() } else { work }).collect())
 }
 
 fn unknown(work: &str) -> String {

@@ -56,7 +56,15 @@ enum Doing {
 
 /// 10.2 KB a page, 30 links.
 const fn site(hosts: u32, pages: u32) -> Site {
-    Site { hosts, pages, page_bytes: 10_200, links: 30, answer_after: Duration::ZERO, delay: None }
+    Site {
+        hosts,
+        pages,
+        page_bytes: 10_200,
+        links: 30,
+        answer_after: Duration::ZERO,
+        delay: None,
+        says_keep_alive: true,
+    }
 }
 
 /// The same with a second between two requests to a host, and 50 ms for each.
@@ -167,6 +175,15 @@ impl Work {
             shown: self.shown,
             reach: self.reach,
         }
+    }
+
+    /// The same by an origin that does not say that connections stay.
+    #[must_use]
+    pub(super) fn tersely(mut self) -> Self {
+        if let Doing::Crawl(site) = &mut self.doing {
+            site.says_keep_alive = false;
+        }
+        self
     }
 
     /// A tenth of it: whether it works.

@@ -1,0 +1,65 @@
+//! Generated files, where another parser has to say the same.
+
+use proptest::prelude::*;
+use texting_robots::Robot;
+
+use super::*;
+
+/// What both read in the same way. It takes stars in a row for one when it compares lengths, and has no
+/// opinion on escapes of reserved characters.
+fn pattern() -> impl Strategy<Value = String> {
+    "/[ab/]{0,3}(\\*[ab/]{1,2}){0,2}\\$?"
+}
+
+fn rule() -> impl Strategy<Value = String> {
+    let key = prop_oneof![Just("Allow"), Just("Disallow")];
+    (key, pattern()).prop_map(|(key, pattern)| format!("{key}: {pattern}\n"))
+}
+
+/// What is no rule stands between; a group may have none, and then goes on with the next.
+fn group() -> impl Strategy<Value = String> {
+    let agents = prop::collection::vec("User-agent: (\\*|a|B|c)( #x)?\n", 1..3);
+    let other = "(\n|# Disallow: /\n|Sitemap: http://x/\n|Unknown: /\n)?";
+    let rules = prop::collection::vec(rule(), 0..6);
+    (agents, other, rules)
+        .prop_map(|(agents, other, rules)| [agents.concat(), other, rules.concat()].concat())
+}
+
+proptest! {
+    #[test]
+    fn it_says_the_same_of_every_path(
+        groups in prop::collection::vec(group(), 1..6),
+        agent in "[abcd]",
+        paths in prop::collection::vec("/[ab/]{0,8}", 20),
+    ) {
+        let text = groups.concat();
+        let ours = Rules::parse(text.as_bytes(), &agent);
+        let theirs = Robot::new(&agent, text.as_bytes()).unwrap();
+        for path in paths {
+            prop_assert_eq!(ours.allows(&path), theirs.allowed(&path), "{} in\n{}", path, text);
+        }
+    }
+
+    #[test]
+    fn it_finds_the_same_delays_and_sitemaps(
+        groups in prop::collection::vec(("(a|b|c|\\*)", prop::option::of(0..100_u16), rule()), 1..5),
+        sitemap in "http://x/[a-z]{1,9}",
+        agent in "[abcd]",
+    ) {
+        let mut seen = std::collections::BTreeSet::new();
+        let mut text = format!("Sitemap: {sitemap}\n");
+        for (name, delay, rule) in groups {
+            // Of several it takes the first, and we the longest.
+            let delay = delay.filter(|_| seen.insert(name.clone()));
+            let delay = delay.map_or(String::new(), |delay| format!("Crawl-delay: {delay}.25\n"));
+            text += &format!("User-agent: {name}\n{delay}{rule}");
+        }
+        let ours = Rules::parse(text.as_bytes(), &agent);
+        let theirs = Robot::new(&agent, text.as_bytes()).unwrap();
+        let delay = ours.crawl_delay().map(|delay| delay.as_secs_f32());
+        prop_assert_eq!(delay, theirs.delay, "{}", text);
+        let found: Vec<_> = sitemaps(text.as_bytes());
+        let found: Vec<_> = found.iter().map(CanonicalUrl::as_str).collect();
+        prop_assert_eq!(found, theirs.sitemaps);
+    }
+}

@@ -1,0 +1,185 @@
+//! One `Allow` or `Disallow`, and which paths it is about.
+
+use std::cmp::Reverse;
+use std::ops::Range;
+
+use memchr::memmem;
+
+use super::text::{Key, Line};
+
+/// One line of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rule {
+    /// Normalised; without the final `$`.
+    pattern: Box<[u8]>,
+    /// Of the pattern as it was meant, `$` included: the most specific rule has the most.
+    octets: u32,
+    to_the_end: bool,
+    /// It names a query in which slashes or question marks are: escaped or not, they are the same
+    /// there.
+    folded: bool,
+    pub(super) allow: bool,
+    /// Where its line is in the text.
+    start: u32,
+    /// See `start`.
+    end: u32,
+}
+
+/// A path with its query, in the forms that rules are compared with.
+pub(super) struct Path {
+    exact: Vec<u8>,
+    /// With the slashes and question marks of its query unescaped; none: there are none.
+    folded: Option<Vec<u8>>,
+}
+
+impl Rule {
+    /// None for an empty value, which restricts nothing.
+    pub(super) fn new(line: &Line) -> Option<Self> {
+        let allow = line.key == Key::Allow;
+        let position = |at| u32::try_from(at).expect("a robots.txt is cut far below 4 GiB");
+        let place = (position(line.at.start), position(line.at.end));
+        (!line.value.is_empty()).then(|| Self::of_pattern(line.value, allow, place))
+    }
+
+    /// Who allows `/dir/index.html` means `/dir/`, too: it is the same page. (Google's reading.)
+    pub(super) fn of_index(line: &Line) -> Option<Self> {
+        let slash = line.value.iter().rposition(|&byte| byte == b'/')?;
+        let is_index = line.key == Key::Allow && line.value[slash..].starts_with(b"/index.htm");
+        let rule = Self::new(line).filter(|_| is_index)?;
+        let pattern = [&line.value[..=slash], b"$"].concat();
+        Some(Self::of_pattern(&pattern, true, (rule.start, rule.end)))
+    }
+
+    fn of_pattern(value: &[u8], allow: bool, (start, end): (u32, u32)) -> Self {
+        let (value, to_the_end) = match value.strip_suffix(b"$") {
+            Some(value) => (value, true),
+            None => (value, false),
+        };
+        let (folded, mut pattern) = (folds(value), Vec::with_capacity(value.len()));
+        let octets = normalise(value, Special::Wildcard, folded, &mut pattern);
+        let octets = octets + u32::from(to_the_end);
+        Self { pattern: pattern.into(), octets, to_the_end, folded, allow, start, end }
+    }
+
+    /// In this order, the first rule that matches decides: most octets first, `allow` before
+    /// `disallow`.
+    pub(super) fn order(&self) -> impl Ord + use<'_> {
+        (Reverse(self.octets), !self.allow, &self.pattern, self.to_the_end, self.folded)
+    }
+
+    /// Where its line is in the text.
+    pub(super) fn at(&self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+
+    /// What it takes in memory beside itself: an allocation costs 16 bytes beside its content.
+    pub(super) fn allocated_bytes(&self) -> usize {
+        self.pattern.len() + 16
+    }
+
+    /// The pieces between stars must occur in this order. Taking each at its first occurrence
+    /// leaves the most room for the rest, so no choice is ever taken back.
+    pub(super) fn matches(&self, path: &Path) -> bool {
+        let path = path.form(self.folded);
+        let mut pieces = self.pattern.split(|&byte| byte == b'*');
+        let first = pieces.next().expect("split yields at least one piece");
+        let Some(mut rest) = path.strip_prefix(first) else {
+            return false;
+        };
+        let Some(last) = pieces.next_back() else {
+            return !self.to_the_end || rest.is_empty();
+        };
+        for piece in pieces {
+            let Some(at) = memmem::find(rest, piece) else {
+                return false;
+            };
+            rest = &rest[at + piece.len()..];
+        }
+        if self.to_the_end { rest.ends_with(last) } else { memmem::find(rest, last).is_some() }
+    }
+}
+
+impl Path {
+    pub(super) fn new(text: &str) -> Self {
+        let text = text.as_bytes();
+        let form = |folded| {
+            let mut form = Vec::with_capacity(text.len());
+            normalise(text, Special::Encoded, folded, &mut form);
+            form
+        };
+        Self { exact: form(false), folded: folds(text).then(|| form(true)) }
+    }
+
+    fn form(&self, folded: bool) -> &[u8] {
+        self.folded.as_ref().filter(|_| folded).unwrap_or(&self.exact)
+    }
+}
+
+/// Whether there is a query in which it matters.
+fn folds(text: &[u8]) -> bool {
+    let Some(query) = memchr::memchr(b'?', text) else { return false };
+    text[query + 1..].iter().any(|byte| b"/?%".contains(byte))
+}
+
+/// What `*` means in the text that is normalised.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Special {
+    /// In a pattern: any sequence of characters.
+    Wildcard,
+    /// In a path: itself, written `%2A` as a pattern has to write it.
+    Encoded,
+}
+
+/// One spelling for one resource, so that octets can be compared (RFC 9309 section 2.2.2). Escapes of
+/// unreserved characters are undone, and everything else is escaped, in upper case: an escaped colon
+/// is a colon. Two are what they are: a slash separates and an escaped one does not, and the first
+/// question mark begins the query. In the query (`folded`) they mean nothing, and both are unescaped.
+///
+/// Gives the octets: what had to be escaped only to be compared counts as it is written.
+pub(super) fn normalise(text: &[u8], star: Special, folded: bool, out: &mut Vec<u8>) -> u32 {
+    let hex = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let (mut rest, mut in_query, mut octets) = (text, false, 0);
+    while let [byte, tail @ ..] = rest {
+        rest = tail;
+        octets += 1;
+        match *byte {
+            b'%' => {
+                let escaped = match tail {
+                    [high, low, ..] => hex(*high).zip(hex(*low)),
+                    _ => None,
+                };
+                let Some((high, low)) = escaped else {
+                    out.push(b'%');
+                    continue;
+                };
+                rest = &tail[2..];
+                let value = high << 4 | low;
+                if is_unreserved(value) || folded && in_query && matches!(value, b'/' | b'?') {
+                    out.push(value);
+                } else {
+                    octets += 2;
+                    escape(value, out);
+                }
+            }
+            b'*' if star == Special::Wildcard => out.push(b'*'),
+            byte if is_unreserved(byte) || matches!(byte, b'/' | b'?') => {
+                in_query |= byte == b'?';
+                out.push(byte);
+            }
+            byte => {
+                octets += if byte.is_ascii() { 0 } else { 2 };
+                escape(byte, out);
+            }
+        }
+    }
+    octets
+}
+
+fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
+}
+
+fn escape(byte: u8, out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    out.extend([b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+}

@@ -1,0 +1,97 @@
+//! The lines of a robots.txt that say something.
+
+use std::ops::Range;
+
+/// What a line is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Key {
+    UserAgent,
+    Allow,
+    Disallow,
+    CrawlDelay,
+    Sitemap,
+}
+
+/// `key: value # comment`.
+#[derive(Debug)]
+pub(super) struct Line<'a> {
+    pub(super) key: Key,
+    pub(super) value: &'a [u8],
+    /// Where key and value are in the text.
+    pub(super) at: Range<usize>,
+}
+
+const BYTE_ORDER_MARK: [u8; 3] = *b"\xef\xbb\xbf";
+
+/// As they are written, misspelt, and with a space for the hyphen.
+const KEYS: [(&str, Key); 16] = [
+    ("disallow", Key::Disallow),
+    ("allow", Key::Allow),
+    ("user-agent", Key::UserAgent),
+    ("useragent", Key::UserAgent),
+    ("user agent", Key::UserAgent),
+    ("crawl-delay", Key::CrawlDelay),
+    ("crawldelay", Key::CrawlDelay),
+    ("crawl delay", Key::CrawlDelay),
+    ("sitemap", Key::Sitemap),
+    ("site-map", Key::Sitemap),
+    ("site map", Key::Sitemap),
+    ("disalow", Key::Disallow),
+    ("dissallow", Key::Disallow),
+    ("dissalow", Key::Disallow),
+    ("disallaw", Key::Disallow),
+    ("diasllow", Key::Disallow),
+];
+
+/// Of a text that may begin with a byte order mark, or with the beginning of one. CR alone ends a
+/// line, too.
+pub(super) fn lines(text: &[u8]) -> impl Iterator<Item = Line<'_>> {
+    let mark = text.iter().zip(BYTE_ORDER_MARK).take_while(|(byte, mark)| *byte == mark).count();
+    let mut next = mark;
+    text[mark..].split(|&byte| matches!(byte, b'\n' | b'\r')).filter_map(move |line| {
+        let start = next;
+        next += line.len() + 1;
+        Line::read(line, start)
+    })
+}
+
+impl<'a> Line<'a> {
+    fn read(line: &'a [u8], start: usize) -> Option<Self> {
+        let line = &line[..memchr::memchr(b'#', line).unwrap_or(line.len())];
+        let leading = line.iter().take_while(|&&byte| is_blank(byte)).count();
+        let said = trim(line);
+        let (key, value) = with_colon(said).or_else(|| without_colon(said))?;
+        let start = start + leading;
+        Some(Self { key, value, at: start..start + said.len() })
+    }
+}
+
+fn with_colon(said: &[u8]) -> Option<(Key, &[u8])> {
+    let colon = memchr::memchr(b':', said)?;
+    Some((Key::of(&said[..colon])?, trim(&said[colon + 1..])))
+}
+
+/// Where somebody forgot it, a value of one word can still be told from prose.
+fn without_colon(said: &[u8]) -> Option<(Key, &[u8])> {
+    let space = said.iter().rposition(|&byte| is_blank(byte))?;
+    Some((Key::of(&said[..space])?, &said[space + 1..]))
+}
+
+impl Key {
+    fn of(text: &[u8]) -> Option<Self> {
+        let text = trim(text);
+        let found = KEYS.iter().find(|(key, _)| key.as_bytes().eq_ignore_ascii_case(text));
+        found.map(|(_, key)| *key)
+    }
+}
+
+/// Some servers fill up what they send with NUL.
+fn is_blank(byte: u8) -> bool {
+    byte.is_ascii_whitespace() || byte == 0
+}
+
+fn trim(text: &[u8]) -> &[u8] {
+    let Some(start) = text.iter().position(|&byte| !is_blank(byte)) else { return &[] };
+    let end = text.iter().rposition(|&byte| !is_blank(byte)).map_or(start, |last| last + 1);
+    &text[start..end]
+}

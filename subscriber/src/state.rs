@@ -1,0 +1,428 @@
+//! `crawler.db`: what a crawler remembers over restarts, as small values by kind and key, in `SQLite`.
+//!
+//! Nothing here is needed: what is lost is asked for again. So nothing waits for the disk longer than
+//! [`STATE_PATIENCE`], what does not fit in the queue is dropped, a commit is not synced (losing
+//! power may cost its last moments, never the file), and a file that cannot be used is told of once.
+//!
+//! - A damaged file is set aside, by a name that says so, and another one is begun.
+//! - A file of a newer version belongs to somebody who can read it: it is left alone, and this
+//!   process remembers nothing.
+//!
+//! One thread has the database; several processes may share it. Rows go when they have expired, and the
+//! soonest to expire when there are too many.
+//!
+//! # Schema, version 1
+//!
+//! See `CREATE_V1`. The version is `PRAGMA user_version`. To change it: raise `VERSION`, add the
+//! statements that lead from the version before to `prepare`, and a test with an old file.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "owns the thread of the database, and waits for it in bounds"
+)]
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior, params};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+use crate::config::{
+    STATE_BATCH_MAX, STATE_BUSY_TIMEOUT, STATE_BYTES_MAX, STATE_KEY_BYTES_MAX, STATE_PATIENCE,
+    STATE_QUEUE_BYTES_MAX, STATE_QUEUE_MAX, STATE_ROWS_MAX, STATE_SWEEP_EVERY, STATE_SWEEP_ROWS,
+    STATE_VALUE_BYTES_MAX,
+};
+
+/// The version of the schema.
+pub const VERSION: i64 = 1;
+
+const NAME: &str = "crawler.db";
+
+/// Values are appended; only the keys are in an order of their own. The second index is all that a
+/// sweep reads.
+const CREATE_V1: &str = "
+    CREATE TABLE state (
+        kind TEXT NOT NULL,
+        key TEXT NOT NULL,
+        expires INTEGER NOT NULL,       -- in seconds since 1970
+        value BLOB NOT NULL,
+        UNIQUE (kind, key)
+    ) STRICT;
+    CREATE INDEX expiries ON state (expires)";
+
+/// What is remembered. Cheap to clone; the thread ends when the last clone is dropped and
+/// everything was written.
+#[derive(Clone, Debug)]
+pub struct State {
+    queue: mpsc::Sender<Letter>,
+    shared: Arc<Shared>,
+}
+
+/// Ends when everything was written and the database is closed.
+#[derive(Debug)]
+pub struct Closing(oneshot::Receiver<()>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Of all values that wait to be written; `<= STATE_QUEUE_BYTES_MAX`.
+    queued_bytes: AtomicUsize,
+    /// Something was dropped; said once.
+    dropped: AtomicBool,
+}
+
+/// Where a value is.
+#[derive(Debug)]
+struct Place {
+    kind: &'static str,
+    key: String,
+}
+
+#[derive(Debug)]
+enum Letter {
+    Load(Place, oneshot::Sender<Option<Bytes>>),
+    Store { place: Place, value: Bytes, expires_unix_s: u64 },
+}
+
+impl State {
+    /// Opens `crawler.db` in this directory, and makes both if they are missing. Never fails: a
+    /// crawler that cannot remember has to ask again.
+    pub fn open(data: &Path) -> (Self, Closing) {
+        let (queue, letters) = mpsc::channel(STATE_QUEUE_MAX);
+        let (closed, closing) = oneshot::channel();
+        let shared = Arc::<Shared>::default();
+        let database = Database::open(data.join(NAME), Arc::clone(&shared));
+        let spawned = thread::Builder::new().name(NAME.to_owned()).spawn(move || {
+            database.run(letters);
+            // Nobody may be waiting any more.
+            let _ = closed.send(());
+        });
+        if let Err(error) = spawned {
+            tracing::warn!("{NAME}: {error}; nothing is remembered");
+        }
+        (Self { queue, shared }, Closing(closing))
+    }
+
+    /// What was stored last of this kind under this key, if it has not expired and can be read soon.
+    pub async fn load(&self, kind: &'static str, key: &str) -> Option<Bytes> {
+        let (answer, answered) = oneshot::channel();
+        let letter = Letter::Load(Place { kind, key: key.to_owned() }, answer);
+        let loading = async {
+            self.queue.send(letter).await.ok()?;
+            answered.await.ok()?
+        };
+        timeout(STATE_PATIENCE, loading).await.ok()?
+    }
+
+    /// Remembers a value in place of the one before, until a time of day in seconds since 1970; one
+    /// that is over forgets it. Waits for nothing, so it can fail, and is of no effect then, as it is
+    /// with a value that is too large.
+    pub fn store(&self, kind: &'static str, key: &str, value: Bytes, expires_unix_s: u64) {
+        if value.len() > STATE_VALUE_BYTES_MAX || key.len() > STATE_KEY_BYTES_MAX {
+            return;
+        }
+        let bytes = value.len();
+        let queued = self.shared.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let place = Place { kind, key: key.to_owned() };
+        let letter = Letter::Store { place, value, expires_unix_s };
+        if queued > STATE_QUEUE_BYTES_MAX || self.queue.try_send(letter).is_err() {
+            self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            if !self.shared.dropped.swap(true, Ordering::Relaxed) {
+                tracing::warn!("{NAME} is too slow or gone; not everything is remembered");
+            }
+        }
+    }
+}
+
+impl Closing {
+    /// Waits until the thread has ended. Drop all clones of the state first.
+    pub async fn wait(self) {
+        let _ = self.0.await;
+    }
+}
+
+/// Why a file is not used.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Sqlite(#[from] rusqlite::Error),
+    #[error("a newer Tidings wrote it (schema version {0}, this one knows up to {VERSION})")]
+    Newer(i64),
+}
+
+impl Unusable {
+    fn is_damage(&self) -> bool {
+        matches!(self, Self::Sqlite(error) if is_damage(error))
+    }
+}
+
+/// What the thread has.
+struct Database {
+    path: PathBuf,
+    shared: Arc<Shared>,
+    /// None: it cannot be used, which was said.
+    connection: Option<Connection>,
+    /// A write failed; said once, until one succeeds.
+    failing: bool,
+    /// A second damaged file says that the disk is.
+    was_set_aside: bool,
+    /// None: not yet in this life.
+    swept: Option<Instant>,
+    rows_since_sweep: usize,
+    bytes_since_sweep: usize,
+}
+
+impl Database {
+    fn open(path: PathBuf, shared: Arc<Shared>) -> Self {
+        let mut database = Self {
+            connection: None,
+            path,
+            shared,
+            failing: false,
+            was_set_aside: false,
+            swept: None,
+            rows_since_sweep: 0,
+            bytes_since_sweep: 0,
+        };
+        match prepare(&database.path) {
+            Ok(connection) => database.connection = Some(connection),
+            Err(error) => database.give_up(&error),
+        }
+        database
+    }
+
+    fn run(mut self, mut letters: mpsc::Receiver<Letter>) {
+        let mut batch = Vec::new();
+        while letters.blocking_recv_many(&mut batch, STATE_BATCH_MAX) > 0 {
+            self.serve(&mut batch);
+            let is_due = self.swept.is_none_or(|swept| swept.elapsed() >= STATE_SWEEP_EVERY)
+                || self.rows_since_sweep >= STATE_SWEEP_ROWS as usize
+                || self.bytes_since_sweep >= STATE_QUEUE_BYTES_MAX;
+            if is_due {
+                self.sweep(STATE_ROWS_MAX, STATE_BYTES_MAX);
+            }
+        }
+    }
+
+    /// In one transaction if anything is to be written, in the order in which it was asked for.
+    fn serve(&mut self, batch: &mut Vec<Letter>) {
+        let bytes = batch.iter().map(Letter::bytes).sum::<usize>();
+        let rows = batch.iter().filter(|letter| matches!(letter, Letter::Store { .. })).count();
+        let result = self.connection.as_mut().map(|connection| {
+            if rows == 0 {
+                return batch.drain(..).try_for_each(|letter| letter.serve(connection));
+            }
+            let transaction =
+                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            batch.drain(..).try_for_each(|letter| letter.serve(&transaction))?;
+            transaction.commit()
+        });
+        // Who asked for the rest is told nothing, which means that nothing is known.
+        batch.clear();
+        self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.rows_since_sweep += rows;
+        self.bytes_since_sweep += bytes;
+        if let Some(result) = result {
+            self.note(result);
+        }
+    }
+
+    fn sweep(&mut self, rows_max: u64, bytes_max: u64) {
+        self.swept = Some(Instant::now());
+        (self.rows_since_sweep, self.bytes_since_sweep) = (0, 0);
+        let Some(connection) = &self.connection else { return };
+        self.note(sweep(connection, rows_max, bytes_max));
+    }
+
+    fn note(&mut self, result: rusqlite::Result<()>) {
+        match result {
+            Err(error) if is_damage(&error) => self.give_up(&error.into()),
+            Err(error) => {
+                if !std::mem::replace(&mut self.failing, true) {
+                    let path = self.path.display();
+                    tracing::warn!(
+                        "{path}: {error}; nothing is remembered until it can be written"
+                    );
+                }
+            }
+            Ok(()) if std::mem::take(&mut self.failing) => {
+                tracing::info!("{}: can be written again", self.path.display());
+            }
+            Ok(()) => {}
+        }
+    }
+
+    /// Begins another file in place of a damaged one; else goes on without.
+    fn give_up(&mut self, error: &Unusable) {
+        self.connection = None;
+        let path = self.path.display();
+        if !error.is_damage() || std::mem::replace(&mut self.was_set_aside, true) {
+            tracing::warn!("{path}: {error}; nothing is remembered");
+            return;
+        }
+        match set_aside(&self.path).map_err(Unusable::from).and_then(|aside| {
+            tracing::warn!("{path}: {error}; set aside as {}", aside.display());
+            prepare(&self.path)
+        }) {
+            Ok(connection) => self.connection = Some(connection),
+            Err(error) => tracing::warn!("{path}: {error}; nothing is remembered"),
+        }
+    }
+}
+
+impl Letter {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Load(..) => 0,
+            Self::Store { value, .. } => value.len(),
+        }
+    }
+
+    fn serve(self, connection: &Connection) -> rusqlite::Result<()> {
+        match self {
+            Self::Load(Place { kind, key }, answer) => {
+                let found: Option<Vec<u8>> = connection
+                    .prepare_cached(
+                        "SELECT value FROM state WHERE kind = ?1 AND key = ?2 AND expires > ?3",
+                    )?
+                    .query_row(params![kind, key, now_unix_s()], |row| row.get(0))
+                    .optional()?;
+                // Whoever asked may have given up.
+                let _ = answer.send(found.map(Bytes::from));
+            }
+            Self::Store { place: Place { kind, key }, value, expires_unix_s } => {
+                let expires = i64::try_from(expires_unix_s).unwrap_or(i64::MAX);
+                if expires <= now_unix_s() {
+                    let sql = "DELETE FROM state WHERE kind = ?1 AND key = ?2";
+                    connection.prepare_cached(sql)?.execute(params![kind, key])?;
+                } else {
+                    let sql = "INSERT OR REPLACE INTO state (kind, key, expires, value) VALUES (?1, ?2, ?3, ?4)";
+                    connection.prepare_cached(sql)?.execute(params![
+                        kind,
+                        key,
+                        expires,
+                        &value[..]
+                    ])?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes out what has expired, but not so much at once that others wait for it; and of the rest, as long
+/// as it is too much, what expires soonest.
+fn sweep(connection: &Connection, rows_max: u64, bytes_max: u64) -> rusqlite::Result<()> {
+    let number = |sql: &str| -> rusqlite::Result<u64> {
+        let number = connection.query_row(sql, [], |row| row.get::<_, i64>(0))?;
+        Ok(u64::try_from(number).unwrap_or_default())
+    };
+    let delete = |until: i64| {
+        let sql = "DELETE FROM state WHERE rowid IN
+            (SELECT rowid FROM state WHERE expires <= ?1 ORDER BY expires LIMIT ?2)";
+        connection.execute(sql, params![until, STATE_SWEEP_ROWS])
+    };
+    delete(now_unix_s())?;
+    loop {
+        let rows = number("SELECT count(*) FROM state INDEXED BY expiries")?;
+        let pages = number("PRAGMA page_count")?.saturating_sub(number("PRAGMA freelist_count")?);
+        let bytes = pages.saturating_mul(number("PRAGMA page_size")?);
+        if rows == 0 || rows <= rows_max && bytes <= bytes_max {
+            return Ok(());
+        }
+        delete(i64::MAX)?;
+    }
+}
+
+fn prepare(path: &Path) -> Result<Connection, Unusable> {
+    if let Some(data) = path.parent() {
+        fs::create_dir_all(data)?;
+    }
+    let mut connection = Connection::open(path)?;
+    connection.busy_timeout(STATE_BUSY_TIMEOUT)?;
+    let version = |connection: &Connection| {
+        connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0))
+    };
+    // Before anything is written, so that a newer file stays as it is.
+    let found = version(&connection)?;
+    if found > VERSION {
+        return Err(Unusable::Newer(found));
+    }
+    let create = |connection: &mut Connection| {
+        connection.pragma_update(None, "journal_mode", "WAL")?;
+        connection.pragma_update(None, "synchronous", "NORMAL")?;
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        // Another process may have been faster.
+        if version(&transaction)? == 0 {
+            transaction.execute_batch(CREATE_V1)?;
+            transaction.pragma_update(None, "user_version", VERSION)?;
+        }
+        transaction.commit()
+    };
+    // SQLite does not wait when two switch a new file to WAL at once.
+    let patience = Instant::now() + STATE_BUSY_TIMEOUT;
+    loop {
+        match create(&mut connection) {
+            Ok(()) => return Ok(connection),
+            Err(error)
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+                    && Instant::now() < patience =>
+            {
+                thread::sleep(OPEN_RETRY);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Pause between two tries to open a file that others open, too.
+const OPEN_RETRY: Duration = Duration::from_millis(20);
+
+/// Gives the file, and the ones that `SQLite` has beside it, a name of their own.
+fn set_aside(path: &Path) -> io::Result<PathBuf> {
+    let beside = |end: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(end);
+        PathBuf::from(name)
+    };
+    let mut number = now_unix_s();
+    let aside = loop {
+        let aside = beside(&format!(".damaged-{number}"));
+        if !aside.exists() {
+            break aside;
+        }
+        number += 1;
+    };
+    for end in ["-wal", "-shm"] {
+        let mut name = aside.as_os_str().to_owned();
+        name.push(end);
+        match fs::rename(beside(end), name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    fs::rename(path, &aside)?;
+    Ok(aside)
+}
+
+fn is_damage(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error_code();
+    matches!(code, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+}
+
+fn now_unix_s() -> i64 {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

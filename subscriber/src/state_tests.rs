@@ -1,0 +1,197 @@
+use futures_util::future::join_all;
+
+use super::*;
+
+/// Long after these tests.
+const LATER: u64 = 1 << 40;
+
+fn value(text: impl Into<Vec<u8>>) -> Bytes {
+    text.into().into()
+}
+
+fn rows(path: &Path) -> i64 {
+    let connection = Connection::open(path).unwrap();
+    connection.query_row("SELECT count(*) FROM state", [], |row| row.get(0)).unwrap()
+}
+
+fn files(data: &Path) -> Vec<String> {
+    let entries = fs::read_dir(data).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+async fn close(state: State, closing: Closing) {
+    drop(state);
+    closing.wait().await;
+}
+
+#[tokio::test]
+async fn what_is_stored_is_there_in_the_next_life_and_the_last_one_counts() {
+    let data = tempfile::tempdir().unwrap();
+    let data = data.path().join("new");
+    let (state, closing) = State::open(&data);
+    assert_eq!(state.load("a", "key").await, None);
+    state.store("a", "key", value("1"), LATER);
+    state.store("a", "key", value("2"), LATER);
+    state.store("b", "key", value([0, 255]), LATER);
+    assert_eq!(state.load("a", "key").await, Some(value("2")));
+    close(state, closing).await;
+    let (state, closing) = State::open(&data);
+    assert_eq!(state.load("a", "key").await, Some(value("2")));
+    assert_eq!(state.load("b", "key").await, Some(value([0, 255])));
+    assert_eq!(state.load("a", "other").await, None);
+    state.store("a", "key", Bytes::new(), 0);
+    assert_eq!(state.load("a", "key").await, None);
+    close(state, closing).await;
+    assert_eq!(rows(&data.join(NAME)), 1);
+}
+
+#[tokio::test]
+async fn two_crawlers_can_share_a_data_directory() {
+    let data = tempfile::tempdir().unwrap();
+    let (one, one_closing) = State::open(data.path());
+    let (two, two_closing) = State::open(data.path());
+    for number in 0..200 {
+        let state = if number % 2 == 0 { &one } else { &two };
+        state.store("a", &number.to_string(), value(number.to_string()), LATER);
+    }
+    // Who has an answer of both knows that both have written.
+    assert_eq!(one.load("a", "0").await, Some(value("0")));
+    assert_eq!(two.load("a", "1").await, Some(value("1")));
+    let found =
+        join_all((0..200).map(async |number: i32| one.load("a", &number.to_string()).await));
+    assert!(found.await.iter().all(Option::is_some));
+    close(one, one_closing).await;
+    close(two, two_closing).await;
+}
+
+#[tokio::test]
+async fn what_is_too_large_or_too_much_is_not_remembered_and_costs_no_memory() {
+    let data = tempfile::tempdir().unwrap();
+    let (state, closing) = State::open(data.path());
+    let shared = Arc::clone(&state.shared);
+    state.store("a", "large", value(vec![0; STATE_VALUE_BYTES_MAX + 1]), LATER);
+    state.store("a", &"k".repeat(STATE_KEY_BYTES_MAX + 1), value("x"), LATER);
+    assert_eq!(shared.queued_bytes.load(Ordering::Relaxed), 0);
+    // Nobody writes: another process has the file.
+    let holder = Connection::open(data.path().join(NAME)).unwrap();
+    holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+    for number in 0..STATE_QUEUE_BYTES_MAX / STATE_VALUE_BYTES_MAX + 9 {
+        state.store("a", &number.to_string(), value(vec![0; STATE_VALUE_BYTES_MAX]), LATER);
+        assert!(shared.queued_bytes.load(Ordering::Relaxed) <= STATE_QUEUE_BYTES_MAX);
+    }
+    assert!(shared.dropped.load(Ordering::Relaxed));
+    drop(holder);
+    close(state, closing).await;
+    assert_eq!(shared.queued_bytes.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_set_aside_and_another_begun() {
+    let data = tempfile::tempdir().unwrap();
+    let path = data.path().join(NAME);
+    let garbage = "not a database, but long enough to be read as one".repeat(30);
+    fs::write(&path, &garbage).unwrap();
+    let (state, closing) = State::open(data.path());
+    state.store("a", "key", value("1"), LATER);
+    assert_eq!(state.load("a", "key").await, Some(value("1")));
+    close(state, closing).await;
+    let [new, aside] = &files(data.path())[..] else { panic!("{:?}", files(data.path())) };
+    assert!(new == NAME && aside.starts_with("crawler.db.damaged-"), "{aside}");
+    assert_eq!(fs::read(data.path().join(aside)).unwrap(), garbage.as_bytes());
+}
+
+#[tokio::test]
+async fn damage_that_is_met_later_does_not_stop_anything_either() {
+    let data = tempfile::tempdir().unwrap();
+    let path = data.path().join(NAME);
+    let (state, closing) = State::open(data.path());
+    for number in 0..200 {
+        state.store("a", &number.to_string(), value(vec![7; 1000]), LATER);
+    }
+    close(state, closing).await;
+    // The first page stays, which has the version and the schema.
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[4096..].fill(0xa5);
+    fs::write(&path, bytes).unwrap();
+    let (state, closing) = State::open(data.path());
+    assert_eq!(state.load("a", "3").await, None);
+    state.store("a", "3", value("new"), LATER);
+    assert_eq!(state.load("a", "3").await, Some(value("new")));
+    close(state, closing).await;
+    assert_eq!(files(data.path()).len(), 2);
+}
+
+#[tokio::test]
+async fn a_newer_file_is_left_alone_and_nothing_remembered() {
+    let data = tempfile::tempdir().unwrap();
+    let path = data.path().join(NAME);
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", VERSION + 1).unwrap();
+    let before = fs::read(&path).unwrap();
+    let (state, closing) = State::open(data.path());
+    state.store("a", "key", value("1"), LATER);
+    assert_eq!(state.load("a", "key").await, None);
+    close(state, closing).await;
+    assert_eq!(fs::read(&path).unwrap(), before);
+    assert_eq!(files(data.path()), [NAME]);
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_made_costs_the_memory_only() {
+    let data = tempfile::tempdir().unwrap();
+    let file = data.path().join("file");
+    fs::write(&file, "").unwrap();
+    let (state, closing) = State::open(&file);
+    state.store("a", "key", value("1"), LATER);
+    assert_eq!(state.load("a", "key").await, None);
+    close(state, closing).await;
+}
+
+/// `max_page_count` makes `SQLite` behave as on a full disk.
+#[test]
+fn a_full_disk_is_said_once_and_space_that_returns_is_used() {
+    let data = tempfile::tempdir().unwrap();
+    let mut database = Database::open(data.path().join(NAME), Arc::default());
+    let limit = |database: &Database, pages: u32| {
+        let connection = database.connection.as_ref().unwrap();
+        connection.pragma_update(None, "max_page_count", pages).unwrap();
+    };
+    let store = |database: &mut Database| {
+        let place = Place { kind: "a", key: "key".to_owned() };
+        let letter = Letter::Store { place, value: value(vec![1; 50_000]), expires_unix_s: LATER };
+        database.shared.queued_bytes.store(50_000, Ordering::Relaxed);
+        database.serve(&mut vec![letter]);
+        assert_eq!(database.shared.queued_bytes.load(Ordering::Relaxed), 0);
+        database.failing
+    };
+    limit(&database, 6);
+    assert!(store(&mut database) && store(&mut database));
+    limit(&database, 1000);
+    assert!(!store(&mut database));
+    assert_eq!(rows(&data.path().join(NAME)), 1);
+}
+
+#[test]
+fn what_has_expired_goes_and_of_too_much_the_soonest_to_expire() {
+    let data = tempfile::tempdir().unwrap();
+    let mut connection = prepare(&data.path().join(NAME)).unwrap();
+    let transaction = connection.transaction().unwrap();
+    for number in 0..u64::from(STATE_SWEEP_ROWS) * 2 {
+        let expires = if number % 4 == 0 { 1 } else { LATER + number };
+        let sql = "INSERT INTO state VALUES ('a', ?1, ?2, zeroblob(100))";
+        let row = params![number.to_string(), i64::try_from(expires).unwrap()];
+        transaction.prepare_cached(sql).unwrap().execute(row).unwrap();
+    }
+    transaction.commit().unwrap();
+    let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+    sweep(&connection, STATE_ROWS_MAX, STATE_BYTES_MAX).unwrap();
+    assert_eq!(number("SELECT count(*) FROM state"), 15_000);
+    sweep(&connection, 14_999, STATE_BYTES_MAX).unwrap();
+    assert_eq!(number("SELECT count(*) FROM state"), 5_000);
+    let least = number("SELECT min(expires) FROM state");
+    assert!(least > i64::try_from(LATER).unwrap() + 13_000, "{least}");
+    sweep(&connection, STATE_ROWS_MAX, 0).unwrap();
+    assert_eq!(number("SELECT count(*) FROM state"), 0);
+}

@@ -1,0 +1,216 @@
+//! What becomes of robots.txt: of its answers, between tasks, and over restarts.
+
+use super::super::task;
+use super::*;
+use crate::config::ROBOTS_FRESH;
+
+/// The first request for it, which the host is given for a page.
+async fn ask_robots(broker: &mut Connection, id: &str, page: &CanonicalUrl<'_>) -> String {
+    broker.task(id, page.as_str()).await;
+    let answer = broker.line().await;
+    broker.say("+OK").await;
+    answer
+}
+
+#[tokio::test]
+async fn who_asks_to_be_left_alone_with_robots_txt_is_and_nothing_else_is_asked_for() {
+    for (status, retry_after, hold) in [
+        ("503 Busy", "Retry-After: 7\r\n", " not-before=7s"),
+        ("429 Slowly", "Retry-After: 9\r\n", " not-before=9s"),
+        ("500 Broken", "", ""),
+    ] {
+        let site = Origin::saying(answer(status, retry_after, "User-agent: *\nAllow: /")).await;
+        let (run, mut broker) = start().await;
+        let touch = ask_robots(&mut broker, "1.1", &site.url("/page")).await;
+        assert_eq!(touch, format!("TOUCH crawlers:1.1.1 over=yes{hold}"));
+        let code = status.split(' ').next().unwrap();
+        let nack = format!("NACK crawlers:1.1.1 reason=robots.txt:_HTTP_status_{code}");
+        broker.expect(nack).await;
+        run.stop().await;
+        assert_eq!(site.connections.load(std::sync::atomic::Ordering::SeqCst), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_robots_txt_that_breaks_off_is_none() {
+    let torn = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nUser-agent: *\nDisallow:\n";
+    let site = Origin::saying(torn).await;
+    let (run, mut broker) = start().await;
+    let touch = ask_robots(&mut broker, "1.1", &site.url("/page")).await;
+    assert_eq!(touch, "TOUCH crawlers:1.1.1 over=yes");
+    let nack = broker.line().await;
+    assert!(nack.starts_with("NACK crawlers:1.1.1 reason=robots.txt:_body:"), "{nack}");
+    broker.say("+OK").await;
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn a_busy_page_is_left_alone_at_the_pace_that_its_site_wants() {
+    fn busy(path: &str) -> String {
+        match path {
+            "/robots.txt" => strict_site(path),
+            "/slowly" => answer("429 Slowly", "Retry-After: 9\r\n", ""),
+            _ => plain_site(path),
+        }
+    }
+    let site = Site::start(busy).await;
+    let (run, mut broker) = start().await;
+    let page = site.url("/busy");
+    let nack = ask_robots(&mut broker, "1.1", &page).await;
+    assert_eq!(nack, format!("NACK crawlers:1.1.1 again={page} pace=1500ms"));
+    for (entry, path, seconds, status) in [(2, "/busy", 7, 503), (3, "/slowly", 9, 429)] {
+        let touch = ask_robots(&mut broker, &format!("{entry}.1"), &site.url(path)).await;
+        let hold = format!("not-before={seconds}s pace=1500ms");
+        assert_eq!(touch, format!("TOUCH crawlers:1.{entry}.1 over=yes {hold}"));
+        broker.expect(format!("NACK crawlers:1.{entry}.1 reason=HTTP_status_{status}")).await;
+    }
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn the_pace_of_a_site_is_not_told_of_the_host_that_has_its_robots_txt() {
+    fn away(path: &str) -> String {
+        match path {
+            "/robots.txt" => answer("301 Moved", "Location: /far\r\n", ""),
+            "/far" => answer("301 Moved", "Location: /rules\r\n", ""),
+            "/rules" => strict_site("/robots.txt"),
+            _ => plain_site(path),
+        }
+    }
+    fn elsewhere(_: &str) -> String {
+        let port = HERE.load(std::sync::atomic::Ordering::SeqCst);
+        answer("301 Moved", &format!("Location: http://localhost:{port}/rules\r\n"), "")
+    }
+    static HERE: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(0);
+    let site = Site::start(away).await;
+    HERE.store(site.origin.address.port(), std::sync::atomic::Ordering::SeqCst);
+    let redirecting = Site::start(elsewhere).await;
+    let (run, mut broker) = start().await;
+    for (entry, page, hops, pace) in [
+        (1, site.url("/page"), vec![site.url("/far"), site.url("/rules")], " pace=1500ms"),
+        (
+            2,
+            redirecting.url("/page"),
+            vec![format!("http://localhost:{}/rules", site.origin.address.port()).parse().unwrap()],
+            "",
+        ),
+    ] {
+        let (mut attempt, mut payload) = (1, page.to_string());
+        for hop in hops {
+            broker.task(&format!("{entry}.{attempt}"), &payload).await;
+            broker.expect(format!("NACK crawlers:1.{entry}.{attempt} again={hop}")).await;
+            (attempt, payload) = (attempt + 1, format!("{page} again={hop}"));
+        }
+        broker.task(&format!("{entry}.{attempt}"), &payload).await;
+        broker.expect(format!("NACK crawlers:1.{entry}.{attempt} again={page}{pace}")).await;
+    }
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn of_tasks_of_one_site_at_once_one_asks_for_robots_txt() {
+    fn held(path: &str) -> String {
+        match path {
+            "/robots.txt" => answer("301 Moved", "Location: /held\r\n", ""),
+            "/held" => strict_site("/robots.txt"),
+            _ => plain_site(path),
+        }
+    }
+    let mut site = Site::start(held).await;
+    let (run, mut broker) = start().await;
+    let (page, rules) = (site.url("/one"), site.url("/held"));
+    let nack = ask_robots(&mut broker, "1.1", &page).await;
+    assert_eq!(nack, format!("NACK crawlers:1.1.1 again={rules}"));
+    assert_eq!(site.asked().await, "/robots.txt");
+    // The next goes on with the walk of the first; one that comes meanwhile waits for what it finds.
+    broker.task("2.1", site.url("/two").as_str()).await;
+    assert_eq!(site.asked().await, "/held");
+    broker.task("3.1", site.url("/three").as_str()).await;
+    broker.task("1.2", &format!("{page} again={rules}")).await;
+    broker.introduce_nothing().await;
+    assert!(site.was_asked_nothing_more());
+    site.held.cancel();
+    let mut lines = Vec::new();
+    for _ in 0..5 {
+        lines.push(broker.line().await);
+        broker.say("+OK").await;
+    }
+    lines.sort();
+    let over = |task: &str| format!("TOUCH crawlers:1.{task} over=yes pace=1500ms");
+    assert_eq!(
+        lines,
+        [
+            "ACK crawlers:1.1.2".to_owned(),
+            "ACK crawlers:1.3.1".to_owned(),
+            format!("NACK crawlers:1.2.1 again={} pace=1500ms", site.url("/two")),
+            over("1.2"),
+            over("3.1"),
+        ]
+    );
+    let mut asked = [site.asked().await, site.asked().await];
+    asked.sort();
+    assert_eq!(asked, ["/one", "/three"]);
+    assert!(site.was_asked_nothing_more());
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_robots_txt_says_is_known_in_the_next_life() {
+    let mut site = Site::start(strict_site).await;
+    let (run, mut broker) = start().await;
+    let page = site.url("/page");
+    let nack = ask_robots(&mut broker, "1.1", &page).await;
+    assert_eq!(nack, format!("NACK crawlers:1.1.1 again={page} pace=1500ms"));
+    assert_eq!(site.asked().await, "/robots.txt");
+    let (run, mut broker) = start_in(run.stop().await, 100).await;
+    broker.task("1.1", page.as_str()).await;
+    broker.expect("TOUCH crawlers:1.1.1 over=yes pace=1500ms".to_owned()).await;
+    broker.expect("ACK crawlers:1.1.1".to_owned()).await;
+    broker.task("2.1", site.url("/private/x").as_str()).await;
+    broker.expect("ACK crawlers:1.2.1 outcome=robots".to_owned()).await;
+    assert_eq!(site.asked().await, "/page");
+    assert!(site.was_asked_nothing_more());
+    run.stop().await;
+}
+
+/// As an earlier life has stored it.
+async fn remember(data: &TempDir, site: &Origin, age: Duration) {
+    let (state, closing) = State::open(data.path());
+    let fetched = task::now().unix_s - age.as_secs();
+    let copy = format!("1 {fetched}\nUser-agent: *\nDisallow: /old\n");
+    let key = format!("bot http://{}", site.address);
+    state.store("robots", &key, copy.into(), u64::MAX);
+    drop(state);
+    closing.wait().await;
+}
+
+#[tokio::test]
+async fn a_copy_that_is_a_day_old_is_used_only_if_there_is_no_newer_one() {
+    let busy = answer("503 Busy", "Retry-After: 7\r\n", "");
+    let newer = answer("200 OK", "", "User-agent: *\nDisallow: /new\n");
+    for (site, first, paths) in [
+        (Origin::saying(busy).await, " not-before=7s", [("/old", false), ("/new", true)]),
+        (Origin::saying(newer).await, "", [("/old", true), ("/new", false)]),
+    ] {
+        let data = tempfile::tempdir().unwrap();
+        remember(&data, &site, ROBOTS_FRESH).await;
+        let (run, mut broker) = start_in(data, 100).await;
+        let page = site.url("/page");
+        let nack = ask_robots(&mut broker, "1.1", &page).await;
+        assert_eq!(nack, format!("NACK crawlers:1.1.1 again={page}{first}"));
+        for (entry, (path, allowed)) in paths.into_iter().enumerate() {
+            let id = format!("{}.1", entry + 2);
+            broker.task(&id, site.url(path).as_str()).await;
+            let expected = if allowed { "TOUCH" } else { "ACK" };
+            let line = broker.line().await;
+            assert!(line.starts_with(&format!("{expected} crawlers:1.{id} ")), "{line}");
+            broker.say("+OK").await;
+            if allowed {
+                // What the page itself is like does not matter here.
+                broker.line().await;
+                broker.say("+OK").await;
+            }
+        }
+        run.stop().await;
+    }
+}

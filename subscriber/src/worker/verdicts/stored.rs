@@ -1,0 +1,79 @@
+//! Verdicts as they are stored: a line of numbers that begins with the version, and behind that of a copy
+//! a robots.txt that says to us what the site's one said. What is not understood is not known.
+
+use bytes::Bytes;
+
+use crate::config::ROBOTS_KEPT;
+use crate::robots::Rules;
+
+/// Raised when what was written before is to be forgotten.
+const VERSION: u64 = 1;
+
+/// Something to be stored for an authority.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::worker) struct Remember {
+    pub(in crate::worker) kind: &'static str,
+    pub(in crate::worker) value: Bytes,
+    pub(in crate::worker) expires_unix_s: u64,
+}
+
+/// A robots.txt that was read, or that there was none.
+#[derive(Debug)]
+pub(super) struct Copy {
+    pub(super) fetched_unix_s: u64,
+    pub(super) rules: Rules,
+}
+
+/// It cannot be had.
+#[derive(Debug)]
+pub(super) struct Outage {
+    pub(super) since_unix_s: u64,
+}
+
+impl Remember {
+    /// The kind of copies.
+    pub(in crate::worker) const COPY: &str = "robots";
+    /// The kind of outages.
+    pub(in crate::worker) const OUTAGE: &str = "robots-outage";
+
+    pub(super) fn copy(rules: &Rules, text: &[u8], now_unix_s: u64) -> Self {
+        let mut value = format!("{VERSION} {now_unix_s}\n").into_bytes();
+        value.extend(rules.excerpt(text));
+        Self { kind: Self::COPY, value: value.into(), expires_unix_s: kept_until(now_unix_s) }
+    }
+
+    pub(super) fn outage(since_unix_s: u64, now_unix_s: u64) -> Self {
+        let value = format!("{VERSION} {since_unix_s}\n").into();
+        Self { kind: Self::OUTAGE, value, expires_unix_s: kept_until(now_unix_s) }
+    }
+
+    pub(super) fn no_outage() -> Self {
+        Self { kind: Self::OUTAGE, value: Bytes::new(), expires_unix_s: 0 }
+    }
+}
+
+impl Copy {
+    pub(super) fn read(value: &[u8]) -> Option<Self> {
+        let (fetched_unix_s, rest) = read_head(value)?;
+        Some(Self { fetched_unix_s, rules: Rules::of_excerpt(rest) })
+    }
+}
+
+impl Outage {
+    pub(super) fn read(value: &[u8]) -> Option<Self> {
+        read_head(value).map(|(since_unix_s, _)| Self { since_unix_s })
+    }
+}
+
+fn kept_until(now_unix_s: u64) -> u64 {
+    now_unix_s.saturating_add(ROBOTS_KEPT.as_secs())
+}
+
+/// A time of day, and what is behind its line.
+fn read_head(value: &[u8]) -> Option<(u64, &[u8])> {
+    let end = memchr::memchr(b'\n', value)?;
+    let head = std::str::from_utf8(&value[..end]).ok()?;
+    let (version, time) = head.split_once(' ')?;
+    (version.parse() == Ok(VERSION)).then_some(())?;
+    Some((time.parse().ok()?, &value[end + 1..]))
+}

@@ -1,0 +1,169 @@
+//! What robots.txt allows: the tables of other parsers' suites through the real program, and a crawler that
+//! remembers.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use rusqlite::Connection;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{
+    nc::nc_all,
+    origin::{Origin, Site},
+    pages,
+    process::{Running, Server, run, tidings},
+    wait::until,
+};
+
+/// Asks the program everything at once.
+#[track_caller]
+fn probe(questions: &[Value]) -> Vec<Value> {
+    let folder = TempDir::new().unwrap();
+    let mut process = Running::start(&mut tidings(folder.path(), ["probe", "robots"]));
+    let lines: String = questions.iter().map(|question| format!("{question}\n")).collect();
+    process.write(lines);
+    let answers = process.finish().expect_code(0).stdout();
+    answers.iter().map(|answer| serde_json::from_str(answer).unwrap()).collect()
+}
+
+/// A case of a table with the answer that is expected.
+struct Case {
+    name: String,
+    question: Value,
+    /// Of `allowed`, or of `delay`.
+    key: &'static str,
+    expected: Value,
+}
+
+fn cases() -> Vec<Case> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/robots/tables.jsonl");
+    let tables = fs::read_to_string(file).unwrap();
+    let mut cases = Vec::new();
+    for table in tables.lines() {
+        let table: Value = serde_json::from_str(table).unwrap();
+        let list = |key: &str| table[key].as_array().cloned().unwrap_or_default();
+        let mut add = |agent: &Value, url: &Value, key, expected: &Value| {
+            let mut question = json!({ "agent": agent, "url": url });
+            for key in ["robots", "robots_b64"] {
+                if let Some(text) = table.get(key) {
+                    question[key] = text.clone();
+                }
+            }
+            let [source, test] = ["source", "test"].map(|key| table[key].as_str().unwrap());
+            let name = format!("{source}: {test}");
+            cases.push(Case { name, question, key, expected: expected.clone() });
+        };
+        for case in list("allowed") {
+            add(&case[0], &case[1], "allowed", &case[2]);
+        }
+        for case in list("delays") {
+            add(&case[0], &json!("/"), "delay", &case[1]);
+        }
+    }
+    cases
+}
+
+fn is_right(case: &Case, answer: &Value) -> bool {
+    match (answer.get(case.key), &case.expected) {
+        (None, expected) => case.key == "delay" && expected.is_null() && answer["error"].is_null(),
+        (Some(found), expected) => {
+            found == expected || found.as_f64() == expected.as_f64() && found.is_number()
+        }
+    }
+}
+
+#[test]
+fn the_tables_of_other_parsers() {
+    let cases = cases();
+    let questions: Vec<_> = cases.iter().map(|case| case.question.clone()).collect();
+    let answers = probe(&questions);
+    assert_eq!(answers.len(), cases.len());
+    let mut wrong: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut counts: BTreeMap<&str, [usize; 2]> = BTreeMap::new();
+    for (case, answer) in cases.iter().zip(&answers) {
+        let source = case.name.split(':').next().unwrap();
+        let right = is_right(case, answer);
+        counts.entry(source).or_default()[usize::from(!right)] += 1;
+        if !right {
+            let text = format!("{} is {}, not {answer}", case.question, case.expected);
+            wrong.entry(&case.name).or_default().push(text);
+        }
+    }
+    eprintln!("robots.txt, [as expected, exceptions] of each source: {counts:?}");
+    let found: BTreeMap<_, _> = wrong.iter().map(|(name, cases)| (*name, cases.len())).collect();
+    let expected: BTreeMap<_, _> =
+        EXCEPTIONS.iter().map(|(name, count, _)| (*name, *count)).collect();
+    for (name, cases) in &wrong {
+        if expected.get(name) != Some(&cases.len()) {
+            eprintln!("{name}:\n  {}", cases.join("\n  "));
+        }
+    }
+    assert_eq!(found, expected);
+}
+
+/// Where the suites disagree with RFC 9309 or with each other: how many of a test's cases, and why.
+const EXCEPTIONS: [(&str, usize, &str); 0] = [];
+
+#[test]
+fn a_person_is_told_where_it_was_found_and_which_line_decides() {
+    let site = Site {
+        robots: Some(
+            "User-agent: *\nDisallow: /private/\nCrawl-delay: 2.5\nSitemap: http://a.example/s\n",
+        ),
+        ..Site::default()
+    };
+    let origin = Origin::serve(site);
+    let folder = TempDir::new().unwrap();
+    let told = |url: &str, flags: &[&str]| {
+        let words = [&["probe", "robots", url], flags].concat();
+        run(folder.path(), &words).expect_code(0).stdout()
+    };
+    let found = format!("robots.txt   {} (HTTP 200, 81 B)", origin.url(0, "/robots.txt"));
+    assert_eq!(
+        told(&origin.url(0, "/private/1"), &["--allow-private", "--agent", "bot/1"]),
+        [
+            found.as_str(),
+            "allowed      no, for bot: by the line `Disallow: /private/`",
+            "crawl-delay  2.5 s",
+            "sitemaps     1 sitemap",
+            "             http://a.example/s",
+        ]
+    );
+    let public = told(&origin.url(0, "/p/0"), &["--allow-private"]);
+    assert_eq!(public[1], "allowed      yes, for tidings: no line is about it");
+    let refused = told(&origin.url(0, "/p/0"), &[]);
+    assert!(refused[1].starts_with("allowed      no: nobody knows, since "), "{refused:?}");
+    run(folder.path(), &["probe", "robots", "nonsense"]).expect_code(2);
+}
+
+/// Whether it is known over restarts that this authority may be asked.
+fn is_remembered(data: &Path, origin: &Origin) -> Option<()> {
+    let sql = "SELECT count(*) FROM state WHERE kind = 'robots' AND key = ?1";
+    let key = format!("tidings {}", origin.url(0, ""));
+    let database = Connection::open(data.join("crawler.db")).ok()?;
+    let count: i64 = database.query_row(sql, [key], |row| row.get(0)).ok()?;
+    (count == 1).then_some(())
+}
+
+#[test]
+fn a_crawler_that_was_killed_does_not_ask_for_robots_again() {
+    let site =
+        Site { pages: 3, robots: Some("User-agent: *\nDisallow: /p/1\n"), ..Site::default() };
+    let origin = Origin::serve(site);
+    let up = Server::up(&["--allow-private"]);
+    let data = up.data();
+    nc_all(up.address, origin.url(0, "/p/0"));
+    pages::wait_for_rows(&data, "select url from pages where outcome = 'done'", 1);
+    until("a verdict on the disk", || is_remembered(&data, &origin));
+    let up = up.restart("KILL", &["up", "--allow-private"]);
+    nc_all(up.address, format!("{}\n{}", origin.url(0, "/p/1"), origin.url(0, "/p/2")));
+    pages::wait_for_rows(&data, "select url from pages where outcome = 'done'", 2);
+    pages::wait_for_rows(&data, "select url from pages where outcome = 'robots'", 1);
+    // Another agent is another crawler to the site.
+    let up = up.restart("TERM", &["up", "--allow-private", "--agent", "other/1"]);
+    nc_all(up.address, origin.url(0, "/p/0?again"));
+    pages::wait_for_rows(&data, "select url from pages", 4);
+    let record = origin.record();
+    let asked: Vec<_> = record.0.iter().map(|hit| hit.path.as_str()).collect();
+    assert_eq!(asked, ["/robots.txt", "/p/0", "/p/2", "/robots.txt", "/p/0?again"]);
+}
