@@ -142,9 +142,7 @@ fn is_flag(arg: &Arg, key: &str) -> bool {
 /// The values as they would be typed after `--key=`: of an array, each of its items.
 fn flag_values(value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, Misplaced> {
     match value.get_ref() {
-        DeValue::Array(items) if !items.iter().any(|item| item.get_ref().is_table()) => {
-            items.iter().map(flag_value).collect()
-        }
+        DeValue::Array(items) => items.iter().map(flag_value).collect(),
         _ => Ok(vec![flag_value(value)?]),
     }
 }
@@ -159,28 +157,23 @@ fn flag_value(value: &Spanned<DeValue<'_>>) -> Result<String, Misplaced> {
             .map_err(|_| refuse("the number is too large"))?
             .to_string(),
         DeValue::Float(float) => float.as_str().to_owned(),
-        DeValue::Array(items) if items.iter().any(|item| item.get_ref().is_table()) => {
-            items.iter().map(line_of_table).collect::<Result<Vec<_>, _>>()?.join("\n")
-        }
         DeValue::Array(items) => {
             items.iter().map(flag_value).collect::<Result<Vec<_>, _>>()?.join(",")
         }
         DeValue::Datetime(time) => time.to_string(),
-        DeValue::Table(_) => return Err(refuse("a table is no value of a flag")),
+        // Of a list, since another table is a section.
+        DeValue::Table(table) => line_of_table(table)?,
     })
 }
 
 /// A table of a list (`[[feed]]`) as an event would have it: its `url` and then `key=value` words.
-fn line_of_table(item: &Spanned<DeValue<'_>>) -> Result<String, Misplaced> {
-    let refuse = |at: usize, text: &str| Err(Misplaced { at, text: text.to_owned() });
-    let DeValue::Table(table) = item.get_ref() else {
-        return refuse(item.span().start, "all of the list have to be tables");
-    };
+fn line_of_table(table: &DeTable<'_>) -> Result<String, Misplaced> {
     let mut words = Vec::new();
     for (key, value) in table {
         let text = flag_value(value)?;
         if text.is_empty() || text.contains(char::is_whitespace) {
-            return refuse(value.span().start, "the value has to be one word");
+            let text = "the value has to be one word".to_owned();
+            return Err(Misplaced { at: value.span().start, text });
         }
         if key.get_ref() == "url" {
             words.insert(0, text);
@@ -344,8 +337,8 @@ mod tests {
             "[[feed]]\nevery = '2h'\nurl = 'http://a.example/'\n[[feed]]\nurl = 'http://b.example'";
         let command = with_text(command(), text).unwrap();
         let bare = command.try_get_matches_from(["tidings"]).unwrap();
-        let mut raw = bare.get_raw("feed").unwrap();
-        assert_eq!(raw.next().unwrap(), "http://a.example/ every=2h\nhttp://b.example");
+        let raw: Vec<_> = bare.get_raw("feed").unwrap().collect();
+        assert_eq!(raw, ["http://a.example/ every=2h", "http://b.example"]);
         let text =
             problem("[[feed]]\nurl = 'http://a.example/'\n[[feed]]\nurll = 'http://b.example'");
         assert!(text.contains("`feed`: ") && text.contains("a `url`"), "{text}");

@@ -124,16 +124,16 @@ pub(crate) async fn run(args: WatchFeedArgs) -> Result<(), Failure> {
 /// The feeds of a configuration file.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct FeedsFlag {
-    /// Feeds to watch, each in a line: URL [every=DURATION] [min=DURATION] [max=DURATION] [new-only=true]
-    #[arg(long, value_name = "FEEDS", hide = true)]
-    feed: Option<Feeds>,
+    /// A feed to watch: URL [every=DURATION] [min=DURATION] [max=DURATION] [new-only=true]
+    #[arg(long, value_name = "FEED", hide = true)]
+    feed: Vec<Feed>,
 }
 
 /// Sees to it that the feeds of the configuration file are watched; those that are already stay as they are. Never
 /// returns: it is what a crawler does besides.
 pub(crate) async fn watch_configured(broker: &BrokerAddress, flag: &FeedsFlag) {
-    if let Some(feeds) = &flag.feed {
-        while let Err(failure) = ensure(broker, feeds).await {
+    if !flag.feed.is_empty() {
+        while let Err(failure) = ensure(broker, &flag.feed).await {
             tracing::warn!("feeds are not watched yet: {}", failure.text().unwrap_or_default());
             sleep(RETRY).await;
         }
@@ -141,13 +141,13 @@ pub(crate) async fn watch_configured(broker: &BrokerAddress, flag: &FeedsFlag) {
     pending().await
 }
 
-async fn ensure(broker: &BrokerAddress, feeds: &Feeds) -> Result<(), Failure> {
+async fn ensure(broker: &BrokerAddress, feeds: &[Feed]) -> Result<(), Failure> {
     let flag = BrokerFlag { broker: broker.clone() };
     let crawlers = Crawlers { broker: Broker::connect(&flag, NAME).await? };
     if let Some(change) = crawlers.fetch_items().await? {
         note(&change);
     }
-    for feed in &feeds.0 {
+    for feed in feeds {
         if !crawlers.watches(feed).await? {
             crawlers.publish(&feed.to_string()).await?;
             note(&feed.described());
@@ -194,36 +194,29 @@ impl fmt::Display for Feed {
     }
 }
 
-/// Feeds as they are in a configuration file, where each `[[feed]]` became a line of its URL and `key=value` words.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Feeds(Vec<Feed>);
-
-impl FromStr for Feeds {
+/// As it is in a configuration file, where each `[[feed]]` became a line of its URL and `key=value` words.
+impl FromStr for Feed {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        text.lines().map(feed_of_line).collect::<Result<_, _>>().map(Self)
-    }
-}
-
-fn feed_of_line(line: &str) -> Result<Feed, String> {
-    let payload = Payload::parse(line);
-    let url = payload.target().ok_or("each feed has a `url`, of http or https")?;
-    let (mut every, mut min, mut max, mut new_only) = ("1h", "10m", "1d", false);
-    for (key, value) in payload.attributes() {
-        match key {
-            "every" => every = value,
-            "min" => min = value,
-            "max" => max = value,
-            "new-only" => new_only = value == "true",
-            _ => {
-                return Err(format!(
-                    "a feed has no `{key}`; it has url, every, min, max, new-only"
-                ));
+    fn from_str(line: &str) -> Result<Self, String> {
+        let payload = Payload::parse(line);
+        let url = payload.target().ok_or("each feed has a `url`, of http or https")?;
+        let (mut every, mut min, mut max, mut new_only) = ("1h", "10m", "1d", false);
+        for (key, value) in payload.attributes() {
+            match key {
+                "every" => every = value,
+                "min" => min = value,
+                "max" => max = value,
+                "new-only" => new_only = value == "true",
+                _ => {
+                    return Err(format!(
+                        "a feed has no `{key}`; it has url, every, min, max, new-only"
+                    ));
+                }
             }
         }
+        Feed::new(url, parse_duration(every)?, parse_duration(min)?, parse_duration(max)?, new_only)
     }
-    Feed::new(url, parse_duration(every)?, parse_duration(min)?, parse_duration(max)?, new_only)
 }
 
 /// The group of the crawlers, at a broker.
@@ -309,7 +302,7 @@ mod tests {
     use super::*;
 
     fn feed(line: &str) -> String {
-        line.parse::<Feeds>().map_or_else(|error| error, |feeds| feeds.0[0].to_string())
+        line.parse::<Feed>().map_or_else(|error| error, |feed| feed.to_string())
     }
 
     #[test]

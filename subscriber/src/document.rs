@@ -4,32 +4,26 @@
 //! `text/xml`, `application/rss+xml`, `application/gzip`, `text/plain` or nothing at all.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use tidings_protocol::{CanonicalUrl, UrlKey};
 
 use crate::config::{DOCUMENT_SNIFF_BYTES, LINKS_ABSOLUTE_BYTES_MAX, LINKS_MAX};
 use crate::feed::FeedReader;
-use crate::page::{Content, Link, PageOptions, PageReader, is_html};
+use crate::page::{Content, Link, PageReader, is_html};
 use crate::sitemap::SitemapReader;
-
-/// Headers that say something of a page.
-const COUNTED: [&str; 3] = ["content-type", "link", "x-robots-tag"];
 
 /// Reads a document, whatever it is.
 #[derive(Debug)]
 pub struct Reader {
-    /// Until it is known to be a page, which counts some of them.
-    headers: Vec<(String, Vec<u8>)>,
+    content_type: Option<String>,
     url: String,
-    options: Arc<PageOptions>,
     state: State,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Until there is enough to know it by.
-    Head(Vec<u8>),
+    /// Until there is enough to know it by; and the reader if it is a page.
+    Head(Vec<u8>, Box<PageReader>),
     Page(Box<PageReader>),
     Sitemap(Box<(SitemapReader, Places)>),
     /// A JSON feed; those of XML are read as sitemaps are.
@@ -59,27 +53,21 @@ enum Looks {
 }
 
 impl Reader {
-    /// For a document from this URL. Of its headers, names in any case, those count that [`PageReader::new`] names.
-    pub fn new<'h>(
-        url: &CanonicalUrl<'_>,
-        headers: impl IntoIterator<Item = (&'h str, &'h [u8])> + Clone,
-        options: &Arc<PageOptions>,
-    ) -> Self {
-        let is_page = content_type(headers.clone()).is_some_and(|value| is_html(&value));
-        let (state, headers) = if is_page {
-            (State::Page(Box::new(PageReader::new(url, headers, options))), Vec::new())
+    /// For a document with this `Content-Type` header, from this URL; and the reader if it is a page.
+    pub fn new(content_type: Option<&str>, url: &CanonicalUrl, page: PageReader) -> Self {
+        let page = Box::new(page);
+        let state = if content_type.is_some_and(is_html) {
+            State::Page(page)
         } else {
-            let counts = |name: &str| COUNTED.iter().any(|it| name.eq_ignore_ascii_case(it));
-            let headers = headers.into_iter().filter(|(name, _)| counts(name));
-            let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned()));
-            (State::Head(Vec::new()), headers.collect())
+            State::Head(Vec::new(), page)
         };
-        Self { headers, url: url.as_str().to_owned(), options: Arc::clone(options), state }
+        let content_type = content_type.map(str::to_owned);
+        Self { content_type, url: url.as_str().to_owned(), state }
     }
 
     /// Takes the next bytes.
     pub fn feed(&mut self, mut bytes: &[u8]) {
-        if let State::Head(head) = &mut self.state {
+        if let State::Head(head, _) = &mut self.state {
             let wanted = DOCUMENT_SNIFF_BYTES - head.len();
             let (first, rest) = bytes.split_at(wanted.min(bytes.len()));
             head.extend_from_slice(first);
@@ -87,14 +75,14 @@ impl Reader {
                 return;
             }
             bytes = rest;
-            self.begin_there();
+            self.begin();
         }
         self.take(bytes);
     }
 
     /// The document is over: resolves what was found. `url` is where it was found.
     pub fn finish(mut self, url: &CanonicalUrl) -> Content {
-        self.begin(url);
+        self.begin();
         match self.state {
             State::Page(page) => page.finish(url),
             State::Sitemap(sitemap) => {
@@ -112,27 +100,23 @@ impl Reader {
                 let cut = places.cut.or(feed.cut);
                 Content { links: places.links, cut, ..Content::default() }
             }
-            State::Head(_) | State::Other => Content::default(),
+            State::Head(..) | State::Other => Content::default(),
         }
     }
 
-    fn begin_there(&mut self) {
-        let url = std::mem::take(&mut self.url);
-        let url = CanonicalUrl::parse(&url).expect("it was one before");
-        self.begin(&url);
-    }
-
-    fn begin(&mut self, url: &CanonicalUrl<'_>) {
-        let State::Head(head) = &mut self.state else { return };
-        let head = std::mem::take(head);
-        let headers = std::mem::take(&mut self.headers);
-        let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_slice()));
-        let content_type = content_type(headers.clone());
-        let content_type = content_type.as_deref();
+    fn begin(&mut self) {
+        let (head, page) = match std::mem::replace(&mut self.state, State::Other) {
+            State::Head(head, page) => (head, page),
+            other => {
+                self.state = other;
+                return;
+            }
+        };
+        let content_type = self.content_type.as_deref();
         self.state = match looks(&head, content_type) {
-            Looks::Page => State::Page(Box::new(PageReader::new(url, headers, &self.options))),
+            Looks::Page => State::Page(page),
             Looks::Sitemap => {
-                let reader = SitemapReader::new(content_type, Some(url.as_str()));
+                let reader = SitemapReader::new(content_type, Some(&self.url));
                 State::Sitemap(Box::new((reader, Places::default())))
             }
             Looks::JsonFeed => State::JsonFeed(Box::new(FeedReader::new(content_type))),
@@ -149,7 +133,7 @@ impl Reader {
                 reader.feed(bytes, &mut |place| places.keep(place.url));
             }
             State::JsonFeed(feed) => feed.feed(bytes),
-            State::Head(_) | State::Other => {}
+            State::Head(..) | State::Other => {}
         }
     }
 }
@@ -167,13 +151,6 @@ impl Places {
             self.links.push(Link { url: url.as_str().into(), nofollow: false });
         }
     }
-}
-
-/// What the first such header says.
-fn content_type<'h>(headers: impl IntoIterator<Item = (&'h str, &'h [u8])>) -> Option<String> {
-    let mut headers = headers.into_iter();
-    let value = headers.find(|(name, _)| name.eq_ignore_ascii_case("content-type"))?.1;
-    Some(String::from_utf8_lossy(value).into_owned())
 }
 
 /// What a document that does not call itself HTML seems to be, by its first bytes.

@@ -1,4 +1,5 @@
 use std::io::Write;
+use std::sync::Arc;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -7,8 +8,9 @@ use super::*;
 
 fn links_in_chunks(content_type: Option<&str>, body: &[u8], chunk: usize) -> Vec<String> {
     let url = CanonicalUrl::parse("http://a.example/x/").unwrap();
-    let headers = content_type.map(|value| ("Content-Type", value.as_bytes()));
-    let mut reader = Reader::new(&url, headers, &Arc::default());
+    let headers = content_type.map(|value| ("content-type", value.as_bytes()));
+    let page = PageReader::new(&url, headers, &Arc::default());
+    let mut reader = Reader::new(content_type, &url, page);
     for chunk in body.chunks(chunk) {
         reader.feed(chunk);
     }
@@ -80,7 +82,8 @@ fn the_links_of_a_sitemap_are_bounded() {
         body += &format!("http://a.example/{i}\n");
     }
     let url = CanonicalUrl::parse("http://a.example/").unwrap();
-    let mut reader = Reader::new(&url, None, &Arc::default());
+    let page = PageReader::new(&url, None, &Arc::default());
+    let mut reader = Reader::new(None, &url, page);
     reader.feed(body.as_bytes());
     let content = reader.finish(&url);
     assert_eq!((content.links.len(), content.cut.is_some()), (LINKS_MAX, true));
