@@ -45,6 +45,9 @@ pub const VERSION: i64 = 1;
 
 const NAME: &str = "crawler.db";
 
+/// Pause between two tries to open a file that others open, too.
+const OPEN_RETRY: Duration = Duration::from_millis(20);
+
 /// Values are appended; only the keys are in an order of their own. The second index is all that a
 /// sweep reads.
 const CREATE_V1: &str = "
@@ -382,9 +385,6 @@ fn prepare(path: &Path) -> Result<Connection, Unusable> {
         }
     }
 }
-
-/// Pause between two tries to open a file that others open, too.
-const OPEN_RETRY: Duration = Duration::from_millis(20);
 
 /// Gives the file, and the ones that `SQLite` has beside it, a name of their own.
 fn set_aside(path: &Path) -> io::Result<PathBuf> {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use serde_json::{Value, json};
-use tidings_protocol::CanonicalUrl;
+use tidings_protocol::{CanonicalUrl, UrlError};
 use tidings_subscriber::{
     fetch::{Fetched, Fetcher, Wanted},
     robots::{Answer, Rules, product_token, shown, sitemaps},
@@ -44,12 +44,22 @@ pub(super) fn answer(asked: &Asked) -> Result<Value, String> {
     Ok(answer)
 }
 
-/// A robots.txt does not say for which host it is, so a path will do.
-fn page(url: &str) -> Result<CanonicalUrl<'static>, tidings_protocol::UrlError> {
+/// A robots.txt does not say for which host it is, so a path will do; nor who is let in, so a name and a
+/// password do not matter.
+fn page(url: &str) -> Result<CanonicalUrl<'static>, UrlError> {
     if url.starts_with('/') {
-        return CanonicalUrl::parse("http://localhost/")?.join(&format!("http://localhost{url}"));
+        return page(&format!("http://localhost{url}"));
     }
-    CanonicalUrl::parse(url).map(CanonicalUrl::into_owned)
+    match CanonicalUrl::parse(url) {
+        Err(UrlError::Credentials) => {
+            let (scheme, rest) = url.split_once("://").ok_or(UrlError::Credentials)?;
+            let host_end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
+            let at = rest[..host_end].rfind('@').ok_or(UrlError::Credentials)?;
+            let url = format!("{scheme}://{}", &rest[at + 1..]);
+            CanonicalUrl::parse(&url).map(CanonicalUrl::into_owned)
+        }
+        page => page.map(CanonicalUrl::into_owned),
+    }
 }
 
 /// Asks the site, as the crawler would.
@@ -150,6 +160,11 @@ mod tests {
             ask(json!({ "robots_b64": robots_b64, "agent": "x", "url": "/%ff" })).unwrap(),
             json!({ "allowed": false, "rule": "Disallow: /\u{fffd}" })
         );
+        let robots = "User-agent: *\nDisallow: /x@y";
+        for url in ["http://a:b@c@d.example/x@y", "http://a@d.example/x@y"] {
+            let answer = ask(json!({ "robots": robots, "agent": "x", "url": url })).unwrap();
+            assert_eq!(answer["allowed"], json!(false), "{url}");
+        }
         let nothing = ask(json!({ "robots": "", "agent": "", "url": "http://a.example" }));
         assert_eq!(nothing.unwrap(), json!({ "allowed": true }));
     }

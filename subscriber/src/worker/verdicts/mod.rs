@@ -15,7 +15,7 @@ use tidings_protocol::CanonicalUrl;
 use tokio::time::Instant;
 
 pub(super) use self::stored::Remember;
-use self::stored::{Copy, Outage};
+use self::stored::{Outage, StoredCopy};
 use crate::config::{
     ROBOTS_CACHE_BYTES_MAX, ROBOTS_CACHE_MAX, ROBOTS_FRESH, ROBOTS_OUTAGE_LONG,
     ROBOTS_STALE_EXTENSION, ROBOTS_WALK_FRESH, ROBOTS_WALKS_MAX,
@@ -107,7 +107,7 @@ impl Verdicts {
     /// Takes over a copy that was stored, unless what is known is as new. One that is from the future
     /// by the clock of today may have any age: it is known, and not fresh.
     pub(super) fn learn(&mut self, page: &CanonicalUrl, stored: &Remembered, now: Now) {
-        let Some(copy) = stored.copy.as_deref().and_then(Copy::read) else { return };
+        let Some(copy) = stored.copy.as_deref().and_then(StoredCopy::read) else { return };
         let age = now.unix_s.checked_sub(copy.fetched_unix_s).map(Duration::from_secs);
         let left = age.map_or(Duration::ZERO, |age| ROBOTS_FRESH.saturating_sub(age));
         let known = self.rules.get(&authority(page));

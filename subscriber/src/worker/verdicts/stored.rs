@@ -19,7 +19,7 @@ pub(in crate::worker) struct Remember {
 
 /// A robots.txt that was read, or that there was none.
 #[derive(Debug)]
-pub(super) struct Copy {
+pub(super) struct StoredCopy {
     pub(super) fetched_unix_s: u64,
     pub(super) rules: Rules,
 }
@@ -52,7 +52,7 @@ impl Remember {
     }
 }
 
-impl Copy {
+impl StoredCopy {
     pub(super) fn read(value: &[u8]) -> Option<Self> {
         let (fetched_unix_s, rest) = read_head(value)?;
         Some(Self { fetched_unix_s, rules: Rules::of_excerpt(rest) })

@@ -231,8 +231,8 @@ fn what_is_not_understood_is_not_known() {
 #[test]
 fn huge_files_of_many_hosts_are_bounded_together() {
     let (mut verdicts, now) = (Verdicts::default(), Instant::now());
-    let lines: String = (0..30_000).map(|number| format!("Disallow: /{number}\n")).collect();
-    let text = format!("User-agent: *\n{lines}");
+    let lines: Vec<_> = (0..30_000).map(|number| format!("Disallow: /{number}\n")).collect();
+    let text = format!("User-agent: *\n{}", lines.concat());
     let rules = Arc::new(Rules::parse(text.as_bytes(), "bot"));
     let page = |host: usize| url(&format!("http://h{host}.example/"));
     let count = ROBOTS_CACHE_BYTES_MAX / rules.memory_bytes() * 2;
