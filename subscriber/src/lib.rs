@@ -22,6 +22,9 @@
 //! | [`address`] | which addresses may be asked |
 //! | [`robots`] | what a robots.txt allows |
 //! | [`links`], [`charset`] | what a page says |
+//! | [`tracking`] | which parameters of a link say nothing about the page |
+//! | [`known`] | which links the broker knows already |
+//! | [`traps`] | when a site has no end |
 //! | [`fetch`] | how one request is made and bounded |
 //! | [`sink`] | where pages are kept |
 //! | [`spool`] | bodies that somebody wants to have whole |
@@ -32,13 +35,17 @@ pub mod address;
 pub mod charset;
 pub mod config;
 pub mod fetch;
+pub mod known;
 pub mod links;
+pub mod pass;
 pub mod report;
 pub mod robots;
 pub mod sink;
 pub mod spool;
 #[cfg(test)]
 mod testing;
+pub mod tracking;
+pub mod traps;
 mod worker;
 
 pub use address::{AllowPrivate, Net, NetError};
