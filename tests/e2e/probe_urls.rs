@@ -19,7 +19,7 @@ fn read(file: &str) -> String {
 fn probe(what: &str, questions: &[String]) -> Vec<Value> {
     let folder = TempDir::new().unwrap();
     let mut probe = Running::start(&mut tidings(folder.path(), ["probe", what]));
-    probe.write(questions.iter().map(|question| format!("{question}\n")).collect::<String>());
+    probe.write(questions.join("\n"));
     let answers = probe.finish().expect_code(0).stdout();
     assert_eq!(answers.len(), questions.len());
     answers.iter().map(|answer| serde_json::from_str(answer).unwrap()).collect()
