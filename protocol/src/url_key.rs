@@ -78,10 +78,23 @@ pub struct CanonicalUrl<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UrlKey(pub u128);
 
+impl From<ParseError> for UrlError {
+    fn from(error: ParseError) -> Self {
+        match error {
+            ParseError::EmptyHost
+            | ParseError::IdnaError
+            | ParseError::InvalidIpv4Address
+            | ParseError::InvalidIpv6Address
+            | ParseError::InvalidDomainCharacter => Self::Host,
+            other => Self::Syntax(other),
+        }
+    }
+}
+
 impl<'a> CanonicalUrl<'a> {
     /// Makes an absolute URL canonical. Idempotent: the text of the result parses to itself.
     pub fn parse(text: &'a str) -> Result<Self, UrlError> {
-        let text = short_enough(text.trim())?;
+        let text = short_enough(without_blanks(text))?;
         match Parts::of_plain(text) {
             Some(parts) => Ok(Self { text: Cow::Borrowed(text), parts }),
             None => canonical(standard::parse(text, None)),
@@ -91,7 +104,7 @@ impl<'a> CanonicalUrl<'a> {
     /// Resolves a link of a page, and makes it canonical. A relative one costs a parse of the page's
     /// URL, too.
     pub fn join(&self, link: &str) -> Result<CanonicalUrl<'static>, UrlError> {
-        let link = short_enough(link.trim())?;
+        let link = short_enough(without_blanks(link))?;
         match Parts::of_plain(link) {
             Some(parts) => Ok(CanonicalUrl { text: Cow::Owned(link.to_owned()), parts }),
             None => canonical(standard::parse(link, Some(self.as_str()))),
@@ -188,15 +201,13 @@ fn short_enough(text: &str) -> Result<&str, UrlError> {
     if text.len() <= URL_BYTES_MAX { Ok(text) } else { Err(UrlError::TooLong) }
 }
 
+/// Blanks, and nothing else, by the standard: control characters and spaces, but no others of Unicode.
+fn without_blanks(text: &str) -> &str {
+    text.trim_matches(|character| character <= ' ')
+}
+
 fn canonical(parsed: Result<Url, ParseError>) -> Result<CanonicalUrl<'static>, UrlError> {
-    let mut url = parsed.map_err(|error| match error {
-        ParseError::EmptyHost
-        | ParseError::IdnaError
-        | ParseError::InvalidIpv4Address
-        | ParseError::InvalidIpv6Address
-        | ParseError::InvalidDomainCharacter => UrlError::Host,
-        other => UrlError::Syntax(other),
-    })?;
+    let mut url = parsed?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(UrlError::Scheme);
     }
@@ -221,7 +232,7 @@ fn canonical(parsed: Result<Url, ParseError>) -> Result<CanonicalUrl<'static>, U
 /// The registrable domain of a name by the public suffix list; `None` of a public suffix, and of a
 /// name with an empty label.
 fn registrable(name: &str) -> Option<&str> {
-    if name.starts_with('.') || name.contains("..") { None } else { psl::domain_str(name) }
+    if name.split('.').any(str::is_empty) { None } else { psl::domain_str(name) }
 }
 
 impl FromStr for CanonicalUrl<'static> {

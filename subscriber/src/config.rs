@@ -225,6 +225,58 @@ pub const SITEMAP_URLS_MAX: usize = 50_000;
 /// Compressed bytes that are decoded at a time: at most 512 KiB come of them.
 pub const GZIP_STEP_BYTES: usize = 512;
 
+/// Names in a list of tracking parameters: more than any list that goes around has.
+pub const TRACKING_PARAMS_MAX: usize = 1_000;
+/// What [`Known`](crate::known::Known) takes: of 450,000 links at least, and mostly of twice as many.
+pub const KNOWN_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Passes of which links are known. A worker that has tasks of more sends the links of the others anew.
+pub const KNOWN_PASSES_MAX: usize = 1_024;
+
+/// A longer URL grew by itself: browsers and servers cut at about this, and so do sitemaps' makers.
+pub const URL_WISE_BYTES_MAX: usize = 2_000;
+/// Segments of a path. Deep trees of sources and archives have a dozen.
+pub const SEGMENTS_MAX: usize = 32;
+/// How often one segment that is no number may be in a path. Three times is rare, and happens.
+pub const SEGMENT_REPEATS_MAX: usize = 3;
+/// Parameters of a query. The largest search forms have some twenty.
+pub const PARAMS_MAX: usize = 32;
+/// Different lists of parameter names of one path, numbers and ids left out. The programs behind the
+/// largest sites (one wiki, one forum) have some fifty; ten filters in any order have millions.
+pub const QUERY_SHAPES_MAX: u16 = 200;
+/// From so many parameters on, a page is a view of others ..
+pub const FACETED_PARAMS: usize = 4;
+/// .. and this many with the same names are enough.
+pub const FACETED_PAGES_MAX: u32 = 2_000;
+/// How often a page is read with another session id in its URL. Twice could be by chance.
+pub const SESSION_COPIES_MAX: u8 = 3;
+/// Calendars are believed to be useful until so many years after this one ..
+pub const CALENDAR_YEARS_AHEAD: u16 = 5;
+/// .. and from so many before: newspapers have archives of that age.
+pub const CALENDAR_YEARS_BACK: u16 = 200;
+/// So many pages with dates of our times, and no others, make numbers a calendar. Topics of a forum
+/// that are numbered like years are followed by others sooner.
+pub const CALENDAR_PAGES_MIN: u32 = 24;
+/// Pages of a calendar: every day of thirty years, and a few.
+pub const CALENDAR_PAGES_MAX: u32 = 12_000;
+/// Links in a row from the first page that differs in numbers only to the last: pages of a list, each
+/// of which is found on the one before. Lists that are so long have shortcuts.
+pub const CHAIN_MAX: u32 = 1_000;
+/// Pages that differ in numbers, ids and values only: the products of a very large shop.
+pub const SHAPE_PAGES_MAX: u32 = 100_000;
+/// Pages of one site in one pass: what one a second gives in twelve days.
+pub const HOST_PAGES_MAX: u64 = 1_000_000;
+/// URLs of a site under which the same body is taken. A site that is there twice, or in all its
+/// languages, stays below.
+pub const SAME_CONTENT_MAX: u16 = 20;
+/// The same body under so many URLs that have not even their shape in common is what a site says
+/// instead of 404.
+pub const SOFT_NOT_FOUND_SHAPES: u32 = 8;
+/// Shapes, bodies and so on that are known of one site, each. Those that were met once go first.
+pub const TRAP_ENTRIES_MAX: usize = 14_000;
+/// What is known of all sites together takes no more than this in bytes, and a page or two: 30,000
+/// small sites, or ten of the largest.
+pub const TRAPS_BYTES_MAX: usize = 32 * 1024 * 1024;
+
 /// Bytes read of a body that is not wanted (redirects, errors), so that the connection can be
 /// used again. A longer one costs the connection.
 pub const UNWANTED_BODY_BYTES_MAX: u64 = 256 * 1024;

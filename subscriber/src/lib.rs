@@ -24,6 +24,9 @@
 //! | [`page`] | what a page says |
 //! | [`feed`], [`sitemap`] | what a feed or a sitemap says; which feeds are watched, and how often |
 //! | [`document`] | which of these a document is |
+//! | [`tracking`] | which parameters of a link say nothing about the page |
+//! | [`known`] | which links the broker knows already |
+//! | [`traps`] | when a site has no end |
 //! | [`fetch`] | how one request is made and bounded |
 //! | [`program`] | how programs are run |
 //! | [`sink`] | where pages are kept |
@@ -37,8 +40,10 @@ pub mod config;
 pub mod document;
 pub mod feed;
 pub mod fetch;
+pub mod known;
 mod markup;
 pub mod page;
+pub mod pass;
 pub mod program;
 pub mod report;
 pub mod robots;
@@ -48,6 +53,8 @@ pub mod spool;
 pub mod state;
 #[cfg(test)]
 mod testing;
+pub mod tracking;
+pub mod traps;
 mod worker;
 
 pub use address::{AllowPrivate, Net, NetError};

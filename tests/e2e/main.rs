@@ -28,6 +28,7 @@ mod notifier;
 mod operate;
 mod poison;
 mod polite;
+mod probe_urls;
 mod pubsub;
 mod python_docs;
 mod readers;

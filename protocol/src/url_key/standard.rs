@@ -1,9 +1,9 @@
 //! What the URL standard makes of a text: the `url` crate, and what it lacks of the standard where
 //! pages have it.
 
-use url::{Host, ParseError, Url};
+use url::{Host, ParseError, Position, Url};
 
-use super::registrable;
+use super::{UrlError, registrable};
 
 /// Any URL as the WHATWG URL standard reads and writes it, also one that nobody can fetch. For looking
 /// at; what is to be fetched is a [`CanonicalUrl`](super::CanonicalUrl).
@@ -19,9 +19,9 @@ pub struct StandardUrl {
 }
 
 impl StandardUrl {
-    /// Reads a text, relative to a base if there is one; `None` if that is no URL.
-    pub fn parse(text: &str, base: Option<&str>) -> Option<Self> {
-        let url = parse(text, base).ok()?;
+    /// Reads a text, relative to a base if there is one. Of any length.
+    pub fn parse(text: &str, base: Option<&str>) -> Result<Self, UrlError> {
+        let url = parse(text, base)?;
         let domain = match url.host() {
             // Of a scheme that the standard does not know, a host is just a text.
             Some(Host::Domain(name)) if is_special(&url) => {
@@ -31,7 +31,7 @@ impl StandardUrl {
             _ => None,
         };
         let host = url.host_str().map(str::to_owned);
-        Some(Self { href: href(url), host, domain })
+        Ok(Self { href: href(url), host, domain })
     }
 }
 
@@ -65,13 +65,15 @@ fn is_special(url: &Url) -> bool {
     matches!(url.scheme(), "http" | "https" | "ws" | "wss" | "ftp" | "file")
 }
 
-/// The text of a URL, with `^` in the path as `%5E`: the standard encodes it since 2023.
+/// The text of a URL, with what the standard encodes since 2023, and the `url` crate does not yet: `^` in
+/// a path, and the last blank of a path that is just a text.
 fn href(url: Url) -> String {
-    if url.cannot_be_a_base() || !url.path().contains('^') {
-        return url.into();
-    }
-    let path = url.path().replace('^', "%5E");
-    let before = &url[..url::Position::BeforePath];
-    let after = &url[url::Position::AfterPath..];
-    format!("{before}{path}{after}")
+    let path = url.path();
+    let path = match path.strip_suffix(' ').filter(|_| url.cannot_be_a_base()) {
+        Some(path) => format!("{path}%20"),
+        None if path.contains('^') && !url.cannot_be_a_base() => path.replace('^', "%5E"),
+        None => return url.into(),
+    };
+    let before = &url[..Position::BeforePath];
+    format!("{before}{path}{}", &url[Position::AfterPath..])
 }

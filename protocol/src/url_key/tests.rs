@@ -23,6 +23,7 @@ fn equal_pages_have_equal_texts() {
     same("http://127.0.0.1./", "http://127.0.0.1/");
     same("http://[::0001]:80/", "http://[::1]/");
     same("  http://example.org/\t", "http://example.org/");
+    same("\u{1}http://example.org/a\u{a0}", "http://example.org/a%C2%A0");
     same("http://example.org/%70/%7Ea?%70=%2d", "http://example.org/p/~a?p=-");
     same("http://example.org/a%c3%a4%2f?%c3", "http://example.org/a%C3%A4%2F?%C3");
     same("http://example.org/a^b?c^d", "http://example.org/a%5Eb?c^d");
@@ -148,6 +149,37 @@ fn keys_are_stable() {
     assert_eq!(url.url_key().to_string(), "13dab8d42ad2218070c0198247c2304a");
 }
 
+#[test]
+fn any_url_is_read_as_the_standard_has_it() {
+    let read = |text: &str, base: Option<&str>| {
+        let url = StandardUrl::parse(text, base).ok()?;
+        Some([url.href, url.host.unwrap_or_default(), url.domain.unwrap_or_default()].join(" "))
+    };
+    for (text, base, url) in [
+        (
+            "HTTP://a:b@WWW.Example.co.uk:80/%41^b?^#c",
+            None,
+            "http://a:b@www.example.co.uk/%41%5Eb?^#c www.example.co.uk example.co.uk",
+        ),
+        ("http://example.org./", None, "http://example.org./ example.org. example.org"),
+        ("http://co.uk/", None, "http://co.uk/ co.uk "),
+        ("http://.example.org/", None, "http://.example.org/ .example.org "),
+        ("http://0x7f.1/", None, "http://127.0.0.1/ 127.0.0.1 "),
+        ("ws://example.org", None, "ws://example.org/ example.org example.org"),
+        ("ssh://example.org", None, "ssh://example.org example.org "),
+        ("mailto:a^b  ?c", None, "mailto:a^b %20?c  "),
+        ("file:///a^b", None, "file:///a%5Eb  "),
+        ("////example.org", Some("ftp://a/"), "ftp://example.org/ example.org example.org"),
+        ("///a", Some("ssh://b/c"), "ssh:///a  "),
+    ] {
+        assert_eq!(read(text, base).as_deref(), Some(url), "{text}");
+    }
+    for (text, base) in [("a", None), ("a", Some("b")), ("a", Some("mailto:b")), ("http://", None)]
+    {
+        assert_eq!(read(text, base), None, "{text}");
+    }
+}
+
 /// What the `url` crate alone makes of a text.
 fn slowly(text: &str) -> Result<CanonicalUrl<'static>, UrlError> {
     canonical(Url::parse(text))
@@ -218,15 +250,12 @@ fn decoded(text: &str) -> Vec<u8> {
     while let [first, behind @ ..] = rest {
         let digits = behind.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit));
         let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.filter(|_| *first == b'%') {
-            Some(digits) => {
-                octets.push(u8::from_str_radix(digits, 16).unwrap());
-                rest = &behind[2..];
-            }
-            None => {
-                octets.push(*first);
-                rest = behind;
-            }
+        if let Some(digits) = digits.filter(|_| *first == b'%') {
+            octets.push(u8::from_str_radix(digits, 16).unwrap());
+            rest = &behind[2..];
+        } else {
+            octets.push(*first);
+            rest = behind;
         }
     }
     octets

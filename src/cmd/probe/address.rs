@@ -1,12 +1,135 @@
-use serde_json::Value;
+use std::{
+    fmt::Write as _,
+    net::{IpAddr, Ipv6Addr},
+};
 
-use super::Asked;
-use crate::failure::Failure;
+use clap::Args;
+use serde_json::{Value, json};
+use tidings_protocol::CanonicalUrl;
+use tidings_subscriber::AllowPrivate;
+use tokio::net::lookup_host;
 
-pub(super) fn answer(_asked: &Asked) -> Result<Value, String> {
-    Err("not yet".to_owned())
+use super::{Asked, text};
+use crate::{failure::Failure, flags::parse_allow_private};
+
+/// What a person asks about an address.
+#[derive(Debug, Args)]
+pub(crate) struct AddressQuestion {
+    /// An address, in any form that a URL may have it in, or a name; none: JSON lines from standard input
+    #[arg(value_name = "ADDRESS|NAME")]
+    pub(super) what: Option<String>,
+
+    /// What may be fetched besides the public internet: all, or these networks
+    #[arg(
+        long,
+        value_name = "NET,..",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "none",
+        default_missing_value = "all",
+        hide_default_value = true,
+        value_parser = parse_allow_private,
+    )]
+    allow_private: AllowPrivate,
 }
 
-pub(super) async fn describe(_what: &str) -> Result<String, Failure> {
-    Err(Failure::failed("not yet".to_owned()))
+pub(super) fn answer(asked: &Asked, question: &AddressQuestion) -> Result<Value, String> {
+    let what = text(asked, "address")?;
+    let address = address(what).ok_or_else(|| "`address` is no address".to_owned())?;
+    Ok(match question.allow_private.check(address) {
+        Ok(()) => json!({ "forbidden": false }),
+        Err(refused) => {
+            json!({ "forbidden": true, "why": format!("{address} is {}", refused.what) })
+        }
+    })
+}
+
+pub(super) async fn describe(what: &str, question: &AddressQuestion) -> Result<String, Failure> {
+    let addresses = match address(what) {
+        Some(address) => vec![address],
+        None => resolve(what).await?,
+    };
+    let mut out = String::new();
+    for address in addresses {
+        let verdict = match question.allow_private.check(address) {
+            Ok(()) => "may be fetched from".to_owned(),
+            Err(refused) => format!("is {}: refused", refused.what),
+        };
+        writeln!(out, "{address} {verdict}").expect("a string takes everything");
+    }
+    Ok(out)
+}
+
+/// The addresses of a name, each once.
+async fn resolve(name: &str) -> Result<Vec<IpAddr>, Failure> {
+    let found = lookup_host((name, 0)).await;
+    let found =
+        found.map_err(|error| Failure::failed(format!("cannot resolve {name}: {error}")))?;
+    let mut addresses: Vec<IpAddr> = found.map(|socket| socket.ip()).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    Ok(addresses)
+}
+
+/// The address that a text leads to: as such, in brackets, with a zone, or in any of the forms in which a
+/// URL may have an IPv4 address (`0x7f.1`, `2130706433`).
+fn address(text: &str) -> Option<IpAddr> {
+    let text = text.trim();
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    let (without_zone, zone) = bare.split_once('%').unwrap_or((bare, "0"));
+    if let Ok(address) = without_zone.parse::<Ipv6Addr>() {
+        return (!zone.is_empty()).then_some(address.into());
+    }
+    if text.contains(['/', '\\', '?', '#', '@', ':', '[']) {
+        return None;
+    }
+    CanonicalUrl::parse(&format!("http://{text}/")).ok()?.address()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_leads_to_its_address() {
+        for (text, expected) in [
+            ("127.0.0.1", "127.0.0.1"),
+            (" 127.0.0.1. ", "127.0.0.1"),
+            ("127.1", "127.0.0.1"),
+            ("0x7f.1", "127.0.0.1"),
+            ("0177.0.0.01", "127.0.0.1"),
+            ("2130706433", "127.0.0.1"),
+            ("0X7F000001", "127.0.0.1"),
+            ("１２７.0.0.1", "127.0.0.1"),
+            ("::1", "::1"),
+            ("[::1]", "::1"),
+            ("fe80::1%eth0", "fe80::1"),
+            ("[fe80::1%25eth0]", "fe80::1"),
+            ("::ffff:127.0.0.1", "::ffff:127.0.0.1"),
+        ] {
+            assert_eq!(address(text), Some(expected.parse().unwrap()), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_none() {
+        for text in [
+            "",
+            "localhost",
+            "256.0.0.1",
+            "1.2.3.4.5",
+            "4294967296",
+            "[127.0.0.1]",
+            "[::1",
+            "::1%",
+            ":::",
+            "1.2.3.4:80",
+            "a@1.2.3.4",
+            "1.2.3.4/8",
+            "1.2.3.4?",
+            "0x7g",
+        ] {
+            assert_eq!(address(text), None, "{text}");
+        }
+    }
 }

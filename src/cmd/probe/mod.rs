@@ -8,6 +8,7 @@ mod links;
 mod robots;
 mod sitemap;
 mod source;
+mod surrogates;
 mod url;
 
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -28,7 +29,7 @@ pub(crate) enum Probe {
     /// Whether robots.txt lets a URL be asked for
     Robots(Question),
     /// How a URL is read, and what tells it from others
-    Url(Question),
+    Url(url::UrlQuestion),
     /// What is in an RSS, Atom or JSON feed
     Feed(Question),
     /// What is in a sitemap
@@ -36,7 +37,7 @@ pub(crate) enum Probe {
     /// What a page says: its title, its links and what it asks of crawlers
     Links(Question),
     /// Whether an address may be asked
-    Address(Question),
+    Address(address::AddressQuestion),
 }
 
 /// What a person asks.
@@ -54,32 +55,34 @@ pub(crate) struct Question {
 type Asked = Map<String, Value>;
 
 /// Answers a script; the error is a line for a person.
-type Answer = fn(&Asked) -> Result<Value, String>;
+type Answer<'a> = Box<dyn Fn(&Asked) -> Result<Value, String> + 'a>;
 
 /// Answers until there are no more questions.
 pub(crate) async fn run(probe: Probe) -> Result<(), Failure> {
-    let (question, answer): (_, Answer) = match &probe {
-        Probe::Robots(question) => (question, robots::answer),
-        Probe::Url(question) => (question, url::answer),
-        Probe::Feed(question) => (question, feed::answer),
-        Probe::Sitemap(question) => (question, sitemap::answer),
-        Probe::Links(question) => (question, links::answer),
-        Probe::Address(question) => (question, address::answer),
+    let (what, answer): (_, Answer) = match &probe {
+        Probe::Robots(question) => (&question.what, Box::new(robots::answer)),
+        Probe::Url(question) => (&question.what, Box::new(|asked| url::answer(asked, question))),
+        Probe::Feed(question) => (&question.what, Box::new(feed::answer)),
+        Probe::Sitemap(question) => (&question.what, Box::new(sitemap::answer)),
+        Probe::Links(question) => (&question.what, Box::new(links::answer)),
+        Probe::Address(question) => {
+            (&question.what, Box::new(|asked| address::answer(asked, question)))
+        }
     };
-    let Some(what) = &question.what else { return answer_lines(answer) };
+    let Some(what) = what else { return answer_lines(&answer) };
     let text = match &probe {
-        Probe::Robots(_) => robots::describe(what, &question.fetch).await?,
-        Probe::Url(_) => url::describe(what)?,
-        Probe::Feed(_) => feed::describe(what, &question.fetch).await?,
-        Probe::Sitemap(_) => sitemap::describe(what, &question.fetch).await?,
+        Probe::Robots(question) => robots::describe(what, &question.fetch).await?,
+        Probe::Url(question) => url::describe(what, question)?,
+        Probe::Feed(question) => feed::describe(what, &question.fetch).await?,
+        Probe::Sitemap(question) => sitemap::describe(what, &question.fetch).await?,
         Probe::Links(_) => links::describe(what).await?,
-        Probe::Address(_) => address::describe(what).await?,
+        Probe::Address(question) => address::describe(what, question).await?,
     };
     output::tell(&text).map_err(Failure::from_output)
 }
 
 /// One answer a line, in the order of the questions; nothing that is asked ends it.
-fn answer_lines(answer: Answer) -> Result<(), Failure> {
+fn answer_lines(answer: &Answer<'_>) -> Result<(), Failure> {
     let mut input = BufReader::new(io::stdin().lock());
     let mut output = io::BufWriter::new(io::stdout().lock());
     let mut line = Vec::new();
@@ -93,7 +96,7 @@ fn answer_lines(answer: Answer) -> Result<(), Failure> {
             input.skip_until(b'\n').context("cannot read standard input")?;
             Err(format!("the line is longer than {LINE_BYTES_MAX} bytes"))
         } else {
-            answer_line(&line, answer)
+            answer_line(&mut line, answer)
         };
         let answer = answer.unwrap_or_else(|error| json!({ "error": error }));
         writeln!(output, "{answer}").map_err(Failure::from_output)?;
@@ -104,7 +107,8 @@ fn answer_lines(answer: Answer) -> Result<(), Failure> {
     }
 }
 
-fn answer_line(line: &[u8], answer: Answer) -> Result<Value, String> {
+fn answer_line(line: &mut [u8], answer: &Answer<'_>) -> Result<Value, String> {
+    surrogates::replace_lone(line);
     match serde_json::from_slice(line) {
         Ok(Value::Object(asked)) => answer(&asked),
         Ok(_) => Err("give a JSON object".to_owned()),

@@ -1,12 +1,72 @@
-use serde_json::Value;
+use clap::Args;
+use serde_json::{Value, json};
+use tidings_protocol::{CanonicalUrl, StandardUrl, UrlError};
+use tidings_subscriber::tracking::TrackingParams;
 
-use super::Asked;
+use super::{Asked, optional_text, text};
 use crate::failure::Failure;
 
-pub(super) fn answer(_asked: &Asked) -> Result<Value, String> {
-    Err("not yet".to_owned())
+/// What a person asks about a URL.
+#[derive(Debug, Args)]
+pub(crate) struct UrlQuestion {
+    /// The URL, or a link; none: JSON lines from standard input
+    #[arg(value_name = "URL")]
+    pub(super) what: Option<String>,
+
+    /// The page that has the link
+    #[arg(value_name = "BASE")]
+    base: Option<String>,
+
+    /// Parameters that are taken out: a list, `default` or `none`
+    #[arg(long, value_name = "LIST", default_value = "default")]
+    tracking_params: TrackingParams,
 }
 
-pub(super) fn describe(_what: &str) -> Result<String, Failure> {
-    Err(Failure::failed("not yet".to_owned()))
+/// A URL as it is read.
+struct Reading {
+    standard: StandardUrl,
+    /// What deduplication compares.
+    key: Result<CanonicalUrl<'static>, UrlError>,
+}
+
+impl Reading {
+    fn of(input: &str, base: Option<&str>, params: &TrackingParams) -> Result<Self, UrlError> {
+        let standard = StandardUrl::parse(input, base)?;
+        let key = CanonicalUrl::parse(&standard.href)
+            .map(|url| params.strip(&url).unwrap_or_else(|| url.into_owned()));
+        Ok(Self { standard, key })
+    }
+}
+
+pub(super) fn answer(asked: &Asked, question: &UrlQuestion) -> Result<Value, String> {
+    let (input, base) = (text(asked, "input")?, optional_text(asked, "base")?);
+    let mut answer = match Reading::of(input, base, &question.tracking_params) {
+        Err(error) => {
+            json!({ "href": null, "key": null, "host": null, "domain": null, "why": error.to_string() })
+        }
+        Ok(Reading { standard: StandardUrl { href, host, domain }, key }) => {
+            let why = key.as_ref().err().map(UrlError::to_string);
+            let key = key.ok().map(|url| url.to_string());
+            json!({ "href": href, "key": key, "host": host, "domain": domain, "why": why })
+        }
+    };
+    if let Some(members) = answer.as_object_mut()
+        && members.get("why") == Some(&Value::Null)
+    {
+        members.remove("why");
+    }
+    Ok(answer)
+}
+
+pub(super) fn describe(what: &str, question: &UrlQuestion) -> Result<String, Failure> {
+    let reading = Reading::of(what, question.base.as_deref(), &question.tracking_params)
+        .map_err(|error| Failure::failed(format!("{what}: {error}")))?;
+    let StandardUrl { href, host, domain } = reading.standard;
+    let key = match reading.key {
+        Ok(url) => url.to_string(),
+        Err(error) => format!("none: {error}"),
+    };
+    let none = || "none".to_owned();
+    let (host, domain) = (host.unwrap_or_else(none), domain.unwrap_or_else(none));
+    Ok(format!("url     {href}\nkey     {key}\nhost    {host}\ndomain  {domain}\n"))
 }

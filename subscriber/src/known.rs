@@ -1,0 +1,302 @@
+//! Which links the broker knows already: what a worker may leave out of an answer.
+//!
+//! Of a page's links four in five are known. A worker may leave out those that an answered `ACK` of the
+//! same pass and run carried at no greater depth: the broker has judged them then, and would judge them
+//! no better now. What is not known here is sent once more and costs a line, so forgetting is
+//! always allowed; taking one link for another would lose a page, so this is no Bloom filter: it keeps 64
+//! bits of each URL's key, as the broker does. Pure, and bounded by [`KNOWN_BYTES_MAX`].
+
+use std::collections::BTreeMap;
+use std::hash::BuildHasher;
+use std::mem;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use crate::config::{KNOWN_BYTES_MAX, KNOWN_PASSES_MAX};
+use crate::pass::PassKey;
+
+/// No less than the least table takes, in bytes.
+const TABLE_BYTES_MIN: usize = 128;
+
+/// What was answered, by pass.
+#[derive(Debug)]
+pub struct Known {
+    passes: BTreeMap<PassKey, Prints>,
+    hasher: DefaultHashBuilder,
+    /// Of all tables; `<= bytes_max`, also while one of them grows.
+    bytes: usize,
+    bytes_max: usize,
+    /// Counts uses: which pass was used last.
+    uses: u64,
+}
+
+/// Of one pass, in two generations: when there is no more room, what is young becomes old, and what was
+/// old goes.
+#[derive(Debug, Default)]
+struct Prints {
+    young: HashTable<Entry>,
+    old: HashTable<Entry>,
+    last_use: u64,
+}
+
+/// The print of a URL and the least depth, as bytes: 10 of them, where integers would be padded to 16.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    print: [u8; 8],
+    depth: [u8; 2],
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Self::with_bytes_max(KNOWN_BYTES_MAX)
+    }
+}
+
+impl Known {
+    /// Nothing so far, and never more than that in all tables together.
+    pub fn with_bytes_max(bytes_max: usize) -> Self {
+        let hasher = DefaultHashBuilder::default();
+        Self { passes: BTreeMap::new(), hasher, bytes: 0, bytes_max, uses: 0 }
+    }
+
+    /// Whether a link that would come to be at this depth (its page's and one) may be left out of the
+    /// answer. `print` is the [`UrlKey::print`](tidings_protocol::UrlKey::print) of its URL.
+    pub fn may_leave_out(&mut self, pass: PassKey, print: u64, depth: u32) -> bool {
+        self.uses += 1;
+        let Some(prints) = self.passes.get_mut(&pass) else { return false };
+        prints.last_use = self.uses;
+        let hash = self.hasher.hash_one(print);
+        [&prints.young, &prints.old].into_iter().any(|table| {
+            let found = table.find(hash, |entry| entry.print() == print);
+            found.is_some_and(|entry| u32::from(entry.depth()) <= depth)
+        })
+    }
+
+    /// An `ACK` that carried these links, to come to be at this depth, was answered `+OK`.
+    pub fn acked(&mut self, pass: PassKey, prints: impl IntoIterator<Item = u64>, depth: u32) {
+        // What is deeper is sent again and again: nobody is, and everybody else saves two bytes.
+        let Ok(depth) = u16::try_from(depth) else { return };
+        self.open(pass);
+        for print in prints {
+            self.insert(pass, Entry { print: print.to_ne_bytes(), depth: depth.to_ne_bytes() });
+        }
+    }
+
+    /// The pass is over, or may be another one under the same name from now on.
+    pub fn forget(&mut self, pass: PassKey) {
+        if let Some(prints) = self.passes.remove(&pass) {
+            self.bytes -= prints.bytes();
+        }
+    }
+
+    /// What all tables take, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn open(&mut self, pass: PassKey) {
+        if self.passes.len() >= KNOWN_PASSES_MAX && !self.passes.contains_key(&pass) {
+            let longest_ago = self.passes.iter().min_by_key(|(_, prints)| prints.last_use);
+            if let Some((&pass, _)) = longest_ago {
+                self.forget(pass);
+            }
+        }
+        self.uses += 1;
+        self.passes.entry(pass).or_default().last_use = self.uses;
+    }
+
+    fn insert(&mut self, pass: PassKey, entry: Entry) {
+        let hash = self.hasher.hash_one(entry.print());
+        let Some(prints) = self.passes.get_mut(&pass) else { return };
+        if let Some(known) = prints.young.find_mut(hash, |known| known.print == entry.print) {
+            known.depth = known.depth().min(entry.depth()).to_ne_bytes();
+            return;
+        }
+        if !self.make_room(pass) {
+            return;
+        }
+        let hasher = &self.hasher;
+        if let Some(prints) = self.passes.get_mut(&pass) {
+            prints.young.insert_unique(hash, entry, |entry| hasher.hash_one(entry.print()));
+        }
+    }
+
+    /// Sees to it that the young table of a pass takes another entry without growing: lets it grow where the
+    /// limit permits that, or else has whoever has most let go of its older half. `false`: the limit is
+    /// too low for any table.
+    fn make_room(&mut self, pass: PassKey) -> bool {
+        loop {
+            let Some(prints) = self.passes.get_mut(&pass) else { return false };
+            if prints.young.len() < prints.young.capacity() {
+                return true;
+            }
+            // It doubles, and is there twice meanwhile.
+            let more = TABLE_BYTES_MIN.max(2 * prints.young.allocation_size());
+            if self.bytes + more <= self.bytes_max {
+                let before = prints.bytes();
+                let hasher = &self.hasher;
+                prints.young.reserve(1, |entry| hasher.hash_one(entry.print()));
+                self.bytes = self.bytes - before + prints.bytes();
+                return true;
+            }
+            let most = self.passes.values_mut().max_by_key(|prints| prints.bytes());
+            let Some(prints) = most.filter(|prints| prints.bytes() > 0) else { return false };
+            // Where nothing is old, this frees nothing yet; the next time around it does.
+            let before = prints.bytes();
+            prints.old = mem::take(&mut prints.young);
+            self.bytes = self.bytes - before + prints.bytes();
+        }
+    }
+}
+
+impl Prints {
+    fn bytes(&self) -> usize {
+        self.young.allocation_size() + self.old.allocation_size()
+    }
+}
+
+impl Entry {
+    fn print(&self) -> u64 {
+        u64::from_ne_bytes(self.print)
+    }
+
+    fn depth(&self) -> u16 {
+        u16::from_ne_bytes(self.depth)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pass(number: u64) -> PassKey {
+        PassKey::new(1, "a", number)
+    }
+
+    /// As those of URLs: evenly distributed.
+    fn print(number: u64) -> u64 {
+        number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1
+    }
+
+    #[test]
+    fn a_link_is_left_out_at_no_lesser_depth_than_it_was_answered_at() {
+        let mut known = Known::default();
+        known.acked(pass(1), [print(1), print(2)], 3);
+        assert!(known.may_leave_out(pass(1), print(1), 3));
+        assert!(known.may_leave_out(pass(1), print(2), 9));
+        assert!(!known.may_leave_out(pass(1), print(1), 2));
+        assert!(!known.may_leave_out(pass(1), print(3), 3));
+        assert!(!known.may_leave_out(pass(2), print(1), 3));
+        known.acked(pass(1), [print(1)], 1);
+        known.acked(pass(1), [print(1)], 8);
+        assert!(known.may_leave_out(pass(1), print(1), 1));
+        assert!(!known.may_leave_out(pass(1), print(1), 0));
+        known.forget(pass(1));
+        assert!(!known.may_leave_out(pass(1), print(1), 9));
+        assert_eq!(known.bytes(), 0);
+    }
+
+    #[test]
+    fn passes_are_told_apart_by_everything_that_names_them() {
+        let keys = [(1, "a", 1), (2, "a", 1), (1, "b", 1), (1, "a", 2), (1, "", 1)];
+        let keys = keys.map(|(run, job, pass)| PassKey::new(run, job, pass));
+        assert_eq!(keys.iter().collect::<std::collections::BTreeSet<_>>().len(), keys.len());
+        assert_eq!(PassKey::new(1, "a", 1), keys[0]);
+    }
+
+    #[test]
+    fn what_is_too_deep_is_sent_again() {
+        let mut known = Known::default();
+        known.acked(pass(1), [print(1)], 65_535);
+        known.acked(pass(1), [print(2)], 65_536);
+        assert!(known.may_leave_out(pass(1), print(1), 65_535));
+        assert!(!known.may_leave_out(pass(1), print(2), u32::MAX));
+    }
+
+    #[test]
+    fn a_pass_has_hundreds_of_thousands_and_keeps_the_newest() {
+        let mut known = Known::default();
+        let count = 2_000_000;
+        known.acked(pass(1), (0..count).map(print), 1);
+        assert!(known.bytes() <= KNOWN_BYTES_MAX);
+        let kept = (0..count).rev().take_while(|n| known.may_leave_out(pass(1), print(*n), 1));
+        let kept = kept.count();
+        assert!(kept > 450_000, "{kept}");
+        assert!(known.bytes() / kept < 26, "{} bytes for {kept}", known.bytes());
+    }
+
+    #[test]
+    fn the_pass_that_was_not_used_longest_goes_when_there_are_too_many() {
+        let mut known = Known::default();
+        let many = KNOWN_PASSES_MAX as u64;
+        for number in 0..many {
+            known.acked(pass(number), [print(1)], 1);
+        }
+        assert!(known.may_leave_out(pass(0), print(1), 1));
+        known.acked(pass(many), [print(1)], 1);
+        assert!(!known.may_leave_out(pass(1), print(1), 1));
+        for number in (2..=many).chain([0]) {
+            assert!(known.may_leave_out(pass(number), print(1), 1), "{number}");
+        }
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Acked(u64, Vec<u64>, u32),
+        Asked(u64, u64, u32),
+        Forgotten(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let (pass, link, depth) = (0..4_u64, 0..200_u64, prop_oneof![0..5_u32, 65_530..65_540_u32]);
+        prop_oneof![
+            8 => (pass.clone(), prop::collection::vec(link.clone(), 0..60), depth.clone())
+                .prop_map(|(pass, links, depth)| Step::Acked(pass, links, depth)),
+            16 => (pass.clone(), link, depth).prop_map(|(pass, link, depth)| Step::Asked(pass, link, depth)),
+            1 => pass.prop_map(Step::Forgotten),
+        ]
+    }
+
+    proptest! {
+        /// With room for all, exactly what a map says; with less, nothing that the map does not say; with
+        /// none, nothing.
+        #[test]
+        fn as_a_map_and_never_more(
+            steps in prop::collection::vec(step(), 1..200),
+            bytes_max in 0..8_000_usize,
+        ) {
+            let (mut all, mut some) = (Known::default(), Known::with_bytes_max(bytes_max));
+            let mut model = BTreeMap::new();
+            for step in steps {
+                match step {
+                    Step::Acked(number, links, depth) => {
+                        all.acked(pass(number), links.iter().copied().map(print), depth);
+                        some.acked(pass(number), links.iter().copied().map(print), depth);
+                        let is_kept = u16::try_from(depth).is_ok();
+                        for link in links.into_iter().filter(|_| is_kept) {
+                            let least = model.entry((number, link)).or_insert(depth);
+                            *least = depth.min(*least);
+                        }
+                    }
+                    Step::Asked(number, link, depth) => {
+                        let known = model.get(&(number, link)).is_some_and(|least| *least <= depth);
+                        prop_assert_eq!(all.may_leave_out(pass(number), print(link), depth), known);
+                        prop_assert!(known || !some.may_leave_out(pass(number), print(link), depth));
+                    }
+                    Step::Forgotten(number) => {
+                        all.forget(pass(number));
+                        some.forget(pass(number));
+                        model.retain(|(other, _), _| *other != number);
+                    }
+                }
+                prop_assert!(some.bytes() <= bytes_max);
+                let bytes: usize = some.passes.values().map(Prints::bytes).sum();
+                prop_assert_eq!(some.bytes(), bytes);
+            }
+        }
+    }
+}

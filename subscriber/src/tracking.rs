@@ -1,0 +1,355 @@
+//! Parameters that say who follows a link and never which page it leads to: they are taken out of the
+//! links that a crawler finds, so that a page is not fetched once for each newsletter that names it. What
+//! somebody announces stays as it was announced.
+//!
+//! A list and nothing else: what a parameter means is not guessed from its value. Pure.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tidings_protocol::CanonicalUrl;
+
+use crate::config::TRACKING_PARAMS_MAX;
+
+/// The names that are taken out unless somebody says otherwise. Each is made by one product for one
+/// purpose, under a name that nobody else would choose, and the page is the same without it; what is
+/// also used with a meaning (`ref`, `source`, `s_cid`, `cid`, `spm`, `si`, `mc`) is not in it.
+const DEFAULT: &[&str] = &[
+    // Campaigns, as Google Analytics made them the custom (also Matomo's `mtm_` and `pk_`).
+    "utm_*",
+    "mtm_*",
+    "pk_campaign",
+    "pk_kwd",
+    "pk_keyword",
+    "pk_source",
+    "pk_medium",
+    "pk_content",
+    "pk_cid",
+    // Clicks on advertisements: Google (and its linker between domains), Microsoft, Meta, Yandex, X,
+    // TikTok, LinkedIn, Reddit, Wicked Reports; srsltid is that of Google's shopping results.
+    "gclid",
+    "gclsrc",
+    "dclid",
+    "gbraid",
+    "wbraid",
+    "gad_source",
+    "gad_campaignid",
+    "srsltid",
+    "_gl",
+    "msclkid",
+    "fbclid",
+    "yclid",
+    "ysclid",
+    "_openstat",
+    "twclid",
+    "ttclid",
+    "li_fat_id",
+    "rdt_cid",
+    "rb_clickid",
+    "wickedid",
+    // Who shared it: Instagram, Facebook's plugins.
+    "igshid",
+    "igsh",
+    "fb_action_ids",
+    "fb_action_types",
+    "fb_ref",
+    "fb_source",
+    // Which recipient of a mail: Mailchimp, HubSpot, Marketo, Vero, Omeda, MailerLite, beehiiv, Bloomreach.
+    "mc_cid",
+    "mc_eid",
+    "_hsenc",
+    "_hsmi",
+    "__hssc",
+    "__hstc",
+    "__hsfp",
+    "hsCtaTracking",
+    "mkt_tok",
+    "vero_id",
+    "vero_conv",
+    "oly_anon_id",
+    "oly_enc_id",
+    "ml_subscriber",
+    "ml_subscriber_hash",
+    "_bhlid",
+    "bsft_clkid",
+    "bsft_uid",
+    // Sessions, under the names that PHP, Java servlets and ASP give them by default. A server that knows
+    // no session begins one.
+    "PHPSESSID",
+    "jsessionid",
+    "JSESSIONID",
+    "ASPSESSIONID*",
+    ";jsessionid",
+];
+
+/// Which parameters are taken out of links.
+///
+/// Written as a list with commas: `NAME` of a query, compared byte for byte with what is before the `=`;
+/// `NAME*` for all that begin so; `;NAME` for one that follows a segment of the path. `default` stands for
+/// the built-in list, `none` alone for nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrackingParams {
+    /// As they were given; `default` for the built-in list.
+    text: String,
+    /// Sorted.
+    exact: Vec<Box<str>>,
+    prefixes: Vec<Box<str>>,
+    /// Names behind `;` in a path.
+    in_path: Vec<Box<str>>,
+}
+
+/// The text is no list of parameters.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TrackingParamsError {
+    /// No name, or one with a character that cannot be in it.
+    #[error(
+        "`{0}` is no name of a parameter; give names with commas between them, `default` or `none`"
+    )]
+    Name(String),
+    /// Over the limit.
+    #[error("more than {TRACKING_PARAMS_MAX} names")]
+    TooMany,
+}
+
+impl Default for TrackingParams {
+    fn default() -> Self {
+        "default".parse().expect("the built-in list is a list")
+    }
+}
+
+impl TrackingParams {
+    /// Nothing is taken out.
+    pub fn none() -> Self {
+        Self {
+            text: "none".to_owned(),
+            exact: Vec::new(),
+            prefixes: Vec::new(),
+            in_path: Vec::new(),
+        }
+    }
+
+    /// The URL without them; `None` if it has none. What is left keeps its order and its bytes; a `?` with
+    /// nothing left behind it goes, too.
+    pub fn strip(&self, url: &CanonicalUrl<'_>) -> Option<CanonicalUrl<'static>> {
+        let text = url.as_str();
+        memchr::memchr2(b'?', b';', text.as_bytes())?;
+        let (before, query) = match text.split_once('?') {
+            Some((before, query)) => (before, Some(query)),
+            None => (text, None),
+        };
+        let start = before.len() - url.path().len();
+        let path = self.strip_path(&before[start..]);
+        let left = query.and_then(|query| self.strip_query(query));
+        if path.is_none() && left.is_none() {
+            return None;
+        }
+        let mut text = before[..start].to_owned();
+        text.push_str(path.as_deref().unwrap_or(&before[start..]));
+        match (&left, query) {
+            (Some(left), _) if left.is_empty() => {}
+            (Some(left), _) => text.extend(["?", left]),
+            (None, Some(query)) => text.extend(["?", query]),
+            (None, None) => {}
+        }
+        CanonicalUrl::parse(&text).ok().map(CanonicalUrl::into_owned)
+    }
+
+    /// `None` if there is nothing to take out.
+    fn strip_query(&self, query: &str) -> Option<String> {
+        let is_kept =
+            |pair: &&str| !self.is_listed(pair.split_once('=').map_or(*pair, |pair| pair.0));
+        if query.split('&').all(|pair| is_kept(&pair)) {
+            return None;
+        }
+        let mut left = String::with_capacity(query.len());
+        for (index, pair) in query.split('&').filter(is_kept).enumerate() {
+            left.push_str(if index == 0 { "" } else { "&" });
+            left.push_str(pair);
+        }
+        Some(left)
+    }
+
+    fn is_listed(&self, name: &str) -> bool {
+        self.exact.binary_search_by(|listed| (**listed).cmp(name)).is_ok()
+            || self.prefixes.iter().any(|prefix| name.starts_with(&**prefix))
+    }
+
+    /// `None` if there is nothing to take out.
+    fn strip_path(&self, path: &str) -> Option<String> {
+        if self.in_path.is_empty() || !path.contains(';') {
+            return None;
+        }
+        let mut left = String::with_capacity(path.len());
+        for (index, segment) in path.split('/').enumerate() {
+            left.push_str(if index == 0 { "" } else { "/" });
+            let mut params = segment.split(';');
+            let name = params.next().unwrap_or_default();
+            left.push_str(name);
+            for param in params {
+                let listed = param.split_once('=').map_or(param, |param| param.0);
+                // Without it, `..;jsessionid=1` would be another path.
+                if matches!(name, "." | "..") || !self.in_path.iter().any(|name| **name == *listed)
+                {
+                    left.extend([";", param]);
+                }
+            }
+        }
+        (left.len() < path.len()).then_some(left)
+    }
+
+    fn add(&mut self, name: &str) {
+        let (list, name) = match (name.strip_prefix(';'), name.strip_suffix('*')) {
+            (Some(name), _) => (&mut self.in_path, name),
+            (None, Some(prefix)) => (&mut self.prefixes, prefix),
+            (None, None) => (&mut self.exact, name),
+        };
+        list.push(name.into());
+    }
+}
+
+impl FromStr for TrackingParams {
+    type Err = TrackingParamsError;
+
+    fn from_str(text: &str) -> Result<Self, TrackingParamsError> {
+        let mut params = Self::none();
+        if text == "none" {
+            return Ok(params);
+        }
+        for (index, name) in text.split(',').map(str::trim).enumerate() {
+            if index >= TRACKING_PARAMS_MAX {
+                return Err(TrackingParamsError::TooMany);
+            }
+            match name {
+                "default" => DEFAULT.iter().for_each(|name| params.add(name)),
+                name if is_name(name) => params.add(name),
+                name => return Err(TrackingParamsError::Name(name.to_owned())),
+            }
+        }
+        text.clone_into(&mut params.text);
+        params.exact.sort_unstable();
+        Ok(params)
+    }
+}
+
+/// `*` alone would take everything, and what separates parameters is in no name. `none` beside others
+/// is a mistake.
+fn is_name(name: &str) -> bool {
+    let bare = name.strip_prefix(';').or_else(|| name.strip_suffix('*')).unwrap_or(name);
+    let is_part = |byte: u8| byte.is_ascii_graphic() && !b"#%&*+/;=?".contains(&byte);
+    !bare.is_empty() && bare.bytes().all(is_part) && name != "none"
+}
+
+impl fmt::Display for TrackingParams {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[track_caller]
+    fn stripped(params: &str, url: &str) -> String {
+        let params: TrackingParams = params.parse().unwrap();
+        let url = CanonicalUrl::parse(url).unwrap();
+        params.strip(&url).map_or_else(|| format!("= {url}"), |url| url.to_string())
+    }
+
+    #[test]
+    fn what_tracks_goes_and_all_else_stays_as_it_is() {
+        for (url, left) in [
+            ("http://a/?utm_source=x", "http://a/"),
+            ("http://a/?utm_source", "http://a/"),
+            ("http://a/?b=2&utm_source=x&a=1&utm_medium=&c", "http://a/?b=2&a=1&c"),
+            ("http://a/?&&b&fbclid=1&&", "http://a/?&&b&&"),
+            ("http://a/?b=%C3+%20'&gclid=%41#d", "http://a/?b=%C3+%20%27"),
+            ("http://a/?utm%5fsource=x&b=1", "http://a/?b=1"),
+            ("http://a:81/b/c?_hsenc=1&_hsmi=2", "http://a:81/b/c"),
+            ("http://a/b;jsessionid=1A.n1", "http://a/b"),
+            ("http://a/b;jsessionid=1A/c;v=1;jsessionid=2?d=e", "http://a/b/c;v=1?d=e"),
+            ("http://a/;jsessionid=1A?PHPSESSID=2", "http://a/"),
+        ] {
+            assert_eq!(stripped("default", url), left, "{url}");
+        }
+    }
+
+    #[test]
+    fn what_may_mean_something_stays() {
+        for url in [
+            "http://a/",
+            "http://a/?",
+            "http://a/?b=utm_source",
+            "http://a/?b?utm_source=1",
+            "http://a/?UTM_SOURCE=1",
+            "http://a/?utm=1",
+            "http://a/?fbclid2=1",
+            "http://a/?sid=0123456789abcdef0123456789abcdef",
+            "http://a/?ref=b&source=c&id=1&s=2&page=3",
+            "http://a/utm_source=1/fbclid",
+            "http://a/b;v=jsessionid",
+            "http://a/?a;jsessionid=1",
+            "http://a/b/..;jsessionid=1/c",
+        ] {
+            assert_eq!(stripped("default", url), format!("= {url}"));
+        }
+    }
+
+    #[test]
+    fn the_list_is_what_somebody_says() {
+        let url = "http://a/b;v=1?utm_source=1&ref=2&reference=3&x=4";
+        assert_eq!(stripped("none", url), format!("= {url}"));
+        assert_eq!(stripped("default,ref", url), "http://a/b;v=1?reference=3&x=4");
+        assert_eq!(stripped("ref*, x", url), "http://a/b;v=1?utm_source=1");
+        assert_eq!(stripped(";v", url), "http://a/b?utm_source=1&ref=2&reference=3&x=4");
+        for text in ["none", "default", "default,ref", "a,b*,;c"] {
+            assert_eq!(text.parse::<TrackingParams>().unwrap().to_string(), text);
+        }
+        for text in ["", "*", "a,,b", "a,none", "a=b", ";", "a b", "a%20", "a**", "ä"] {
+            assert!(text.parse::<TrackingParams>().is_err(), "{text}");
+        }
+        let many = vec!["a"; TRACKING_PARAMS_MAX + 1].join(",");
+        assert_eq!(many.parse::<TrackingParams>(), Err(TrackingParamsError::TooMany));
+    }
+
+    #[test]
+    fn every_name_of_the_list_is_one() {
+        for name in DEFAULT {
+            assert!(is_name(name), "{name}");
+            assert_eq!(DEFAULT.iter().filter(|other| *other == name).count(), 1, "{name}");
+        }
+    }
+
+    proptest! {
+        /// Against the plainest way to do it; and twice is once.
+        #[test]
+        fn as_a_filter_of_pairs(pairs in prop::collection::vec(
+            prop::sample::select(&[
+                "utm_a=1", "utm_", "fbclid=%25", "a=1", "b", "", "=", "gclid=1=2", "gclidx=%C3", "x?fbclid=1",
+            ][..]),
+            1..9,
+        )) {
+            let query = pairs.join("&");
+            let text = format!("https://example.org/p?{query}");
+            let url = CanonicalUrl::parse(&text).unwrap();
+            let tracks = |pair: &&str| {
+                let name = pair.split('=').next().unwrap();
+                name.starts_with("utm_") || name == "fbclid" || name == "gclid"
+            };
+            let params = TrackingParams::default();
+            let left = params.strip(&url);
+            if pairs.iter().any(tracks) {
+                let kept: Vec<_> = pairs.iter().copied().filter(|pair| !tracks(pair)).collect();
+                let mark = if kept.concat().is_empty() && kept.len() < 2 { "" } else { "?" };
+                let expected = format!("https://example.org/p{mark}{}", kept.join("&"));
+                let left = left.unwrap();
+                prop_assert_eq!(left.as_str(), expected);
+                prop_assert_eq!(params.strip(&left), None);
+            } else {
+                prop_assert_eq!(left, None);
+            }
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! Traps: sites without an end. A calendar that always has another month, links that lead one
+//! directory deeper each time, a new session in every link: on purpose or not, they would keep a
+//! crawler for ever.
+//!
+//! A URL is judged before it is asked for, and a page after it was read; what is refused is a final
+//! state of its task, with the name of its [`Trap`]. The rules count on evidence of the same site in
+//! the same pass, so that large honest sites pass: ten thousand pages of documentation, twenty years
+//! of daily archives, a shop with a hundred thousand products. Where no rule sees a trap there are
+//! still the budgets.
+//!
+//! Nothing is asked for to find out: a soft 404 is known by its body, which comes under addresses
+//! that have nothing in common. What is known of a site is bounded, and in two generations: sites that
+//! were not met for long are forgotten, and begin anew. Each worker knows what it has fetched itself;
+//! with several, a trap may cost so many times as much.
+
+mod shape;
+
+use std::fmt;
+
+use hashbrown::HashMap;
+use tidings_protocol::CanonicalUrl;
+use xxhash_rust::xxh3::xxh3_64;
+
+use self::shape::Look;
+use crate::config::{
+    CALENDAR_PAGES_MAX, CALENDAR_PAGES_MIN, CALENDAR_YEARS_AHEAD, CALENDAR_YEARS_BACK, CHAIN_MAX,
+    FACETED_PAGES_MAX, FACETED_PARAMS, HOST_PAGES_MAX, PARAMS_MAX, QUERY_SHAPES_MAX,
+    SAME_CONTENT_MAX, SEGMENT_REPEATS_MAX, SEGMENTS_MAX, SESSION_COPIES_MAX, SHAPE_PAGES_MAX,
+    SOFT_NOT_FOUND_SHAPES, TRAP_ENTRIES_MAX, TRAPS_BYTES_MAX, URL_WISE_BYTES_MAX,
+};
+use crate::pass::PassKey;
+
+/// Why a URL is not asked for, or what a page says not believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Trap {
+    /// A URL that grew with each step.
+    UrlTooLong,
+    /// A path that grew with each step.
+    DeepPath,
+    /// A path that goes through the same place again and again.
+    RepeatedSegments,
+    /// Filters and orders, in all their combinations.
+    QueryMaze,
+    /// A page that was read already, under another session.
+    SessionId,
+    /// Dates far from today, or without end.
+    Calendar,
+    /// A counter without end, or too many of what differs in a number only.
+    TooManyFromPrefix,
+    /// More pages than one site may have.
+    HostBudget,
+    /// The same page under many addresses.
+    SameContent,
+    /// The same page under addresses that have nothing in common: that of what is not there.
+    SoftNotFound,
+}
+
+impl Trap {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::UrlTooLong,
+        Self::DeepPath,
+        Self::RepeatedSegments,
+        Self::QueryMaze,
+        Self::SessionId,
+        Self::Calendar,
+        Self::TooManyFromPrefix,
+        Self::HostBudget,
+        Self::SameContent,
+        Self::SoftNotFound,
+    ];
+
+    /// The name, as it is stored and counted.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::UrlTooLong => "url-too-long",
+            Self::DeepPath => "deep-path",
+            Self::RepeatedSegments => "repeated-segments",
+            Self::QueryMaze => "query-maze",
+            Self::SessionId => "session-id",
+            Self::Calendar => "calendar",
+            Self::TooManyFromPrefix => "too-many-from-prefix",
+            Self::HostBudget => "host-budget",
+            Self::SameContent => "same-content",
+            Self::SoftNotFound => "soft-not-found",
+        }
+    }
+
+    /// One line for a person.
+    pub fn explanation(self) -> &'static str {
+        match self {
+            Self::UrlTooLong => "the URL is longer than any page has it",
+            Self::DeepPath => "the path has more segments than any page has",
+            Self::RepeatedSegments => "the path goes through the same segment again and again",
+            Self::QueryMaze => "too many combinations of parameters of one page",
+            Self::SessionId => "the page was read already, with other session ids in its URL",
+            Self::Calendar => "a calendar that goes on and on",
+            Self::TooManyFromPrefix => "too many pages whose URLs differ in their numbers only",
+            Self::HostBudget => "the site has had its share of this pass",
+            Self::SameContent => "the same content was found under many other URLs of the site",
+            Self::SoftNotFound => "the site answers with this page whatever is asked for",
+        }
+    }
+}
+
+impl fmt::Display for Trap {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.explanation())
+    }
+}
+
+/// How far a site may go. The defaults and their reasons are in [`config`](crate::config).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrapLimits {
+    /// Whether anything is refused at all.
+    pub enabled: bool,
+    /// Bytes of a URL. Default: [`URL_WISE_BYTES_MAX`].
+    pub url_bytes_max: usize,
+    /// Segments of a path. Default: [`SEGMENTS_MAX`].
+    pub segments_max: usize,
+    /// How often a segment may be in a path. Default: [`SEGMENT_REPEATS_MAX`].
+    pub segment_repeats_max: usize,
+    /// Parameters of a query. Default: [`PARAMS_MAX`].
+    pub params_max: usize,
+    /// Combinations of parameters of one path. Default: [`QUERY_SHAPES_MAX`].
+    pub query_shapes_max: u16,
+    /// Pages with one combination of [`FACETED_PARAMS`] or more parameters. Default:
+    /// [`FACETED_PAGES_MAX`].
+    pub faceted_pages_max: u32,
+    /// Pages that differ in a session id only. Default: [`SESSION_COPIES_MAX`].
+    pub session_copies_max: u8,
+    /// Pages of a calendar. Default: [`CALENDAR_PAGES_MAX`].
+    pub calendar_pages_max: u32,
+    /// Steps from page to page along a counter. Default: [`CHAIN_MAX`].
+    pub chain_max: u32,
+    /// Pages that differ in numbers, ids and values only. Default: [`SHAPE_PAGES_MAX`].
+    pub shape_pages_max: u32,
+    /// Pages of a site. Default: [`HOST_PAGES_MAX`].
+    pub host_pages_max: u64,
+    /// URLs of one content. Default: [`SAME_CONTENT_MAX`].
+    pub same_content_max: u16,
+}
+
+impl Default for TrapLimits {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            url_bytes_max: URL_WISE_BYTES_MAX,
+            segments_max: SEGMENTS_MAX,
+            segment_repeats_max: SEGMENT_REPEATS_MAX,
+            params_max: PARAMS_MAX,
+            query_shapes_max: QUERY_SHAPES_MAX,
+            faceted_pages_max: FACETED_PAGES_MAX,
+            session_copies_max: SESSION_COPIES_MAX,
+            calendar_pages_max: CALENDAR_PAGES_MAX,
+            chain_max: CHAIN_MAX,
+            shape_pages_max: SHAPE_PAGES_MAX,
+            host_pages_max: HOST_PAGES_MAX,
+            same_content_max: SAME_CONTENT_MAX,
+        }
+    }
+}
+
+/// What was seen of the sites of each pass.
+#[derive(Debug)]
+pub struct Traps {
+    limits: TrapLimits,
+    /// Calendars are judged from here.
+    this_year: u16,
+    /// Those that were met lately; when they take half of what there is, they become the old ones.
+    young: HashMap<SiteKey, Site>,
+    old: HashMap<SiteKey, Site>,
+    /// What the young ones take; `<= bytes_max / 2` but for the last page.
+    young_bytes: usize,
+    bytes_max: usize,
+}
+
+/// A pass, and the print of a host with its port: another port is another site.
+type SiteKey = (PassKey, u64);
+
+/// One site in one pass. Keys are prints of texts.
+#[derive(Debug, Default)]
+struct Site {
+    pages: u64,
+    /// By what a URL looks like; only of those that others may look like.
+    shapes: HashMap<u64, Shape>,
+    /// How many combinations of parameters a path has.
+    queries: HashMap<u64, u16>,
+    /// How many pages differ in their session only, by what they have in common.
+    copies: HashMap<u64, u8>,
+    bodies: HashMap<u64, Body>,
+}
+
+/// Pages whose URLs differ in numbers, ids and values only.
+#[derive(Debug)]
+struct Shape {
+    pages: u32,
+    /// How many of them have a date of our times. `<= pages`.
+    dates: u32,
+    /// The least depth of any.
+    depth: u32,
+}
+
+/// What was found under several URLs.
+#[derive(Debug, Default)]
+struct Body {
+    /// Of different ones; the same again, one after the other, counts once.
+    urls: u16,
+    /// Part of the print of the last of them.
+    last_url: u32,
+    /// A bit for each 32nd of all shapes: as many bits as are set, or more, are different.
+    shapes: u32,
+}
+
+impl Traps {
+    /// Nothing was seen so far. A worker that runs past the end of the year may be left as it is: one year
+    /// more or less of a calendar does not matter.
+    pub fn new(limits: TrapLimits, this_year: u16) -> Self {
+        Self {
+            limits,
+            this_year,
+            young: HashMap::new(),
+            old: HashMap::new(),
+            young_bytes: 0,
+            bytes_max: TRAPS_BYTES_MAX,
+        }
+    }
+
+    /// Judges a URL that would be asked for next. Changes no count: it may be judged as often as its task
+    /// comes.
+    pub fn before(
+        &mut self,
+        pass: PassKey,
+        url: &CanonicalUrl<'_>,
+        depth: u32,
+    ) -> Result<(), Trap> {
+        if !self.limits.enabled {
+            return Ok(());
+        }
+        self.judge_alone(url)?;
+        let key = site_key(pass, url);
+        self.renew(key);
+        let Some(site) = self.young.get(&key) else { return Ok(()) };
+        let look = Look::of(url);
+        site.judge(&look, depth, &self.limits, self.this_year)
+    }
+
+    /// Counts a page that was read, and judges its content, as a hash of its body. If it is refused, its
+    /// links are not worth following.
+    pub fn after(
+        &mut self,
+        pass: PassKey,
+        url: &CanonicalUrl<'_>,
+        depth: u32,
+        body: &[u8; 32],
+    ) -> Result<(), Trap> {
+        if !self.limits.enabled {
+            return Ok(());
+        }
+        let key = site_key(pass, url);
+        self.renew(key);
+        let site = self.young.entry(key).or_insert_with(|| {
+            self.young_bytes += SITE_BYTES;
+            Site::default()
+        });
+        let before = site.bytes();
+        let look = Look::of(url);
+        site.count(&look, depth, self.this_year);
+        let judged = site.judge_body(&look, xxh3_64(url.as_str().as_bytes()), body, &self.limits);
+        self.young_bytes = self.young_bytes - before + site.bytes();
+        if self.young_bytes > self.bytes_max / 2 {
+            self.old = std::mem::take(&mut self.young);
+            self.young_bytes = 0;
+        }
+        judged
+    }
+
+    /// The pass is over.
+    pub fn forget(&mut self, pass: PassKey) {
+        let Self { young, young_bytes, .. } = self;
+        young.retain(|(of, _), site| {
+            if *of == pass {
+                *young_bytes -= SITE_BYTES + site.bytes();
+            }
+            *of != pass
+        });
+        self.old.retain(|(of, _), _| *of != pass);
+    }
+
+    /// What can be said without having seen any other.
+    fn judge_alone(&self, url: &CanonicalUrl<'_>) -> Result<(), Trap> {
+        let limits = &self.limits;
+        if url.as_str().len() > limits.url_bytes_max {
+            return Err(Trap::UrlTooLong);
+        }
+        let path = url.path();
+        if path.split('/').skip(1).count() > limits.segments_max {
+            return Err(Trap::DeepPath);
+        }
+        // Numbers repeat for good reasons: `/1/1/1/1/` may be a shard, a tile or a date.
+        let is_place = |segment: &&str| {
+            !segment.bytes().all(|byte| byte.is_ascii_digit()) || segment.is_empty()
+        };
+        let places = || path.split('/').skip(1).filter(is_place);
+        if places().any(|place| {
+            places().filter(|other| *other == place).count() > limits.segment_repeats_max
+        }) {
+            return Err(Trap::RepeatedSegments);
+        }
+        if shape::params(url).count() > limits.params_max {
+            return Err(Trap::QueryMaze);
+        }
+        Ok(())
+    }
+
+    /// A site that is met is young.
+    fn renew(&mut self, key: SiteKey) {
+        if let Some(site) = self.old.remove(&key) {
+            self.young_bytes += SITE_BYTES + site.bytes();
+            self.young.insert(key, site);
+        }
+    }
+}
+
+/// What a site takes before anything is in its tables, in bytes: itself and its key, in a table that may
+/// be half empty.
+const SITE_BYTES: usize = 2 * (size_of::<Site>() + size_of::<SiteKey>());
+
+fn site_key(pass: PassKey, url: &CanonicalUrl<'_>) -> SiteKey {
+    (pass, xxh3_64(url.authority().as_bytes()))
+}
+
+impl Site {
+    fn bytes(&self) -> usize {
+        self.shapes.allocation_size()
+            + self.queries.allocation_size()
+            + self.copies.allocation_size()
+            + self.bodies.allocation_size()
+    }
+
+    fn judge(&self, look: &Look, depth: u32, limits: &TrapLimits, year: u16) -> Result<(), Trap> {
+        if self.pages >= limits.host_pages_max {
+            return Err(Trap::HostBudget);
+        }
+        if let Some(common) = look.without_session
+            && self.copies.get(&common).is_some_and(|copies| *copies >= limits.session_copies_max)
+        {
+            return Err(Trap::SessionId);
+        }
+        let Some(shape) = self.shapes.get(&look.shape).filter(|_| look.has_likes) else {
+            let queries = self.queries.get(&look.path).filter(|_| look.params > 0);
+            let is_maze = queries.is_some_and(|queries| *queries >= limits.query_shapes_max);
+            return if is_maze { Err(Trap::QueryMaze) } else { Ok(()) };
+        };
+        // Numbers that could be dates are, if nothing else was among them so far.
+        let is_calendar = shape.dates == shape.pages;
+        if is_calendar {
+            let is_far = look.year.is_some_and(|of_page| !is_of_our_times(of_page, year));
+            if (is_far && shape.pages >= CALENDAR_PAGES_MIN)
+                || shape.pages >= limits.calendar_pages_max
+            {
+                return Err(Trap::Calendar);
+            }
+        }
+        if look.params >= FACETED_PARAMS && shape.pages >= limits.faceted_pages_max {
+            return Err(Trap::QueryMaze);
+        }
+        let is_chain = !is_calendar && depth.saturating_sub(shape.depth) >= limits.chain_max;
+        if is_chain || shape.pages >= limits.shape_pages_max {
+            return Err(Trap::TooManyFromPrefix);
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, look: &Look, depth: u32, year: u16) {
+        self.pages += 1;
+        if let Some(common) = look.without_session {
+            make_room(&mut self.copies, |copies| *copies > 1);
+            let copies = self.copies.entry(common).or_default();
+            *copies = copies.saturating_add(1);
+        }
+        if !look.has_likes {
+            return;
+        }
+        make_room(&mut self.shapes, |shape| shape.pages > 1);
+        let shape = self.shapes.entry(look.shape).or_insert(Shape { pages: 0, dates: 0, depth });
+        if shape.pages == 0 && look.params > 0 {
+            make_room(&mut self.queries, |queries| *queries > 1);
+            let queries = self.queries.entry(look.path).or_default();
+            *queries = queries.saturating_add(1);
+        }
+        shape.pages = shape.pages.saturating_add(1);
+        let is_date = look.year.is_some_and(|of_page| is_of_our_times(of_page, year));
+        shape.dates = shape.dates.saturating_add(u32::from(is_date));
+        shape.depth = shape.depth.min(depth);
+    }
+
+    fn judge_body(
+        &mut self,
+        look: &Look,
+        url: u64,
+        body: &[u8; 32],
+        limits: &TrapLimits,
+    ) -> Result<(), Trap> {
+        make_room(&mut self.bodies, |body| body.urls > 1);
+        let body = self.bodies.entry(xxh3_64(body)).or_default();
+        let [_, _, _, _, url @ ..] = url.to_be_bytes();
+        let url = u32::from_be_bytes(url);
+        if body.urls == 0 || body.last_url != url {
+            body.urls = body.urls.saturating_add(1);
+        }
+        body.last_url = url;
+        body.shapes |= 1 << (look.shape % 32);
+        if body.shapes.count_ones() >= SOFT_NOT_FOUND_SHAPES {
+            return Err(Trap::SoftNotFound);
+        }
+        if body.urls > limits.same_content_max {
+            return Err(Trap::SameContent);
+        }
+        Ok(())
+    }
+}
+
+/// Keeps a table within its limit: what was met once goes, and if that is not enough, everything.
+fn make_room<T>(table: &mut HashMap<u64, T>, is_kept: impl Fn(&T) -> bool) {
+    if table.len() < TRAP_ENTRIES_MAX {
+        return;
+    }
+    table.retain(|_, entry| is_kept(entry));
+    // Or else it would be gone through again for each of the next few.
+    if table.len() > TRAP_ENTRIES_MAX * 3 / 4 {
+        table.clear();
+    }
+}
+
+/// Whether pages may be about a year.
+fn is_of_our_times(year: u16, this_year: u16) -> bool {
+    (this_year.saturating_sub(CALENDAR_YEARS_BACK)..=this_year.saturating_add(CALENDAR_YEARS_AHEAD))
+        .contains(&year)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,203 @@
+//! URLs and addresses through the real binary: the public tables of the URL standard and of the public suffix list,
+//! and the special-purpose registries of addresses.
+
+use std::{fs, path::Path};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::process::{Running, run, tidings};
+
+#[track_caller]
+fn read(file: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(file);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Asks one question after the other, and returns the answers in their order.
+#[track_caller]
+fn probe(what: &str, questions: &[String]) -> Vec<Value> {
+    let folder = TempDir::new().unwrap();
+    let mut probe = Running::start(&mut tidings(folder.path(), ["probe", what]));
+    probe.write(questions.join("\n"));
+    let answers = probe.finish().expect_code(0).stdout();
+    assert_eq!(answers.len(), questions.len());
+    answers.iter().map(|answer| serde_json::from_str(answer).unwrap()).collect()
+}
+
+/// The cases of a file of the standard's tests; its other elements are comments. Escapes of surrogates are kept as they
+/// are written, as `\\ud800` in a string: half of a pair is no text.
+#[track_caller]
+fn cases(file: &str) -> Vec<Value> {
+    let text = read(file).replace("\\ud", "\\\\ud").replace("\\uD", "\\\\uD");
+    let cases: Vec<Value> = serde_json::from_str(&text).unwrap();
+    cases.into_iter().filter(Value::is_object).collect()
+}
+
+/// A question with its surrogates as they were in the file.
+fn question(input: &Value, base: &Value) -> String {
+    let question = json!({ "input": input, "base": base }).to_string();
+    question.replace("\\\\ud", "\\ud").replace("\\\\uD", "\\uD")
+}
+
+/// What the `url` crate makes otherwise of URLs that no crawler fetches: nearly all of `file:`, where hosts and
+/// drives meet.
+const OTHERWISE_FILE: usize = 39;
+/// And one where `C:` in a path is a drive to it, of a scheme that has none.
+const OTHERWISE: &str = "abc://x/y/z/";
+
+#[test]
+fn urls_are_read_as_the_standard_says() {
+    let mut cases = cases("wpt/urltestdata.json");
+    cases.extend(self::cases("wpt/urltestdata-javascript-only.json"));
+    assert_eq!(cases.len(), 874);
+    let questions: Vec<_> =
+        cases.iter().map(|case| question(&case["input"], &case["base"])).collect();
+    let mut file_urls = 0;
+    for (case, answer) in cases.iter().zip(probe("url", &questions)) {
+        let expected = &case["href"];
+        if case["failure"] == true {
+            assert!(answer["href"].is_null(), "{case}: {answer}");
+            assert!(answer["why"].is_string(), "{case}: {answer}");
+        } else if answer["href"] == *expected {
+            let hostname = case["hostname"].as_str().unwrap_or_default();
+            assert_eq!(answer["host"].as_str().unwrap_or_default(), hostname, "{case}");
+        } else if expected.as_str().unwrap().starts_with("file:") {
+            file_urls += 1;
+        } else {
+            assert_eq!(*expected, OTHERWISE, "{case}: {answer}");
+        }
+        // What can be fetched has a key, and nothing else has one.
+        let href = answer["href"].as_str().unwrap_or_default();
+        let credentials =
+            ["username", "password"].iter().any(|name| case[name].as_str() > Some(""));
+        let is_page = href.starts_with("http://") || href.starts_with("https://");
+        // Without the dots at their end, these are no hosts.
+        let is_host =
+            ![".", "..", "foo.09.."].contains(&answer["host"].as_str().unwrap_or_default());
+        let has_key = is_page && !credentials && is_host;
+        assert_eq!(answer["key"].is_string(), has_key, "{case}: {answer}");
+        assert_eq!(answer["why"].is_string(), answer["key"].is_null(), "{case}: {answer}");
+    }
+    assert_eq!(file_urls, OTHERWISE_FILE);
+}
+
+#[test]
+fn names_become_ascii_as_the_standard_says() {
+    let cases = cases("wpt/toascii.json");
+    assert_eq!(cases.len(), 87);
+    let url = |case: &Value| format!("https://{}/x", case["input"].as_str().unwrap());
+    let questions: Vec<_> =
+        cases.iter().map(|case| question(&url(case).into(), &Value::Null)).collect();
+    for (case, answer) in cases.iter().zip(probe("url", &questions)) {
+        assert_eq!(answer["host"], case["output"], "{case}: {answer}");
+        let href = case["output"].as_str().map(|host| format!("https://{host}/x"));
+        assert_eq!(answer["href"].as_str(), href.as_deref(), "{case}: {answer}");
+    }
+}
+
+#[test]
+fn domains_are_those_of_the_public_suffix_list() {
+    let table = read("psl/test_psl.txt");
+    let pairs: Vec<_> = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("checkPublicSuffix(")?.strip_suffix(");"))
+        .map(|pair| pair.split_once(", ").unwrap())
+        .filter(|(host, _)| *host != "null")
+        .map(|(host, domain)| (host.trim_matches('\''), domain.trim_matches('\'')))
+        .collect();
+    assert_eq!(pairs.len(), 77);
+    let ask = |host: &str| question(&format!("http://{host}/").into(), &Value::Null);
+    let hosts: Vec<_> = pairs.iter().map(|(host, _)| ask(host)).collect();
+    // The domains as hosts: a URL has names in lower case, and as Punycode.
+    let domains: Vec<_> = pairs.iter().map(|(_, domain)| ask(domain)).collect();
+    for ((pair, answer), domain) in
+        pairs.iter().zip(probe("url", &hosts)).zip(probe("url", &domains))
+    {
+        let expected = if pair.1 == "null" { &Value::Null } else { &domain["host"] };
+        assert_eq!(answer["domain"], *expected, "{pair:?}: {answer}");
+    }
+    let without =
+        ["http://127.0.0.1/", "http://[::1]/", "http://localhost/", "mailto:a@example.org"];
+    let questions = without.map(|url| question(&url.into(), &Value::Null));
+    for answer in probe("url", &questions) {
+        assert_eq!(answer["domain"], Value::Null, "{answer}");
+    }
+}
+
+#[test]
+fn special_addresses_are_forbidden_and_their_neighbours_are_not() {
+    let table = read("addresses/addresses.csv");
+    let rows: Vec<Vec<&str>> =
+        table.lines().skip(1).map(|line| line.splitn(3, ',').collect()).collect();
+    assert_eq!(rows.len(), 126);
+    let questions: Vec<_> =
+        rows.iter().map(|row| json!({ "address": row[0] }).to_string()).collect();
+    for (row, answer) in rows.iter().zip(probe("address", &questions)) {
+        assert_eq!(answer["forbidden"], row[1] == "yes", "{row:?}: {answer}");
+        assert_eq!(answer["why"].is_string(), row[1] == "yes", "{row:?}: {answer}");
+    }
+    for answer in
+        probe("address", &[r#"{"address":"localhost"}"#, r#"{"address":7}"#].map(str::to_owned))
+    {
+        assert!(answer["error"].is_string(), "{answer}");
+    }
+}
+
+#[test]
+fn keys_are_equal_for_equal_pages() {
+    let ask = |input: &str| json!({ "input": input, "base": "http://example.org/a/" }).to_string();
+    for (one, other) in [
+        ("/%70/3", "/p/3"),
+        ("b?utm_source=x#c", "http://EXAMPLE.org:80/a/b"),
+        ("b?c=1&fbclid=2", "b?c=1"),
+        ("%C3%A4", "%c3%a4"),
+        ("ä", "%c3%a4"),
+        ("///example.org./b;jsessionid=1", "/b"),
+    ] {
+        let answers = probe("url", &[ask(one), ask(other)]);
+        assert_eq!(answers[0]["key"], answers[1]["key"], "{one} {other}");
+        assert!(answers[0]["key"].is_string());
+    }
+    for (one, other) in [
+        ("b?", "b"),
+        ("b?c=1&d=2", "b?d=2&c=1"),
+        ("B", "b"),
+        ("b/", "b"),
+        ("%2F", "/"),
+        ("%2541", "%41"),
+    ] {
+        let answers = probe("url", &[ask(one), ask(other)]);
+        assert_ne!(answers[0]["key"], answers[1]["key"], "{one} {other}");
+    }
+}
+
+#[test]
+fn a_person_is_told_in_lines() {
+    let folder = TempDir::new().unwrap();
+    let told = |words: &[&str]| run(folder.path(), words).expect_code(0).stdout();
+    assert_eq!(
+        told(&["probe", "url", "../c?utm_source=x#d", "https://www.example.co.uk/a/b"]),
+        [
+            "url     https://www.example.co.uk/c?utm_source=x#d",
+            "key     https://www.example.co.uk/c",
+            "host    www.example.co.uk",
+            "domain  example.co.uk",
+        ]
+    );
+    let url = "https://example.org/?utm_source=x&ref=y";
+    assert_eq!(
+        told(&["probe", "url", url, "--tracking-params", "ref"])[1],
+        "key     https://example.org/?utm_source=x"
+    );
+    assert_eq!(
+        told(&["probe", "url", "mailto:a@example.org"])[1..],
+        ["key     none: only http and https URLs can be fetched", "host    none", "domain  none"]
+    );
+    let wrong = run(folder.path(), &["probe", "url", "a b"]).expect_code(1).stderr();
+    assert!(wrong.contains("a b: not a URL"), "{wrong}");
+    assert_eq!(told(&["probe", "address", "0x7f.1"]), ["127.0.0.1 is a loopback address: refused"]);
+    let allowed = told(&["probe", "address", "localhost", "--allow-private"]);
+    assert!(allowed.contains(&"127.0.0.1 may be fetched from".to_owned()), "{allowed:?}");
+    assert_eq!(told(&["probe", "address", "8.8.8.8"]), ["8.8.8.8 may be fetched from"]);
+}
