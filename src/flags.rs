@@ -145,10 +145,18 @@ pub(crate) struct SinkFlags {
     /// Store pages as lines of JSON at the end of FILE; -: standard output
     #[arg(long, value_name = "FILE")]
     jsonl: Option<PathBuf>,
+
+    /// Store what went over the wire in WARC files, PREFIX-<time>-<number>.warc.gz
+    #[arg(long, value_name = "PREFIX")]
+    warc: Option<PathBuf>,
+
+    /// A WARC file of this size is closed and another begun; a number, or with k, m or g behind it
+    #[arg(long, value_name = "BYTES", default_value = "1g", value_parser = parse_warc_size)]
+    warc_size: u64,
 }
 
 /// Long names of the flags of [`SinkFlags`].
-pub(crate) const SINK_FLAGS: [&str; 2] = ["sqlite", "jsonl"];
+pub(crate) const SINK_FLAGS: [&str; 4] = ["sqlite", "jsonl", "warc", "warc-size"];
 
 impl SinkFlags {
     fn config(&self, data: &DataFlag) -> Vec<SinkConfig> {
@@ -213,6 +221,11 @@ pub(crate) fn milliseconds(duration: Duration) -> u64 {
 
 fn parse_sync(text: &str) -> Result<Sync, String> {
     topic_setting("sync", text).map(|settings| settings.sync)
+}
+
+/// Bytes as they are written everywhere in Tidings, at least a megabyte.
+fn parse_warc_size(text: &str) -> Result<u64, String> {
+    parse_retain_bytes(text).map_err(|error| error.replace("retain-bytes", "warc-size"))
 }
 
 fn parse_retain_bytes(text: &str) -> Result<u64, String> {

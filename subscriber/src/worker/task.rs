@@ -450,6 +450,7 @@ impl Task {
             canonical: None,
             noindex: false,
             validators: Validators::default(),
+            last_unix_ms: None,
             remote: None,
             links: Vec::new(),
             exchange: None,
