@@ -32,6 +32,7 @@ mod readers;
 mod restart;
 mod restart_large;
 mod share;
+mod sinks;
 mod support;
 mod topics;
 mod trace;
