@@ -226,6 +226,7 @@ fn parse_sync(text: &str) -> Result<Sync, String> {
     topic_setting("sync", text).map(|settings| settings.sync)
 }
 
+/// Bytes as they are written everywhere in Tidings, at least a megabyte.
 fn parse_retain_bytes(text: &str) -> Result<u64, String> {
     topic_setting("retain-bytes", text).map(|settings| settings.retain_bytes)
 }
@@ -236,7 +237,7 @@ fn topic_setting(key: &str, text: &str) -> Result<TopicSettings, String> {
 }
 
 /// A count of bytes: `65536`, `64k`, `10m`, `1g`.
-fn parse_bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
         Some(at) => text.split_at(at),
         None => (text, ""),

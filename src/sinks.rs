@@ -8,7 +8,7 @@ use tidings_subscriber::{
     sink::{SinkConfig, postgres::PostgresConfig},
 };
 
-use crate::flags::DataFlag;
+use crate::flags::{DataFlag, parse_bytes};
 
 /// The variable that holds the password of the `PostgreSQL` database, as for `PostgreSQL`'s own programs: what is in a
 /// flag can be read by everybody on the machine.
@@ -26,6 +26,14 @@ pub(crate) struct SinkFlags {
     /// Lines of JSON at the end of FILE; -: standard output
     #[arg(long, value_name = "FILE")]
     jsonl: Option<PathBuf>,
+
+    /// WARC files with what went over the wire, PREFIX-<time>-<number>.warc.gz
+    #[arg(long, value_name = "PREFIX")]
+    warc: Option<PathBuf>,
+
+    /// A WARC file of this size is closed and another begun; a number, or with k, m or g behind it
+    #[arg(long, value_name = "BYTES", default_value = "1g", value_parser = parse_bytes)]
+    warc_size: u64,
 
     /// A `PostgreSQL` database, such as `postgres://crawler@db.example.org/pages`; the password is taken from
     /// `PGPASSWORD` in the environment
@@ -53,6 +61,8 @@ impl SinkFlags {
                 SinkConfig::Jsonl(file.clone())
             });
         }
+        let warc = self.warc.clone();
+        sinks.extend(warc.map(|prefix| SinkConfig::Warc { prefix, bytes_max: self.warc_size }));
         sinks.extend(self.postgres.clone().map(SinkConfig::Postgres));
         sinks.extend(self.exec.clone());
         sinks

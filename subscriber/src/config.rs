@@ -334,6 +334,17 @@ pub const JSONL_CHUNK_BYTES: usize = 256 * 1024;
 /// A line of JSON is never longer: links have [`LINKS_ABSOLUTE_BYTES_MAX`], and in JSON no character of theirs is
 /// more than two.
 pub const JSONL_LINE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// Bytes of a WARC file that are handed on at a time, and of a body that are read.
+pub const WARC_CHUNK_BYTES: usize = 64 * 1024;
+/// How much work is put into compressing WARC records, of 9: little, since most bodies are small or come
+/// compressed already.
+pub const WARC_LEVEL: u32 = 3;
+/// The header of a record of ours is never longer (two URLs, and short words), nor what it says of a page.
+pub const WARC_HEAD_BYTES_MAX: u64 = 64 * 1024;
+/// Bodies that are known to be in the output already. At some 300 bytes each this is 10 MiB.
+pub const WARC_SEEN_MAX: usize = 32 * 1024;
+/// Bytes of the URLs that they were found under.
+pub const WARC_SEEN_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// How often the mark beside a file that only grows is written: what a crash costs is to read the pages of
 /// this time.
 pub const MARK_EVERY: Duration = Duration::from_secs(1);

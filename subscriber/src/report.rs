@@ -137,6 +137,9 @@ pub struct PageRecord {
     pub noindex: bool,
     /// What a later request may ask with whether the page has changed.
     pub validators: Validators,
+    /// Of an answer that nothing has changed: when the record was made that it confirms, in milliseconds
+    /// since 1970.
+    pub last_unix_ms: Option<i64>,
     /// Who answered.
     pub remote: Option<SocketAddr>,
     /// In the order of the page.

@@ -1,5 +1,11 @@
 //! Bodies that somebody wants to have whole: in memory while they are small and there is room, else
 //! in a file that goes with its owner.
+//!
+//! ```text
+//!   <directory>/lock         held while one of the others is made, or removed
+//!   <directory>/<n>.lock     held by a process for as long as it lives
+//!   <directory>/<n>/         its bodies
+//! ```
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -16,6 +22,8 @@ pub struct Spools(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     directory: PathBuf,
+    /// Says that this process lives; the directory goes with the next one that begins after that.
+    _lock: File,
     /// Of all spools, in memory; `<= SPOOLS_BYTES_MAX`.
     bytes: AtomicUsize,
     /// Of the next file.
@@ -32,23 +40,48 @@ pub struct Spool {
 }
 
 impl Spools {
-    /// Uses this directory, which is made, and emptied of what an earlier process has left.
+    /// Makes a directory of its own below this one, which is made, too, and removes those of processes
+    /// that have ended.
     pub fn open(directory: &Path) -> io::Result<Self> {
-        if let Err(error) = fs::remove_dir_all(directory)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            return Err(error);
-        }
         fs::create_dir_all(directory)?;
-        let directory = directory.to_owned();
+        let all = lock_file(&directory.join("lock"))?;
+        all.lock()?;
+        remove_left(directory)?;
+        let name = format!("{:08x}", fastrand::u32(..));
+        let lock = lock_file(&directory.join(format!("{name}.lock")))?;
+        // Somebody else's, with a chance of one in billions, is waited for.
+        lock.lock()?;
+        let directory = directory.join(name);
+        fs::create_dir_all(&directory)?;
         let (bytes, number) = (AtomicUsize::new(0), AtomicU64::new(0));
-        Ok(Self(Arc::new(Shared { directory, bytes, number })))
+        Ok(Self(Arc::new(Shared { directory, _lock: lock, bytes, number })))
     }
 
     /// An empty body.
     pub fn begin(&self) -> Spool {
         Spool { shared: Arc::clone(&self.0), memory: Vec::new(), file: None, len: 0 }
     }
+}
+
+fn lock_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(false).open(path)
+}
+
+/// Removes the directories of which nobody holds the lock.
+fn remove_left(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let lock = entry?.path();
+        let name = lock.file_stem().filter(|_| lock.extension().is_some_and(|end| end == "lock"));
+        let Some(name) = name else { continue };
+        if lock_file(&lock)?.try_lock().is_err() {
+            continue;
+        }
+        match fs::remove_dir_all(directory.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => fs::remove_file(&lock)?,
+        }
+    }
+    Ok(())
 }
 
 impl Spool {
@@ -148,7 +181,7 @@ mod tests {
     fn a_small_body_is_in_memory_and_a_large_one_in_a_file_until_it_is_dropped() {
         let directory = tempfile::tempdir().unwrap();
         let spools = Spools::open(directory.path()).unwrap();
-        let files = || fs::read_dir(directory.path()).unwrap().count();
+        let files = || fs::read_dir(&spools.0.directory).unwrap().count();
         let mut spool = spools.begin();
         spool.write(b"small").unwrap();
         assert_eq!((text(&spool), files()), (b"small".to_vec(), 0));
@@ -182,14 +215,32 @@ mod tests {
     }
 
     #[test]
-    fn who_needs_a_file_gets_one_and_what_was_left_is_removed() {
+    fn who_needs_a_file_gets_one() {
         let directory = tempfile::tempdir().unwrap();
-        fs::write(directory.path().join("0"), "left").unwrap();
         let spools = Spools::open(directory.path()).unwrap();
         let mut spool = spools.begin();
         spool.write(b"a page").unwrap();
         assert_eq!(fs::read(spool.path().unwrap()).unwrap(), b"a page");
         spool.write(b"!").unwrap();
         assert_eq!(text(&spool), b"a page!");
+    }
+    #[test]
+    fn what_ended_processes_have_left_is_removed_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let count = || fs::read_dir(directory.path()).unwrap().count();
+        let (ended, living) = (Spools::open(directory.path()), Spools::open(directory.path()));
+        let mut body = living.as_ref().unwrap().begin();
+        body.write(b"a page").unwrap();
+        body.path().unwrap();
+        let mut left = ended.unwrap().begin();
+        left.write(b"left").unwrap();
+        left.path().unwrap();
+        // As a killed process leaves it.
+        left.file = None;
+        drop(left);
+        assert_eq!(count(), 5);
+        let _next = Spools::open(directory.path()).unwrap();
+        assert_eq!(count(), 5);
+        assert_eq!(text(&body), b"a page");
     }
 }

@@ -27,7 +27,7 @@ const TOPIC: &str = "new-url";
 const EVENT_BYTES: usize = 1_000;
 
 /// A small disk that only the processes of these tests see.
-struct SmallDisk {
+pub(crate) struct SmallDisk {
     /// Keeps the namespace alive, and is where it is entered.
     holder: Running,
     user_namespace: bool,
@@ -36,7 +36,7 @@ struct SmallDisk {
 
 impl SmallDisk {
     #[track_caller]
-    fn mount(megabytes: u32) -> Self {
+    pub(crate) fn mount(megabytes: u32) -> Self {
         let folder = TempDir::new().unwrap();
         // Without a user namespace of one's own only root may mount; in some containers root may only that way.
         let allowed = |flags: &&str| {
@@ -70,14 +70,14 @@ impl SmallDisk {
     }
 
     /// The folder as it is seen from outside.
-    fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         let folder = self.folder.path().strip_prefix("/").unwrap();
         PathBuf::from(format!("/proc/{}/root", self.holder.id())).join(folder)
     }
 
     /// Somebody else's file takes all the room but so much.
     #[track_caller]
-    fn fill_but(&self, bytes: u64) {
+    pub(crate) fn fill_but(&self, bytes: u64) {
         let stat = rustix::fs::statvfs(self.path()).unwrap();
         let mut left = (stat.f_bavail * stat.f_frsize).saturating_sub(bytes);
         let mut ballast =
@@ -92,7 +92,7 @@ impl SmallDisk {
         }
     }
 
-    fn make_room(&self) {
+    pub(crate) fn make_room(&self) {
         fs::remove_file(self.path().join("ballast")).unwrap();
     }
 }

@@ -36,6 +36,7 @@ mod restart;
 mod restart_large;
 mod robots;
 mod share;
+mod sinks;
 mod support;
 mod topics;
 mod trace;

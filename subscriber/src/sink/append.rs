@@ -27,13 +27,7 @@ impl AppendFile {
         super::make_parent(path)?;
         let failed = |source| OpenError::Io { path: path.to_owned(), source };
         let existed = path.exists();
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(failed)?;
+        let file = Self::options().create(true).truncate(false).open(path).map_err(failed)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -44,7 +38,25 @@ impl AppendFile {
         if !existed {
             sync_directory_of(path).map_err(failed)?;
         }
-        let safe = file.seek(SeekFrom::End(0)).map_err(failed)?;
+        Self::of(file, path).map_err(failed)
+    }
+
+    /// Makes a file that is not there yet, for this process alone.
+    pub(super) fn create(path: &Path) -> io::Result<Self> {
+        let file = Self::options().create_new(true).open(path)?;
+        file.try_lock()?;
+        sync_directory_of(path)?;
+        Self::of(file, path)
+    }
+
+    fn options() -> OpenOptions {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        options
+    }
+
+    fn of(mut file: File, path: &Path) -> io::Result<Self> {
+        let safe = file.seek(SeekFrom::End(0))?;
         Ok(Self { file, path: path.to_owned(), safe, pending: 0, torn: false })
     }
 

@@ -32,7 +32,7 @@ use serde::Deserialize;
 use super::append::AppendFile;
 use super::ledger::{Ledger, with_suffix};
 use super::row::Row;
-use super::{OpenError, Sink, StoreError};
+use super::{OpenError, Sink, StoreError, fresh};
 use crate::config::{JSONL_CHUNK_BYTES, JSONL_LINE_BYTES_MAX};
 use crate::report::{PageId, PageRecord};
 
@@ -170,22 +170,6 @@ impl Sink for JsonStream {
     fn wants_settled(&self) -> bool {
         true
     }
-}
-
-/// Those of a batch that are to be written: final, and not there yet. Of several attempts at one page the
-/// last is as good as any.
-fn fresh<'a>(
-    batch: &'a [Arc<PageRecord>],
-    ledger: &Ledger,
-) -> impl Iterator<Item = &'a PageRecord> + use<'a> {
-    let mut seen = std::collections::HashSet::new();
-    let fresh: Vec<_> = batch
-        .iter()
-        .map(Arc::as_ref)
-        .filter(|record| record.is_final() && !ledger.contains(&record.page))
-        .filter(|record| seen.insert(&record.page))
-        .collect();
-    fresh.into_iter()
 }
 
 fn put_line(record: &PageRecord, lines: &mut Vec<u8>) {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;
-use crate::sink::testing::{record, transient};
+use crate::sink::testing::{folder, record, transient};
 
 struct Output {
     folder: TempDir,
@@ -16,7 +16,7 @@ struct Output {
 
 impl Output {
     fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap() }
+        Self { folder: folder() }
     }
 
     fn path(&self) -> PathBuf {

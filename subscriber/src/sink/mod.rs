@@ -28,8 +28,10 @@ mod row;
 pub mod sqlite;
 #[cfg(test)]
 mod testing;
+mod warc;
 mod writer;
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
@@ -40,10 +42,12 @@ use tokio::sync::{oneshot, watch};
 
 use self::exec::Exec;
 use self::jsonl::{JsonFile, JsonStream};
+use self::ledger::Ledger;
 #[cfg(feature = "postgres")]
 use self::postgres::{Postgres, PostgresConfig};
 pub use self::sqlite::Last;
 use self::sqlite::{Lookup, Sqlite};
+use self::warc::Warc;
 use self::writer::{Troubles, Writer};
 use crate::config::{CrawlerConfig, STORE_BATCH_MAX};
 use crate::program::Programs;
@@ -59,6 +63,13 @@ pub enum SinkConfig {
     Jsonl(PathBuf),
     /// JSON lines on standard output.
     Stdout,
+    /// WARC files, the names of which begin with this.
+    Warc {
+        /// What their names begin with, and where they are.
+        prefix: PathBuf,
+        /// A file that has these bytes is closed, and another begun.
+        bytes_max: u64,
+    },
     /// A `PostgreSQL` database, shared with whoever else stores there.
     #[cfg(feature = "postgres")]
     Postgres(PostgresConfig),
@@ -80,6 +91,7 @@ impl fmt::Display for SinkConfig {
         match self {
             Self::Sqlite(path) | Self::Jsonl(path) => write!(out, "{}", path.display()),
             Self::Stdout => out.write_str("standard output"),
+            Self::Warc { prefix, .. } => write!(out, "{}-*.warc.gz", prefix.display()),
             #[cfg(feature = "postgres")]
             Self::Postgres(config) => out.write_str(&config.name()),
             Self::Exec(words) => write!(out, "{}", words[0].display()),
@@ -208,29 +220,41 @@ impl Sinks {
         };
         let mut closing = Vec::new();
         for (number, sink) in sinks.iter().enumerate() {
-            let sink: Box<dyn Sink> =
-                match sink {
-                    SinkConfig::Sqlite(path) => {
-                        let (sqlite, lookup) = Sqlite::open(path)?;
-                        open.lookup = Some(lookup);
-                        Box::new(sqlite)
-                    }
-                    SinkConfig::Jsonl(path) => Box::new(JsonFile::open(path)?),
-                    #[cfg(feature = "postgres")]
-                    SinkConfig::Postgres(config) => Box::new(Postgres::open(config)?),
-                    SinkConfig::Exec(words) => {
-                        open.keep.decoded = true;
-                        Box::new(Exec::open(words, open.programs.clone())?)
-                    }
-                    SinkConfig::Stdout => Box::new(JsonStream::stdout().map_err(|source| {
-                        OpenError::Io { path: "standard output".into(), source }
-                    })?),
-                };
+            let sink = open.open_sink(sink, config)?;
             let (writer, closed) = Writer::start(sink, number, troubles.clone())?;
             open.writers.push(writer);
             closing.push(closed);
         }
         Ok((open, Closing(closing)))
+    }
+
+    fn open_sink(
+        &mut self,
+        sink: &SinkConfig,
+        config: &CrawlerConfig,
+    ) -> Result<Box<dyn Sink>, OpenError> {
+        Ok(match sink {
+            SinkConfig::Sqlite(path) => {
+                let (sqlite, lookup) = Sqlite::open(path)?;
+                self.lookup = Some(lookup);
+                Box::new(sqlite)
+            }
+            SinkConfig::Jsonl(path) => Box::new(JsonFile::open(path)?),
+            SinkConfig::Stdout => Box::new(
+                JsonStream::stdout()
+                    .map_err(|source| OpenError::Io { path: "standard output".into(), source })?,
+            ),
+            SinkConfig::Warc { prefix, bytes_max } => {
+                self.keep.raw = true;
+                Box::new(Warc::open(prefix, *bytes_max, &config.agent)?)
+            }
+            #[cfg(feature = "postgres")]
+            SinkConfig::Postgres(config) => Box::new(Postgres::open(config)?),
+            SinkConfig::Exec(words) => {
+                self.keep.decoded = true;
+                Box::new(Exec::open(words, self.programs.clone())?)
+            }
+        })
     }
 
     /// What must be kept of a page until it is stored.
@@ -274,7 +298,8 @@ impl Sinks {
         std::future::pending().await
     }
 
-    /// The newest complete record of a URL, if there is a database.
+    /// The newest complete record of a URL that its server can be asked about (`ETag`,
+    /// `Last-Modified`), if there is a database.
     pub async fn last(&self, url: &str) -> Option<Last> {
         self.lookup.as_ref()?.last(url).await
     }
@@ -293,6 +318,22 @@ impl Closing {
             let _ = closed.await;
         }
     }
+}
+
+/// Those of a batch that a file that only grows is to have: final, and not there yet. Of several attempts at
+/// a page the first is as good as any.
+fn fresh<'a>(
+    batch: &'a [Arc<PageRecord>],
+    ledger: &Ledger,
+) -> impl Iterator<Item = &'a PageRecord> + use<'a> {
+    let mut seen = HashSet::new();
+    let fresh: Vec<_> = batch
+        .iter()
+        .map(Arc::as_ref)
+        .filter(|record| record.is_final() && !ledger.contains(&record.page))
+        .filter(|record| seen.insert(&record.page))
+        .collect();
+    fresh.into_iter()
 }
 
 /// Makes the directory that a file is to be in.

@@ -31,6 +31,7 @@ pub(super) fn record(entry: u64, attempt: u32) -> PageRecord {
         canonical: Some("http://site.example/".to_owned()),
         noindex: false,
         validators: Validators { etag: Some("W/\"x\"".to_owned()), last_modified: None },
+        last_unix_ms: None,
         remote: Some("192.0.2.1:80".parse().unwrap()),
         pass: Some(2),
         depth: Some(3),
@@ -46,4 +47,9 @@ pub(super) fn transient(entry: u64, attempt: u32) -> PageRecord {
     record.transient = true;
     record.report.outcome = PageOutcome::Retry;
     record
+}
+
+/// A folder in memory, where there is such a place: what is synced there costs nothing.
+pub(super) fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }

@@ -36,7 +36,9 @@ impl Sink for Told {
 
     fn settle(&mut self, pages: &[PageId]) {
         let settled = self.settled.as_ref().unwrap();
-        pages.iter().for_each(|page| settled.send(page.entry).unwrap());
+        for page in pages {
+            settled.send(page.entry).unwrap();
+        }
     }
 
     fn wants_settled(&self) -> bool {

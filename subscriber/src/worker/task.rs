@@ -513,6 +513,7 @@ impl Task {
             canonical: None,
             noindex: false,
             validators: Validators::default(),
+            last_unix_ms: None,
             remote: None,
             links: Vec::new(),
             exchange: None,

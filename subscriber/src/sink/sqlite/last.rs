@@ -15,12 +15,13 @@ use crate::links::Link;
 use crate::report::Validators;
 use crate::sink::OpenError;
 
-const NEWEST: &str = "
+pub(super) const NEWEST: &str = "
     SELECT etag, last_modified, hash, title, content_type, bytes, canonical, noindex, link_urls,
         nofollow, fetched_at
-    FROM pages WHERE url_print = ?1 AND url = ?2 AND outcome = 'done' ORDER BY id DESC LIMIT 1";
+    FROM pages WHERE url_print = ?1 AND url = ?2 AND outcome = 'done'
+        AND (etag IS NOT NULL OR last_modified IS NOT NULL) ORDER BY id DESC LIMIT 1";
 
-/// The newest complete record of a page.
+/// The newest complete record of a page that a server can be asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Last {
     /// What to ask with.

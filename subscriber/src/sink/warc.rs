@@ -1,0 +1,294 @@
+//! WARC files, version 1.1 (ISO 28500:2017): what went over the wire, for archives.
+//!
+//! A page is up to three records, each a gzip member of its own, so that a reader can begin at any:
+//!
+//! | record | |
+//! |---|---|
+//! | `request` | its head, as it was sent |
+//! | `response` | the head as it came, and the body without its transfer coding, still with its content coding |
+//! | or `revisit` | the head alone: the server says that nothing has changed (304), or the body is one that is in this output already |
+//! | `metadata` | what became of the page, in the names of [`super::jsonl`]; also of pages without an answer |
+//!
+//! The `metadata` comes last: a page is whole when that is there. So that head and body fit together, a
+//! `Transfer-Encoding` and a `Content-Length` that is not that of the body are called
+//! `X-Archive-Orig-..`, and the right length is added. Digests are SHA-1, which is what everybody's
+//! tools compare; whether two bodies are the same is decided by BLAKE3.
+//!
+//! Files are `PREFIX-<time of creation>-<serial number>.warc.gz`, and end in `.open` while they are
+//! written. One is closed when it has reached its size, and at the end. The mark ([`super::ledger`]) is
+//! `PREFIX.mark`; its position is an offset and the name of a file. What a crash has left open is cut behind
+//! its last whole page, and closed.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "files are named after the time at which they begin"
+)]
+
+mod file;
+mod record;
+mod scan;
+mod seen;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+
+use self::file::WarcFile;
+use self::record::Archivist;
+use super::append::{AppendFile, sync_directory_of};
+use super::ledger::{Ledger, with_suffix};
+use super::{OpenError, Sink, StoreError, fresh};
+use crate::report::{PageId, PageRecord};
+
+const OPEN: &str = ".open";
+const CLOSED: &str = ".warc.gz";
+
+/// The WARC files of one prefix.
+pub(super) struct Warc {
+    prefix: PathBuf,
+    /// A file that has these bytes is closed.
+    bytes_max: u64,
+    file: WarcFile,
+    archivist: Archivist,
+    ledger: Ledger,
+    /// Pages that were written and not synced yet.
+    pending: Vec<PageId>,
+}
+
+impl Warc {
+    /// Begins a file, and closes those that a crash has left.
+    pub(super) fn open(prefix: &Path, bytes_max: u64, agent: &str) -> Result<Self, OpenError> {
+        let failed = |source| OpenError::Io { path: prefix.to_owned(), source };
+        super::make_parent(prefix)?;
+        let mut archivist = Archivist::new(agent);
+        // First of all, and it is locked: of two processes with one prefix each sees that of the other.
+        let file = begin(prefix, &mut archivist).map_err(failed)?;
+        let mark = with_suffix(prefix, ".mark");
+        let (mut ledger, position) = Ledger::open(&mark).map_err(failed)?;
+        let position = position.as_deref().and_then(parse_position);
+        if let Err(error) = recover(prefix, &file, position.as_ref(), &mut ledger) {
+            remove(&file);
+            return Err(error);
+        }
+        let mut warc = Self {
+            prefix: prefix.to_owned(),
+            bytes_max,
+            file,
+            archivist,
+            ledger,
+            pending: Vec::new(),
+        };
+        warc.write_mark().map_err(failed)?;
+        Ok(warc)
+    }
+
+    fn append(&mut self, batch: &[Arc<PageRecord>]) -> io::Result<()> {
+        self.file.begin()?;
+        for record in fresh(batch, &self.ledger) {
+            if self.file.len() >= self.bytes_max {
+                self.commit()?;
+                self.rotate()?;
+            }
+            self.archivist.put_page(record, &mut self.file)?;
+            self.pending.push(record.page.clone());
+        }
+        self.commit()
+    }
+
+    fn commit(&mut self) -> io::Result<()> {
+        self.file.commit()?;
+        self.archivist.commit();
+        for page in self.pending.drain(..) {
+            self.ledger.insert(page);
+        }
+        Ok(())
+    }
+
+    /// Goes on in another file. If that cannot be made, or not be said in the mark, it is tried again
+    /// before the next page.
+    fn rotate(&mut self) -> io::Result<()> {
+        let next = begin(&self.prefix, &mut self.archivist)?;
+        if let Err(error) = close(&self.file) {
+            remove(&next);
+            return Err(error);
+        }
+        self.file = next;
+        self.write_mark()
+    }
+
+    fn write_mark(&mut self) -> io::Result<()> {
+        self.ledger.write(&position(&self.file))
+    }
+}
+
+impl Sink for Warc {
+    fn name(&self) -> String {
+        self.file.path().display().to_string()
+    }
+
+    fn write(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), StoreError> {
+        let written = self.append(batch);
+        if written.is_err() {
+            self.pending.clear();
+            self.archivist.roll_back();
+            self.file.roll_back();
+        }
+        self.ledger.tend(|| position(&self.file));
+        written.map_err(|error| StoreError { text: error.to_string(), closed: false })
+    }
+
+    fn settle(&mut self, pages: &[PageId]) {
+        self.ledger.settle(pages);
+    }
+
+    fn wants_settled(&self) -> bool {
+        true
+    }
+
+    fn close(&mut self) {
+        let closed = self.write_mark().and_then(|()| {
+            if self.file.has_pages() {
+                close(&self.file)
+            } else {
+                fs::remove_file(self.file.path())
+            }
+        });
+        if let Err(error) = closed {
+            tracing::warn!("{}: {error}", self.name());
+        }
+    }
+}
+
+/// A file with a name that none has had, locked, with its `warcinfo`.
+fn begin(prefix: &Path, archivist: &mut Archivist) -> io::Result<WarcFile> {
+    let now = Timestamp::try_from(now()).unwrap_or_default();
+    let now = now.strftime("%Y%m%d%H%M%S");
+    for serial in 0..100_000 {
+        let closed = with_suffix(prefix, &format!("-{now}-{serial:05}{CLOSED}"));
+        if closed.exists() {
+            continue;
+        }
+        let mut file = match AppendFile::create(&with_suffix(&closed, OPEN)) {
+            Ok(file) => WarcFile::new(file),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+            Err(error) => return Err(error),
+        };
+        let name = closed.file_name().unwrap_or_default().to_string_lossy();
+        let begun = archivist.put_info(&name, &mut file).and_then(|()| file.commit());
+        if begun.is_err() {
+            remove(&file);
+        }
+        return begun.map(|()| file);
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+fn now() -> SystemTime {
+    SystemTime::now()
+}
+
+/// Gives a file the name of one that nobody writes any more.
+fn close(file: &WarcFile) -> io::Result<()> {
+    let name = file.path().with_extension("");
+    fs::rename(file.path(), &name)?;
+    sync_directory_of(&name)
+}
+
+/// Removes a file without pages. One that stays is removed by the next start.
+fn remove(file: &WarcFile) {
+    if let Err(error) = fs::remove_file(file.path()) {
+        tracing::debug!(%error, "{} stays", file.path().display());
+    }
+}
+
+/// An offset, and the name of the file when it is closed.
+fn position(file: &WarcFile) -> String {
+    let name = file.path().with_extension("");
+    format!("{} {}", file.safe(), name.file_name().unwrap_or_default().to_string_lossy())
+}
+
+fn parse_position(text: &str) -> Option<(u64, String)> {
+    let (offset, name) = text.split_once(' ')?;
+    Some((offset.parse().ok()?, name.to_owned()))
+}
+
+/// Closes what was left open, and notes which pages may come again: those behind the mark's position.
+///
+/// A mark is written when a file is begun. So all of it that it does not know is in the file that it names,
+/// and in those that are open still.
+fn recover(
+    prefix: &Path,
+    own: &WarcFile,
+    position: Option<&(u64, String)>,
+    ledger: &mut Ledger,
+) -> Result<(), OpenError> {
+    let folder = prefix.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| OpenError::Io { path, source }
+    };
+    let mut left = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed(folder))? {
+        let path = folder.join(entry.map_err(failed(folder))?.file_name());
+        if is_ours(prefix, &path) && path.file_name() != own.path().file_name() {
+            left.push(path);
+        }
+    }
+    left.sort();
+    let from = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = name.strip_suffix(OPEN).unwrap_or(&name);
+        position.filter(|(_, of)| of == name).map_or(0, |(offset, _)| *offset)
+    };
+    for path in &left {
+        let mut file = WarcFile::new(AppendFile::open(path)?);
+        let found = scan::pages(&file, from(path)).map_err(failed(path))?;
+        if found.end < file.safe() {
+            let torn = file.safe() - found.end;
+            tracing::info!("{}: {torn} bytes of a torn end are cut off", path.display());
+            file.cut(found.end).map_err(failed(path))?;
+        }
+        for page in found.pages {
+            ledger.insert(page);
+        }
+        // What was found may be on its way to the disk still.
+        file.commit().map_err(failed(path))?;
+        let closed = if found.has_pages { close(&file) } else { fs::remove_file(path) };
+        closed.map_err(failed(path))?;
+    }
+    if let Some((offset, name)) = position {
+        let path = folder.join(name);
+        let is_left = left.iter().any(|left| left.with_extension("") == path);
+        if !is_left && path.exists() {
+            let file = AppendFile::open(&path)?;
+            let found = scan::pages_of(&file, *offset).map_err(failed(&path))?;
+            for page in found.pages {
+                ledger.insert(page);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a path is `PREFIX-<14 digits>-<5 digits>.warc.gz.open`.
+fn is_ours(prefix: &Path, path: &Path) -> bool {
+    let rest = || {
+        let name = path.file_name()?.to_str()?;
+        let rest = name.strip_prefix(prefix.file_name()?.to_str()?)?.strip_prefix('-')?;
+        let (time, serial) = rest.strip_suffix(OPEN)?.strip_suffix(CLOSED)?.split_once('-')?;
+        let is_number = |text: &str, digits| {
+            text.len() == digits && text.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        Some(is_number(time, 14) && is_number(serial, 5))
+    };
+    rest().unwrap_or(false)
+}
+
+#[cfg(test)]
+#[path = "warc_tests.rs"]
+mod tests;

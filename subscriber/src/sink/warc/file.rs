@@ -1,0 +1,121 @@
+//! A WARC file that is being written: gzip members behind each other.
+
+use std::io::{self, Write};
+use std::mem;
+use std::path::Path;
+
+use flate2::write::DeflateEncoder;
+use flate2::{Compression, Crc};
+
+use crate::config::{WARC_CHUNK_BYTES, WARC_LEVEL};
+use crate::sink::append::AppendFile;
+
+/// Deflate, no flags, no time, no system (RFC 1952 section 2.3).
+const MEMBER_HEAD: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
+
+pub(super) struct WarcFile {
+    file: AppendFile,
+    /// Kept from member to member: to make one costs more than to compress a short record.
+    deflate: DeflateEncoder<Vec<u8>>,
+    crc: Crc,
+    /// Of the members that are behind what is safe.
+    pending: u64,
+    has_pages: bool,
+}
+
+impl WarcFile {
+    pub(super) fn new(file: AppendFile) -> Self {
+        let deflate = DeflateEncoder::new(Vec::new(), Compression::new(WARC_LEVEL));
+        Self { file, deflate, crc: Crc::new(), pending: 0, has_pages: false }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    pub(super) fn file(&self) -> &AppendFile {
+        &self.file
+    }
+
+    /// Bytes that are safe.
+    pub(super) fn safe(&self) -> u64 {
+        self.file.safe()
+    }
+
+    /// Bytes that are there, safe or not.
+    pub(super) fn len(&self) -> u64 {
+        self.file.safe() + self.pending
+    }
+
+    /// Whether there is more than the `warcinfo`.
+    pub(super) fn has_pages(&self) -> bool {
+        self.has_pages
+    }
+
+    pub(super) fn note_page(&mut self) {
+        self.has_pages = true;
+    }
+
+    pub(super) fn begin(&mut self) -> io::Result<()> {
+        self.file.begin()
+    }
+
+    pub(super) fn cut(&mut self, at: u64) -> io::Result<()> {
+        self.file.cut(at)
+    }
+
+    pub(super) fn begin_member(&mut self) {
+        self.crc.reset();
+        self.deflate.get_mut().extend_from_slice(&MEMBER_HEAD);
+    }
+
+    pub(super) fn end_member(&mut self) -> io::Result<()> {
+        self.deflate.try_finish()?;
+        let mut bytes = self.deflate.reset(Vec::new())?;
+        bytes.extend_from_slice(&self.crc.sum().to_le_bytes());
+        bytes.extend_from_slice(&self.crc.amount().to_le_bytes());
+        // Members go on behind each other in the buffer.
+        *self.deflate.get_mut() = bytes;
+        self.spill(WARC_CHUNK_BYTES)
+    }
+
+    pub(super) fn commit(&mut self) -> io::Result<()> {
+        self.spill(0)?;
+        self.file.commit()?;
+        self.pending = 0;
+        Ok(())
+    }
+
+    pub(super) fn roll_back(&mut self) {
+        self.deflate = DeflateEncoder::new(Vec::new(), Compression::new(WARC_LEVEL));
+        self.pending = 0;
+        self.file.roll_back();
+    }
+
+    /// Hands on what was compressed, if it is more than this.
+    fn spill(&mut self, bytes_max: usize) -> io::Result<()> {
+        let buffer = self.deflate.get_mut();
+        if buffer.len() > bytes_max {
+            let bytes = mem::take(buffer);
+            self.file.write_all(&bytes)?;
+            self.pending += bytes.len() as u64;
+            *self.deflate.get_mut() = bytes;
+            self.deflate.get_mut().clear();
+        }
+        Ok(())
+    }
+}
+
+/// Adds to the member that was begun.
+impl Write for WarcFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.deflate.write(bytes)?;
+        self.crc.update(&bytes[..written]);
+        self.spill(WARC_CHUNK_BYTES)?;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

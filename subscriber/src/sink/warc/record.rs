@@ -1,0 +1,435 @@
+//! The records of a page.
+
+use std::fmt::{Display, Write as _};
+use std::io::{self, Read, Write};
+
+use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
+use jiff::Timestamp;
+
+use super::file::WarcFile;
+use super::seen::{Original, Seen};
+use crate::config::WARC_CHUNK_BYTES;
+use crate::report::{Exchange, PageRecord};
+use crate::sink::row::Row;
+use crate::spool::Spool;
+
+const IDENTICAL: &str = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest";
+const NOT_MODIFIED: &str = "http://netpreserve.org/warc/1.1/revisit/server-not-modified";
+
+/// Writes records; knows which bodies it has written.
+#[derive(Debug)]
+pub(super) struct Archivist {
+    agent: String,
+    /// Id of the file's first record.
+    info: String,
+    seen: Seen,
+    /// Bodies that are not safe yet.
+    pending: Vec<(blake3::Hash, Original)>,
+}
+
+/// The header of a record.
+struct Header(String);
+
+/// What there is to know of a body before it is written.
+struct Body<'a> {
+    spool: Option<&'a Spool>,
+    /// Of head and body.
+    block_digest: String,
+    payload_digest: String,
+    hash: blake3::Hash,
+    len: u64,
+}
+
+impl Archivist {
+    pub(super) fn new(agent: &str) -> Self {
+        let agent = agent.to_owned();
+        Self { agent, info: String::new(), seen: Seen::default(), pending: Vec::new() }
+    }
+
+    /// What was written is safe: later records may refer to it.
+    pub(super) fn commit(&mut self) {
+        for (body, original) in self.pending.drain(..) {
+            self.seen.insert(body, original);
+        }
+    }
+
+    /// What was written is not there.
+    pub(super) fn roll_back(&mut self) {
+        self.pending.clear();
+    }
+
+    /// The first record of a file with this name.
+    pub(super) fn put_info(&mut self, name: &str, out: &mut WarcFile) -> io::Result<()> {
+        let mut fields = Fields::default();
+        fields.put("software", concat!("tidings/", env!("CARGO_PKG_VERSION")));
+        fields.put("format", "WARC File Format 1.1");
+        let standard =
+            "https://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/";
+        fields.put("conformsTo", standard);
+        fields.put("http-header-user-agent", &self.agent);
+        self.info = new_id();
+        let now = Timestamp::try_from(super::now()).unwrap_or_default();
+        let mut header = Header::new("warcinfo", &self.info, &date(now.as_millisecond()));
+        header.put("WARC-Filename", name);
+        put_fields(header, &fields, out)
+    }
+
+    /// All records of a page.
+    pub(super) fn put_page(&mut self, record: &PageRecord, out: &mut WarcFile) -> io::Result<()> {
+        // A body that cannot be read any more is one that was never kept.
+        let body = record.exchange.as_ref().and_then(|exchange| {
+            let head = response_head(exchange);
+            let body = Body::read(&head, exchange.body.as_ref());
+            body.inspect_err(|error| tracing::warn!("{}: {error}", record.report.url))
+                .ok()
+                .map(|body| (exchange, head, body))
+        });
+        let started = record.exchange.as_ref().map(|exchange| exchange.started_unix_ms);
+        let date = date(started.unwrap_or(record.fetched_unix_ms));
+        let mut answer = None;
+        if let Some((exchange, head, body)) = body {
+            let id = new_id();
+            self.put_request(record, exchange, (&id, &date), out)?;
+            self.put_response(record, exchange, (head, body), (&id, &date), out)?;
+            answer = Some(id);
+        }
+        self.put_metadata(record, answer.as_deref(), &date, out)?;
+        out.note_page();
+        Ok(())
+    }
+
+    fn put_request(
+        &self,
+        record: &PageRecord,
+        exchange: &Exchange,
+        (response, date): (&str, &str),
+        out: &mut WarcFile,
+    ) -> io::Result<()> {
+        let mut header = self.header("request", &new_id(), date, record);
+        header.put_remote(exchange);
+        header.put("WARC-Concurrent-To", response);
+        header.put("WARC-Block-Digest", sha1(&exchange.request_head));
+        header.put("Content-Type", "application/http;msgtype=request");
+        put_record(header, &exchange.request_head, out)
+    }
+
+    fn put_response(
+        &mut self,
+        record: &PageRecord,
+        exchange: &Exchange,
+        (head, body): (Vec<u8>, Body<'_>),
+        (id, date): (&str, &str),
+        out: &mut WarcFile,
+    ) -> io::Result<()> {
+        let is_whole = exchange.truncated.is_none();
+        let original = self.seen.find(&body.hash).filter(|_| is_whole && body.len > 0);
+        let is_unchanged = record.report.status == Some(304);
+        let kind = if is_unchanged || original.is_some() { "revisit" } else { "response" };
+        let mut header = self.header(kind, id, date, record);
+        header.put_remote(exchange);
+        if is_unchanged {
+            header.put("WARC-Profile", NOT_MODIFIED);
+            header.put("WARC-Refers-To-Target-URI", &record.report.url);
+            if let Some(last) = record.last_unix_ms {
+                header.put("WARC-Refers-To-Date", self::date(last));
+            }
+        } else if let Some(original) = original {
+            header.put("WARC-Profile", IDENTICAL);
+            header.put("WARC-Refers-To", &original.id);
+            header.put("WARC-Refers-To-Target-URI", &original.url);
+            header.put("WARC-Refers-To-Date", &original.date);
+        }
+        header.put("Content-Type", "application/http;msgtype=response");
+        if kind == "revisit" {
+            if !is_unchanged {
+                header.put("WARC-Payload-Digest", &body.payload_digest);
+            }
+            header.put("WARC-Block-Digest", sha1(&head));
+            return put_record(header, &head, out);
+        }
+        if let Some(reason) = exchange.truncated {
+            header.put("WARC-Truncated", reason);
+        }
+        header.put("WARC-Payload-Digest", &body.payload_digest);
+        header.put("WARC-Block-Digest", &body.block_digest);
+        if is_whole && body.len > 0 {
+            let (url, date, id) =
+                (record.report.url.as_str().into(), date.to_owned(), id.to_owned());
+            self.pending.push((body.hash, Original { url, date, id }));
+        }
+        out.begin_member();
+        out.write_all(header.end(head.len() as u64 + body.len).as_bytes())?;
+        out.write_all(&head)?;
+        let written = body.spool.map_or(Ok(0), |spool| io::copy(&mut spool.read()?, out))?;
+        if written != body.len {
+            return Err(io::Error::other("a body has changed while it was written"));
+        }
+        out.write_all(b"\r\n\r\n")?;
+        out.end_member()
+    }
+
+    fn put_metadata(
+        &self,
+        record: &PageRecord,
+        answer: Option<&str>,
+        date: &str,
+        out: &mut WarcFile,
+    ) -> io::Result<()> {
+        let (row, report) = (Row::of(record), &record.report);
+        let mut fields = Fields::default();
+        fields.put("page", &row.page);
+        fields.put("outcome", report.outcome);
+        fields.put_some("reason", report.reason);
+        fields.put_some("error", report.error.as_ref());
+        fields.put_some("status", report.status);
+        fields.put("fetched_at", &row.fetched_at);
+        fields.put("duration_ms", row.duration_ms);
+        fields.put("bytes", report.bytes);
+        fields.put_some("hash", row.hash.as_ref());
+        fields.put_some("redirect", record.redirect.as_ref());
+        fields.put_some("job", report.job.as_ref());
+        fields.put_some("pass", record.pass);
+        fields.put_some("depth", record.depth);
+        fields.put("task", &row.task);
+        fields.put("attempt", record.task.attempt);
+        let mut header = self.header("metadata", &new_id(), date, record);
+        if let Some(answer) = answer {
+            header.put("WARC-Concurrent-To", answer);
+        }
+        put_fields(header, &fields, out)
+    }
+
+    fn header(&self, kind: &str, id: &str, date: &str, record: &PageRecord) -> Header {
+        let mut header = Header::new(kind, id, date);
+        header.put("WARC-Target-URI", &record.report.url);
+        header.put("WARC-Warcinfo-ID", &self.info);
+        header
+    }
+}
+
+impl Header {
+    fn new(kind: &str, id: &str, date: &str) -> Self {
+        let mut header = Self("WARC/1.1\r\n".to_owned());
+        header.put("WARC-Type", kind);
+        header.put("WARC-Record-ID", id);
+        header.put("WARC-Date", date);
+        header
+    }
+
+    fn put(&mut self, name: &str, value: impl Display) {
+        let at = self.0.len();
+        write!(self.0, "{name}: {value}").expect("a String takes everything");
+        one_line(&mut self.0, at);
+    }
+
+    fn put_remote(&mut self, exchange: &Exchange) {
+        if let Some(remote) = exchange.remote {
+            self.put("WARC-IP-Address", remote.ip());
+        }
+    }
+
+    fn end(mut self, length: u64) -> String {
+        self.put("Content-Length", length);
+        self.0.push_str("\r\n");
+        self.0
+    }
+}
+
+/// A block of `application/warc-fields`.
+#[derive(Default)]
+struct Fields(String);
+
+impl Fields {
+    fn put(&mut self, name: &str, value: impl Display) {
+        let at = self.0.len();
+        write!(self.0, "{name}: {value}").expect("a String takes everything");
+        one_line(&mut self.0, at);
+    }
+
+    fn put_some(&mut self, name: &str, value: Option<impl Display>) {
+        if let Some(value) = value {
+            self.put(name, value);
+        }
+    }
+}
+
+/// Ends the line that begins here. What a site has put into it makes no line of its own.
+fn one_line(text: &mut String, at: usize) {
+    if text[at..].contains(|c: char| c.is_control()) {
+        let line = text[at..].replace(|c: char| c.is_control(), " ");
+        text.replace_range(at.., &line);
+    }
+    text.push_str("\r\n");
+}
+
+fn put_fields(mut header: Header, fields: &Fields, out: &mut WarcFile) -> io::Result<()> {
+    header.put("WARC-Block-Digest", sha1(fields.0.as_bytes()));
+    header.put("Content-Type", "application/warc-fields");
+    put_record(header, fields.0.as_bytes(), out)
+}
+
+fn put_record(header: Header, block: &[u8], out: &mut WarcFile) -> io::Result<()> {
+    out.begin_member();
+    out.write_all(header.end(block.len() as u64).as_bytes())?;
+    out.write_all(block)?;
+    out.write_all(b"\r\n\r\n")?;
+    out.end_member()
+}
+
+impl<'a> Body<'a> {
+    fn read(head: &[u8], spool: Option<&'a Spool>) -> io::Result<Self> {
+        let mut block = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
+        let mut payload = block.clone();
+        let mut hasher = blake3::Hasher::new();
+        let mut len = 0;
+        block.update(head);
+        if let Some(spool) = spool {
+            let (mut reader, mut chunk) = (spool.read()?, vec![0; WARC_CHUNK_BYTES]);
+            loop {
+                let read = reader.read(&mut chunk)?;
+                if read == 0 {
+                    break;
+                }
+                len += read as u64;
+                block.update(&chunk[..read]);
+                payload.update(&chunk[..read]);
+                hasher.update(&chunk[..read]);
+            }
+        }
+        let (block_digest, payload_digest) = (digest(block), digest(payload));
+        Ok(Self { spool, block_digest, payload_digest, hash: hasher.finalize(), len })
+    }
+}
+
+/// The head, with what says how long the body is or was sent made to fit the body as it is kept.
+fn response_head(exchange: &Exchange) -> Vec<u8> {
+    let len = exchange.body.as_ref().map_or(0, Spool::len);
+    let lines = || exchange.response_head.split_inclusive(|byte| *byte == b'\n');
+    let is = |line: &[u8], name: &str| {
+        let colon = line.iter().position(|byte| *byte == b':').unwrap_or(0);
+        line[..colon].trim_ascii().eq_ignore_ascii_case(name.as_bytes())
+    };
+    let lengths: Vec<_> = lines().filter(|line| is(line, "content-length")).collect();
+    let is_right = |line: &&[u8]| {
+        let value = line.splitn(2, |byte| *byte == b':').nth(1).unwrap_or_default();
+        value.trim_ascii() == len.to_string().as_bytes()
+    };
+    let was_coded = lines().any(|line| is(line, "transfer-encoding"));
+    // Of an answer that never has a body, the length may be that of another.
+    let has_body = exchange.body.is_some();
+    let is_wrong = has_body && (was_coded || !lengths.iter().all(is_right));
+    let mut head = Vec::with_capacity(exchange.response_head.len() + 64);
+    for line in lines() {
+        if is_wrong && line.trim_ascii().is_empty() {
+            write!(head, "Content-Length: {len}\r\n").expect("a vector takes everything");
+        }
+        if is(line, "transfer-encoding") || is_wrong && is(line, "content-length") {
+            head.extend_from_slice(b"X-Archive-Orig-");
+        }
+        head.extend_from_slice(line);
+    }
+    head
+}
+
+/// RFC 3339, in milliseconds, UTC.
+fn date(unix_ms: i64) -> String {
+    format!("{:.3}", Timestamp::from_millisecond(unix_ms).unwrap_or_default())
+}
+
+/// A random UUID (RFC 9562 section 5.4).
+fn new_id() -> String {
+    let random = fastrand::u128(..) & !(0xf << 76 | 0x3 << 62) | 0x4 << 76 | 0x2 << 62;
+    let hex = format!("{random:032x}");
+    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    format!("<urn:uuid:{}>", parts.join("-"))
+}
+
+fn sha1(bytes: &[u8]) -> String {
+    let mut context = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
+    context.update(bytes);
+    digest(context)
+}
+
+fn digest(context: Context) -> String {
+    format!("sha1:{}", base32(context.finish().as_ref()))
+}
+
+/// RFC 4648 section 6; of whole groups of five bytes, so that there is no padding.
+fn base32(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+    let mut text = String::with_capacity(bytes.len() / 5 * 8);
+    for group in bytes.chunks_exact(5) {
+        let bits = group.iter().fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
+        for digit in (0..8).rev() {
+            text.push(char::from(
+                DIGITS[usize::try_from(bits >> (5 * digit) & 31).expect("5 bits")],
+            ));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_are_written_as_everybody_does() {
+        assert_eq!(sha1(b""), "sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ");
+        assert_eq!(base32(b"fooba"), "MZXW6YTB");
+    }
+
+    #[test]
+    fn ids_are_random_uuids() {
+        let (one, two) = (new_id(), new_id());
+        assert_ne!(one, two);
+        assert_eq!(one.len(), "<urn:uuid:00000000-0000-4000-8000-000000000000>".len());
+        assert_eq!(&one[24..25], "4", "{one}");
+        assert!("89ab".contains(&one[29..30]), "{one}");
+    }
+
+    fn head(head: &str, body: Option<&[u8]>) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let spools = crate::spool::Spools::open(folder.path()).unwrap();
+        let body = body.map(|bytes| {
+            let mut spool = spools.begin();
+            spool.write(bytes).unwrap();
+            spool
+        });
+        let exchange = Exchange {
+            request_head: Vec::new(),
+            response_head: head.replace('\n', "\r\n").into_bytes(),
+            remote: None,
+            started_unix_ms: 0,
+            body,
+            truncated: None,
+        };
+        String::from_utf8(response_head(&exchange)).unwrap().replace("\r\n", "\n")
+    }
+
+    #[test]
+    fn a_head_fits_its_body() {
+        for fine in ["HTTP/1.1 200 OK\nContent-Length: 3\nX: y\n\n", "HTTP/1.1 200 OK\n\n", ""] {
+            assert_eq!(head(fine, Some(b"abc")), fine);
+        }
+        assert_eq!(
+            head("HTTP/1.1 200 OK\ntransfer-Encoding: chunked\nX: y\n\n", Some(b"abc")),
+            "HTTP/1.1 200 OK\nX-Archive-Orig-transfer-Encoding: chunked\nX: y\nContent-Length: 3\n\n"
+        );
+        assert_eq!(
+            head("HTTP/1.1 200 OK\nContent-Length: 9\ncontent-length: 3\n\n", Some(b"abc")),
+            "HTTP/1.1 200 OK\nX-Archive-Orig-Content-Length: 9\nX-Archive-Orig-content-length: 3\n\
+             Content-Length: 3\n\n"
+        );
+        // Of what was not sent.
+        let unchanged = "HTTP/1.1 304 Not Modified\nContent-Length: 9\n\n";
+        assert_eq!(head(unchanged, None), unchanged);
+    }
+
+    #[test]
+    fn what_a_site_says_makes_no_line() {
+        let mut fields = Fields::default();
+        fields.put("error", "one\r\npage: crawlers.1.1\u{0}");
+        assert_eq!(fields.0, "error: one  page: crawlers.1.1 \r\n");
+    }
+}

@@ -1,0 +1,105 @@
+//! Reads back what was written: which pages are in a file, and where it ends well.
+
+use std::io::{self, BufRead, BufReader, Read, Seek};
+
+use flate2::bufread::GzDecoder;
+
+use super::file::WarcFile;
+use crate::config::{WARC_CHUNK_BYTES, WARC_HEAD_BYTES_MAX};
+use crate::report::PageId;
+use crate::sink::append::AppendFile;
+
+/// What is in a file.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// In their order.
+    pub(super) pages: Vec<PageId>,
+    /// Behind the last whole page.
+    pub(super) end: u64,
+    /// Whether there are any, also before the place where the reading began.
+    pub(super) has_pages: bool,
+}
+
+/// What a record says that matters here.
+#[derive(Debug, Default)]
+struct Record {
+    kind: String,
+    length: u64,
+    page: Option<PageId>,
+}
+
+pub(super) fn pages(file: &WarcFile, from: u64) -> io::Result<Found> {
+    pages_of(file.file(), from)
+}
+
+/// Reads from this offset on, where a record must begin; where none does, the offset is of another file, and
+/// all of this one is read.
+pub(super) fn pages_of(file: &AppendFile, from: u64) -> io::Result<Found> {
+    let found = read(file, from)?;
+    if from > 0 && found.pages.is_empty() && from < file.safe() { read(file, 0) } else { Ok(found) }
+}
+
+fn read(file: &AppendFile, from: u64) -> io::Result<Found> {
+    let from = if from > file.safe() { 0 } else { from };
+    let mut found = Found { end: from, has_pages: from > 0, pages: Vec::new() };
+    let mut reader = BufReader::with_capacity(WARC_CHUNK_BYTES, file.read_from(from)?);
+    loop {
+        if reader.fill_buf()?.is_empty() {
+            return Ok(found);
+        }
+        let record = match read_record(&mut reader) {
+            Ok(record) => record,
+            // Not whole: it was being written.
+            Err(error) if is_about_content(&error) => return Ok(found),
+            Err(error) => return Err(error),
+        };
+        match record {
+            Record { page: Some(page), .. } => {
+                found.pages.push(page);
+                (found.end, found.has_pages) = (reader.stream_position()?, true);
+            }
+            Record { kind, .. } if kind == "warcinfo" => found.end = reader.stream_position()?,
+            _ => {}
+        }
+    }
+}
+
+fn is_about_content(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+    matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)
+}
+
+fn read_record(reader: &mut BufReader<std::fs::File>) -> io::Result<Record> {
+    let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+    let mut member = BufReader::new(GzDecoder::new(reader));
+    let mut head = member.by_ref().take(WARC_HEAD_BYTES_MAX);
+    let mut record = Record::default();
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        head.read_until(b'\n', &mut line)?;
+        match std::str::from_utf8(&line).map_err(|_| invalid())?.trim_end_matches(['\r', '\n']) {
+            "" if line.is_empty() => return Err(invalid()),
+            "" => break,
+            line => match line.split_once(": ") {
+                Some(("WARC-Type", kind)) => kind.clone_into(&mut record.kind),
+                Some(("Content-Length", length)) => {
+                    record.length = length.parse().map_err(|_| invalid())?;
+                }
+                _ => {}
+            },
+        }
+    }
+    if record.kind == "metadata" {
+        let mut text = String::new();
+        member.by_ref().take(record.length.min(WARC_HEAD_BYTES_MAX)).read_to_string(&mut text)?;
+        let page = text.lines().find_map(|line| line.strip_prefix("page: "));
+        record.page = Some(page.and_then(PageId::parse).ok_or_else(invalid)?);
+        record.length -= text.len() as u64;
+    }
+    let block = io::copy(&mut member.by_ref().take(record.length), &mut io::sink())?;
+    // To the very end of the member, where its checksum is compared.
+    let mut rest = Vec::new();
+    member.take(5).read_to_end(&mut rest)?;
+    if block == record.length && rest == b"\r\n\r\n" { Ok(record) } else { Err(invalid()) }
+}

@@ -1,0 +1,460 @@
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::Command;
+
+use flate2::bufread::GzDecoder;
+use flate2::write::GzEncoder;
+use tempfile::TempDir;
+
+use super::*;
+use crate::config::WARC_CHUNK_BYTES;
+use crate::report::Exchange;
+use crate::sink::testing::{folder, record, transient};
+use crate::spool::Spools;
+
+struct Output {
+    folder: TempDir,
+    spools: Spools,
+}
+
+/// A record as it was read back.
+#[derive(Debug)]
+struct Entry {
+    headers: BTreeMap<String, String>,
+    block: Vec<u8>,
+}
+
+impl Output {
+    fn new() -> Self {
+        let folder = folder();
+        let spools = Spools::open(&folder.path().join("spools")).unwrap();
+        Self { folder, spools }
+    }
+
+    fn prefix(&self) -> PathBuf {
+        self.folder.path().join("out/crawl")
+    }
+
+    fn mark(&self) -> PathBuf {
+        self.folder.path().join("out/crawl.mark")
+    }
+
+    fn open(&self, bytes_max: u64) -> Warc {
+        Warc::open(&self.prefix(), bytes_max, "bot/1").unwrap()
+    }
+
+    /// The files, those that are open among them.
+    fn files(&self) -> Vec<PathBuf> {
+        let files = fs::read_dir(self.folder.path().join("out")).unwrap();
+        let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+        files.retain(|file| file.to_string_lossy().contains(CLOSED));
+        files.sort();
+        files
+    }
+
+    fn records(&self) -> Vec<Entry> {
+        self.files().iter().flat_map(|file| records(&fs::read(file).unwrap())).collect()
+    }
+
+    /// How often each page is there.
+    fn entries(&self) -> BTreeMap<u64, u32> {
+        let mut entries = BTreeMap::new();
+        for record in self.records().iter().filter(|record| record.is("metadata")) {
+            let text = std::str::from_utf8(&record.block).unwrap();
+            let page = text.lines().next().unwrap().strip_prefix("page: ").unwrap();
+            *entries.entry(PageId::parse(page).unwrap().entry).or_default() += 1;
+        }
+        entries
+    }
+
+    /// A page that was answered with this.
+    fn page(&self, entry: u64, head: &str, body: Option<&[u8]>) -> PageRecord {
+        let mut page = record(entry, 1);
+        let body = body.map(|bytes| {
+            let mut body = self.spools.begin();
+            body.write(bytes).unwrap();
+            body
+        });
+        page.exchange = Some(Exchange {
+            request_head: format!("GET /{entry} HTTP/1.1\r\nHost: site.example\r\n\r\n")
+                .into_bytes(),
+            response_head: head.replace('\n', "\r\n").into_bytes(),
+            remote: page.remote,
+            started_unix_ms: 1_700_000_000_000 + i64::try_from(entry).unwrap(),
+            body,
+            truncated: None,
+        });
+        page
+    }
+}
+
+impl Entry {
+    fn is(&self, kind: &str) -> bool {
+        self["WARC-Type"] == *kind
+    }
+}
+
+impl std::ops::Index<&str> for Entry {
+    type Output = str;
+
+    fn index(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value)
+    }
+}
+
+/// Every member is a record, and nothing is torn.
+#[track_caller]
+fn records(bytes: &[u8]) -> Vec<Entry> {
+    let (mut records, mut rest) = (Vec::new(), bytes);
+    while !rest.is_empty() {
+        let mut member = BufReader::new(GzDecoder::new(&mut rest));
+        let mut lines = Vec::new();
+        loop {
+            let mut line = String::new();
+            member.read_line(&mut line).unwrap();
+            match line.strip_suffix("\r\n").expect("a line") {
+                "" => break,
+                line => lines.push(line.to_owned()),
+            }
+        }
+        assert_eq!(lines.remove(0), "WARC/1.1");
+        let headers: BTreeMap<_, _> = lines
+            .iter()
+            .map(|line| line.split_once(": ").unwrap())
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
+        assert_eq!(headers.len(), lines.len(), "each name once");
+        let mut block = Vec::new();
+        member.read_to_end(&mut block).unwrap();
+        let length: usize = headers["Content-Length"].parse().unwrap();
+        assert_eq!(block.split_off(length), b"\r\n\r\n");
+        records.push(Entry { headers, block });
+    }
+    records
+}
+
+fn batch(records: impl IntoIterator<Item = PageRecord>) -> Vec<Arc<PageRecord>> {
+    records.into_iter().map(Arc::new).collect()
+}
+
+const OK: &str = "HTTP/1.1 200 OK\nContent-Type: text/html\nTransfer-Encoding: chunked\n\n";
+
+#[test]
+fn a_page_is_request_response_and_metadata() {
+    let output = Output::new();
+    let mut warc = output.open(u64::MAX);
+    let mut disallowed = record(2, 1);
+    disallowed.report.outcome = crate::report::PageOutcome::Robots;
+    disallowed.report.error = Some("disallowed\r\nby robots.txt".to_owned());
+    warc.write(&batch([output.page(1, OK, Some(b"body")), transient(3, 1), disallowed])).unwrap();
+    let open = output.files();
+    assert!(
+        open.len() == 1 && open[0].to_str().unwrap().ends_with("-00000.warc.gz.open"),
+        "{open:?}"
+    );
+    warc.close();
+    let records = output.records();
+    let kinds: Vec<_> = records.iter().map(|record| &record["WARC-Type"]).collect();
+    assert_eq!(kinds, ["warcinfo", "request", "response", "metadata", "metadata"]);
+    let [info, request, response, metadata, disallowed] = &records[..] else { unreachable!() };
+    assert_eq!(info["WARC-Filename"], *output.files()[0].file_name().unwrap().to_str().unwrap());
+    assert_eq!(
+        String::from_utf8_lossy(&response.block),
+        "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nX-Archive-Orig-Transfer-Encoding: chunked\r\n\
+         Content-Length: 4\r\n\r\nbody"
+    );
+    assert!(request.block.starts_with(b"GET /1 HTTP/1.1\r\n"));
+    for record in [request, response] {
+        assert_eq!(record["WARC-Target-URI"], *"http://site.example/1");
+        assert_eq!(record["WARC-Date"], *"2023-11-14T22:13:20.001Z");
+        assert_eq!(record["WARC-IP-Address"], *"192.0.2.1");
+        assert_eq!(record["WARC-Warcinfo-ID"], info["WARC-Record-ID"]);
+    }
+    for record in [request, metadata] {
+        assert_eq!(record["WARC-Concurrent-To"], response["WARC-Record-ID"]);
+    }
+    assert_eq!(response["WARC-Payload-Digest"], *"sha1:AIED6RLZ4CFGCJBFYDA2C7XEPLOXQO4U");
+    let text = std::str::from_utf8(&metadata.block).unwrap();
+    let expected = "page: crawlers.3.1\r\noutcome: done\r\nstatus: 200\r\nfetched_at: 2023-11-14T22:13:20.007Z\r\n";
+    assert!(text.starts_with(expected), "{text}");
+    assert!(
+        text.ends_with("job: docs\r\npass: 2\r\ndepth: 3\r\ntask: crawlers:7.1\r\nattempt: 1\r\n"),
+        "{text}"
+    );
+    let text = std::str::from_utf8(&disallowed.block).unwrap();
+    assert!(text.contains("\r\nerror: disallowed  by robots.txt\r\n"), "{text}");
+}
+
+#[test]
+fn what_is_there_already_or_has_not_changed_is_a_revisit() {
+    let output = Output::new();
+    let mut warc = output.open(u64::MAX);
+    warc.write(&batch([output.page(1, OK, Some(b"same")), output.page(2, OK, Some(b""))])).unwrap();
+    let mut unchanged = output.page(5, "HTTP/1.1 304 Not Modified\nETag: x\n\n", None);
+    (unchanged.report.status, unchanged.last_unix_ms) = (Some(304), Some(1_600_000_000_000));
+    let mut torn = output.page(6, OK, Some(b"same"));
+    torn.exchange.as_mut().unwrap().truncated = Some("length");
+    let pages = [output.page(3, OK, Some(b"same")), output.page(4, OK, Some(b"")), unchanged, torn];
+    warc.write(&batch(pages)).unwrap();
+    warc.close();
+    let records = output.records();
+    let of = |entry: u64| {
+        let url = format!("http://site.example/{entry}");
+        let is = |record: &&Entry| {
+            record["WARC-Target-URI"] == *url && !record.is("request") && !record.is("metadata")
+        };
+        records.iter().find(is).unwrap()
+    };
+    assert!(
+        of(1).is("response")
+            && of(2).is("response")
+            && of(4).is("response")
+            && of(6).is("response")
+    );
+    assert_eq!(of(6)["WARC-Truncated"], *"length");
+    let same = of(3);
+    assert!(same.is("revisit"));
+    assert_eq!(
+        same["WARC-Profile"],
+        *"http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
+    );
+    assert_eq!(same["WARC-Payload-Digest"], of(1)["WARC-Payload-Digest"]);
+    assert_eq!(same["WARC-Refers-To"], of(1)["WARC-Record-ID"]);
+    assert_eq!(same["WARC-Refers-To-Target-URI"], *"http://site.example/1");
+    assert_eq!(same["WARC-Refers-To-Date"], of(1)["WARC-Date"]);
+    assert!(same.block.ends_with(b"\r\n\r\n"));
+    let unchanged = of(5);
+    assert!(unchanged.is("revisit"));
+    assert_eq!(
+        unchanged["WARC-Profile"],
+        *"http://netpreserve.org/warc/1.1/revisit/server-not-modified"
+    );
+    assert_eq!(unchanged["WARC-Refers-To-Date"], *"2020-09-13T12:26:40.000Z");
+    assert_eq!(unchanged.block, b"HTTP/1.1 304 Not Modified\r\nETag: x\r\n\r\n");
+}
+
+#[test]
+fn a_file_that_is_large_enough_is_closed_and_none_is_empty() {
+    let output = Output::new();
+    let mut warc = output.open(WARC_CHUNK_BYTES as u64);
+    let mut random = vec![0; WARC_CHUNK_BYTES / 3];
+    for entry in 0..9 {
+        fastrand::Rng::with_seed(entry).fill(&mut random);
+        warc.write(&batch([output.page(entry, OK, Some(&random))])).unwrap();
+    }
+    // More than one in a batch, each as large as a file.
+    let pages = (9..12).map(|entry| {
+        let mut random = vec![0; 2 * WARC_CHUNK_BYTES];
+        fastrand::Rng::with_seed(entry).fill(&mut random);
+        output.page(entry, OK, Some(&random))
+    });
+    warc.write(&batch(pages)).unwrap();
+    warc.close();
+    let files = output.files();
+    assert_eq!(files.len(), 6, "{files:?}");
+    for file in &files {
+        assert!(file.to_str().unwrap().ends_with(CLOSED), "{files:?}");
+        assert!(records(&fs::read(file).unwrap()).len() > 1);
+    }
+    assert_eq!(output.entries(), (0..12).map(|entry| (entry, 1)).collect());
+    output.open(1).close();
+    assert_eq!(output.files(), files);
+}
+
+#[test]
+fn two_processes_do_not_share_a_prefix() {
+    let output = Output::new();
+    let first = output.open(1);
+    let Err(error) = Warc::open(&output.prefix(), 1, "bot/1") else { panic!("it is in use") };
+    assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+    assert_eq!(output.files().len(), 1);
+    // This is another one.
+    let longer = with_suffix(&output.prefix(), "-2");
+    drop(Warc::open(&longer, 1, "bot/1").unwrap_or_else(|error| panic!("{error}")));
+    drop(first);
+    output.open(1);
+}
+
+#[test]
+fn a_body_that_cannot_be_read_any_more_holds_up_nothing() {
+    let output = Output::new();
+    let mut warc = output.open(u64::MAX);
+    let large = vec![7; crate::config::SPOOL_BYTES_MAX + 1];
+    let page = output.page(1, OK, Some(&large));
+    fs::remove_dir_all(output.folder.path().join("spools")).unwrap();
+    warc.write(&batch([page])).unwrap();
+    assert_eq!(output.records().iter().filter(|record| !record.is("warcinfo")).count(), 1);
+}
+
+/// What was written in two batches; and for each mark how much was safe, and what was settled by then.
+struct Life {
+    name: String,
+    bytes: Vec<u8>,
+    marks: Vec<(String, usize, Vec<u64>)>,
+}
+
+fn live() -> Life {
+    let output = Output::new();
+    let mut warc = output.open(u64::MAX);
+    let (mut marks, mut settled) = (Vec::new(), Vec::new());
+    for (pages, settle) in [(0..2, vec![0]), (2..4, vec![1, 3]), (4..5, vec![])] {
+        let pages = pages.map(|entry| match entry {
+            1 | 4 => output.page(entry, OK, Some(b"some text")),
+            _ => record(entry, 1),
+        });
+        warc.write(&batch(pages)).unwrap();
+        for entry in settle {
+            warc.settle(&[record(entry, 1).page]);
+            settled.push(entry);
+        }
+        warc.write_mark().unwrap();
+        let safe = usize::try_from(warc.file.safe()).unwrap();
+        marks.push((fs::read_to_string(output.mark()).unwrap(), safe, settled.clone()));
+    }
+    let file = &output.files()[0];
+    let name = file.file_name().unwrap().to_str().unwrap().to_owned();
+    Life { name, bytes: fs::read(file).unwrap(), marks }
+}
+
+#[test]
+fn a_crash_at_any_byte_leaves_files_in_which_every_page_is_once_in_the_end() {
+    let life = live();
+    for length in 0..=life.bytes.len() {
+        let marks =
+            life.marks.iter().filter(|(_, safe, _)| *safe <= length).map(Some).chain([None]);
+        for mark in marks {
+            let output = Output::new();
+            fs::create_dir(output.folder.path().join("out")).unwrap();
+            fs::write(output.folder.path().join("out").join(&life.name), &life.bytes[..length])
+                .unwrap();
+            if let Some((mark, ..)) = mark {
+                fs::write(output.mark(), mark).unwrap();
+            }
+            let mut warc = output.open(u64::MAX);
+            let settled = mark.map_or(&[][..], |(_, _, settled)| settled);
+            let again = (0..5).filter(|entry| !settled.contains(entry));
+            warc.write(&batch(again.map(|entry| record(entry, 2)))).unwrap();
+            warc.close();
+            let expected: BTreeMap<_, _> = (0..5).map(|entry| (entry, 1)).collect();
+            assert_eq!(output.entries(), expected, "cut at {length}");
+            assert!(output.files().iter().all(|file| file.extension().unwrap() == "gz"));
+        }
+    }
+}
+
+#[test]
+fn a_crash_between_two_files_forgets_nothing() {
+    let life = live();
+    let output = Output::new();
+    let out = output.folder.path().join("out");
+    fs::create_dir(&out).unwrap();
+    fs::write(out.join(life.name.strip_suffix(OPEN).unwrap()), &life.bytes).unwrap();
+    let (mark, _, settled) = &life.marks[0];
+    fs::write(output.mark(), mark).unwrap();
+    let mut warc = output.open(u64::MAX);
+    let again = (0..5).filter(|entry| !settled.contains(entry));
+    warc.write(&batch(again.map(|entry| record(entry, 2)))).unwrap();
+    warc.close();
+    assert_eq!(output.entries(), (0..5).map(|entry| (entry, 1)).collect());
+}
+
+#[test]
+fn what_cannot_be_written_leaves_nothing_and_is_written_again() {
+    let output = Output::new();
+    let mut warc = output.open(u64::MAX);
+    warc.write(&batch([record(1, 1)])).unwrap();
+    let safe = fs::read(warc.file.path()).unwrap();
+    // As far as a full disk lets it.
+    let page = output.page(2, OK, Some(b"body"));
+    warc.archivist.put_page(&page, &mut warc.file).unwrap();
+    warc.file.begin_member();
+    warc.file.write_all(&vec![9; 3 * WARC_CHUNK_BYTES]).unwrap();
+    warc.pending.push(page.page.clone());
+    warc.pending.clear();
+    warc.archivist.roll_back();
+    warc.file.roll_back();
+    assert_eq!(fs::read(warc.file.path()).unwrap(), safe);
+    warc.write(&batch([page])).unwrap();
+    warc.close();
+    assert_eq!(output.entries(), BTreeMap::from([(1, 1), (2, 1)]));
+    assert!(output.records().iter().any(|record| record.is("response")));
+}
+
+/// `tests/run` installs it.
+const PYTHON: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/venv/bin/python");
+
+const READ_BACK: &str = "
+import base64, hashlib, sys
+from warcio.archiveiterator import ArchiveIterator
+for path in sys.argv[1:]:
+    with open(path, 'rb') as file:
+        for record in ArchiveIterator(file, no_record_parse=False):
+            header = record.rec_headers.get_header
+            raw = record.raw_stream.read()
+            digest = 'sha1:' + base64.b32encode(hashlib.sha1(raw).digest()).decode()
+            if record.rec_type == 'response':
+                assert digest == header('WARC-Payload-Digest'), header('WARC-Target-URI')
+        file.seek(0)
+        for record in ArchiveIterator(file):
+            if record.rec_type == 'response':
+                content = record.content_stream().read()
+                print(record.rec_headers.get_header('WARC-Target-URI'), hashlib.sha256(content).hexdigest())
+            elif record.rec_type == 'revisit':
+                print(record.rec_headers.get_header('WARC-Target-URI'), record.http_headers.get_statuscode())
+";
+
+#[test]
+fn warcio_finds_nothing_wrong_and_reads_what_was_written() {
+    let output = Output::new();
+    let mut warc = output.open(100_000);
+    let text = "A page. ".repeat(1000);
+    let mut gzip = GzEncoder::new(Vec::new(), flate2::Compression::default());
+    gzip.write_all(text.as_bytes()).unwrap();
+    let gzip = gzip.finish().unwrap();
+    let coded = "HTTP/1.1 200 OK\nContent-Encoding: gzip\nTransfer-Encoding: chunked\n\n";
+    let mut large = vec![0; 3 * crate::config::SPOOL_BYTES_MAX];
+    fastrand::Rng::with_seed(1).fill(&mut large);
+    let mut unchanged = output.page(6, "HTTP/1.1 304 Not Modified\n\n", None);
+    unchanged.report.status = Some(304);
+    let mut torn = output.page(7, "HTTP/1.1 200 OK\nContent-Length: 900\n\n", Some(b"torn"));
+    torn.exchange.as_mut().unwrap().truncated = Some("disconnect");
+    let first = [
+        output.page(1, OK, Some(b"body")),
+        output.page(2, coded, Some(&gzip)),
+        output.page(3, "HTTP/1.1 200 OK\n\n", Some(&large)),
+        output.page(4, "HTTP/1.1 404 Not Found\nContent-Length: 0\n\n", Some(b"")),
+    ];
+    warc.write(&batch(first)).unwrap();
+    warc.write(&batch([output.page(5, OK, Some(b"body")), unchanged, torn, record(8, 1)])).unwrap();
+    warc.close();
+    let files = output.files();
+    assert_eq!(files.len(), 2);
+    let python = |arguments: &[&str]| {
+        let ran = Command::new(PYTHON).args(arguments).args(&files).output();
+        let ran = ran.expect("tests/run has installed warcio into target/venv");
+        let text = [ran.stdout, ran.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+        assert!(ran.status.success(), "{text}");
+        text
+    };
+    let checked = python(&["-m", "warcio.cli", "check", "-v"]);
+    assert!(!checked.contains("digest failed") && checked.contains("digest pass"), "{checked}");
+    let sha256 = |bytes: &[u8]| {
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
+        format!("{:02x?}", digest.as_ref()).replace(['[', ']', ',', ' '], "")
+    };
+    let expected = [
+        (1, sha256(b"body")),
+        (2, sha256(text.as_bytes())),
+        (3, sha256(&large)),
+        (4, sha256(b"")),
+        (5, "200".to_owned()),
+        (6, "304".to_owned()),
+        (7, sha256(b"torn")),
+    ];
+    let expected: Vec<_> = expected
+        .iter()
+        .map(|(entry, what)| format!("http://site.example/{entry} {what}"))
+        .collect();
+    let read = python(&["-c", READ_BACK]);
+    assert_eq!(read.lines().collect::<Vec<_>>(), expected);
+}
