@@ -174,7 +174,7 @@ fn topic_setting(key: &str, text: &str) -> Result<TopicSettings, String> {
     TopicSettings::parse(&[(key, text)], TopicSettings::default()).map_err(|error| error.text)
 }
 
-fn parse_allow_private(text: &str) -> Result<AllowPrivate, String> {
+pub(crate) fn parse_allow_private(text: &str) -> Result<AllowPrivate, String> {
     if text.is_empty() {
         // An environment variable that is set to nothing must not open anything.
         return Ok(AllowPrivate::None);

@@ -3,6 +3,7 @@
 
 mod address;
 mod feed;
+mod flags;
 mod links;
 mod robots;
 mod sitemap;
@@ -43,6 +44,9 @@ pub(crate) struct Question {
     /// What to look at; none: JSON lines from standard input
     #[arg(value_name = "WHAT")]
     what: Option<String>,
+
+    #[command(flatten)]
+    fetch: flags::FetchFlags,
 }
 
 /// A question of a script: the members of its JSON object.
@@ -67,7 +71,7 @@ pub(crate) async fn run(probe: Probe) -> Result<(), Failure> {
         Probe::Url(_) => url::describe(what)?,
         Probe::Feed(_) => feed::describe(what).await?,
         Probe::Sitemap(_) => sitemap::describe(what).await?,
-        Probe::Links(_) => links::describe(what).await?,
+        Probe::Links(_) => links::describe(what, &question.fetch).await?,
         Probe::Address(_) => address::describe(what).await?,
     };
     output::tell(&text).map_err(Failure::from_output)
