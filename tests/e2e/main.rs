@@ -9,6 +9,7 @@
 )]
 
 mod bench;
+mod charsets;
 mod clock;
 mod commands;
 mod crawl;

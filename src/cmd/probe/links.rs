@@ -1,12 +1,133 @@
-use serde_json::Value;
+//! `tidings probe links`: what a page says.
 
-use super::Asked;
-use crate::failure::Failure;
+#![expect(clippy::disallowed_methods, reason = "a request has a deadline")]
 
-pub(super) fn answer(_asked: &Asked) -> Result<Value, String> {
-    Err("not yet".to_owned())
+use std::{fmt::Write, sync::Arc};
+
+use serde_json::{Value, json};
+use tidings_protocol::CanonicalUrl;
+use tidings_subscriber::{
+    fetch::{Fetched, Fetcher, Wanted},
+    page::{Content, Link, PageOptions, PageReader},
+    robots::product_token,
+};
+use tokio::time::Instant;
+
+use super::{Asked, bytes, flags::FetchFlags, headers, text};
+use crate::{
+    failure::Failure,
+    output::{plural, printable},
+};
+
+/// Characters shown of one thing that a page says.
+const SHOWN_CHARS_MAX: usize = 200;
+/// Redirects that are followed for a person.
+const HOPS_MAX: usize = 5;
+/// Where a file is taken to come from: its links need a place to begin at.
+const FILE_URL: &str = "http://localhost/";
+
+/// `body_b64`, `headers`, and `base`: the URL of the page.
+pub(super) fn answer(asked: &Asked) -> Result<Value, String> {
+    let (body, headers) = (bytes(asked, "body_b64")?, headers(asked)?);
+    let url =
+        CanonicalUrl::parse(text(asked, "base")?).map_err(|error| format!("`base`: {error}"))?;
+    let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+    let mut reader = PageReader::new(&url, headers, &Arc::default());
+    reader.feed(&body);
+    let content = reader.finish(&url);
+    let mut answer = json!({
+        "charset": content.charset.map(str::to_ascii_lowercase),
+        "title": content.title,
+        "links": content.links.iter().map(|link| &*link.url).collect::<Vec<_>>(),
+        "noindex": content.noindex,
+        "nofollow": content.nofollow,
+    });
+    if let Some(canonical) = content.canonical {
+        answer["canonical"] = json!(canonical);
+    }
+    Ok(answer)
 }
 
-pub(super) async fn describe(_what: &str) -> Result<String, Failure> {
-    Err(Failure::failed("not yet".to_owned()))
+/// Fetches a URL as the crawler would, or reads a file.
+pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, Failure> {
+    if what.starts_with("http://") || what.starts_with("https://") {
+        let (url, reader) = fetch(what, flags).await?;
+        return Ok(described(url.as_str(), &reader.finish(&url)));
+    }
+    let page = std::fs::read(what)
+        .map_err(|error| Failure::failed(format!("cannot read {what}: {error}")))?;
+    let url = CanonicalUrl::parse(FILE_URL).expect("it is a URL");
+    let config = flags.config();
+    let options =
+        PageOptions { token: product_token(&config.agent).into(), ..PageOptions::default() };
+    let mut reader = PageReader::new(&url, [], &Arc::new(options));
+    reader.feed(&page);
+    Ok(described(&format!("{what}, as if it were {url}"), &reader.finish(&url)))
+}
+
+async fn fetch(
+    what: &str,
+    flags: &FetchFlags,
+) -> Result<(CanonicalUrl<'static>, PageReader), Failure> {
+    let shown = printable(what, SHOWN_CHARS_MAX);
+    let wrong = |error| Failure::Usage(format!("{shown}: {error}"));
+    let mut url = CanonicalUrl::parse(what).map_err(wrong)?.into_owned();
+    let config = flags.config();
+    let fetcher = Fetcher::new(&config).map_err(|error| Failure::failed(error.to_string()))?;
+    for _ in 0..=HOPS_MAX {
+        let deadline = Instant::now() + config.request_timeout;
+        let Fetched { status, location, page, failure, .. } =
+            fetcher.fetch(&url, Wanted::Page, deadline).await;
+        if let Some(failure) = failure {
+            return Err(Failure::failed(format!("{url}: {}", failure.text)));
+        }
+        match (status.unwrap_or_default(), location, page) {
+            (200..=299, _, Some(page)) => return Ok((url, page)),
+            (200..=299, _, None) => return Err(Failure::failed(format!("{url} is no HTML page"))),
+            (300..=399, Some(location), _) => {
+                url = url.join(&location).map_err(|error| {
+                    Failure::failed(format!("{url}: redirect to nowhere: {error}"))
+                })?;
+            }
+            (status, ..) => return Err(Failure::failed(format!("{url}: HTTP status {status}"))),
+        }
+    }
+    Err(Failure::failed(format!("{shown}: more than {HOPS_MAX} redirects")))
+}
+
+fn described(place: &str, content: &Content) -> String {
+    let shown = |text: &str| printable(text, SHOWN_CHARS_MAX);
+    let mut text = format!("{}\n", shown(content.title.as_deref().unwrap_or("(no title)")));
+    let mut say = |name: &str, value: &str| {
+        writeln!(text, "  {name:<10} {}", shown(value)).expect("a String takes everything");
+    };
+    say("page", place);
+    say("charset", content.charset.unwrap_or("(none)"));
+    say("robots", &directives(content));
+    if let Some(canonical) = &content.canonical {
+        say("canonical", canonical);
+    }
+    for feed in &content.feeds {
+        say("feed", feed);
+    }
+    if let Some(cut) = content.cut {
+        say("note", cut);
+    }
+    let count = plural(content.links.len() as u64, "link");
+    text.push_str(&format!("{count}\n"));
+    for Link { url, nofollow } in &content.links {
+        let note = if *nofollow { "  (nofollow)" } else { "" };
+        text.push_str(&format!("  {}{note}\n", shown(url)));
+    }
+    text
+}
+
+fn directives(content: &Content) -> String {
+    let mut directives = Vec::new();
+    directives.extend(content.noindex.then(|| "noindex".to_owned()));
+    directives.extend(content.nofollow.then(|| "nofollow".to_owned()));
+    directives.extend(
+        content.unavailable_after.map(|end| format!("unavailable after {end} (Unix time)")),
+    );
+    if directives.is_empty() { "(nothing asked)".to_owned() } else { directives.join(", ") }
 }

@@ -75,7 +75,7 @@ pub(crate) async fn run(probe: Probe) -> Result<(), Failure> {
         Probe::Url(question) => url::describe(what, question)?,
         Probe::Feed(question) => feed::describe(what, &question.fetch).await?,
         Probe::Sitemap(question) => sitemap::describe(what, &question.fetch).await?,
-        Probe::Links(_) => links::describe(what).await?,
+        Probe::Links(question) => links::describe(what, &question.fetch).await?,
         Probe::Address(question) => address::describe(what, question).await?,
     };
     output::tell(&text).map_err(Failure::from_output)

@@ -11,6 +11,8 @@
 
 pub mod charset;
 mod directives;
+#[cfg(test)]
+mod figures;
 mod foreign;
 mod found;
 mod link_header;

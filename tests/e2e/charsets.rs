@@ -1,0 +1,101 @@
+//! Pages of which the encoding is known, and what they say, through `tidings probe links`.
+
+use std::fs;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::process::{Running, run, tidings};
+
+/// What is read otherwise, as what, and why.
+const EXCEPTIONS: &[(&str, &str, &str)] = &[
+    ("html5lib/tests1/55", "windows-1252", "a script writes the <meta>, and no script is run"),
+    (
+        "charset_normalizer/sample-russian.txt",
+        "windows-1252",
+        "x-mac-cyrillic has to be declared: browsers do not guess it, either",
+    ),
+];
+
+#[test]
+fn the_tables_of_other_readers_are_read_in_the_encodings_that_they_name() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/charset/cases.jsonl");
+    let cases = fs::read_to_string(path).unwrap();
+    let cases: Vec<Value> = cases.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let questions = cases.iter().map(|case| question(&case["body_b64"], json!({})));
+    let answers = probe(questions);
+    assert_eq!(answers.len(), cases.len());
+    let (mut right, mut wrong) = (0, Vec::new());
+    for (case, answer) in cases.iter().zip(&answers) {
+        let file = case["file"].as_str().unwrap();
+        let otherwise = EXCEPTIONS.iter().find(|(excepted, ..)| *excepted == file);
+        let expected = otherwise.map_or_else(|| case["charset"].clone(), |it| json!(it.1));
+        if answer["charset"] == expected {
+            right += usize::from(otherwise.is_none());
+        } else {
+            wrong.push(format!("{file}: {}, not {expected}", answer["charset"]));
+        }
+    }
+    eprintln!("{right} of {} as the tables say; otherwise: {EXCEPTIONS:#?}", cases.len());
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn scripts_are_told_what_a_page_says() {
+    let page = "<title>A \u{e9}</title><link rel=canonical href=/c><a href=b>b</a><a rel=nofollow href=b>b</a>\
+        <a href=mailto:x>m</a><meta name=robots content=noindex>";
+    let body = json!(STANDARD.encode(page));
+    let headers = json!({ "Content-Type": "text/html; charset=UTF-8", "Link": ["</n>; rel=next", "</s>; rel=stylesheet"] });
+    let mut wrong = question(&body, json!({}));
+    wrong["base"] = json!("mailto:x");
+    let answers = probe(
+        [question(&body, headers), question(&json!(""), json!([["x-robots-tag", "none"]])), wrong]
+            .into_iter(),
+    );
+    let site = |path| format!("http://site.example/{path}");
+    let expected = json!({
+        "charset": "utf-8", "title": "A \u{e9}", "canonical": site("c"),
+        "links": [site("n"), site("c"), site("dir/b")], "noindex": true, "nofollow": false,
+    });
+    assert_eq!(answers[0], expected);
+    let nothing = json!({ "charset": "windows-1252", "title": null, "links": [], "noindex": true, "nofollow": true });
+    assert_eq!(answers[1], nothing);
+    assert!(answers[2]["error"].as_str().unwrap().starts_with("`base`: "), "{}", answers[2]);
+}
+
+#[test]
+fn people_are_told_what_a_page_says() {
+    let folder = TempDir::new().unwrap();
+    let page = "<meta charset=koi8-r><title>Page</title><link rel=alternate type=application/rss+xml href=feed>\
+        <meta name=mybot content=none><a href=\"a\x1b[2J\">x</a>";
+    fs::write(folder.path().join("page.html"), page).unwrap();
+    let told =
+        run(folder.path(), &["probe", "links", "page.html", "--agent", "mybot/1"]).expect_code(0);
+    let expected = "Page
+  page       page.html, as if it were http://localhost/
+  charset    KOI8-R
+  robots     noindex, nofollow
+  feed       http://localhost/feed
+1 link
+  http://localhost/a%1B[2J  (nofollow)";
+    assert_eq!(told.stdout().join("\n"), expected);
+    let missing = run(folder.path(), &["probe", "links", "none.html"]).expect_code(1);
+    assert!(missing.stderr().contains("cannot read none.html"), "{}", missing.stderr());
+}
+
+fn question(body: &Value, headers: Value) -> Value {
+    json!({ "body_b64": body, "headers": headers, "base": "http://site.example/dir/page" })
+}
+
+#[track_caller]
+fn probe(questions: impl Iterator<Item = Value>) -> Vec<Value> {
+    let folder = TempDir::new().unwrap();
+    let mut probe = Running::start(&mut tidings(folder.path(), ["probe", "links"]));
+    for question in questions {
+        probe.write(format!("{question}\n"));
+    }
+    probe.close_stdin();
+    let answers = probe.finish().expect_code(0).stdout();
+    answers.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
