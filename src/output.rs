@@ -56,26 +56,36 @@ impl Console {
         self.stdout_is_taken = true;
     }
 
-    /// Prints a result line to standard output, above what is shown of the progress.
+    /// Prints a result line to standard output, where progress was shown until now.
     pub(crate) fn line(&mut self, text: &str) -> Result<(), Failure> {
+        self.clear_progress();
         if self.stdout_is_taken {
-            self.note(text);
+            note(text);
             return Ok(());
+        }
+        print(text)
+    }
+
+    /// Prints a result line to standard output, above what is shown of the progress.
+    pub(crate) fn line_above(&mut self, text: &str) -> Result<(), Failure> {
+        if self.stdout_is_taken {
+            return self.line(text);
         }
         if self.is_shared {
             self.erase();
         }
-        let mut output = io::stdout().lock();
-        writeln!(output, "{text}").and_then(|()| output.flush()).map_err(Failure::from_output)?;
-        self.draw_if_due();
+        print(text)?;
+        let is_due = self.drawn.is_none_or(|drawn| drawn.elapsed() >= REDRAW);
+        if self.lines_shown == 0 && !self.progress.is_empty() && is_due {
+            self.draw();
+        }
         Ok(())
     }
 
     /// Prints a note to standard error.
     pub(crate) fn note(&mut self, text: &str) {
-        self.erase();
+        self.clear_progress();
         note(text);
-        self.draw_if_due();
     }
 
     /// Redraws the lines of progress; nothing off a terminal.
@@ -90,13 +100,6 @@ impl Console {
     pub(crate) fn clear_progress(&mut self) {
         self.erase();
         self.progress.clear();
-    }
-
-    fn draw_if_due(&mut self) {
-        let is_due = self.drawn.is_none_or(|drawn| drawn.elapsed() >= REDRAW);
-        if self.lines_shown == 0 && !self.progress.is_empty() && is_due {
-            self.draw();
-        }
     }
 
     /// Draws in one write, so that nothing flickers; the cursor stays behind the last character.
@@ -115,6 +118,12 @@ impl Console {
             self.lines_shown = 0;
         }
     }
+}
+
+/// Prints a line to standard output, at once.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut output = io::stdout().lock();
+    writeln!(output, "{text}").and_then(|()| output.flush()).map_err(Failure::from_output)
 }
 
 /// Goes from the end of the last of so many lines to the start of the first, and clears all below.

@@ -68,8 +68,8 @@ impl Screen {
         self.tally.page(report, self.started.elapsed());
         match self.style {
             Style { quiet: true, .. } => Ok(()),
-            Style { json: true, .. } => self.console.line(&page_json(report)),
-            Style { json: false, .. } => self.console.line(&page_line(report)),
+            Style { json: true, .. } => self.console.line_above(&page_json(report)),
+            Style { json: false, .. } => self.console.line_above(&page_line(report)),
         }
     }
 
@@ -270,13 +270,15 @@ mod tests {
 
     fn tally(reports: &[PageReport]) -> Tally {
         let mut tally = Tally::default();
-        reports.iter().for_each(|report| tally.page(report, Duration::ZERO));
+        for report in reports {
+            tally.page(report, Duration::ZERO);
+        }
         tally
     }
 
     fn counts(completed: u64, pending: u64, processing: u64) -> Counts {
         let found = completed + pending + processing;
-        Counts { completed, pending, processing, found, ..Counts::default() }
+        Counts { pending, processing, completed, found, ..Counts::default() }
     }
 
     #[test]

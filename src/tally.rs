@@ -226,7 +226,9 @@ mod tests {
 
     fn tally(reports: impl IntoIterator<Item = PageReport>) -> Tally {
         let mut tally = Tally::default();
-        reports.into_iter().for_each(|report| tally.page(&report, Duration::ZERO));
+        for report in reports {
+            tally.page(&report, Duration::ZERO);
+        }
         tally
     }
 

@@ -260,26 +260,22 @@ async fn crawl_here(
     for report in node.stop().await {
         screen.page(&report)?;
     }
-    match result? {
-        Some(end) => {
-            // A part of it would be taken for the queue of a crawl that goes on.
-            let done = queue.with_extension("done");
-            // What an earlier end has left.
-            let _ = fs::remove_dir_all(&done);
-            let removed = fs::rename(&queue, &done).and_then(|()| fs::remove_dir_all(&done));
-            if let Err(error) = removed {
-                tracing::warn!(%error, "the queue of a crawl that is done stays in {}", queue.display());
-            }
-            screen.summary(&end, &stored)
-        }
-        None => {
-            screen.cut_off()?;
-            Err(Failure::Interrupted(format!(
-                "interrupted after {}, stored {stored}; the same command goes on from there",
-                plural(screen.pages(), "page")
-            )))
-        }
+    let Some(end) = result? else {
+        screen.cut_off()?;
+        return Err(Failure::Interrupted(format!(
+            "interrupted after {}, stored {stored}; the same command goes on from there",
+            plural(screen.pages(), "page")
+        )));
+    };
+    // A part of it would be taken for the queue of a crawl that goes on.
+    let done = queue.with_extension("done");
+    // What an earlier end has left.
+    let _ = fs::remove_dir_all(&done);
+    let removed = fs::rename(&queue, &done).and_then(|()| fs::remove_dir_all(&done));
+    if let Err(error) = removed {
+        tracing::warn!(%error, "the queue of a crawl that is done stays in {}", queue.display());
     }
+    screen.summary(&end, &stored)
 }
 
 /// Prints pages and progress until the job is done; `None` if it was stopped before.

@@ -40,9 +40,12 @@ Examples:
   tidings job open docs                               the hosts of its seeds, without a limit
   tidings job open docs scope=domain max-time=6h      what is fetched of a domain in six hours
   tidings job open news scope=any max-depth=1 max-per-host=20
+  tidings job open texts include=/docs/,/blog/ exclude='*.pdf$'
 
 Settings, which hold for the pass: scope=host|domain|prefix|any (which links belong to it: those on
-the hosts of its seeds, in their registrable domains, below their paths, or all), and limits, at
+the hosts of its seeds, in their registrable domains, below their paths, or all), include= and
+exclude= (of these, those that match one of the first patterns and none of the second; patterns are
+those of robots.txt, with path and query or, if they begin with http, the whole URL), and limits, at
 which the rest ends as over budget: max-pages=N, max-depth=N (links from a seed), max-per-host=N
 (pages), max-time=DURATION.
 
@@ -99,7 +102,7 @@ pub(crate) struct OpenArgs {
     #[command(flatten)]
     of: JobArgs,
 
-    /// scope=, max-pages=, max-depth=, max-per-host=, max-time=
+    /// scope=, include=, exclude=, max-pages=, max-depth=, max-per-host=, max-time=
     #[arg(value_name = "SETTING", value_parser = parse_setting)]
     settings: Vec<(String, String)>,
 }

@@ -57,7 +57,7 @@ impl Group {
         if let Some(job) = self.jobs.named(name.as_ref())
             && job.state != JobState::Done
         {
-            return self.open_again(job.id.number, settings, now);
+            return self.open_again(job.id.number, &settings, now);
         }
         if self.jobs.unfinished() >= self.config.jobs_max {
             return Err(ProtocolError::new(
@@ -75,7 +75,7 @@ impl Group {
     fn open_again(
         &mut self,
         number: JobNumber,
-        settings: JobSettings,
+        settings: &JobSettings,
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
         let Some(job) = self.jobs.find(number) else { return Ok(Answer::default()) };
@@ -83,7 +83,7 @@ impl Group {
             let text = format!("{} was cancelled and has tasks in flight", job.name);
             return Err(ProtocolError::new(Code::Busy, text));
         }
-        if job.settings != settings {
+        if job.settings != *settings {
             let text = format!("{} with other settings", self.describe_job(job));
             return Err(ProtocolError::new(Code::Exists, text));
         }

@@ -340,3 +340,18 @@ fn nothing_wakes_to_forget_a_key_that_something_waits_for() {
     bench.publish("http://x.org/ after=1h");
     assert_eq!(bench.group.keys[key].timer, None);
 }
+
+#[test]
+fn the_first_number_for_its_life_is_kept() {
+    let mut bench = Bench::new(&[]);
+    let start = |run, since| {
+        let stamp = Stamp { moment: Moment(1000), boot: 1, uptime_ms: 0, unix_ms: 0 };
+        Input::Start { run, since, anew: false, stamp, own: None }
+    };
+    // Groups of earlier versions have none before that.
+    for (run, since) in [(8, 70), (9, 71), (10, 3)] {
+        bench.feed(start(run, since));
+        bench.join(A, 1);
+        assert!(bench.ok().ends_with(" held=0 since=70"), "{}", bench.ok());
+    }
+}

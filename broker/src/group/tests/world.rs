@@ -209,7 +209,7 @@ pub(super) struct World {
     /// Announcements that are on their topics.
     heard: BTreeSet<u64>,
     /// What workers were told of the group's life.
-    since: Option<Option<u64>>,
+    since: Option<u64>,
     totals: Totals,
     trace: Option<Vec<String>>,
 }

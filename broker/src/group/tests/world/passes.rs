@@ -149,7 +149,9 @@ impl Passes {
         let is_too_deep = pass.settings.depth_max.is_some_and(|max| *depth >= max);
         let links = links_of(url).filter(|_| with_links && !is_too_deep);
         let links: Vec<_> = links.filter(|link| pass.wants(link)).collect();
-        links.into_iter().for_each(|link| pass.find(link, depth + 1));
+        for link in links {
+            pass.find(link, depth + 1);
+        }
         pass.check_budget(name, url)
     }
 

@@ -295,9 +295,9 @@ impl World {
         match said {
             Said::Join { worker, conn } => {
                 let joined = answer.expect("whoever joins is not refused").ok;
-                let since = field_number(&joined, "since");
+                let since = field_number(&joined, "since").unwrap_or_default();
                 let is_same = since == *self.since.get_or_insert(since);
-                Promise::IdsHold.holds(is_same && since.is_some(), || {
+                Promise::IdsHold.holds(is_same && since > 0, || {
                     format!("{joined}, and it was {:?} before", self.since)
                 })?;
                 let worker = &mut self.workers[worker];
