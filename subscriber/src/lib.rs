@@ -22,7 +22,9 @@
 //! | [`address`] | which addresses may be asked |
 //! | [`robots`] | what a robots.txt allows |
 //! | [`links`], [`charset`] | what a page says |
+//! | [`connect`] | how connections are made, and to whom |
 //! | [`fetch`] | how one request is made and bounded |
+//! | [`outcome`] | every reason why there is no page |
 //! | [`sink`] | where pages are kept |
 //! | [`spool`] | bodies that somebody wants to have whole |
 //! | `worker` | the tasks, and the connection to the broker |
@@ -31,8 +33,10 @@
 pub mod address;
 pub mod charset;
 pub mod config;
+pub mod connect;
 pub mod fetch;
 pub mod links;
+pub mod outcome;
 pub mod report;
 pub mod robots;
 pub mod sink;

@@ -37,7 +37,7 @@ use crate::config::{
     BROKER_SILENCE_MAX, CLOCK_SAMPLE_EVERY, CrawlerConfig, RECONNECT_FIRST, RECONNECT_LONGEST,
     STOP_ANSWERS, STOP_CLOSE, STOP_GRACE,
 };
-use crate::fetch::Fetcher;
+use crate::fetch::{Fetcher, FetcherError};
 use crate::report::PageReport;
 use crate::robots::product_token;
 use crate::sink::sqlite::{OpenError, PageStore};
@@ -49,14 +49,9 @@ pub enum CrawlError {
     /// `pages.db` cannot be used.
     #[error(transparent)]
     Store(#[from] OpenError),
-    /// The HTTP client cannot be made: the agent is no header value.
-    #[error("cannot prepare requests (is the agent `{agent}` one line of plain text?): {reason}")]
-    Client {
-        /// As configured.
-        agent: String,
-        /// What the client says.
-        reason: String,
-    },
+    /// What requests are to carry, or where they are to go through, cannot be.
+    #[error("cannot prepare requests: {0}")]
+    Client(#[from] FetcherError),
     /// The broker will not have this crawler; trying again would change nothing.
     #[error("the broker at {broker} refuses this crawler: {refusal}")]
     Refused {
@@ -134,10 +129,7 @@ pub async fn run(
     let data = config.data.clone();
     // Meanwhile the certificates are read.
     let opening = tokio::task::spawn_blocking(move || PageStore::open(&data));
-    let fetcher = Fetcher::new(&config).map_err(|error| CrawlError::Client {
-        agent: config.agent.clone(),
-        reason: error.to_string(),
-    })?;
+    let fetcher = Fetcher::new(&config)?;
     let (store, closing) = opening.await.expect("opening a database does not panic")?;
     let crawler = Arc::new(Crawler {
         token: product_token(&config.agent).to_owned(),

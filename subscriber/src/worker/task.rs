@@ -17,8 +17,9 @@ use super::Crawler;
 use super::link::Answered;
 use super::verdicts::{Entry, Step};
 use crate::config::{STORE_NACK_AFTER, STORE_PATIENCE, STORE_RETRY};
-use crate::fetch::{Fetched, Wanted};
+use crate::fetch::{Fetched, Keep, Request, Wanted};
 use crate::links::Content;
+use crate::outcome::{Failure, Reason};
 use crate::report::{PageOutcome, PageRecord, PageReport};
 use crate::robots::Rules;
 
@@ -76,7 +77,7 @@ pub(super) async fn work(crawler: &Crawler, mut task: Task) {
                 target,
                 PageOutcome::Failed,
                 &Fetched::default(),
-                Some(error.to_string()),
+                Some(Failure::new(Reason::Url, error.to_string())),
             );
             finish(crawler, &task, record, None, |_| ()).await;
             return;
@@ -195,11 +196,15 @@ impl Work<'_> {
                 let hold = Hold { not_before_ms, ..pace(&rules) };
                 self.finish(self.disallowed(), Some(hold)).await;
             }
-            Step::Unknown { text, transient } => {
-                let outcome = if transient { PageOutcome::Retry } else { PageOutcome::Failed };
+            Step::Unknown(failure) => {
+                let outcome = outcome_of(&failure);
                 // Status and bytes are those of another page.
-                let record =
-                    self.task.record(self.page.as_str(), outcome, &Fetched::default(), Some(text));
+                let record = self.task.record(
+                    self.page.as_str(),
+                    outcome,
+                    &Fetched::default(),
+                    Some(failure),
+                );
                 let hold = Hold { not_before_ms, pace_ms: None };
                 self.finish(record, Some(hold)).await;
             }
@@ -230,10 +235,11 @@ impl Work<'_> {
     /// handed back (`None`): that costs the host's delay, but no attempt.
     async fn request(&self, url: &CanonicalUrl<'_>, wanted: Wanted) -> Option<Fetched> {
         let fetched = {
-            let request = self.crawler.fetcher.fetch(url, wanted, self.deadline);
+            let (keep, deadline) = (Keep::default(), self.deadline);
+            let request = Request { url, wanted, validators: None, keep, deadline };
             tokio::select! {
                 biased;
-                fetched = request => Some(fetched),
+                fetched = self.crawler.fetcher.fetch(&request) => Some(fetched),
                 () = self.crawler.abandon.cancelled() => None,
             }
         };
@@ -256,7 +262,7 @@ impl Work<'_> {
     }
 
     fn disallowed(&self) -> PageRecord {
-        let error = Some("disallowed by robots.txt".to_owned());
+        let error = Some(Failure::new(Reason::Robots, "disallowed by robots.txt"));
         let page = self.page.as_str();
         self.task.record(page, PageOutcome::Robots, &Fetched::default(), error)
     }
@@ -370,11 +376,10 @@ async fn keep_lease(crawler: &Crawler, task: &Task) {
     }
 }
 
-/// What became of the page, and the one line about it.
-fn judge(page: &CanonicalUrl, fetched: &mut Fetched) -> (PageOutcome, Option<String>) {
-    if let Some(failure) = &fetched.failure {
-        let outcome = if failure.transient { PageOutcome::Retry } else { PageOutcome::Failed };
-        return (outcome, Some(failure.text.clone()));
+/// What became of the page, and why.
+fn judge(page: &CanonicalUrl, fetched: &mut Fetched) -> (PageOutcome, Option<Failure>) {
+    if let Some(failure) = fetched.failure.take() {
+        return (outcome_of(&failure), Some(failure));
     }
     match (fetched.status.unwrap_or_default(), &fetched.location) {
         (200..=299, _) => (PageOutcome::Done, None),
@@ -383,13 +388,20 @@ fn judge(page: &CanonicalUrl, fetched: &mut Fetched) -> (PageOutcome, Option<Str
                 fetched.location = Some(target.as_str().to_owned());
                 (PageOutcome::Redirect, None)
             }
-            Err(error) => (PageOutcome::Failed, Some(format!("redirect to nowhere: {error}"))),
+            Err(error) => {
+                let text = format!("redirect to nowhere: {error}");
+                (PageOutcome::Failed, Some(Failure::new(Reason::Redirect, text)))
+            }
         },
-        (status @ (408 | 425 | 429 | 500..=599), _) => {
-            (PageOutcome::Retry, Some(format!("HTTP status {status}")))
+        (status, _) => {
+            let failure = Failure::of_status(status);
+            (outcome_of(&failure), Some(failure))
         }
-        (status, _) => (PageOutcome::Failed, Some(format!("HTTP status {status}"))),
     }
+}
+
+fn outcome_of(failure: &Failure) -> PageOutcome {
+    if failure.is_transient() { PageOutcome::Retry } else { PageOutcome::Failed }
 }
 
 fn pace(rules: &Rules) -> Hold {
@@ -414,7 +426,7 @@ impl Task {
         url: &str,
         outcome: PageOutcome,
         fetched: &Fetched,
-        error: Option<String>,
+        failure: Option<Failure>,
     ) -> PageRecord {
         let payload = Payload::parse(&self.payload);
         let number = |key| payload.attribute(key).and_then(|value| value.parse().ok());
@@ -434,7 +446,7 @@ impl Task {
                 title: None,
                 links: 0,
                 job: payload.attribute("job").map(str::to_owned),
-                error,
+                error: failure.map(|failure| failure.text),
             },
             transient,
             content_type: fetched.content_type.clone(),

@@ -13,6 +13,7 @@ use crate::config::{
     ROBOTS_STALE_EXTENSION, ROBOTS_WALKS_MAX,
 };
 use crate::fetch::Fetched;
+use crate::outcome::Failure;
 use crate::robots::{Availability, Rules};
 
 /// One entry of the group, whatever the attempt.
@@ -49,14 +50,8 @@ pub(super) enum Step {
     Known(Arc<Rules>),
     /// The file is said to be elsewhere: the next request is for that.
     Elsewhere(Walk),
-    /// It cannot be had, so nothing of this authority may be asked for. `transient`: perhaps it can
-    /// be had later.
-    Unknown {
-        /// For a person.
-        text: String,
-        /// Whether to try again.
-        transient: bool,
-    },
+    /// It cannot be had, so nothing of this authority may be asked for.
+    Unknown(Failure),
 }
 
 /// A robots.txt holds for one scheme, host and port.
@@ -88,7 +83,7 @@ impl Verdicts {
         now: Instant,
     ) -> Step {
         if let Some(failure) = &fetched.failure {
-            return self.unreachable(page, &failure.text, failure.transient, now);
+            return self.unreachable(page, failure.clone(), now);
         }
         let status = fetched.status.unwrap_or_default();
         if (300..400).contains(&status)
@@ -104,7 +99,7 @@ impl Verdicts {
             Availability::Readable => Rules::parse(&fetched.text, token),
             Availability::Unavailable => Rules::default(),
             Availability::Unreachable => {
-                return self.unreachable(page, &format!("HTTP status {status}"), true, now);
+                return self.unreachable(page, Failure::of_status(status), now);
             }
         };
         self.know(page, Arc::new(rules), ROBOTS_FRESH, now)
@@ -131,16 +126,10 @@ impl Verdicts {
     }
 
     /// An older copy is better than none.
-    fn unreachable(
-        &mut self,
-        page: &CanonicalUrl,
-        text: &str,
-        transient: bool,
-        now: Instant,
-    ) -> Step {
+    fn unreachable(&mut self, page: &CanonicalUrl, failure: Failure, now: Instant) -> Step {
         match self.rules.get(&authority(page)).map(|verdict| Arc::clone(&verdict.rules)) {
             Some(rules) => self.know(page, rules, ROBOTS_STALE_EXTENSION, now),
-            None => Step::Unknown { text: format!("robots.txt: {text}"), transient },
+            None => Step::Unknown(failure.within("robots.txt: ")),
         }
     }
 }
@@ -164,7 +153,7 @@ fn keep<K: std::hash::Hash + Eq, V>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fetch::Failure;
+    use crate::outcome::Reason;
 
     fn url(text: &str) -> CanonicalUrl<'static> {
         text.parse().unwrap()
@@ -203,14 +192,14 @@ mod tests {
     fn missing_means_allowed_and_unreachable_means_not_now() {
         let (mut verdicts, now) = (Verdicts::default(), Instant::now());
         let refused =
-            Fetched { failure: Some(Failure::permanent("garbage")), ..Fetched::default() };
+            Fetched { failure: Some(Failure::new(Reason::BadHttp, "")), ..Fetched::default() };
         for (fetched, expected) in
             [(&answer(500, ""), true), (&answer(429, ""), true), (&refused, false)]
         {
-            let Step::Unknown { transient, .. } = conclude(&mut verdicts, fetched, now) else {
+            let Step::Unknown(failure) = conclude(&mut verdicts, fetched, now) else {
                 panic!("nothing is known")
             };
-            assert_eq!(transient, expected);
+            assert_eq!(failure.is_transient(), expected);
         }
         assert!(verdicts.fresh(&url("http://a.example/"), now).is_none());
         assert_eq!(allows(&conclude(&mut verdicts, &answer(404, ""), now)), Some(true));
