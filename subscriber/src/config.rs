@@ -7,6 +7,8 @@ use tidings_protocol::{GroupName, MemberId};
 
 use crate::address::AllowPrivate;
 use crate::sink::SinkConfig;
+use crate::tracking::TrackingParams;
+use crate::traps::TrapLimits;
 
 /// A crawler's settings. Start from [`CrawlerConfig::default`] and change what is needed.
 #[derive(Clone, Debug)]
@@ -24,19 +26,14 @@ pub struct CrawlerConfig {
     /// Whom to ask about this crawler: a URL or an e-mail address, which [`agent`](Self::agent) names
     /// already. Default: nobody, about which whoever starts it is warned.
     pub contact: Option<String>,
-    /// Headers that are sent with every request for a page, each as `Name: value`. Default: none.
-    pub headers: Vec<String>,
-    /// The proxy through which everything is fetched, as a URL. Default: none.
-    pub proxy: Option<String>,
-    /// Whether cookies that a host sets are sent back to it. Default: no.
-    pub cookies: bool,
     /// Whether images of a page count as its links. Default: no.
     pub images: bool,
     /// Whether the sitemaps that a robots.txt names are read for links. Default: no.
     pub sitemaps: bool,
-    /// Requests at once to one address, however many hosts it has. Default: no limit; hosts have one
-    /// each.
-    pub per_address: Option<u32>,
+    /// Parameters that are taken out of links because they say who follows them. Default: a list.
+    pub tracking: TrackingParams,
+    /// When a site is taken to have no end.
+    pub traps: TrapLimits,
     /// The identity by which the broker knows this worker again. Default `None`: the broker gives it
     /// one.
     pub member: Option<MemberId>,
@@ -60,6 +57,15 @@ pub struct CrawlerConfig {
     /// A decoded body may have this many bytes; a longer one is that page's failure.
     /// Default: 64 MiB. Bodies are streamed, so this bounds work rather than memory.
     pub body_bytes_max: u64,
+    /// All requests go through this proxy: `http://[user:password@]host:port`. Default: none.
+    pub proxy: Option<String>,
+    /// Headers that requests carry besides the usual ones: `Name: value`, or
+    /// `https://host=Name: value` for those that are for one server only. Default: none.
+    pub headers: Vec<String>,
+    /// Whether cookies that a server sets are sent back to it. Default: no.
+    pub cookies: bool,
+    /// Requests at once to one address, whatever names lead there. Default: no limit.
+    pub per_address: Option<u32>,
 }
 
 impl Default for CrawlerConfig {
@@ -72,12 +78,10 @@ impl Default for CrawlerConfig {
             credit: 1000,
             agent: concat!("tidings/", env!("CARGO_PKG_VERSION")).to_owned(),
             contact: None,
-            headers: Vec::new(),
-            proxy: None,
-            cookies: false,
             images: false,
             sitemaps: false,
-            per_address: None,
+            tracking: TrackingParams::default(),
+            traps: TrapLimits::default(),
             member: None,
             name: "crawler".to_owned(),
             data: PathBuf::from("tidings-data"),
@@ -87,6 +91,10 @@ impl Default for CrawlerConfig {
             read_timeout: Duration::from_secs(15),
             request_timeout: Duration::from_secs(40),
             body_bytes_max: 64 * 1024 * 1024,
+            proxy: None,
+            headers: Vec::new(),
+            cookies: false,
+            per_address: None,
         }
     }
 }
@@ -162,6 +170,14 @@ pub const STATE_PATIENCE: Duration = Duration::from_secs(1);
 /// How long `SQLite` waits for another process that writes to `crawler.db`.
 pub const STATE_BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// What sitemaps of a site are remembered as.
+pub const SITEMAPS_KIND: &str = "sitemaps";
+
+/// What is known of a feed is forgotten when nobody has looked at it for this long: a feed that is watched is looked at
+/// more often.
+pub const FEED_KNOWN_FOR: Duration = Duration::from_hours(24 * 365);
+/// Bytes of a watched feed that are read at a time.
+pub const FEED_READ_BYTES: usize = 64 * 1024;
 /// Different links kept from one page. Indexes of large manuals have some thousands.
 pub const LINKS_MAX: usize = 16 * 1024;
 /// Bytes of all links of one page together, before they are made absolute: what one page may
@@ -277,6 +293,52 @@ pub const TRAP_ENTRIES_MAX: usize = 14_000;
 /// small sites, or ten of the largest.
 pub const TRAPS_BYTES_MAX: usize = 32 * 1024 * 1024;
 
+/// A look-up of a name may take this long; the system's resolver tries several servers meanwhile.
+pub const DNS_TIMEOUT: Duration = Duration::from_secs(5);
+/// Look-ups at once. Each takes a thread of the system's resolver until it ends by itself.
+pub const DNS_LOOKUPS_MAX: usize = 64;
+/// Names remembered. At some 200 bytes each this is 6 MiB; the oldest tenth goes first.
+pub const DNS_CACHE_MAX: usize = 32 * 1024;
+/// How long an address is used. The system's resolver says nothing about that; browsers take a
+/// minute, too.
+pub const DNS_FRESH: Duration = Duration::from_mins(1);
+/// How long a name that does not resolve is not asked for again.
+pub const DNS_FRESH_FAILURE: Duration = Duration::from_secs(10);
+/// Addresses of one name that are looked at.
+pub const DNS_ADDRESSES_MAX: usize = 16;
+/// Addresses of one name that are tried for one connection, both families together.
+pub const DIAL_ADDRESSES_MAX: usize = 4;
+/// How long one address may take before the next is tried beside it (RFC 8305 section 5).
+pub const DIAL_HEAD_START: Duration = Duration::from_millis(250);
+/// A proxy's answer to `CONNECT` may have this many bytes.
+pub const PROXY_HEAD_BYTES_MAX: usize = 8 * 1024;
+/// Limits per address that are kept before those that nobody needs are removed.
+pub const ADDRESS_LIMITS_KEPT: usize = 1024;
+
+/// The head of an answer may have this many bytes. Browsers take 256 KiB; what honest servers send
+/// stays below 16 KiB.
+pub const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// .. and this many headers.
+pub const HEADERS_MAX: usize = 256;
+/// Bytes that may come before the end of a head: `1xx` answers, and the head itself. One read may
+/// bring a part of the body as well, so this is more than a head.
+pub const BEFORE_HEAD_BYTES_MAX: u64 = 256 * 1024;
+/// A body must come at this rate, on the average of each [`SLOW_WINDOW`]: a server that says a byte
+/// now and then holds a connection for nothing.
+pub const SLOW_BYTES_PER_SECOND: u64 = 64;
+/// See [`SLOW_BYTES_PER_SECOND`]. Longer than a hiccup.
+pub const SLOW_WINDOW: Duration = Duration::from_secs(30);
+/// Content codings on top of each other.
+pub const CONTENT_ENCODINGS_MAX: usize = 2;
+/// An `ETag` or `Last-Modified` that is longer is not kept.
+pub const VALIDATOR_BYTES_MAX: usize = 1024;
+/// A cookie's name, value and path together, as browsers have it.
+pub const COOKIE_BYTES_MAX: usize = 4 * 1024;
+/// Bytes of all cookies of one scheme, host and port: what a request may grow by.
+pub const COOKIES_BYTES_MAX: usize = 8 * 1024;
+/// Schemes, hosts and ports with cookies. 32 MiB at most together.
+pub const COOKIE_ORIGINS_MAX: usize = 4 * 1024;
+
 /// Bytes read of a body that is not wanted (redirects, errors), so that the connection can be
 /// used again. A longer one costs the connection.
 pub const UNWANTED_BODY_BYTES_MAX: u64 = 256 * 1024;
@@ -292,6 +354,11 @@ pub const DECODED_CHUNK_BYTES: usize = 16 * 1024;
 /// A connection that nobody used for this long is closed: longer than usual delays between two
 /// requests to a host, short enough that many hosts do not use up the file descriptors.
 pub const POOL_IDLE: Duration = Duration::from_secs(20);
+/// Idle connections kept, over all hosts. Each is a file descriptor and some 20 KiB.
+pub const POOL_CONNECTIONS_MAX: usize = 2048;
+/// How often idle connections are looked at: those that the server has closed need not wait for
+/// [`POOL_IDLE`] to be over.
+pub const POOL_SWEEP_EVERY: Duration = Duration::from_secs(5);
 /// HTTP/2 flow control: what a server may send ahead of us per stream and per connection.
 pub const HTTP2_STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 /// See [`HTTP2_STREAM_WINDOW_BYTES`]. One request per host at a time: twice a stream is enough.

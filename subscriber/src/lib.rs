@@ -27,7 +27,9 @@
 //! | [`tracking`] | which parameters of a link say nothing about the page |
 //! | [`known`] | which links the broker knows already |
 //! | [`traps`] | when a site has no end |
+//! | [`connect`] | how connections are made, and to whom |
 //! | [`fetch`] | how one request is made and bounded |
+//! | [`outcome`] | every reason why there is no page |
 //! | [`program`] | how programs are run |
 //! | [`sink`] | where pages are kept |
 //! | [`spool`] | bodies that somebody wants to have whole |
@@ -37,11 +39,13 @@
 
 pub mod address;
 pub mod config;
+pub mod connect;
 pub mod document;
 pub mod feed;
 pub mod fetch;
 pub mod known;
 mod markup;
+pub mod outcome;
 pub mod page;
 pub mod pass;
 pub mod program;
@@ -59,7 +63,6 @@ mod worker;
 
 pub use address::{AllowPrivate, Net, NetError};
 pub use config::CrawlerConfig;
-pub use page as links;
 pub use report::{Exchange, Keep, PageId, PageOutcome, PageRecord, PageReport, Validators};
 pub use sink::SinkConfig;
 pub use worker::{CrawlError, run};

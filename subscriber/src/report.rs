@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidings_protocol::{GroupName, TaskId};
 
-use crate::links::Link;
+use crate::page::Link;
 use crate::spool::Spool;
 
 /// One dealt-with page, for people who watch. Sent when the page is safe in the sink, shortly
@@ -46,6 +46,8 @@ pub enum PageOutcome {
     Failed,
     /// robots.txt does not allow it; it was not asked for.
     Robots,
+    /// One of endlessly many: not asked for, or its links are not followed.
+    Trap,
     /// Could not be fetched this time; the group decides whether it is tried again.
     Retry,
 }
@@ -58,6 +60,7 @@ impl PageOutcome {
             Self::Redirect => "redirect",
             Self::Failed => "failed",
             Self::Robots => "robots",
+            Self::Trap => "trap",
             Self::Retry => "retry",
         }
     }

@@ -71,15 +71,15 @@ impl Group {
 
     fn task_payload(&self, entry: &Entry) -> String {
         /// What the group says of an entry is not often longer.
-        const OWN_BYTES: usize = 32;
+        const OWN_BYTES: usize = 48;
         let admitted = &entry.admitted;
         let len = admitted.text.len() + OWN_BYTES + admitted.carried.len();
         let mut payload = String::with_capacity(len);
         payload.push_str(&admitted.text);
         if let Some(job) = admitted.job.and_then(|job| self.jobs.find(job.number)) {
+            let (pass, depth, number) = (job.id.pass, admitted.depth, job.id.number);
             // Writing into a string cannot fail.
-            let _ =
-                write!(payload, " job={} pass={} depth={}", job.name, job.id.pass, admitted.depth);
+            let _ = write!(payload, " job={} pass={pass} depth={depth} number={number}", job.name);
         }
         if admitted.redirect {
             let _ = write!(payload, " kind=redirect hops={}", admitted.hops);

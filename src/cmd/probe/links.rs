@@ -1,19 +1,21 @@
 //! `tidings probe links`: what a page says.
 
-#![expect(clippy::disallowed_methods, reason = "a request has a deadline")]
-
 use std::{fmt::Write, sync::Arc};
 
 use serde_json::{Value, json};
 use tidings_protocol::CanonicalUrl;
 use tidings_subscriber::{
-    fetch::{Fetched, Fetcher, Wanted},
     page::{Content, Link, PageOptions, PageReader},
     robots::product_token,
 };
-use tokio::time::Instant;
 
-use super::{Asked, bytes, flags::FetchFlags, headers, text};
+use super::{
+    Asked, bytes,
+    flags::FetchFlags,
+    headers,
+    source::{fetch, is_url},
+    text,
+};
 use crate::{
     failure::Failure,
     output::{plural, printable},
@@ -21,8 +23,6 @@ use crate::{
 
 /// Characters shown of one thing that a page says.
 const SHOWN_CHARS_MAX: usize = 200;
-/// Redirects that are followed for a person.
-const HOPS_MAX: usize = 5;
 /// Where a file is taken to come from: its links need a place to begin at.
 const FILE_URL: &str = "http://localhost/";
 
@@ -50,9 +50,10 @@ pub(super) fn answer(asked: &Asked) -> Result<Value, String> {
 
 /// Fetches a URL as the crawler would, or reads a file.
 pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, Failure> {
-    if what.starts_with("http://") || what.starts_with("https://") {
-        let (url, reader) = fetch(what, flags).await?;
-        return Ok(described(url.as_str(), &reader.finish(&url)));
+    if is_url(what) {
+        let (url, fetched) = fetch(what, flags).await?;
+        let content = fetched.page.map(|page| page.finish(&url)).unwrap_or_default();
+        return Ok(described(url.as_str(), &content));
     }
     let page = std::fs::read(what)
         .map_err(|error| Failure::failed(format!("cannot read {what}: {error}")))?;
@@ -63,36 +64,6 @@ pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, F
     let mut reader = PageReader::new(&url, [], &Arc::new(options));
     reader.feed(&page);
     Ok(described(&format!("{what}, as if it were {url}"), &reader.finish(&url)))
-}
-
-async fn fetch(
-    what: &str,
-    flags: &FetchFlags,
-) -> Result<(CanonicalUrl<'static>, PageReader), Failure> {
-    let shown = printable(what, SHOWN_CHARS_MAX);
-    let wrong = |error| Failure::Usage(format!("{shown}: {error}"));
-    let mut url = CanonicalUrl::parse(what).map_err(wrong)?.into_owned();
-    let config = flags.config();
-    let fetcher = Fetcher::new(&config).map_err(|error| Failure::failed(error.to_string()))?;
-    for _ in 0..=HOPS_MAX {
-        let deadline = Instant::now() + config.request_timeout;
-        let Fetched { status, location, page, failure, .. } =
-            fetcher.fetch(&url, Wanted::Page, deadline).await;
-        if let Some(failure) = failure {
-            return Err(Failure::failed(format!("{url}: {}", failure.text)));
-        }
-        match (status.unwrap_or_default(), location, page) {
-            (200..=299, _, Some(page)) => return Ok((url, page)),
-            (200..=299, _, None) => return Err(Failure::failed(format!("{url} is no HTML page"))),
-            (300..=399, Some(location), _) => {
-                url = url.join(&location).map_err(|error| {
-                    Failure::failed(format!("{url}: redirect to nowhere: {error}"))
-                })?;
-            }
-            (status, ..) => return Err(Failure::failed(format!("{url}: HTTP status {status}"))),
-        }
-    }
-    Err(Failure::failed(format!("{shown}: more than {HOPS_MAX} redirects")))
 }
 
 fn described(place: &str, content: &Content) -> String {

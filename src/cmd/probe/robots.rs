@@ -5,7 +5,8 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 use tidings_protocol::{CanonicalUrl, UrlError};
 use tidings_subscriber::{
-    fetch::{Fetched, Fetcher, Wanted},
+    Keep,
+    fetch::{Fetched, Fetcher, Request, Wanted},
     robots::{Answer, Rules, product_token, shown, sitemaps},
 };
 use tokio::time::Instant;
@@ -67,16 +68,15 @@ pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, F
     let wrong = |error| Failure::Usage(format!("{}: {error}", printable(what, SHOWN_CHARS_MAX)));
     let page = CanonicalUrl::parse(what).map_err(wrong)?;
     let config = flags.config();
-    let fetcher = Fetcher::new(&config).map_err(|error| {
-        let agent = printable(&config.agent, SHOWN_CHARS_MAX);
-        Failure::Usage(format!("the agent `{agent}` cannot be sent: {error}"))
-    })?;
+    let fetcher = Fetcher::new(&config).map_err(|error| Failure::Usage(error.to_string()))?;
     let mut asked = page.join("/robots.txt").map_err(wrong)?;
     let mut text = String::new();
     let mut hops = 0;
     loop {
         let deadline = Instant::now() + config.request_timeout;
-        let fetched = fetcher.fetch(&asked, Wanted::Robots, deadline).await;
+        let (wanted, validators, keep) = (Wanted::Robots, None, Keep::default());
+        let request = Request { url: &asked, wanted, validators, keep, deadline };
+        let fetched = fetcher.fetch(&request).await;
         let answer = Answer::of(&fetched, &asked, hops);
         say(&mut text, "robots.txt", &format!("{asked} ({})", found(&fetched, &answer)));
         if let Answer::Elsewhere(target) = answer {
@@ -96,17 +96,18 @@ fn found(fetched: &Fetched, answer: &Answer<'_>) -> String {
         Answer::Text(text) => format!("{status}, {}", amount(text.len() as u64)),
         Answer::Nothing => format!("{status}: there is none"),
         Answer::Elsewhere(_) => format!("{status}: it is elsewhere"),
-        Answer::Unknown { .. } => status,
+        Answer::Unknown(_) => status,
     }
 }
 
 fn conclude(text: &mut String, page: &CanonicalUrl<'_>, token: &str, answer: &Answer<'_>) {
     let robots = match answer {
         Answer::Text(robots) => robots,
-        Answer::Unknown { text: reason, transient } => {
+        Answer::Unknown(failure) => {
+            let transient = failure.is_transient();
             let then =
-                if *transient { "it is asked for again later" } else { "and it will stay so" };
-            say(text, "allowed", &format!("no: nobody knows, since {reason}; {then}"));
+                if transient { "it is asked for again later" } else { "and it will stay so" };
+            say(text, "allowed", &format!("no: nobody knows, since {failure}; {then}"));
             return;
         }
         Answer::Nothing | Answer::Elsewhere(_) => &b""[..],

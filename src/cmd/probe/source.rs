@@ -3,14 +3,22 @@
 #![expect(clippy::disallowed_methods, reason = "a request has a deadline")]
 
 use tidings_protocol::CanonicalUrl;
-use tidings_subscriber::fetch::{Fetched, Fetcher, Wanted};
+use tidings_subscriber::{
+    Keep,
+    fetch::{Fetched, Fetcher, Request, Wanted},
+    spool::Spools,
+};
 use tokio::time::Instant;
 
 use super::flags::FetchFlags;
-use crate::failure::Failure;
+use crate::{failure::Failure, output::printable};
 
 /// Redirects that are followed for a person.
 const HOPS_MAX: usize = 5;
+/// Characters shown of what somebody asks about.
+const SHOWN_CHARS_MAX: usize = 200;
+/// Below the system's directory for what is needed for a while.
+const SPOOL: &str = "tidings-probe";
 
 /// What was found there.
 #[derive(Debug)]
@@ -24,8 +32,7 @@ pub(super) struct Source {
 impl Source {
     /// Fetches a URL, or reads a file.
     pub(super) async fn open(what: &str, flags: &FetchFlags) -> Result<Self, Failure> {
-        let is_url = what.starts_with("http://") || what.starts_with("https://");
-        if is_url { Self::fetch(what, flags).await } else { Self::read(what) }
+        if is_url(what) { Self::fetch(what, flags).await } else { Self::read(what) }
     }
 
     fn read(path: &str) -> Result<Self, Failure> {
@@ -35,40 +42,55 @@ impl Source {
     }
 
     async fn fetch(what: &str, flags: &FetchFlags) -> Result<Self, Failure> {
-        let parsed = CanonicalUrl::parse(what).map(CanonicalUrl::into_owned);
-        let mut url = parsed.map_err(|error| Failure::Usage(format!("{what}: {error}")))?;
-        let config = flags.config();
-        let fetcher = Fetcher::new(&config).map_err(|error| Failure::failed(error.to_string()))?;
-        for _ in 0..=HOPS_MAX {
-            let deadline = Instant::now() + config.request_timeout;
-            let fetched = fetcher.fetch(&url, Wanted::Robots, deadline).await;
-            match Self::of(&url, fetched)? {
-                Ok(source) => return Ok(source),
-                Err(next) => url = next,
-            }
+        let (url, fetched) = fetch(what, flags).await?;
+        let mut bytes = Vec::new();
+        if let Some(body) = &fetched.body {
+            body.read().and_then(|mut body| body.read_to_end(&mut bytes)).map_err(|error| {
+                Failure::failed(format!("{url}: its body cannot be read back: {error}"))
+            })?;
         }
-        Err(Failure::failed(format!("{what}: more than {HOPS_MAX} redirects")))
+        let (url, content_type) = (Some(url.as_str().to_owned()), fetched.content_type);
+        Ok(Self { url, content_type, bytes })
     }
+}
 
-    /// The answer, or where it leads.
-    fn of(
-        url: &CanonicalUrl<'_>,
-        fetched: Fetched,
-    ) -> Result<Result<Self, CanonicalUrl<'static>>, Failure> {
+/// Whether it is to be fetched.
+pub(super) fn is_url(what: &str) -> bool {
+    what.starts_with("http://") || what.starts_with("https://")
+}
+
+/// Fetches a URL as the crawler would, with what it redirects to, and keeps its body.
+pub(super) async fn fetch(
+    what: &str,
+    flags: &FetchFlags,
+) -> Result<(CanonicalUrl<'static>, Fetched), Failure> {
+    let shown = printable(what, SHOWN_CHARS_MAX);
+    let wrong = |error| Failure::Usage(format!("{shown}: {error}"));
+    let mut url = CanonicalUrl::parse(what).map_err(wrong)?.into_owned();
+    let config = flags.config();
+    let spools = Spools::open(&std::env::temp_dir().join(SPOOL));
+    let spools =
+        spools.map_err(|error| Failure::failed(format!("no place for a body: {error}")))?;
+    let fetcher = Fetcher::new(&config).map_err(|error| Failure::failed(error.to_string()))?;
+    let fetcher = fetcher.keeping(spools);
+    for _ in 0..=HOPS_MAX {
+        let deadline = Instant::now() + config.request_timeout;
+        let keep = Keep { decoded: true, ..Keep::default() };
+        let (wanted, validators) = (Wanted::Page, None);
+        let request = Request { url: &url, wanted, validators, keep, deadline };
+        let fetched = fetcher.fetch(&request).await;
         if let Some(failure) = fetched.failure {
             return Err(Failure::failed(format!("{url}: {}", failure.text)));
         }
-        match (fetched.status.unwrap_or_default(), fetched.location) {
-            (200..=299, _) => Ok(Ok(Self {
-                url: Some(url.as_str().to_owned()),
-                content_type: fetched.content_type,
-                bytes: fetched.text,
-            })),
-            (300..=399, Some(location)) => match url.join(&location) {
-                Ok(next) => Ok(Err(next)),
-                Err(error) => Err(Failure::failed(format!("{url}: redirect to nowhere: {error}"))),
-            },
-            (status, _) => Err(Failure::failed(format!("{url}: HTTP status {status}"))),
+        match (fetched.status.unwrap_or_default(), &fetched.location) {
+            (200..=299, _) => return Ok((url, fetched)),
+            (300..=399, Some(location)) => {
+                url = url.join(location).map_err(|error| {
+                    Failure::failed(format!("{url}: redirect to nowhere: {error}"))
+                })?;
+            }
+            (status, _) => return Err(Failure::failed(format!("{url}: HTTP status {status}"))),
         }
     }
+    Err(Failure::failed(format!("{shown}: more than {HOPS_MAX} redirects")))
 }

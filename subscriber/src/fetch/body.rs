@@ -1,180 +1,154 @@
-//! The body of an answer: decoded chunk by chunk, with a limit on how much it may grow.
+//! The body of an answer: bounded in time, kept as it comes if somebody wants that, and decoded.
 
-#![expect(clippy::disallowed_methods, reason = "a silent server is noticed here")]
+#![expect(clippy::disallowed_methods, reason = "silent and slow servers are noticed here")]
 
-use std::io;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use async_compression::tokio::bufread::{BrotliDecoder, GzipDecoder, ZlibDecoder, ZstdDecoder};
-use async_compression::zstd::DParameter;
-use bytes::{Buf, Bytes};
-use futures_util::StreamExt;
-use futures_util::stream::BoxStream;
-use reqwest::Response;
-use reqwest::header::CONTENT_ENCODING;
-use tokio::io::{AsyncBufRead, AsyncRead, AsyncReadExt, ReadBuf};
-use tokio::time::timeout;
+use bytes::Bytes;
+use hyper::HeaderMap;
+use hyper::body::{Body as _, Incoming};
+use tokio::time::Instant;
 
-use super::failure::Failure;
+use super::decode::Decoder;
+use super::watch::{Late, Watch};
+use super::wire::Http;
 use crate::config::{
-    DECODED_CHUNK_BYTES, DECODED_RATIO_FROM_BYTES, DECODED_RATIO_MAX, ZSTD_WINDOW_LOG_MAX,
+    DECODED_RATIO_FROM_BYTES, DECODED_RATIO_MAX, SLOW_BYTES_PER_SECOND, SLOW_WINDOW,
 };
+use crate::outcome::{Failure, Reason};
+use crate::spool::Spool;
 
-/// A body that is being read.
-pub(super) struct Body {
-    decoder: Pin<Box<dyn AsyncRead + Send>>,
-    chunk: Box<[u8]>,
-    /// What `Content-Length` says about a body that is not encoded.
-    announced: Option<u64>,
-    raw_bytes: Arc<AtomicU64>,
-    decoded_bytes: u64,
+/// A body as it comes: without its transfer coding, still with its content coding.
+pub(super) struct Raw<'a> {
+    http: &'a mut Http,
+    incoming: Incoming,
+    read_timeout: Duration,
+    /// Where a copy goes.
+    pub(super) spool: Option<Spool>,
+    pub(super) bytes: u64,
+    /// It was read to its end.
+    pub(super) ended: bool,
+    heard_at: Instant,
+    window_from: Instant,
+    /// Since `window_from`.
+    window_bytes: u64,
 }
 
-/// The bytes as they come from the connection.
-struct Raw {
-    stream: BoxStream<'static, reqwest::Result<Bytes>>,
+/// A body as it was meant.
+pub(super) struct Body<'a, 'b> {
+    raw: &'a mut Raw<'b>,
+    /// `None` if it is as it comes.
+    decoder: Option<Decoder>,
     chunk: Bytes,
-    bytes: Arc<AtomicU64>,
-}
-
-/// Fails for encodings that were not asked for and are not known.
-pub(super) fn open(response: Response) -> Result<Body, Failure> {
-    let encoding = encoding(&response)?;
-    let announced = response.content_length();
-    let raw_bytes = Arc::new(AtomicU64::new(0));
-    let raw = Raw {
-        stream: response.bytes_stream().boxed(),
-        chunk: Bytes::new(),
-        bytes: Arc::clone(&raw_bytes),
-    };
-    let decoder: Pin<Box<dyn AsyncRead + Send>> = match encoding {
-        None => Box::pin(raw),
-        // An empty body has no encoding, whatever the header says.
-        Some(_) if announced == Some(0) => Box::pin(raw),
-        Some(Encoding::Gzip) => Box::pin(GzipDecoder::new(raw)),
-        Some(Encoding::Brotli) => Box::pin(BrotliDecoder::new(raw)),
-        Some(Encoding::Deflate) => Box::pin(ZlibDecoder::new(raw)),
-        Some(Encoding::Zstd) => {
-            let window = DParameter::window_log_max(ZSTD_WINDOW_LOG_MAX);
-            Box::pin(ZstdDecoder::with_params(raw, &[window]))
-        }
-    };
-    let announced = announced.filter(|_| encoding.is_none());
-    let chunk = vec![0; DECODED_CHUNK_BYTES].into_boxed_slice();
-    Ok(Body { decoder, chunk, announced, raw_bytes, decoded_bytes: 0 })
+    decoded_bytes: u64,
 }
 
 /// A body of more than the limit.
 pub(super) fn over(bytes_max: u64) -> Failure {
-    Failure::permanent(format!("body over the limit of {bytes_max} bytes"))
+    Failure::new(Reason::TooLarge, format!("body over the limit of {bytes_max} bytes"))
 }
 
-impl Body {
+impl<'a> Raw<'a> {
+    pub(super) fn new(
+        http: &'a mut Http,
+        incoming: Incoming,
+        read_timeout: Duration,
+        spool: Option<Spool>,
+    ) -> Self {
+        let now = Instant::now();
+        let (heard_at, window_from) = (now, now);
+        let (bytes, ended, window_bytes) = (0, false, 0);
+        Self {
+            http,
+            incoming,
+            read_timeout,
+            spool,
+            bytes,
+            ended,
+            heard_at,
+            window_from,
+            window_bytes,
+        }
+    }
+
+    /// The next bytes; `None` at the end.
+    pub(super) async fn next(&mut self, watch: &mut Watch<'_>) -> Result<Option<Bytes>, Failure> {
+        // Whoever reads may go on for long without waiting for anything.
+        tokio::task::consume_budget().await;
+        let chunk = loop {
+            let silent_at = self.heard_at + self.read_timeout;
+            let window_ends = self.window_from + SLOW_WINDOW;
+            let chunk = self.http.chunk(&mut self.incoming);
+            match watch.wait(silent_at.min(window_ends), chunk).await? {
+                Ok(chunk) => break chunk?,
+                Err(Late) if silent_at <= window_ends => {
+                    let text = format!("body: silent for {:?}", self.read_timeout);
+                    return Err(Failure::new(Reason::Silent, text));
+                }
+                Err(Late) if self.window_bytes < SLOW_BYTES_PER_SECOND * SLOW_WINDOW.as_secs() => {
+                    let text = format!("body: {} bytes in {SLOW_WINDOW:?}", self.window_bytes);
+                    return Err(Failure::new(Reason::Slow, text));
+                }
+                Err(Late) => (self.window_from, self.window_bytes) = (Instant::now(), 0),
+            }
+        };
+        let Some(chunk) = chunk else {
+            self.ended = true;
+            return Ok(None);
+        };
+        self.heard_at = Instant::now();
+        self.bytes += chunk.len() as u64;
+        self.window_bytes += chunk.len() as u64;
+        if let Some(spool) = &mut self.spool {
+            spool.write(&chunk).map_err(|error| Failure::of(Reason::Storage, &error))?;
+        }
+        Ok(Some(chunk))
+    }
+
+    /// What the server announced.
+    fn announced(&self) -> Option<u64> {
+        self.incoming.size_hint().exact()
+    }
+}
+
+impl<'a, 'b> Body<'a, 'b> {
+    /// Fails for encodings that were not asked for and are not known.
+    pub(super) fn open(raw: &'a mut Raw<'b>, headers: &HeaderMap) -> Result<Self, Failure> {
+        let decoder = Decoder::of(headers)?;
+        Ok(Self { raw, decoder, chunk: Bytes::new(), decoded_bytes: 0 })
+    }
+
     /// Saves reading what is announced to be too long.
     pub(super) fn refuse_over(&self, bytes_max: u64) -> Result<(), Failure> {
-        match self.announced {
-            Some(bytes) if bytes > bytes_max => Err(over(bytes_max)),
+        match self.raw.announced() {
+            Some(bytes) if bytes > bytes_max && self.decoder.is_none() => Err(over(bytes_max)),
             _ => Ok(()),
         }
     }
 
-    /// The next decoded bytes; `None` at the end. A server that is silent for `patience` has failed.
-    pub(super) async fn next(&mut self, patience: Duration) -> Result<Option<&[u8]>, Failure> {
-        // A decoder can go on for long without waiting for anything.
-        tokio::task::consume_budget().await;
-        let read = timeout(patience, self.decoder.read(&mut self.chunk)).await;
-        let read = match read {
-            Ok(Ok(read)) => read,
-            Ok(Err(error)) if self.is_empty_at_its_end(&error) => 0,
-            Ok(Err(error)) => return Err(Failure::of_body(&error)),
-            Err(_) => return Err(Failure::transient(format!("body: silent for {patience:?}"))),
+    /// The next decoded bytes, at most some 64 KiB of them; `None` at the end.
+    pub(super) async fn next(&mut self, watch: &mut Watch<'_>) -> Result<Option<&[u8]>, Failure> {
+        let Some(decoder) = &mut self.decoder else {
+            let chunk = self.raw.next(watch).await?;
+            self.chunk = chunk.unwrap_or_default();
+            return Ok((!self.chunk.is_empty()).then_some(&*self.chunk));
         };
-        self.decoded_bytes += read as u64;
-        let raw_bytes = self.raw_bytes.load(Ordering::Relaxed);
-        if self.decoded_bytes > DECODED_RATIO_FROM_BYTES
-            && self.decoded_bytes / DECODED_RATIO_MAX > raw_bytes
-        {
-            return Err(Failure::permanent(format!(
-                "body grows over {DECODED_RATIO_MAX} times when it is decoded"
-            )));
-        }
-        Ok((read > 0).then(|| &self.chunk[..read]))
-    }
-
-    /// Decoders miss their header in an empty body.
-    fn is_empty_at_its_end(&self, error: &io::Error) -> bool {
-        error.kind() == io::ErrorKind::UnexpectedEof && self.raw_bytes.load(Ordering::Relaxed) == 0
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Encoding {
-    Gzip,
-    Brotli,
-    Zstd,
-    Deflate,
-}
-
-fn encoding(response: &Response) -> Result<Option<Encoding>, Failure> {
-    let mut encoding = None;
-    for value in response.headers().get_all(CONTENT_ENCODING) {
-        for word in String::from_utf8_lossy(value.as_bytes()).split(',') {
-            let next = match word.trim().to_ascii_lowercase().as_str() {
-                "" | "identity" | "none" => continue,
-                "gzip" | "x-gzip" => Encoding::Gzip,
-                "br" => Encoding::Brotli,
-                "zstd" => Encoding::Zstd,
-                "deflate" => Encoding::Deflate,
-                other => {
-                    let other: String = other.escape_debug().take(40).collect();
-                    return Err(Failure::permanent(format!(
-                        "content-encoding {other} is not supported"
-                    )));
-                }
-            };
-            if encoding.replace(next).is_some() {
-                return Err(Failure::permanent("more than one content-encoding is not supported"));
+        let length = loop {
+            if let Some(length) = decoder.pull()? {
+                break length;
             }
-        }
-    }
-    Ok(encoding)
-}
-
-impl AsyncBufRead for Raw {
-    fn poll_fill_buf(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        let raw = self.get_mut();
-        while raw.chunk.is_empty() {
-            match ready!(raw.stream.poll_next_unpin(context)) {
-                Some(Ok(chunk)) => {
-                    raw.bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
-                    raw.chunk = chunk;
-                }
-                Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error))),
-                None => break,
+            match self.raw.next(watch).await? {
+                Some(chunk) => decoder.feed(chunk),
+                None => return decoder.finish().map(|()| None),
             }
+        };
+        self.decoded_bytes += length as u64;
+        let is_large = self.decoded_bytes > DECODED_RATIO_FROM_BYTES;
+        if is_large && self.decoded_bytes / DECODED_RATIO_MAX > self.raw.bytes {
+            let text = format!("body grows over {DECODED_RATIO_MAX} times when it is decoded");
+            return Err(Failure::new(Reason::Bomb, text));
         }
-        Poll::Ready(Ok(&raw.chunk))
-    }
-
-    fn consume(self: Pin<&mut Self>, amount: usize) {
-        self.get_mut().chunk.advance(amount);
-    }
-}
-
-impl AsyncRead for Raw {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let chunk = ready!(self.as_mut().poll_fill_buf(context))?;
-        let length = chunk.len().min(buffer.remaining());
-        buffer.put_slice(&chunk[..length]);
-        self.consume(length);
-        Poll::Ready(Ok(()))
+        tokio::task::consume_budget().await;
+        Ok(Some(decoder.pulled(length)))
     }
 }

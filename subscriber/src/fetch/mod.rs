@@ -3,70 +3,92 @@
 //! A body is never held: it is decoded, counted, hashed and read for links chunk by chunk. There
 //! are three clocks: until the connection stands, for every silence, and for the whole request.
 //! Redirects are not followed here; each hop is a request of its own, with its own permission.
+//!
+//! A connection is used again for the next request to the same scheme, host and port. Where the server
+//! has closed it just then, and not a byte of an answer came, the same request is sent once more on a
+//! new one: the gate gave permission for it, and nobody answered it.
 
 #![expect(clippy::disallowed_methods, reason = "this is where requests are bounded in time")]
 
 mod body;
-mod failure;
-mod guard;
+mod cookies;
+mod decode;
+mod head;
+mod headers;
+mod meter;
+mod pool;
 #[cfg(test)]
 mod tests;
+mod watch;
+mod wire;
 
-use std::fmt::Write;
-use std::future::poll_fn;
+use std::fmt;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
-use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Client, Response};
+use hyper::body::Incoming;
+use hyper::http::response;
+use hyper::{HeaderMap, Response, Version, header};
 use tidings_protocol::CanonicalUrl;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
-pub use self::failure::Failure;
-use self::guard::GuardedResolver;
-use crate::address::AllowPrivate;
-use crate::config::{
-    CrawlerConfig, HEADER_VALUE_BYTES_MAX, HTTP2_CONNECTION_WINDOW_BYTES,
-    HTTP2_STREAM_WINDOW_BYTES, POOL_IDLE, RETRY_AFTER_MAX, ROBOTS_BYTES_MAX,
-    UNWANTED_BODY_BYTES_MAX,
-};
-use crate::page::{PageOptions, PageReader, is_html};
+use self::body::{Body, Raw};
+use self::cookies::Jar;
+use self::head::Template;
+pub use self::headers::HeaderError;
+use self::headers::Headers;
+use self::meter::Copy as Copied;
+use self::pool::Pool;
+use self::watch::{Late, Watch};
+use self::wire::Http;
+use crate::config::{CrawlerConfig, ROBOTS_BYTES_MAX, UNWANTED_BODY_BYTES_MAX};
+use crate::connect::{Connector, Permit, Protocol, Proxy, ProxyError, Target};
+use crate::document::Reader;
+use crate::outcome::{Failure, Reason};
+use crate::page::{PageOptions, PageReader};
+use crate::report::{Exchange, Keep, Validators};
 use crate::robots::product_token;
+use crate::spool::{Spool, Spools};
 
-/// Makes requests. Cheap to share; one pool of connections for all.
-#[derive(Debug)]
+/// Makes requests. Cheap to share; one pool of connections for all, which ends with it.
 pub struct Fetcher {
-    client: Client,
-    allow_private: AllowPrivate,
-    connect_timeout: Duration,
+    connector: Connector,
+    headers: Headers,
+    cookies: Option<Jar>,
+    pool: Pool,
+    spools: Option<Spools>,
     read_timeout: Duration,
     body_bytes_max: u64,
     reading: Arc<PageOptions>,
 }
 
-/// What came of a request, as far as it got.
-#[derive(Debug, Default)]
-pub struct Fetched {
-    /// Of the answer; `None` if none came.
-    pub status: Option<u16>,
-    /// As the server named it.
-    pub content_type: Option<String>,
-    /// Where a redirect leads, as the server wrote it.
-    pub location: Option<String>,
-    /// How long the server asks to be left alone.
-    pub retry_after: Option<Duration>,
-    /// Bytes of the body, decoded.
-    pub bytes: u64,
-    /// BLAKE3 of the decoded body of a page that was read to its end.
-    pub hash: Option<blake3::Hash>,
-    /// Has seen the whole page, if it is one and was read to its end.
-    pub page: Option<PageReader>,
-    /// The beginning of a robots.txt.
-    pub text: Vec<u8>,
-    /// Why there is no complete answer.
-    pub failure: Option<Failure>,
+/// Why requests cannot be made at all.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FetcherError {
+    /// The agent, or a header of the configuration.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    /// The proxy of the configuration.
+    #[error(transparent)]
+    Proxy(#[from] ProxyError),
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// What to ask for.
+    pub url: &'a CanonicalUrl<'a>,
+    /// What for.
+    pub wanted: Wanted,
+    /// Of an earlier answer: one that has not changed need not come again (`304`).
+    pub validators: Option<&'a Validators>,
+    /// What is kept of the answer.
+    pub keep: Keep,
+    /// It is over by then.
+    pub deadline: Instant,
 }
 
 /// What a request is for.
@@ -78,216 +100,321 @@ pub enum Wanted {
     Robots,
 }
 
+/// What came of a request, as far as it got.
+#[derive(Debug, Default)]
+pub struct Fetched {
+    /// Of the answer; `None` if none came.
+    pub status: Option<u16>,
+    /// Of the answer.
+    pub version: Option<Version>,
+    /// Of the answer.
+    pub headers: HeaderMap,
+    /// As the server named it.
+    pub content_type: Option<String>,
+    /// Where a redirect leads, as the server wrote it.
+    pub location: Option<String>,
+    /// How long the server asks to be left alone.
+    pub retry_after: Option<Duration>,
+    /// What to ask with the next time.
+    pub validators: Validators,
+    /// Who answered; `None` behind a proxy.
+    pub remote: Option<SocketAddr>,
+    /// Bytes of the body, decoded; of one that is not wanted (that of an error), as it came.
+    pub bytes: u64,
+    /// Bytes of the body as it came.
+    pub wire_bytes: u64,
+    /// BLAKE3 of the decoded body of a page that was read to its end.
+    pub hash: Option<blake3::Hash>,
+    /// Has seen the whole document, if it was read to its end.
+    pub page: Option<Reader>,
+    /// The beginning of a robots.txt.
+    pub text: Vec<u8>,
+    /// The decoded body of a page, as far as it was read, if it was to be kept.
+    pub body: Option<Spool>,
+    /// What went over the wire from the head of the answer on, if that was to be kept.
+    pub exchange: Option<Exchange>,
+    /// Why there is no complete answer.
+    pub failure: Option<Failure>,
+}
+
+/// The head of an answer, and the connection that its body comes on.
+struct Answer {
+    http: Http,
+    /// Of the limit per address.
+    permit: Option<Permit>,
+    response: Response<Incoming>,
+    copied: Option<Copied>,
+}
+
+/// `scheme://host[:port]`: what a connection, a cookie and a credential are for. The port is left out
+/// where it is the default one.
+fn origin<'a>(url: &'a CanonicalUrl<'_>) -> &'a str {
+    let end = url.as_str().len() - url.path_and_query().len();
+    &url.as_str()[..end]
+}
+
 impl Fetcher {
-    /// Prepares a pool of connections. Fails if the agent cannot be sent as a header.
-    pub fn new(config: &CrawlerConfig) -> Result<Self, reqwest::Error> {
-        let build = |trust_nobody: bool| {
-            let builder = client_builder(config);
-            let builder = if trust_nobody { builder.tls_certs_only([]) } else { builder };
-            builder.build()
-        };
-        let client = build(false).or_else(|error| {
-            // A machine without certificate authorities can still crawl what is not encrypted.
-            let client = build(true)?;
-            let reason = failure::one_line(&error);
-            tracing::warn!("https pages will fail until this system has CA certificates: {reason}");
-            Ok::<_, reqwest::Error>(client)
-        })?;
+    /// Reads the certificates of the system. Fails if the configuration asks for what cannot be sent.
+    pub fn new(config: &CrawlerConfig) -> Result<Self, FetcherError> {
+        Self::with(config, Connector::new(config)?)
+    }
+
+    fn with(config: &CrawlerConfig, connector: Connector) -> Result<Self, FetcherError> {
         Ok(Self {
-            client,
-            allow_private: config.allow_private.clone(),
-            connect_timeout: config.connect_timeout,
+            connector,
+            headers: Headers::new(&config.agent, &config.headers)?,
+            cookies: config.cookies.then(Jar::default),
+            pool: Pool::default(),
+            spools: None,
             read_timeout: config.read_timeout,
             body_bytes_max: config.body_bytes_max,
             reading: Arc::new(PageOptions {
                 token: product_token(&config.agent).into(),
-                ..PageOptions::default()
+                images: config.images,
             }),
         })
     }
 
-    /// Makes one request and reads its answer; over at `deadline` at the latest. Dropping the
+    /// The same, able to keep bodies.
+    #[must_use]
+    pub fn keeping(self, spools: Spools) -> Self {
+        Self { spools: Some(spools), ..self }
+    }
+
+    /// Makes one request and reads its answer; over at its deadline at the latest. Dropping the
     /// future closes the connection and so ends the request.
-    pub async fn fetch(
-        &self,
-        url: &CanonicalUrl<'_>,
-        wanted: Wanted,
-        deadline: Instant,
-    ) -> Fetched {
+    pub async fn fetch(&self, request: &Request<'_>) -> Fetched {
         let mut fetched = Fetched::default();
         let started = Instant::now();
-        let result = {
-            let mut timer = pin!(sleep_until(deadline));
-            let mut request = pin!(self.request(url, wanted, &mut fetched));
-            poll_fn(|context| {
-                // First of all, and by the clock: after a stall of this process the timer has not fired
-                // yet when this is polled, and nothing may go on beyond the deadline.
-                if timer.as_mut().poll(context).is_ready() || Instant::now() >= deadline {
-                    let after = (deadline - started).as_millis();
-                    let text = format!("not finished within {after} ms");
-                    return Poll::Ready(Err(Failure::transient(text)));
-                }
-                request.as_mut().poll(context)
-            })
-            .await
-        };
+        let mut timer = pin!(sleep_until(request.deadline));
+        let mut watch = Watch::new(timer.as_mut(), started, request.deadline);
+        let result = self.exchange(request, &mut watch, &mut fetched).await;
         // An answer of which nobody wants the body is complete without it, however it ended.
         let unwanted = fetched.status.is_some_and(|status| !(200..300).contains(&status));
         fetched.failure = result.err().filter(|_| !unwanted);
         fetched
     }
 
-    async fn request(
+    async fn exchange(
         &self,
-        url: &CanonicalUrl<'_>,
-        wanted: Wanted,
+        request: &Request<'_>,
+        watch: &mut Watch<'_>,
         fetched: &mut Fetched,
     ) -> Result<(), Failure> {
-        guard::check_host(&self.allow_private, url)?;
-        let patience = self.connect_timeout + self.read_timeout;
-        let sent = self.client.get(url.as_str()).send();
-        let response = match timeout(patience, sent).await {
-            Ok(sent) => sent.map_err(|error| Failure::of_request(&error))?,
-            Err(_) => return Err(Failure::transient(format!("no answer within {patience:?}"))),
-        };
-        // Names were checked before; this is the address that was really asked.
-        if let Some(remote) = response.remote_addr() {
-            self.allow_private.check(remote.ip())?;
+        let started = SystemTime::now();
+        let Answer { mut http, permit, response, copied } = self.ask(request, watch).await?;
+        let (head, incoming) = response.into_parts();
+        if let Some(copied) = copied {
+            fetched.exchange = Some(exchange(copied, &head, http.remote, started));
         }
-        fetched.note_head(&response);
-        match wanted {
-            _ if !response.status().is_success() => {
-                self.drain(response, fetched).await;
-                Ok(())
+        if let Some(cookies) = &self.cookies {
+            cookies.note(request.url, &head.headers, started);
+        }
+        fetched.note_head(head, http.remote);
+        let spools = self.spools.as_ref();
+        let spool = spools.filter(|_| fetched.exchange.is_some()).map(Spools::begin);
+        let mut raw = Raw::new(&mut http, incoming, self.read_timeout, spool);
+        let result = match request.wanted {
+            _ if !matches!(fetched.status, Some(200..300)) => drain(&mut raw, watch, fetched).await,
+            Wanted::Page => self.read_page(request, &mut raw, watch, fetched).await,
+            Wanted::Robots => read_robots(&mut raw, watch, fetched).await,
+        };
+        let (ended, spool) = (raw.ended, raw.spool.take());
+        fetched.wire_bytes = raw.bytes;
+        if let Some(exchange) = &mut fetched.exchange {
+            exchange.body = spool;
+            exchange.truncated = (!ended).then(|| truncated(result.as_ref().err()));
+        }
+        drop(permit);
+        // Of two lengths that are said one is a lie, and who believes which is anybody's guess.
+        let one_length = !(fetched.headers.contains_key(header::TRANSFER_ENCODING)
+            && fetched.headers.contains_key(header::CONTENT_LENGTH));
+        if ended && one_length && http.is_ready() {
+            self.pool.put(origin(request.url), http);
+        }
+        result
+    }
+
+    /// Sends the request and waits for the head of its answer.
+    async fn ask(&self, request: &Request<'_>, watch: &mut Watch<'_>) -> Result<Answer, Failure> {
+        if let Some(mut http) = self.pool.take(origin(request.url)) {
+            let permit = match http.remote {
+                Some(remote) => watch.finish(self.connector.permit(remote.ip())).await??,
+                None => None,
+            };
+            match self.ask_on(&mut http, request, watch).await {
+                Err(failure) if failure.reason == Reason::Reset && http.is_untouched() => {}
+                Err(failure) => return Err(failure),
+                Ok((response, copied)) => return Ok(Answer { http, permit, response, copied }),
             }
-            Wanted::Page => self.read_page(url, response, fetched).await,
-            Wanted::Robots => self.read_robots(response, fetched).await,
+        }
+        // It is large, and seldom needed.
+        let (mut http, permit) = Box::pin(self.open(request.url, watch)).await?;
+        let (response, copied) = self.ask_on(&mut http, request, watch).await?;
+        Ok(Answer { http, permit, response, copied })
+    }
+
+    async fn open(
+        &self,
+        url: &CanonicalUrl<'_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<(Http, Option<Permit>), Failure> {
+        let target = Target::of(url);
+        let mut connection = watch.finish(self.connector.connect(&target)).await??;
+        let permit = connection.permit.take();
+        let mut headers = self.headers.to(url);
+        let proxy = self.connector.proxy().filter(|_| url.scheme() == "http");
+        if let Some(authorization) = proxy.and_then(Proxy::authorization) {
+            headers.insert(header::PROXY_AUTHORIZATION, authorization.clone());
+        }
+        let template = Template::new(url, connection.protocol, proxy.is_some(), headers)?;
+        let opened = watch.finish(Http::open(connection, template)).await?;
+        Ok((opened.map_err(|error| Failure::of(Reason::Reset, &error))?, permit))
+    }
+
+    async fn ask_on(
+        &self,
+        http: &mut Http,
+        request: &Request<'_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<(Response<Incoming>, Option<Copied>), Failure> {
+        let cookies = self.cookies.as_ref();
+        let cookies = cookies.and_then(|jar| jar.to(request.url, SystemTime::now()));
+        let head = http.template.request(request.url, request.validators, cookies)?;
+        let copies = request.keep.raw && self.spools.is_some();
+        let text =
+            (copies && http.protocol() == Protocol::Http2).then(|| head::request_text(&head));
+        let until = Instant::now() + self.read_timeout;
+        match watch.wait(until, http.send(head, copies)).await? {
+            Ok(answer) => answer.map(|(response, copied)| {
+                (response, text.map(|sent| Copied { sent, received: Vec::new() }).or(copied))
+            }),
+            Err(Late) if http.is_untouched() => {
+                let text = format!("no answer within {:?}", self.read_timeout);
+                Err(Failure::new(Reason::Silent, text))
+            }
+            Err(Late) => {
+                let text = format!("only a part of an answer within {:?}", self.read_timeout);
+                Err(Failure::new(Reason::Slow, text))
+            }
         }
     }
 
     async fn read_page(
         &self,
-        url: &CanonicalUrl<'_>,
-        response: Response,
+        request: &Request<'_>,
+        raw: &mut Raw<'_>,
+        watch: &mut Watch<'_>,
         fetched: &mut Fetched,
     ) -> Result<(), Failure> {
-        let headers =
-            response.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-        // Who says nothing forgot to say that it is a page, as wget has it.
-        let is_page = fetched.content_type.as_deref().is_none_or(is_html);
-        let mut reader = is_page.then(|| PageReader::new(url, headers, &self.reading));
+        let mut reader = self.reader(request.url, &fetched.headers);
         let mut hasher = blake3::Hasher::new();
-        let mut body = body::open(response)?;
+        fetched.body = self.spools.as_ref().filter(|_| request.keep.decoded).map(Spools::begin);
+        let mut body = Body::open(raw, &fetched.headers)?;
         body.refuse_over(self.body_bytes_max)?;
-        while let Some(chunk) = body.next(self.read_timeout).await? {
+        while let Some(chunk) = body.next(watch).await? {
             fetched.bytes += chunk.len() as u64;
             if fetched.bytes > self.body_bytes_max {
                 return Err(body::over(self.body_bytes_max));
             }
             hasher.update(chunk);
-            if let Some(reader) = &mut reader {
-                reader.feed(chunk);
+            reader.feed(chunk);
+            if let Some(spool) = &mut fetched.body {
+                spool.write(chunk).map_err(|error| Failure::of(Reason::Storage, &error))?;
             }
         }
         fetched.hash = Some(hasher.finalize());
-        fetched.page = reader;
+        fetched.page = Some(reader);
         Ok(())
     }
 
-    async fn read_robots(&self, response: Response, fetched: &mut Fetched) -> Result<(), Failure> {
-        let mut body = body::open(response)?;
-        while fetched.text.len() < ROBOTS_BYTES_MAX
-            && let Some(chunk) = body.next(self.read_timeout).await?
-        {
-            fetched.text.extend_from_slice(chunk);
-        }
-        Ok(())
+    /// Reads a body for links, whatever it is.
+    fn reader(&self, url: &CanonicalUrl<'_>, headers: &HeaderMap) -> Reader {
+        let pairs = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+        let page = PageReader::new(url, pairs, &self.reading);
+        let content_type = headers.get(header::CONTENT_TYPE);
+        let content_type = content_type.map(|value| String::from_utf8_lossy(value.as_bytes()));
+        Reader::new(content_type.as_deref(), url, page)
     }
+}
 
-    /// Reads what nobody wants, so that the connection can be used again. What goes wrong here
-    /// costs the connection and nothing else.
-    async fn drain(&self, response: Response, fetched: &mut Fetched) {
-        let Ok(mut body) = body::open(response) else { return };
-        while fetched.bytes < UNWANTED_BODY_BYTES_MAX
-            && let Ok(Some(chunk)) = body.next(self.read_timeout).await
-        {
-            fetched.bytes += chunk.len() as u64;
-        }
+async fn read_robots(
+    raw: &mut Raw<'_>,
+    watch: &mut Watch<'_>,
+    fetched: &mut Fetched,
+) -> Result<(), Failure> {
+    let mut body = Body::open(raw, &fetched.headers)?;
+    while fetched.text.len() < ROBOTS_BYTES_MAX
+        && let Some(chunk) = body.next(watch).await?
+    {
+        fetched.text.extend_from_slice(chunk);
+    }
+    fetched.bytes = fetched.text.len() as u64;
+    Ok(())
+}
+
+/// Reads what nobody wants, so that the connection can be used again. What goes wrong here costs the
+/// connection and nothing else.
+async fn drain(
+    raw: &mut Raw<'_>,
+    watch: &mut Watch<'_>,
+    fetched: &mut Fetched,
+) -> Result<(), Failure> {
+    while raw.bytes < UNWANTED_BODY_BYTES_MAX && raw.next(watch).await?.is_some() {
+        fetched.bytes = raw.bytes;
+    }
+    Ok(())
+}
+
+/// For archives: what was said until the head of the answer had come.
+fn exchange(
+    copied: Copied,
+    head: &response::Parts,
+    remote: Option<SocketAddr>,
+    started: SystemTime,
+) -> Exchange {
+    let since_1970 = started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let response_head = match head::final_head(&copied.received) {
+        Some(bytes) => bytes.to_vec(),
+        None => head::response_text(head),
+    };
+    Exchange {
+        request_head: copied.sent,
+        response_head,
+        remote,
+        started_unix_ms: i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX),
+        body: None,
+        truncated: None,
+    }
+}
+
+/// Why a body is not whole, in the words of WARC/1.1.
+fn truncated(failure: Option<&Failure>) -> &'static str {
+    match failure.map(|failure| failure.reason) {
+        // Without a failure we had enough.
+        None | Some(Reason::TooLarge | Reason::Bomb) => "length",
+        Some(Reason::Timeout | Reason::Silent | Reason::Slow) => "time",
+        Some(Reason::Encoding | Reason::Storage) => "unspecified",
+        Some(_) => "disconnect",
     }
 }
 
 impl Fetched {
-    fn note_head(&mut self, response: &Response) {
-        let headers = response.headers();
-        self.status = Some(response.status().as_u16());
-        self.content_type = text(headers, &header::CONTENT_TYPE).map(|mut value| {
-            value.truncate(value.floor_char_boundary(HEADER_VALUE_BYTES_MAX));
-            value
-        });
-        if response.status().is_redirection() {
-            self.location = headers.get(header::LOCATION).and_then(location);
-        }
-        if matches!(response.status().as_u16(), 429 | 503) {
-            let value = text(headers, &header::RETRY_AFTER);
-            self.retry_after = value.and_then(|value| retry_after(&value, SystemTime::now()));
-        }
+    fn note_head(&mut self, head: response::Parts, remote: Option<SocketAddr>) {
+        let (status, headers) = (head.status, head.headers);
+        self.status = Some(status.as_u16());
+        self.version = Some(head.version);
+        self.content_type = head::content_type(&headers);
+        self.location = head::location(status, &headers);
+        self.retry_after = head::retry_after(status, &headers, SystemTime::now());
+        self.validators = head::validators(&headers);
+        self.headers = headers;
+        self.remote = remote;
     }
 }
 
-fn client_builder(config: &CrawlerConfig) -> reqwest::ClientBuilder {
-    let mut headers = HeaderMap::new();
-    headers.insert(
-        header::ACCEPT,
-        HeaderValue::from_static("text/html,application/xhtml+xml,*/*;q=0.5"),
-    );
-    headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("gzip, br, zstd"));
-    Client::builder()
-        .user_agent(&config.agent)
-        .default_headers(headers)
-        .redirect(reqwest::redirect::Policy::none())
-        // A second request would be one that the gate knows nothing of.
-        .retry(reqwest::retry::never())
-        .referer(false)
-        // A proxy would resolve names behind the guard's back.
-        .no_proxy()
-        .dns_resolver(GuardedResolver::new(config.allow_private.clone()))
-        .connect_timeout(config.connect_timeout)
-        .pool_idle_timeout(POOL_IDLE)
-        .pool_max_idle_per_host(1)
-        .http2_initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES)
-        .http2_initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
-}
-
-/// Header values are bytes; what is no UTF-8 in them is replaced.
-fn text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
-    let value = headers.get(name)?.as_bytes().trim_ascii();
-    (!value.is_empty()).then(|| String::from_utf8_lossy(value).into_owned())
-}
-
-/// Bytes beyond ASCII are escaped one by one, in whatever encoding they are: the server gets back
-/// what it wrote.
-fn location(value: &HeaderValue) -> Option<String> {
-    let mut location = String::new();
-    for &byte in value.as_bytes().trim_ascii() {
-        if byte.is_ascii() {
-            location.push(char::from(byte));
-        } else {
-            write!(location, "%{byte:02X}").expect("a String takes everything");
-        }
+impl fmt::Debug for Fetcher {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Fetcher").field("connector", &self.connector).finish_non_exhaustive()
     }
-    (!location.is_empty()).then_some(location)
-}
-
-/// Seconds, or a date of HTTP; at most a day.
-fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
-    let wait = match value.parse() {
-        Ok(seconds) => Duration::from_secs(seconds),
-        // More than any number holds.
-        Err(_) if value.bytes().all(|byte| byte.is_ascii_digit()) && !value.is_empty() => {
-            RETRY_AFTER_MAX
-        }
-        // A date that has passed asks for nothing.
-        Err(_) => httpdate::parse_http_date(value).ok()?.duration_since(now).ok()?,
-    };
-    Some(wait.min(RETRY_AFTER_MAX))
 }

@@ -28,6 +28,7 @@ use crate::config::{
     ROBOTS_SITEMAPS_MAX,
 };
 use crate::fetch::Fetched;
+use crate::outcome::Failure;
 
 /// What the status of a robots.txt answer means (RFC 9309 section 2.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,19 +170,14 @@ pub enum Answer<'a> {
     Elsewhere(CanonicalUrl<'static>),
     /// Nobody knows, so nothing is allowed. A file that broke off is none: what is missing may be what
     /// forbids.
-    Unknown {
-        /// For a person.
-        text: String,
-        /// Whether to try again.
-        transient: bool,
-    },
+    Unknown(Failure),
 }
 
 impl<'a> Answer<'a> {
     /// Of a request for `asked`, the `hops`th redirect of a robots.txt.
     pub fn of(fetched: &'a Fetched, asked: &CanonicalUrl, hops: u8) -> Self {
         if let Some(failure) = &fetched.failure {
-            return Self::Unknown { text: failure.text.clone(), transient: failure.transient };
+            return Self::Unknown(failure.clone());
         }
         let status = fetched.status.unwrap_or_default();
         if (300..400).contains(&status)
@@ -194,9 +190,7 @@ impl<'a> Answer<'a> {
         match Availability::of_status(status) {
             Availability::Readable => Self::Text(&fetched.text),
             Availability::Unavailable => Self::Nothing,
-            Availability::Unreachable => {
-                Self::Unknown { text: format!("HTTP status {status}"), transient: true }
-            }
+            Availability::Unreachable => Self::Unknown(Failure::of_status(status)),
         }
     }
 }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
-use crate::links::Link;
+use crate::page::Link;
 use crate::report::PageRecord;
 
 /// A page, in the order and with the names of the fields. As JSON its `links` are an array.

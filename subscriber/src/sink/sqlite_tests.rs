@@ -301,7 +301,7 @@ fn cost_of_a_page() {
     let mut sqlite = open(&path);
     let links: Vec<_> = (0..30)
         .map(|at| format!("http://host-{}.example/section/page-{at}.html", at % 20).into())
-        .map(|url| crate::links::Link { url, nofollow: false })
+        .map(|url| crate::page::Link { url, nofollow: false })
         .collect();
     let cpu = || {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);

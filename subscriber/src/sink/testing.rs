@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::links::Link;
+use crate::page::Link;
 use crate::report::{PageId, PageOutcome, PageRecord, PageReport, Validators};
 
 /// An attempt at a page, as the group's seventh run gives it.

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tidings_protocol::{Client, ClientError, Code, Command, ProtocolError, Return};
+use tidings_protocol::{Client, ClientError, Code, Command, ProtocolError, Return, TopicName};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -103,6 +103,30 @@ impl Link {
             biased;
             () = self.given_up.cancelled() => Answered::GivenUp,
             answered = self.answer_somewhere(children, command) => answered,
+        }
+    }
+
+    /// Publishes an event, on as many connections as it takes; `Ok` once it is confirmed. The error is for people.
+    pub(super) async fn publish(&self, topic: &TopicName, payload: &str) -> Result<(), String> {
+        let publish = async {
+            let mut tried = 0;
+            loop {
+                let (number, client) = self.after(tried).await;
+                let confirmed = match client.publish(topic, payload).await {
+                    Ok(confirmed) => confirmed.await.map(drop),
+                    Err(error) => Err(error),
+                };
+                match confirmed {
+                    Ok(()) => return Ok(()),
+                    Err(ClientError::Refused(refusal)) => return Err(refusal.to_string()),
+                    Err(_gone) => tried = number,
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.given_up.cancelled() => Err("the crawler ends".to_owned()),
+            published = publish => published,
         }
     }
 

@@ -11,7 +11,10 @@
 
 mod clock;
 mod feeds;
+mod finish;
 mod link;
+mod page;
+mod record;
 mod task;
 #[cfg(test)]
 mod tests;
@@ -40,11 +43,14 @@ use crate::config::{
     BROKER_SILENCE_MAX, CLOCK_SAMPLE_EVERY, CrawlerConfig, RECONNECT_FIRST, RECONNECT_LONGEST,
     STOP_ANSWERS, STOP_CLOSE, STOP_GRACE,
 };
-use crate::fetch::Fetcher;
+use crate::fetch::{Fetcher, FetcherError};
+use crate::known::Known;
 use crate::report::{PageId, PageReport};
 use crate::robots::product_token;
 use crate::sink::{OpenError, Sinks, StoreError};
+use crate::spool::Spools;
 use crate::state::State;
+use crate::traps::Traps;
 
 /// One entry of the group, whatever the attempt.
 type Entry = (u64, u64);
@@ -59,14 +65,9 @@ pub enum CrawlError {
     /// Whoever read the pages from standard output has gone.
     #[error("standard output is closed")]
     OutputClosed,
-    /// The HTTP client cannot be made: the agent is no header value.
-    #[error("cannot prepare requests (is the agent `{agent}` one line of plain text?): {reason}")]
-    Client {
-        /// As configured.
-        agent: String,
-        /// What the client says.
-        reason: String,
-    },
+    /// What requests are to carry, or where they are to go through, cannot be.
+    #[error("cannot prepare requests: {0}")]
+    Client(#[from] FetcherError),
     /// The broker will not have this crawler; trying again would change nothing.
     #[error("the broker at {broker} refuses this crawler: {refusal}")]
     Refused {
@@ -103,6 +104,9 @@ struct Crawler {
     reports: mpsc::Sender<PageReport>,
     link: Link,
     verdicts: Mutex<Verdicts>,
+    /// Links that the broker knows.
+    known: Mutex<Known>,
+    traps: Mutex<Traps>,
     /// Of authorities whose robots.txt is asked for.
     turns: Turns,
     /// Dropped as the store is.
@@ -152,23 +156,27 @@ pub async fn run(
     let opening = {
         let config = config.clone();
         tokio::task::spawn_blocking(move || {
-            Sinks::open(&config).map(|sinks| (sinks, State::open(&config.data)))
+            let sinks = Sinks::open(&config)?;
+            let state = State::open(&config.data);
+            let directory = config.data.join("spool");
+            let spools = Spools::open(&directory)
+                .map_err(|source| OpenError::Io { path: directory, source })?;
+            Ok::<_, OpenError>((sinks, state, spools))
         })
     };
-    let fetcher = Fetcher::new(&config).map_err(|error| CrawlError::Client {
-        agent: config.agent.clone(),
-        reason: error.to_string(),
-    })?;
-    let ((sinks, closing), (state, state_closing)) =
+    let fetcher = Fetcher::new(&config)?;
+    let ((sinks, closing), (state, state_closing), spools) =
         opening.await.expect("opening files does not panic")?;
+    let fetcher = fetcher.keeping(spools);
     let crawler = Arc::new(Crawler {
         token: product_token(&config.agent).to_owned(),
-        config,
         fetcher,
         sinks,
         reports,
         link: Link::new(),
         verdicts: Mutex::default(),
+        known: Mutex::default(),
+        traps: Mutex::new(Traps::new(config.traps.clone(), this_year())),
         turns: Turns::default(),
         state,
         running: Mutex::default(),
@@ -177,12 +185,19 @@ pub async fn run(
         tasks: TaskTracker::new(),
         stop,
         abandon: CancellationToken::new(),
+        config,
     });
     let result = crawl(&crawler).await;
     drop(crawler);
     // What was answered is on the disk; what waits for another process's lock may wait for long.
     let _ = timeout(STOP_CLOSE, async { tokio::join!(closing.wait(), state_closing.wait()) }).await;
     result
+}
+
+/// What calendars are judged by.
+fn this_year() -> u16 {
+    let now = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC);
+    u16::try_from(now.year()).unwrap_or_default()
 }
 
 /// Connects, serves the connection, and begins again, until there is a reason to end.

@@ -1,26 +1,24 @@
 //! The life of one task: at most one request, then one answer.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "stamps requests and waits for the disk and for leases"
-)]
+#![expect(clippy::disallowed_methods, reason = "stamps requests")]
 
+use std::future::ready;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use tidings_protocol::{
-    CanonicalUrl, Command, Hold, Outcome, Payload, Return, TaskId, field_number,
-};
-use tokio::time::{Instant, sleep, timeout};
+use tidings_protocol::{CanonicalUrl, Command, Hold, Payload, Return, TaskId, field_number};
+use tokio::time::Instant;
 
+use super::finish::finish;
 use super::link::Answered;
+use super::record::{outcome_of, unix_ms};
 use super::verdicts::{Now, Remember, Remembered, Step, authority};
 use super::{Crawler, Entry};
-use crate::config::{STORE_NACK_AFTER, STORE_PATIENCE};
-use crate::fetch::{Fetched, Wanted};
-use crate::links::Content;
-use crate::report::{PageId, PageOutcome, PageRecord, PageReport, Validators};
-use crate::robots::Rules;
+use crate::config::{ROBOTS_FRESH, SITEMAPS_KIND};
+use crate::fetch::{Fetched, Request, Wanted};
+use crate::outcome::{Failure, Reason};
+use crate::report::{Keep, PageId, PageOutcome, PageRecord};
+use crate::robots::{Rules, sitemaps};
 
 /// A task as it was delivered.
 #[derive(Debug)]
@@ -38,12 +36,12 @@ pub(super) struct Task {
 }
 
 /// A task while it is worked on.
-struct Work<'a> {
-    crawler: &'a Crawler,
-    task: &'a Task,
-    page: CanonicalUrl<'a>,
+pub(super) struct Work<'a> {
+    pub(super) crawler: &'a Crawler,
+    pub(super) task: &'a Task,
+    pub(super) page: CanonicalUrl<'a>,
     /// A request must have ended by then.
-    deadline: Instant,
+    pub(super) deadline: Instant,
 }
 
 /// What is to be done with a task.
@@ -74,13 +72,9 @@ pub(super) async fn work(crawler: &Crawler, mut task: Task) {
     let page = match CanonicalUrl::parse(target).map(CanonicalUrl::into_owned) {
         Ok(page) => page,
         Err(error) => {
-            let record = task.record(
-                target,
-                PageOutcome::Failed,
-                &Fetched::default(),
-                Some(error.to_string()),
-            );
-            finish(crawler, &task, record, None, |_| ()).await;
+            let failure = Failure::new(Reason::Url, error.to_string());
+            let record = task.refusal(target, PageOutcome::Failed, failure);
+            finish(crawler, &task, record, None, |_| (), ready(Ok(()))).await;
             return;
         }
     };
@@ -159,7 +153,9 @@ impl Work<'_> {
                 return self.go_on(next).await;
             }
         };
-        let Some(fetched) = self.request(&url, Wanted::Robots).await else { return };
+        let (wanted, keep, deadline) = (Wanted::Robots, Keep::default(), self.deadline);
+        let request = Request { url: &url, wanted, validators: None, keep, deadline };
+        let Some(fetched) = self.request(&request).await else { return };
         let step = self.conclude((&url, hops), &fetched, &remembered);
         drop(turn);
         self.answer_robots(&url, step, fetched.retry_after.map(milliseconds)).await;
@@ -226,7 +222,14 @@ impl Work<'_> {
         let mut verdicts = self.crawler.verdicts.lock();
         let (step, remember) = verdicts.conclude(&self.page, asked, fetched, known, now());
         drop(verdicts);
-        let key = self.state_key(&authority(&self.page));
+        let authority = authority(&self.page);
+        if self.crawler.config.sitemaps && matches!(step, Step::Known(_)) {
+            let sitemaps = sitemaps(&fetched.text);
+            let lines: Vec<_> = sitemaps.iter().map(CanonicalUrl::as_str).collect();
+            let until = unix_ms() / 1000 + 2 * ROBOTS_FRESH.as_secs();
+            self.crawler.state.store(SITEMAPS_KIND, &authority, lines.join("\n").into(), until);
+        }
+        let key = self.state_key(&authority);
         for Remember { kind, value, expires_unix_s } in remember {
             self.crawler.state.store(kind, &key, value, expires_unix_s);
         }
@@ -255,50 +258,26 @@ impl Work<'_> {
             }
             // This request has ended, and no other follows: the host is free.
             Step::Known(rules) => self.finish(self.disallowed(), Some(hold(&rules))).await,
-            Step::Unknown { text, transient } => {
-                let outcome = if transient { PageOutcome::Retry } else { PageOutcome::Failed };
+            Step::Unknown(failure) => {
+                let outcome = outcome_of(&failure);
                 // Status and bytes are those of another page.
-                let record =
-                    self.task.record(self.page.as_str(), outcome, &Fetched::default(), Some(text));
+                let record = self.task.refusal(self.page.as_str(), outcome, failure);
                 let hold = Hold { not_before_ms, pace_ms: None };
                 self.finish(record, Some(hold)).await;
             }
         }
     }
 
-    async fn fetch_page(&self, rules: &Rules) {
-        let started = Instant::now();
-        let Some(mut fetched) = self.request(&self.page, Wanted::Page).await else { return };
-        let duration = started.elapsed();
-        let (outcome, error) = judge(&self.page, &mut fetched);
-        let hold = Hold { not_before_ms: fetched.retry_after.map(milliseconds), ..pace(rules) };
-        let mut record = self.task.record(self.page.as_str(), outcome, &fetched, error);
-        record.report.duration = duration;
-        record.redirect = fetched.location.filter(|_| outcome == PageOutcome::Redirect);
-        let read = |record: &mut PageRecord| {
-            let Some(page) = fetched.page else { return };
-            let Content { title, links, cut, .. } = page.finish(&self.page);
-            record.report.title = title;
-            record.report.links = links.len();
-            record.report.error = cut.map(str::to_owned);
-            record.links = links;
-        };
-        finish(self.crawler, self.task, record, Some(hold), read).await;
-    }
-
     /// Makes the request. When the crawler stops and it takes too long, it is ended and the task
     /// handed back (`None`): that costs the host's delay, but no attempt.
-    async fn request(&self, url: &CanonicalUrl<'_>, wanted: Wanted) -> Option<Fetched> {
-        let fetched = {
-            let request = self.crawler.fetcher.fetch(url, wanted, self.deadline);
-            tokio::select! {
-                biased;
-                fetched = request => Some(fetched),
-                () = self.crawler.abandon.cancelled() => None,
-            }
+    pub(super) async fn request(&self, request: &Request<'_>) -> Option<Fetched> {
+        let fetched = tokio::select! {
+            biased;
+            fetched = self.crawler.fetcher.fetch(request) => Some(fetched),
+            () = self.crawler.abandon.cancelled() => None,
         };
         if fetched.is_none() {
-            self.again(url, Hold::default()).await;
+            self.again(request.url, Hold::default()).await;
         }
         fetched
     }
@@ -316,208 +295,38 @@ impl Work<'_> {
     }
 
     fn disallowed(&self) -> PageRecord {
-        let error = Some("disallowed by robots.txt".to_owned());
-        let page = self.page.as_str();
-        self.task.record(page, PageOutcome::Robots, &Fetched::default(), error)
+        let failure = Failure::new(Reason::Robots, "disallowed by robots.txt");
+        self.task.refusal(self.page.as_str(), PageOutcome::Robots, failure)
     }
 
-    async fn finish(&self, record: PageRecord, over: Option<Hold>) {
-        finish(self.crawler, self.task, record, over, |_| ()).await;
+    pub(super) async fn finish(&self, record: PageRecord, over: Option<Hold>) {
+        finish(self.crawler, self.task, record, over, |_| (), ready(Ok(()))).await;
     }
 }
 
-/// Stores the page, tells the people, and then the broker.
-///
-/// `over`, if a request was made and has ended: the host is freed at once, while what the page says is
-/// read into the record, and that is stored.
-async fn finish(
-    crawler: &Crawler,
-    task: &Task,
-    mut record: PageRecord,
-    over: Option<Hold>,
-    read: impl FnOnce(&mut PageRecord),
-) {
-    let free = async {
-        let Some(hold) = over else { return true };
-        let over = task.touch(true, hold);
-        !matches!(crawler.link.answer(&[], &over).await, Answered::Stale | Answered::Refused)
-    };
-    let store = async {
-        // First leaves what hosts wait for: that this one is free, and requests to others.
-        tokio::task::yield_now().await;
-        read(&mut record);
-        let record = Arc::new(record);
-        tokio::select! {
-            stored = store(crawler, &record) => Some((stored, record)),
-            () = keep_lease(crawler, task) => None,
-        }
-    };
-    let (true, Some((stored, record))) = tokio::join!(free, store) else { return };
-    if let Err(reason) = stored {
-        let back = Return::Retry { after_ms: Some(milliseconds(STORE_NACK_AFTER)) };
-        let nack = task.nack(back, Hold::default(), Some(reason));
-        crawler.link.answer(&[], &nack).await;
-        return;
-    }
-    tokio::select! {
-        // Nobody may be listening.
-        _ = crawler.reports.send(record.report.clone()) => {}
-        // Somebody may be listening no more.
-        () = crawler.abandon.cancelled() => drop(crawler.reports.try_send(record.report.clone())),
-        // Or slowly, and the task must stay ours meanwhile.
-        () = keep_lease(crawler, task) => return,
-    }
-    answer(crawler, task, &record).await;
-}
-
-async fn answer(crawler: &Crawler, task: &Task, record: &PageRecord) {
-    let link = |url, redirect| Command::Link { task: task.id.clone(), url, redirect, prio: None };
-    let ack = |outcome| Command::Ack { task: task.id.clone(), outcome, hold: Hold::default() };
-    let (children, command) = match record.report.outcome {
-        // Without a job nothing is followed, so nothing needs to be told.
-        PageOutcome::Done if record.report.job.is_none() => (Vec::new(), ack(Outcome::Done)),
-        PageOutcome::Done => {
-            let followed = record.links.iter().filter(|link| !link.nofollow);
-            (followed.map(|found| link(&found.url, false)).collect(), ack(Outcome::Done))
-        }
-        PageOutcome::Redirect => {
-            let target = record.redirect.iter();
-            (target.map(|target| link(target, true)).collect(), ack(Outcome::Redirect))
-        }
-        _ if record.transient => {
-            let back = Return::Retry { after_ms: None };
-            (Vec::new(), task.nack(back, Hold::default(), record.report.error.clone()))
-        }
-        PageOutcome::Failed | PageOutcome::Retry => (Vec::new(), ack(Outcome::Failed)),
-        PageOutcome::Robots => (Vec::new(), ack(Outcome::Robots)),
-    };
-    let answered = crawler.link.answer(&children, &command).await;
-    // Of a stale answer nobody knows here whether the task is somebody's still.
-    if matches!(answered, Answered::Applied(_)) && record.is_final() {
-        crawler.sinks.settled(&record.page);
-    }
-}
-
-/// Waits for a full disk for a while; the error is for the broker.
-async fn store(crawler: &Crawler, record: &Arc<PageRecord>) -> Result<(), String> {
-    let sinks = &crawler.sinks;
-    tokio::select! {
-        biased;
-        stored = timeout(STORE_PATIENCE, sinks.store(record)) => match stored {
-            Ok(stored) => stored.map_err(|error| error.to_string()),
-            Err(_) => Err(sinks.trouble().map_or_else(
-                || format!("the page was not stored within {STORE_PATIENCE:?}"),
-                |error| error.to_string(),
-            )),
-        },
-        () = crawler.abandon.cancelled() => {
-            Err("the crawler ends before the page is stored".to_owned())
-        }
-    }
-}
-
-/// Extends the lease as long as it is awaited; ends when the task is not ours any more.
-async fn keep_lease(crawler: &Crawler, task: &Task) {
-    loop {
-        sleep(task.lease / 3).await;
-        let touch = task.touch(false, Hold::default());
-        match crawler.link.answer(&[], &touch).await {
-            Answered::Applied(_) => {}
-            Answered::Stale | Answered::Refused => return,
-            // The page is stored all the same.
-            Answered::GivenUp => std::future::pending().await,
-        }
-    }
-}
-
-/// What became of the page, and the one line about it.
-fn judge(page: &CanonicalUrl, fetched: &mut Fetched) -> (PageOutcome, Option<String>) {
-    if let Some(failure) = &fetched.failure {
-        let outcome = if failure.transient { PageOutcome::Retry } else { PageOutcome::Failed };
-        return (outcome, Some(failure.text.clone()));
-    }
-    match (fetched.status.unwrap_or_default(), &fetched.location) {
-        (200..=299, _) => (PageOutcome::Done, None),
-        (301 | 302 | 303 | 307 | 308, Some(location)) => match CanonicalUrl::join(page, location) {
-            Ok(target) => {
-                fetched.location = Some(target.as_str().to_owned());
-                (PageOutcome::Redirect, None)
-            }
-            Err(error) => (PageOutcome::Failed, Some(format!("redirect to nowhere: {error}"))),
-        },
-        (status @ (408 | 425 | 429 | 500..=599), _) => {
-            (PageOutcome::Retry, Some(format!("HTTP status {status}")))
-        }
-        (status, _) => (PageOutcome::Failed, Some(format!("HTTP status {status}"))),
-    }
-}
-
-fn pace(rules: &Rules) -> Hold {
+pub(super) fn pace(rules: &Rules) -> Hold {
     Hold { not_before_ms: None, pace_ms: rules.crawl_delay().map(milliseconds) }
 }
 
 pub(super) fn now() -> Now {
-    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Now { instant: Instant::now(), unix_s: since_1970.as_secs() }
+    Now { instant: Instant::now(), unix_s: unix_ms() / 1000 }
 }
 
-fn milliseconds(duration: Duration) -> u64 {
+pub(super) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Task {
-    fn touch(&self, over: bool, hold: Hold) -> Command<'static> {
+    pub(super) fn touch(&self, over: bool, hold: Hold) -> Command<'static> {
         Command::Touch { task: self.id.clone(), over, hold }
     }
 
-    fn nack(&self, back: Return, hold: Hold, reason: Option<String>) -> Command<'static> {
-        Command::Nack { task: self.id.clone(), back, hold, reason }
-    }
-
-    fn record(
+    pub(super) fn nack(
         &self,
-        url: &str,
-        outcome: PageOutcome,
-        fetched: &Fetched,
-        error: Option<String>,
-    ) -> PageRecord {
-        let payload = Payload::parse(&self.payload);
-        let number = |key| payload.attribute(key).and_then(|value| value.parse().ok());
-        let transient = outcome == PageOutcome::Retry;
-        let is_last = payload.attribute("last") == Some("yes");
-        let outcome = if transient && is_last { PageOutcome::Failed } else { outcome };
-        let since_1970 =
-            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        PageRecord {
-            page: self.page.clone(),
-            task: self.id.clone(),
-            report: PageReport {
-                url: url.to_owned(),
-                status: fetched.status,
-                outcome,
-                reason: None,
-                bytes: fetched.bytes,
-                duration: Duration::ZERO,
-                title: None,
-                links: 0,
-                job: payload.attribute("job").map(str::to_owned),
-                error,
-            },
-            transient,
-            content_type: fetched.content_type.clone(),
-            hash: fetched.hash,
-            fetched_unix_ms: i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX),
-            pass: number("pass"),
-            depth: number("depth"),
-            redirect: None,
-            canonical: None,
-            noindex: false,
-            validators: Validators::default(),
-            last_unix_ms: None,
-            remote: None,
-            links: Vec::new(),
-            exchange: None,
-            body: None,
-        }
+        back: Return,
+        hold: Hold,
+        reason: Option<String>,
+    ) -> Command<'static> {
+        Command::Nack { task: self.id.clone(), back, hold, reason }
     }
 }

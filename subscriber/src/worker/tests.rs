@@ -645,5 +645,5 @@ async fn a_crawler_that_was_replaced_or_refused_ends_with_the_reason() {
         ..CrawlerConfig::default()
     };
     let error = super::run(config, sender, CancellationToken::new()).await.unwrap_err();
-    assert!(error.to_string().contains("is the agent"), "{error}");
+    assert!(error.to_string().contains("header User-Agent"), "{error}");
 }

@@ -282,7 +282,10 @@ fn a_seeds_redirect_lets_its_targets_host_in() {
     let seed = bench.task();
     bench.ack(A, &seed.id, Outcome::Redirect, &[("http://new.org/", true)]);
     let home = bench.task();
-    assert_eq!(home.payload, "http://new.org/ job=site pass=1 depth=0 kind=redirect hops=1");
+    assert_eq!(
+        home.payload,
+        "http://new.org/ job=site pass=1 depth=0 number=1 kind=redirect hops=1"
+    );
     let links = [("http://new.org/a", false), ("http://elsewhere.org/", false)];
     bench.ack(A, &home.id, Outcome::Done, &links);
     assert!(bench.ok().ends_with("new=1 known=0 refused=1"), "{}", bench.ok());

@@ -92,7 +92,10 @@ fn an_announcement_is_looked_at_also_if_its_job_is_paused() {
     bench.assert_no_task("paused");
     bench.publish("http://a.org/");
     let task = bench.task();
-    assert_eq!(task.payload, "http://a.org/ job=site pass=1 depth=0", "still the job's own");
+    assert_eq!(
+        task.payload, "http://a.org/ job=site pass=1 depth=0 number=1",
+        "still the job's own"
+    );
     bench.close("site");
     bench.ack(A, &task.id, Outcome::Done, &[]);
     assert!(bench.done().contains("completed=1 "), "a paused job may end");
@@ -146,7 +149,7 @@ fn seeds_come_by_command_as_they_come_by_event() {
     bench.add("site", "HTTP://A.org:80");
     assert_eq!(bench.ok(), "site new=1 known=0");
     let task = bench.task();
-    assert_eq!(task.payload, "http://a.org/ job=site pass=1 depth=0");
+    assert_eq!(task.payload, "http://a.org/ job=site pass=1 depth=0 number=1");
     bench.add("site", "http://a.org/");
     assert_eq!(bench.ok(), "site new=0 known=1");
     bench.with_job(

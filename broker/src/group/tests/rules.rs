@@ -397,7 +397,7 @@ fn the_broker_judges_children_and_the_job_is_done_once() {
     bench.open("site", &[("scope", "host"), ("depth", "1")]);
     bench.publish("http://a.org/ job=site");
     let task = bench.task();
-    assert_eq!(task.payload, "http://a.org/ job=site pass=1 depth=0");
+    assert_eq!(task.payload, "http://a.org/ job=site pass=1 depth=0 number=1");
     bench.close("site");
     let links = [
         ("http://a.org/1", false),

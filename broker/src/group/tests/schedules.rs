@@ -82,7 +82,7 @@ fn a_fetch_that_ended_well_meanwhile_stands_in_for_the_next_and_no_further() {
     // So does a page of a job.
     bench.open("site", &[]);
     bench.publish("http://a.org/ job=site");
-    bench.fetch("http://a.org/ job=site pass=1 depth=0");
+    bench.fetch("http://a.org/ job=site pass=1 depth=0 number=1");
     bench.wait(MINUTE_MS);
     bench.assert_no_task("the job has looked");
     bench.wait(MINUTE_MS);
@@ -165,7 +165,7 @@ fn a_schedule_is_of_the_url_and_not_of_the_job_that_it_came_with() {
     let mut bench = bench();
     bench.open("site", &[]);
     bench.publish("http://a.org/ job=site every=1m");
-    bench.fetch("http://a.org/ job=site pass=1 depth=0");
+    bench.fetch("http://a.org/ job=site pass=1 depth=0 number=1");
     bench.close("site");
     assert_eq!(bench.events.pop().expect("done").0, "job-done");
     bench.wait(MINUTE_MS);
@@ -310,7 +310,7 @@ fn whoever_looks_at_a_scheduled_url_is_told_what_the_schedule_carries() {
     // A page of a job stands in for a look as well.
     bench.open("site", &[]);
     bench.publish("http://a.org/feed job=site");
-    bench.fetch("http://a.org/feed job=site pass=1 depth=0 feed=15m-1d source=me");
+    bench.fetch("http://a.org/feed job=site pass=1 depth=0 number=1 feed=15m-1d source=me");
     // So does what it has moved to.
     bench.publish("http://a.org/feed");
     let moved = bench.task();

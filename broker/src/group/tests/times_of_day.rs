@@ -217,7 +217,7 @@ fn a_seed_may_wait_for_a_time_and_what_is_purged_waits_no_more() {
     bench.wait(5 * HOUR_MS - 1);
     bench.assert_no_task("it is not six");
     bench.wait(1);
-    bench.fetch_now("http://a.org/ job=site pass=1 depth=0");
+    bench.fetch_now("http://a.org/ job=site pass=1 depth=0 number=1");
     bench.publish("http://b.org/ job=site after=06:00");
     assert!(bench.group.has_clock_times());
     bench.feed(Input::CancelJob { asked: A.asked(), name: "site".parse().unwrap() });

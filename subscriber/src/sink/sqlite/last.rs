@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::url_print;
 use crate::config::{LOOKUP_BATCH_MAX, LOOKUP_QUEUE_MAX, STORE_BUSY_TIMEOUT};
-use crate::links::Link;
+use crate::page::Link;
 use crate::report::Validators;
 use crate::sink::OpenError;
 

@@ -21,6 +21,7 @@ use crate::config::{
     ROBOTS_STALE_EXTENSION, ROBOTS_WALK_FRESH, ROBOTS_WALKS_MAX,
 };
 use crate::fetch::Fetched;
+use crate::outcome::Failure;
 use crate::robots::{Answer, Rules};
 
 /// Both clocks at one moment. The one of the machine tells how long something is known here; the time of
@@ -69,14 +70,8 @@ pub(super) enum Step {
     Known(Arc<Rules>),
     /// The file is said to be elsewhere: the next request is for that.
     Elsewhere(Walk),
-    /// It cannot be had, so nothing of this authority may be asked for. `transient`: perhaps it can
-    /// be had later.
-    Unknown {
-        /// For a person.
-        text: String,
-        /// Whether to try again.
-        transient: bool,
-    },
+    /// It cannot be had, so nothing of this authority may be asked for.
+    Unknown(Failure),
 }
 
 /// What was stored of an authority, as it was loaded.
@@ -134,9 +129,9 @@ impl Verdicts {
                 keep(&mut self.walks, authority(page), begun, ROBOTS_WALKS_MAX);
                 return (Step::Elsewhere(walk), Vec::new());
             }
-            Answer::Unknown { text, transient } => {
+            Answer::Unknown(failure) => {
                 self.walks.swap_remove(&authority(page));
-                return self.unreachable(page, &text, transient, outage, now);
+                return self.unreachable(page, failure, outage, now);
             }
             Answer::Text(text) => (Rules::parse(text, token), text),
             Answer::Nothing => (Rules::default(), &[][..]),
@@ -172,8 +167,7 @@ impl Verdicts {
     fn unreachable(
         &mut self,
         page: &CanonicalUrl,
-        text: &str,
-        transient: bool,
+        failure: Failure,
         outage: Option<Outage>,
         now: Now,
     ) -> (Step, Vec<Remember>) {
@@ -184,7 +178,7 @@ impl Verdicts {
         let copy = self.rules.get(&authority(page)).map(|verdict| Arc::clone(&verdict.rules));
         let step = match copy.or_else(|| is_long.then(Arc::default)) {
             Some(rules) => self.know(page, rules, ROBOTS_STALE_EXTENSION, now.instant),
-            None => Step::Unknown { text: format!("robots.txt: {text}"), transient },
+            None => Step::Unknown(failure.within("robots.txt: ")),
         };
         (step, remember)
     }

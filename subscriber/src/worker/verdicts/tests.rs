@@ -1,6 +1,6 @@
 use super::*;
 use crate::config::ROBOTS_HOPS_MAX;
-use crate::fetch::Failure;
+use crate::outcome::{Failure, Reason};
 
 fn url(text: &str) -> CanonicalUrl<'static> {
     text.parse().unwrap()
@@ -52,14 +52,15 @@ fn a_verdict_holds_for_a_day_and_its_own_authority() {
 #[test]
 fn missing_means_allowed_and_unreachable_means_not_now() {
     let (mut verdicts, now) = (Verdicts::default(), Instant::now());
-    let refused = Fetched { failure: Some(Failure::permanent("garbage")), ..Fetched::default() };
+    let refused =
+        Fetched { failure: Some(Failure::new(Reason::BadHttp, "garbage")), ..Fetched::default() };
     for (fetched, expected) in
         [(&answer(500, ""), true), (&answer(429, ""), true), (&refused, false)]
     {
-        let Step::Unknown { transient, .. } = conclude(&mut verdicts, fetched, now) else {
+        let Step::Unknown(failure) = conclude(&mut verdicts, fetched, now) else {
             panic!("nothing is known")
         };
-        assert_eq!(transient, expected);
+        assert_eq!(failure.is_transient(), expected);
     }
     assert!(verdicts.fresh(&url("http://a.example/"), now).is_none());
     assert_eq!(allows(&conclude(&mut verdicts, &answer(404, ""), now)), Some(true));
@@ -109,7 +110,7 @@ fn a_walk_that_leads_nowhere_begins_anew() {
     let (mut verdicts, now) = (Verdicts::default(), Instant::now());
     let away = Fetched { status: Some(302), location: Some("/r".to_owned()), ..Fetched::default() };
     assert!(matches!(conclude(&mut verdicts, &away, now), Step::Elsewhere(_)));
-    assert!(matches!(conclude(&mut verdicts, &answer(503, ""), now), Step::Unknown { .. }));
+    assert!(matches!(conclude(&mut verdicts, &answer(503, ""), now), Step::Unknown(_)));
     assert_eq!(verdicts.walk(&url("http://a.example/"), now), None);
 }
 

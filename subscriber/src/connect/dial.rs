@@ -1,0 +1,62 @@
+//! One of several addresses: each gets a short head start over the next, so that a family or a
+//! machine that does not answer costs little (RFC 8305, without its measurements).
+
+#![expect(clippy::disallowed_methods, reason = "a head start is a time")]
+
+use std::io;
+use std::net::SocketAddr;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::config::{DIAL_ADDRESSES_MAX, DIAL_HEAD_START};
+
+/// The first connection that stands, or why the last one did not.
+pub(super) async fn dial(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
+    let mut waiting = in_turn(addresses).into_iter();
+    let mut dialing = FuturesUnordered::new();
+    let mut error = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    loop {
+        dialing.extend(waiting.next().map(async |address| {
+            TcpStream::connect(address).await.map(|stream| (stream, address))
+        }));
+        let ended = if waiting.len() == 0 {
+            dialing.next().await
+        } else {
+            match timeout(DIAL_HEAD_START, dialing.next()).await {
+                Ok(ended) => ended,
+                Err(_) => continue,
+            }
+        };
+        match ended {
+            Some(Ok(connected)) => return Ok(connected),
+            Some(Err(failed)) => error = failed,
+            None => return Err(error),
+        }
+    }
+}
+
+/// The families take turns, beginning with that of the first; within each, the resolver's order.
+fn in_turn(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+    let first_is_v4 = addresses.first().is_some_and(SocketAddr::is_ipv4);
+    let of = |is_v4: bool| addresses.iter().filter(move |address| address.is_ipv4() == is_v4);
+    let (mut first, mut second) = (of(first_is_v4), of(!first_is_v4));
+    let turns = addresses.iter().flat_map(|_| [first.next(), second.next()]);
+    turns.flatten().copied().take(DIAL_ADDRESSES_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_take_turns() {
+        let parse = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let given = ["[2001::1]:1", "[2001::2]:1", "[2001::3]:1", "1.1.1.1:1", "1.1.1.2:1"];
+        let expected = ["[2001::1]:1", "1.1.1.1:1", "[2001::2]:1", "1.1.1.2:1"].map(parse);
+        assert_eq!(in_turn(&given.map(parse)), expected[..DIAL_ADDRESSES_MAX]);
+        assert_eq!(in_turn(&[parse("1.1.1.1:1")]), [parse("1.1.1.1:1")]);
+    }
+}

@@ -1,0 +1,156 @@
+//! Names to addresses: one look-up per name at a time, few at once, remembered for a while.
+
+#![expect(clippy::disallowed_methods, reason = "answers age, and look-ups are tasks that end")]
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use indexmap::IndexMap;
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, timeout};
+
+use crate::config::{
+    DNS_ADDRESSES_MAX, DNS_CACHE_MAX, DNS_FRESH, DNS_FRESH_FAILURE, DNS_LOOKUPS_MAX, DNS_TIMEOUT,
+};
+use crate::outcome::{Failure, Reason};
+
+/// Asks somebody for the addresses of a name, best first.
+pub trait Lookup: fmt::Debug + Send + Sync + 'static {
+    /// All of them; an empty answer counts as a failure.
+    fn lookup(&self, name: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>>;
+}
+
+/// The system's resolver, in the order of RFC 6724. It gives no time to live.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemLookup;
+
+impl Lookup for SystemLookup {
+    fn lookup(&self, name: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
+        Box::pin(async move {
+            let addresses = tokio::net::lookup_host((name, 0)).await?;
+            Ok(addresses.map(|address| address.ip()).collect())
+        })
+    }
+}
+
+type Answer = Result<Arc<[IpAddr]>, Failure>;
+
+/// A cache in front of a [`Lookup`].
+#[derive(Debug)]
+pub(super) struct Resolver(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    lookup: Arc<dyn Lookup>,
+    /// The oldest first, as far as removals let it be; `<= DNS_CACHE_MAX`.
+    names: Mutex<IndexMap<String, Name>>,
+    lookups: Semaphore,
+}
+
+#[derive(Debug)]
+enum Name {
+    Known {
+        answer: Answer,
+        until: Instant,
+    },
+    /// Those who want to know subscribe.
+    Asked(Arc<watch::Sender<Option<Answer>>>),
+}
+
+impl Resolver {
+    pub(super) fn new(lookup: Arc<dyn Lookup>) -> Self {
+        let lookups = Semaphore::new(DNS_LOOKUPS_MAX);
+        Self(Arc::new(Shared { lookup, names: Mutex::default(), lookups }))
+    }
+
+    /// The addresses of a name; never an empty list.
+    pub(super) async fn resolve(&self, name: &str) -> Answer {
+        let mut asked = match self.0.known_or_asked(name) {
+            Ok(answer) => return answer,
+            Err(asked) => asked,
+        };
+        let answer = timeout(DNS_TIMEOUT, asked.wait_for(Option::is_some)).await;
+        match answer {
+            Ok(Ok(answer)) => answer.clone().expect("it was waited for"),
+            Ok(Err(_)) => Err(Failure::new(Reason::Dns, "the resolver gave up")),
+            Err(_) => {
+                let text = format!("no answer from the resolver within {DNS_TIMEOUT:?}");
+                Err(Failure::new(Reason::Dns, text))
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn known_or_asked(
+        self: &Arc<Self>,
+        name: &str,
+    ) -> Result<Answer, watch::Receiver<Option<Answer>>> {
+        let mut names = self.names.lock();
+        match names.get(name) {
+            Some(Name::Known { answer, until }) if Instant::now() < *until => {
+                return Ok(answer.clone());
+            }
+            Some(Name::Asked(sender)) => return Err(sender.subscribe()),
+            _ => {}
+        }
+        let (sender, receiver) = watch::channel(None);
+        let sender = Arc::new(sender);
+        remember(&mut names, name.to_owned(), Name::Asked(Arc::clone(&sender)));
+        tokio::spawn(Arc::clone(self).look_up(name.to_owned(), sender));
+        Err(receiver)
+    }
+
+    /// Ends when there is an answer, or when nobody waits for one any more and it was not begun:
+    /// a look-up of the system cannot be cut off, so it holds its place until it ends by itself.
+    async fn look_up(self: Arc<Self>, name: String, sender: Arc<watch::Sender<Option<Answer>>>) {
+        let place = loop {
+            tokio::select! {
+                biased;
+                () = sender.closed() => {}
+                place = self.lookups.acquire() => break place.expect("it is never closed"),
+            }
+            // Who comes in between has subscribed under this lock.
+            let mut names = self.names.lock();
+            if sender.receiver_count() == 0 {
+                if matches!(names.get(&name), Some(Name::Asked(asked)) if Arc::ptr_eq(asked, &sender))
+                {
+                    names.swap_remove(&name);
+                }
+                return;
+            }
+        };
+        let found = self.lookup.lookup(name.clone()).await;
+        drop(place);
+        let answer = match found {
+            Ok(addresses) if addresses.is_empty() => {
+                Err(Failure::new(Reason::Dns, "the name has no address"))
+            }
+            Ok(mut addresses) => {
+                addresses.truncate(DNS_ADDRESSES_MAX);
+                Ok(addresses.into())
+            }
+            Err(error) => Err(Failure::of(Reason::Dns, &error)),
+        };
+        let fresh = if answer.is_ok() { DNS_FRESH } else { DNS_FRESH_FAILURE };
+        let known = Name::Known { answer: answer.clone(), until: Instant::now() + fresh };
+        remember(&mut self.names.lock(), name, known);
+        sender.send_replace(Some(answer));
+    }
+}
+
+/// The oldest tenth goes first when there are too many.
+fn remember(names: &mut IndexMap<String, Name>, name: String, what: Name) {
+    if names.len() >= DNS_CACHE_MAX && !names.contains_key(&name) {
+        names.drain(..DNS_CACHE_MAX.div_ceil(10));
+    }
+    names.insert(name, what);
+}
+
+#[cfg(test)]
+#[path = "resolve_tests.rs"]
+mod tests;

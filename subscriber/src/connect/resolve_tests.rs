@@ -1,0 +1,112 @@
+//! With a resolver that answers when it is told to, in paused time.
+
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+
+use super::*;
+
+/// Answers after `delay` with one address that counts its look-ups; `x.none` never resolves.
+#[derive(Debug, Default)]
+struct Fake {
+    delay: Duration,
+    begun: AtomicUsize,
+    running: AtomicUsize,
+    most: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Handle(Arc<Fake>);
+
+impl Lookup for Handle {
+    fn lookup(&self, name: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
+        let fake = Arc::clone(&self.0);
+        Box::pin(async move {
+            let number = fake.begun.fetch_add(1, SeqCst);
+            fake.most.fetch_max(fake.running.fetch_add(1, SeqCst) + 1, SeqCst);
+            tokio::time::sleep(fake.delay).await;
+            fake.running.fetch_sub(1, SeqCst);
+            if name == "x.none" {
+                return Err(io::Error::new(io::ErrorKind::NotFound, "no such name"));
+            }
+            Ok(vec![IpAddr::from([9, 9, 9, u8::try_from(number % 256).unwrap()])])
+        })
+    }
+}
+
+fn resolver(delay: Duration) -> (Resolver, Arc<Fake>) {
+    let fake = Arc::new(Fake { delay, ..Fake::default() });
+    (Resolver::new(Arc::new(Handle(Arc::clone(&fake)))), fake)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_is_asked_for_once_by_all_who_want_it_and_remembered_for_a_while() {
+    let (resolver, fake) = resolver(Duration::from_millis(10));
+    let answers = join_all((0..100).map(|_| resolver.resolve("a.example"))).await;
+    assert!(answers.iter().all(|answer| *answer == answers[0] && answer.is_ok()));
+    assert_eq!(fake.begun.load(SeqCst), 1);
+    tokio::time::advance(DNS_FRESH.checked_sub(Duration::from_millis(20)).unwrap()).await;
+    assert_eq!(resolver.resolve("a.example").await, answers[0]);
+    tokio::time::advance(Duration::from_millis(20)).await;
+    assert_ne!(resolver.resolve("a.example").await, answers[0]);
+    assert_eq!(fake.begun.load(SeqCst), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_does_not_resolve_is_remembered_shortly() {
+    let (resolver, fake) = resolver(Duration::ZERO);
+    for _ in 0..3 {
+        let failure = resolver.resolve("x.none").await.unwrap_err();
+        assert_eq!((failure.reason, &*failure.text), (Reason::Dns, "no such name"));
+    }
+    assert_eq!(fake.begun.load(SeqCst), 1);
+    tokio::time::advance(DNS_FRESH_FAILURE).await;
+    resolver.resolve("x.none").await.unwrap_err();
+    assert_eq!(fake.begun.load(SeqCst), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn few_look_ups_run_at_once() {
+    let (resolver, fake) = resolver(Duration::from_millis(1));
+    let names: Vec<_> = (0..10 * DNS_LOOKUPS_MAX).map(|n| format!("n{n}.example")).collect();
+    let answers = join_all(names.iter().map(|name| resolver.resolve(name))).await;
+    assert!(answers.iter().all(Result::is_ok));
+    assert_eq!(fake.most.load(SeqCst), DNS_LOOKUPS_MAX);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resolver_that_does_not_answer_is_given_up_and_nothing_piles_up_before_it() {
+    let (resolver, fake) = resolver(DNS_TIMEOUT * 4);
+    let names: Vec<_> = (0..3 * DNS_LOOKUPS_MAX).map(|n| format!("n{n}.example")).collect();
+    let answers = join_all(names.iter().map(|name| resolver.resolve(name))).await;
+    for answer in answers {
+        let failure = answer.unwrap_err();
+        assert!(failure.text.starts_with("no answer from the resolver"), "{failure}");
+    }
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    // Those that were begun cannot be cut off; the others are forgotten.
+    assert_eq!(resolver.0.names.lock().len(), DNS_LOOKUPS_MAX);
+    assert_eq!(fake.begun.load(SeqCst), DNS_LOOKUPS_MAX);
+    // What comes late is known all the same.
+    tokio::time::sleep(DNS_TIMEOUT * 4).await;
+    assert!(resolver.resolve("n0.example").now_or_never().is_some_and(|answer| answer.is_ok()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_oldest_names_are_forgotten() {
+    let (resolver, _) = resolver(Duration::ZERO);
+    {
+        let mut names = resolver.0.names.lock();
+        for number in 0..2 * DNS_CACHE_MAX {
+            let known = Name::Known { answer: Ok(Arc::new([])), until: Instant::now() + DNS_FRESH };
+            remember(&mut names, format!("n{number}"), known);
+            assert!(names.len() <= DNS_CACHE_MAX);
+        }
+        assert!(!names.contains_key("n0"));
+    }
+    let newest = format!("n{}", 2 * DNS_CACHE_MAX - 1);
+    assert!(resolver.resolve(&newest).now_or_never().is_some());
+}

@@ -1,0 +1,269 @@
+//! Heads: what a request says, and what is read from an answer's.
+
+use std::fmt::Write;
+use std::time::{Duration, SystemTime};
+
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::http::response;
+use hyper::http::uri::{Authority, PathAndQuery, Scheme};
+use hyper::{Request, StatusCode, Uri, Version};
+use tidings_protocol::CanonicalUrl;
+
+use super::Validators;
+use super::wire::NoBody;
+use crate::config::{HEADER_VALUE_BYTES_MAX, RETRY_AFTER_MAX, VALIDATOR_BYTES_MAX};
+use crate::connect::Protocol;
+use crate::outcome::{Failure, Reason};
+
+/// What all requests on one connection have in common.
+pub(super) struct Template {
+    headers: HeaderMap,
+    form: Form,
+}
+
+/// How the URL is said.
+enum Form {
+    /// Path and query; the `Host` header says the rest.
+    Origin,
+    /// To a proxy that is to forward it: all of it.
+    Absolute,
+    /// HTTP/2 has it in pieces.
+    Pieces { scheme: Scheme, authority: Authority },
+}
+
+impl Template {
+    /// `headers`: those that all requests to this server carry.
+    pub(super) fn new(
+        url: &CanonicalUrl,
+        protocol: Protocol,
+        forwarded: bool,
+        headers: HeaderMap,
+    ) -> Result<Self, Failure> {
+        if protocol == Protocol::Http2 {
+            let scheme = if url.scheme() == "https" { Scheme::HTTPS } else { Scheme::HTTP };
+            let authority =
+                Authority::try_from(url.authority()).map_err(|error| not_said(&error))?;
+            let form = Form::Pieces { scheme, authority };
+            return Ok(Self { headers, form });
+        }
+        let mut with_host = HeaderMap::with_capacity(headers.len() + 4);
+        let host = HeaderValue::from_str(url.authority()).map_err(|error| not_said(&error))?;
+        with_host.insert(header::HOST, host);
+        with_host.extend(headers);
+        let form = if forwarded { Form::Absolute } else { Form::Origin };
+        Ok(Self { headers: with_host, form })
+    }
+
+    /// The request for a URL of this server.
+    pub(super) fn request(
+        &self,
+        url: &CanonicalUrl,
+        validators: Option<&Validators>,
+        cookies: Option<HeaderValue>,
+    ) -> Result<Request<NoBody>, Failure> {
+        let mut request = Request::new(NoBody);
+        *request.uri_mut() = self.uri(url)?;
+        if let Form::Pieces { .. } = self.form {
+            *request.version_mut() = Version::HTTP_2;
+        }
+        let headers = request.headers_mut();
+        headers.clone_from(&self.headers);
+        if let Some(Validators { etag, last_modified }) = validators {
+            let fields =
+                [(header::IF_NONE_MATCH, etag), (header::IF_MODIFIED_SINCE, last_modified)];
+            for (name, value) in fields {
+                // They come from records, which may hold anything.
+                if let Some(value) = value.as_ref().and_then(|value| value.parse().ok()) {
+                    headers.insert(name, value);
+                }
+            }
+        }
+        if let Some(cookies) = cookies {
+            headers.insert(header::COOKIE, cookies);
+        }
+        Ok(request)
+    }
+
+    fn uri(&self, url: &CanonicalUrl) -> Result<Uri, Failure> {
+        if let Form::Absolute = self.form {
+            return Uri::try_from(url.as_str()).map_err(|error| not_said(&error));
+        }
+        let path =
+            PathAndQuery::try_from(url.path_and_query()).map_err(|error| not_said(&error))?;
+        let Form::Pieces { scheme, authority } = &self.form else { return Ok(Uri::from(path)) };
+        let mut parts = hyper::http::uri::Parts::default();
+        parts.scheme = Some(scheme.clone());
+        parts.authority = Some(authority.clone());
+        parts.path_and_query = Some(path);
+        Uri::from_parts(parts).map_err(|error| not_said(&error))
+    }
+}
+
+fn not_said(error: &(dyn std::error::Error + 'static)) -> Failure {
+    Failure::of(Reason::Url, error).within("the URL cannot be asked for: ")
+}
+
+/// The head of an HTTP/2 request as it would have been in HTTP/1.1.
+pub(super) fn request_text(request: &Request<NoBody>) -> Vec<u8> {
+    let path = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
+    let mut text = format!("GET {path} HTTP/1.1\r\n").into_bytes();
+    if let Some(authority) = request.uri().authority() {
+        text.extend_from_slice(format!("host: {authority}\r\n").as_bytes());
+    }
+    push_headers(&mut text, request.headers());
+    text
+}
+
+/// The head of an answer as it would have been in HTTP/1.1.
+pub(super) fn response_text(head: &response::Parts) -> Vec<u8> {
+    let reason = head.status.canonical_reason().unwrap_or_default();
+    let mut text = format!("HTTP/1.1 {} {reason}\r\n", head.status.as_u16()).into_bytes();
+    push_headers(&mut text, &head.headers);
+    text
+}
+
+fn push_headers(text: &mut Vec<u8>, headers: &HeaderMap) {
+    for (name, value) in headers {
+        for piece in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+            text.extend_from_slice(piece);
+        }
+    }
+    text.extend_from_slice(b"\r\n");
+}
+
+/// The head of the final answer in the bytes that came: `1xx` answers are before it, and some of its
+/// body may be behind. `None` if it is not there as a whole.
+pub(super) fn final_head(mut bytes: &[u8]) -> Option<&[u8]> {
+    loop {
+        let end = head_end(bytes)?;
+        let (head, rest) = bytes.split_at(end);
+        let status = head.split(|byte| *byte == b' ').find(|word| word.len() == 3);
+        if status.is_none_or(|status| status[0] != b'1' || status == b"101") {
+            return Some(head);
+        }
+        bytes = rest;
+    }
+}
+
+/// Where the empty line ends; lines end in LF, with or without CR.
+fn head_end(bytes: &[u8]) -> Option<usize> {
+    memchr::memchr_iter(b'\n', bytes).find_map(|at| match &bytes[at + 1..] {
+        [b'\n', ..] => Some(at + 2),
+        [b'\r', b'\n', ..] => Some(at + 3),
+        _ => None,
+    })
+}
+
+/// As the server named it, cut to what is recorded.
+pub(super) fn content_type(headers: &HeaderMap) -> Option<String> {
+    let mut value = text(headers, &header::CONTENT_TYPE)?;
+    value.truncate(value.floor_char_boundary(HEADER_VALUE_BYTES_MAX));
+    Some(value)
+}
+
+/// Where a redirect leads. Bytes beyond ASCII are escaped one by one, in whatever encoding they are:
+/// the server gets back what it wrote.
+pub(super) fn location(status: StatusCode, headers: &HeaderMap) -> Option<String> {
+    let value = headers.get(header::LOCATION).filter(|_| status.is_redirection())?;
+    let mut location = String::new();
+    for &byte in value.as_bytes().trim_ascii() {
+        if byte.is_ascii() {
+            location.push(char::from(byte));
+        } else {
+            write!(location, "%{byte:02X}").expect("a String takes everything");
+        }
+    }
+    (!location.is_empty()).then_some(location)
+}
+
+/// How long the server asks to be left alone.
+pub(super) fn retry_after(
+    status: StatusCode,
+    headers: &HeaderMap,
+    now: SystemTime,
+) -> Option<Duration> {
+    if !matches!(status.as_u16(), 429 | 503) {
+        return None;
+    }
+    wait(&text(headers, &header::RETRY_AFTER)?, now)
+}
+
+/// Seconds, or a date of HTTP; at most a day.
+fn wait(value: &str, now: SystemTime) -> Option<Duration> {
+    let wait = match value.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        // More than any number holds.
+        Err(_) if value.bytes().all(|byte| byte.is_ascii_digit()) && !value.is_empty() => {
+            RETRY_AFTER_MAX
+        }
+        // A date that has passed asks for nothing.
+        Err(_) => httpdate::parse_http_date(value).ok()?.duration_since(now).ok()?,
+    };
+    Some(wait.min(RETRY_AFTER_MAX))
+}
+
+/// What to ask with the next time. What is too long to keep is not kept: half of it is no use.
+pub(super) fn validators(headers: &HeaderMap) -> Validators {
+    let field = |name| {
+        let value = headers.get(name)?.to_str().ok()?;
+        (!value.is_empty() && value.len() <= VALIDATOR_BYTES_MAX).then(|| value.to_owned())
+    };
+    Validators { etag: field(header::ETAG), last_modified: field(header::LAST_MODIFIED) }
+}
+
+/// Header values are bytes; what is no UTF-8 in them is replaced.
+fn text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
+    let value = headers.get(name)?.as_bytes().trim_ascii();
+    (!value.is_empty()).then(|| String::from_utf8_lossy(value).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date() {
+        let now = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
+        assert_eq!(wait("120", now), Some(Duration::from_mins(2)));
+        assert_eq!(wait("Sun, 06 Nov 1994 08:50:07 GMT", now), Some(Duration::from_secs(30)));
+        assert_eq!(wait("Sun, 06 Nov 1994 08:00:00 GMT", now), None);
+        assert_eq!(wait("99999999999", now), Some(RETRY_AFTER_MAX));
+        assert_eq!(wait("99999999999999999999999", now), Some(RETRY_AFTER_MAX));
+        for nonsense in ["", "-1", "soon", "1.5"] {
+            assert_eq!(wait(nonsense, now), None, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn the_final_head_is_cut_out_of_what_came() {
+        let last = "HTTP/1.1 200 OK\r\na: b\r\n\r\n";
+        for (before, after) in [
+            ("", ""),
+            ("", "body\r\n\r\n"),
+            ("HTTP/1.1 100 Continue\r\n\r\n", "x"),
+            ("HTTP/1.1 103 Early Hints\r\nlink: <x>\r\n\r\nHTTP/1.1 102 Processing\n\n", ""),
+        ] {
+            let came = format!("{before}{last}{after}");
+            assert_eq!(final_head(came.as_bytes()), Some(last.as_bytes()), "{came}");
+        }
+        assert_eq!(final_head(b"HTTP/1.1 200 OK\r\na: b\r\n"), None);
+        assert_eq!(final_head(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n"), None);
+        assert_eq!(final_head(b""), None);
+    }
+
+    #[test]
+    fn every_canonical_url_can_be_asked_for() {
+        for url in ["http://h/a|b^c[d]`e?q='\"{}|\\^`[]", "https://[::1]:8443/%zz?%", "http://h/?"]
+        {
+            let url: CanonicalUrl = url.parse().unwrap();
+            for (protocol, forwarded) in
+                [(Protocol::Http1, false), (Protocol::Http1, true), (Protocol::Http2, false)]
+            {
+                let template = Template::new(&url, protocol, forwarded, HeaderMap::new()).unwrap();
+                let request = template.request(&url, None, None).unwrap();
+                let said = request.uri().path_and_query().unwrap().as_str();
+                assert_eq!(said, url.path_and_query(), "{url}");
+            }
+        }
+    }
+}

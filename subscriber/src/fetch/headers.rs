@@ -1,0 +1,195 @@
+//! What requests carry: the crawler's name, what it takes, and what the operator adds.
+//!
+//! An added header goes everywhere (`Name: value`), or to one scheme, host and port
+//! (`https://host=Name: value`). What proves who one is must be of the second kind: it is sent there
+//! and nowhere else, wherever redirects and links lead.
+
+use std::str::FromStr;
+
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use tidings_protocol::CanonicalUrl;
+
+use super::origin;
+
+/// A header that an operator adds.
+#[derive(Clone, Debug)]
+struct Added {
+    /// `scheme://host[:port]`; `None`: all.
+    origin: Option<String>,
+    name: HeaderName,
+    value: HeaderValue,
+}
+
+/// A header that cannot be added.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("header {name}: {what}")]
+pub struct HeaderError {
+    /// Its name, as far as there is one. Its value may be a secret.
+    pub name: String,
+    /// What is wrong.
+    pub what: &'static str,
+}
+
+/// The headers of all requests, by where they go.
+#[derive(Debug)]
+pub(super) struct Headers {
+    everywhere: HeaderMap,
+    scoped: Vec<Added>,
+}
+
+impl Headers {
+    /// `added`: `Name: value` or `ORIGIN=Name: value`; of the same name, these replace what a crawler
+    /// says by itself.
+    pub(super) fn new(agent: &str, added: &[String]) -> Result<Self, HeaderError> {
+        let error = |what| HeaderError { name: "User-Agent".to_owned(), what };
+        let agent = HeaderValue::from_str(agent)
+            .map_err(|_| error("it has characters that cannot be sent"))?;
+        let accept = HeaderValue::from_static("text/html,application/xhtml+xml,*/*;q=0.5");
+        let encodings = HeaderValue::from_static("gzip, br, zstd");
+        let mut everywhere = HeaderMap::new();
+        everywhere.insert(header::USER_AGENT, agent);
+        everywhere.insert(header::ACCEPT, accept);
+        everywhere.insert(header::ACCEPT_ENCODING, encodings);
+        let mut scoped: Vec<Added> = Vec::new();
+        for added in added {
+            let added: Added = added.parse()?;
+            if added.origin.is_some() {
+                scoped.push(added);
+            } else {
+                everywhere.insert(added.name, added.value);
+            }
+        }
+        Ok(Self { everywhere, scoped })
+    }
+
+    /// Those of requests to this server.
+    pub(super) fn to(&self, url: &CanonicalUrl) -> HeaderMap {
+        let mut headers = self.everywhere.clone();
+        for added in &self.scoped {
+            if added.origin.as_deref() == Some(origin(url)) {
+                headers.insert(added.name.clone(), added.value.clone());
+            }
+        }
+        headers
+    }
+}
+
+impl FromStr for Added {
+    type Err = HeaderError;
+
+    fn from_str(text: &str) -> Result<Self, HeaderError> {
+        let of = |name: &str, what| HeaderError { name: name.to_owned(), what };
+        let (origin, header) = match text.split_once('=') {
+            Some((start, header))
+                if start.starts_with("http://") || start.starts_with("https://") =>
+            {
+                (Some(start), header)
+            }
+            _ => (None, text),
+        };
+        let Some((name, value)) = header.split_once(':') else {
+            return Err(of("", "give `Name: value`, or `https://host=Name: value`"));
+        };
+        let error = |what| of(name, what);
+        let name_bytes = name.trim().as_bytes();
+        let parsed = HeaderName::from_bytes(name_bytes).map_err(|_| error("this is no name"))?;
+        let mut value = HeaderValue::from_str(value.trim())
+            .map_err(|_| error("its value has characters that cannot be sent"))?;
+        if OWN.contains(&parsed) {
+            return Err(error("the crawler sets this itself"));
+        }
+        if parsed == header::USER_AGENT {
+            return Err(error("--agent sets this, since robots.txt goes by it"));
+        }
+        if parsed == header::PROXY_AUTHORIZATION {
+            return Err(error("give the password with the proxy: http://USER:PASSWORD@HOST:PORT"));
+        }
+        let is_secret = matches!(parsed, header::AUTHORIZATION | header::COOKIE);
+        if is_secret && origin.is_none() {
+            return Err(error("say whom it is for: `https://host=Name: value`"));
+        }
+        value.set_sensitive(is_secret);
+        let origin = match origin {
+            None => None,
+            Some(text) => {
+                let url: CanonicalUrl = text.parse().map_err(|_| error("it is for no URL"))?;
+                if url.path_and_query() != "/" {
+                    return Err(error(
+                        "it can be for a scheme, host and port only, not for a path",
+                    ));
+                }
+                Some(super::origin(&url).to_owned())
+            }
+        };
+        Ok(Self { origin, name: parsed, value })
+    }
+}
+
+/// They say how the bytes are to be read, or where they go.
+const OWN: [HeaderName; 8] = [
+    header::HOST,
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::EXPECT,
+    header::TE,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::TRAILER,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(added: &[&str]) -> Result<Headers, HeaderError> {
+        let added: Vec<String> = added.iter().map(ToString::to_string).collect();
+        Headers::new("bot/1", &added)
+    }
+
+    #[test]
+    fn a_plain_header_goes_everywhere_and_a_secret_to_one_server() {
+        let headers = headers(&[
+            "Accept-Language: de",
+            "X-Equals: a=b",
+            "https://A.example=Authorization: Basic x",
+            "http://a.example:8080/=Cookie: k=v",
+        ])
+        .unwrap();
+        for (url, authorization, cookie) in [
+            ("https://a.example/deep", Some("Basic x"), None),
+            ("https://a.example:443/", Some("Basic x"), None),
+            ("http://a.example/", None, None),
+            ("https://a.example:444/", None, None),
+            ("https://b.a.example/", None, None),
+            ("http://a.example:8080/", None, Some("k=v")),
+        ] {
+            let to = headers.to(&url.parse().unwrap());
+            let field = |name| to.get(name).map(|value: &HeaderValue| value.to_str().unwrap());
+            assert_eq!(field(header::AUTHORIZATION), authorization, "{url}");
+            assert_eq!(field(header::COOKIE), cookie, "{url}");
+            assert_eq!(field(header::ACCEPT_LANGUAGE), Some("de"));
+            assert_eq!(to["x-equals"], "a=b");
+            assert_eq!(field(header::USER_AGENT), Some("bot/1"));
+        }
+    }
+
+    #[test]
+    fn headers_that_could_not_be_meant_are_refused_without_their_value() {
+        for (text, says) in [
+            ("nonsense", "give `Name: value`"),
+            ("na me: x", "this is no name"),
+            ("X: a\nb", "characters that cannot be sent"),
+            ("Host: secret", "the crawler sets this itself"),
+            ("User-Agent: secret", "--agent"),
+            ("Authorization: secret", "say whom it is for"),
+            ("Cookie: secret", "say whom it is for"),
+            ("Proxy-Authorization: secret", "with the proxy"),
+            ("https://h/path=Authorization: secret", "not for a path"),
+            ("https://=Authorization: secret", "no URL"),
+        ] {
+            let error = headers(&[text]).unwrap_err().to_string();
+            assert!(error.contains(says) && !error.contains("secret"), "{text}: {error}");
+        }
+        assert!(Headers::new("bot\n", &[]).is_err());
+    }
+}

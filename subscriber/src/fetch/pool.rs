@@ -1,0 +1,86 @@
+//! Connections that wait for the next request to their scheme, host and port: one for each, since
+//! a host has one request at a time, and a bounded number of all.
+
+#![expect(clippy::disallowed_methods, reason = "what nobody uses is closed after a while")]
+
+use std::sync::{Arc, Weak};
+
+use indexmap::IndexMap;
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep};
+
+use super::wire::Http;
+use crate::config::{POOL_CONNECTIONS_MAX, POOL_IDLE, POOL_SWEEP_EVERY};
+
+/// Dropping it closes them all.
+#[derive(Default)]
+pub(super) struct Pool(Arc<Mutex<Shared>>);
+
+#[derive(Default)]
+struct Shared {
+    /// By origin; `<= POOL_CONNECTIONS_MAX`.
+    idle: IndexMap<Box<str>, Idle>,
+    /// A task closes what nobody uses. It ends when there is nothing left.
+    is_swept: bool,
+}
+
+struct Idle {
+    http: Http,
+    since: Instant,
+}
+
+impl Idle {
+    fn is_usable(&mut self, now: Instant) -> bool {
+        now < self.since + POOL_IDLE && self.http.is_ready()
+    }
+}
+
+impl Pool {
+    /// A connection that was still open a moment ago.
+    pub(super) fn take(&self, origin: &str) -> Option<Http> {
+        let mut idle = self.0.lock().idle.swap_remove(origin)?;
+        idle.is_usable(Instant::now()).then_some(idle.http)
+    }
+
+    /// Keeps it for a while, instead of another one to the same.
+    pub(super) fn put(&self, origin: &str, http: Http) {
+        let now = Instant::now();
+        let mut shared = self.0.lock();
+        let mut closed = None;
+        if shared.idle.len() >= POOL_CONNECTIONS_MAX && !shared.idle.contains_key(origin) {
+            // Any: in a crawl of so many hosts each is used again after about the same time.
+            let index = fastrand::usize(..shared.idle.len());
+            closed = shared.idle.swap_remove_index(index).map(|(_, idle)| idle);
+        }
+        let replaced = shared.idle.insert(origin.into(), Idle { http, since: now });
+        if !shared.is_swept {
+            shared.is_swept = true;
+            tokio::spawn(sweep(Arc::downgrade(&self.0)));
+        }
+        drop(shared);
+        // To close a connection asks the system, which nobody else should wait for.
+        drop((closed, replaced));
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.lock().idle.len()
+    }
+}
+
+async fn sweep(pool: Weak<Mutex<Shared>>) {
+    loop {
+        sleep(POOL_SWEEP_EVERY).await;
+        let Some(pool) = pool.upgrade() else { return };
+        let now = Instant::now();
+        let mut shared = pool.lock();
+        let closed: Vec<_> = shared.idle.extract_if(.., |_, idle| !idle.is_usable(now)).collect();
+        shared.is_swept = !shared.idle.is_empty();
+        let is_over = !shared.is_swept;
+        drop(shared);
+        drop(closed);
+        if is_over {
+            return;
+        }
+    }
+}

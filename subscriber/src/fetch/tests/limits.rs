@@ -1,0 +1,355 @@
+//! Servers that say too much, too little, too late, or what cannot be.
+
+use async_compression::tokio::write::{
+    BrotliEncoder, DeflateEncoder, GzipEncoder, ZlibEncoder, ZstdEncoder,
+};
+use proptest::prelude::*;
+use tokio::net::TcpStream;
+
+use super::*;
+use crate::config::{
+    BEFORE_HEAD_BYTES_MAX, DECODED_RATIO_MAX, HEAD_BYTES_MAX, HEADERS_MAX, SLOW_BYTES_PER_SECOND,
+    SLOW_WINDOW,
+};
+
+const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n";
+
+macro_rules! encoded {
+    ($encoder:ident, $plain:expr) => {{
+        let mut encoder = $encoder::new(Vec::new());
+        encoder.write_all($plain).await.unwrap();
+        encoder.shutdown().await.unwrap();
+        encoder.into_inner()
+    }};
+}
+
+/// Says a head, and then the same bytes for ever, with this pause between two.
+async fn droning(head: &'static str, word: &'static [u8], pause: Duration) -> Origin {
+    Origin::start(move |mut stream| async move {
+        read_head(&mut stream).await;
+        let mut tick = tokio::time::interval(pause.max(Duration::from_nanos(1)));
+        let mut going = stream.write_all(head.as_bytes()).await.is_ok();
+        while going {
+            if !pause.is_zero() {
+                tick.tick().await;
+            }
+            going = stream.write_all(word).await.is_ok();
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn encoded_bodies_are_decoded() {
+    let gzip = encoded!(GzipEncoder, PAGE);
+    let twice = encoded!(BrotliEncoder, &gzip);
+    let frames = [encoded!(ZstdEncoder, &PAGE[..9]), encoded!(ZstdEncoder, &PAGE[9..])].concat();
+    let trailing = [&*gzip, b"trailing garbage"].concat();
+    for (name, body) in [
+        ("gzip", gzip.clone()),
+        ("X-GZIP", gzip.clone()),
+        ("gzip", trailing),
+        ("br", encoded!(BrotliEncoder, PAGE)),
+        ("zstd", encoded!(ZstdEncoder, PAGE)),
+        ("zstd", frames),
+        ("deflate", encoded!(ZlibEncoder, PAGE)),
+        ("deflate", encoded!(DeflateEncoder, PAGE)),
+        ("gzip, br", twice.clone()),
+        ("gzip\r\nContent-Encoding: br", twice),
+        ("identity", PAGE.to_vec()),
+        ("gzip", Vec::new()),
+    ] {
+        let headers = format!("Content-Encoding: {name}\r\nContent-Type: text/html\r\n");
+        let fetched = fetch(&Origin::saying(with_length(&headers, &body)).await).await;
+        assert_eq!(fetched.failure, None, "{name}");
+        let expected = if body.is_empty() { b"" } else { PAGE };
+        assert_eq!(fetched.hash, Some(blake3::hash(expected)), "{name}");
+        assert_eq!((fetched.bytes, fetched.wire_bytes), (expected.len() as u64, body.len() as u64));
+    }
+}
+
+#[tokio::test]
+async fn encodings_that_lie_or_are_unknown_are_failures() {
+    let three = encoded!(GzipEncoder, &encoded!(GzipEncoder, &encoded!(GzipEncoder, PAGE)));
+    let mut broken = encoded!(GzipEncoder, PAGE);
+    let crc_at = broken.len() - 8;
+    broken[crc_at] ^= 1;
+    for (encoding, body, says) in [
+        ("gzip", PAGE, "body: "),
+        ("br", PAGE, "body: "),
+        ("zstd", PAGE, "body: "),
+        ("deflate", PAGE, "body: "),
+        ("gzip", &*broken, "body: "),
+        ("compress", PAGE, "content-encoding compress is not supported"),
+        ("gzip, gzip, gzip", &*three, "more than 2 content-encodings"),
+    ] {
+        let answer = with_length(&format!("Content-Encoding: {encoding}\r\n"), body);
+        failed(&fetch(&Origin::saying(answer).await).await, Reason::Encoding, says);
+    }
+}
+
+#[tokio::test]
+async fn an_encoded_body_that_ends_too_early_is_truncated() {
+    let plain = PAGE.repeat(500);
+    for (name, body) in [
+        ("gzip", encoded!(GzipEncoder, &plain)),
+        ("br", encoded!(BrotliEncoder, &plain)),
+        ("zstd", encoded!(ZstdEncoder, &plain)),
+        ("deflate", encoded!(ZlibEncoder, &plain)),
+    ] {
+        for length in [1, body.len() / 2, body.len() - 1] {
+            let headers = format!("Content-Encoding: {name}\r\n");
+            let answer = with_length(&headers, &body[..length]);
+            failed(&fetch(&Origin::saying(answer).await).await, Reason::Truncated, "body: ");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_bomb_is_noticed_by_its_growth() {
+    let zeros = vec![0; 7 << 20];
+    let twice = encoded!(GzipEncoder, &encoded!(GzipEncoder, &zeros));
+    for (name, body) in [
+        ("gzip", encoded!(GzipEncoder, &zeros)),
+        ("br", encoded!(BrotliEncoder, &zeros)),
+        ("zstd", encoded!(ZstdEncoder, &zeros)),
+        ("gzip, gzip", twice),
+    ] {
+        let headers = format!("Content-Encoding: {name}\r\nContent-Type: text/html\r\n");
+        let fetched = fetch(&Origin::saying(with_length(&headers, &body)).await).await;
+        failed(&fetched, Reason::Bomb, &format!("body grows over {DECODED_RATIO_MAX} times"));
+    }
+}
+
+/// A frame of zstd that wants a window of 64 MiB.
+#[tokio::test]
+async fn a_decoder_is_not_given_more_memory_than_it_may_have() {
+    let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, (26 - 10) << 3];
+    frame.extend_from_slice(&[0x01, 0x00, 0x00]);
+    let answer = with_length("Content-Encoding: zstd\r\n", &frame);
+    failed(&fetch(&Origin::saying(answer).await).await, Reason::Encoding, "body: ");
+}
+
+#[tokio::test]
+async fn an_endless_body_ends_at_the_limit() {
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n";
+    let origin = droning(head, &[b'x'; 8192], Duration::ZERO).await;
+    failed(&fetch(&origin).await, Reason::TooLarge, "body over the limit of 8388608 bytes");
+}
+
+#[tokio::test]
+async fn a_body_announced_too_long_is_not_read() {
+    let answer = "HTTP/1.1 200 OK\r\nContent-Length: 10737418240\r\n\r\nx";
+    let fetched = fetch(&Origin::saying(answer).await).await;
+    failed(&fetched, Reason::TooLarge, "body over the limit");
+    assert_eq!((fetched.status, fetched.bytes), (Some(200), 0));
+}
+
+#[tokio::test]
+async fn what_is_no_http_is_named_so() {
+    for answer in [
+        "garbage\r\n\r\n",
+        "HTTP/0.9 200 OK\r\n\r\n",
+        "HTTP/1.1 999999 No\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nbad header\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nna\0me: x\r\n\r\n",
+        "<html>no head at all</html>\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nnot hexadecimal\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\nx",
+        "HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+        "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ] {
+        let fetched = fetch(&Origin::saying(answer).await).await;
+        failed(&fetched, Reason::BadHttp, "");
+        assert_eq!(fetched.hash, None, "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn heads_have_their_limits_and_may_use_them() {
+    let line = |length: usize| format!("x: {}\r\n", "v".repeat(length - 5));
+    let many = |count: usize| "x: y\r\n".repeat(count);
+    for (headers, allowed) in [
+        (line(HEAD_BYTES_MAX - 100), true),
+        (line(HEAD_BYTES_MAX), false),
+        (many(HEADERS_MAX - 1), true),
+        (many(HEADERS_MAX), false),
+        (many(8000), false),
+    ] {
+        let fetched = fetch(&Origin::saying(with_length(&headers, PAGE)).await).await;
+        if allowed {
+            assert_eq!(fetched.failure, None);
+        } else {
+            failed(&fetched, Reason::HeadTooLarge, "65536 bytes or 256 headers");
+        }
+    }
+    let origin = droning("HTTP/1.1 200 OK\r\nx: ", &[b'x'; 4096], Duration::ZERO).await;
+    failed(&fetch(&origin).await, Reason::HeadTooLarge, "");
+}
+
+#[tokio::test]
+async fn old_ways_to_write_headers_are_read() {
+    let answer = "HTTP/1.1 200 OK\r\nContent-Type : text/html\r\nX: a\r\n  b\r\n\
+        Content-Length: 1\r\n\r\nx";
+    let fetched = fetch(&Origin::saying(answer).await).await;
+    assert_eq!((&fetched.failure, fetched.bytes), (&None, 1));
+    assert_eq!(fetched.content_type.as_deref(), Some("text/html"));
+}
+
+#[tokio::test]
+async fn trailers_are_bounded_and_of_no_use() {
+    let chunked = format!("{HEAD}Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n");
+    let fetched = fetch(&Origin::saying(format!("{chunked}t: v\r\n\r\n")).await).await;
+    assert_eq!((&fetched.failure, fetched.bytes), (&None, 1));
+    let flood = format!("{chunked}{}\r\n", "t: v\r\n".repeat(10_000));
+    failed(&fetch(&Origin::saying(flood).await).await, Reason::BadHttp, "body: ");
+    let origin =
+        droning("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"x", Duration::ZERO);
+    failed(&fetch(&origin.await).await, Reason::BadHttp, "body: ");
+}
+
+#[tokio::test]
+async fn interim_answers_are_skipped_but_not_for_ever() {
+    let interim = "HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n";
+    let few = [interim.repeat(20).into_bytes(), with_length("", PAGE)].concat();
+    let fetched = fetch(&Origin::saying(few).await).await;
+    assert_eq!((fetched.status, fetched.failure), (Some(200), None));
+    let count = usize::try_from(BEFORE_HEAD_BYTES_MAX).unwrap() / interim.len();
+    let many = [interim.repeat(2 * count).into_bytes(), with_length("", PAGE)].concat();
+    failed(&fetch(&Origin::saying(many).await).await, Reason::Interim, "before the answer");
+    let origin = droning("", interim.as_bytes(), Duration::ZERO).await;
+    failed(&fetch(&origin).await, Reason::Interim, "before the answer");
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_is_truncated() {
+    for answer in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe",
+    ] {
+        let fetched = fetch(&Origin::saying(answer).await).await;
+        failed(&fetched, Reason::Truncated, "body: ");
+        assert_eq!(fetched.hash, None);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_ends_before_the_answer_does_is_reset() {
+    for answer in ["HTTP/1.1 200 OK\r\nContent-Len", "HTTP", "", "HTTP/1.1 100 Continue\r\n\r\n"] {
+        failed(&fetch(&Origin::saying(answer).await).await, Reason::Reset, "");
+    }
+    let origin = Origin::start(|stream| async move { reset(stream) }).await;
+    failed(&fetch(&origin).await, Reason::Reset, "");
+    let within = |mut stream: TcpStream| async move {
+        read_head(&mut stream).await;
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nx").await.unwrap();
+        reset(stream);
+    };
+    failed(&fetch(&Origin::start(within).await).await, Reason::Reset, "");
+}
+
+fn reset(stream: TcpStream) {
+    stream.set_zero_linger().unwrap();
+    drop(stream);
+}
+
+#[tokio::test]
+async fn silence_is_noticed_before_and_within_an_answer() {
+    for (says, reason, text) in [
+        ("", Reason::Silent, "no answer within 400ms"),
+        ("HTTP/1.1 200 OK\r\n", Reason::Slow, "only a part of an answer within 400ms"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", Reason::Silent, "body: silent for 400ms"),
+    ] {
+        let origin = Origin::start(move |mut stream| async move {
+            read_head(&mut stream).await;
+            stream.write_all(says.as_bytes()).await.unwrap();
+            let _ = stream.read(&mut [0; 1]).await;
+        })
+        .await;
+        failed(&fetch(&origin).await, reason, text);
+    }
+}
+
+#[tokio::test]
+async fn one_byte_at_a_time_ends_at_the_deadline() {
+    let head = "HTTP/1.1 200 OK\r\nContent-Length: 999999\r\n\r\n";
+    let origin = droning(head, b"x", Duration::from_millis(20)).await;
+    let web = Fetcher::new(&config()).unwrap();
+    let fetched = web.page_within(&origin.url("/"), Duration::from_millis(600)).await;
+    failed(&fetched, Reason::Timeout, "not finished within");
+    assert!(fetched.bytes > 0 && fetched.status == Some(200));
+}
+
+/// With a clock that jumps from one byte to the next.
+#[tokio::test(start_paused = true)]
+async fn a_byte_a_second_is_too_slow_and_the_least_rate_is_not() {
+    let rate = usize::try_from(SLOW_BYTES_PER_SECOND).unwrap();
+    let web = Fetcher::new(&CrawlerConfig { read_timeout: SLOW_WINDOW, ..config() }).unwrap();
+    for (bytes, ends) in [(1, Some(Reason::Slow)), (rate, Some(Reason::Timeout))] {
+        let origin = Origin::start(move |mut stream| async move {
+            read_head(&mut stream).await;
+            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+            let word = vec![b'x'; bytes];
+            while stream.write_all(&word).await.is_ok() {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        })
+        .await;
+        let started = Instant::now();
+        let fetched = web.page_within(&origin.url("/"), 5 * SLOW_WINDOW).await;
+        assert_eq!(fetched.failure.map(|failure| failure.reason), ends);
+        if ends == Some(Reason::Slow) {
+            assert!(started.elapsed() < 2 * SLOW_WINDOW);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_slow_head_is_given_up() {
+    let origin = droning("HTTP/1.1 200 OK\r\n", b"x: y\r\n", Duration::from_millis(30)).await;
+    failed(&fetch(&origin).await, Reason::Slow, "only a part of an answer within 400ms");
+}
+
+fn answers() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        Just(b"HTTP/1.1 200 OK\r\n".to_vec()),
+        Just(b"HTTP/1.0 301 x\r\nLocation: /\xff\r\n".to_vec()),
+        Just(b"HTTP/1.1 100 x\r\n\r\n".to_vec()),
+        Just(b"Transfer-Encoding: chunked\r\n".to_vec()),
+        Just(b"Content-Length: 5\r\n".to_vec()),
+        Just(b"Content-Encoding: gzip, br\r\n".to_vec()),
+        Just(b"Content-Encoding: zstd\r\n".to_vec()),
+        Just(b"Content-Encoding: deflate\r\n".to_vec()),
+        Just(b"ETag: \"\xe9\"\r\nSet-Cookie: =;;=\r\nRetry-After: x\r\n".to_vec()),
+        Just(b"\r\n".to_vec()),
+        Just(b"5\r\nhello\r\n0\r\n\r\n".to_vec()),
+        Just(vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3]),
+        Just(vec![0x28, 0xb5, 0x2f, 0xfd, 4, 0]),
+        proptest::collection::vec(any::<u8>(), 0..40),
+    ];
+    proptest::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Whatever comes, it is an answer or a failure with a name, and never a panic.
+    #[test]
+    fn anything_may_come(answer in answers()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let fetched = runtime.block_on(async {
+            let config = CrawlerConfig { cookies: true, ..config() };
+            let connector = Connector::with(
+                &config,
+                Arc::new(crate::connect::SystemLookup),
+                rustls::RootCertStore::empty(),
+            );
+            let web = Fetcher::with(&config, connector.unwrap()).unwrap();
+            web.page(&Origin::saying(answer).await.url("/")).await
+        });
+        prop_assert!(fetched.failure.is_some() || fetched.status.is_some());
+    }
+}

@@ -1,0 +1,206 @@
+//! What is said to whom, and what is kept.
+
+use std::io::Read;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::*;
+
+/// Answers every request with what `answer` says to its head; remembers the heads.
+async fn listening(
+    answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static,
+) -> (Origin, Arc<Mutex<Vec<String>>>) {
+    let heads = Arc::new(Mutex::new(Vec::new()));
+    let remembered = Arc::clone(&heads);
+    let answer = Arc::new(answer);
+    let origin = Origin::start(move |mut stream| {
+        let (remembered, answer) = (Arc::clone(&remembered), Arc::clone(&answer));
+        async move {
+            loop {
+                let head = read_head(&mut stream).await;
+                if head.is_empty() {
+                    break;
+                }
+                let answer = answer(&head);
+                remembered.lock().push(head);
+                let _ = stream.write_all(&answer).await;
+            }
+        }
+    })
+    .await;
+    (origin, heads)
+}
+
+#[tokio::test]
+async fn what_has_not_changed_does_not_come_again() {
+    let (origin, _) = listening(|head| {
+        if head.contains("If-None-Match: W/\"v1\"") && head.contains("If-Modified-Since: yesterday")
+        {
+            b"HTTP/1.1 304 Not Modified\r\nETag: W/\"v1\"\r\n\r\n".to_vec()
+        } else {
+            with_length("ETag: W/\"v1\"\r\nLast-Modified: yesterday\r\n", PAGE)
+        }
+    })
+    .await;
+    let web = Fetcher::new(&config()).unwrap();
+    let url = origin.url("/");
+    let first = web.page(&url).await;
+    let expected = Validators {
+        etag: Some("W/\"v1\"".to_owned()),
+        last_modified: Some("yesterday".to_owned()),
+    };
+    assert_eq!((first.status, &first.validators), (Some(200), &expected));
+    let again = Request {
+        validators: Some(&first.validators),
+        ..request(&url, Wanted::Page, Duration::from_secs(20))
+    };
+    let second = web.fetch(&again).await;
+    assert_eq!((second.status, second.bytes, &second.failure), (Some(304), 0, &None));
+    assert!(second.page.is_none() && second.hash.is_none());
+    // What a record holds may be anything.
+    let broken = Validators { etag: Some("a\r\nb: c".to_owned()), last_modified: None };
+    let third = web.fetch(&Request { validators: Some(&broken), ..again }).await;
+    assert_eq!(third.status, Some(200));
+    assert_eq!(origin.connections.load(SeqCst), 1);
+}
+
+#[tokio::test]
+async fn the_fields_of_a_head_are_there_for_others() {
+    let headers = "Link: <a>; rel=next\r\nLink: <b>\r\nX-Robots-Tag: noindex\r\nETag: \r\n";
+    let origin = Origin::saying(with_length(headers, PAGE)).await;
+    let fetched = fetch(&origin).await;
+    assert_eq!(fetched.headers.get_all("link").iter().count(), 2);
+    assert_eq!(fetched.headers["x-robots-tag"], "noindex");
+    assert_eq!((fetched.version, fetched.remote), (Some(Version::HTTP_11), Some(origin.address)));
+    assert_eq!(fetched.validators, Validators::default());
+    let long = format!("ETag: \"{}\"\r\n", "x".repeat(2000));
+    let fetched = fetch(&Origin::saying(with_length(&long, PAGE)).await).await;
+    assert_eq!(fetched.validators, Validators::default());
+}
+
+#[tokio::test]
+async fn credentials_and_cookies_stay_with_their_server() {
+    let answer = |_: &str| with_length("Set-Cookie: seen=1\r\n", PAGE);
+    let (one, one_heard) = listening(answer).await;
+    let (other, other_heard) = listening(answer).await;
+    let secret = format!("http://{}=Authorization: Bearer x", one.address);
+    let headers = vec!["X-Everywhere: yes".to_owned(), secret];
+    let web = Fetcher::new(&CrawlerConfig { headers, cookies: true, ..config() }).unwrap();
+    for origin in [&one, &other] {
+        web.page(&origin.url("/")).await;
+    }
+    // Only those that it set itself; this one has set none yet on this port.
+    for (heard, authorized) in [(&one_heard, true), (&other_heard, false)] {
+        let head = heard.lock()[0].clone();
+        assert_eq!(head.contains("Authorization: Bearer x\r\n"), authorized, "{head}");
+        assert!(head.contains("X-Everywhere: yes\r\n") && !head.contains("Cookie:"), "{head}");
+    }
+    web.page(&one.url("/again")).await;
+    assert!(one_heard.lock()[1].contains("Cookie: seen=1\r\n"));
+    let forgetful = Fetcher::new(&config()).unwrap();
+    for _ in 0..2 {
+        forgetful.page(&other.url("/")).await;
+    }
+    assert!(other_heard.lock().iter().all(|head| !head.contains("Cookie:")));
+}
+
+fn text(spool: &Spool) -> Vec<u8> {
+    let mut text = Vec::new();
+    spool.read().unwrap().read_to_end(&mut text).unwrap();
+    text
+}
+
+#[tokio::test]
+async fn what_goes_over_the_wire_is_kept_if_somebody_wants_it() {
+    let (page, gzip) = (PAGE, {
+        use async_compression::tokio::write::GzipEncoder;
+        let mut encoder = GzipEncoder::new(Vec::new());
+        encoder.write_all(PAGE).await.unwrap();
+        encoder.shutdown().await.unwrap();
+        encoder.into_inner()
+    });
+    let (gzip_head, gzip_length) = ("Content-Encoding: gzip\r\nx-Odd:  1\r\n", gzip.len());
+    let body = gzip.clone();
+    let (origin, heard) = listening(move |head| match head.split(' ').nth(1).unwrap() {
+        "/error" => b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\nno".to_vec(),
+        "/broken" => b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\nx".to_vec(),
+        _ => [b"HTTP/1.1 103 Hints\r\n\r\n".to_vec(), with_length(gzip_head, &body)].concat(),
+    })
+    .await;
+    let directory = tempfile::tempdir().unwrap();
+    let web = Fetcher::new(&config()).unwrap().keeping(Spools::open(directory.path()).unwrap());
+    let url = origin.url("/");
+    let keep = Keep { raw: true, decoded: true };
+    let whole = Request { keep, ..request(&url, Wanted::Page, Duration::from_secs(20)) };
+    for round in 0..2 {
+        let fetched = web.fetch(&whole).await;
+        assert_eq!(text(fetched.body.as_ref().unwrap()), page);
+        let exchange = fetched.exchange.unwrap();
+        assert_eq!(exchange.request_head, heard.lock()[round].as_bytes());
+        let expected =
+            format!("HTTP/1.1 200 OK\r\n{gzip_head}Content-Length: {gzip_length}\r\n\r\n");
+        assert_eq!(exchange.response_head, expected.as_bytes());
+        assert_eq!(text(exchange.body.as_ref().unwrap()), gzip);
+        assert_eq!((exchange.remote, exchange.truncated), (Some(origin.address), None));
+    }
+    let url = origin.url("/error");
+    let fetched = web.fetch(&Request { url: &url, ..whole }).await;
+    let exchange = fetched.exchange.unwrap();
+    assert_eq!((text(exchange.body.as_ref().unwrap()), exchange.truncated), (b"no".to_vec(), None));
+    let url = origin.url("/broken");
+    let fetched = web.fetch(&Request { url: &url, ..whole }).await;
+    assert_eq!(fetched.exchange.unwrap().truncated, Some("length"));
+    let fetched = web.page(&origin.url("/")).await;
+    assert!(fetched.exchange.is_none() && fetched.body.is_none());
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_is_kept_as_far_as_it_came() {
+    let directory = tempfile::tempdir().unwrap();
+    let web = Fetcher::new(&config()).unwrap().keeping(Spools::open(directory.path()).unwrap());
+    for (answer, reason, truncated) in [
+        ("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\npart", Reason::Truncated, "disconnect"),
+        ("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\npart", Reason::Encoding, "unspecified"),
+    ] {
+        let url = Origin::saying(answer).await.url("/");
+        let keep = Keep { raw: true, decoded: false };
+        let request = Request { keep, ..request(&url, Wanted::Page, Duration::from_secs(20)) };
+        let fetched = web.fetch(&request).await;
+        failed(&fetched, reason, "");
+        let exchange = fetched.exchange.unwrap();
+        assert_eq!(text(exchange.body.as_ref().unwrap()), b"part");
+        assert_eq!(exchange.truncated, Some(truncated));
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_many_names_share_has_as_many_requests_as_it_may() {
+    let (asked, mut was_asked) = tokio::sync::mpsc::unbounded_channel();
+    let (go, wait) = tokio::sync::watch::channel(false);
+    let origin = Origin::start(move |mut stream| {
+        let (asked, mut wait) = (asked.clone(), wait.clone());
+        async move {
+            while !read_head(&mut stream).await.is_empty() {
+                asked.send(()).unwrap();
+                wait.wait_for(|go| *go).await.unwrap();
+                let _ = stream.write_all(&with_length("", PAGE)).await;
+            }
+        }
+    })
+    .await;
+    let connect_timeout = Duration::from_millis(100);
+    let read_timeout = Duration::from_secs(20);
+    let config = CrawlerConfig { per_address: Some(1), connect_timeout, read_timeout, ..config() };
+    let web = Fetcher::new(&config).unwrap();
+    let (first, second) = (origin.url("/1"), origin.url("/2"));
+    let (fetched, late) = tokio::join!(web.page(&first), async {
+        was_asked.recv().await.unwrap();
+        let late = web.page(&second).await;
+        go.send(true).unwrap();
+        late
+    });
+    failed(&late, Reason::Busy, "other requests to 127.0.0.1");
+    assert_eq!((fetched.status, origin.connections.load(SeqCst)), (Some(200), 1));
+    assert_eq!(web.page(&second).await.status, Some(200));
+}

@@ -1,0 +1,226 @@
+//! Connections that are used again, and those that must not be.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::config::POOL_IDLE;
+
+/// Answers every request on every connection with the same, and tells what was asked.
+async fn answering(answer: Vec<u8>) -> (Origin, mpsc::UnboundedReceiver<String>) {
+    let (sender, heads) = mpsc::unbounded_channel();
+    let answer = Arc::new(answer);
+    let origin = Origin::start(move |mut stream| {
+        let (sender, answer) = (sender.clone(), Arc::clone(&answer));
+        async move {
+            loop {
+                let head = read_head(&mut stream).await;
+                if head.is_empty() || stream.write_all(&answer).await.is_err() {
+                    break;
+                }
+                let _ = sender.send(head);
+            }
+        }
+    })
+    .await;
+    (origin, heads)
+}
+
+#[tokio::test]
+async fn the_request_names_the_crawler_and_what_it_can_decode() {
+    let (origin, mut heads) = answering(with_length("", b"x")).await;
+    let web = Fetcher::new(&config()).unwrap();
+    for _ in 0..3 {
+        let fetched = web.page(&origin.url("/a?b")).await;
+        assert_eq!(fetched.failure, None);
+        let expected = format!(
+            "GET /a?b HTTP/1.1\r\nHost: {}\r\nUser-Agent: tidings/{}\r\n\
+             Accept: text/html,application/xhtml+xml,*/*;q=0.5\r\n\
+             Accept-Encoding: gzip, br, zstd\r\n\r\n",
+            origin.address,
+            env!("CARGO_PKG_VERSION")
+        );
+        assert_eq!(heads.recv().await.unwrap(), expected);
+    }
+    assert_eq!(origin.connections.load(SeqCst), 1, "the connection is used again");
+    assert_eq!(web.pool.len(), 1);
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again_after_errors_redirects_and_encodings() {
+    for answer in [
+        "HTTP/1.1 404 No\r\nContent-Length: 4\r\n\r\nbody",
+        "HTTP/1.1 301 Moved\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\n\r\n",
+        "HTTP/1.1 204 No Content\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nwrong",
+        "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\nx",
+    ] {
+        let (origin, _heads) = answering(answer.into()).await;
+        let web = Fetcher::new(&config()).unwrap();
+        for _ in 0..2 {
+            web.page(&origin.url("/")).await;
+        }
+        // What follows a body that makes no sense is unread.
+        let expected = if answer.contains("wrong") { 2 } else { 1 };
+        assert_eq!(origin.connections.load(SeqCst), expected, "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_is_not_used_again_when_its_bytes_cannot_be_told_apart() {
+    for answer in [
+        "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx",
+        "HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx",
+        "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nxxxxx",
+        "HTTP/1.1 200 OK\r\nContent-Length: 11\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
+    ] {
+        let (origin, _heads) = answering(answer.into()).await;
+        let web = Fetcher::new(&config()).unwrap();
+        for _ in 0..2 {
+            let fetched = web.page(&origin.url("/")).await;
+            assert_eq!((&fetched.failure, fetched.bytes), (&None, 1), "{answer}");
+        }
+        assert_eq!(origin.connections.load(SeqCst), 2, "{answer}");
+    }
+}
+
+/// Answers the first `good` requests of each connection, and ends it at the next one in this way.
+async fn tiring(good: usize, end: fn(TcpStream)) -> (Origin, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let origin = Origin::start(move |mut stream| {
+        let asked = Arc::clone(&counted);
+        async move {
+            for _ in 0..good {
+                read_head(&mut stream).await;
+                asked.fetch_add(1, SeqCst);
+                stream.write_all(&with_length("", PAGE)).await.unwrap();
+            }
+            if !read_head(&mut stream).await.is_empty() {
+                asked.fetch_add(1, SeqCst);
+            }
+            end(stream);
+        }
+    })
+    .await;
+    (origin, asked)
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_ends_without_an_answer_is_replaced_once() {
+    let with_reset = |stream: TcpStream| stream.set_zero_linger().unwrap();
+    for end in [drop::<TcpStream>, with_reset] {
+        let (origin, asked) = tiring(1, end).await;
+        let web = Fetcher::new(&config()).unwrap();
+        for _ in 0..3 {
+            let fetched = web.page(&origin.url("/")).await;
+            assert_eq!((fetched.status, fetched.failure), (Some(200), None));
+        }
+        assert_eq!((origin.connections.load(SeqCst), asked.load(SeqCst)), (3, 5));
+    }
+    // A new connection that ends so is not tried again.
+    let (origin, asked) = tiring(0, drop).await;
+    failed(&fetch(&origin).await, Reason::Reset, "");
+    assert_eq!((origin.connections.load(SeqCst), asked.load(SeqCst)), (1, 1));
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_ends_within_an_answer_is_a_failure() {
+    let connections = Arc::new(AtomicUsize::new(0));
+    let origin = Origin::start(|mut stream| async move {
+        read_head(&mut stream).await;
+        stream.write_all(&with_length("", PAGE)).await.unwrap();
+        read_head(&mut stream).await;
+        stream.write_all(b"HTTP/1.1").await.unwrap();
+    })
+    .await;
+    let web = Fetcher::new(&config()).unwrap();
+    assert_eq!(web.page(&origin.url("/")).await.failure, None);
+    failed(&web.page(&origin.url("/")).await, Reason::Reset, "");
+    assert_eq!(connections.load(SeqCst) + origin.connections.load(SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_connection_that_was_closed_meanwhile_is_not_asked() {
+    let (closed, mut is_closed) = mpsc::unbounded_channel();
+    let origin = Origin::start(move |mut stream| {
+        let closed = closed.clone();
+        async move {
+            read_head(&mut stream).await;
+            stream.write_all(&with_length("", PAGE)).await.unwrap();
+            drop(stream);
+            closed.send(()).unwrap();
+        }
+    })
+    .await;
+    let web = Fetcher::new(&config()).unwrap();
+    for _ in 0..3 {
+        assert_eq!(web.page(&origin.url("/")).await.failure, None);
+        is_closed.recv().await.unwrap();
+    }
+    assert_eq!(origin.connections.load(SeqCst), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_connections_are_closed_after_a_while_and_with_the_fetcher() {
+    let (ended, mut has_ended) = mpsc::unbounded_channel();
+    let origin = Origin::start(move |mut stream| {
+        let ended = ended.clone();
+        async move {
+            while !read_head(&mut stream).await.is_empty() {
+                stream.write_all(&with_length("", PAGE)).await.unwrap();
+            }
+            ended.send(()).unwrap();
+        }
+    })
+    .await;
+    let web = Fetcher::new(&CrawlerConfig { read_timeout: Duration::from_hours(1), ..config() });
+    let web = web.unwrap();
+    assert_eq!(web.page(&origin.url("/")).await.failure, None);
+    assert_eq!(web.pool.len(), 1);
+    tokio::time::sleep(2 * POOL_IDLE).await;
+    has_ended.recv().await.unwrap();
+    assert_eq!(web.pool.len(), 0);
+    assert_eq!(web.page_within(&origin.url("/"), Duration::from_hours(1)).await.failure, None);
+    drop(web);
+    has_ended.recv().await.unwrap();
+}
+
+#[tokio::test]
+async fn dropping_a_request_closes_its_connection() {
+    let (ended, mut has_ended) = mpsc::unbounded_channel();
+    let (asked, mut was_asked) = mpsc::unbounded_channel();
+    let origin = Origin::start(move |mut stream| {
+        let (ended, asked) = (ended.clone(), asked.clone());
+        async move {
+            read_head(&mut stream).await;
+            asked.send(()).unwrap();
+            let read = stream.read(&mut [0; 1]).await;
+            ended.send(read.is_err() || read.is_ok_and(|count| count == 0)).unwrap();
+        }
+    })
+    .await;
+    let web = Fetcher::new(&config()).unwrap();
+    let url = origin.url("/");
+    tokio::select! {
+        _ = web.page(&url) => panic!("nothing was answered"),
+        () = async { was_asked.recv().await.unwrap() } => {}
+    }
+    assert_eq!(has_ended.recv().await, Some(true));
+    assert_eq!(web.pool.len(), 0);
+}
+
+#[tokio::test]
+async fn several_at_once_to_one_host_leave_one_connection() {
+    let (origin, _heads) = answering(with_length("", PAGE)).await;
+    let web = Fetcher::new(&config()).unwrap();
+    let url = origin.url("/");
+    let all = futures_util::future::join_all((0..5).map(|_| web.page(&url))).await;
+    assert!(all.iter().all(|fetched| fetched.failure.is_none()));
+    assert_eq!((web.pool.len(), origin.connections.load(SeqCst)), (1, 5));
+}

@@ -1,0 +1,376 @@
+//! TLS, HTTP/2, proxies, and names that lead elsewhere the next time.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use parking_lot::Mutex;
+use rcgen::{CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{RootCertStore, ServerConfig};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+
+use super::*;
+use crate::connect::Lookup;
+
+/// Answers as it is told, one after the other, the last one for ever.
+#[derive(Debug)]
+struct Names(Mutex<Vec<Vec<IpAddr>>>);
+
+impl Names {
+    fn always(address: IpAddr) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(vec![vec![address]])))
+    }
+}
+
+impl Lookup for Names {
+    fn lookup(&self, _: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
+        let mut answers = self.0.lock();
+        let answer = if answers.len() > 1 { answers.remove(0) } else { answers[0].clone() };
+        Box::pin(async move { Ok(answer) })
+    }
+}
+
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    fn roots(&self) -> RootCertStore {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.0.der().clone()).unwrap();
+        roots
+    }
+
+    fn acceptor(&self, names: &[&str], years: (i32, i32), protocols: &[&[u8]]) -> TlsAcceptor {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.not_before = rcgen::date_time_ymd(years.0, 1, 1);
+        params.not_after = rcgen::date_time_ymd(years.1, 1, 1);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        acceptor(certificate.der().clone(), &key, protocols)
+    }
+}
+
+fn acceptor(
+    certificate: CertificateDer<'static>,
+    key: &KeyPair,
+    protocols: &[&[u8]],
+) -> TlsAcceptor {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .unwrap();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    TlsAcceptor::from(Arc::new(config))
+}
+
+const YEARS: (i32, i32) = (2000, 2100);
+
+/// A server of HTTP/1.1 over TLS that answers every request alike; `closing`: without the words that TLS
+/// has for the end.
+async fn tls_origin(acceptor: TlsAcceptor, answer: Vec<u8>, closing: bool) -> Origin {
+    let answer = Arc::new(answer);
+    Origin::start(move |stream| {
+        let (acceptor, answer) = (acceptor.clone(), Arc::clone(&answer));
+        async move {
+            let Ok(mut stream) = acceptor.accept(stream).await else { return };
+            while !read_head(&mut stream).await.is_empty() {
+                stream.write_all(&answer).await.unwrap();
+                if closing {
+                    stream.flush().await.unwrap();
+                    let (mut stream, _) = stream.into_inner();
+                    stream.shutdown().await.unwrap();
+                    return;
+                }
+            }
+        }
+    })
+    .await
+}
+
+fn http2_answer(request: &hyper::Request<Incoming>) -> io::Result<Response<String>> {
+    let body = match request.uri().path() {
+        "/reset" => return Err(io::Error::other("not today")),
+        "/long" => "x".repeat(1 << 20),
+        _ => String::from_utf8_lossy(PAGE).into(),
+    };
+    let mut answer = Response::builder().header("content-type", "text/html");
+    if request.uri().path() == "/flood" {
+        for _ in 0..300 {
+            answer = answer.header("x", "y");
+        }
+    }
+    let host = request.uri().authority().unwrap().as_str();
+    Ok(answer.header("x-host", host).body(body).unwrap())
+}
+
+/// A server of HTTP/2 over TLS: `/long` has a body of 1 MiB, `/reset` none at all, `/flood` too many
+/// headers.
+async fn http2_origin(acceptor: TlsAcceptor) -> Origin {
+    Origin::start(move |stream| {
+        let acceptor = acceptor.clone();
+        async move {
+            let Ok(stream) = acceptor.accept(stream).await else { return };
+            let service = service_fn(|request| std::future::ready(http2_answer(&request)));
+            let server = http2::Builder::new(TokioExecutor::new());
+            let _ = server.serve_connection(TokioIo::new(stream), service).await;
+        }
+    })
+    .await
+}
+
+fn web(config: &CrawlerConfig, names: Arc<Names>, roots: RootCertStore) -> Fetcher {
+    Fetcher::with(config, Connector::with(config, names, roots).unwrap()).unwrap()
+}
+
+fn https(origin: &Origin, host: &str, path: &str) -> CanonicalUrl<'static> {
+    format!("https://{host}:{}{path}", origin.address.port()).parse().unwrap()
+}
+
+#[tokio::test]
+async fn pages_come_over_tls_by_name_and_by_address() {
+    let authority = Authority::new();
+    let acceptor = authority.acceptor(&["a.example", "127.0.0.1"], YEARS, &[]);
+    let origin = tls_origin(acceptor, with_length("", PAGE), false).await;
+    let web = web(&config(), Names::always(LOCALHOST), authority.roots());
+    for host in ["a.example", "127.0.0.1", "a.example"] {
+        let fetched = web.page(&https(&origin, host, "/")).await;
+        assert_eq!((fetched.status, &fetched.failure), (Some(200), &None), "{host}");
+        assert_eq!(
+            (fetched.version, fetched.remote),
+            (Some(Version::HTTP_11), Some(origin.address))
+        );
+    }
+    assert_eq!(origin.connections.load(SeqCst), 2);
+}
+
+#[tokio::test]
+async fn certificates_that_prove_nothing_are_refused() {
+    let authority = Authority::new();
+    let stranger = Authority::new();
+    let alone = rcgen::generate_simple_self_signed(vec!["a.example".to_owned()]).unwrap();
+    for acceptor in [
+        authority.acceptor(&["a.example"], (2000, 2001), &[]),
+        authority.acceptor(&["a.example"], (2090, 2100), &[]),
+        authority.acceptor(&["b.example"], YEARS, &[]),
+        stranger.acceptor(&["a.example"], YEARS, &[]),
+        acceptor(alone.cert.der().clone(), &alone.signing_key, &[]),
+    ] {
+        let origin = tls_origin(acceptor, with_length("", PAGE), false).await;
+        let web = web(&config(), Names::always(LOCALHOST), authority.roots());
+        let fetched = web.page(&https(&origin, "a.example", "/")).await;
+        failed(&fetched, Reason::Certificate, "TLS: invalid peer certificate");
+        assert_eq!(fetched.status, None);
+    }
+}
+
+#[tokio::test]
+async fn what_does_not_speak_tls_is_named_so() {
+    let web = web(&config(), Names::always(LOCALHOST), RootCertStore::empty());
+    let origin = Origin::start(|mut stream| async move {
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+        let _ = stream.read(&mut [0; 9]).await;
+    })
+    .await;
+    failed(&web.page(&https(&origin, "a.example", "/")).await, Reason::Tls, "TLS: ");
+    let origin = Origin::start(|stream| async { drop(stream) }).await;
+    failed(&web.page(&https(&origin, "a.example", "/")).await, Reason::Reset, "TLS: ");
+    let origin = Origin::start(|mut stream| async move {
+        while stream.read(&mut [0; 99]).await.is_ok_and(|read| read > 0) {}
+    })
+    .await;
+    let fetched = web.page(&https(&origin, "a.example", "/")).await;
+    failed(&fetched, Reason::ConnectTimeout, "no connection within 800ms");
+}
+
+#[tokio::test]
+async fn the_end_of_a_connection_need_not_be_said_in_tls() {
+    let authority = Authority::new();
+    let acceptor = authority.acceptor(&["a.example"], YEARS, &[]);
+    for (answer, complete) in [
+        ([b"HTTP/1.1 200 OK\r\n\r\n", PAGE].concat(), true),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nx".to_vec(), false),
+    ] {
+        let origin = tls_origin(acceptor.clone(), answer, true).await;
+        let web = web(&config(), Names::always(LOCALHOST), authority.roots());
+        let fetched = web.page(&https(&origin, "a.example", "/")).await;
+        if complete {
+            assert_eq!((fetched.failure, fetched.bytes), (None, PAGE.len() as u64));
+        } else {
+            failed(&fetched, Reason::Truncated, "body: ");
+        }
+    }
+}
+
+#[tokio::test]
+async fn http2_is_spoken_where_it_is_offered() {
+    let authority = Authority::new();
+    let acceptor = authority.acceptor(&["a.example"], YEARS, &[b"h2", b"http/1.1"]);
+    let origin = http2_origin(acceptor).await;
+    let directory = tempfile::tempdir().unwrap();
+    let web = web(&config(), Names::always(LOCALHOST), authority.roots())
+        .keeping(Spools::open(directory.path()).unwrap());
+    let fetched = web.page(&https(&origin, "a.example", "/")).await;
+    assert_eq!((fetched.status, &fetched.failure), (Some(200), &None));
+    assert_eq!((fetched.version, fetched.remote), (Some(Version::HTTP_2), Some(origin.address)));
+    assert_eq!(fetched.hash, Some(blake3::hash(PAGE)));
+    let fetched = web.page(&https(&origin, "a.example", "/long")).await;
+    assert_eq!((fetched.failure, fetched.bytes), (None, 1 << 20));
+    failed(&web.page(&https(&origin, "a.example", "/reset")).await, Reason::Reset, "");
+    failed(&web.page(&https(&origin, "a.example", "/flood")).await, Reason::HeadTooLarge, "256");
+    let url = https(&origin, "a.example", "/x?y");
+    let keep = Keep { raw: true, decoded: false };
+    let kept = Request { keep, ..request(&url, Wanted::Page, Duration::from_secs(20)) };
+    let exchange = web.fetch(&kept).await.exchange.unwrap();
+    let head = String::from_utf8(exchange.request_head).unwrap();
+    let host = format!("a.example:{}", origin.address.port());
+    assert!(
+        head.starts_with(&format!("GET /x?y HTTP/1.1\r\nhost: {host}\r\nuser-agent: ")),
+        "{head}"
+    );
+    let head = String::from_utf8(exchange.response_head).unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n"), "{head}");
+    assert!(head.contains(&format!("x-host: {host}\r\n")) && head.ends_with("\r\n\r\n"), "{head}");
+    // Those that failed cost their connections.
+    assert_eq!(origin.connections.load(SeqCst), 3);
+}
+
+#[tokio::test]
+async fn dropping_an_http2_request_closes_its_connection() {
+    let authority = Authority::new();
+    let acceptor = authority.acceptor(&["a.example"], YEARS, &[b"h2"]);
+    let (ended, mut has_ended) = tokio::sync::mpsc::unbounded_channel();
+    let origin = Origin::start(move |stream| {
+        let (acceptor, ended) = (acceptor.clone(), ended.clone());
+        async move {
+            let stream = acceptor.accept(stream).await.unwrap();
+            let asked = ended.clone();
+            let service = service_fn(move |_: hyper::Request<Incoming>| {
+                asked.send("asked").unwrap();
+                std::future::pending::<io::Result<Response<String>>>()
+            });
+            let server = http2::Builder::new(TokioExecutor::new());
+            let _ = server.serve_connection(TokioIo::new(stream), service).await;
+            ended.send("ended").unwrap();
+        }
+    })
+    .await;
+    let web = web(&config(), Names::always(LOCALHOST), authority.roots());
+    let url = https(&origin, "a.example", "/");
+    tokio::select! {
+        _ = web.page(&url) => panic!("nothing was answered"),
+        asked = has_ended.recv() => assert_eq!(asked, Some("asked")),
+    }
+    assert_eq!(has_ended.recv().await, Some("ended"));
+}
+
+/// A name leads to an allowed address when it is judged, and to a private one a moment later.
+#[tokio::test]
+async fn a_name_is_connected_to_where_it_led_when_it_was_judged() {
+    let origin = Origin::saying(with_length("Connection: close\r\n", PAGE)).await;
+    let private: IpAddr = "127.0.0.2".parse().unwrap();
+    let names = Arc::new(Names(Mutex::new(vec![vec![private, LOCALHOST], vec![private]])));
+    let allow_private = "127.0.0.1/32".parse().unwrap();
+    let web = web(&CrawlerConfig { allow_private, ..config() }, names, RootCertStore::empty());
+    let url = format!("http://a.example:{}/", origin.address.port()).parse().unwrap();
+    for _ in 0..2 {
+        let fetched = web.page(&url).await;
+        assert_eq!((fetched.status, fetched.remote), (Some(200), Some(origin.address)));
+    }
+    // Another name, for which the answer is asked anew.
+    let url = format!("http://b.example:{}/", origin.address.port()).parse().unwrap();
+    failed(&web.page(&url).await, Reason::Address, "127.0.0.2 is a loopback address");
+    assert_eq!(origin.connections.load(SeqCst), 2);
+}
+
+/// A proxy that tunnels to `to` whatever it is asked for, and forwards nothing: it answers itself.
+async fn proxy(to: SocketAddr, heads: Arc<Mutex<Vec<String>>>) -> Origin {
+    Origin::start(move |mut stream| {
+        let heads = Arc::clone(&heads);
+        async move {
+            let head = read_head(&mut stream).await;
+            heads.lock().push(head.clone());
+            if head.starts_with("CONNECT refused.example") {
+                let _ = stream.write_all(b"HTTP/1.1 403 Forbidden\r\n\r\n").await;
+            } else if head.starts_with("CONNECT ") {
+                stream.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await.unwrap();
+                let mut target = TcpStream::connect(to).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut stream, &mut target).await;
+            } else {
+                let _ = stream.write_all(&with_length("Connection: close\r\n", PAGE)).await;
+            }
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_proxy_leads_to_servers_with_and_without_tls() {
+    let authority = Authority::new();
+    let acceptor = authority.acceptor(&["a.example"], YEARS, &[b"h2", b"http/1.1"]);
+    let origin = http2_origin(acceptor).await;
+    let heads = Arc::new(Mutex::new(Vec::new()));
+    let proxy = proxy(origin.address, Arc::clone(&heads)).await;
+    // Its own address is nobody else's business; of the names, some do not resolve here.
+    let config = CrawlerConfig {
+        proxy: Some(format!("http://user:pass@{}", proxy.address)),
+        allow_private: AllowPrivate::None,
+        ..config()
+    };
+    let names = Arc::new(Names(Mutex::new(vec![vec![], vec!["9.9.9.9".parse().unwrap()]])));
+    let web = web(&config, names, authority.roots());
+    let fetched = web.page(&"https://a.example/x".parse().unwrap()).await;
+    assert_eq!((fetched.status, &fetched.failure), (Some(200), &None));
+    assert_eq!((fetched.version, fetched.remote), (Some(Version::HTTP_2), None));
+    let expected = "CONNECT a.example:443 HTTP/1.1\r\nhost: a.example:443\r\n\
+        proxy-authorization: Basic dXNlcjpwYXNz\r\n\r\n";
+    assert_eq!(heads.lock()[0], expected);
+
+    let fetched = web.page(&"http://b.example/y?z".parse().unwrap()).await;
+    assert_eq!((fetched.status, fetched.remote), (Some(200), None));
+    let head = heads.lock()[1].clone();
+    assert!(head.starts_with("GET http://b.example/y?z HTTP/1.1\r\nHost: b.example\r\n"), "{head}");
+    assert!(head.contains("Proxy-Authorization: Basic dXNlcjpwYXNz\r\n"), "{head}");
+
+    let fetched = web.page(&"https://refused.example/".parse().unwrap()).await;
+    failed(&fetched, Reason::Proxy, "proxy: HTTP/1.1 403 Forbidden");
+}
+
+#[tokio::test]
+async fn a_proxy_does_not_lead_where_nobody_may_go() {
+    let heads = Arc::new(Mutex::new(Vec::new()));
+    let proxy = proxy("127.0.0.1:1".parse().unwrap(), Arc::clone(&heads)).await;
+    let config = CrawlerConfig {
+        proxy: Some(format!("http://{}", proxy.address)),
+        allow_private: AllowPrivate::None,
+        ..config()
+    };
+    let web = web(&config, Names::always("10.0.0.1".parse().unwrap()), RootCertStore::empty());
+    for url in ["http://169.254.169.254/", "https://[::1]/", "http://name.example/"] {
+        failed(
+            &web.page(&url.parse().unwrap()).await,
+            Reason::Address,
+            "start with --allow-private",
+        );
+    }
+    assert!(heads.lock().is_empty());
+    let config = CrawlerConfig { proxy: Some("ftp://x".to_owned()), ..config };
+    assert!(Fetcher::new(&config).unwrap_err().to_string().contains("no proxy"));
+}

@@ -1,0 +1,263 @@
+//! One connection that speaks HTTP, and one request at a time on it.
+//!
+//! HTTP/1.1 has no task of its own: whoever uses the connection drives it, and an idle one is only
+//! looked at. HTTP/2 has to answer pings and the like at any time, so a task drives it, which ends
+//! with its owner.
+
+#![expect(clippy::disallowed_methods, reason = "a connection of HTTP/2 is a task")]
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use hyper::body::{Body as _, Frame, Incoming};
+use hyper::client::conn::{http1, http2};
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::task::JoinHandle;
+
+use super::head::Template;
+use super::meter::{Copy, Meter, Metered};
+use crate::config::{
+    BEFORE_HEAD_BYTES_MAX, HEAD_BYTES_MAX, HEADERS_MAX, HTTP2_CONNECTION_WINDOW_BYTES,
+    HTTP2_STREAM_WINDOW_BYTES,
+};
+use crate::connect::{Connection, Protocol};
+use crate::outcome::{Failure, Reason, causes};
+
+/// A connection to one scheme, host and port.
+pub(super) struct Http {
+    kind: Kind,
+    meter: Arc<Meter>,
+    /// `None` behind a proxy.
+    pub(super) remote: Option<SocketAddr>,
+    /// What all requests on it have in common.
+    pub(super) template: Template,
+}
+
+enum Kind {
+    One(Box<One>),
+    Two { sender: http2::SendRequest<NoBody>, driver: Driver },
+}
+
+struct One {
+    sender: http1::SendRequest<NoBody>,
+    connection: http1::Connection<TokioIo<Metered>, NoBody>,
+    /// The connection must not be polled any more.
+    ended: bool,
+}
+
+/// Ends its task when it is dropped.
+struct Driver(JoinHandle<()>);
+
+/// That of a `GET`.
+pub(super) struct NoBody;
+
+impl Http {
+    pub(super) async fn open(
+        connection: Connection,
+        template: Template,
+    ) -> Result<Self, hyper::Error> {
+        let Connection { stream, remote, protocol, .. } = connection;
+        let meter = Arc::new(Meter::default());
+        let io = TokioIo::new(Metered::new(stream, Arc::clone(&meter)));
+        let kind = match protocol {
+            Protocol::Http1 => {
+                let (sender, connection) = http1::Builder::new()
+                    .title_case_headers(true)
+                    .max_buf_size(HEAD_BYTES_MAX)
+                    .max_header_size(HEAD_BYTES_MAX)
+                    .max_headers(HEADERS_MAX)
+                    .allow_obsolete_multiline_headers_in_responses(true)
+                    .allow_spaces_after_header_name_in_responses(true)
+                    .handshake(io)
+                    .await?;
+                Kind::One(Box::new(One { sender, connection, ended: false }))
+            }
+            Protocol::Http2 => {
+                let head_bytes_max = u32::try_from(HEAD_BYTES_MAX).expect("it is small");
+                let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+                    .initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES)
+                    .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
+                    .max_header_list_size(head_bytes_max)
+                    .handshake(io)
+                    .await?;
+                // How it ends is told to those who have requests on it.
+                let driver = tokio::spawn(async move { drop(connection.await) });
+                Kind::Two { sender, driver: Driver(driver) }
+            }
+        };
+        Ok(Self { kind, meter, remote, template })
+    }
+
+    pub(super) fn protocol(&self) -> Protocol {
+        match self.kind {
+            Kind::One(_) => Protocol::Http1,
+            Kind::Two { .. } => Protocol::Http2,
+        }
+    }
+
+    /// Sends a request and waits for the head of its answer. `copies`, for HTTP/1.1: what is sent and
+    /// comes until then is given, too.
+    pub(super) async fn send(
+        &mut self,
+        request: Request<NoBody>,
+        copies: bool,
+    ) -> Result<(Response<Incoming>, Option<Copy>), Failure> {
+        self.meter.begin(copies && self.protocol() == Protocol::Http1);
+        let answer = match &mut self.kind {
+            Kind::One(one) => one.send(request).await,
+            Kind::Two { sender, .. } => sender.send_request(request).await,
+        };
+        match answer {
+            Ok(answer) if answer.headers().len() > HEADERS_MAX => {
+                let text = format!("the answer has more than {HEADERS_MAX} headers");
+                Err(Failure::new(Reason::HeadTooLarge, text))
+            }
+            Ok(answer) => Ok((answer, self.meter.head_came())),
+            Err(error) => Err(self.judge(&error, Reason::Reset)),
+        }
+    }
+
+    /// The next bytes of the body of an answer that came on it; `None` at its end.
+    pub(super) async fn chunk(&mut self, body: &mut Incoming) -> Result<Option<Bytes>, Failure> {
+        let chunk = poll_fn(|context| {
+            let data = poll_data(body, context);
+            let Kind::One(one) = &mut self.kind else { return data };
+            if data.is_ready() || one.ended {
+                return data;
+            }
+            one.drive(context);
+            poll_data(body, context)
+        })
+        .await;
+        chunk.transpose().map_err(|error| self.judge(&error, Reason::Truncated).within("body: "))
+    }
+
+    /// Whether not a byte came since the last request was sent.
+    pub(super) fn is_untouched(&self) -> bool {
+        self.meter.is_untouched()
+    }
+
+    /// Whether another request may be sent. Looks without waiting; leaves no waker of the present task
+    /// behind, which would keep its memory.
+    pub(super) fn is_ready(&mut self) -> bool {
+        let mut nobody = Context::from_waker(Waker::noop());
+        match &mut self.kind {
+            Kind::One(one) => {
+                if !one.ended {
+                    one.drive(&mut nobody);
+                }
+                !one.ended && matches!(one.sender.poll_ready(&mut nobody), Poll::Ready(Ok(())))
+            }
+            Kind::Two { sender, driver } => !driver.0.is_finished() && sender.is_ready(),
+        }
+    }
+
+    /// `broken`: what it is if the connection just ended.
+    fn judge(&self, error: &hyper::Error, broken: Reason) -> Failure {
+        if self.meter.is_overrun() {
+            let text = format!("more than {BEFORE_HEAD_BYTES_MAX} bytes came before the answer");
+            return Failure::new(Reason::Interim, text);
+        }
+        if error.is_parse_too_large() {
+            let text = format!(
+                "the head of the answer has more than {HEAD_BYTES_MAX} bytes or {HEADERS_MAX} headers"
+            );
+            return Failure::new(Reason::HeadTooLarge, text);
+        }
+        let reason = if error.is_parse() {
+            Reason::BadHttp
+        } else if error.is_incomplete_message() {
+            broken
+        } else {
+            causes(error).find_map(reason_of_cause).map_or(Reason::Reset, |reason| {
+                if reason == Reason::Truncated { broken } else { reason }
+            })
+        };
+        Failure::of(reason, error)
+    }
+}
+
+fn reason_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Reason> {
+    if let Some(error) = cause.downcast_ref::<h2::Error>() {
+        // What we found wrong; everything else is what the other side or the network did.
+        let ours = error.is_library() && (error.is_reset() || error.is_go_away());
+        return ours.then_some(Reason::BadHttp);
+    }
+    if cause.is::<rustls::Error>() {
+        return Some(Reason::Tls);
+    }
+    match cause.downcast_ref::<io::Error>()?.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => Some(Reason::BadHttp),
+        io::ErrorKind::UnexpectedEof => Some(Reason::Truncated),
+        _ => None,
+    }
+}
+
+fn poll_data(
+    body: &mut Incoming,
+    context: &mut Context<'_>,
+) -> Poll<Option<Result<Bytes, hyper::Error>>> {
+    loop {
+        match std::task::ready!(Pin::new(&mut *body).poll_frame(context)) {
+            // Trailers say nothing that a crawler could use.
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    return Poll::Ready(Some(Ok(data)));
+                }
+            }
+            Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+            None => return Poll::Ready(None),
+        }
+    }
+}
+
+impl One {
+    async fn send(&mut self, request: Request<NoBody>) -> Result<Response<Incoming>, hyper::Error> {
+        let mut answer = pin!(self.sender.send_request(request));
+        poll_fn(|context| {
+            if !self.ended {
+                self.drive(context);
+            }
+            answer.as_mut().poll(context)
+        })
+        .await
+    }
+
+    /// How it ends is told to whoever waits for an answer or a body.
+    fn drive(&mut self, context: &mut Context<'_>) {
+        self.ended = Pin::new(&mut self.connection).poll(context).is_ready();
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl hyper::body::Body for NoBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(None)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        true
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        hyper::body::SizeHint::with_exact(0)
+    }
+}

@@ -1,0 +1,287 @@
+//! Why there is no page: the closed list of reasons, each with a name that stays the same and is
+//! described in `OUTCOMES.md`. Beside the name stands a line for a person.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use crate::address::AddressRefused;
+use crate::config::ERROR_TEXT_BYTES_MAX;
+
+/// Why a page could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The task names no URL that can be asked for.
+    Url,
+    /// robots.txt does not allow it.
+    Robots,
+    /// One of endlessly many pages: which kind of trap takes the place of this name.
+    Trap,
+    /// The address is not of the public internet.
+    Address,
+    /// The name could not be resolved.
+    Dns,
+    /// No connection: refused, unreachable.
+    Connect,
+    /// No connection in time.
+    ConnectTimeout,
+    /// Too many requests to its address are under way.
+    Busy,
+    /// The proxy did not lead there.
+    Proxy,
+    /// The TLS handshake failed.
+    Tls,
+    /// The certificate is not to be trusted.
+    Certificate,
+    /// The connection ended before the answer began.
+    Reset,
+    /// The server said nothing for too long.
+    Silent,
+    /// The server says too little at a time.
+    Slow,
+    /// The time for the whole request was over.
+    Timeout,
+    /// What came is not HTTP.
+    BadHttp,
+    /// Too many or too long headers.
+    HeadTooLarge,
+    /// Too much came before the answer.
+    Interim,
+    /// The body ended before its end.
+    Truncated,
+    /// The body is over the limit.
+    TooLarge,
+    /// The body grows too much when it is decoded.
+    Bomb,
+    /// The body is not in the encoding that its header names, or in one that is not known.
+    Encoding,
+    /// A redirect without a target that can be asked for.
+    Redirect,
+    /// A status that is no page.
+    Status,
+    /// A status that asks to come again.
+    TryLater,
+    /// The body could not be kept on this machine.
+    Storage,
+}
+
+impl Reason {
+    /// All of them, in the order of the documentation.
+    pub const ALL: [Self; 26] = [
+        Self::Url,
+        Self::Robots,
+        Self::Trap,
+        Self::Address,
+        Self::Dns,
+        Self::Connect,
+        Self::ConnectTimeout,
+        Self::Busy,
+        Self::Proxy,
+        Self::Tls,
+        Self::Certificate,
+        Self::Reset,
+        Self::Silent,
+        Self::Slow,
+        Self::Timeout,
+        Self::BadHttp,
+        Self::HeadTooLarge,
+        Self::Interim,
+        Self::Truncated,
+        Self::TooLarge,
+        Self::Bomb,
+        Self::Encoding,
+        Self::Redirect,
+        Self::Status,
+        Self::TryLater,
+        Self::Storage,
+    ];
+
+    /// Its name in records and reports.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Url => "url",
+            Self::Robots => "robots",
+            Self::Trap => "trap",
+            Self::Address => "address",
+            Self::Dns => "dns",
+            Self::Connect => "connect",
+            Self::ConnectTimeout => "connect-timeout",
+            Self::Busy => "busy",
+            Self::Proxy => "proxy",
+            Self::Tls => "tls",
+            Self::Certificate => "certificate",
+            Self::Reset => "reset",
+            Self::Silent => "silent",
+            Self::Slow => "slow",
+            Self::Timeout => "timeout",
+            Self::BadHttp => "bad-http",
+            Self::HeadTooLarge => "head-too-large",
+            Self::Interim => "interim",
+            Self::Truncated => "truncated",
+            Self::TooLarge => "too-large",
+            Self::Bomb => "bomb",
+            Self::Encoding => "encoding",
+            Self::Redirect => "redirect",
+            Self::Status => "status",
+            Self::TryLater => "try-later",
+            Self::Storage => "storage",
+        }
+    }
+
+    /// Whether trying again later may help. What a server said and would say again is final; names,
+    /// connections and broken bodies may be otherwise tomorrow.
+    pub const fn is_transient(self) -> bool {
+        match self {
+            Self::Dns
+            | Self::Connect
+            | Self::ConnectTimeout
+            | Self::Busy
+            | Self::Proxy
+            | Self::Reset
+            | Self::Silent
+            | Self::Slow
+            | Self::Timeout
+            | Self::Truncated
+            | Self::TryLater
+            | Self::Storage => true,
+            Self::Url
+            | Self::Robots
+            | Self::Trap
+            | Self::Address
+            | Self::Tls
+            | Self::Certificate
+            | Self::BadHttp
+            | Self::HeadTooLarge
+            | Self::Interim
+            | Self::TooLarge
+            | Self::Bomb
+            | Self::Encoding
+            | Self::Redirect
+            | Self::Status => false,
+        }
+    }
+
+    /// That of a status which is neither a page nor a redirect.
+    pub const fn of_status(status: u16) -> Self {
+        match status {
+            408 | 425 | 429 | 500..=599 => Self::TryLater,
+            _ => Self::Status,
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(self.as_str())
+    }
+}
+
+/// A request without a complete answer, or an answer that is no page.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct Failure {
+    /// For programs.
+    pub reason: Reason,
+    /// One line for a person.
+    pub text: String,
+}
+
+impl Failure {
+    pub(crate) fn new(reason: Reason, text: impl Into<String>) -> Self {
+        Self { reason, text: text.into() }
+    }
+
+    /// With the error and its causes as text.
+    pub(crate) fn of(reason: Reason, error: &(dyn Error + 'static)) -> Self {
+        Self::new(reason, one_line(error))
+    }
+
+    /// That of a status which is neither a page nor a redirect.
+    pub(crate) fn of_status(status: u16) -> Self {
+        Self::new(Reason::of_status(status), format!("HTTP status {status}"))
+    }
+
+    /// Whether trying again later may help.
+    pub fn is_transient(&self) -> bool {
+        self.reason.is_transient()
+    }
+
+    /// The same, saying first where it happened.
+    pub(crate) fn within(mut self, place: &str) -> Self {
+        self.text.insert_str(0, place);
+        self
+    }
+}
+
+impl From<AddressRefused> for Failure {
+    fn from(refused: AddressRefused) -> Self {
+        Self::new(Reason::Address, refused.to_string())
+    }
+}
+
+/// The error and its causes, from the outside in. An [`io::Error`] hides what it wraps from
+/// [`Error::source`], so it is asked itself.
+pub(crate) fn causes<'a>(
+    error: &'a (dyn Error + 'static),
+) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    const DEPTH_MAX: usize = 16;
+    std::iter::successors(Some(error), |error| cause(*error)).take(DEPTH_MAX)
+}
+
+fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+        Some(inner) => Some(inner),
+        None => error.source(),
+    }
+}
+
+/// The chain of causes as one line, without repetitions.
+fn one_line(error: &(dyn Error + 'static)) -> String {
+    let mut line = String::new();
+    for error in causes(error) {
+        let text = error.to_string();
+        if line.contains(&text) {
+            continue;
+        }
+        if !line.is_empty() {
+            line.push_str(": ");
+        }
+        line.extend(text.chars().map(|c| if c.is_control() { ' ' } else { c }));
+    }
+    line.truncate(line.floor_char_boundary(ERROR_TEXT_BYTES_MAX));
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documented_list_is_this_list() {
+        let documented: Vec<(&str, &str)> = include_str!("../OUTCOMES.md")
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `"))
+            .map(|row| {
+                let (name, row) = row.split_once("` | ").unwrap();
+                (name, row.split_once(" | ").unwrap().0)
+            })
+            .collect();
+        let built: Vec<(&str, &str)> = Reason::ALL
+            .iter()
+            .map(|reason| {
+                (reason.as_str(), if reason.is_transient() { "transient" } else { "final" })
+            })
+            .collect();
+        assert_eq!(documented, built);
+    }
+
+    #[test]
+    fn an_error_is_told_in_one_short_line() {
+        let cause = io::Error::other(format!("line\nline {}", "x".repeat(1000)));
+        let error = io::Error::other(io::Error::other(cause));
+        let failure = Failure::of(Reason::Connect, &error);
+        assert!(failure.text.starts_with("line line xxx"), "{failure}");
+        assert_eq!(failure.text.len(), ERROR_TEXT_BYTES_MAX);
+    }
+}

@@ -1,0 +1,131 @@
+//! What became of a page, and the record of it.
+
+#![expect(clippy::disallowed_methods, reason = "stamps records")]
+
+use std::time::{Duration, SystemTime};
+
+use tidings_protocol::{CanonicalUrl, Payload};
+
+use super::task::Task;
+use crate::fetch::Fetched;
+use crate::outcome::{Failure, Reason};
+use crate::report::{PageOutcome, PageRecord, PageReport};
+use crate::sink::Last;
+use crate::traps::Trap;
+
+/// What became of the page, and why. `asked`: whether it has changed was asked, so `304` says that it has not.
+pub(super) fn judge(
+    page: &CanonicalUrl,
+    fetched: &mut Fetched,
+    asked: bool,
+) -> (PageOutcome, Option<Failure>) {
+    if let Some(failure) = fetched.failure.take() {
+        return (outcome_of(&failure), Some(failure));
+    }
+    match (fetched.status.unwrap_or_default(), &fetched.location) {
+        (200..=299, _) => (PageOutcome::Done, None),
+        (304, _) if asked => (PageOutcome::Done, None),
+        (301 | 302 | 303 | 307 | 308, Some(location)) => match CanonicalUrl::join(page, location) {
+            Ok(target) => {
+                fetched.location = Some(target.as_str().to_owned());
+                (PageOutcome::Redirect, None)
+            }
+            Err(error) => {
+                let text = format!("redirect to nowhere: {error}");
+                (PageOutcome::Failed, Some(Failure::new(Reason::Redirect, text)))
+            }
+        },
+        (status, _) => {
+            let failure = Failure::of_status(status);
+            (outcome_of(&failure), Some(failure))
+        }
+    }
+}
+
+pub(super) fn outcome_of(failure: &Failure) -> PageOutcome {
+    if failure.is_transient() { PageOutcome::Retry } else { PageOutcome::Failed }
+}
+
+/// In milliseconds since 1970.
+pub(super) fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Task {
+    /// The record of an attempt, without what the page itself says.
+    pub(super) fn record(
+        &self,
+        url: &str,
+        outcome: PageOutcome,
+        fetched: Fetched,
+        failure: Option<Failure>,
+    ) -> PageRecord {
+        let payload = Payload::parse(&self.payload);
+        let number = |key| payload.attribute(key).and_then(|value| value.parse().ok());
+        let transient = outcome == PageOutcome::Retry;
+        let is_last = payload.attribute("last") == Some("yes");
+        let outcome = if transient && is_last { PageOutcome::Failed } else { outcome };
+        PageRecord {
+            page: self.page.clone(),
+            task: self.id.clone(),
+            report: PageReport {
+                url: url.to_owned(),
+                status: fetched.status,
+                outcome,
+                reason: failure.as_ref().map(|failure| failure.reason.as_str()),
+                bytes: fetched.bytes,
+                duration: Duration::ZERO,
+                title: None,
+                links: 0,
+                job: payload.attribute("job").map(str::to_owned),
+                error: failure.map(|failure| failure.text),
+            },
+            transient,
+            content_type: fetched.content_type,
+            hash: fetched.hash,
+            fetched_unix_ms: i64::try_from(unix_ms()).unwrap_or(i64::MAX),
+            pass: number("pass"),
+            depth: number("depth"),
+            redirect: fetched.location.filter(|_| outcome == PageOutcome::Redirect),
+            canonical: None,
+            noindex: false,
+            validators: fetched.validators,
+            last_unix_ms: None,
+            remote: fetched.remote,
+            links: Vec::new(),
+            exchange: fetched.exchange,
+            body: fetched.body,
+        }
+    }
+
+    /// The record of what was refused, of which no request was made.
+    pub(super) fn refusal(&self, page: &str, outcome: PageOutcome, failure: Failure) -> PageRecord {
+        self.record(page, outcome, Fetched::default(), Some(failure))
+    }
+}
+
+impl PageRecord {
+    /// The server said that nothing has changed: what was known still holds, its links too.
+    pub(super) fn take_over(&mut self, last: Last) {
+        self.hash = last.hash;
+        self.content_type = last.content_type;
+        self.report.title = last.title;
+        self.report.links = last.links.len();
+        self.canonical = last.canonical;
+        self.noindex = last.noindex;
+        self.links = last.links;
+        self.last_unix_ms = Some(last.fetched_unix_ms);
+        let Self { validators, .. } = self;
+        validators.etag = validators.etag.take().or(last.validators.etag);
+        validators.last_modified =
+            validators.last_modified.take().or(last.validators.last_modified);
+    }
+
+    /// It is one of endlessly many: its links are not followed.
+    pub(super) fn is_trap(&mut self, trap: Trap) {
+        self.report.outcome = PageOutcome::Trap;
+        self.report.reason = Some(trap.as_str());
+        self.report.error = Some(trap.explanation().to_owned());
+    }
+}
