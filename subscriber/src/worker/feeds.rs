@@ -17,15 +17,16 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tidings_protocol::{CanonicalUrl, Payload, format_ms, parse_ms, push_attribute};
 
-use crate::config::{FEED_ANNOUNCED_AT_ONCE, FEED_ITEM_BYTES_MAX};
+use crate::config::{FEED_ANNOUNCED_AT_ONCE, FEED_ITEM_BYTES_MAX, FEED_KNOWN_FOR};
 use crate::feed::Feed;
 use crate::feed::watch::{Checked, NewItem, Outcome, Print, Settings, Validators, Watched};
+use crate::state::State;
 
 /// Where new items go.
 const ITEMS: &str = "post-ready";
 /// Where schedules go.
 const SCHEDULES: &str = "new-url";
-/// The attribute that makes a URL a watched feed.
+/// The attribute that makes a URL a watched feed, and the kind of what is remembered of it.
 const WATCHED: &str = "feed";
 
 /// Attributes that are not handed on: the broker's own, and those that are given anew.
@@ -50,6 +51,25 @@ pub(super) trait States: Sync {
     fn load(&self, feed: &str) -> impl Future<Output = Option<Bytes>> + Send;
     /// Returns when it is as safe as it will be.
     fn store(&self, feed: &str, state: Bytes) -> impl Future<Output = Result<(), String>> + Send;
+}
+
+/// Kept with what else a crawler remembers; forgotten when nobody has looked for long.
+#[derive(Debug)]
+pub(super) struct Remembered<'a> {
+    pub(super) state: &'a State,
+    pub(super) now_unix_s: u64,
+}
+
+impl States for Remembered<'_> {
+    async fn load(&self, feed: &str) -> Option<Bytes> {
+        self.state.load(WATCHED, feed).await
+    }
+
+    async fn store(&self, feed: &str, state: Bytes) -> Result<(), String> {
+        let expires_unix_s = self.now_unix_s.saturating_add(FEED_KNOWN_FOR.as_secs());
+        self.state.store(WATCHED, feed, state, expires_unix_s);
+        Ok(())
+    }
 }
 
 /// A feed that is being looked at.

@@ -165,6 +165,21 @@ async fn a_task_without_a_feed_or_with_an_odd_one_is_a_page() {
     }
 }
 
+#[tokio::test]
+async fn what_is_known_is_in_the_crawlers_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    let (state, _closing) = State::open(directory.path());
+    let states = Remembered { state: &state, now_unix_s: 4_000_000_000 };
+    let fake = Fake::default();
+    let url = CanonicalUrl::parse("http://a.example/f").unwrap();
+    let feed = items(&["a"]);
+    for announced in [1, 0] {
+        let watch = Watch::of(&url, &Payload::parse(TASK), &states).await.unwrap();
+        let looked = watch.look(document(&feed), Duration::ZERO, 0, &fake, &states).await;
+        assert_eq!(looked, Ok(Looked::Feed { announced }));
+    }
+}
+
 #[test]
 fn ids_are_one_word_and_not_too_long() {
     assert_eq!(item_word("tag:a.example,2026:é x"), "tag:a.example,2026:%C3%A9%20x");
