@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     fn feed(line: &str) -> String {
-        line.parse::<Feed>().map_or_else(|error| error, |feed| feed.to_string())
+        line.parse::<Feed>().map_or_else(|error| error, |feed| format!("{feed}"))
     }
 
     #[test]

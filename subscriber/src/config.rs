@@ -227,6 +227,9 @@ pub const FEED_HUBS_MAX: usize = 8;
 /// Items of a watched feed that are remembered, besides those that are in it: as many as a feed may have dropped and
 /// bring back. At 32 bytes each.
 pub const FEED_KNOWN_MAX: usize = 2_000;
+/// What is known of a feed is forgotten when nobody has looked at it for this long: a feed that is watched is looked at
+/// more often.
+pub const FEED_KNOWN_FOR: Duration = Duration::from_hours(24 * 365);
 /// A longer id of an item is announced as its hash.
 pub const FEED_ITEM_BYTES_MAX: usize = 512;
 /// New items of a feed that are on their way to the broker at once.

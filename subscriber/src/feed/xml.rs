@@ -123,7 +123,7 @@ impl Elements {
             Token::Open(tag) => self.open(tag),
             Token::Close(name) => self.close(name),
             // Scripts are no part of a title.
-            Token::Text(_) if self.open.last().is_some_and(|open| open.is_unseen()) => {}
+            Token::Text(_) if self.open.last().is_some_and(Open::is_unseen) => {}
             Token::Text(text) => {
                 if let Some(Capture { text: kept, bytes_max, cut, .. }) = &mut self.capture {
                     let room = bytes_max.saturating_sub(kept.len());
