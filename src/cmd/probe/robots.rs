@@ -76,9 +76,9 @@ pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, F
     let mut hops = 0;
     loop {
         let deadline = Instant::now() + config.request_timeout;
-        let fetched = fetcher.fetch(&asked, Wanted::Robots, deadline).await;
-        let answer = Answer::of(&fetched, &asked, hops);
-        say(&mut text, "robots.txt", &format!("{asked} ({})", found(&fetched, &answer)));
+        let response = fetcher.fetch(&asked, Wanted::Robots, deadline).await;
+        let answer = Answer::of(&response, &asked, hops);
+        say(&mut text, "robots.txt", &format!("{asked} ({})", found(&response, &answer)));
         if let Answer::Elsewhere(target) = answer {
             (asked, hops) = (target, hops + 1);
             continue;
