@@ -76,9 +76,9 @@ pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, F
         let deadline = Instant::now() + config.request_timeout;
         let (wanted, validators, keep) = (Wanted::Robots, None, Keep::default());
         let request = Request { url: &asked, wanted, validators, keep, deadline };
-        let fetched = fetcher.fetch(&request).await;
-        let answer = Answer::of(&fetched, &asked, hops);
-        say(&mut text, "robots.txt", &format!("{asked} ({})", found(&fetched, &answer)));
+        let response = fetcher.fetch(&request).await;
+        let answer = Answer::of(&response, &asked, hops);
+        say(&mut text, "robots.txt", &format!("{asked} ({})", found(&response, &answer)));
         if let Answer::Elsewhere(target) = answer {
             (asked, hops) = (target, hops + 1);
             continue;

@@ -47,13 +47,14 @@ proptest! {
         agent in "[abcd]",
     ) {
         let mut seen = std::collections::BTreeSet::new();
-        let mut text = format!("Sitemap: {sitemap}\n");
+        let mut text = vec![format!("Sitemap: {sitemap}\n")];
         for (name, delay, rule) in groups {
             // Of several it takes the first, and we the longest.
             let delay = delay.filter(|_| seen.insert(name.clone()));
             let delay = delay.map_or(String::new(), |delay| format!("Crawl-delay: {delay}.25\n"));
-            text += &format!("User-agent: {name}\n{delay}{rule}");
+            text.push(format!("User-agent: {name}\n{delay}{rule}"));
         }
+        let text = text.concat();
         let ours = Rules::parse(text.as_bytes(), &agent);
         let theirs = Robot::new(&agent, text.as_bytes()).unwrap();
         let delay = ours.crawl_delay().map(|delay| delay.as_secs_f32());

@@ -13,6 +13,58 @@ async fn ask_robots(broker: &mut Connection, id: &str, page: &CanonicalUrl<'_>) 
 }
 
 #[tokio::test]
+async fn what_robots_disallows_is_recorded_and_never_asked_for() {
+    let mut site = Site::start(strict_site).await;
+    let (run, mut broker) = start().await;
+    broker.task("1.1", site.url("/private/a").as_str()).await;
+    // Both at once, since the request for robots.txt was the last one of this task.
+    broker.expect("TOUCH crawlers:1.1.1 over=yes pace=1500ms".to_owned()).await;
+    broker.expect("ACK crawlers:1.1.1 outcome=robots".to_owned()).await;
+    broker.task("2.1", site.url("/private/b").as_str()).await;
+    broker.expect("ACK crawlers:1.2.1 outcome=robots".to_owned()).await;
+    broker.task("3.1", site.url("/public").as_str()).await;
+    broker.expect("TOUCH crawlers:1.3.1 over=yes pace=1500ms".to_owned()).await;
+    broker.expect("ACK crawlers:1.3.1".to_owned()).await;
+    let longest_host = format!("http://{}/", "a".repeat(URL_BYTES_MAX - "http:///".len()));
+    broker.task("4.1", &longest_host).await;
+    broker.expect("ACK crawlers:1.4.1 outcome=robots".to_owned()).await;
+    assert_eq!(site.asked().await, "/robots.txt");
+    assert_eq!(site.asked().await, "/public");
+    assert!(site.was_asked_nothing_more());
+    let data = run.stop().await;
+    let sql = "SELECT outcome || ' ' || coalesce(error, '-') FROM pages ORDER BY task";
+    let disallowed = "robots disallowed by robots.txt";
+    assert_eq!(rows(data.path(), sql), [disallowed, disallowed, "done -", disallowed]);
+}
+
+#[tokio::test]
+async fn each_hop_of_a_redirected_robots_txt_is_asked_for_in_its_own_hosts_turn() {
+    fn away(path: &str) -> String {
+        match path {
+            "/robots.txt" => answer("301 Moved", "Location: http://localhost:1/rules\r\n", ""),
+            _ => plain_site(path),
+        }
+    }
+    let mut site = Site::start(away).await;
+    let (run, mut broker) = start().await;
+    let page = site.url("/page");
+    broker.task("1.1", page.as_str()).await;
+    broker.expect("NACK crawlers:1.1.1 again=http://localhost:1/rules".to_owned()).await;
+    assert_eq!(site.asked().await, "/robots.txt");
+    // Nobody is there: nothing may be asked for, and perhaps later it can be.
+    broker.task("1.2", &format!("{page} again=http://localhost:1/rules")).await;
+    broker.expect("TOUCH crawlers:1.1.2 over=yes".to_owned()).await;
+    let nack = broker.line().await;
+    assert!(nack.starts_with("NACK crawlers:1.1.2 reason=robots.txt:_cannot_connect"), "{nack}");
+    broker.say("+OK").await;
+    // A hop that this crawler knows nothing of is another host's turn: the walk begins anew.
+    broker.task("1.3", &format!("{page} again=http://elsewhere.example/rules")).await;
+    broker.expect(format!("NACK crawlers:1.1.3 again={page}")).await;
+    assert!(site.was_asked_nothing_more());
+    run.stop().await;
+}
+
+#[tokio::test]
 async fn who_asks_to_be_left_alone_with_robots_txt_is_and_nothing_else_is_asked_for() {
     for (status, retry_after, hold) in [
         ("503 Busy", "Retry-After: 7\r\n", " not-before=7s"),
