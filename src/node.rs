@@ -79,6 +79,8 @@ pub(crate) struct Crawler {
     task: JoinHandle<Result<(), CrawlError>>,
     reports: mpsc::Receiver<PageReport>,
     stop: CancellationToken,
+    /// The task has ended, and how was said.
+    is_over: bool,
 }
 
 impl Crawler {
@@ -87,7 +89,7 @@ impl Crawler {
         let (sender, reports) = mpsc::channel(REPORTS_MAX);
         let stop = CancellationToken::new();
         let task = tokio::spawn(tidings_subscriber::run(config, sender, stop.clone()));
-        Self { task, reports, stop }
+        Self { task, reports, stop, is_over: false }
     }
 
     /// The next page that was dealt with; `Err` when the crawler ended by itself, which it only
@@ -95,7 +97,11 @@ impl Crawler {
     pub(crate) async fn next(&mut self) -> Result<PageReport, Failure> {
         match self.reports.recv().await {
             Some(report) => Ok(report),
-            None => Err(ended((&mut self.task).await)),
+            None => {
+                let result = (&mut self.task).await;
+                self.is_over = true;
+                Err(ended(result))
+            }
         }
     }
 
@@ -107,7 +113,7 @@ impl Crawler {
             while let Some(report) = self.reports.recv().await {
                 last.push(report);
             }
-            (&mut self.task).await
+            if self.is_over { Ok(Ok(())) } else { (&mut self.task).await }
         };
         match tokio::time::timeout(CRAWLER_STOP, drain).await {
             Ok(Ok(Ok(()))) => {}

@@ -18,9 +18,9 @@
 //!
 //! A field that has no value is left out.
 //!
-//! A file has a mark beside it ([`super::ledger`]), whose position is an offset in bytes. A crash leaves at
-//! most a torn end: behind a mark, everything from the first line that is no page is cut off when the file is
-//! opened; in a file without one, which may be anybody's, a last line without an end.
+//! A file has a mark beside it (`ledger.rs`), whose position is an offset in bytes. A crash leaves at
+//! most a torn end: when the file is opened, everything behind the mark from the first line that is no page
+//! is cut off. A file without one may be anybody's: nothing of it is.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -61,13 +61,16 @@ impl JsonFile {
         let mark = mark.and_then(|mark| mark.parse().ok());
         let mark = mark.filter(|mark| is_between_lines(&file, *mark).unwrap_or(false));
         let end = read_pages(&file, mark, &mut ledger).map_err(failed)?;
-        if end < file.safe() {
+        if end < file.safe() && mark.is_some() {
             let torn = file.safe() - end;
             tracing::info!("{}: {torn} bytes of a torn end are cut off", path.display());
             file.cut(end).map_err(failed)?;
+        } else if end < file.safe() {
+            file.write_all(b"\n").map_err(failed)?;
         }
         // What was found may be on its way to the disk still.
         file.commit().map_err(failed)?;
+        ledger.write(&file.safe().to_string()).map_err(failed)?;
         Ok(Self { file, ledger })
     }
 
@@ -201,7 +204,7 @@ fn is_between_lines(file: &AppendFile, at: u64) -> io::Result<bool> {
     Ok(byte == *b"\n")
 }
 
-/// Notes the pages behind the mark, or all of them if there is none; returns where the file ends well.
+/// Notes the pages behind the mark, or all of them if there is none; returns where the last whole line ends.
 fn read_pages(file: &AppendFile, mark: Option<u64>, ledger: &mut Ledger) -> io::Result<u64> {
     #[derive(Deserialize)]
     struct Known<'a> {

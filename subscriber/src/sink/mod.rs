@@ -15,7 +15,7 @@
 //!
 //! A page is known by its [`PageId`]. It comes again when its task was lost between the sink and the
 //! broker, or was handed back because another sink failed; yet no sink may hold it twice. A database
-//! replaces the row. A file that only grows skips it: see [`ledger`] for how it knows. Such files
+//! replaces the row. A file that only grows skips it: see `ledger.rs` for how it knows. Such files
 //! hold final results only.
 
 mod append;

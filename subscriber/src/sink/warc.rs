@@ -7,7 +7,7 @@
 //! | `request` | its head, as it was sent |
 //! | `response` | the head as it came, and the body without its transfer coding, still with its content coding |
 //! | or `revisit` | the head alone: the server says that nothing has changed (304), or the body is one that is in this output already |
-//! | `metadata` | what became of the page, in the names of [`super::jsonl`]; also of pages without an answer |
+//! | `metadata` | what became of the page, in the names of the JSON lines; also of pages without an answer |
 //!
 //! The `metadata` comes last: a page is whole when that is there. So that head and body fit together, a
 //! `Transfer-Encoding` and a `Content-Length` that is not that of the body are called
@@ -15,7 +15,7 @@
 //! tools compare; whether two bodies are the same is decided by BLAKE3.
 //!
 //! Files are `PREFIX-<time of creation>-<serial number>.warc.gz`, and end in `.open` while they are
-//! written. One is closed when it has reached its size, and at the end. The mark ([`super::ledger`]) is
+//! written. One is closed when it has reached its size, and at the end. The mark (`ledger.rs`) is
 //! `PREFIX.mark`; its position is an offset and the name of a file. What a crash has left open is cut behind
 //! its last whole page, and closed.
 
@@ -57,6 +57,8 @@ pub(super) struct Warc {
     ledger: Ledger,
     /// Pages that were written and not synced yet.
     pending: Vec<PageId>,
+    /// A file was begun of which the mark does not know.
+    owes_mark: bool,
 }
 
 impl Warc {
@@ -81,6 +83,7 @@ impl Warc {
             archivist,
             ledger,
             pending: Vec::new(),
+            owes_mark: true,
         };
         warc.write_mark().map_err(failed)?;
         Ok(warc)
@@ -88,6 +91,9 @@ impl Warc {
 
     fn append(&mut self, batch: &[Arc<PageRecord>]) -> io::Result<()> {
         self.file.begin()?;
+        if self.owes_mark {
+            self.write_mark()?;
+        }
         for record in fresh(batch, &self.ledger) {
             if self.file.len() >= self.bytes_max {
                 self.commit()?;
@@ -116,12 +122,14 @@ impl Warc {
             remove(&next);
             return Err(error);
         }
-        self.file = next;
+        (self.file, self.owes_mark) = (next, true);
         self.write_mark()
     }
 
     fn write_mark(&mut self) -> io::Result<()> {
-        self.ledger.write(&position(&self.file))
+        self.ledger.write(&position(&self.file))?;
+        self.owes_mark = false;
+        Ok(())
     }
 }
 

@@ -137,6 +137,8 @@ impl Thread {
         let name = self.sink.name();
         let failed = self.troubles.borrow()[self.number].is_some();
         match error {
+            // That is how a crawl into a pipe ends, and nobody is to wait for anything.
+            Some(error) if error.closed => {}
             Some(error) if !failed => tracing::error!(
                 "{name}: {}; pages wait, and no new ones are asked for, until it can be written again",
                 error.text
