@@ -98,10 +98,10 @@ impl Server {
         let listener = token(&self.listener);
         let mut ready = Vec::new();
         while !self.shared.stopping.load(Ordering::Acquire) {
+            self.answer_what_is_due();
             let now = self.shared.now();
             let due = self.held_back.front().map_or(IDLE, |(due, ..)| due.saturating_sub(now));
             self.poller.wait(due.min(IDLE), &mut ready)?;
-            self.answer_what_is_due();
             for &token in &ready {
                 if token == listener {
                     self.accept()?;
@@ -121,12 +121,9 @@ impl Server {
                 // The client was faster in leaving, or there are no files left: it will try again.
                 Err(_) => continue,
             };
-            let IpAddr::V4(host) = socket.local_addr()?.ip() else { continue };
-            let Some(host) = self.site.number(host).filter(|_| peer.ip().is_loopback()) else {
+            let Some(host) = self.host_of(&socket).filter(|_| peer.ip().is_loopback()) else {
                 continue;
             };
-            socket.set_nonblocking(true)?;
-            socket.set_nodelay(true)?;
             self.poller.readable(&socket, token(&socket))?;
             let mut record = self.shared.record();
             record.connections += 1;
@@ -147,6 +144,13 @@ impl Server {
             });
         }
         Ok(())
+    }
+
+    /// Prepares a connection; the number of the host that it is to, if it is one of ours.
+    fn host_of(&self, socket: &TcpStream) -> Option<u32> {
+        socket.set_nonblocking(true).and_then(|()| socket.set_nodelay(true)).ok()?;
+        let IpAddr::V4(host) = socket.local_addr().ok()?.ip() else { return None };
+        self.site.number(host)
     }
 
     fn answer_what_is_due(&mut self) {

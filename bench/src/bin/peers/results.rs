@@ -50,7 +50,7 @@ const GENERATOR_BUSY: f64 = 0.95;
 pub(crate) struct Results<K> {
     /// For each contestant and figure one value a round; `None` in a round that failed.
     values: BTreeMap<(K, &'static str), Vec<Option<f64>>>,
-    /// What is no number, of the last round.
+    /// What is no number, of the last round that had anything to say.
     words: BTreeMap<K, String>,
     /// Why rounds failed, the last reason for each contestant.
     failures: BTreeMap<K, String>,

@@ -258,6 +258,7 @@ fn crawl(
         figure(PAGES, "pages/s", 0, pages / took),
         figure(CPU_PAGE, "CPU ms per page", 3, cpu * 1e3 / pages),
         figure(CPU, "CPU s", 2, cpu),
+        figure("origin_cpus", "origin processors", 2, ran.own_cpu.as_secs_f64() / took),
         figure(PEAK, "peak MiB", 1, number(ran.peak_bytes) / f64::from(1 << 20)),
         figure("took_s", "start to end of the program, s", 2, took),
         figure(SPAN, "first request to last answer, s", 2, verdict.span.as_secs_f64()),
@@ -267,5 +268,6 @@ fn crawl(
         figure("missing", "missing", 0, number(verdict.missing)),
         figure("connections", "connections", 0, number(verdict.connections)),
     ];
-    Ok(Outcome { figures, word: Some(verdict.to_string()) })
+    let is_perfect = faults == 0 && verdict.strange == 0;
+    Ok(Outcome { figures, word: (!is_perfect).then(|| verdict.to_string()) })
 }
