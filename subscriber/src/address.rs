@@ -3,8 +3,9 @@
 //!
 //! Only addresses of the public internet pass, unless `--allow-private` says otherwise. Forms of
 //! IPv6 that carry an IPv4 address are judged by what they carry. The list follows the IANA
-//! special-purpose address registries (RFC 6890 and its updates). Pure: names are resolved by
-//! the caller, who checks every address it got and the one it was connected to.
+//! special-purpose address registries (RFC 6890 and its updates), and refuses those blocks of them
+//! whole: nothing that a crawler looks for lives in the few parts that are public. Pure: names are
+//! resolved by [`connect`](crate::connect), which connects to nothing but what was checked here.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -52,9 +53,11 @@ impl AllowPrivate {
     /// Judges one address.
     pub fn check(&self, address: IpAddr) -> Result<(), AddressRefused> {
         let carried = carried_v4(address);
-        let Some(what) = special(carried.map_or(address, IpAddr::V4)) else {
-            return Ok(());
+        let special = match (carried, address) {
+            (Some(v4), _) | (None, IpAddr::V4(v4)) => special_v4(v4),
+            (None, IpAddr::V6(v6)) => special_v6(v6).or_else(|| special_v4(isatap_v4(v6)?)),
         };
+        let Some(what) = special else { return Ok(()) };
         let listed = match self {
             Self::None => false,
             Self::All => true,
@@ -146,13 +149,6 @@ impl fmt::Display for Net {
 }
 
 /// Why an address is not of the public internet; `None` if it is.
-fn special(address: IpAddr) -> Option<&'static str> {
-    match address {
-        IpAddr::V4(address) => special_v4(address),
-        IpAddr::V6(address) => special_v6(address),
-    }
-}
-
 fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
     let what = match address.octets() {
         [0, ..] => "an unspecified address",
@@ -163,6 +159,8 @@ fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
         [192, 0, 2, _] | [198, 51, 100, _] | [203, 0, 113, _] => "a documentation address",
         [192, 0, 0, _] | [192, 88, 99, _] => "a protocol assignment",
         [198, 18..=19, ..] => "a benchmarking address",
+        // Azure's, at a public address; those of other clouds are link-local, private or shared.
+        [168, 63, 129, 16] => "a cloud metadata address",
         [224..=239, ..] => "a multicast address",
         [255, 255, 255, 255] => "a broadcast address",
         [240..=255, ..] => "a reserved address",
@@ -171,6 +169,7 @@ fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
     Some(what)
 }
 
+/// See [`special_v4`].
 fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
     if address.is_unspecified() {
         return Some("an unspecified address");
@@ -210,6 +209,17 @@ fn carried_v4(address: IpAddr) -> Option<Ipv4Addr> {
         // `::` and `::1` are addresses of their own, not 0.0.0.0 and 0.0.0.1.
         [0, 0, 0, 0, 0, 0, high, _] if high != 0 => Some(low()),
         [0x2002, ..] => Some(Ipv4Addr::new(carried[0], carried[1], carried[2], carried[3])),
+        _ => None,
+    }
+}
+
+/// The IPv4 address behind a router that speaks ISATAP (RFC 5214 section 6.1), whatever the prefix.
+fn isatap_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    match address.segments() {
+        [_, _, _, _, 0 | 0x200, 0x5efe, ..] => {
+            let [.., a, b, c, d] = address.octets();
+            Some(Ipv4Addr::new(a, b, c, d))
+        }
         _ => None,
     }
 }
@@ -255,6 +265,9 @@ mod tests {
             ("240.0.0.1", Some("a reserved address")),
             ("255.255.255.255", Some("a broadcast address")),
             ("93.184.216.34", None),
+            ("100.100.100.200", Some("a shared (carrier NAT) address")),
+            ("168.63.129.16", Some("a cloud metadata address")),
+            ("192.0.0.192", Some("a protocol assignment")),
             ("::", Some("an unspecified address")),
             ("::1", Some("a loopback address")),
             ("::2", Some("a reserved address")),
@@ -264,6 +277,12 @@ mod tests {
             ("64:ff9b::10.0.0.1", Some("a private address")),
             ("64:ff9b::93.184.216.34", None),
             ("64:ff9b:1::1", Some("a reserved address")),
+            ("::ffff:0:10.0.0.1", Some("a reserved address")),
+            ("2606:2800::5efe:10.0.0.1", Some("a private address")),
+            ("2606:2800::200:5efe:127.0.0.1", Some("a loopback address")),
+            ("2606:2800::5efe:93.184.216.34", None),
+            ("fe80::5efe:93.184.216.34", Some("a link-local address")),
+            ("fd00:ec2::254", Some("a private (unique local) address")),
             ("100::1", Some("a reserved address")),
             ("2001::1", Some("a protocol assignment")),
             ("2001:db8::1", Some("a documentation address")),

@@ -172,10 +172,6 @@ pub const STATE_BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What sitemaps of a site are remembered as.
 pub const SITEMAPS_KIND: &str = "sitemaps";
-
-/// What is known of a feed is forgotten when nobody has looked at it for this long: a feed that is watched is looked at
-/// more often.
-pub const FEED_KNOWN_FOR: Duration = Duration::from_hours(24 * 365);
 /// Bytes of a watched feed that are read at a time.
 pub const FEED_READ_BYTES: usize = 64 * 1024;
 /// Different links kept from one page. Indexes of large manuals have some thousands.
