@@ -16,8 +16,6 @@ pub enum Reason {
     Url,
     /// robots.txt does not allow it.
     Robots,
-    /// One of endlessly many pages: which kind of trap takes the place of this name.
-    Trap,
     /// The address is not of the public internet.
     Address,
     /// The name could not be resolved.
@@ -68,10 +66,9 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, in the order of the documentation.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 25] = [
         Self::Url,
         Self::Robots,
-        Self::Trap,
         Self::Address,
         Self::Dns,
         Self::Connect,
@@ -102,7 +99,6 @@ impl Reason {
         match self {
             Self::Url => "url",
             Self::Robots => "robots",
-            Self::Trap => "trap",
             Self::Address => "address",
             Self::Dns => "dns",
             Self::Connect => "connect",
@@ -147,7 +143,6 @@ impl Reason {
             | Self::Storage => true,
             Self::Url
             | Self::Robots
-            | Self::Trap
             | Self::Address
             | Self::Tls
             | Self::Certificate
@@ -256,6 +251,7 @@ fn one_line(error: &(dyn Error + 'static)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::traps::Trap;
 
     #[test]
     fn the_documented_list_is_this_list() {
@@ -267,12 +263,10 @@ mod tests {
                 (name, row.split_once(" | ").unwrap().0)
             })
             .collect();
-        let built: Vec<(&str, &str)> = Reason::ALL
-            .iter()
-            .map(|reason| {
-                (reason.as_str(), if reason.is_transient() { "transient" } else { "final" })
-            })
-            .collect();
+        let end = |is_transient| if is_transient { "transient" } else { "final" };
+        let reasons = Reason::ALL.map(|reason| (reason.as_str(), end(reason.is_transient())));
+        let traps = Trap::ALL.map(|trap| (trap.as_str(), "trap"));
+        let built: Vec<(&str, &str)> = reasons.into_iter().chain(traps).collect();
         assert_eq!(documented, built);
     }
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::parts::Parts;
-use super::{CanonicalUrl, UrlError, short_enough};
+use super::{CanonicalUrl, UrlError, short_enough, without_blanks};
 
 impl CanonicalUrl<'_> {
     /// As [`CanonicalUrl::join`], into a text that can be used again for the next link. Relative links
@@ -14,7 +14,7 @@ impl CanonicalUrl<'_> {
         link: &str,
         text: &'t mut String,
     ) -> Result<CanonicalUrl<'t>, UrlError> {
-        let link = short_enough(link.trim())?;
+        let link = short_enough(without_blanks(link))?;
         self.put_together(link, text);
         let parts = match Parts::of_plain(text) {
             Some(parts) => parts,

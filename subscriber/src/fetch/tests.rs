@@ -85,7 +85,8 @@ async fn what_is_no_page_is_only_counted_and_hashed() {
     let origin = Origin::saying(with_length("Content-Type: image/png\r\n", PAGE)).await;
     let fetched = fetch(&origin).await;
     assert_eq!(fetched.hash, Some(blake3::hash(PAGE)));
-    assert!(fetched.page.is_none());
+    let content = fetched.page.unwrap().finish(&origin.url("/dir/page"));
+    assert!(content.links.is_empty() && content.title.is_none());
 }
 
 #[tokio::test]

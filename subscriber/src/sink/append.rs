@@ -1,10 +1,18 @@
 //! A file that only grows, and what is done about its end after an error or a crash.
 
+#![expect(clippy::disallowed_methods, reason = "waits for a lock that is given back at once")]
+
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use super::OpenError;
+
+/// How often, and how long apart, a lock is tried for.
+const LOCK_TRIES: usize = 10;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// A file that this process alone adds to.
 ///
@@ -28,7 +36,7 @@ impl AppendFile {
         let failed = |source| OpenError::Io { path: path.to_owned(), source };
         let existed = path.exists();
         let file = Self::options().create(true).truncate(false).open(path).map_err(failed)?;
-        match file.try_lock() {
+        match try_lock(&file) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(OpenError::InUse { path: path.to_owned() });
@@ -44,7 +52,7 @@ impl AppendFile {
     /// Makes a file that is not there yet, for this process alone.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         let file = Self::options().create_new(true).open(path)?;
-        file.try_lock()?;
+        try_lock(&file)?;
         sync_directory_of(path)?;
         Self::of(file, path)
     }
@@ -119,6 +127,17 @@ impl Write for AppendFile {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// A program that is being started holds our files, and their locks, until it is.
+fn try_lock(file: &File) -> Result<(), TryLockError> {
+    for _ in 0..LOCK_TRIES {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
+            locked => return locked,
+        }
+    }
+    file.try_lock()
 }
 
 /// Makes safe that a file is there under its name.

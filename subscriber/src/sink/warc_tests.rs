@@ -250,6 +250,7 @@ fn a_file_that_is_large_enough_is_closed_and_none_is_empty() {
     });
     warc.write(&batch(pages)).unwrap();
     warc.close();
+    drop(warc);
     let files = output.files();
     assert_eq!(files.len(), 6, "{files:?}");
     for file in &files {

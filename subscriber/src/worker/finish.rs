@@ -110,12 +110,14 @@ impl<'a> Found<'a> {
     fn of(crawler: &Crawler, task: &Task, record: &'a PageRecord) -> Self {
         let mut found = Self::default();
         // Without a job nothing is followed, so nothing needs to be told.
-        let Some(pass) = task.pass() else { return found };
-        let depth = depth_of_links(record);
+        if record.report.job.is_none() {
+            return found;
+        }
+        let (pass, depth) = (task.pass(), depth_of_links(record));
         let mut known = crawler.known.lock();
         for link in record.links.iter().filter(|link| !link.nofollow) {
             let print = CanonicalUrl::key_of(&link.url).print();
-            if !known.may_leave_out(pass, print, depth) {
+            if pass.is_none_or(|pass| !known.may_leave_out(pass, print, depth)) {
                 found.urls.push(&link.url);
                 found.prints.push(print);
             }

@@ -28,8 +28,8 @@ use crate::traps::Trap;
 impl Work<'_> {
     pub(super) async fn fetch_page(&self, rules: &Rules) {
         if let Err(trap) = self.may_be_asked() {
-            let failure = Failure::new(Reason::Trap, trap.explanation());
-            let mut record = self.task.refusal(self.page.as_str(), PageOutcome::Trap, failure);
+            let (page, none) = (self.page.as_str(), Fetched::default());
+            let mut record = self.task.record(page, PageOutcome::Trap, none, None);
             record.is_trap(trap);
             return self.finish(record, None).await;
         }

@@ -2,9 +2,11 @@
 
 pub(crate) mod clock;
 pub(crate) mod history;
+pub(crate) mod hostile;
 pub(crate) mod nc;
 pub(crate) mod origin;
 pub(crate) mod pages;
+pub(crate) mod postgres;
 pub(crate) mod process;
 pub(crate) mod publisher;
 pub(crate) mod seed;

@@ -1,0 +1,114 @@
+//! Pages in a real PostgreSQL server, and a program for each page.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use tempfile::TempDir;
+
+use crate::support::{
+    origin::{Origin, Site},
+    postgres::Postgres,
+    process::{Running, Server, run, tidings},
+    wait::until,
+};
+
+fn site(pages: u32) -> Site {
+    Site { pages, robots: Some("User-agent: *\nDisallow: /private/\n"), ..Site::default() }
+}
+
+/// The URLs of pages that were fetched, as `psql` reads them.
+fn stored(postgres: &Postgres) -> Vec<String> {
+    postgres.query("select url from pages where outcome = 'done' order by url")
+}
+
+#[test]
+fn pages_are_rows_of_a_postgresql_database() {
+    let (postgres, origin) = (Postgres::start(), Origin::serve(site(40)));
+    let folder = TempDir::new().unwrap();
+    let words = ["crawl", "--allow-private", "--postgres", &postgres.url(), &origin.url(0, "/p/0")];
+    let finished = run(folder.path(), &words).expect_code(0);
+    assert!(finished.stdout().concat().contains("in postgres://127.0.0.1"), "it says where");
+    assert_eq!(stored(&postgres).len(), 40);
+    assert!(!folder.path().join("tidings-data/pages.db").exists(), "nobody asked for it");
+    let links = "select jsonb_array_length(links), title, status, pass, attempt from pages where url like '%/p/1'";
+    assert_eq!(postgres.query(links).len(), 1);
+    // Another pass is other pages; the tables are there already.
+    run(folder.path(), &words).expect_code(0);
+    assert_eq!(
+        postgres.query("select count(*), count(distinct page) from pages where outcome = 'done'"),
+        ["80|80"]
+    );
+    assert_eq!(postgres.query("select version from tidings_schema"), ["1"]);
+}
+
+#[test]
+fn a_server_that_is_gone_stops_the_crawl_until_it_is_back() {
+    let (postgres, origin) = (Postgres::start(), Origin::serve(site(300)));
+    let server = Server::up(&["--allow-private", "--delay", "5ms", "--postgres", &postgres.url()]);
+    let words = ["crawl", "--quiet", &origin.url(0, "/p/0")];
+    let job = Running::start(&mut tidings(server.folder.path(), words));
+    until("some pages are stored", || (stored(&postgres).len() > 20).then_some(()));
+    postgres.crash();
+    server.process.line_with("pages wait, and no new ones are asked for");
+    postgres.go_on();
+    server.process.line_with("can be written again");
+    job.finish().expect_code(0);
+    let paths: BTreeSet<_> = stored(&postgres).into_iter().collect();
+    assert_eq!(paths.len(), 300);
+    assert_eq!(postgres.query("select count(*) from pages where outcome = 'done'"), ["300"]);
+}
+
+#[test]
+fn a_database_that_is_not_there_is_named_before_anything_is_fetched() {
+    let origin = Origin::serve(site(1));
+    let folder = TempDir::new().unwrap();
+    let url = "postgres://nobody@127.0.0.1:1/none";
+    let words = ["crawl", "--allow-private", "--postgres", url, &origin.url(0, "/p/0")];
+    let finished = run(folder.path(), &words).expect_code(1);
+    assert!(finished.stderr().contains("postgres://127.0.0.1:1/none: "), "{}", finished.stderr());
+    assert_eq!(origin.hits(), 0);
+    let finished = run(folder.path(), &["crawl", "--postgres", "nonsense", "http://a.example/"]);
+    assert!(finished.expect_code(2).stderr().contains("postgres://crawler@db.example.org/pages"));
+}
+
+#[test]
+fn a_program_is_run_for_each_page_without_a_shell() {
+    let origin = Origin::serve(site(12));
+    let folder = TempDir::new().unwrap();
+    let program = script(
+        folder.path(),
+        "#!/bin/sh\ncp \"$PAGE_PATH\" \"bodies/$(basename \"$PAGE_URL\")\"\necho \"$PAGE_STATUS $PAGE_ID\" >> ids\n",
+    );
+    fs::create_dir(folder.path().join("bodies")).unwrap();
+    let words = ["crawl", "--allow-private", "--exec", &program, &origin.url(0, "/p/0")];
+    run(folder.path(), &words).expect_code(0);
+    let body = fs::read_to_string(folder.path().join("bodies/7")).unwrap();
+    assert!(body.contains("<title>Page 7 of 127.1.0.1</title>"), "{body}");
+    assert_eq!(fs::read_dir(folder.path().join("bodies")).unwrap().count(), 12);
+    let ids = fs::read_to_string(folder.path().join("ids")).unwrap();
+    let ids: BTreeSet<_> = ids.lines().collect();
+    assert!(ids.len() == 12 && ids.iter().all(|id| id.starts_with("200 crawlers.")), "{ids:?}");
+}
+
+#[test]
+fn a_page_that_a_program_refuses_is_tried_again() {
+    let origin = Origin::serve(site(1));
+    let folder = TempDir::new().unwrap();
+    let program = script(
+        folder.path(),
+        "#!/bin/sh\necho $PAGE_ATTEMPT >> attempts\ntest \"$(wc -l < attempts)\" -ge 2\n",
+    );
+    let words = ["crawl", "--allow-private", "--exec", &program, &origin.url(0, "/p/0")];
+    // It comes back a minute later: that is not waited for.
+    let crawl = Running::start(&mut tidings(folder.path(), words));
+    let attempts = folder.path().join("attempts");
+    until("the program ran", || fs::read_to_string(&attempts).ok().filter(|text| !text.is_empty()));
+    assert_eq!(crawl.finish_by("INT").expect_code(130).stdout().len(), 0);
+}
+
+fn script(folder: &Path, text: &str) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    let path = folder.join("program");
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path.display().to_string()
+}

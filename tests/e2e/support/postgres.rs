@@ -1,0 +1,106 @@
+//! A real PostgreSQL server for one test, in a folder of its own.
+
+use std::{
+    fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use tempfile::TempDir;
+
+use super::wait::until;
+
+/// A running server. Stopped when dropped.
+#[derive(Debug)]
+pub(crate) struct Postgres {
+    folder: TempDir,
+    port: u16,
+}
+
+impl Postgres {
+    /// Makes a database cluster, on which nothing is synced, and starts its server.
+    #[track_caller]
+    pub(crate) fn start() -> Self {
+        let folder = TempDir::new().unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        // A server refuses to be root.
+        let owned = Command::new("chown").arg("postgres").arg(folder.path()).status().unwrap();
+        assert!(
+            owned.success(),
+            "chown postgres: tests/run installs the server, and with it that user"
+        );
+        let server = Self { folder, port };
+        server.run("initdb", &["--auth=trust", "--no-sync", "--username=tidings", "--pgdata"]);
+        server.go_on();
+        server
+    }
+
+    /// Starts the server, and waits until it lets somebody in.
+    #[track_caller]
+    pub(crate) fn go_on(&self) {
+        let options = format!("-p {} -k {} -c fsync=off", self.port, self.folder.path().display());
+        let log = self.folder.path().join("log").display().to_string();
+        self.run(
+            "pg_ctl",
+            &["--wait", "--silent", "--options", &options, "--log", &log, "start", "--pgdata"],
+        );
+        until("the server lets somebody in", || (!self.query("select 1").is_empty()).then_some(()));
+    }
+
+    /// Stops the server at once, as a crash would.
+    #[track_caller]
+    pub(crate) fn crash(&self) {
+        self.run("pg_ctl", &["--silent", "--mode=immediate", "stop", "--pgdata"]);
+    }
+
+    /// What `--postgres` takes.
+    pub(crate) fn url(&self) -> String {
+        format!("postgres://tidings@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// The rows that psql prints; none if it cannot.
+    pub(crate) fn query(&self, sql: &str) -> Vec<String> {
+        let flags = ["--no-psqlrc", "--tuples-only", "--no-align", "--command", sql, &self.url()];
+        let printed =
+            Command::new(program("psql")).args(flags).stderr(Stdio::null()).output().unwrap();
+        String::from_utf8_lossy(&printed.stdout).lines().map(str::to_owned).collect()
+    }
+
+    /// Runs one of the server's programs as its user, with the cluster's folder at the end.
+    #[track_caller]
+    fn run(&self, name: &str, words: &[&str]) {
+        let ran = Command::new("runuser")
+            .args(["--user", "postgres", "--"])
+            .arg(program(name))
+            .args(words)
+            .arg(self.folder.path().join("cluster"))
+            .current_dir(self.folder.path())
+            .stdout(Stdio::null())
+            .status()
+            .unwrap();
+        assert!(ran.success(), "{name}");
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        let stop = Command::new("runuser")
+            .args(["--user", "postgres", "--"])
+            .arg(program("pg_ctl"))
+            .args(["--silent", "--mode=immediate", "stop", "--pgdata"])
+            .arg(self.folder.path().join("cluster"))
+            .stderr(Stdio::null())
+            .status();
+        drop(stop);
+    }
+}
+
+/// Debian keeps those of each version in a folder of their own.
+#[track_caller]
+fn program(name: &str) -> PathBuf {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let found =
+        versions.map(|version| version.path().join("bin").join(name)).find(|path| path.exists());
+    found.unwrap_or_else(|| Path::new(name).to_owned())
+}
