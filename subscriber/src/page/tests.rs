@@ -167,7 +167,7 @@ fn other_names_and_feeds_are_told_apart_from_links() {
     let root = |paths: &[&str]| {
         paths.iter().map(|path| format!("http://site.example/root/{path}")).collect::<Vec<_>>()
     };
-    let feeds: Vec<_> = content.feeds.iter().map(|feed| feed.to_string()).collect();
+    let feeds: Vec<_> = content.feeds.iter().map(|feed| &**feed).collect();
     assert_eq!(feeds, root(&["feed.xml", "atom", "json"]));
     assert_eq!(urls(content), root(&["a", "b", "de"]));
 
