@@ -309,7 +309,7 @@ impl Opening {
     fn of(bytes: &[u8], is_foreign: bool) -> Option<(Self, usize)> {
         const CDATA: &[u8] = b"![CDATA[";
         Some(match bytes {
-            [] | [b'/'] | [b'!'] | [b'!', b'-'] => return None,
+            [] | [b'/' | b'!'] | [b'!', b'-'] => return None,
             [b'a'..=b'z' | b'A'..=b'Z', ..] => (Self::Tag, 0),
             [b'/', b'a'..=b'z' | b'A'..=b'Z', ..] => (Self::Tag, 1),
             [b'/', b'>', ..] => (Self::Nothing, 2),
