@@ -23,7 +23,7 @@ fn the_tables_of_other_readers_are_read_in_the_encodings_that_they_name() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/charset/cases.jsonl");
     let cases = fs::read_to_string(path).unwrap();
     let cases: Vec<Value> = cases.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let questions = cases.iter().map(|case| question(&case["body_b64"], json!({})));
+    let questions = cases.iter().map(|case| question(&case["body_b64"], &json!({})));
     let answers = probe(questions);
     assert_eq!(answers.len(), cases.len());
     let (mut right, mut wrong) = (0, Vec::new());
@@ -47,11 +47,15 @@ fn scripts_are_told_what_a_page_says() {
         <a href=mailto:x>m</a><meta name=robots content=noindex>";
     let body = json!(STANDARD.encode(page));
     let headers = json!({ "Content-Type": "text/html; charset=UTF-8", "Link": ["</n>; rel=next", "</s>; rel=stylesheet"] });
-    let mut wrong = question(&body, json!({}));
+    let mut wrong = question(&body, &json!({}));
     wrong["base"] = json!("mailto:x");
     let answers = probe(
-        [question(&body, headers), question(&json!(""), json!([["x-robots-tag", "none"]])), wrong]
-            .into_iter(),
+        [
+            question(&body, &headers),
+            question(&json!(""), &json!([["x-robots-tag", "none"]])),
+            wrong,
+        ]
+        .into_iter(),
     );
     let site = |path| format!("http://site.example/{path}");
     let expected = json!({
@@ -84,7 +88,7 @@ fn people_are_told_what_a_page_says() {
     assert!(missing.stderr().contains("cannot read none.html"), "{}", missing.stderr());
 }
 
-fn question(body: &Value, headers: Value) -> Value {
+fn question(body: &Value, headers: &Value) -> Value {
     json!({ "body_b64": body, "headers": headers, "base": "http://site.example/dir/page" })
 }
 

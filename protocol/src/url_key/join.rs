@@ -16,14 +16,13 @@ impl CanonicalUrl<'_> {
     ) -> Result<CanonicalUrl<'t>, UrlError> {
         let link = short_enough(without_blanks(link))?;
         self.put_together(link, text);
-        let parts = match Parts::of_plain(text) {
-            Some(parts) => parts,
-            None => {
-                let joined = self.join(link)?;
-                text.clear();
-                text.push_str(joined.as_str());
-                joined.parts
-            }
+        let parts = if let Some(parts) = Parts::of_plain(text) {
+            parts
+        } else {
+            let joined = self.join(link)?;
+            text.clear();
+            text.push_str(joined.as_str());
+            joined.parts
         };
         short_enough(text)?;
         Ok(CanonicalUrl { text: Cow::Borrowed(text), parts })

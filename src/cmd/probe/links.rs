@@ -84,11 +84,13 @@ fn described(place: &str, content: &Content) -> String {
     if let Some(cut) = content.cut {
         say("note", cut);
     }
-    let count = plural(content.links.len() as u64, "link");
-    text.push_str(&format!("{count}\n"));
+    let mut line = |line: std::fmt::Arguments<'_>| {
+        text.write_fmt(line).expect("a String takes everything");
+    };
+    line(format_args!("{}\n", plural(content.links.len() as u64, "link")));
     for Link { url, nofollow } in &content.links {
         let note = if *nofollow { "  (nofollow)" } else { "" };
-        text.push_str(&format!("  {}{note}\n", shown(url)));
+        line(format_args!("  {}{note}\n", shown(url)));
     }
     text
 }

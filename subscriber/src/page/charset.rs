@@ -125,8 +125,8 @@ impl<'a> Meta<'a> {
 }
 
 /// What a `<meta>` says that was met later.
-pub(super) fn of_late_meta(attributes: Attributes<'_>) -> Option<&'static Encoding> {
-    Meta::read(&mut { attributes }).encoding()
+pub(super) fn of_late_meta(mut attributes: Attributes<'_>) -> Option<&'static Encoding> {
+    Meta::read(&mut attributes).encoding()
 }
 
 /// A page in which something could be read byte by byte is not UTF-16, whatever it says.
@@ -149,15 +149,11 @@ fn of_content(content: &[u8]) -> Option<&'static Encoding> {
             continue;
         };
         let value = value.trim_ascii_start();
-        return match value {
-            [quote @ (b'"' | b'\''), quoted @ ..] => {
-                of_label(&quoted[..memchr::memchr(*quote, quoted)?])
-            }
-            _ => {
-                let ends = |byte: &u8| is_space(*byte) || *byte == b';';
-                of_label(&value[..value.iter().position(ends).unwrap_or(value.len())])
-            }
-        };
+        if let [quote @ (b'"' | b'\''), quoted @ ..] = value {
+            return of_label(&quoted[..memchr::memchr(*quote, quoted)?]);
+        }
+        let ends = |byte: &u8| is_space(*byte) || *byte == b';';
+        return of_label(&value[..value.iter().position(ends).unwrap_or(value.len())]);
     }
 }
 

@@ -7,7 +7,8 @@ fn told(head: &[u8], header: Option<&str>) -> Option<(&'static str, usize)> {
 
 #[test]
 fn the_mark_beats_the_header_beats_the_meta() {
-    let table: &[(&[u8], Option<&str>, Option<(&str, usize)>)] = &[
+    type Told = Option<(&'static str, usize)>;
+    let table: &[(&[u8], Option<&str>, Told)] = &[
         (b"\xef\xbb\xbfx", Some("text/html; charset=koi8-r"), Some(("UTF-8", 3))),
         (b"\xff\xfex\0", None, Some(("UTF-16LE", 2))),
         (b"\xfe\xff\0x", None, Some(("UTF-16BE", 2))),

@@ -1,6 +1,6 @@
 //! How long reading a page takes: `cargo test --release page::figures -- --ignored --nocapture`.
 
-#![expect(clippy::disallowed_methods, reason = "measures time")]
+#![expect(clippy::disallowed_methods, clippy::print_stdout, reason = "measures time, and says it")]
 
 use std::fmt::Write;
 use std::hint::black_box;

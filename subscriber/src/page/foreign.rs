@@ -42,15 +42,13 @@ impl Foreign {
 
     /// Takes a start tag; tells whether its element belongs to a picture or formula.
     pub(super) fn start(&mut self, tag: &Tag<'_>) -> bool {
-        if let Some(top) = self.open.last() {
-            if !top.takes_html(tag.name) {
-                if !breaks_out(tag) {
-                    let is_svg = top.is_svg;
-                    self.push(tag, is_svg);
-                    return true;
-                }
-                self.leave();
+        if let Some(top) = self.open.last().filter(|top| !top.takes_html(tag.name)) {
+            if !breaks_out(tag) {
+                let is_svg = top.is_svg;
+                self.push(tag, is_svg);
+                return true;
             }
+            self.leave();
         }
         if matches!(tag.name, SVG | MATH) {
             self.push(tag, tag.name == SVG);

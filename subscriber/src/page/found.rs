@@ -197,7 +197,7 @@ impl Found {
             self.keep(target, false);
         }
         if self.encoding.is_none() {
-            self.encoding = charset::of_late_meta(tag.attributes);
+            self.encoding = charset::of_late_meta(tag.attributes.clone());
         }
     }
 

@@ -176,16 +176,10 @@ impl PageReader {
             return;
         };
         let head = std::mem::take(head);
-        let skip = match charset::declared(&head, self.of_header) {
-            Some((encoding, skip)) => {
-                self.state = State::new(encoding);
-                skip
-            }
-            None => {
-                self.state = State::Guess(Box::new(Guess::new()));
-                0
-            }
-        };
+        let declared = charset::declared(&head, self.of_header);
+        let guess = || (State::Guess(Box::new(Guess::new())), 0);
+        let skip;
+        (self.state, skip) = declared.map_or_else(guess, |(told, skip)| (State::new(told), skip));
         self.read(&head[skip..], false);
     }
 

@@ -11,7 +11,7 @@ use memchr::memchr;
 use super::foreign::Foreign;
 use super::found::Found;
 use super::raw_text::RawText;
-use super::tag::{Name, Place, Tag, name};
+use super::tag::{Name, Place, Tag, is_space, name};
 use crate::config::TAG_BYTES_MAX;
 
 /// Reads the text of a page: UTF-8, or what should be.
@@ -196,6 +196,9 @@ impl Scanner {
 
     /// A tag from `<` to `>`, except if it is longer than the limit.
     fn tag(&mut self, bytes: &[u8], last: Place, found: &mut Found) {
+        if self.foreign.is_empty() && !may_matter(&bytes[1..]) {
+            return;
+        }
         if let [b'<', b'/', bytes @ ..] = bytes {
             if !self.foreign.is_empty() {
                 self.foreign.end(Tag::new(bytes, last).name);
@@ -256,12 +259,57 @@ const RAW_TEXTS: [(Name, &str); 7] = [
 const TITLE: &str = "title";
 const PLAINTEXT: Name = name(b"plaintext");
 
+/// The names of start tags that matter outside of pictures and formulas.
+const MATTERING: [&str; 19] = [
+    "a",
+    "area",
+    "base",
+    "frame",
+    "iframe",
+    "image",
+    "img",
+    "link",
+    "math",
+    "meta",
+    "noembed",
+    "plaintext",
+    "script",
+    "source",
+    "style",
+    "svg",
+    "textarea",
+    "title",
+    "xmp",
+];
+
+/// Of each first letter the lengths that the names of [`MATTERING`] have, as bits.
+const LENGTHS: [u16; 26] = {
+    let mut lengths = [0; 26];
+    let mut names = MATTERING.as_slice();
+    while let [name, rest @ ..] = names {
+        lengths[(name.as_bytes()[0] - b'a') as usize] |= 1 << name.len();
+        names = rest;
+    }
+    lengths
+};
+
+/// Whether what follows a `<` may be the name of a start tag that matters. Most tags do not, and this is
+/// seen at their first letter and length.
+fn may_matter(tag: &[u8]) -> bool {
+    let letter = tag.first().map_or(0, |first| first.to_ascii_lowercase().wrapping_sub(b'a'));
+    let lengths = LENGTHS.get(usize::from(letter)).copied().unwrap_or_default();
+    // Beyond the longest name there is nothing to see.
+    let ends = |byte: &u8| is_space(*byte) || matches!(byte, b'/' | b'>');
+    lengths != 0
+        && tag.iter().take(16).position(ends).is_some_and(|length| lengths >> length & 1 == 1)
+}
+
 impl Opening {
     /// What the bytes after a `<` open, and how many of them belong to it; `None` if too few are there.
     fn of(bytes: &[u8], is_foreign: bool) -> Option<(Self, usize)> {
         const CDATA: &[u8] = b"![CDATA[";
         Some(match bytes {
-            [] | [b'/'] | [b'!'] | [b'!', b'-'] => return None,
+            [] | [b'/' | b'!'] | [b'!', b'-'] => return None,
             [b'a'..=b'z' | b'A'..=b'Z', ..] => (Self::Tag, 0),
             [b'/', b'a'..=b'z' | b'A'..=b'Z', ..] => (Self::Tag, 1),
             [b'/', b'>', ..] => (Self::Nothing, 2),

@@ -67,6 +67,10 @@ impl Place {
                         byte => *self = self.after(byte),
                     }
                     at += 1;
+                    if matches!(self, Self::Name | Self::Attribute | Self::Unquoted) {
+                        let is_plain = |byte: &&u8| PLAIN[usize::from(**byte)];
+                        at += bytes[at..].iter().take_while(is_plain).count();
+                    }
                     continue;
                 }
             };
@@ -94,8 +98,19 @@ impl Place {
     }
 }
 
+/// Bytes that are nothing but a part of a name or value, where these have begun; most are.
+const PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = 0_u8;
+    while byte < 0x80 {
+        plain[byte as usize] = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+        byte += 1;
+    }
+    plain
+};
+
 /// A start tag that is there as a whole.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Tag<'a> {
     pub(super) name: Name,
     pub(super) attributes: Attributes<'a>,
@@ -122,7 +137,7 @@ impl<'a> Tag<'a> {
     /// The values of some attributes, in the order of their names; of equal ones the first counts.
     pub(super) fn values<const N: usize>(&self, names: [&str; N]) -> [Option<Value<'a>>; N] {
         let mut values = [None; N];
-        for (name, value) in self.attributes {
+        for (name, value) in self.attributes.clone() {
             let wanted = names.iter().position(|it| name.eq_ignore_ascii_case(it.as_bytes()));
             if let Some(wanted) = wanted {
                 values[wanted].get_or_insert(value);
@@ -164,7 +179,7 @@ impl<'a> Value<'a> {
 
 /// The attributes of a tag, names and values, up to its `>`. One that is not there to its end is
 /// left out.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Attributes<'a> {
     rest: &'a [u8],
 }
@@ -196,18 +211,15 @@ impl<'a> Attributes<'a> {
         }
         self.rest = &self.rest[1..];
         self.skip(is_space);
-        let value = match *self.rest.first()? {
-            quote @ (b'"' | b'\'') => {
-                let rest = &self.rest[1..];
-                let end = memchr(quote, rest);
-                self.rest = end.map_or(&[], |end| &rest[end + 1..]);
-                &rest[..end?]
-            }
-            _ => {
-                let ends = |byte: &u8| is_space(*byte) || *byte == b'>';
-                let end = self.rest.iter().position(ends);
-                self.take(end.unwrap_or(self.rest.len() + 1))?
-            }
+        let value = if let quote @ (b'"' | b'\'') = *self.rest.first()? {
+            let rest = &self.rest[1..];
+            let end = memchr(quote, rest);
+            self.rest = end.map_or(&[], |end| &rest[end + 1..]);
+            &rest[..end?]
+        } else {
+            let ends = |byte: &u8| is_space(*byte) || *byte == b'>';
+            let end = self.rest.iter().position(ends);
+            self.take(end.unwrap_or(self.rest.len() + 1))?
         };
         Some((name, Value(value)))
     }

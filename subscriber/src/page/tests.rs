@@ -167,13 +167,14 @@ fn other_names_and_feeds_are_told_apart_from_links() {
     let root = |paths: &[&str]| {
         paths.iter().map(|path| format!("http://site.example/root/{path}")).collect::<Vec<_>>()
     };
-    let feeds: Vec<_> = content.feeds.iter().map(|feed| feed.to_string()).collect();
+    let feeds: Vec<_> = content.feeds.iter().map(|feed| &**feed).collect();
     assert_eq!(feeds, root(&["feed.xml", "atom", "json"]));
     assert_eq!(urls(content), root(&["a", "b", "de"]));
 
     let many = (0..FEEDS_MAX + 5)
         .map(|n| format!("<link rel=alternate type=application/rss+xml href={n}>"))
-        .collect::<String>();
+        .collect::<Vec<_>>()
+        .concat();
     assert_eq!(read(&[], &[many.as_bytes()]).feeds.len(), FEEDS_MAX);
 }
 
@@ -310,7 +311,7 @@ fn pages_that_declare_no_encoding_are_read_all_the_same() {
         b"<title>ascii</title>".as_slice(),
         &[b' '; 3000],
         &german,
-        &[b' '; 20_000],
+        &vec![b' '; 20_000],
         b"<a href='?\xfc'>",
     ]
     .concat();
