@@ -173,6 +173,10 @@ impl SinkFlags {
                 SinkConfig::Jsonl(file.clone())
             });
         }
+        if let Some(prefix) = &self.warc {
+            let prefix = prefix.clone();
+            sinks.push(SinkConfig::Warc { prefix, bytes_max: self.warc_size });
+        }
         sinks
     }
 }
