@@ -95,14 +95,12 @@ impl Crawler {
     /// The next page that was dealt with; `Err` when the crawler ended by itself, which it only
     /// does for a reason. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<PageReport, Failure> {
-        match self.reports.recv().await {
-            Some(report) => Ok(report),
-            None => {
-                let result = (&mut self.task).await;
-                self.is_over = true;
-                Err(ended(result))
-            }
+        if let Some(report) = self.reports.recv().await {
+            return Ok(report);
         }
+        let result = (&mut self.task).await;
+        self.is_over = true;
+        Err(ended(result))
     }
 
     /// Stops it: it hands back what it has not begun. Returns the pages that ended meanwhile.

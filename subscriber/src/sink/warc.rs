@@ -255,7 +255,7 @@ fn recover(
     };
     for path in &left {
         let mut file = WarcFile::new(AppendFile::open(path)?);
-        let found = scan::pages(&file, from(path)).map_err(failed(path))?;
+        let found = scan::pages(path, from(path)).map_err(failed(path))?;
         if found.end < file.safe() {
             let torn = file.safe() - found.end;
             tracing::info!("{}: {torn} bytes of a torn end are cut off", path.display());
@@ -273,8 +273,7 @@ fn recover(
         let path = folder.join(name);
         let is_left = left.iter().any(|left| left.with_extension("") == path);
         if !is_left && path.exists() {
-            let file = AppendFile::open(&path)?;
-            let found = scan::pages_of(&file, *offset).map_err(failed(&path))?;
+            let found = scan::pages(&path, *offset).map_err(failed(&path))?;
             for page in found.pages {
                 ledger.insert(page);
             }

@@ -33,10 +33,6 @@ impl WarcFile {
         self.file.path()
     }
 
-    pub(super) fn file(&self) -> &AppendFile {
-        &self.file
-    }
-
     /// Bytes that are safe.
     pub(super) fn safe(&self) -> u64 {
         self.file.safe()

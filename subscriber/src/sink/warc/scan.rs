@@ -1,13 +1,13 @@
 //! Reads back what was written: which pages are in a file, and where it ends well.
 
-use std::io::{self, BufRead, BufReader, Read, Seek};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
 
 use flate2::bufread::GzDecoder;
 
-use super::file::WarcFile;
 use crate::config::{WARC_CHUNK_BYTES, WARC_HEAD_BYTES_MAX};
 use crate::report::PageId;
-use crate::sink::append::AppendFile;
 
 /// What is in a file.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -28,21 +28,18 @@ struct Record {
     page: Option<PageId>,
 }
 
-pub(super) fn pages(file: &WarcFile, from: u64) -> io::Result<Found> {
-    pages_of(file.file(), from)
-}
-
 /// Reads from this offset on, where a record must begin; where none does, the offset is of another file, and
 /// all of this one is read.
-pub(super) fn pages_of(file: &AppendFile, from: u64) -> io::Result<Found> {
-    let found = read(file, from)?;
-    if from > 0 && found.pages.is_empty() && from < file.safe() { read(file, 0) } else { Ok(found) }
+pub(super) fn pages(path: &Path, from: u64) -> io::Result<Found> {
+    let len = path.metadata()?.len();
+    let found = read(path, if from > len { 0 } else { from })?;
+    if from > 0 && found.pages.is_empty() && from < len { read(path, 0) } else { Ok(found) }
 }
 
-fn read(file: &AppendFile, from: u64) -> io::Result<Found> {
-    let from = if from > file.safe() { 0 } else { from };
+fn read(path: &Path, from: u64) -> io::Result<Found> {
     let mut found = Found { end: from, has_pages: from > 0, pages: Vec::new() };
-    let mut reader = BufReader::with_capacity(WARC_CHUNK_BYTES, file.read_from(from)?);
+    let mut reader = BufReader::with_capacity(WARC_CHUNK_BYTES, File::open(path)?);
+    reader.seek(SeekFrom::Start(from))?;
     loop {
         if reader.fill_buf()?.is_empty() {
             return Ok(found);
@@ -69,7 +66,7 @@ fn is_about_content(error: &io::Error) -> bool {
     matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)
 }
 
-fn read_record(reader: &mut BufReader<std::fs::File>) -> io::Result<Record> {
+fn read_record(reader: &mut BufReader<File>) -> io::Result<Record> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let mut member = BufReader::new(GzDecoder::new(reader));
     let mut head = member.by_ref().take(WARC_HEAD_BYTES_MAX);
