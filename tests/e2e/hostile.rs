@@ -16,7 +16,7 @@ const MEMORY_BYTES_MAX: u64 = 64 << 20;
 const GOOD_HOSTS: usize = 10;
 
 /// One request to a bad host may take so long.
-const TIMEOUT: Duration = Duration::from_secs(8);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[test]
 fn whatever_servers_send_is_an_outcome_and_costs_little() {
@@ -28,7 +28,8 @@ fn whatever_servers_send_is_an_outcome_and_costs_little() {
     // What a crawl of as many good hosts takes.
     let good = |hosts: std::ops::Range<usize>| hosts.map(|host| hostile.good(host));
     let base: Vec<_> = good(100..100 + WAYS.len()).collect();
-    crawl(&server, &base).expect_code(0);
+    // Each of them has a link to a page that is not there.
+    crawl(&server, &base).expect_code(1);
     let before = server.process.peak_memory_bytes();
 
     let bad: Vec<_> = WAYS.iter().map(|(way, _)| hostile.url(way)).collect();
@@ -50,13 +51,11 @@ fn whatever_servers_send_is_an_outcome_and_costs_little() {
         assert!(last < TIMEOUT, "{url} took {last:?}");
     }
     let outcomes = outcomes(&server);
-    for (way, _) in WAYS {
-        let found = &outcomes[&hostile.url(way)];
-        println!("{way:32} {found}");
-    }
     let wrong: Vec<_> = EXPECTED
         .iter()
-        .filter(|(way, expected)| outcomes[&hostile.url(way)] != *expected)
+        .filter(|(way, expected)| {
+            !expected.split('|').any(|end| outcomes[&hostile.url(way)] == end)
+        })
         .map(|(way, expected)| {
             format!("{way}: {expected} expected, {}", outcomes[&hostile.url(way)])
         })
@@ -83,5 +82,99 @@ fn outcomes(server: &Server) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// How the first page of each ends.
-const EXPECTED: &[(&str, &str)] = &[];
+/// How the first page of each ends: outcome and reason. Where it depends on how fast this machine is, two of them.
+const EXPECTED: &[(&str, &str)] = &[
+    ("status-404", "failed status"),
+    ("status-500", "failed try-later"),
+    ("status-429-for-ever", "failed try-later"),
+    ("status-999", "failed status"),
+    ("status-099", "failed bad-http"),
+    ("status-204-with-body", "done"),
+    ("status-304-unasked", "failed status"),
+    ("status-206-unasked", "done"),
+    ("status-101", "failed status"),
+    ("nothing", "failed silent"),
+    ("silent", "failed silent"),
+    ("reset-at-once", "failed reset"),
+    ("reset-in-head", "failed reset"),
+    ("reset-in-body", "failed reset|failed truncated"),
+    ("drip-of-a-head", "failed slow"),
+    ("drip-of-a-body", "failed timeout|failed slow"),
+    ("drip-of-chunks", "failed timeout|failed slow"),
+    ("hang-after-head", "failed silent"),
+    ("hang-before-the-last-byte", "failed silent"),
+    ("garbage", "failed bad-http"),
+    ("http-0.9", "failed bad-http"),
+    ("http-1.0-to-the-end", "failed silent"),
+    ("http-2-in-words", "failed bad-http"),
+    ("http-2-frames", "failed bad-http"),
+    ("tls-alert", "failed bad-http"),
+    ("smtp", "failed bad-http"),
+    ("bare-line-feeds", "done"),
+    ("header-without-colon", "failed bad-http"),
+    ("header-with-nul", "failed bad-http"),
+    ("header-folded", "done"),
+    ("endless-header-line", "failed head-too-large"),
+    ("endless-headers", "failed head-too-large"),
+    ("endless-status-line", "failed head-too-large"),
+    ("endless-1xx", "failed interim"),
+    ("endless-blank-lines", "failed head-too-large"),
+    ("endless-body", "failed too-large|failed timeout"),
+    ("endless-chunks", "failed too-large|failed timeout"),
+    ("endless-tiny-chunks", "failed timeout|failed too-large|failed bad-http"),
+    ("endless-chunk-extension", "failed bad-http"),
+    ("endless-trailers", "failed bad-http"),
+    ("endless-redirect-body", "redirect"),
+    ("length-over-10-gb", "failed too-large"),
+    ("length-over-64-bits", "failed bad-http"),
+    ("length-negative", "failed bad-http"),
+    ("length-twice", "failed bad-http"),
+    ("length-and-chunks", "done"),
+    ("length-too-short", "done"),
+    ("length-too-long", "failed reset|failed truncated"),
+    ("chunk-size-garbage", "failed bad-http"),
+    ("chunk-size-over-64-bits", "failed bad-http"),
+    ("gzip-bomb", "failed too-large|failed bomb"),
+    ("gzip-twice-bomb", "failed bomb"),
+    ("gzip-that-is-none", "failed encoding"),
+    ("gzip-cut", "failed truncated"),
+    ("brotli-that-is-none", "failed encoding"),
+    ("zstd-with-a-huge-window", "failed encoding"),
+    ("encoding-unknown", "failed encoding"),
+    ("encoding-a-hundred-times", "failed encoding"),
+    ("charset-unknown", "done"),
+    ("charset-wrong", "done"),
+    ("charset-utf-7", "done"),
+    ("bytes-under-text-html", "done"),
+    ("deep-html", "done"),
+    ("broken-html", "done"),
+    ("a-million-attributes", "done"),
+    ("an-attribute-of-10-mb", "done"),
+    ("a-comment-of-10-mb", "done"),
+    ("a-title-of-10-mb", "done"),
+    ("half-a-million-links", "done"),
+    ("links-below-a-long-base", "done"),
+    ("entity-bomb-xhtml", "done"),
+    ("entity-bomb-rss", "done"),
+    ("entity-bomb-sitemap", "done"),
+    ("deep-xml", "done"),
+    ("deep-json-feed", "done"),
+    ("redirect-to-itself", "redirect"),
+    ("redirect-loop-of-two", "redirect"),
+    ("redirect-maze", "redirect"),
+    ("redirect-to-another-scheme", "failed redirect"),
+    ("redirect-to-credentials", "failed redirect"),
+    ("redirect-to-nothing", "failed status"),
+    ("redirect-to-a-closed-port", "redirect"),
+    ("redirect-of-8-mb", "failed head-too-large"),
+    ("refresh-to-itself", "done"),
+    ("maze-of-segments", "done"),
+    ("maze-of-days", "done"),
+    ("maze-of-sessions", "done"),
+    ("robots-of-100-mb", "done"),
+    ("robots-of-bytes", "done"),
+    ("robots-in-a-loop", "done"),
+    ("robots-broken", "failed try-later"),
+    ("robots-with-stars", "done"),
+    ("robots-with-odd-delays", "done"),
+];

@@ -67,6 +67,8 @@ impl Hostile {
     /// Serves on a free port of all loopback addresses.
     #[track_caller]
     pub(crate) fn serve() -> Self {
+        // Making them takes a while, and nobody should wait for that later.
+        let _ = (gzip_bomb(), gzip_twice_bomb());
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
         SockRef::from(&listener).listen(4096).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -263,7 +265,7 @@ fn gzip_twice_bomb() -> Vec<u8> {
 }
 
 fn links(count: usize) -> String {
-    (0..count).map(|number| format!("<a href=\"http://127.0.0.1:1/{number}\">x</a>")).collect()
+    (0..count).map(|number| format!("<a href=\"http://127.5.0.1:1/{number}\">x</a>")).collect()
 }
 
 fn billion_laughs(root: &str) -> String {
@@ -510,9 +512,9 @@ pub(crate) const WAYS: &[(&str, Way)] = &[
         "links-below-a-long-base",
         Way::Says(|| {
             html(&format!(
-                "<base href=\"http://127.0.0.1:1/{}/\">{}",
+                "<base href=\"http://127.5.0.1:1/{}/\">{}",
                 "b".repeat(8000),
-                links(10_000).replace("http://127.0.0.1:1/", "")
+                links(10_000).replace("http://127.5.0.1:1/", "")
             ))
         }),
     ),
@@ -588,7 +590,9 @@ pub(crate) const WAYS: &[(&str, Way)] = &[
         }),
     ),
     (
-        "robots-with-a-delay-of-ages",
-        Way::Robots(|| answer("200 OK", "User-agent: *\nCrawl-delay: 1e300\n")),
+        "robots-with-odd-delays",
+        Way::Robots(|| {
+            answer("200 OK", "User-agent: *\nCrawl-delay: -1\nCrawl-delay: NaN\nCrawl-delay: 2\n")
+        }),
     ),
 ];
