@@ -27,7 +27,7 @@ pub(crate) struct SinkFlags {
     #[arg(long, value_name = "FILE")]
     jsonl: Option<PathBuf>,
 
-    /// WARC files with what went over the wire, PREFIX-<time>-<number>.warc.gz
+    /// WARC files with what went over the wire, `PREFIX-<time>-<number>.warc.gz`
     #[arg(long, value_name = "PREFIX")]
     warc: Option<PathBuf>,
 
@@ -63,7 +63,7 @@ impl SinkFlags {
         }
         let warc = self.warc.clone();
         sinks.extend(warc.map(|prefix| SinkConfig::Warc { prefix, bytes_max: self.warc_size }));
-        sinks.extend(self.postgres.clone().map(SinkConfig::Postgres));
+        sinks.extend(self.postgres.clone().map(|config| SinkConfig::Postgres(Box::new(config))));
         sinks.extend(self.exec.clone());
         sinks
     }

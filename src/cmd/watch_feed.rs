@@ -138,7 +138,7 @@ pub(crate) async fn watch_configured(broker: &BrokerAddress, flag: &FeedsFlag) {
             sleep(RETRY).await;
         }
     }
-    pending().await
+    pending::<()>().await;
 }
 
 async fn ensure(broker: &BrokerAddress, feeds: &[Feed]) -> Result<(), Failure> {

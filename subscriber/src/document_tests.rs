@@ -79,7 +79,7 @@ fn other_documents_have_no_links() {
 fn the_links_of_a_sitemap_are_bounded() {
     let mut body = String::new();
     for i in 0..=LINKS_MAX {
-        body += &format!("http://a.example/{i}\n");
+        body.extend([format!("http://a.example/{i}\n")]);
     }
     let url = CanonicalUrl::parse("http://a.example/").unwrap();
     let page = PageReader::new(&url, None, &Arc::default());

@@ -1,4 +1,4 @@
-//! Pages in a real PostgreSQL server, and a program for each page.
+//! Pages in a real `PostgreSQL` server, and a program for each page.
 
 use std::{collections::BTreeSet, fs, path::Path};
 

@@ -78,12 +78,12 @@ pub(super) async fn fetch(
         let keep = Keep { decoded: true, ..Keep::default() };
         let (wanted, validators) = (Wanted::Page, None);
         let request = Request { url: &url, wanted, validators, keep, deadline };
-        let fetched = fetcher.fetch(&request).await;
-        if let Some(failure) = fetched.failure {
+        let answer = fetcher.fetch(&request).await;
+        if let Some(failure) = answer.failure {
             return Err(Failure::failed(format!("{url}: {}", failure.text)));
         }
-        match (fetched.status.unwrap_or_default(), &fetched.location) {
-            (200..=299, _) => return Ok((url, fetched)),
+        match (answer.status.unwrap_or_default(), &answer.location) {
+            (200..=299, _) => return Ok((url, answer)),
             (300..=399, Some(location)) => {
                 url = url.join(location).map_err(|error| {
                     Failure::failed(format!("{url}: redirect to nowhere: {error}"))

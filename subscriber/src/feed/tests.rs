@@ -259,7 +259,7 @@ fn what_is_kept_of_a_feed_is_bounded() {
     let mut reader = FeedReader::new(None);
     reader.feed(b"<rss><channel><item><title>a</title></item><item><description>");
     for _ in 0..9 {
-        reader.feed(&[b'x'; 1024 * 1024]);
+        reader.feed(&vec![b'x'; 1024 * 1024]);
     }
     reader.feed(b"</description><title>b</title></item>");
     let feed = reader.finish(None);

@@ -72,7 +72,9 @@ impl Exec {
         command.args(&self.words[1..]).stdin(Stdio::null());
         // Standard output may be that of another sink.
         command.stdout(io::stderr().as_fd().try_clone_to_owned()?);
-        VARIABLES.iter().for_each(|name| _ = command.env_remove(name));
+        for name in VARIABLES {
+            command.env_remove(name);
+        }
         for (name, value) in variables(record) {
             command.env(name, value);
         }
@@ -81,13 +83,11 @@ impl Exec {
         }
         let mut running = self.programs.start(command)?;
         let ended = timeout(EXEC_TIME_MAX, running.wait()).await;
-        Ok(match ended {
-            Ok(status) => failure(status?),
-            Err(_) => {
-                running.kill().await;
-                Some(format!("not_finished_within_{}s", EXEC_TIME_MAX.as_secs()))
-            }
-        })
+        if let Ok(status) = ended {
+            return Ok(failure(status?));
+        }
+        running.kill().await;
+        Ok(Some(format!("not_finished_within_{}s", EXEC_TIME_MAX.as_secs())))
     }
 }
 
@@ -151,7 +151,9 @@ fn variables(record: &PageRecord) -> Vec<(&'static str, String)> {
     ];
     variables.extend(some.into_iter().filter_map(|(name, value)| Some((name, value?))));
     // An environment cannot hold that byte.
-    variables.iter_mut().for_each(|(_, value)| value.retain(|c| c != '\0'));
+    for (_, value) in &mut variables {
+        value.retain(|c| c != '\0');
+    }
     variables
 }
 

@@ -72,7 +72,7 @@ pub enum SinkConfig {
     },
     /// A `PostgreSQL` database, shared with whoever else stores there.
     #[cfg(feature = "postgres")]
-    Postgres(PostgresConfig),
+    Postgres(Box<PostgresConfig>),
     /// A program, with its arguments, that is run for each page.
     Exec(Vec<OsString>),
 }

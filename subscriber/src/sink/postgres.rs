@@ -22,6 +22,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::row::Row;
 use super::{OpenError, Sink, StoreError};
 use crate::config::{POSTGRES_CONNECT_TIMEOUT, POSTGRES_STATEMENT_TIMEOUT};
+use crate::connect::system_roots;
 use crate::report::{PageId, PageRecord};
 
 /// Each leads from the version before, beginning with none.
@@ -56,7 +57,7 @@ const MIGRATIONS: [&str; 1] = ["
     CREATE INDEX pages_by_job ON pages (job, pass)"];
 
 /// Only one process changes the schema at a time. The number means nothing but this.
-const LOCK: i64 = 0x7469_6469_6e67_73;
+const LOCK: i64 = 0x0074_6964_696e_6773;
 
 /// An attempt that was overtaken by a later one must not undo it.
 const UPSERT: &str = "
@@ -229,12 +230,6 @@ fn tls() -> MakeRustlsConnect {
         .with_root_certificates(system_roots())
         .with_no_client_auth();
     MakeRustlsConnect::new(config)
-}
-
-fn system_roots() -> rustls::RootCertStore {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    roots
 }
 
 fn migrate(transaction: &mut Transaction<'_>) -> Result<(), Box<dyn Error + Send + Sync>> {

@@ -2,6 +2,8 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
+use std::fmt::Write;
+
 use super::*;
 use crate::feed;
 
@@ -59,10 +61,10 @@ fn is_send<T: Send>(future: T) -> T {
 const TASK: &str = "http://a.example/f every=1h feed=10m-1d prio=5 id=x";
 
 fn items(ids: &[&str]) -> Feed {
-    let items: String = ids
-        .iter()
-        .map(|id| format!("<item><guid>{id}</guid><link>/p?{id}</link></item>"))
-        .collect();
+    let mut items = String::new();
+    for id in ids {
+        write!(items, "<item><guid>{id}</guid><link>/p?{id}</link></item>").unwrap();
+    }
     feed::parse(
         format!("<rss><channel>{items}</channel></rss>").as_bytes(),
         None,

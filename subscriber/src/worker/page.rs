@@ -34,7 +34,7 @@ impl Work<'_> {
             return self.finish(record, None).await;
         }
         let payload = Payload::parse(&self.task.payload);
-        let watch = Watch::of(&self.page, &payload, &self.remembered()).await;
+        let watch = Box::pin(Watch::of(&self.page, &payload, &self.remembered())).await;
         let last = if watch.is_none() { self.last(&payload).await } else { None };
         let validators = match &watch {
             Some(watch) => Some(owned(watch.validators())),
@@ -49,8 +49,9 @@ impl Work<'_> {
         let Some(fetched) = self.request(&request).await else { return };
         let duration = started.elapsed();
         match watch {
-            Some(watch) => self.look(watch, rules, fetched, duration).await,
-            None => self.take(last, rules, fetched, duration).await,
+            // The answer has come: who waits for one need not carry what is done with it.
+            Some(watch) => Box::pin(self.look(watch, rules, fetched, duration)).await,
+            None => Box::pin(self.take(last, rules, fetched, duration)).await,
         }
     }
 
@@ -120,10 +121,10 @@ impl Work<'_> {
         };
         let is_final = !record.transient || record.is_final();
         let announce = async {
-            let (link, states) = (&self.crawler.link, self.remembered());
+            let (broker, memory) = (&self.crawler.link, self.remembered());
             // A redirect is followed as a task of its own, with the same attributes.
             if is_final && outcome != PageOutcome::Redirect {
-                watch.look(answer, rest, unix_ms(), link, &states).await?;
+                watch.look(answer, rest, unix_ms(), broker, &memory).await?;
             }
             Ok(())
         };
@@ -258,7 +259,8 @@ fn read_feed(body: &Spool, content_type: Option<&str>) -> Option<Feed> {
 /// How long the answer is fresh (RFC 9111 section 4.2.1, `max-age` alone).
 fn fresh_for(fetched: &Fetched) -> Duration {
     let values = fetched.headers.get_all("cache-control").into_iter();
-    let words = values.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
-    let age = words.filter_map(|word| word.trim().strip_prefix("max-age=")).next();
+    let mut words =
+        values.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+    let age = words.find_map(|word| word.trim().strip_prefix("max-age="));
     Duration::from_secs(age.and_then(|age| age.trim_matches('"').parse().ok()).unwrap_or(0))
 }

@@ -1,4 +1,4 @@
-//! A real PostgreSQL server for one test, in a folder of its own.
+//! A real `PostgreSQL` server for one test, in a folder of its own.
 
 use std::{
     fs,
