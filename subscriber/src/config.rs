@@ -282,7 +282,7 @@ pub const SHAPE_PAGES_MAX: u32 = 100_000;
 pub const HOST_PAGES_MAX: u64 = 1_000_000;
 /// URLs of a site under which the same body is taken. A site that is there twice, or in all its
 /// languages, stays below.
-pub const SAME_CONTENT_MAX: u16 = 20;
+pub const SAME_CONTENT_MAX: u16 = 100;
 /// The same body under so many URLs that have not even their shape in common is what a site says
 /// instead of 404.
 pub const SOFT_NOT_FOUND_SHAPES: u32 = 8;

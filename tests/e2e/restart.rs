@@ -136,9 +136,10 @@ fn a_time_of_day_is_that_of_a_wall_clock_also_when_that_is_set_and_after_a_resta
     client.ask(&format!("PUB new-url http://daily.test/ every={time_of_day}"));
     let done = |worker: &mut Talk, urls: &[&str]| {
         let mut tasks: Vec<_> = urls.iter().map(|_| worker.line()).collect();
-        tasks.sort_by(|a, b| a.rsplit(' ').next().cmp(&b.rsplit(' ').next()));
+        let url_of = |task: &str| task.split(' ').nth(4).unwrap_or_default().to_owned();
+        tasks.sort_by_key(|task| url_of(task));
         for (task, url) in tasks.iter().zip(urls) {
-            assert!(task.starts_with("TASK ") && task.ends_with(&format!(" {url}")), "{task}");
+            assert!(task.starts_with("TASK ") && url_of(task) == *url, "{task}");
             let id = task.split(' ').nth(1).unwrap();
             worker.send(format!("ACK {id}\n"));
         }
