@@ -113,7 +113,10 @@ impl Ledger {
     /// Writes the mark if there is something new and the last time is long ago. A mark that cannot be
     /// written is older than it could be, no more.
     pub(super) fn tend(&mut self, position: impl FnOnce() -> String) {
-        let now = Instant::now();
+        self.tend_at(Instant::now(), position);
+    }
+
+    fn tend_at(&mut self, now: Instant, position: impl FnOnce() -> String) {
         if !self.changed || self.written.is_some_and(|written| now - written < MARK_EVERY) {
             return;
         }
@@ -198,14 +201,14 @@ mod tests {
     fn a_mark_is_written_now_and_then() {
         let folder = tempfile::tempdir().unwrap();
         let (mut ledger, _) = Ledger::open(&folder.path().join("mark")).unwrap();
-        let mut writes = 0;
-        for entry in 0..10 {
-            ledger.insert(page(entry));
-            ledger.tend(|| {
+        let (mut writes, began) = (0, Instant::now());
+        for entry in 0..20_u32 {
+            ledger.insert(page(entry.into()));
+            ledger.tend_at(began + MARK_EVERY * entry / 10, || {
                 writes += 1;
                 "0".to_owned()
             });
         }
-        assert_eq!(writes, 1);
+        assert_eq!(writes, 2);
     }
 }
