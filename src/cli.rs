@@ -95,6 +95,8 @@ pub(crate) enum Cmd {
     Dead(Dead),
     /// Have feeds looked at again and again, and what is new in them announced and fetched
     WatchFeed(cmd::watch_feed::WatchFeedArgs),
+    /// Write the pages of one or many crawlers as JSON lines, or as one database
+    Export(cmd::export::ExportArgs),
     /// Say what the crawler would make of a URL, a page, a feed, a robots.txt ..
     #[command(subcommand)]
     Probe(Probe),
@@ -271,6 +273,8 @@ mod tests {
             "tidings dead drop",
             "tidings dead retry 1 --all",
             "tidings watch-feed",
+            "tidings export --format csv",
+            "tidings export --format sqlite",
             "tidings watch-feed http://a.example/ --list",
         ] {
             let text = usage(words);

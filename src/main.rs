@@ -88,6 +88,7 @@ fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
         | Cmd::Job(_)
         | Cmd::Explain(_)
         | Cmd::Dead(_)
+        | Cmd::Export(_)
         | Cmd::Probe(_)
         | Cmd::WatchFeed(_)
         | Cmd::Bench(_) => Some(0),
@@ -114,6 +115,7 @@ async fn dispatch(cmd: Cmd) -> Result<(), Failure> {
         Cmd::Job(args) => cmd::job::run(args).await,
         Cmd::Explain(args) => cmd::explain::run(args).await,
         Cmd::Dead(args) => cmd::dead::run(args).await,
+        Cmd::Export(args) => cmd::export::run(args).await,
         Cmd::Probe(probe) => cmd::probe::run(probe).await,
         Cmd::WatchFeed(args) => cmd::watch_feed::run(args).await,
         Cmd::Bench(args) => cmd::bench::run(args).await,

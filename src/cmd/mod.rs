@@ -6,6 +6,7 @@ pub(crate) mod broker;
 pub(crate) mod crawl;
 pub(crate) mod dead;
 pub(crate) mod explain;
+pub(crate) mod export;
 pub(crate) mod group;
 pub(crate) mod job;
 pub(crate) mod probe;

@@ -395,6 +395,12 @@ pub const EXEC_TIME_MAX: Duration = Duration::from_mins(5);
 pub const LOOKUP_QUEUE_MAX: usize = 1024;
 /// Questions that are answered in one transaction.
 pub const LOOKUP_BATCH_MAX: usize = 128;
+/// Records that an export reads in one transaction, and after which it says how far it is ..
+pub const EXPORT_STEP_RECORDS: u32 = 1_000;
+/// .. and bytes of their links, which are nearly all of them: what it holds of a file at a time.
+pub const EXPORT_STEP_BYTES: usize = 8 * 1024 * 1024;
+/// Memory that each database of an export works with; the rest of it is on disk.
+pub const EXPORT_CACHE_BYTES: i64 = 64 * 1024 * 1024;
 /// Bytes of lines that are written to a file at a time.
 pub const JSONL_CHUNK_BYTES: usize = 256 * 1024;
 /// A line of JSON is never longer: links have [`LINKS_ABSOLUTE_BYTES_MAX`], and in JSON no character of theirs is

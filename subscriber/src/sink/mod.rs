@@ -20,6 +20,7 @@
 
 mod append;
 mod exec;
+pub mod export;
 pub mod jsonl;
 mod ledger;
 #[cfg(feature = "postgres")]

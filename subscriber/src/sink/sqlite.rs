@@ -45,9 +45,9 @@ const OPEN_RETRY: Duration = Duration::from_millis(20);
 
 /// Rows of 2 to 4 KiB fit badly into `SQLite`'s usual 4 KiB; more than this would be written for each entry
 /// of an index.
-const PAGE_BYTES: u32 = 8 * 1024;
+pub(super) const PAGE_BYTES: u32 = 8 * 1024;
 
-const CREATE: &str = "
+pub(super) const CREATE: &str = "
     CREATE TABLE pages (
         id INTEGER PRIMARY KEY,
         page TEXT NOT NULL UNIQUE,      -- group.since.entry; every attempt at it is this row
@@ -83,7 +83,7 @@ const CREATE: &str = "
         WHERE outcome = 'done' AND (etag IS NOT NULL OR last_modified IS NOT NULL)";
 
 /// An attempt that was overtaken by a later one must not undo it.
-const UPSERT: &str = "
+pub(super) const UPSERT: &str = "
     INSERT INTO pages (page, task, url, status, content_type, bytes, hash, title, fetched_at,
         duration_ms, job, pass, depth, attempt, outcome, reason, error, redirect, canonical,
         noindex, etag, last_modified, remote, url_print, links, link_urls, nofollow)
@@ -180,7 +180,7 @@ fn prepare(path: &Path) -> Result<Connection, OpenError> {
     }
 }
 
-fn version(connection: &Connection) -> rusqlite::Result<i64> {
+pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
@@ -221,7 +221,7 @@ fn is_busy(error: &rusqlite::Error) -> bool {
 
 /// Half of it is that of the host, so that the prints of a host's pages stand together in the index. Two
 /// URLs may have the same.
-fn url_print(url: &str) -> i64 {
+pub(super) fn url_print(url: &str) -> i64 {
     const HALF: u64 = u32::MAX as u64;
     let host = url.split('/').nth(2).unwrap_or_default();
     (xxh3_64(host.as_bytes()) & !HALF | xxh3_64(url.as_bytes()) & HALF).cast_signed()

@@ -11,7 +11,7 @@ mod serve;
 mod site;
 
 use std::{
-    io,
+    fmt, io,
     net::{IpAddr, Ipv4Addr, TcpListener, TcpStream},
     sync::{
         Arc, Condvar, Mutex,
@@ -27,7 +27,7 @@ use super::wait::PATIENCE;
 
 pub(crate) use self::{
     judge::Record,
-    site::{BAD, Site},
+    site::{Answer, BAD, Site, html, whole},
 };
 
 /// Connections that wait to be accepted; the standard library would have 128 of them.
@@ -48,6 +48,20 @@ pub(crate) struct Hit {
     pub(crate) end: Option<Duration>,
 }
 
+impl Hit {
+    /// The value of a header of the request.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let headers = self.head.lines().filter_map(|line| line.split_once(':'));
+        headers
+            .into_iter()
+            .find(|(found, _)| found.eq_ignore_ascii_case(name))
+            .map(|(_, v)| v.trim())
+    }
+}
+
+/// Answers some requests; the others are the site's.
+type Answers = dyn Fn(&Hit) -> Option<Answer> + Send + Sync;
+
 /// A running test origin; it stops when dropped.
 #[derive(Debug)]
 pub(crate) struct Origin {
@@ -56,25 +70,41 @@ pub(crate) struct Origin {
     acceptor: Option<JoinHandle<()>>,
 }
 
-#[derive(Debug)]
 struct Shared {
     site: Site,
+    answers: Box<Answers>,
     began: Instant,
     hits: Mutex<Vec<Hit>>,
     changed: Condvar,
     stopping: AtomicBool,
 }
 
+impl fmt::Debug for Shared {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Shared").field("site", &self.site).finish_non_exhaustive()
+    }
+}
+
 impl Origin {
     /// Serves the site on a free port of every loopback address.
     #[track_caller]
     pub(crate) fn serve(site: Site) -> Self {
+        Self::serve_with(site, |_| None)
+    }
+
+    /// The same, with answers of its own for some requests.
+    #[track_caller]
+    pub(crate) fn serve_with(
+        site: Site,
+        answers: impl Fn(&Hit) -> Option<Answer> + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
         // All hosts may be called at the same moment; who finds no place tries again a second later.
         SockRef::from(&listener).listen(BACKLOG).unwrap();
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared {
             site,
+            answers: Box::new(answers),
             began: Instant::now(),
             hits: Mutex::default(),
             changed: Condvar::new(),

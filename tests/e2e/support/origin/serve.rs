@@ -27,8 +27,10 @@ pub(super) fn connection(mut stream: TcpStream, host: Ipv4Addr, shared: &Shared)
         let start = shared.now();
         let head = rest_of_head(&mut stream, first[0])?;
         let path = head.split(' ').nth(1).unwrap_or("/").to_owned();
-        let answer = shared.site.answer(host, port, &path);
-        let request = shared.began(Hit { host, path, head, start, end: None });
+        let hit = Hit { host, path, head, start, end: None };
+        let answer = (shared.answers)(&hit);
+        let answer = answer.unwrap_or_else(|| shared.site.answer(host, port, &hit.path));
+        let request = shared.began(hit);
         if !still_there(&stream, shared.site.answer_after)? {
             return Ok(());
         }

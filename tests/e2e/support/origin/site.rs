@@ -27,7 +27,7 @@ impl Default for Site {
 
 /// How a path is answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     /// A whole response with this status, these further header lines, and this body.
     Whole { status: &'static str, headers: String, body: String },
     /// These bytes, then the connection is closed.
@@ -154,7 +154,7 @@ fn bad(way: &str) -> Answer {
     }
 }
 
-fn html(body: &str) -> Answer {
+pub(crate) fn html(body: &str) -> Answer {
     whole("200 OK", "Content-Type: text/html; charset=utf-8\r\n", body)
 }
 
@@ -166,6 +166,6 @@ fn not_found() -> Answer {
     whole("404 Not Found", "Content-Type: text/html\r\n", "<title>Not found</title>")
 }
 
-fn whole(status: &'static str, headers: &str, body: &str) -> Answer {
+pub(crate) fn whole(status: &'static str, headers: &str, body: &str) -> Answer {
     Answer::Whole { status, headers: headers.to_owned(), body: body.to_owned() }
 }

@@ -1,0 +1,105 @@
+//! `tidings export`: the pages of one or many crawlers, in one place.
+
+#![expect(clippy::disallowed_methods, reason = "reads and writes files, which blocks a thread")]
+
+use std::{io, path::PathBuf};
+
+use anyhow::anyhow;
+use clap::{Args, ValueEnum};
+use tidings_subscriber::sink::export::{self, ExportError, Exported, Target};
+use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    failure::Failure,
+    flags::DataFlag,
+    output::{Console, count, plural},
+    signals::stop_on_signal,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings export                                             what ./tidings-data has, as JSON lines
+  tidings export --data /srv/crawl --output pages.jsonl
+  tidings export a/pages.db b/pages.db c.jsonl --merge       one line for each page, by time
+  tidings export /mnt/*/tidings-data --merge --format sqlite --output all.db
+
+Crawlers may write meanwhile; nothing that is read is changed. What is merged is sorted in a temporary
+file, in the directory TMPDIR: it needs about as much room as the result.
+
+Exit codes: 0 it worked; 1 it did not, and there is no new file; 2 wrong usage; 130 stopped by Ctrl-C.";
+
+/// The flags of `tidings export`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ExportArgs {
+    /// Databases and files of JSON lines that crawlers have written, or their data directories
+    /// [default: the data directory]
+    #[arg(value_name = "FILE|DIR")]
+    inputs: Vec<PathBuf>,
+
+    /// One record of each page of a pass, that of the newest attempt, in the order of time
+    #[arg(long)]
+    merge: bool,
+
+    /// JSON lines, or an SQL database, which has one record of each page in any case
+    #[arg(long, value_enum, default_value_t = Format::Jsonl, requires_if("sqlite", "output"))]
+    format: Format,
+
+    /// Write to this new file instead of standard output
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    #[command(flatten)]
+    data: DataFlag,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Jsonl,
+    Sqlite,
+}
+
+/// Does what the flags say.
+pub(crate) async fn run(args: ExportArgs) -> Result<(), Failure> {
+    let stop = stop_on_signal()?;
+    let exported = spawn_blocking(move || export(args, &stop)).await;
+    exported.unwrap_or_else(|panicked| Err(Failure::failed(panicked.to_string())))
+}
+
+fn export(args: ExportArgs, stop: &CancellationToken) -> Result<(), Failure> {
+    let ExportArgs { mut inputs, merge, format, output, data } = args;
+    if inputs.is_empty() {
+        inputs.push(data.data);
+    }
+    let mut console = Console::new();
+    let mut go_on = |so_far: Exported| {
+        console.progress(&progress(so_far));
+        !stop.is_cancelled()
+    };
+    let place = output.clone();
+    let mut stdout = io::stdout().lock();
+    let target = match (output, format) {
+        (None, _) => Target::Lines(&mut stdout),
+        (Some(file), Format::Jsonl) => Target::LinesFile(file),
+        (Some(file), Format::Sqlite) => Target::Database(file),
+    };
+    let exported = export::export(&inputs, merge, target, &mut go_on).map_err(failure)?;
+    if let Some(place) = place {
+        let records = plural(exported.written, "record");
+        console.note(&format!("{records} of {} in {}", count(exported.read), place.display()));
+    }
+    Ok(())
+}
+
+fn progress(Exported { read, written }: Exported) -> String {
+    format!("{} read, {} written", count(read), count(written))
+}
+
+fn failure(error: ExportError) -> Failure {
+    match error {
+        ExportError::Reader(error) => Failure::from_output(error),
+        ExportError::Stopped => Failure::Interrupted(error.to_string()),
+        error => Failure::Failed(anyhow!(error)),
+    }
+}

@@ -1,0 +1,141 @@
+//! A file that a crawler has written, or writes.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek};
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::ExportError;
+use super::record::{Record, SELECT};
+use crate::config::{
+    EXPORT_STEP_BYTES, EXPORT_STEP_RECORDS, JSONL_CHUNK_BYTES, JSONL_LINE_BYTES_MAX,
+    STORE_BUSY_TIMEOUT,
+};
+use crate::sink::sqlite::{VERSION, version};
+
+/// What every database of `SQLite` begins with.
+const MAGIC: &[u8] = b"SQLite format 3\0";
+
+/// What every line of ours begins with.
+const LINE_START: &[u8] = b"{\"page\":";
+
+type Take<'a> = dyn FnMut(Record) -> Result<(), ExportError> + 'a;
+
+pub(super) struct Input {
+    path: PathBuf,
+    source: Source,
+}
+
+enum Source {
+    Database(Connection),
+    Lines(BufReader<File>),
+}
+
+impl Input {
+    pub(super) fn open(path: &Path) -> Result<Self, ExportError> {
+        let path = if path.is_dir() { path.join("pages.db") } else { path.to_owned() };
+        let failed = |source| ExportError::Read { path: path.clone(), source };
+        let mut file = File::open(&path).map_err(failed)?;
+        let is_database = begins_with(&mut file, MAGIC).map_err(failed)?;
+        let source = if is_database {
+            Source::Database(open_database(&path)?)
+        } else {
+            Source::Lines(BufReader::with_capacity(JSONL_CHUNK_BYTES, file))
+        };
+        Ok(Self { path, source })
+    }
+
+    /// Hands on every record, in the order of the file.
+    pub(super) fn each(self, take: &mut Take<'_>) -> Result<(), ExportError> {
+        match self.source {
+            Source::Database(connection) => each_row(&self.path, &connection, take),
+            Source::Lines(lines) => each_line(&self.path, lines, take),
+        }
+    }
+}
+
+/// Leaves the file as it was opened. A pipe cannot be gone back in, and has lines.
+fn begins_with(file: &mut File, magic: &[u8]) -> io::Result<bool> {
+    if !file.metadata()?.is_file() {
+        return Ok(false);
+    }
+    let mut start = Vec::new();
+    file.by_ref().take(magic.len() as u64).read_to_end(&mut start)?;
+    file.rewind()?;
+    Ok(start == magic)
+}
+
+fn open_database(path: &Path) -> Result<Connection, ExportError> {
+    let failed = |source| ExportError::Database { path: path.to_owned(), source };
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+    connection.busy_timeout(STORE_BUSY_TIMEOUT).map_err(failed)?;
+    // Columns that every version has.
+    let ours = "SELECT count(*) = 3 FROM pragma_table_info('pages')
+        WHERE name IN ('task', 'fetched_at', 'link_urls')";
+    let is_ours: bool = connection.query_row(ours, [], |row| row.get(0)).map_err(failed)?;
+    if !is_ours {
+        return Err(ExportError::NotOurs { path: path.to_owned() });
+    }
+    match version(&connection).map_err(failed)? {
+        VERSION => Ok(connection),
+        found @ ..VERSION => Err(ExportError::Older { path: path.to_owned(), found }),
+        found => Err(ExportError::Newer { path: path.to_owned(), found }),
+    }
+}
+
+/// In many short transactions: a long one would have the log of a crawler that writes grow until its end.
+fn each_row(path: &Path, connection: &Connection, take: &mut Take<'_>) -> Result<(), ExportError> {
+    let failed = |source| ExportError::Database { path: path.to_owned(), source };
+    let mut statement = connection.prepare(SELECT).map_err(failed)?;
+    let (mut records, mut last) = (Vec::new(), i64::MIN);
+    loop {
+        let mut rows = statement.query((last, EXPORT_STEP_RECORDS)).map_err(failed)?;
+        let mut bytes = 0;
+        while bytes < EXPORT_STEP_BYTES
+            && let Some(row) = rows.next().map_err(failed)?
+        {
+            last = row.get("id").map_err(failed)?;
+            let record = Record::from_row(row).map_err(failed)?;
+            bytes += record.link_bytes();
+            records.push(record);
+        }
+        drop(rows);
+        if records.is_empty() {
+            return Ok(());
+        }
+        records.drain(..).try_for_each(&mut *take)?;
+    }
+}
+
+fn each_line(
+    path: &Path,
+    mut lines: BufReader<File>,
+    take: &mut Take<'_>,
+) -> Result<(), ExportError> {
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        let limited = lines.by_ref().take(JSONL_LINE_BYTES_MAX).read_until(b'\n', &mut line);
+        let read = limited.map_err(|source| ExportError::Read { path: path.to_owned(), source })?;
+        if read == 0 {
+            break;
+        }
+        match Record::from_json(&line) {
+            Ok(record) => take(record)?,
+            Err(_) if is_torn(&line) => break,
+            Err(reason) => {
+                return Err(ExportError::Line { path: path.to_owned(), line: number, reason });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether it is the beginning of a line that is being written, or that a crash has left.
+fn is_torn(line: &[u8]) -> bool {
+    let start = &LINE_START[..LINE_START.len().min(line.len())];
+    let is_cut = line.len() as u64 == JSONL_LINE_BYTES_MAX;
+    line.starts_with(start) && !line.ends_with(b"\n") && !is_cut
+}

@@ -1,0 +1,129 @@
+//! Where an export goes. A file has its name when it is complete.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use rusqlite::Connection;
+
+use super::record::Record;
+use super::{ExportError, Target};
+use crate::config::{EXPORT_CACHE_BYTES, JSONL_CHUNK_BYTES};
+use crate::sink::ledger::with_suffix;
+use crate::sink::sqlite::{CREATE, PAGE_BYTES, UPSERT, VERSION};
+
+pub(super) enum Output<'a> {
+    Reader(BufWriter<&'a mut dyn Write>),
+    Lines(BufWriter<File>, Part),
+    Database(Connection, Part),
+}
+
+impl<'a> Output<'a> {
+    pub(super) fn open(target: Target<'a>) -> Result<Self, ExportError> {
+        Ok(match target {
+            Target::Lines(reader) => {
+                Self::Reader(BufWriter::with_capacity(JSONL_CHUNK_BYTES, reader))
+            }
+            Target::LinesFile(path) => {
+                let (part, file) = Part::create(path)?;
+                Self::Lines(BufWriter::with_capacity(JSONL_CHUNK_BYTES, file), part)
+            }
+            Target::Database(path) => {
+                let (part, _) = Part::create(path)?;
+                let connection = create(&part.part).map_err(|source| part.failed_sqlite(source))?;
+                Self::Database(connection, part)
+            }
+        })
+    }
+
+    pub(super) fn write(&mut self, record: &Record) -> Result<(), ExportError> {
+        match self {
+            Self::Reader(lines) => {
+                writeln!(lines, "{}", record.to_json()).map_err(ExportError::Reader)
+            }
+            Self::Lines(lines, part) => {
+                writeln!(lines, "{}", record.to_json()).map_err(|source| part.failed(source))
+            }
+            Self::Database(connection, part) => {
+                let upserted =
+                    connection.prepare_cached(UPSERT).and_then(|mut row| record.upsert(&mut row));
+                upserted.map_err(|source| part.failed_sqlite(source))
+            }
+        }
+    }
+
+    pub(super) fn finish(self) -> Result<(), ExportError> {
+        match self {
+            Self::Reader(mut lines) => lines.flush().map_err(ExportError::Reader),
+            Self::Lines(mut lines, part) => {
+                lines.flush().map_err(|source| part.failed(source))?;
+                part.finish()
+            }
+            Self::Database(connection, part) => {
+                let complete = connection
+                    .pragma_update(None, "user_version", VERSION)
+                    .and_then(|()| connection.execute_batch("COMMIT"))
+                    .and_then(|()| connection.close().map_err(|(_, source)| source));
+                complete.map_err(|source| part.failed_sqlite(source))?;
+                part.finish()
+            }
+        }
+    }
+}
+
+/// One transaction without a log: who fails removes the file.
+fn create(path: &Path) -> rusqlite::Result<Connection> {
+    let connection = Connection::open(path)?;
+    connection.pragma_update(None, "page_size", PAGE_BYTES)?;
+    connection.pragma_update(None, "journal_mode", "OFF")?;
+    connection.pragma_update(None, "synchronous", "OFF")?;
+    // A negative size is in KiB.
+    connection.pragma_update(None, "cache_size", -(EXPORT_CACHE_BYTES / 1024))?;
+    connection.execute_batch("BEGIN")?;
+    connection.execute_batch(CREATE)?;
+    Ok(connection)
+}
+
+/// A file that is being written, beside the one that it is to be. Goes with this.
+pub(super) struct Part {
+    path: PathBuf,
+    part: PathBuf,
+}
+
+impl Part {
+    fn create(path: PathBuf) -> Result<(Self, File), ExportError> {
+        if path.symlink_metadata().is_ok() {
+            return Err(ExportError::Exists { path });
+        }
+        let part = with_suffix(&path, &format!(".{}.part", std::process::id()));
+        match OpenOptions::new().write(true).create_new(true).open(&part) {
+            Ok(file) => Ok((Self { path, part }, file)),
+            Err(source) => Err(ExportError::Write { path, source }),
+        }
+    }
+
+    /// Gives it its name, once its content is safe.
+    fn finish(self) -> Result<(), ExportError> {
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(&self.part)
+            .and_then(|file| file.sync_all())
+            .and_then(|()| fs::rename(&self.part, &self.path))
+            .and_then(|()| File::open(folder.unwrap_or(Path::new(".")))?.sync_all())
+            .map_err(|source| self.failed(source))
+    }
+
+    fn failed(&self, source: io::Error) -> ExportError {
+        ExportError::Write { path: self.path.clone(), source }
+    }
+
+    fn failed_sqlite(&self, source: rusqlite::Error) -> ExportError {
+        ExportError::WriteDatabase { path: self.path.clone(), source }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // It has its name, or nobody wants it.
+        let _ = fs::remove_file(&self.part);
+    }
+}

@@ -1,0 +1,87 @@
+//! A pass after the first asks for what has changed, and reads only that.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use crate::support::{
+    origin::{Answer, Hit, Origin, Site, html, whole},
+    pages,
+    process::{Server, run},
+};
+
+const PAGES: u32 = 15;
+/// The one that changes.
+const CHANGED: u32 = 3;
+const DATE: &str = "Tue, 17 Nov 2026 10:00:00 GMT";
+const LATER: &str = "Wed, 18 Nov 2026 10:00:00 GMT";
+
+/// Pages `/c/n` in a tree: even ones have an `ETag`, odd ones a `Last-Modified`.
+fn page(hit: &Hit, has_changed: bool) -> Option<Answer> {
+    let page = hit.path.strip_prefix("/c/")?.parse::<u32>().ok().filter(|page| *page < PAGES)?;
+    let is_new = has_changed && page == CHANGED;
+    let (header, question, value) = if page.is_multiple_of(2) {
+        ("ETag", "If-None-Match", format!("\"{page}-{is_new}\""))
+    } else {
+        ("Last-Modified", "If-Modified-Since", if is_new { LATER } else { DATE }.to_owned())
+    };
+    let header = format!("{header}: {value}\r\n");
+    if hit.header(question) == Some(&value) {
+        return Some(whole("304 Not Modified", &header, ""));
+    }
+    let links: String = [2 * page + 1, 2 * page + 2]
+        .iter()
+        .filter(|child| **child < PAGES)
+        .map(|child| format!("<a href=\"/c/{child}\">{child}</a>"))
+        .collect();
+    let title = if is_new { "Changed" } else { "Page" };
+    let Answer::Whole { status, headers, body } =
+        html(&format!("<title>{title} {page}</title>{links}"))
+    else {
+        return None;
+    };
+    Some(Answer::Whole { status, headers: headers + &header, body })
+}
+
+fn is_conditional(hit: &Hit) -> bool {
+    hit.header("If-None-Match").is_some() || hit.header("If-Modified-Since").is_some()
+}
+
+#[test]
+fn the_second_pass_asks_whether_pages_have_changed_and_reaches_all_of_them() {
+    let has_changed = Arc::new(AtomicBool::new(false));
+    let origin = Origin::serve_with(Site::default(), {
+        let has_changed = Arc::clone(&has_changed);
+        move |hit| page(hit, has_changed.load(Ordering::SeqCst))
+    });
+    let up = Server::up(&["--allow-private"]);
+    let seed = origin.url(0, "/c/0");
+    run(up.folder.path(), &["crawl", &seed]).expect_code(0);
+    let first: Vec<_> = origin.record().pages().cloned().collect();
+    assert_eq!(first.len(), PAGES as usize);
+    assert!(!first.iter().any(is_conditional), "nothing was known: {first:#?}");
+
+    has_changed.store(true, Ordering::SeqCst);
+    run(up.folder.path(), &["crawl", &seed]).expect_code(0);
+    let record = origin.record();
+    let second: Vec<_> = record.pages().skip(first.len()).collect();
+    assert_eq!(second.len(), PAGES as usize);
+    assert!(second.iter().all(|hit| is_conditional(hit)), "{second:#?}");
+
+    let stored = |sql: &str| pages::query(&up.data(), sql).unwrap();
+    let count = |condition: &str| {
+        stored(&format!("select count(*) from pages where pass = 2 and {condition}")).remove(0)
+    };
+    assert_eq!(count("outcome = 'done'"), PAGES.to_string());
+    assert_eq!(count("status = 304 and title like 'Page %'"), (PAGES - 1).to_string());
+    assert_eq!(count(&format!("status = 200 and title = 'Changed {CHANGED}'")), "1");
+    let same = "select count(*) from pages a join pages b using (url)
+        where a.pass = 1 and b.pass = 2 and a.hash = b.hash and a.link_urls = b.link_urls";
+    assert_eq!(stored(same), [(PAGES - 1).to_string()]);
+
+    // What was answered with 304 is what the third pass asks with.
+    run(up.folder.path(), &["crawl", &seed]).expect_code(0);
+    let unchanged = "select count(*) from pages where pass = 3 and status = 304";
+    assert_eq!(stored(unchanged), [PAGES.to_string()]);
+}

@@ -1,0 +1,93 @@
+//! `tidings export`: what two crawlers have stored, in one place.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{
+    origin::{Origin, Site},
+    process::{Running, run, tidings},
+};
+
+/// Two crawls of different hosts, each with a data directory and lines of its own.
+fn crawled() -> (TempDir, Origin) {
+    let origin = Origin::serve(Site { hosts: 2, pages: 12, ..Site::default() });
+    let folder = TempDir::new().unwrap();
+    for (host, data) in [(0, "a"), (1, "b")] {
+        let jsonl = format!("--jsonl={data}.jsonl");
+        let words = ["crawl", "--allow-private", "--sqlite", &jsonl, "--data", data];
+        run(folder.path(), &[&words[..], &[&origin.url(host, "/p/0")]].concat()).expect_code(0);
+    }
+    (folder, origin)
+}
+
+fn lines(folder: &Path, file: &str) -> Vec<String> {
+    fs::read_to_string(folder.join(file)).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn two_crawls_become_one_in_the_order_of_time() {
+    let (folder, _origin) = crawled();
+    let folder = folder.path();
+    let merged = run(folder, &["export", "a", "b/pages.db", "a.jsonl", "--merge"]).expect_code(0);
+    let merged = merged.stdout();
+    let expected: BTreeSet<_> =
+        [lines(folder, "a.jsonl"), lines(folder, "b.jsonl")].concat().into_iter().collect();
+    assert_eq!(merged.len(), 48);
+    assert_eq!(merged.iter().cloned().collect::<BTreeSet<_>>(), expected);
+    let times: Vec<String> = merged
+        .iter()
+        .map(|line| {
+            serde_json::from_str::<Value>(line).unwrap()["fetched_at"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    assert!(times.is_sorted(), "{times:?}");
+    // Without it they are as they stand there; and the data directory is what is meant by nothing.
+    assert_eq!(run(folder, &["export", "a", "a.jsonl"]).expect_code(0).stdout().len(), 48);
+    assert_eq!(
+        run(folder, &["export", "--data", "b"]).expect_code(0).stdout(),
+        lines(folder, "b.jsonl")
+    );
+
+    let words = ["export", "a", "b", "--merge", "--output"];
+    let told = run(folder, &[&words[..], &["all.jsonl"]].concat()).expect_code(0);
+    assert!(told.stderr().contains("48 records of 48 in all.jsonl"), "{}", told.stderr());
+    assert_eq!(lines(folder, "all.jsonl"), merged);
+    let python = Command::new("python3")
+        .args(["-m", "json.tool", "--json-lines", "all.jsonl"])
+        .current_dir(folder)
+        .stdout(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(python.success());
+    run(folder, &[&words[..], &["all.db", "--format", "sqlite"]].concat()).expect_code(0);
+    let query = "select count(*), count(distinct url), sum(status = 200) from pages";
+    let sqlite3 =
+        Command::new("sqlite3").args(["all.db", query]).current_dir(folder).output().unwrap();
+    assert_eq!(String::from_utf8(sqlite3.stdout).unwrap(), "48|48|48\n");
+    assert_eq!(run(folder, &["export", "all.db"]).expect_code(0).stdout(), merged);
+}
+
+#[test]
+fn what_cannot_be_exported_is_said_and_leaves_nothing() {
+    let (folder, _origin) = crawled();
+    let folder = folder.path();
+    let refused = run(folder, &["export", "a", "c", "--output", "out"]).expect_code(1);
+    assert!(refused.stderr().contains("c: No such file"), "{}", refused.stderr());
+    assert!(!folder.join("out").exists());
+    let refused = run(folder, &["export", "a", "--output", "b.jsonl"]).expect_code(1);
+    assert!(refused.stderr().contains("b.jsonl exists already"), "{}", refused.stderr());
+    run(folder, &["export", "a", "--format", "sqlite"]).expect_code(2);
+
+    let export = tidings(folder, ["export", "a", "b"]);
+    let mut shell = Command::new("bash");
+    shell.args(["-c", "\"$0\" \"$@\" | head -1; exit ${PIPESTATUS[0]}"]);
+    shell.arg(export.get_program()).args(export.get_args()).current_dir(folder);
+    assert_eq!(Running::start(&mut shell).finish().expect_code(0).stdout().len(), 1);
+}
