@@ -45,6 +45,8 @@ mod sinks;
 mod support;
 mod topics;
 mod trace;
+mod traps;
 mod up;
 mod usage;
+mod watch_feed;
 mod worker;

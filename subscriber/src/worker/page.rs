@@ -101,7 +101,10 @@ impl Work<'_> {
         let rest = fetched.retry_after.unwrap_or_default().max(fresh_for(&fetched));
         let content = fetched.page.take().map(|page| page.finish(&self.page)).unwrap_or_default();
         let content_type = fetched.content_type.clone();
-        let feed = fetched.body.as_ref().and_then(|body| read_feed(body, content_type.as_deref()));
+        let feed = fetched.body.as_ref().and_then(|body| {
+            // Where links of it begin that are no whole URLs.
+            read_feed(body, content_type.as_deref(), self.page.as_str())
+        });
         let (status, validators) = (fetched.status, fetched.validators.clone());
         let mut record = self.record(outcome, fetched, failure, duration);
         if outcome == PageOutcome::Redirect {
@@ -244,13 +247,13 @@ fn strip(crawler: &Crawler, links: Vec<Link>) -> Vec<Link> {
 }
 
 /// `None` if it cannot be read back.
-fn read_feed(body: &Spool, content_type: Option<&str>) -> Option<Feed> {
+fn read_feed(body: &Spool, content_type: Option<&str>, base: &str) -> Option<Feed> {
     let mut reader = FeedReader::new(content_type);
     let mut bytes = body.read().ok()?;
     let mut chunk = vec![0; FEED_READ_BYTES];
     loop {
         match bytes.read(&mut chunk).ok()? {
-            0 => return Some(reader.finish(None)),
+            0 => return Some(reader.finish(Some(base))),
             n => reader.feed(&chunk[..n]),
         }
     }

@@ -1,0 +1,108 @@
+//! A site without an end, in four ways, beside an honest archive: the crawl ends by itself.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::SystemTime,
+};
+
+use crate::support::{
+    origin::{Answer, Hit, Origin, Site, html},
+    pages,
+    process::{Server, run},
+    talk::{Talk, value},
+};
+
+/// Addresses at which the site says the same.
+const MIRRORS: usize = 60;
+const SECONDS_OF_YEAR: u64 = 31_556_952;
+
+fn this_year() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    1970 + now.as_secs() / SECONDS_OF_YEAR
+}
+
+/// Two letters, so that no rule about numbers applies.
+fn word(number: usize) -> String {
+    [number / 26, number % 26].map(|n| char::from(b'a' + u8::try_from(n).unwrap())).iter().collect()
+}
+
+fn links(paths: impl IntoIterator<Item = String>) -> String {
+    paths.into_iter().map(|path| format!("<a href=\"{path}\">{path}</a>\n")).collect()
+}
+
+/// The pages of five years, which are all there are.
+fn archive() -> impl Iterator<Item = String> {
+    (2010..2015).flat_map(|year| (1..=12).map(move |month| format!("/archive/{year}/{month:02}")))
+}
+
+fn page(hit: &Hit, sessions: &AtomicU64) -> Option<Answer> {
+    let path = hit.path.as_str();
+    let body = if path == "/" {
+        let mirrors = (0..MIRRORS).map(|number| format!("/mirror-{}/", word(number)));
+        let others = ["/archive/", "/grow/", "/deep/", "/shop/"].map(str::to_owned);
+        links(mirrors.chain(others).chain([format!("/calendar/{}/01", this_year())]))
+    } else if path == "/archive/" {
+        links(archive())
+    } else if path.starts_with("/archive/") {
+        String::new()
+    } else if let Some(month) = path.strip_prefix("/calendar/") {
+        let (year, month) = month.split_once('/')?;
+        let next = year.parse::<u64>().ok()? * 12 + month.parse::<u64>().ok()?;
+        links([format!("/calendar/{}/{:02}", next / 12, next % 12 + 1)])
+    } else if path.starts_with("/grow/") {
+        links(["again/".to_owned()])
+    } else if path.starts_with("/deep/") {
+        links([format!("{}/", word(path.split('/').count()))])
+    } else if path.starts_with("/shop/") {
+        let session = sessions.fetch_add(1, Ordering::SeqCst);
+        links([format!("/shop/?zenid={session:032x}")])
+    } else if path.starts_with("/mirror-") {
+        return Some(html("<title>Nothing here</title> <a href=\"more/\">more</a>"));
+    } else {
+        return None;
+    };
+    Some(html(&format!("<title>{path}</title>\n{body}")))
+}
+
+#[test]
+fn a_crawl_of_a_site_without_an_end_ends_and_has_its_honest_part_whole() {
+    let sessions = AtomicU64::new(0);
+    let origin = Origin::serve_with(Site::default(), move |hit| page(hit, &sessions));
+    let up = Server::up(&["--allow-private"]);
+    let mut done = Talk::client(up.address);
+    assert!(done.ask("SUB job-done from=first").starts_with("+OK"));
+    let finished = run(up.folder.path(), &["crawl", &origin.url(0, "/")]).expect_code(0);
+
+    let record = origin.record();
+    record.expect_no_duplicates();
+    let asked = |prefix: &str| record.pages().filter(|hit| hit.path.starts_with(prefix)).count();
+    // Five years ahead of this one.
+    assert_eq!(asked("/calendar/"), 6 * 12);
+    // A segment may be there three times.
+    assert_eq!(asked("/grow/"), 1 + 3);
+    // 32 segments, the last of which is empty.
+    assert_eq!(asked("/deep/"), 31);
+    // The page without a session, and three with one.
+    assert_eq!(asked("/shop/"), 1 + 3);
+    // Links of the first twenty are followed at most.
+    assert!(asked("/mirror-") <= MIRRORS + 20, "{}", asked("/mirror-"));
+    assert_eq!(asked("/archive/"), 1 + archive().count());
+
+    let stored = |sql: &str| pages::query(&up.data(), sql).unwrap();
+    let traps = stored("select reason, count(*) from pages where outcome = 'trap' group by reason");
+    let named = |name: &str| {
+        let found = traps.iter().find_map(|row| row.strip_prefix(&format!("{name}|")));
+        found.map_or(0, |count| count.parse::<usize>().unwrap())
+    };
+    for name in ["calendar", "repeated-segments", "deep-path", "session-id"] {
+        assert_eq!(named(name), 1, "{name}: {traps:?}");
+    }
+    assert!(named("same-content") + named("soft-not-found") >= MIRRORS - 20, "{traps:?}");
+    let honest = "select count(*) from pages where outcome = 'done' and url like '%/archive/%'";
+    assert_eq!(stored(honest), [(1 + archive().count()).to_string()]);
+
+    let sum = stored("select count(*) from pages where outcome = 'trap'").remove(0);
+    let summary = finished.stdout().pop().unwrap();
+    assert!(summary.contains(&format!(", {sum} taken for traps")), "{summary}");
+    assert_eq!(value(&done.line(), "trap"), sum);
+}
