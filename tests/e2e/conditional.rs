@@ -30,11 +30,9 @@ fn page(hit: &Hit, has_changed: bool) -> Option<Answer> {
     if hit.header(question) == Some(&value) {
         return Some(whole("304 Not Modified", &header, ""));
     }
-    let links: String = [2 * page + 1, 2 * page + 2]
-        .iter()
-        .filter(|child| **child < PAGES)
-        .map(|child| format!("<a href=\"/c/{child}\">{child}</a>"))
-        .collect();
+    let children = [2 * page + 1, 2 * page + 2].into_iter().filter(|child| *child < PAGES);
+    let links = children.map(|child| format!("<a href=\"/c/{child}\">{child}</a>"));
+    let links = links.collect::<Vec<_>>().concat();
     let title = if is_new { "Changed" } else { "Page" };
     let Answer::Whole { status, headers, body } =
         html(&format!("<title>{title} {page}</title>{links}"))

@@ -27,7 +27,8 @@ fn word(number: usize) -> String {
 }
 
 fn links(paths: impl IntoIterator<Item = String>) -> String {
-    paths.into_iter().map(|path| format!("<a href=\"{path}\">{path}</a>\n")).collect()
+    let link = |path| format!("<a href=\"{path}\">{path}</a>\n");
+    paths.into_iter().map(link).collect::<Vec<_>>().concat()
 }
 
 /// The pages of five years, which are all there are.

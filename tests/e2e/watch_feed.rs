@@ -69,9 +69,14 @@ fn each_item_is_announced_once_and_its_page_is_fetched_once() {
 
     // Of itself it is not looked at again within this test.
     let hour = ["--every", "1h", "--min", "1h", "--max", "1h"];
-    at(&server, &[&["watch-feed", &feed], &hour[..]].concat()).expect_code(0);
     let every = |server: &Server| json_at(server, &["group", "schedules"])[0]["every"].clone();
-    until("the longer interval", || (every(&server) == "1h").then_some(()));
+    // A look that was under way may say once more how often it wants to be made.
+    until("the longer interval", || {
+        let before = looks(&origin).len();
+        at(&server, &[&["watch-feed", &feed], &hour[..]].concat()).expect_code(0);
+        until("the look that begins it", || looks(&origin).into_iter().nth(before));
+        (every(&server) == "1h").then_some(())
+    });
     items.store(4, Ordering::SeqCst);
     assert_eq!(nc_all(server.address, format!("{feed}\n")).last().unwrap(), FAREWELL);
     sub.stdout_lines(4);

@@ -56,7 +56,7 @@ fn a_database_and_lines_of_the_same_pages_are_the_same_bytes() {
     lines(&jsonl, vec![record(1, 1), same]);
     let written = fs::read_to_string(&jsonl).unwrap();
     assert_eq!(exported(&[folder.path().to_owned()], false).unwrap(), written);
-    assert_eq!(exported(&[jsonl.clone()], false).unwrap(), written);
+    assert_eq!(exported(std::slice::from_ref(&jsonl), false).unwrap(), written);
     assert_eq!(exported(&[jsonl, db], false).unwrap(), written.repeat(2));
 }
 
@@ -83,7 +83,7 @@ fn of_each_page_the_newest_attempt_is_kept_in_the_order_of_time() {
     let all = path("all.db");
     let counts = export(&inputs, true, Target::Database(all.clone()), &mut |_| true).unwrap();
     assert_eq!(counts, Exported { read: 7, written: 4 });
-    assert_eq!(exported(&[all.clone()], false).unwrap(), merged);
+    assert_eq!(exported(std::slice::from_ref(&all), false).unwrap(), merged);
     // A crawler may go on with it.
     database(&all, vec![at(record(5, 1), 60)]);
     assert_eq!(shown(&exported(&[all], false).unwrap()).len(), 5);
@@ -100,12 +100,16 @@ fn a_line_that_is_being_written_is_left_out_and_others_are_refused() {
         fs::write(&path, &whole[..end]).unwrap();
         // The last byte is the end of a line that can be read without it.
         let expected = usize::from(end + 1 >= first) + usize::from(end + 1 >= whole.len());
-        assert_eq!(exported(&[path.clone()], false).unwrap().lines().count(), expected, "{end}");
+        assert_eq!(
+            exported(std::slice::from_ref(&path), false).unwrap().lines().count(),
+            expected,
+            "{end}"
+        );
     }
     for (text, number) in [("{}\n", 1), ("x", 1), ("\n", 1), ("{\"page\":1}\n", 1)] {
         for (before, line) in [(&b""[..], number), (&whole[..first], number + 1)] {
             fs::write(&path, [before, text.as_bytes()].concat()).unwrap();
-            let error = exported(&[path.clone()], false).unwrap_err().to_string();
+            let error = exported(std::slice::from_ref(&path), false).unwrap_err().to_string();
             assert!(error.contains(&format!("pages.jsonl:{line} is no page")), "{error}");
         }
     }
@@ -151,7 +155,7 @@ fn an_output_is_complete_or_absent_and_overwrites_nothing() {
     let out = folder.path().join("out");
     for target in [Target::LinesFile(out.clone()), Target::Database(out.clone())] {
         let mut asked = 0;
-        let stopped = export(&[input.clone()], false, target, &mut |_| {
+        let stopped = export(std::slice::from_ref(&input), false, target, &mut |_| {
             asked += 1;
             asked < 3
         });
@@ -161,9 +165,12 @@ fn an_output_is_complete_or_absent_and_overwrites_nothing() {
     for (target, name) in
         [(Target::LinesFile(out.clone()), "lines"), (Target::Database(out.clone()), "database")]
     {
-        let exported = export(&[input.clone()], false, target, &mut |_| true).unwrap();
+        let exported = export(std::slice::from_ref(&input), false, target, &mut |_| true).unwrap();
         assert_eq!((exported.written, files()), (2_500, before + 1), "{name}");
-        let again = export(&[input.clone()], false, Target::Database(out.clone()), &mut |_| true);
+        let again =
+            export(std::slice::from_ref(&input), false, Target::Database(out.clone()), &mut |_| {
+                true
+            });
         assert!(matches!(again, Err(ExportError::Exists { .. })), "{again:?}");
         assert_eq!(exported_count(&out), 2_500);
         fs::remove_file(&out).unwrap();
