@@ -1,5 +1,7 @@
 //! Where the parts of a canonical URL are, and the quick look at what is canonical as it stands.
 
+use std::net::Ipv4Addr;
+
 use url::Url;
 
 use super::escapes;
@@ -102,8 +104,8 @@ fn split(text: &str, place: impl Fn(&Places) -> bool) -> (&str, &str) {
     text.split_at(text.bytes().position(is_out).unwrap_or(text.len()))
 }
 
-/// A name: the last label of an address begins with a digit. Punycode has rules of its own, and a
-/// dot at the end is dropped.
+/// A name, or an address of four decimal numbers without leading zeros. The last label of other ways to write
+/// an address begins with a digit, too. Punycode has rules of its own, and a dot at the end is dropped.
 fn is_plain_host(host: &str) -> bool {
     let mut is_name = false;
     for label in host.as_bytes().split(|byte| *byte == b'.') {
@@ -112,7 +114,7 @@ fn is_plain_host(host: &str) -> bool {
         }
         is_name = matches!(label, [b'a'..=b'z', ..]);
     }
-    is_name
+    is_name || host.parse::<Ipv4Addr>().is_ok()
 }
 
 /// `parse` would also take leading zeros.
