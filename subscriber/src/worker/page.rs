@@ -232,15 +232,12 @@ fn owned(validators: watch::Validators<'_>) -> Validators {
 
 fn strip(crawler: &Crawler, links: Vec<Link>) -> Vec<Link> {
     let tracking = &crawler.config.tracking;
-    let is_clean = |link: &Link| {
-        CanonicalUrl::parse(&link.url).map_or(true, |url| tracking.strip(&url).is_none())
-    };
-    if links.iter().all(is_clean) {
+    if links.iter().all(|link| tracking.strip_text(&link.url).is_none()) {
         return links;
     }
     let mut known = HashSet::new();
     let stripped = links.into_iter().map(|link| {
-        let url = CanonicalUrl::parse(&link.url).ok().and_then(|url| tracking.strip(&url));
+        let url = tracking.strip_text(&link.url);
         url.map_or_else(|| link.clone(), |url| Link { url: url.as_str().into(), ..link })
     });
     stripped.filter(|link| known.insert(link.url.clone())).collect()
