@@ -192,7 +192,8 @@ pub struct Exchange {
     pub started_unix_ms: i64,
     /// The body as it came: without its transfer coding, still with its content coding.
     pub body: Option<Spool>,
-    /// Why the body is not whole, in the words of WARC/1.1: `length`, `time` or `disconnect`.
+    /// Why the body is not whole, in the words of WARC/1.1: `length`, `time`, `disconnect` or
+    /// `unspecified`.
     pub truncated: Option<&'static str>,
 }
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `page` | what the page of this pass is known by; no two lines of a file have the same |
 //! | `url` | the page |
-//! | `outcome`, `reason`, `error` | `done`, `redirect`, `failed`, `robots`; why, as a word of a closed list; in one line for people |
+//! | `outcome`, `reason`, `error` | `done`, `redirect`, `failed`, `robots`, `trap`; why, as a word of a closed list; in one line for people |
 //! | `status` | of HTTP |
 //! | `fetched_at`, `duration_ms` | when the answer had ended (RFC 3339, UTC), and how long it took |
 //! | `bytes`, `hash` | of the decoded body; BLAKE3, hexadecimal |
