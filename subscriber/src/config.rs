@@ -378,6 +378,10 @@ pub const SPOOLS_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub const STORE_QUEUE_MAX: usize = 1024;
 /// Pages that are made safe together: bounds how long the first waits for the last.
 pub const STORE_BATCH_MAX: usize = 512;
+/// While pages stream in, a batch is begun no sooner than so long after the one before ..
+pub const STORE_PACE: Duration = Duration::from_millis(5);
+/// .. unless none came in so much time.
+pub const STORE_PACE_STEP: Duration = Duration::from_millis(1);
 /// How long `SQLite` waits for another process that writes.
 pub const STORE_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The log of `SQLite` is written to the database when it has these bytes, and cut to them: seconds of a fast

@@ -22,6 +22,7 @@ mod turns;
 mod verdicts;
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +31,8 @@ use tidings_protocol::{
     Client, ClientError, ClientOptions, Code, Command, Deliveries, Delivery, MemberId,
     ProtocolError, TaskId, connect, field_number,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -127,10 +129,10 @@ struct Crawler {
 #[derive(Debug)]
 struct Running {
     attempt: u32,
-    /// Ends it without an answer.
-    overtaken: CancellationToken,
-    /// It has ended, and so has its request.
-    ended: CancellationToken,
+    /// When it has ended, so has its request.
+    task: JoinHandle<()>,
+    /// Ends it without an answer when it is dropped.
+    _overtaker: oneshot::Sender<Infallible>,
 }
 
 /// Why a connection is not served any more.
@@ -430,28 +432,27 @@ impl Crawler {
         };
         let page = PageId::of(&id, *self.since.lock());
         let task = Task { id, page, clock_ms, lease, payload, resumed };
-        let attempt = task.id.attempt;
-        let overtaken = CancellationToken::new();
-        let ended = CancellationToken::new();
+        let (entry, attempt) = (task.entry(), task.id.attempt);
         let mut running = self.running.lock();
-        let earlier = match running.get(&task.entry()) {
-            Some(same) if same.attempt == attempt => return,
-            Some(other) => {
-                other.overtaken.cancel();
-                Some(other.ended.clone())
-            }
-            None => None,
-        };
-        let entry = Running { attempt, overtaken: overtaken.clone(), ended: ended.clone() };
-        running.insert(task.entry(), entry);
-        drop(running);
-        let guard = EndGuard { crawler: Arc::clone(self), entry: task.entry(), attempt, ended };
-        self.tasks.spawn(async move {
+        if running.get(&entry).is_some_and(|same| same.attempt == attempt) {
+            return;
+        }
+        // Dropping its sender ends the request of an earlier attempt, and its task then.
+        let earlier = running.remove(&entry).map(|earlier| earlier.task);
+        let (overtaker, overtaken) = oneshot::channel::<Infallible>();
+        let guard = EndGuard { crawler: Arc::clone(self), entry, attempt };
+        let task = self.tasks.spawn(async move {
             if let Some(earlier) = earlier {
-                earlier.cancelled().await;
+                // Whether it panicked does not matter here.
+                let _ = earlier.await;
             }
-            overtaken.run_until_cancelled(task::work(&guard.crawler, task)).await;
+            tokio::select! {
+                biased;
+                _ = overtaken => {}
+                () = task::work(&guard.crawler, task) => {}
+            }
         });
+        running.insert(entry, Running { attempt, task, _overtaker: overtaker });
     }
 }
 
@@ -460,7 +461,6 @@ struct EndGuard {
     crawler: Arc<Crawler>,
     entry: Entry,
     attempt: u32,
-    ended: CancellationToken,
 }
 
 impl Drop for EndGuard {
@@ -469,7 +469,5 @@ impl Drop for EndGuard {
         if running.get(&self.entry).is_some_and(|running| running.attempt == self.attempt) {
             running.remove(&self.entry);
         }
-        drop(running);
-        self.ended.cancel();
     }
 }

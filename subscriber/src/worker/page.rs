@@ -4,6 +4,7 @@
 
 use std::collections::HashSet;
 use std::future::ready;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidings_protocol::{CanonicalUrl, Hold, Payload};
@@ -31,7 +32,7 @@ impl Work<'_> {
             let (page, none) = (self.page.as_str(), Fetched::default());
             let mut record = self.task.record(page, PageOutcome::Trap, none, None);
             record.is_trap(trap);
-            return self.finish(record, None).await;
+            return Box::pin(self.finish(record, None)).await;
         }
         let payload = Payload::parse(&self.task.payload);
         let watch = Box::pin(Watch::of(&self.page, &payload, &self.remembered())).await;
@@ -49,9 +50,8 @@ impl Work<'_> {
         let Some(fetched) = self.request(&request).await else { return };
         let duration = started.elapsed();
         match watch {
-            // The answer has come: who waits for one need not carry what is done with it.
             Some(watch) => Box::pin(self.look(watch, rules, fetched, duration)).await,
-            None => Box::pin(self.take(last, rules, fetched, duration)).await,
+            None => self.take(last, rules, fetched, duration).await,
         }
     }
 
@@ -85,6 +85,7 @@ impl Work<'_> {
         if outcome == PageOutcome::Redirect {
             self.strip_target(&mut record);
         }
+        let record = Arc::new(record);
         finish(self.crawler, self.task, record, Some(hold), read, ready(Ok(()))).await;
     }
 
@@ -132,6 +133,7 @@ impl Work<'_> {
             Ok(())
         };
         let read = |record: &mut PageRecord| self.keep(record, content);
+        let record = Arc::new(record);
         finish(self.crawler, self.task, record, Some(hold), read, announce).await;
     }
 
