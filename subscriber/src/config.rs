@@ -354,7 +354,9 @@ pub const DECODED_CHUNK_BYTES: usize = 16 * 1024;
 /// requests to a host, short enough that many hosts do not use up the file descriptors.
 pub const POOL_IDLE: Duration = Duration::from_secs(20);
 /// Idle connections kept, over all hosts. Each is a file descriptor and some 20 KiB.
-pub const POOL_CONNECTIONS_MAX: usize = 2048;
+pub const POOL_CONNECTIONS_MAX: usize = 4096;
+/// When there are so many, one in as many that come takes the place of another.
+pub const POOL_EXCHANGE: u32 = 16;
 /// How often idle connections are looked at: those that the server has closed need not wait for
 /// [`POOL_IDLE`] to be over.
 pub const POOL_SWEEP_EVERY: Duration = Duration::from_secs(5);

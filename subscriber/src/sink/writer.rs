@@ -1,6 +1,9 @@
 //! The thread of a sink: takes what has come as one batch, and does not go on before it is safe.
 
-#![expect(clippy::disallowed_methods, reason = "lets batches gather, and waits until a disk has room again")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "lets batches gather, and waits until a disk has room again"
+)]
 
 use std::collections::HashMap;
 use std::mem;

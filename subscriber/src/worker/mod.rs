@@ -132,7 +132,7 @@ struct Running {
     /// When it has ended, so has its request.
     task: JoinHandle<()>,
     /// Ends it without an answer when it is dropped.
-    _overtaker: oneshot::Sender<Infallible>,
+    _alive: oneshot::Sender<Infallible>,
 }
 
 /// Why a connection is not served any more.
@@ -439,7 +439,7 @@ impl Crawler {
         }
         // Dropping its sender ends the request of an earlier attempt, and its task then.
         let earlier = running.remove(&entry).map(|earlier| earlier.task);
-        let (overtaker, overtaken) = oneshot::channel::<Infallible>();
+        let (alive, overtaken) = oneshot::channel::<Infallible>();
         let guard = EndGuard { crawler: Arc::clone(self), entry, attempt };
         let task = self.tasks.spawn(async move {
             if let Some(earlier) = earlier {
@@ -452,7 +452,7 @@ impl Crawler {
                 () = task::work(&guard.crawler, task) => {}
             }
         });
-        running.insert(entry, Running { attempt, task, _overtaker: overtaker });
+        running.insert(entry, Running { attempt, task, _alive: alive });
     }
 }
 
