@@ -23,6 +23,7 @@ mod seeds;
 mod signals;
 mod sinks;
 mod tally;
+mod traps;
 mod watch;
 mod window;
 
