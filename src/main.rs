@@ -24,6 +24,7 @@ mod signals;
 mod sinks;
 mod tally;
 mod traps;
+mod waiting;
 mod watch;
 mod window;
 

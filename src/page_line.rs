@@ -58,6 +58,7 @@ pub(crate) fn page_json(report: &PageReport) -> String {
         outcome: &'a str,
         reason: Option<&'a str>,
         bytes: u64,
+        wire_bytes: u64,
         ms: u64,
         title: Option<&'a str>,
         job: Option<&'a str>,
@@ -68,6 +69,7 @@ pub(crate) fn page_json(report: &PageReport) -> String {
         outcome: report.outcome.as_str(),
         reason: report.error.as_deref(),
         bytes: report.bytes,
+        wire_bytes: report.wire_bytes,
         ms: u64::try_from(report.duration.as_millis()).unwrap_or(u64::MAX),
         title: report.title.as_deref(),
         job: report.job.as_deref(),
@@ -93,6 +95,7 @@ mod tests {
             outcome: PageOutcome::Done,
             reason: None,
             bytes: 1234,
+            wire_bytes: 567,
             duration: Duration::from_millis(45),
             title: Some("A \u{1b}[31mtitle\n".to_owned()),
             links: 17,
@@ -130,7 +133,7 @@ mod tests {
 
     #[test]
     fn for_machines_everything_is_as_it_came() {
-        let expected = r#"{"url":"http://a.example/","status":200,"outcome":"done","reason":null,"bytes":1234,"ms":45,"title":"A \u001b[31mtitle\n","job":null}"#;
+        let expected = r#"{"url":"http://a.example/","status":200,"outcome":"done","reason":null,"bytes":1234,"wire_bytes":567,"ms":45,"title":"A \u001b[31mtitle\n","job":null}"#;
         assert_eq!(page_json(&report()), expected);
     }
 

@@ -21,10 +21,15 @@ use crate::{
     flags::milliseconds,
     job::{Counts, JobRequest},
     link, manage,
+    screen::WAITING_SHOWN,
+    waiting::Waiting,
 };
 
 /// How often the broker is asked how a job of one's own is doing, where somebody watches it.
 const POLL: Duration = Duration::from_millis(250);
+
+/// For the hosts that it waits for the broker looks at all of them: once in so many times.
+const HOSTS_EVERY_POLLS: u32 = 20;
 
 /// The label of who waits, which the broker shows.
 const WAIT_NAME: &str = "tidings-job";
@@ -290,14 +295,37 @@ async fn until_done(
 async fn poll(client: &Client, name: &JobName, steps: &Steps) -> ClientError {
     let mut ticks = interval(POLL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
+    let mut hosts = Vec::new();
+    // At first nothing waits for long.
+    for tick in 1.. {
         ticks.tick().await;
+        if tick % HOSTS_EVERY_POLLS == 0 {
+            hosts = match waiting(client, name).await {
+                Ok(hosts) => hosts,
+                // Of an older broker, or of a job that is just over, nobody needs to know.
+                Err(ClientError::Refused(_)) => Vec::new(),
+                Err(error) => return error,
+            };
+        }
         match show(client, name).await {
             // A printer that is busy gets the next one.
-            Ok(counts) => _ = steps.try_send(Ok(Step::Progress(counts))),
+            Ok(counts) => {
+                let counts = Counts { waiting: hosts.clone(), ..counts };
+                _ = steps.try_send(Ok(Step::Progress(counts)));
+            }
             Err(error) => return error,
         }
     }
+    unreachable!("there are always more ticks")
+}
+
+/// The hosts that a job waits for, as far as they are shown.
+async fn waiting(client: &Client, name: &JobName) -> Result<Vec<Waiting>, ClientError> {
+    let limit = WAITING_SHOWN.to_string();
+    let settings = vec![("job", name.as_str()), ("limit", &*limit)];
+    let keys = Command::Group(manage::manage("keys", Some(DEFAULT_GROUP), settings));
+    let answer = client.request(&keys).await?;
+    Ok(answer.more.iter().map(|line| Waiting::parse(line)).collect())
 }
 
 /// `JOB show`.
