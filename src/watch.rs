@@ -12,7 +12,7 @@ use tidings_protocol::{
 use tokio::{
     sync::mpsc,
     task::JoinHandle,
-    time::{MissedTickBehavior, interval, sleep},
+    time::{Instant, MissedTickBehavior, interval, sleep},
 };
 
 use crate::{
@@ -28,8 +28,10 @@ use crate::{
 /// How often the broker is asked how a job of one's own is doing, where somebody watches it.
 const POLL: Duration = Duration::from_millis(250);
 
-/// For the hosts that it waits for the broker looks at all of them: once in so many times.
-const HOSTS_EVERY_POLLS: u32 = 20;
+/// How often it is asked for the hosts that a job waits for, and for which part of the time at most: it looks at all
+/// hosts meanwhile, which may be a million.
+const HOSTS_EVERY: Duration = Duration::from_secs(5);
+const HOSTS_PART: u32 = 100;
 
 /// The label of who waits, which the broker shows.
 const WAIT_NAME: &str = "tidings-job";
@@ -295,17 +297,19 @@ async fn until_done(
 async fn poll(client: &Client, name: &JobName, steps: &Steps) -> ClientError {
     let mut ticks = interval(POLL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut hosts = Vec::new();
     // At first nothing waits for long.
-    for tick in 1.. {
+    let (mut hosts, mut hosts_at) = (Vec::new(), Instant::now() + HOSTS_EVERY);
+    loop {
         ticks.tick().await;
-        if tick % HOSTS_EVERY_POLLS == 0 {
+        let now = Instant::now();
+        if now >= hosts_at {
             hosts = match waiting(client, name).await {
                 Ok(hosts) => hosts,
                 // Of an older broker, or of a job that is just over, nobody needs to know.
                 Err(ClientError::Refused(_)) => Vec::new(),
                 Err(error) => return error,
             };
+            hosts_at = now + HOSTS_EVERY.max(now.elapsed() * HOSTS_PART);
         }
         match show(client, name).await {
             // A printer that is busy gets the next one.
@@ -316,7 +320,6 @@ async fn poll(client: &Client, name: &JobName, steps: &Steps) -> ClientError {
             Err(error) => return error,
         }
     }
-    unreachable!("there are always more ticks")
 }
 
 /// The hosts that a job waits for, as far as they are shown.
