@@ -352,6 +352,11 @@ fn for_machines_there_is_an_object_for_each_page_and_one_at_the_end() {
     let first = pages.iter().find(|page| page["url"] == origin.url(0, "/p/0")).unwrap();
     assert_eq!((&first["status"], &first["outcome"]), (&200.into(), &"done".into()));
     assert!(first["job"].as_str().unwrap().starts_with("crawl-"), "{first}");
+    let missing = pages.iter().find(|page| page["status"] == 404).unwrap();
+    assert_eq!(
+        (&missing["reason"], &missing["error"]),
+        (&"status".into(), &"HTTP status 404".into())
+    );
     let summary = &summary["summary"];
     for (key, value) in [("pages", 3), ("failed", 1), ("robots", 3), ("found", 7)] {
         assert_eq!(summary[key], value, "{summary}");
