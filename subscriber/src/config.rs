@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tidings_protocol::{GroupName, MemberId};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::address::AllowPrivate;
 use crate::sink::SinkConfig;
@@ -26,12 +27,10 @@ pub struct CrawlerConfig {
     /// Whom to ask about this crawler: a URL or an e-mail address, which [`agent`](Self::agent) names
     /// already. Default: nobody, about which whoever starts it is warned.
     pub contact: Option<String>,
-    /// Whether images of a page count as its links. Default: no.
-    pub images: bool,
-    /// Whether the sitemaps that a robots.txt names are read for links. Default: no.
-    pub sitemaps: bool,
-    /// Parameters that are taken out of links because they say who follows them. Default: a list.
-    pub tracking: TrackingParams,
+    /// What counts as a link of a page.
+    pub links: LinkConfig,
+    /// Whether pages are read whole where a record would let their server say that nothing has changed. Default: no.
+    pub refetch: bool,
     /// When a site is taken to have no end.
     pub traps: TrapLimits,
     /// The identity by which the broker knows this worker again. Default `None`: the broker gives it
@@ -68,6 +67,32 @@ pub struct CrawlerConfig {
     pub per_address: Option<u32>,
 }
 
+/// What counts as a link of a page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkConfig {
+    /// Whether images of a page count. Default: no.
+    pub images: bool,
+    /// Whether the sitemaps that a robots.txt names are read for links. Default: no.
+    pub sitemaps: bool,
+    /// Parameters that are taken out of links because they say who follows them. Default: a list.
+    pub tracking: TrackingParams,
+}
+
+impl LinkConfig {
+    /// In which way that is not the usual, stored with each page: one that has not changed since it was read
+    /// in another way may have other links.
+    pub fn reading(&self) -> Option<String> {
+        let mut words = Vec::new();
+        words.extend(self.images.then(|| "images".to_owned()));
+        words.extend(self.sitemaps.then(|| "sitemaps".to_owned()));
+        if self.tracking != TrackingParams::default() {
+            // The list may be long.
+            words.push(format!("tracking={:016x}", xxh3_64(self.tracking.to_string().as_bytes())));
+        }
+        (!words.is_empty()).then(|| words.join(" "))
+    }
+}
+
 impl Default for CrawlerConfig {
     fn default() -> Self {
         Self {
@@ -78,9 +103,8 @@ impl Default for CrawlerConfig {
             credit: 1000,
             agent: concat!("tidings/", env!("CARGO_PKG_VERSION")).to_owned(),
             contact: None,
-            images: false,
-            sitemaps: false,
-            tracking: TrackingParams::default(),
+            links: LinkConfig::default(),
+            refetch: false,
             traps: TrapLimits::default(),
             member: None,
             name: "crawler".to_owned(),

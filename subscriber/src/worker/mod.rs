@@ -10,6 +10,7 @@
 )]
 
 mod clock;
+mod earlier;
 mod feeds;
 mod finish;
 mod link;
@@ -37,6 +38,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::earlier::Earlier;
 use self::link::Link;
 use self::task::Task;
 use self::turns::Turns;
@@ -109,6 +111,8 @@ struct Crawler {
     /// Links that the broker knows.
     known: Mutex<Known>,
     traps: Mutex<Traps>,
+    /// Of what there may be records.
+    earlier: Mutex<Earlier>,
     /// Of authorities whose robots.txt is asked for.
     turns: Turns,
     /// Dropped as the store is.
@@ -173,6 +177,7 @@ pub async fn run(
     let crawler = Arc::new(Crawler {
         token: product_token(&config.agent).to_owned(),
         fetcher,
+        earlier: Mutex::new(Earlier::new(sinks.have_records())),
         sinks,
         reports,
         link: Link::new(),

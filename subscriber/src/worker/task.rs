@@ -224,7 +224,7 @@ impl Work<'_> {
         let (step, remember) = verdicts.conclude(&self.page, asked, fetched, known, now());
         drop(verdicts);
         let authority = authority(&self.page);
-        if self.crawler.config.sitemaps && matches!(step, Step::Known(_)) {
+        if self.crawler.config.links.sitemaps && matches!(step, Step::Known(_)) {
             let sitemaps = sitemaps(&fetched.text);
             let lines: Vec<_> = sitemaps.iter().map(CanonicalUrl::as_str).collect();
             let until = unix_ms() / 1000 + 2 * ROBOTS_FRESH.as_secs();
