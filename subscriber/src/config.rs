@@ -387,6 +387,14 @@ pub const STORE_WAL_BYTES: u32 = 16 * 1024 * 1024;
 pub const POSTGRES_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// .. and to store a batch; then the connection is given up.
 pub const POSTGRES_STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// A server that has not answered after this is taken for gone, connecting included: later than those two, so that what it
+/// says itself is heard.
+pub const POSTGRES_BATCH_TIMEOUT: Duration = Duration::from_secs(45);
+/// How often the machine of a silent server is asked whether it is there: between batches nobody else would notice
+/// for hours.
+pub const POSTGRES_KEEPALIVE: Duration = Duration::from_secs(10);
+/// So many questions in a row without an answer mean that it is not.
+pub const POSTGRES_KEEPALIVE_TRIES: u32 = 3;
 /// Programs that run at a time, each for a page.
 pub const EXEC_AT_ONCE_MAX: usize = 8;
 /// A program may take this long for a page; then it is ended, and the page is refused.
