@@ -378,6 +378,9 @@ pub const SPOOLS_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub const STORE_QUEUE_MAX: usize = 1024;
 /// Pages that are made safe together: bounds how long the first waits for the last.
 pub const STORE_BATCH_MAX: usize = 512;
+/// A batch of pages that have these bytes is full before it has as many pages. Usual ones have some KiB, nearly all
+/// of them links; a few with [`LINKS_ABSOLUTE_BYTES_MAX`] are as much work as many others.
+pub const STORE_BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// How long `SQLite` waits for another process that writes.
 pub const STORE_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The log of `SQLite` is written to the database when it has these bytes, and cut to them: seconds of a fast

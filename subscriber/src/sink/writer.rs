@@ -8,14 +8,11 @@ use std::sync::Arc;
 use std::thread;
 
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 
-use super::{OpenError, Sink, StoreError};
-use crate::config::{STORE_QUEUE_MAX, STORE_RETRY};
+use super::{OpenError, Place, Sink, StoreError};
+use crate::config::{STORE_BATCH_BYTES_MAX, STORE_QUEUE_MAX, STORE_RETRY};
 use crate::report::{PageId, PageRecord};
-
-/// What is wrong with each sink.
-pub(super) type Troubles = Vec<Option<StoreError>>;
 
 /// Where a sink's thread is reached. It ends when this is dropped.
 #[derive(Debug)]
@@ -35,9 +32,7 @@ struct Thread {
     sink: Box<dyn Sink>,
     letters: mpsc::Receiver<Letter>,
     settled: Option<Arc<Mutex<Vec<PageId>>>>,
-    /// The sink's number among the troubles.
-    number: usize,
-    troubles: watch::Sender<Troubles>,
+    place: Place,
 }
 
 /// A thread has ended before its time, which takes a panic.
@@ -48,14 +43,13 @@ pub(super) fn gone() -> StoreError {
 impl Writer {
     pub(super) fn start(
         sink: Box<dyn Sink>,
-        number: usize,
-        troubles: watch::Sender<Troubles>,
+        place: Place,
     ) -> Result<(Self, oneshot::Receiver<()>), OpenError> {
         let (queue, letters) = mpsc::channel(STORE_QUEUE_MAX);
         let (closed, closing) = oneshot::channel();
         let settled = sink.wants_settled().then(Arc::default);
         let name = sink.name();
-        let thread = Thread { sink, letters, settled: settled.clone(), number, troubles };
+        let thread = Thread { sink, letters, settled: settled.clone(), place };
         let started = thread::Builder::new().name("sink".to_owned()).spawn(move || {
             thread.run();
             // Nobody may be waiting any more.
@@ -87,8 +81,7 @@ impl Writer {
 impl Thread {
     fn run(mut self) {
         let mut letters = Vec::new();
-        let batch_max = self.sink.batch_max();
-        while self.letters.blocking_recv_many(&mut letters, batch_max) > 0 {
+        while self.take(&mut letters) {
             self.settle();
             let result = self.write(&mut letters);
             let refused: HashMap<_, _> = self.sink.take_refused().into_iter().collect();
@@ -101,6 +94,30 @@ impl Thread {
         }
         self.settle();
         self.sink.close();
+    }
+
+    /// Waits for pages, and takes those that are to be made safe together: not more than the sink takes, nor many
+    /// more bytes than the limit. `false`: nothing comes any more.
+    ///
+    /// Those who have given up meanwhile are left out: a crawler that ends has nothing begun that can be begun
+    /// elsewhere.
+    fn take(&mut self, letters: &mut Vec<Letter>) -> bool {
+        let (batch_max, mut bytes) = (self.sink.batch_max(), 0);
+        while letters.is_empty() {
+            let mut next = self.letters.blocking_recv();
+            if next.is_none() {
+                return false;
+            }
+            while let Some(letter) = next {
+                if !letter.answer.is_closed() {
+                    bytes += letter.record.bytes_in_memory();
+                    letters.push(letter);
+                }
+                let is_full = letters.len() >= batch_max || bytes >= STORE_BATCH_BYTES_MAX;
+                next = (!is_full).then(|| self.letters.try_recv().ok()).flatten();
+            }
+        }
+        true
     }
 
     fn settle(&mut self) {
@@ -119,9 +136,13 @@ impl Thread {
         loop {
             let batch: Vec<_> = letters.iter().map(|letter| Arc::clone(&letter.record)).collect();
             let result = self.sink.write(&batch);
-            self.note(result.as_ref().err());
+            // Nobody is to wait for anything then.
+            if self.letters.is_closed() {
+                return result;
+            }
+            self.place.note(&self.sink.name(), result.as_ref().err());
             match result {
-                Err(error) if !error.closed && !self.letters.is_closed() => {
+                Err(error) if !error.closed => {
                     thread::sleep(STORE_RETRY);
                     let last = letters.pop().expect("a batch is never empty");
                     letters.retain(|letter| !letter.answer.is_closed());
@@ -130,23 +151,6 @@ impl Thread {
                 result => return result,
             }
         }
-    }
-
-    /// Says once that it fails, and once that it does no more.
-    fn note(&self, error: Option<&StoreError>) {
-        let name = self.sink.name();
-        let failed = self.troubles.borrow()[self.number].is_some();
-        match error {
-            // That is how a crawl into a pipe ends, and nobody is to wait for anything.
-            Some(error) if error.closed => {}
-            Some(error) if !failed => tracing::error!(
-                "{name}: {}; pages wait, and no new ones are asked for, until it can be written again",
-                error.text
-            ),
-            None if failed => tracing::info!("{name}: can be written again"),
-            _ => return,
-        }
-        self.troubles.send_modify(|troubles| troubles[self.number] = error.cloned());
     }
 }
 
