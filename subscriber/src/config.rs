@@ -437,10 +437,8 @@ pub const UNSETTLED_PAGES_MAX: usize = 64 * 1024;
 /// How long a fetched page waits for a full or failing disk before it is handed back; its lease
 /// is extended meanwhile.
 pub const STORE_PATIENCE: Duration = Duration::from_mins(1);
-/// Pause between two tries of a sink that fails.
+/// Pause between two tries of a sink that fails, and of the disk that bodies are on.
 pub const STORE_RETRY: Duration = Duration::from_secs(1);
-/// A page that could not be stored comes back after this.
-pub const STORE_NACK_AFTER: Duration = Duration::from_mins(1);
 
 /// First and longest pause between tries to reach the broker; doubled each time, with jitter.
 pub const RECONNECT_FIRST: Duration = Duration::from_millis(100);
