@@ -369,7 +369,8 @@ pub const ERROR_TEXT_BYTES_MAX: usize = 400;
 /// A longer `Retry-After` is taken as this; the broker caps it again.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_hours(24);
 
-/// A body that a sink wants to have whole is in memory up to this size, and beyond it in a file.
+/// A body that a sink wants to have whole is in memory up to this size, and beyond it in a file, which it is written to
+/// in pieces of this size.
 pub const SPOOL_BYTES_MAX: usize = 64 * 1024;
 /// All such bodies together have this much memory; what finds none left is in a file.
 pub const SPOOLS_BYTES_MAX: usize = 16 * 1024 * 1024;
