@@ -80,7 +80,10 @@ impl Tally {
     /// Takes note of a page, so long after the start.
     pub(crate) fn page(&mut self, report: &PageReport, at: Duration) {
         *self.outcomes.entry(report.outcome.as_str()).or_default() += 1;
-        self.bytes += report.bytes;
+        // The body of a page that has not changed did not come again.
+        if report.status != Some(304) {
+            self.bytes += report.bytes;
+        }
         self.wire_bytes += report.wire_bytes;
         if report.outcome == PageOutcome::Failed {
             self.failure(report);

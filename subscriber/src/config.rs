@@ -395,7 +395,8 @@ pub const ERROR_TEXT_BYTES_MAX: usize = 400;
 /// A longer `Retry-After` is taken as this; the broker caps it again.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_hours(24);
 
-/// A body that a sink wants to have whole is in memory up to this size, and beyond it in a file.
+/// A body that a sink wants to have whole is in memory up to this size, and beyond it in a file, which it is written to
+/// in pieces of this size.
 pub const SPOOL_BYTES_MAX: usize = 64 * 1024;
 /// All such bodies together have this much memory; what finds none left is in a file.
 pub const SPOOLS_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -408,6 +409,9 @@ pub const STORE_BATCH_MAX: usize = 512;
 pub const STORE_PACE: Duration = Duration::from_millis(5);
 /// .. unless none came in so much time.
 pub const STORE_PACE_STEP: Duration = Duration::from_millis(1);
+/// A batch of pages that have these bytes is full before it has as many pages. Usual ones have some KiB, nearly all
+/// of them links; a few with [`LINKS_ABSOLUTE_BYTES_MAX`] are as much work as many others.
+pub const STORE_BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// How long `SQLite` waits for another process that writes.
 pub const STORE_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The log of `SQLite` is written to the database when it has these bytes, and cut to them: seconds of a fast
@@ -417,6 +421,14 @@ pub const STORE_WAL_BYTES: u32 = 16 * 1024 * 1024;
 pub const POSTGRES_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// .. and to store a batch; then the connection is given up.
 pub const POSTGRES_STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// A server that has not answered after this is taken for gone, connecting included: later than those two, so that what it
+/// says itself is heard.
+pub const POSTGRES_BATCH_TIMEOUT: Duration = Duration::from_secs(45);
+/// How often the machine of a silent server is asked whether it is there: between batches nobody else would notice
+/// for hours.
+pub const POSTGRES_KEEPALIVE: Duration = Duration::from_secs(10);
+/// So many questions in a row without an answer mean that it is not.
+pub const POSTGRES_KEEPALIVE_TRIES: u32 = 3;
 /// Programs that run at a time, each for a page.
 pub const EXEC_AT_ONCE_MAX: usize = 8;
 /// A program may take this long for a page; then it is ended, and the page is refused.
@@ -456,10 +468,8 @@ pub const UNSETTLED_PAGES_MAX: usize = 64 * 1024;
 /// How long a fetched page waits for a full or failing disk before it is handed back; its lease
 /// is extended meanwhile.
 pub const STORE_PATIENCE: Duration = Duration::from_mins(1);
-/// Pause between two tries of a sink that fails.
+/// Pause between two tries of a sink that fails, and of the disk that bodies are on.
 pub const STORE_RETRY: Duration = Duration::from_secs(1);
-/// A page that could not be stored comes back after this.
-pub const STORE_NACK_AFTER: Duration = Duration::from_mins(1);
 
 /// First and longest pause between tries to reach the broker; doubled each time, with jitter.
 pub const RECONNECT_FIRST: Duration = Duration::from_millis(100);

@@ -1,4 +1,8 @@
-//! Programs that are run for pages and events: each in a process group of its own, which ends with whoever started it.
+//! Programs that are run for pages and events: each in a process group of its own, which whoever started it ends before
+//! it ends itself.
+//!
+//! After `kill -9` nobody does that: programs that run then go on to their own end, while what they were run for is given to
+//! somebody else when its lease is over. A program that must not is started through `setpriv --pdeathsig KILL`.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,9 +14,17 @@ use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 
-/// The process groups of all programs that run.
+/// All programs that run.
 #[derive(Debug, Clone, Default)]
-pub struct Programs(Arc<Mutex<BTreeSet<i32>>>);
+pub struct Programs(Arc<Mutex<All>>);
+
+#[derive(Debug, Default)]
+struct All {
+    /// Their process groups.
+    groups: BTreeSet<i32>,
+    /// They were ended, and none is started any more.
+    ended: bool,
+}
 
 /// A program that runs. Dropped, it is ended, with all that it has started.
 #[derive(Debug)]
@@ -24,17 +36,25 @@ pub struct Running {
 }
 
 impl Programs {
-    /// Starts one. In a group of its own it hears no Ctrl-C, and is ended with all that it has started.
+    /// Starts one, unless all were ended. In a group of its own it hears no Ctrl-C, and is ended with all that it has
+    /// started.
     pub fn start(&self, mut command: Command) -> io::Result<Running> {
+        // Held until it is known: who ends all of them ends this one, or it is not started.
+        let mut all = self.0.lock();
+        if all.ended {
+            return Err(io::Error::other("programs are not run any more"));
+        }
         let child = command.process_group(0).spawn()?;
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-        self.0.lock().extend(group.map(Pid::as_raw_pid));
+        all.groups.extend(group.map(Pid::as_raw_pid));
         Ok(Running { child, group, all: self.clone() })
     }
 
-    /// Ends all of them at once.
+    /// Ends all of them at once. None is started any more.
     pub fn kill(&self) {
-        for group in self.0.lock().iter().copied().filter_map(Pid::from_raw) {
+        let mut all = self.0.lock();
+        all.ended = true;
+        for group in all.groups.iter().copied().filter_map(Pid::from_raw) {
             // One that has just ended needs no ending.
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -64,7 +84,7 @@ impl Running {
     /// Its number may be somebody else's from here on.
     fn forget(&mut self) {
         if let Some(group) = self.group.take() {
-            self.all.0.lock().remove(&group.as_raw_pid());
+            self.all.0.lock().groups.remove(&group.as_raw_pid());
         }
     }
 }

@@ -160,6 +160,16 @@ impl PageRecord {
     pub fn is_final(&self) -> bool {
         self.report.outcome != PageOutcome::Retry
     }
+
+    /// About as much memory as it takes until it is stored. Bodies have limits of their own.
+    pub(crate) fn bytes_in_memory(&self) -> usize {
+        let links: usize = self.links.iter().map(|link| link.url.len()).sum();
+        let heads = self
+            .exchange
+            .as_ref()
+            .map_or(0, |exchange| exchange.request_head.len() + exchange.response_head.len());
+        size_of::<Self>() + self.report.url.len() + links + size_of_val(&*self.links) + heads
+    }
 }
 
 /// What a server gave to tell one version of a page from another (RFC 9110 section 8.8), as it wrote it.

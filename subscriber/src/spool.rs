@@ -7,13 +7,21 @@
 //!   <directory>/<n>/         its bodies
 //! ```
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+mod files;
 
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::mem;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+
+use tokio::sync::oneshot;
+
+use self::files::{BodyFile, Job};
 use crate::config::{SPOOL_BYTES_MAX, SPOOLS_BYTES_MAX};
+use crate::sink::Place;
 
 /// Where bodies are kept until every sink has them. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -21,28 +29,45 @@ pub struct Spools(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    directory: PathBuf,
+    /// To the thread that has the files.
+    jobs: Sender<Job>,
     /// Says that this process lives; the directory goes with the next one that begins after that.
     _lock: File,
-    /// Of all spools, in memory; `<= SPOOLS_BYTES_MAX`.
+    /// Of all buffers, in memory; `<= SPOOLS_BYTES_MAX`.
     bytes: AtomicUsize,
-    /// Of the next file.
-    number: AtomicU64,
 }
 
 /// One body. Dropping it removes its file.
 #[derive(Debug)]
 pub struct Spool {
-    shared: Arc<Shared>,
-    memory: Vec<u8>,
-    file: Option<(File, PathBuf)>,
+    /// What is not in the file.
+    buffer: Buffer,
+    file: Option<BodyFile>,
     len: u64,
+}
+
+/// The end of a body, in memory.
+#[derive(Debug)]
+struct Buffer {
+    shared: Arc<Shared>,
+    bytes: Vec<u8>,
+    /// How many of them are counted in what all have together.
+    counted: usize,
 }
 
 impl Spools {
     /// Makes a directory of its own below this one, which is made, too, and removes those of processes
     /// that have ended.
     pub fn open(directory: &Path) -> io::Result<Self> {
+        Self::start(directory, None)
+    }
+
+    /// The same; says in that place while its disk cannot be written to.
+    pub(crate) fn telling(directory: &Path, place: Place) -> io::Result<Self> {
+        Self::start(directory, Some(place))
+    }
+
+    fn start(directory: &Path, place: Option<Place>) -> io::Result<Self> {
         fs::create_dir_all(directory)?;
         let all = lock_file(&directory.join("lock"))?;
         all.lock()?;
@@ -53,13 +78,13 @@ impl Spools {
         lock.lock()?;
         let directory = directory.join(name);
         fs::create_dir_all(&directory)?;
-        let (bytes, number) = (AtomicUsize::new(0), AtomicU64::new(0));
-        Ok(Self(Arc::new(Shared { directory, _lock: lock, bytes, number })))
+        let jobs = files::start(directory, place)?;
+        Ok(Self(Arc::new(Shared { jobs, _lock: lock, bytes: AtomicUsize::new(0) })))
     }
 
     /// An empty body.
     pub fn begin(&self) -> Spool {
-        Spool { shared: Arc::clone(&self.0), memory: Vec::new(), file: None, len: 0 }
+        Spool { buffer: Buffer::new(&self.0), file: None, len: 0 }
     }
 }
 
@@ -85,15 +110,31 @@ fn remove_left(directory: &Path) -> io::Result<()> {
 }
 
 impl Spool {
-    /// Adds to its end. After an error it is of no use.
-    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.file.is_none() && !self.fits(bytes.len()) {
-            self.move_to_file()?;
+    /// Adds to its end. After an error it is of no use, nor after this was not awaited.
+    pub async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if !self.write_to_memory(bytes) {
+            self.write_to_file(bytes).await?;
         }
-        match &mut self.file {
-            Some((file, _)) => file.write_all(bytes)?,
-            None => self.memory.extend_from_slice(bytes),
-        }
+        Ok(())
+    }
+
+    /// Adds to its end, if nobody has to wait for that; mostly nobody has.
+    pub(crate) fn write_to_memory(&mut self, bytes: &[u8]) -> bool {
+        let fits = self.buffer.push(bytes);
+        self.len += if fits { bytes.len() as u64 } else { 0 };
+        fits
+    }
+
+    /// Adds to its end, all of which is in its file then.
+    pub(crate) async fn write_to_file(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let empty = Buffer::new(&self.buffer.shared);
+        let mut buffer = mem::replace(&mut self.buffer, empty);
+        buffer.bytes.extend_from_slice(bytes);
+        let (answer, written) = oneshot::channel();
+        let job = Job::Write { file: self.file.take(), bytes: buffer, answer };
+        let ended = || io::Error::other("the thread that writes bodies has ended");
+        self.buffer.shared.jobs.send(job).map_err(|_| ended())?;
+        self.file = Some(written.await.map_err(|_| ended())??);
         self.len += bytes.len() as u64;
         Ok(())
     }
@@ -108,139 +149,69 @@ impl Spool {
         self.len == 0
     }
 
-    /// Reads it from its beginning.
+    /// Reads it from its beginning. Waits for the disk if it is in a file.
     pub fn read(&self) -> io::Result<Box<dyn Read + '_>> {
+        let end = self.buffer.as_slice();
         Ok(match &self.file {
-            Some((_, path)) => Box::new(File::open(path)?),
-            None => Box::new(self.memory.as_slice()),
+            Some(file) => Box::new(File::open(file.path())?.chain(end)),
+            None => Box::new(end),
         })
     }
 
-    /// The file that it is in, into which it is moved if it is in memory.
-    pub fn path(&mut self) -> io::Result<&Path> {
-        if self.file.is_none() {
-            self.move_to_file()?;
+    /// The file that it is in, into which all of it is moved first.
+    pub async fn path(&mut self) -> io::Result<&Path> {
+        if self.file.is_none() || !self.buffer.as_slice().is_empty() {
+            self.write_to_file(&[]).await?;
         }
-        Ok(self.file.as_ref().map(|(_, path)| path.as_path()).expect("it was moved to a file"))
+        Ok(self.file().expect("it was moved to a file"))
     }
 
-    /// The file that it is in, if it is in one.
+    /// The file that it is in, or all but its end, if it is in one.
     pub fn file(&self) -> Option<&Path> {
-        self.file.as_ref().map(|(_, path)| path.as_path())
-    }
-
-    /// Takes the room in memory, if there is some.
-    fn fits(&self, more: usize) -> bool {
-        let fits = self.memory.len() + more <= SPOOL_BYTES_MAX;
-        let bytes = &self.shared.bytes;
-        if !fits || bytes.fetch_add(more, Ordering::Relaxed) + more <= SPOOLS_BYTES_MAX {
-            return fits;
-        }
-        bytes.fetch_sub(more, Ordering::Relaxed);
-        false
-    }
-
-    fn move_to_file(&mut self) -> io::Result<()> {
-        let number = self.shared.number.fetch_add(1, Ordering::Relaxed);
-        let path = self.shared.directory.join(number.to_string());
-        let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
-        let (file, _) = self.file.insert((file, path));
-        file.write_all(&self.memory)?;
-        self.give_back();
-        Ok(())
-    }
-
-    fn give_back(&mut self) {
-        self.shared.bytes.fetch_sub(self.memory.len(), Ordering::Relaxed);
-        self.memory = Vec::new();
+        self.file.as_ref().map(BodyFile::path)
     }
 }
 
 impl Drop for Spool {
     fn drop(&mut self) {
-        self.give_back();
-        if let Some((_, path)) = &self.file
-            && let Err(error) = fs::remove_file(path)
-        {
-            tracing::debug!(%error, "a body stays in {}", path.display());
+        if let Some(file) = self.file.take() {
+            // Where there is no thread any more it is removed here.
+            let _ = self.buffer.shared.jobs.send(Job::Remove(file));
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn text(spool: &Spool) -> Vec<u8> {
-        let mut text = Vec::new();
-        spool.read().unwrap().read_to_end(&mut text).unwrap();
-        text
+impl Buffer {
+    fn new(shared: &Arc<Shared>) -> Self {
+        Self { shared: Arc::clone(shared), bytes: Vec::new(), counted: 0 }
     }
 
-    #[test]
-    fn a_small_body_is_in_memory_and_a_large_one_in_a_file_until_it_is_dropped() {
-        let directory = tempfile::tempdir().unwrap();
-        let spools = Spools::open(directory.path()).unwrap();
-        let files = || fs::read_dir(&spools.0.directory).unwrap().count();
-        let mut spool = spools.begin();
-        spool.write(b"small").unwrap();
-        assert_eq!((text(&spool), files()), (b"small".to_vec(), 0));
-        let rest = vec![7; SPOOL_BYTES_MAX];
-        spool.write(&rest).unwrap();
-        assert_eq!((text(&spool), files()), ([b"small".to_vec(), rest].concat(), 1));
-        assert_eq!(
-            (spool.len(), spools.0.bytes.load(Ordering::Relaxed)),
-            (5 + SPOOL_BYTES_MAX as u64, 0)
-        );
-        drop(spool);
-        assert_eq!(files(), 0);
+    fn as_slice(&self) -> &[u8] {
+        &self.bytes
     }
 
-    #[test]
-    fn many_bodies_share_the_memory() {
-        let directory = tempfile::tempdir().unwrap();
-        let spools = Spools::open(directory.path()).unwrap();
-        let body = vec![1; SPOOL_BYTES_MAX];
-        let bodies: Vec<_> = (0..SPOOLS_BYTES_MAX / SPOOL_BYTES_MAX + 3)
-            .map(|_| {
-                let mut spool = spools.begin();
-                spool.write(&body).unwrap();
-                spool
-            })
-            .collect();
-        assert_eq!(bodies.iter().filter(|spool| spool.file.is_some()).count(), 3);
-        assert!(bodies.iter().all(|spool| text(spool) == body));
-        drop(bodies);
-        assert_eq!(spools.0.bytes.load(Ordering::Relaxed), 0);
-    }
-
-    #[test]
-    fn who_needs_a_file_gets_one() {
-        let directory = tempfile::tempdir().unwrap();
-        let spools = Spools::open(directory.path()).unwrap();
-        let mut spool = spools.begin();
-        spool.write(b"a page").unwrap();
-        assert_eq!(fs::read(spool.path().unwrap()).unwrap(), b"a page");
-        spool.write(b"!").unwrap();
-        assert_eq!(text(&spool), b"a page!");
-    }
-    #[test]
-    fn what_ended_processes_have_left_is_removed_and_nothing_else() {
-        let directory = tempfile::tempdir().unwrap();
-        let count = || fs::read_dir(directory.path()).unwrap().count();
-        let (ended, living) = (Spools::open(directory.path()), Spools::open(directory.path()));
-        let mut body = living.as_ref().unwrap().begin();
-        body.write(b"a page").unwrap();
-        body.path().unwrap();
-        let mut left = ended.unwrap().begin();
-        left.write(b"left").unwrap();
-        left.path().unwrap();
-        // As a killed process leaves it.
-        left.file = None;
-        drop(left);
-        assert_eq!(count(), 5);
-        let _next = Spools::open(directory.path()).unwrap();
-        assert_eq!(count(), 5);
-        assert_eq!(text(&body), b"a page");
+    /// Takes this, if there is room in memory.
+    fn push(&mut self, more: &[u8]) -> bool {
+        let taken = &self.shared.bytes;
+        if self.bytes.len() + more.len() > SPOOL_BYTES_MAX {
+            return false;
+        }
+        if taken.fetch_add(more.len(), Ordering::Relaxed) + more.len() > SPOOLS_BYTES_MAX {
+            taken.fetch_sub(more.len(), Ordering::Relaxed);
+            return false;
+        }
+        self.bytes.extend_from_slice(more);
+        self.counted += more.len();
+        true
     }
 }
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.shared.bytes.fetch_sub(self.counted, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+#[path = "spool_tests.rs"]
+mod tests;

@@ -98,11 +98,32 @@ fn a_page_that_a_program_refuses_is_tried_again() {
         "#!/bin/sh\necho $PAGE_ATTEMPT >> attempts\ntest \"$(wc -l < attempts)\" -ge 2\n",
     );
     let words = ["crawl", "--allow-private", "--exec", &program, &origin.url(0, "/p/0")];
-    // It comes back a minute later: that is not waited for.
-    let crawl = Running::start(&mut tidings(folder.path(), words));
-    let attempts = folder.path().join("attempts");
-    until("the program ran", || fs::read_to_string(&attempts).ok().filter(|text| !text.is_empty()));
-    assert_eq!(crawl.finish_by("INT").expect_code(130).stdout().len(), 0);
+    run(folder.path(), &words).expect_code(0);
+    let attempts = fs::read_to_string(folder.path().join("attempts")).unwrap();
+    let attempts: Vec<u32> = attempts.lines().map(|line| line.parse().unwrap()).collect();
+    assert!(matches!(attempts[..], [first, second] if first < second), "{attempts:?}");
+}
+
+#[test]
+fn programs_end_with_the_crawl_and_none_is_begun_after_that() {
+    let origin = Origin::serve(Site { hosts: 20, ..site(1) });
+    let folder = TempDir::new().unwrap();
+    let program = script(folder.path(), "#!/bin/sh\necho $$ >> pids\nexec sleep 1000\n");
+    let words = ["crawl", "--allow-private", "--exec", &program].map(str::to_owned);
+    let crawl =
+        Running::start(&mut tidings(folder.path(), [words.to_vec(), origin.seeds()].concat()));
+    let pids = || fs::read_to_string(folder.path().join("pids")).unwrap_or_default();
+    until("a program runs", || (!pids().is_empty()).then_some(()));
+    // Robots.txt and the page of each: all but the first have to wait for the programs.
+    origin.wait_for_hits(40);
+    let begun = pids();
+    crawl.finish_by("INT").expect_code(130);
+    assert_eq!(pids(), begun);
+    for pid in begun.lines() {
+        // Nobody may have asked yet how it has ended.
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
+    }
 }
 
 pub(crate) fn script(folder: &Path, text: &str) -> String {

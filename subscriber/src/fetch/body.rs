@@ -48,6 +48,18 @@ pub(super) fn over(bytes_max: u64) -> Failure {
     Failure::new(Reason::TooLarge, format!("body over the limit of {bytes_max} bytes"))
 }
 
+/// Keeps what there is no room for in memory. Waits for the disk, no longer than the request may take.
+pub(super) async fn write_to_file(
+    spool: &mut Spool,
+    bytes: &[u8],
+    watch: &mut Watch<'_>,
+) -> Result<(), Failure> {
+    // It is seldom needed.
+    let written = watch.finish(Box::pin(spool.write_to_file(bytes))).await;
+    let written = written.map_err(|late| Failure::new(Reason::Storage, late.text))?;
+    written.map_err(|error| Failure::of(Reason::Storage, &error))
+}
+
 impl<'a> Raw<'a> {
     pub(super) fn new(
         http: &'a mut Http,
@@ -99,10 +111,18 @@ impl<'a> Raw<'a> {
         self.heard_at = Instant::now();
         self.bytes += chunk.len() as u64;
         self.window_bytes += chunk.len() as u64;
-        if let Some(spool) = &mut self.spool {
-            spool.write(&chunk).map_err(|error| Failure::of(Reason::Storage, &error))?;
+        if let Some(spool) = &mut self.spool
+            && !spool.write_to_memory(&chunk)
+        {
+            write_to_file(spool, &chunk, watch).await?;
+            self.goes_on();
         }
         Ok(Some(chunk))
+    }
+
+    /// Something else was waited for: the server has not been silent meanwhile.
+    fn goes_on(&mut self) {
+        self.heard_at = Instant::now();
     }
 
     /// What the server announced.
@@ -150,5 +170,10 @@ impl<'a, 'b> Body<'a, 'b> {
         }
         tokio::task::consume_budget().await;
         Ok(Some(decoder.pulled(length)))
+    }
+
+    /// Something else was waited for.
+    pub(super) fn goes_on(&mut self) {
+        self.raw.goes_on();
     }
 }

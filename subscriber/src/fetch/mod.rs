@@ -189,9 +189,10 @@ impl Fetcher {
         let mut timer = pin!(sleep_until(request.deadline));
         let mut watch = Watch::new(timer.as_mut(), started, request.deadline);
         let result = self.exchange(request, &mut watch, &mut fetched).await;
-        // An answer of which nobody wants the body is complete without it, however it ended.
+        // An answer of which nobody wants the body is complete without it, however it ended; unless it was to be kept.
         let unwanted = fetched.status.is_some_and(|status| !(200..300).contains(&status));
-        fetched.failure = result.err().filter(|_| !unwanted);
+        let counts = |failure: &Failure| !unwanted || failure.reason == Reason::Storage;
+        fetched.failure = result.err().filter(counts);
         fetched
     }
 
@@ -319,8 +320,11 @@ impl Fetcher {
             }
             hasher.update(chunk);
             reader.feed(chunk);
-            if let Some(spool) = &mut fetched.body {
-                spool.write(chunk).map_err(|error| Failure::of(Reason::Storage, &error))?;
+            if let Some(spool) = &mut fetched.body
+                && !spool.write_to_memory(chunk)
+            {
+                body::write_to_file(spool, chunk, watch).await?;
+                body.goes_on();
             }
         }
         fetched.hash = Some(hasher.finalize());
@@ -353,7 +357,7 @@ async fn read_robots(
     Ok(())
 }
 
-/// Reads what nobody wants, so that the connection can be used again. What goes wrong here costs the
+/// Reads what nobody wants, so that the connection can be used again. What goes wrong with that costs the
 /// connection and nothing else.
 async fn drain(
     raw: &mut Raw<'_>,

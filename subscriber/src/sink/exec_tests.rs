@@ -1,7 +1,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::super::testing::{record, transient};
+use super::super::testing::{file_of, record, transient};
 use super::*;
 use crate::spool::Spools;
 
@@ -30,10 +30,7 @@ fn a_program_is_run_once_for_each_page_with_the_page_in_its_environment() {
     let mut exec = open(&script);
     let mut page = record(1, 2);
     page.report.url = "http://site.example/$(touch oops);`x`'\"".to_owned();
-    let mut body = spools.begin();
-    body.write(b"the body").unwrap();
-    body.path().unwrap();
-    page.body = Some(body);
+    page.body = Some(file_of(&spools, b"the body"));
     let page = Arc::new(page);
     // The same page again, one that failed, and one that is to be tried again.
     let mut failed = record(3, 1);
@@ -64,6 +61,19 @@ fn a_program_that_cannot_be_run_is_trouble_and_not_the_pages_fault() {
     let mut exec = Exec::open(&["/no/such/program".into()], Programs::default()).unwrap();
     let error = exec.write(&[Arc::new(record(1, 1))]).unwrap_err();
     assert!(error.text.contains("No such file"), "{error}");
+}
+
+#[test]
+fn programs_that_were_ended_are_not_started_any_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let programs = Programs::default();
+    let mut exec =
+        Exec::open(&shell(&format!("echo ran >> {}", out.display())), programs.clone()).unwrap();
+    exec.write(&[Arc::new(record(1, 1))]).unwrap();
+    programs.kill();
+    exec.write(&[Arc::new(record(2, 1))]).unwrap_err();
+    assert_eq!(lines(&out), ["ran"]);
 }
 
 #[test]

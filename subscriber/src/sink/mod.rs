@@ -28,7 +28,8 @@ pub mod postgres;
 mod row;
 pub mod sqlite;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
+mod trouble;
 mod warc;
 mod writer;
 
@@ -39,7 +40,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use self::exec::Exec;
 use self::jsonl::{JsonFile, JsonStream};
@@ -48,8 +49,9 @@ use self::ledger::Ledger;
 use self::postgres::{Postgres, PostgresConfig};
 pub use self::sqlite::Last;
 use self::sqlite::{Lookup, Sqlite};
+pub(crate) use self::trouble::{Place, Troubles};
 use self::warc::Warc;
-use self::writer::{Troubles, Writer};
+use self::writer::Writer;
 use crate::config::{CrawlerConfig, STORE_BATCH_MAX};
 use crate::program::Programs;
 use crate::report::{Keep, PageId, PageRecord};
@@ -195,7 +197,7 @@ pub(crate) trait Sink: Send {
 #[derive(Debug)]
 pub struct Sinks {
     writers: Vec<Writer>,
-    troubles: watch::Receiver<Troubles>,
+    troubles: Troubles,
     /// Answers from the database, if there is one.
     lookup: Option<Lookup>,
     keep: Keep,
@@ -210,19 +212,17 @@ pub struct Closing(Vec<oneshot::Receiver<()>>);
 impl Sinks {
     /// Opens what the configuration names. May read for a while, of files that a crash has left.
     pub fn open(config: &CrawlerConfig) -> Result<(Self, Closing), OpenError> {
-        let sinks = config.sinks();
-        let troubles = watch::Sender::new(vec![None; sinks.len()]);
         let mut open = Self {
             writers: Vec::new(),
-            troubles: troubles.subscribe(),
+            troubles: Troubles::default(),
             lookup: None,
             keep: Keep::default(),
             programs: Programs::default(),
         };
         let mut closing = Vec::new();
-        for (number, sink) in sinks.iter().enumerate() {
-            let sink = open.open_sink(sink, config)?;
-            let (writer, closed) = Writer::start(sink, number, troubles.clone())?;
+        for sink in config.sinks() {
+            let sink = open.open_sink(&sink, config)?;
+            let (writer, closed) = Writer::start(sink, open.troubles.place())?;
             open.writers.push(writer);
             closing.push(closed);
         }
@@ -283,20 +283,19 @@ impl Sinks {
         }
     }
 
+    /// Where somebody else who writes what pages need says that it fails.
+    pub(crate) fn place(&self) -> Place {
+        self.troubles.place()
+    }
+
     /// Why nothing can be stored at present.
     pub fn trouble(&self) -> Option<StoreError> {
-        self.troubles.borrow().iter().flatten().next().cloned()
+        self.troubles.first()
     }
 
     /// Waits until there is trouble, or none any more, after there `was` some or none.
     pub async fn change(&self, was: bool) -> Option<StoreError> {
-        let mut troubles = self.troubles.clone();
-        let changed = troubles.wait_for(|troubles| troubles.iter().any(Option::is_some) != was);
-        if let Ok(troubles) = changed.await {
-            return troubles.iter().flatten().next().cloned();
-        }
-        // The threads have ended, which they do after this only.
-        std::future::pending().await
+        self.troubles.change(was).await
     }
 
     /// Whether the database had records when it was opened that servers can be asked about.
@@ -314,6 +313,8 @@ impl Sinks {
 
 impl Drop for Sinks {
     fn drop(&mut self) {
+        // First, so that those who are ended do not count as trouble.
+        self.writers.clear();
         self.programs.kill();
     }
 }

@@ -1,27 +1,37 @@
 //! A `PostgreSQL` database: one row per page of a pass, in the table `pages`, with the names of all sinks.
 //!
 //! A batch is one statement, in which the pages are JSON, as in a file of JSON lines; the server makes rows of it.
-//! A server that is gone, or does not answer in time, holds up what is to be stored until it is back.
+//! A server that is gone, or does not answer in time, holds up what is to be stored until it is back. That its machine
+//! has vanished is noticed by asking it now and then; and a batch has a time, whatever the server does.
 //!
 //! # Schema
 //!
 //! See `MIGRATIONS`; which of them were applied is in the table `tidings_schema`. To change it: add one. Tables of
 //! a newer version are refused, never touched. `search_path` decides where the tables are.
 
+#![expect(clippy::disallowed_methods, reason = "owns a connection, and waits for it in bounds")]
+
 use std::collections::HashMap;
 use std::error::Error;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use postgres::config::{Host, SslMode};
-use postgres::{Client, Config, Transaction};
 use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::{Client, Config, Transaction};
 use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::row::Row;
 use super::{OpenError, Sink, StoreError};
-use crate::config::{POSTGRES_CONNECT_TIMEOUT, POSTGRES_STATEMENT_TIMEOUT};
+use crate::config::{
+    POSTGRES_BATCH_TIMEOUT, POSTGRES_CONNECT_TIMEOUT, POSTGRES_KEEPALIVE, POSTGRES_KEEPALIVE_TRIES,
+    POSTGRES_STATEMENT_TIMEOUT, STOP_CLOSE,
+};
 use crate::connect::system_roots;
 use crate::report::{PageId, PageRecord};
 
@@ -114,6 +124,10 @@ impl FromStr for PostgresConfig {
         }
         config.connect_timeout(POSTGRES_CONNECT_TIMEOUT);
         config.tcp_user_timeout(POSTGRES_STATEMENT_TIMEOUT);
+        if !text.contains("keepalives") {
+            config.keepalives_idle(POSTGRES_KEEPALIVE).keepalives_interval(POSTGRES_KEEPALIVE);
+            config.keepalives_retries(POSTGRES_KEEPALIVE_TRIES);
+        }
         Ok(Self(config))
     }
 }
@@ -157,28 +171,48 @@ fn is_local(host: &Host) -> bool {
 /// The open database.
 pub(super) struct Postgres {
     config: PostgresConfig,
+    runtime: Runtime,
     /// `None` after an error: nobody knows what has become of the connection.
-    client: Option<Client>,
+    connected: Option<Connected>,
+    /// For a batch, or to be let in.
+    patience: Duration,
 }
+
+/// A connection, which is served while something is waited for.
+struct Connected {
+    client: Client,
+    serving: AbortOnDropHandle<()>,
+}
+
+type Failed = Box<dyn Error + Send + Sync>;
 
 impl Postgres {
     /// Connects, and brings the schema to this version.
     pub(super) fn open(config: &PostgresConfig) -> Result<Self, OpenError> {
-        let client = connect(config).map_err(|error| OpenError::Postgres {
-            database: config.name(),
-            reason: chain(&*error),
-        })?;
-        Ok(Self { config: config.clone(), client: Some(client) })
+        Self::open_within(config, POSTGRES_BATCH_TIMEOUT)
     }
 
-    fn upsert(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), Box<dyn Error + Send + Sync>> {
+    fn open_within(config: &PostgresConfig, patience: Duration) -> Result<Self, OpenError> {
+        let failed =
+            |error: Failed| OpenError::Postgres { database: config.name(), reason: chain(&*error) };
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| failed(error.into()))?;
+        let connected = within(&runtime, patience, connect(config)).map_err(failed)?;
+        Ok(Self { config: config.clone(), runtime, connected: Some(connected), patience })
+    }
+
+    fn upsert(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), Failed> {
         let pages = as_json(batch)?;
-        let mut client = match self.client.take() {
-            Some(client) if !client.is_closed() => client,
-            _ => connect(&self.config)?,
+        let (config, before) = (&self.config, self.connected.take());
+        let storing = async {
+            let connected = match before {
+                Some(connected) if !connected.client.is_closed() => connected,
+                _ => connect(config).await?,
+            };
+            connected.client.execute(UPSERT, &[&pages]).await?;
+            Ok(connected)
         };
-        client.execute(UPSERT, &[&pages])?;
-        self.client = Some(client);
+        self.connected = Some(within(&self.runtime, self.patience, storing)?);
         Ok(())
     }
 }
@@ -191,6 +225,23 @@ impl Sink for Postgres {
     fn write(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), StoreError> {
         self.upsert(batch).map_err(|error| StoreError { text: chain(&*error), closed: false })
     }
+
+    fn close(&mut self) {
+        let Some(Connected { client, serving }) = self.connected.take() else { return };
+        // The server is told.
+        drop(client);
+        let _ = within(&self.runtime, STOP_CLOSE, async { Ok(serving.await?) });
+    }
+}
+
+/// Waits so long for the server. What it did not answer in time is given up.
+fn within<T>(
+    runtime: &Runtime,
+    patience: Duration,
+    doing: impl Future<Output = Result<T, Failed>>,
+) -> Result<T, Failed> {
+    let late = |_| format!("the server has not answered within {patience:?}");
+    runtime.block_on(async { timeout(patience, doing).await.map_err(late)? })
 }
 
 /// A statement changes no row twice: of each page, the attempt that wins.
@@ -211,14 +262,16 @@ fn as_json(batch: &[Arc<PageRecord>]) -> serde_json::Result<String> {
     Ok(if json.contains("\\u0000") { json.replace("\\u0000", "\\ufffd") } else { json })
 }
 
-fn connect(config: &PostgresConfig) -> Result<Client, Box<dyn Error + Send + Sync>> {
-    let mut client = config.0.connect(tls())?;
+async fn connect(config: &PostgresConfig) -> Result<Connected, Failed> {
+    let (mut client, connection) = config.0.connect(tls()).await?;
+    // Whoever uses it learns how it has ended.
+    let serving = AbortOnDropHandle::new(tokio::spawn(async { drop(connection.await) }));
     let timeout = POSTGRES_STATEMENT_TIMEOUT.as_millis();
-    client.batch_execute(&format!("SET statement_timeout = {timeout}"))?;
-    let mut transaction = client.transaction()?;
-    migrate(&mut transaction)?;
-    transaction.commit()?;
-    Ok(client)
+    client.batch_execute(&format!("SET statement_timeout = {timeout}")).await?;
+    let mut transaction = client.transaction().await?;
+    migrate(&mut transaction).await?;
+    transaction.commit().await?;
+    Ok(Connected { client, serving })
 }
 
 /// As for pages: who the server is, is checked with the certificate authorities of the system.
@@ -232,14 +285,16 @@ fn tls() -> MakeRustlsConnect {
     MakeRustlsConnect::new(config)
 }
 
-fn migrate(transaction: &mut Transaction<'_>) -> Result<(), Box<dyn Error + Send + Sync>> {
-    transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK])?;
-    transaction.batch_execute(
-        "CREATE TABLE IF NOT EXISTS tidings_schema (
-            version integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())",
-    )?;
-    let found: i32 =
-        transaction.query_one("SELECT coalesce(max(version), 0) FROM tidings_schema", &[])?.get(0);
+async fn migrate(transaction: &mut Transaction<'_>) -> Result<(), Failed> {
+    transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
+    transaction
+        .batch_execute(
+            "CREATE TABLE IF NOT EXISTS tidings_schema (
+                version integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())",
+        )
+        .await?;
+    let found = "SELECT coalesce(max(version), 0) FROM tidings_schema";
+    let found: i32 = transaction.query_one(found, &[]).await?.get(0);
     let known = i32::try_from(MIGRATIONS.len())?;
     if found > known {
         return Err(format!(
@@ -249,8 +304,9 @@ fn migrate(transaction: &mut Transaction<'_>) -> Result<(), Box<dyn Error + Send
         .into());
     }
     for (version, migration) in (1..).zip(MIGRATIONS).skip(usize::try_from(found)?) {
-        transaction.batch_execute(migration)?;
-        transaction.execute("INSERT INTO tidings_schema (version) VALUES ($1)", &[&version])?;
+        transaction.batch_execute(migration).await?;
+        let insert = "INSERT INTO tidings_schema (version) VALUES ($1)";
+        transaction.execute(insert, &[&version]).await?;
     }
     Ok(())
 }

@@ -32,6 +32,32 @@ fn a_password_from_elsewhere_is_used_only_where_there_is_none() {
 }
 
 #[test]
+fn whether_the_server_is_there_is_asked_every_few_seconds() {
+    let asked = |text: &str| {
+        let config = text.parse::<PostgresConfig>().unwrap().0;
+        let (idle, interval) = (config.get_keepalives_idle(), config.get_keepalives_interval());
+        (
+            idle.as_secs(),
+            interval.map(|interval| interval.as_secs()),
+            config.get_keepalives_retries(),
+        )
+    };
+    assert_eq!(asked("postgres://h/x"), (10, Some(10), Some(3)));
+    assert_eq!(asked("postgres://h/x?keepalives_idle=60"), (60, None, None));
+}
+
+#[test]
+fn a_server_that_says_nothing_is_not_waited_for_for_ever() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    let config = format!("postgres://me@{address}/pages").parse().unwrap();
+    let Err(error) = Postgres::open_within(&config, Duration::from_millis(50)) else {
+        panic!("nobody has let us in")
+    };
+    assert!(error.to_string().ends_with("has not answered within 50ms"), "{error}");
+}
+
+#[test]
 fn of_each_page_of_a_batch_the_newest_attempt_is_stored() {
     let mut nul = record(2, 1);
     nul.report.title = Some("a\0b".to_owned());

@@ -65,7 +65,7 @@ pub(super) const CREATE: &str = "
         pass INTEGER,
         depth INTEGER,
         attempt INTEGER NOT NULL,       -- the highest attempt wins
-        outcome TEXT NOT NULL,          -- done, redirect, failed, robots, retry
+        outcome TEXT NOT NULL,          -- done, redirect, failed, robots, trap, retry
         reason TEXT,                    -- why, as a word of a closed list
         error TEXT,                     -- why, for people
         redirect TEXT,                  -- where it leads

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use crate::page::Link;
 use crate::report::{PageId, PageOutcome, PageRecord, PageReport, Validators};
+use crate::spool::{Spool, Spools};
 
 /// An attempt at a page, as the group's seventh run gives it.
-pub(super) fn record(entry: u64, attempt: u32) -> PageRecord {
+pub(crate) fn record(entry: u64, attempt: u32) -> PageRecord {
     let link = |url: &str, nofollow| Link { url: url.into(), nofollow };
     PageRecord {
         page: PageId::parse(&format!("crawlers.3.{entry}")).unwrap(),
@@ -53,4 +54,20 @@ pub(super) fn transient(entry: u64, attempt: u32) -> PageRecord {
 /// A folder in memory, where there is such a place: what is synced there costs nothing.
 pub(super) fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+/// A body, for a test of what has a runtime of its own, or needs none.
+pub(super) fn body_of(spools: &Spools, bytes: &[u8]) -> Spool {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let mut body = spools.begin();
+    runtime.block_on(body.write(bytes)).unwrap();
+    body
+}
+
+/// The same, in a file.
+pub(super) fn file_of(spools: &Spools, bytes: &[u8]) -> Spool {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let mut body = body_of(spools, bytes);
+    runtime.block_on(body.path()).unwrap();
+    body
 }

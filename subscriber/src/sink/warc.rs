@@ -31,6 +31,7 @@ mod seen;
 
 use std::fs;
 use std::io;
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -57,6 +58,7 @@ pub(super) struct Warc {
     ledger: Ledger,
     /// Pages that were written and not synced yet.
     pending: Vec<PageId>,
+    refused: Vec<(PageId, String)>,
     /// A file was begun of which the mark does not know.
     owes_mark: bool,
 }
@@ -83,6 +85,7 @@ impl Warc {
             archivist,
             ledger,
             pending: Vec::new(),
+            refused: Vec::new(),
             owes_mark: true,
         };
         warc.write_mark().map_err(failed)?;
@@ -99,8 +102,13 @@ impl Warc {
                 self.commit()?;
                 self.rotate()?;
             }
-            self.archivist.put_page(record, &mut self.file)?;
-            self.pending.push(record.page.clone());
+            let page = record.page.clone();
+            if self.archivist.put_page(record, &mut self.file)? {
+                self.pending.push(page);
+            } else {
+                // Without it the page would be archived as one that was never answered.
+                self.refused.push((page, "the file of its body was removed".to_owned()));
+            }
         }
         self.commit()
     }
@@ -142,11 +150,16 @@ impl Sink for Warc {
         let written = self.append(batch);
         if written.is_err() {
             self.pending.clear();
+            self.refused.clear();
             self.archivist.roll_back();
             self.file.roll_back();
         }
         self.ledger.tend(|| position(&self.file));
         written.map_err(|error| StoreError { text: error.to_string(), closed: false })
+    }
+
+    fn take_refused(&mut self) -> Vec<(PageId, String)> {
+        mem::take(&mut self.refused)
     }
 
     fn settle(&mut self, pages: &[PageId]) {

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::config::WARC_CHUNK_BYTES;
 use crate::report::Exchange;
-use crate::sink::testing::{folder, record, transient};
+use crate::sink::testing::{body_of, folder, record, transient};
 use crate::spool::Spools;
 
 struct Output {
@@ -70,11 +70,7 @@ impl Output {
     /// A page that was answered with this.
     fn page(&self, entry: u64, head: &str, body: Option<&[u8]>) -> PageRecord {
         let mut page = record(entry, 1);
-        let body = body.map(|bytes| {
-            let mut body = self.spools.begin();
-            body.write(bytes).unwrap();
-            body
-        });
+        let body = body.map(|bytes| body_of(&self.spools, bytes));
         page.exchange = Some(Exchange {
             request_head: format!("GET /{entry} HTTP/1.1\r\nHost: site.example\r\n\r\n")
                 .into_bytes(),
@@ -277,14 +273,45 @@ fn two_processes_do_not_share_a_prefix() {
 }
 
 #[test]
-fn a_body_that_cannot_be_read_any_more_holds_up_nothing() {
+fn a_page_of_which_somebody_has_removed_the_body_is_refused_and_holds_up_nothing() {
+    let output = Output::new();
+    let mut warc = output.open(u64::MAX);
+    let large = vec![7; crate::config::SPOOL_BYTES_MAX + 1];
+    let (page, other) = (output.page(1, OK, Some(&large)), output.page(2, OK, Some(b"small")));
+    fs::remove_file(page.exchange.as_ref().unwrap().body.as_ref().unwrap().file().unwrap())
+        .unwrap();
+    warc.write(&batch([page, other])).unwrap();
+    let refused = warc.take_refused();
+    assert_eq!(refused, [(record(1, 1).page, "the file of its body was removed".to_owned())]);
+    assert_eq!(output.entries(), BTreeMap::from([(2, 1)]));
+    // As it is fetched again.
+    warc.write(&batch([output.page(1, OK, Some(&large))])).unwrap();
+    assert!(warc.take_refused().is_empty());
+    assert_eq!(output.entries(), BTreeMap::from([(1, 1), (2, 1)]));
+}
+
+#[test]
+fn a_body_that_cannot_be_read_for_now_is_trouble_and_not_lost() {
     let output = Output::new();
     let mut warc = output.open(u64::MAX);
     let large = vec![7; crate::config::SPOOL_BYTES_MAX + 1];
     let page = output.page(1, OK, Some(&large));
-    fs::remove_dir_all(output.folder.path().join("spools")).unwrap();
-    warc.write(&batch([page])).unwrap();
-    assert_eq!(output.records().iter().filter(|record| !record.is("warcinfo")).count(), 1);
+    let path = page.exchange.as_ref().unwrap().body.as_ref().unwrap().file().unwrap().to_owned();
+    let batch = batch([record(2, 1), page]);
+    // Nothing can be read from that, as without a descriptor to spare.
+    let away = path.with_extension("away");
+    fs::rename(&path, &away).unwrap();
+    fs::create_dir(&path).unwrap();
+    warc.write(&batch).unwrap_err();
+    assert!(warc.take_refused().is_empty());
+    assert_eq!(output.entries(), BTreeMap::new());
+    fs::remove_dir(&path).unwrap();
+    fs::rename(&away, &path).unwrap();
+    warc.write(&batch).unwrap();
+    assert_eq!(output.entries(), BTreeMap::from([(1, 1), (2, 1)]));
+    let records = output.records();
+    let response = records.iter().find(|record| record.is("response")).unwrap();
+    assert!(response.block.ends_with(&large));
 }
 
 /// What was written in two batches; and for each mark how much was safe, and what was settled by then.

@@ -12,14 +12,13 @@ use std::thread;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 
-use super::{OpenError, Sink, StoreError};
-use crate::config::{STORE_PACE, STORE_PACE_STEP, STORE_QUEUE_MAX, STORE_RETRY};
+use super::{OpenError, Place, Sink, StoreError};
+use crate::config::{
+    STORE_BATCH_BYTES_MAX, STORE_PACE, STORE_PACE_STEP, STORE_QUEUE_MAX, STORE_RETRY,
+};
 use crate::report::{PageId, PageRecord};
-
-/// What is wrong with each sink.
-pub(super) type Troubles = Vec<Option<StoreError>>;
 
 /// Where a sink's thread is reached. It ends when this is dropped.
 #[derive(Debug)]
@@ -39,9 +38,7 @@ struct Thread {
     sink: Box<dyn Sink>,
     letters: mpsc::Receiver<Letter>,
     settled: Option<Arc<Mutex<Vec<PageId>>>>,
-    /// The sink's number among the troubles.
-    number: usize,
-    troubles: watch::Sender<Troubles>,
+    place: Place,
 }
 
 /// A thread has ended before its time, which takes a panic.
@@ -52,14 +49,13 @@ pub(super) fn gone() -> StoreError {
 impl Writer {
     pub(super) fn start(
         sink: Box<dyn Sink>,
-        number: usize,
-        troubles: watch::Sender<Troubles>,
+        place: Place,
     ) -> Result<(Self, oneshot::Receiver<()>), OpenError> {
         let (queue, letters) = mpsc::channel(STORE_QUEUE_MAX);
         let (closed, closing) = oneshot::channel();
         let settled = sink.wants_settled().then(Arc::default);
         let name = sink.name();
-        let thread = Thread { sink, letters, settled: settled.clone(), number, troubles };
+        let thread = Thread { sink, letters, settled: settled.clone(), place };
         let started = thread::Builder::new().name("sink".to_owned()).spawn(move || {
             thread.run();
             // Nobody may be waiting any more.
@@ -91,10 +87,8 @@ impl Writer {
 impl Thread {
     fn run(mut self) {
         let mut letters = Vec::new();
-        let batch_max = self.sink.batch_max();
         let mut began = None;
-        while self.letters.blocking_recv_many(&mut letters, batch_max) > 0 {
-            self.gather(&mut letters, batch_max, began);
+        while self.take(&mut letters, began) {
             began = Some(Instant::now());
             self.settle();
             let result = self.write(&mut letters);
@@ -110,20 +104,39 @@ impl Thread {
         self.sink.close();
     }
 
-    /// Lets more pages come while they stream in, if the last batch began just before: making a batch
-    /// safe costs as much as many pages.
-    fn gather(&mut self, letters: &mut Vec<Letter>, batch_max: usize, began: Option<Instant>) {
-        while began.is_some_and(|began| began.elapsed() < STORE_PACE) && letters.len() < batch_max {
-            thread::sleep(STORE_PACE_STEP);
+    /// Waits for pages, and takes those that are to be made safe together: not more than the sink takes, nor many
+    /// more bytes than the limit. `false`: nothing comes any more.
+    ///
+    /// While they stream in and the last batch `began` just before, more are waited for: making a batch safe costs
+    /// as much as many pages. Those who have given up meanwhile are left out: a crawler that ends has nothing begun
+    /// that can be begun elsewhere.
+    fn take(&mut self, letters: &mut Vec<Letter>, began: Option<Instant>) -> bool {
+        let (batch_max, mut bytes) = (self.sink.batch_max(), 0);
+        loop {
             let before = letters.len();
-            while letters.len() < batch_max
-                && let Ok(letter) = self.letters.try_recv()
-            {
-                letters.push(letter);
+            let mut next = match before {
+                0 => self.letters.blocking_recv(),
+                _ => self.letters.try_recv().ok(),
+            };
+            if before == 0 && next.is_none() {
+                return false;
             }
-            // Then everybody may be waiting for these.
-            if letters.len() == before {
-                return;
+            while let Some(letter) = next {
+                if !letter.answer.is_closed() {
+                    bytes += letter.record.bytes_in_memory();
+                    letters.push(letter);
+                }
+                if letters.len() >= batch_max || bytes >= STORE_BATCH_BYTES_MAX {
+                    return true;
+                }
+                next = self.letters.try_recv().ok();
+            }
+            let is_soon = began.is_some_and(|began| began.elapsed() < STORE_PACE);
+            match letters.len() {
+                0 => {}
+                // If nothing more came, everybody may be waiting for these.
+                length if !is_soon || length == before => return true,
+                _ => thread::sleep(STORE_PACE_STEP),
             }
         }
     }
@@ -144,9 +157,13 @@ impl Thread {
         loop {
             let batch: Vec<_> = letters.iter().map(|letter| Arc::clone(&letter.record)).collect();
             let result = self.sink.write(&batch);
-            self.note(result.as_ref().err());
+            // Nobody is to wait for anything then.
+            if self.letters.is_closed() {
+                return result;
+            }
+            self.place.note(&self.sink.name(), result.as_ref().err());
             match result {
-                Err(error) if !error.closed && !self.letters.is_closed() => {
+                Err(error) if !error.closed => {
                     thread::sleep(STORE_RETRY);
                     let last = letters.pop().expect("a batch is never empty");
                     letters.retain(|letter| !letter.answer.is_closed());
@@ -155,23 +172,6 @@ impl Thread {
                 result => return result,
             }
         }
-    }
-
-    /// Says once that it fails, and once that it does no more.
-    fn note(&self, error: Option<&StoreError>) {
-        let name = self.sink.name();
-        let failed = self.troubles.borrow()[self.number].is_some();
-        match error {
-            // That is how a crawl into a pipe ends, and nobody is to wait for anything.
-            Some(error) if error.closed => {}
-            Some(error) if !failed => tracing::error!(
-                "{name}: {}; pages wait, and no new ones are asked for, until it can be written again",
-                error.text
-            ),
-            None if failed => tracing::info!("{name}: can be written again"),
-            _ => return,
-        }
-        self.troubles.send_modify(|troubles| troubles[self.number] = error.cloned());
     }
 }
 

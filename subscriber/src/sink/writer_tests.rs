@@ -2,10 +2,11 @@ use std::collections::BTreeSet;
 use std::sync::mpsc as channel;
 
 use super::*;
+use crate::page::Link;
 use crate::program::Programs;
 use crate::report::Keep;
-use crate::sink::Sinks;
 use crate::sink::testing::record;
+use crate::sink::{Sinks, Troubles};
 
 /// A sink that does as it is told.
 struct Told {
@@ -52,12 +53,11 @@ fn start(wants_settled: bool) -> Teller {
     let (settling, settled) = channel::channel();
     let settling = wants_settled.then_some(settling);
     let sink = Told { batches, results, settled: settling };
-    let troubles = watch::Sender::new(vec![None]);
-    let told = troubles.subscribe();
-    let (writer, closed) = Writer::start(Box::new(sink), 0, troubles).unwrap();
+    let troubles = Troubles::default();
+    let (writer, closed) = Writer::start(Box::new(sink), troubles.place()).unwrap();
     let sinks = Sinks {
         writers: vec![writer],
-        troubles: told,
+        troubles,
         lookup: None,
         keep: Keep::default(),
         programs: Programs::default(),
@@ -133,6 +133,47 @@ async fn of_a_batch_that_failed_those_who_have_given_up_are_not_written() {
     teller.results.send(Err(full())).unwrap();
     assert_eq!(teller.batches.recv().unwrap(), [5]);
     teller.results.send(Ok(())).unwrap();
+}
+
+#[tokio::test]
+async fn what_nobody_waits_for_any_more_is_not_begun() {
+    let mut teller = start(false);
+    let pages: Vec<_> = (0..3).map(|entry| Arc::new(record(entry, 1))).collect();
+    let mut storing: Vec<_> = pages.iter().map(|page| Box::pin(teller.sinks.store(page))).collect();
+    assert!(futures_util::poll!(&mut storing[0]).is_pending());
+    assert_eq!(teller.batches.recv().unwrap(), [0]);
+    for storing in &mut storing[1..] {
+        assert!(futures_util::poll!(storing).is_pending());
+    }
+    drop(storing);
+    let sinks = mem::replace(&mut teller.sinks, start(false).sinks);
+    drop(sinks);
+    teller.results.send(Ok(())).unwrap();
+    (&mut teller.closed).await.unwrap();
+    assert!(teller.batches.recv().is_err());
+}
+
+#[tokio::test]
+async fn a_batch_is_full_when_it_has_many_bytes() {
+    let teller = start(false);
+    let link =
+        |number| Link { url: format!("http://{number}/{:8000}", "").into(), nofollow: false };
+    let links: Vec<_> = (0..=STORE_BATCH_BYTES_MAX / 8000 / 2).map(link).collect();
+    let pages: Vec<_> = (0..5)
+        .map(|entry| Arc::new(PageRecord { links: links.clone(), ..record(entry, 1) }))
+        .collect();
+    let mut storing: Vec<_> = pages.iter().map(|page| Box::pin(teller.sinks.store(page))).collect();
+    assert!(futures_util::poll!(&mut storing[0]).is_pending());
+    assert_eq!(teller.batches.recv().unwrap(), [0]);
+    for storing in &mut storing[1..] {
+        assert!(futures_util::poll!(storing).is_pending());
+    }
+    for _ in 0..3 {
+        teller.results.send(Ok(())).unwrap();
+    }
+    assert_eq!(teller.batches.recv().unwrap(), [1, 2]);
+    assert_eq!(teller.batches.recv().unwrap(), [3, 4]);
+    futures_util::future::join_all(storing).await.into_iter().for_each(Result::unwrap);
 }
 
 #[tokio::test]

@@ -3,16 +3,26 @@
 #![expect(clippy::disallowed_methods, reason = "waits for sinks and for leases")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidings_protocol::{CanonicalUrl, Command, Hold, Outcome, Payload, Return};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Crawler;
 use super::link::Answered;
-use super::task::{Task, milliseconds};
-use crate::config::{STORE_NACK_AFTER, STORE_PATIENCE};
+use super::task::{Task, again};
+use crate::config::STORE_PATIENCE;
 use crate::pass::PassKey;
 use crate::report::{PageOutcome, PageRecord};
+use crate::sink::Sinks;
+
+/// Why a task is not answered with what became of its page.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Undone {
+    pub(super) reason: String,
+    /// It was up to the page, or to what is done with it, so it is an attempt.
+    pub(super) counts: bool,
+}
 
 /// Stores the page, tells the people, and then the broker.
 ///
@@ -26,6 +36,7 @@ pub(super) async fn finish(
     read: impl FnOnce(&mut PageRecord),
     then: impl Future<Output = Result<(), String>>,
 ) {
+    let was_asked = over.is_some();
     let free = async {
         let Some(hold) = over else { return true };
         let over = task.touch(true, hold);
@@ -36,20 +47,24 @@ pub(super) async fn finish(
         tokio::task::yield_now().await;
         read(Arc::get_mut(&mut record).expect("nobody else has it yet"));
         let stored = async {
-            store(crawler, &record).await?;
-            then.await
+            store(&crawler.sinks, &record, STORE_PATIENCE).await?;
+            then.await.map_err(|reason| Undone { reason, counts: true })
         };
-        tokio::select! {
-            stored = stored => Some(stored),
-            () = keep_lease(crawler, task) => None,
-        }
+        let stored = tokio::select! {
+            biased;
+            stored = stored => stored,
+            () = crawler.abandon.cancelled() => {
+                let reason = "the crawler ends before the page is stored".to_owned();
+                Err(Undone { reason, counts: false })
+            }
+            () = keep_lease(crawler, task) => return None,
+        };
+        Some(stored)
     };
     let (true, Some(stored)) = tokio::join!(free, store) else { return };
-    if let Err(reason) = stored {
-        let back = Return::Retry { after_ms: Some(milliseconds(STORE_NACK_AFTER)) };
-        let nack = task.nack(back, Hold::default(), Some(reason));
-        crawler.link.answer(&[], &nack).await;
-        return;
+    if let Err(undone) = stored {
+        let back = give_back(crawler, task, (&record.report.url, was_asked), undone);
+        return Box::pin(back).await;
     }
     tokio::select! {
         // Nobody may be listening.
@@ -60,6 +75,17 @@ pub(super) async fn finish(
         () = keep_lease(crawler, task) => return,
     }
     answer(crawler, task, &record).await;
+}
+
+/// Hands a task back. If there `was` a request for it, and it is not an attempt, then the next is for its page.
+async fn give_back(crawler: &Crawler, task: &Task, (url, was_asked): (&str, bool), undone: Undone) {
+    let Undone { reason, counts } = undone;
+    let back = match (counts, was_asked) {
+        (false, true) => return again(crawler, task, url, (Hold::default(), Some(reason))).await,
+        (false, false) => Return::Uncounted { after_ms: None },
+        (true, _) => Return::Retry { after_ms: None },
+    };
+    crawler.link.answer(&[], &task.nack(back, Hold::default(), Some(reason))).await;
 }
 
 async fn answer(crawler: &Crawler, task: &Task, record: &PageRecord) {
@@ -140,28 +166,25 @@ impl Task {
     }
 }
 
-/// Waits for a full disk for a while; the error is for the broker. Sinks that are slow and not in
-/// trouble are waited for.
-async fn store(crawler: &Crawler, record: &Arc<PageRecord>) -> Result<(), String> {
-    let sinks = &crawler.sinks;
-    let stored = async {
-        let mut stored = std::pin::pin!(sinks.store(record));
-        let mut patience = Instant::now() + STORE_PATIENCE;
-        loop {
-            match timeout_at(patience, stored.as_mut()).await {
-                Ok(stored) => return stored.map_err(|error| error.to_string()),
-                Err(_) => match sinks.trouble() {
-                    Some(trouble) => return Err(trouble.to_string()),
-                    None => patience += STORE_PATIENCE,
-                },
+/// Waits for a full disk for a while. Sinks that are slow and not in trouble are waited for.
+pub(super) async fn store(
+    sinks: &Sinks,
+    record: &Arc<PageRecord>,
+    patience: Duration,
+) -> Result<(), Undone> {
+    let mut stored = std::pin::pin!(sinks.store(record));
+    let mut until = Instant::now() + patience;
+    loop {
+        match timeout_at(until, stored.as_mut()).await {
+            // Where nothing can be written any more, that is not the page's fault either.
+            Ok(stored) => {
+                return stored
+                    .map_err(|error| Undone { reason: error.to_string(), counts: !error.closed });
             }
-        }
-    };
-    tokio::select! {
-        biased;
-        stored = stored => stored,
-        () = crawler.abandon.cancelled() => {
-            Err("the crawler ends before the page is stored".to_owned())
+            Err(_) => match sinks.trouble() {
+                Some(trouble) => return Err(Undone { reason: trouble.to_string(), counts: false }),
+                None => until += patience,
+            },
         }
     }
 }

@@ -150,8 +150,8 @@ enum End {
 /// page. Connects again whenever the broker is gone.
 ///
 /// After `stop` it returns within a second: what was not begun goes back uncounted; what still
-/// runs gets half of that time, is then cut off, and goes back uncounted, too, but as a request
-/// that was made, so that its host has its rest. The receiver of `reports` should be read until
+/// runs, or is not stored, gets half of that time, is then cut off, and goes back uncounted, too,
+/// but as a request that was made, so that its host has its rest. The receiver of `reports` should be read until
 /// it ends; if it is dropped, reports are lost and nothing else.
 pub async fn run(
     config: CrawlerConfig,
@@ -162,12 +162,12 @@ pub async fn run(
     let opening = {
         let config = config.clone();
         tokio::task::spawn_blocking(move || {
-            let sinks = Sinks::open(&config)?;
+            let (sinks, closing) = Sinks::open(&config)?;
             let state = State::open(&config.data);
             let directory = config.data.join("spool");
-            let spools = Spools::open(&directory)
+            let spools = Spools::telling(&directory, sinks.place())
                 .map_err(|source| OpenError::Io { path: directory, source })?;
-            Ok::<_, OpenError>((sinks, state, spools))
+            Ok::<_, OpenError>(((sinks, closing), state, spools))
         })
     };
     let fetcher = Fetcher::new(&config)?;

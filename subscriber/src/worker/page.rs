@@ -1,9 +1,10 @@
 //! The request for a page, and what follows from its answer.
 
-#![expect(clippy::disallowed_methods, reason = "says how long an answer took")]
+#![expect(clippy::disallowed_methods, reason = "says how long an answer took, and reads files")]
 
 use std::collections::HashSet;
 use std::future::ready;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +50,9 @@ impl Work<'_> {
         let request = Request { url: &self.page, wanted, validators, keep, deadline };
         let Some(fetched) = self.request(&request).await else { return };
         let duration = started.elapsed();
+        if self.is_not_kept(&fetched, hold(&fetched, rules)).await {
+            return;
+        }
         match watch {
             Some(watch) => Box::pin(self.look(watch, rules, fetched, duration)).await,
             None => self.take(last, rules, fetched, duration).await,
@@ -74,10 +78,7 @@ impl Work<'_> {
             } else if let Some(page) = page {
                 self.keep(record, page.finish(&self.page));
             }
-            // Of a page that has not changed they are known already.
-            let is_new = |link: &Link| record.links.iter().all(|known| known.url != link.url);
-            let sitemaps: Vec<_> = sitemaps.into_iter().filter(is_new).collect();
-            record.links.splice(..0, sitemaps);
+            add_first(sitemaps, &mut record.links);
             record.report.links = record.links.len();
             if outcome == PageOutcome::Done
                 && let Err(trap) = self.is_worth_following(record)
@@ -100,21 +101,27 @@ impl Work<'_> {
         mut fetched: Fetched,
         duration: Duration,
     ) {
-        let (outcome, failure) = judge(&self.page, &mut fetched, true);
+        // Where links of it begin that are no whole URLs.
+        let feed = tokio::select! {
+            biased;
+            feed = read_feed(&mut fetched, self.page.as_str()) => feed,
+            () = self.crawler.abandon.cancelled() => {
+                return self.again(&self.page, Hold::default()).await;
+            }
+        };
         let hold = hold(&fetched, rules);
+        if self.is_not_kept(&fetched, hold).await {
+            return;
+        }
+        let (outcome, failure) = judge(&self.page, &mut fetched, true);
         let rest = fetched.retry_after.unwrap_or_default().max(fresh_for(&fetched));
         let content = fetched.page.take().map(|page| page.finish(&self.page)).unwrap_or_default();
-        let content_type = fetched.content_type.clone();
-        let feed = fetched.body.as_ref().and_then(|body| {
-            // Where links of it begin that are no whole URLs.
-            read_feed(body, content_type.as_deref(), self.page.as_str())
-        });
         let (status, validators) = (fetched.status, fetched.validators.clone());
         let mut record = self.record(outcome, fetched, failure, duration);
         if outcome == PageOutcome::Redirect {
             self.strip_target(&mut record);
         }
-        let (named, feed) = (content.feeds.clone(), feed.unwrap_or_default());
+        let named = content.feeds.clone();
         let answer = match (outcome, status) {
             (PageOutcome::Done, Some(304)) => Answer::NotModified,
             (PageOutcome::Done, _) => {
@@ -147,13 +154,9 @@ impl Work<'_> {
         failure: Option<Failure>,
         duration: Duration,
     ) -> PageRecord {
-        let (mut outcome, mut failure) = (outcome, failure);
-        // Who is given a path wants a file.
+        // That of a watched feed was read already.
         if !self.crawler.sinks.keep().decoded {
             fetched.body = None;
-        } else if let Some(Err(error)) = fetched.body.as_mut().map(|body| body.path().map(drop)) {
-            outcome = PageOutcome::Retry;
-            failure = Some(Failure::of(Reason::Storage, &error));
         }
         let mut record = self.task.record(self.page.as_str(), outcome, fetched, failure);
         record.report.duration = duration;
@@ -164,7 +167,8 @@ impl Work<'_> {
     fn keep(&self, record: &mut PageRecord, content: Content) {
         record.noindex = content.is_noindex_at(record.fetched_unix_ms / 1000);
         record.report.title = content.title;
-        record.report.error = content.cut.map(str::to_owned);
+        let cut = content.cut.map(str::to_owned);
+        record.report.error = record.report.error.take().or(cut);
         record.canonical = content.canonical.map(String::from);
         record.links = strip(self.crawler, content.links);
         record.report.links = record.links.len();
@@ -249,14 +253,43 @@ fn strip(crawler: &Crawler, links: Vec<Link>) -> Vec<Link> {
     stripped.filter(|link| known.insert(link.url.clone())).collect()
 }
 
-/// `None` if it cannot be read back.
-fn read_feed(body: &Spool, content_type: Option<&str>, base: &str) -> Option<Feed> {
+/// Those that are there already, from an earlier time, say, stay where they are.
+fn add_first(mut more: Vec<Link>, links: &mut Vec<Link>) {
+    if !more.is_empty() {
+        let known: HashSet<_> = links.iter().map(|link| &*link.url).collect();
+        more.retain(|link| !known.contains(&*link.url));
+        links.splice(..0, more);
+    }
+}
+
+/// Reads the body as a feed. One that cannot be read back was not kept.
+async fn read_feed(fetched: &mut Fetched, base: &str) -> Feed {
+    let Some(body) = fetched.body.take() else { return Feed::default() };
+    let (content_type, base) = (fetched.content_type.clone(), base.to_owned());
+    let is_in_file = body.file().is_some();
+    let read = move || {
+        let feed = parse_feed(&body, content_type.as_deref(), &base);
+        (body, feed)
+    };
+    let (body, feed) = if is_in_file {
+        tokio::task::spawn_blocking(read).await.expect("reading a feed does not panic")
+    } else {
+        read()
+    };
+    fetched.body = Some(body);
+    feed.unwrap_or_else(|error| {
+        fetched.failure = Some(Failure::of(Reason::Storage, &error));
+        Feed::default()
+    })
+}
+
+fn parse_feed(body: &Spool, content_type: Option<&str>, base: &str) -> io::Result<Feed> {
     let mut reader = FeedReader::new(content_type);
-    let mut bytes = body.read().ok()?;
+    let mut bytes = body.read()?;
     let mut chunk = vec![0; FEED_READ_BYTES];
     loop {
-        match bytes.read(&mut chunk).ok()? {
-            0 => return Some(reader.finish(Some(base))),
+        match bytes.read(&mut chunk)? {
+            0 => return Ok(reader.finish(Some(base))),
             n => reader.feed(&chunk[..n]),
         }
     }

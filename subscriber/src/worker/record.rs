@@ -112,6 +112,7 @@ impl PageRecord {
         self.hash = last.hash;
         self.content_type = last.content_type;
         self.report.title = last.title;
+        self.report.bytes = last.bytes;
         self.report.links = last.links.len();
         self.canonical = last.canonical;
         self.noindex = last.noindex;

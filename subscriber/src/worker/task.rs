@@ -126,6 +126,22 @@ async fn hand_back(crawler: &Crawler, task: &Task) {
     crawler.link.answer(&[], &task.nack(back, Hold::default(), None)).await;
 }
 
+/// Hands a task back for a request to this URL, which costs no attempt; where the group gives none to this attempt, for
+/// another attempt, so that the task does not lie here until its lease is over.
+pub(super) async fn again(
+    crawler: &Crawler,
+    task: &Task,
+    url: &str,
+    (hold, reason): (Hold, Option<String>),
+) {
+    let nack = task.nack_again(url, hold, reason.clone());
+    if let Answered::Refused = crawler.link.answer(&[], &nack).await {
+        let reason = reason.unwrap_or_else(|| "its next request was refused".to_owned());
+        let nack = task.nack(Return::Retry { after_ms: None }, hold, Some(reason));
+        crawler.link.answer(&[], &nack).await;
+    }
+}
+
 impl Work<'_> {
     async fn run(&self) {
         match self.next_request() {
@@ -224,7 +240,9 @@ impl Work<'_> {
         let (step, remember) = verdicts.conclude(&self.page, asked, fetched, known, now());
         drop(verdicts);
         let authority = authority(&self.page);
-        if self.crawler.config.links.sitemaps && matches!(step, Step::Known(_)) {
+        // What an older copy said, which an outage leaves in force, is stored already.
+        let was_read = remember.iter().any(|remember| remember.kind == Remember::COPY);
+        if self.crawler.config.links.sitemaps && was_read {
             let sitemaps = sitemaps(&fetched.text);
             let lines: Vec<_> = sitemaps.iter().map(CanonicalUrl::as_str).collect();
             let until = unix_ms() / 1000 + 2 * ROBOTS_FRESH.as_secs();
@@ -272,27 +290,45 @@ impl Work<'_> {
     /// Makes the request. When the crawler stops and it takes too long, it is ended and the task
     /// handed back (`None`): that costs the host's delay, but no attempt.
     pub(super) async fn request(&self, request: &Request<'_>) -> Option<Fetched> {
-        let fetched = tokio::select! {
+        tokio::select! {
             biased;
-            fetched = self.crawler.fetcher.fetch(request) => Some(fetched),
-            () = self.crawler.abandon.cancelled() => None,
-        };
-        if fetched.is_none() {
-            Box::pin(self.again(request.url, Hold::default())).await;
+            fetched = self.fetch(request) => return Some(fetched),
+            () = self.crawler.abandon.cancelled() => {}
         }
+        Box::pin(self.again(request.url, Hold::default())).await;
+        None
+    }
+
+    async fn fetch(&self, request: &Request<'_>) -> Fetched {
+        let mut fetched = self.crawler.fetcher.fetch(request).await;
+        self.move_to_file(&mut fetched).await;
         fetched
     }
 
-    /// Hands the task back for its next request; where the group gives none to this attempt, for
-    /// another attempt, so that the task does not lie here until its lease is over.
-    async fn again(&self, url: &CanonicalUrl<'_>, hold: Hold) {
-        let back = Return::Again { url: url.as_str().to_owned() };
-        let answered = self.crawler.link.answer(&[], &self.task.nack(back, hold, None)).await;
-        if let Answered::Refused = answered {
-            let back = Return::Retry { after_ms: None };
-            let reason = Some("its next request was refused".to_owned());
-            self.crawler.link.answer(&[], &self.task.nack(back, hold, reason)).await;
+    /// Who is given a path wants a file.
+    async fn move_to_file(&self, fetched: &mut Fetched) {
+        if let Some(body) = &mut fetched.body
+            && self.crawler.sinks.keep().decoded
+            && let Err(error) = body.path().await
+        {
+            fetched.failure = Some(Failure::of(Reason::Storage, &error));
         }
+    }
+
+    /// Hands the task back for its next request.
+    pub(super) async fn again(&self, url: &CanonicalUrl<'_>, hold: Hold) {
+        again(self.crawler, self.task, url.as_str(), (hold, None)).await;
+    }
+
+    /// What this machine could not keep says nothing of the page: the task is handed back, and costs no attempt.
+    /// `false`: there is nothing wrong, or the group does not take it back like that.
+    pub(super) async fn is_not_kept(&self, fetched: &Fetched, hold: Hold) -> bool {
+        let failure = fetched.failure.as_ref();
+        let Some(failure) = failure.filter(|failure| failure.reason == Reason::Storage) else {
+            return false;
+        };
+        let nack = self.task.nack_again(self.page.as_str(), hold, Some(failure.text.clone()));
+        !matches!(self.crawler.link.answer(&[], &nack).await, Answered::Refused)
     }
 
     fn disallowed(&self) -> PageRecord {
@@ -320,6 +356,10 @@ pub(super) fn milliseconds(duration: Duration) -> u64 {
 impl Task {
     pub(super) fn touch(&self, over: bool, hold: Hold) -> Command<'static> {
         Command::Touch { task: self.id.clone(), over, hold }
+    }
+
+    fn nack_again(&self, url: &str, hold: Hold, reason: Option<String>) -> Command<'static> {
+        self.nack(Return::Again { url: url.to_owned() }, hold, reason)
     }
 
     pub(super) fn nack(

@@ -2,6 +2,7 @@
 
 mod earlier;
 mod robots;
+mod stores;
 
 use std::future::Future;
 use std::path::Path;
@@ -50,8 +51,17 @@ async fn start_with_reports(unread_max: usize) -> (Run, Connection) {
 
 /// Where perhaps another one has been.
 async fn start_in(data: TempDir, unread_max: usize) -> (Run, Connection) {
+    start_as(data, unread_max, |_| ()).await
+}
+
+/// With further settings.
+async fn start_as(
+    data: TempDir,
+    unread_max: usize,
+    set: impl FnOnce(&mut CrawlerConfig),
+) -> (Run, Connection) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let config = CrawlerConfig {
+    let mut config = CrawlerConfig {
         broker: listener.local_addr().unwrap().to_string(),
         allow_private: AllowPrivate::All,
         data: data.path().to_owned(),
@@ -59,6 +69,7 @@ async fn start_in(data: TempDir, unread_max: usize) -> (Run, Connection) {
         agent: "bot/1".to_owned(),
         ..CrawlerConfig::default()
     };
+    set(&mut config);
     let (sender, reports) = mpsc::channel(unread_max);
     let stop = CancellationToken::new();
     let running = tokio::spawn(run(config, sender, stop.clone()));
@@ -272,25 +283,6 @@ async fn a_url_without_a_job_tells_no_links_and_a_known_host_is_not_asked_for_ro
     broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
     broker.expect("ACK crawlers:1.1.1".to_owned()).await;
     assert_eq!(site.asked().await, "/page");
-    run.stop().await;
-}
-
-#[tokio::test]
-async fn while_nothing_can_be_stored_no_tasks_are_asked_for() {
-    let site = Site::start(plain_site).await;
-    let (run, mut broker) = start().await;
-    broker.introduce(&site.url("/")).await;
-    // As if the disk had no room for this table.
-    let database = rusqlite::Connection::open(run.data.path().join("pages.db")).unwrap();
-    database.execute_batch("ALTER TABLE pages RENAME TO away").unwrap();
-    broker.task("1.1", site.url("/page").as_str()).await;
-    broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
-    broker.expect("JOIN crawlers credit=0".to_owned()).await;
-    // Who connects anew is not full of hope.
-    drop(broker);
-    let mut broker = run.broker.accept_with("credit=0").await;
-    database.execute_batch("ALTER TABLE away RENAME TO pages").unwrap();
-    broker.expect_all(&["JOIN crawlers credit=7", "ACK crawlers:1.1.1"]).await;
     run.stop().await;
 }
 
@@ -539,9 +531,8 @@ async fn a_stop_does_not_wait_for_a_database_that_another_process_holds() {
     let stopped = std::time::Instant::now();
     run.stop.cancel();
     broker.expect("JOIN crawlers credit=0".to_owned()).await;
-    let nack = broker.line().await;
-    assert!(nack.starts_with("NACK crawlers:1.1.1 after="), "{nack}");
-    broker.say("+OK").await;
+    let reason = "reason=the_crawler_ends_before_the_page_is_stored";
+    broker.expect(format!("NACK crawlers:1.1.1 again={} {reason}", site.url("/page"))).await;
     run.running.await.unwrap().unwrap();
     assert!(stopped.elapsed() < Duration::from_secs(1), "{:?}", stopped.elapsed());
 }

@@ -85,10 +85,17 @@ fn thread_nanoseconds() -> u64 {
 #[test]
 #[ignore = "prints figures"]
 fn kept_connections_over_loopback() {
-    for (what, content_type) in [("fetch", "image/png"), ("fetch and read", "text/html")] {
+    let (nothing, whole) = (Keep::default(), Keep { raw: true, decoded: true });
+    for (what, content_type, keep) in [
+        ("fetch", "image/png", nothing),
+        ("fetch and keep", "image/png", whole),
+        ("fetch and read", "text/html", nothing),
+    ] {
         let port = origin(content_type).port();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let web = Arc::new(Fetcher::new(&config()).unwrap());
+        let directory = tempfile::tempdir().unwrap();
+        let spools = Spools::open(directory.path()).unwrap();
+        let web = Arc::new(Fetcher::new(&config()).unwrap().keeping(spools));
         let all = async {
             let hosts = (1..=HOSTS).map(|host| {
                 let web = Arc::clone(&web);
@@ -96,10 +103,12 @@ fn kept_connections_over_loopback() {
                     for number in 0..REQUESTS_PER_HOST {
                         let url = format!("http://127.0.0.{host}:{port}/page/{number}");
                         let url = CanonicalUrl::parse(&url).unwrap();
-                        let fetched = web.page(&url).await;
+                        let request = request(&url, Wanted::Page, Duration::from_secs(20));
+                        let fetched = web.fetch(&Request { keep, ..request }).await;
                         assert_eq!(fetched.failure, None);
                         if let Some(page) = fetched.page {
-                            assert_eq!(page.finish(&url).links.len(), 30);
+                            let links = if content_type == "text/html" { 30 } else { 0 };
+                            assert_eq!(page.finish(&url).links.len(), links);
                         }
                     }
                 })

@@ -74,16 +74,19 @@ impl Archivist {
         put_fields(header, &fields, out)
     }
 
-    /// All records of a page.
-    pub(super) fn put_page(&mut self, record: &PageRecord, out: &mut WarcFile) -> io::Result<()> {
-        // A body that cannot be read any more is one that was never kept.
-        let body = record.exchange.as_ref().and_then(|exchange| {
-            let head = response_head(exchange);
-            let body = Body::read(&head, exchange.body.as_ref());
-            body.inspect_err(|error| tracing::warn!("{}: {error}", record.report.url))
-                .ok()
-                .map(|body| (exchange, head, body))
-        });
+    /// All records of a page; none if somebody has removed the file of its body (`false`).
+    pub(super) fn put_page(&mut self, record: &PageRecord, out: &mut WarcFile) -> io::Result<bool> {
+        let body = match &record.exchange {
+            Some(exchange) => {
+                let head = response_head(exchange);
+                match Body::read(&head, exchange.body.as_ref()) {
+                    Ok(body) => Some((exchange, head, body)),
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+                    Err(error) => return Err(error),
+                }
+            }
+            None => None,
+        };
         let started = record.exchange.as_ref().map(|exchange| exchange.started_unix_ms);
         let date = date(started.unwrap_or(record.fetched_unix_ms));
         let mut answer = None;
@@ -95,7 +98,7 @@ impl Archivist {
         }
         self.put_metadata(record, answer.as_deref(), &date, out)?;
         out.note_page();
-        Ok(())
+        Ok(true)
     }
 
     fn put_request(
@@ -391,11 +394,7 @@ mod tests {
     fn head(head: &str, body: Option<&[u8]>) -> String {
         let folder = tempfile::tempdir().unwrap();
         let spools = crate::spool::Spools::open(folder.path()).unwrap();
-        let body = body.map(|bytes| {
-            let mut spool = spools.begin();
-            spool.write(bytes).unwrap();
-            spool
-        });
+        let body = body.map(|bytes| crate::sink::testing::body_of(&spools, bytes));
         let exchange = Exchange {
             request_head: Vec::new(),
             response_head: head.replace('\n', "\r\n").into_bytes(),

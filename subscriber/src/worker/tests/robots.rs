@@ -2,7 +2,7 @@
 
 use super::super::task;
 use super::*;
-use crate::config::ROBOTS_FRESH;
+use crate::config::{ROBOTS_FRESH, SITEMAPS_KIND};
 
 fn strict_site(path: &str) -> String {
     match path {
@@ -274,4 +274,82 @@ async fn a_copy_that_is_a_day_old_is_used_only_if_there_is_no_newer_one() {
         }
         run.stop().await;
     }
+}
+
+/// A page of a site with a sitemap, of which the server can be asked whether it has changed.
+async fn site_with_sitemap() -> Origin {
+    Origin::start(|mut stream| async move {
+        loop {
+            let request = read_head(&mut stream).await;
+            let reply = match request.split(' ').nth(1) {
+                None => return,
+                Some("/robots.txt") => answer(
+                    "200 OK",
+                    "",
+                    "Sitemap: http://a.example/map\nSitemap: http://b.example/map\n",
+                ),
+                Some(_) if request.contains("If-None-Match") => {
+                    "HTTP/1.1 304 Same\r\n\r\n".to_owned()
+                }
+                Some(_) => answer(
+                    "200 OK",
+                    "Content-Type: text/html\r\nETag: \"1\"\r\n",
+                    "<a href=one><a href=http://b.example/map>",
+                ),
+            };
+            if stream.write_all(reply.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn sitemaps_are_links_of_a_seed_once_however_often_it_has_not_changed() {
+    let site = site_with_sitemap().await;
+    let data = tempfile::tempdir().unwrap();
+    let (run, mut broker) = start_as(data, 100, |config| config.links.sitemaps = true).await;
+    let page = site.url("/");
+    broker.introduce(&page).await;
+    for pass in 1..=3 {
+        broker
+            .task(&format!("{pass}.1"), &format!("{page} job=x pass={pass} depth=0 number=1"))
+            .await;
+        broker.expect(format!("TOUCH crawlers:1.{pass}.1 over=yes")).await;
+        for link in ["http://a.example/map", site.url("/one").as_str(), "http://b.example/map"] {
+            broker.expect(format!("LINK crawlers:1.{pass}.1 {link}")).await;
+        }
+        broker.expect(format!("ACK crawlers:1.{pass}.1")).await;
+    }
+    let row = "pass || ' ' || status || ' ' || links || ' ' || bytes";
+    let rows = run.rows(&format!("SELECT {row} FROM pages ORDER BY pass"));
+    assert_eq!(rows, ["1 200 3 41", "2 304 3 41", "3 304 3 41"]);
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn an_outage_of_robots_txt_leaves_its_sitemaps_known() {
+    fn busy(path: &str) -> String {
+        if path == "/robots.txt" { answer("503 Busy", "", "") } else { plain_site(path) }
+    }
+    let site = Site::start(busy).await;
+    let data = tempfile::tempdir().unwrap();
+    remember(&data, &site.origin, ROBOTS_FRESH).await;
+    let (state, closing) = State::open(data.path());
+    let map = "http://a.example/map";
+    state.store(SITEMAPS_KIND, &format!("http://{}", site.origin.address), map.into(), u64::MAX);
+    drop(state);
+    closing.wait().await;
+    let (run, mut broker) = start_as(data, 100, |config| config.links.sitemaps = true).await;
+    let page = site.url("/page");
+    let nack = ask_robots(&mut broker, "1.1", &page).await;
+    assert_eq!(nack, format!("NACK crawlers:1.1.1 again={page}"));
+    broker.task("1.2", &format!("{page} job=x pass=1 depth=0 number=1 again={page}")).await;
+    broker.expect("TOUCH crawlers:1.1.2 over=yes".to_owned()).await;
+    for link in [map, site.url("/one").as_str(), site.url("/two").as_str()] {
+        broker.expect(format!("LINK crawlers:1.1.2 {link}")).await;
+    }
+    broker.expect("ACK crawlers:1.1.2".to_owned()).await;
+    run.stop().await;
 }

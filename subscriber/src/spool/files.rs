@@ -1,0 +1,159 @@
+//! The thread that has the files of bodies: nobody else waits for their disk.
+//!
+//! A disk that cannot be written to is tried again with as much as it would not take. Until that succeeds it counts as
+//! trouble: pages that need it would only be fetched in vain.
+
+#![expect(clippy::disallowed_methods, reason = "owns the thread, which tries a full disk again")]
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Instant;
+
+use tokio::sync::oneshot;
+
+use super::Buffer;
+use crate::config::{SPOOL_BYTES_MAX, STORE_RETRY};
+use crate::sink::{Place, StoreError};
+
+/// The file of a body. Dropping it removes it.
+#[derive(Debug)]
+pub(super) struct BodyFile {
+    file: File,
+    path: PathBuf,
+    len: u64,
+}
+
+/// What the thread does, in this order. Of each body there is one at a time.
+#[derive(Debug)]
+pub(super) enum Job {
+    /// Adds to a file, or to a new one.
+    Write { file: Option<BodyFile>, bytes: Buffer, answer: oneshot::Sender<io::Result<BodyFile>> },
+    /// Where it may take its time.
+    Remove(BodyFile),
+    /// Stands still, as a disk may, until somebody says or is gone.
+    #[cfg(test)]
+    Wait(Receiver<()>),
+}
+
+struct Thread {
+    directory: PathBuf,
+    /// Of the next file.
+    number: u64,
+    place: Option<Place>,
+    trouble: Option<Trouble>,
+}
+
+/// The disk would not take something.
+struct Trouble {
+    /// As much is tried with.
+    bytes: u64,
+    try_at: Instant,
+}
+
+impl BodyFile {
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for BodyFile {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::debug!(%error, "a body stays in {}", self.path.display());
+        }
+    }
+}
+
+/// Starts the thread, which ends when all senders are dropped.
+pub(super) fn start(directory: PathBuf, place: Option<Place>) -> io::Result<Sender<Job>> {
+    let (sender, jobs) = channel();
+    let thread = Thread { directory, number: 0, place, trouble: None };
+    thread::Builder::new().name("spool".to_owned()).spawn(move || thread.run(&jobs))?;
+    Ok(sender)
+}
+
+impl Thread {
+    fn run(mut self, jobs: &Receiver<Job>) {
+        loop {
+            let job = match &self.trouble {
+                None => jobs.recv().map_err(RecvTimeoutError::from),
+                Some(trouble) => {
+                    jobs.recv_timeout(trouble.try_at.saturating_duration_since(Instant::now()))
+                }
+            };
+            match job {
+                Ok(Job::Write { file, bytes, answer }) => {
+                    let written = self.write(file, &bytes);
+                    // Before anybody goes on who would look how much is taken.
+                    drop(bytes);
+                    // Whoever asked may have been abandoned meanwhile: then it is removed.
+                    let _ = answer.send(written);
+                }
+                Ok(Job::Remove(file)) => drop(file),
+                #[cfg(test)]
+                Ok(Job::Wait(until)) => drop(until.recv()),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.try_again();
+        }
+    }
+
+    fn write(&mut self, file: Option<BodyFile>, bytes: &Buffer) -> io::Result<BodyFile> {
+        let more = bytes.as_slice().len() as u64;
+        let needed = file.as_ref().map_or(0, |file| file.len) + more;
+        let written = file.map_or_else(|| self.create(), Ok).and_then(|mut file| {
+            file.file.write_all(bytes.as_slice())?;
+            file.len += more;
+            Ok(file)
+        });
+        written.inspect_err(|error| {
+            let before = self.trouble.as_ref().map_or(0, |trouble| trouble.bytes);
+            self.fails(error, needed.max(before));
+        })
+    }
+
+    fn create(&mut self) -> io::Result<BodyFile> {
+        let path = self.directory.join(self.number.to_string());
+        self.number += 1;
+        let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+        Ok(BodyFile { file, path, len: 0 })
+    }
+
+    fn fails(&mut self, error: &io::Error, bytes: u64) {
+        self.trouble = Some(Trouble { bytes, try_at: Instant::now() + STORE_RETRY });
+        if let Some(place) = &self.place {
+            let error = StoreError { text: error.to_string(), closed: false };
+            place.note(&self.directory.display().to_string(), Some(&error));
+        }
+    }
+
+    /// If it is time for that.
+    fn try_again(&mut self) {
+        let Some(&Trouble { bytes, try_at }) = self.trouble.as_ref() else { return };
+        if Instant::now() < try_at {
+            return;
+        }
+        if let Err(error) = self.probe(bytes) {
+            return self.fails(&error, bytes);
+        }
+        self.trouble = None;
+        if let Some(place) = &self.place {
+            place.note(&self.directory.display().to_string(), None);
+        }
+    }
+
+    fn probe(&mut self, bytes: u64) -> io::Result<()> {
+        let mut probe = self.create()?;
+        let (zeros, mut left) = (vec![0; SPOOL_BYTES_MAX], bytes);
+        while left > 0 {
+            let piece = zeros.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            probe.file.write_all(&zeros[..piece])?;
+            left -= piece as u64;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,144 @@
+//! Pages that cannot be stored, or not be kept until they are: nobody loses an attempt by that.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+use crate::config::SPOOL_BYTES_MAX;
+use crate::sink::SinkConfig;
+use crate::sink::testing::record;
+use crate::worker::finish::{Undone, store};
+
+/// Answers with bodies for which there is no room in memory.
+fn large_site(path: &str) -> String {
+    let body = "x".repeat(3 * SPOOL_BYTES_MAX);
+    match path {
+        "/robots.txt" => answer("404 None", "", ""),
+        "/broken" => answer("500 Oh", "", &body),
+        "/small" => answer("200 OK", "", "a page"),
+        _ => answer("200 OK", "Content-Type: text/html\r\n", &body),
+    }
+}
+
+/// A crawler with this sink beside the database, and where it keeps bodies.
+async fn start_with_bodies(sink: impl FnOnce(&Path) -> SinkConfig) -> (Run, Connection, PathBuf) {
+    let data = tempfile::tempdir().unwrap();
+    let sinks = vec![SinkConfig::Sqlite(data.path().join("pages.db")), sink(data.path())];
+    let (run, broker) = start_as(data, 100, |config| config.sinks = sinks).await;
+    let mut directories = fs::read_dir(run.data.path().join("spool")).unwrap();
+    let bodies =
+        directories.find_map(|entry| Some(entry.unwrap().path()).filter(|path| path.is_dir()));
+    (run, broker, bodies.unwrap())
+}
+
+fn warc(data: &Path) -> SinkConfig {
+    SinkConfig::Warc { prefix: data.join("crawl"), bytes_max: u64::MAX }
+}
+
+const GONE: &str = "reason=No_such_file_or_directory_(os_error_2)";
+
+#[tokio::test]
+async fn while_nothing_can_be_stored_no_tasks_are_asked_for() {
+    let site = Site::start(plain_site).await;
+    let (run, mut broker) = start().await;
+    broker.introduce(&site.url("/")).await;
+    // As if the disk had no room for this table.
+    let database = rusqlite::Connection::open(run.data.path().join("pages.db")).unwrap();
+    database.execute_batch("ALTER TABLE pages RENAME TO away").unwrap();
+    broker.task("1.1", site.url("/page").as_str()).await;
+    broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
+    broker.expect("JOIN crawlers credit=0".to_owned()).await;
+    // Who connects anew is not full of hope.
+    drop(broker);
+    let mut broker = run.broker.accept_with("credit=0").await;
+    database.execute_batch("ALTER TABLE away RENAME TO pages").unwrap();
+    broker.expect_all(&["JOIN crawlers credit=7", "ACK crawlers:1.1.1"]).await;
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn a_body_that_cannot_be_kept_is_trouble_and_costs_no_attempt() {
+    let site = Site::start(large_site).await;
+    let (run, mut broker, bodies) = start_with_bodies(warc).await;
+    broker.introduce(&site.url("/")).await;
+    // As if the disk had no room.
+    fs::remove_dir(&bodies).unwrap();
+    let page = site.url("/page");
+    broker.task("1.1", page.as_str()).await;
+    let nack = format!("NACK crawlers:1.1.1 again={page} {GONE}");
+    broker.expect_all(&["JOIN crawlers credit=0", &nack]).await;
+    // The body of an error counts, too, if it is to be archived.
+    let error = site.url("/broken");
+    broker.task("2.1", error.as_str()).await;
+    broker.expect(format!("NACK crawlers:1.2.1 again={error} {GONE}")).await;
+    assert_eq!(run.rows("SELECT url FROM pages"), Vec::<String>::new());
+    fs::create_dir(&bodies).unwrap();
+    broker.expect("JOIN crawlers credit=7".to_owned()).await;
+    broker.task("1.2", &format!("{page} again={page}")).await;
+    broker.expect("TOUCH crawlers:1.1.2 over=yes".to_owned()).await;
+    broker.expect("ACK crawlers:1.1.2".to_owned()).await;
+    assert_eq!(run.rows("SELECT outcome FROM pages"), ["done"]);
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn a_page_for_which_a_program_cannot_have_a_file_costs_no_attempt() {
+    let site = Site::start(large_site).await;
+    let program = |_: &Path| SinkConfig::exec("true").unwrap();
+    let (run, mut broker, bodies) = start_with_bodies(program).await;
+    broker.introduce(&site.url("/")).await;
+    fs::remove_dir(&bodies).unwrap();
+    let page = site.url("/small");
+    broker.task("1.1", page.as_str()).await;
+    let nack = format!("NACK crawlers:1.1.1 again={page} {GONE}");
+    broker.expect_all(&["JOIN crawlers credit=0", &nack]).await;
+    // A group that has had enough of that is told as of other failures.
+    broker.task("1.2", page.as_str()).await;
+    assert_eq!(broker.line().await, format!("NACK crawlers:1.1.2 again={page} {GONE}"));
+    broker.say("-ERR limit again= at most 8 times in a row; the task is still yours").await;
+    broker.expect("TOUCH crawlers:1.1.2 over=yes".to_owned()).await;
+    broker.expect(format!("NACK crawlers:1.1.2 {GONE}")).await;
+    assert_eq!(run.rows("SELECT outcome || ' ' || reason FROM pages"), ["retry storage"]);
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn an_outage_costs_no_attempt_and_a_refusal_does() {
+    let data = tempfile::tempdir().unwrap();
+    let config = CrawlerConfig { data: data.path().to_owned(), ..CrawlerConfig::default() };
+    let (sinks, closing) = Sinks::open(&config).unwrap();
+    let database = rusqlite::Connection::open(data.path().join("pages.db")).unwrap();
+    database.execute_batch("ALTER TABLE pages RENAME TO away").unwrap();
+    let page = Arc::new(record(1, 1));
+    let undone = store(&sinks, &page, Duration::from_millis(1)).await.unwrap_err();
+    assert!(!undone.counts && undone.reason.contains("no such table"), "{undone:?}");
+    database.execute_batch("ALTER TABLE away RENAME TO pages").unwrap();
+    sinks.change(true).await;
+    assert_eq!(store(&sinks, &page, Duration::from_millis(1)).await, Ok(()));
+    drop(sinks);
+    closing.wait().await;
+
+    let sinks = vec![SinkConfig::exec("false").unwrap()];
+    let (sinks, _closing) = Sinks::open(&CrawlerConfig { sinks, ..config }).unwrap();
+    let refused = store(&sinks, &page, Duration::from_secs(1)).await;
+    let reason = "the page cannot be stored: false: exit_code_1".to_owned();
+    assert_eq!(refused, Err(Undone { reason, counts: true }));
+}
+
+#[tokio::test]
+async fn what_was_not_asked_for_goes_back_as_such_when_it_cannot_be_stored() {
+    let site = Site::start(plain_site).await;
+    let (run, mut broker) = start().await;
+    let holder = rusqlite::Connection::open(run.data.path().join("pages.db")).unwrap();
+    holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+    broker.task("1.1", "nonsense").await;
+    broker.task("2.1", "ftp://none.example/").await;
+    // They are begun by now.
+    broker.introduce(&site.url("/")).await;
+    run.stop.cancel();
+    broker.expect("JOIN crawlers credit=0".to_owned()).await;
+    let reason = "reason=the_crawler_ends_before_the_page_is_stored";
+    let nacks = [1, 2].map(|entry| format!("NACK crawlers:1.{entry}.1 count=no {reason}"));
+    broker.expect_all(&nacks.each_ref().map(String::as_str)).await;
+    run.running.await.unwrap().unwrap();
+}
