@@ -47,11 +47,6 @@ impl Unpacker {
         Self(State::Head(Vec::new()))
     }
 
-    /// Takes the next bytes.
-    pub(crate) fn feed(&mut self, mut bytes: &[u8], take: Take<'_>) {
-        while self.step(&mut bytes, take) {}
-    }
-
     /// Takes as many of the next bytes as give one piece, and says whether there may be another.
     pub(crate) fn step(&mut self, bytes: &mut &[u8], take: Take<'_>) -> bool {
         match &mut self.0 {
@@ -180,8 +175,8 @@ mod tests {
             pieces.push(piece.to_vec());
             true
         };
-        for bytes in bytes.chunks(chunk) {
-            unpacker.feed(bytes, &mut take);
+        for mut bytes in bytes.chunks(chunk) {
+            while unpacker.step(&mut bytes, &mut take) {}
         }
         unpacker.finish(&mut take);
         (pieces, unpacker.cut())

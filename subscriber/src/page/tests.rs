@@ -493,7 +493,7 @@ fn links_that_lead_nowhere_or_to_the_same_count_as_well() {
     let url = CanonicalUrl::parse("http://site.example/dir/page?").unwrap();
     let url = url.join(&format!("?{}", "q".repeat(8000))).unwrap();
     let mut reader = PageReader::new(&url, [], &Arc::default());
-    let html = (0..10_000).map(|n| format!("<a href='x|{n}'>")).collect::<String>();
+    let html = (0..10_000).map(|n| format!("<a href='x|{n}'>")).collect::<Vec<_>>().concat();
     reader.feed(html.as_bytes());
     assert!(reader.is_long());
     let content = reader.finish(&url);
@@ -503,7 +503,7 @@ fn links_that_lead_nowhere_or_to_the_same_count_as_well() {
 #[test]
 fn links_of_headers_are_bounded_and_only_those_that_are_wanted_count() {
     let styles = "</style.css>; rel=stylesheet, ".repeat(1000);
-    let pages = (0..200).map(|n| format!("</{n}>; rel=next, ")).collect::<String>();
+    let pages = (0..200).map(|n| format!("</{n}>; rel=next, ")).collect::<Vec<_>>().concat();
     let content = read(&[("Link", &styles), ("Link", &pages), ("Link", &pages)], &[b""]);
     assert_eq!((content.links.len(), content.cut.is_some()), (HEADER_LINKS_MAX, true));
     let content = read(&[("Link", &styles), ("Link", "</a>; rel=next")], &[b""]);

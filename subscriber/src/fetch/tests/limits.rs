@@ -193,7 +193,8 @@ fn large_window() -> Vec<u8> {
 /// Those who have begun hold all the room until they end; who comes then waits for it.
 #[tokio::test]
 async fn large_windows_and_many_links_share_their_memory() {
-    let links: String = (0..5000).map(|n| format!("<a href='/{n}/{n}/{n}/{n}/{n}'>")).collect();
+    let links = (0..5000).map(|n| format!("<a href='/{n}/{n}/{n}/{n}/{n}'>"));
+    let links = links.collect::<Vec<_>>().concat();
     let links = format!("{HEAD}Content-Length: {}\r\n\r\n{links}", links.len());
     let window = large_window();
     let window = with_length("Content-Encoding: zstd\r\n", &window);
@@ -205,7 +206,7 @@ async fn large_windows_and_many_links_share_their_memory() {
             let answer = answer.clone();
             async move {
                 let is_first = read_head(&mut stream).await.starts_with("GET /first");
-                let keep = if is_first { 1 } else { 0 };
+                let keep = usize::from(is_first);
                 // The first ones do not end.
                 let _ = stream.write_all(&answer[..answer.len() - keep]).await;
                 let _ = stream.read(&mut [0; 1]).await;
