@@ -194,7 +194,7 @@ fn all_urls_of_a_full_sitemap_are_queued() {
     // The seed is one of them.
     let found = format!("{}", URLS + 1);
     until("all of them are found", || {
-        (value(&talk.ask("JOB show full"), "found") == Some(&*found)).then_some(())
+        (value(&talk.ask("JOB show full"), "found") == found).then_some(())
     });
 }
 
