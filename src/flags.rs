@@ -197,7 +197,7 @@ pub(crate) struct CrawlerFlags {
     #[arg(long, value_name = "NAME: VALUE", value_parser = parse_header)]
     header: Vec<String>,
 
-    /// Fetch everything through this proxy
+    /// Fetch everything through this proxy; it resolves the names, and has to refuse those that lead where nobody may go
     #[arg(long, value_name = "URL")]
     proxy: Option<String>,
 

@@ -135,8 +135,8 @@ pub struct Limits {
     /// Default 10,000. Then no further topic can be deleted (`-ERR limit`).
     pub deleted_topics_max: usize,
 
-    /// Children staged for one task. Default 20,000 (ten times the links of a rich page). More
-    /// are counted and reported with the answer.
+    /// Children staged for one task. Default 65,536: a sitemap has 50,000 at most. More are counted and reported with the
+    /// answer. What they take is bounded by `staged_bytes_max`.
     pub staged_links_max: usize,
     /// Bytes staged on one connection for all its tasks. Default 16 MiB. At it the children of the
     /// oldest task give way; they are counted and reported with its answer.
@@ -169,7 +169,7 @@ impl Default for Limits {
             cursors_max: 10_000,
             cursor_idle_ms: 30 * 24 * 60 * 60 * 1_000,
             deleted_topics_max: 10_000,
-            staged_links_max: 20_000,
+            staged_links_max: 65_536,
             staged_bytes_max: 16 << 20,
         }
     }

@@ -203,9 +203,16 @@ pub const LINKS_MAX: usize = 16 * 1024;
 /// Bytes of all links of one page together, before they are made absolute: what one page may
 /// hold in memory until it is stored.
 pub const LINKS_BYTES_MAX: usize = 2 * 1024 * 1024;
-/// Bytes of all links of one page together, made absolute. Short links below a long `<base>` or URL
-/// grow a thousandfold; honest pages of [`LINKS_MAX`] links stay below this.
+/// Bytes of all links of one page together, made absolute; each counts at least as much as what it is below, up to its
+/// query, and also if it leads nowhere or was met before. Short links below a long `<base>` or URL grow a thousandfold;
+/// honest pages of [`LINKS_MAX`] links stay below this.
 pub const LINKS_ABSOLUTE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Links of one page that are made absolute at once, where others wait meanwhile ..
+pub const QUICK_LINKS_MAX: usize = 500;
+/// .. if they are below no longer base. A link may cost that its base is parsed, at some 12 ns a byte.
+pub const QUICK_BASE_BYTES_MAX: usize = 1024;
+/// Links taken from the headers of an answer. Servers name a canonical URL, or the next page.
+pub const HEADER_LINKS_MAX: usize = 100;
 /// A longer attribute is no link that anybody meant; also the canonical URL's own limit.
 pub const LINK_BYTES_MAX: usize = 8 * 1024;
 /// A longer tag says nothing but its name. Images in `data:` URLs are longer; links are not.
@@ -227,6 +234,12 @@ pub const TITLE_WRITTEN_BYTES_MAX: usize = 8 * TITLE_BYTES_MAX;
 /// Bytes looked at for what a document is that does not call itself HTML. Before the first element of a feed there may be
 /// a comment and a style sheet.
 pub const DOCUMENT_SNIFF_BYTES: usize = 2 * 1024;
+/// Bytes of a document, decoded, that are read before others have their turn: less than a few milliseconds, whatever is in
+/// them.
+pub const DOCUMENT_STEP_BYTES: usize = 4 * 1024;
+/// Bytes of the references of one document that are no whole URLs, each with its base, that are put together: a tenth of a
+/// second, when each is parsed. Honest ones of [`SITEMAP_URLS_MAX`] places stay below this.
+pub const JOINED_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// A tag of XML, attributes included. What looks like a longer one is none, and ends the reading.
 pub const MARKUP_TAG_BYTES_MAX: usize = 64 * 1024;
 
@@ -242,6 +255,8 @@ pub const FEED_TEXTS_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Elements in one another. Articles written as XHTML have some dozens; each that is closed is looked for among those that
 /// are open.
 pub const FEED_DEPTH_MAX: usize = 100;
+/// A longer `xml:base` is none, as it is written and made absolute.
+pub const FEED_BASE_BYTES_MAX: usize = 2_000;
 /// Hubs kept of a feed; most name one.
 pub const FEED_HUBS_MAX: usize = 8;
 /// Items of a watched feed that are remembered, besides those that are in it: as many as a feed may have dropped and
@@ -261,8 +276,8 @@ pub const FEED_VALIDATOR_BYTES_MAX: usize = 1024;
 pub const SITEMAP_BYTES_MAX: u64 = 50 * 1024 * 1024;
 /// URLs taken from a sitemap (sitemaps.org allows as many).
 pub const SITEMAP_URLS_MAX: usize = 50_000;
-/// Compressed bytes that are decoded at a time: at most 512 KiB come of them.
-pub const GZIP_STEP_BYTES: usize = 512;
+/// Bytes of all of them together: 160 for each.
+pub const SITEMAP_LINKS_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Names in a list of tracking parameters: more than any list that goes around has.
 pub const TRACKING_PARAMS_MAX: usize = 1_000;
@@ -316,10 +331,11 @@ pub const TRAP_ENTRIES_MAX: usize = 14_000;
 /// small sites, or ten of the largest.
 pub const TRAPS_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// A look-up of a name may take this long; the system's resolver tries several servers meanwhile.
+/// A look-up of a name may take this long from its begin; the system's resolver tries several servers meanwhile.
 pub const DNS_TIMEOUT: Duration = Duration::from_secs(5);
-/// Look-ups at once. Each takes a thread of the system's resolver until it ends by itself.
-pub const DNS_LOOKUPS_MAX: usize = 64;
+/// Look-ups at once. Each takes a thread of the system's resolver until it ends by itself, which for a name that nobody
+/// answers for takes tens of seconds: as many as half of the runtime's threads for such work.
+pub const DNS_LOOKUPS_MAX: usize = 256;
 /// Names remembered. At some 200 bytes each this is 6 MiB; the oldest tenth goes first.
 pub const DNS_CACHE_MAX: usize = 32 * 1024;
 /// How long an address is used. The system's resolver says nothing about that; browsers take a
@@ -372,6 +388,25 @@ pub const DECODED_RATIO_FROM_BYTES: u64 = 4 * 1024 * 1024;
 /// A window of the zstd format may not be larger than two to this: 8 MiB, what RFC 9659 asks of
 /// senders. It bounds the decoder's memory.
 pub const ZSTD_WINDOW_LOG_MAX: u32 = 23;
+/// Empty frames of the zstd format that may follow each other: each costs more than its nine bytes.
+pub const ZSTD_EMPTY_FRAMES_MAX: u32 = 100;
+/// Bytes of a robots.txt as it comes, if it is encoded: no coding makes it much longer than it is.
+pub const ROBOTS_WIRE_BYTES_MAX: u64 = 2 * ROBOTS_BYTES_MAX as u64;
+/// What each decoder may remember of what it has decoded before it needs a share of [`WINDOWS_ROOM_BYTES`]. Most pages are
+/// shorter, and then nothing of a window is used.
+pub const WINDOW_FREE_BYTES: usize = 256 * 1024;
+/// Windows of decoders, of all requests together: three of the zstd format, or six of what servers use of brotli.
+pub const WINDOWS_ROOM_BYTES: usize = 24 * 1024 * 1024;
+/// What the links of a document may take until it is stored before it needs a share of [`LINKS_ROOM_BYTES`]: about a
+/// thousand.
+pub const LINKS_FREE_BYTES: usize = 128 * 1024;
+/// Links of large documents, of all requests together, until they are stored.
+pub const LINKS_ROOM_BYTES: usize = 24 * 1024 * 1024;
+/// The share of a page: [`LINKS_BYTES_MAX`] and [`LINKS_ABSOLUTE_BYTES_MAX`].
+pub const PAGE_ROOM_BYTES: usize = 6 * 1024 * 1024;
+/// The share of a sitemap or feed: [`SITEMAP_LINKS_BYTES_MAX`], and what its URLs are known by; or
+/// [`FEED_JSON_BYTES_MAX`] twice.
+pub const SITEMAP_ROOM_BYTES: usize = 12 * 1024 * 1024;
 /// Bytes taken from a decoder at a time.
 pub const DECODED_CHUNK_BYTES: usize = 16 * 1024;
 /// A connection that nobody used for this long is closed: longer than usual delays between two
@@ -445,9 +480,9 @@ pub const EXPORT_STEP_BYTES: usize = 8 * 1024 * 1024;
 pub const EXPORT_CACHE_BYTES: i64 = 64 * 1024 * 1024;
 /// Bytes of lines that are written to a file at a time.
 pub const JSONL_CHUNK_BYTES: usize = 256 * 1024;
-/// A line of JSON is never longer: links have [`LINKS_ABSOLUTE_BYTES_MAX`], and in JSON no character of theirs is
-/// more than two.
-pub const JSONL_LINE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// A line of JSON is never longer: links have [`SITEMAP_LINKS_BYTES_MAX`] and some words each, and in JSON no character
+/// of theirs is more than two.
+pub const JSONL_LINE_BYTES_MAX: u64 = 32 * 1024 * 1024;
 /// Bytes of a WARC file that are handed on at a time, and of a body that are read.
 pub const WARC_CHUNK_BYTES: usize = 64 * 1024;
 /// How much work is put into compressing WARC records, of 9: little, since most bodies are small or come

@@ -7,7 +7,10 @@ use std::collections::HashSet;
 
 use tidings_protocol::{CanonicalUrl, UrlKey};
 
-use crate::config::{DOCUMENT_SNIFF_BYTES, LINKS_ABSOLUTE_BYTES_MAX, LINKS_MAX};
+use crate::config::{
+    DOCUMENT_SNIFF_BYTES, PAGE_ROOM_BYTES, QUICK_BASE_BYTES_MAX, SITEMAP_LINKS_BYTES_MAX,
+    SITEMAP_ROOM_BYTES, SITEMAP_URLS_MAX,
+};
 use crate::feed::FeedReader;
 use crate::page::{Content, Link, PageReader, is_html};
 use crate::sitemap::SitemapReader;
@@ -17,6 +20,8 @@ use crate::sitemap::SitemapReader;
 pub struct Reader {
     content_type: Option<String>,
     url: String,
+    /// The beginning, once it is known what it is, as far as it has not been read.
+    head: Vec<u8>,
     state: State,
 }
 
@@ -35,7 +40,7 @@ enum State {
 /// The links of a sitemap.
 #[derive(Debug, Default)]
 struct Places {
-    /// Canonical, each once; `<= LINKS_MAX`, of `<= LINKS_ABSOLUTE_BYTES_MAX` together.
+    /// Canonical, each once; `<= SITEMAP_URLS_MAX`, of `<= SITEMAP_LINKS_BYTES_MAX` together.
     links: Vec<Link>,
     known: HashSet<UrlKey>,
     bytes: usize,
@@ -62,27 +67,72 @@ impl Reader {
             State::Head(Vec::new(), page)
         };
         let content_type = content_type.map(str::to_owned);
-        Self { content_type, url: url.as_str().to_owned(), state }
+        Self { content_type, url: url.as_str().to_owned(), head: Vec::new(), state }
     }
 
     /// Takes the next bytes.
     pub fn feed(&mut self, mut bytes: &[u8]) {
+        while self.step(&mut bytes) {}
+    }
+
+    /// Takes some of the next bytes: as many as are read in a few milliseconds. Whether there is more to do, with these
+    /// bytes or, when all of them were taken, without any.
+    pub fn step(&mut self, bytes: &mut &[u8]) -> bool {
         if let State::Head(head, _) = &mut self.state {
             let wanted = DOCUMENT_SNIFF_BYTES - head.len();
             let (first, rest) = bytes.split_at(wanted.min(bytes.len()));
             head.extend_from_slice(first);
+            *bytes = rest;
             if head.len() < DOCUMENT_SNIFF_BYTES {
-                return;
+                return false;
             }
-            bytes = rest;
             self.begin();
         }
-        self.take(bytes);
+        if self.head.is_empty() {
+            return self.take(bytes);
+        }
+        let head = std::mem::take(&mut self.head);
+        let mut rest = &*head;
+        let more = self.take(&mut rest);
+        self.head = rest.to_vec();
+        more || !bytes.is_empty()
+    }
+
+    /// Whether [`Reader::finish`] may take longer than others can wait.
+    pub fn is_long(&self) -> bool {
+        match &self.state {
+            State::Page(page) => page.is_long() || self.url.len() > QUICK_BASE_BYTES_MAX,
+            // What is compressed may be long.
+            State::Head(head, _) => head.starts_with(&[0x1f, 0x8b]),
+            State::Sitemap(_) | State::JsonFeed(_) => true,
+            State::Other => false,
+        }
+    }
+
+    /// What it may hold in memory until it is stored, about.
+    pub(crate) fn room_bytes(&self) -> usize {
+        match &self.state {
+            State::Page(_) => PAGE_ROOM_BYTES,
+            _ => SITEMAP_ROOM_BYTES,
+        }
+    }
+
+    /// What it holds in memory, about.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match &self.state {
+            State::Page(page) => page.held_bytes(),
+            State::Sitemap(sitemap) => sitemap.0.held_bytes() + sitemap.1.held_bytes(),
+            State::JsonFeed(feed) => feed.held_bytes(),
+            State::Head(..) | State::Other => 0,
+        }
     }
 
     /// The document is over: resolves what was found. `url` is where it was found.
     pub fn finish(mut self, url: &CanonicalUrl) -> Content {
         self.begin();
+        let head = std::mem::take(&mut self.head);
+        let mut rest = &*head;
+        while self.take(&mut rest) {}
         match self.state {
             State::Page(page) => page.finish(url),
             State::Sitemap(sitemap) => {
@@ -122,18 +172,24 @@ impl Reader {
             Looks::JsonFeed => State::JsonFeed(Box::new(FeedReader::new(content_type))),
             Looks::Other => State::Other,
         };
-        self.take(&head);
+        self.head = head;
     }
 
-    fn take(&mut self, bytes: &[u8]) {
+    fn take(&mut self, bytes: &mut &[u8]) -> bool {
         match &mut self.state {
-            State::Page(page) => page.feed(bytes),
             State::Sitemap(sitemap) => {
                 let (reader, places) = &mut **sitemap;
-                reader.feed(bytes, &mut |place| places.keep(place.url));
+                reader.step(bytes, &mut |place| places.keep(place.url))
             }
-            State::JsonFeed(feed) => feed.feed(bytes),
-            State::Head(..) | State::Other => {}
+            State::JsonFeed(feed) => feed.step(bytes),
+            State::Page(page) => {
+                page.feed(std::mem::take(bytes));
+                false
+            }
+            State::Head(..) | State::Other => {
+                *bytes = &[];
+                false
+            }
         }
     }
 }
@@ -145,11 +201,17 @@ impl Places {
             return;
         }
         self.bytes += url.as_str().len();
-        if self.links.len() == LINKS_MAX || self.bytes > LINKS_ABSOLUTE_BYTES_MAX {
+        if self.links.len() == SITEMAP_URLS_MAX {
             self.cut = Some("too many links; the rest were left out");
+        } else if self.bytes > SITEMAP_LINKS_BYTES_MAX {
+            self.cut = Some("links too long together; the rest were left out");
         } else {
             self.links.push(Link { url: url.as_str().into(), nofollow: false });
         }
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.bytes + self.links.len() * (size_of::<Link>() + 2 * size_of::<UrlKey>())
     }
 }
 

@@ -78,7 +78,7 @@ fn other_documents_have_no_links() {
 #[test]
 fn the_links_of_a_sitemap_are_bounded() {
     let mut body = String::new();
-    for i in 0..=LINKS_MAX {
+    for i in 0..=SITEMAP_URLS_MAX {
         body.extend([format!("http://a.example/{i}\n")]);
     }
     let url = CanonicalUrl::parse("http://a.example/").unwrap();
@@ -86,5 +86,30 @@ fn the_links_of_a_sitemap_are_bounded() {
     let mut reader = Reader::new(None, &url, page);
     reader.feed(body.as_bytes());
     let content = reader.finish(&url);
-    assert_eq!((content.links.len(), content.cut.is_some()), (LINKS_MAX, true));
+    assert_eq!((content.links.len(), content.cut.is_some()), (SITEMAP_URLS_MAX, true));
+}
+
+#[test]
+fn a_document_is_read_in_small_steps_however_it_comes() {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::best());
+    gzip.write_all(b"<urlset>").unwrap();
+    for number in 0..20_000 {
+        write!(gzip, "<url><loc>http://a.example/{number}</loc></url>").unwrap();
+    }
+    let gzip = gzip.finish().unwrap();
+    let url = CanonicalUrl::parse("http://a.example/").unwrap();
+    let mut reader = Reader::new(None, &url, PageReader::new(&url, None, &Arc::default()));
+    let (mut rest, mut known) = (&*gzip, 0);
+    let links = |reader: &Reader| match &reader.state {
+        State::Sitemap(sitemap) => sitemap.1.links.len(),
+        _ => 0,
+    };
+    while reader.step(&mut rest) {
+        let found = links(&reader) - known;
+        assert!(found <= crate::config::DOCUMENT_STEP_BYTES / 40, "{found} in one step");
+        known += found;
+    }
+    assert!(rest.is_empty() && known > 19_000, "{known}");
+    assert!(reader.is_long() && reader.held_bytes() > 400_000);
+    assert_eq!(reader.finish(&url).links.len(), 20_000);
 }

@@ -51,6 +51,7 @@ pub mod pass;
 pub mod program;
 pub mod report;
 pub mod robots;
+mod room;
 pub mod sink;
 pub mod sitemap;
 pub mod spool;

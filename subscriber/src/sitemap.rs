@@ -4,9 +4,11 @@
 
 use std::fmt;
 
+use tidings_protocol::CanonicalUrl;
+
 use crate::config::{FEED_BYTES_MAX, LINK_BYTES_MAX, SITEMAP_BYTES_MAX, SITEMAP_URLS_MAX};
 use crate::feed::Elements;
-use crate::markup::{Decoder, Markup, Tag, Token, Unpacker, absolute, local, prefix};
+use crate::markup::{Decoder, Joining, Markup, Tag, Token, Unpacker, local, prefix};
 
 /// What a document turned out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +111,8 @@ enum Field {
 
 #[derive(Default)]
 struct Found {
-    base: Option<String>,
+    base: Option<CanonicalUrl<'static>>,
+    joining: Joining,
     summary: Summary,
 }
 
@@ -126,23 +129,35 @@ impl SitemapReader {
     /// For a sitemap with this `Content-Type` header, from this URL.
     pub fn new(content_type: Option<&str>, base: Option<&str>) -> Self {
         let content_type = content_type.map(str::to_owned);
-        let found = Found { base: base.map(str::to_owned), summary: Summary::default() };
+        let base = base.and_then(|base| base.parse().ok());
+        let found = Found { base, ..Found::default() };
         let document = Document { content_type, bytes: 0, body: Body::Begin(Vec::new()), found };
         Self { unpacker: Unpacker::new(), document }
     }
 
     /// Takes the next bytes.
-    pub fn feed(&mut self, bytes: &[u8], each: Each<'_>) {
-        self.unpacker.feed(bytes, &mut |bytes| self.document.take(bytes, each));
+    pub fn feed(&mut self, mut bytes: &[u8], each: Each<'_>) {
+        while self.step(&mut bytes, each) {}
+    }
+
+    /// Takes some of the next bytes: as many as are read in a few milliseconds. Whether there is more to do.
+    pub fn step(&mut self, bytes: &mut &[u8], each: Each<'_>) -> bool {
+        self.unpacker.step(bytes, &mut |bytes| self.document.take(bytes, each))
+    }
+
+    /// What it holds in memory beside what it has handed on, about.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match &self.document.body {
+            Body::Xml(_, Root::Feed(elements)) => elements.held_bytes(),
+            _ => 0,
+        }
     }
 
     /// The sitemap is over.
     pub fn finish(mut self, each: Each<'_>) -> Summary {
         self.unpacker.finish(&mut |bytes| self.document.take(bytes, each));
         let mut summary = self.document.finish(each);
-        if self.unpacker.is_damaged() {
-            summary.cut.get_or_insert("damaged gzip; the rest was left out");
-        }
+        summary.cut = summary.cut.or(self.unpacker.cut());
         summary
     }
 }
@@ -321,7 +336,11 @@ impl Found {
     }
 
     fn location(&mut self, text: &str, lastmod: Option<&str>, each: Each<'_>) {
-        let Some(url) = absolute(text, &[self.base.as_deref()]) else { return };
+        let url = self.joining.absolute(text, self.base.as_ref());
+        if self.joining.is_over() {
+            self.cut("too many places that are no whole URLs; the rest were left out");
+        }
+        let Some(url) = url else { return };
         if self.summary.urls == SITEMAP_URLS_MAX {
             self.cut("too many URLs; the rest were left out");
             return;
@@ -350,7 +369,7 @@ impl Found {
 
     /// The items of a feed.
     fn feed(&mut self, elements: Elements, each: Each<'_>) {
-        let feed = elements.finish(self.base.as_deref());
+        let feed = elements.finish(self.base.as_ref().map(CanonicalUrl::as_str));
         if feed.kind.is_none() {
             self.summary.kind = None;
         }

@@ -182,6 +182,16 @@ fn damaged_gzip_gives_what_is_before_the_damage() {
     assert_eq!((summary.kind, found.len()), (Some(Kind::Urlset), 2));
 }
 
+#[test]
+fn places_that_are_no_whole_urls_are_bounded() {
+    let base = format!("http://a.example/{}", "x".repeat(1800));
+    for place in ["//u@h", "p"] {
+        let text = format!("<urlset>{}", format!("<url><loc>{place}</loc></url>").repeat(20_000));
+        let (summary, found) = read_chunks(&[text.as_bytes()], Some(&base));
+        assert!(summary.cut.is_some() && found.len() < 10_000, "{summary:?}");
+    }
+}
+
 fn any_sitemap() -> impl Strategy<Value = Vec<u8>> {
     let feed = "<rss><channel><item><link>http://a.example/1</link></item></channel></rss>";
     let list = "\u{feff}http://a.example/1\nhttp://a.example/2";

@@ -14,7 +14,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::{
+    origin::{Origin, Site, whole},
     process::{Running, Server, at, json_at, run, tidings},
+    talk::{Talk, value},
     wait::until,
 };
 
@@ -171,6 +173,29 @@ fn what_cannot_be_read_is_answered_like_anything_else() {
         );
         assert!(answers[3].contains("\"kind\":null"), "{answers:?}");
     }
+}
+
+/// As many as sitemaps.org allows, from the file to the queue.
+#[test]
+fn all_urls_of_a_full_sitemap_are_queued() {
+    const URLS: usize = 50_000;
+    let origin = Origin::serve_with(Site::default(), |hit| {
+        let url = |n| format!("<url><loc>http://127.1.0.9:1/products/of-a-shop/{n}</loc></url>\n");
+        let body =
+            || format!("<urlset>{}</urlset>", (0..URLS).map(url).collect::<Vec<_>>().concat());
+        let headers = "Content-Type: application/xml\r\n";
+        (hit.path == "/sitemap.xml").then(|| whole("200 OK", headers, &body()))
+    });
+    let server = Server::up(&["--allow-private", "--quiet"]);
+    let mut talk = Talk::client(server.address);
+    assert!(talk.ask("JOB open full scope=any").starts_with("+OK"));
+    let seed = origin.url(0, "/sitemap.xml");
+    assert!(talk.ask(&format!("PUB new-url {seed} job=full")).starts_with("+OK"));
+    // The seed is one of them.
+    let found = format!("{}", URLS + 1);
+    until("all of them are found", || {
+        (value(&talk.ask("JOB show full"), "found") == found).then_some(())
+    });
 }
 
 #[test]

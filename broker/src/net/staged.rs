@@ -115,6 +115,17 @@ mod tests {
     }
 
     #[test]
+    fn all_urls_of_a_full_sitemap_are_taken() {
+        let (limits, mut staged) = (Limits::default(), Staged::default());
+        for number in 0..50_000 {
+            let url = format!("http://shop.example/{}/{number:05}", "x".repeat(160));
+            staged.stage(&limits, task(1), link(&url));
+        }
+        let (links, refused) = staged.take(&task(1));
+        assert_eq!((links.len(), refused), (50_000, 0));
+    }
+
+    #[test]
     fn children_wait_for_their_task_and_no_other() {
         let (limits, mut staged) = (Limits::default(), Staged::default());
         staged.stage(&limits, task(1), link("http://a/"));

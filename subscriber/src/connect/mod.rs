@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidings_protocol::CanonicalUrl;
+use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use self::dial::dial;
@@ -129,27 +130,42 @@ impl Connector {
         })
     }
 
-    /// Resolves, judges and connects. Waits for a permit and then for everything else, each as long
-    /// as the connect timeout. Dropping the future ends it.
+    /// Resolves, judges and connects, as long as the connect timeout; as long again it may wait for other look-ups, and
+    /// for a permit. Dropping the future ends it.
     pub async fn connect(&self, target: &Target<'_>) -> Result<Connection, Failure> {
         let mut until = Instant::now() + self.timeout;
-        let addresses =
-            timeout_at(until, self.addresses(target)).await.map_err(|_| self.late())??;
+        let addresses = self.addresses(target, &mut until).await?;
+        let is_limited = self.limits.is_some() && self.proxy.is_none();
         let mut permit = None;
-        if self.limits.is_some() && self.proxy.is_none() {
+        if is_limited {
             let waits_from = Instant::now();
-            // Counted at the first one, which answers unless it is down.
+            // The first one answers unless it is down.
             permit = self.permit(addresses[0].ip()).await?;
             until += waits_from.elapsed();
         }
-        let connected = timeout_at(until, self.establish(target, &addresses)).await;
-        let (stream, remote, protocol) = connected.map_err(|_| self.late())??;
+        let dialed = timeout_at(until, dial(&addresses)).await.map_err(|_| self.late())?;
+        let (stream, address) = dialed
+            .map_err(|error| Failure::of(Reason::Connect, &error).within("cannot connect: "))?;
+        if is_limited && address.ip() != addresses[0].ip() {
+            // Given back first: who waits for another one holds none.
+            drop(permit.take());
+            let waits_from = Instant::now();
+            permit = self.permit(address.ip()).await?;
+            until += waits_from.elapsed();
+        }
+        let established = timeout_at(until, self.establish(target, stream)).await;
+        let (stream, protocol) = established.map_err(|_| self.late())??;
+        let remote = self.proxy.is_none().then_some(address);
         Ok(Connection { stream, remote, protocol, permit })
     }
 
     /// Where to connect to: never empty, and everything in it may be asked.
-    async fn addresses(&self, target: &Target<'_>) -> Result<Vec<SocketAddr>, Failure> {
-        let judged = self.judged(target).await;
+    async fn addresses(
+        &self,
+        target: &Target<'_>,
+        until: &mut Instant,
+    ) -> Result<Vec<SocketAddr>, Failure> {
+        let judged = self.judged(target, until).await;
         let Some(proxy) = &self.proxy else { return judged };
         // What does not resolve here is left to the proxy.
         if let Err(failure) = judged
@@ -159,12 +175,16 @@ impl Connector {
         }
         let found = match proxy.address() {
             Some(address) => vec![address],
-            None => self.resolver.resolve(proxy.host()).await?.to_vec(),
+            None => self.resolver.resolve(proxy.host(), until).await?.to_vec(),
         };
         Ok(found.into_iter().map(|address| SocketAddr::new(address, proxy.port())).collect())
     }
 
-    async fn judged(&self, target: &Target<'_>) -> Result<Vec<SocketAddr>, Failure> {
+    async fn judged(
+        &self,
+        target: &Target<'_>,
+        until: &mut Instant,
+    ) -> Result<Vec<SocketAddr>, Failure> {
         let port = target.port;
         if let Some(address) = target.address {
             self.allow_private.check(address)?;
@@ -172,7 +192,7 @@ impl Connector {
         }
         let mut refused = None;
         let mut allowed = Vec::new();
-        for &address in &*self.resolver.resolve(target.host).await? {
+        for &address in &*self.resolver.resolve(target.host, until).await? {
             match self.allow_private.check(address) {
                 Ok(()) => allowed.push(SocketAddr::new(address, port)),
                 Err(error) => refused = Some(error),
@@ -187,22 +207,17 @@ impl Connector {
     async fn establish(
         &self,
         target: &Target<'_>,
-        addresses: &[SocketAddr],
-    ) -> Result<(Stream, Option<SocketAddr>, Protocol), Failure> {
-        let (mut stream, address) = dial(addresses)
-            .await
-            .map_err(|error| Failure::of(Reason::Connect, &error).within("cannot connect: "))?;
+        mut stream: TcpStream,
+    ) -> Result<(Stream, Protocol), Failure> {
         // Requests are one write each; waiting for more to send would only delay them.
         let _ = stream.set_nodelay(true);
-        let remote = self.proxy.is_none().then_some(address);
         if !target.tls {
-            return Ok((Stream::Plain(stream), remote, Protocol::Http1));
+            return Ok((Stream::Plain(stream), Protocol::Http1));
         }
         if let Some(proxy) = &self.proxy {
             proxy.tunnel(&mut stream, target.host, target.port).await?;
         }
-        let (stream, protocol) = self.tls.handshake(target.host, stream).await?;
-        Ok((stream, remote, protocol))
+        self.tls.handshake(target.host, stream).await
     }
 
     fn late(&self) -> Failure {

@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use indexmap::IndexMap;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use crate::config::{
     DNS_ADDRESSES_MAX, DNS_CACHE_MAX, DNS_FRESH, DNS_FRESH_FAILURE, DNS_LOOKUPS_MAX, DNS_TIMEOUT,
@@ -39,6 +39,15 @@ impl Lookup for SystemLookup {
 
 type Answer = Result<Arc<[IpAddr]>, Failure>;
 
+/// How far a look-up is.
+#[derive(Clone, Debug)]
+enum Stage {
+    /// There are too many before it.
+    Waits,
+    Begun(Instant),
+    Ended(Answer),
+}
+
 /// A cache in front of a [`Lookup`].
 #[derive(Debug)]
 pub(super) struct Resolver(Arc<Shared>);
@@ -58,7 +67,7 @@ enum Name {
         until: Instant,
     },
     /// Those who want to know subscribe.
-    Asked(Arc<watch::Sender<Option<Answer>>>),
+    Asked(Arc<watch::Sender<Stage>>),
 }
 
 impl Resolver {
@@ -67,16 +76,38 @@ impl Resolver {
         Self(Arc::new(Shared { lookup, names: Mutex::default(), lookups }))
     }
 
-    /// The addresses of a name; never an empty list.
-    pub(super) async fn resolve(&self, name: &str) -> Answer {
+    /// The addresses of a name; never an empty list. Over at `until`, which is put off by the time that others were
+    /// before it.
+    pub(super) async fn resolve(&self, name: &str, until: &mut Instant) -> Answer {
         let mut asked = match self.0.known_or_asked(name) {
             Ok(answer) => return answer,
             Err(asked) => asked,
         };
-        let answer = timeout(DNS_TIMEOUT, asked.wait_for(Option::is_some)).await;
-        match answer {
-            Ok(Ok(answer)) => answer.clone().expect("it was waited for"),
-            Ok(Err(_)) => Err(Failure::new(Reason::Dns, "the resolver gave up")),
+        let waits_from = Instant::now();
+        let begun = asked.wait_for(|stage| !matches!(stage, Stage::Waits));
+        let begun = timeout_at(*until, begun).await;
+        let late_at = match begun.map(|stage| stage.map(|stage| stage.clone())) {
+            Ok(Ok(Stage::Ended(answer))) => return answer,
+            Ok(Ok(Stage::Begun(at))) => at + DNS_TIMEOUT,
+            Ok(Ok(Stage::Waits) | Err(_)) => {
+                return Err(Failure::new(Reason::Dns, "the resolver gave up"));
+            }
+            Err(_) => {
+                let text = "look-ups of other names did not end in time";
+                return Err(Failure::new(Reason::Busy, text));
+            }
+        };
+        *until += waits_from.elapsed();
+        let ended = asked.wait_for(|stage| matches!(stage, Stage::Ended(_)));
+        match timeout_at(late_at.min(*until), ended).await {
+            Ok(ended) => match ended.as_deref() {
+                Ok(Stage::Ended(answer)) => answer.clone(),
+                _ => Err(Failure::new(Reason::Dns, "the resolver gave up")),
+            },
+            Err(_) if *until < late_at => {
+                let text = "no connection in time: no answer from the resolver";
+                Err(Failure::new(Reason::ConnectTimeout, text))
+            }
             Err(_) => {
                 let text = format!("no answer from the resolver within {DNS_TIMEOUT:?}");
                 Err(Failure::new(Reason::Dns, text))
@@ -86,10 +117,7 @@ impl Resolver {
 }
 
 impl Shared {
-    fn known_or_asked(
-        self: &Arc<Self>,
-        name: &str,
-    ) -> Result<Answer, watch::Receiver<Option<Answer>>> {
+    fn known_or_asked(self: &Arc<Self>, name: &str) -> Result<Answer, watch::Receiver<Stage>> {
         let mut names = self.names.lock();
         match names.get(name) {
             Some(Name::Known { answer, until }) if Instant::now() < *until => {
@@ -98,7 +126,7 @@ impl Shared {
             Some(Name::Asked(sender)) => return Err(sender.subscribe()),
             _ => {}
         }
-        let (sender, receiver) = watch::channel(None);
+        let (sender, receiver) = watch::channel(Stage::Waits);
         let sender = Arc::new(sender);
         remember(&mut names, name.to_owned(), Name::Asked(Arc::clone(&sender)));
         tokio::spawn(Arc::clone(self).look_up(name.to_owned(), sender));
@@ -107,7 +135,7 @@ impl Shared {
 
     /// Ends when there is an answer, or when nobody waits for one any more and it was not begun:
     /// a look-up of the system cannot be cut off, so it holds its place until it ends by itself.
-    async fn look_up(self: Arc<Self>, name: String, sender: Arc<watch::Sender<Option<Answer>>>) {
+    async fn look_up(self: Arc<Self>, name: String, sender: Arc<watch::Sender<Stage>>) {
         let place = loop {
             tokio::select! {
                 biased;
@@ -124,6 +152,7 @@ impl Shared {
                 return;
             }
         };
+        sender.send_replace(Stage::Begun(Instant::now()));
         let found = self.lookup.lookup(name.clone()).await;
         drop(place);
         let answer = match found {
@@ -139,7 +168,7 @@ impl Shared {
         let fresh = if answer.is_ok() { DNS_FRESH } else { DNS_FRESH_FAILURE };
         let known = Name::Known { answer: answer.clone(), until: Instant::now() + fresh };
         remember(&mut self.names.lock(), name, known);
-        sender.send_replace(Some(answer));
+        sender.send_replace(Stage::Ended(answer));
     }
 }
 

@@ -3,12 +3,13 @@
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use tidings_protocol::CanonicalUrl;
 
 use super::xml::own_id;
-use super::{Entry, Feed, Kind};
-use crate::config::{FEED_ENTRIES_MAX, FEED_HUBS_MAX, FEED_TEXTS_BYTES_MAX, TITLE_BYTES_MAX};
-use crate::markup::{absolute, fold};
+use super::{Entries, Entry, Feed, Kind};
+use crate::config::{FEED_ENTRIES_MAX, FEED_HUBS_MAX, TITLE_BYTES_MAX};
+use crate::markup::{Joining, fold};
 
 /// By its first bytes.
 pub(super) fn is_json(head: &[u8]) -> bool {
@@ -16,8 +17,7 @@ pub(super) fn is_json(head: &[u8]) -> bool {
     head.trim_ascii_start().starts_with(b"{")
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default)]
+#[derive(Default)]
 struct Document {
     version: Text,
     title: Text,
@@ -27,14 +27,12 @@ struct Document {
     items: Few<Item, FEED_ENTRIES_MAX>,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default)]
+#[derive(Default)]
 struct Hub {
     url: Text,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default)]
+#[derive(Default)]
 struct Item {
     id: Text,
     url: Text,
@@ -45,19 +43,25 @@ struct Item {
     date_published: Text,
 }
 
-/// Reads a document as a whole.
+/// Reads a document as far as it is JSON.
 pub(super) fn read(bytes: &[u8], base: Option<&str>) -> Feed {
     let text = String::from_utf8_lossy(bytes);
     let text = text.trim_start_matches(['\u{feff}', ' ', '\t', '\r', '\n']);
+    let mut document = Document::default();
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let Ok(document) = Document::deserialize(&mut deserializer) else { return Feed::default() };
+    let is_whole = Object(&mut document).deserialize(&mut deserializer).is_ok();
     // Anything may be JSON.
     if !document.version.0.is_some_and(|version| version.contains("jsonfeed.org/version/")) {
         return Feed::default();
     }
-    let url = |text: Text| text.0.map(|text| absolute(&text, &[base]).unwrap_or(text));
-    let mut cut = document.items.cut.then_some("too many items; the rest were left out");
-    let (mut entries, mut texts_bytes) = (Vec::new(), 0);
+    let base = base.and_then(|base| CanonicalUrl::parse(base).ok());
+    let mut joining = Joining::default();
+    let mut url =
+        |text: Text| text.0.map(|text| joining.absolute(&text, base.as_ref()).unwrap_or(text));
+    let (mut cut, mut entries) = (document.items.cut, Entries::default());
+    if !is_whole {
+        cut = Some("broken JSON; the rest of the feed was left out");
+    }
     for item in document.items.kept {
         let link = url(item.url).or_else(|| url(item.external_url));
         let title = item.title.0.map(|title| fold(&title, TITLE_BYTES_MAX));
@@ -67,13 +71,10 @@ pub(super) fn read(bytes: &[u8], base: Option<&str>) -> Feed {
             let texts = [title.as_deref(), updated.as_deref(), item.summary.0.as_deref()];
             own_id(link.as_deref(), texts)
         });
-        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-        texts_bytes += id.len() + text(&link) + text(&title) + text(&updated);
-        if texts_bytes > FEED_TEXTS_BYTES_MAX {
-            cut = Some("items too long together; the rest were left out");
+        if let Err(too_long) = entries.keep(Entry { id, link, title, updated }) {
+            cut = Some(too_long);
             break;
         }
-        entries.push(Entry { id, link, title, updated });
     }
     Feed {
         kind: Some(Kind::Json),
@@ -81,9 +82,56 @@ pub(super) fn read(bytes: &[u8], base: Option<&str>) -> Feed {
         site: url(document.home_page_url),
         own: url(document.feed_url),
         hubs: document.hubs.kept.into_iter().filter_map(|hub| url(hub.url)).collect(),
-        entries,
+        entries: entries.kept,
         hints: super::Hints::default(),
         cut,
+    }
+}
+
+/// Takes the members of an object one by one, so that what was read stays if the document breaks off.
+trait Members: Default {
+    fn take<'de, A: MapAccess<'de>>(&mut self, name: &str, object: &mut A) -> Result<(), A::Error>;
+}
+
+impl Members for Document {
+    fn take<'de, A: MapAccess<'de>>(&mut self, name: &str, object: &mut A) -> Result<(), A::Error> {
+        match name {
+            "version" => self.version = object.next_value()?,
+            "title" => self.title = object.next_value()?,
+            "home_page_url" => self.home_page_url = object.next_value()?,
+            "feed_url" => self.feed_url = object.next_value()?,
+            "hubs" => object.next_value_seed(List(&mut self.hubs))?,
+            "items" => object.next_value_seed(List(&mut self.items))?,
+            _ => drop(object.next_value::<IgnoredAny>()?),
+        }
+        Ok(())
+    }
+}
+
+impl Members for Hub {
+    fn take<'de, A: MapAccess<'de>>(&mut self, name: &str, object: &mut A) -> Result<(), A::Error> {
+        match name {
+            "url" => self.url = object.next_value()?,
+            _ => drop(object.next_value::<IgnoredAny>()?),
+        }
+        Ok(())
+    }
+}
+
+impl Members for Item {
+    fn take<'de, A: MapAccess<'de>>(&mut self, name: &str, object: &mut A) -> Result<(), A::Error> {
+        let field = match name {
+            "id" => &mut self.id,
+            "url" => &mut self.url,
+            "external_url" => &mut self.external_url,
+            "title" => &mut self.title,
+            "summary" => &mut self.summary,
+            "date_modified" => &mut self.date_modified,
+            "date_published" => &mut self.date_published,
+            _ => return object.next_value::<IgnoredAny>().map(drop),
+        };
+        *field = object.next_value()?;
+        Ok(())
     }
 }
 
@@ -142,46 +190,130 @@ impl<'de> Visitor<'de> for TextVisitor {
     }
 }
 
-/// The first so many of a list; anything else than a list is none.
+/// Fills in an object, and says whether there is one.
+struct Object<'a, M>(&'a mut M);
+
+impl<'de, M: Members> DeserializeSeed<'de> for Object<'_, M> {
+    type Value = bool;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de, M: Members> Visitor<'de> for Object<'_, M> {
+    type Value = bool;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<bool, A::Error> {
+        while let Some(name) = object.next_key::<String>()? {
+            self.0.take(&name, &mut object)?;
+        }
+        Ok(true)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<bool, A::Error> {
+        TextVisitor.visit_seq(list).map(|_| false)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<bool, E> {
+        Ok(false)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<bool, E> {
+        Ok(false)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<bool, E> {
+        Ok(false)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<bool, E> {
+        Ok(false)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<bool, E> {
+        Ok(false)
+    }
+
+    fn visit_unit<E>(self) -> Result<bool, E> {
+        Ok(false)
+    }
+}
+
+/// The first so many objects of a list.
 struct Few<T, const MAX: usize> {
     kept: Vec<T>,
-    cut: bool,
+    cut: Option<&'static str>,
 }
 
 impl<T, const MAX: usize> Default for Few<T, MAX> {
     fn default() -> Self {
-        Self { kept: Vec::new(), cut: false }
+        Self { kept: Vec::new(), cut: None }
     }
 }
 
-impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Few<T, MAX> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct List<T, const MAX: usize>(Few<T, MAX>);
-        impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for List<T, MAX> {
-            type Value = Few<T, MAX>;
+/// Fills in a list; anything else is none.
+struct List<'a, T, const MAX: usize>(&'a mut Few<T, MAX>);
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list")
-            }
+impl<'de, T: Members, const MAX: usize> DeserializeSeed<'de> for List<'_, T, MAX> {
+    type Value = ();
 
-            fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(self.0)
-            }
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
 
-            fn visit_seq<A: SeqAccess<'de>>(
-                mut self,
-                mut items: A,
-            ) -> Result<Self::Value, A::Error> {
-                while self.0.kept.len() < MAX {
-                    let Some(item) = items.next_element()? else { return Ok(self.0) };
-                    self.0.kept.push(item);
-                }
-                while items.next_element::<IgnoredAny>()?.is_some() {
-                    self.0.cut = true;
-                }
-                Ok(self.0)
+impl<'de, T: Members, const MAX: usize> Visitor<'de> for List<'_, T, MAX> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        while self.0.kept.len() < MAX {
+            let mut item = T::default();
+            match items.next_element_seed(Object(&mut item))? {
+                Some(true) => self.0.kept.push(item),
+                Some(false) => self.0.cut = Some("what is no item was left out"),
+                None => return Ok(()),
             }
         }
-        deserializer.deserialize_any(List(Few::default()))
+        while items.next_element::<IgnoredAny>()?.is_some() {
+            self.0.cut = Some("too many items; the rest were left out");
+        }
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, object: A) -> Result<(), A::Error> {
+        TextVisitor.visit_map(object).map(drop)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
     }
 }

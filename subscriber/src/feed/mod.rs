@@ -8,7 +8,7 @@ mod names;
 pub mod watch;
 mod xml;
 
-use crate::config::{FEED_BYTES_MAX, FEED_JSON_BYTES_MAX};
+use crate::config::{FEED_BYTES_MAX, FEED_JSON_BYTES_MAX, FEED_TEXTS_BYTES_MAX};
 use crate::markup::{Markup, Unpacker};
 
 use self::json::is_json;
@@ -106,6 +106,28 @@ enum State {
     Json(Vec<u8>),
 }
 
+/// The items of a feed, as many as may be kept.
+#[derive(Debug, Default)]
+struct Entries {
+    kept: Vec<Entry>,
+    /// Of their texts; `<= FEED_TEXTS_BYTES_MAX`.
+    bytes: usize,
+}
+
+impl Entries {
+    /// The error says why it was left out, and the rest with it.
+    fn keep(&mut self, entry: Entry) -> Result<(), &'static str> {
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        self.bytes +=
+            entry.id.len() + text(&entry.link) + text(&entry.title) + text(&entry.updated);
+        if self.bytes > FEED_TEXTS_BYTES_MAX {
+            return Err("items too long together; the rest were left out");
+        }
+        self.kept.push(entry);
+        Ok(())
+    }
+}
+
 /// By so many bytes JSON is known, also behind a byte order mark.
 const MARK_BYTES: usize = 4;
 
@@ -125,17 +147,29 @@ impl FeedReader {
     }
 
     /// Takes the next bytes.
-    pub fn feed(&mut self, bytes: &[u8]) {
-        self.unpacker.feed(bytes, &mut |bytes| self.document.take(bytes));
+    pub fn feed(&mut self, mut bytes: &[u8]) {
+        while self.step(&mut bytes) {}
+    }
+
+    /// Takes some of the next bytes: as many as are read in a few milliseconds. Whether there is more to do.
+    pub fn step(&mut self, bytes: &mut &[u8]) -> bool {
+        self.unpacker.step(bytes, &mut |bytes| self.document.take(bytes))
+    }
+
+    /// What it holds in memory, about.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match &self.document.state {
+            State::Begin(_) => 0,
+            State::Xml(xml) => xml.1.held_bytes(),
+            State::Json(text) => text.capacity(),
+        }
     }
 
     /// The feed is over. `base` is the URL that it came from.
     pub fn finish(mut self, base: Option<&str>) -> Feed {
         self.unpacker.finish(&mut |bytes| self.document.take(bytes));
         let mut feed = self.document.finish(base);
-        if self.unpacker.is_damaged() {
-            feed.cut = Some("damaged gzip; the rest of the feed was left out");
-        }
+        feed.cut = self.unpacker.cut().or(feed.cut);
         feed
     }
 }
@@ -184,7 +218,13 @@ impl Document {
                 }
                 feed
             }
-            State::Json(text) => json::read(&text, base),
+            State::Json(text) => {
+                let mut feed = json::read(&text, base);
+                if self.bytes > FEED_JSON_BYTES_MAX && feed.kind.is_some() {
+                    feed.cut = Some("longer than a JSON feed may be; the rest was left out");
+                }
+                feed
+            }
         };
         if self.bytes > FEED_BYTES_MAX {
             feed.cut = Some("longer than a feed may be; the rest was left out");

@@ -268,6 +268,44 @@ fn what_is_kept_of_a_feed_is_bounded() {
 }
 
 #[test]
+fn bases_and_links_below_them_are_bounded() {
+    let base = format!("http://a.example/{}/", "x".repeat(1900));
+    let tags = "<a xml:base='x'/>".repeat(20_000);
+    let feed = read(&format!("<rss xml:base='{base}'><item><guid>1</guid></item>{tags}<item/>"));
+    assert_eq!((feed.entries.len(), feed.cut.is_some()), (1, true));
+    // One that is too long is none.
+    let long = format!("http://b.example/{}/", "x".repeat(2000));
+    let feed = read(&format!("<rss xml:base='{long}'><item><link>1</link></item></rss>"));
+    assert_eq!(feed.entries[0].link.as_deref(), Some("http://a.example/feeds/1"));
+    // What short links become counts.
+    let items = "<item><link>1</link></item>".repeat(FEED_ENTRIES_MAX);
+    let feed = read(&format!("<rss xml:base='{base}'><channel>{items}</channel></rss>"));
+    let bytes: usize = feed.entries.iter().map(|entry| entry.link.as_ref().unwrap().len()).sum();
+    assert!(bytes <= FEED_TEXTS_BYTES_MAX && feed.cut.is_some(), "{bytes}");
+    assert!(feed.entries.iter().all(|entry| entry.link.as_ref().unwrap().starts_with("http://")));
+}
+
+#[test]
+fn of_a_json_feed_what_is_wrong_or_missing_costs_itself() {
+    let head = r#"{"version": "https://jsonfeed.org/version/1.1", "items": ["#;
+    for (rest, ids, is_cut) in [
+        (r#"{"id": "1"}, null, {"id": "2"}]}"#, vec!["1", "2"], true),
+        (r#"7, "x", [{}], true, 1.5, -1, {"id": "2"}]}"#, vec!["2"], true),
+        (r#"{"id": "1", "id": "2", "tags": [{"a": null}]}]}"#, vec!["2"], false),
+        (r#"{"id": "1"}, {"id": "2"}, {"id": "3", "content_te"#, vec!["1", "2"], true),
+        (r#"{"id": "1"}, {"id": ]}"#, vec!["1"], true),
+        (r#"{"id": "1"}], "items": null, "hubs": 7}"#, vec!["1"], false),
+    ] {
+        let feed = read(&format!("{head}{rest}"));
+        let found: Vec<_> = feed.entries.iter().map(|entry| entry.id.as_str()).collect();
+        assert_eq!((found, feed.cut.is_some()), (ids, is_cut), "{rest}");
+    }
+    let item = format!(r#"{{"id": "1", "content_html": "{}"}},"#, "x".repeat(1 << 20));
+    let feed = read(&format!("{head}{}", item.repeat(5)));
+    assert_eq!((feed.entries.len(), feed.cut.is_some()), (3, true));
+}
+
+#[test]
 fn json_feeds_with_odd_members_are_read() {
     let text = r#"﻿ {"version": "https://jsonfeed.org/version/1", "title": null, "hubs": null, "items": [
         {"id": 7, "external_url": "http://b.example/7", "title": ["x"]},

@@ -3,13 +3,15 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use tidings_protocol::CanonicalUrl;
+
 use super::names::{Names, Vocabulary};
-use super::{Entry, Feed, Kind};
+use super::{Entries, Entry, Feed, Kind};
 use crate::config::{
-    FEED_DEPTH_MAX, FEED_ENTRIES_MAX, FEED_HUBS_MAX, FEED_TEXTS_BYTES_MAX, LINK_BYTES_MAX,
-    TITLE_BYTES_MAX,
+    FEED_BASE_BYTES_MAX, FEED_DEPTH_MAX, FEED_ENTRIES_MAX, FEED_HUBS_MAX, FEED_TEXTS_BYTES_MAX,
+    LINK_BYTES_MAX, TITLE_BYTES_MAX,
 };
-use crate::markup::{Tag, Token, absolute, fold, plain_text};
+use crate::markup::{Joining, Tag, Token, fold, plain_text};
 
 /// Of a summary so much counts for the id of an item that has nothing better.
 const SUMMARY_BYTES_MAX: usize = 1024;
@@ -34,6 +36,7 @@ pub(crate) struct Elements {
     entries: Vec<Draft>,
     /// Of all that is kept; `<= FEED_TEXTS_BYTES_MAX`.
     bytes: usize,
+    joining: Joining,
     hubs: Vec<String>,
     hints: super::Hints,
     /// `sy:updatePeriod` in seconds, and how often in it.
@@ -47,7 +50,16 @@ struct Open {
     name: Box<str>,
     role: Role,
     declared: usize,
-    base: Option<Arc<str>>,
+    base: Option<Arc<Base>>,
+}
+
+/// What `xml:base` says.
+#[derive(Debug)]
+struct Base {
+    /// `<= FEED_BASE_BYTES_MAX`
+    written: Box<str>,
+    /// Of the same length at most; none where that hangs on the URL of the feed, which comes last.
+    url: Option<CanonicalUrl<'static>>,
 }
 
 impl Open {
@@ -106,8 +118,8 @@ struct Draft {
     id: Option<String>,
     other_id: Option<String>,
     /// With how well it suits: the highest counts, of equal ones the first.
-    link: Option<(u8, String, Option<Arc<str>>)>,
-    own: Option<(String, Option<Arc<str>>)>,
+    link: Option<(u8, String, Option<Arc<Base>>)>,
+    own: Option<(String, Option<Arc<Base>>)>,
     updated: Option<String>,
     published: Option<String>,
     summary: Option<String>,
@@ -141,23 +153,36 @@ impl Elements {
         }
         let declared = self.names.open(tag);
         let (vocabulary, local) = self.names.resolve(tag.name);
-        let role = self.role(vocabulary, &local, tag);
         let base = self.base_of(tag);
+        if self.joining.is_over() {
+            self.stop("too many links that are no whole URLs; the rest of the feed was left out");
+            return;
+        }
+        let role = self.role(vocabulary, &local, tag, base.as_ref());
         let name = short(tag.name).to_ascii_lowercase().into();
         self.open.push(Open { name, role, declared, base });
     }
 
-    fn base_of(&self, tag: Tag<'_>) -> Option<Arc<str>> {
+    fn base_of(&mut self, tag: Tag<'_>) -> Option<Arc<Base>> {
         let outer = self.open.last().and_then(|open| open.base.clone());
-        let Some(base) = tag.attribute("xml:base").filter(|base| base.len() <= LINK_BYTES_MAX)
+        let Some(base) = tag.attribute("xml:base").filter(|base| base.len() <= FEED_BASE_BYTES_MAX)
         else {
             return outer;
         };
-        let joined = absolute(&base, &[outer.as_deref()]);
-        Some(joined.map_or_else(|| Arc::from(base.trim()), Arc::from))
+        let url = self.joining.url(&base, outer.as_ref().and_then(|outer| outer.url.as_ref()));
+        if url.as_ref().is_some_and(|url| url.as_str().len() > FEED_BASE_BYTES_MAX) {
+            return outer;
+        }
+        Some(Arc::new(Base { written: base.trim().into(), url }))
     }
 
-    fn role(&mut self, vocabulary: Vocabulary, local: &str, tag: Tag<'_>) -> Role {
+    fn role(
+        &mut self,
+        vocabulary: Vocabulary,
+        local: &str,
+        tag: Tag<'_>,
+        base: Option<&Arc<Base>>,
+    ) -> Role {
         if self.kind.is_none()
             && let Some(role) = self.root(vocabulary, local)
         {
@@ -178,8 +203,8 @@ impl Elements {
             Role::Feed if is_own && matches!(local, "channel" | "items") => return Role::Feed,
             Role::Feed if local == "skiphours" => return Role::SkipHours,
             Role::Feed if local == "skipdays" => return Role::SkipDays,
-            Role::Feed => self.field(vocabulary, local, tag, false),
-            Role::Entry => self.field(vocabulary, local, tag, true),
+            Role::Feed => self.field((vocabulary, local), tag, base, false),
+            Role::Entry => self.field((vocabulary, local), tag, base, true),
             Role::SkipHours if local == "hour" => self.capture(Field::Hour, DATE_BYTES_MAX),
             Role::SkipDays if local == "day" => self.capture(Field::Day, DATE_BYTES_MAX),
             _ => {}
@@ -214,7 +239,13 @@ impl Elements {
         role
     }
 
-    fn field(&mut self, vocabulary: Vocabulary, local: &str, tag: Tag<'_>, in_entry: bool) {
+    fn field(
+        &mut self,
+        (vocabulary, local): (Vocabulary, &str),
+        tag: Tag<'_>,
+        base: Option<&Arc<Base>>,
+        in_entry: bool,
+    ) {
         use Vocabulary::{DublinCore, Syndication};
         let own = vocabulary.is_own();
         match local {
@@ -228,7 +259,7 @@ impl Elements {
             }
             // Of Dublin Core, of media or of podcasts.
             "title" => self.capture(Field::OtherTitle, TITLE_SOURCE_BYTES_MAX),
-            "link" if own && tag.attribute("href").is_some() => self.link(tag),
+            "link" if own && tag.attribute("href").is_some() => self.link(tag, base),
             "link" if own => self.capture(Field::Link, LINK_BYTES_MAX),
             "guid" if own => {
                 let may_be_link = tag.attribute("ispermalink");
@@ -248,7 +279,7 @@ impl Elements {
             "date" if vocabulary == DublinCore => self.capture(Field::Published, DATE_BYTES_MAX),
             "description" | "summary" | "content" if own && in_entry => {
                 if let Some(source) = tag.attribute("src") {
-                    self.keep_link(0, &source, self.base_of(tag));
+                    self.keep_link(0, &source, base.cloned());
                 }
                 self.capture(Field::Summary, SUMMARY_BYTES_MAX);
             }
@@ -269,27 +300,27 @@ impl Elements {
     }
 
     /// `<link href=..>`, of Atom.
-    fn link(&mut self, tag: Tag<'_>) {
+    fn link(&mut self, tag: Tag<'_>, base: Option<&Arc<Base>>) {
         let relation = tag.attribute("rel").unwrap_or(Cow::Borrowed("alternate"));
         let href = tag.attribute("href").unwrap_or_default();
-        let base = self.base_of(tag);
         match relation.trim().to_ascii_lowercase().as_str() {
             "alternate" | "" | "http://www.iana.org/assignments/relation/alternate" => {
                 let kind = tag.attribute("type").unwrap_or_default();
                 let is_page = kind.is_empty() || kind.contains("html");
-                self.keep_link(if is_page { 2 } else { 1 }, &href, base);
+                self.keep_link(if is_page { 2 } else { 1 }, &href, base.cloned());
             }
             "hub" if self.entry.is_none() && self.hubs.len() < FEED_HUBS_MAX => {
-                self.hubs.extend(absolute(&href, &[base.as_deref()]));
+                let base = base.and_then(|base| base.url.as_ref());
+                self.hubs.extend(self.joining.absolute(&href, base));
             }
             "self" if self.entry.is_none() && href.len() <= LINK_BYTES_MAX => {
-                self.feed.own = Some((href.into_owned(), base));
+                self.feed.own = Some((href.into_owned(), base.cloned()));
             }
             _ => {}
         }
     }
 
-    fn keep_link(&mut self, suits: u8, link: &str, base: Option<Arc<str>>) {
+    fn keep_link(&mut self, suits: u8, link: &str, base: Option<Arc<Base>>) {
         let draft = self.entry.as_mut().unwrap_or(&mut self.feed);
         let link = link.trim();
         let is_better = draft.link.as_ref().is_none_or(|(known, ..)| *known < suits);
@@ -342,7 +373,7 @@ impl Elements {
             Field::Link => self.keep_link(3, text, base),
             Field::Id(may_be_link) => {
                 set(&mut draft.id, text);
-                if may_be_link && absolute(text, &[]).is_some() {
+                if may_be_link && self.joining.absolute(text, None).is_some() {
                     self.keep_link(1, text, base);
                 }
             }
@@ -386,6 +417,11 @@ impl Elements {
         self.ended = true;
     }
 
+    /// What it holds in memory, about.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.bytes + self.entries.capacity() * size_of::<Draft>()
+    }
+
     /// The document is over. `base` is the URL that it came from.
     pub(crate) fn finish(mut self, base: Option<&str>) -> Feed {
         self.end_capture();
@@ -393,17 +429,28 @@ impl Elements {
         if let (None, (Some(period), often)) = (self.hints.rest_s, self.period) {
             self.hints.rest_s = Some(period / often.unwrap_or(1).max(1));
         }
+        let document = base.and_then(|base| CanonicalUrl::parse(base).ok());
+        let mut places = Places { joining: self.joining, document, inner: None };
         let Draft { title, other_title, link, own, .. } = self.feed;
-        let own = own.and_then(|(href, inner)| absolute(&href, &[inner.as_deref(), base]));
-        let site = link.map(|(_, link, inner)| resolve(link, inner.as_deref(), base));
-        let entries = self.entries.into_iter().map(|draft| draft.resolve(base)).collect();
+        let own = own.and_then(|(href, inner)| places.absolute(&href, inner.as_ref()));
+        let site = link.map(|(_, link, inner)| places.resolve(link, inner.as_ref()));
+        let mut entries = Entries::default();
+        for draft in self.entries {
+            if let Err(cut) = entries.keep(draft.resolve(&mut places)) {
+                self.cut = Some(cut);
+                break;
+            }
+        }
+        if places.joining.is_over() {
+            self.cut = Some("too many links that are no whole URLs; some were left as they are");
+        }
         Feed {
             kind: self.kind,
             title: title.or(other_title),
             site,
             own,
             hubs: self.hubs,
-            entries,
+            entries: entries.kept,
             hints: self.hints,
             cut: self.cut,
         }
@@ -425,12 +472,12 @@ impl Draft {
         let link = self
             .link
             .as_ref()
-            .map_or(0, |(_, link, base)| link.len() + base.as_ref().map_or(0, |base| base.len()));
+            .map_or(0, |(_, link, base)| link.len() + base.as_ref().map_or(0, |base| base.bytes()));
         texts.into_iter().flatten().map(String::len).sum::<usize>() + link
     }
 
-    fn resolve(self, base: Option<&str>) -> Entry {
-        let link = self.link.map(|(_, link, inner)| resolve(link, inner.as_deref(), base));
+    fn resolve(self, places: &mut Places<'_>) -> Entry {
+        let link = self.link.map(|(_, link, inner)| places.resolve(link, inner.as_ref()));
         let title = self.title.or(self.other_title);
         let updated = self.updated.or(self.published);
         let id = self.id.or(self.other_id);
@@ -442,11 +489,38 @@ impl Draft {
     }
 }
 
-/// A link, made absolute with `xml:base` and the URL of the feed; as it is where that cannot be done.
-fn resolve(link: String, inner: Option<&str>, base: Option<&str>) -> String {
-    // The one may be relative to the other.
-    let inner = inner.and_then(|inner| absolute(inner, &[base]));
-    absolute(&link, &[inner.as_deref(), base]).unwrap_or(link)
+impl Base {
+    fn bytes(&self) -> usize {
+        self.written.len() + self.url.as_ref().map_or(0, |url| url.as_str().len())
+    }
+}
+
+/// Makes links absolute with `xml:base` and the URL of the feed.
+struct Places<'a> {
+    joining: Joining,
+    document: Option<CanonicalUrl<'a>>,
+    /// The base that was wanted last, which many links have in common; the one may be relative to the other.
+    inner: Option<(Arc<Base>, Option<CanonicalUrl<'static>>)>,
+}
+
+impl Places<'_> {
+    fn absolute(&mut self, link: &str, inner: Option<&Arc<Base>>) -> Option<String> {
+        if let Some(base) = inner
+            && !self.inner.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, base))
+        {
+            let join = || self.joining.url(&base.written, self.document.as_ref());
+            let url = base.url.clone().or_else(join);
+            self.inner = Some((Arc::clone(base), url));
+        }
+        let known = self.inner.as_ref().filter(|_| inner.is_some());
+        let base = known.and_then(|(_, url)| url.as_ref()).or(self.document.as_ref());
+        self.joining.absolute(link, base)
+    }
+
+    /// As it is where that cannot be done.
+    fn resolve(&mut self, link: String, inner: Option<&Arc<Base>>) -> String {
+        self.absolute(&link, inner).unwrap_or(link)
+    }
 }
 
 /// The id of an item that names none: its link, or a hash of what it says.

@@ -14,8 +14,10 @@ use super::watch::{Late, Watch};
 use super::wire::Http;
 use crate::config::{
     DECODED_RATIO_FROM_BYTES, DECODED_RATIO_MAX, SLOW_BYTES_PER_SECOND, SLOW_WINDOW,
+    UNWANTED_BODY_BYTES_MAX, WINDOW_FREE_BYTES,
 };
 use crate::outcome::{Failure, Reason};
+use crate::room::{Room, Share};
 use crate::spool::Spool;
 
 /// A body as it comes: without its transfer coding, still with its content coding.
@@ -39,9 +41,17 @@ pub(super) struct Body<'a, 'b> {
     raw: &'a mut Raw<'b>,
     /// `None` if it is as it comes.
     decoder: Option<Decoder>,
+    /// Of what comes encoded. What is decoded is counted by whoever takes it.
+    wire_bytes_max: u64,
+    room: &'a Room,
+    /// Of the room for windows, once it is needed.
+    share: Option<Share>,
     chunk: Bytes,
     decoded_bytes: u64,
 }
+
+/// Where the time went that was over.
+const NO_ROOM: &str = "waits for memory that other documents have: ";
 
 /// A body of more than the limit.
 pub(super) fn over(bytes_max: u64) -> Failure {
@@ -115,14 +125,15 @@ impl<'a> Raw<'a> {
             && !spool.write_to_memory(&chunk)
         {
             write_to_file(spool, &chunk, watch).await?;
-            self.goes_on();
+            self.listen_again();
         }
         Ok(Some(chunk))
     }
 
-    /// Something else was waited for: the server has not been silent meanwhile.
-    fn goes_on(&mut self) {
-        self.heard_at = Instant::now();
+    /// Its server was not listened to for a while, which nobody can blame it for.
+    fn listen_again(&mut self) {
+        let now = Instant::now();
+        (self.heard_at, self.window_from, self.window_bytes) = (now, now, 0);
     }
 
     /// What the server announced.
@@ -133,9 +144,14 @@ impl<'a> Raw<'a> {
 
 impl<'a, 'b> Body<'a, 'b> {
     /// Fails for encodings that were not asked for and are not known.
-    pub(super) fn open(raw: &'a mut Raw<'b>, headers: &HeaderMap) -> Result<Self, Failure> {
-        let decoder = Decoder::of(headers)?;
-        Ok(Self { raw, decoder, chunk: Bytes::new(), decoded_bytes: 0 })
+    pub(super) fn open(
+        raw: &'a mut Raw<'b>,
+        headers: &HeaderMap,
+        wire_bytes_max: u64,
+        room: &'a Room,
+    ) -> Result<Self, Failure> {
+        let (decoder, chunk) = (Decoder::of(headers)?, Bytes::new());
+        Ok(Self { raw, decoder, wire_bytes_max, room, share: None, chunk, decoded_bytes: 0 })
     }
 
     /// Saves reading what is announced to be too long.
@@ -149,15 +165,29 @@ impl<'a, 'b> Body<'a, 'b> {
     /// The next decoded bytes, at most some 64 KiB of them; `None` at the end.
     pub(super) async fn next(&mut self, watch: &mut Watch<'_>) -> Result<Option<&[u8]>, Failure> {
         let Some(decoder) = &mut self.decoder else {
-            let chunk = self.raw.next(watch).await?;
-            self.chunk = chunk.unwrap_or_default();
-            return Ok((!self.chunk.is_empty()).then_some(&*self.chunk));
+            // An empty frame of HTTP/2 is no end.
+            while let Some(chunk) = self.raw.next(watch).await? {
+                if !chunk.is_empty() {
+                    self.chunk = chunk;
+                    return Ok(Some(&self.chunk));
+                }
+            }
+            return Ok(None);
         };
         let length = loop {
             if let Some(length) = decoder.pull()? {
                 break length;
             }
+            if decoder.is_over() {
+                // Behind its end there is little, after which the connection can be used again, or too much.
+                let enough = self.raw.bytes + UNWANTED_BODY_BYTES_MAX;
+                while self.raw.bytes < enough && self.raw.next(watch).await?.is_some() {}
+                return decoder.finish().map(|()| None);
+            }
             match self.raw.next(watch).await? {
+                Some(_) if self.raw.bytes > self.wire_bytes_max => {
+                    return Err(over(self.wire_bytes_max));
+                }
                 Some(chunk) => decoder.feed(chunk),
                 None => return decoder.finish().map(|()| None),
             }
@@ -168,12 +198,34 @@ impl<'a, 'b> Body<'a, 'b> {
             let text = format!("body grows over {DECODED_RATIO_MAX} times when it is decoded");
             return Err(Failure::new(Reason::Bomb, text));
         }
+        if self.share.is_none() && decoder.held_bytes() > WINDOW_FREE_BYTES {
+            let share = watch.finish(self.room.windows(decoder.windows_bytes())).await;
+            self.share = Some(share.map_err(|late| late.within(NO_ROOM))?);
+            self.raw.listen_again();
+        }
         tokio::task::consume_budget().await;
         Ok(Some(decoder.pulled(length)))
     }
 
-    /// Something else was waited for.
-    pub(super) fn goes_on(&mut self) {
-        self.raw.goes_on();
+    /// Its server was not listened to for a while.
+    pub(super) fn listen_again(&mut self) {
+        self.raw.listen_again();
+    }
+
+    /// Waits for room for the links of a large document.
+    pub(super) async fn room_for_links(
+        &mut self,
+        bytes: usize,
+        watch: &mut Watch<'_>,
+    ) -> Result<Share, Failure> {
+        // Room for windows comes first for everybody, or two could wait for each other.
+        let windows_bytes = self.decoder.as_ref().map_or(0, Decoder::windows_bytes);
+        if self.share.is_none() && windows_bytes > WINDOW_FREE_BYTES {
+            let share = watch.finish(self.room.windows(windows_bytes)).await;
+            self.share = Some(share.map_err(|late| late.within(NO_ROOM))?);
+        }
+        let share = watch.finish(self.room.links(bytes)).await;
+        self.raw.listen_again();
+        share.map_err(|late| late.within(NO_ROOM))
     }
 }

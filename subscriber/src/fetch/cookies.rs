@@ -83,7 +83,7 @@ impl Cookie {
             match key.trim().to_ascii_lowercase().as_str() {
                 "path" if value.starts_with('/') => value.clone_into(&mut cookie.path),
                 "max-age" => max_age = value.parse::<i64>().ok(),
-                "expires" => cookie.ends = httpdate::parse_http_date(value).ok(),
+                "expires" => cookie.ends = date(value).or(cookie.ends),
                 _ => {}
             }
         }
@@ -107,9 +107,116 @@ impl Cookie {
     }
 }
 
+/// A time as cookies have it, in whatever order and with whatever between (RFC 6265 section 5.1.1). What was before 1970 was
+/// then.
+fn date(text: &str) -> Option<SystemTime> {
+    const MONTHS: [&str; 12] =
+        ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+    let (mut time, mut day, mut month, mut year) = (None, None, None, None);
+    let is_between = |c: char| matches!(c, '\t' | ' '..='/' | ';'..='@' | '['..='`' | '{'..='~');
+    for token in text.split(is_between).filter(|token| !token.is_empty()) {
+        let number = leading_number(token);
+        let named = MONTHS.iter().position(|name| starts_with_word(token, name));
+        if time.is_none()
+            && let Some(found) = time_of_day(token)
+        {
+            time = Some(found);
+        } else if day.is_none()
+            && let Some((1 | 2, number)) = number
+        {
+            day = Some(number);
+        } else if month.is_none() && named.is_some() {
+            month = named;
+        } else if year.is_none()
+            && let Some((2 | 4, number)) = number
+        {
+            year = Some(number);
+        }
+    }
+    let ((hours, minutes, seconds), month) = (time?, i64::try_from(month?).ok()? + 1);
+    let (day, year) = (
+        day?,
+        match year? {
+            year @ 70..=99 => year + 1900,
+            year @ 0..=69 => year + 2000,
+            year => year,
+        },
+    );
+    if !(1..=31).contains(&day) || year < 1601 || hours > 23 || minutes > 59 || seconds > 59 {
+        return None;
+    }
+    // Days of the Gregorian calendar, in years that begin in March.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days =
+        year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 719_469;
+    let since_1970 = ((days * 24 + hours) * 60 + minutes) * 60 + seconds;
+    SystemTime::UNIX_EPOCH
+        .checked_add(Duration::from_secs(u64::try_from(since_1970).unwrap_or_default()))
+}
+
+/// How many digits a token begins with, and their number. What follows is no digit.
+fn leading_number(token: &str) -> Option<(usize, i64)> {
+    let digits = token.bytes().take_while(u8::is_ascii_digit).count();
+    if digits > 4 { None } else { Some((digits, token[..digits].parse().ok()?)) }
+}
+
+fn starts_with_word(token: &str, word: &str) -> bool {
+    token.get(..word.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(word))
+}
+
+fn time_of_day(token: &str) -> Option<(i64, i64, i64)> {
+    let mut fields = token.splitn(3, ':');
+    let mut field = |is_last: bool| {
+        let text = fields.next()?;
+        let (digits, number) = leading_number(text)?;
+        (digits <= 2 && (is_last || digits == text.len())).then_some(number)
+    };
+    Some((field(false)?, field(false)?, field(true)?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dates_are_read_in_whatever_form() {
+        let at = |text: &str| {
+            date(text).map(|at| at.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs())
+        };
+        for (text, expected) in [
+            ("Thu, 01-Jan-1970 00:00:01 GMT", Some(1)),
+            ("Thu, 01 Jan 1970 00:00:00 GMT", Some(0)),
+            ("Sun, 06 Nov 1994 08:49:37 GMT", Some(784_111_777)),
+            ("Sunday, 06-Nov-94 08:49:37 GMT", Some(784_111_777)),
+            ("Sun Nov  6 08:49:37 1994", Some(784_111_777)),
+            ("6 november 1994 8:49:37", Some(784_111_777)),
+            ("Tue, 29-Feb-2028 00:00:00 GMT", Some(1_835_395_200)),
+            ("Mon, 01-Jan-1601 00:00:00 GMT", Some(0)),
+            ("Fri, 31-Dec-9999 23:59:59 GMT", Some(253_402_300_799)),
+            ("Mon, 01-Jan-1600 00:00:00 GMT", None),
+            ("Thu, 32-Jan-1970 00:00:01 GMT", None),
+            ("Thu, 01-Jan-1970 24:00:01 GMT", None),
+            ("Thu, 01-Jan-1970", None),
+            ("00:00:01 Jan 1970", None),
+            ("9999999999999999999", None),
+            ("", None),
+            ("\u{e9}\u{e9} 1:2:3:4 \u{e9}", None),
+        ] {
+            assert_eq!(at(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_cookie_is_taken_back_in_the_classic_form() {
+        let jar = Jar::default();
+        set(&jar, "http://h/", &["a=1", "b=1"]);
+        let jar_now = NOW + Duration::from_secs(100);
+        let mut headers = HeaderMap::new();
+        let gone = "a=; expires=Thu, 01-Jan-1970 00:00:01 GMT; path=/";
+        headers.append(SET_COOKIE, gone.parse().unwrap());
+        jar.note(&url("http://h/"), &headers, jar_now);
+        assert_eq!(sent(&jar, "http://h/", jar_now).as_deref(), Some("b=1"));
+    }
 
     const NOW: SystemTime = SystemTime::UNIX_EPOCH;
 

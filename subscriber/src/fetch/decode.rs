@@ -11,7 +11,9 @@ use compression_codecs::{
 use hyper::HeaderMap;
 use hyper::header::CONTENT_ENCODING;
 
-use crate::config::{CONTENT_ENCODINGS_MAX, DECODED_CHUNK_BYTES, ZSTD_WINDOW_LOG_MAX};
+use crate::config::{
+    CONTENT_ENCODINGS_MAX, DECODED_CHUNK_BYTES, ZSTD_EMPTY_FRAMES_MAX, ZSTD_WINDOW_LOG_MAX,
+};
 use crate::outcome::{Failure, Reason};
 
 /// Undoes the codings of a body, the last one first.
@@ -28,6 +30,11 @@ struct Stage {
     /// Not decoded yet.
     input: Bytes,
     ended: bool,
+    /// What it remembers at most of what it has given; 0: next to nothing.
+    window_bytes: usize,
+    given_bytes: usize,
+    /// Frames one after the other in which there was nothing.
+    empty_frames: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +67,7 @@ impl Decoder {
                     let text = format!("more than {CONTENT_ENCODINGS_MAX} content-encodings");
                     return Err(Failure::new(Reason::Encoding, text));
                 }
-                stages.push(Stage { encoding, codec: None, input: Bytes::new(), ended: false });
+                stages.push(Stage::new(encoding));
             }
         }
         if stages.is_empty() {
@@ -99,6 +106,22 @@ impl Decoder {
         }
     }
 
+    /// Whatever else is fed has no meaning.
+    pub(super) fn is_over(&self) -> bool {
+        // Frames of zstd may follow each other.
+        self.stages[0].ended && self.stages[0].encoding != Encoding::Zstd
+    }
+
+    /// What it holds in memory by now, beside some dozens of KiB.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.stages.iter().map(|stage| stage.window_bytes.min(stage.given_bytes)).sum()
+    }
+
+    /// What it may hold in memory.
+    pub(super) fn windows_bytes(&self) -> usize {
+        self.stages.iter().map(|stage| stage.window_bytes).sum()
+    }
+
     /// The piece that was pulled last.
     pub(super) fn pulled(&self, length: usize) -> &[u8] {
         &self.out[..length]
@@ -114,12 +137,31 @@ impl Decoder {
 }
 
 impl Stage {
+    fn new(encoding: Encoding) -> Self {
+        Self {
+            encoding,
+            codec: None,
+            input: Bytes::new(),
+            ended: false,
+            window_bytes: 0,
+            given_bytes: 0,
+            empty_frames: 0,
+        }
+    }
+
     /// The length of what it wrote; 0 if it needs more input.
     fn decode(&mut self, out: &mut [u8]) -> io::Result<usize> {
         loop {
             if self.ended && self.encoding == Encoding::Zstd && !self.input.is_empty() {
                 // Frames may follow each other.
-                (self.codec, self.ended) = (None, false);
+                self.ended = false;
+                self.empty_frames += 1;
+                if self.empty_frames > ZSTD_EMPTY_FRAMES_MAX {
+                    return Err(io::Error::other("too many empty frames"));
+                }
+                if let Some(codec) = &mut self.codec {
+                    codec.reinit()?;
+                }
             }
             if self.ended {
                 // What follows has no meaning; browsers ignore it, too.
@@ -127,6 +169,9 @@ impl Stage {
                 return Ok(0);
             }
             let Some(&first) = self.input.first() else { return Ok(self.drain(out)) };
+            if self.codec.is_none() {
+                self.window_bytes = self.encoding.window_bytes(first)?;
+            }
             let codec = self.codec.get_or_insert_with(|| self.encoding.codec(first));
             let mut input = PartialBuffer::new(&*self.input);
             let mut output = WriteBuffer::new_initialized(out);
@@ -134,6 +179,8 @@ impl Stage {
             let (read, written) = (input.written_len(), output.written_len());
             self.input.advance(read);
             if written > 0 {
+                self.given_bytes = self.given_bytes.saturating_add(written);
+                self.empty_frames = 0;
                 return Ok(written);
             }
             if read == 0 && !self.ended {
@@ -155,6 +202,17 @@ impl Stage {
 }
 
 impl Encoding {
+    /// Beyond some dozens of KiB. Fails for more than the format may have.
+    fn window_bytes(self, first: u8) -> io::Result<usize> {
+        match self {
+            Self::Gzip | Self::Deflate => Ok(0),
+            Self::Zstd => Ok(1 << ZSTD_WINDOW_LOG_MAX),
+            Self::Brotli => brotli_window_log(first)
+                .map(|log| 1 << log)
+                .ok_or_else(|| io::Error::other("a window over the limit")),
+        }
+    }
+
     fn codec(self, first: u8) -> Box<dyn DecodeV2 + Send> {
         match self {
             Self::Gzip => Box::new(GzipDecoder::new()),
@@ -167,5 +225,18 @@ impl Encoding {
             Self::Deflate if first & 0x0f == 8 => Box::new(ZlibDecoder::new()),
             Self::Deflate => Box::new(DeflateDecoder::new()),
         }
+    }
+}
+
+/// Of the first byte of a stream (RFC 7932 section 9.1). `None`: a window beyond the format, up to 1 GiB, which the decoder
+/// knows, too.
+fn brotli_window_log(first: u8) -> Option<u32> {
+    let bits = |from: u32, mask: u8| u32::from(first >> from & mask);
+    match (bits(0, 1), bits(1, 7), bits(4, 7)) {
+        (0, ..) => Some(16),
+        (_, 0, 0) => Some(17),
+        (_, 0, 1) => None,
+        (_, 0, small) => Some(8 + small),
+        (_, large, _) => Some(17 + large),
     }
 }

@@ -43,13 +43,17 @@ use self::meter::Copy as Copied;
 use self::pool::Pool;
 use self::watch::{Late, Watch};
 use self::wire::Http;
-use crate::config::{CrawlerConfig, ROBOTS_BYTES_MAX, UNWANTED_BODY_BYTES_MAX};
+use crate::config::{
+    CrawlerConfig, LINKS_FREE_BYTES, ROBOTS_BYTES_MAX, ROBOTS_WIRE_BYTES_MAX,
+    UNWANTED_BODY_BYTES_MAX,
+};
 use crate::connect::{Connector, Permit, Protocol, Proxy, ProxyError, Target};
 use crate::document::Reader;
 use crate::outcome::{Failure, Reason};
 use crate::page::{PageOptions, PageReader};
 use crate::report::{Exchange, Keep, Validators};
 use crate::robots::product_token;
+use crate::room::{Room, Share};
 use crate::spool::{Spool, Spools};
 
 /// Makes requests. Cheap to share; one pool of connections for all, which ends with it.
@@ -59,6 +63,7 @@ pub struct Fetcher {
     cookies: Option<Jar>,
     pool: Pool,
     spools: Option<Spools>,
+    room: Room,
     read_timeout: Duration,
     body_bytes_max: u64,
     reading: Arc<PageOptions>,
@@ -127,6 +132,8 @@ pub struct Fetched {
     pub hash: Option<blake3::Hash>,
     /// Has seen the whole document, if it was read to its end.
     pub page: Option<Reader>,
+    /// Memory that all share, if the document has many links: to be held as long as they are.
+    pub share: Option<Share>,
     /// The beginning of a robots.txt.
     pub text: Vec<u8>,
     /// The decoded body of a page, as far as it was read, if it was to be kept.
@@ -166,6 +173,7 @@ impl Fetcher {
             cookies: config.cookies.then(Jar::default),
             pool: Pool::default(),
             spools: None,
+            room: Room::default(),
             read_timeout: config.read_timeout,
             body_bytes_max: config.body_bytes_max,
             reading: Arc::new(PageOptions {
@@ -190,7 +198,7 @@ impl Fetcher {
         let mut watch = Watch::new(timer.as_mut(), started, request.deadline);
         let result = self.exchange(request, &mut watch, &mut fetched).await;
         // An answer of which nobody wants the body is complete without it, however it ended; unless it was to be kept.
-        let unwanted = fetched.status.is_some_and(|status| !(200..300).contains(&status));
+        let unwanted = fetched.status.is_some_and(|status| !is_whole(status));
         let counts = |failure: &Failure| !unwanted || failure.reason == Reason::Storage;
         fetched.failure = result.err().filter(counts);
         fetched
@@ -216,9 +224,9 @@ impl Fetcher {
         let spool = spools.filter(|_| fetched.exchange.is_some()).map(Spools::begin);
         let mut raw = Raw::new(&mut http, incoming, self.read_timeout, spool);
         let result = match request.wanted {
-            _ if !matches!(fetched.status, Some(200..300)) => drain(&mut raw, watch, fetched).await,
+            _ if !fetched.status.is_some_and(is_whole) => drain(&mut raw, watch, fetched).await,
             Wanted::Page => self.read_page(request, &mut raw, watch, fetched).await,
-            Wanted::Robots => read_robots(&mut raw, watch, fetched).await,
+            Wanted::Robots => self.read_robots(&mut raw, watch, fetched).await,
         };
         let (ended, spool) = (raw.ended, raw.spool.take());
         fetched.wire_bytes = raw.bytes;
@@ -311,7 +319,7 @@ impl Fetcher {
         let mut reader = self.reader(request.url, &fetched.headers);
         let mut hasher = blake3::Hasher::new();
         fetched.body = self.spools.as_ref().filter(|_| request.keep.decoded).map(Spools::begin);
-        let mut body = Body::open(raw, &fetched.headers)?;
+        let mut body = Body::open(raw, &fetched.headers, self.body_bytes_max, &self.room)?;
         body.refuse_over(self.body_bytes_max)?;
         while let Some(chunk) = body.next(watch).await? {
             fetched.bytes += chunk.len() as u64;
@@ -319,16 +327,40 @@ impl Fetcher {
                 return Err(body::over(self.body_bytes_max));
             }
             hasher.update(chunk);
-            reader.feed(chunk);
+            let mut rest = chunk;
+            while reader.step(&mut rest) {
+                // Others have their turn, and the deadline is looked at.
+                watch.finish(tokio::task::yield_now()).await?;
+            }
+            let held_bytes = reader.held_bytes();
             if let Some(spool) = &mut fetched.body
                 && !spool.write_to_memory(chunk)
             {
                 body::write_to_file(spool, chunk, watch).await?;
-                body.goes_on();
+                body.listen_again();
+            }
+            if fetched.share.is_none() && held_bytes > LINKS_FREE_BYTES {
+                fetched.share = Some(body.room_for_links(reader.room_bytes(), watch).await?);
             }
         }
         fetched.hash = Some(hasher.finalize());
         fetched.page = Some(reader);
+        Ok(())
+    }
+
+    async fn read_robots(
+        &self,
+        raw: &mut Raw<'_>,
+        watch: &mut Watch<'_>,
+        fetched: &mut Fetched,
+    ) -> Result<(), Failure> {
+        let mut body = Body::open(raw, &fetched.headers, ROBOTS_WIRE_BYTES_MAX, &self.room)?;
+        while fetched.text.len() < ROBOTS_BYTES_MAX
+            && let Some(chunk) = body.next(watch).await?
+        {
+            fetched.text.extend_from_slice(chunk);
+        }
+        fetched.bytes = fetched.text.len() as u64;
         Ok(())
     }
 
@@ -342,19 +374,9 @@ impl Fetcher {
     }
 }
 
-async fn read_robots(
-    raw: &mut Raw<'_>,
-    watch: &mut Watch<'_>,
-    fetched: &mut Fetched,
-) -> Result<(), Failure> {
-    let mut body = Body::open(raw, &fetched.headers)?;
-    while fetched.text.len() < ROBOTS_BYTES_MAX
-        && let Some(chunk) = body.next(watch).await?
-    {
-        fetched.text.extend_from_slice(chunk);
-    }
-    fetched.bytes = fetched.text.len() as u64;
-    Ok(())
+/// Whether an answer with this status has the body that was asked for. No part was.
+fn is_whole(status: u16) -> bool {
+    (200..300).contains(&status) && status != 206
 }
 
 /// Reads what nobody wants, so that the connection can be used again. What goes wrong with that costs the

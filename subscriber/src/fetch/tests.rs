@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::address::AllowPrivate;
+use crate::robots::Availability;
 use crate::testing::{Origin, read_head};
 
 fn config() -> CrawlerConfig {
@@ -142,6 +143,17 @@ async fn nobody_there_is_a_transient_failure() {
     );
     let url = CanonicalUrl::parse("http://name.invalid/").unwrap();
     failed(&fetch_as(Wanted::Page, &url).await, Reason::Dns, "");
+}
+
+#[tokio::test]
+async fn a_part_that_nobody_asked_for_is_no_page() {
+    let answer = "HTTP/1.1 206 Part\r\nContent-Range: bytes 0-3/9\r\nContent-Length: 4\r\n\r\npart";
+    let origin = Origin::saying(answer).await;
+    let fetched = fetch(&origin).await;
+    assert_eq!((fetched.status, fetched.hash, fetched.page.is_none()), (Some(206), None, true));
+    let robots = fetch_as(Wanted::Robots, &origin.url("/robots.txt")).await;
+    assert!(robots.text.is_empty());
+    assert_eq!(Availability::of_status(206), Availability::Unreachable);
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use quick_xml::events::attributes::Attributes;
 use quick_xml::parser::{ElementParser, Parser};
 
 pub(crate) use self::decode::Decoder;
-pub(crate) use self::text::{absolute, fold, plain_text};
+pub(crate) use self::text::{Joining, fold, plain_text};
 pub(crate) use self::unpack::Unpacker;
 use crate::config::{DECODED_CHUNK_BYTES, MARKUP_TAG_BYTES_MAX};
 
@@ -28,6 +28,10 @@ pub(crate) struct Markup {
     /// What could not be read yet: less than a tag.
     pending: String,
     state: State,
+    /// Of a tag that has begun `pending`, so many bytes were looked at for its end ..
+    looked_at: usize,
+    /// .. and this is where they have led.
+    tag: ElementParser,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +106,13 @@ pub(crate) fn prefix(name: &str) -> &str {
 impl Markup {
     /// For a document with this `Content-Type` header.
     pub(crate) fn new(content_type: Option<&str>) -> Self {
-        Self { decoder: Decoder::new(content_type), pending: String::new(), state: State::Content }
+        Self {
+            decoder: Decoder::new(content_type),
+            pending: String::new(),
+            state: State::Content,
+            looked_at: 0,
+            tag: ElementParser::Outside,
+        }
     }
 
     /// Takes the next bytes.
@@ -213,12 +223,15 @@ impl Markup {
 
     fn tag(&mut self, text: &str, last: bool, each: &mut dyn FnMut(Token<'_>)) -> usize {
         let within = text.floor_char_boundary(MARKUP_TAG_BYTES_MAX);
-        let Some(end) = ElementParser::Outside.feed(&text.as_bytes()[..within]) else {
+        let Some(end) = self.tag.feed(&text.as_bytes()[self.looked_at..within]) else {
+            self.looked_at = within;
             if within < text.len() {
                 self.state = State::Ended;
             }
             return if last { text.len() } else { 0 };
         };
+        let end = std::mem::take(&mut self.looked_at) + end;
+        self.tag = ElementParser::Outside;
         let content = &text[1..end];
         if let Some(name) = content.strip_prefix('/') {
             each(Token::Close(name.trim_ascii()));

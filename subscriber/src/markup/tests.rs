@@ -3,7 +3,10 @@ use proptest::prelude::*;
 
 use std::fmt::Write;
 
+use tidings_protocol::CanonicalUrl;
+
 use super::*;
+use crate::config::{CHARSET_PRESCAN_BYTES, JOINED_BYTES_MAX};
 
 fn tokens_of(chunks: &[&[u8]], content_type: Option<&str>) -> Vec<String> {
     let mut tokens: Vec<String> = Vec::new();
@@ -166,8 +169,38 @@ fn references_become_absolute_and_absolute_ones_stay() {
         ("", base, None),
     ];
     for (reference, base, expected) in table {
-        assert_eq!(absolute(reference, &[None, base]).as_deref(), expected, "{reference}");
+        let base = base.map(|base| CanonicalUrl::parse(base).unwrap());
+        let found = Joining::default().absolute(reference, base.as_ref());
+        assert_eq!(found.as_deref(), expected, "{reference}");
     }
+}
+
+#[test]
+fn references_below_a_base_are_counted_whether_or_not_they_lead_somewhere() {
+    let base = CanonicalUrl::parse("http://a.example/").unwrap();
+    for reference in ["x", "//u@h", "mailto:x"] {
+        let mut joining = Joining::default();
+        for _ in 0..=JOINED_BYTES_MAX / (base.as_str().len() + reference.len()) {
+            assert!(!joining.is_over());
+            joining.absolute(reference, Some(&base));
+        }
+        assert!(joining.is_over());
+        assert_eq!(joining.absolute("x", Some(&base)), None);
+        assert_eq!(joining.absolute("http://b", None).as_deref(), Some("http://b"));
+    }
+}
+
+#[test]
+fn a_tag_that_comes_in_pieces_is_looked_at_once() {
+    let (mut markup, mut names) = (Markup::new(None), 0);
+    markup.feed(&[b' '; CHARSET_PRESCAN_BYTES], &mut |_| ());
+    markup.feed(b"<a b='", &mut |_| ());
+    for _ in 0..1000 {
+        markup.feed(b">", &mut |_| ());
+        assert_eq!(markup.looked_at, markup.pending.len());
+    }
+    markup.feed(b"'><c", &mut |token| names += u8::from(matches!(token, Token::Open(_))));
+    assert_eq!((names, markup.looked_at), (1, 2));
 }
 
 /// Pieces of which odd documents are made.

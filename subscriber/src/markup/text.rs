@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use tidings_protocol::CanonicalUrl;
 
+use crate::config::JOINED_BYTES_MAX;
+
 /// The text with each run of white space and control characters as one blank, and none at its ends; cut after
 /// so many bytes, at a character.
 pub(crate) fn fold(text: &str, bytes_max: usize) -> String {
@@ -71,25 +73,69 @@ fn unseen(html: &str, is_closed: bool) -> Option<usize> {
     Some(end)
 }
 
-/// The `http` or `https` URL that a reference means, made absolute with the first of these bases that helps; as it is
-/// written, where it is absolute already.
-pub(crate) fn absolute(reference: &str, bases: &[Option<&str>]) -> Option<String> {
+/// Makes references absolute, and counts what that costs: for one that is no whole URL its base is read, too, which may
+/// be a thousand times as long.
+#[derive(Debug, Default)]
+pub(crate) struct Joining {
+    /// Of such references and their bases.
+    bytes: usize,
+}
+
+impl Joining {
+    /// There were too many: none that is no whole URL is made absolute any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.bytes > JOINED_BYTES_MAX
+    }
+
+    /// The `http` or `https` URL that a reference means; as it is written, where it is absolute already.
+    pub(crate) fn absolute(
+        &mut self,
+        reference: &str,
+        base: Option<&CanonicalUrl<'_>>,
+    ) -> Option<String> {
+        let reference = without_breaks(reference)?;
+        if let Some(text) = whole(&reference) {
+            return Some(text);
+        }
+        self.join(&reference, base?).map(|url| url.as_str().to_owned())
+    }
+
+    /// The same as a URL.
+    pub(crate) fn url(
+        &mut self,
+        reference: &str,
+        base: Option<&CanonicalUrl<'_>>,
+    ) -> Option<CanonicalUrl<'static>> {
+        let reference = without_breaks(reference)?;
+        if let Ok(url) = CanonicalUrl::parse(&reference) {
+            return Some(url.into_owned());
+        }
+        self.join(&reference, base?)
+    }
+
+    fn join(&mut self, reference: &str, base: &CanonicalUrl<'_>) -> Option<CanonicalUrl<'static>> {
+        self.bytes += base.as_str().len() + reference.len();
+        if self.is_over() {
+            return None;
+        }
+        let mut text = String::new();
+        base.join_into(reference, &mut text).ok().map(CanonicalUrl::into_owned)
+    }
+}
+
+/// A whole `http` or `https` URL, as it is written where that can be handed on.
+pub(crate) fn whole(reference: &str) -> Option<String> {
+    let url = CanonicalUrl::parse(reference).ok()?;
+    let is_one_word = !reference.contains(|c: char| c.is_whitespace() || c.is_control());
+    let text = if is_one_word && reference.contains("://") { reference } else { url.as_str() };
+    Some(text.to_owned())
+}
+
+/// `None`: there is nothing left.
+fn without_breaks(reference: &str) -> Option<Cow<'_, str>> {
     let reference: Cow<'_, str> = match reference.trim() {
         text if text.contains(['\t', '\r', '\n']) => text.replace(['\t', '\r', '\n'], "").into(),
         text => text.into(),
     };
-    if reference.is_empty() {
-        return None;
-    }
-    if let Ok(url) = CanonicalUrl::parse(&reference) {
-        let is_one_word = !reference.contains(|c: char| c.is_whitespace() || c.is_control());
-        let has_slashes = reference.contains("://");
-        return Some(if is_one_word && has_slashes {
-            reference.into_owned()
-        } else {
-            url.as_str().to_owned()
-        });
-    }
-    let base = bases.iter().flatten().find_map(|base| CanonicalUrl::parse(base).ok())?;
-    base.join(&reference).ok().map(|url| url.as_str().to_owned())
+    (!reference.is_empty()).then_some(reference)
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use flate2::write::MultiGzDecoder;
 
-use crate::config::GZIP_STEP_BYTES;
+use crate::config::{DECODED_RATIO_FROM_BYTES, DECODED_RATIO_MAX, DOCUMENT_STEP_BYTES};
 
 /// Takes the gzip off a document, if there is one.
 pub(crate) struct Unpacker(State);
@@ -14,15 +14,27 @@ enum State {
     /// Less than the two bytes by which gzip is known.
     Head(Vec<u8>),
     Plain,
-    Gzip(Box<MultiGzDecoder<Vec<u8>>>),
-    /// What follows is no gzip.
-    Damaged,
+    Gzip(Box<Gzip>),
+    /// What follows is not read, for this reason.
+    Cut(&'static str),
     /// Nobody wants more.
     Ended,
 }
 
-/// Takes what was unpacked, a bounded piece at a time, and says whether it wants more.
+struct Gzip {
+    decoder: MultiGzDecoder<Vec<u8>>,
+    /// Of what is unpacked, so much was handed on.
+    given: usize,
+    taken_bytes: u64,
+    given_bytes: u64,
+    /// What follows is no gzip.
+    damaged: bool,
+}
+
+/// Takes what was unpacked, a piece of at most [`DOCUMENT_STEP_BYTES`] at a time, and says whether it wants more.
 pub(crate) type Take<'a> = &'a mut dyn FnMut(&[u8]) -> bool;
+
+const DAMAGED: &str = "damaged gzip; the rest was left out";
 
 impl fmt::Debug for Unpacker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -35,60 +47,187 @@ impl Unpacker {
         Self(State::Head(Vec::new()))
     }
 
-    /// Takes the next bytes.
-    pub(crate) fn feed(&mut self, bytes: &[u8], take: Take<'_>) {
-        let State::Head(head) = &mut self.0 else {
-            self.unpack(bytes, take);
-            return;
-        };
-        head.extend_from_slice(bytes);
-        if head.len() >= 2 {
-            self.begin(take);
+    /// Takes as many of the next bytes as give one piece, and says whether there may be another.
+    pub(crate) fn step(&mut self, bytes: &mut &[u8], take: Take<'_>) -> bool {
+        match &mut self.0 {
+            State::Head(head) => {
+                let wanted = 2 - head.len();
+                head.extend_from_slice(split_off(bytes, wanted));
+                if head.len() == 2 {
+                    self.begin(take);
+                }
+            }
+            State::Plain => {
+                if !take(split_off(bytes, DOCUMENT_STEP_BYTES)) {
+                    self.0 = State::Ended;
+                }
+            }
+            State::Gzip(gzip) => {
+                if let Some(over) = gzip.step(bytes, take) {
+                    self.0 = over;
+                }
+            }
+            State::Cut(_) | State::Ended => *bytes = &[],
         }
+        !bytes.is_empty() || matches!(&self.0, State::Gzip(gzip) if gzip.has_more())
     }
 
     /// The document is over.
     pub(crate) fn finish(&mut self, take: Take<'_>) {
         self.begin(take);
-        if let State::Gzip(decoder) = &mut self.0 {
-            let is_whole = decoder.try_finish().is_ok();
-            take(decoder.get_ref());
-            self.0 = if is_whole { State::Ended } else { State::Damaged };
+        if let State::Gzip(gzip) = &mut self.0 {
+            let is_whole = gzip.decoder.try_finish().is_ok();
+            while gzip.has_more() {
+                if let Some(over) = gzip.step(&mut &[][..], take) {
+                    self.0 = over;
+                    return;
+                }
+            }
+            self.0 = if is_whole { State::Ended } else { State::Cut(DAMAGED) };
         }
     }
 
-    /// Something was missing, or was no gzip.
-    pub(crate) fn is_damaged(&self) -> bool {
-        matches!(self.0, State::Damaged)
+    /// Why not all of it was unpacked, if more was wanted.
+    pub(crate) fn cut(&self) -> Option<&'static str> {
+        match self.0 {
+            State::Cut(why) => Some(why),
+            _ => None,
+        }
     }
 
     fn begin(&mut self, take: Take<'_>) {
         let State::Head(head) = &mut self.0 else { return };
         let head = std::mem::take(head);
-        self.0 = if head.starts_with(&[0x1f, 0x8b]) {
-            State::Gzip(Box::new(MultiGzDecoder::new(Vec::new())))
+        if head.starts_with(&[0x1f, 0x8b]) {
+            let mut decoder = MultiGzDecoder::new(Vec::new());
+            let damaged = decoder.write_all(&head).is_err();
+            let (taken_bytes, given_bytes) = (head.len() as u64, 0);
+            self.0 = State::Gzip(Box::new(Gzip {
+                decoder,
+                given: 0,
+                taken_bytes,
+                given_bytes,
+                damaged,
+            }));
         } else {
-            State::Plain
-        };
-        self.unpack(&head, take);
+            self.0 = if take(&head) { State::Plain } else { State::Ended };
+        }
+    }
+}
+
+impl Gzip {
+    /// What comes after it, if it is over.
+    fn step(&mut self, bytes: &mut &[u8], take: Take<'_>) -> Option<State> {
+        if !self.has_more() && !bytes.is_empty() && !self.damaged {
+            self.decoder.get_mut().clear();
+            self.given = 0;
+            // Gives no more than the decoder's own buffer has.
+            match self.decoder.write(bytes) {
+                Ok(taken @ 1..) => {
+                    self.taken_bytes += taken as u64;
+                    *bytes = &bytes[taken..];
+                }
+                _ => self.damaged = true,
+            }
+        }
+        let mut rest = &self.decoder.get_ref()[self.given..];
+        let piece = split_off(&mut rest, DOCUMENT_STEP_BYTES);
+        self.given += piece.len();
+        self.given_bytes += piece.len() as u64;
+        let is_large = self.given_bytes > DECODED_RATIO_FROM_BYTES;
+        if is_large && self.given_bytes / DECODED_RATIO_MAX > self.taken_bytes {
+            return Some(State::Cut("gzip that grows too much; the rest was left out"));
+        }
+        if !piece.is_empty() && !take(piece) {
+            return Some(State::Ended);
+        }
+        (self.damaged && !self.has_more()).then_some(State::Cut(DAMAGED))
     }
 
-    fn unpack(&mut self, bytes: &[u8], take: Take<'_>) {
-        if let State::Plain = self.0 {
-            if !take(bytes) {
-                self.0 = State::Ended;
-            }
-            return;
+    fn has_more(&self) -> bool {
+        self.given < self.decoder.get_ref().len()
+    }
+}
+
+fn split_off<'a>(bytes: &mut &'a [u8], count_max: usize) -> &'a [u8] {
+    let (first, rest) = bytes.split_at(count_max.min(bytes.len()));
+    *bytes = rest;
+    first
+}
+
+#[cfg(test)]
+mod tests {
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    fn gzip(plain: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(plain).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    /// The pieces that were given, and why there were no more.
+    fn unpack(bytes: &[u8], chunk: usize) -> (Vec<Vec<u8>>, Option<&'static str>) {
+        let (mut pieces, mut unpacker) = (Vec::new(), Unpacker::new());
+        let mut take = |piece: &[u8]| {
+            pieces.push(piece.to_vec());
+            true
+        };
+        for mut bytes in bytes.chunks(chunk) {
+            while unpacker.step(&mut bytes, &mut take) {}
         }
-        for step in bytes.chunks(GZIP_STEP_BYTES) {
-            let State::Gzip(decoder) = &mut self.0 else { return };
-            let is_gzip = decoder.write_all(step).is_ok();
-            let wants_more = take(&std::mem::take(decoder.get_mut()));
-            if !is_gzip {
-                self.0 = State::Damaged;
-            } else if !wants_more {
-                self.0 = State::Ended;
+        unpacker.finish(&mut take);
+        (pieces, unpacker.cut())
+    }
+
+    #[test]
+    fn what_is_unpacked_comes_in_small_pieces_whatever_it_came_in() {
+        let plain: Vec<u8> = (0..300_000_u32).flat_map(|n| (n / 7).to_le_bytes()).collect();
+        let twice = [gzip(&plain), gzip(&plain)].concat();
+        for chunk in [1, 1000, usize::MAX] {
+            let (pieces, cut) = unpack(&twice, chunk);
+            assert!(pieces.iter().all(|piece| piece.len() <= DOCUMENT_STEP_BYTES));
+            assert_eq!((pieces.concat(), cut), (plain.repeat(2), None));
+            let (pieces, _) = unpack(&plain, chunk);
+            assert!(pieces.iter().all(|piece| piece.len() <= DOCUMENT_STEP_BYTES));
+            assert_eq!(pieces.concat(), plain);
+        }
+    }
+
+    #[test]
+    fn a_step_gives_one_piece() {
+        let packed = gzip(&vec![b'x'; 1 << 20]);
+        let (mut given, mut unpacker, mut rest) = (0, Unpacker::new(), &*packed);
+        loop {
+            let before = given;
+            let more = unpacker.step(&mut rest, &mut |piece| {
+                given += piece.len();
+                true
+            });
+            assert!(given - before <= DOCUMENT_STEP_BYTES);
+            if !more {
+                break;
             }
+        }
+        assert!(given > 1 << 19, "{given}");
+    }
+
+    #[test]
+    fn a_file_that_grows_too_much_is_cut() {
+        let packed = gzip(&vec![b' '; 20 << 20]);
+        let (pieces, cut) = unpack(&packed, usize::MAX);
+        assert!(cut.unwrap().starts_with("gzip that grows"));
+        assert!(pieces.concat().len() < 6 << 20);
+    }
+
+    #[test]
+    fn damage_costs_what_is_behind_it() {
+        let packed = gzip(&vec![b'x'; 100_000]);
+        for damaged in [&packed[..packed.len() - 5], &[&*packed, b"garbage"].concat()] {
+            let (pieces, cut) = unpack(damaged, 10);
+            assert_eq!((pieces.concat().len(), cut), (100_000, Some(DAMAGED)));
         }
     }
 }

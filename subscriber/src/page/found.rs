@@ -15,7 +15,8 @@ use super::tag::{self, Name, Tag, Value, name};
 use super::values::{has_word, is_feed, is_page_relation, refresh_target, srcset};
 use super::{Content, Link, PageOptions, is_html};
 use crate::config::{
-    FEEDS_MAX, LINK_BYTES_MAX, LINKS_ABSOLUTE_BYTES_MAX, TITLE_BYTES_MAX, TITLE_WRITTEN_BYTES_MAX,
+    FEEDS_MAX, HEADER_LINKS_MAX, LINK_BYTES_MAX, LINKS_ABSOLUTE_BYTES_MAX, QUICK_BASE_BYTES_MAX,
+    QUICK_LINKS_MAX, TITLE_BYTES_MAX, TITLE_WRITTEN_BYTES_MAX,
 };
 
 const A: Name = name(b"a");
@@ -40,6 +41,8 @@ pub(super) struct Found {
     /// `<= FEEDS_MAX`
     feeds: Vec<String>,
     links: Links,
+    /// Of the headers that were made absolute; `<= HEADER_LINKS_MAX`.
+    header_links: usize,
     directives: Directives,
     /// What a `<meta>` says of the encoding.
     encoding: Option<&'static Encoding>,
@@ -67,6 +70,7 @@ impl Found {
             canonical: None,
             feeds: Vec::new(),
             links: Links::default(),
+            header_links: 0,
             directives: Directives::default(),
             encoding: None,
             cut: None,
@@ -80,11 +84,31 @@ impl Found {
 
     /// A value of the header `Link`. `<base>` is of no meaning to it.
     pub(super) fn link_header(&mut self, value: &str, url: &CanonicalUrl<'_>) {
+        let mut text = String::new();
         for link in link_header::links(value).filter(|link| !link.is_elsewhere) {
-            if let Ok(target) = url.join(link.target) {
-                self.relation(&link.relations, link.kind.as_deref(), target.as_str());
+            let kind = kind_of(link.kind.as_deref());
+            if !is_feed_relation(&link.relations, kind) && !is_page(&link.relations, kind) {
+                continue;
+            }
+            if self.header_links == HEADER_LINKS_MAX {
+                self.cut = Some("too many links in headers; the rest were left out");
+                return;
+            }
+            self.header_links += 1;
+            if let Ok(target) = url.join_into(link.target, &mut text) {
+                self.relation(&link.relations, kind, target.as_str());
             }
         }
+    }
+
+    /// Whether it takes long to resolve it.
+    pub(super) fn is_long(&self) -> bool {
+        let base_bytes = self.base.as_ref().map_or(0, String::len);
+        self.links.len() > QUICK_LINKS_MAX || base_bytes > QUICK_BASE_BYTES_MAX
+    }
+
+    pub(super) fn held_bytes(&self) -> usize {
+        self.links.held_bytes()
     }
 
     /// A value of the header `X-Robots-Tag`.
@@ -173,12 +197,12 @@ impl Found {
         if target.len() > LINK_BYTES_MAX {
             return;
         }
-        let kind = kind.map(str::trim).filter(|kind| !kind.is_empty());
-        if kind.is_some_and(is_feed) && has_word(relations, "alternate") {
+        let kind = kind_of(kind);
+        if is_feed_relation(relations, kind) {
             if self.feeds.len() < FEEDS_MAX {
                 self.feeds.push(target.to_owned());
             }
-        } else if kind.is_none_or(is_html) && is_page_relation(relations) {
+        } else if is_page(relations, kind) {
             if self.canonical.is_none() && has_word(relations, "canonical") {
                 self.canonical = Some(target.to_owned());
             }
@@ -237,6 +261,23 @@ impl Found {
 /// introduced them recommend.
 const NOFOLLOW: &str = "nofollow";
 
+/// With its `?`.
+fn query_bytes(url: &CanonicalUrl<'_>) -> usize {
+    url.path_and_query().len() - url.path().len()
+}
+
+fn kind_of(kind: Option<&str>) -> Option<&str> {
+    kind.map(str::trim).filter(|kind| !kind.is_empty())
+}
+
+fn is_feed_relation(relations: &str, kind: Option<&str>) -> bool {
+    kind.is_some_and(is_feed) && has_word(relations, "alternate")
+}
+
+fn is_page(relations: &str, kind: Option<&str>) -> bool {
+    kind.is_none_or(is_html) && is_page_relation(relations)
+}
+
 fn resolve_links(
     found: &Links,
     base: &CanonicalUrl<'_>,
@@ -245,24 +286,27 @@ fn resolve_links(
 ) {
     let mut known = HashMap::with_capacity(found.len());
     content.links.reserve_exact(found.len());
-    let mut bytes = 0;
-    let mut text = String::new();
+    let (mut bytes, mut text) = (0, String::new());
+    // What a query says matters only to links that are one themselves.
+    let without_query = &base.as_str()[..base.as_str().len() - query_bytes(base)];
+    let without_query = CanonicalUrl::parse(without_query).unwrap_or_else(|_| base.clone());
     for (link, nofollow) in found.iter() {
         let nofollow = nofollow || content.nofollow;
-        let Ok(target) = base.join_into(&query_encoded(link, encoding), &mut text) else {
-            continue;
-        };
+        let below = if link.starts_with('?') { base } else { &without_query };
+        let target = below.join_into(&query_encoded(link, encoding), &mut text);
+        let target_bytes = target.as_ref().map_or(link.len(), |target| target.as_str().len());
+        bytes += target_bytes.max(below.as_str().len());
+        if bytes > LINKS_ABSOLUTE_BYTES_MAX {
+            content.cut = Some("links too long together; some were left out");
+            return;
+        }
+        let Ok(target) = target else { continue };
         match known.entry(target.url_key()) {
             Entry::Occupied(known) => {
                 let known: &mut Link = &mut content.links[*known.get()];
                 known.nofollow &= nofollow;
             }
             Entry::Vacant(unknown) => {
-                bytes += target.as_str().len();
-                if bytes > LINKS_ABSOLUTE_BYTES_MAX {
-                    content.cut = Some("links too long together; some were left out");
-                    return;
-                }
                 unknown.insert(content.links.len());
                 content.links.push(Link { url: target.as_str().into(), nofollow });
             }

@@ -66,6 +66,11 @@ impl Links {
         self.all.len()
     }
 
+    /// What they take in memory, about.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.text.capacity() + self.all.capacity() * (size_of::<Written>() + size_of::<usize>())
+    }
+
     /// The links, and of each whether all occurrences say `nofollow`.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, bool)> {
         self.all.iter().map(|link| (&self.text[link.place.clone()], link.nofollow))

@@ -166,6 +166,17 @@ impl PageReader {
         }
     }
 
+    /// Whether [`PageReader::finish`] may take more than some milliseconds: there are many links, or short ones below a
+    /// long base.
+    pub fn is_long(&self) -> bool {
+        self.found.is_long()
+    }
+
+    /// What it holds in memory, about.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.found.held_bytes()
+    }
+
     /// The page is over: resolves what was found. `url` is where the page was found.
     pub fn finish(mut self, url: &CanonicalUrl<'_>) -> Content {
         self.begin();

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::{
-    FEEDS_MAX, FOREIGN_DEPTH_MAX, LINKS_ABSOLUTE_BYTES_MAX, LINKS_BYTES_MAX, LINKS_MAX,
-    TAG_BYTES_MAX, TITLE_BYTES_MAX,
+    FEEDS_MAX, FOREIGN_DEPTH_MAX, HEADER_LINKS_MAX, LINKS_ABSOLUTE_BYTES_MAX, LINKS_BYTES_MAX,
+    LINKS_MAX, TAG_BYTES_MAX, TITLE_BYTES_MAX,
 };
 
 const PAGE: &str = "http://site.example/dir/page?q";
@@ -481,6 +481,36 @@ fn short_links_below_a_long_base_do_not_cost_memory() {
     let bytes: usize = content.links.iter().map(|link| link.url.len()).sum();
     assert!(bytes <= LINKS_ABSOLUTE_BYTES_MAX && bytes > LINKS_ABSOLUTE_BYTES_MAX / 2, "{bytes}");
     assert!(content.cut.is_some());
+}
+
+#[test]
+fn links_that_lead_nowhere_or_to_the_same_count_as_well() {
+    let base = format!("<base href=\"/{}/\">", "x".repeat(8000));
+    for link in ["//u@h/", "x/../"] {
+        let html =
+            (0..10_000).fold(base.clone(), |html, n| html + &format!("<a href='{link}?{n}'>"));
+        let html = if link == "//u@h/" { html } else { html.replace('?', "//../..//") };
+        assert!(read(&[], &[html.as_bytes()]).cut.is_some(), "{link}");
+    }
+    // A long query of the page costs only links that are one.
+    let url = CanonicalUrl::parse("http://site.example/dir/page?").unwrap();
+    let url = url.join(&format!("?{}", "q".repeat(8000))).unwrap();
+    let mut reader = PageReader::new(&url, [], &Arc::default());
+    let html = (0..10_000).map(|n| format!("<a href='x|{n}'>")).collect::<Vec<_>>().concat();
+    reader.feed(html.as_bytes());
+    assert!(reader.is_long());
+    let content = reader.finish(&url);
+    assert_eq!((content.links.len(), content.cut), (10_000, None));
+}
+
+#[test]
+fn links_of_headers_are_bounded_and_only_those_that_are_wanted_count() {
+    let styles = "</style.css>; rel=stylesheet, ".repeat(1000);
+    let pages = (0..200).map(|n| format!("</{n}>; rel=next, ")).collect::<Vec<_>>().concat();
+    let content = read(&[("Link", &styles), ("Link", &pages), ("Link", &pages)], &[b""]);
+    assert_eq!((content.links.len(), content.cut.is_some()), (HEADER_LINKS_MAX, true));
+    let content = read(&[("Link", &styles), ("Link", "</a>; rel=next")], &[b""]);
+    assert_eq!((content.links.len(), content.cut), (1, None));
 }
 
 #[test]

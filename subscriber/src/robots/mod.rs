@@ -6,7 +6,8 @@
 //!
 //! Beyond the RFC, as large crawlers do: CR as a line end, NUL as a blank, a part of a byte order
 //! mark, a missing colon, misspelt keys, a version after the product token, `User-agent: * anything`,
-//! `Allow: /dir/index.html` for `/dir/`, `Crawl-delay`, and `Sitemap` wherever it stands.
+//! `Crawl-delay`, and `Sitemap` wherever it stands. Not what would allow more than the RFC does: that
+//! `Allow: /dir/index.html` is meant for `/dir/`, too, as some read it.
 
 mod rule;
 mod text;
@@ -46,6 +47,8 @@ impl Availability {
     /// rules", and what is no status of HTTP says nothing: both are on the careful side.
     pub fn of_status(status: u16) -> Self {
         match status {
+            // A part, which nobody has asked for, may lack what forbids.
+            206 => Self::Unreachable,
             200..=299 => Self::Readable,
             300..=428 | 430..=499 => Self::Unavailable,
             _ => Self::Unreachable,
@@ -261,7 +264,6 @@ impl Reader<'_> {
                 self.group_has_rules = true;
                 if let Some(said) = self.said_to(self.group) {
                     said.rules.extend(Rule::new(line));
-                    said.rules.extend(Rule::of_index(line));
                 }
             }
             Key::CrawlDelay => {

@@ -41,15 +41,6 @@ impl Rule {
         (!line.value.is_empty()).then(|| Self::of_pattern(line.value, allow, place))
     }
 
-    /// Who allows `/dir/index.html` means `/dir/`, too: it is the same page. (Google's reading.)
-    pub(super) fn of_index(line: &Line) -> Option<Self> {
-        let slash = line.value.iter().rposition(|&byte| byte == b'/')?;
-        let is_index = line.key == Key::Allow && line.value[slash..].starts_with(b"/index.htm");
-        let rule = Self::new(line).filter(|_| is_index)?;
-        let pattern = [&line.value[..=slash], b"$"].concat();
-        Some(Self::of_pattern(&pattern, true, (rule.start, rule.end)))
-    }
-
     fn of_pattern(value: &[u8], allow: bool, (start, end): (u32, u32)) -> Self {
         let (value, to_the_end) = match value.strip_suffix(b"$") {
             Some(value) => (value, true),

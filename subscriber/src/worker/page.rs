@@ -1,6 +1,9 @@
 //! The request for a page, and what follows from its answer.
 
-#![expect(clippy::disallowed_methods, reason = "says how long an answer took, and reads files")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "says how long an answer took, and reads long ones where nobody waits"
+)]
 
 use std::collections::HashSet;
 use std::future::ready;
@@ -8,15 +11,17 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use indexmap::IndexMap;
 use tidings_protocol::{CanonicalUrl, Hold, Payload};
+use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use super::Crawler;
 use super::feeds::{Answer, Remembered, Watch};
 use super::finish::finish;
 use super::record::{judge, unix_ms};
 use super::task::{Work, milliseconds, pace};
 use crate::config::{FEED_READ_BYTES, SITEMAPS_KIND};
+use crate::document::Reader;
 use crate::feed::{Feed, FeedReader, watch};
 use crate::fetch::{Fetched, Request, Wanted};
 use crate::outcome::{Failure, Reason};
@@ -25,6 +30,7 @@ use crate::report::{Keep, PageOutcome, PageRecord, Validators};
 use crate::robots::Rules;
 use crate::sink::Last;
 use crate::spool::Spool;
+use crate::tracking::TrackingParams;
 use crate::traps::Trap;
 
 impl Work<'_> {
@@ -69,14 +75,23 @@ impl Work<'_> {
     ) {
         let (outcome, failure) = judge(&self.page, &mut fetched, last.is_some());
         let hold = hold(&fetched, rules);
-        let (page, is_same) = (fetched.page.take(), fetched.status == Some(304));
+        // Until all is stored.
+        let _share = fetched.share.take();
+        let is_same = fetched.status == Some(304);
+        let (page, content) = match fetched.page.take() {
+            // Its host waits for that, too.
+            Some(page) if page.is_long() => (None, Some(finish_aside(page, &self.page).await)),
+            page => (page, None),
+        };
         let mut record = self.record(outcome, fetched, failure, duration);
         let sitemaps = self.sitemaps(&record).await;
         let read = |record: &mut PageRecord| {
             if let (true, Some(last)) = (is_same, last) {
                 record.take_over(last);
-            } else if let Some(page) = page {
-                self.keep(record, page.finish(&self.page));
+            } else if let Some(content) =
+                content.or_else(|| page.map(|page| page.finish(&self.page)))
+            {
+                self.keep(record, content);
             }
             add_first(sitemaps, &mut record.links);
             record.report.links = record.links.len();
@@ -114,8 +129,12 @@ impl Work<'_> {
             return;
         }
         let (outcome, failure) = judge(&self.page, &mut fetched, true);
+        let _share = fetched.share.take();
         let rest = fetched.retry_after.unwrap_or_default().max(fresh_for(&fetched));
-        let content = fetched.page.take().map(|page| page.finish(&self.page)).unwrap_or_default();
+        let content = match fetched.page.take() {
+            Some(page) => finish_aside(page, &self.page).await,
+            None => Content::default(),
+        };
         let (status, validators) = (fetched.status, fetched.validators.clone());
         let mut record = self.record(outcome, fetched, failure, duration);
         if outcome == PageOutcome::Redirect {
@@ -170,7 +189,7 @@ impl Work<'_> {
         let cut = content.cut.map(str::to_owned);
         record.report.error = record.report.error.take().or(cut);
         record.canonical = content.canonical.map(String::from);
-        record.links = strip(self.crawler, content.links);
+        record.links = strip(&self.crawler.config.links.tracking, content.links);
         record.report.links = record.links.len();
     }
 
@@ -240,17 +259,34 @@ fn owned(validators: watch::Validators<'_>) -> Validators {
     }
 }
 
-fn strip(crawler: &Crawler, links: Vec<Link>) -> Vec<Link> {
-    let tracking = &crawler.config.links.tracking;
+fn strip(tracking: &TrackingParams, links: Vec<Link>) -> Vec<Link> {
     if links.iter().all(|link| tracking.strip_text(&link.url).is_none()) {
         return links;
     }
-    let mut known = HashSet::new();
-    let stripped = links.into_iter().map(|link| {
-        let url = tracking.strip_text(&link.url);
-        url.map_or_else(|| link.clone(), |url| Link { url: url.as_str().into(), ..link })
-    });
-    stripped.filter(|link| known.insert(link.url.clone())).collect()
+    let mut stripped: IndexMap<Box<str>, bool> = IndexMap::with_capacity(links.len());
+    for Link { url, nofollow } in links {
+        let bare = tracking.strip_text(&url).map(|bare| bare.as_str().into());
+        // It is followed if one of those that are the same now may be.
+        stripped.entry(bare.unwrap_or(url)).and_modify(|all| *all &= nofollow).or_insert(nofollow);
+    }
+    stripped.into_iter().map(|(url, nofollow)| Link { url, nofollow }).collect()
+}
+
+/// Does what may take longer than others can wait where nobody does.
+async fn aside<T: Send + Default + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The process ends.
+            Err(_) => T::default(),
+        },
+    }
+}
+
+async fn finish_aside(document: Reader, url: &CanonicalUrl<'_>) -> Content {
+    let url = url.clone().into_owned();
+    aside(move || document.finish(&url)).await
 }
 
 /// Those that are there already, from an earlier time, say, stay where they are.
@@ -266,21 +302,20 @@ fn add_first(mut more: Vec<Link>, links: &mut Vec<Link>) {
 async fn read_feed(fetched: &mut Fetched, base: &str) -> Feed {
     let Some(body) = fetched.body.take() else { return Feed::default() };
     let (content_type, base) = (fetched.content_type.clone(), base.to_owned());
-    let is_in_file = body.file().is_some();
-    let read = move || {
+    let (body, feed) = aside(move || {
         let feed = parse_feed(&body, content_type.as_deref(), &base);
-        (body, feed)
-    };
-    let (body, feed) = if is_in_file {
-        tokio::task::spawn_blocking(read).await.expect("reading a feed does not panic")
-    } else {
-        read()
-    };
-    fetched.body = Some(body);
-    feed.unwrap_or_else(|error| {
-        fetched.failure = Some(Failure::of(Reason::Storage, &error));
-        Feed::default()
+        (Some(body), Some(feed))
     })
+    .await;
+    fetched.body = body;
+    match feed {
+        Some(Ok(feed)) => feed,
+        Some(Err(error)) => {
+            fetched.failure = Some(Failure::of(Reason::Storage, &error));
+            Feed::default()
+        }
+        None => Feed::default(),
+    }
 }
 
 fn parse_feed(body: &Spool, content_type: Option<&str>, base: &str) -> io::Result<Feed> {
@@ -302,4 +337,23 @@ fn fresh_for(fetched: &Fetched) -> Duration {
         values.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
     let age = words.find_map(|word| word.trim().strip_prefix("max-age="));
     Duration::from_secs(age.and_then(|age| age.trim_matches('"').parse().ok()).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_followed_if_one_that_is_the_same_without_its_tracking_may_be() {
+        let link = |url: &str, nofollow| Link { url: url.into(), nofollow };
+        let links = vec![
+            link("http://a.example/x?utm_source=1", true),
+            link("http://a.example/y?utm_source=1", true),
+            link("http://a.example/x", false),
+            link("http://a.example/y", true),
+        ];
+        let stripped = strip(&TrackingParams::default(), links);
+        let expected = [link("http://a.example/x", false), link("http://a.example/y", true)];
+        assert_eq!(stripped, expected);
+    }
 }

@@ -23,6 +23,11 @@ pub(super) fn judge(
         return (outcome_of(&failure), Some(failure));
     }
     match (fetched.status.unwrap_or_default(), &fetched.location) {
+        (206, _) => {
+            let failure =
+                Failure::new(Reason::Status, "HTTP status 206: a part, and none was asked for");
+            (PageOutcome::Failed, Some(failure))
+        }
         (200..=299, _) => (PageOutcome::Done, None),
         (304, _) if asked => (PageOutcome::Done, None),
         (301 | 302 | 303 | 307 | 308, Some(location)) => match CanonicalUrl::join(page, location) {

@@ -8,8 +8,8 @@ use tokio::net::TcpStream;
 
 use super::*;
 use crate::config::{
-    BEFORE_HEAD_BYTES_MAX, DECODED_RATIO_MAX, HEAD_BYTES_MAX, HEADERS_MAX, SLOW_BYTES_PER_SECOND,
-    SLOW_WINDOW,
+    BEFORE_HEAD_BYTES_MAX, DECODED_RATIO_MAX, HEAD_BYTES_MAX, HEADERS_MAX, LINKS_ROOM_BYTES,
+    PAGE_ROOM_BYTES, SLOW_BYTES_PER_SECOND, SLOW_WINDOW, WINDOWS_ROOM_BYTES, ZSTD_WINDOW_LOG_MAX,
 };
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n";
@@ -128,6 +128,109 @@ async fn a_decoder_is_not_given_more_memory_than_it_may_have() {
     frame.extend_from_slice(&[0x01, 0x00, 0x00]);
     let answer = with_length("Content-Encoding: zstd\r\n", &frame);
     failed(&fetch(&Origin::saying(answer).await).await, Reason::Encoding, "body: ");
+}
+
+/// A stream of brotli that wants a window of 1 GiB, which the format does not have and the decoder knows.
+#[tokio::test]
+async fn a_window_beyond_the_format_is_refused() {
+    let answer = with_length("Content-Encoding: br\r\n", &[0x11, 0x1e, 0x03]);
+    failed(
+        &fetch(&Origin::saying(answer).await).await,
+        Reason::Encoding,
+        "a window over the limit",
+    );
+}
+
+/// Compressed nothing for ever: behind the end of a coding, within it, and in frames of their own.
+#[tokio::test]
+async fn an_encoded_body_is_bounded_as_it_comes() {
+    let gzip = "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n";
+    let deflate = "HTTP/1.1 200 OK\r\nContent-Encoding: deflate\r\n\r\n";
+    let member: &'static [u8] = encoded!(GzipEncoder, PAGE).leak();
+    // Frames without content, and stored blocks of no length.
+    let frame: &[u8] = b"\x28\xb5\x2f\xfd\x00\x00\x01\x00\x00";
+    let block: &'static [u8] = b"\x00\x00\x00\xff\xff".repeat(2000).leak();
+    let frames = with_length("Content-Encoding: zstd\r\n", &frame.repeat(50_000));
+    failed(&fetch(&Origin::saying(frames).await).await, Reason::Encoding, "too many empty frames");
+    let few = with_length("Content-Encoding: zstd\r\n", &frame.repeat(50));
+    assert_eq!(fetch(&Origin::saying(few).await).await.failure, None);
+
+    let blocks = droning(deflate, block, Duration::ZERO).await;
+    failed(&fetch(&blocks).await, Reason::TooLarge, "body over the limit of 8388608 bytes");
+    let blocks = droning(deflate, block, Duration::ZERO).await;
+    let robots = fetch_as(Wanted::Robots, &blocks.url("/robots.txt")).await;
+    failed(&robots, Reason::TooLarge, "body over the limit of 1024000 bytes");
+
+    let garbage = Origin::start(move |mut stream| async move {
+        read_head(&mut stream).await;
+        stream.write_all(gzip.as_bytes()).await.unwrap();
+        let mut going = stream.write_all(member).await.is_ok();
+        while going {
+            going = stream.write_all(&[b'x'; 8192]).await.is_ok();
+        }
+    })
+    .await;
+    let fetched = fetch(&garbage).await;
+    assert_eq!((fetched.failure, fetched.hash), (None, Some(blake3::hash(PAGE))));
+    assert!(fetched.wire_bytes < 1 << 20, "{}", fetched.wire_bytes);
+}
+
+/// A body that wants a whole window, and then nothing.
+fn large_window() -> Vec<u8> {
+    let mut body = b"\x28\xb5\x2f\xfd\x00".to_vec();
+    body.push(u8::try_from(ZSTD_WINDOW_LOG_MAX - 10).unwrap() << 3);
+    // Blocks of 128 KiB of the same byte.
+    let block = |last: u32| ((128 << 10) << 3 | 1 << 1 | last).to_le_bytes();
+    for _ in 0..7 {
+        body.extend_from_slice(&block(0)[..3]);
+        body.push(b' ');
+    }
+    body.extend_from_slice(&block(1)[..3]);
+    body.push(b' ');
+    body
+}
+
+/// Those who have begun hold all the room until they end; who comes then waits for it.
+#[tokio::test]
+async fn large_windows_and_many_links_share_their_memory() {
+    let links = (0..5000).map(|n| format!("<a href='/{n}/{n}/{n}/{n}/{n}'>"));
+    let links = links.collect::<Vec<_>>().concat();
+    let links = format!("{HEAD}Content-Length: {}\r\n\r\n{links}", links.len());
+    let window = large_window();
+    let window = with_length("Content-Encoding: zstd\r\n", &window);
+    for (answer, at_once) in [
+        (window, WINDOWS_ROOM_BYTES >> ZSTD_WINDOW_LOG_MAX),
+        (links.into_bytes(), LINKS_ROOM_BYTES / PAGE_ROOM_BYTES),
+    ] {
+        let origin = Origin::start(move |mut stream| {
+            let answer = answer.clone();
+            async move {
+                let is_first = read_head(&mut stream).await.starts_with("GET /first");
+                let keep = usize::from(is_first);
+                // The first ones do not end.
+                let _ = stream.write_all(&answer[..answer.len() - keep]).await;
+                let _ = stream.read(&mut [0; 1]).await;
+            }
+        })
+        .await;
+        let read_timeout = Duration::from_secs(20);
+        let web = Fetcher::new(&CrawlerConfig { read_timeout, ..config() }).unwrap();
+        let first: Vec<_> = (0..at_once).map(|n| origin.url(&format!("/first{n}"))).collect();
+        let mut holding = futures_util::future::join_all(first.iter().map(|url| web.page(url)));
+        let has_room = || web.room.has_any();
+        let url = origin.url("/next");
+        tokio::select! {
+            _ = &mut holding => panic!("they do not end"),
+            () = async { while has_room() { tokio::task::yield_now().await } } => {}
+        }
+        let late = tokio::select! {
+            _ = &mut holding => panic!("they do not end"),
+            late = web.page_within(&url, Duration::from_millis(200)) => late,
+        };
+        failed(&late, Reason::Timeout, "waits for memory that other documents have");
+        drop(holding);
+        assert_eq!(web.page(&url).await.failure, None);
+    }
 }
 
 #[tokio::test]

@@ -2,9 +2,13 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use hyper::body::Frame;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -250,6 +254,86 @@ async fn http2_is_spoken_where_it_is_offered() {
     assert!(head.contains(&format!("x-host: {host}\r\n")) && head.ends_with("\r\n\r\n"), "{head}");
     // Those that failed cost their connections.
     assert_eq!(origin.connections.load(SeqCst), 3);
+}
+
+/// A body in these frames, and then one with nothing in it that says the end.
+struct Frames(std::collections::VecDeque<&'static [u8]>);
+
+impl hyper::body::Body for Frames {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let next = self.0.pop_front();
+        Poll::Ready(next.map(|data| Ok(Frame::data(Bytes::from_static(data)))))
+    }
+}
+
+#[tokio::test]
+async fn an_empty_frame_of_http2_is_no_end_and_may_be_at_the_end() {
+    let authority = Authority::new();
+    let acceptor = authority.acceptor(&["a.example"], YEARS, &[b"h2"]);
+    let origin = Origin::start(move |stream| {
+        let acceptor = acceptor.clone();
+        async move {
+            let stream = acceptor.accept(stream).await.unwrap();
+            let service = service_fn(async |_: hyper::Request<Incoming>| {
+                let (first, last) = PAGE.split_at(9);
+                io::Result::Ok(Response::new(Frames([first, b"", b"", last].into())))
+            });
+            let server = http2::Builder::new(TokioExecutor::new());
+            let _ = server.serve_connection(TokioIo::new(stream), service).await;
+        }
+    })
+    .await;
+    let directory = tempfile::tempdir().unwrap();
+    let web = web(&config(), Names::always(LOCALHOST), authority.roots())
+        .keeping(Spools::open(directory.path()).unwrap());
+    let url = https(&origin, "a.example", "/");
+    let keep = Keep { raw: true, decoded: false };
+    for _ in 0..2 {
+        let kept = Request { keep, ..request(&url, Wanted::Page, Duration::from_secs(20)) };
+        let fetched = web.fetch(&kept).await;
+        assert_eq!((&fetched.failure, fetched.hash), (&None, Some(blake3::hash(PAGE))));
+        assert_eq!(fetched.exchange.unwrap().truncated, None);
+    }
+    assert_eq!(origin.connections.load(SeqCst), 1);
+}
+
+/// The limit of an address is that of the one that has answered, not of one that is down.
+#[tokio::test]
+async fn a_permit_is_for_the_address_that_was_connected_to() {
+    let (asked, mut was_asked) = tokio::sync::mpsc::unbounded_channel();
+    let origin = Origin::start(move |mut stream| {
+        let asked = asked.clone();
+        async move {
+            read_head(&mut stream).await;
+            asked.send(()).unwrap();
+            let _ = stream.read(&mut [0; 1]).await;
+        }
+    })
+    .await;
+    let down: IpAddr = "127.0.0.99".parse().unwrap();
+    // Nobody listens there: the origin has its port at one address only.
+    let names = Names(Mutex::new(vec![vec![down, LOCALHOST], vec![LOCALHOST]]));
+    let connect_timeout = Duration::from_millis(500);
+    let read_timeout = Duration::from_secs(20);
+    let config = CrawlerConfig { per_address: Some(1), connect_timeout, read_timeout, ..config() };
+    let web = web(&config, Arc::new(names), RootCertStore::empty());
+    let url = |name: &str| format!("http://{name}:{}/", origin.address.port()).parse().unwrap();
+    let (first, second): (CanonicalUrl<'_>, CanonicalUrl<'_>) =
+        (url("a.example"), url("b.example"));
+    let late = tokio::select! {
+        _ = web.page(&first) => panic!("nothing was answered"),
+        late = async {
+            was_asked.recv().await.unwrap();
+            web.page(&second).await
+        } => late,
+    };
+    failed(&late, Reason::Busy, "other requests to 127.0.0.1");
 }
 
 #[tokio::test]

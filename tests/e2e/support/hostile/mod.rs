@@ -1,5 +1,5 @@
-//! Servers that send what nobody should: one host (an address in 127.2.0.0/16) for each way to misbehave, and as many
-//! good ones beside them, all on one port.
+//! Servers that send what nobody should: one host (an address in 127.2.0.0/16) for each way to misbehave, or many (in
+//! 127.4.0.0/16), and as many good ones beside them, all on one port.
 
 mod ways;
 
@@ -94,6 +94,13 @@ impl Hostile {
         format!("http://{}:{}/", host(2, at), self.port)
     }
 
+    /// The first page of one of many hosts with this way.
+    pub(crate) fn one_of(&self, way: &str, number: usize) -> String {
+        let at = WAYS.iter().position(|(name, _)| *name == way).unwrap();
+        let [at, number] = [at, number + 1].map(|part| u8::try_from(part).unwrap());
+        format!("http://{}:{}/", Ipv4Addr::new(127, 4, at, number), self.port)
+    }
+
     /// The first page of a good host, of which there are as many as one likes.
     pub(crate) fn good(&self, number: usize) -> String {
         format!("http://{}:{}/0", host(3, number), self.port)
@@ -149,10 +156,11 @@ fn connection(mut stream: TcpStream, host: Ipv4Addr, shared: &Shared) -> io::Res
     let seen = Seen { host, path: path.clone(), at: shared.began.elapsed() };
     shared.seen.lock().unwrap().push(seen);
     let [_, net, high, low] = host.octets().map(usize::from);
-    if net != 2 {
-        return stream.write_all(&good(&path));
-    }
-    let (_, way) = WAYS[high * 250 + low - 1];
+    let (_, way) = match net {
+        2 => WAYS[high * 250 + low - 1],
+        4 => WAYS[high],
+        _ => return stream.write_all(&good(&path)),
+    };
     match way {
         Way::Robots(robots) if path == "/robots.txt" => stream.write_all(&robots()),
         _ if path == "/robots.txt" => stream.write_all(NOT_FOUND),

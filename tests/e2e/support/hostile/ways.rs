@@ -20,6 +20,20 @@ pub(super) fn html(body: &str) -> Vec<u8> {
     answer("200 OK\r\nContent-Type: text/html", body)
 }
 
+/// An answer that lacks its last byte.
+fn unfinished(header: &str, body: &[u8]) -> Vec<u8> {
+    let length = body.len() + 1;
+    let head = format!("HTTP/1.1 200 OK\r\n{header}\r\nContent-Length: {length}\r\n\r\n");
+    [head.as_bytes(), body].concat()
+}
+
+/// 4 MiB of blanks in the zstd format, in blocks of 128 KiB, with a window of 8 MiB.
+fn window() -> Vec<u8> {
+    let block = u32::to_le_bytes((128 << 10) << 3 | 1 << 1);
+    let block = [&block[..3], b" "].concat();
+    [b"\x28\xb5\x2f\xfd\x00\x68".to_vec(), block.repeat(32)].concat()
+}
+
 fn found(target: &str) -> Vec<u8> {
     answer(&format!("302 Found\r\nLocation: {target}"), "")
 }
@@ -240,6 +254,39 @@ pub(crate) const WAYS: &[(&str, Way)] = &[
             answer("200 OK\r\nContent-Encoding: zstd", b"\x28\xb5\x2f\xfd\x00\xff\x00\x00\x00")
         }),
     ),
+    (
+        "brotli-with-a-huge-window",
+        Way::Says(|| answer("200 OK\r\nContent-Encoding: br", b"\x11\x1e\x03\x00")),
+    ),
+    (
+        "zstd-of-empty-frames",
+        Way::Repeats(b"HTTP/1.1 200 OK\r\nContent-Encoding: zstd\r\n\r\n", || {
+            b"\x28\xb5\x2f\xfd\x00\x00\x01\x00\x00".repeat(7000)
+        }),
+    ),
+    (
+        "deflate-of-nothing",
+        Way::Repeats(b"HTTP/1.1 200 OK\r\nContent-Encoding: deflate\r\n\r\n", || {
+            b"\x00\x00\x00\xff\xff".repeat(13_000)
+        }),
+    ),
+    (
+        "gzip-then-garbage",
+        Way::Repeats(
+            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n\
+              \x1f\x8b\x08\0\0\0\0\0\0\x03\x03\0\0\0\0\0\0\0\0\0",
+            || vec![b'g'; 64 << 10],
+        ),
+    ),
+    ("window-and-silence", Way::Says(|| unfinished("Content-Encoding: zstd", &window()))),
+    (
+        "links-and-silence",
+        Way::Says(|| {
+            let long = format!("<a href=\"/{}", "x".repeat(200));
+            let links = links(11_000).replace("<a href=\"http://127.5.0.1:1", &long);
+            unfinished("Content-Type: text/html", links.as_bytes())
+        }),
+    ),
     ("encoding-unknown", Way::Says(|| answer("200 OK\r\nContent-Encoding: rot13", "uryyb"))),
     (
         "encoding-a-hundred-times",
@@ -328,6 +375,15 @@ pub(crate) const WAYS: &[(&str, Way)] = &[
         "deep-json-feed",
         Way::Says(|| {
             answer("200 OK\r\nContent-Type: application/feed+json", "[".repeat(1_000_000))
+        }),
+    ),
+    (
+        "feed-of-bases",
+        Way::Says(|| {
+            let base = format!("http://a.example/{}", "x".repeat(1900));
+            let tags = "<a xml:base='x'/>".repeat(50_000);
+            let feed = format!("<rss xml:base='{base}'>{tags}</rss>");
+            answer("200 OK\r\nContent-Type: application/rss+xml", feed)
         }),
     ),
     // Redirects and mazes.
