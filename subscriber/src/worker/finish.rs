@@ -79,7 +79,7 @@ async fn answer(crawler: &Crawler, task: &Task, record: &PageRecord) {
             (target.map(|target| link(target, true)).collect(), ack(Outcome::Redirect))
         }
         _ if record.transient => {
-            let back = Return::Retry { after_ms: None };
+            let back = Return::Retry { after_ms: record.again_after.map(milliseconds) };
             (Vec::new(), task.nack(back, Hold::default(), record.report.error.clone()))
         }
         PageOutcome::Failed | PageOutcome::Retry => (Vec::new(), ack(Outcome::Failed)),
