@@ -28,9 +28,9 @@ const HOPS_MAX: u32 = 10;
 pub(super) const CARRIED_BYTES_MAX: usize = 32 << 10;
 
 /// Attributes that mean something here, and so are not handed on as they came.
-const OWN_ATTRIBUTES: [&str; 12] = [
-    "number", "job", "pass", "depth", "prio", "after", "every", "kind", "hops", "last", "again",
-    "id",
+const OWN_ATTRIBUTES: [&str; 14] = [
+    "number", "job", "pass", "depth", "prio", "after", "every", "was", "kind", "hops", "schedule",
+    "last", "again", "id",
 ];
 
 /// What an event asks for, as read from its payload.
@@ -76,8 +76,10 @@ impl<'a> Told<'a> {
 }
 
 /// What becomes of an event.
+#[derive(Default)]
 struct Judgement {
-    taking: Taking,
+    /// Nothing, if it only changes how often its URL is looked at.
+    taking: Option<Taking>,
     /// What its URL is to be looked at again for.
     schedule: Option<Schedule>,
     /// For which times of the wall clock the two are due.
@@ -130,25 +132,29 @@ impl Group {
                 let judged = told.and_then(|told| self.judge_event(&told, elsewhere, now));
                 let Judgement { taking, schedule, at } = judged.unwrap_or_else(|reason| {
                     letters.extend(self.unusable_letter(topic, *seq, payload, reason, now));
-                    Judgement { taking: Taking::Unusable, schedule: None, at: Times::default() }
+                    Judgement { taking: Some(Taking::Unusable), ..Judgement::default() }
                 });
-                self.apply_taking(&taking, now);
-                if let Taking::Admitted(Admission { job: Some(job), .. }) = &taking {
+                let taken = taking.as_ref();
+                if let Some(taking) = taken {
+                    self.apply_taking(taking, now);
+                }
+                if let Some(Taking::Admitted(Admission { job: Some(job), .. })) = taken {
                     seeded.insert(job.number);
                 }
-                times.extend(at.entry.into_iter().flat_map(|unix_ms| waits_of(&taking, unix_ms)));
+                let waits = taken.zip(at.entry).into_iter();
+                times.extend(waits.flat_map(|(taking, unix_ms)| waits_of(taking, unix_ms)));
                 times.extend(schedule.iter().filter_map(|schedule| {
                     let (what, due) = (Waiting::Schedule(schedule.url_key), schedule.due);
                     Some(ClockTime { what, unix_ms: at.schedule?, due })
                 }));
                 let schedule = schedule.map(|schedule| {
-                    let entry = entry_of(&taking);
+                    let entry = taken.map_or(schedule.entry, entry_of);
                     Taking::Scheduled(Box::new(Schedule { entry, ..schedule }))
                 });
                 if let Some(schedule) = &schedule {
                     self.apply_taking(schedule, now);
                 }
-                items.push(taking);
+                items.extend(taking);
                 items.extend(schedule);
             }
         }
@@ -181,6 +187,12 @@ impl Group {
         };
         let (mut schedule, mut at) = (None, Times::default());
         if let Some(url_key) = wish.url_key {
+            if let Some(every) = payload.attribute("every")
+                && let Some(was) = payload.attribute("was")
+            {
+                let time = |text: &str| text.parse().map_err(|_| "bad-every");
+                return self.judge_change(url_key, (time(was)?, time(every)?), &wish.carried, now);
+            }
             if let Some(prio) = payload.attribute("prio") {
                 wish.prio = prio.parse::<Prio>().map_err(|_| "bad-prio")?.value();
             }
@@ -190,8 +202,8 @@ impl Group {
             if let Some(every) = payload.attribute("every") {
                 match every.parse().map_err(|_| "bad-every")? {
                     After::Ms(0) => {
-                        let taking = Taking::Unscheduled(url_key);
-                        return Ok(Judgement { taking, schedule: None, at: Times::default() });
+                        let taking = Some(Taking::Unscheduled(url_key));
+                        return Ok(Judgement { taking, ..Judgement::default() });
                     }
                     After::Ms(every_ms) => {
                         let due = wish.due + every_ms;
@@ -211,7 +223,7 @@ impl Group {
             None => self.judge_announcement(wish),
             Some(name) => self.judge_seed(name, wish)?,
         };
-        Ok(Judgement { taking, schedule, at })
+        Ok(Judgement { taking: Some(taking), schedule, at })
     }
 
     /// The first due time is that of the event itself, and `due` the second one.
@@ -240,6 +252,39 @@ impl Group {
             entry: None,
             stands_in: false,
         })
+    }
+
+    /// How often a URL is looked at is changed, and nothing else of its schedule, if that is still as somebody says it
+    /// was: how often, and these attributes. The next time counts from now, and whoever is looking stands in for none
+    /// behind that.
+    fn judge_change(
+        &self,
+        url_key: UrlKey,
+        (was, every): (After, After),
+        carried: &str,
+        now: Moment,
+    ) -> Result<Judgement, &'static str> {
+        let mut at = Times::default();
+        let (every_ms, due) = match every {
+            After::Ms(ms) if ms > 0 && ms < EVERY_MS_MIN => return Err("bad-every"),
+            After::Ms(ms) => (ms, now + ms),
+            After::Time(time) => {
+                let (due, unix_ms) = self.due_at(time, now);
+                at.schedule = Some(unix_ms);
+                (DAY_MS, due)
+            }
+        };
+        let present = self.schedules.find(url_key);
+        let Some(present) = present.filter(|present| self.is_as_told(present, was, carried)) else {
+            return Ok(Judgement::default());
+        };
+        if every_ms == 0 {
+            let taking = Some(Taking::Unscheduled(url_key));
+            return Ok(Judgement { taking, ..Judgement::default() });
+        }
+        let entry = present.entry.max(self.held_of(url_key));
+        let schedule = Schedule { every_ms, due, entry, stands_in: false, ..present.clone() };
+        Ok(Judgement { taking: None, schedule: Some(schedule), at })
     }
 
     /// Every event is a key and an identity of its own, and its text is nobody's business.
@@ -315,6 +360,12 @@ impl Group {
             let is_of_job = |glance: &Glance| self.job_of(glance) == number;
             self.parked.of_url(url).filter(is_of_job).map(|glance| glance.id).min()
         })
+    }
+
+    /// The newest entry of a URL that a member holds. Looks at each that is held.
+    fn held_of(&self, url: UrlKey) -> Option<EntryId> {
+        let held = self.members.iter().flat_map(|(_, member)| member.held());
+        held.filter(|id| self.live[id].entry.admitted.url_key == Some(url)).max()
     }
 
     /// All waiting entries of a URL, by number.
@@ -423,7 +474,7 @@ impl Group {
             announced: link.redirect && parent.announced,
             prio: link.prio,
             due: now,
-            carried: if link.redirect { self.handed_on(parent).into() } else { Box::default() },
+            carried: if link.redirect { self.carried_along(parent) } else { Box::default() },
         })
     }
 

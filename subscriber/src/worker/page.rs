@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::future::ready;
 use std::time::Duration;
 
-use tidings_protocol::{CanonicalUrl, Hold, Payload};
+use tidings_protocol::{CanonicalUrl, Hold, Payload, Return};
 use tokio::time::Instant;
 
 use super::Crawler;
@@ -14,7 +14,7 @@ use super::feeds::{Answer, Remembered, Watch};
 use super::finish::finish;
 use super::record::{judge, unix_ms};
 use super::task::{Work, milliseconds, pace};
-use crate::config::{FEED_READ_BYTES, SITEMAPS_KIND};
+use crate::config::{FEED_READ_BYTES, SITEMAPS_KIND, STORE_NACK_AFTER};
 use crate::feed::{Feed, FeedReader, watch};
 use crate::fetch::{Fetched, Request, Wanted};
 use crate::outcome::{Failure, Reason};
@@ -34,7 +34,15 @@ impl Work<'_> {
             return self.finish(record, None).await;
         }
         let payload = Payload::parse(&self.task.payload);
-        let watch = Box::pin(Watch::of(&self.page, &payload, &self.remembered())).await;
+        let watch = match Box::pin(Watch::of(&self.page, &payload, &self.remembered())).await {
+            Ok(watch) => watch,
+            Err(reason) => {
+                let back = Return::Retry { after_ms: Some(milliseconds(STORE_NACK_AFTER)) };
+                let nack = self.task.nack(back, Hold::default(), Some(reason));
+                self.crawler.link.answer(&[], &nack).await;
+                return;
+            }
+        };
         let last = if watch.is_none() { self.last(&payload).await } else { None };
         let validators = match &watch {
             Some(watch) => Some(owned(watch.validators())),

@@ -47,7 +47,7 @@ fn every_promise_holds_whatever_happens() {
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 24] = [
+const MUTANTS: [(Mutant, Promise); 25] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
     (Mutant::OneTooMany, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
@@ -70,6 +70,7 @@ const MUTANTS: [(Mutant, Promise); 24] = [
     (Mutant::NeverWakes, Promise::NoStarvation),
     (Mutant::StaysPinned, Promise::NoStarvation),
     (Mutant::StaysOpen, Promise::AllFinishes),
+    (Mutant::AnyEvery, Promise::AllFinishes),
     (Mutant::AnyId, Promise::IdsHold),
     (Mutant::Unrecorded, Promise::RecordsSuffice),
 ];
