@@ -91,8 +91,6 @@ enum Verdict {
     New(Admission),
     Known,
     Refused,
-    /// Belongs to its job, but there is no room for it.
-    NoRoom,
 }
 
 /// How many children were new, known and refused.
@@ -100,8 +98,6 @@ enum Verdict {
 pub(super) struct Judged {
     pub(super) known: u64,
     pub(super) refused: u64,
-    /// Wanted by the job, but the group is full.
-    pub(super) no_room: u64,
 }
 
 impl Group {
@@ -387,6 +383,19 @@ impl Group {
         glance.job().filter(|number| self.jobs.find(*number).is_some())
     }
 
+    /// Whether there is no room for an answer with these children: the group is full, and one of them is new. So what is
+    /// let in beyond that is no more than the children of one answer, and none of them is lost.
+    pub(super) fn lacks_room_for(
+        &self,
+        parent: EntryId,
+        links: &[StagedLink],
+        now: Moment,
+    ) -> bool {
+        let parent = &self.live[&parent].entry;
+        let is_new = |link| matches!(self.judge_link(parent, link, now), Verdict::New(_));
+        self.is_full() && links.iter().any(is_new)
+    }
+
     /// Judges the children of an answered task one after the other and lets the new ones in.
     pub(super) fn admit_children(
         &mut self,
@@ -415,7 +424,6 @@ impl Group {
                 }
                 Verdict::Known => judged.known += 1,
                 Verdict::Refused => judged.refused += 1,
-                Verdict::NoRoom => judged.no_room += 1,
             }
         }
         (children, judged)
@@ -458,9 +466,6 @@ impl Group {
             None if !link.redirect => return Verdict::Refused,
             None if self.unheld_of(url.url_key(), None).is_some() => return Verdict::Known,
             None => {}
-        }
-        if self.is_full() {
-            return Verdict::NoRoom;
         }
         Verdict::New(Admission {
             id: self.last_entry + 1,

@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Crawler;
 use super::link::Answered;
-use super::task::{Task, milliseconds};
-use crate::config::{STORE_NACK_AFTER, STORE_PATIENCE};
+use super::task::{Task, hand_back, milliseconds};
+use crate::config::{NO_ROOM_NACK_AFTER, STORE_NACK_AFTER, STORE_PATIENCE};
 use crate::pass::PassKey;
 use crate::report::{PageOutcome, PageRecord};
 
@@ -86,10 +86,15 @@ async fn answer(crawler: &Crawler, task: &Task, record: &PageRecord) {
         PageOutcome::Robots => (Vec::new(), ack(Outcome::Robots)),
         PageOutcome::Trap => (Vec::new(), ack(Outcome::Trap)),
     };
-    let answered = crawler.link.answer(&children, &command).await;
-    // Of a stale answer nobody knows here whether the task is somebody's still.
-    if !matches!(answered, Answered::Applied(_)) {
-        return;
+    match crawler.link.answer(&children, &command).await {
+        Answered::Applied(_) => {}
+        // No link is lost: the page comes again, and tells them then.
+        Answered::NoRoom => {
+            crawler.link.note_no_room();
+            return hand_back(crawler, task, Some(NO_ROOM_NACK_AFTER)).await;
+        }
+        // Of a stale answer nobody knows here whether the task is somebody's still.
+        Answered::Stale | Answered::Refused | Answered::GivenUp => return,
     }
     if record.is_final() {
         crawler.sinks.settled(&record.page);
@@ -174,7 +179,7 @@ async fn keep_lease(crawler: &Crawler, task: &Task) {
         let touch = task.touch(false, Hold::default());
         match crawler.link.answer(&[], &touch).await {
             Answered::Applied(_) => {}
-            Answered::Stale | Answered::Refused => return,
+            Answered::Stale | Answered::Refused | Answered::NoRoom => return,
             // The page is stored all the same.
             Answered::GivenUp => std::future::pending().await,
         }

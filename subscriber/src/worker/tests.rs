@@ -1,5 +1,6 @@
 //! A crawler between a broker of a few lines, which this file plays, and origins of a few lines.
 
+mod answers;
 mod robots;
 
 use std::future::Future;
@@ -49,6 +50,10 @@ async fn start_with_reports(unread_max: usize) -> (Run, Connection) {
 
 /// Where perhaps another one has been.
 async fn start_in(data: TempDir, unread_max: usize) -> (Run, Connection) {
+    start_with(data, unread_max, CrawlerConfig::default()).await
+}
+
+async fn start_with(data: TempDir, unread_max: usize, config: CrawlerConfig) -> (Run, Connection) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let config = CrawlerConfig {
         broker: listener.local_addr().unwrap().to_string(),
@@ -56,7 +61,7 @@ async fn start_in(data: TempDir, unread_max: usize) -> (Run, Connection) {
         data: data.path().to_owned(),
         credit: 7,
         agent: "bot/1".to_owned(),
-        ..CrawlerConfig::default()
+        ..config
     };
     let (sender, reports) = mpsc::channel(unread_max);
     let stop = CancellationToken::new();
