@@ -256,16 +256,21 @@ impl Database {
             if rows == 0 {
                 return batch.drain(..).try_for_each(|letter| letter.serve(connection));
             }
-            let synchronous = if waiting.is_empty() { "NORMAL" } else { "FULL" };
-            connection.pragma_update(None, "synchronous", synchronous)?;
+            if !waiting.is_empty() {
+                connection.pragma_update(None, "synchronous", "FULL")?;
+            }
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             batch.drain(..).try_for_each(|letter| letter.serve(&transaction))?;
-            transaction.commit()
+            transaction.commit()?;
+            // Also after one that was to be, and failed.
+            connection.pragma_update(None, "synchronous", "NORMAL")
         });
         if let Some(Ok(())) = result {
             // Whoever waited may have given up.
-            waiting.into_iter().for_each(|kept| _ = kept.send(()));
+            for kept in waiting {
+                let _ = kept.send(());
+            }
         }
         // Who asked for the rest is told nothing, which means that nothing is known.
         batch.clear();

@@ -197,16 +197,16 @@ impl Verdicts {
         let age = Duration::from_secs(now.unix_s - since);
         let remember = vec![Remember::outage(since, now.unix_s)];
         let copy = self.rules.get(&authority).map(|verdict| Arc::clone(&verdict.rules));
-        let step = match copy.or_else(|| (age >= ROBOTS_OUTAGE_LONG).then(Arc::default)) {
-            Some(rules) => self.know(page, rules, ROBOTS_STALE_EXTENSION, now.instant),
-            None => {
-                let failure = failure.within("robots.txt: ");
-                let pause = age.clamp(ROBOTS_OUTAGE_PAUSE_MIN, ROBOTS_OUTAGE_PAUSE_MAX);
-                let (told, ask_again) = (failure.clone(), now.instant + pause);
-                let outage = Unreachable { failure: told, since_unix_s: since, ask_again };
-                keep(&mut self.outages, authority, outage, ROBOTS_OUTAGES_MAX);
-                Step::Unknown(failure, pause)
-            }
+        let copy = copy.or_else(|| (age >= ROBOTS_OUTAGE_LONG).then(Arc::default));
+        let step = if let Some(rules) = copy {
+            self.know(page, rules, ROBOTS_STALE_EXTENSION, now.instant)
+        } else {
+            let failure = failure.within("robots.txt: ");
+            let pause = age.clamp(ROBOTS_OUTAGE_PAUSE_MIN, ROBOTS_OUTAGE_PAUSE_MAX);
+            let (told, ask_again) = (failure.clone(), now.instant + pause);
+            let outage = Unreachable { failure: told, since_unix_s: since, ask_again };
+            keep(&mut self.outages, authority, outage, ROBOTS_OUTAGES_MAX);
+            Step::Unknown(failure, pause)
         };
         (step, remember)
     }
