@@ -11,6 +11,10 @@ const EVERY_MS_MAX: u64 = 60_000;
 impl World {
     /// A schedule begins, or another one for the same URL, or one changes or ends.
     pub(super) fn announce_schedule(&mut self) {
+        // What is due and finds no room is missed.
+        if self.is_narrow {
+            return;
+        }
         if self.rng.u32(0..4) == 0 {
             return self.change_schedule();
         }

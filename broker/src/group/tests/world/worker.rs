@@ -37,6 +37,8 @@ pub(super) struct Worker {
 struct Held {
     told: Told,
     is_requesting: bool,
+    /// It has said that its request is over.
+    is_over: bool,
     /// What it has to say about it.
     say: Option<Say>,
     /// It has said so, on this connection.
@@ -99,8 +101,14 @@ impl World {
         }
         let (id, at, until) = (told.id.clone(), told.at, told.until);
         let (request, host) = (told.request().to_owned(), told.host());
-        let mut held =
-            Held { told, is_requesting: false, say: None, is_said: false, may_be_stale: false };
+        let mut held = Held {
+            told,
+            is_requesting: false,
+            is_over: false,
+            say: None,
+            is_said: false,
+            may_be_stale: false,
+        };
         self.begun.insert(request.clone(), self.now);
         // Whatever it is told of too late, it does not begin.
         if until.since(self.now) < 10 || (!self.is_scripted && self.rng.u32(0..30) == 0) {
@@ -330,6 +338,7 @@ impl World {
             (Say::Touch { over, .. }, Ok(_)) => {
                 (held.say, held.is_said, held.may_be_stale) = (None, false, false);
                 held.told.until = held.told.until.max(at + LEASE_MS);
+                held.is_over |= over;
                 let stores_ms = self.rng.u64(1..3_000);
                 let say = match self.rng.u32(0..16) {
                     0 if *over => Say::ack(Outcome::Scope, false),
@@ -337,6 +346,15 @@ impl World {
                     _ => Say::ack(Outcome::Done, true),
                 };
                 self.will_say(stores_ms, index, &told.id, say)
+            }
+            (Say::Ack { .. }, Err(error)) if error.code == Code::Limit && self.rng.bool() => {
+                // There is no room for what it found, which it will find again.
+                held.is_said = false;
+                let back = Return::Uncounted { after_ms: Some(self.rng.u64(..60_000)) };
+                let hold = Hold::default();
+                let gives_back = Say::Nack { back, hold };
+                let say = if held.is_over { gives_back } else { Say::Touch { over: true, hold } };
+                self.will_say(1, index, &told.id, say)
             }
             (_, Err(error)) if error.code == Code::Limit => {
                 // It has asked for robots.txt often enough; the task is still its own.
