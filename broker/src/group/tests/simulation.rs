@@ -24,7 +24,7 @@ const MUTANT_LIVES: u64 = 250;
 const SHOWN: usize = 120;
 
 const EVERYTHING: Nature =
-    Nature { clock_jumps: true, reboots: true, narrow: true, parallel_max: 3, traced: false };
+    Nature { clock_jumps: true, reboots: true, narrow: Some(20), parallel_max: 3, traced: false };
 
 #[test]
 #[expect(clippy::print_stdout, reason = "the seeds, and how hard the lives were")]

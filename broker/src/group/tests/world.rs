@@ -71,8 +71,6 @@ const WAITING: ConnId = ConnId(u64::MAX);
 const RELEASES: u64 = 1_100;
 /// Pages of a host that somebody announces without end; jobs wait for all of them.
 const HAMMERED: u64 = PAGES / 2;
-/// Entries for which a narrow group has room.
-const NARROW: usize = 20;
 /// In this time everything has come to its end when nothing goes wrong any more.
 const END_MS_MAX: u64 = 30 * 60_000;
 
@@ -157,8 +155,8 @@ pub(super) struct Nature {
     pub(super) clock_jumps: bool,
     /// The power goes: another run of the machine, which only the wall clock connects to this one.
     pub(super) reboots: bool,
-    /// Groups may be full.
-    pub(super) narrow: bool,
+    /// So few entries some groups have room for.
+    pub(super) narrow: Option<usize>,
     /// So many requests groups may have open at a host at once.
     pub(super) parallel_max: u32,
     /// What happens is written down.
@@ -177,8 +175,8 @@ pub(super) struct World {
     is_faulty: bool,
     /// Of requests that begin now, somebody else says when they end, and what is said then.
     is_scripted: bool,
-    /// The group has room for few entries, and only workers are told that it is full.
-    is_narrow: bool,
+    /// The group has room for so few entries, and only workers are told that it is full.
+    narrow: Option<usize>,
     /// How the broker is to end, if that is not left to chance.
     doom: Option<Doom>,
     is_paused: bool,
@@ -235,8 +233,8 @@ impl World {
             ("max-losses", "100"),
         ];
         let config = GroupConfig::default().with(settings).expect("they are settings");
-        let is_narrow = nature.narrow && rng.u32(0..4) == 0;
-        let entries_max = if is_narrow { NARROW } else { config.entries_max };
+        let narrow = nature.narrow.filter(|_| rng.u32(0..4) == 0);
+        let entries_max = narrow.unwrap_or(config.entries_max);
         // So few that some are forgotten.
         let config = GroupConfig { finished_jobs_max: 5, dead_max: 5, entries_max, ..config };
         let name = "crawlers".parse().expect("it is a name");
@@ -252,7 +250,7 @@ impl World {
             own,
             is_faulty: true,
             is_scripted: false,
-            is_narrow,
+            narrow,
             doom: None,
             is_paused: false,
             hosts: Hosts::new(parallel),

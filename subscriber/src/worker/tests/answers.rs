@@ -1,4 +1,4 @@
-//! What is not lost when an answer cannot be given, or a look at a feed cannot be finished.
+//! How tasks are answered, and that nothing is lost when an answer cannot be given, or a look at a feed cannot be finished.
 
 use super::*;
 use crate::config::{BUSY_NACK_AFTER, NO_ROOM_NACK_AFTER, STORE_NACK_AFTER};
@@ -7,6 +7,47 @@ use tidings_protocol::format_ms;
 /// As an option of `NACK`.
 fn after(pause: Duration) -> String {
     format!("after={}", format_ms(u64::try_from(pause.as_millis()).unwrap()))
+}
+
+#[tokio::test]
+async fn redirects_and_errors_have_their_own_answers() {
+    let site = Site::start(plain_site).await;
+    let (run, mut broker) = start().await;
+    broker.introduce(&site.url("/")).await;
+    let target = site.url("/page");
+    for (entry, path, over, answers) in [
+        (
+            1,
+            "/moved",
+            "",
+            vec![
+                format!("LINK crawlers:1.1.1 {target} kind=redirect"),
+                "ACK crawlers:1.1.1 outcome=redirect".to_owned(),
+            ],
+        ),
+        (2, "/nowhere", "", vec!["ACK crawlers:1.2.1 outcome=failed".to_owned()]),
+        (3, "/gone", "", vec!["ACK crawlers:1.3.1 outcome=failed".to_owned()]),
+        (
+            4,
+            "/busy",
+            " not-before=7s",
+            vec!["NACK crawlers:1.4.1 reason=HTTP_status_503".to_owned()],
+        ),
+    ] {
+        broker.task(&format!("{entry}.1"), site.url(path).as_str()).await;
+        broker.expect(format!("TOUCH crawlers:1.{entry}.1 over=yes{over}")).await;
+        for answer in answers {
+            broker.expect(answer).await;
+        }
+    }
+    let sql =
+        "SELECT outcome || ' ' || status || ' ' || coalesce(error, '-') FROM pages ORDER BY task";
+    let nowhere = "failed 301 redirect to nowhere: only http and https URLs can be fetched";
+    assert_eq!(
+        run.rows(sql),
+        ["redirect 302 -", nowhere, "failed 410 HTTP status 410", "retry 503 HTTP status 503"]
+    );
+    run.stop().await;
 }
 
 #[tokio::test]

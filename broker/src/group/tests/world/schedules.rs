@@ -12,7 +12,7 @@ impl World {
     /// A schedule begins, or another one for the same URL, or one changes or ends.
     pub(super) fn announce_schedule(&mut self) {
         // What is due and finds no room is missed.
-        if self.is_narrow {
+        if self.narrow.is_some() {
             return;
         }
         if self.rng.u32(0..4) == 0 {
