@@ -333,7 +333,7 @@ pub struct AckAnswer {
     pub new: u64,
     /// Children that this pass has seen before.
     pub known: u64,
-    /// Children that are out of scope, too deep, over budget, no URLs, or over the limit.
+    /// Children that are out of scope, too deep, no URLs, or more than can be staged.
     pub refused: u64,
 }
 

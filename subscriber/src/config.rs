@@ -165,6 +165,14 @@ pub const ROBOTS_WALK_FRESH: Duration = Duration::from_mins(10);
 /// A robots.txt that has been unreachable for this long, and of which no copy is known, is taken for
 /// one that does not exist (RFC 9309 section 2.3.1.4 names these 30 days, too).
 pub const ROBOTS_OUTAGE_LONG: Duration = Duration::from_hours(30 * 24);
+/// A robots.txt that cannot be had is not asked for again for as long as it could not be had already, but at least for
+/// this long, and at most for [`ROBOTS_OUTAGE_PAUSE_MAX`]. As long as a group waits after a first failure: a name that
+/// will never answer holds up no job.
+pub const ROBOTS_OUTAGE_PAUSE_MIN: Duration = Duration::from_secs(2);
+/// A host that is back after long is noticed within this time.
+pub const ROBOTS_OUTAGE_PAUSE_MAX: Duration = Duration::from_mins(5);
+/// Authorities kept of which the robots.txt cannot be had, each with a line of text. One that is forgotten costs a request.
+pub const ROBOTS_OUTAGES_MAX: usize = 10_000;
 /// How long a copy, and that there is an outage, is remembered on disk after it was last heard of:
 /// past the moment at which the outage is a long one.
 pub const ROBOTS_KEPT: Duration = Duration::from_hours(60 * 24);
@@ -505,6 +513,11 @@ pub const UNSETTLED_PAGES_MAX: usize = 64 * 1024;
 pub const STORE_PATIENCE: Duration = Duration::from_mins(1);
 /// Pause between two tries of a sink that fails, and of the disk that bodies are on.
 pub const STORE_RETRY: Duration = Duration::from_secs(1);
+/// A page whose links the group has no room for comes back after this, and is fetched again: so many others must have
+/// ended before that it is of use.
+pub const NO_ROOM_NACK_AFTER: Duration = Duration::from_mins(10);
+/// A page for which this crawler had no room comes back after this. It has waited for its turn for a while before.
+pub const BUSY_NACK_AFTER: Duration = Duration::from_secs(1);
 
 /// First and longest pause between tries to reach the broker; doubled each time, with jitter.
 pub const RECONNECT_FIRST: Duration = Duration::from_millis(100);

@@ -124,6 +124,8 @@ pub struct PageRecord {
     /// It could not be fetched this time, which the broker is told: on the last attempt that is a
     /// failure like others for people, and a dead letter there.
     pub transient: bool,
+    /// If so, what it cannot be fetched before; nothing, if the group is to say.
+    pub again_after: Option<Duration>,
     /// As the server named it.
     pub content_type: Option<String>,
     /// BLAKE3 of the decoded body, if it was read to its end.

@@ -1,8 +1,11 @@
 //! `crawler.db`: what a crawler remembers over restarts, as small values by kind and key, in `SQLite`.
 //!
-//! Nothing here is needed: what is lost is asked for again. So nothing waits for the disk longer than
-//! [`STATE_PATIENCE`], what does not fit in the queue is dropped, a commit is not synced (losing
+//! Most of it is not needed: what is lost is asked for again ([`State::load`], [`State::store`]). So nothing waits for the
+//! disk longer than [`STATE_PATIENCE`], what does not fit in the queue is dropped, a commit is not synced (losing
 //! power may cost its last moments, never the file), and a file that cannot be used is told of once.
+//!
+//! What others rest on is asked for and stored in another way ([`State::find`], [`State::keep`]): whoever does knows
+//! what came of it, and that it is synced.
 //!
 //! - A damaged file is set aside, by a name that says so, and another one is begun.
 //! - A file of a newer version belongs to somebody who can read it: it is left alone, and this
@@ -89,9 +92,16 @@ struct Place {
 
 #[derive(Debug)]
 enum Letter {
+    /// Nobody is answered if it cannot be read.
     Load(Place, oneshot::Sender<Option<Bytes>>),
-    Store { place: Place, value: Bytes, expires_unix_s: u64 },
+    /// `kept`: told once it is synced, and dropped if it never will be.
+    Store { place: Place, value: Bytes, expires_unix_s: u64, kept: Option<oneshot::Sender<()>> },
 }
+
+/// What was asked of `crawler.db` was not done, or perhaps was; the log says why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{NAME} is too slow, or cannot be used")]
+pub struct Unreliable;
 
 impl State {
     /// Opens `crawler.db` in this directory, and makes both if they are missing. Never fails: a
@@ -114,26 +124,48 @@ impl State {
 
     /// What was stored last of this kind under this key, if it has not expired and can be read soon.
     pub async fn load(&self, kind: &'static str, key: &str) -> Option<Bytes> {
+        self.find(kind, key).await.ok()?
+    }
+
+    /// The same for those who must know whether there is nothing.
+    pub async fn find(&self, kind: &'static str, key: &str) -> Result<Option<Bytes>, Unreliable> {
         let (answer, answered) = oneshot::channel();
         let letter = Letter::Load(Place { kind, key: key.to_owned() }, answer);
-        let loading = async {
+        let finding = async {
             self.queue.send(letter).await.ok()?;
-            answered.await.ok()?
+            answered.await.ok()
         };
-        timeout(STATE_PATIENCE, loading).await.ok()?
+        timeout(STATE_PATIENCE, finding).await.ok().flatten().ok_or(Unreliable)
     }
 
     /// Remembers a value in place of the one before, until a time of day in seconds since 1970; one
     /// that is over forgets it. Waits for nothing, so it can fail, and is of no effect then, as it is
     /// with a value that is too large.
     pub fn store(&self, kind: &'static str, key: &str, value: Bytes, expires_unix_s: u64) {
-        if value.len() > STATE_VALUE_BYTES_MAX || key.len() > STATE_KEY_BYTES_MAX {
+        let place = Place { kind, key: key.to_owned() };
+        self.post(Letter::Store { place, value, expires_unix_s, kept: None });
+    }
+
+    /// The same for those who must know: returns once it is synced. After an error it is as before, or as it was to be.
+    pub async fn keep(
+        &self,
+        kind: &'static str,
+        key: &str,
+        value: Bytes,
+        expires_unix_s: u64,
+    ) -> Result<(), Unreliable> {
+        let (kept, is_kept) = oneshot::channel();
+        let place = Place { kind, key: key.to_owned() };
+        self.post(Letter::Store { place, value, expires_unix_s, kept: Some(kept) });
+        is_kept.await.map_err(|_| Unreliable)
+    }
+
+    fn post(&self, letter: Letter) {
+        let bytes = letter.bytes();
+        if bytes > STATE_VALUE_BYTES_MAX || letter.key().len() > STATE_KEY_BYTES_MAX {
             return;
         }
-        let bytes = value.len();
         let queued = self.shared.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let place = Place { kind, key: key.to_owned() };
-        let letter = Letter::Store { place, value, expires_unix_s };
         if queued > STATE_QUEUE_BYTES_MAX || self.queue.try_send(letter).is_err() {
             self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
             if !self.shared.dropped.swap(true, Ordering::Relaxed) {
@@ -219,15 +251,27 @@ impl Database {
     fn serve(&mut self, batch: &mut Vec<Letter>) {
         let bytes = batch.iter().map(Letter::bytes).sum::<usize>();
         let rows = batch.iter().filter(|letter| matches!(letter, Letter::Store { .. })).count();
+        let waiting = batch.iter_mut().filter_map(Letter::take_waiting).collect::<Vec<_>>();
         let result = self.connection.as_mut().map(|connection| {
             if rows == 0 {
                 return batch.drain(..).try_for_each(|letter| letter.serve(connection));
             }
+            if !waiting.is_empty() {
+                connection.pragma_update(None, "synchronous", "FULL")?;
+            }
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             batch.drain(..).try_for_each(|letter| letter.serve(&transaction))?;
-            transaction.commit()
+            transaction.commit()?;
+            // Also after one that was to be, and failed.
+            connection.pragma_update(None, "synchronous", "NORMAL")
         });
+        if let Some(Ok(())) = result {
+            // Whoever waited may have given up.
+            for kept in waiting {
+                let _ = kept.send(());
+            }
+        }
         // Who asked for the rest is told nothing, which means that nothing is known.
         batch.clear();
         self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -289,6 +333,16 @@ impl Letter {
         }
     }
 
+    fn key(&self) -> &str {
+        let (Self::Load(place, _) | Self::Store { place, .. }) = self;
+        &place.key
+    }
+
+    fn take_waiting(&mut self) -> Option<oneshot::Sender<()>> {
+        let Self::Store { kept, .. } = self else { return None };
+        kept.take()
+    }
+
     fn serve(self, connection: &Connection) -> rusqlite::Result<()> {
         match self {
             Self::Load(Place { kind, key }, answer) => {
@@ -301,7 +355,7 @@ impl Letter {
                 // Whoever asked may have given up.
                 let _ = answer.send(found.map(Bytes::from));
             }
-            Self::Store { place: Place { kind, key }, value, expires_unix_s } => {
+            Self::Store { place: Place { kind, key }, value, expires_unix_s, .. } => {
                 let expires = i64::try_from(expires_unix_s).unwrap_or(i64::MAX);
                 if expires <= now_unix_s() {
                     let sql = "DELETE FROM state WHERE kind = ?1 AND key = ?2";

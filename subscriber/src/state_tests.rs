@@ -89,6 +89,26 @@ async fn what_is_too_large_or_too_much_is_not_remembered_and_costs_no_memory() {
 }
 
 #[tokio::test]
+async fn whoever_must_know_is_told_what_was_kept_and_what_was_not() {
+    let data = tempfile::tempdir().unwrap();
+    let (state, closing) = State::open(data.path());
+    assert_eq!(state.find("a", "key").await, Ok(None));
+    assert_eq!(state.keep("a", "key", value("1"), LATER).await, Ok(()));
+    // Not only on its way.
+    let reader = Connection::open(data.path().join(NAME)).unwrap();
+    let count = reader.query_row("SELECT count(*) FROM state", [], |row| row.get::<_, i64>(0));
+    assert_eq!(count.unwrap(), 1);
+    let large = value(vec![0; STATE_VALUE_BYTES_MAX + 1]);
+    assert_eq!(state.keep("a", "key", large, LATER).await, Err(Unreliable));
+    reader.execute_batch("ALTER TABLE state RENAME TO away").unwrap();
+    assert_eq!(state.keep("a", "key", value("2"), LATER).await, Err(Unreliable));
+    assert_eq!(state.find("a", "key").await, Err(Unreliable));
+    reader.execute_batch("ALTER TABLE away RENAME TO state").unwrap();
+    assert_eq!(state.find("a", "key").await, Ok(Some(value("1"))));
+    close(state, closing).await;
+}
+
+#[tokio::test]
 async fn a_damaged_file_is_set_aside_and_another_begun() {
     let data = tempfile::tempdir().unwrap();
     let path = data.path().join(NAME);
@@ -160,7 +180,12 @@ fn a_full_disk_is_said_once_and_space_that_returns_is_used() {
     };
     let store = |database: &mut Database| {
         let place = Place { kind: "a", key: "key".to_owned() };
-        let letter = Letter::Store { place, value: value(vec![1; 50_000]), expires_unix_s: LATER };
+        let letter = Letter::Store {
+            place,
+            value: value(vec![1; 50_000]),
+            expires_unix_s: LATER,
+            kept: None,
+        };
         database.shared.queued_bytes.store(50_000, Ordering::Relaxed);
         database.serve(&mut vec![letter]);
         assert_eq!(database.shared.queued_bytes.load(Ordering::Relaxed), 0);

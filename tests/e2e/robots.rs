@@ -9,9 +9,9 @@ use tempfile::TempDir;
 
 use crate::support::{
     nc::nc_all,
-    origin::{Origin, Site},
+    origin::{Origin, Site, whole},
     pages,
-    process::{Running, Server, run, tidings},
+    process::{Running, Server, at, run, tidings},
     wait::until,
 };
 
@@ -198,4 +198,22 @@ fn a_crawler_that_was_killed_does_not_ask_for_robots_again() {
     nc_all(up.address, origin.url(0, "/p/0?again"));
     pages::wait_for_rows(&data, "select url from pages", 4);
     assert_eq!(asked(), 2);
+}
+
+#[test]
+fn a_robots_txt_that_cannot_be_had_is_not_asked_for_with_every_page() {
+    const PAGES: usize = 40;
+    let origin = Origin::serve_with(Site::default(), |hit| {
+        (hit.path == "/robots.txt").then(|| whole("503 Service Unavailable", "", ""))
+    });
+    let up = Server::up(&["--allow-private"]);
+    at(&up, &["group", "set", "crawlers", "max-attempts=1"]).expect_code(0);
+    let urls: Vec<_> = (0..PAGES).map(|page| origin.url(0, &format!("/p/{page}"))).collect();
+    nc_all(up.address, urls.join("\n"));
+    let sql = "select url from pages where outcome = 'failed' and reason = 'try-later'";
+    pages::wait_for_rows(&up.data(), sql, PAGES);
+    let record = origin.record();
+    assert!(record.paths().is_empty(), "{record:?}");
+    // Again when some time has passed, which on a busy machine it may have.
+    assert!(record.0.len() < PAGES / 2, "asked {} times", record.0.len());
 }

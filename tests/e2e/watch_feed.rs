@@ -70,13 +70,10 @@ fn each_item_is_announced_once_and_its_page_is_fetched_once() {
     // Of itself it is not looked at again within this test.
     let hour = ["--every", "1h", "--min", "1h", "--max", "1h"];
     let every = |server: &Server| json_at(server, &["group", "schedules"])[0]["every"].clone();
-    // A look that was under way may say once more how often it wants to be made.
-    until("the longer interval", || {
-        let before = looks(&origin).len();
-        at(&server, &[&["watch-feed", &feed], &hour[..]].concat()).expect_code(0);
-        until("the look that begins it", || looks(&origin).into_iter().nth(before));
-        (every(&server) == "1h").then_some(())
-    });
+    let before = looks(&origin).len();
+    at(&server, &[&["watch-feed", &feed], &hour[..]].concat()).expect_code(0);
+    until("the longer interval", || (every(&server) == "1h").then_some(()));
+    until("the look that begins it", || looks(&origin).into_iter().nth(before));
     items.store(4, Ordering::SeqCst);
     assert_eq!(nc_all(server.address, format!("{feed}\n")).last().unwrap(), FAREWELL);
     sub.stdout_lines(4);
@@ -95,6 +92,8 @@ fn each_item_is_announced_once_and_its_page_is_fetched_once() {
     items.store(5, Ordering::SeqCst);
     nc_all(server.address, format!("{feed}\n"));
     until("the page of the last item", || (fetched(4) > 0).then_some(()));
+    // A look that was under way when that was said has not changed it.
+    assert_eq!(every(&server), "1h");
     at(&server, &["watch-feed", &feed, "--stop"]).expect_code(0);
     let schedules = || json_at(&server, &["group", "schedules"]);
     until("the end of the schedule", || schedules().is_empty().then_some(()));
@@ -110,4 +109,22 @@ fn each_item_is_announced_once_and_its_page_is_fetched_once() {
         assert_eq!(value(event, "source"), feed);
         assert_eq!(fetched(item), 1, "of {item}");
     }
+}
+
+#[test]
+fn a_feed_that_has_moved_is_looked_at_as_often_as_something_is_new() {
+    let origin = Origin::serve_with(Site::default(), |hit| match &*hit.path {
+        "/moved" => Some(whole("302 Found", "Location: /feed\r\n", "")),
+        _ => answer(hit, 1),
+    });
+    let (moved, feed) = (origin.url(0, "/moved"), origin.url(0, "/feed"));
+    let server = Server::up(&["--allow-private"]);
+    let bounds = ["--every", "1s", "--min", "200ms", "--max", "2s"];
+    at(&server, &[&["watch-feed", &moved], &bounds[..]].concat()).expect_code(0);
+    let schedules = || json_at(&server, &["group", "schedules"]);
+    until("a longer interval", || (schedules()[0]["every"] == "2s").then_some(()));
+    assert_eq!(schedules().len(), 1);
+    assert_eq!(schedules()[0]["url"], moved);
+    let heard = at(&server, &["sub", "post-ready", "--from", "first", "--count", "1"]);
+    assert_eq!(value(&heard.expect_code(0).stdout()[0], "source"), feed);
 }

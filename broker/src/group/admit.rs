@@ -28,9 +28,9 @@ const HOPS_MAX: u32 = 10;
 pub(super) const CARRIED_BYTES_MAX: usize = 32 << 10;
 
 /// Attributes that mean something here, and so are not handed on as they came.
-const OWN_ATTRIBUTES: [&str; 12] = [
-    "number", "job", "pass", "depth", "prio", "after", "every", "kind", "hops", "last", "again",
-    "id",
+const OWN_ATTRIBUTES: [&str; 14] = [
+    "number", "job", "pass", "depth", "prio", "after", "every", "was", "kind", "hops", "schedule",
+    "last", "again", "id",
 ];
 
 /// What an event asks for, as read from its payload.
@@ -76,8 +76,10 @@ impl<'a> Told<'a> {
 }
 
 /// What becomes of an event.
+#[derive(Default)]
 struct Judgement {
-    taking: Taking,
+    /// Nothing, if it only changes how often its URL is looked at.
+    taking: Option<Taking>,
     /// What its URL is to be looked at again for.
     schedule: Option<Schedule>,
     /// For which times of the wall clock the two are due.
@@ -89,8 +91,6 @@ enum Verdict {
     New(Admission),
     Known,
     Refused,
-    /// Belongs to its job, but there is no room for it.
-    NoRoom,
 }
 
 /// How many children were new, known and refused.
@@ -98,8 +98,6 @@ enum Verdict {
 pub(super) struct Judged {
     pub(super) known: u64,
     pub(super) refused: u64,
-    /// Wanted by the job, but the group is full.
-    pub(super) no_room: u64,
 }
 
 impl Group {
@@ -130,25 +128,29 @@ impl Group {
                 let judged = told.and_then(|told| self.judge_event(&told, elsewhere, now));
                 let Judgement { taking, schedule, at } = judged.unwrap_or_else(|reason| {
                     letters.extend(self.unusable_letter(topic, *seq, payload, reason, now));
-                    Judgement { taking: Taking::Unusable, schedule: None, at: Times::default() }
+                    Judgement { taking: Some(Taking::Unusable), ..Judgement::default() }
                 });
-                self.apply_taking(&taking, now);
-                if let Taking::Admitted(Admission { job: Some(job), .. }) = &taking {
+                let taken = taking.as_ref();
+                if let Some(taking) = taken {
+                    self.apply_taking(taking, now);
+                }
+                if let Some(Taking::Admitted(Admission { job: Some(job), .. })) = taken {
                     seeded.insert(job.number);
                 }
-                times.extend(at.entry.into_iter().flat_map(|unix_ms| waits_of(&taking, unix_ms)));
+                let waits = taken.zip(at.entry).into_iter();
+                times.extend(waits.flat_map(|(taking, unix_ms)| waits_of(taking, unix_ms)));
                 times.extend(schedule.iter().filter_map(|schedule| {
                     let (what, due) = (Waiting::Schedule(schedule.url_key), schedule.due);
                     Some(ClockTime { what, unix_ms: at.schedule?, due })
                 }));
                 let schedule = schedule.map(|schedule| {
-                    let entry = entry_of(&taking);
+                    let entry = taken.map_or(schedule.entry, entry_of);
                     Taking::Scheduled(Box::new(Schedule { entry, ..schedule }))
                 });
                 if let Some(schedule) = &schedule {
                     self.apply_taking(schedule, now);
                 }
-                items.push(taking);
+                items.extend(taking);
                 items.extend(schedule);
             }
         }
@@ -181,6 +183,12 @@ impl Group {
         };
         let (mut schedule, mut at) = (None, Times::default());
         if let Some(url_key) = wish.url_key {
+            if let Some(every) = payload.attribute("every")
+                && let Some(was) = payload.attribute("was")
+            {
+                let time = |text: &str| text.parse().map_err(|_| "bad-every");
+                return self.judge_change(url_key, (time(was)?, time(every)?), &wish.carried, now);
+            }
             if let Some(prio) = payload.attribute("prio") {
                 wish.prio = prio.parse::<Prio>().map_err(|_| "bad-prio")?.value();
             }
@@ -190,8 +198,8 @@ impl Group {
             if let Some(every) = payload.attribute("every") {
                 match every.parse().map_err(|_| "bad-every")? {
                     After::Ms(0) => {
-                        let taking = Taking::Unscheduled(url_key);
-                        return Ok(Judgement { taking, schedule: None, at: Times::default() });
+                        let taking = Some(Taking::Unscheduled(url_key));
+                        return Ok(Judgement { taking, ..Judgement::default() });
                     }
                     After::Ms(every_ms) => {
                         let due = wish.due + every_ms;
@@ -211,7 +219,7 @@ impl Group {
             None => self.judge_announcement(wish),
             Some(name) => self.judge_seed(name, wish)?,
         };
-        Ok(Judgement { taking, schedule, at })
+        Ok(Judgement { taking: Some(taking), schedule, at })
     }
 
     /// The first due time is that of the event itself, and `due` the second one.
@@ -240,6 +248,39 @@ impl Group {
             entry: None,
             stands_in: false,
         })
+    }
+
+    /// How often a URL is looked at is changed, and nothing else of its schedule, if that is still as somebody says it
+    /// was: how often, and these attributes. The next time counts from now, and whoever is looking stands in for none
+    /// behind that.
+    fn judge_change(
+        &self,
+        url_key: UrlKey,
+        (was, every): (After, After),
+        carried: &str,
+        now: Moment,
+    ) -> Result<Judgement, &'static str> {
+        let mut at = Times::default();
+        let (every_ms, due) = match every {
+            After::Ms(ms) if ms > 0 && ms < EVERY_MS_MIN => return Err("bad-every"),
+            After::Ms(ms) => (ms, now + ms),
+            After::Time(time) => {
+                let (due, unix_ms) = self.due_at(time, now);
+                at.schedule = Some(unix_ms);
+                (DAY_MS, due)
+            }
+        };
+        let present = self.schedules.find(url_key);
+        let Some(present) = present.filter(|present| self.is_as_told(present, was, carried)) else {
+            return Ok(Judgement::default());
+        };
+        if every_ms == 0 {
+            let taking = Some(Taking::Unscheduled(url_key));
+            return Ok(Judgement { taking, ..Judgement::default() });
+        }
+        let entry = present.entry.max(self.held_of(url_key));
+        let schedule = Schedule { every_ms, due, entry, stands_in: false, ..present.clone() };
+        Ok(Judgement { taking: None, schedule: Some(schedule), at })
     }
 
     /// Every event is a key and an identity of its own, and its text is nobody's business.
@@ -317,6 +358,12 @@ impl Group {
         })
     }
 
+    /// The newest entry of a URL that a member holds. Looks at each that is held.
+    fn held_of(&self, url: UrlKey) -> Option<EntryId> {
+        let held = self.members.iter().flat_map(|(_, member)| member.held());
+        held.filter(|id| self.live[id].entry.admitted.url_key == Some(url)).max()
+    }
+
     /// All waiting entries of a URL, by number.
     pub(super) fn waiting_of(&self, url: UrlKey) -> Vec<EntryId> {
         let mut entries = self.unheld.get(&url.print()).cloned().unwrap_or_default();
@@ -334,6 +381,19 @@ impl Group {
     /// The job that a parked entry is of: not all that wait on that side are of one.
     pub(super) fn job_of(&self, glance: &Glance) -> Option<JobNumber> {
         glance.job().filter(|number| self.jobs.find(*number).is_some())
+    }
+
+    /// Whether there is no room for an answer with these children: the group is full, and one of them is new. So what is
+    /// let in beyond that is no more than the children of one answer, and none of them is lost.
+    pub(super) fn lacks_room_for(
+        &self,
+        parent: EntryId,
+        links: &[StagedLink],
+        now: Moment,
+    ) -> bool {
+        let parent = &self.live[&parent].entry;
+        let is_new = |link| matches!(self.judge_link(parent, link, now), Verdict::New(_));
+        self.is_full() && links.iter().any(is_new)
     }
 
     /// Judges the children of an answered task one after the other and lets the new ones in.
@@ -364,7 +424,6 @@ impl Group {
                 }
                 Verdict::Known => judged.known += 1,
                 Verdict::Refused => judged.refused += 1,
-                Verdict::NoRoom => judged.no_room += 1,
             }
         }
         (children, judged)
@@ -408,9 +467,6 @@ impl Group {
             None if self.unheld_of(url.url_key(), None).is_some() => return Verdict::Known,
             None => {}
         }
-        if self.is_full() {
-            return Verdict::NoRoom;
-        }
         Verdict::New(Admission {
             id: self.last_entry + 1,
             text: url.as_str().into(),
@@ -423,7 +479,7 @@ impl Group {
             announced: link.redirect && parent.announced,
             prio: link.prio,
             due: now,
-            carried: if link.redirect { self.handed_on(parent).into() } else { Box::default() },
+            carried: if link.redirect { self.carried_along(parent) } else { Box::default() },
         })
     }
 

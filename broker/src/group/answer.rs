@@ -34,16 +34,21 @@ impl Group {
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
         let entry = self.held_by(asked, task)?;
+        let lacks_room = self.lacks_room_for(entry, links, now);
+        if lacks_room && !mutants::is(Mutant::LosesLinks) {
+            let text = "no room for its links; the task is still yours";
+            return Err(ProtocolError::new(Code::Limit, text));
+        }
         let job = self.live[&entry].entry.admitted.job;
         let rest = self.rest(hold, now);
-        let (children, judged) = self.admit_children(entry, links, now);
+        let kept = if lacks_room { &[] } else { links };
+        let (children, judged) = self.admit_children(entry, kept, now);
         let (new, known) = (children.len(), judged.known);
-        let refused = judged.refused + judged.no_room + over_limit;
+        let refused = judged.refused + over_limit + (links.len() - kept.len()) as u64;
         let mut ok = String::with_capacity(OK_BYTES);
         // Writing into a string cannot fail.
         let _ = write!(ok, "{task} new={new} known={known} refused={refused}");
-        let no_room = judged.no_room;
-        self.commit(Decision::Answered { entry, outcome, children, no_room, rest }, now);
+        self.commit(Decision::Answered { entry, outcome, children, no_room: 0, rest }, now);
         if let Some(job) = job
             && !(mutants::is(Mutant::StaysOpen) && outcome != Outcome::Done)
         {

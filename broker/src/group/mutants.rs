@@ -54,6 +54,10 @@ pub(crate) enum Mutant {
     StaysOpen,
     /// Whoever names a task that is held may answer it.
     AnyId,
+    /// A full group takes an answer without the links that it has no room for.
+    LosesLinks,
+    /// Whoever was told another thing changes how often a URL is looked at.
+    AnyEvery,
     /// What a member says about its key is not recorded.
     Unrecorded,
 }

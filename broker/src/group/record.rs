@@ -84,7 +84,7 @@ pub enum Decision {
         outcome: Outcome,
         /// Children that were new, as admitted.
         children: Vec<Admission>,
-        /// Children for which there was no room: over the budget of the whole group.
+        /// Children for which an earlier version had no room: over the budget of the whole group.
         no_room: u64,
         /// What the worker asks of the key.
         rest: Rest,

@@ -6,13 +6,14 @@
 //!    ▼                   ▼ it ends well        ▼ one stands in   ▼
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
-use tidings_protocol::{Outcome, ProtocolError, UrlKey, duration};
+use tidings_protocol::{After, Outcome, ProtocolError, UrlKey, duration};
 
 use super::config::{bad, number};
 use super::entry::{Admission, EntryId, JobNumber, Key};
+use super::mutants::{self, Mutant};
 use super::record::{Decision, Taking};
 use super::tasks::{LISTED_DEFAULT, LISTED_MAX};
 use super::timers::Expiry;
@@ -186,6 +187,14 @@ impl Group {
     pub(super) fn every(&self, schedule: &Schedule) -> String {
         let time = self.clock_times.time_of(schedule.url_key);
         time.map_or_else(|| duration::format_ms(schedule.every_ms), |time| time.to_string())
+    }
+
+    /// Whether a schedule still is as somebody was told: how often, and these attributes.
+    pub(super) fn is_as_told(&self, schedule: &Schedule, every: After, carried: &str) -> bool {
+        let present: HashSet<&str> = schedule.carried.split(' ').collect();
+        let is_same = self.every(schedule) == every.to_string();
+        is_same && carried.split(' ').all(|word| present.contains(word))
+            || mutants::is(Mutant::AnyEvery)
     }
 
     fn scheduled_admission(&self, schedule: &Schedule, now: Moment) -> Admission {

@@ -3,14 +3,24 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-use tidings_protocol::{MemberId, TaskId};
+use tidings_protocol::{CanonicalUrl, MemberId, TaskId};
 
 use super::admit::CARRIED_BYTES_MAX;
 use super::entry::{Admission, Entry, EntryId, Lease};
 use super::member::Member;
+use super::schedule::Schedule;
 use super::{Answer, Asked, Group, Output, Task};
 use crate::clock::Moment;
 use crate::mailbox::ConnId;
+
+/// Before the URL of a schedule, where the attributes of what has moved say so.
+const MOVED_FROM: &str = " schedule=";
+
+/// No event can say this: it is none of what is carried of its attributes.
+fn moved_from(carried: &str) -> Option<&str> {
+    let (_, behind) = carried.split_once(MOVED_FROM)?;
+    Some(behind.split(' ').next().expect("there is one even of nothing"))
+}
 
 impl Group {
     pub(super) fn join(&mut self, asked: Asked, credit: u32, now: Moment) {
@@ -90,11 +100,32 @@ impl Group {
         if let Some(again) = &entry.again {
             let _ = write!(payload, " again={}", again.url);
         }
-        if let Some(schedule) = admitted.url_key.and_then(|url| self.schedules.find(url)) {
+        if let Some(schedule) = self.schedule_of(admitted) {
             let _ = write!(payload, " every={}", self.every(schedule));
         }
         payload.push_str(&self.handed_on(admitted));
         payload
+    }
+
+    /// The schedule that a look at an entry is for: that of the URL which has moved there, or else its own.
+    fn schedule_of(&self, admitted: &Admission) -> Option<&Schedule> {
+        let moved = admitted.redirect.then(|| moved_from(&admitted.carried)).flatten();
+        let url = moved.map_or(admitted.url_key, |moved| Some(CanonicalUrl::key_of(moved)));
+        self.schedules.find(url?)
+    }
+
+    /// The attributes that what an entry redirects to is to have, and of which URL the schedule is that it is looked at
+    /// for, if there is one and room to say so.
+    pub(super) fn carried_along(&self, admitted: &Admission) -> Box<str> {
+        let carried = self.handed_on(admitted);
+        let schedule = admitted.url_key.and_then(|url| self.schedules.find(url));
+        let schedule = schedule.filter(|_| moved_from(&carried).is_none());
+        let said = schedule.map(|schedule| format!("{MOVED_FROM}{}", schedule.text));
+        let said = said.filter(|said| carried.len() + said.len() <= CARRIED_BYTES_MAX);
+        match said {
+            Some(said) => format!("{carried}{said}").into(),
+            None => carried.into(),
+        }
     }
 
     /// The attributes that are handed on with an entry, each with a leading space: its own, and those

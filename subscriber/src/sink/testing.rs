@@ -26,6 +26,7 @@ pub(crate) fn record(entry: u64, attempt: u32) -> PageRecord {
             error: None,
         },
         transient: false,
+        again_after: None,
         content_type: Some("text/html".to_owned()),
         hash: Some(blake3::hash(b"body")),
         fetched_unix_ms: 1_700_000_000_007,

@@ -1,8 +1,10 @@
 //! What the worker does with a watched feed, a URL whose task carries `feed=`: announces what is new in it, remembers
 //! it, and has the broker look again sooner or later.
 //!
-//! In this order: announce, confirmed; remember; then the caller's ACK. A worker that ends in between announces the same
-//! items again under the same `id=`, which the topic keeps once.
+//! In this order: announce, confirmed; remember, synced; then the caller's ACK. A worker that ends in between announces the
+//! same items again under the same `id=`, which the topic keeps once. What is known decides what is new, so a look at a
+//! feed of which that cannot be read or kept has failed: it would announce again what was announced long ago, or, where
+//! only what is new is wanted, take what has come since for what was there.
 
 use std::fmt::Write;
 use std::future::Future;
@@ -28,7 +30,7 @@ const WATCHED: &str = "feed";
 /// Attributes that are not handed on: the broker's own, and those that are given anew.
 const NOT_CARRIED: &[&str] = &[
     "after", "again", "depth", "every", "feed", "hops", "id", "item", "job", "kind", "last",
-    "pass", "source",
+    "number", "pass", "schedule", "source", "was",
 ];
 
 /// Publishes events.
@@ -43,9 +45,9 @@ pub(super) trait Announce: Sync {
 
 /// Keeps what is known of feeds.
 pub(super) trait States: Sync {
-    /// What was stored last for this feed.
-    fn load(&self, feed: &str) -> impl Future<Output = Option<Bytes>> + Send;
-    /// Returns when it is as safe as it will be.
+    /// What was stored last for this feed. The error is for people: there may be something.
+    fn load(&self, feed: &str) -> impl Future<Output = Result<Option<Bytes>, String>> + Send;
+    /// Returns when it is synced. The error is for people.
     fn store(&self, feed: &str, state: Bytes) -> impl Future<Output = Result<(), String>> + Send;
 }
 
@@ -57,14 +59,14 @@ pub(super) struct Remembered<'a> {
 }
 
 impl States for Remembered<'_> {
-    async fn load(&self, feed: &str) -> Option<Bytes> {
-        self.state.load(WATCHED, feed).await
+    async fn load(&self, feed: &str) -> Result<Option<Bytes>, String> {
+        self.state.find(WATCHED, feed).await.map_err(|error| error.to_string())
     }
 
     async fn store(&self, feed: &str, state: Bytes) -> Result<(), String> {
         let expires_unix_s = self.now_unix_s.saturating_add(FEED_KNOWN_FOR.as_secs());
-        self.state.store(WATCHED, feed, state, expires_unix_s);
-        Ok(())
+        let kept = self.state.keep(WATCHED, feed, state, expires_unix_s).await;
+        kept.map_err(|error| error.to_string())
     }
 }
 
@@ -80,8 +82,14 @@ impl Announce for Link {
 pub(super) struct Watch<'a> {
     url: &'a CanonicalUrl<'a>,
     settings: Settings,
-    /// How often it is looked at now; `None` if it is at a time of day, which is not changed.
-    every: Option<Duration>,
+    /// The same, in the words of the event.
+    feed: Box<str>,
+    /// The URL that has the schedule: its own, or the one that has moved there.
+    scheduled: CanonicalUrl<'a>,
+    /// How often that is looked at now, in the broker's words, if it has one.
+    every: Option<Box<str>>,
+    /// The same, unless it is at a time of day, which is not changed.
+    interval: Option<Duration>,
     /// Further attributes of its schedule, each with a leading space.
     carried: String,
     watched: Watched,
@@ -110,30 +118,33 @@ pub(super) enum Looked {
 }
 
 impl<'a> Watch<'a> {
-    /// `None` if the task is no feed's. What is known of it is asked for.
+    /// `None` if the task is no feed's. What is known of it is asked for; after an error the task should be tried again.
     pub(super) async fn of(
         url: &'a CanonicalUrl<'a>,
         payload: &Payload<'_>,
         states: &impl States,
-    ) -> Option<Self> {
-        let settings = payload.attribute(WATCHED)?.parse::<Settings>();
-        let settings = settings.inspect_err(|error| tracing::warn!(%url, "{error}")).ok()?;
-        let every = payload.attribute("every").and_then(|every| parse_ms(every).ok());
-        // The schedule is that of the URL which led here.
-        let is_redirect = payload.attribute("kind") == Some("redirect");
-        let every = every.filter(|ms| *ms > 0 && !is_redirect).map(Duration::from_millis);
+    ) -> Result<Option<Self>, String> {
+        let Some(feed) = payload.attribute(WATCHED) else { return Ok(None) };
+        let settings = feed.parse().inspect_err(|error| tracing::warn!(%url, "{error}"));
+        let Ok(settings) = settings else { return Ok(None) };
+        let every = payload.attribute("every");
+        let interval = every.and_then(|every| parse_ms(every).ok());
+        let interval = interval.filter(|ms| *ms > 0).map(Duration::from_millis);
+        let scheduled = payload.attribute("schedule").and_then(|of| CanonicalUrl::parse(of).ok());
+        let scheduled = scheduled.unwrap_or_else(|| url.clone()).into_owned();
         let mut carried = String::new();
         for (key, value) in payload.attributes().filter(|(key, _)| !NOT_CARRIED.contains(key)) {
             push_attribute(&mut carried, key, value);
         }
-        let known = states.load(url.as_str()).await;
+        let known = states.load(url.as_str()).await?;
         let known = known.and_then(|state| Watched::from_bytes(&state));
         let mut watched =
-            known.unwrap_or_else(|| Watched::new(every.unwrap_or(Duration::ZERO), settings));
-        if let Some(every) = every {
-            watched.is_scheduled(every, settings);
+            known.unwrap_or_else(|| Watched::new(interval.unwrap_or(Duration::ZERO), settings));
+        if let Some(interval) = interval {
+            watched.is_scheduled(interval, settings);
         }
-        Some(Self { url, settings, every, carried, watched })
+        let (feed, every) = (feed.into(), every.map(Into::into));
+        Ok(Some(Self { url, settings, feed, scheduled, every, interval, carried, watched }))
     }
 
     /// What to make the request conditional on.
@@ -166,14 +177,14 @@ impl<'a> Watch<'a> {
         let has_failed = matches!(outcome, Outcome::Failed);
         let Checked { new, next } = self.watched.check(self.settings, outcome, rest, now_unix_ms);
         let announced = self.announce(&new, broker).await?;
-        let changes = self.every.is_some_and(|every| differs(every, next));
+        let changes = self.interval.is_some_and(|interval| differs(interval, next));
         if changes {
             self.watched.reschedule(next);
         }
         states.store(self.url.as_str(), self.watched.to_bytes().into()).await?;
-        if changes {
-            let payload = self.schedule(self.url.as_str(), next, true);
-            broker.publish(SCHEDULES, payload).await?;
+        if let Some(was) = self.every.as_deref().filter(|_| changes) {
+            let every = format_ms(u64::try_from(next.as_millis()).unwrap_or(u64::MAX));
+            broker.publish(SCHEDULES, self.change(was, &every)).await?;
         }
         Ok(if has_failed { Looked::Failed } else { Looked::Feed { announced } })
     }
@@ -210,24 +221,22 @@ impl<'a> Watch<'a> {
         if feed.url_key() == self.url.url_key() {
             return Err("the page names itself as its feed".to_owned());
         }
-        if let Some(every) = self.every {
-            let schedule = self.schedule(feed.as_str(), every, false);
-            broker.publish(SCHEDULES, schedule).await?;
-        }
-        let end = format!("{} every=0", self.url.as_str());
-        broker.publish(SCHEDULES, end).await
+        // Somebody wanted it once.
+        let Some(every) = &self.every else { return Ok(()) };
+        let mut event = feed.as_str().to_owned();
+        push_attribute(&mut event, "every", every);
+        push_attribute(&mut event, WATCHED, &self.feed);
+        event.push_str(&self.carried);
+        broker.publish(SCHEDULES, event).await?;
+        broker.publish(SCHEDULES, self.change(every, "0")).await
     }
 
-    /// What has a feed looked at so often; also at once, or only after that time.
-    fn schedule(&self, feed: &str, every: Duration, later: bool) -> String {
-        let every = format_ms(u64::try_from(every.as_millis()).unwrap_or(u64::MAX));
-        let mut event = feed.to_owned();
-        push_attribute(&mut event, "every", &every);
-        if later {
-            push_attribute(&mut event, "after", &every);
-        }
-        push_attribute(&mut event, WATCHED, &self.settings.to_string());
-        event.push_str(&self.carried);
+    /// What has it looked at so often from now on, or no more, unless somebody has said otherwise since this look began.
+    fn change(&self, was: &str, every: &str) -> String {
+        let mut event = self.scheduled.as_str().to_owned();
+        push_attribute(&mut event, "every", every);
+        push_attribute(&mut event, "was", was);
+        push_attribute(&mut event, WATCHED, &self.feed);
         event
     }
 }

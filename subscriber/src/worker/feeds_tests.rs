@@ -1,8 +1,8 @@
 use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-
-use std::fmt::Write;
 
 use super::*;
 use crate::feed;
@@ -14,6 +14,8 @@ struct Fake {
     states: Mutex<HashMap<String, Bytes>>,
     /// Publishes from then on fail.
     fails_after: Option<usize>,
+    /// Nothing can be read or stored.
+    forgets: AtomicBool,
 }
 
 impl Announce for Fake {
@@ -28,11 +30,13 @@ impl Announce for Fake {
 }
 
 impl States for Fake {
-    async fn load(&self, feed: &str) -> Option<Bytes> {
-        self.states.lock().get(feed).cloned()
+    async fn load(&self, feed: &str) -> Result<Option<Bytes>, String> {
+        self.works()?;
+        Ok(self.states.lock().get(feed).cloned())
     }
 
     async fn store(&self, feed: &str, state: Bytes) -> Result<(), String> {
+        self.works()?;
         self.done.lock().push("stored".to_owned());
         self.states.lock().insert(feed.to_owned(), state);
         Ok(())
@@ -40,6 +44,10 @@ impl States for Fake {
 }
 
 impl Fake {
+    fn works(&self) -> Result<(), String> {
+        if self.forgets.load(Ordering::Relaxed) { Err("no disk".to_owned()) } else { Ok(()) }
+    }
+
     fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.done.lock())
     }
@@ -47,7 +55,7 @@ impl Fake {
     async fn look(&self, task: &str, answer: Answer<'_>) -> Result<Looked, String> {
         let url = CanonicalUrl::parse(task.split(' ').next().unwrap()).unwrap();
         let watch =
-            Watch::of(&url, &Payload::parse(task), self).await.expect("it is a feed's task");
+            Watch::of(&url, &Payload::parse(task), self).await?.expect("it is a feed's task");
         let looking = watch.look(answer, Duration::ZERO, 1_800_000_000_000, self, self);
         is_send(looking).await
     }
@@ -91,15 +99,15 @@ async fn new_items_are_announced_then_remembered_and_then_nothing_is_new() {
     assert_eq!(done[2..], ["stored"]);
 
     let url = CanonicalUrl::parse("http://a.example/f").unwrap();
-    let watch = Watch::of(&url, &Payload::parse(TASK), &fake).await.unwrap();
+    let watch = Watch::of(&url, &Payload::parse(TASK), &fake).await.unwrap().unwrap();
     assert_eq!(watch.validators().etag, Some("\"1\""));
     assert_eq!(fake.look(TASK, document(&feed)).await, Ok(Looked::Feed { announced: 0 }));
-    let schedule = "new-url http://a.example/f every=90m after=90m feed=10m-1d prio=5";
+    let schedule = "new-url http://a.example/f every=90m was=1h feed=10m-1d";
     assert_eq!(fake.take(), ["stored", schedule]);
-    // What the broker has been told is what it says next time.
-    let task = TASK.replace("every=1h", "every=90m");
+    // What the broker has been told is what it says next time; and it compares texts.
+    let task = TASK.replace("every=1h", "every=90m").replace("10m-", "600s-");
     assert_eq!(fake.look(&task, Answer::NotModified).await, Ok(Looked::Feed { announced: 0 }));
-    assert!(fake.take()[1].contains(" every=135m after=135m "));
+    assert!(fake.take()[1].contains(" every=135m was=90m feed=600s-1d"));
 }
 
 #[tokio::test]
@@ -122,7 +130,13 @@ async fn a_page_leads_to_the_feed_that_it_names_unless_it_was_a_feed_before() {
         || Answer::Document { feed: &page, named: &named, validators: Validators::default() };
     assert_eq!(fake.look(TASK, answer()).await, Ok(Looked::Elsewhere));
     let schedule = "new-url http://a.example/feed.xml every=1h feed=10m-1d prio=5";
-    assert_eq!(fake.take(), [schedule, "new-url http://a.example/f every=0"]);
+    let end = "new-url http://a.example/f every=0 was=1h feed=10m-1d";
+    assert_eq!(fake.take(), [schedule, end]);
+    let daily = TASK.replace("every=1h", "every=06:00");
+    assert_eq!(fake.look(&daily, answer()).await, Ok(Looked::Elsewhere));
+    assert_eq!(fake.take(), [schedule, end].map(|event| event.replace("=1h", "=06:00")));
+    assert_eq!(fake.look(&TASK.replace(" every=1h", ""), answer()).await, Ok(Looked::Elsewhere));
+    assert!(fake.take().is_empty());
 
     assert_eq!(fake.look(TASK, document(&items(&["a"]))).await, Ok(Looked::Feed { announced: 1 }));
     fake.take();
@@ -136,16 +150,48 @@ async fn a_page_leads_to_the_feed_that_it_names_unless_it_was_a_feed_before() {
 }
 
 #[tokio::test]
-async fn a_time_of_day_and_the_schedule_of_a_redirect_are_left_alone() {
-    for task in [
-        "http://a.example/f every=06:00 feed=10m-1d",
-        "http://a.example/f feed=10m-1d",
-        "http://a.example/f kind=redirect hops=1 every=1h feed=10m-1d",
-    ] {
+async fn a_time_of_day_is_left_alone() {
+    for task in ["http://a.example/f every=06:00 feed=10m-1d", "http://a.example/f feed=10m-1d"] {
         let fake = Fake::default();
         assert_eq!(fake.look(task, Answer::Failed).await, Ok(Looked::Failed));
         assert_eq!(fake.take(), ["stored"], "{task}");
     }
+}
+
+#[tokio::test]
+async fn the_schedule_of_a_feed_that_has_moved_is_that_of_where_it_was() {
+    let fake = Fake::default();
+    let moved = "kind=redirect hops=1 schedule=http://a.example/old every=1h feed=10m-1d";
+    let task = format!("http://a.example/f {moved}");
+    let feed = items(&["a"]);
+    assert_eq!(fake.look(&task, document(&feed)).await, Ok(Looked::Feed { announced: 1 }));
+    assert!(fake.take()[0].contains(" source=http://a.example/f "));
+    assert_eq!(fake.look(&task, Answer::NotModified).await, Ok(Looked::Feed { announced: 0 }));
+    let schedule = "new-url http://a.example/old every=90m was=1h feed=10m-1d";
+    assert_eq!(fake.take(), ["stored", schedule]);
+
+    let page = feed::parse(b"<html>", None, None);
+    let named = ["http://a.example/feed.xml".into()];
+    let answer = Answer::Document { feed: &page, named: &named, validators: Validators::default() };
+    let task = format!("http://a.example/ {moved}");
+    assert_eq!(fake.look(&task, answer).await, Ok(Looked::Elsewhere));
+    let begin = "new-url http://a.example/feed.xml every=1h feed=10m-1d";
+    let end = "new-url http://a.example/old every=0 was=1h feed=10m-1d";
+    assert_eq!(fake.take(), [begin, end]);
+}
+
+#[tokio::test]
+async fn what_is_known_decides_so_without_it_nothing_is_announced_or_taken_for_known() {
+    let fake = Fake::default();
+    let task = TASK.replace("feed=10m-1d", "feed=10m-1d,new-only");
+    assert_eq!(fake.look(&task, document(&items(&["a"]))).await, Ok(Looked::Feed { announced: 0 }));
+    fake.take();
+    let feed = items(&["b", "a"]);
+    fake.forgets.store(true, Ordering::Relaxed);
+    assert!(fake.look(&task, document(&feed)).await.is_err());
+    assert!(fake.take().is_empty());
+    fake.forgets.store(false, Ordering::Relaxed);
+    assert_eq!(fake.look(&task, document(&feed)).await, Ok(Looked::Feed { announced: 1 }));
 }
 
 #[tokio::test]
@@ -163,7 +209,8 @@ async fn items_that_lead_nowhere_are_known_and_not_announced() {
 async fn a_task_without_a_feed_or_with_an_odd_one_is_a_page() {
     let url = CanonicalUrl::parse("http://a.example/").unwrap();
     for task in ["http://a.example/", "http://a.example/ feed=x", "http://a.example/ every=1h"] {
-        assert!(Watch::of(&url, &Payload::parse(task), &Fake::default()).await.is_none(), "{task}");
+        let watch = Watch::of(&url, &Payload::parse(task), &Fake::default()).await;
+        assert!(watch.unwrap().is_none(), "{task}");
     }
 }
 
@@ -176,7 +223,7 @@ async fn what_is_known_is_in_the_crawlers_memory() {
     let url = CanonicalUrl::parse("http://a.example/f").unwrap();
     let feed = items(&["a"]);
     for announced in [1, 0] {
-        let watch = Watch::of(&url, &Payload::parse(TASK), &states).await.unwrap();
+        let watch = Watch::of(&url, &Payload::parse(TASK), &states).await.unwrap().unwrap();
         let looked = watch.look(document(&feed), Duration::ZERO, 0, &fake, &states).await;
         assert_eq!(looked, Ok(Looked::Feed { announced }));
     }

@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Crawler;
 use super::link::Answered;
-use super::task::{Task, again};
-use crate::config::STORE_PATIENCE;
+use super::task::{Task, again, hand_back, milliseconds};
+use crate::config::{NO_ROOM_NACK_AFTER, STORE_PATIENCE};
 use crate::pass::PassKey;
 use crate::report::{PageOutcome, PageRecord};
 use crate::sink::Sinks;
@@ -104,17 +104,22 @@ async fn answer(crawler: &Crawler, task: &Task, record: &PageRecord) {
             (target.map(|target| link(target, true)).collect(), ack(Outcome::Redirect))
         }
         _ if record.transient => {
-            let back = Return::Retry { after_ms: None };
+            let back = Return::Retry { after_ms: record.again_after.map(milliseconds) };
             (Vec::new(), task.nack(back, Hold::default(), record.report.error.clone()))
         }
         PageOutcome::Failed | PageOutcome::Retry => (Vec::new(), ack(Outcome::Failed)),
         PageOutcome::Robots => (Vec::new(), ack(Outcome::Robots)),
         PageOutcome::Trap => (Vec::new(), ack(Outcome::Trap)),
     };
-    let answered = crawler.link.answer(&children, &command).await;
-    // Of a stale answer nobody knows here whether the task is somebody's still.
-    if !matches!(answered, Answered::Applied(_)) {
-        return;
+    match crawler.link.answer(&children, &command).await {
+        Answered::Applied(_) => {}
+        // No link is lost: the page comes again, and tells them then.
+        Answered::NoRoom => {
+            crawler.link.note_no_room();
+            return hand_back(crawler, task, Some(NO_ROOM_NACK_AFTER)).await;
+        }
+        // Of a stale answer nobody knows here whether the task is somebody's still.
+        Answered::Stale | Answered::Refused | Answered::GivenUp => return,
     }
     if record.is_final() {
         crawler.sinks.settled(&record.page);
@@ -197,7 +202,7 @@ async fn keep_lease(crawler: &Crawler, task: &Task) {
         // Seldom needed, and a part of every task.
         match Box::pin(crawler.link.answer(&[], &touch)).await {
             Answered::Applied(_) => {}
-            Answered::Stale | Answered::Refused => return,
+            Answered::Stale | Answered::Refused | Answered::NoRoom => return,
             // The page is stored all the same.
             Answered::GivenUp => std::future::pending().await,
         }

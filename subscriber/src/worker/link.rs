@@ -6,6 +6,7 @@
     reason = "compares the broker's clock with ours and waits between tries"
 )]
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -28,6 +29,8 @@ pub(super) struct Link {
     epoch: Instant,
     /// No answer can be sent any more.
     given_up: CancellationToken,
+    /// The group had no room at some time, which was said.
+    was_full: AtomicBool,
 }
 
 /// What became of an answer.
@@ -39,6 +42,8 @@ pub(super) enum Answered {
     Stale,
     /// The broker will never take this, and the task may still be ours.
     Refused,
+    /// There is no room for the children of an `ACK`: nothing has changed, and the task is still ours.
+    NoRoom,
     /// The crawler ends.
     GivenUp,
 }
@@ -50,6 +55,7 @@ impl Link {
             clock: Mutex::default(),
             epoch: Instant::now(),
             given_up: CancellationToken::new(),
+            was_full: AtomicBool::default(),
         }
     }
 
@@ -130,6 +136,13 @@ impl Link {
         }
     }
 
+    /// The group had no room for what was found. Said once: it may have some again in a moment, and then none.
+    pub(super) fn note_no_room(&self) {
+        if !self.was_full.swap(true, Ordering::Relaxed) {
+            tracing::warn!("the group is full; pages with new links are fetched again later");
+        }
+    }
+
     async fn answer_somewhere(&self, children: &[Command<'_>], command: &Command<'_>) -> Answered {
         let mut tried = 0;
         loop {
@@ -145,8 +158,9 @@ impl Link {
                 }
                 Err(ClientError::Refused(refusal)) => {
                     note_refusal(&refusal, command);
-                    return match refusal.code {
-                        Code::Stale => Answered::Stale,
+                    return match (refusal.code, command) {
+                        (Code::Stale, _) => Answered::Stale,
+                        (Code::Limit, Command::Ack { .. }) => Answered::NoRoom,
                         _ => Answered::Refused,
                     };
                 }
@@ -164,17 +178,21 @@ impl Link {
     }
 }
 
-/// With `again=`, a limit is that of the task's turns, which no waiting changes.
+/// With `again=`, a limit is that of the task's turns, which no waiting changes. That of an `ACK` is what the group has room
+/// for, which changes when others end, and perhaps not before the lease does.
 fn may_be_taken_later(refusal: &ProtocolError, command: &Command<'_>) -> bool {
-    let is_again = matches!(command, Command::Nack { back: Return::Again { .. }, .. });
-    refusal.code.is_transient() && !(is_again && refusal.code == Code::Limit)
+    let is_own =
+        matches!(command, Command::Ack { .. } | Command::Nack { back: Return::Again { .. }, .. });
+    refusal.code.is_transient() && !(is_own && refusal.code == Code::Limit)
 }
 
-/// Stale answers are normal after a stall or a lost connection; others mean that we are wrong.
+/// Stale answers are normal after a stall or a lost connection, and so is a group that is full; others mean that we are
+/// wrong.
 fn note_refusal(refusal: &ProtocolError, command: &Command<'_>) {
-    if refusal.code == Code::Stale {
-        tracing::debug!("{:?}: {}", command.verb(), refusal.text);
-    } else {
-        tracing::error!("the broker refused {:?}: {refusal}", command.verb());
+    match (refusal.code, command) {
+        (Code::Stale, _) | (Code::Limit, Command::Ack { .. }) => {
+            tracing::debug!("{:?}: {}", command.verb(), refusal.text);
+        }
+        _ => tracing::error!("the broker refused {:?}: {refusal}", command.verb()),
     }
 }

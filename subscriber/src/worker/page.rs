@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use indexmap::IndexMap;
-use tidings_protocol::{CanonicalUrl, Hold, Payload};
+use tidings_protocol::{CanonicalUrl, Hold, Payload, Return};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
@@ -42,7 +42,15 @@ impl Work<'_> {
             return Box::pin(self.finish(record, None)).await;
         }
         let payload = Payload::parse(&self.task.payload);
-        let watch = Box::pin(Watch::of(&self.page, &payload, &self.remembered())).await;
+        let watch = match Box::pin(Watch::of(&self.page, &payload, &self.remembered())).await {
+            Ok(watch) => watch,
+            Err(reason) => {
+                let back = Return::Retry { after_ms: None };
+                let nack = self.task.nack(back, Hold::default(), Some(reason));
+                Box::pin(self.crawler.link.answer(&[], &nack)).await;
+                return;
+            }
+        };
         let last = if watch.is_none() { self.last().await } else { None };
         let validators = match &watch {
             Some(watch) => Some(owned(watch.validators())),

@@ -88,6 +88,7 @@ impl Task {
                 error: failure.map(|failure| failure.text),
             },
             transient,
+            again_after: None,
             content_type: fetched.content_type,
             hash: fetched.hash,
             fetched_unix_ms: i64::try_from(unix_ms()).unwrap_or(i64::MAX),

@@ -14,7 +14,7 @@ use super::link::Answered;
 use super::record::{outcome_of, unix_ms};
 use super::verdicts::{Now, Remember, Remembered, Step, authority};
 use super::{Crawler, Entry};
-use crate::config::{ROBOTS_FRESH, SITEMAPS_KIND};
+use crate::config::{BUSY_NACK_AFTER, ROBOTS_FRESH, ROBOTS_OUTAGE_PAUSE_MIN, SITEMAPS_KIND};
 use crate::fetch::{Fetched, Request, Wanted};
 use crate::outcome::{Failure, Reason};
 use crate::report::{Keep, PageId, PageOutcome, PageRecord};
@@ -52,6 +52,8 @@ enum Next {
         hops: u8,
     },
     Disallowed,
+    /// Its robots.txt could not be had lately, and is not asked for again for so long.
+    Unreachable(Failure, Duration),
     /// Its permission is for another host than that of this URL, which has to be asked now.
     Elsewhere(CanonicalUrl<'static>),
 }
@@ -65,7 +67,7 @@ impl Task {
 /// Works on a task until it is answered. Dropping the future ends its request.
 pub(super) async fn work(crawler: &Crawler, mut task: Task) {
     if crawler.stop.is_cancelled() {
-        hand_back(crawler, &task).await;
+        hand_back(crawler, &task, None).await;
         return;
     }
     let target = Payload::parse(&task.payload).target().unwrap_or(&task.payload);
@@ -110,7 +112,7 @@ async fn permitted_until(crawler: &Crawler, task: &mut Task) -> Option<Instant> 
                 now = answered;
             }
             if crawler.stop.is_cancelled() {
-                hand_back(crawler, task).await;
+                hand_back(crawler, task, None).await;
                 return None;
             }
             Duration::ZERO
@@ -120,9 +122,9 @@ async fn permitted_until(crawler: &Crawler, task: &mut Task) -> Option<Instant> 
     Some((now + lease).min(Instant::now() + crawler.config.request_timeout))
 }
 
-/// No request was made.
-async fn hand_back(crawler: &Crawler, task: &Task) {
-    let back = Return::Uncounted { after_ms: None };
+/// No attempt is counted.
+pub(super) async fn hand_back(crawler: &Crawler, task: &Task, after: Option<Duration>) {
+    let back = Return::Uncounted { after_ms: after.map(milliseconds) };
     crawler.link.answer(&[], &task.nack(back, Hold::default(), None)).await;
 }
 
@@ -156,7 +158,7 @@ impl Work<'_> {
         let authority = authority(&self.page);
         let turn = self.crawler.turns.take(authority.clone()).await;
         if Instant::now() >= self.deadline {
-            return hand_back(self.crawler, self.task).await;
+            return hand_back(self.crawler, self.task, None).await;
         }
         let mut remembered = Remembered::default();
         if self.crawler.verdicts.lock().fresh(&self.page, Instant::now()).is_none() {
@@ -185,6 +187,9 @@ impl Work<'_> {
                 self.again(&url, Hold::default()).await;
             }
             Next::Disallowed => Box::pin(self.finish(self.disallowed(), None)).await,
+            Next::Unreachable(failure, pause) => {
+                Box::pin(self.finish(self.without_robots(failure, pause), None)).await;
+            }
         }
     }
 
@@ -199,6 +204,9 @@ impl Work<'_> {
         let permitted = again.as_ref().map_or(self.page.host(), CanonicalUrl::host);
         let (rules, walk) = {
             let (verdicts, now) = (self.crawler.verdicts.lock(), Instant::now());
+            if let Some((failure, pause)) = verdicts.outage(&self.page, now) {
+                return Next::Unreachable(failure, pause);
+            }
             (verdicts.fresh(&self.page, now), verdicts.walk(&self.page, now))
         };
         match (rules, walk) {
@@ -277,22 +285,27 @@ impl Work<'_> {
             }
             // This request has ended, and no other follows: the host is free.
             Step::Known(rules) => self.finish(self.disallowed(), Some(hold(&rules))).await,
-            Step::Unknown(failure) => {
-                let outcome = outcome_of(&failure);
-                // Status and bytes are those of another page.
-                let record = self.task.refusal(self.page.as_str(), outcome, failure);
+            Step::Unknown(failure, pause) => {
                 let hold = Hold { not_before_ms, pace_ms: None };
-                self.finish(record, Some(hold)).await;
+                self.finish(self.without_robots(failure, pause), Some(hold)).await;
             }
         }
     }
 
     /// Makes the request. When the crawler stops and it takes too long, it is ended and the task
-    /// handed back (`None`): that costs the host's delay, but no attempt.
+    /// handed back (`None`): that costs the host's delay, but no attempt. So is one that was not made, as too many others
+    /// to its address are under way: that costs nothing.
     pub(super) async fn request(&self, request: &Request<'_>) -> Option<Fetched> {
         tokio::select! {
             biased;
-            fetched = self.fetch(request) => return Some(fetched),
+            fetched = self.fetch(request) => {
+                let busy = fetched.failure.as_ref().filter(|why| why.reason == Reason::Busy);
+                if busy.is_none() {
+                    return Some(fetched);
+                }
+                Box::pin(hand_back(self.crawler, self.task, Some(BUSY_NACK_AFTER))).await;
+                return None;
+            }
             () = self.crawler.abandon.cancelled() => {}
         }
         Box::pin(self.again(request.url, Hold::default())).await;
@@ -329,6 +342,16 @@ impl Work<'_> {
         };
         let nack = self.task.nack_again(self.page.as_str(), hold, Some(failure.text.clone()));
         !matches!(self.crawler.link.answer(&[], &nack).await, Answered::Refused)
+    }
+
+    /// Nothing is allowed while robots.txt cannot be had, and that is tried again after this pause at the earliest.
+    fn without_robots(&self, failure: Failure, pause: Duration) -> PageRecord {
+        let outcome = outcome_of(&failure);
+        // Status and bytes are those of another page.
+        let record = self.task.refusal(self.page.as_str(), outcome, failure);
+        // So long a group waits anyway, and perhaps longer.
+        let again_after = Some(pause).filter(|pause| *pause > ROBOTS_OUTAGE_PAUSE_MIN);
+        PageRecord { again_after, ..record }
     }
 
     fn disallowed(&self) -> PageRecord {

@@ -1,5 +1,6 @@
 //! A crawler between a broker of a few lines, which this file plays, and origins of a few lines.
 
+mod answers;
 mod earlier;
 mod robots;
 mod stores;
@@ -283,47 +284,6 @@ async fn a_url_without_a_job_tells_no_links_and_a_known_host_is_not_asked_for_ro
     broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
     broker.expect("ACK crawlers:1.1.1".to_owned()).await;
     assert_eq!(site.asked().await, "/page");
-    run.stop().await;
-}
-
-#[tokio::test]
-async fn redirects_and_errors_have_their_own_answers() {
-    let site = Site::start(plain_site).await;
-    let (run, mut broker) = start().await;
-    broker.introduce(&site.url("/")).await;
-    let target = site.url("/page");
-    for (entry, path, over, answers) in [
-        (
-            1,
-            "/moved",
-            "",
-            vec![
-                format!("LINK crawlers:1.1.1 {target} kind=redirect"),
-                "ACK crawlers:1.1.1 outcome=redirect".to_owned(),
-            ],
-        ),
-        (2, "/nowhere", "", vec!["ACK crawlers:1.2.1 outcome=failed".to_owned()]),
-        (3, "/gone", "", vec!["ACK crawlers:1.3.1 outcome=failed".to_owned()]),
-        (
-            4,
-            "/busy",
-            " not-before=7s",
-            vec!["NACK crawlers:1.4.1 reason=HTTP_status_503".to_owned()],
-        ),
-    ] {
-        broker.task(&format!("{entry}.1"), site.url(path).as_str()).await;
-        broker.expect(format!("TOUCH crawlers:1.{entry}.1 over=yes{over}")).await;
-        for answer in answers {
-            broker.expect(answer).await;
-        }
-    }
-    let sql =
-        "SELECT outcome || ' ' || status || ' ' || coalesce(error, '-') FROM pages ORDER BY task";
-    let nowhere = "failed 301 redirect to nowhere: only http and https URLs can be fetched";
-    assert_eq!(
-        run.rows(sql),
-        ["redirect 302 -", nowhere, "failed 410 HTTP status 410", "retry 503 HTTP status 503"]
-    );
     run.stop().await;
 }
 

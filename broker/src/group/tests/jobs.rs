@@ -206,6 +206,37 @@ fn a_group_without_room_takes_no_seed() {
 }
 
 #[test]
+fn a_group_without_room_takes_no_answer_with_new_links_so_none_is_lost() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.open("site", &[]);
+    bench.add("site", "http://a.org/1");
+    bench.add("site", "http://a.org/2");
+    bench.join(A, 9);
+    bench.group.config.entries_max = 2;
+    let first = bench.task();
+    let links = [("http://a.org/2", false), ("http://a.org/3", false), ("http://b.org/", false)];
+    let before = bench.records.len();
+    bench.ack(A, &first.id, Outcome::Done, &links);
+    assert_eq!(bench.refusal(), Code::Limit);
+    bench.ack(A, &first.id, Outcome::Redirect, &[("http://a.org/4", true)]);
+    assert_eq!((bench.refusal(), bench.records.len()), (Code::Limit, before), "nothing changes");
+    // It is still held. What only leads to what is known, or where the job may not go, makes room.
+    bench.nack(A, &first.id, Return::Uncounted { after_ms: Some(1000) });
+    let second = bench.task();
+    bench.ack(A, &second.id, Outcome::Done, &[("http://a.org/1", false), ("http://b.org/", false)]);
+    assert!(bench.ok().ends_with(" new=0 known=1 refused=1"), "{}", bench.ok());
+    bench.wait(1000);
+    let again = bench.task();
+    bench.ack(A, &again.id, Outcome::Done, &links);
+    assert!(bench.ok().ends_with(" new=1 known=1 refused=1"), "{}", bench.ok());
+    let last = bench.task();
+    bench.ack(A, &last.id, Outcome::Done, &[]);
+    bench.close("site");
+    let done = bench.done();
+    assert!(done.contains(" completed=3 ") && done.contains(" budget=0 "), "{done}");
+}
+
+#[test]
 fn an_empty_job_says_so() {
     let mut bench = Bench::new(&[]);
     bench.open("site", &[]);

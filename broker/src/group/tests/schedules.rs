@@ -315,7 +315,9 @@ fn whoever_looks_at_a_scheduled_url_is_told_what_the_schedule_carries() {
     bench.publish("http://a.org/feed");
     let moved = bench.task();
     bench.ack(A, &moved.id, Outcome::Redirect, &[("http://a.org/new", true)]);
-    bench.fetch("http://a.org/new kind=redirect hops=1 feed=15m-1d source=me");
+    bench.fetch(
+        "http://a.org/new kind=redirect hops=1 feed=15m-1d source=me schedule=http://a.org/feed",
+    );
     bench.publish("http://a.org/feed every=0");
     bench.publish("http://a.org/feed");
     bench.fetch("http://a.org/feed");
@@ -330,6 +332,109 @@ fn attributes_for_which_there_is_no_room_beside_its_own_are_left_out() {
     bench.fetch(&format!("http://a.org/ {long}"));
     bench.publish(&format!("http://a.org/ {short}"));
     bench.fetch(&format!("http://a.org/ {short}"));
+}
+
+/// How often URLs are looked at, as `GROUP schedules` tells.
+fn schedules(bench: &mut Bench) -> Vec<String> {
+    let query = ScheduleQuery { key: None, limit: 9 };
+    bench.feed(Input::Show { asked: A.asked(), what: Show::Schedules(query) });
+    bench.answers.pop().unwrap().unwrap().more
+}
+
+#[test]
+fn who_looks_changes_how_often_and_nothing_else_unless_that_was_changed_meanwhile() {
+    let mut bench = bench();
+    bench.publish("http://a.org/feed every=1h prio=7 feed=15m-1d source=me");
+    let look = bench.task();
+    assert_eq!(look.payload, "http://a.org/feed every=1h feed=15m-1d source=me");
+    bench.publish("http://a.org/feed every=2h was=1h feed=15m-1d");
+    assert_eq!(schedules(&mut bench).len(), 1);
+    bench.ack(A, &look.id, Outcome::Done, &[]);
+    for _ in 0..3 {
+        bench.wait(2 * 60 * MINUTE_MS - 1);
+        bench.assert_no_task("neither at once nor at the time before");
+        bench.wait(1);
+        let look = bench.task();
+        assert_eq!(look.payload, "http://a.org/feed every=2h feed=15m-1d source=me");
+        bench.ack(A, &look.id, Outcome::Done, &[]);
+    }
+    let before = schedules(&mut bench);
+    assert!(before[0].contains(" every=2h ") && before[0].ends_with(" prio=7"), "{before:?}");
+    // It is another one now: how often, or within which bounds. Or there is none, or it was no time.
+    bench.publish("http://a.org/feed every=3h was=1h feed=15m-1d");
+    bench.publish("http://a.org/feed every=3h was=2h feed=10m-1d");
+    bench.publish("http://a.org/feed every=3h was=06:00");
+    bench.publish("http://a.org/feed every=0 was=1h");
+    bench.publish("http://b.org/ every=3h was=2h");
+    assert!(bench.events.is_empty(), "{:?}", bench.events);
+    bench.publish("http://a.org/feed every=3h was=soon");
+    bench.publish("http://a.org/feed every=99ms was=2h");
+    assert_eq!(bench.events.len(), 2);
+    assert_eq!(schedules(&mut bench), before);
+    bench.assert_no_task("nobody wants a look");
+    bench.feed(Input::Clock { unix_ms: 5 * 60 * 60_000 });
+    bench.publish("http://a.org/feed every=06:00 was=2h feed=15m-1d");
+    assert!(schedules(&mut bench)[0].contains(" every=06:00 "));
+    bench.publish("http://a.org/feed every=1h was=06:00");
+    assert!(schedules(&mut bench)[0].contains(" every=1h "));
+    bench.publish("http://a.org/feed every=0 was=1h");
+    assert!(schedules(&mut bench).is_empty());
+    assert_eq!(bench.group.expiries.len(), 0, "no timer is left behind");
+}
+
+#[test]
+fn a_look_that_was_brought_forward_and_changes_how_often_skips_none_behind_that() {
+    let mut bench = bench();
+    bench.publish("http://a.org/feed every=1h feed=15m-1d");
+    bench.fetch("http://a.org/feed feed=15m-1d");
+    bench.wait(10 * MINUTE_MS);
+    bench.publish("http://a.org/feed");
+    let look = bench.task();
+    bench.publish("http://a.org/feed every=30m was=1h feed=15m-1d");
+    bench.ack(A, &look.id, Outcome::Done, &[]);
+    bench.wait(30 * MINUTE_MS);
+    bench.fetch("http://a.org/feed feed=15m-1d");
+    // A notification after it brings the next one forward as ever.
+    bench.publish("http://a.org/feed every=1h was=30m feed=15m-1d");
+    bench.publish("http://a.org/feed");
+    bench.fetch("http://a.org/feed feed=15m-1d");
+    bench.wait(60 * MINUTE_MS);
+    bench.assert_no_task("somebody has looked");
+    bench.wait(60 * MINUTE_MS);
+    bench.fetch("http://a.org/feed feed=15m-1d");
+}
+
+#[test]
+fn what_a_scheduled_url_has_moved_to_is_told_of_its_schedule() {
+    let mut bench = bench();
+    bench.publish("http://c.org/ every=5h");
+    bench.fetch("http://c.org/");
+    bench.publish("http://a.org/feed every=1h feed=15m-1d");
+    let moved = |bench: &mut Bench, from: &str, to: &str| {
+        let task = bench.task();
+        assert_eq!(task.payload, from);
+        bench.ack(A, &task.id, Outcome::Redirect, &[(to, true)]);
+    };
+    moved(&mut bench, "http://a.org/feed every=1h feed=15m-1d", "http://b.org/");
+    let of = |every: &str| format!("{every} feed=15m-1d schedule=http://a.org/feed");
+    let hop = format!("http://b.org/ kind=redirect hops=1{}", of(" every=1h"));
+    moved(&mut bench, &hop, "http://c.org/");
+    let look = bench.task();
+    // It has a schedule of its own, which is another thing.
+    let hop = format!("http://c.org/ kind=redirect hops=2{}", of(" every=1h"));
+    assert_eq!(look.payload, hop);
+    bench.publish("http://a.org/feed every=2h was=1h feed=15m-1d");
+    bench.ack(A, &look.id, Outcome::Done, &[]);
+    bench.wait(2 * 60 * MINUTE_MS);
+    moved(&mut bench, "http://a.org/feed every=2h feed=15m-1d", "http://b.org/");
+    bench.publish("http://a.org/feed every=0");
+    moved(
+        &mut bench,
+        &format!("http://b.org/ kind=redirect hops=1{}", of(" every=2h")),
+        "http://d.org/",
+    );
+    let look = bench.task();
+    assert_eq!(look.payload, format!("http://d.org/ kind=redirect hops=2{}", of("")));
 }
 
 #[test]

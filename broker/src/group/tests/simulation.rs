@@ -24,7 +24,7 @@ const MUTANT_LIVES: u64 = 250;
 const SHOWN: usize = 120;
 
 const EVERYTHING: Nature =
-    Nature { clock_jumps: true, reboots: true, parallel_max: 3, traced: false };
+    Nature { clock_jumps: true, reboots: true, narrow: Some(20), parallel_max: 3, traced: false };
 
 #[test]
 #[expect(clippy::print_stdout, reason = "the seeds, and how hard the lives were")]
@@ -47,7 +47,7 @@ fn every_promise_holds_whatever_happens() {
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 24] = [
+const MUTANTS: [(Mutant, Promise); 26] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
     (Mutant::OneTooMany, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
@@ -70,6 +70,8 @@ const MUTANTS: [(Mutant, Promise); 24] = [
     (Mutant::NeverWakes, Promise::NoStarvation),
     (Mutant::StaysPinned, Promise::NoStarvation),
     (Mutant::StaysOpen, Promise::AllFinishes),
+    (Mutant::LosesLinks, Promise::NeverEarly),
+    (Mutant::AnyEvery, Promise::AllFinishes),
     (Mutant::AnyId, Promise::IdsHold),
     (Mutant::Unrecorded, Promise::RecordsSuffice),
 ];

@@ -155,6 +155,8 @@ pub(super) struct Nature {
     pub(super) clock_jumps: bool,
     /// The power goes: another run of the machine, which only the wall clock connects to this one.
     pub(super) reboots: bool,
+    /// So few entries some groups have room for.
+    pub(super) narrow: Option<usize>,
     /// So many requests groups may have open at a host at once.
     pub(super) parallel_max: u32,
     /// What happens is written down.
@@ -173,6 +175,8 @@ pub(super) struct World {
     is_faulty: bool,
     /// Of requests that begin now, somebody else says when they end, and what is said then.
     is_scripted: bool,
+    /// The group has room for so few entries, and only workers are told that it is full.
+    narrow: Option<usize>,
     /// How the broker is to end, if that is not left to chance.
     doom: Option<Doom>,
     is_paused: bool,
@@ -229,8 +233,10 @@ impl World {
             ("max-losses", "100"),
         ];
         let config = GroupConfig::default().with(settings).expect("they are settings");
+        let narrow = nature.narrow.filter(|_| rng.u32(0..4) == 0);
+        let entries_max = narrow.unwrap_or(config.entries_max);
         // So few that some are forgotten.
-        let config = GroupConfig { finished_jobs_max: 5, dead_max: 5, ..config };
+        let config = GroupConfig { finished_jobs_max: 5, dead_max: 5, entries_max, ..config };
         let name = "crawlers".parse().expect("it is a name");
         let group = Group::new(name, 0, config, rng.u64(..));
         let members = (0..WORKERS).map(|number| MemberId(u128::from(number) + 1));
@@ -244,6 +250,7 @@ impl World {
             own,
             is_faulty: true,
             is_scripted: false,
+            narrow,
             doom: None,
             is_paused: false,
             hosts: Hosts::new(parallel),

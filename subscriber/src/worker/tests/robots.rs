@@ -2,7 +2,8 @@
 
 use super::super::task;
 use super::*;
-use crate::config::{ROBOTS_FRESH, SITEMAPS_KIND};
+use crate::config::{ROBOTS_FRESH, ROBOTS_OUTAGE_PAUSE_MAX, SITEMAPS_KIND};
+use tidings_protocol::format_ms;
 
 fn strict_site(path: &str) -> String {
     match path {
@@ -67,8 +68,9 @@ async fn each_hop_of_a_redirected_robots_txt_is_asked_for_in_its_own_hosts_turn(
     assert!(nack.starts_with("NACK crawlers:1.1.2 reason=robots.txt:_cannot_connect"), "{nack}");
     broker.say("+OK").await;
     // A hop that this crawler knows nothing of is another host's turn: the walk begins anew.
-    broker.task("1.3", &format!("{page} again=http://elsewhere.example/rules")).await;
-    broker.expect(format!("NACK crawlers:1.1.3 again={page}")).await;
+    let page = format!("http://localhost:{}/page", site.origin.address.port());
+    broker.task("2.1", &format!("{page} again=http://elsewhere.example/rules")).await;
+    broker.expect(format!("NACK crawlers:1.2.1 again={page}")).await;
     assert!(site.was_asked_nothing_more());
     run.stop().await;
 }
@@ -90,6 +92,36 @@ async fn who_asks_to_be_left_alone_with_robots_txt_is_and_nothing_else_is_asked_
         run.stop().await;
         assert_eq!(site.connections.load(std::sync::atomic::Ordering::SeqCst), 1);
     }
+}
+
+#[tokio::test]
+async fn a_robots_txt_that_cannot_be_had_is_not_asked_for_with_every_page() {
+    let site = Origin::saying(answer("503 Busy", "", "")).await;
+    let data = tempfile::tempdir().unwrap();
+    let (state, closing) = State::open(data.path());
+    // So nothing is asked for within this test.
+    let since = task::now().unix_s - 1000;
+    let key = format!("bot http://{}", site.address);
+    state.store("robots-outage", &key, format!("1 {since}\n").into(), u64::MAX);
+    drop(state);
+    closing.wait().await;
+    let (run, mut broker) = start_in(data, 100).await;
+    let pause = format!("after={}", format_ms(ROBOTS_OUTAGE_PAUSE_MAX.as_secs() * 1000));
+    let touch = ask_robots(&mut broker, "1.1", &site.url("/page")).await;
+    assert_eq!(touch, "TOUCH crawlers:1.1.1 over=yes");
+    let reason = "reason=robots.txt:_HTTP_status_503";
+    broker.expect(format!("NACK crawlers:1.1.1 {pause} {reason}")).await;
+    for entry in 2..5 {
+        let nack = ask_robots(&mut broker, &format!("{entry}.1"), &site.url("/other")).await;
+        let rest = nack.strip_prefix(&format!("NACK crawlers:1.{entry}.1 after=")).unwrap();
+        assert!(rest.ends_with(reason), "{nack}");
+    }
+    broker.task("5.1", &format!("{} last=yes", site.url("/last"))).await;
+    let nack = broker.line().await;
+    assert!(nack.starts_with("NACK crawlers:1.5.1 after=") && nack.ends_with(reason), "{nack}");
+    broker.say("+OK").await;
+    run.stop().await;
+    assert_eq!(site.connections.load(std::sync::atomic::Ordering::SeqCst), 1);
 }
 
 #[tokio::test]

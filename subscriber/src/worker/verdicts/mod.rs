@@ -1,5 +1,5 @@
-//! What is known of robots.txt: the rules of each authority for a day, since when one cannot be had, and
-//! how far walks through redirects have come. Pure; bounded. What is to outlast the process comes in
+//! What is known of robots.txt: the rules of each authority for a day, since when one cannot be had (and how soon it
+//! is asked for again), and how far walks through redirects have come. Pure; bounded. What is to outlast the process comes in
 //! and goes out as values ([`Remember`]).
 
 mod stored;
@@ -18,7 +18,8 @@ pub(super) use self::stored::Remember;
 use self::stored::{Outage, StoredCopy};
 use crate::config::{
     ROBOTS_CACHE_BYTES_MAX, ROBOTS_CACHE_MAX, ROBOTS_FRESH, ROBOTS_OUTAGE_LONG,
-    ROBOTS_STALE_EXTENSION, ROBOTS_WALK_FRESH, ROBOTS_WALKS_MAX,
+    ROBOTS_OUTAGE_PAUSE_MAX, ROBOTS_OUTAGE_PAUSE_MIN, ROBOTS_OUTAGES_MAX, ROBOTS_STALE_EXTENSION,
+    ROBOTS_WALK_FRESH, ROBOTS_WALKS_MAX,
 };
 use crate::fetch::Fetched;
 use crate::outcome::Failure;
@@ -40,12 +41,21 @@ pub(super) struct Verdicts {
     /// Of all `rules`; `<= ROBOTS_CACHE_BYTES_MAX`, or there is only one.
     rules_bytes: usize,
     walks: IndexMap<String, Begun>,
+    outages: IndexMap<String, Unreachable>,
 }
 
 #[derive(Debug)]
 struct Verdict {
     rules: Arc<Rules>,
     fresh_until: Instant,
+}
+
+/// A robots.txt that could not be had, so that nothing of its authority may be asked for.
+#[derive(Debug)]
+struct Unreachable {
+    failure: Failure,
+    since_unix_s: u64,
+    ask_again: Instant,
 }
 
 #[derive(Debug)]
@@ -70,8 +80,8 @@ pub(super) enum Step {
     Known(Arc<Rules>),
     /// The file is said to be elsewhere: the next request is for that.
     Elsewhere(Walk),
-    /// It cannot be had, so nothing of this authority may be asked for.
-    Unknown(Failure),
+    /// It cannot be had, so nothing of this authority may be asked for, nor it again for so long.
+    Unknown(Failure, Duration),
 }
 
 /// What was stored of an authority, as it was loaded.
@@ -97,6 +107,13 @@ impl Verdicts {
     pub(super) fn walk(&self, page: &CanonicalUrl, now: Instant) -> Option<Walk> {
         let begun = self.walks.get(&authority(page))?;
         (now < begun.at + ROBOTS_WALK_FRESH).then(|| begun.walk.clone())
+    }
+
+    /// Why a page's robots.txt could not be had lately, and for how long it is not asked for again.
+    pub(super) fn outage(&self, page: &CanonicalUrl, now: Instant) -> Option<(Failure, Duration)> {
+        let outage = self.outages.get(&authority(page))?;
+        let left = outage.ask_again.saturating_duration_since(now);
+        (!left.is_zero()).then(|| (outage.failure.clone(), left))
     }
 
     /// Takes over a copy that was stored, unless what is known is as new. One that is from the future
@@ -149,6 +166,7 @@ impl Verdicts {
         fresh: Duration,
         now: Instant,
     ) -> Step {
+        self.outages.swap_remove(&authority(page));
         let verdict = Verdict { rules: Arc::clone(&rules), fresh_until: now + fresh };
         self.rules_bytes += rules.memory_bytes();
         let bytes_of = |verdict: &Verdict| verdict.rules.memory_bytes();
@@ -171,14 +189,24 @@ impl Verdicts {
         outage: Option<Outage>,
         now: Now,
     ) -> (Step, Vec<Remember>) {
+        let authority = authority(page);
+        let stored = outage.map(|outage| outage.since_unix_s);
+        let known = self.outages.get(&authority).map(|outage| outage.since_unix_s);
         // A time of day that was set back cannot have seen its beginning.
-        let since = outage.map_or(now.unix_s, |outage| outage.since_unix_s.min(now.unix_s));
-        let is_long = now.unix_s - since >= ROBOTS_OUTAGE_LONG.as_secs();
+        let since = stored.into_iter().chain(known).fold(now.unix_s, u64::min);
+        let age = Duration::from_secs(now.unix_s - since);
         let remember = vec![Remember::outage(since, now.unix_s)];
-        let copy = self.rules.get(&authority(page)).map(|verdict| Arc::clone(&verdict.rules));
-        let step = match copy.or_else(|| is_long.then(Arc::default)) {
-            Some(rules) => self.know(page, rules, ROBOTS_STALE_EXTENSION, now.instant),
-            None => Step::Unknown(failure.within("robots.txt: ")),
+        let copy = self.rules.get(&authority).map(|verdict| Arc::clone(&verdict.rules));
+        let copy = copy.or_else(|| (age >= ROBOTS_OUTAGE_LONG).then(Arc::default));
+        let step = if let Some(rules) = copy {
+            self.know(page, rules, ROBOTS_STALE_EXTENSION, now.instant)
+        } else {
+            let failure = failure.within("robots.txt: ");
+            let pause = age.clamp(ROBOTS_OUTAGE_PAUSE_MIN, ROBOTS_OUTAGE_PAUSE_MAX);
+            let (told, ask_again) = (failure.clone(), now.instant + pause);
+            let outage = Unreachable { failure: told, since_unix_s: since, ask_again };
+            keep(&mut self.outages, authority, outage, ROBOTS_OUTAGES_MAX);
+            Step::Unknown(failure, pause)
         };
         (step, remember)
     }

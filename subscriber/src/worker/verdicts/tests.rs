@@ -57,13 +57,38 @@ fn missing_means_allowed_and_unreachable_means_not_now() {
     for (fetched, expected) in
         [(&answer(500, ""), true), (&answer(429, ""), true), (&refused, false)]
     {
-        let Step::Unknown(failure) = conclude(&mut verdicts, fetched, now) else {
+        let Step::Unknown(failure, _) = conclude(&mut verdicts, fetched, now) else {
             panic!("nothing is known")
         };
         assert_eq!(failure.is_transient(), expected);
     }
     assert!(verdicts.fresh(&url("http://a.example/"), now).is_none());
     assert_eq!(allows(&conclude(&mut verdicts, &answer(404, ""), now)), Some(true));
+}
+
+#[test]
+fn what_cannot_be_had_is_not_asked_for_again_for_as_long_as_it_could_not() {
+    let (mut verdicts, start) = (Verdicts::default(), Instant::now());
+    let (page, began) = (url("http://a.example/x"), 1_000 * DAY_S);
+    let (shortest, longest) =
+        (ROBOTS_OUTAGE_PAUSE_MIN.as_secs(), ROBOTS_OUTAGE_PAUSE_MAX.as_secs());
+    for (after_s, pause_s) in
+        [(0, shortest), (1, shortest), (9, 9), (100, 100), (longest, longest), (DAY_S, longest)]
+    {
+        let now = at(start + Duration::from_secs(after_s), began + after_s);
+        // Nothing of it is on the disk.
+        let (step, _) = conclude_at(&mut verdicts, &answer(503, ""), None, now);
+        let Step::Unknown(failure, pause) = step else { panic!("{step:?}") };
+        assert_eq!(pause.as_secs(), pause_s, "{after_s}");
+        for url in [&page, &url("http://a.example/y")] {
+            assert_eq!(verdicts.outage(url, now.instant), Some((failure.clone(), pause)));
+        }
+        assert_eq!(verdicts.outage(&page, now.instant + pause), None);
+        assert_eq!(verdicts.outage(&url("https://a.example/x"), now.instant), None);
+    }
+    let now = start + Duration::from_secs(DAY_S);
+    conclude(&mut verdicts, &answer(404, ""), now);
+    assert_eq!(verdicts.outage(&page, now), None);
 }
 
 #[test]
@@ -110,7 +135,7 @@ fn a_walk_that_leads_nowhere_begins_anew() {
     let (mut verdicts, now) = (Verdicts::default(), Instant::now());
     let away = Fetched { status: Some(302), location: Some("/r".to_owned()), ..Fetched::default() };
     assert!(matches!(conclude(&mut verdicts, &away, now), Step::Elsewhere(_)));
-    assert!(matches!(conclude(&mut verdicts, &answer(503, ""), now), Step::Unknown(_)));
+    assert!(matches!(conclude(&mut verdicts, &answer(503, ""), now), Step::Unknown(..)));
     assert_eq!(verdicts.walk(&url("http://a.example/"), now), None);
 }
 

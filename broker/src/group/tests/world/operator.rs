@@ -108,7 +108,7 @@ impl World {
             if after_ms > 0 {
                 self.turns.wait_no_more(Some(name.clone()), &seed);
             }
-            if self.rng.bool() {
+            if self.narrow.is_some() || self.rng.bool() {
                 self.publish(&format!("{seed} job={name} prio={prio} after={after_ms}ms"));
             } else {
                 let url = seed.as_str().into();

@@ -72,7 +72,8 @@ fn all_orders_of_what_can_happen_to_a_task() {
 
 /// One life: the events, and then whatever it takes until everything is done.
 fn live(order: &[Event], half_open: bool, doom: Option<Doom>, to_the_end: bool, came: &mut Came) {
-    let nature = Nature { clock_jumps: false, reboots: true, parallel_max: 1, traced: true };
+    let nature =
+        Nature { clock_jumps: false, reboots: true, narrow: None, parallel_max: 1, traced: true };
     let mut world = World::new(7, nature);
     let lived = world.follow(order, half_open, doom, to_the_end, came);
     if let Err(broken) = lived {

@@ -9,8 +9,15 @@ const SLACK_MS: u64 = PAGES * 5000;
 const EVERY_MS_MAX: u64 = 60_000;
 
 impl World {
-    /// A schedule begins, or another one for the same URL, or one ends.
+    /// A schedule begins, or another one for the same URL, or one changes or ends.
     pub(super) fn announce_schedule(&mut self) {
+        // What is due and finds no room is missed.
+        if self.narrow.is_some() {
+            return;
+        }
+        if self.rng.u32(0..4) == 0 {
+            return self.change_schedule();
+        }
         let ends = self.scheduled.len() > 2 || self.rng.u32(0..3) == 0;
         if ends && let Some((url, _)) = self.scheduled.pop_first() {
             return self.publish(&format!("{url} every=0"));
@@ -19,6 +26,19 @@ impl World {
         self.publish(&format!("{url} every={every_ms}ms"));
         self.named.insert(url.clone());
         self.scheduled.insert(url, every_ms);
+    }
+
+    /// Somebody who has looked at a URL says how often that is to be done; or who looked long ago, and says nothing any more.
+    fn change_schedule(&mut self) {
+        let scheduled = self.scheduled.iter_mut().collect::<Vec<_>>();
+        let Some((url, every_ms)) = self.rng.choice(scheduled) else { return };
+        let (url, was_ms) = (url.clone(), *every_ms);
+        if self.rng.bool() {
+            return self.publish(&format!("{url} every=1d was={}ms", was_ms + 1));
+        }
+        *every_ms = self.rng.u64(10_000..=EVERY_MS_MAX);
+        let change = format!("{url} every={every_ms}ms was={was_ms}ms");
+        self.publish(&change);
     }
 
     /// With nobody in the way, each URL is looked at in its time, whatever happened before. Then all

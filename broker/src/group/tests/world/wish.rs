@@ -34,7 +34,9 @@ impl Wish {
     fn published(payload: &str) -> Option<Self> {
         let event = Payload::parse(payload);
         let is_end = event.attribute("every") == Some("0");
-        let url = event.target().filter(|url| url.starts_with("http") && !is_end)?.to_owned();
+        let is_change = event.attribute("was").is_some();
+        let is_look = |url: &&str| url.starts_with("http") && !is_end && !is_change;
+        let url = event.target().filter(is_look)?.to_owned();
         let job = event.attribute("job").map(str::to_owned);
         let after = event.attribute("after").map(|after| after.parse().expect("it is a time"));
         let prio = event.attribute("prio").map(|prio| prio.parse::<Prio>().expect("it is one"));

@@ -36,13 +36,23 @@ pub(super) struct Worker {
 /// A task in a worker's hands.
 struct Held {
     told: Told,
-    is_requesting: bool,
+    request: Request,
     /// What it has to say about it.
     say: Option<Say>,
     /// It has said so, on this connection.
     is_said: bool,
     /// It has said so before, and does not know what came of it.
     may_be_stale: bool,
+}
+
+/// What has become of the request for a task.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Request {
+    Unmade,
+    Open,
+    Ended,
+    /// It has ended, and the group was told.
+    Over,
 }
 
 impl Worker {
@@ -77,7 +87,11 @@ impl Worker {
     /// Its request for a task ends at this host, if it is open.
     pub(super) fn ends_request(&mut self, task: &TaskId) -> Option<String> {
         let held = self.tasks.get_mut(task)?;
-        std::mem::take(&mut held.is_requesting).then(|| held.told.host())
+        if held.request != Request::Open {
+            return None;
+        }
+        held.request = Request::Ended;
+        Some(held.told.host())
     }
 
     fn held(&self, now: Moment) -> usize {
@@ -100,7 +114,7 @@ impl World {
         let (id, at, until) = (told.id.clone(), told.at, told.until);
         let (request, host) = (told.request().to_owned(), told.host());
         let mut held =
-            Held { told, is_requesting: false, say: None, is_said: false, may_be_stale: false };
+            Held { told, request: Request::Unmade, say: None, is_said: false, may_be_stale: false };
         self.begun.insert(request.clone(), self.now);
         // Whatever it is told of too late, it does not begin.
         if until.since(self.now) < 10 || (!self.is_scripted && self.rng.u32(0..30) == 0) {
@@ -114,7 +128,7 @@ impl World {
             self.schedule(0, Happening::Speaks { worker: index, task: id });
             return self.check_credit(index, is_new);
         }
-        held.is_requesting = true;
+        held.request = Request::Open;
         worker.tasks.insert(id.clone(), held);
         self.check_credit(index, is_new)?;
         self.note(|| format!("{request} requested"));
@@ -157,7 +171,7 @@ impl World {
         let Some(held) = self.workers[index].tasks.get_mut(task).filter(|_| is_alive) else {
             return Ok(());
         };
-        held.is_requesting = false;
+        held.request = Request::Ended;
         held.told.has_ended = true;
         let told = held.told.clone();
         self.decide(index, &told)
@@ -330,6 +344,9 @@ impl World {
             (Say::Touch { over, .. }, Ok(_)) => {
                 (held.say, held.is_said, held.may_be_stale) = (None, false, false);
                 held.told.until = held.told.until.max(at + LEASE_MS);
+                if *over {
+                    held.request = Request::Over;
+                }
                 let stores_ms = self.rng.u64(1..3_000);
                 let say = match self.rng.u32(0..16) {
                     0 if *over => Say::ack(Outcome::Scope, false),
@@ -337,6 +354,17 @@ impl World {
                     _ => Say::ack(Outcome::Done, true),
                 };
                 self.will_say(stores_ms, index, &told.id, say)
+            }
+            (Say::Ack { .. }, Err(error)) if error.code == Code::Limit && self.rng.bool() => {
+                // There is no room for what it found, which it will find again.
+                held.is_said = false;
+                let back = Return::Uncounted { after_ms: Some(self.rng.u64(..60_000)) };
+                let say = if held.request == Request::Over {
+                    Say::Nack { back, hold: Hold::default() }
+                } else {
+                    Say::Touch { over: true, hold: Hold::default() }
+                };
+                self.will_say(1, index, &told.id, say)
             }
             (_, Err(error)) if error.code == Code::Limit => {
                 // It has asked for robots.txt often enough; the task is still its own.
@@ -399,7 +427,8 @@ impl World {
     pub(super) fn lose_everybody(&mut self) {
         for index in 0..self.workers.len() {
             if self.is_own(index) {
-                let open = self.workers[index].tasks.values().filter(|held| held.is_requesting);
+                let open =
+                    self.workers[index].tasks.values().filter(|held| held.request == Request::Open);
                 open.for_each(|held| self.hosts.end(&held.told.host(), self.now));
                 self.forget_everything(index);
             }

@@ -1,0 +1,150 @@
+//! How tasks are answered, and that nothing is lost when an answer cannot be given, or a look at a feed cannot be finished.
+
+use super::*;
+use crate::config::{BUSY_NACK_AFTER, NO_ROOM_NACK_AFTER};
+use tidings_protocol::format_ms;
+
+/// As an option of `NACK`.
+fn after(pause: Duration) -> String {
+    format!("after={}", format_ms(u64::try_from(pause.as_millis()).unwrap()))
+}
+
+#[tokio::test]
+async fn redirects_and_errors_have_their_own_answers() {
+    let site = Site::start(plain_site).await;
+    let (run, mut broker) = start().await;
+    broker.introduce(&site.url("/")).await;
+    let target = site.url("/page");
+    for (entry, path, over, answers) in [
+        (
+            1,
+            "/moved",
+            "",
+            vec![
+                format!("LINK crawlers:1.1.1 {target} kind=redirect"),
+                "ACK crawlers:1.1.1 outcome=redirect".to_owned(),
+            ],
+        ),
+        (2, "/nowhere", "", vec!["ACK crawlers:1.2.1 outcome=failed".to_owned()]),
+        (3, "/gone", "", vec!["ACK crawlers:1.3.1 outcome=failed".to_owned()]),
+        (
+            4,
+            "/busy",
+            " not-before=7s",
+            vec!["NACK crawlers:1.4.1 reason=HTTP_status_503".to_owned()],
+        ),
+    ] {
+        broker.task(&format!("{entry}.1"), site.url(path).as_str()).await;
+        broker.expect(format!("TOUCH crawlers:1.{entry}.1 over=yes{over}")).await;
+        for answer in answers {
+            broker.expect(answer).await;
+        }
+    }
+    let sql =
+        "SELECT outcome || ' ' || status || ' ' || coalesce(error, '-') FROM pages ORDER BY task";
+    let nowhere = "failed 301 redirect to nowhere: only http and https URLs can be fetched";
+    assert_eq!(
+        run.rows(sql),
+        ["redirect 302 -", nowhere, "failed 410 HTTP status 410", "retry 503 HTTP status 503"]
+    );
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn links_that_a_group_had_no_room_for_are_told_when_the_page_comes_again() {
+    let site = Site::start(plain_site).await;
+    let (run, mut broker) = start().await;
+    broker.introduce(&site.url("/")).await;
+    let page = format!("{} job=docs number=1 pass=1 depth=0", site.url("/page"));
+    let links = ["/one", "/two"].map(|path| site.url(path));
+    for attempt in 1..=2 {
+        broker.task(&format!("1.{attempt}"), &page).await;
+        broker.expect(format!("TOUCH crawlers:1.1.{attempt} over=yes")).await;
+        for link in &links {
+            broker.expect(format!("LINK crawlers:1.1.{attempt} {link}")).await;
+        }
+        assert_eq!(broker.line().await, format!("ACK crawlers:1.1.{attempt}"));
+        if attempt == 1 {
+            broker.say("-ERR limit no room for its links; the task is still yours").await;
+            let pause = after(NO_ROOM_NACK_AFTER);
+            broker.expect(format!("NACK crawlers:1.1.1 {pause} count=no")).await;
+        } else {
+            broker.say("+OK crawlers:1.1.2 new=2 known=0 refused=0").await;
+        }
+    }
+    // Now they are known, and left out.
+    broker.task("2.1", &page.replace("/page", "/other")).await;
+    broker.expect("TOUCH crawlers:1.2.1 over=yes".to_owned()).await;
+    broker.expect("ACK crawlers:1.2.1".to_owned()).await;
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_for_which_a_server_had_no_room_was_none() {
+    let mut site = Site::start(plain_site).await;
+    let connect_timeout = Duration::from_millis(100);
+    let set = |config: &mut CrawlerConfig| {
+        (config.per_address, config.connect_timeout) = (Some(1), connect_timeout);
+    };
+    let (run, mut broker) = start_as(tempfile::tempdir().unwrap(), 100, set).await;
+    broker.introduce(&site.url("/")).await;
+    assert_eq!(site.asked().await, "/robots.txt");
+    broker.task("1.1", site.url("/held").as_str()).await;
+    assert_eq!(site.asked().await, "/held");
+    let unknown = format!("http://localhost:{}/", site.origin.address.port());
+    for (entry, url) in [(2, site.url("/page").as_str()), (3, &*unknown)] {
+        // It is the last attempt, and stays that.
+        broker.task(&format!("{entry}.1"), &format!("{url} last=yes")).await;
+        let pause = after(BUSY_NACK_AFTER);
+        broker.expect(format!("NACK crawlers:1.{entry}.1 {pause} count=no")).await;
+    }
+    site.held.cancel();
+    broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
+    broker.expect("ACK crawlers:1.1.1".to_owned()).await;
+    // Nothing is known of the other name's robots.txt, least of all that it cannot be had.
+    broker.task("3.2", &unknown).await;
+    broker.expect(format!("NACK crawlers:1.3.2 again={unknown}")).await;
+    assert_eq!(site.asked().await, "/robots.txt");
+    assert!(site.was_asked_nothing_more());
+    let data = run.stop().await;
+    assert_eq!(rows(data.path(), "SELECT url FROM pages"), [site.url("/held").as_str()]);
+}
+
+#[tokio::test]
+async fn a_feed_is_looked_at_when_what_is_known_of_it_can_be_read_and_kept() {
+    fn feed_site(path: &str) -> String {
+        let item = "<rss><channel><item><guid>a</guid><link>/a</link></item></channel></rss>";
+        if path == "/feed" { answer("200 OK", "", item) } else { plain_site(path) }
+    }
+    let mut site = Site::start(feed_site).await;
+    let (run, mut broker) = start().await;
+    broker.introduce(&site.url("/")).await;
+    assert_eq!(site.asked().await, "/robots.txt");
+    let feed = format!("{} every=1h feed=10m-1d", site.url("/feed"));
+    let database = rusqlite::Connection::open(run.data.path().join("crawler.db")).unwrap();
+    let nack = |attempt| {
+        let reason = "reason=crawler.db_is_too_slow,_or_cannot_be_used";
+        format!("NACK crawlers:1.1.{attempt} {reason}")
+    };
+    database.execute_batch("ALTER TABLE state RENAME TO away").unwrap();
+    broker.task("1.1", &feed).await;
+    broker.expect(nack(1)).await;
+    assert!(site.was_asked_nothing_more());
+    database.execute_batch("ALTER TABLE away RENAME TO state").unwrap();
+    broker.task("1.2", &feed).await;
+    assert_eq!(site.asked().await, "/feed");
+    broker.expect("TOUCH crawlers:1.1.2 over=yes".to_owned()).await;
+    let event = broker.line().await;
+    assert!(event.starts_with(&format!("PUB post-ready {} item=a ", site.url("/a"))), "{event}");
+    database.execute_batch("ALTER TABLE state RENAME TO away").unwrap();
+    broker.say("+OK 1 1").await;
+    // The same event again, which the topic has.
+    broker.expect(nack(2)).await;
+    database.execute_batch("ALTER TABLE away RENAME TO state").unwrap();
+    broker.task("1.3", &feed).await;
+    broker.expect("TOUCH crawlers:1.1.3 over=yes".to_owned()).await;
+    assert_eq!(broker.line().await, event);
+    broker.say("+OK 1 2").await;
+    broker.expect("ACK crawlers:1.1.3".to_owned()).await;
+    run.stop().await;
+}
