@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::Args;
 use tidings_broker::{BrokerConfig, Sync, TopicSettings};
 use tidings_protocol::parse_ms;
-use tidings_subscriber::{AllowPrivate, CrawlerConfig, NetError};
+use tidings_subscriber::{AllowPrivate, CrawlerConfig, NetError, fetch::AddedHeader};
 
 use crate::{
     address::{BrokerAddress, Listen},
@@ -143,9 +143,10 @@ pub(crate) struct CrawlerFlags {
     #[arg(long, value_name = "URL|MAIL", value_parser = contact::parse)]
     contact: Option<String>,
 
-    /// A header for every request for a page; may be given several times
-    #[arg(long, value_name = "NAME: VALUE", value_parser = parse_header)]
-    header: Vec<String>,
+    /// A header for every request, or with `https://HOST=` before it for those to that scheme, host and port alone; may
+    /// be given several times
+    #[arg(long, value_name = "NAME: VALUE")]
+    header: Vec<AddedHeader>,
 
     /// Fetch everything through this proxy
     #[arg(long, value_name = "URL")]
@@ -248,24 +249,6 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     bytes.filter(|bytes| *bytes > 0).ok_or_else(|| "write 65536, 64k, 10m or 1g".to_owned())
 }
 
-/// A header as it is sent. What only the connection can know is not for a person to say.
-fn parse_header(text: &str) -> Result<String, String> {
-    const OWN: [&str; 5] =
-        ["connection", "content-length", "host", "transfer-encoding", "user-agent"];
-    let (name, value) = text.split_once(':').ok_or("write it as Name: value")?;
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    if name.is_empty() || !name.bytes().all(is_token) {
-        return Err(format!("{name:?} cannot be the name of a header"));
-    }
-    if value.bytes().any(|byte| byte.is_ascii_control() && byte != b'\t') {
-        return Err("a header is one line of text".to_owned());
-    }
-    if OWN.iter().any(|own| name.eq_ignore_ascii_case(own)) {
-        return Err(format!("{name} is set by the crawler itself (see --agent)"));
-    }
-    Ok(format!("{name}: {}", value.trim()))
-}
-
 /// The value of `--allow-private`.
 pub(crate) fn parse_allow_private(text: &str) -> Result<AllowPrivate, String> {
     if text.is_empty() {
@@ -316,13 +299,15 @@ mod tests {
             "--credit=7",
             "--max-body=10m",
             "--header=Accept: text/html, text/plain",
-            "--header=X-Team:  a b ",
+            "--header=https://a.example=Authorization: Bearer x",
             "--contact=https://example.org/bot",
             "--cookies",
         ]);
         let config = config.unwrap();
         assert_eq!((config.credit, config.body_bytes_max), (7, 10 << 20));
-        assert_eq!(config.headers, ["Accept: text/html, text/plain", "X-Team: a b"]);
+        let headers =
+            ["Accept: text/html, text/plain", "https://a.example=Authorization: Bearer x"];
+        assert_eq!(config.headers, headers.map(|header| header.parse().unwrap()));
         let version = env!("CARGO_PKG_VERSION");
         assert_eq!(config.agent, format!("tidings/{version} (+https://example.org/bot)"));
         assert!(config.cookies && !config.images && !config.sitemaps);
@@ -338,9 +323,11 @@ mod tests {
             ("--max-body=1t", "10m"),
             ("--max-body=99999999999g", "10m"),
             ("--header=no", "Name: value"),
-            ("--header=a b: c", "cannot be the name"),
-            ("--header=a: b\r\nc: d", "one line"),
-            ("--header=Host: a", "by the crawler itself"),
+            ("--header=a b: c", "no name"),
+            ("--header=a: b\r\nc: d", "cannot be sent"),
+            ("--header=Host: a", "the crawler sets this itself"),
+            ("--header=Authorization: a", "whom it is for"),
+            ("--header=https://a.example/path=Authorization: a", "not for a path"),
             ("--contact=nobody", "e-mail"),
             ("--concurrency=0", "1..="),
         ] {
