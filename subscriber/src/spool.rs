@@ -15,6 +15,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::config::{SPOOL_BYTES_MAX, SPOOLS_BYTES_MAX};
 
+/// Hexadecimal digits in the name of a process's directory.
+const NAME_DIGITS: usize = 8;
+
 /// Where bodies are kept until every sink has them. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Spools(Arc<Shared>);
@@ -47,7 +50,7 @@ impl Spools {
         let all = lock_file(&directory.join("lock"))?;
         all.lock()?;
         remove_left(directory)?;
-        let name = format!("{:08x}", fastrand::u32(..));
+        let name = format!("{:0NAME_DIGITS$x}", fastrand::u32(..));
         let lock = lock_file(&directory.join(format!("{name}.lock")))?;
         // Somebody else's, with a chance of one in billions, is waited for.
         lock.lock()?;
@@ -67,12 +70,13 @@ fn lock_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(false).open(path)
 }
 
-/// Removes the directories of which nobody holds the lock.
+/// Removes the directories of which nobody holds the lock. What has other names than those that are given here is somebody
+/// else's; one of `...lock` would even lead out of the directory.
 fn remove_left(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let lock = entry?.path();
-        let name = lock.file_stem().filter(|_| lock.extension().is_some_and(|end| end == "lock"));
-        let Some(name) = name else { continue };
+        let name = lock.file_name().and_then(|name| name.to_str()?.strip_suffix(".lock"));
+        let Some(name) = name.filter(|name| is_own(name)) else { continue };
         if lock_file(&lock)?.try_lock().is_err() {
             continue;
         }
@@ -82,6 +86,12 @@ fn remove_left(directory: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a directory has a name as they are given here.
+fn is_own(name: &str) -> bool {
+    let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    name.len() == NAME_DIGITS && name.bytes().all(is_digit)
 }
 
 impl Spool {
@@ -224,6 +234,24 @@ mod tests {
         spool.write(b"!").unwrap();
         assert_eq!(text(&spool), b"a page!");
     }
+
+    #[test]
+    fn what_others_have_put_there_is_left_alone() {
+        let outside = tempfile::tempdir().unwrap();
+        let directory = outside.path().join("spools");
+        let names =
+            ["...lock", "..lock", "x.lock", "0123ABCD.lock", "0123456.lock", "0123456.", "a"];
+        fs::create_dir(&directory).unwrap();
+        for name in names {
+            fs::write(directory.join(name), "").unwrap();
+        }
+        fs::create_dir(directory.join("x")).unwrap();
+        let _spools = Spools::open(&directory).unwrap();
+        for name in names.iter().chain(&["x", "lock"]) {
+            assert!(directory.join(name).exists(), "{name}");
+        }
+    }
+
     #[test]
     fn what_ended_processes_have_left_is_removed_and_nothing_else() {
         let directory = tempfile::tempdir().unwrap();
