@@ -25,6 +25,10 @@ const SCHEDULES: &str = "new-url";
 /// The attribute that makes a URL a watched feed, and the kind of what is remembered of it.
 const WATCHED: &str = "feed";
 
+/// The attribute of a schedule that was a page's before it was that of the feed which the page names. What it leads to may
+/// be a page again; but two pages that name each other would be asked one after the other without a pause.
+const NAMED: &str = "named";
+
 /// Attributes that are not handed on: the broker's own, and those that are given anew.
 const NOT_CARRIED: &[&str] = &[
     "after", "again", "depth", "every", "feed", "hops", "id", "item", "job", "kind", "last",
@@ -82,6 +86,8 @@ pub(super) struct Watch<'a> {
     settings: Settings,
     /// How often it is looked at now; `None` if it is at a time of day, which is not changed.
     every: Option<Duration>,
+    /// A page led here: if it is one, too, what that names is not followed.
+    is_named: bool,
     /// Further attributes of its schedule, each with a leading space.
     carried: String,
     watched: Watched,
@@ -133,7 +139,8 @@ impl<'a> Watch<'a> {
         if let Some(every) = every {
             watched.is_scheduled(every, settings);
         }
-        Some(Self { url, settings, every, carried, watched })
+        let is_named = payload.attribute(NAMED).is_some();
+        Some(Self { url, settings, every, is_named, carried, watched })
     }
 
     /// What to make the request conditional on.
@@ -156,7 +163,9 @@ impl<'a> Watch<'a> {
                 Outcome::Read(feed, validators)
             }
             // A feed that was one may be a page of an error today.
-            Answer::Document { named: [first, ..], .. } if !self.watched.was_read() => {
+            Answer::Document { named: [first, ..], .. }
+                if !self.watched.was_read() && !self.is_named =>
+            {
                 self.watch_instead(first, broker).await?;
                 return Ok(Looked::Elsewhere);
             }
@@ -211,7 +220,8 @@ impl<'a> Watch<'a> {
             return Err("the page names itself as its feed".to_owned());
         }
         if let Some(every) = self.every {
-            let schedule = self.schedule(feed.as_str(), every, false);
+            let mut schedule = self.schedule(feed.as_str(), every, false);
+            push_attribute(&mut schedule, NAMED, "yes");
             broker.publish(SCHEDULES, schedule).await?;
         }
         let end = format!("{} every=0", self.url.as_str());
