@@ -49,7 +49,8 @@ pub(crate) fn page_line(report: &PageReport) -> String {
     line
 }
 
-/// The same for machines: an object, with everything as it came.
+/// The same for machines: an object, with everything as it came. `reason` is a word of a closed list (OUTCOMES.md of the
+/// crawler), and `error` what a person is told.
 pub(crate) fn page_json(report: &PageReport) -> String {
     #[derive(Serialize)]
     struct Page<'a> {
@@ -57,6 +58,7 @@ pub(crate) fn page_json(report: &PageReport) -> String {
         status: Option<u16>,
         outcome: &'a str,
         reason: Option<&'a str>,
+        error: Option<&'a str>,
         bytes: u64,
         ms: u64,
         title: Option<&'a str>,
@@ -66,7 +68,8 @@ pub(crate) fn page_json(report: &PageReport) -> String {
         url: &report.url,
         status: report.status,
         outcome: report.outcome.as_str(),
-        reason: report.error.as_deref(),
+        reason: report.reason,
+        error: report.error.as_deref(),
         bytes: report.bytes,
         ms: u64::try_from(report.duration.as_millis()).unwrap_or(u64::MAX),
         title: report.title.as_deref(),
@@ -130,8 +133,11 @@ mod tests {
 
     #[test]
     fn for_machines_everything_is_as_it_came() {
-        let expected = r#"{"url":"http://a.example/","status":200,"outcome":"done","reason":null,"bytes":1234,"ms":45,"title":"A \u001b[31mtitle\n","job":null}"#;
+        let expected = r#"{"url":"http://a.example/","status":200,"outcome":"done","reason":null,"error":null,"bytes":1234,"ms":45,"title":"A \u001b[31mtitle\n","job":null}"#;
         assert_eq!(page_json(&report()), expected);
+        let error = Some("HTTP status 404".to_owned());
+        let failed = page_json(&PageReport { reason: Some("status"), error, ..report() });
+        assert!(failed.contains(r#""reason":"status","error":"HTTP status 404","#), "{failed}");
     }
 
     #[test]

@@ -13,13 +13,12 @@ use crate::{
     job::{Counts, Rate},
     output::{Console, bytes, count, plural, time},
     page_line::{page_json, page_line},
-    tally::Tally,
+    tally::{Failures, Tally},
 };
 
-/// Hosts in the summary and in the block, and reasons of failure.
+/// Hosts in the summary and in the block.
 const SLOWEST: usize = 5;
 const SLOWEST_NOW: usize = 3;
-const REASONS: usize = 10;
 
 /// An answer that took less is not worth to be named as slow.
 const SLOW: Duration = Duration::from_millis(500);
@@ -208,13 +207,12 @@ fn details(tally: &Tally) -> Vec<String> {
             lines.push(format!("  {mean:>7}  {host}, on average of {answers}"));
         }
     }
-    let (reasons, others) = tally.reasons(REASONS);
-    if !reasons.is_empty() {
+    let failures = tally.failures();
+    if !failures.is_empty() {
         lines.push("failed   because of:".to_owned());
-        let others = (others > 0).then_some(("other reasons", others));
-        for (reason, n) in reasons.into_iter().chain(others) {
-            lines.push(format!("  {:>7}  {reason}", count(n)));
-        }
+    }
+    for Failures { reason, count: n, example } in failures {
+        lines.push(format!("  {:>7}  {reason} ({example})", count(*n)));
     }
     lines
 }
@@ -226,8 +224,10 @@ fn tally_json(tally: &Tally) -> Map<String, Value> {
         let (mean, longest) = (ms(times.mean()), ms(times.longest));
         json!({ "host": host, "answers": times.answers, "mean_ms": mean, "max_ms": longest })
     });
-    let (reasons, others) = tally.reasons(REASONS);
-    let reasons = reasons.into_iter().map(|(reason, n)| json!({ "reason": reason, "count": n }));
+    let reasons = tally
+        .failures()
+        .into_iter()
+        .map(|Failures { reason, count, .. }| json!({ "reason": reason, "count": count }));
     let classes = tally.classes().map(|(class, n)| (class.replace(' ', "_"), n.into()));
     let mut figures = Map::new();
     figures.insert("outcomes".into(), json!(tally.outcomes()));
@@ -238,7 +238,6 @@ fn tally_json(tally: &Tally) -> Map<String, Value> {
     figures.insert("hosts".into(), tally.host_count().into());
     figures.insert("slowest".into(), slowest.collect());
     figures.insert("reasons".into(), reasons.collect());
-    figures.insert("other_reasons".into(), others.into());
     figures
 }
 
@@ -264,8 +263,9 @@ mod tests {
     }
 
     fn failed(url: &str, error: &str) -> PageReport {
-        let (outcome, error) = (PageOutcome::Failed, Some(error.to_owned()));
-        PageReport { outcome, error, status: None, ..report(url, 3000) }
+        let (outcome, reason) = (PageOutcome::Failed, Some("connect-timeout"));
+        let error = Some(error.to_owned());
+        PageReport { outcome, reason, error, status: None, ..report(url, 3000) }
     }
 
     fn tally(reports: &[PageReport]) -> Tally {
@@ -343,7 +343,7 @@ mod tests {
             "    1.5 s  b.example, on average of 1 answer",
             "    20 ms  a.example, on average of 1 answer",
             "failed   because of:",
-            "        1  no connection in time",
+            "        1  connect-timeout (no connection in time)",
         ];
         assert_eq!(details(&tally(&reports)), lines);
         assert_eq!(details(&tally(&reports[..1])).len(), 2, "one host is not the slowest of many");
@@ -365,8 +365,7 @@ mod tests {
                 { "host": "b", "answers": 1, "mean_ms": 3000, "max_ms": 3000 },
                 { "host": "a.example", "answers": 1, "mean_ms": 20, "max_ms": 20 },
             ],
-            "reasons": [{ "reason": "why", "count": 1 }],
-            "other_reasons": 0,
+            "reasons": [{ "reason": "connect-timeout", "count": 1 }],
         });
         assert_eq!(Value::Object(summary), expected);
     }
