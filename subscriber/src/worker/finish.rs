@@ -11,7 +11,7 @@ use super::Crawler;
 use super::link::Answered;
 use super::task::{Task, milliseconds};
 use crate::config::{STORE_NACK_AFTER, STORE_PATIENCE};
-use crate::pass::PassKey;
+use crate::pass::{PassKey, ScopedPass};
 use crate::report::{PageOutcome, PageRecord};
 
 /// Stores the page, tells the people, and then the broker.
@@ -94,7 +94,7 @@ async fn answer(crawler: &Crawler, task: &Task, record: &PageRecord) {
     if record.is_final() {
         crawler.sinks.settled(&record.page);
     }
-    if let (Some(pass), Some(prints)) = (task.pass(), told) {
+    if let (Some(pass), Some(prints)) = (task.scoped_pass(), told) {
         crawler.known.lock().acked(pass, prints, depth_of_links(record));
     }
 }
@@ -113,7 +113,7 @@ impl<'a> Found<'a> {
         if record.report.job.is_none() {
             return found;
         }
-        let (pass, depth) = (task.pass(), depth_of_links(record));
+        let (pass, depth) = (task.scoped_pass(), depth_of_links(record));
         let mut known = crawler.known.lock();
         for link in record.links.iter().filter(|link| !link.nofollow) {
             let print = CanonicalUrl::key_of(&link.url).print();
@@ -138,6 +138,13 @@ impl Task {
         let pass = payload.attribute("pass")?.parse().ok()?;
         // Names are given again, numbers are not.
         Some(PassKey::new(self.id.run, payload.attribute("number")?, pass))
+    }
+
+    /// The same, with how far the scope of its job had grown when it was handed out.
+    fn scoped_pass(&self) -> Option<ScopedPass> {
+        let pass = self.pass()?;
+        let scope = Payload::parse(&self.payload).attribute("scope");
+        Some(ScopedPass { pass, scope: scope.and_then(|scope| scope.parse().ok()).unwrap_or(0) })
     }
 }
 
