@@ -83,7 +83,7 @@ impl Pace {
             times.sort();
             assert_eq!(times.len(), GOOD_PAGES + 1, "its pages and one that is not there");
             last = last.max(times[GOOD_PAGES]);
-            gaps.extend(times.array_windows().map(|[one, next]| *next - *one));
+            gaps.extend(times.array_windows().map(|[one, next]| next.saturating_sub(*one)));
         }
         gaps.sort();
         Self { gap: gaps[gaps.len() / 2], last }
