@@ -74,13 +74,13 @@ impl FromStr for AddedHeader {
 
     fn from_str(text: &str) -> Result<Self, HeaderError> {
         let of = |name: &str, what| HeaderError { name: name.to_owned(), what };
-        let (origin, header) = match text.split_once('=') {
-            Some((start, header))
-                if start.starts_with("http://") || start.starts_with("https://") =>
-            {
-                (Some(start), header)
-            }
-            _ => (None, text),
+        // Whatever begins like a URL is meant for that one: a header of the name `https` is not.
+        let begins_with_url = text.split_once(':').is_some_and(|(_, rest)| rest.starts_with("//"));
+        let (origin, header) = if begins_with_url {
+            let (origin, header) = text.split_once('=').unwrap_or((text, ""));
+            (Some(origin.trim()), header)
+        } else {
+            (None, text)
         };
         let Some((name, value)) = header.split_once(':') else {
             return Err(of("without a name", "give `Name: value`, or `https://host=Name: value`"));
@@ -146,7 +146,7 @@ mod tests {
         let headers = headers(&[
             "Accept-Language: de",
             "X-Equals: a=b",
-            "https://A.example=Authorization: Basic x",
+            " HTTPS://A.example=Authorization: Basic x",
             "http://a.example:8080/=Cookie: k=v",
         ])
         .unwrap();
@@ -181,6 +181,8 @@ mod tests {
             ("Proxy-Authorization: secret", "with the proxy"),
             ("https://h/path=Authorization: secret", "not for a path"),
             ("https://=Authorization: secret", "no URL"),
+            ("ftp://h=X-Key: secret", "no URL"),
+            ("https://h Authorization: secret", "give `Name: value`"),
         ] {
             let error = headers(&[text]).unwrap_err().to_string();
             assert!(error.contains(says) && !error.contains("secret"), "{text}: {error}");

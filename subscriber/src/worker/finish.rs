@@ -134,17 +134,17 @@ fn depth_of_links(record: &PageRecord) -> u32 {
 impl Task {
     /// The pass that it belongs to, if it belongs to a job that has a number.
     pub(super) fn pass(&self) -> Option<PassKey> {
-        let payload = Payload::parse(&self.payload);
-        let pass = payload.attribute("pass")?.parse().ok()?;
-        // Names are given again, numbers are not.
-        Some(PassKey::new(self.id.run, payload.attribute("number")?, pass))
+        self.scoped_pass().map(|of| of.pass)
     }
 
     /// The same, with how far the scope of its job had grown when it was handed out.
     fn scoped_pass(&self) -> Option<ScopedPass> {
-        let pass = self.pass()?;
-        let scope = Payload::parse(&self.payload).attribute("scope");
-        Some(ScopedPass { pass, scope: scope.and_then(|scope| scope.parse().ok()).unwrap_or(0) })
+        let payload = Payload::parse(&self.payload);
+        let pass = payload.attribute("pass")?.parse().ok()?;
+        // Names are given again, numbers are not.
+        let pass = PassKey::new(self.id.run, payload.attribute("number")?, pass);
+        let scope = payload.attribute("scope").and_then(|scope| scope.parse().ok());
+        Some(ScopedPass { pass, scope: scope.unwrap_or(0) })
     }
 }
 
