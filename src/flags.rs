@@ -5,12 +5,16 @@ use std::{path::PathBuf, time::Duration};
 use clap::Args;
 use tidings_broker::{BrokerConfig, Sync, TopicSettings};
 use tidings_protocol::parse_ms;
-use tidings_subscriber::{AllowPrivate, CrawlerConfig, NetError, fetch::AddedHeader};
+use tidings_subscriber::{
+    AllowPrivate, CrawlerConfig, NetError, config::LinkConfig, fetch::AddedHeader,
+    tracking::TrackingParams,
+};
 
 use crate::{
     address::{BrokerAddress, Listen},
     contact, logging,
     sinks::SinkFlags,
+    traps::TrapFlags,
 };
 
 /// Where things are stored if nobody says otherwise.
@@ -103,12 +107,13 @@ pub(crate) struct BrokerFlag {
     pub(crate) broker: BrokerAddress,
 }
 
-/// Flags of everything that fetches pages.
+/// Which addresses outside the public internet may be asked.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct CrawlerFlags {
+pub(crate) struct AllowPrivateFlag {
     /// Also fetch private, loopback and link-local addresses: all, or only these networks
     #[arg(
-        long,
+        id = "allow_private",
+        long = "allow-private",
         value_name = "NET,..",
         num_args = 0..=1,
         require_equals = true,
@@ -117,7 +122,53 @@ pub(crate) struct CrawlerFlags {
         hide_default_value = true,
         value_parser = parse_allow_private,
     )]
-    pub(crate) allow_private: AllowPrivate,
+    pub(crate) networks: AllowPrivate,
+}
+
+/// What is taken out of links.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TrackingFlag {
+    /// Parameters that are taken out of links, with commas between them: NAME, NAME* for all that begin so, ;NAME in
+    /// a path; `default` stands for the built-in list, `none` alone for nothing
+    #[arg(
+        id = "tracking_params",
+        long = "tracking-params",
+        value_name = "LIST",
+        default_value = "default"
+    )]
+    pub(crate) params: TrackingParams,
+}
+
+/// What counts as a link of a page.
+#[derive(Debug, Clone, Args)]
+struct LinkFlags {
+    /// Fetch the images of pages, too
+    #[arg(long)]
+    images: bool,
+
+    /// Follow the sitemaps that robots.txt names
+    #[arg(long)]
+    sitemaps: bool,
+
+    #[command(flatten)]
+    tracking: TrackingFlag,
+}
+
+impl LinkFlags {
+    fn config(&self) -> LinkConfig {
+        LinkConfig {
+            images: self.images,
+            sitemaps: self.sitemaps,
+            tracking: self.tracking.params.clone(),
+        }
+    }
+}
+
+/// Flags of everything that fetches pages.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CrawlerFlags {
+    #[command(flatten)]
+    allow_private: AllowPrivateFlag,
 
     /// Tasks held at once; an open request is cheap, and no host ever has two
     #[arg(long, alias = "credit", value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -156,13 +207,15 @@ pub(crate) struct CrawlerFlags {
     #[arg(long)]
     cookies: bool,
 
-    /// Fetch the images of pages, too
+    /// Read pages whole, also those on record that may not have changed since (`ETag`, `Last-Modified`)
     #[arg(long)]
-    images: bool,
+    refetch: bool,
 
-    /// Follow the sitemaps that robots.txt names
-    #[arg(long)]
-    sitemaps: bool,
+    #[command(flatten)]
+    links: LinkFlags,
+
+    #[command(flatten)]
+    traps: TrapFlags,
 
     #[command(flatten)]
     sinks: SinkFlags,
@@ -176,14 +229,15 @@ impl CrawlerFlags {
             data: data.data.clone(),
             sinks: self.sinks.config(data),
             credit: self.concurrency,
-            allow_private: self.allow_private.clone(),
+            allow_private: self.allow_private.networks.clone(),
             contact: self.contact.clone(),
             headers: self.header.clone(),
             proxy: self.proxy.clone(),
             cookies: self.cookies,
-            images: self.images,
-            sitemaps: self.sitemaps,
+            links: self.links.config(),
+            refetch: self.refetch,
             per_address: self.per_address,
+            traps: self.traps.limits(),
             ..CrawlerConfig::default()
         };
         if let Some(timeout) = self.timeout {
@@ -250,7 +304,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
 }
 
 /// The value of `--allow-private`.
-pub(crate) fn parse_allow_private(text: &str) -> Result<AllowPrivate, String> {
+fn parse_allow_private(text: &str) -> Result<AllowPrivate, String> {
     if text.is_empty() {
         // An environment variable that is set to nothing must not open anything.
         return Ok(AllowPrivate::None);
@@ -261,6 +315,7 @@ pub(crate) fn parse_allow_private(text: &str) -> Result<AllowPrivate, String> {
 #[cfg(test)]
 mod tests {
     use clap::{Args, Command, FromArgMatches};
+    use tidings_subscriber::traps::TrapLimits;
 
     use super::*;
 
@@ -310,10 +365,35 @@ mod tests {
         assert_eq!(config.headers, headers.map(|header| header.parse().unwrap()));
         let version = env!("CARGO_PKG_VERSION");
         assert_eq!(config.agent, format!("tidings/{version} (+https://example.org/bot)"));
-        assert!(config.cookies && !config.images && !config.sitemaps);
+        assert!(config.cookies && !config.links.images && !config.links.sitemaps);
         let config = crawler(&["--concurrency=8", "--agent=bot/1", "--contact=me@example.org"]);
         let config = config.unwrap();
         assert_eq!((config.credit, config.agent.as_str()), (8, "bot/1 (+me@example.org)"));
+    }
+
+    #[test]
+    fn what_is_taken_out_of_links_and_what_is_a_trap_can_be_said() {
+        let config = crawler(&[]).unwrap();
+        assert_eq!(config.links, LinkConfig::default());
+        assert_eq!(config.traps, TrapLimits::default());
+        let config = crawler(&[
+            "--tracking-params=default,ref",
+            "--max-url=500",
+            "--max-segments=8",
+            "--max-repeats=1",
+            "--max-alike=50",
+        ]);
+        let config = config.unwrap();
+        assert_eq!(config.links.tracking, "default,ref".parse().unwrap());
+        let expected = TrapLimits {
+            url_bytes_max: 500,
+            segments_max: 8,
+            segment_repeats_max: 1,
+            shape_pages_max: 50,
+            ..TrapLimits::default()
+        };
+        assert_eq!(config.traps, expected);
+        assert!(!crawler(&["--no-traps"]).unwrap().traps.enabled);
     }
 
     #[test]
@@ -330,6 +410,10 @@ mod tests {
             ("--header=https://a.example/path=Authorization: a", "not for a path"),
             ("--contact=nobody", "e-mail"),
             ("--concurrency=0", "1..="),
+            ("--tracking-params=a=b", "no name of a parameter"),
+            ("--max-url=0", "1.."),
+            ("--max-repeats=0", "1.."),
+            ("--max-alike=many", "invalid"),
         ] {
             let error = crawler(&[flag]).unwrap_err();
             assert!(error.contains(right), "{error}");

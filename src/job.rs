@@ -15,6 +15,7 @@ use tidings_protocol::{CanonicalUrl, JobName, format_ms};
 use crate::{
     flags::milliseconds,
     output::{count, plural, printable},
+    waiting::Waiting,
 };
 
 /// Hexadecimal digits of the hash in a job's name: 64 bits, far more than jobs on one broker need.
@@ -163,6 +164,8 @@ pub(crate) struct Counts {
     pub(crate) found: u64,
     /// Pages a second lately; only where it is watched.
     pub(crate) rate: f64,
+    /// Hosts that it waits for; only while it is crawled.
+    pub(crate) waiting: Vec<Waiting>,
 }
 
 impl Counts {

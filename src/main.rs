@@ -23,6 +23,8 @@ mod seeds;
 mod signals;
 mod sinks;
 mod tally;
+mod traps;
+mod waiting;
 mod watch;
 mod window;
 

@@ -21,6 +21,8 @@ use crate::failure::Failure;
 
 /// Pages that were fetched and not yet printed; at it the crawler waits for the printer.
 const REPORTS_MAX: usize = 1024;
+/// Nobody reads faster than that.
+const REPORTS_PACE: Duration = Duration::from_millis(10);
 
 /// What a stop may take in all, and of this the crawler, which hands its tasks back to the broker
 /// before that closes its connections. Nearly always both are much faster.
@@ -78,6 +80,8 @@ pub(crate) fn make_data_directory(data: &Path) -> Result<(), Failure> {
 pub(crate) struct Crawler {
     task: JoinHandle<Result<(), CrawlError>>,
     reports: mpsc::Receiver<PageReport>,
+    /// Reports are left to gather until then.
+    next_look: Instant,
     stop: CancellationToken,
     /// The task has ended, and how was said.
     is_over: bool,
@@ -89,14 +93,17 @@ impl Crawler {
         let (sender, reports) = mpsc::channel(REPORTS_MAX);
         let stop = CancellationToken::new();
         let task = tokio::spawn(tidings_subscriber::run(config, sender, stop.clone()));
-        Self { task, reports, stop, is_over: false }
+        Self { task, reports, next_look: Instant::now(), stop, is_over: false }
     }
 
-    /// The next page that was dealt with; `Err` when the crawler ended by itself, which it only
+    /// The next pages that were dealt with; `Err` when the crawler ended by itself, which it only
     /// does for a reason. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Result<PageReport, Failure> {
-        if let Some(report) = self.reports.recv().await {
-            return Ok(report);
+    pub(crate) async fn pages(&mut self) -> Result<Vec<PageReport>, Failure> {
+        tokio::time::sleep_until(self.next_look.into()).await;
+        let mut pages = Vec::new();
+        if self.reports.recv_many(&mut pages, REPORTS_MAX).await > 0 {
+            self.next_look = Instant::now() + REPORTS_PACE;
+            return Ok(pages);
         }
         let result = (&mut self.task).await;
         self.is_over = true;

@@ -49,8 +49,8 @@ pub(crate) fn page_line(report: &PageReport) -> String {
     line
 }
 
-/// The same for machines: an object, with everything as it came. `reason` is a word of a closed list (OUTCOMES.md of the
-/// crawler), and `error` what a person is told.
+/// The same for machines: an object, with everything as it came, and under the names that it has where it is stored:
+/// `reason` is a word of a closed list (OUTCOMES.md of the crawler), and `error` what a person is told.
 pub(crate) fn page_json(report: &PageReport) -> String {
     #[derive(Serialize)]
     struct Page<'a> {
@@ -60,6 +60,7 @@ pub(crate) fn page_json(report: &PageReport) -> String {
         reason: Option<&'a str>,
         error: Option<&'a str>,
         bytes: u64,
+        wire_bytes: u64,
         ms: u64,
         title: Option<&'a str>,
         job: Option<&'a str>,
@@ -71,6 +72,7 @@ pub(crate) fn page_json(report: &PageReport) -> String {
         reason: report.reason,
         error: report.error.as_deref(),
         bytes: report.bytes,
+        wire_bytes: report.wire_bytes,
         ms: u64::try_from(report.duration.as_millis()).unwrap_or(u64::MAX),
         title: report.title.as_deref(),
         job: report.job.as_deref(),
@@ -96,6 +98,7 @@ mod tests {
             outcome: PageOutcome::Done,
             reason: None,
             bytes: 1234,
+            wire_bytes: 567,
             duration: Duration::from_millis(45),
             title: Some("A \u{1b}[31mtitle\n".to_owned()),
             links: 17,
@@ -133,7 +136,7 @@ mod tests {
 
     #[test]
     fn for_machines_everything_is_as_it_came() {
-        let expected = r#"{"url":"http://a.example/","status":200,"outcome":"done","reason":null,"error":null,"bytes":1234,"ms":45,"title":"A \u001b[31mtitle\n","job":null}"#;
+        let expected = r#"{"url":"http://a.example/","status":200,"outcome":"done","reason":null,"error":null,"bytes":1234,"wire_bytes":567,"ms":45,"title":"A \u001b[31mtitle\n","job":null}"#;
         assert_eq!(page_json(&report()), expected);
         let error = Some("HTTP status 404".to_owned());
         let failed = page_json(&PageReport { reason: Some("status"), error, ..report() });

@@ -14,14 +14,18 @@ use crate::{
     output::{Console, bytes, count, plural, time},
     page_line::{page_json, page_line},
     tally::{Failures, Tally},
+    waiting::Waiting,
 };
 
 /// Hosts in the summary and in the block.
 const SLOWEST: usize = 5;
 const SLOWEST_NOW: usize = 3;
+pub(crate) const WAITING_SHOWN: usize = 3;
 
-/// An answer that took less is not worth to be named as slow.
+/// An answer that took less is not worth to be named as slow ..
 const SLOW: Duration = Duration::from_millis(500);
+/// .. and a host that takes less, as one that holds everything up.
+const LONG: Duration = Duration::from_secs(1);
 
 /// What is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +79,8 @@ impl Screen {
     /// How it goes.
     pub(crate) fn progress(&mut self, counts: &Counts) {
         let elapsed = self.started.elapsed();
-        self.pace.note(elapsed, counts, self.tally.bytes());
+        let transferred = (self.tally.bytes(), self.tally.wire_bytes());
+        self.pace.note(elapsed, counts, transferred);
         self.console.progress(&block(counts, &self.tally, &self.pace, elapsed).join("\n"));
     }
 
@@ -128,19 +133,23 @@ struct Pace {
     max_pages: Option<u64>,
     completed: Rate,
     bytes: Rate,
+    wire_bytes: Rate,
     found: Rate,
     ended: Rate,
     pages_per_second: f64,
     bytes_per_second: f64,
+    wire_bytes_per_second: f64,
     left: Option<Duration>,
 }
 
 impl Pace {
-    fn note(&mut self, elapsed: Duration, counts: &Counts, bytes: u64) {
+    /// `transferred`: bytes of bodies, decoded and as they came.
+    fn note(&mut self, elapsed: Duration, counts: &Counts, transferred: (u64, u64)) {
         let seconds = elapsed.as_secs_f64();
         let open = counts.pending + counts.queued + counts.processing;
         self.pages_per_second = self.completed.at(seconds, counts.completed);
-        self.bytes_per_second = self.bytes.at(seconds, bytes);
+        self.bytes_per_second = self.bytes.at(seconds, transferred.0);
+        self.wire_bytes_per_second = self.wire_bytes.at(seconds, transferred.1);
         let found_per_second = self.found.at(seconds, counts.found);
         let ended_per_second = self.ended.at(seconds, counts.found.saturating_sub(open));
         let to_come = self.max_pages.map(|max| max.saturating_sub(counts.completed));
@@ -162,13 +171,10 @@ fn time_for(pages: u64, per_second: f64) -> Option<Duration> {
 fn block(counts: &Counts, tally: &Tally, pace: &Pace, elapsed: Duration) -> Vec<String> {
     let mut speed = vec![format!("{:.1} pages/s", pace.pages_per_second)];
     if tally.bytes() > 0 {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "digits are dropped"
-        )]
-        let rate = pace.bytes_per_second as u64;
-        speed.push(format!("{}/s", bytes(rate)));
+        let rate = bytes_per_second(pace.bytes_per_second);
+        let wire_rate = bytes_per_second(pace.wire_bytes_per_second);
+        let is_compressed = tally.wire_bytes() < tally.bytes();
+        speed.push(if is_compressed { format!("{rate} ({wire_rate} on the wire)") } else { rate });
     }
     speed.push(format!("{} so far", time(elapsed)));
     let left = pace.left.filter(|left| left.as_secs() > 0);
@@ -180,7 +186,21 @@ fn block(counts: &Counts, tally: &Tally, pace: &Pace, elapsed: Duration) -> Vec<
     if !slow.is_empty() {
         lines.push(format!("slow: {}", slow.join(", ")));
     }
+    let waiting = counts.waiting.iter().filter(|waiting| waiting.left >= LONG);
+    let waiting: Vec<_> = waiting
+        .map(|Waiting { host, tasks, left, .. }| {
+            format!("{host} {} (at least {})", plural(*tasks, "page"), time(*left))
+        })
+        .collect();
+    if !waiting.is_empty() {
+        lines.push(format!("waiting: {}", waiting.join(", ")));
+    }
     lines
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "digits are dropped")]
+fn bytes_per_second(rate: f64) -> String {
+    format!("{}/s", bytes(rate as u64))
 }
 
 /// What a person wants to know of pages that were fetched here, one thing a line.
@@ -192,9 +212,12 @@ fn details(tally: &Tally) -> Vec<String> {
     let classes = tally.classes().map(|(class, n)| format!("{class} {}", count(n)));
     lines.push(format!("status   {}", classes.collect::<Vec<_>>().join(", ")));
     let times = tally.times();
+    let wire = (tally.wire_bytes() < tally.bytes())
+        .then(|| format!(" ({} on the wire)", bytes(tally.wire_bytes())));
     lines.push(format!(
-        "answers  {} in all, {} on average, {} at most",
+        "answers  {}{} in all, {} on average, {} at most",
         bytes(tally.bytes()),
+        wire.unwrap_or_default(),
         time(times.mean()),
         time(times.longest)
     ));
@@ -205,6 +228,16 @@ fn details(tally: &Tally) -> Vec<String> {
         for (host, times) in tally.slowest(SLOWEST) {
             let (mean, answers) = (time(times.mean()), plural(times.answers, "answer"));
             lines.push(format!("  {mean:>7}  {host}, on average of {answers}"));
+        }
+        let longest = tally.longest(SLOWEST);
+        let longest: Vec<_> =
+            longest.into_iter().filter(|(_, times)| times.span() >= LONG).collect();
+        if !longest.is_empty() {
+            lines.push("longest  from the first request to the last answer:".to_owned());
+        }
+        for (host, times) in longest {
+            let (span, answers) = (time(times.span()), plural(times.answers, "answer"));
+            lines.push(format!("  {span:>7}  {host}, {answers}"));
         }
     }
     let failures = tally.failures();
@@ -224,6 +257,9 @@ fn tally_json(tally: &Tally) -> Map<String, Value> {
         let (mean, longest) = (ms(times.mean()), ms(times.longest));
         json!({ "host": host, "answers": times.answers, "mean_ms": mean, "max_ms": longest })
     });
+    let longest = tally.longest(SLOWEST).into_iter().map(|(host, times)| {
+        json!({ "host": host, "answers": times.answers, "span_ms": ms(times.span()) })
+    });
     let reasons = tally
         .failures()
         .into_iter()
@@ -233,10 +269,12 @@ fn tally_json(tally: &Tally) -> Map<String, Value> {
     figures.insert("outcomes".into(), json!(tally.outcomes()));
     figures.insert("status".into(), Value::Object(classes.collect()));
     figures.insert("bytes".into(), tally.bytes().into());
+    figures.insert("wire_bytes".into(), tally.wire_bytes().into());
     figures.insert("mean_ms".into(), ms(tally.times().mean()).into());
     figures.insert("max_ms".into(), ms(tally.times().longest).into());
     figures.insert("hosts".into(), tally.host_count().into());
     figures.insert("slowest".into(), slowest.collect());
+    figures.insert("longest".into(), longest.collect());
     figures.insert("reasons".into(), reasons.collect());
     figures
 }
@@ -253,6 +291,7 @@ mod tests {
             status: Some(200),
             outcome: PageOutcome::Done,
             bytes: 1000,
+            wire_bytes: 400,
             duration: Duration::from_millis(ms),
             title: None,
             links: 0,
@@ -285,20 +324,30 @@ mod tests {
     fn the_block_says_how_it_goes() {
         let mut pace = Pace::default();
         for second in 0..10 {
-            pace.note(Duration::from_secs(second), &counts(10 * second, 5, 2), 1000 * second);
+            let transferred = (1000 * second, 400 * second);
+            pace.note(Duration::from_secs(second), &counts(10 * second, 5, 2), transferred);
         }
-        let counts = counts(90, 5, 2);
+        let waiting = |host: &str, seconds| Waiting {
+            host: host.to_owned(),
+            tasks: 5,
+            processing: 1,
+            left: Duration::from_secs(seconds),
+        };
+        let waiting = vec![waiting("a.example", 200), waiting("b.example", 0)];
+        let counts = Counts { waiting, ..counts(90, 5, 2) };
         let tally = tally(&[report("http://a.example/", 20), report("http://b.example/", 1500)]);
         let lines = block(&counts, &tally, &pace, Duration::from_secs(9));
         assert_eq!(
             lines,
             [
                 "90 completed, 5 waiting, 2 processing, 0 failed",
-                "10.0 pages/s, 1.0 kB/s, 9.0 s so far",
-                "slow: b.example 1.5 s"
+                "10.0 pages/s, 1.0 kB/s (400 B/s on the wire), 9.0 s so far",
+                "slow: b.example 1.5 s",
+                "waiting: a.example 5 pages (at least 3m 20s)"
             ]
         );
         // Nothing is known of bytes and hosts where others fetch.
+        let counts = Counts { waiting: Vec::new(), ..counts };
         let lines = block(&counts, &Tally::default(), &Pace::default(), Duration::from_secs(100));
         assert_eq!(lines[1..], ["0.0 pages/s, 1m 40s so far"]);
     }
@@ -310,7 +359,7 @@ mod tests {
             for second in 0..=10 {
                 // Ten a second of a hundred, and of those that are found meanwhile.
                 let counts = counts(10 * second, 100 - 10 * second + found_more * second, 0);
-                pace.note(Duration::from_secs(second), &counts, 0);
+                pace.note(Duration::from_secs(second), &counts, (0, 0));
             }
             pace.left
         };
@@ -320,11 +369,11 @@ mod tests {
         assert_eq!(left(Some(105), 1), Some(Duration::from_millis(500)), "and there are enough");
         assert_eq!(left(Some(1000), 1), None, "and there may not be enough");
         let mut pace = Pace::default();
-        pace.note(seconds(0), &counts(0, 10, 0), 0);
-        pace.note(seconds(1), &counts(1, 9, 0), 0);
+        pace.note(seconds(0), &counts(0, 10, 0), (0, 0));
+        pace.note(seconds(1), &counts(1, 9, 0), (0, 0));
         assert_eq!(pace.left, None, "too early to know");
-        pace.note(seconds(60), &counts(1, 9, 0), 0);
-        pace.note(seconds(120), &counts(1, 9, 0), 0);
+        pace.note(seconds(60), &counts(1, 9, 0), (0, 0));
+        pace.note(seconds(120), &counts(1, 9, 0), (0, 0));
         assert_eq!(pace.left, None, "nothing moves");
     }
 
@@ -336,16 +385,20 @@ mod tests {
             failed("http://c.example/", "no connection in time"),
         ];
         let lines = [
-            "status   2xx 2, no answer 1",
-            "answers  3.0 kB in all, 1.5 s on average, 3.0 s at most",
+            "status   2xx 3, no answer 1",
+            "answers  4.0 kB (1.6 kB on the wire) in all, 1.5 s on average, 3.0 s at most",
             "slowest  of 3 hosts:",
             "    3.0 s  c.example, on average of 1 answer",
-            "    1.5 s  b.example, on average of 1 answer",
+            "    1.5 s  b.example, on average of 2 answers",
             "    20 ms  a.example, on average of 1 answer",
+            "longest  from the first request to the last answer:",
+            "   1m 05s  b.example, 2 answers",
             "failed   because of:",
             "        1  connect-timeout (no connection in time)",
         ];
-        assert_eq!(details(&tally(&reports)), lines);
+        let mut tally_of_all = tally(&reports);
+        tally_of_all.page(&reports[1], Duration::from_secs(65));
+        assert_eq!(details(&tally_of_all), lines);
         assert_eq!(details(&tally(&reports[..1])).len(), 2, "one host is not the slowest of many");
         assert!(details(&Tally::default()).is_empty());
     }
@@ -358,12 +411,17 @@ mod tests {
             "outcomes": { "done": 1, "failed": 1 },
             "status": { "2xx": 1, "no_answer": 1 },
             "bytes": 2000,
+            "wire_bytes": 800,
             "mean_ms": 1510,
             "max_ms": 3000,
             "hosts": 2,
             "slowest": [
                 { "host": "b", "answers": 1, "mean_ms": 3000, "max_ms": 3000 },
                 { "host": "a.example", "answers": 1, "mean_ms": 20, "max_ms": 20 },
+            ],
+            "longest": [
+                { "host": "a.example", "answers": 1, "span_ms": 0 },
+                { "host": "b", "answers": 1, "span_ms": 0 },
             ],
             "reasons": [{ "reason": "connect-timeout", "count": 1 }],
         });

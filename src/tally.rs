@@ -27,10 +27,17 @@ pub(crate) struct Times {
     pub(crate) answers: u64,
     total: Duration,
     pub(crate) longest: Duration,
+    /// From when to when since the start: from the first request to the last answer.
+    began: Duration,
+    ended: Duration,
 }
 
 impl Times {
-    fn add(&mut self, time: Duration) {
+    /// An answer that took so long and had come then.
+    fn add(&mut self, time: Duration, at: Duration) {
+        let began = at.saturating_sub(time);
+        self.began = if self.answers == 0 { began } else { self.began.min(began) };
+        self.ended = self.ended.max(at);
         self.answers += 1;
         self.total += time;
         self.longest = self.longest.max(time);
@@ -40,6 +47,11 @@ impl Times {
     pub(crate) fn mean(&self) -> Duration {
         let answers = u32::try_from(self.answers).unwrap_or(u32::MAX);
         self.total.checked_div(answers).unwrap_or_default()
+    }
+
+    /// From the first request to the last answer, with the pauses between.
+    pub(crate) fn span(&self) -> Duration {
+        self.ended.saturating_sub(self.began)
     }
 }
 
@@ -60,6 +72,7 @@ pub(crate) struct Tally {
     /// By the first digit of the status; 0: there was no answer, though one was asked for.
     classes: [u64; 6],
     bytes: u64,
+    wire_bytes: u64,
     times: Times,
     hosts: HashMap<Box<str>, Times>,
     /// Some are forgotten.
@@ -75,6 +88,7 @@ impl Tally {
     pub(crate) fn page(&mut self, report: &PageReport, at: Duration) {
         *self.outcomes.entry(report.outcome.as_str()).or_default() += 1;
         self.bytes += report.bytes;
+        self.wire_bytes += report.wire_bytes;
         if report.outcome == PageOutcome::Failed {
             self.failure(report);
         }
@@ -88,12 +102,12 @@ impl Tally {
     }
 
     fn time(&mut self, host: &str, time: Duration, at: Duration) {
-        self.times.add(time);
+        self.times.add(time, at);
         if let Some(times) = self.hosts.get_mut(host) {
-            times.add(time);
+            times.add(time, at);
         } else {
             self.make_room();
-            self.hosts.entry(host.into()).or_default().add(time);
+            self.hosts.entry(host.into()).or_default().add(time, at);
         }
         self.recent.push_back((at, host.into(), time));
         if self.recent.len() > RECENT_MAX {
@@ -136,6 +150,11 @@ impl Tally {
         self.bytes
     }
 
+    /// The same as they came over the wire.
+    pub(crate) fn wire_bytes(&self) -> u64 {
+        self.wire_bytes
+    }
+
     /// How long answers took, of all hosts.
     pub(crate) fn times(&self) -> Times {
         self.times
@@ -156,8 +175,17 @@ impl Tally {
 
     /// The hosts whose answers took longest on average, the slowest first.
     pub(crate) fn slowest(&self, count: usize) -> Vec<(&str, Times)> {
+        self.most(count, Times::mean)
+    }
+
+    /// The hosts that took longest from the first request to the last answer, the longest first.
+    pub(crate) fn longest(&self, count: usize) -> Vec<(&str, Times)> {
+        self.most(count, Times::span)
+    }
+
+    fn most(&self, count: usize, of: impl Fn(&Times) -> Duration) -> Vec<(&str, Times)> {
         let mut hosts: Vec<_> = self.hosts.iter().map(|(host, times)| (&**host, *times)).collect();
-        hosts.sort_unstable_by_key(|(host, times)| (Reverse(times.mean()), *host));
+        hosts.sort_unstable_by_key(|(host, times)| (Reverse(of(times)), *host));
         hosts.truncate(count);
         hosts
     }
@@ -199,6 +227,7 @@ mod tests {
             status: (status > 0).then_some(status),
             outcome: PageOutcome::Done,
             bytes: 100,
+            wire_bytes: 40,
             duration: Duration::from_millis(ms),
             title: None,
             links: 0,
@@ -230,7 +259,7 @@ mod tests {
         let classes: Vec<_> = tally.classes().collect();
         let expected = [("2xx", 2), ("3xx", 1), ("4xx", 1), ("5xx", 1), ("no answer", 3)];
         assert_eq!(classes, expected, "what robots.txt forbids was not asked for");
-        assert_eq!((tally.pages(), tally.bytes()), (9, 900));
+        assert_eq!((tally.pages(), tally.bytes(), tally.wire_bytes()), (9, 900, 360));
         assert_eq!(tally.outcomes()["robots"], 1);
         assert_eq!((tally.times().answers, tally.times().mean()), (8, Duration::from_millis(7)));
     }
@@ -251,6 +280,19 @@ mod tests {
         assert_eq!(now, [("b.example:8080", ms(500)), ("c.example", ms(400))]);
         assert_eq!(tally.slowest_now(2, RECENT + ms(1)), []);
         assert_eq!(tally.host_count(), Some(3));
+    }
+
+    #[test]
+    fn who_took_longest_is_not_who_answered_slowly() {
+        let (ms, mut tally) = (Duration::from_millis, Tally::default());
+        tally.page(&report("http://slow.example/", 200, 900), ms(1000));
+        for second in 1..=60 {
+            tally.page(&report("http://large.example/", 200, 20), ms(1000 * second));
+        }
+        let longest = tally.longest(2);
+        let longest: Vec<_> = longest.iter().map(|(host, times)| (*host, times.span())).collect();
+        assert_eq!(longest, [("large.example", ms(59_020)), ("slow.example", ms(900))]);
+        assert_eq!(tally.times().span(), ms(59_900));
     }
 
     #[test]

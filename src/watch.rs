@@ -12,7 +12,7 @@ use tidings_protocol::{
 use tokio::{
     sync::mpsc,
     task::JoinHandle,
-    time::{MissedTickBehavior, interval, sleep},
+    time::{Instant, MissedTickBehavior, interval, sleep},
 };
 
 use crate::{
@@ -21,10 +21,17 @@ use crate::{
     flags::milliseconds,
     job::{Counts, JobRequest},
     link, manage,
+    screen::WAITING_SHOWN,
+    waiting::Waiting,
 };
 
 /// How often the broker is asked how a job of one's own is doing, where somebody watches it.
 const POLL: Duration = Duration::from_millis(250);
+
+/// How often it is asked for the hosts that a job waits for, and for which part of the time at most: it looks at all
+/// hosts meanwhile, which may be a million.
+const HOSTS_EVERY: Duration = Duration::from_secs(5);
+const HOSTS_PART: u32 = 100;
 
 /// The label of who waits, which the broker shows.
 const WAIT_NAME: &str = "tidings-job";
@@ -290,14 +297,38 @@ async fn until_done(
 async fn poll(client: &Client, name: &JobName, steps: &Steps) -> ClientError {
     let mut ticks = interval(POLL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // At first nothing waits for long.
+    let (mut hosts, mut hosts_at) = (Vec::new(), Instant::now() + HOSTS_EVERY);
     loop {
         ticks.tick().await;
+        let now = Instant::now();
+        if now >= hosts_at {
+            hosts = match waiting(client, name).await {
+                Ok(hosts) => hosts,
+                // Of an older broker, or of a job that is just over, nobody needs to know.
+                Err(ClientError::Refused(_)) => Vec::new(),
+                Err(error) => return error,
+            };
+            hosts_at = now + HOSTS_EVERY.max(now.elapsed() * HOSTS_PART);
+        }
         match show(client, name).await {
             // A printer that is busy gets the next one.
-            Ok(counts) => _ = steps.try_send(Ok(Step::Progress(counts))),
+            Ok(counts) => {
+                let counts = Counts { waiting: hosts.clone(), ..counts };
+                _ = steps.try_send(Ok(Step::Progress(counts)));
+            }
             Err(error) => return error,
         }
     }
+}
+
+/// The hosts that a job waits for, as far as they are shown.
+async fn waiting(client: &Client, name: &JobName) -> Result<Vec<Waiting>, ClientError> {
+    let limit = WAITING_SHOWN.to_string();
+    let settings = vec![("job", name.as_str()), ("limit", &*limit)];
+    let keys = Command::Group(manage::manage("keys", Some(DEFAULT_GROUP), settings));
+    let answer = client.request(&keys).await?;
+    Ok(answer.more.iter().map(|line| Waiting::parse(line)).collect())
 }
 
 /// `JOB show`.

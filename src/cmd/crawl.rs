@@ -289,7 +289,11 @@ async fn follow(
         tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(None),
-            report = crawler.next() => screen.page(&report?)?,
+            pages = crawler.pages() => {
+                for page in pages? {
+                    screen.page(&page)?;
+                }
+            }
             news = watch.next() => match news? {
                 Step::Progress(counts) => screen.progress(&counts),
                 Step::Done(counts) => return Ok(Some(counts)),

@@ -1,5 +1,6 @@
 //! `tidings group`: which groups there are, what they are told, and what is in them.
 
+mod keys;
 mod schedules;
 pub(crate) mod tasks;
 mod watch;
@@ -16,7 +17,7 @@ use crate::{
     output::{Console, count},
 };
 
-use self::{schedules::SchedulesArgs, tasks::TasksArgs, watch::WatchArgs};
+use self::{keys::KeysArgs, schedules::SchedulesArgs, tasks::TasksArgs, watch::WatchArgs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,6 +25,7 @@ Examples:
   tidings group watch                               the same of one, as it changes
   tidings group tasks --state processing            what the crawlers are at just now
   tidings group tasks --key example.org             what is known of that host
+  tidings group keys --limit 10                     which hosts hold everything up
   tidings group schedules                           what is looked at again and again, and when
   tidings group set crawlers delay=2s parallel=1    holds from the next task on
   tidings group create thumbs topics=file-ready key=none lease=5m
@@ -69,6 +71,8 @@ pub(crate) enum Group {
     Delete(NamedArgs),
     /// List what waits, is being worked on, or was given up
     Tasks(TasksArgs),
+    /// List keys (hosts, mostly) behind which something waits, those that take longest first
+    Keys(KeysArgs),
     /// List URLs that are looked at again and again (`every=`)
     Schedules(SchedulesArgs),
 }
@@ -133,6 +137,7 @@ pub(crate) async fn run(group: Group) -> Result<(), Failure> {
         Group::Purge(args) => act("purge", &args.group, &[], &args.output).await,
         Group::Delete(args) => act("delete", &args.group, &[], &args.output).await,
         Group::Tasks(args) => tasks::run(&args).await,
+        Group::Keys(args) => keys::run(&args).await,
         Group::Schedules(args) => schedules::run(&args).await,
     }
 }

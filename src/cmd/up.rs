@@ -99,7 +99,7 @@ pub(crate) async fn print_pages(
         tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(()),
-            report = crawler.next() => printer.page(&report?),
+            pages = crawler.pages() => pages?.iter().for_each(|page| printer.page(page)),
         }
     }
 }

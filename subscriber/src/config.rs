@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tidings_protocol::{GroupName, MemberId};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::address::AllowPrivate;
 use crate::fetch::AddedHeader;
@@ -27,12 +28,10 @@ pub struct CrawlerConfig {
     /// Whom to ask about this crawler: a URL or an e-mail address, which [`agent`](Self::agent) names
     /// already. Default: nobody, about which whoever starts it is warned.
     pub contact: Option<String>,
-    /// Whether images of a page count as its links. Default: no.
-    pub images: bool,
-    /// Whether the sitemaps that a robots.txt names are read for links. Default: no.
-    pub sitemaps: bool,
-    /// Parameters that are taken out of links because they say who follows them. Default: a list.
-    pub tracking: TrackingParams,
+    /// What counts as a link of a page.
+    pub links: LinkConfig,
+    /// Whether pages are read whole where a record would let their server say that nothing has changed. Default: no.
+    pub refetch: bool,
     /// When a site is taken to have no end.
     pub traps: TrapLimits,
     /// The identity by which the broker knows this worker again. Default `None`: the broker gives it
@@ -68,6 +67,32 @@ pub struct CrawlerConfig {
     pub per_address: Option<u32>,
 }
 
+/// What counts as a link of a page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkConfig {
+    /// Whether images of a page count. Default: no.
+    pub images: bool,
+    /// Whether the sitemaps that a robots.txt names are read for links. Default: no.
+    pub sitemaps: bool,
+    /// Parameters that are taken out of links because they say who follows them. Default: a list.
+    pub tracking: TrackingParams,
+}
+
+impl LinkConfig {
+    /// In which way that is not the usual, stored with each page: one that has not changed since it was read
+    /// in another way may have other links.
+    pub fn reading(&self) -> Option<String> {
+        let mut words = Vec::new();
+        words.extend(self.images.then(|| "images".to_owned()));
+        words.extend(self.sitemaps.then(|| "sitemaps".to_owned()));
+        if self.tracking != TrackingParams::default() {
+            // The list may be long.
+            words.push(format!("tracking={:016x}", xxh3_64(self.tracking.to_string().as_bytes())));
+        }
+        (!words.is_empty()).then(|| words.join(" "))
+    }
+}
+
 impl Default for CrawlerConfig {
     fn default() -> Self {
         Self {
@@ -78,9 +103,8 @@ impl Default for CrawlerConfig {
             credit: 1000,
             agent: concat!("tidings/", env!("CARGO_PKG_VERSION")).to_owned(),
             contact: None,
-            images: false,
-            sitemaps: false,
-            tracking: TrackingParams::default(),
+            links: LinkConfig::default(),
+            refetch: false,
             traps: TrapLimits::default(),
             member: None,
             name: "crawler".to_owned(),
@@ -354,7 +378,9 @@ pub const DECODED_CHUNK_BYTES: usize = 16 * 1024;
 /// requests to a host, short enough that many hosts do not use up the file descriptors.
 pub const POOL_IDLE: Duration = Duration::from_secs(20);
 /// Idle connections kept, over all hosts. Each is a file descriptor and some 20 KiB.
-pub const POOL_CONNECTIONS_MAX: usize = 2048;
+pub const POOL_CONNECTIONS_MAX: usize = 4096;
+/// When there are so many, one in as many that come takes the place of another.
+pub const POOL_EXCHANGE: u32 = 16;
 /// How often idle connections are looked at: those that the server has closed need not wait for
 /// [`POOL_IDLE`] to be over.
 pub const POOL_SWEEP_EVERY: Duration = Duration::from_secs(5);
@@ -378,6 +404,10 @@ pub const SPOOLS_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub const STORE_QUEUE_MAX: usize = 1024;
 /// Pages that are made safe together: bounds how long the first waits for the last.
 pub const STORE_BATCH_MAX: usize = 512;
+/// While pages stream in, a batch is begun no sooner than so long after the one before ..
+pub const STORE_PACE: Duration = Duration::from_millis(5);
+/// .. unless none came in so much time.
+pub const STORE_PACE_STEP: Duration = Duration::from_millis(1);
 /// How long `SQLite` waits for another process that writes.
 pub const STORE_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The log of `SQLite` is written to the database when it has these bytes, and cut to them: seconds of a fast

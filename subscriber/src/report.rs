@@ -23,6 +23,8 @@ pub struct PageReport {
     pub reason: Option<&'static str>,
     /// Bytes of the body, decoded.
     pub bytes: u64,
+    /// Bytes of the body as they came over the wire.
+    pub wire_bytes: u64,
     /// From the start of the request to the end of its answer.
     pub duration: Duration,
     /// The text of its `<title>`.
@@ -136,7 +138,7 @@ pub struct PageRecord {
     pub redirect: Option<String>,
     /// What the page says is its own URL, canonical.
     pub canonical: Option<String>,
-    /// The page asks not to be shown by search engines.
+    /// The page asks not to be shown by search engines, or (`unavailable_after`) not any more when it was read.
     pub noindex: bool,
     /// What a later request may ask with whether the page has changed.
     pub validators: Validators,

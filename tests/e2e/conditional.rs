@@ -1,9 +1,11 @@
-//! A pass after the first asks for what has changed, and reads only that.
+//! A pass after the first, and the same crawl another day, ask for what has changed, and read only that.
 
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
 };
+
+use tempfile::TempDir;
 
 use crate::support::{
     origin::{Answer, Hit, Origin, Site, html, whole},
@@ -82,4 +84,39 @@ fn the_second_pass_asks_whether_pages_have_changed_and_reaches_all_of_them() {
     run(up.folder.path(), &["crawl", &seed]).expect_code(0);
     let unchanged = "select count(*) from pages where pass = 3 and status = 304";
     assert_eq!(stored(unchanged), [PAGES.to_string()]);
+}
+
+#[test]
+fn the_same_crawl_another_day_reads_only_what_has_changed_and_reaches_all_of_it() {
+    let has_changed = Arc::new(AtomicBool::new(false));
+    let origin = Origin::serve_with(Site::default(), {
+        let has_changed = Arc::clone(&has_changed);
+        move |hit| page(hit, has_changed.load(Ordering::SeqCst))
+    });
+    let folder = TempDir::new().unwrap();
+    let seed = origin.url(0, "/c/0");
+    // How many pages are asked for, and of how many of them whether they have changed.
+    let crawl = |flags: &[&str]| {
+        let before = origin.record().pages().count();
+        let words = [&["crawl", "--allow-private", &seed], flags].concat();
+        run(folder.path(), &words).expect_code(0);
+        let record = origin.record();
+        let asked: Vec<_> = record.pages().skip(before).collect();
+        (asked.len(), asked.iter().filter(|hit| is_conditional(hit)).count())
+    };
+    let all = PAGES as usize;
+    assert_eq!(crawl(&[]), (all, 0), "nothing was known");
+    has_changed.store(true, Ordering::SeqCst);
+    assert_eq!(crawl(&[]), (all, all));
+    let stored = |sql: &str| pages::query(&folder.path().join("tidings-data"), sql).unwrap();
+    let statuses = "select status, count(*) from pages where outcome = 'done' group by status";
+    let read = PAGES + 1;
+    assert_eq!(stored(statuses), [format!("200|{read}"), format!("304|{}", PAGES - 1)]);
+    assert_eq!(stored("select count(distinct hash) from pages"), [read.to_string()]);
+    assert_eq!(crawl(&["--max-pages", "3"]), (3, 3), "another crawl of the same pages");
+
+    // Whoever wants everything, or other links than those on record, reads everything.
+    assert_eq!(crawl(&["--refetch"]), (all, 0));
+    assert_eq!(crawl(&["--images"]), (all, 0));
+    assert_eq!(crawl(&["--images"]), (all, all));
 }

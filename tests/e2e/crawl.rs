@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::{
-    origin::{BAD, Origin, Site, whole},
+    origin::{Answer, BAD, Origin, Site, whole},
     pages,
     process::{Finished, Running, Server, run, tidings},
     talk::Talk,
@@ -352,18 +352,44 @@ fn for_machines_there_is_an_object_for_each_page_and_one_at_the_end() {
     let first = pages.iter().find(|page| page["url"] == origin.url(0, "/p/0")).unwrap();
     assert_eq!((&first["status"], &first["outcome"]), (&200.into(), &"done".into()));
     assert!(first["job"].as_str().unwrap().starts_with("crawl-"), "{first}");
+    let missing = pages.iter().find(|page| page["status"] == 404).unwrap();
+    assert_eq!(
+        (&missing["reason"], &missing["error"]),
+        (&"status".into(), &"HTTP status 404".into())
+    );
     let summary = &summary["summary"];
     for (key, value) in [("pages", 3), ("failed", 1), ("robots", 3), ("found", 7)] {
         assert_eq!(summary[key], value, "{summary}");
     }
     assert_eq!(summary["status"], json!({ "2xx": 3, "4xx": 1 }));
     assert_eq!(summary["reasons"], json!([{ "reason": "status", "count": 1 }]));
-    let failed = pages.iter().find(|page| page["outcome"] == "failed").unwrap();
-    assert_eq!(
-        (&failed["reason"], &failed["error"]),
-        (&"status".into(), &"HTTP status 404".into())
-    );
     assert_eq!(pages.len(), 7);
+}
+
+#[test]
+fn compressed_pages_count_as_what_they_are_and_as_what_came() {
+    let gzip = "printf '<title>Zeros</title>%02000d' 0 | gzip -9";
+    let body = Command::new("sh").args(["-c", gzip]).output().unwrap().stdout;
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let (wire, decoded) = (body.len(), "<title>Zeros</title>".len() + 2000);
+    let whole = [head.into_bytes(), body].concat();
+    let origin = Origin::serve_with(Site::default(), move |hit| {
+        (hit.path == "/zeros").then(|| Answer::Raw(whole.clone()))
+    });
+    let (_folder, finished) = crawl(&[&origin.url(0, "/zeros"), "--json"]);
+    let lines = finished.expect_code(0).stdout();
+    let objects: Vec<Value> =
+        lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for object in [&objects[0], &objects[1]["summary"]] {
+        assert_eq!((&object["bytes"], &object["wire_bytes"]), (&decoded.into(), &wire.into()));
+    }
+    let (_folder, finished) = crawl(&[&origin.url(0, "/zeros")]);
+    let lines = finished.expect_code(0).stdout();
+    let answers = lines.iter().find(|line| line.starts_with("answers ")).unwrap();
+    assert!(answers.contains(&format!("2.0 kB ({wire} B on the wire) in all")), "{answers}");
 }
 
 #[test]

@@ -355,3 +355,24 @@ fn schedules_are_listed_with_the_next_ones_first() {
         (json_at(&server, &["group", "schedules"]).len() == 2).then_some(())
     });
 }
+
+#[test]
+fn keys_are_listed_with_those_that_take_longest_first() {
+    let server = server();
+    at(&server, &["group", "set", "crawlers", "delay=1m"]).expect_code(0);
+    at(&server, &["job", "open", "docs"]).expect_code(0);
+    for event in ["http://a.example/1", "http://b.example/1", "http://b.example/2 job=docs"] {
+        publish(&server, event);
+    }
+    let people = at(&server, &["group", "keys"]).expect_code(0).stdout();
+    let rows: Vec<Vec<_>> = people.iter().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["KEY", "WAITING", "PROCESSING", "LEFT"]);
+    assert_eq!(rows[1], ["b.example", "2", "0", "1m", "00s"]);
+    assert_eq!(rows[2], ["a.example", "1", "0", "0", "ms"]);
+    let of_job = json_at(&server, &["group", "keys", "--job", "docs"]);
+    let expected = json!({ "key": "b.example", "waiting": 2, "processing": 0, "left-ms": 60_000 });
+    assert_eq!(of_job, [expected]);
+    let some = at(&server, &["group", "keys", "--limit", "1"]).expect_code(0);
+    assert!(some.stderr().contains("1 of 2"), "{some:?}");
+    at(&server, &["group", "keys", "--job", "other"]).expect_code(1);
+}

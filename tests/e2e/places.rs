@@ -105,7 +105,7 @@ fn a_page_that_a_program_refuses_is_tried_again() {
     assert_eq!(crawl.finish_by("INT").expect_code(130).stdout().len(), 0);
 }
 
-fn script(folder: &Path, text: &str) -> String {
+pub(crate) fn script(folder: &Path, text: &str) -> String {
     use std::os::unix::fs::PermissionsExt;
     let path = folder.join("program");
     fs::write(&path, text).unwrap();

@@ -2,7 +2,7 @@
 //! loopback port. What wget reaches is the reference, and nginx's access log the judge.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     net::{TcpListener, TcpStream},
     path::PathBuf,
@@ -12,10 +12,15 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::support::{
-    pages,
-    process::{Running, Server, run},
-    wait::until,
+use crate::{
+    places::script,
+    sinks::{json_urls, warc_urls},
+    support::{
+        pages,
+        postgres::Postgres,
+        process::{Running, Server, run},
+        wait::until,
+    },
 };
 
 /// From Debian's package python3-doc, which tests/run installs.
@@ -203,6 +208,47 @@ fn every_page_that_wget_reaches_is_fetched_once_and_the_job_is_done_once_after_t
     // Once: the second event of the topic is this one.
     run(folder, &["pub", "job-done", "no more", "--broker", &broker]).expect_code(0);
     assert_eq!(announced.finish().expect_code(0).stdout(), [done, "no more".to_owned()]);
+}
+
+#[test]
+fn every_place_has_every_page_that_wget_reaches_once() {
+    let wget = reached_by_wget();
+    let reference = html(&wget);
+    let (documentation, postgres) = (Documentation::serve(), Postgres::start());
+    let folder = TempDir::new().unwrap();
+    let seed = documentation.url();
+    let program =
+        script(folder.path(), "#!/bin/sh\ntest -s \"$PAGE_PATH\" && echo \"$PAGE_URL\" >> done\n");
+    let words = ["crawl", "--allow-private", "--quiet", "--sqlite", "--jsonl=pages.jsonl"];
+    let more = ["--warc=warc/docs", "--postgres", &postgres.url(), "--exec", &program, &seed];
+    let crawl = run(folder.path(), &[&words[..], &more].concat());
+    let requests = documentation.requests();
+    assert_eq!(html(&requests), reference);
+    let failed = requests.iter().any(|r| r.status >= 400 && r.path != "/robots.txt");
+    assert_eq!(crawl.code, Some(i32::from(failed)), "{crawl:?}");
+
+    let sqlite = |sql: &str| pages::query(&folder.path().join("tidings-data"), sql).unwrap();
+    let once = |urls: Vec<String>| {
+        let count = urls.len();
+        let once: BTreeMap<_, _> = urls.into_iter().map(|url| (url, 1)).collect();
+        assert_eq!(once.len(), count, "some are there twice");
+        once
+    };
+    let all = "select url from pages";
+    let everything = once(sqlite(all));
+    assert_eq!(once(postgres.query(all)), everything);
+    let json = fs::read_to_string(folder.path().join("pages.jsonl")).unwrap();
+    assert_eq!(json_urls(&json), everything);
+    assert_eq!(warc_urls(&folder.path().join("warc")), everything);
+
+    // What was fetched; among it are files that are no pages.
+    let fetched = once(sqlite("select url from pages where outcome = 'done'"));
+    let run = fs::read_to_string(folder.path().join("done")).unwrap();
+    assert_eq!(once(run.lines().map(str::to_owned).collect()), fetched);
+    let pages =
+        sqlite("select url from pages where outcome = 'done' and content_type = 'text/html'");
+    let paths = pages.iter().map(|url| &url[seed.len() - 1..]).collect::<BTreeSet<_>>();
+    assert_eq!(paths, reference);
 }
 
 #[test]

@@ -32,7 +32,7 @@ const SITE: Site = Site {
 
 /// How often each URL is in a file of JSON lines, none of which may be torn.
 #[track_caller]
-fn json_urls(text: &str) -> BTreeMap<String, u32> {
+pub(crate) fn json_urls(text: &str) -> BTreeMap<String, u32> {
     assert!(text.is_empty() || text.ends_with('\n'), "{text}");
     let mut urls = BTreeMap::new();
     for line in text.lines() {
@@ -60,7 +60,7 @@ for path in sys.argv[1:]:
 
 /// How often each URL is in the WARC files of a folder, with which `warcio` must find nothing wrong.
 #[track_caller]
-fn warc_urls(folder: &Path) -> BTreeMap<String, u32> {
+pub(crate) fn warc_urls(folder: &Path) -> BTreeMap<String, u32> {
     let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
     let (files, others): (Vec<PathBuf>, Vec<_>) =
         files.partition(|file| file.extension().is_some_and(|end| end == "gz"));

@@ -5,6 +5,8 @@ use std::{
     time::SystemTime,
 };
 
+use tempfile::TempDir;
+
 use crate::support::{
     origin::{Answer, Hit, Origin, Site, html},
     pages,
@@ -106,4 +108,32 @@ fn a_crawl_of_a_site_without_an_end_ends_and_has_its_honest_part_whole() {
     let summary = finished.stdout().pop().unwrap();
     assert!(summary.contains(&format!(", {sum} taken for traps")), "{summary}");
     assert_eq!(value(&done.line(), "trap"), sum);
+}
+
+#[test]
+fn an_operator_says_what_a_trap_is() {
+    let asked = |flags: &[&str]| {
+        let sessions = AtomicU64::new(0);
+        let origin = Origin::serve_with(Site::default(), move |hit| page(hit, &sessions));
+        let folder = TempDir::new().unwrap();
+        let seed = origin.url(0, "/");
+        let words = [&["crawl", "--allow-private", "--quiet", &seed], flags].concat();
+        run(folder.path(), &words).expect_code(0);
+        let data = folder.path().join("tidings-data");
+        let traps = "select distinct reason from pages where outcome = 'trap' order by reason";
+        (origin, pages::query(&data, traps).unwrap())
+    };
+    let limits = ["--max-url=60", "--max-segments=8", "--max-repeats=1", "--max-alike=10"];
+    let (origin, traps) = asked(&limits);
+    let record = origin.record();
+    let count = |prefix: &str| record.pages().filter(|hit| hit.path.starts_with(prefix)).count();
+    assert_eq!(count("/shop/"), 1, "with a session the URL is too long");
+    assert_eq!(count("/deep/"), 7);
+    assert_eq!(count("/grow/"), 2);
+    assert_eq!((count("/archive/2"), count("/calendar/")), (10, 10));
+    for name in ["deep-path", "repeated-segments", "too-many-from-prefix", "url-too-long"] {
+        assert!(traps.iter().any(|trap| trap == name), "{name}: {traps:?}");
+    }
+    let (origin, traps) = asked(&["--no-traps", "--max-pages=300"]);
+    assert_eq!((origin.record().pages().count(), traps), (300, Vec::new()));
 }

@@ -6,6 +6,7 @@ use tidings_protocol::{
     After, Hold, JobName, MemberId, Outcome, ProtocolError, Return, Seq, Slot, TaskId, TopicName,
 };
 
+use super::busiest::KeyQuery;
 use super::entry::JobNumber;
 use super::record::Record;
 use super::schedule::ScheduleQuery;
@@ -286,6 +287,8 @@ pub enum Show {
     Explain(String),
     /// Entries, one by one.
     Tasks(TaskQuery),
+    /// Keys behind which something waits.
+    Keys(KeyQuery),
     /// URLs that are looked at again and again.
     Schedules(ScheduleQuery),
 }

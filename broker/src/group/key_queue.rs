@@ -300,7 +300,7 @@ impl KeyQueue {
     }
 
     /// Minimum delay in ms that a worker asked for, while it is believed.
-    fn pace_at(&self, now: Moment) -> Option<u64> {
+    pub(super) fn pace_at(&self, now: Moment) -> Option<u64> {
         self.past().pace.filter(|(_, until)| now < *until).map(|(pace_ms, _)| pace_ms)
     }
 
@@ -328,6 +328,12 @@ impl KeyQueue {
     /// Whether anything waits.
     pub(super) fn has_waiting(&self) -> bool {
         self.queued.is_some() || !self.runs.is_empty()
+    }
+
+    /// Whether anything of a job waits.
+    pub(super) fn has_waiting_of(&self, job: JobNumber) -> bool {
+        let mut heads = self.queued.iter().flat_map(|queued| queued.heads.values());
+        self.job_from(job) == Some(job) || heads.any(|head| head.lane == Lane::Job(job))
     }
 
     /// How many entries wait.

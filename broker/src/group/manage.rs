@@ -229,6 +229,7 @@ impl Group {
             }
             Show::Explain(what) => self.explain(what, now),
             Show::Tasks(query) => self.list_tasks(query, now),
+            Show::Keys(query) => self.list_keys(query, now),
             Show::Schedules(query) => Ok(self.list_schedules(query, now)),
         }
     }

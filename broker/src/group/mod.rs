@@ -17,6 +17,7 @@ mod admit;
 mod ahead;
 mod answer;
 mod apply;
+pub mod busiest;
 mod by_number;
 mod by_url;
 pub mod clock_times;

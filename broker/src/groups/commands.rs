@@ -4,6 +4,7 @@ use tidings_protocol::{AfterError, GroupName, JobName, Manage, Prio, ProtocolErr
 
 use super::default_group;
 use super::watch::{EVERY_MS, EVERY_MS_MAX, EVERY_MS_MIN, Watch};
+use crate::group::busiest::KeyQuery;
 use crate::group::config::{bad, duration_within};
 use crate::group::schedule::ScheduleQuery;
 use crate::group::tasks::{Selection, TaskQuery};
@@ -28,6 +29,10 @@ pub(super) fn group_input(asked: Asked, manage: &Manage<'_>) -> Result<Input, Pr
             let what = Show::Tasks(TaskQuery::parse(settings())?);
             Ok(Input::Show { asked, what })
         }
+        "keys" => {
+            let what = Show::Keys(KeyQuery::parse(settings())?);
+            Ok(Input::Show { asked, what })
+        }
         "schedules" => {
             let what = Show::Schedules(ScheduleQuery::parse(settings())?);
             Ok(Input::Show { asked, what })
@@ -39,8 +44,8 @@ pub(super) fn group_input(asked: Asked, manage: &Manage<'_>) -> Result<Input, Pr
         "retry" => Ok(operate(Operation::Retry(selection(manage)?))),
         "drop" => Ok(operate(Operation::Drop(selection(manage)?))),
         action => Err(bad(format!(
-            "no action {action}; GROUP has ls, show, create, set, tasks, schedules, pause, resume, \
-             purge, retry, drop, delete, watch"
+            "no action {action}; GROUP has ls, show, create, set, tasks, keys, schedules, pause, \
+             resume, purge, retry, drop, delete, watch"
         ))),
     }
 }

@@ -244,6 +244,8 @@ async fn write(shared: &Shared, mut writer: impl AsyncWrite + Unpin) -> ClientEr
             return given_up();
         } else {
             shared.outgoing.notified().await;
+            // Others of this thread that have something to say do so first, and it leaves as one piece.
+            tokio::task::yield_now().await;
         }
     }
 }

@@ -6,11 +6,10 @@ use std::{
 use clap::Args;
 use serde_json::{Value, json};
 use tidings_protocol::CanonicalUrl;
-use tidings_subscriber::AllowPrivate;
 use tokio::net::lookup_host;
 
 use super::{Asked, text};
-use crate::{failure::Failure, flags::parse_allow_private};
+use crate::{failure::Failure, flags::AllowPrivateFlag};
 
 /// What a person asks about an address.
 #[derive(Debug, Args)]
@@ -19,24 +18,14 @@ pub(crate) struct AddressQuestion {
     #[arg(value_name = "ADDRESS|NAME")]
     pub(super) what: Option<String>,
 
-    /// What may be fetched besides the public internet: all, or these networks
-    #[arg(
-        long,
-        value_name = "NET,..",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "none",
-        default_missing_value = "all",
-        hide_default_value = true,
-        value_parser = parse_allow_private,
-    )]
-    allow_private: AllowPrivate,
+    #[command(flatten)]
+    allow_private: AllowPrivateFlag,
 }
 
 pub(super) fn answer(asked: &Asked, question: &AddressQuestion) -> Result<Value, String> {
     let what = text(asked, "address")?;
     let address = address(what).ok_or_else(|| "`address` is no address".to_owned())?;
-    Ok(match question.allow_private.check(address) {
+    Ok(match question.allow_private.networks.check(address) {
         Ok(()) => json!({ "forbidden": false }),
         Err(refused) => {
             json!({ "forbidden": true, "why": format!("{address} is {}", refused.what) })
@@ -51,7 +40,7 @@ pub(super) async fn describe(what: &str, question: &AddressQuestion) -> Result<S
     };
     let mut out = String::new();
     for address in addresses {
-        let verdict = match question.allow_private.check(address) {
+        let verdict = match question.allow_private.networks.check(address) {
             Ok(()) => "may be fetched from".to_owned(),
             Err(refused) => format!("is {}: refused", refused.what),
         };

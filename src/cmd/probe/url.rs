@@ -4,7 +4,7 @@ use tidings_protocol::{CanonicalUrl, StandardUrl, UrlError};
 use tidings_subscriber::tracking::TrackingParams;
 
 use super::{Asked, optional_text, text};
-use crate::failure::Failure;
+use crate::{failure::Failure, flags::TrackingFlag};
 
 /// What a person asks about a URL.
 #[derive(Debug, Args)]
@@ -17,9 +17,8 @@ pub(crate) struct UrlQuestion {
     #[arg(value_name = "BASE")]
     base: Option<String>,
 
-    /// Parameters that are taken out: a list, `default` or `none`
-    #[arg(long, value_name = "LIST", default_value = "default")]
-    tracking_params: TrackingParams,
+    #[command(flatten)]
+    tracking: TrackingFlag,
 }
 
 /// A URL as it is read.
@@ -40,7 +39,7 @@ impl Reading {
 
 pub(super) fn answer(asked: &Asked, question: &UrlQuestion) -> Result<Value, String> {
     let (input, base) = (text(asked, "input")?, optional_text(asked, "base")?);
-    let mut answer = match Reading::of(input, base, &question.tracking_params) {
+    let mut answer = match Reading::of(input, base, &question.tracking.params) {
         Err(error) => {
             json!({ "href": null, "key": null, "host": null, "domain": null, "why": error.to_string() })
         }
@@ -59,7 +58,7 @@ pub(super) fn answer(asked: &Asked, question: &UrlQuestion) -> Result<Value, Str
 }
 
 pub(super) fn describe(what: &str, question: &UrlQuestion) -> Result<String, Failure> {
-    let reading = Reading::of(what, question.base.as_deref(), &question.tracking_params)
+    let reading = Reading::of(what, question.base.as_deref(), &question.tracking.params)
         .map_err(|error| Failure::failed(format!("{what}: {error}")))?;
     let StandardUrl { href, host, domain } = reading.standard;
     let key = match reading.key {

@@ -170,7 +170,7 @@ impl Fetcher {
             body_bytes_max: config.body_bytes_max,
             reading: Arc::new(PageOptions {
                 token: product_token(&config.agent).into(),
-                images: config.images,
+                images: config.links.images,
             }),
         })
     }

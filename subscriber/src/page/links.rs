@@ -7,6 +7,10 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::config::{LINK_BYTES_MAX, LINKS_BYTES_MAX, LINKS_MAX};
 
+/// A page has so many, and so many bytes each; if it has more, there is room for more.
+const USUAL_LINKS: usize = 32;
+const USUAL_LINK_BYTES: usize = 32;
+
 /// Links as they are written, without their fragments.
 #[derive(Default)]
 pub(super) struct Links {
@@ -35,6 +39,11 @@ impl Links {
             return Ok(());
         }
         let Self { text, all, known, hasher } = self;
+        if all.capacity() == 0 {
+            text.reserve(USUAL_LINKS * USUAL_LINK_BYTES);
+            all.reserve(USUAL_LINKS);
+            known.reserve(USUAL_LINKS, |_| unreachable!("it is empty"));
+        }
         let hash = hasher.hash_one(link);
         if let Some(known) = known.find(hash, |at| text[all[*at].place.clone()] == *link) {
             all[*known].nofollow &= nofollow;
@@ -65,8 +74,9 @@ impl Links {
 
 /// Whether a link is to no page for sure: `mailto:`, `javascript:` and the like.
 fn has_other_scheme(link: &str) -> bool {
-    let is_part = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
-    let (scheme, rest) = link.split_at(link.find(|c| !is_part(c)).unwrap_or(link.len()));
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
+    let end = link.bytes().position(|byte| !is_part(&byte)).unwrap_or(link.len());
+    let (scheme, rest) = link.split_at(end);
     rest.starts_with(':')
         && scheme.starts_with(|c: char| c.is_ascii_alphabetic())
         && !["http", "https"].iter().any(|it| scheme.eq_ignore_ascii_case(it))

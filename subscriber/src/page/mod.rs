@@ -63,6 +63,13 @@ pub struct Content {
     pub cut: Option<&'static str>,
 }
 
+impl Content {
+    /// Whether it asks not to be shown at this moment, in seconds of Unix time.
+    pub fn is_noindex_at(&self, unix_s: i64) -> bool {
+        self.noindex || self.unavailable_after.is_some_and(|end| end <= unix_s)
+    }
+}
+
 /// A link of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {

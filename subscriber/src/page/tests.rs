@@ -154,6 +154,9 @@ fn what_is_asked_of_crawlers_is_heard() {
     }
     let content = read(&[("x-robots-tag", "unavailable_after: 2010-06-25")], &[]);
     assert_eq!(content.unavailable_after, Some(1_277_424_000));
+    let at = [1_277_423_999, 1_277_424_000].map(|moment| content.is_noindex_at(moment));
+    assert_eq!(at, [false, true]);
+    assert!(read(&[("x-robots-tag", "noindex")], &[]).is_noindex_at(0));
 }
 
 #[test]

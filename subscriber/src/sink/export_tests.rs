@@ -10,7 +10,7 @@ use crate::sink::sqlite::Sqlite;
 use crate::sink::testing::{folder, record, transient};
 
 fn database(path: &Path, records: Vec<PageRecord>) {
-    let (mut sqlite, lookup) = Sqlite::open(path).unwrap();
+    let (mut sqlite, lookup) = Sqlite::open(path, None).unwrap();
     sqlite.write(&records.into_iter().map(Arc::new).collect::<Vec<_>>()).unwrap();
     drop(lookup);
     sqlite.close();

@@ -236,7 +236,7 @@ impl Sinks {
     ) -> Result<Box<dyn Sink>, OpenError> {
         Ok(match sink {
             SinkConfig::Sqlite(path) => {
-                let (sqlite, lookup) = Sqlite::open(path)?;
+                let (sqlite, lookup) = Sqlite::open(path, config.links.reading())?;
                 self.lookup = Some(lookup);
                 Box::new(sqlite)
             }
@@ -299,10 +299,16 @@ impl Sinks {
         std::future::pending().await
     }
 
-    /// The newest complete record of a URL that its server can be asked about (`ETag`,
-    /// `Last-Modified`), if there is a database.
-    pub async fn last(&self, url: &str) -> Option<Last> {
-        self.lookup.as_ref()?.last(url).await
+    /// Whether the database had records when it was opened that servers can be asked about.
+    pub fn have_records(&self) -> bool {
+        self.lookup.as_ref().is_some_and(Lookup::has_records)
+    }
+
+    /// The newest complete record of a URL that its server can be asked about (`ETag`, `Last-Modified`), if there
+    /// is a database. Not that of this very page, which is of an attempt whose answer was lost; nor one of which
+    /// the links were read in another way.
+    pub async fn last(&self, url: &str, page: &PageId) -> Option<Last> {
+        self.lookup.as_ref()?.last(url, page).await
     }
 }
 

@@ -13,6 +13,7 @@
 //! |---|---|
 //! | 1 | a row was known by its `task`, which another run of the broker numbers anew |
 //! | 2 | a row is known by its `page`; what is needed to ask whether a page has changed, and by URL |
+//! | 3 | in which way links were read |
 
 #![expect(
     clippy::disallowed_methods,
@@ -38,7 +39,7 @@ use crate::config::{STORE_BUSY_TIMEOUT, STORE_WAL_BYTES};
 use crate::report::PageRecord;
 
 /// The version of the schema.
-pub const VERSION: i64 = 2;
+pub const VERSION: i64 = 3;
 
 /// Pause between two tries to open a file that others open, too.
 const OPEN_RETRY: Duration = Duration::from_millis(20);
@@ -76,7 +77,8 @@ pub(super) const CREATE: &str = "
         url_print INTEGER NOT NULL,     -- of the URL, for the index
         links INTEGER NOT NULL,         -- how many different ones
         link_urls TEXT NOT NULL,        -- a JSON array, in the order of the page
-        nofollow TEXT                   -- a JSON array: positions among link_urls, from 0
+        nofollow TEXT,                  -- a JSON array: positions among link_urls, from 0
+        reading TEXT                    -- in which way links are not the usual ones
     ) STRICT;
     -- Of those that a server can be asked about, as the last ones. An entry costs as much as half a row.
     CREATE INDEX pages_by_url ON pages (url_print)
@@ -86,9 +88,9 @@ pub(super) const CREATE: &str = "
 pub(super) const UPSERT: &str = "
     INSERT INTO pages (page, task, url, status, content_type, bytes, hash, title, fetched_at,
         duration_ms, job, pass, depth, attempt, outcome, reason, error, redirect, canonical,
-        noindex, etag, last_modified, remote, url_print, links, link_urls, nofollow)
+        noindex, etag, last_modified, remote, url_print, links, link_urls, nofollow, reading)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19,
-        ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27)
+        ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28)
     ON CONFLICT (page) DO UPDATE SET task = excluded.task, url = excluded.url,
         status = excluded.status, content_type = excluded.content_type, bytes = excluded.bytes,
         hash = excluded.hash, title = excluded.title, fetched_at = excluded.fetched_at,
@@ -98,7 +100,7 @@ pub(super) const UPSERT: &str = "
         canonical = excluded.canonical, noindex = excluded.noindex, etag = excluded.etag,
         last_modified = excluded.last_modified, remote = excluded.remote,
         url_print = excluded.url_print, links = excluded.links, link_urls = excluded.link_urls,
-        nofollow = excluded.nofollow
+        nofollow = excluded.nofollow, reading = excluded.reading
     WHERE (excluded.attempt, excluded.fetched_at) >= (pages.attempt, pages.fetched_at)";
 
 /// A task was `group:run.entry`, and its run is the best that is known of the group's number for life.
@@ -110,22 +112,27 @@ const FROM_V1: &str = "
     FROM pages_v1 ORDER BY rowid;
     DROP TABLE pages_v1";
 
+const FROM_V2: &str = "ALTER TABLE pages ADD COLUMN reading TEXT";
+
 /// The open database.
 #[derive(Debug)]
 pub(super) struct Sqlite {
     connection: Connection,
     path: PathBuf,
+    /// Of the links of all pages that come.
+    reading: Option<String>,
     /// Answers from this file; ends by itself.
     reader: Option<thread::JoinHandle<()>>,
 }
 
 impl Sqlite {
-    /// Opens a database, makes it if it is missing, and brings an old one to this version.
-    pub(super) fn open(path: &Path) -> Result<(Self, Lookup), OpenError> {
+    /// Opens a database, makes it if it is missing, and brings an old one to this version. `reading` is that of
+    /// the pages that will come, and of those that are asked for.
+    pub(super) fn open(path: &Path, reading: Option<String>) -> Result<(Self, Lookup), OpenError> {
         super::make_parent(path)?;
         let connection = prepare(path)?;
-        let (lookup, reader) = Lookup::start(path)?;
-        Ok((Self { connection, path: path.to_owned(), reader: Some(reader) }, lookup))
+        let (lookup, reader) = Lookup::start(path, reading.clone())?;
+        Ok((Self { connection, path: path.to_owned(), reading, reader: Some(reader) }, lookup))
     }
 
     fn upsert(&mut self, batch: &[Arc<PageRecord>]) -> rusqlite::Result<()> {
@@ -133,7 +140,7 @@ impl Sqlite {
             self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut statement = transaction.prepare_cached(UPSERT)?;
         for record in batch {
-            upsert(&mut statement, record)?;
+            upsert(&mut statement, record, self.reading.as_deref())?;
         }
         drop(statement);
         transaction.commit()
@@ -166,7 +173,7 @@ fn prepare(path: &Path) -> Result<Connection, OpenError> {
     if found > VERSION {
         return Err(OpenError::Newer { path: path.to_owned(), found });
     }
-    if found == 1 {
+    if (1..VERSION).contains(&found) {
         tracing::info!("{} is being brought to version {VERSION} of its schema", path.display());
     }
     // SQLite does not wait when two switch a new file to WAL at once.
@@ -203,6 +210,7 @@ fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     match version(&transaction)? {
         0 => transaction.execute_batch(CREATE)?,
         1 => migrate_v1(&transaction)?,
+        2 => transaction.execute_batch(FROM_V2)?,
         _ => return Ok(()),
     }
     transaction.pragma_update(None, "user_version", VERSION)?;
@@ -227,7 +235,11 @@ pub(super) fn url_print(url: &str) -> i64 {
     (xxh3_64(host.as_bytes()) & !HALF | xxh3_64(url.as_bytes()) & HALF).cast_signed()
 }
 
-fn upsert(statement: &mut CachedStatement<'_>, record: &PageRecord) -> rusqlite::Result<()> {
+fn upsert(
+    statement: &mut CachedStatement<'_>,
+    record: &PageRecord,
+    reading: Option<&str>,
+) -> rusqlite::Result<()> {
     let row = Row::of(record);
     let (report, json) = (&record.report, "strings and numbers are always JSON");
     statement.execute(params![
@@ -258,6 +270,7 @@ fn upsert(statement: &mut CachedStatement<'_>, record: &PageRecord) -> rusqlite:
         signed(record.links.len() as u64),
         serde_json::to_string(&LinkUrls(&record.links)).expect(json),
         row.nofollow().map(|nofollow| serde_json::to_string(&nofollow).expect(json)),
+        reading,
     ])?;
     Ok(())
 }

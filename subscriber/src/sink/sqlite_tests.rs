@@ -1,7 +1,7 @@
 use rusqlite::types::Value;
 
 use super::*;
-use crate::report::PageOutcome;
+use crate::report::{PageId, PageOutcome};
 use crate::sink::testing::{record, transient};
 
 /// The statement that made the first version's files.
@@ -27,7 +27,11 @@ const CREATE_V1: &str = "
     ) STRICT";
 
 fn open(path: &Path) -> Sqlite {
-    Sqlite::open(path).unwrap().0
+    Sqlite::open(path, None).unwrap().0
+}
+
+fn page(entry: u64) -> PageId {
+    record(entry, 1).page
 }
 
 fn store(sqlite: &mut Sqlite, records: impl IntoIterator<Item = PageRecord>) {
@@ -81,6 +85,7 @@ fn a_page_is_one_readable_row() {
         Value::Integer(2),
         text(r#"["http://site.example/\"x\"","http://a.example/"]"#),
         text("[1]"),
+        Value::Null,
     ];
     assert_eq!(rows(&path, "SELECT * FROM pages"), [expected]);
 }
@@ -116,9 +121,9 @@ fn a_page_of_another_run_of_the_broker_is_the_same_page() {
 #[test]
 fn the_newest_complete_record_of_a_url_is_found() {
     let data = tempfile::tempdir().unwrap();
-    let (mut sqlite, lookup) = Sqlite::open(&data.path().join("pages.db")).unwrap();
+    let (mut sqlite, lookup) = Sqlite::open(&data.path().join("pages.db"), None).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let last = |url: &str| runtime.block_on(lookup.last(url));
+    let last = |url: &str| runtime.block_on(lookup.last(url, &page(99)));
     let url = record(1, 1).report.url;
     assert_eq!(last(&url), None);
     let pass = |entry, title: &str| {
@@ -154,16 +159,44 @@ fn the_newest_complete_record_of_a_url_is_found() {
 }
 
 #[test]
+fn a_record_of_the_page_itself_or_with_other_links_is_not_the_last_one() {
+    let data = tempfile::tempdir().unwrap();
+    let path = data.path().join("pages.db");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let images = || Some("images".to_owned());
+    let (mut sqlite, lookup) = Sqlite::open(&path, None).unwrap();
+    assert!(!lookup.has_records());
+    let first = record(1, 1);
+    let url = first.report.url.clone();
+    store(&mut sqlite, [first]);
+    assert_eq!(runtime.block_on(lookup.last(&url, &page(1))), None);
+    assert!(runtime.block_on(lookup.last(&url, &page(2))).is_some());
+    drop((sqlite, lookup));
+
+    let (mut sqlite, lookup) = Sqlite::open(&path, images()).unwrap();
+    assert!(lookup.has_records());
+    assert_eq!(runtime.block_on(lookup.last(&url, &page(9))), None);
+    let again = PageRecord { page: page(2), ..record(1, 1) };
+    store(&mut sqlite, [again]);
+    assert!(runtime.block_on(lookup.last(&url, &page(9))).is_some());
+    drop((sqlite, lookup));
+    let (_sqlite, lookup) = Sqlite::open(&path, None).unwrap();
+    assert_eq!(runtime.block_on(lookup.last(&url, &page(1))), None, "the other one has more links");
+}
+
+#[test]
 fn a_url_is_looked_up_by_its_print() {
     let data = tempfile::tempdir().unwrap();
     let path = data.path().join("pages.db");
     drop(open(&path));
-    let sql = last::NEWEST.replace("?1", "1").replace("?2", "'x'");
-    let plan = format!("{:?}", rows(&path, &format!("EXPLAIN QUERY PLAN {sql}")));
-    assert!(
-        plan.contains("USING INDEX pages_by_url (url_print=?)") && !plan.contains("B-TREE"),
-        "{plan}"
-    );
+    let newest = last::NEWEST.replace("?1", "1");
+    let newest = ["?2", "?3", "?4"].iter().fold(newest, |sql, name| sql.replace(name, "'x'"));
+    for (sql, by) in [(newest.as_str(), "pages_by_url (url_print=?)"), (last::ANY, "pages_by_url")]
+    {
+        let plan = format!("{:?}", rows(&path, &format!("EXPLAIN QUERY PLAN {sql}")));
+        let is_by_index = plan.contains(&format!("INDEX {by}"));
+        assert!(is_by_index && !plan.contains("B-TREE"), "{plan}");
+    }
 }
 
 #[test]
@@ -197,7 +230,7 @@ fn a_file_of_the_first_version_goes_on_as_one_of_this() {
         pass, depth, attempt, outcome, error, links, link_urls";
     let before = rows(&path, &format!("SELECT {columns} FROM pages ORDER BY task"));
 
-    let (mut sqlite, lookup) = Sqlite::open(&path).unwrap();
+    let (mut sqlite, lookup) = Sqlite::open(&path, None).unwrap();
     assert_eq!(rows(&path, &format!("SELECT {columns} FROM pages ORDER BY task")), before);
     assert_eq!(rows(&path, "SELECT page FROM pages"), [[text("a.b.7.1")], [text("a.b.7.2")]]);
     assert_eq!(rows(&path, "SELECT count(*) FROM mine"), [[Value::Integer(2)]]);
@@ -206,11 +239,25 @@ fn a_file_of_the_first_version_goes_on_as_one_of_this() {
     assert_eq!(rows(&path, tables), [[text("mine")], [text("pages")], [text("pages_by_url")]]);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     store(&mut sqlite, [record(1, 1)]);
-    let last = runtime.block_on(lookup.last("http://site.example/1")).unwrap();
+    let last = runtime.block_on(lookup.last("http://site.example/1", &page(99))).unwrap();
     assert_eq!(last.links.len(), 2);
     assert_eq!(rows(&path, "SELECT count(*) FROM pages"), [[Value::Integer(3)]]);
     drop((sqlite, lookup));
     drop(open(&path));
+}
+
+#[test]
+fn a_file_of_the_second_version_goes_on_as_one_of_this() {
+    let data = tempfile::tempdir().unwrap();
+    let path = data.path().join("pages.db");
+    store(&mut open(&path), [record(1, 1)]);
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch("ALTER TABLE pages DROP COLUMN reading; PRAGMA user_version = 2").unwrap();
+    drop(old);
+    store(&mut open(&path), [record(2, 1)]);
+    assert_eq!(rows(&path, "PRAGMA user_version"), [[Value::Integer(VERSION)]]);
+    let readings = rows(&path, "SELECT reading FROM pages");
+    assert_eq!(readings, [[Value::Null], [Value::Null]]);
 }
 
 #[test]
@@ -234,8 +281,8 @@ fn a_newer_file_is_refused_and_left_alone() {
     let path = data.path().join("pages.db");
     Connection::open(&path).unwrap().pragma_update(None, "user_version", VERSION + 1).unwrap();
     let before = std::fs::read(&path).unwrap();
-    let error = Sqlite::open(&path).unwrap_err();
-    assert!(error.to_string().contains("schema version 3, this Tidings knows up to 2"), "{error}");
+    let error = Sqlite::open(&path, None).unwrap_err();
+    assert!(error.to_string().contains("schema version 4, this Tidings knows up to 3"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), before);
     assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 1);
 }
@@ -249,9 +296,9 @@ fn what_is_no_database_is_named() {
     )
     .unwrap();
     let path = data.path().join("pages.db");
-    let error = Sqlite::open(&path).unwrap_err();
+    let error = Sqlite::open(&path, None).unwrap_err();
     assert!(error.to_string().contains("pages.db: file is not a database"), "{error}");
-    let error = Sqlite::open(&path.join("pages.db")).unwrap_err();
+    let error = Sqlite::open(&path.join("pages.db"), None).unwrap_err();
     assert!(matches!(error, OpenError::Io { .. }), "{error}");
 }
 
@@ -279,7 +326,7 @@ fn many_crawlers_can_begin_in_a_new_data_directory_at_once() {
         thread::scope(|scope| {
             let open = || {
                 barrier.wait();
-                Sqlite::open(&data.path().join("pages.db")).map(drop)
+                Sqlite::open(&data.path().join("pages.db"), None).map(drop)
             };
             let opened: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
             for opened in opened {

@@ -17,6 +17,7 @@ pub(super) fn record(entry: u64, attempt: u32) -> PageRecord {
             outcome: PageOutcome::Done,
             reason: None,
             bytes: 1234,
+            wire_bytes: 567,
             duration: Duration::from_millis(56),
             title: Some(format!("attempt {attempt}")),
             links: 2,

@@ -1,17 +1,21 @@
 //! The thread of a sink: takes what has come as one batch, and does not go on before it is safe.
 
-#![expect(clippy::disallowed_methods, reason = "waits until a disk has room again")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "lets batches gather, and waits until a disk has room again"
+)]
 
 use std::collections::HashMap;
 use std::mem;
 use std::sync::Arc;
 use std::thread;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{OpenError, Sink, StoreError};
-use crate::config::{STORE_QUEUE_MAX, STORE_RETRY};
+use crate::config::{STORE_PACE, STORE_PACE_STEP, STORE_QUEUE_MAX, STORE_RETRY};
 use crate::report::{PageId, PageRecord};
 
 /// What is wrong with each sink.
@@ -88,7 +92,10 @@ impl Thread {
     fn run(mut self) {
         let mut letters = Vec::new();
         let batch_max = self.sink.batch_max();
+        let mut began = None;
         while self.letters.blocking_recv_many(&mut letters, batch_max) > 0 {
+            self.gather(&mut letters, batch_max, began);
+            began = Some(Instant::now());
             self.settle();
             let result = self.write(&mut letters);
             let refused: HashMap<_, _> = self.sink.take_refused().into_iter().collect();
@@ -101,6 +108,24 @@ impl Thread {
         }
         self.settle();
         self.sink.close();
+    }
+
+    /// Lets more pages come while they stream in, if the last batch began just before: making a batch
+    /// safe costs as much as many pages.
+    fn gather(&mut self, letters: &mut Vec<Letter>, batch_max: usize, began: Option<Instant>) {
+        while began.is_some_and(|began| began.elapsed() < STORE_PACE) && letters.len() < batch_max {
+            thread::sleep(STORE_PACE_STEP);
+            let before = letters.len();
+            while letters.len() < batch_max
+                && let Ok(letter) = self.letters.try_recv()
+            {
+                letters.push(letter);
+            }
+            // Then everybody may be waiting for these.
+            if letters.len() == before {
+                return;
+            }
+        }
     }
 
     fn settle(&mut self) {

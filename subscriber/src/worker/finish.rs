@@ -21,7 +21,7 @@ use crate::report::{PageOutcome, PageRecord};
 pub(super) async fn finish(
     crawler: &Crawler,
     task: &Task,
-    mut record: PageRecord,
+    mut record: Arc<PageRecord>,
     over: Option<Hold>,
     read: impl FnOnce(&mut PageRecord),
     then: impl Future<Output = Result<(), String>>,
@@ -34,18 +34,17 @@ pub(super) async fn finish(
     let store = async {
         // First leaves what hosts wait for: that this one is free, and requests to others.
         tokio::task::yield_now().await;
-        read(&mut record);
-        let record = Arc::new(record);
+        read(Arc::get_mut(&mut record).expect("nobody else has it yet"));
         let stored = async {
             store(crawler, &record).await?;
             then.await
         };
         tokio::select! {
-            stored = stored => Some((stored, Arc::clone(&record))),
+            stored = stored => Some(stored),
             () = keep_lease(crawler, task) => None,
         }
     };
-    let (true, Some((stored, record))) = tokio::join!(free, store) else { return };
+    let (true, Some(stored)) = tokio::join!(free, store) else { return };
     if let Err(reason) = stored {
         let back = Return::Retry { after_ms: Some(milliseconds(STORE_NACK_AFTER)) };
         let nack = task.nack(back, Hold::default(), Some(reason));
@@ -179,7 +178,8 @@ async fn keep_lease(crawler: &Crawler, task: &Task) {
     loop {
         sleep(task.lease / 3).await;
         let touch = task.touch(false, Hold::default());
-        match crawler.link.answer(&[], &touch).await {
+        // Seldom needed, and a part of every task.
+        match Box::pin(crawler.link.answer(&[], &touch)).await {
             Answered::Applied(_) => {}
             Answered::Stale | Answered::Refused => return,
             // The page is stored all the same.

@@ -10,6 +10,7 @@
 )]
 
 mod clock;
+mod earlier;
 mod feeds;
 mod finish;
 mod link;
@@ -22,6 +23,7 @@ mod turns;
 mod verdicts;
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,11 +32,13 @@ use tidings_protocol::{
     Client, ClientError, ClientOptions, Code, Command, Deliveries, Delivery, MemberId,
     ProtocolError, TaskId, connect, field_number,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::earlier::Earlier;
 use self::link::Link;
 use self::task::Task;
 use self::turns::Turns;
@@ -107,6 +111,8 @@ struct Crawler {
     /// Links that the broker knows.
     known: Mutex<Known>,
     traps: Mutex<Traps>,
+    /// Of what there may be records.
+    earlier: Mutex<Earlier>,
     /// Of authorities whose robots.txt is asked for.
     turns: Turns,
     /// Dropped as the store is.
@@ -127,10 +133,10 @@ struct Crawler {
 #[derive(Debug)]
 struct Running {
     attempt: u32,
-    /// Ends it without an answer.
-    overtaken: CancellationToken,
-    /// It has ended, and so has its request.
-    ended: CancellationToken,
+    /// When it has ended, so has its request.
+    task: JoinHandle<()>,
+    /// Ends it without an answer when it is dropped.
+    _alive: oneshot::Sender<Infallible>,
 }
 
 /// Why a connection is not served any more.
@@ -171,6 +177,7 @@ pub async fn run(
     let crawler = Arc::new(Crawler {
         token: product_token(&config.agent).to_owned(),
         fetcher,
+        earlier: Mutex::new(Earlier::new(sinks.have_records())),
         sinks,
         reports,
         link: Link::new(),
@@ -430,28 +437,27 @@ impl Crawler {
         };
         let page = PageId::of(&id, *self.since.lock());
         let task = Task { id, page, clock_ms, lease, payload, resumed };
-        let attempt = task.id.attempt;
-        let overtaken = CancellationToken::new();
-        let ended = CancellationToken::new();
+        let (entry, attempt) = (task.entry(), task.id.attempt);
         let mut running = self.running.lock();
-        let earlier = match running.get(&task.entry()) {
-            Some(same) if same.attempt == attempt => return,
-            Some(other) => {
-                other.overtaken.cancel();
-                Some(other.ended.clone())
-            }
-            None => None,
-        };
-        let entry = Running { attempt, overtaken: overtaken.clone(), ended: ended.clone() };
-        running.insert(task.entry(), entry);
-        drop(running);
-        let guard = EndGuard { crawler: Arc::clone(self), entry: task.entry(), attempt, ended };
-        self.tasks.spawn(async move {
+        if running.get(&entry).is_some_and(|same| same.attempt == attempt) {
+            return;
+        }
+        // Dropping its sender ends the request of an earlier attempt, and its task then.
+        let earlier = running.remove(&entry).map(|earlier| earlier.task);
+        let (alive, overtaken) = oneshot::channel::<Infallible>();
+        let guard = EndGuard { crawler: Arc::clone(self), entry, attempt };
+        let task = self.tasks.spawn(async move {
             if let Some(earlier) = earlier {
-                earlier.cancelled().await;
+                // Whether it panicked does not matter here.
+                let _ = earlier.await;
             }
-            overtaken.run_until_cancelled(task::work(&guard.crawler, task)).await;
+            tokio::select! {
+                biased;
+                _ = overtaken => {}
+                () = task::work(&guard.crawler, task) => {}
+            }
         });
+        running.insert(entry, Running { attempt, task, _alive: alive });
     }
 }
 
@@ -460,7 +466,6 @@ struct EndGuard {
     crawler: Arc<Crawler>,
     entry: Entry,
     attempt: u32,
-    ended: CancellationToken,
 }
 
 impl Drop for EndGuard {
@@ -469,7 +474,5 @@ impl Drop for EndGuard {
         if running.get(&self.entry).is_some_and(|running| running.attempt == self.attempt) {
             running.remove(&self.entry);
         }
-        drop(running);
-        self.ended.cancel();
     }
 }

@@ -4,6 +4,7 @@
 
 use std::collections::HashSet;
 use std::future::ready;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidings_protocol::{CanonicalUrl, Hold, Payload};
@@ -31,11 +32,11 @@ impl Work<'_> {
             let (page, none) = (self.page.as_str(), Fetched::default());
             let mut record = self.task.record(page, PageOutcome::Trap, none, None);
             record.is_trap(trap);
-            return self.finish(record, None).await;
+            return Box::pin(self.finish(record, None)).await;
         }
         let payload = Payload::parse(&self.task.payload);
         let watch = Box::pin(Watch::of(&self.page, &payload, &self.remembered())).await;
-        let last = if watch.is_none() { self.last(&payload).await } else { None };
+        let last = if watch.is_none() { self.last().await } else { None };
         let validators = match &watch {
             Some(watch) => Some(owned(watch.validators())),
             None => last.as_ref().map(|last| last.validators.clone()),
@@ -49,9 +50,8 @@ impl Work<'_> {
         let Some(fetched) = self.request(&request).await else { return };
         let duration = started.elapsed();
         match watch {
-            // The answer has come: who waits for one need not carry what is done with it.
             Some(watch) => Box::pin(self.look(watch, rules, fetched, duration)).await,
-            None => Box::pin(self.take(last, rules, fetched, duration)).await,
+            None => self.take(last, rules, fetched, duration).await,
         }
     }
 
@@ -74,6 +74,9 @@ impl Work<'_> {
             } else if let Some(page) = page {
                 self.keep(record, page.finish(&self.page));
             }
+            // Of a page that has not changed they are known already.
+            let is_new = |link: &Link| record.links.iter().all(|known| known.url != link.url);
+            let sitemaps: Vec<_> = sitemaps.into_iter().filter(is_new).collect();
             record.links.splice(..0, sitemaps);
             record.report.links = record.links.len();
             if outcome == PageOutcome::Done
@@ -85,6 +88,7 @@ impl Work<'_> {
         if outcome == PageOutcome::Redirect {
             self.strip_target(&mut record);
         }
+        let record = Arc::new(record);
         finish(self.crawler, self.task, record, Some(hold), read, ready(Ok(()))).await;
     }
 
@@ -132,6 +136,7 @@ impl Work<'_> {
             Ok(())
         };
         let read = |record: &mut PageRecord| self.keep(record, content);
+        let record = Arc::new(record);
         finish(self.crawler, self.task, record, Some(hold), read, announce).await;
     }
 
@@ -157,10 +162,10 @@ impl Work<'_> {
 
     /// What the page says. Its links lose what only tells who follows them.
     fn keep(&self, record: &mut PageRecord, content: Content) {
+        record.noindex = content.is_noindex_at(record.fetched_unix_ms / 1000);
         record.report.title = content.title;
         record.report.error = content.cut.map(str::to_owned);
         record.canonical = content.canonical.map(String::from);
-        record.noindex = content.noindex;
         record.links = strip(self.crawler, content.links);
         record.report.links = record.links.len();
     }
@@ -169,19 +174,20 @@ impl Work<'_> {
     fn strip_target(&self, record: &mut PageRecord) {
         let Some(target) = &record.redirect else { return };
         let target = CanonicalUrl::parse(target).expect("it was joined from one");
-        if let Some(stripped) = self.crawler.config.tracking.strip(&target)
+        if let Some(stripped) = self.crawler.config.links.tracking.strip(&target)
             && stripped != self.page
         {
             record.redirect = Some(stripped.as_str().to_owned());
         }
     }
 
-    /// What was stored of the page before, if there may be something: of an earlier pass, or of an announcement.
-    async fn last(&self, payload: &Payload<'_>) -> Option<Last> {
-        if payload.attribute("pass") == Some("1") {
+    /// What was stored of the page before, if there may be something: of an earlier pass, crawl or announcement.
+    async fn last(&self) -> Option<Last> {
+        let may_know = self.crawler.earlier.lock().may_know(self.task.pass());
+        if !may_know || self.crawler.config.refetch {
             return None;
         }
-        let last = self.crawler.sinks.last(self.page.as_str()).await?;
+        let last = self.crawler.sinks.last(self.page.as_str(), &self.task.page).await?;
         let Validators { etag, last_modified } = &last.validators;
         (etag.is_some() || last_modified.is_some()).then_some(last)
     }
@@ -189,7 +195,7 @@ impl Work<'_> {
     /// The sitemaps of its site, with a page where a crawl begins, if they are wanted.
     async fn sitemaps(&self, record: &PageRecord) -> Vec<Link> {
         let begins = record.depth == Some(0) && record.report.outcome == PageOutcome::Done;
-        if !begins || !self.crawler.config.sitemaps {
+        if !begins || !self.crawler.config.links.sitemaps {
             return Vec::new();
         }
         let key = super::verdicts::authority(&self.page);
@@ -231,7 +237,7 @@ fn owned(validators: watch::Validators<'_>) -> Validators {
 }
 
 fn strip(crawler: &Crawler, links: Vec<Link>) -> Vec<Link> {
-    let tracking = &crawler.config.tracking;
+    let tracking = &crawler.config.links.tracking;
     if links.iter().all(|link| tracking.strip_text(&link.url).is_none()) {
         return links;
     }

@@ -75,6 +75,7 @@ impl Task {
                 outcome,
                 reason: failure.as_ref().map(|failure| failure.reason.as_str()),
                 bytes: fetched.bytes,
+                wire_bytes: fetched.wire_bytes,
                 duration: Duration::ZERO,
                 title: None,
                 links: 0,

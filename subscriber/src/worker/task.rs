@@ -74,8 +74,8 @@ pub(super) async fn work(crawler: &Crawler, mut task: Task) {
         Err(error) => {
             let failure = Failure::new(Reason::Url, error.to_string());
             let record = task.refusal(target, PageOutcome::Failed, failure);
-            finish(crawler, &task, record, None, |_| (), ready(Ok(()))).await;
-            return;
+            let end = finish(crawler, &task, Arc::new(record), None, |_| (), ready(Ok(())));
+            return Box::pin(end).await;
         }
     };
     let Some(deadline) = permitted_until(crawler, &mut task).await else { return };
@@ -98,7 +98,7 @@ async fn permitted_until(crawler: &Crawler, task: &mut Task) -> Option<Instant> 
         _ => {
             let touch = task.touch(false, Hold::default());
             loop {
-                let answer = crawler.link.answer(&[], &touch).await;
+                let answer = Box::pin(crawler.link.answer(&[], &touch)).await;
                 let Answered::Applied(ok) = answer else { return None };
                 let answered = Instant::now();
                 if let Some(lease_ms) = field_number(&ok, "lease") {
@@ -129,7 +129,8 @@ async fn hand_back(crawler: &Crawler, task: &Task) {
 impl Work<'_> {
     async fn run(&self) {
         match self.next_request() {
-            Next::Robots { .. } => self.find_out().await,
+            // Once for each host, and a part of every task.
+            Next::Robots { .. } => Box::pin(self.find_out()).await,
             next => self.go_on(next).await,
         }
     }
@@ -167,7 +168,7 @@ impl Work<'_> {
             Next::Robots { url, .. } | Next::Elsewhere(url) => {
                 self.again(&url, Hold::default()).await;
             }
-            Next::Disallowed => self.finish(self.disallowed(), None).await,
+            Next::Disallowed => Box::pin(self.finish(self.disallowed(), None)).await,
         }
     }
 
@@ -223,7 +224,7 @@ impl Work<'_> {
         let (step, remember) = verdicts.conclude(&self.page, asked, fetched, known, now());
         drop(verdicts);
         let authority = authority(&self.page);
-        if self.crawler.config.sitemaps && matches!(step, Step::Known(_)) {
+        if self.crawler.config.links.sitemaps && matches!(step, Step::Known(_)) {
             let sitemaps = sitemaps(&fetched.text);
             let lines: Vec<_> = sitemaps.iter().map(CanonicalUrl::as_str).collect();
             let until = unix_ms() / 1000 + 2 * ROBOTS_FRESH.as_secs();
@@ -277,7 +278,7 @@ impl Work<'_> {
             () = self.crawler.abandon.cancelled() => None,
         };
         if fetched.is_none() {
-            self.again(request.url, Hold::default()).await;
+            Box::pin(self.again(request.url, Hold::default())).await;
         }
         fetched
     }
@@ -300,7 +301,7 @@ impl Work<'_> {
     }
 
     pub(super) async fn finish(&self, record: PageRecord, over: Option<Hold>) {
-        finish(self.crawler, self.task, record, over, |_| (), ready(Ok(()))).await;
+        finish(self.crawler, self.task, Arc::new(record), over, |_| (), ready(Ok(()))).await;
     }
 }
 

@@ -1,5 +1,6 @@
 //! A crawler between a broker of a few lines, which this file plays, and origins of a few lines.
 
+mod earlier;
 mod robots;
 
 use std::future::Future;
@@ -236,15 +237,6 @@ fn plain_site(path: &str) -> String {
     }
 }
 
-fn strict_site(path: &str) -> String {
-    match path {
-        "/robots.txt" => {
-            answer("200 OK", "", "User-agent: bot\nCrawl-delay: 1.5\nDisallow: /private\n")
-        }
-        _ => plain_site(path),
-    }
-}
-
 #[tokio::test]
 async fn a_page_of_a_job_is_fetched_after_robots_and_its_links_are_told() {
     let mut site = Site::start(plain_site).await;
@@ -387,7 +379,9 @@ async fn a_permission_that_was_long_under_way_is_asked_for_again_and_costs_no_at
     broker.say(&format!("TASK crawlers:1.1.1 {CLOCK} 1000 {}", site.url("/page"))).await;
     assert_eq!(broker.line().await, "TOUCH crawlers:1.1.1");
     // A broker that is silent for most of the lease, and extends it all the same.
-    sleep(Duration::from_millis(600)).await;
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_millis(600)).await;
+    tokio::time::resume();
     broker.say("+OK").await;
     broker.expect("TOUCH crawlers:1.1.1".to_owned()).await;
     broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;

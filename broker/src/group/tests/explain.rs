@@ -1,13 +1,20 @@
 //! Why something does not move, asked of a key.
 
-use tidings_protocol::{Code, Return};
+use tidings_protocol::{Code, Hold, Return};
 
 use super::bench::{A, Bench};
+use crate::group::busiest::KeyQuery;
 use crate::group::{Answer, Input, Show};
 
 impl Bench {
     fn why(&mut self, what: &str) -> Answer {
         self.feed(Input::Show { asked: A.asked(), what: Show::Explain(what.into()) });
+        self.answers.pop().unwrap().unwrap()
+    }
+
+    fn keys(&mut self, settings: &[(&str, &str)]) -> Answer {
+        let query = KeyQuery::parse(settings.iter().copied()).unwrap();
+        self.feed(Input::Show { asked: A.asked(), what: Show::Keys(query) });
         self.answers.pop().unwrap().unwrap()
     }
 }
@@ -52,4 +59,41 @@ fn a_key_that_is_no_host_is_looked_for_as_it_is_written() {
     assert_eq!(bench.why("MAIN").ok, "main waiting=1 queued because=no-credit");
     bench.feed(Input::Show { asked: A.asked(), what: Show::Explain("other".into()) });
     assert_eq!(bench.refusal(), Code::NotFound);
+}
+
+#[test]
+fn keys_are_listed_by_what_is_left_to_do_behind_them() {
+    let mut bench = Bench::new(&[("delay", "5s")]);
+    bench.open("docs", &[]);
+    for url in ["http://a.org/1", "http://b.org/1", "http://b.org/2", "http://c.org/1"] {
+        bench.publish(url);
+    }
+    bench.publish("http://a.org/2 job=docs");
+    bench.publish("http://d.org/late after=1h");
+    let keys = bench.keys(&[]);
+    assert_eq!(
+        keys.more,
+        [
+            "a.org waiting=2 processing=0 left-ms=5000",
+            "b.org waiting=2 processing=0 left-ms=5000",
+            "c.org waiting=1 processing=0 left-ms=0",
+        ]
+    );
+    assert_eq!(keys.ok, "crawlers matched=3 listed=3");
+    let some = bench.keys(&[("limit", "1")]);
+    assert_eq!((some.more.len(), some.ok.as_str()), (1, "crawlers matched=3 listed=1"));
+    assert!(some.more[0].starts_with("a.org "), "{some:?}");
+    assert_eq!(bench.keys(&[("job", "docs")]).more, keys.more[..1]);
+
+    // What a host asks for counts, and what is under way does not wait.
+    bench.join(A, 10);
+    let mut tasks = std::mem::take(&mut bench.tasks).into_iter().map(|(_, task)| task);
+    let of_b = tasks.find(|task| task.payload.starts_with("http://b.org/")).unwrap();
+    let hold = Hold { pace_ms: Some(30_000), not_before_ms: None };
+    bench.touch(A, &of_b.id, true, hold);
+    let keys = bench.keys(&[]);
+    assert_eq!(
+        keys.more,
+        ["b.org waiting=1 processing=0 left-ms=30001", "a.org waiting=1 processing=1 left-ms=0",]
+    );
 }

@@ -51,13 +51,19 @@ pub(super) struct Record {
     links: Vec<Box<str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     nofollow: Option<Vec<usize>>,
+    /// Only databases have it.
+    #[serde(skip)]
+    reading: Option<String>,
 }
+
+/// Of a line: a server is not asked whether such a page has changed.
+const READING_UNKNOWN: &str = "unknown";
 
 /// The rows behind an id, as many as are read at a time.
 pub(super) const SELECT: &str = "
     SELECT id, page, url, outcome, reason, error, status, fetched_at, duration_ms, bytes,
         content_type, hash, etag, last_modified, remote, redirect, canonical, title, noindex, job,
-        pass, depth, task, attempt, link_urls, nofollow
+        pass, depth, task, attempt, link_urls, nofollow, reading
     FROM pages WHERE id > ?1 ORDER BY id LIMIT ?2";
 
 const JSON: &str = "strings and numbers are always JSON";
@@ -93,12 +99,14 @@ impl Record {
             attempt: row.get("attempt")?,
             links: serde_json::from_str(&links).unwrap_or_default(),
             nofollow: nofollow.and_then(|nofollow| serde_json::from_str(&nofollow).ok()),
+            reading: row.get("reading")?,
         })
     }
 
     /// Of a line; the error is for people.
     pub(super) fn from_json(line: &[u8]) -> Result<Self, String> {
-        let record: Self = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+        let mut record: Self = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+        record.reading = Some(READING_UNKNOWN.to_owned());
         if PageId::parse(&record.page).is_none() {
             return Err(format!("{:?} is no name of a page", record.page));
         }
@@ -145,6 +153,7 @@ impl Record {
             i64::try_from(self.links.len()).unwrap_or(i64::MAX),
             serde_json::to_string(&self.links).expect(JSON),
             self.nofollow.as_ref().map(|nofollow| serde_json::to_string(nofollow).expect(JSON)),
+            self.reading,
         ])?;
         Ok(())
     }

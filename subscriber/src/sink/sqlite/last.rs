@@ -12,14 +12,19 @@ use tokio::sync::{mpsc, oneshot};
 use super::url_print;
 use crate::config::{LOOKUP_BATCH_MAX, LOOKUP_QUEUE_MAX, STORE_BUSY_TIMEOUT};
 use crate::page::Link;
-use crate::report::Validators;
+use crate::report::{PageId, Validators};
 use crate::sink::OpenError;
 
 pub(super) const NEWEST: &str = "
     SELECT etag, last_modified, hash, title, content_type, bytes, canonical, noindex, link_urls,
         nofollow, fetched_at
-    FROM pages WHERE url_print = ?1 AND url = ?2 AND outcome = 'done'
+    FROM pages WHERE url_print = ?1 AND url = ?2 AND page <> ?3 AND reading IS ?4 AND outcome = 'done'
         AND (etag IS NOT NULL OR last_modified IS NOT NULL) ORDER BY id DESC LIMIT 1";
+
+/// In the order of the index, which has no others.
+pub(super) const ANY: &str = "
+    SELECT url_print FROM pages WHERE outcome = 'done'
+        AND (etag IS NOT NULL OR last_modified IS NOT NULL) ORDER BY url_print LIMIT 1";
 
 /// The newest complete record of a page that a server can be asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,20 +53,28 @@ pub struct Last {
 #[derive(Debug)]
 pub(in crate::sink) struct Lookup {
     queue: mpsc::Sender<Question>,
+    has_records: bool,
 }
 
 #[derive(Debug)]
 struct Question {
     url: String,
+    /// The page that asks, which is not meant.
+    page: String,
     answer: oneshot::Sender<Option<Last>>,
 }
 
 impl Lookup {
-    pub(super) fn start(path: &Path) -> Result<(Self, thread::JoinHandle<()>), OpenError> {
+    pub(super) fn start(
+        path: &Path,
+        reading: Option<String>,
+    ) -> Result<(Self, thread::JoinHandle<()>), OpenError> {
         let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(path, flags).map_err(sqlite)?;
         connection.busy_timeout(STORE_BUSY_TIMEOUT).map_err(sqlite)?;
+        let any = connection.query_row(ANY, [], |_| Ok(())).optional().map_err(sqlite)?;
+        let has_records = any.is_some();
         let (queue, mut questions) = mpsc::channel(LOOKUP_QUEUE_MAX);
         let path = path.to_owned();
         let answering = {
@@ -69,7 +82,7 @@ impl Lookup {
             move || {
                 let mut batch = Vec::new();
                 while questions.blocking_recv_many(&mut batch, LOOKUP_BATCH_MAX) > 0 {
-                    if let Err(error) = answer(&mut connection, &mut batch) {
+                    if let Err(error) = answer(&mut connection, reading.as_deref(), &mut batch) {
                         // Without an answer the page is fetched as if it were new.
                         tracing::debug!("{}: {error}", path.display());
                         batch.clear();
@@ -79,22 +92,33 @@ impl Lookup {
         };
         let thread = thread::Builder::new().name("pages.db reader".to_owned()).spawn(answering);
         let thread = thread.map_err(|source| OpenError::Io { path, source })?;
-        Ok((Self { queue }, thread))
+        Ok((Self { queue, has_records }, thread))
     }
 
-    pub(in crate::sink) async fn last(&self, url: &str) -> Option<Last> {
+    /// When the file was opened.
+    pub(in crate::sink) fn has_records(&self) -> bool {
+        self.has_records
+    }
+
+    pub(in crate::sink) async fn last(&self, url: &str, page: &PageId) -> Option<Last> {
         let (answer, answered) = oneshot::channel();
-        self.queue.send(Question { url: url.to_owned(), answer }).await.ok()?;
+        let question = Question { url: url.to_owned(), page: page.to_string(), answer };
+        self.queue.send(question).await.ok()?;
         answered.await.ok()?
     }
 }
 
 /// One transaction for all that have asked meanwhile: to begin one costs more than a question.
-fn answer(connection: &mut Connection, batch: &mut Vec<Question>) -> rusqlite::Result<()> {
+fn answer(
+    connection: &mut Connection,
+    reading: Option<&str>,
+    batch: &mut Vec<Question>,
+) -> rusqlite::Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Deferred)?;
     let mut statement = transaction.prepare_cached(NEWEST)?;
-    for Question { url, answer } in batch.drain(..) {
-        let last = statement.query_row(params![url_print(&url), url], read).optional()?;
+    for Question { url, page, answer } in batch.drain(..) {
+        let parameters = params![url_print(&url), url, page, reading];
+        let last = statement.query_row(parameters, read).optional()?;
         // Whoever asked may have been abandoned meanwhile.
         let _ = answer.send(last);
     }

@@ -4,6 +4,15 @@ use super::super::task;
 use super::*;
 use crate::config::ROBOTS_FRESH;
 
+fn strict_site(path: &str) -> String {
+    match path {
+        "/robots.txt" => {
+            answer("200 OK", "", "User-agent: bot\nCrawl-delay: 1.5\nDisallow: /private\n")
+        }
+        _ => plain_site(path),
+    }
+}
+
 /// The first request for it, which the host is given for a page.
 async fn ask_robots(broker: &mut Connection, id: &str, page: &CanonicalUrl<'_>) -> String {
     broker.task(id, page.as_str()).await;

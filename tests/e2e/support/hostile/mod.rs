@@ -202,9 +202,8 @@ fn connection(mut stream: TcpStream, host: Ipv4Addr, shared: &Shared) -> io::Res
             left
         }
         Way::Resets(bytes) => {
+            // On one machine that has come before the reset does, and is read before it.
             stream.write_all(bytes)?;
-            // Time for the client to read what there is.
-            thread::sleep(DRIP);
             SockRef::from(&stream).set_linger(Some(Duration::ZERO))
         }
     }

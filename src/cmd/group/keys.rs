@@ -1,0 +1,83 @@
+//! `tidings group keys`: what holds a group up.
+
+use clap::Args;
+use tidings_protocol::{DEFAULT_GROUP, GroupName, JobName, field_number};
+
+use super::{NAME, command};
+use crate::{
+    failure::Failure,
+    manage::{Broker, OutputFlags, named, print_table},
+    output::{Console, count, printable, time},
+    waiting::Waiting,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings group keys --limit 10        the hosts that take longest
+  tidings group keys --job docs        those that a job waits for
+
+LEFT is what a host takes at least until the last of its pages is asked for, with the pause between
+two requests that is kept there. It costs the broker a look at every host.";
+
+/// The most of a key that stands in a table.
+const KEY_CHARS_MAX: usize = 200;
+
+/// The flags of `tidings group keys`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct KeysArgs {
+    /// The group
+    #[arg(default_value = DEFAULT_GROUP)]
+    group: GroupName,
+
+    /// Only those behind which something of this job waits
+    #[arg(long, value_name = "JOB")]
+    job: Option<JobName>,
+
+    /// List at most so many
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=1000))]
+    limit: u64,
+
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// Lists what the flags say.
+pub(super) async fn run(args: &KeysArgs) -> Result<(), Failure> {
+    let limit = args.limit.to_string();
+    let mut settings = vec![("limit", limit.as_str())];
+    settings.extend(args.job.as_ref().map(|job| ("job", job.as_str())));
+    let broker = Broker::connect(&args.output.broker, NAME).await?;
+    let answer = broker.ask(&command("keys", &args.group, settings)).await?;
+    let mut console = Console::new();
+    if args.output.json {
+        let keys = answer.more.iter().map(|line| named(line, "key"));
+        return keys.into_iter().try_for_each(|one| console.line(&one.to_string()));
+    }
+    let heads = ["KEY", "WAITING>", "PROCESSING>", "LEFT>"];
+    print_table(&mut console, &heads, answer.more.iter().map(|line| row(&Waiting::parse(line))))?;
+    let number = |key| field_number(&answer.ok, key).unwrap_or(0);
+    let (matched, listed) = (number("matched"), number("listed"));
+    if listed < matched {
+        let (listed, matched) = (count(listed), count(matched));
+        console.note(&format!("{listed} of {matched}; --limit lists up to 1,000"));
+    }
+    Ok(())
+}
+
+fn row(waiting: &Waiting) -> Vec<String> {
+    let Waiting { host, tasks, processing, left } = waiting;
+    vec![printable(host, KEY_CHARS_MAX), count(*tasks), count(*processing), time(*left)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_a_row() {
+        let line = "a.example waiting=1205 processing=1 left-ms=1204700 new=7";
+        assert_eq!(row(&Waiting::parse(line)), ["a.example", "1,205", "1", "20m 04s"]);
+        assert_eq!(row(&Waiting::parse("b")), ["b", "0", "0", "0 ms"]);
+    }
+}
