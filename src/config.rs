@@ -325,7 +325,7 @@ mod tests {
         let crawl =
             command.try_get_matches_from(["tidings", "crawl", "http://a.example/"]).unwrap();
         let crawl = crawl.subcommand_matches("crawl").unwrap();
-        let values = |id| crawl.get_many::<String>(id).unwrap().collect::<Vec<_>>();
+        let values = |id| crawl.get_raw(id).unwrap().collect::<Vec<_>>();
         assert_eq!(values("header"), ["Accept: a, b", "X-Team: c"]);
         assert_eq!(values("exclude"), ["/a", "*.pdf$"]);
         assert!(problem("header = ['a: b', 'c']").starts_with("1:10: `header`: "));

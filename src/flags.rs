@@ -6,7 +6,8 @@ use clap::Args;
 use tidings_broker::{BrokerConfig, Sync, TopicSettings};
 use tidings_protocol::parse_ms;
 use tidings_subscriber::{
-    AllowPrivate, CrawlerConfig, NetError, config::LinkConfig, tracking::TrackingParams,
+    AllowPrivate, CrawlerConfig, NetError, config::LinkConfig, fetch::AddedHeader,
+    tracking::TrackingParams,
 };
 
 use crate::{
@@ -193,9 +194,10 @@ pub(crate) struct CrawlerFlags {
     #[arg(long, value_name = "URL|MAIL", value_parser = contact::parse)]
     contact: Option<String>,
 
-    /// A header for every request for a page; may be given several times
-    #[arg(long, value_name = "NAME: VALUE", value_parser = parse_header)]
-    header: Vec<String>,
+    /// A header for every request, or with `https://HOST=` before it for those to that scheme, host and port alone; may
+    /// be given several times
+    #[arg(long, value_name = "NAME: VALUE")]
+    header: Vec<AddedHeader>,
 
     /// Fetch everything through this proxy; it resolves the names, and has to refuse those that lead where nobody may go
     #[arg(long, value_name = "URL")]
@@ -301,24 +303,6 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     bytes.filter(|bytes| *bytes > 0).ok_or_else(|| "write 65536, 64k, 10m or 1g".to_owned())
 }
 
-/// A header as it is sent. What only the connection can know is not for a person to say.
-fn parse_header(text: &str) -> Result<String, String> {
-    const OWN: [&str; 5] =
-        ["connection", "content-length", "host", "transfer-encoding", "user-agent"];
-    let (name, value) = text.split_once(':').ok_or("write it as Name: value")?;
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    if name.is_empty() || !name.bytes().all(is_token) {
-        return Err(format!("{name:?} cannot be the name of a header"));
-    }
-    if value.bytes().any(|byte| byte.is_ascii_control() && byte != b'\t') {
-        return Err("a header is one line of text".to_owned());
-    }
-    if OWN.iter().any(|own| name.eq_ignore_ascii_case(own)) {
-        return Err(format!("{name} is set by the crawler itself (see --agent)"));
-    }
-    Ok(format!("{name}: {}", value.trim()))
-}
-
 /// The value of `--allow-private`.
 fn parse_allow_private(text: &str) -> Result<AllowPrivate, String> {
     if text.is_empty() {
@@ -370,13 +354,15 @@ mod tests {
             "--credit=7",
             "--max-body=10m",
             "--header=Accept: text/html, text/plain",
-            "--header=X-Team:  a b ",
+            "--header=https://a.example=Authorization: Bearer x",
             "--contact=https://example.org/bot",
             "--cookies",
         ]);
         let config = config.unwrap();
         assert_eq!((config.credit, config.body_bytes_max), (7, 10 << 20));
-        assert_eq!(config.headers, ["Accept: text/html, text/plain", "X-Team: a b"]);
+        let headers =
+            ["Accept: text/html, text/plain", "https://a.example=Authorization: Bearer x"];
+        assert_eq!(config.headers, headers.map(|header| header.parse().unwrap()));
         let version = env!("CARGO_PKG_VERSION");
         assert_eq!(config.agent, format!("tidings/{version} (+https://example.org/bot)"));
         assert!(config.cookies && !config.links.images && !config.links.sitemaps);
@@ -417,9 +403,11 @@ mod tests {
             ("--max-body=1t", "10m"),
             ("--max-body=99999999999g", "10m"),
             ("--header=no", "Name: value"),
-            ("--header=a b: c", "cannot be the name"),
-            ("--header=a: b\r\nc: d", "one line"),
-            ("--header=Host: a", "by the crawler itself"),
+            ("--header=a b: c", "no name"),
+            ("--header=a: b\r\nc: d", "cannot be sent"),
+            ("--header=Host: a", "the crawler sets this itself"),
+            ("--header=Authorization: a", "whom it is for"),
+            ("--header=https://a.example/path=Authorization: a", "not for a path"),
             ("--contact=nobody", "e-mail"),
             ("--concurrency=0", "1..="),
             ("--tracking-params=a=b", "no name of a parameter"),

@@ -49,7 +49,8 @@ pub(crate) fn page_line(report: &PageReport) -> String {
     line
 }
 
-/// The same for machines: an object, with everything as it came, and under the names that it has where it is stored.
+/// The same for machines: an object, with everything as it came, and under the names that it has where it is stored:
+/// `reason` is a word of a closed list (OUTCOMES.md of the crawler), and `error` what a person is told.
 pub(crate) fn page_json(report: &PageReport) -> String {
     #[derive(Serialize)]
     struct Page<'a> {
@@ -137,6 +138,9 @@ mod tests {
     fn for_machines_everything_is_as_it_came() {
         let expected = r#"{"url":"http://a.example/","status":200,"outcome":"done","reason":null,"error":null,"bytes":1234,"wire_bytes":567,"ms":45,"title":"A \u001b[31mtitle\n","job":null}"#;
         assert_eq!(page_json(&report()), expected);
+        let error = Some("HTTP status 404".to_owned());
+        let failed = page_json(&PageReport { reason: Some("status"), error, ..report() });
+        assert!(failed.contains(r#""reason":"status","error":"HTTP status 404","#), "{failed}");
     }
 
     #[test]

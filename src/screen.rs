@@ -13,15 +13,14 @@ use crate::{
     job::{Counts, Rate},
     output::{Console, bytes, count, plural, time},
     page_line::{page_json, page_line},
-    tally::Tally,
+    tally::{Failures, Tally},
     waiting::Waiting,
 };
 
-/// Hosts in the summary and in the block, and reasons of failure.
+/// Hosts in the summary and in the block.
 const SLOWEST: usize = 5;
 const SLOWEST_NOW: usize = 3;
 pub(crate) const WAITING_SHOWN: usize = 3;
-const REASONS: usize = 10;
 
 /// An answer that took less is not worth to be named as slow ..
 const SLOW: Duration = Duration::from_millis(500);
@@ -241,13 +240,12 @@ fn details(tally: &Tally) -> Vec<String> {
             lines.push(format!("  {span:>7}  {host}, {answers}"));
         }
     }
-    let (reasons, others) = tally.reasons(REASONS);
-    if !reasons.is_empty() {
+    let failures = tally.failures();
+    if !failures.is_empty() {
         lines.push("failed   because of:".to_owned());
-        let others = (others > 0).then_some(("other reasons", others));
-        for (reason, n) in reasons.into_iter().chain(others) {
-            lines.push(format!("  {:>7}  {reason}", count(n)));
-        }
+    }
+    for Failures { reason, count: n, example } in failures {
+        lines.push(format!("  {:>7}  {reason} ({example})", count(*n)));
     }
     lines
 }
@@ -262,8 +260,10 @@ fn tally_json(tally: &Tally) -> Map<String, Value> {
     let longest = tally.longest(SLOWEST).into_iter().map(|(host, times)| {
         json!({ "host": host, "answers": times.answers, "span_ms": ms(times.span()) })
     });
-    let (reasons, others) = tally.reasons(REASONS);
-    let reasons = reasons.into_iter().map(|(reason, n)| json!({ "reason": reason, "count": n }));
+    let reasons = tally
+        .failures()
+        .into_iter()
+        .map(|Failures { reason, count, .. }| json!({ "reason": reason, "count": count }));
     let classes = tally.classes().map(|(class, n)| (class.replace(' ', "_"), n.into()));
     let mut figures = Map::new();
     figures.insert("outcomes".into(), json!(tally.outcomes()));
@@ -276,7 +276,6 @@ fn tally_json(tally: &Tally) -> Map<String, Value> {
     figures.insert("slowest".into(), slowest.collect());
     figures.insert("longest".into(), longest.collect());
     figures.insert("reasons".into(), reasons.collect());
-    figures.insert("other_reasons".into(), others.into());
     figures
 }
 
@@ -303,8 +302,9 @@ mod tests {
     }
 
     fn failed(url: &str, error: &str) -> PageReport {
-        let (outcome, error) = (PageOutcome::Failed, Some(error.to_owned()));
-        PageReport { outcome, error, status: None, ..report(url, 3000) }
+        let (outcome, reason) = (PageOutcome::Failed, Some("connect-timeout"));
+        let error = Some(error.to_owned());
+        PageReport { outcome, reason, error, status: None, ..report(url, 3000) }
     }
 
     fn tally(reports: &[PageReport]) -> Tally {
@@ -394,7 +394,7 @@ mod tests {
             "longest  from the first request to the last answer:",
             "   1m 05s  b.example, 2 answers",
             "failed   because of:",
-            "        1  no connection in time",
+            "        1  connect-timeout (no connection in time)",
         ];
         let mut tally_of_all = tally(&reports);
         tally_of_all.page(&reports[1], Duration::from_secs(65));
@@ -423,8 +423,7 @@ mod tests {
                 { "host": "a.example", "answers": 1, "span_ms": 0 },
                 { "host": "b", "answers": 1, "span_ms": 0 },
             ],
-            "reasons": [{ "reason": "why", "count": 1 }],
-            "other_reasons": 0,
+            "reasons": [{ "reason": "connect-timeout", "count": 1 }],
         });
         assert_eq!(Value::Object(summary), expected);
     }

@@ -14,10 +14,8 @@ use crate::output::printable;
 /// that the slowest are right unless they were fast at first.
 const HOSTS_MAX: usize = 10_000;
 
-/// Reasons that are told apart. Most are the words of this program; what a site makes up of its own
-/// finds no room.
-const REASONS_MAX: usize = 200;
-const REASON_CHARS_MAX: usize = 100;
+/// Of what is said of one page that failed.
+const EXAMPLE_CHARS_MAX: usize = 100;
 
 /// Answers among which the slowest at the moment are looked for, and how old they may be.
 const RECENT_MAX: usize = 500;
@@ -57,6 +55,16 @@ impl Times {
     }
 }
 
+/// Pages that failed for the same reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failures {
+    /// The word for it.
+    pub(crate) reason: &'static str,
+    pub(crate) count: u64,
+    /// What was said of the first of them.
+    pub(crate) example: String,
+}
+
 /// Counts of a crawl.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
@@ -69,9 +77,8 @@ pub(crate) struct Tally {
     hosts: HashMap<Box<str>, Times>,
     /// Some are forgotten.
     is_cut: bool,
-    reasons: BTreeMap<String, u64>,
-    /// Failures for reasons for which there was no room.
-    other_reasons: u64,
+    /// By the word, of which the list is closed.
+    failures: BTreeMap<&'static str, Failures>,
     /// When since the start, which host, and how long it took.
     recent: VecDeque<(Duration, Box<str>, Duration)>,
 }
@@ -123,13 +130,12 @@ impl Tally {
     }
 
     fn failure(&mut self, report: &PageReport) {
-        let error = report.error.as_deref().unwrap_or("no reason given");
-        let reason = reason_of(error, host_of(&report.url));
-        if self.reasons.len() < REASONS_MAX || self.reasons.contains_key(&reason) {
-            *self.reasons.entry(reason).or_default() += 1;
-        } else {
-            self.other_reasons += 1;
-        }
+        let reason = report.reason.unwrap_or("unnamed");
+        let failures = self.failures.entry(reason).or_insert_with(|| {
+            let error = report.error.as_deref().unwrap_or_default();
+            Failures { reason, count: 0, example: printable(error, EXAMPLE_CHARS_MAX) }
+        });
+        failures.count += 1;
     }
 
     /// Pages that were dealt with, whatever came of them.
@@ -201,34 +207,17 @@ impl Tally {
         hosts
     }
 
-    /// Why pages have failed, what was most often first; and how often it was anything else.
-    pub(crate) fn reasons(&self, count: usize) -> (Vec<(&str, u64)>, u64) {
-        let mut reasons: Vec<_> =
-            self.reasons.iter().map(|(reason, count)| (reason.as_str(), *count)).collect();
-        reasons.sort_by_key(|(_, count)| Reverse(*count));
-        let rest = reasons.split_off(count.min(reasons.len()));
-        let others = rest.iter().map(|(_, count)| count).sum::<u64>() + self.other_reasons;
-        (reasons, others)
+    /// Why pages have failed, what was most often first.
+    pub(crate) fn failures(&self) -> Vec<&Failures> {
+        let mut failures: Vec<_> = self.failures.values().collect();
+        failures.sort_by_key(|failures| Reverse(failures.count));
+        failures
     }
 }
 
 /// Host and port of a URL.
 fn host_of(url: &str) -> &str {
     url.split('/').nth(2).unwrap_or(url)
-}
-
-/// An error without what only this page's error says: addresses and the name of its host.
-fn reason_of(error: &str, host: &str) -> String {
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    let words = error.split_whitespace().map(|word| {
-        let bare = word.trim_matches(|c: char| !c.is_ascii_alphanumeric() && c != '[' && c != ']');
-        let is_address = bare.parse::<std::net::IpAddr>().is_ok()
-            || bare.parse::<std::net::SocketAddr>().is_ok()
-            || bare == host
-            || bare == name;
-        if is_address && !bare.is_empty() { word.replace(bare, "..") } else { word.to_owned() }
-    });
-    printable(&words.collect::<Vec<_>>().join(" "), REASON_CHARS_MAX)
 }
 
 #[cfg(test)]
@@ -251,9 +240,9 @@ mod tests {
         }
     }
 
-    fn failed(url: &str, error: &str) -> PageReport {
+    fn failed(url: &str, reason: &'static str, error: &str) -> PageReport {
         let (outcome, error) = (PageOutcome::Failed, Some(error.to_owned()));
-        PageReport { outcome, error, ..report(url, 0, 0) }
+        PageReport { outcome, reason: Some(reason), error, ..report(url, 0, 0) }
     }
 
     fn tally(reports: impl IntoIterator<Item = PageReport>) -> Tally {
@@ -323,31 +312,18 @@ mod tests {
     }
 
     #[test]
-    fn failures_of_many_hosts_have_few_reasons() {
+    fn failures_are_told_apart_by_their_word() {
         let tally = tally([
-            failed("http://a.example/", "cannot connect: a.example: no such name"),
-            failed("http://b.example:81/", "cannot connect: b.example: no such name"),
-            failed("http://c.example/", "10.1.2.3 is a private address"),
-            failed("http://d.example/", "[fe80::1]:80 is a private address"),
-            failed("http://e.example/", "10.1.2.4 is a private address"),
-            failed("http://f.example/", "HTTP status 404"),
+            failed("http://a.example/", "dns", "a.example: no such name"),
+            failed("http://c.example/", "address", "10.1.2.3 is a private address"),
+            failed("http://d.example/", "address", "[fe80::1]:80 is a private address"),
+            failed("http://f.example/", "status", &"x".repeat(1000)),
+            failed("http://g.example/", "address", "10.1.2.4 is a private address"),
         ]);
-        let reasons = [
-            (".. is a private address", 3),
-            ("cannot connect: ..: no such name", 2),
-            ("HTTP status 404", 1),
-        ];
-        assert_eq!(tally.reasons(10), (reasons.to_vec(), 0));
-        assert_eq!(tally.reasons(1), (reasons[..1].to_vec(), 3));
-    }
-
-    #[test]
-    fn reasons_without_end_are_one() {
-        let many = (0..10 * REASONS_MAX).map(|number| failed("http://a/", &format!("{number}")));
-        let tally = tally(many);
-        assert_eq!(tally.reasons.len(), REASONS_MAX);
-        let (reasons, others) = tally.reasons(10);
-        assert_eq!((reasons.len(), others), (10, 10 * REASONS_MAX as u64 - 10));
-        assert_eq!(reason_of(&"x".repeat(1000), "a").chars().count(), REASON_CHARS_MAX);
+        let failures = tally.failures();
+        let counts: Vec<_> = failures.iter().map(|some| (some.reason, some.count)).collect();
+        assert_eq!(counts, [("address", 3), ("dns", 1), ("status", 1)]);
+        assert_eq!(failures[0].example, "10.1.2.3 is a private address");
+        assert_eq!(failures[2].example.chars().count(), EXAMPLE_CHARS_MAX);
     }
 }

@@ -7,6 +7,7 @@ use tidings_protocol::{GroupName, MemberId};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::address::AllowPrivate;
+use crate::fetch::AddedHeader;
 use crate::sink::SinkConfig;
 use crate::tracking::TrackingParams;
 use crate::traps::TrapLimits;
@@ -58,9 +59,8 @@ pub struct CrawlerConfig {
     pub body_bytes_max: u64,
     /// All requests go through this proxy: `http://[user:password@]host:port`. Default: none.
     pub proxy: Option<String>,
-    /// Headers that requests carry besides the usual ones: `Name: value`, or
-    /// `https://host=Name: value` for those that are for one server only. Default: none.
-    pub headers: Vec<String>,
+    /// Headers that requests carry besides the usual ones. Default: none.
+    pub headers: Vec<AddedHeader>,
     /// Whether cookies that a server sets are sent back to it. Default: no.
     pub cookies: bool,
     /// Requests at once to one address, whatever names lead there. Default: no limit.

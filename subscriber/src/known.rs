@@ -1,8 +1,8 @@
 //! Which links the broker knows already: what a worker may leave out of an answer.
 //!
 //! Of a page's links four in five are known. A worker may leave out those that an answered `ACK` of the
-//! same pass and run carried at no greater depth: the broker has judged them then, and would judge them
-//! no better now. What is not known here is sent once more and costs a line, so forgetting is
+//! same pass and run carried at no greater depth, since the scope has last grown: the broker has judged
+//! them then, and would judge them no better now. What is not known here is sent once more and costs a line, so forgetting is
 //! always allowed; taking one link for another would lose a page, so this is no Bloom filter: it keeps 64
 //! bits of each URL's key, as the broker does. Pure, and bounded by [`KNOWN_BYTES_MAX`].
 
@@ -13,7 +13,7 @@ use std::mem;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::config::{KNOWN_BYTES_MAX, KNOWN_PASSES_MAX};
-use crate::pass::PassKey;
+use crate::pass::{PassKey, ScopedPass};
 
 /// No less than the least table takes, in bytes.
 const TABLE_BYTES_MIN: usize = 128;
@@ -34,6 +34,8 @@ pub struct Known {
 /// old goes.
 #[derive(Debug, Default)]
 struct Prints {
+    /// All were judged by a scope that had grown so far at least.
+    scope: u64,
     young: HashTable<Entry>,
     old: HashTable<Entry>,
     last_use: u64,
@@ -61,10 +63,13 @@ impl Known {
 
     /// Whether a link that would come to be at this depth (its page's and one) may be left out of the
     /// answer. `print` is the [`UrlKey::print`](tidings_protocol::UrlKey::print) of its URL.
-    pub fn may_leave_out(&mut self, pass: PassKey, print: u64, depth: u32) -> bool {
+    pub fn may_leave_out(&mut self, of: ScopedPass, print: u64, depth: u32) -> bool {
         self.uses += 1;
-        let Some(prints) = self.passes.get_mut(&pass) else { return false };
+        let Some(prints) = self.passes.get_mut(&of.pass) else { return false };
         prints.last_use = self.uses;
+        if prints.scope < of.scope {
+            return false;
+        }
         let hash = self.hasher.hash_one(print);
         [&prints.young, &prints.old].into_iter().any(|table| {
             let found = table.find(hash, |entry| entry.print() == print);
@@ -73,12 +78,14 @@ impl Known {
     }
 
     /// An `ACK` that carried these links, to come to be at this depth, was answered `+OK`.
-    pub fn acked(&mut self, pass: PassKey, prints: impl IntoIterator<Item = u64>, depth: u32) {
+    pub fn acked(&mut self, of: ScopedPass, prints: impl IntoIterator<Item = u64>, depth: u32) {
         // What is deeper is sent again and again: nobody is, and everybody else saves two bytes.
         let Ok(depth) = u16::try_from(depth) else { return };
-        self.open(pass);
+        if !self.open(of) {
+            return;
+        }
         for print in prints {
-            self.insert(pass, Entry { print: print.to_ne_bytes(), depth: depth.to_ne_bytes() });
+            self.insert(of.pass, Entry { print: print.to_ne_bytes(), depth: depth.to_ne_bytes() });
         }
     }
 
@@ -94,7 +101,11 @@ impl Known {
         self.bytes
     }
 
-    fn open(&mut self, pass: PassKey) {
+    /// Begins anew with a pass whose scope has grown. `false`: it has grown further already.
+    fn open(&mut self, ScopedPass { pass, scope }: ScopedPass) -> bool {
+        if self.passes.get(&pass).is_some_and(|prints| prints.scope < scope) {
+            self.forget(pass);
+        }
         if self.passes.len() >= KNOWN_PASSES_MAX && !self.passes.contains_key(&pass) {
             let longest_ago = self.passes.iter().min_by_key(|(_, prints)| prints.last_use);
             if let Some((&pass, _)) = longest_ago {
@@ -102,7 +113,10 @@ impl Known {
             }
         }
         self.uses += 1;
-        self.passes.entry(pass).or_default().last_use = self.uses;
+        let prints =
+            self.passes.entry(pass).or_insert_with(|| Prints { scope, ..Prints::default() });
+        prints.last_use = self.uses;
+        prints.scope == scope
     }
 
     fn insert(&mut self, pass: PassKey, entry: Entry) {
@@ -173,8 +187,8 @@ mod tests {
 
     use super::*;
 
-    fn pass(number: u64) -> PassKey {
-        PassKey::new(1, "a", number)
+    fn pass(number: u64) -> ScopedPass {
+        ScopedPass { pass: PassKey::new(1, "a", number), scope: 2 }
     }
 
     /// As those of URLs: evenly distributed.
@@ -195,9 +209,25 @@ mod tests {
         known.acked(pass(1), [print(1)], 8);
         assert!(known.may_leave_out(pass(1), print(1), 1));
         assert!(!known.may_leave_out(pass(1), print(1), 0));
-        known.forget(pass(1));
+        known.forget(pass(1).pass);
         assert!(!known.may_leave_out(pass(1), print(1), 9));
         assert_eq!(known.bytes(), 0);
+    }
+
+    #[test]
+    fn what_was_judged_before_the_scope_has_grown_is_sent_again() {
+        let mut known = Known::default();
+        let grown = ScopedPass { scope: 3, ..pass(1) };
+        known.acked(pass(1), [print(1)], 1);
+        assert!(!known.may_leave_out(grown, print(1), 1));
+        assert!(known.may_leave_out(pass(1), print(1), 1), "a task of before");
+        known.acked(grown, [print(2)], 1);
+        // Answered late: it was judged by one or the other.
+        known.acked(pass(1), [print(3)], 1);
+        for of in [pass(1), grown] {
+            let left_out = [1, 2, 3].map(|link| known.may_leave_out(of, print(link), 1));
+            assert_eq!(left_out, [false, true, false]);
+        }
     }
 
     #[test]
@@ -246,17 +276,20 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Step {
-        Acked(u64, Vec<u64>, u32),
-        Asked(u64, u64, u32),
+        Acked(u64, u64, Vec<u64>, u32),
+        Asked(u64, u64, u64, u32),
         Forgotten(u64),
     }
 
     fn step() -> impl Strategy<Value = Step> {
         let (pass, link, depth) = (0..4_u64, 0..200_u64, prop_oneof![0..5_u32, 65_530..65_540_u32]);
+        let scope = prop_oneof![9 => Just(0_u64), 1 => 0..4_u64];
+        let links = prop::collection::vec(link.clone(), 0..60);
         prop_oneof![
-            8 => (pass.clone(), prop::collection::vec(link.clone(), 0..60), depth.clone())
-                .prop_map(|(pass, links, depth)| Step::Acked(pass, links, depth)),
-            16 => (pass.clone(), link, depth).prop_map(|(pass, link, depth)| Step::Asked(pass, link, depth)),
+            8 => (pass.clone(), scope.clone(), links, depth.clone())
+                .prop_map(|(pass, scope, links, depth)| Step::Acked(pass, scope, links, depth)),
+            16 => (pass.clone(), scope, link, depth)
+                .prop_map(|(pass, scope, link, depth)| Step::Asked(pass, scope, link, depth)),
             1 => pass.prop_map(Step::Forgotten),
         ]
     }
@@ -271,25 +304,39 @@ mod tests {
         ) {
             let (mut all, mut some) = (Known::default(), Known::with_bytes_max(bytes_max));
             let mut model = BTreeMap::new();
+            let mut scopes = BTreeMap::new();
+            let scoped = |number, scope| ScopedPass { scope, ..pass(number) };
             for step in steps {
                 match step {
-                    Step::Acked(number, links, depth) => {
-                        all.acked(pass(number), links.iter().copied().map(print), depth);
-                        some.acked(pass(number), links.iter().copied().map(print), depth);
-                        let is_kept = u16::try_from(depth).is_ok();
+                    Step::Acked(number, scope, links, depth) => {
+                        let of = scoped(number, scope);
+                        all.acked(of, links.iter().copied().map(print), depth);
+                        some.acked(of, links.iter().copied().map(print), depth);
+                        let mut is_kept = u16::try_from(depth).is_ok();
+                        if is_kept {
+                            let newest = scopes.entry(number).or_insert(scope);
+                            if *newest < scope {
+                                model.retain(|(other, _), _| *other != number);
+                                *newest = scope;
+                            }
+                            is_kept = *newest == scope;
+                        }
                         for link in links.into_iter().filter(|_| is_kept) {
                             let least = model.entry((number, link)).or_insert(depth);
                             *least = depth.min(*least);
                         }
                     }
-                    Step::Asked(number, link, depth) => {
-                        let known = model.get(&(number, link)).is_some_and(|least| *least <= depth);
-                        prop_assert_eq!(all.may_leave_out(pass(number), print(link), depth), known);
-                        prop_assert!(known || !some.may_leave_out(pass(number), print(link), depth));
+                    Step::Asked(number, scope, link, depth) => {
+                        let of = scoped(number, scope);
+                        let known = model.get(&(number, link)).is_some_and(|least| *least <= depth)
+                            && scopes[&number] >= scope;
+                        prop_assert_eq!(all.may_leave_out(of, print(link), depth), known);
+                        prop_assert!(known || !some.may_leave_out(of, print(link), depth));
                     }
                     Step::Forgotten(number) => {
-                        all.forget(pass(number));
-                        some.forget(pass(number));
+                        all.forget(pass(number).pass);
+                        some.forget(pass(number).pass);
+                        scopes.remove(&number);
                         model.retain(|(other, _), _| *other != number);
                     }
                 }

@@ -16,3 +16,12 @@ impl PassKey {
         Self(hasher.finish())
     }
 }
+
+/// A pass whose job's scope has grown so far: what was refused before may be let in now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScopedPass {
+    /// Which.
+    pub pass: PassKey,
+    /// `scope=` of a task, which only ever rises within a pass; 0 without it.
+    pub scope: u64,
+}

@@ -23,6 +23,9 @@ use self::files::{BodyFile, Job};
 use crate::config::{SPOOL_BYTES_MAX, SPOOLS_BYTES_MAX};
 use crate::sink::Place;
 
+/// Hexadecimal digits in the name of a process's directory.
+const NAME_DIGITS: usize = 8;
+
 /// Where bodies are kept until every sink has them. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Spools(Arc<Shared>);
@@ -72,7 +75,7 @@ impl Spools {
         let all = lock_file(&directory.join("lock"))?;
         all.lock()?;
         remove_left(directory)?;
-        let name = format!("{:08x}", fastrand::u32(..));
+        let name = format!("{:0NAME_DIGITS$x}", fastrand::u32(..));
         let lock = lock_file(&directory.join(format!("{name}.lock")))?;
         // Somebody else's, with a chance of one in billions, is waited for.
         lock.lock()?;
@@ -92,12 +95,13 @@ fn lock_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(false).open(path)
 }
 
-/// Removes the directories of which nobody holds the lock.
+/// Removes the directories of which nobody holds the lock. What has other names than those that are given here is somebody
+/// else's; one of `...lock` would even lead out of the directory.
 fn remove_left(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let lock = entry?.path();
-        let name = lock.file_stem().filter(|_| lock.extension().is_some_and(|end| end == "lock"));
-        let Some(name) = name else { continue };
+        let name = lock.file_name().and_then(|name| name.to_str()?.strip_suffix(".lock"));
+        let Some(name) = name.filter(|name| is_own(name)) else { continue };
         if lock_file(&lock)?.try_lock().is_err() {
             continue;
         }
@@ -107,6 +111,12 @@ fn remove_left(directory: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a directory has a name as they are given here.
+fn is_own(name: &str) -> bool {
+    let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    name.len() == NAME_DIGITS && name.bytes().all(is_digit)
 }
 
 impl Spool {

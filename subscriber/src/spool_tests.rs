@@ -142,3 +142,19 @@ async fn what_ended_processes_have_left_is_removed_and_nothing_else() {
     assert_eq!(count(), 5);
     assert_eq!(text(&body), b"a page");
 }
+
+#[test]
+fn what_others_have_put_there_is_left_alone() {
+    let outside = tempfile::tempdir().unwrap();
+    let directory = outside.path().join("spools");
+    let names = ["...lock", "..lock", "x.lock", "0123ABCD.lock", "0123456.lock", "0123456.", "a"];
+    fs::create_dir(&directory).unwrap();
+    for name in names {
+        fs::write(directory.join(name), "").unwrap();
+    }
+    fs::create_dir(directory.join("x")).unwrap();
+    let _spools = Spools::open(&directory).unwrap();
+    for name in names.iter().chain(&["x", "lock"]) {
+        assert!(directory.join(name).exists(), "{name}");
+    }
+}

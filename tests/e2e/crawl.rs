@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::{
-    origin::{Answer, BAD, Origin, Site},
+    origin::{Answer, BAD, Origin, Site, whole},
     pages,
     process::{Finished, Running, Server, run, tidings},
     talk::Talk,
@@ -362,7 +362,7 @@ fn for_machines_there_is_an_object_for_each_page_and_one_at_the_end() {
         assert_eq!(summary[key], value, "{summary}");
     }
     assert_eq!(summary["status"], json!({ "2xx": 3, "4xx": 1 }));
-    assert_eq!(summary["reasons"], json!([{ "reason": "HTTP status 404", "count": 1 }]));
+    assert_eq!(summary["reasons"], json!([{ "reason": "status", "count": 1 }]));
     assert_eq!(pages.len(), 7);
 }
 
@@ -405,6 +405,31 @@ fn patterns_keep_links_out_and_no_seed() {
     paths.retain(|path| path.starts_with("/p"));
     paths.sort_unstable();
     assert_eq!(paths, ["/p/0", "/p/1", "/p/10", "/p/3", "/p/4", "/p/7", "/p/8"]);
+}
+
+#[test]
+fn a_header_for_one_server_goes_nowhere_else() {
+    const SECRET: &str = "Bearer for the first alone";
+    let origin = Origin::serve_with(Site { hosts: 2, pages: 3, ..Site::default() }, |hit| {
+        let (_, port) = hit.header("Host")?.split_once(':')?;
+        let target = format!("Location: http://{}:{port}/p/0\r\n", Site::host(1));
+        (hit.path == "/away").then(|| whole("302 Found", &target, ""))
+    });
+    let header = format!("{}=Authorization: {SECRET}", origin.url(0, "").trim_end_matches('/'));
+    let seeds = [origin.url(0, "/p/0"), origin.url(0, "/away")];
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("config.toml"), format!("header = ['{header}']\n")).unwrap();
+    for words in [&["--header", &*header], &["--config", "config.toml"]] {
+        let before = origin.hits();
+        let job = ["crawl", "--allow-private", &seeds[0], &seeds[1]];
+        run(folder.path(), &[&job[..], words].concat()).expect_code(0);
+        let record = origin.record();
+        let (first, second): (Vec<_>, Vec<_>) =
+            record.0[before..].iter().partition(|hit| hit.host == Site::host(0));
+        assert!(first.iter().all(|hit| hit.header("Authorization") == Some(SECRET)), "{first:#?}");
+        assert!(second.iter().any(|hit| hit.path == "/p/2"), "{second:#?}");
+        assert!(second.iter().all(|hit| !hit.head.contains("for the first")), "{second:#?}");
+    }
 }
 
 #[test]

@@ -229,10 +229,14 @@ fn a_url_is_fetched_for_people_where_that_is_allowed() {
     let folder = TempDir::new().unwrap();
     let refused = run(folder.path(), &["probe", "feed", &url]).expect_code(1);
     assert!(refused.stderr().contains("127.0.0.1"), "{refused:?}");
-    let told =
-        run(folder.path(), &["probe", "feed", &url, "--allow-private"]).expect_code(0).stdout();
+    let temporary = TempDir::new().unwrap();
+    let mut probe = tidings(folder.path(), ["probe", "feed", &url, "--allow-private"]);
+    probe.env("TMPDIR", temporary.path());
+    let told = Running::start(&mut probe).finish().expect_code(0).stdout();
     assert_eq!(told[0], "News");
     assert_eq!(told[4], format!("  {}", url.replace("/f", "/1")));
+    let left: Vec<_> = temporary.path().read_dir().unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
     origin.join().unwrap();
 }
 

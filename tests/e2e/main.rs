@@ -40,6 +40,7 @@ mod readers;
 mod restart;
 mod restart_large;
 mod robots;
+mod scope;
 mod share;
 mod sinks;
 mod support;

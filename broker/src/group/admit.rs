@@ -28,9 +28,9 @@ const HOPS_MAX: u32 = 10;
 pub(super) const CARRIED_BYTES_MAX: usize = 32 << 10;
 
 /// Attributes that mean something here, and so are not handed on as they came.
-const OWN_ATTRIBUTES: [&str; 14] = [
-    "number", "job", "pass", "depth", "prio", "after", "every", "was", "kind", "hops", "schedule",
-    "last", "again", "id",
+const OWN_ATTRIBUTES: [&str; 15] = [
+    "number", "job", "pass", "depth", "scope", "prio", "after", "every", "was", "kind", "hops",
+    "schedule", "last", "again", "id",
 ];
 
 /// What an event asks for, as read from its payload.

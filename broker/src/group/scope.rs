@@ -65,6 +65,11 @@ impl Scope {
         self.rule != ScopeRule::Any
     }
 
+    /// How far it has grown: so much has been let in, one after the other.
+    pub fn extent(&self) -> usize {
+        self.admitted.len()
+    }
+
     /// A seed, or what a seed redirects to, belongs to its job.
     pub fn admit(&mut self, url: &CanonicalUrl) {
         let part = match self.rule {

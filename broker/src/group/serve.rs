@@ -90,6 +90,11 @@ impl Group {
             let (pass, depth, number) = (job.id.pass, admitted.depth, job.id.number);
             // Writing into a string cannot fail.
             let _ = write!(payload, " job={} pass={pass} depth={depth} number={number}", job.name);
+            // Of one seed's scope, as most jobs have it, nothing was refused that could be let in later.
+            let extent = job.scope.extent();
+            if extent > 1 {
+                let _ = write!(payload, " scope={extent}");
+            }
         }
         if admitted.redirect {
             let _ = write!(payload, " kind=redirect hops={}", admitted.hops);

@@ -14,8 +14,10 @@ pub(crate) mod restart;
 mod tests;
 mod watch;
 
+use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -448,10 +450,10 @@ impl Groups {
         Ok(())
     }
 
-    /// A number that no group was given before: unix time in ms, or the next one if another group
-    /// came into being in this millisecond.
+    /// A number that no group was given before, of this broker or another one; a higher one than before.
     fn since(&self) -> u64 {
-        let now = u64::try_from(self.clock.unix_ms()).unwrap_or(0);
+        // Its keys come from the system.
+        let now = number_for_life(self.clock.unix_ms(), RandomState::new().hash_one(()));
         let above = |newest: u64| Some(now.max(newest + 1));
         let newest = self.newest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, above);
         above(newest.expect("there is always a next one")).expect("as before")
@@ -467,6 +469,15 @@ impl Groups {
             _ => Err(no_such(group)),
         }
     }
+}
+
+/// Unix time in ms, and random bits, without which groups of several brokers that came into being in the same millisecond
+/// would have the same number, and their pages the same name where they are stored together. It is below 2^63, which is all
+/// that some databases know, until the year 2248.
+fn number_for_life(unix_ms: i64, random: u64) -> u64 {
+    const RANDOM_BITS: u32 = 20;
+    let unix_ms = u64::try_from(unix_ms).unwrap_or(0);
+    unix_ms << RANDOM_BITS | random >> (u64::BITS - RANDOM_BITS)
 }
 
 fn no_such(group: &GroupName) -> ProtocolError {

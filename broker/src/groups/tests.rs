@@ -279,3 +279,22 @@ async fn a_group_whose_texts_cannot_be_read_back_says_so_to_everybody_and_the_ot
     assert!(boss.ask("JOB open site group=other").await.starts_with("+OK site "));
     topic.append(ConnId::BROKER, ["more"]).unwrap();
 }
+
+#[tokio::test]
+async fn groups_of_brokers_that_do_not_know_each_other_have_different_numbers() {
+    let (now, earlier) = (1_795_290_973_246, 1_795_290_973_245);
+    let [least, some, most] = [0, 1 << 60, u64::MAX].map(|random| number_for_life(now, random));
+    assert!(number_for_life(earlier, u64::MAX) < least && least < some && some < most);
+    assert!(most < number_for_life(now + 1, 0));
+    // As a database has it.
+    assert!(i64::try_from(number_for_life(1 << 42, u64::MAX)).is_ok());
+    let numbers: BTreeSet<u64> = (0..100)
+        .map(|_| {
+            let rig = Rig::new();
+            let [first, second] = [rig.groups.since(), rig.groups.since()];
+            assert!(first < second);
+            first & ((1 << 20) - 1)
+        })
+        .collect();
+    assert!(numbers.len() > 50, "{numbers:?}");
+}

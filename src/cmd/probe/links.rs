@@ -51,9 +51,9 @@ pub(super) fn answer(asked: &Asked) -> Result<Value, String> {
 /// Fetches a URL as the crawler would, or reads a file.
 pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, Failure> {
     if is_url(what) {
-        let (url, fetched) = fetch(what, flags).await?;
-        let content = fetched.page.map(|page| page.finish(&url)).unwrap_or_default();
-        return Ok(described(url.as_str(), &content));
+        let answer = fetch(what, flags).await?;
+        let content = answer.fetched.page.map(|page| page.finish(&answer.url)).unwrap_or_default();
+        return Ok(described(answer.url.as_str(), &content));
     }
     let page = std::fs::read(what)
         .map_err(|error| Failure::failed(format!("cannot read {what}: {error}")))?;

@@ -2,6 +2,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "a request has a deadline")]
 
+use tempfile::TempDir;
 use tidings_protocol::CanonicalUrl;
 use tidings_subscriber::{
     Keep,
@@ -17,8 +18,8 @@ use crate::{failure::Failure, output::printable};
 const HOPS_MAX: usize = 5;
 /// Characters shown of what somebody asks about.
 const SHOWN_CHARS_MAX: usize = 200;
-/// Below the system's directory for what is needed for a while.
-const SPOOL: &str = "tidings-probe";
+/// How the name of a directory begins that is needed for a while.
+const SPOOL: &str = "tidings-probe-";
 
 /// What was found there.
 #[derive(Debug)]
@@ -42,14 +43,14 @@ impl Source {
     }
 
     async fn fetch(what: &str, flags: &FetchFlags) -> Result<Self, Failure> {
-        let (url, fetched) = fetch(what, flags).await?;
+        let FetchedPage { url, fetched, .. } = &fetch(what, flags).await?;
         let mut bytes = Vec::new();
         if let Some(body) = &fetched.body {
             body.read().and_then(|mut body| body.read_to_end(&mut bytes)).map_err(|error| {
                 Failure::failed(format!("{url}: its body cannot be read back: {error}"))
             })?;
         }
-        let (url, content_type) = (Some(url.as_str().to_owned()), fetched.content_type);
+        let (url, content_type) = (Some(url.as_str().to_owned()), fetched.content_type.clone());
         Ok(Self { url, content_type, bytes })
     }
 }
@@ -59,18 +60,24 @@ pub(super) fn is_url(what: &str) -> bool {
     what.starts_with("http://") || what.starts_with("https://")
 }
 
+/// An answer, and where it came from after all redirects.
+#[derive(Debug)]
+pub(super) struct FetchedPage {
+    pub(super) url: CanonicalUrl<'static>,
+    pub(super) fetched: Fetched,
+    /// Nobody else's, with a name that nobody could foresee. It goes after the body that is in it.
+    _directory: TempDir,
+}
+
 /// Fetches a URL as the crawler would, with what it redirects to, and keeps its body.
-pub(super) async fn fetch(
-    what: &str,
-    flags: &FetchFlags,
-) -> Result<(CanonicalUrl<'static>, Fetched), Failure> {
+pub(super) async fn fetch(what: &str, flags: &FetchFlags) -> Result<FetchedPage, Failure> {
     let shown = printable(what, SHOWN_CHARS_MAX);
     let wrong = |error| Failure::Usage(format!("{shown}: {error}"));
     let mut url = CanonicalUrl::parse(what).map_err(wrong)?.into_owned();
     let config = flags.config();
-    let spools = Spools::open(&std::env::temp_dir().join(SPOOL));
-    let spools =
-        spools.map_err(|error| Failure::failed(format!("no place for a body: {error}")))?;
+    let no_place = |error| Failure::failed(format!("no place for a body: {error}"));
+    let directory = tempfile::Builder::new().prefix(SPOOL).tempdir().map_err(no_place)?;
+    let spools = Spools::open(directory.path()).map_err(no_place)?;
     let fetcher = Fetcher::new(&config).map_err(|error| Failure::failed(error.to_string()))?;
     let fetcher = fetcher.keeping(spools);
     for _ in 0..=HOPS_MAX {
@@ -83,7 +90,9 @@ pub(super) async fn fetch(
             return Err(Failure::failed(format!("{url}: {}", failure.text)));
         }
         match (answer.status.unwrap_or_default(), &answer.location) {
-            (200..=299, _) => return Ok((url, answer)),
+            (200..=299, _) => {
+                return Ok(FetchedPage { url, fetched: answer, _directory: directory });
+            }
             (300..=399, Some(location)) => {
                 url = url.join(location).map_err(|error| {
                     Failure::failed(format!("{url}: redirect to nowhere: {error}"))

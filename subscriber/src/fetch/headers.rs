@@ -11,9 +11,9 @@ use tidings_protocol::CanonicalUrl;
 
 use super::origin;
 
-/// A header that an operator adds.
-#[derive(Clone, Debug)]
-struct Added {
+/// A header that an operator adds: `Name: value`, or `https://host=Name: value` for one server only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddedHeader {
     /// `scheme://host[:port]`; `None`: all.
     origin: Option<String>,
     name: HeaderName,
@@ -34,13 +34,12 @@ pub struct HeaderError {
 #[derive(Debug)]
 pub(super) struct Headers {
     everywhere: HeaderMap,
-    scoped: Vec<Added>,
+    scoped: Vec<AddedHeader>,
 }
 
 impl Headers {
-    /// `added`: `Name: value` or `ORIGIN=Name: value`; of the same name, these replace what a crawler
-    /// says by itself.
-    pub(super) fn new(agent: &str, added: &[String]) -> Result<Self, HeaderError> {
+    /// Of the same name, what is `added` replaces what a crawler says by itself.
+    pub(super) fn new(agent: &str, added: &[AddedHeader]) -> Result<Self, HeaderError> {
         let error = |what| HeaderError { name: "User-Agent".to_owned(), what };
         let agent = HeaderValue::from_str(agent)
             .map_err(|_| error("it has characters that cannot be sent"))?;
@@ -50,14 +49,10 @@ impl Headers {
         everywhere.insert(header::USER_AGENT, agent);
         everywhere.insert(header::ACCEPT, accept);
         everywhere.insert(header::ACCEPT_ENCODING, encodings);
-        let mut scoped: Vec<Added> = Vec::new();
-        for added in added {
-            let added: Added = added.parse()?;
-            if added.origin.is_some() {
-                scoped.push(added);
-            } else {
-                everywhere.insert(added.name, added.value);
-            }
+        let (scoped, general): (Vec<_>, Vec<_>) =
+            added.iter().cloned().partition(|added| added.origin.is_some());
+        for added in general {
+            everywhere.insert(added.name, added.value);
         }
         Ok(Self { everywhere, scoped })
     }
@@ -74,21 +69,21 @@ impl Headers {
     }
 }
 
-impl FromStr for Added {
+impl FromStr for AddedHeader {
     type Err = HeaderError;
 
     fn from_str(text: &str) -> Result<Self, HeaderError> {
         let of = |name: &str, what| HeaderError { name: name.to_owned(), what };
-        let (origin, header) = match text.split_once('=') {
-            Some((start, header))
-                if start.starts_with("http://") || start.starts_with("https://") =>
-            {
-                (Some(start), header)
-            }
-            _ => (None, text),
+        // Whatever begins like a URL is meant for that one: a header of the name `https` is not.
+        let begins_with_url = text.split_once(':').is_some_and(|(_, rest)| rest.starts_with("//"));
+        let (origin, header) = if begins_with_url {
+            let (origin, header) = text.split_once('=').unwrap_or((text, ""));
+            (Some(origin.trim()), header)
+        } else {
+            (None, text)
         };
         let Some((name, value)) = header.split_once(':') else {
-            return Err(of("", "give `Name: value`, or `https://host=Name: value`"));
+            return Err(of("without a name", "give `Name: value`, or `https://host=Name: value`"));
         };
         let error = |what| of(name, what);
         let name_bytes = name.trim().as_bytes();
@@ -142,7 +137,7 @@ mod tests {
     use super::*;
 
     fn headers(added: &[&str]) -> Result<Headers, HeaderError> {
-        let added: Vec<String> = added.iter().map(ToString::to_string).collect();
+        let added = added.iter().map(|added| added.parse()).collect::<Result<Vec<_>, _>>()?;
         Headers::new("bot/1", &added)
     }
 
@@ -151,7 +146,7 @@ mod tests {
         let headers = headers(&[
             "Accept-Language: de",
             "X-Equals: a=b",
-            "https://A.example=Authorization: Basic x",
+            " HTTPS://A.example=Authorization: Basic x",
             "http://a.example:8080/=Cookie: k=v",
         ])
         .unwrap();
@@ -186,6 +181,8 @@ mod tests {
             ("Proxy-Authorization: secret", "with the proxy"),
             ("https://h/path=Authorization: secret", "not for a path"),
             ("https://=Authorization: secret", "no URL"),
+            ("ftp://h=X-Key: secret", "no URL"),
+            ("https://h Authorization: secret", "give `Name: value`"),
         ] {
             let error = headers(&[text]).unwrap_err().to_string();
             assert!(error.contains(says) && !error.contains("secret"), "{text}: {error}");

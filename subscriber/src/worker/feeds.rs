@@ -27,6 +27,10 @@ const SCHEDULES: &str = "new-url";
 /// The attribute that makes a URL a watched feed, and the kind of what is remembered of it.
 const WATCHED: &str = "feed";
 
+/// The attribute of a schedule that was a page's before it was that of the feed which the page names. What it leads to may
+/// be a page again; but two pages that name each other would be asked one after the other without a pause.
+const NAMED: &str = "named";
+
 /// Attributes that are not handed on: the broker's own, and those that are given anew.
 const NOT_CARRIED: &[&str] = &[
     "after", "again", "depth", "every", "feed", "hops", "id", "item", "job", "kind", "last",
@@ -90,6 +94,8 @@ pub(super) struct Watch<'a> {
     every: Option<Box<str>>,
     /// The same, unless it is at a time of day, which is not changed.
     interval: Option<Duration>,
+    /// A page led here: if it is one, too, what that names is not followed.
+    is_named: bool,
     /// Further attributes of its schedule, each with a leading space.
     carried: String,
     watched: Watched,
@@ -144,7 +150,18 @@ impl<'a> Watch<'a> {
             watched.is_scheduled(interval, settings);
         }
         let (feed, every) = (feed.into(), every.map(Into::into));
-        Ok(Some(Self { url, settings, feed, scheduled, every, interval, carried, watched }))
+        let is_named = payload.attribute(NAMED).is_some();
+        Ok(Some(Self {
+            url,
+            settings,
+            feed,
+            scheduled,
+            every,
+            interval,
+            is_named,
+            carried,
+            watched,
+        }))
     }
 
     /// What to make the request conditional on.
@@ -167,7 +184,9 @@ impl<'a> Watch<'a> {
                 Outcome::Read(feed, validators)
             }
             // A feed that was one may be a page of an error today.
-            Answer::Document { named: [first, ..], .. } if !self.watched.was_read() => {
+            Answer::Document { named: [first, ..], .. }
+                if !self.watched.was_read() && !self.is_named =>
+            {
                 self.watch_instead(first, broker).await?;
                 return Ok(Looked::Elsewhere);
             }
@@ -227,6 +246,7 @@ impl<'a> Watch<'a> {
         push_attribute(&mut event, "every", every);
         push_attribute(&mut event, WATCHED, &self.feed);
         event.push_str(&self.carried);
+        push_attribute(&mut event, NAMED, "yes");
         broker.publish(SCHEDULES, event).await?;
         broker.publish(SCHEDULES, self.change(every, "0")).await
     }

@@ -129,7 +129,7 @@ async fn a_page_leads_to_the_feed_that_it_names_unless_it_was_a_feed_before() {
     let answer =
         || Answer::Document { feed: &page, named: &named, validators: Validators::default() };
     assert_eq!(fake.look(TASK, answer()).await, Ok(Looked::Elsewhere));
-    let schedule = "new-url http://a.example/feed.xml every=1h feed=10m-1d prio=5";
+    let schedule = "new-url http://a.example/feed.xml every=1h feed=10m-1d prio=5 named=yes";
     let end = "new-url http://a.example/f every=0 was=1h feed=10m-1d";
     assert_eq!(fake.take(), [schedule, end]);
     let daily = TASK.replace("every=1h", "every=06:00");
@@ -147,6 +147,27 @@ async fn a_page_leads_to_the_feed_that_it_names_unless_it_was_a_feed_before() {
     let answer =
         Answer::Document { feed: &page, named: &itself, validators: Validators::default() };
     assert!(Fake::default().look(TASK, answer).await.is_err());
+}
+
+#[tokio::test]
+async fn what_a_page_names_is_not_followed_further() {
+    let fake = Fake::default();
+    let page = feed::parse(b"<html>", None, None);
+    let named = ["http://a.example/f".into()];
+    let answer =
+        || Answer::Document { feed: &page, named: &named, validators: Validators::default() };
+    let task = "http://a.example/g every=1h feed=10m-1d prio=5";
+    assert_eq!(fake.look(task, answer()).await, Ok(Looked::Elsewhere));
+    // What the broker makes of that: the page that is named has its turn at once.
+    let published = fake.take().swap_remove(0);
+    let task = published.strip_prefix("new-url ").unwrap();
+    let named = ["http://a.example/g".into()];
+    let answer =
+        || Answer::Document { feed: &page, named: &named, validators: Validators::default() };
+    assert_eq!(fake.look(task, answer()).await, Ok(Looked::Failed));
+    assert_eq!(fake.take()[1], "new-url http://a.example/f every=2h was=1h feed=10m-1d");
+    // Its schedule keeps what else is said of it.
+    assert_eq!(fake.look(&task.replace("=1h", "=2h"), answer()).await, Ok(Looked::Failed));
 }
 
 #[tokio::test]

@@ -284,7 +284,7 @@ fn a_seeds_redirect_lets_its_targets_host_in() {
     let home = bench.task();
     assert_eq!(
         home.payload,
-        "http://new.org/ job=site pass=1 depth=0 number=1 kind=redirect hops=1"
+        "http://new.org/ job=site pass=1 depth=0 number=1 scope=2 kind=redirect hops=1"
     );
     let links = [("http://new.org/a", false), ("http://elsewhere.org/", false)];
     bench.ack(A, &home.id, Outcome::Done, &links);

@@ -142,6 +142,31 @@ fn whoever_waits_is_told_what_everybody_is_once_it_is_over() {
 }
 
 #[test]
+fn tasks_say_how_far_the_scope_has_grown_and_what_was_out_of_it_is_let_in() {
+    for (scope, link) in [("host", "http://b.org/x"), ("domain", "http://w.b.org/x")] {
+        let mut bench = Bench::new(&[("delay", "0")]);
+        bench.join(A, 10);
+        bench.open("site", &[("scope", scope)]);
+        bench.publish("http://a.org/ job=site scope=mine");
+        let first = bench.task();
+        assert_eq!(first.payload, "http://a.org/ job=site pass=1 depth=0 number=1");
+        bench.ack(A, &first.id, Outcome::Done, &[(link, false)]);
+        assert!(bench.ok().ends_with("new=0 known=0 refused=1"), "{}", bench.ok());
+        bench.publish("http://a.org/moved job=site");
+        let moved = bench.task();
+        assert!(moved.payload.ends_with(" number=1"), "the same host: {}", moved.payload);
+        bench.ack(A, &moved.id, Outcome::Redirect, &[("http://b.org/", true)]);
+        let second = bench.task();
+        let expected =
+            "http://b.org/ job=site pass=1 depth=0 number=1 scope=2 kind=redirect hops=1";
+        assert_eq!(second.payload, expected);
+        bench.ack(A, &second.id, Outcome::Done, &[(link, false)]);
+        assert!(bench.ok().ends_with("new=1 known=0 refused=0"), "{}", bench.ok());
+        assert!(bench.task().payload.ends_with(" depth=1 number=1 scope=2"));
+    }
+}
+
+#[test]
 fn seeds_come_by_command_as_they_come_by_event() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.join(A, 10);

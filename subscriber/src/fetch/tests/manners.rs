@@ -85,7 +85,7 @@ async fn credentials_and_cookies_stay_with_their_server() {
     let (one, one_heard) = listening(answer).await;
     let (other, other_heard) = listening(answer).await;
     let secret = format!("http://{}=Authorization: Bearer x", one.address);
-    let headers = vec!["X-Everywhere: yes".to_owned(), secret];
+    let headers = vec!["X-Everywhere: yes".parse().unwrap(), secret.parse().unwrap()];
     let web = Fetcher::new(&CrawlerConfig { headers, cookies: true, ..config() }).unwrap();
     for origin in [&one, &other] {
         web.page(&origin.url("/")).await;

@@ -64,6 +64,8 @@ pub(crate) struct Hostile {
 struct Shared {
     began: Instant,
     seen: Mutex<Vec<Seen>>,
+    /// Hosts that had said what they had to say, and when the client left them.
+    left: Mutex<Vec<(Ipv4Addr, Duration)>>,
     stopping: AtomicBool,
 }
 
@@ -79,6 +81,7 @@ impl Hostile {
         let shared = Arc::new(Shared {
             began: Instant::now(),
             seen: Mutex::default(),
+            left: Mutex::default(),
             stopping: AtomicBool::new(false),
         });
         let acceptor = thread::spawn({
@@ -90,8 +93,7 @@ impl Hostile {
 
     /// The first page of the host with this way.
     pub(crate) fn url(&self, way: &str) -> String {
-        let at = WAYS.iter().position(|(name, _)| *name == way).unwrap();
-        format!("http://{}:{}/", host(2, at), self.port)
+        format!("http://{}:{}/", bad_host(way), self.port)
     }
 
     /// The first page of one of many hosts with this way.
@@ -103,16 +105,18 @@ impl Hostile {
 
     /// The first page of a good host, of which there are as many as one likes.
     pub(crate) fn good(&self, number: usize) -> String {
-        format!("http://{}:{}/0", host(3, number), self.port)
+        format!("http://{}:{}/0", good_host(number), self.port)
+    }
+
+    /// When the client first left a host with this way that hangs.
+    pub(crate) fn left(&self, way: &str) -> Option<Duration> {
+        let left = self.shared.left.lock().unwrap();
+        left.iter().find(|(host, _)| *host == bad_host(way)).map(|(_, at)| *at)
     }
 
     /// All requests so far.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().unwrap().clone()
-    }
-
-    pub(crate) fn now(&self) -> Duration {
-        self.shared.began.elapsed()
     }
 }
 
@@ -122,6 +126,16 @@ impl Drop for Hostile {
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
         let _ = self.acceptor.take().map(JoinHandle::join);
     }
+}
+
+/// The address of the host with this way.
+fn bad_host(way: &str) -> Ipv4Addr {
+    host(2, WAYS.iter().position(|(name, _)| *name == way).unwrap())
+}
+
+/// The address of a good host.
+pub(crate) fn good_host(number: usize) -> Ipv4Addr {
+    host(3, number)
 }
 
 fn host(net: u8, number: usize) -> Ipv4Addr {
@@ -191,7 +205,9 @@ fn connection(mut stream: TcpStream, host: Ipv4Addr, shared: &Shared) -> io::Res
         }
         Way::Hangs(bytes) => {
             stream.write_all(bytes)?;
-            finish(&mut stream)
+            let left = finish(&mut stream);
+            shared.left.lock().unwrap().push((host, shared.began.elapsed()));
+            left
         }
         Way::Resets(bytes) => {
             // On one machine that has come before the reset does, and is read before it.
