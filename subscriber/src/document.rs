@@ -95,7 +95,11 @@ impl Reader {
         let mut rest = &*head;
         let more = self.take(&mut rest);
         self.head = rest.to_vec();
-        more || !bytes.is_empty()
+        match self.state {
+            // What comes at once of a page is soon read.
+            State::Page(_) => self.take(bytes),
+            _ => more || !bytes.is_empty(),
+        }
     }
 
     /// Whether [`Reader::finish`] may take longer than others can wait.

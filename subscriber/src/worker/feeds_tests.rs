@@ -196,7 +196,7 @@ async fn the_schedule_of_a_feed_that_has_moved_is_that_of_where_it_was() {
     let answer = Answer::Document { feed: &page, named: &named, validators: Validators::default() };
     let task = format!("http://a.example/ {moved}");
     assert_eq!(fake.look(&task, answer).await, Ok(Looked::Elsewhere));
-    let begin = "new-url http://a.example/feed.xml every=1h feed=10m-1d";
+    let begin = "new-url http://a.example/feed.xml every=1h feed=10m-1d named=yes";
     let end = "new-url http://a.example/old every=0 was=1h feed=10m-1d";
     assert_eq!(fake.take(), [begin, end]);
 }
