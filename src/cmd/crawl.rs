@@ -24,6 +24,9 @@ use crate::{
     watch::{self, Step, Watch},
 };
 
+/// Connections to the broker of one crawl: its crawler, what watches its job, and who looks how it goes.
+const OWN_CONNECTIONS_MAX: usize = 64;
+
 const EXAMPLES: &str = "\
 Where it is fetched:
   with --broker ADDR, or where a `tidings up` runs on the same data directory, the job is handed to
@@ -239,6 +242,7 @@ async fn crawl_here(
     // A directory for this job alone, so that nothing else is fetched.
     let queue = args.data.data.join("crawls").join(request.name().as_str());
     config.data = Some(queue.clone());
+    config.limits.connections_max = OWN_CONNECTIONS_MAX;
     let member = node::own_member(&mut config);
     let broker = node::start_broker(config).await?;
     let address = BrokerAddress::from(broker.local_addr());
@@ -256,6 +260,8 @@ async fn crawl_here(
     let mut node = Node { broker, crawler };
     let mut watch = Watch::begin(address, request, screen.console.shows_progress());
     let result = follow(&mut node.crawler, &mut watch, &mut screen, stop).await;
+    // It would say that its broker is gone.
+    drop(watch);
     // The last page's report may be on its way still when its job is announced as done.
     for report in node.stop().await {
         screen.page(&report)?;
