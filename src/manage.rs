@@ -6,9 +6,16 @@ use serde_json::{Map, Value};
 use tidings_protocol::{
     Command, GroupName, Manage,
     client::{Answer, Client, ClientError},
+    field_number,
 };
 
-use crate::{address::BrokerAddress, failure::Failure, flags::BrokerFlag, link, output::Console};
+use crate::{
+    address::BrokerAddress,
+    failure::Failure,
+    flags::BrokerFlag,
+    link,
+    output::{Console, count},
+};
 
 /// The flags of what is printed as a table or as JSON.
 #[derive(Debug, Clone, Args)]
@@ -132,6 +139,16 @@ pub(crate) fn print_table(
 }
 
 /// Rows of equally many cells as lines with straight columns, each to the left or to the right.
+/// Says so if an answer lists only some of what matched.
+pub(crate) fn note_rest(console: &mut Console, ok: &str) {
+    let number = |key| field_number(ok, key).unwrap_or(0);
+    let (matched, listed) = (number("matched"), number("listed"));
+    if listed < matched {
+        let (listed, matched) = (count(listed), count(matched));
+        console.note(&format!("{listed} of {matched}; --limit lists up to 1,000"));
+    }
+}
+
 fn table(rows: &[Vec<String>], left: &[bool]) -> Vec<String> {
     let widths: Vec<usize> = (0..left.len())
         .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))

@@ -1,12 +1,12 @@
 //! `tidings group keys`: what holds a group up.
 
 use clap::Args;
-use tidings_protocol::{DEFAULT_GROUP, GroupName, JobName, field_number};
+use tidings_protocol::{DEFAULT_GROUP, GroupName, JobName};
 
 use super::{NAME, command};
 use crate::{
     failure::Failure,
-    manage::{Broker, OutputFlags, named, print_table},
+    manage::{Broker, OutputFlags, named, note_rest, print_table},
     output::{Console, count, printable, time},
     waiting::Waiting,
 };
@@ -56,12 +56,7 @@ pub(super) async fn run(args: &KeysArgs) -> Result<(), Failure> {
     }
     let heads = ["KEY", "WAITING>", "PROCESSING>", "LEFT>"];
     print_table(&mut console, &heads, answer.more.iter().map(|line| row(&Waiting::parse(line))))?;
-    let number = |key| field_number(&answer.ok, key).unwrap_or(0);
-    let (matched, listed) = (number("matched"), number("listed"));
-    if listed < matched {
-        let (listed, matched) = (count(listed), count(matched));
-        console.note(&format!("{listed} of {matched}; --limit lists up to 1,000"));
-    }
+    note_rest(&mut console, &answer.ok);
     Ok(())
 }
 

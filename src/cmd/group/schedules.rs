@@ -6,8 +6,8 @@ use tidings_protocol::{DEFAULT_GROUP, GroupName, field, field_number};
 use super::{NAME, command, tasks::duration};
 use crate::{
     failure::Failure,
-    manage::{Broker, OutputFlags, first_word, named, print_table},
-    output::{Console, count, printable},
+    manage::{Broker, OutputFlags, first_word, named, note_rest, print_table},
+    output::{Console, printable},
 };
 
 const EXAMPLES: &str = "\
@@ -58,12 +58,7 @@ pub(crate) async fn run(args: &SchedulesArgs) -> Result<(), Failure> {
     }
     let heads = ["NEXT", "EVERY", "KEY", "PRIO>", "STATE", "URL"];
     print_table(&mut console, &heads, answer.more.iter().map(|line| row(line)))?;
-    let number = |key| field_number(&answer.ok, key).unwrap_or(0);
-    let (matched, listed) = (number("matched"), number("listed"));
-    if listed < matched {
-        let (listed, matched) = (count(listed), count(matched));
-        console.note(&format!("{listed} of {matched}; --limit lists up to 1,000"));
-    }
+    note_rest(&mut console, &answer.ok);
     Ok(())
 }
 

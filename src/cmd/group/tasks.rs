@@ -2,13 +2,13 @@
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
-use tidings_protocol::{DEFAULT_GROUP, GroupName, JobName, client::Answer, field_number};
+use tidings_protocol::{DEFAULT_GROUP, GroupName, JobName, client::Answer};
 
 use super::{NAME, command};
 use crate::{
     failure::Failure,
-    manage::{Broker, OutputFlags, object, print_table},
-    output::{Console, count, printable},
+    manage::{Broker, OutputFlags, note_rest, object, print_table},
+    output::{Console, printable},
 };
 
 const EXAMPLES: &str = "\
@@ -104,12 +104,7 @@ pub(crate) async fn list(
         return entries.into_iter().try_for_each(|entry| console.line(&entry.json().to_string()));
     }
     print_table(&mut console, heads, entries.map(|entry| row(&entry)))?;
-    let number = |key| field_number(&answer.ok, key).unwrap_or(0);
-    let (matched, listed) = (number("matched"), number("listed"));
-    if listed < matched {
-        let (listed, matched) = (count(listed), count(matched));
-        console.note(&format!("{listed} of {matched}; --limit lists up to 1,000"));
-    }
+    note_rest(&mut console, &answer.ok);
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Crawler;
 use super::link::Answered;
-use super::task::{Task, again, hand_back, milliseconds};
+use super::task::{Task, again, milliseconds};
 use crate::config::{NO_ROOM_NACK_AFTER, STORE_PATIENCE};
 use crate::pass::{PassKey, ScopedPass};
 use crate::report::{PageOutcome, PageRecord};
@@ -113,10 +113,15 @@ async fn answer(crawler: &Crawler, task: &Task, record: &PageRecord) {
     };
     match crawler.link.answer(&children, &command).await {
         Answered::Applied(_) => {}
-        // No link is lost: the page comes again, and tells them then.
+        // No link is lost: the page comes again, and tells them then. After its last attempt it is a dead letter
+        // that says why, so that a job which never gets room has an end.
         Answered::NoRoom => {
             crawler.link.note_no_room();
-            return hand_back(crawler, task, Some(NO_ROOM_NACK_AFTER)).await;
+            let back = Return::Retry { after_ms: Some(milliseconds(NO_ROOM_NACK_AFTER)) };
+            let reason = Some("the group has no room for its links".to_owned());
+            let nack = task.nack(back, Hold::default(), reason);
+            crawler.link.answer(&[], &nack).await;
+            return;
         }
         // Of a stale answer nobody knows here whether the task is somebody's still.
         Answered::Stale | Answered::Refused | Answered::GivenUp => return,

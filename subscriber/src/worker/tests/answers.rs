@@ -67,7 +67,8 @@ async fn links_that_a_group_had_no_room_for_are_told_when_the_page_comes_again()
         if attempt == 1 {
             broker.say("-ERR limit no room for its links; the task is still yours").await;
             let pause = after(NO_ROOM_NACK_AFTER);
-            broker.expect(format!("NACK crawlers:1.1.1 {pause} count=no")).await;
+            let reason = "reason=the_group_has_no_room_for_its_links";
+            broker.expect(format!("NACK crawlers:1.1.1 {pause} {reason}")).await;
         } else {
             broker.say("+OK crawlers:1.1.2 new=2 known=0 refused=0").await;
         }
