@@ -7,7 +7,7 @@ mod leaving;
 mod machine;
 mod outgoing;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -53,11 +53,15 @@ pub(super) struct Owner {
     readers: BTreeMap<TopicName, Reader>,
     /// Where the members' tasks go.
     members: HashMap<ConnId, Mailbox>,
+    /// Connections of the member that lives in the broker's process.
+    own: BTreeSet<ConnId>,
     /// Where the answers of those go who wait.
     waiting: HashMap<ConnId, Mailbox>,
     watchers: Watchers,
     outgoing: Outgoing,
     appended: Mark,
+    /// Behind the records of this start. Before they are safe, ids of tasks may be given again.
+    begun: Mark,
     /// After a stall: when time is let pass at last.
     grace_until: Option<Moment>,
     /// Woken by the feeding topics, and by the log.
@@ -98,10 +102,12 @@ impl Owner {
             log,
             readers: BTreeMap::new(),
             members: HashMap::new(),
+            own: BTreeSet::new(),
             waiting: HashMap::new(),
             watchers: Watchers::default(),
             outgoing: Outgoing::default(),
             appended,
+            begun: appended,
             grace_until: None,
             wake,
             backlog: VecDeque::new(),
@@ -131,6 +137,7 @@ impl Owner {
         }
         let stamp = self.clock.stamp();
         self.handle(Input::Start { run, since, anew, stamp, own }, None);
+        self.begun = self.appended;
         self.look_at_clock();
         self.follow_topics()
     }
@@ -352,6 +359,10 @@ impl Owner {
             Letter::Managed(input, mailbox) => self.handle(input, Some(&mailbox)),
             Letter::Joined(input, conn, mailbox) => {
                 self.members.insert(conn, mailbox.clone());
+                let member = input.asked().map(|asked| asked.member);
+                if member.is_some() && member == self.group.own() {
+                    self.own.insert(conn);
+                }
                 self.handle(input, Some(&mailbox));
             }
             Letter::Waits(input, conn, mailbox) => {
@@ -378,6 +389,7 @@ impl Owner {
     /// Nothing is sent there any more.
     fn forget(&mut self, conn: ConnId) {
         self.members.remove(&conn);
+        self.own.remove(&conn);
         self.waiting.remove(&conn);
         self.watchers.gone(conn);
     }
@@ -444,7 +456,7 @@ impl Owner {
             return self.wake.notify_one();
         }
         if self.log.flush_much() {
-            self.outgoing.mark(self.appended);
+            self.outgoing.mark(self.appended, &self.own);
         }
     }
 
@@ -455,13 +467,14 @@ impl Owner {
 
     /// The same for what rests on records up to a mark.
     fn send_up_to(&mut self, mark: Mark) {
+        self.outgoing.mark(self.appended, &self.own);
         // What a fault has cut short is not written.
         if !self.group.is_broken() {
-            self.log.flush();
+            self.log.flush(self.outgoing.waits_for_safety());
         }
-        self.outgoing.mark(self.appended);
-        let safe = self.log.durable().min(mark);
-        while let Some(leaving) = self.outgoing.pop(safe) {
+        let safe = self.log.durable();
+        let written = if safe < self.begun { safe } else { self.log.written() };
+        while let Some(leaving) = self.outgoing.pop(safe.min(mark), written.min(mark)) {
             match leaving {
                 Leaving::Parcel(mailbox, parcel) => mailbox.send(parcel),
                 Leaving::Event(serial, topic, payload) => self.outbox.push(serial, topic, payload),
@@ -500,7 +513,7 @@ impl Owner {
             self.appended = self.log.append(&Record { at, decision });
             records += 1;
             if records.is_multiple_of(SNAPSHOT_PIECE) {
-                self.log.flush();
+                self.log.flush(false);
             }
         };
         let is_whole = self.group.decide(|group| {
@@ -512,7 +525,7 @@ impl Owner {
         });
         match is_whole {
             Some(true) => self.log.end_snapshot(),
-            Some(false) => self.log.flush(),
+            Some(false) => self.log.flush(false),
             None => self.wake.notify_one(),
         }
         is_whole == Some(false)

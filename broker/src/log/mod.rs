@@ -183,13 +183,17 @@ pub(crate) enum LogError {
 
 /// A log that a topic can be kept in: as files here, or replicated elsewhere.
 ///
-/// One thread appends and syncs at a time; any number read and retain meanwhile.
+/// One thread appends at a time, and one syncs; any number read and retain meanwhile.
 pub(crate) trait TopicLog: Debug + Send + Sync {
     /// Writes `pieces`, whose numbers rise and may leave a hole, and reserves the numbers below
     /// `reserve`. `next` is the number after them, or the next one to be given if there are none.
     fn append(&self, pieces: &[Piece], next: Seq, reserve: Seq) -> Result<(), LogError>;
 
-    /// Makes everything that was appended safe.
+    /// Writes one piece, if that takes no more than handing it to the system: there is a place for it, and nobody
+    /// else writes. Otherwise nothing has changed, and [`append`](Self::append) says why.
+    fn append_at_once(&self, piece: &Piece) -> bool;
+
+    /// Makes everything that was appended before safe. More may be appended meanwhile.
     fn sync(&self) -> Result<Synced, LogError>;
 
     /// Whether there seems to be room again, after [`LogError::Full`].

@@ -186,6 +186,11 @@ impl SegmentLog {
         Ok(())
     }
 
+    /// Whether so many bytes more are for the next segment.
+    fn is_over(&self, active: &Active, bytes: u64) -> bool {
+        active.offset > SEGMENT_HEADER as u64 && active.offset + bytes > self.options.segment_bytes
+    }
+
     /// Writes `slices`, `bytes` in all, to the end of the active segment, or nothing.
     fn put(
         &self,
@@ -243,10 +248,7 @@ impl SegmentLog {
         let bytes: u64 = batches.iter().map(|(header, _)| batch_bytes(header)).sum();
         let first = batches[0].0.first;
         let unix_ms = batches[0].0.unix_ms;
-        let begins = writer.active.as_ref().is_none_or(|active| {
-            active.offset > SEGMENT_HEADER as u64
-                && active.offset + bytes > self.options.segment_bytes
-        });
+        let begins = writer.active.as_ref().is_none_or(|active| self.is_over(active, bytes));
         if begins {
             self.check_space(bytes + SEGMENT_HEADER as u64)?;
             self.roll(writer, first, reserve, unix_ms)?;
@@ -286,7 +288,15 @@ impl SegmentLog {
         &self,
         work: impl FnOnce(&Self, &mut Writer) -> Result<T, WriteError>,
     ) -> Result<T, LogError> {
-        let writer = &mut *self.writer.lock();
+        self.work(&mut self.writer.lock(), work)
+    }
+
+    /// The same, by whoever has the lock.
+    fn work<T>(
+        &self,
+        writer: &mut Writer,
+        work: impl FnOnce(&Self, &mut Writer) -> Result<T, WriteError>,
+    ) -> Result<T, LogError> {
         if let Some(why) = &writer.broken {
             return Err(LogError::Broken(why.clone()));
         }
@@ -361,13 +371,35 @@ impl TopicLog for SegmentLog {
         self.attempt(|log, writer| log.write(writer, pieces, next, reserve))
     }
 
+    fn append_at_once(&self, piece: &Piece) -> bool {
+        let Some(mut writer) = self.writer.try_lock() else { return false };
+        let bytes = BATCH_HEADER as u64 + piece.wire.len() as u64;
+        let has_place = writer.active.as_ref().is_some_and(|active| {
+            !self.is_over(active, bytes)
+                && active.offset + bytes + BATCH_HEADER as u64 <= active.allocated
+        });
+        if !has_place {
+            return false;
+        }
+        let next = Seq(piece.first.0 + piece.count);
+        self.work(&mut writer, |log, writer| {
+            log.write(writer, std::slice::from_ref(piece), next, next)
+        })
+        .is_ok()
+    }
+
     fn sync(&self) -> Result<Synced, LogError> {
-        self.attempt(|log, writer| {
-            if let Some(active) = &writer.active {
-                active.file.sync_data().map_err(WriteError::Broken)?;
-            }
-            writer.durable = log.shared.lock().end;
-            Ok(Synced { durable: writer.durable, reserved: writer.reserved })
+        // Nothing is locked while the disk works: what is written meanwhile is for the next sync.
+        let (file, synced) = self.attempt(|log, writer| {
+            let file = writer.active.as_ref().map(|active| Arc::clone(&active.file));
+            let (durable, reserved) = (log.shared.lock().end, writer.reserved);
+            Ok((file, Synced { durable, reserved }))
+        })?;
+        let result = file.map_or(Ok(()), |file| file.sync_data());
+        self.attempt(|_, writer| {
+            result.map_err(WriteError::Broken)?;
+            writer.durable = writer.durable.max(synced.durable);
+            Ok(synced)
         })
     }
 

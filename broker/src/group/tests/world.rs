@@ -475,6 +475,13 @@ impl World {
         )
     }
 
+    /// The group goes by something, even if it may still forget it.
+    fn is_decided(&mut self, unsent: &Unsent) {
+        if let Unsent::Answer { said: Said::Task { told, say, .. }, answer: Ok(_), at } = unsent {
+            self.goes_by(told, say, *at);
+        }
+    }
+
     /// The group knows something for good, whoever hears of it.
     fn takes_effect(&mut self, unsent: &Unsent) -> Kept {
         match unsent {

@@ -1,6 +1,8 @@
-//! What leaves once the records that it rests on are safe: lines for connections, events for topics.
+//! What leaves once the records that it rests on are safe: lines for connections, events for topics. Lines for the
+//! member that lives in the broker's process leave once the records are written, which is enough: if the process
+//! ends, they are there at the next start; if the machine does, there is nobody left who was told.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use indexmap::IndexMap;
 use tidings_protocol::ProtocolError;
@@ -13,8 +15,10 @@ use crate::mailbox::{ConnId, Lines, Mailbox, Parcel};
 pub(super) struct Outgoing {
     /// Lines that rest on the records since the last mark, or before: one parcel for each connection.
     open: IndexMap<ConnId, (Mailbox, Lines)>,
-    /// What rests on records up to a mark. Marks rise.
+    /// What rests on records up to a mark, and leaves once those are safe. Marks rise.
     marked: VecDeque<(Mark, Leaving)>,
+    /// The same of what leaves once they are written.
+    own: VecDeque<(Mark, Leaving)>,
 }
 
 /// Something that leaves.
@@ -37,25 +41,31 @@ impl Outgoing {
         self.marked.push_back((mark, leaving));
     }
 
-    /// The lines of all connections rest on records up to this mark.
-    pub(super) fn mark(&mut self, mark: Mark) {
-        let parcels = self.open.drain(..).map(|(_, (mailbox, lines))| {
-            let parcel = Parcel::Lines(lines);
-            (mark, Leaving::Parcel(mailbox, parcel))
-        });
-        self.marked.extend(parcels);
+    /// The lines of all connections rest on records up to this mark. `own`: those in the broker's process.
+    pub(super) fn mark(&mut self, mark: Mark, own: &BTreeSet<ConnId>) {
+        for (conn, (mailbox, lines)) in self.open.drain(..) {
+            let leaving = Leaving::Parcel(mailbox, Parcel::Lines(lines));
+            let queue = if own.contains(&conn) { &mut self.own } else { &mut self.marked };
+            queue.push_back((mark, leaving));
+        }
     }
 
-    /// The next that may leave if everything before `durable` is safe.
-    pub(super) fn pop(&mut self, durable: Mark) -> Option<Leaving> {
-        let next = self.marked.pop_front_if(|(mark, _)| *mark <= durable)?;
+    /// Whether there is something that leaves when more is safe.
+    pub(super) fn waits_for_safety(&self) -> bool {
+        !self.marked.is_empty()
+    }
+
+    /// The next that may leave if everything before these marks is safe, and written.
+    pub(super) fn pop(&mut self, safe: Mark, written: Mark) -> Option<Leaving> {
+        let own = self.own.pop_front_if(|(mark, _)| *mark <= written);
+        let next = own.or_else(|| self.marked.pop_front_if(|(mark, _)| *mark <= safe))?;
         Some(next.1)
     }
 
     /// Nothing leaves any more: whoever waits for an answer is told so.
     pub(super) fn fail(&mut self, error: &ProtocolError) {
-        self.mark(Mark::MAX);
-        for (_, leaving) in self.marked.drain(..) {
+        self.mark(Mark::MAX, &BTreeSet::new());
+        for (_, leaving) in self.own.drain(..).chain(self.marked.drain(..)) {
             if let Leaving::Parcel(mailbox, Parcel::Lines(lines)) = leaving {
                 let mut refusals = Lines::default();
                 for slot in lines.slots() {

@@ -23,6 +23,9 @@ const LAST_WRITE: u32 = 2500;
 const SNAPSHOT_AFTER: u64 = 400;
 const SNAPSHOT_PIECE: usize = 64;
 
+/// Of so many pieces one is not written by its owner, but by a committer before the next sync.
+const LEFT_TO_COMMITTER: u32 = 16;
+
 /// One in so many words of workers comes while the broker is busy for a moment, in which others may come.
 const BUSY: u32 = 16;
 const BUSY_MS_MAX: u64 = 20;
@@ -49,15 +52,18 @@ pub(super) struct Broker {
     ticked: Moment,
     /// The log from its newest whole snapshot on.
     log: VecDeque<Batch>,
-    /// The number after that of the last record, and of the last one that is safe.
+    /// The number after that of the last record, of the last one that outlives the process, of the last one that is
+    /// safe, and of the last one of this start.
     appended: u64,
+    written: u64,
     safe: u64,
+    begun: u64,
     is_syncing: bool,
     /// Where the newest snapshot begins, and how many records there were when it was whole.
     snapshot: (u64, u64),
     /// Where the one begins that is being written.
     snapshot_begin: u64,
-    unsent: VecDeque<(u64, Unsent)>,
+    unsent: VecDeque<Pending>,
     /// What nobody was told that it is safe; whoever said it says it again.
     unsafe_inputs: VecDeque<(u64, Input, Said)>,
 }
@@ -85,8 +91,17 @@ pub(super) struct Batch {
     end: u64,
 }
 
-/// What leaves when its records are safe.
+/// What rests on the records before a mark.
 #[derive(Debug)]
+struct Pending {
+    mark: u64,
+    unsent: Unsent,
+    /// It has left, to the worker in the broker's process, as its records are written.
+    has_left: bool,
+}
+
+/// What leaves when its records are safe.
+#[derive(Debug, Clone)]
 pub(super) enum Unsent {
     /// Somebody wants looks, at this place in the order of things.
     Taken {
@@ -124,7 +139,9 @@ impl Broker {
             ticked: Moment(0),
             log: VecDeque::new(),
             appended: 0,
+            written: 0,
             safe: 0,
+            begun: 0,
             is_syncing: false,
             snapshot: (0, 0),
             snapshot_begin: 0,
@@ -150,13 +167,21 @@ impl Broker {
         Some(self.moment.1 + deadline.since(self.moment.0))
     }
 
-    fn unsafe_batches(&self) -> usize {
-        self.log.len() - self.log.partition_point(|batch| batch.end <= self.safe)
+    /// Batches from a mark on.
+    fn batches_after(&self, mark: u64) -> usize {
+        self.log.len() - self.log.partition_point(|batch| batch.end <= mark)
     }
 
     fn append(&mut self, records: Vec<Record>) {
         self.appended += records.len() as u64;
         self.log.push_back(Batch { records, end: self.appended });
+    }
+
+    /// Everything up to there is safe.
+    fn is_safe(&mut self, upto: u64) {
+        self.safe = self.safe.max(upto);
+        self.written = self.written.max(upto);
+        self.cut();
     }
 
     /// Cuts the log in front of the newest snapshot that is safe.
@@ -291,14 +316,20 @@ impl World {
     ) -> Kept {
         let broker = &mut self.broker;
         let is_write = !records.is_empty();
+        // Nobody goes before what a committer is to write.
+        let is_next = broker.written == broker.appended;
         if is_write {
             broker.append(records);
         }
         let mark = broker.appended;
-        broker.unsent.extend(unsent.into_iter().map(|unsent| (mark, unsent)));
+        let pending = |unsent| Pending { mark, unsent, has_left: false };
+        broker.unsent.extend(unsent.into_iter().map(pending));
         broker.unsafe_inputs.extend(again.into_iter().map(|(input, said)| (mark, input, said)));
         if is_write && self.is_last_write() {
             return self.crash();
+        }
+        if is_next && !(self.is_faulty && self.rng.u32(0..LEFT_TO_COMMITTER) == 0) {
+            self.broker.written = mark;
         }
         let is_due = self.broker.appended - self.broker.snapshot.1 > SNAPSHOT_AFTER;
         if is_due || self.broker.group.is_in_snapshot() {
@@ -309,6 +340,7 @@ impl World {
             let slow_ms = match self.rng.u32(0..64) {
                 0 if self.is_faulty => self.rng.u64(50..1000),
                 1..8 => self.rng.u64(1..20),
+                8..24 if self.is_faulty => self.rng.u64(1..50),
                 _ => 0,
             };
             if slow_ms > 0 {
@@ -317,8 +349,7 @@ impl World {
                 self.schedule(slow_ms, Happening::Synced { life, upto });
                 return Ok(());
             }
-            self.broker.safe = self.broker.appended;
-            self.broker.cut();
+            self.broker.is_safe(self.broker.appended);
         }
         self.send()
     }
@@ -328,26 +359,44 @@ impl World {
         if life != self.broker.life {
             return Ok(());
         }
-        self.broker.safe = self.broker.safe.max(upto);
+        self.broker.is_safe(upto);
         self.broker.is_syncing = false;
-        self.broker.cut();
         self.send()?;
         self.write(Vec::new(), Vec::new(), Vec::new())
     }
 
-    /// What rests on what is safe leaves.
+    /// What rests on what is safe leaves, and to the worker in the broker's process what rests on what is written.
     fn send(&mut self) -> Kept {
-        while self.broker.unsent.front().is_some_and(|(mark, _)| *mark <= self.broker.safe)
-            && let Some((_, unsent)) = self.broker.unsent.pop_front()
-        {
-            self.takes_effect(&unsent)?;
+        while let Some(unsent) = self.next_to_own() {
+            self.is_decided(&unsent);
             self.leave(unsent)?;
+        }
+        while let Some(pending) =
+            self.broker.unsent.pop_front_if(|pending| pending.mark <= self.broker.safe)
+        {
+            if !pending.has_left {
+                self.is_decided(&pending.unsent);
+            }
+            self.takes_effect(&pending.unsent)?;
+            if !pending.has_left {
+                self.leave(pending.unsent)?;
+            }
         }
         while self.broker.unsafe_inputs.front().is_some_and(|(mark, ..)| *mark <= self.broker.safe)
         {
             self.broker.unsafe_inputs.pop_front();
         }
         Ok(())
+    }
+
+    fn next_to_own(&mut self) -> Option<Unsent> {
+        let own = self.workers[self.own?].conn?;
+        let broker = &mut self.broker;
+        let written = if broker.safe < broker.begun { broker.safe } else { broker.written };
+        let mut to_own = broker.unsent.iter_mut().filter(|pending| pending.unsent.is_to(own));
+        let next = to_own.find(|pending| !pending.has_left)?;
+        next.has_left = next.mark <= written;
+        next.has_left.then(|| next.unsent.clone())
     }
 
     /// Writes a piece of what the group holds, between whatever else it writes.
@@ -390,14 +439,15 @@ impl World {
         }
         self.totals.faults += 1;
         self.totals.crashes += 1;
-        let unsafe_batches = self.broker.unsafe_batches();
+        let unsafe_batches = self.broker.batches_after(self.broker.safe);
+        let written = unsafe_batches - self.broker.batches_after(self.broker.written);
         let (end, written, away_ms_max) = if let Some(doom) = self.doom.take() {
-            (doom.end, if doom.is_written { unsafe_batches } else { 0 }, 500)
+            (doom.end, if doom.is_written { unsafe_batches } else { written }, 500)
         } else {
             let is_power = self.nature.reboots && self.rng.bool();
             let end = if is_power { End::Power } else { End::Process };
             let away_ms_max = if self.rng.u32(0..4) > 0 { 2_000 } else { 60_000 };
-            (end, self.rng.usize(0..=unsafe_batches), away_ms_max)
+            (end, self.rng.usize(written..=unsafe_batches), away_ms_max)
         };
         let (started, last) = self.lose_unwritten(end, written)?;
         let backlog = self.lose_unsent()?;
@@ -416,7 +466,7 @@ impl World {
         let moment = self.broker.moment(self.now);
         let broker = &mut self.broker;
         broker.life += 1;
-        let safe = broker.log.len() - broker.unsafe_batches();
+        let safe = broker.log.len() - broker.batches_after(broker.safe);
         let log = broker.log.make_contiguous();
         let begin = log[0].end - log[0].records.len() as u64;
         let (safe, written) = (&log[..safe], &log[safe..safe + written]);
@@ -432,7 +482,8 @@ impl World {
             Promise::RecordsSuffice.holds(differs.is_none(), || format!("other {differs:?}"))?;
         }
         broker.log.truncate(broker.log.partition_point(|batch| batch.end <= upto));
-        (broker.appended, broker.safe, broker.is_syncing) = (upto, upto, false);
+        (broker.appended, broker.written, broker.safe) = (upto, upto, upto);
+        broker.is_syncing = false;
         if upto < broker.snapshot.1 {
             broker.snapshot = (0, upto); // It is not whole, and says nothing.
         }
@@ -444,9 +495,12 @@ impl World {
     /// What was written has happened, though nobody hears of it. What was not is said again: that.
     fn lose_unsent(&mut self) -> Result<VecDeque<(Input, Said)>, Broken> {
         let upto = self.broker.appended;
-        for (mark, unsent) in std::mem::take(&mut self.broker.unsent) {
-            if mark <= upto {
-                self.takes_effect(&unsent)?;
+        for pending in std::mem::take(&mut self.broker.unsent) {
+            if pending.mark <= upto {
+                if !pending.has_left {
+                    self.is_decided(&pending.unsent);
+                }
+                self.takes_effect(&pending.unsent)?;
             }
         }
         let inputs = std::mem::take(&mut self.broker.unsafe_inputs).into_iter();
@@ -498,7 +552,9 @@ impl World {
         let own = self.own.map(|index| self.workers[index].member);
         // Another one at each start, of which only the first counts.
         let since = 1000 + run;
-        self.handle(vec![(Input::Start { run, since, anew, stamp, own }, Said::Nothing)])
+        self.handle(vec![(Input::Start { run, since, anew, stamp, own }, Said::Nothing)])?;
+        self.broker.begun = self.broker.appended;
+        Ok(())
     }
 
     /// The broker stands still: stopped, or without room on its disk.
@@ -542,6 +598,19 @@ impl World {
             }
         }
         Ok(())
+    }
+}
+
+impl Unsent {
+    /// Whether it leaves by this connection.
+    fn is_to(&self, own: ConnId) -> bool {
+        match self {
+            Self::Task { conn, .. }
+            | Self::Answer { said: Said::Task { conn, .. } | Said::Join { conn, .. }, .. } => {
+                *conn == own
+            }
+            _ => false,
+        }
     }
 }
 

@@ -250,13 +250,17 @@ impl World {
         self.feed(input, Said::Task { worker: index, conn, told, say, may_be_stale })
     }
 
-    /// The group knows what a worker has said about a task it holds.
-    pub(super) fn hear_of(&mut self, told: &Told, say: &Say, at: Moment) -> Kept {
+    /// The group goes by what a worker has said of a host. With the power it may forget that, but then all hosts rest.
+    pub(super) fn goes_by(&mut self, told: &Told, say: &Say, at: Moment) {
         let (Say::Ack { hold, .. } | Say::Nack { hold, .. } | Say::Touch { hold, .. }) = say;
         self.hosts.wish(&told.host(), *hold, at);
         if told.has_ended && !matches!(say, Say::Touch { over: false, .. }) {
             self.hosts.is_known_to_end(&told.host(), &told.id, at);
         }
+    }
+
+    /// The group knows for good what a worker has said about a task it holds.
+    pub(super) fn hear_of(&mut self, told: &Told, say: &Say, at: Moment) -> Kept {
         if !matches!(say, Say::Touch { .. }) {
             self.ranks.ended(told, matches!(say, Say::Ack { .. }), at);
         }
