@@ -29,6 +29,7 @@ mod passes;
 mod promises;
 mod ranks;
 mod schedules;
+mod sending;
 mod settings;
 mod task;
 mod turns;
@@ -41,7 +42,7 @@ use std::ops::AddAssign;
 
 use tidings_protocol::{JobName, MemberId, Seq, TaskId, TopicName};
 
-use self::broker::{Broker, Doom, Running, Unsent};
+use self::broker::{Broker, Doom, Running};
 use self::disk::End;
 use self::dues::Dues;
 use self::hosts::Hosts;
@@ -50,6 +51,7 @@ use self::machine::Machine;
 use self::passes::Passes;
 pub(super) use self::promises::{Broken, Kept, Promise};
 use self::ranks::Ranks;
+use self::sending::Unsent;
 use self::turns::Turns;
 use self::wish::Wish;
 use self::words::Said;

@@ -3,10 +3,11 @@
 
 use std::collections::VecDeque;
 
-use tidings_protocol::{MemberId, ProtocolError, Seq};
+use tidings_protocol::Seq;
 
 use super::disk::{End, Survivors, survive};
 use super::promises::{Broken, Kept, Promise};
+use super::sending::{Pending, Unsent};
 use super::task::Told;
 use super::wish::Wish;
 use super::words::Said;
@@ -14,8 +15,7 @@ use super::{Happening, LEASE_MS, WAITING, World, topic};
 use crate::clock::{Moment, Stamp};
 use crate::group::record::{Decision, Record};
 use crate::group::tests::simulation::difference;
-use crate::group::{Answer, Group, Input, JobAction, Output, Task};
-use crate::mailbox::ConnId;
+use crate::group::{Group, Input, JobAction, Output, Task};
 
 /// Of so many writes one is the last of its broker.
 const LAST_WRITE: u32 = 2500;
@@ -54,18 +54,18 @@ pub(super) struct Broker {
     log: VecDeque<Batch>,
     /// The number after that of the last record, of the last one that outlives the process, of the last one that is
     /// safe, and of the last one of this start.
-    appended: u64,
-    written: u64,
-    safe: u64,
-    begun: u64,
+    pub(super) appended: u64,
+    pub(super) written: u64,
+    pub(super) safe: u64,
+    pub(super) begun: u64,
     is_syncing: bool,
     /// Where the newest snapshot begins, and how many records there were when it was whole.
     snapshot: (u64, u64),
     /// Where the one begins that is being written.
     snapshot_begin: u64,
-    unsent: VecDeque<Pending>,
+    pub(super) unsent: VecDeque<Pending>,
     /// What nobody was told that it is safe; whoever said it says it again.
-    unsafe_inputs: VecDeque<(u64, Input, Said)>,
+    pub(super) unsafe_inputs: VecDeque<(u64, Input, Said)>,
 }
 
 /// Whether it does anything.
@@ -89,44 +89,6 @@ pub(super) struct Batch {
     pub(super) records: Vec<Record>,
     /// The number after that of its last record.
     end: u64,
-}
-
-/// What rests on the records before a mark.
-#[derive(Debug)]
-struct Pending {
-    mark: u64,
-    unsent: Unsent,
-    /// It has left, to the worker in the broker's process, as its records are written.
-    has_left: bool,
-}
-
-/// What leaves when its records are safe.
-#[derive(Debug, Clone)]
-pub(super) enum Unsent {
-    /// Somebody wants looks, at this place in the order of things.
-    Taken {
-        order: u64,
-        wishes: Vec<Wish>,
-        at: Moment,
-    },
-    /// `to`: it was released just now.
-    Task {
-        conn: ConnId,
-        told: Told,
-        to: Option<MemberId>,
-    },
-    Answer {
-        said: Said,
-        answer: Result<Answer, ProtocolError>,
-        at: Moment,
-    },
-    /// The end of a pass, for somebody who waits.
-    Ended(Result<Answer, ProtocolError>),
-    Announce {
-        serial: u64,
-        topic: &'static str,
-        payload: String,
-    },
 }
 
 impl Broker {
@@ -322,8 +284,7 @@ impl World {
             broker.append(records);
         }
         let mark = broker.appended;
-        let pending = |unsent| Pending { mark, unsent, has_left: false };
-        broker.unsent.extend(unsent.into_iter().map(pending));
+        broker.unsent.extend(unsent.into_iter().map(|unsent| Pending::new(mark, unsent)));
         broker.unsafe_inputs.extend(again.into_iter().map(|(input, said)| (mark, input, said)));
         if is_write && self.is_last_write() {
             return self.crash();
@@ -363,40 +324,6 @@ impl World {
         self.broker.is_syncing = false;
         self.send()?;
         self.write(Vec::new(), Vec::new(), Vec::new())
-    }
-
-    /// What rests on what is safe leaves, and to the worker in the broker's process what rests on what is written.
-    fn send(&mut self) -> Kept {
-        while let Some(unsent) = self.next_to_own() {
-            self.is_decided(&unsent);
-            self.leave(unsent)?;
-        }
-        while let Some(pending) =
-            self.broker.unsent.pop_front_if(|pending| pending.mark <= self.broker.safe)
-        {
-            if !pending.has_left {
-                self.is_decided(&pending.unsent);
-            }
-            self.takes_effect(&pending.unsent)?;
-            if !pending.has_left {
-                self.leave(pending.unsent)?;
-            }
-        }
-        while self.broker.unsafe_inputs.front().is_some_and(|(mark, ..)| *mark <= self.broker.safe)
-        {
-            self.broker.unsafe_inputs.pop_front();
-        }
-        Ok(())
-    }
-
-    fn next_to_own(&mut self) -> Option<Unsent> {
-        let own = self.workers[self.own?].conn?;
-        let broker = &mut self.broker;
-        let written = if broker.safe < broker.begun { broker.safe } else { broker.written };
-        let mut to_own = broker.unsent.iter_mut().filter(|pending| pending.unsent.is_to(own));
-        let next = to_own.find(|pending| !pending.has_left)?;
-        next.has_left = next.mark <= written;
-        next.has_left.then(|| next.unsent.clone())
     }
 
     /// Writes a piece of what the group holds, between whatever else it writes.
@@ -492,27 +419,6 @@ impl World {
         Ok((started, last))
     }
 
-    /// What was written has happened, though nobody hears of it. What was not is said again: that.
-    fn lose_unsent(&mut self) -> Result<VecDeque<(Input, Said)>, Broken> {
-        let upto = self.broker.appended;
-        for pending in std::mem::take(&mut self.broker.unsent) {
-            if pending.mark <= upto {
-                if !pending.has_left {
-                    self.is_decided(&pending.unsent);
-                }
-                self.takes_effect(&pending.unsent)?;
-            }
-        }
-        let inputs = std::mem::take(&mut self.broker.unsafe_inputs).into_iter();
-        let lost = inputs.filter(|(mark, ..)| *mark > upto).map(|(_, input, said)| (input, said));
-        let mut lost: VecDeque<_> = lost.collect();
-        if let Running::Still { inbox, .. } = &mut self.broker.state {
-            let waiting = std::mem::take(inbox).into_iter();
-            lost.extend(waiting.filter(|(input, _)| is_said_again(input)));
-        }
-        Ok(lost)
-    }
-
     /// Another broker goes on.
     pub(super) fn start(&mut self, end: End, started: Stamp, last: Moment) -> Kept {
         if end == End::Power {
@@ -601,21 +507,8 @@ impl World {
     }
 }
 
-impl Unsent {
-    /// Whether it leaves by this connection.
-    fn is_to(&self, own: ConnId) -> bool {
-        match self {
-            Self::Task { conn, .. }
-            | Self::Answer { said: Said::Task { conn, .. } | Said::Join { conn, .. }, .. } => {
-                *conn == own
-            }
-            _ => false,
-        }
-    }
-}
-
 /// Whoever is not told that this has happened says it again.
-fn is_said_again(input: &Input) -> bool {
+pub(super) fn is_said_again(input: &Input) -> bool {
     match input {
         Input::WithJob { what, .. } => *what != JobAction::Wait,
         Input::Events { .. }

@@ -1,0 +1,130 @@
+//! What leaves the group's shell, and when: to the worker in the broker's process once its records are written, to
+//! everybody else once they are safe.
+
+use std::collections::VecDeque;
+
+use tidings_protocol::{MemberId, ProtocolError};
+
+use super::World;
+use super::broker::{Running, is_said_again};
+use super::promises::{Broken, Kept};
+use super::task::Told;
+use super::wish::Wish;
+use super::words::Said;
+use crate::clock::Moment;
+use crate::group::{Answer, Input};
+use crate::mailbox::ConnId;
+
+/// What rests on the records before a mark.
+#[derive(Debug)]
+pub(super) struct Pending {
+    mark: u64,
+    unsent: Unsent,
+    /// It has left, to the worker in the broker's process, as its records are written.
+    has_left: bool,
+}
+
+/// What leaves when its records are safe.
+#[derive(Debug, Clone)]
+pub(super) enum Unsent {
+    /// Somebody wants looks, at this place in the order of things.
+    Taken {
+        order: u64,
+        wishes: Vec<Wish>,
+        at: Moment,
+    },
+    /// `to`: it was released just now.
+    Task {
+        conn: ConnId,
+        told: Told,
+        to: Option<MemberId>,
+    },
+    Answer {
+        said: Said,
+        answer: Result<Answer, ProtocolError>,
+        at: Moment,
+    },
+    /// The end of a pass, for somebody who waits.
+    Ended(Result<Answer, ProtocolError>),
+    Announce {
+        serial: u64,
+        topic: &'static str,
+        payload: String,
+    },
+}
+
+impl Pending {
+    pub(super) fn new(mark: u64, unsent: Unsent) -> Self {
+        Self { mark, unsent, has_left: false }
+    }
+}
+
+impl Unsent {
+    /// Whether it leaves by this connection.
+    fn is_to(&self, own: ConnId) -> bool {
+        match self {
+            Self::Task { conn, .. }
+            | Self::Answer { said: Said::Task { conn, .. } | Said::Join { conn, .. }, .. } => {
+                *conn == own
+            }
+            _ => false,
+        }
+    }
+}
+
+impl World {
+    /// What rests on what is safe leaves, and to the worker in the broker's process what rests on what is written.
+    pub(super) fn send(&mut self) -> Kept {
+        while let Some(unsent) = self.next_to_own() {
+            self.is_decided(&unsent);
+            self.leave(unsent)?;
+        }
+        while let Some(pending) =
+            self.broker.unsent.pop_front_if(|pending| pending.mark <= self.broker.safe)
+        {
+            if !pending.has_left {
+                self.is_decided(&pending.unsent);
+            }
+            self.takes_effect(&pending.unsent)?;
+            if !pending.has_left {
+                self.leave(pending.unsent)?;
+            }
+        }
+        while self.broker.unsafe_inputs.front().is_some_and(|(mark, ..)| *mark <= self.broker.safe)
+        {
+            self.broker.unsafe_inputs.pop_front();
+        }
+        Ok(())
+    }
+
+    fn next_to_own(&mut self) -> Option<Unsent> {
+        let own = self.workers[self.own?].conn?;
+        let broker = &mut self.broker;
+        let written = if broker.safe < broker.begun { broker.safe } else { broker.written };
+        let mut to_own = broker.unsent.iter_mut().filter(|pending| pending.unsent.is_to(own));
+        let next = to_own.find(|pending| !pending.has_left)?;
+        next.has_left = next.mark <= written;
+        next.has_left.then(|| next.unsent.clone())
+    }
+
+    /// What was written has happened, though nobody hears of it. What was not is said again: that.
+    pub(super) fn lose_unsent(&mut self) -> Result<VecDeque<(Input, Said)>, Broken> {
+        let upto = self.broker.appended;
+        for pending in std::mem::take(&mut self.broker.unsent) {
+            if pending.mark <= upto {
+                if !pending.has_left {
+                    self.is_decided(&pending.unsent);
+                }
+                self.takes_effect(&pending.unsent)?;
+            }
+        }
+        let inputs = std::mem::take(&mut self.broker.unsafe_inputs).into_iter();
+        let lost = inputs.filter(|(mark, ..)| *mark > upto).map(|(_, input, said)| (input, said));
+        let mut lost: VecDeque<_> = lost.collect();
+        if let Running::Still { inbox, .. } = &mut self.broker.state {
+            let waiting = std::mem::take(inbox).into_iter();
+            lost.extend(waiting.filter(|(input, _)| is_said_again(input)));
+        }
+        Ok(lost)
+    }
+}
