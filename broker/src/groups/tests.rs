@@ -1,5 +1,7 @@
 //! The shells of groups on a disk that is full, slow, or fails.
 
+mod own;
+
 use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::path::Path;
@@ -39,22 +41,34 @@ impl Rig {
         let disk = SimulatedDisk::new(1);
         // What there is room for now is not there because it was taken in advance.
         disk.set_faults(Faults { no_allocate: true, ..Faults::default() });
+        Self::start(disk, None, |_| ())
+    }
+
+    /// A start with what is on a disk, and with a member that lives in the broker's process. What is done to the disk
+    /// is done once that is read.
+    fn start(
+        disk: SimulatedDisk,
+        own: Option<MemberId>,
+        then: impl FnOnce(&SimulatedDisk),
+    ) -> Self {
         let limits = Limits::default();
         let topics = Topics::simulated(&disk, &limits, Sync::Memory).unwrap();
-        let storage = GroupStorage {
+        let mut storage = GroupStorage {
             disk: Arc::new(disk.clone()) as Arc<dyn Disk>,
             dir: Path::new("data").join("groups"),
             log_bytes: limits.group_log_bytes,
             taken: BTreeSet::new(),
         };
+        let recovered = storage.recover().unwrap();
+        then(&disk);
         let groups = Groups::new(
             Arc::clone(&topics),
             GroupConfig::default(),
             limits.groups_max,
-            None,
-            Clock::new(),
+            own,
+            clock_after(&recovered),
             CancellationToken::new(),
-            Some((storage, Vec::new())),
+            Some((storage, recovered)),
         );
         Self { disk, topics, groups, connections: 0 }
     }
@@ -124,7 +138,7 @@ impl Client {
         self.groups.join(&self.caller, slot, &group, credit).unwrap();
     }
 
-    /// The next answer, without its line end.
+    /// The next answer, or the next tasks, without the last line end.
     async fn answer(&self) -> String {
         let mut answer = None;
         let hear = poll_fn(|cx| {
@@ -148,7 +162,10 @@ impl Client {
         assert!(parcels.is_empty(), "{parcels:?}");
         let line = match parcel {
             Parcel::Answer { line, .. } => line,
-            Parcel::Lines(lines) => lines.into_parts().0.next().unwrap().1,
+            Parcel::Lines(lines) => {
+                let (mut answers, tasks) = lines.into_parts();
+                answers.next().map_or(tasks.freeze(), |(_, answer)| answer)
+            }
             other => panic!("{other:?}"),
         };
         Some(std::str::from_utf8(&line).unwrap().trim_end().to_owned())

@@ -186,7 +186,12 @@ impl Life {
         let next = self.model.next;
         let ahead = if self.rng.bool() { self.rng.u64(1..50) } else { 0 };
         let before = self.log.bounds();
-        let result = self.log.append(&pieces, Seq(next), Seq(next + ahead));
+        let at_once = match &pieces[..] {
+            [piece] if self.rng.bool() => self.log.append_at_once(piece),
+            _ => false,
+        };
+        let result =
+            if at_once { Ok(()) } else { self.log.append(&pieces, Seq(next), Seq(next + ahead)) };
         self.trace.push(format!("append {:?} {next}+{ahead} {result:?}", numbers(&pieces)));
         match result {
             Ok(()) => {

@@ -24,7 +24,7 @@ const SNAPSHOT_AFTER: u64 = 400;
 const SNAPSHOT_PIECE: usize = 64;
 
 /// Of so many pieces one is not written by its owner, but by a committer before the next sync.
-const LEFT_TO_COMMITTER: u32 = 16;
+const LEFT_TO_COMMITTER: u32 = 4;
 
 /// One in so many words of workers comes while the broker is busy for a moment, in which others may come.
 const BUSY: u32 = 16;

@@ -1,0 +1,70 @@
+//! What leaves before it is synced: what the worker in the broker's process is told, and nothing else.
+
+use super::*;
+
+const TEAM: &str = "data/groups/team";
+
+/// A broker with a worker of its own, and another one.
+fn rig() -> (Rig, Client, Client, Client) {
+    let mut rig = Rig::start(SimulatedDisk::new(1), Some(MemberId(1)), |_| ());
+    let clients = (rig.client(), rig.client(), rig.client());
+    (rig, clients.0, clients.1, clients.2)
+}
+
+/// What the system was handed of the group's records.
+fn written(rig: &Rig) -> String {
+    let files = rig.disk.files().into_iter().filter(|(path, _)| path.starts_with(TEAM));
+    files.map(|(_, bytes)| String::from_utf8_lossy(&bytes).replace('\0', "")).collect()
+}
+
+/// Waits until the group has written a record that was not there before.
+async fn until_written(rig: &Rig, record: &str) {
+    let writing = async {
+        while !written(rig).contains(record) {
+            tokio::task::yield_now().await;
+        }
+    };
+    let is_there = within(PATIENCE, writing).await;
+    assert!(is_there, "{record:?} is not among {:?}", written(rig));
+}
+
+#[tokio::test]
+async fn tasks_for_the_own_worker_leave_when_they_are_written_and_others_when_they_are_synced() {
+    let (mut rig, mut own, mut other, mut boss) = rig();
+    assert!(boss.ask("GROUP create team topics=work key=none").await.starts_with("+OK team "));
+    assert!(own.ask("JOIN team credit=1").await.starts_with("+OK team "));
+    assert!(other.ask("JOIN team credit=1").await.starts_with("+OK team "));
+    rig.disk.hold_syncs(Path::new(TEAM));
+    let topic = rig.topics.open(&"work".parse().unwrap()).unwrap();
+    topic.append(ConnId::BROKER, ["one", "two"]).unwrap();
+    let task = own.answer().await;
+    assert!(task.starts_with("TASK team:"), "{task}");
+    until_written(&rig, &format!("\t{}\t", other.caller.member)).await;
+    // What was written is not safe, so nobody else hears of it, and what an operator asks is not answered.
+    boss.say("GROUP pause team");
+    until_written(&rig, "paused").await;
+    assert_eq!((other.heard(), boss.heard()), (None, None));
+    rig.disk.release_syncs();
+    let task = other.answer().await;
+    assert!(task.starts_with("TASK team:"), "{task}");
+    assert!(boss.answer().await.starts_with("+OK team"));
+}
+
+#[tokio::test]
+async fn before_a_start_is_synced_not_even_the_own_worker_is_told_anything() {
+    let (rig, _, _, mut boss) = rig();
+    assert!(boss.ask("GROUP create team topics=none").await.starts_with("+OK team "));
+    let disk = rig.disk.clone();
+    drop(rig);
+    let hold = |disk: &SimulatedDisk| disk.hold_syncs(Path::new(TEAM));
+    let mut rig = Rig::start(disk, Some(MemberId(1)), hold);
+    let mut own = rig.client();
+    own.say("JOIN team credit=1");
+    // It has joined by then.
+    rig.client().say("GROUP pause team");
+    until_written(&rig, "paused").await;
+    assert_eq!(own.heard(), None);
+    rig.disk.release_syncs();
+    let joined = own.answer().await;
+    assert!(joined.starts_with("+OK team "), "{joined}");
+}
