@@ -5,14 +5,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidings_protocol::{CanonicalUrl, Command, Hold, Outcome, Payload, Return};
+use tidings_protocol::{CanonicalUrl, Command, Hold, Outcome, Return};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Crawler;
 use super::link::Answered;
 use super::task::{Task, again, milliseconds};
 use crate::config::{NO_ROOM_NACK_AFTER, STORE_PATIENCE};
-use crate::pass::{PassKey, ScopedPass};
+use crate::pass::PassKey;
 use crate::report::{PageOutcome, PageRecord};
 use crate::sink::Sinks;
 
@@ -129,7 +129,7 @@ async fn answer(crawler: &Crawler, task: &Task, record: &PageRecord) {
     if record.is_final() {
         crawler.sinks.settled(&record.page);
     }
-    if let (Some(pass), Some(prints)) = (task.scoped_pass(), told) {
+    if let (Some(pass), Some(prints)) = (task.order.scoped_pass, told) {
         crawler.known.lock().acked(pass, prints, depth_of_links(record));
     }
 }
@@ -148,7 +148,7 @@ impl<'a> Found<'a> {
         if record.report.job.is_none() {
             return found;
         }
-        let (pass, depth) = (task.scoped_pass(), depth_of_links(record));
+        let (pass, depth) = (task.order.scoped_pass, depth_of_links(record));
         let mut known = crawler.known.lock();
         for link in record.links.iter().filter(|link| !link.nofollow) {
             let print = CanonicalUrl::key_of(&link.url).print();
@@ -169,17 +169,7 @@ fn depth_of_links(record: &PageRecord) -> u32 {
 impl Task {
     /// The pass that it belongs to, if it belongs to a job that has a number.
     pub(super) fn pass(&self) -> Option<PassKey> {
-        self.scoped_pass().map(|of| of.pass)
-    }
-
-    /// The same, with how far the scope of its job had grown when it was handed out.
-    fn scoped_pass(&self) -> Option<ScopedPass> {
-        let payload = Payload::parse(&self.payload);
-        let pass = payload.attribute("pass")?.parse().ok()?;
-        // Names are given again, numbers are not.
-        let pass = PassKey::new(self.id.run, payload.attribute("number")?, pass);
-        let scope = payload.attribute("scope").and_then(|scope| scope.parse().ok());
-        Some(ScopedPass { pass, scope: scope.unwrap_or(0) })
+        self.order.scoped_pass.map(|of| of.pass)
     }
 }
 

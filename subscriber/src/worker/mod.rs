@@ -14,6 +14,7 @@ mod earlier;
 mod feeds;
 mod finish;
 mod link;
+mod order;
 mod page;
 mod record;
 mod task;
@@ -40,6 +41,7 @@ use tokio_util::task::TaskTracker;
 
 use self::earlier::Earlier;
 use self::link::Link;
+use self::order::Order;
 use self::task::Task;
 use self::turns::Turns;
 use self::verdicts::Verdicts;
@@ -436,7 +438,8 @@ impl Crawler {
             lease < *lease_max
         };
         let page = PageId::of(&id, *self.since.lock());
-        let task = Task { id, page, clock_ms, lease, payload, resumed };
+        let order = Order::read(payload, id.run);
+        let task = Task { id, page, clock_ms, lease, order, resumed };
         let (entry, attempt) = (task.entry(), task.id.attempt);
         let mut running = self.running.lock();
         if running.get(&entry).is_some_and(|same| same.attempt == attempt) {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use indexmap::IndexMap;
-use tidings_protocol::{CanonicalUrl, Hold, Payload, Return};
+use tidings_protocol::{CanonicalUrl, Hold, Return};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
@@ -41,7 +41,7 @@ impl Work<'_> {
             record.is_trap(trap);
             return Box::pin(self.finish(record, None)).await;
         }
-        let payload = Payload::parse(&self.task.payload);
+        let payload = self.task.order.payload();
         let watch = match Box::pin(Watch::of(&self.page, &payload, &self.remembered())).await {
             Ok(watch) => watch,
             Err(reason) => {
@@ -251,8 +251,7 @@ impl Work<'_> {
     }
 
     fn depth(&self) -> u32 {
-        let payload = Payload::parse(&self.task.payload);
-        payload.attribute("depth").and_then(|depth| depth.parse().ok()).unwrap_or_default()
+        self.task.order.depth.and_then(|depth| u32::try_from(depth).ok()).unwrap_or_default()
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use tidings_protocol::{CanonicalUrl, Payload};
+use tidings_protocol::CanonicalUrl;
 
 use super::task::Task;
 use crate::fetch::Fetched;
@@ -66,11 +66,9 @@ impl Task {
         fetched: Fetched,
         failure: Option<Failure>,
     ) -> PageRecord {
-        let payload = Payload::parse(&self.payload);
-        let number = |key| payload.attribute(key).and_then(|value| value.parse().ok());
+        let order = &self.order;
         let transient = outcome == PageOutcome::Retry;
-        let is_last = payload.attribute("last") == Some("yes");
-        let outcome = if transient && is_last { PageOutcome::Failed } else { outcome };
+        let outcome = if transient && order.is_last { PageOutcome::Failed } else { outcome };
         PageRecord {
             page: self.page.clone(),
             task: self.id.clone(),
@@ -84,7 +82,7 @@ impl Task {
                 duration: Duration::ZERO,
                 title: None,
                 links: 0,
-                job: payload.attribute("job").map(str::to_owned),
+                job: order.job.as_deref().map(str::to_owned),
                 error: failure.map(|failure| failure.text),
             },
             transient,
@@ -92,8 +90,8 @@ impl Task {
             content_type: fetched.content_type,
             hash: fetched.hash,
             fetched_unix_ms: i64::try_from(unix_ms()).unwrap_or(i64::MAX),
-            pass: number("pass"),
-            depth: number("depth"),
+            pass: order.pass,
+            depth: order.depth,
             redirect: fetched.location.filter(|_| outcome == PageOutcome::Redirect),
             canonical: None,
             noindex: false,

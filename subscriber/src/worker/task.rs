@@ -6,11 +6,12 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidings_protocol::{CanonicalUrl, Command, Hold, Payload, Return, TaskId, field_number};
+use tidings_protocol::{CanonicalUrl, Command, Hold, Return, TaskId, field_number};
 use tokio::time::Instant;
 
 use super::finish::finish;
 use super::link::Answered;
+use super::order::Order;
 use super::record::{outcome_of, unix_ms};
 use super::verdicts::{Now, Remember, Remembered, Step, authority};
 use super::{Crawler, Entry};
@@ -30,7 +31,7 @@ pub(super) struct Task {
     pub(super) clock_ms: u64,
     /// What was left of its lease then; all of it, once the broker has extended it.
     pub(super) lease: Duration,
-    pub(super) payload: String,
+    pub(super) order: Order,
     /// Its lease has been running for unknown reasons before it was delivered.
     pub(super) resumed: bool,
 }
@@ -70,12 +71,12 @@ pub(super) async fn work(crawler: &Crawler, mut task: Task) {
         hand_back(crawler, &task, None).await;
         return;
     }
-    let target = Payload::parse(&task.payload).target().unwrap_or(&task.payload);
-    let page = match CanonicalUrl::parse(target).map(CanonicalUrl::into_owned) {
+    let url = task.order.url();
+    let page = match CanonicalUrl::parse(url).map(CanonicalUrl::into_owned) {
         Ok(page) => page,
         Err(error) => {
             let failure = Failure::new(Reason::Url, error.to_string());
-            let record = task.refusal(target, PageOutcome::Failed, failure);
+            let record = task.refusal(url, PageOutcome::Failed, failure);
             let end = finish(crawler, &task, Arc::new(record), None, |_| (), ready(Ok(())));
             return Box::pin(end).await;
         }
@@ -199,7 +200,7 @@ impl Work<'_> {
     /// robots.txt, on which all tasks of an authority go the same way. If nothing is known of that hop,
     /// the walk begins anew, but not on this permission.
     fn next_request(&self) -> Next {
-        let again = Payload::parse(&self.task.payload).attribute("again");
+        let again = self.task.order.again.as_deref();
         let again = again.and_then(|again| CanonicalUrl::parse(again).ok());
         let permitted = again.as_ref().map_or(self.page.host(), CanonicalUrl::host);
         let (rules, walk) = {
