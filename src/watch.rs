@@ -251,7 +251,12 @@ async fn begin(
     request: &JobRequest,
 ) -> Result<Counts, ClientError> {
     let settings = request.settings();
-    let settings = settings.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    let mut settings: Vec<_> = settings.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    // What belongs to it is known only when all seeds are there: a page that links to the host of
+    // one that comes later would be read too early. Where there is one seed, none comes later.
+    if request.seeds.len() > 1 {
+        settings.push(("hold", "yes"));
+    }
     let open = Manage { action: "open", name: Some(name.as_str()), settings };
     let pass = Counts::parse(&client.request(&Command::Job(open)).await?.ok);
     // One that is paused may be open, too; a seed that it has already changes nothing.

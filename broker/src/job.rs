@@ -45,6 +45,9 @@ pub struct JobSettings {
     pub host_pages_max: Option<u64>,
     /// How long the pass may release anything, from its opening, in ms; `None`: no limit.
     pub time_ms_max: Option<u64>,
+    /// Nothing of it is released before it is closed and everything is taken that was published by
+    /// then: what a page may link to is known only when all seeds are there. `false` from then on.
+    pub hold: bool,
 }
 
 impl JobSettings {
@@ -69,10 +72,17 @@ impl JobSettings {
                 "max-time" => {
                     parsed.time_ms_max = Some(duration_within(name, value, 1, DURATION_MS_MAX)?);
                 }
+                "hold" => {
+                    parsed.hold = match value {
+                        "yes" => true,
+                        "no" => false,
+                        _ => return Err(bad(format!("hold={value}: it is yes or no"))),
+                    };
+                }
                 _ => {
                     return Err(bad(format!(
                         "no job setting {name}; there are scope, include, exclude, max-depth, \
-                         max-pages, max-per-host, max-time"
+                         max-pages, max-per-host, max-time, hold"
                     )));
                 }
             }
@@ -95,6 +105,9 @@ impl JobSettings {
         }
         if let Some(ms) = self.time_ms_max {
             let _ = write!(words, " max-time={}", duration::format_ms(ms));
+        }
+        if self.hold {
+            words.push_str(" hold=yes");
         }
         words + &self.filter.describe()
     }
@@ -142,7 +155,7 @@ pub struct Job {
     hosts: Hosts,
     /// What became of the rest.
     pub counts: Counts,
-    /// Heads of the feeding topics when the count was zero.
+    /// Heads of the feeding topics when the count was zero, or when it was closed if it is held.
     pub noted: Option<BTreeMap<TopicName, Seq>>,
     /// When it is closed if no further seed arrives.
     pub open_until: Moment,
@@ -237,10 +250,15 @@ impl Job {
         self.is_blocked() || self.hosts.are_blocked(key)
     }
 
+    /// It waits for its seeds.
+    pub fn is_held(&self) -> bool {
+        self.settings.hold && !mutants::is(Mutant::NeverHolds)
+    }
+
     /// Whether something of it may be the next of this key: unlike the budget of the whole job,
     /// which what is in flight gives back soon, this may last.
     pub fn takes_turns_on(&self, key: &str) -> bool {
-        !self.paused && !self.hosts.are_blocked(key)
+        !self.paused && !self.is_held() && !self.hosts.are_blocked(key)
     }
 
     /// Whether each key has a budget of its own.
@@ -340,7 +358,6 @@ impl Job {
     /// An entry that was given up waits again.
     pub fn takes_again(&mut self, entry: EntryId, key: &Key) {
         self.counts.failed -= 1;
-        self.noted = None;
         self.wait(entry, key);
     }
 

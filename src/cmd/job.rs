@@ -47,7 +47,8 @@ the hosts of its seeds, in their registrable domains, below their paths, or all)
 exclude= (of these, those that match one of the first patterns and none of the second; patterns are
 those of robots.txt, with path and query or, if they begin with http, the whole URL), and limits, at
 which the rest ends as over budget: max-pages=N, max-depth=N (links from a seed), max-per-host=N
-(pages), max-time=DURATION.
+(pages), max-time=DURATION. hold=yes: nothing is fetched before the job is closed, so that a link of
+one seed's page to another seed's host belongs to it in whichever order they are added.
 
 A job that is open without a seed for a day is closed.";
 
@@ -102,7 +103,7 @@ pub(crate) struct OpenArgs {
     #[command(flatten)]
     of: JobArgs,
 
-    /// scope=, include=, exclude=, max-pages=, max-depth=, max-per-host=, max-time=
+    /// scope=, include=, exclude=, max-pages=, max-depth=, max-per-host=, max-time=, hold=
     #[arg(value_name = "SETTING", value_parser = parse_setting)]
     settings: Vec<(String, String)>,
 }

@@ -1,8 +1,11 @@
-//! Jobs whose scope grows while they are under way: a link that was out of it is fetched when it is found again.
+//! Jobs whose scope grows while they are under way: a link that was out of it is fetched when it is found again. And
+//! jobs of which nothing is fetched before the scope is there.
+
+use tempfile::TempDir;
 
 use crate::support::{
     origin::{Answer, Hit, Origin, Site, html, whole},
-    process::{Server, at, json_at},
+    process::{Running, Server, at, json_at, tidings},
     wait::until,
 };
 
@@ -49,4 +52,49 @@ fn a_further_seed_lets_in_what_was_found_before() {
 fn so_does_the_redirect_of_a_seed() {
     let paths = fetched(&[(0, "/early"), (0, "/moved")]);
     assert_eq!(paths, ["/early", "/moved", "/start", "/found"]);
+}
+
+/// Seeds between the first one and the last one: while so many are on their way, a page is fetched many times.
+const BETWEEN: usize = 20_000;
+
+/// A page that links to the host of the last of many seeds, where nothing else does.
+fn answer_first(hit: &Hit) -> Option<Answer> {
+    let (_, port) = hit.header("Host")?.split_once(':')?;
+    let last = format!("http://{}:{port}", Site::host(2));
+    match hit.path.as_str() {
+        "/first" => Some(html(&format!("<a href='{last}/found'>x</a>"))),
+        "/robots.txt" => None,
+        _ => Some(html("<title>nothing more</title>")),
+    }
+}
+
+/// Crawls from so many seeds, with these words, and looks for what the first page links to.
+#[track_caller]
+fn expect_found_from_the_first(words: &[&str]) {
+    let origin = Origin::serve_with(Site { hosts: 3, ..Site::default() }, answer_first);
+    let between = (0..BETWEEN).map(|n| origin.url(1, &format!("/{n}")));
+    let (first, last) = (origin.url(0, "/first"), origin.url(2, "/last"));
+    let seeds: Vec<String> = [first].into_iter().chain(between).chain([last]).collect();
+    let folder = TempDir::new().unwrap();
+    // Of the many, no more than two are fetched.
+    let words = [&["crawl", "--seeds", "-", "--max-per-host", "2", "--quiet"], words].concat();
+    let mut crawl = Running::start(&mut tidings(folder.path(), words));
+    crawl.write(seeds.join("\n"));
+    crawl.finish().expect_code(0);
+    let record = origin.record();
+    record.expect_no_duplicates();
+    let paths = record.paths();
+    assert!(paths.contains(&"/first") && paths.contains(&"/last"), "{paths:?}");
+    assert!(paths.contains(&"/found"), "it was found before the last seed was there: {paths:?}");
+}
+
+#[test]
+fn no_page_is_fetched_before_all_seeds_are_there() {
+    expect_found_from_the_first(&["--allow-private"]);
+}
+
+#[test]
+fn nor_is_one_by_the_crawlers_of_another_broker() {
+    let server = Server::up(&["--allow-private", "--quiet"]);
+    expect_found_from_the_first(&["--broker", &server.text()]);
 }

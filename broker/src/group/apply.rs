@@ -163,6 +163,7 @@ impl Group {
                 }
             }
             Decision::JobPaused { number, paused } => self.pause_job(*number, *paused, now),
+            Decision::JobBegun { number } => self.begin_job(*number, now),
             Decision::JobTimeUp { number } => {
                 if let Some(job) = self.jobs.find_mut(*number) {
                     job.time_is_up = true;
@@ -194,6 +195,21 @@ impl Group {
     fn pause_job(&mut self, number: JobNumber, paused: bool, now: Moment) {
         let Some(job) = self.jobs.find_mut(number) else { return };
         job.paused = paused;
+        self.refresh_keys_of(number, now);
+    }
+
+    /// Its seeds are there.
+    fn begin_job(&mut self, number: JobNumber, now: Moment) {
+        let Some(job) = self.jobs.find_mut(number) else { return };
+        job.settings.hold = false;
+        job.noted = None;
+        self.noted.remove(&number);
+        self.refresh_keys_of(number, now);
+    }
+
+    /// Whether a job takes turns has changed.
+    fn refresh_keys_of(&mut self, number: JobNumber, now: Moment) {
+        let Some(job) = self.jobs.find(number) else { return };
         let mut keys: BTreeSet<_> = job.waiting.iter().map(|id| self.live[id].key).collect();
         keys.extend(self.parked.keys_of(Lane::Job(number)));
         for key in keys {

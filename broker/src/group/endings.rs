@@ -135,7 +135,7 @@ impl Group {
         }
         self.insert(entry);
         if let Some(pass) = pass {
-            self.noted.remove(&pass.number);
+            self.forget_heads(pass.number);
             let key = self.live[&id].key;
             self.change_job(pass.number, key, now, |job, key| job.takes_again(id, key));
         }

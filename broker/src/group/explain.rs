@@ -84,6 +84,8 @@ impl Group {
             None
         } else if job.paused {
             Some("job-paused")
+        } else if job.is_held() {
+            Some("job-held")
         } else {
             job.is_blocked_on(&admitted.key).then_some("budget")
         }

@@ -43,11 +43,12 @@ impl Group {
         let id = admission.id;
         self.last_entry = self.last_entry.max(id);
         let parks = Parked::takes(admission, lane_of(admission), now);
+        if let Some(pass) = admission.job {
+            self.forget_heads(pass.number);
+        }
         if let Some(pass) = admission.job
             && let Some(job) = self.jobs.find_mut(pass.number)
         {
-            job.noted = None;
-            self.noted.remove(&pass.number);
             job.counts.found += 1;
             // A seed's redirect keeps the seed's depth, and lets its target's host in.
             if admission.depth == 0
@@ -66,6 +67,17 @@ impl Group {
         self.insert(Entry::new(admission.clone()));
         self.enqueue(id, now);
         None
+    }
+
+    /// A job is not done when what was noted is taken, as something of it waits again. One that is held
+    /// waits for just that.
+    pub(super) fn forget_heads(&mut self, number: JobNumber) {
+        if let Some(job) = self.jobs.find_mut(number)
+            && !job.is_held()
+        {
+            job.noted = None;
+            self.noted.remove(&number);
+        }
     }
 
     fn park_and_refresh(&mut self, some: &[Parking<'_>], now: Moment) {

@@ -83,7 +83,8 @@ impl Group {
             let text = format!("{} was cancelled and has tasks in flight", job.name);
             return Err(ProtocolError::new(Code::Busy, text));
         }
-        if job.settings != *settings {
+        // Whether it is held was decided when the pass began, and changes nothing about its pages.
+        if job.settings != (JobSettings { hold: job.settings.hold, ..settings.clone() }) {
             let text = format!("{} with other settings", self.describe_job(job));
             return Err(ProtocolError::new(Code::Exists, text));
         }
@@ -158,21 +159,20 @@ impl Group {
         let Some(job) = self.jobs.find(number) else {
             return;
         };
-        if job.state == JobState::Closed && job.count() == 0 && job.noted.is_none() {
+        if waits_for_taking(job) && job.noted.is_none() {
             self.outputs.push_back(Output::AskHeads { job: number });
         }
     }
 
-    /// The feeding topics are numbered so far, and the job's count was zero: when everything up to
-    /// here is taken and it still is, the job is done.
+    /// The feeding topics are numbered so far, and the job's count was zero, or it was held: when
+    /// everything up to here is taken, it is held no more; and done, if the count is zero then.
     pub(super) fn note_heads(
         &mut self,
         number: JobNumber,
         heads: BTreeMap<TopicName, Seq>,
         now: Moment,
     ) {
-        let waits = |job: &Job| job.state == JobState::Closed && job.count() == 0;
-        if self.jobs.find(number).is_some_and(waits) {
+        if self.jobs.find(number).is_some_and(waits_for_taking) {
             self.commit(Decision::JobNoted { number, heads }, now);
             self.finish_if_taken(number, now);
         }
@@ -197,7 +197,10 @@ impl Group {
         let feeds = |topic: &TopicName| self.config.topics.contains(topic);
         let all_taken =
             heads.iter().all(|(topic, head)| !feeds(topic) || self.taken(topic) >= *head);
-        if job.count() == 0 && (all_taken || mutants::is(Mutant::DoneBeforeTaken)) {
+        // What finds no room is taken only when some of what waits is done.
+        if job.count() > 0 && job.is_held() && (all_taken || self.is_full()) {
+            self.commit(Decision::JobBegun { number }, now);
+        } else if job.count() == 0 && (all_taken || mutants::is(Mutant::DoneBeforeTaken)) {
             let (end, group, serial) = (job.announcement(), &self.name, self.last_serial + 1);
             let announcement = format!("{end} group={group} serial={}.{serial}", self.run);
             let forgotten = self.jobs.next_forgotten(self.config.finished_jobs_max).cloned();
@@ -280,4 +283,9 @@ impl Group {
             self.config.describe(),
         )
     }
+}
+
+/// Whether it matters what was published by now and is not taken yet.
+fn waits_for_taking(job: &Job) -> bool {
+    job.state == JobState::Closed && (job.count() == 0 || job.is_held())
 }

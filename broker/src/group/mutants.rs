@@ -44,6 +44,8 @@ pub(crate) enum Mutant {
     OutOfScope,
     /// A job gets one page more than it may have.
     OverBudget,
+    /// What a job has while it waits for further seeds is released at once.
+    NeverHolds,
     /// On a key, what was announced always goes before what jobs wait for.
     AnnouncedFirst,
     /// A key that has rested is not looked at again.

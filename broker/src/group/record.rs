@@ -214,6 +214,11 @@ pub enum Decision {
         /// Whether it is paused from here on.
         paused: bool,
     },
+    /// It is held no more: its seeds are there.
+    JobBegun {
+        /// Which.
+        number: JobNumber,
+    },
     /// Its time is over: what waits is dropped, and nothing of it is released any more.
     JobTimeUp {
         /// Which.

@@ -172,6 +172,7 @@ impl Writer<'_> {
             Decision::JobPaused { number, paused } => {
                 self.field("job-paused").field(number).flag(*paused)
             }
+            Decision::JobBegun { number } => self.field("job-begun").field(number),
             Decision::JobTimeUp { number } => self.field("job-time-up").field(number),
             Decision::JobDeleted { number } => self.field("job-deleted").field(number),
             Decision::JobOpened { number, name, settings } => {
@@ -416,6 +417,7 @@ impl<'a> Reader<'a> {
             "clock-times" => Decision::ClockTimes(self.list(Self::clock_time)?),
             "seed-added" => Decision::SeedAdded(self.taking()?.into()),
             "job-paused" => Decision::JobPaused { number: self.field()?, paused: self.flag()? },
+            "job-begun" => Decision::JobBegun { number: self.field()? },
             "job-time-up" => Decision::JobTimeUp { number: self.field()? },
             "job-deleted" => Decision::JobDeleted { number: self.field()? },
             "job-opened" => Decision::JobOpened {

@@ -64,6 +64,53 @@ fn nothing_of_a_paused_job_is_released_and_others_go_on() {
 }
 
 #[test]
+fn nothing_of_a_held_job_is_released_before_its_seeds_are_taken() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 10);
+    bench.open("site", &[("hold", "yes")]);
+    bench.add("site", "http://a.org/1");
+    bench.publish("http://b.org/1 job=site");
+    bench.assert_no_task("open");
+    assert!(bench.explain("http://a.org/1").contains("pending because=job-held"));
+    bench.publish("http://a.org/2");
+    let other = bench.task();
+    assert_eq!(other.payload, "http://a.org/2", "on the same host, behind it");
+    bench.ack(A, &other.id, Outcome::Done, &[]);
+    // Two seeds were published and are not taken yet.
+    let first = bench.next_seq;
+    bench.next_seq += 2;
+    bench.close("site");
+    for seq in [first, first + 1] {
+        bench.assert_no_task("a seed is still on its way");
+        let events = vec![(Seq(seq), format!("http://c.org/{seq} job=site").into())];
+        let (next, elsewhere) = (Seq(seq + 1), [].into());
+        bench.feed(Input::Events { topic: topic(), next, events, elsewhere });
+    }
+    assert_eq!(bench.tasks.len(), 3, "one for each host");
+}
+
+#[test]
+fn a_held_job_that_fills_its_group_or_is_forgotten_begins() {
+    for forgotten in [false, true] {
+        let mut bench = Bench::new(&[("delay", "0")]);
+        bench.group.config.entries_max = 1;
+        bench.join(A, 10);
+        bench.open("site", &[("hold", "yes")]);
+        bench.publish("http://a.org/1 job=site");
+        bench.assert_no_task("open");
+        if forgotten {
+            bench.wait(23 * HOUR_MS);
+            bench.assert_no_task("seeds may still come");
+            bench.wait(2 * HOUR_MS);
+        } else {
+            bench.next_seq += 1; // A seed for which there is no room.
+            bench.close("site");
+        }
+        assert!(bench.task().payload.starts_with("http://a.org/1 job=site"));
+    }
+}
+
+#[test]
 fn a_task_that_was_begun_goes_on_while_its_job_is_paused() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.join(A, 10);

@@ -47,7 +47,7 @@ fn every_promise_holds_whatever_happens() {
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 26] = [
+const MUTANTS: [(Mutant, Promise); 27] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
     (Mutant::OneTooMany, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
@@ -66,6 +66,7 @@ const MUTANTS: [(Mutant, Promise); 26] = [
     (Mutant::TooDeep, Promise::DepthKept),
     (Mutant::OutOfScope, Promise::DepthKept),
     (Mutant::OverBudget, Promise::BudgetKept),
+    (Mutant::NeverHolds, Promise::BudgetKept),
     (Mutant::AnnouncedFirst, Promise::NoStarvation),
     (Mutant::NeverWakes, Promise::NoStarvation),
     (Mutant::StaysPinned, Promise::NoStarvation),

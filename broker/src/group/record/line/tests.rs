@@ -135,14 +135,15 @@ fn job_settings() -> impl Strategy<Value = JobSettings> {
     };
     let filter =
         (patterns(), patterns()).prop_map(|(include, exclude)| Filter { include, exclude });
-    (scope, filter, any::<Option<u32>>(), number(), number(), number()).prop_map(
-        |(scope, filter, depth_max, pages_max, host_pages_max, time_ms_max)| JobSettings {
+    (scope, filter, any::<Option<u32>>(), number(), number(), number(), any::<bool>()).prop_map(
+        |(scope, filter, depth_max, pages_max, host_pages_max, time_ms_max, hold)| JobSettings {
             scope,
             filter,
             depth_max,
             pages_max,
             host_pages_max,
             time_ms_max,
+            hold,
         },
     )
 }
@@ -195,7 +196,10 @@ fn of_jobs() -> impl Strategy<Value = Decision> {
         any::<u64>().prop_map(|number| Decision::JobCancelled { number }),
         any::<u64>().prop_map(|number| Decision::JobDone { number }),
         any::<u64>().prop_map(|number| Decision::JobDeleted { number }),
-        any::<u64>().prop_map(|number| Decision::JobTimeUp { number }),
+        prop_oneof![
+            any::<u64>().prop_map(|number| Decision::JobTimeUp { number }),
+            any::<u64>().prop_map(|number| Decision::JobBegun { number }),
+        ],
         (any::<u64>(), any::<bool>())
             .prop_map(|(number, paused)| Decision::JobPaused { number, paused }),
         prop_oneof![

@@ -31,7 +31,9 @@ impl World {
             Input::OpenJob { name, settings, .. } => {
                 let pass = self.passes.find_mut(name.as_ref());
                 pass.ends = settings.time_ms_max.map(|ms| moment + ms);
+                pass.held = settings.hold;
             }
+            Input::CloseJob { name, .. } => self.passes.find_mut(name.as_ref()).held = false,
             Input::WithJob { name, what: JobAction::Wait, .. } => {
                 self.passes.find_mut(name.as_ref()).waits += 1;
             }
@@ -96,6 +98,7 @@ impl World {
         settings.depth_max = (self.rng.u32(0..4) == 0).then(|| self.rng.u32(0..3));
         settings.host_pages_max = (self.rng.u32(0..6) == 0).then(|| self.rng.u64(1..3));
         settings.time_ms_max = (self.rng.u32(0..10) == 0).then(|| self.rng.u64(1..60_000));
+        settings.hold = self.rng.u32(0..4) == 0;
         self.turns.begin_pass(&name);
         self.ranks.begin_pass(&name);
         self.order += 1;

@@ -28,6 +28,8 @@ pub(super) struct Pass {
     pub(super) seeds: BTreeSet<String>,
     pub(super) late: BTreeSet<String>,
     pub(super) paused: bool,
+    /// It is open, and waits to be closed.
+    pub(super) held: bool,
     /// On the broker's clock: when nothing more of it may be released.
     pub(super) ends: Option<Moment>,
     /// Cancelled, or purged: not everything of it was reached.
@@ -99,6 +101,8 @@ impl Passes {
         };
         let kept = announced || told.goes_on() || !pass.paused;
         Promise::BudgetKept.holds(kept, || format!("{name} is paused, and {url} released"))?;
+        let kept = announced || told.goes_on() || !pass.held;
+        Promise::BudgetKept.holds(kept, || format!("{name} is open, and {url} released"))?;
         let kept = pass.ends.is_none_or(|ends| ticked <= ends);
         Promise::BudgetKept.holds(kept, || format!("{name} is out of time, and {url} released"))?;
         Promise::NeverEarly.holds(!pass.done, || format!("{name} is done, and {url} released"))
@@ -223,7 +227,7 @@ impl Pass {
 
     /// Nothing of its own may keep it from being released.
     pub(super) fn wants_turns(&self) -> bool {
-        !(self.done || self.paused || self.marred || self.is_limited())
+        !(self.done || self.paused || self.held || self.marred || self.is_limited())
     }
 
     fn is_limited(&self) -> bool {
