@@ -274,10 +274,13 @@ impl Shared {
         let next = Seq(last.first.0 + last.count);
         // Nobody sees these numbers, so none are reserved.
         self.log.append(&pieces, next, next)?;
-        let state = &mut *self.state.lock();
-        let bytes: usize = state.pieces.drain(..pieces.len()).map(|piece| piece.wire.len()).sum();
-        state.unsynced += bytes;
-        self.written.store(next.0, Ordering::Release);
+        {
+            let state = &mut *self.state.lock();
+            let done = state.pieces.drain(..pieces.len());
+            state.unsynced += done.map(|piece| piece.wire.len()).sum::<usize>();
+            self.written.store(next.0, Ordering::Release);
+        }
+        // Not before: whoever wakes up looks at what was just locked.
         self.wake.notify_one();
         Ok(())
     }
