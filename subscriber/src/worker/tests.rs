@@ -347,8 +347,8 @@ async fn a_request_ends_before_its_lease_does() {
     let mut site = Site::start(plain_site).await;
     // Nothing but the lease is to end it.
     let (run, mut broker) = start_as(tempfile::tempdir().unwrap(), 100, |config| {
-        config.read_timeout = Duration::from_secs(3_600);
-        config.request_timeout = Duration::from_secs(3_600);
+        config.read_timeout = Duration::from_hours(1);
+        config.request_timeout = Duration::from_hours(1);
     })
     .await;
     broker.introduce(&site.url("/")).await;

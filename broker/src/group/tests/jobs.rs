@@ -82,7 +82,7 @@ fn nothing_of_a_held_job_is_released_before_its_seeds_are_taken() {
     bench.close("site");
     for seq in [first, first + 1] {
         bench.assert_no_task("a seed is still on its way");
-        let events = vec![(Seq(seq), format!("http://c.org/{seq} job=site").into())];
+        let events = vec![(Seq(seq), format!("http://c.org/{seq} job=site"))];
         let (next, elsewhere) = (Seq(seq + 1), [].into());
         bench.feed(Input::Events { topic: topic(), next, events, elsewhere });
     }

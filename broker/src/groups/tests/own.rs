@@ -30,7 +30,7 @@ async fn until_written(rig: &Rig, record: &str) {
 
 #[tokio::test]
 async fn tasks_for_the_own_worker_leave_when_they_are_written_and_others_when_they_are_synced() {
-    let (mut rig, mut own, mut other, mut boss) = rig();
+    let (rig, mut own, mut other, mut boss) = rig();
     assert!(boss.ask("GROUP create team topics=work key=none").await.starts_with("+OK team "));
     assert!(own.ask("JOIN team credit=1").await.starts_with("+OK team "));
     assert!(other.ask("JOIN team credit=1").await.starts_with("+OK team "));

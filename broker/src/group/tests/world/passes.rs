@@ -21,6 +21,7 @@ pub(super) struct Passes {
 
 /// What must be true of a pass.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is true or not whatever the others are")]
 pub(super) struct Pass {
     pub(super) settings: JobSettings,
     pub(super) opened: u64,
