@@ -457,7 +457,8 @@ impl Crawler {
             tokio::select! {
                 biased;
                 _ = overtaken => {}
-                () = task::work(&guard.crawler, task) => {}
+                // On its own, so that its kilobytes are not copied whenever the runtime moves what it has.
+                () = Box::pin(task::work(&guard.crawler, task)) => {}
             }
         });
         running.insert(entry, Running { attempt, task, _alive: alive });
