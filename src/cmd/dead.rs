@@ -34,6 +34,7 @@ const NAME: &str = "tidings-dead";
 #[command(after_help = EXAMPLES)]
 pub(crate) enum Dead {
     /// List dead entries with the reason of each
+    #[command(alias = "list")]
     Ls(LsArgs),
     /// Send them back into the queue; attempts and losses start at 0
     Retry(ChooseArgs),

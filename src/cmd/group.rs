@@ -52,6 +52,7 @@ const NAME: &str = "tidings-group";
 #[command(after_help = EXAMPLES)]
 pub(crate) enum Group {
     /// List all groups
+    #[command(alias = "list")]
     Ls(LsArgs),
     /// Show one group: its numbers and its settings
     Show(ShowArgs),

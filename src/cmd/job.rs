@@ -66,6 +66,7 @@ pub(crate) enum Job {
     /// Say that no more seeds come: the job is done when nothing of it is left
     Close(JobArgs),
     /// List the jobs of a group, the newest first
+    #[command(alias = "list")]
     Ls(LsArgs),
     /// Show one job: its state and its counts
     Show(JobArgs),

@@ -34,6 +34,7 @@ Exit codes: 0 it worked; 1 it did not, or verify found damage; 2 wrong usage.";
 #[command(after_help = EXAMPLES)]
 pub(crate) enum Topic {
     /// List all topics
+    #[command(alias = "list")]
     Ls(LsArgs),
     /// Show one topic: how far it is, what it keeps, who has a durable cursor on it
     Show(ShowArgs),

@@ -104,6 +104,16 @@ fn help_and_version_are_no_mistakes() {
 }
 
 #[test]
+fn what_ls_lists_list_lists_too() {
+    let folder = TempDir::new().unwrap();
+    for what in ["topic", "group", "job", "dead"] {
+        let [short, long] =
+            ["ls", "list"].map(|action| run(folder.path(), &[what, action, "--help"]));
+        assert_eq!((long.code, long.stdout()), (Some(0), short.stdout()), "{what}");
+    }
+}
+
+#[test]
 fn flags_that_would_have_no_effect_are_refused() {
     let server = Server::broker();
     let folder = TempDir::new().unwrap();
