@@ -18,12 +18,12 @@ pub(super) trait GroupLog: Send {
     /// Appends a record and returns the mark behind it.
     fn append(&mut self, record: &Record) -> Mark;
 
-    /// What was appended since the last time is on its way: together, or not at all. With somebody who waits until
-    /// everything is [`durable`](Self::durable), it is so as soon as can be; otherwise it may take a moment.
-    fn flush(&mut self, is_awaited: bool);
+    /// What was appended since the last time is on its way: together, or not at all. What is before the mark `awaited`
+    /// is [`durable`](Self::durable) as soon as can be; for the rest, nobody waits, and it may take a moment.
+    fn flush(&mut self, awaited: Mark);
 
-    /// The same, with somebody who waits, if it is so much that the disk should begin with it; whether it was. What one input
-    /// led to must have been appended as a whole.
+    /// The same for all of it, if it is so much that the disk should begin with it; whether it was. What one
+    /// input led to must have been appended as a whole.
     fn flush_much(&mut self) -> bool;
 
     /// Everything before this mark outlives the process.
@@ -70,7 +70,7 @@ impl GroupLog for MemoryLog {
         self.0
     }
 
-    fn flush(&mut self, _: bool) {}
+    fn flush(&mut self, _: Mark) {}
 
     fn flush_much(&mut self) -> bool {
         false

@@ -470,7 +470,7 @@ impl Owner {
         self.outgoing.mark(self.appended, &self.own);
         // What a fault has cut short is not written.
         if !self.group.is_broken() {
-            self.log.flush(self.outgoing.waits_for_safety());
+            self.log.flush(self.outgoing.awaited().max(self.begun));
         }
         let safe = self.log.durable();
         let written = if safe < self.begun { safe } else { self.log.written() };
@@ -513,7 +513,7 @@ impl Owner {
             self.appended = self.log.append(&Record { at, decision });
             records += 1;
             if records.is_multiple_of(SNAPSHOT_PIECE) {
-                self.log.flush(false);
+                self.log.flush(0);
             }
         };
         let is_whole = self.group.decide(|group| {
@@ -525,7 +525,7 @@ impl Owner {
         });
         match is_whole {
             Some(true) => self.log.end_snapshot(),
-            Some(false) => self.log.flush(false),
+            Some(false) => self.log.flush(0),
             None => self.wake.notify_one(),
         }
         is_whole == Some(false)

@@ -33,7 +33,7 @@ const MUCH_BYTES: usize = 128 << 10;
 /// wake up first and is perhaps with a sync. More than that would keep the group from its work.
 const AT_ONCE_BYTES: usize = 16 << 10;
 
-/// Records as lines of a log on disk, which the committers write and sync.
+/// Records as lines of a log on disk.
 #[derive(Debug)]
 pub(in crate::groups) struct DiskLog {
     /// Lines that were not flushed, and how many they are.
@@ -156,13 +156,11 @@ impl GroupLog for DiskLog {
         self.next
     }
 
-    fn flush(&mut self, is_awaited: bool) {
+    fn flush(&mut self, awaited: Mark) {
         let piece = self.take_piece();
         let shared = &self.shared;
         let state = &mut *shared.state.lock();
-        if is_awaited {
-            state.awaited = self.next;
-        }
+        state.awaited = state.awaited.max(awaited);
         if let Some(piece) = piece {
             let bytes = piece.wire.len();
             let is_next = state.pieces.is_empty() && state.health == Health::Good;
@@ -179,7 +177,7 @@ impl GroupLog for DiskLog {
     fn flush_much(&mut self) -> bool {
         let is_much = self.open.len() >= MUCH_BYTES;
         if is_much {
-            self.flush(true);
+            self.flush(self.next);
         }
         is_much
     }
@@ -221,13 +219,13 @@ impl GroupLog for DiskLog {
     }
 
     fn begin_snapshot(&mut self) {
-        self.flush(true);
+        self.flush(self.next);
         (self.began, self.grown_before, self.parts) = (self.next, self.grown, 0);
     }
 
     fn end_snapshot(&mut self) {
         self.shared.state.lock().snapshot = Some((Seq(self.began), Seq(self.next)));
-        self.flush(true);
+        self.flush(self.next);
         self.snapshot_bytes = self.parts;
         self.grown -= self.grown_before;
     }
@@ -453,7 +451,7 @@ mod tests {
             let payload = "x".repeat(bytes).into();
             let decision = Decision::Announced { serial: 1, topic: "job-done", payload };
             self.log.append(&Record { at: Moment(1), decision });
-            self.log.flush(true);
+            self.log.flush(self.log.next);
         }
 
         async fn until_durable(&self) {

@@ -50,9 +50,9 @@ impl Outgoing {
         }
     }
 
-    /// Whether there is something that leaves when more is safe.
-    pub(super) fn waits_for_safety(&self) -> bool {
-        !self.marked.is_empty()
+    /// Everything before this mark has to be safe before all has left.
+    pub(super) fn awaited(&self) -> Mark {
+        self.marked.back().map_or(0, |(mark, _)| *mark)
     }
 
     /// The next that may leave if everything before these marks is safe, and written.
