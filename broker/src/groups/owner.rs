@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
-use tidings_protocol::{Code, MemberId, ProtocolError, TopicName, duration, encode_task};
+use tidings_protocol::{Code, MemberId, ProtocolError, Seq, TopicName, duration, encode_task};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -51,6 +51,8 @@ pub(super) struct Owner {
     clock: Clock,
     log: Box<dyn GroupLog>,
     readers: BTreeMap<TopicName, Reader>,
+    /// How far they were taken with the records before a mark, until these are safe. Marks rise.
+    taken: VecDeque<(Mark, TopicName, Seq)>,
     /// Where the members' tasks go.
     members: HashMap<ConnId, Mailbox>,
     /// Connections of the member that lives in the broker's process.
@@ -101,6 +103,7 @@ impl Owner {
             clock,
             log,
             readers: BTreeMap::new(),
+            taken: VecDeque::new(),
             members: HashMap::new(),
             own: BTreeSet::new(),
             waiting: HashMap::new(),
@@ -473,6 +476,7 @@ impl Owner {
             self.log.flush(self.outgoing.awaited().max(self.begun));
         }
         let safe = self.log.durable();
+        self.let_go(safe);
         let written = if safe < self.begun { safe } else { self.log.written() };
         while let Some(leaving) = self.outgoing.pop(safe.min(mark), written.min(mark)) {
             match leaving {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tidings_protocol::{Answers, field_number};
 
 use super::*;
-use crate::catalog::Sync;
+use crate::catalog::{Sync, TopicSettings};
 use crate::config::Limits;
 use crate::log::disk::Disk;
 use crate::log::simulated::{Faults, SimulatedDisk};

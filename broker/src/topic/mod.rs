@@ -329,6 +329,12 @@ impl Topic {
         held_up
     }
 
+    /// What every group is done with.
+    #[cfg(test)]
+    pub(crate) fn taken_by_all(&self) -> Option<Seq> {
+        self.tail.lock().taken_by_all()
+    }
+
     /// A group has taken everything before `cursor`: what only it has kept goes.
     fn taken(&self, keeper: usize, cursor: Seq) {
         self.let_go(|tail| tail.taken(keeper, cursor));

@@ -271,7 +271,9 @@ impl Reader {
     }
 
     /// The next events that are durable, as many as there are up to `events_max`, and what was
-    /// missed before them. Costs a copy of each payload.
+    /// missed before them. Costs a copy of each payload. On the disk they are kept until
+    /// [`let_go`](Self::let_go) says that nobody needs them again; what is in memory only, a process that ends
+    /// does not have anyway.
     pub fn next_events(&mut self, events_max: usize) -> Events {
         let mut found = Events::default();
         while found.events.len() < events_max {
@@ -303,10 +305,17 @@ impl Reader {
                 self.rewind(next);
             }
         }
-        if let Some(keeper) = self.keeper {
-            self.topic.taken(keeper, self.cursor);
+        if self.topic.log.is_none() {
+            self.let_go(self.cursor);
         }
         found
+    }
+
+    /// What is before `next` is not asked for again, also after a crash.
+    pub(crate) fn let_go(&self, next: Seq) {
+        if let Some(keeper) = self.keeper {
+            self.topic.taken(keeper, next);
+        }
     }
 }
 

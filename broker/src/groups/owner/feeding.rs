@@ -6,6 +6,7 @@ use tidings_protocol::{ProtocolError, Seq, StartAt, TopicName};
 
 use super::Owner;
 use crate::group::Input;
+use crate::groups::log::Mark;
 use crate::topic::{Event, Reader};
 
 /// Events of each topic that an owner takes before it looks at anything else.
@@ -27,6 +28,7 @@ impl Owner {
                 reader.rewind(reader.cursor());
                 continue;
             }
+            let before = reader.cursor();
             let found = reader.next_events(TURN_MAX);
             if let Some(lag) = found.lag {
                 tracing::warn!(
@@ -38,8 +40,20 @@ impl Owner {
             more |= reader.is_behind() && !reader.waits_for_disk();
             let next = reader.cursor();
             self.feed(&topic, found.events, next);
+            if next > before {
+                self.taken.push_back((self.appended, topic, next));
+            }
         }
         more
+    }
+
+    /// Has the topics let go of what is safe here.
+    pub(super) fn let_go(&mut self, safe: Mark) {
+        while let Some((_, topic, next)) = self.taken.pop_front_if(|(mark, ..)| *mark <= safe) {
+            if let Some(reader) = self.readers.get(&topic) {
+                reader.let_go(next);
+            }
+        }
     }
 
     /// Feeds events of a topic to the machine, in portions, up to `next`.

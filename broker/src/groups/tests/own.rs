@@ -68,3 +68,30 @@ async fn before_a_start_is_synced_not_even_the_own_worker_is_told_anything() {
     let joined = own.answer().await;
     assert!(joined.starts_with("+OK team "), "{joined}");
 }
+
+#[tokio::test]
+async fn a_topic_keeps_what_a_group_has_taken_until_that_is_synced() {
+    let (rig, mut own, _, mut boss) = rig();
+    let name = "work".parse().unwrap();
+    let settings = TopicSettings { sync: Sync::Always, ..TopicSettings::default() };
+    let topic = rig.topics.create(&name, settings, |_| ()).unwrap();
+    assert!(boss.ask("GROUP create team topics=work key=none").await.starts_with("+OK team "));
+    assert!(own.ask("JOIN team credit=2").await.starts_with("+OK team "));
+    let until_taken = async |next| {
+        let taking = async {
+            while topic.taken_by_all() != Some(next) {
+                tokio::task::yield_now().await;
+            }
+        };
+        assert!(within(PATIENCE, taking).await, "{:?}", topic.taken_by_all());
+    };
+    topic.append(ConnId::BROKER, ["one"]).unwrap();
+    assert!(own.answer().await.ends_with(" one"));
+    until_taken(Seq(2)).await;
+    rig.disk.hold_syncs(Path::new(TEAM));
+    topic.append(ConnId::BROKER, ["two"]).unwrap();
+    assert!(own.answer().await.ends_with(" two"));
+    assert_eq!(topic.taken_by_all(), Some(Seq(2)), "with the power the group would forget it");
+    rig.disk.release_syncs();
+    until_taken(Seq(3)).await;
+}
