@@ -138,7 +138,6 @@ pub(crate) fn print_table(
     table(&rows, &left).iter().try_for_each(|line| console.line(line))
 }
 
-/// Rows of equally many cells as lines with straight columns, each to the left or to the right.
 /// Says so if an answer lists only some of what matched.
 pub(crate) fn note_rest(console: &mut Console, ok: &str) {
     let number = |key| field_number(ok, key).unwrap_or(0);
@@ -149,6 +148,7 @@ pub(crate) fn note_rest(console: &mut Console, ok: &str) {
     }
 }
 
+/// Rows of equally many cells as lines with straight columns, each to the left or to the right.
 fn table(rows: &[Vec<String>], left: &[bool]) -> Vec<String> {
     let widths: Vec<usize> = (0..left.len())
         .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
