@@ -272,7 +272,7 @@ impl Reader {
 
     /// The next events that are durable, as many as there are up to `events_max`, and what was
     /// missed before them. Costs a copy of each payload. On the disk they are kept until
-    /// [`let_go`](Self::let_go) says that nobody needs them again; what is in memory only, a process that ends
+    /// `let_go` says that nobody needs them again; what is in memory only, a process that ends
     /// does not have anyway.
     pub fn next_events(&mut self, events_max: usize) -> Events {
         let mut found = Events::default();
