@@ -1,4 +1,4 @@
-//! Durable cursors on the wire: `SUB as=`, `SEEN`, `TOPIC forget`.
+//! Durable cursors on the wire: `SUB as=`, `SEEN`.
 //!
 //! ```text
 //!   SUB as=, SEEN ──▶ unsettled ── the topic is safe that far ──▶ catalog ── stored ──▶ +OK
@@ -8,10 +8,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
-use bytes::{Bytes, BytesMut};
-use tidings_protocol::{
-    Code, CursorName, Manage, ProtocolError, Seq, Slot, StartAt, TopicName, encode_more,
-};
+use bytes::Bytes;
+use tidings_protocol::{Code, CursorName, ProtocolError, Seq, Slot, StartAt, TopicName};
 
 use super::connection::Connection;
 use super::subscriptions::Kind;
@@ -165,40 +163,6 @@ impl Connection {
         for id in held.unwrap_or_default() {
             self.hub.cursors.release(&id, self.id, self.hub.clock.unix_ms());
         }
-    }
-
-    /// `TOPIC forget <topic> cursor=<cursor>`.
-    pub(super) fn forget_cursor(&mut self, manage: &Manage<'_>) -> Result<(), ProtocolError> {
-        manage.allow_only(&["cursor"])?;
-        let topic = manage.required_name()?.parse()?;
-        let cursor = manage.setting("cursor").ok_or_else(|| {
-            let text = "forget needs a cursor: TOPIC forget <topic> cursor=<cursor>";
-            ProtocolError::new(Code::BadArgument, text)
-        })?;
-        let id = CursorId { topic, cursor: cursor.parse()? };
-        let (slot, mailbox) = (self.answers.later(), self.mailbox.clone());
-        let done = move |result| mailbox.send(Parcel::Stored { slot, result });
-        if let Err(error) = self.hub.cursors.forget(id, done) {
-            self.fill_with(slot, &error);
-        }
-        Ok(())
-    }
-
-    /// The lines of `TOPIC show` on the cursors of a topic.
-    pub(super) fn show_cursors(&self, topic: &Topic) -> BytesMut {
-        let (next, mut lines) = (topic.next_told(), BytesMut::new());
-        for cursor in self.hub.cursors.list(topic.name()) {
-            let text = format!(
-                "cursor {} next={} behind={} held={} moved={}",
-                cursor.name,
-                cursor.next,
-                next.0.saturating_sub(cursor.next.0),
-                if cursor.held { "yes" } else { "no" },
-                StartAt::Time(cursor.unix_ms),
-            );
-            encode_more(&text, &mut lines);
-        }
-        lines
     }
 }
 

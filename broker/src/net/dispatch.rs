@@ -12,7 +12,7 @@ use super::connection::{Connection, Worker};
 use super::help::HELP;
 use super::staged::Staged;
 use super::subscriptions::Kind;
-use super::topics::describe;
+use super::topics::{self, Reply, describe};
 use crate::clock::Moment;
 use crate::group::StagedLink;
 use crate::groups::{Caller, Request};
@@ -80,7 +80,7 @@ impl Connection {
             Command::Touch { task, over, hold } => {
                 self.submit(Request::Touch { task, over, hold });
             }
-            Command::Topic(manage) => self.topic_action(&manage),
+            Command::Topic(manage) => topics::act(&self.hub.clone(), &manage, self.reply()),
             Command::Group(_) | Command::Job(_) | Command::Explain { .. } => self.manage(&command),
             Command::Ping => {
                 let now = self.hub.clock.now();
@@ -271,6 +271,13 @@ impl Connection {
             worker.heard_at = now;
             self.hub.groups.heard(self.id);
         }
+    }
+
+    /// The way back for an answer that comes later. There is one at a time, as it may be long.
+    fn reply(&mut self) -> Reply {
+        let slot = self.answers.later();
+        self.worker().asked = Some(slot);
+        Reply { mailbox: self.mailbox.clone(), slot }
     }
 
     fn manage(&mut self, command: &Command<'_>) {

@@ -4,10 +4,13 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use tidings_protocol::{Code, Manage, ProtocolError, Seq, Slot, TopicName, encode_more, encode_ok};
+use tidings_protocol::{
+    Code, Manage, ProtocolError, Seq, Slot, StartAt, TopicName, encode_more, encode_ok,
+};
 
-use super::connection::Connection;
+use super::Hub;
 use crate::catalog::TopicSettings;
+use crate::cursors::CursorId;
 use crate::log::Checked;
 use crate::mailbox::{Mailbox, Parcel};
 use crate::topic::{Health, Topic};
@@ -18,128 +21,130 @@ const RANGES_MAX: usize = 1000;
 /// Problems of one file that are told one by one.
 const PROBLEMS_MAX: usize = 20;
 
-impl Connection {
-    pub(super) fn topic_action(&mut self, manage: &Manage<'_>) {
-        let done = match manage.action {
-            "ls" => self.list_topics(manage),
-            "show" => self.show_topic(manage),
-            "create" => self.create_topic(manage),
-            "set" => self.configure_topic(manage),
-            "delete" => self.delete_topic(manage),
-            "verify" => self.verify_topic(manage),
-            "forget" => self.forget_cursor(manage),
-            action => {
-                let text = format!(
-                    "no action {action}; TOPIC has ls, show, create, set, delete, verify, forget"
-                );
-                Err(ProtocolError::new(Code::BadArgument, text))
-            }
-        };
-        self.refuse_if(done);
-    }
-
-    fn list_topics(&mut self, manage: &Manage<'_>) -> Result<(), ProtocolError> {
-        manage.allow_only(&[])?;
-        let topics = self.hub.topics.list();
-        self.answer(|lines| {
-            for topic in &topics {
-                encode_more(&describe(topic), lines);
-            }
-            encode_ok(&format!("topics={}", topics.len()), lines);
-        });
-        Ok(())
-    }
-
-    fn show_topic(&mut self, manage: &Manage<'_>) -> Result<(), ProtocolError> {
-        manage.allow_only(&[])?;
-        let topic = self.named_topic(manage)?;
-        let mut lines = self.show_cursors(&topic);
-        encode_ok(&describe(&topic), &mut lines);
-        self.answer(|out| out.unsplit(lines));
-        Ok(())
-    }
-
-    fn create_topic(&mut self, manage: &Manage<'_>) -> Result<(), ProtocolError> {
-        let name: TopicName = manage.required_name()?.parse()?;
-        let settings = TopicSettings::parse(&manage.settings, self.hub.topics.defaults())?;
-        let reply = self.reply();
-        let slot = reply.slot;
-        let text = format!("{name} {settings}");
-        let done = move |result: Result<(), ProtocolError>| reply.send(result.map(|()| text));
-        let created = self.hub.topics.create(&name, settings, done).map(|_topic| ());
-        self.refuse_at_once(slot, created);
-        Ok(())
-    }
-
-    fn configure_topic(&mut self, manage: &Manage<'_>) -> Result<(), ProtocolError> {
-        let topic = self.named_topic(manage)?;
-        if manage.settings.is_empty() {
-            let text =
-                format!("what should change? There are {}=", TopicSettings::KEYS.join("=, "));
-            return Err(ProtocolError::new(Code::BadArgument, text));
+/// Does what `TOPIC` says; the answer goes where `reply` leads.
+pub(super) fn act(hub: &Hub, manage: &Manage<'_>, reply: Reply) {
+    let refusal = reply.clone();
+    let done = match manage.action {
+        "ls" => list(hub, manage, reply),
+        "show" => show(hub, manage, reply),
+        "create" => create(hub, manage, reply),
+        "set" => configure(hub, manage, reply),
+        "delete" => delete(hub, manage, reply),
+        "verify" => verify(hub, manage, reply),
+        "forget" => forget_cursor(hub, manage, reply),
+        action => {
+            let text = format!(
+                "no action {action}; TOPIC has ls, show, create, set, delete, verify, forget"
+            );
+            Err(ProtocolError::new(Code::BadArgument, text))
         }
-        let settings = TopicSettings::parse(&manage.settings, topic.settings())?;
-        let reply = self.reply();
-        let slot = reply.slot;
-        let text = format!("{} {settings}", topic.name());
-        let done = move |result: Result<(), ProtocolError>| reply.send(result.map(|()| text));
-        let configured = self.hub.topics.configure(&topic, settings, done);
-        self.refuse_at_once(slot, configured);
-        Ok(())
-    }
-
-    fn delete_topic(&mut self, manage: &Manage<'_>) -> Result<(), ProtocolError> {
-        manage.allow_only(&[])?;
-        let topic = self.named_topic(manage)?;
-        let reply = self.reply();
-        let slot = reply.slot;
-        let text = topic.name().to_string();
-        let done = move |result: Result<(), ProtocolError>| reply.send(result.map(|()| text));
-        let deleted = self.hub.topics.delete(&topic, done);
-        self.refuse_at_once(slot, deleted);
-        Ok(())
-    }
-
-    fn verify_topic(&mut self, manage: &Manage<'_>) -> Result<(), ProtocolError> {
-        manage.allow_only(&[])?;
-        let topic = self.named_topic(manage)?;
-        let reply = self.reply();
-        let name = topic.name().clone();
-        self.hub.topics.verify(&topic, move |result| {
-            let mut lines = BytesMut::new();
-            let result = result.map(|files| report(&name, &files, &mut lines));
-            reply.send_behind(lines, result);
-        });
-        Ok(())
-    }
-
-    fn named_topic(&self, manage: &Manage<'_>) -> Result<Arc<Topic>, ProtocolError> {
-        let name = manage.required_name()?;
-        self.hub.topics.find(name).ok_or_else(|| {
-            let text = format!("no topic {name}; PUB, SUB or TOPIC create {name} makes it");
-            ProtocolError::new(Code::NotFound, text)
-        })
-    }
-
-    /// The way back for an answer that comes later. There is one at a time.
-    fn reply(&mut self) -> Reply {
-        let slot = self.answers.later();
-        self.worker().asked = Some(slot);
-        Reply { mailbox: self.mailbox.clone(), slot }
-    }
-
-    /// What was refused before it had to wait for anything.
-    fn refuse_at_once(&mut self, slot: Slot, result: Result<(), ProtocolError>) {
-        if let Err(error) = result {
-            self.fill_with(slot, &error);
-        }
+    };
+    if let Err(error) = done {
+        refusal.send(Err(error));
     }
 }
 
+fn list(hub: &Hub, manage: &Manage<'_>, reply: Reply) -> Result<(), ProtocolError> {
+    manage.allow_only(&[])?;
+    let (topics, mut lines) = (hub.topics.list(), BytesMut::new());
+    for topic in &topics {
+        encode_more(&describe(topic), &mut lines);
+    }
+    reply.send_behind(lines, Ok(format!("topics={}", topics.len())));
+    Ok(())
+}
+
+fn show(hub: &Hub, manage: &Manage<'_>, reply: Reply) -> Result<(), ProtocolError> {
+    manage.allow_only(&[])?;
+    let topic = named(hub, manage)?;
+    reply.send_behind(show_cursors(hub, &topic), Ok(describe(&topic)));
+    Ok(())
+}
+
+fn create(hub: &Hub, manage: &Manage<'_>, reply: Reply) -> Result<(), ProtocolError> {
+    let name: TopicName = manage.required_name()?.parse()?;
+    let settings = TopicSettings::parse(&manage.settings, hub.topics.defaults())?;
+    let text = format!("{name} {settings}");
+    let done = move |result: Result<(), ProtocolError>| reply.send(result.map(|()| text));
+    hub.topics.create(&name, settings, done).map(|_topic| ())
+}
+
+fn configure(hub: &Hub, manage: &Manage<'_>, reply: Reply) -> Result<(), ProtocolError> {
+    let topic = named(hub, manage)?;
+    if manage.settings.is_empty() {
+        let text = format!("what should change? There are {}=", TopicSettings::KEYS.join("=, "));
+        return Err(ProtocolError::new(Code::BadArgument, text));
+    }
+    let settings = TopicSettings::parse(&manage.settings, topic.settings())?;
+    let text = format!("{} {settings}", topic.name());
+    let done = move |result: Result<(), ProtocolError>| reply.send(result.map(|()| text));
+    hub.topics.configure(&topic, settings, done)
+}
+
+fn delete(hub: &Hub, manage: &Manage<'_>, reply: Reply) -> Result<(), ProtocolError> {
+    manage.allow_only(&[])?;
+    let topic = named(hub, manage)?;
+    let text = topic.name().to_string();
+    let done = move |result: Result<(), ProtocolError>| reply.send(result.map(|()| text));
+    hub.topics.delete(&topic, done)
+}
+
+fn verify(hub: &Hub, manage: &Manage<'_>, reply: Reply) -> Result<(), ProtocolError> {
+    manage.allow_only(&[])?;
+    let topic = named(hub, manage)?;
+    let name = topic.name().clone();
+    hub.topics.verify(&topic, move |result| {
+        let mut lines = BytesMut::new();
+        let result = result.map(|files| report(&name, &files, &mut lines));
+        reply.send_behind(lines, result);
+    });
+    Ok(())
+}
+
+fn forget_cursor(hub: &Hub, manage: &Manage<'_>, reply: Reply) -> Result<(), ProtocolError> {
+    manage.allow_only(&["cursor"])?;
+    let topic = manage.required_name()?.parse()?;
+    let cursor = manage.setting("cursor").ok_or_else(|| {
+        let text = "forget needs a cursor: TOPIC forget <topic> cursor=<cursor>";
+        ProtocolError::new(Code::BadArgument, text)
+    })?;
+    let id = CursorId { topic, cursor: cursor.parse()? };
+    let done = move |result: Result<(), ProtocolError>| reply.send(result.map(|()| String::new()));
+    hub.cursors.forget(id, done)
+}
+
+fn named(hub: &Hub, manage: &Manage<'_>) -> Result<Arc<Topic>, ProtocolError> {
+    let name = manage.required_name()?;
+    hub.topics.find(name).ok_or_else(|| {
+        let text = format!("no topic {name}; PUB, SUB or TOPIC create {name} makes it");
+        ProtocolError::new(Code::NotFound, text)
+    })
+}
+
+/// The lines of `TOPIC show` on the cursors of a topic.
+fn show_cursors(hub: &Hub, topic: &Topic) -> BytesMut {
+    let (next, mut lines) = (topic.next_told(), BytesMut::new());
+    for cursor in hub.cursors.list(topic.name()) {
+        let text = format!(
+            "cursor {} next={} behind={} held={} moved={}",
+            cursor.name,
+            cursor.next,
+            next.0.saturating_sub(cursor.next.0),
+            if cursor.held { "yes" } else { "no" },
+            StartAt::Time(cursor.unix_ms),
+        );
+        encode_more(&text, &mut lines);
+    }
+    lines
+}
+
 /// The way back for an answer.
-struct Reply {
-    mailbox: Mailbox,
-    slot: Slot,
+#[derive(Debug, Clone)]
+pub(super) struct Reply {
+    /// Of who asked.
+    pub(super) mailbox: Mailbox,
+    /// Where its answer has its place.
+    pub(super) slot: Slot,
 }
 
 impl Reply {
