@@ -3,7 +3,10 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
-use tidings_broker::{BrokerConfig, Sync, TopicSettings};
+use tidings_broker::{
+    BrokerConfig, HttpConfig, Sync, TopicSettings,
+    access::{Power, Way},
+};
 use tidings_protocol::parse_ms;
 use tidings_subscriber::{
     AllowPrivate, CrawlerConfig, NetError, config::LinkConfig, fetch::AddedHeader,
@@ -41,6 +44,70 @@ pub(crate) struct ServerFlags {
 
     #[command(flatten)]
     topics: TopicFlags,
+
+    #[command(flatten)]
+    http: HttpFlags,
+
+    /// Attributes that give a sender power over others (every, prio, job) and are taken by that way in (line, http, zmq);
+    /// may be given several times [default: line=every,prio,job http=every,prio,job zmq=]
+    #[arg(long, value_name = "WAY=ATTRIBUTE,..", value_parser = parse_grant)]
+    grant: Vec<Grant>,
+}
+
+/// Flags of the HTTP listener.
+#[derive(Debug, Clone, Args)]
+struct HttpFlags {
+    /// Where to listen for HTTP: HOST:PORT, a port, or off [default: 127.0.0.1:12346, or a free port if --listen takes
+    /// one]
+    #[arg(long, value_name = "HOST:PORT")]
+    http: Option<ListenHttp>,
+
+    /// A name under which this broker is meant, as in http://NAME/, besides localhost and addresses; may be given several
+    /// times
+    #[arg(long, value_name = "NAME")]
+    http_host: Vec<String>,
+}
+
+/// Where to listen for HTTP, if anywhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ListenHttp {
+    Off,
+    At(Listen),
+}
+
+impl std::str::FromStr for ListenHttp {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" { Ok(Self::Off) } else { text.parse().map(Self::At) }
+    }
+}
+
+impl HttpFlags {
+    fn config(&self, lines: Listen) -> Option<HttpConfig> {
+        let mut config = HttpConfig { hosts: self.http_host.clone(), ..HttpConfig::default() };
+        match self.http {
+            Some(ListenHttp::Off) => return None,
+            Some(ListenHttp::At(listen)) => config.listen = listen.0,
+            // Whoever wants no fixed port wants none.
+            None if lines.0.port() == 0 => config.listen.set_port(0),
+            None => {}
+        }
+        Some(config)
+    }
+}
+
+/// What a way in may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Grant {
+    way: Way,
+    powers: Vec<Power>,
+}
+
+fn parse_grant(text: &str) -> Result<Grant, String> {
+    let (way, powers) = text.split_once('=').ok_or("write WAY=ATTRIBUTE,.., such as zmq=prio")?;
+    let powers = powers.split(',').filter(|power| !power.is_empty());
+    Ok(Grant { way: way.parse()?, powers: powers.map(str::parse).collect::<Result<_, _>>()? })
 }
 
 /// What topics are told that were given no settings of their own.
@@ -76,6 +143,10 @@ impl ServerFlags {
         let mut config = broker_config(self.listen, self.delay);
         config.data = Some(data.data.clone());
         config.topic_defaults = self.topics.settings();
+        config.http = self.http.config(self.listen);
+        for Grant { way, powers } in &self.grant {
+            config.access.grant(*way, powers);
+        }
         config.log_lines = self.log_lines || logging::lines_are_asked_for();
         config
     }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::Context;
-use tidings_broker::{Broker, BrokerConfig, StartError};
+use tidings_broker::{Broker, BrokerConfig, HTTP_PORT, StartError};
 use tidings_protocol::{MemberId, PORT};
 use tidings_subscriber::{CrawlError, CrawlerConfig, PageReport};
 use tokio::{sync::mpsc, task::JoinHandle};
@@ -31,8 +31,16 @@ const CRAWLER_STOP: Duration = Duration::from_millis(820);
 
 /// Starts a broker, or says which address or directory could not be had and what to do.
 pub(crate) async fn start_broker(config: BrokerConfig) -> Result<Broker, Failure> {
-    let listen = config.listen;
+    let (listen, http) = (config.listen, config.http.as_ref().map(|http| http.listen));
     Broker::start(config).await.map_err(|error| match error {
+        StartError::AddrInUse { address } if Some(address) == http && address != listen => {
+            let ip = address.ip();
+            Failure::failed(format!(
+                "{address} is in use, perhaps by another Tidings; stop that one or choose another \
+                 address for HTTP with --http {ip}:{}, or --http off",
+                if address.port() == HTTP_PORT { 12_401 } else { HTTP_PORT },
+            ))
+        }
         StartError::AddrInUse { .. } => Failure::failed(format!(
             "{listen} is in use, perhaps by another Tidings; stop that one or choose another \
              address with --listen {}:{}, or port 0 for a free one",

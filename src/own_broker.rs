@@ -37,7 +37,7 @@ impl OwnBroker {
     ) -> anyhow::Result<Launch> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut command = Command::new(program);
-        command.args(["broker", "--listen", "127.0.0.1:0", "--data"]).arg(data);
+        command.args(["broker", "--listen", "127.0.0.1:0", "--http", "off", "--data"]).arg(data);
         command.args(threads.map(|threads| format!("--threads={threads}")));
         command.env_remove("TIDINGS_CONFIG");
         Ok(Launch { command, ready: Ready::Says("listening on "), processor })

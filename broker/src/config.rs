@@ -3,6 +3,7 @@
 //! | limits | are in |
 //! |---|---|
 //! | of connections and topics, and the number of groups | [`Limits`] |
+//! | of requests by HTTP | [`HttpConfig`] |
 //! | of a group: its settings, entries, jobs, dead letters | [`GroupConfig`], and the ranges beside it |
 //! | of the wire: line, payload, name, URL, lines of garbage | constants of the protocol crate |
 //!
@@ -16,14 +17,20 @@ use std::path::PathBuf;
 
 use tidings_protocol::{MemberId, PORT};
 
+use crate::access::Access;
 use crate::catalog::TopicSettings;
 use crate::group::config::GroupConfig;
+use crate::net::http::HttpConfig;
 
 /// What a broker is started with.
 #[derive(Debug, Clone)]
 pub struct BrokerConfig {
     /// Where to listen for the line protocol. Port 0 takes a free one. Default `127.0.0.1:12345`.
     pub listen: SocketAddr,
+    /// Where to listen for HTTP, and how. Default `None`: nowhere.
+    pub http: Option<HttpConfig>,
+    /// What may be done on which way in.
+    pub access: Access,
     /// The directory for everything that survives the broker. Default `None`: nothing is on disk,
     /// and every topic is `sync=memory`.
     pub data: Option<PathBuf>,
@@ -45,6 +52,8 @@ impl Default for BrokerConfig {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)),
+            http: None,
+            access: Access::default(),
             data: None,
             topic_defaults: TopicSettings::default(),
             limits: Limits::default(),

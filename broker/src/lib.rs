@@ -8,7 +8,8 @@
 //! | [`groups`] | the tasks that own them and feed them from topics |
 //! | `catalog` | what must survive besides events: settings, cursors, positions, in one journal |
 //! | `cursors` | who holds which durable cursor |
-//! | `net` | the listener and the connections: the only code with sockets |
+//! | `net` | listeners and connections, of lines and of HTTP: the only code with sockets |
+//! | [`access`] | who may do what, by the way on which they came |
 //! | [`mailbox`] | how groups reach connections |
 //! | `stats` | counters for `STATS`, and the log lines that many peers may cause |
 //! | [`data_dir`], [`verify`] | the directory on disk, held by one process at a time; checking it |
@@ -17,6 +18,7 @@
 //! `net` calls `topic` and `groups`; `groups` calls `group` and `topic`; nobody calls back except
 //! through a mailbox or a waker.
 
+pub mod access;
 mod catalog;
 pub mod clock;
 pub mod config;
@@ -39,6 +41,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -51,6 +54,7 @@ use self::groups::{GroupStorage, Recovered, clock_after};
 pub use self::log::Checked;
 use self::log::disk::{Disk, FileSystem};
 use self::net::Hub;
+pub use self::net::http::{HTTP_PORT, HttpConfig};
 use self::topic::{Storage, Topics};
 
 /// File descriptors that are neither for connections nor for topics, if there are so many.
@@ -67,6 +71,7 @@ const LOGS_PER_GROUP: u64 = 4;
 #[derive(Debug)]
 pub struct Broker {
     local_addr: SocketAddr,
+    http_addr: Option<SocketAddr>,
     hub: Arc<Hub>,
     stop: CancellationToken,
     tasks: TaskTracker,
@@ -124,30 +129,37 @@ impl Broker {
         let path = config.data.clone();
         let Opened { data, clock, topics, groups } =
             blocking(move || Opened::open(path, &limits, defaults)).await?;
-        let address = config.listen;
-        let (listener, local_addr) = match net::listen(address) {
+        let (lines, http) = match listen(&config) {
             Ok(listening) => listening,
-            Err(source) => {
+            Err(error) => {
                 // In an orderly way, so that no numbers are skipped for nothing.
                 blocking(move || topics.close()).await;
-                return Err(match source.kind() {
-                    io::ErrorKind::AddrInUse => StartError::AddrInUse { address },
-                    _ => StartError::Listen { address, source },
-                });
+                return Err(error);
             }
         };
+        let (listener, local_addr) = lines;
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
+        let http_config = config.http.clone();
         let hub = Hub::new(config, clock, topics, groups, stop.clone());
         net::serve(listener, hub.clone(), stop.clone(), &tasks);
+        let http_addr = http.as_ref().map(|(_, address)| *address);
+        if let (Some((listener, _)), Some(config)) = (http, http_config) {
+            net::http::serve(listener, config, hub.clone(), stop.clone(), &tasks);
+        }
         net::tend(hub.clone(), stop.clone(), &tasks);
         tracing::info!(%local_addr, "listening");
-        Ok(Self { local_addr, hub, stop, tasks, _data: data })
+        Ok(Self { local_addr, http_addr, hub, stop, tasks, _data: data })
     }
 
     /// Where it listens; tells the port if port 0 was asked for.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
+    }
+
+    /// Where it listens for HTTP, if it does.
+    pub fn http_addr(&self) -> Option<SocketAddr> {
+        self.http_addr
     }
 
     /// Stops accepting, sends every connection what is pending for it, and closes them all.
@@ -163,6 +175,21 @@ impl Broker {
         let hub = self.hub.clone();
         blocking(move || hub.topics.close()).await;
     }
+}
+
+type Listening = (TcpListener, SocketAddr);
+
+/// Listens wherever it is to be listened, or nowhere.
+fn listen(config: &BrokerConfig) -> Result<(Listening, Option<Listening>), StartError> {
+    let at = |address| {
+        net::listen(address).map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => StartError::AddrInUse { address },
+            _ => StartError::Listen { address, source },
+        })
+    };
+    let lines = at(config.listen)?;
+    let http = config.http.as_ref().map(|http| at(http.listen)).transpose()?;
+    Ok((lines, http))
 }
 
 /// What a start found.

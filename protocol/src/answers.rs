@@ -11,6 +11,13 @@ use crate::{Code, ProtocolError, Seq};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(u64);
 
+impl Slot {
+    /// The n-th place, for who keeps no [`Answers`] because only one thing is asked at a time.
+    pub fn numbered(n: u64) -> Self {
+        Self(n)
+    }
+}
+
 /// What has become of an event that got a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {

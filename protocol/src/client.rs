@@ -32,13 +32,16 @@ pub struct ClientOptions {
     pub name: Option<String>,
     /// The member to come back as; without it the broker makes a new one.
     pub resume: Option<MemberId>,
+    /// The way on which those came for whom it speaks, if it does: it may do no more than they.
+    pub via: Option<String>,
     /// For the connection and the `HELLO` together.
     pub connect_timeout: Duration,
 }
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        ClientOptions { name: None, resume: None, connect_timeout: Duration::from_secs(5) }
+        let connect_timeout = Duration::from_secs(5);
+        ClientOptions { name: None, resume: None, via: None, connect_timeout }
     }
 }
 
@@ -198,6 +201,7 @@ where
         token: None,
         echo: Some(echo.clone()),
         resume: options.resume,
+        via: options.via.clone(),
     });
     let mut line = Vec::new();
     encode_checked(&hello, &mut line)?;

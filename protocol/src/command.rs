@@ -17,7 +17,7 @@ use crate::{duration, names};
 /// In the grammar below `[..]` is optional and options may stand in any order, each at most once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// `HELLO [name=..] [token=..] [echo=..] [resume=..]`: who I am; what can you do?
+    /// `HELLO [name=..] [token=..] [echo=..] [resume=..] [via=..]`: who I am; what can you do?
     Hello(Hello),
     /// `PUB <topic> <payload>`: publishes one event.
     ///
@@ -165,7 +165,8 @@ impl<'a> Command<'a> {
                 .option_if("name", hello.name.as_ref())
                 .option_if("token", hello.token.as_ref().map(Token::secret))
                 .option_if("echo", hello.echo.as_ref())
-                .option_if("resume", hello.resume),
+                .option_if("resume", hello.resume)
+                .option_if("via", hello.via.as_ref()),
             Command::Pub { topic, payload } => line.word(topic).word(payload),
             Command::Sub { topic, from, cursor, takeover } => line
                 .word(topic.as_str())
@@ -245,6 +246,8 @@ pub struct Hello {
     pub echo: Option<String>,
     /// The member that comes back; its old connection ends.
     pub resume: Option<MemberId>,
+    /// It speaks for others who came by this way, and may do no more than they; a word of 1 to 64 bytes.
+    pub via: Option<String>,
 }
 
 /// A secret that admits a connection. Not shown by `Debug`.

@@ -70,8 +70,10 @@ fn hello(rest: &str) -> Parsed<'_> {
             ("token", value) => set(&mut hello.token, "token", Token::new(value)?)?,
             ("echo", value) => set(&mut hello.echo, "echo", one_word_up_to("echo", value, 64)?)?,
             ("resume", value) => set(&mut hello.resume, "resume", value.parse()?)?,
+            ("via", value) => set(&mut hello.via, "via", one_word_up_to("via", value, 64)?)?,
             (key, _) => {
-                return Err(unknown_option("HELLO", key, &["name", "token", "echo", "resume"]));
+                let known = ["name", "token", "echo", "resume", "via"];
+                return Err(unknown_option("HELLO", key, &known));
             }
         }
     }

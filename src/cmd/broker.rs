@@ -35,10 +35,19 @@ pub(crate) async fn run(args: BrokerArgs) -> Result<(), Failure> {
     let mut console = Console::new();
     // Whoever started us may have closed our output; serving does not depend on it.
     let _ = console.line(&format!("listening on {}", broker.local_addr()));
+    if let Some(address) = broker.http_addr() {
+        let _ = console.line(&http_line(address));
+        warn_if_open(address, &mut console);
+    }
     warn_if_open(broker.local_addr(), &mut console);
     stop.cancelled().await;
     node::stop_broker(broker).await;
     Ok(())
+}
+
+/// Where HTTP is spoken.
+pub(crate) fn http_line(address: std::net::SocketAddr) -> String {
+    format!("HTTP at http://{}/", node::local(address))
 }
 
 /// Says who can reach a broker that listens on more than loopback.

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     address::{Announced, BrokerAddress},
     cmd::{
-        broker::warn_if_open,
+        broker::{http_line, warn_if_open},
         watch_feed::{FeedsFlag, watch_configured},
     },
     contact,
@@ -70,6 +70,10 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
     let crawler = Crawler::start(crawling);
 
     printer.line(&format!("listening on {listening}"));
+    if let Some(address) = broker.http_addr() {
+        printer.line(&http_line(address));
+        warn_if_open(address, &mut printer.console);
+    }
     printer.line(&format!("storing in {places}"));
     printer.line(&format!(
         "next, in another terminal: echo https://example.org/ | nc -N {} {}",

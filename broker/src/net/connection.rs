@@ -19,6 +19,7 @@ use super::ending::{Cause, Ending};
 use super::outbound::Outbound;
 use super::staged::Staged;
 use super::subscriptions::{Kind, Subscriptions};
+use crate::access::Way;
 use crate::clock::Moment;
 use crate::groups::Request;
 use crate::mailbox::{ConnId, Lines, Mailbox, Parcel};
@@ -40,6 +41,8 @@ pub(super) struct Connection {
     pub(super) mailbox: Mailbox,
     pub(super) stream: TcpStream,
     pub(super) session: Session,
+    /// On which way those came for whom it speaks.
+    pub(super) way: Way,
     /// What was read and not consumed: an unfinished line, or more if there is a backlog.
     pub(super) unread: Vec<u8>,
     /// `unread` may hold whole lines: too much was unanswered to go on.
@@ -114,6 +117,7 @@ impl Connection {
             mailbox,
             stream,
             session: Session::new(),
+            way: Way::Line,
             unread: Vec::new(),
             backlog: false,
             published: None,

@@ -13,6 +13,7 @@ use super::help::HELP;
 use super::staged::Staged;
 use super::subscriptions::Kind;
 use super::topics::{self, Reply, describe};
+use crate::access::Way;
 use crate::clock::Moment;
 use crate::group::StagedLink;
 use crate::groups::{Caller, Request};
@@ -38,6 +39,9 @@ impl Connection {
         );
         if !of_task {
             self.send_requests();
+        }
+        if let Err(error) = self.way.may(command.verb()) {
+            return self.refuse(&error);
         }
         match command {
             Command::Pub { .. } | Command::Quit => unreachable!("taken care of before"),
@@ -146,6 +150,9 @@ impl Connection {
             self.refuse(&ProtocolError::not_yet("HELLO token="));
             return;
         }
+        if let Err(error) = self.speak_for(hello.via.as_deref()) {
+            return self.refuse(&error);
+        }
         let member = match self.identify(hello.resume) {
             Ok(member) => member,
             Err(error) => return self.refuse(&error),
@@ -161,6 +168,21 @@ impl Connection {
             resume: member,
         };
         self.answer_or_refuse(Ok(answer.to_string()));
+    }
+
+    /// Speaks for those who came on that way, and does not go back.
+    fn speak_for(&mut self, via: Option<&str>) -> Result<(), ProtocolError> {
+        let Some(via) = via else { return Ok(()) };
+        let way = via.parse::<Way>();
+        let way =
+            way.map_err(|text| ProtocolError::new(Code::BadArgument, format!("via={text}")))?;
+        if self.way != way && self.way != Way::Line {
+            let text =
+                format!("this connection speaks for those who came by {}", self.way.as_str());
+            return Err(ProtocolError::new(Code::Denied, text));
+        }
+        self.way = way;
+        Ok(())
     }
 
     /// Becomes the member that comes back, whose older connection ends.

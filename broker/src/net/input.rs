@@ -208,7 +208,7 @@ impl Connection {
                 self.publish(Some(topic), payload, run);
             }
         }
-        if run.topic.is_some() {
+        if run.topic.is_some() && self.hub.access.is_unlimited(self.way) {
             run.payloads.extend(publishes);
         } else {
             let topic = publishes.topic;
@@ -221,6 +221,10 @@ impl Connection {
     /// Adds a publish to the run: to the default topic, or to a named one.
     fn publish<'a>(&mut self, name: Option<&str>, payload: &'a str, run: &mut Run<'a>) {
         let name = name.unwrap_or(DEFAULT_TOPIC);
+        if let Err(error) = self.hub.access.publish(self.way, payload) {
+            self.flush(run);
+            return self.refuse_publishes(&error, 1);
+        }
         if run.topic.as_ref().is_none_or(|topic| topic.name().as_str() != name) {
             self.flush(run);
             match self.topic(name) {

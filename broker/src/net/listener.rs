@@ -45,7 +45,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr
     Ok((listener, local_addr))
 }
 
-/// Accepts connections, each as a task of its own, until `stop`.
+/// Accepts connections of lines, each as a task of its own, until `stop`.
 pub(crate) fn serve(
     listener: TcpListener,
     hub: Arc<Hub>,
@@ -53,6 +53,16 @@ pub(crate) fn serve(
     tasks: &TaskTracker,
 ) {
     let connections = tasks.clone();
+    accept(listener, stop, tasks, move |stream, peer| welcome(&hub, stream, peer, &connections));
+}
+
+/// Hands connections to `welcome` as they come, until `stop`.
+pub(super) fn accept(
+    listener: TcpListener,
+    stop: CancellationToken,
+    tasks: &TaskTracker,
+    welcome: impl Fn(TcpStream, SocketAddr) + Send + 'static,
+) {
     tasks.spawn(async move {
         loop {
             // Cancel-safe: a connection that was not taken stays in the backlog.
@@ -62,7 +72,7 @@ pub(crate) fn serve(
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, peer)) => welcome(&hub, stream, peer, &connections),
+                Ok((stream, peer)) => welcome(stream, peer),
                 Err(error) if concerns_one_connection(&error) => {}
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept connections at the moment");

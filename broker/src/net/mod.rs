@@ -1,4 +1,4 @@
-//! Connections: the only code with sockets.
+//! Connections: the only code with sockets. Those of lines are here, those of HTTP in [`http`].
 //!
 //! ```text
 //!  listener ──spawns──▶ connection (one task each)
@@ -12,6 +12,7 @@ mod cursors;
 mod dispatch;
 mod ending;
 mod help;
+pub(crate) mod http;
 mod input;
 mod listener;
 mod outbound;
@@ -30,6 +31,7 @@ use tidings_protocol::MemberId;
 use tokio_util::sync::CancellationToken;
 
 use self::registry::Registry;
+use crate::access::Access;
 use crate::clock::Clock;
 use crate::config::{BrokerConfig, Limits};
 use crate::cursors::Cursors;
@@ -38,6 +40,7 @@ use crate::mailbox::ConnId;
 use crate::stats::Stats;
 use crate::topic::Topics;
 
+use self::listener::accept;
 pub(crate) use self::listener::{listen, serve, tend, within};
 
 /// What all connections share.
@@ -50,6 +53,7 @@ pub(crate) struct Hub {
     cursors: Cursors,
     registry: Registry,
     stats: Stats,
+    access: Access,
     log_lines: bool,
     /// Keys of a pseudo-random function that nobody else knows.
     secret: RandomState,
@@ -83,6 +87,7 @@ impl Hub {
             groups,
             cursors,
             stats: Stats::default(),
+            access: config.access,
             log_lines: config.log_lines,
             secret: RandomState::new(),
         })

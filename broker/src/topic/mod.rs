@@ -32,6 +32,7 @@ mod tail;
 mod topics;
 mod waiters;
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -418,23 +419,24 @@ impl Topic {
 
     /// The events of encoded lines, of which the first has the number `first`.
     fn decode<'a>(&'a self, first: Seq, encoded: &'a [u8]) -> impl Iterator<Item = Event> + 'a {
-        payloads(&self.name, first, encoded).map(|(seq, payload)| Event { seq, payload })
+        let payloads = payloads(&self.name, first, encoded);
+        payloads.map(|(seq, payload)| Event { seq, payload: payload.into_owned() })
     }
 }
 
 /// The payloads of encoded lines of a topic, of which the first has the number `first`.
-fn payloads<'a>(
+pub(crate) fn payloads<'a>(
     topic: &TopicName,
     first: Seq,
     encoded: &'a [u8],
-) -> impl Iterator<Item = (Seq, String)> + use<'a> {
+) -> impl Iterator<Item = (Seq, Cow<'a, str>)> + use<'a> {
     // `MSG <topic> `, then the number, a space, the payload and CRLF.
     let name_end = "MSG ".len() + topic.as_str().len() + " ".len();
     let lines = encoded.split_inclusive(|byte| *byte == b'\n');
     lines.zip(first.0..).map(move |(line, seq)| {
         let numbered = &line[name_end..line.len() - "\r\n".len()];
         let space = memchr::memchr(b' ', numbered).expect("a space follows the number");
-        (Seq(seq), String::from_utf8_lossy(&numbered[space + 1..]).into_owned())
+        (Seq(seq), String::from_utf8_lossy(&numbered[space + 1..]))
     })
 }
 

@@ -10,8 +10,8 @@ use tokio::sync::Notify;
 use super::Topic;
 use super::batch::first_lines;
 use super::cold::{Pending, Read};
-use super::tail::Form;
-use super::waiters::Place;
+use super::tail::{Form, Tail};
+use super::waiters::{Place, Waiters};
 use crate::log::{Found, Position};
 
 /// Events that were kept and are gone: all numbers from `from` to `to`, both included.
@@ -116,9 +116,26 @@ impl Reader {
         &self.topic
     }
 
+    /// Has somebody else woken from now on. To be asked again then, as if it had just been woken.
+    pub(crate) fn woken_by(&mut self, waker: &Waker) {
+        if self.waker.will_wake(waker) {
+            return;
+        }
+        self.waker.clone_from(waker);
+        let place = self.place.take();
+        self.waiters(&mut self.topic.tail.lock()).leave(place);
+        // The answer of the disk would wake whoever was waiting when it was asked.
+        self.rewind(self.cursor);
+    }
+
     /// The mark that it waits for when it has everything.
     fn mark(&self) -> Seq {
         if self.keeper.is_some() { self.topic.durable() } else { self.topic.visible() }
+    }
+
+    /// Those who wait for the same mark.
+    fn waiters<'a>(&self, tail: &'a mut Tail) -> &'a mut Waiters {
+        if self.keeper.is_some() { &mut tail.settling } else { &mut tail.waiting }
     }
 
     /// Where what it may take ends.
@@ -188,9 +205,7 @@ impl Reader {
         }
         self.cursor = tail.read(self.cursor, end, self.form, bytes_max, slices_max, take);
         if self.cursor >= end {
-            let waiters =
-                if self.keeper.is_some() { &mut tail.settling } else { &mut tail.waiting };
-            self.place = Some(waiters.wait(self.place, &self.waker));
+            self.place = Some(self.waiters(tail).wait(self.place, &self.waker));
             self.waits_at = Some(mark);
         }
         Fetched::Taken
@@ -324,9 +339,7 @@ impl Drop for Reader {
         {
             let tail = &mut *self.topic.tail.lock();
             tail.leave(self.form);
-            let waits_for_disk = self.keeper.is_some();
-            let waiters = if waits_for_disk { &mut tail.settling } else { &mut tail.waiting };
-            waiters.leave(self.place);
+            self.waiters(tail).leave(self.place);
         }
         if let Some(keeper) = self.keeper {
             self.topic.forget_keeper(keeper);

@@ -49,14 +49,16 @@ fn hello() {
         token: Some(Token::new("s3cret").unwrap()),
         echo: Some("x1".into()),
         resume: Some(MemberId(7)),
+        via: Some("zmq".into()),
     };
     assert!(!format!("{hello:?}").contains("s3cret"));
-    let line = "HELLO name=me token=s3cret echo=x1 resume=00000000000000000000000000000007";
+    let line = "HELLO name=me token=s3cret echo=x1 resume=00000000000000000000000000000007 \
+                via=zmq";
     both_ways(line, &Command::Hello(hello));
     refused("HELLO resume=7", Code::BadArgument, "32 hex digits");
     refused("HELLO name=", Code::BadArgument, "needs a value");
     refused("HELLO me", Code::BadArgument, "should be an option like key=value");
-    refused("HELLO nam=x", Code::BadArgument, "takes name=, token=, echo=, resume=");
+    refused("HELLO nam=x", Code::BadArgument, "takes name=, token=, echo=, resume=, via=");
     refused("HELLO name=a name=b", Code::BadArgument, "given twice");
     refused(&format!("HELLO name={}", "x".repeat(65)), Code::BadArgument, "64 bytes");
 }
@@ -336,6 +338,7 @@ fn command_of(parts: &Parts) -> Command<'_> {
             token: flag.then(|| Token::new(&words.1).unwrap()),
             echo: words.0.clone(),
             resume: flag.then_some(MemberId(u128::from(numbers.0) << 40)),
+            via: words.0.clone(),
         }),
         1 => Command::Pub { topic: a, payload: &words.1 },
         2 => {

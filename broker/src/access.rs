@@ -1,0 +1,233 @@
+//! Who may do what, by the way on which they came.
+//!
+//! Every way in asks here, once, before anything is done: may this way do this? Names and tokens of
+//! people and programs will be asked about in the same place.
+
+use tidings_protocol::{Code, Payload, ProtocolError, Verb};
+
+/// The way by which something reaches the broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// The line protocol: `nc`, and all clients of it.
+    Line,
+    /// HTTP requests to topics, jobs and groups.
+    Http,
+    /// `ZeroMQ` messages. Whoever sends them cannot be answered, and nobody knows who it is.
+    Zmq,
+}
+
+impl Way {
+    /// All there are, in the order of the documentation.
+    pub const ALL: [Self; 3] = [Self::Line, Self::Http, Self::Zmq];
+
+    /// The word for it in flags, and in `HELLO via=`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Line => "line",
+            Self::Http => "http",
+            Self::Zmq => "zmq",
+        }
+    }
+
+    /// Whether it is a way of publishing only, for those whose messages somebody else hands on.
+    const fn only_publishes(self) -> bool {
+        matches!(self, Self::Zmq)
+    }
+
+    /// Whether a command may come that way. Refused with [`Code::Denied`].
+    pub(crate) fn may(self, verb: Verb) -> Result<(), ProtocolError> {
+        let allowed = match verb {
+            Verb::Hello | Verb::Pub | Verb::Ping | Verb::Help | Verb::Quit => true,
+            Verb::Sub
+            | Verb::Seen
+            | Verb::Unsub
+            | Verb::Join
+            | Verb::Link
+            | Verb::Ack
+            | Verb::Nack
+            | Verb::Touch
+            | Verb::Group
+            | Verb::Job
+            | Verb::Topic
+            | Verb::Explain
+            | Verb::Stats => !self.only_publishes(),
+        };
+        if allowed {
+            return Ok(());
+        }
+        let text = format!("{} is not for those who come by {}", verb.as_str(), self.as_str());
+        Err(ProtocolError::new(Code::Denied, text))
+    }
+}
+
+/// An attribute that gives the sender of an event power over what others do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Power {
+    /// `every=`: looked at again and again, for ever.
+    Every,
+    /// `prio=`: before others.
+    Prio,
+    /// `job=`: part of somebody's job, whose links are followed.
+    Job,
+}
+
+impl Power {
+    /// All there are.
+    pub const ALL: [Self; 3] = [Self::Every, Self::Prio, Self::Job];
+
+    /// The attribute.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Every => "every",
+            Self::Prio => "prio",
+            Self::Job => "job",
+        }
+    }
+
+    const fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
+
+/// Powers of one way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Powers(u8);
+
+impl Powers {
+    const ALL: Self = Self(Power::Every.bit() | Power::Prio.bit() | Power::Job.bit());
+    const NONE: Self = Self(0);
+
+    fn has(self, power: Power) -> bool {
+        self.0 & power.bit() != 0
+    }
+}
+
+/// What each way may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access([Powers; Way::ALL.len()]);
+
+impl Default for Access {
+    /// Whoever can open a job may also publish into it, so that the powers are those of lines and
+    /// of HTTP. `ZeroMQ` has none.
+    fn default() -> Self {
+        Self(Way::ALL.map(|way| if way.only_publishes() { Powers::NONE } else { Powers::ALL }))
+    }
+}
+
+impl Access {
+    /// Gives a way exactly these powers.
+    pub fn grant(&mut self, way: Way, powers: &[Power]) {
+        let bits = powers.iter().fold(0, |bits, power| bits | power.bit());
+        self.0[way as usize] = Powers(bits);
+    }
+
+    /// Whether that way may publish anything whatever, so that no event of it need be asked about.
+    pub(crate) fn is_unlimited(self, way: Way) -> bool {
+        self.0[way as usize] == Powers::ALL
+    }
+
+    /// Whether an event may come that way. Refused with [`Code::Denied`].
+    pub(crate) fn publish(self, way: Way, payload: &str) -> Result<(), ProtocolError> {
+        let powers = self.0[way as usize];
+        if powers == Powers::ALL {
+            return Ok(());
+        }
+        let payload = Payload::parse(payload);
+        for (key, _) in payload.attributes() {
+            let power = Power::ALL.into_iter().find(|power| power.as_str() == key);
+            if power.is_some_and(|power| !powers.has(power)) {
+                let way = way.as_str();
+                let text = format!(
+                    "{key}= is not taken from those who come by {way}; --grant {way}={key} of the \
+                     broker allows it"
+                );
+                return Err(ProtocolError::new(Code::Denied, text));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::str::FromStr for Way {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let known = Self::ALL.map(Self::as_str);
+        let found = Self::ALL.into_iter().find(|way| way.as_str() == word);
+        found.ok_or_else(|| format!("{word:?} is no way in; there are {}", known.join(", ")))
+    }
+}
+
+impl std::str::FromStr for Power {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let known = Self::ALL.map(Self::as_str);
+        let found = Self::ALL.into_iter().find(|power| power.as_str() == word);
+        found.ok_or_else(|| {
+            let known = known.join(", ");
+            format!("{word:?} is no attribute that has to be granted; there are {known}")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PUBLISHES: [(&str, Option<Power>); 7] = [
+        ("http://a.example/ every=1h", Some(Power::Every)),
+        ("http://a.example/ x=1 prio=5", Some(Power::Prio)),
+        ("/srv/a\tjob=docs", Some(Power::Job)),
+        ("http://a.example/", None),
+        ("http://a.example/?every=1h source=job=x", None),
+        ("every=1h", None),
+        ("http://a.example/ is new, every=1h", None),
+    ];
+
+    #[test]
+    fn an_attribute_with_power_is_taken_only_where_it_was_granted() {
+        for granted in 0..8_u8 {
+            let has = |power: Power| granted & 1 << (power as u8) != 0;
+            let powers: Vec<_> = Power::ALL.into_iter().filter(|power| has(*power)).collect();
+            for way in Way::ALL {
+                let mut access = Access::default();
+                access.grant(way, &powers);
+                assert_eq!(access.is_unlimited(way), granted == 7);
+                for (payload, power) in PUBLISHES {
+                    let may = access.publish(way, payload);
+                    let wanted = power.is_none_or(has);
+                    assert_eq!(may.is_ok(), wanted, "{way:?} with {powers:?}: {payload}");
+                    assert!(may.is_ok() || may.unwrap_err().code == Code::Denied);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn by_default_zeromq_publishes_and_has_no_power() {
+        let access = Access::default();
+        for (payload, power) in PUBLISHES {
+            assert!(access.publish(Way::Line, payload).is_ok());
+            assert!(access.publish(Way::Http, payload).is_ok());
+            assert_eq!(access.publish(Way::Zmq, payload).is_ok(), power.is_none(), "{payload}");
+        }
+        for verb in Verb::ALL {
+            assert!(Way::Line.may(*verb).is_ok());
+            let publishes =
+                matches!(verb, Verb::Hello | Verb::Pub | Verb::Ping | Verb::Help | Verb::Quit);
+            assert_eq!(Way::Zmq.may(*verb).is_ok(), publishes, "{verb:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_granted_to_one_way_is_not_to_another() {
+        let mut access = Access::default();
+        access.grant(Way::Zmq, &[Power::Prio]);
+        access.grant(Way::Http, &[]);
+        assert!(access.publish(Way::Zmq, "/a prio=1").is_ok());
+        assert!(access.publish(Way::Zmq, "/a prio=1 job=x").is_err());
+        assert!(access.publish(Way::Http, "/a prio=1").is_err());
+        assert!(access.publish(Way::Line, "/a prio=1 job=x every=1h").is_ok());
+    }
+}

@@ -1,0 +1,157 @@
+//! One connection of HTTP, as groups and topics see it: a connection like any other, that asks one
+//! thing at a time.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+
+use bytes::Bytes;
+use tidings_protocol::{Code, Command, ProtocolError, Reply as Line, Slot, Verb, refusal_from};
+
+use super::super::{Hub, topics};
+use crate::access::Way;
+use crate::groups::Caller;
+use crate::mailbox::{ConnId, Mailbox, Parcel};
+
+/// An answer: its lines, and the text of the last.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) more: Vec<String>,
+    pub(super) ok: String,
+}
+
+/// The connection behind a request.
+#[derive(Debug)]
+pub(super) struct Client {
+    hub: Arc<Hub>,
+    /// Its number, which events that it publishes have as their origin.
+    pub(super) conn: ConnId,
+    mailbox: Mailbox,
+    /// How much was asked so far.
+    asked: AtomicU64,
+}
+
+impl Client {
+    /// `conn` and `mailbox` are those that the registry gave, and are given back at the end.
+    pub(super) fn new(hub: Arc<Hub>, conn: ConnId, mailbox: Mailbox) -> Self {
+        Self { hub, conn, mailbox, asked: AtomicU64::new(0) }
+    }
+
+    /// Asks what a command of the line protocol asks, and waits for the answer.
+    ///
+    /// Whoever does not wait for the end of it must say so ([`give_up`](Self::give_up)): a job may take long.
+    pub(super) async fn ask(&self, command: &Command<'_>) -> Result<Answer, ProtocolError> {
+        let slot = self.begin(command)?;
+        self.answer(slot).await
+    }
+
+    /// Asks several things at once. The answers are in the order of the questions.
+    pub(super) async fn ask_all(
+        &self,
+        commands: &[Command<'_>],
+    ) -> Vec<Result<Answer, ProtocolError>> {
+        let slots: Vec<_> = commands.iter().map(|command| self.begin(command)).collect();
+        let mut answers = Vec::with_capacity(slots.len());
+        let mut early = Vec::new();
+        for slot in slots {
+            answers.push(match slot {
+                Ok(slot) => self.answer_among(slot, &mut early).await,
+                Err(error) => Err(error),
+            });
+        }
+        answers
+    }
+
+    fn begin(&self, command: &Command<'_>) -> Result<Slot, ProtocolError> {
+        Way::Http.may(command.verb())?;
+        let slot = Slot::numbered(self.asked.fetch_add(1, Ordering::Relaxed));
+        if let Command::Topic(manage) = command {
+            let reply = topics::Reply { mailbox: self.mailbox.clone(), slot };
+            topics::act(&self.hub, manage, reply);
+            return Ok(slot);
+        }
+        debug_assert!(
+            matches!(command.verb(), Verb::Group | Verb::Job | Verb::Explain),
+            "nothing else is asked"
+        );
+        let member = self.hub.new_member(self.conn);
+        let caller = Caller { member, conn: self.conn, mailbox: self.mailbox.clone() };
+        self.hub.groups.manage(&caller, slot, command)?;
+        Ok(slot)
+    }
+
+    async fn answer(&self, slot: Slot) -> Result<Answer, ProtocolError> {
+        self.answer_among(slot, &mut Vec::new()).await
+    }
+
+    /// The answer of a slot; answers of others are put into `early`, and looked for there first.
+    async fn answer_among(
+        &self,
+        slot: Slot,
+        early: &mut Vec<(Slot, Bytes)>,
+    ) -> Result<Answer, ProtocolError> {
+        poll_fn(|cx| {
+            let (parcels, closing) = self.mailbox.take(cx.waker());
+            for parcel in parcels {
+                match parcel {
+                    Parcel::Answer { slot, line } => early.push((slot, line)),
+                    Parcel::Lines(lines) => early.extend(lines.into_parts().0),
+                    // Nothing is watched, stored or claimed here.
+                    Parcel::Progress { .. } | Parcel::Stored { .. } | Parcel::End(_) => {}
+                }
+            }
+            if let Some(at) = early.iter().position(|(of, _)| *of == slot) {
+                return Poll::Ready(read(&early.swap_remove(at).1));
+            }
+            if closing {
+                return Poll::Ready(Err(ProtocolError::new(Code::Closing, "the broker stops")));
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// What was waited for is not waited for any more.
+    pub(super) fn give_up(&self) {
+        self.hub.groups.gone(self.conn);
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.give_up();
+        self.mailbox.abandon();
+        self.hub.registry.leave(self.conn);
+    }
+}
+
+/// Reads the lines of an answer.
+fn read(lines: &[u8]) -> Result<Answer, ProtocolError> {
+    let mut answer = Answer::default();
+    let text = String::from_utf8_lossy(lines);
+    for line in text.split_terminator("\r\n") {
+        match Line::parse(line) {
+            Ok(Line::More(text)) => answer.more.push(text.to_owned()),
+            Ok(Line::Ok(text)) => text.clone_into(&mut answer.ok),
+            Ok(Line::Err { code, text, .. }) => return Err(refusal_from(code, text)),
+            _ => return Err(ProtocolError::new(Code::Internal, "an answer that is none")),
+        }
+    }
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_its_lines_or_its_refusal() {
+        let answer = read(b"+ a x=1\r\n+ b\r\n+OK listed=2\r\n").unwrap();
+        assert_eq!(answer.more, ["a x=1", "b"]);
+        assert_eq!(answer.ok, "listed=2");
+        let error = read(b"-ERR unknown no job x\r\n").unwrap_err();
+        assert_eq!(error, ProtocolError::new(Code::NotFound, "no job x"));
+        assert_eq!(read(b"MSG a 1 x\r\n").unwrap_err().code, Code::Internal);
+    }
+}

@@ -1,0 +1,58 @@
+//! What the HTTP listener is told, and its limits.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+/// The port of HTTP.
+pub const HTTP_PORT: u16 = 12346;
+
+/// The HTTP listener: where it is, who may mean it, and the limits of those who do.
+#[derive(Debug, Clone)]
+pub struct HttpConfig {
+    /// Where to listen. Port 0 takes a free one. Default `127.0.0.1:12346`.
+    pub listen: SocketAddr,
+    /// Names, besides addresses and `localhost`, under which it is meant: what the `Host` header of
+    /// a request says. A page whose name was made to lead here (DNS rebinding) has another one.
+    pub hosts: Vec<String>,
+    /// Bytes of a body. Default 4 MiB; a longer one is refused (413).
+    pub body_bytes_max: usize,
+    /// Bytes of all bodies that are being received. Default 64 MiB; whoever comes then waits.
+    pub bodies_bytes_max: usize,
+    /// Bytes of the head of a request. Default 64 KiB, at least 8 KiB; a longer one is refused (431).
+    pub head_bytes_max: usize,
+    /// Milliseconds that a head may take, and a connection may stay open between two requests.
+    /// Default 30,000; then it is closed.
+    pub head_ms: u64,
+    /// Milliseconds that a body may be silent. Default 10,000; then the request is refused (408).
+    pub body_silence_ms: u64,
+    /// Milliseconds that a body may take in all. Default 120,000, as above.
+    pub body_ms: u64,
+    /// Milliseconds that a response may be taken no byte of. Default 30,000; then the connection is
+    /// closed. Who listens to events comes back, and goes on where it was.
+    pub stalled_ms: u64,
+    /// Milliseconds of silence after which a stream of events says that it is there. Default 15,000.
+    pub keep_alive_ms: u64,
+    /// Milliseconds that a request may wait for something to happen: `wait=`. Default 300,000.
+    pub wait_ms_max: u64,
+    /// Milliseconds that a publish waits while its topic has no room in memory. Default 10,000; then
+    /// it is refused (503).
+    pub held_up_ms: u64,
+}
+
+impl Default for HttpConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, HTTP_PORT)),
+            hosts: Vec::new(),
+            body_bytes_max: 4 << 20,
+            bodies_bytes_max: 64 << 20,
+            head_bytes_max: 64 << 10,
+            head_ms: 30_000,
+            body_silence_ms: 10_000,
+            body_ms: 120_000,
+            stalled_ms: 30_000,
+            keep_alive_ms: 15_000,
+            wait_ms_max: 300_000,
+            held_up_ms: 10_000,
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Refusals: a status, and what is in the body for programs and for people.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+use tidings_protocol::{Code, ProtocolError};
+
+/// A refused request: `{"code": .., "message": ..}`. Nothing has changed, unless the code says so.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    status: StatusCode,
+    /// A word of the line protocol, or one of those that only HTTP has.
+    code: &'static str,
+    message: String,
+    /// Seconds after which it may be worth another try.
+    retry_after_s: Option<u32>,
+}
+
+impl Refusal {
+    pub(super) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into(), retry_after_s: None }
+    }
+
+    /// The request is not as it should be (400).
+    pub(super) fn bad(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, Code::BadArgument.as_str(), message)
+    }
+
+    /// The same request may be taken after so many seconds.
+    pub(super) fn retry_after(mut self, seconds: u32) -> Self {
+        self.retry_after_s = Some(seconds);
+        self
+    }
+}
+
+/// The status of each code of the line protocol.
+fn status(code: Code) -> StatusCode {
+    match code {
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::Busy | Code::Exists | Code::Conflict | Code::Stale => StatusCode::CONFLICT,
+        Code::TooLong => StatusCode::PAYLOAD_TOO_LARGE,
+        Code::Limit => StatusCode::TOO_MANY_REQUESTS,
+        Code::Full => StatusCode::INSUFFICIENT_STORAGE,
+        Code::NotDurable | Code::Closing => StatusCode::SERVICE_UNAVAILABLE,
+        Code::Denied => StatusCode::FORBIDDEN,
+        Code::NotYet => StatusCode::NOT_IMPLEMENTED,
+        Code::Moved => StatusCode::MISDIRECTED_REQUEST,
+        Code::BadArgument | Code::BadName | Code::Control | Code::Utf8 | Code::UnknownCommand => {
+            StatusCode::BAD_REQUEST
+        }
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+impl From<ProtocolError> for Refusal {
+    fn from(error: ProtocolError) -> Self {
+        Self::new(status(error.code), error.code.as_str(), error.text)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let body = json!({ "code": self.code, "message": self.message });
+        let mut response = (self.status, Json(body)).into_response();
+        if let Some(seconds) = self.retry_after_s {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}

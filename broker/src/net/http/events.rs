@@ -1,0 +1,209 @@
+//! `GET /topics/{topic}/events`: Server-Sent Events, as the HTML standard has them. A stream is a cursor,
+//! like any subscription; what was written for one of them others are sent, too.
+#![expect(clippy::disallowed_methods, reason = "a stream that is silent says so from time to time")]
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, HttpBody};
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, Uri, header};
+use axum::response::Response;
+use bytes::{BufMut, Bytes, BytesMut};
+use http_body::Frame;
+use tidings_protocol::{Seq, StartAt, TopicName};
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+use super::Http;
+use super::error::Refusal;
+use super::following::{Filter, Following, Next};
+use super::input::{Named, Params};
+use super::transcripts::Transcripts;
+use crate::topic::payloads;
+
+/// Bytes of events that are handed to a connection at a time: what a reader that stands still pins.
+const FRAME_BYTES: usize = 64 << 10;
+
+/// What every stream begins with: in how many ms to come back when it breaks off.
+const GREETING: Bytes = Bytes::from_static(b"retry: 1000\n\n");
+
+/// Says that the stream is there. It is a comment.
+const ALIVE: Bytes = Bytes::from_static(b":\n\n");
+
+/// Begins behind `Last-Event-ID`, or at `from`, or with what comes.
+pub(super) async fn stream(
+    State(http): State<Arc<Http>>,
+    Named(topic): Named<TopicName>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let known = [["from"].as_slice(), &Filter::PARAMS].concat();
+    let params = Params::of(&uri, &known)?;
+    let from = params.get("from").map(str::parse::<StartAt>).transpose()?;
+    let from = last_event(&headers)?.or(from);
+    let following = Following::begin(&http.hub, &topic, from)?;
+    let transcripts = http.transcripts.of(following.reader().topic().id());
+    let keep_alive = Duration::from_millis(http.config.keep_alive_ms);
+    let stream = Stream {
+        topic,
+        following,
+        filter: Filter::of(&params),
+        transcripts,
+        greeted: false,
+        keep_alive,
+        timer: Box::pin(tokio::time::sleep(keep_alive)),
+        stop: Box::pin(http.stop.clone().cancelled_owned()),
+    };
+    let mut response = Response::new(Body::new(stream));
+    let answer = response.headers_mut();
+    answer.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    answer.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // For nginx, which would collect events before it hands them on.
+    answer.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+/// The number after the last event that somebody has who comes back.
+fn last_event(headers: &HeaderMap) -> Result<Option<StartAt>, Refusal> {
+    let Some(id) = headers.get("last-event-id").filter(|id| !id.is_empty()) else {
+        return Ok(None);
+    };
+    let seq = id.to_str().ok().and_then(|id| id.parse::<Seq>().ok());
+    let next = seq.and_then(|seq| seq.0.checked_add(1));
+    let wrong = || Refusal::bad("Last-Event-ID: it is the number of an event of this topic");
+    next.map(|next| Some(StartAt::Seq(Seq(next)))).ok_or_else(wrong)
+}
+
+/// The body of the response.
+struct Stream {
+    topic: TopicName,
+    following: Following,
+    filter: Filter,
+    transcripts: Arc<Transcripts>,
+    greeted: bool,
+    keep_alive: Duration,
+    timer: Pin<Box<Sleep>>,
+    stop: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl Stream {
+    /// The next bytes, if there are any at the moment.
+    fn take(&mut self, cx: &Context<'_>) -> Option<Bytes> {
+        if !std::mem::replace(&mut self.greeted, true) {
+            return Some(GREETING);
+        }
+        loop {
+            let bytes = match self.following.next(cx, FRAME_BYTES) {
+                Next::Lines(first, lines) if self.filter.is_open() => {
+                    self.transcripts.write(first, &lines, || write(&self.topic, first, &lines))
+                }
+                Next::Lines(first, lines) => self.filtered(first, &lines),
+                Next::Lag(lag) => missed("lag", lag.from, lag.to),
+                Next::Gap(gap) => missed("gap", gap.from, gap.to),
+                Next::Nothing { .. } => return None,
+            };
+            if !bytes.is_empty() {
+                return Some(bytes);
+            }
+        }
+    }
+
+    fn filtered(&self, first: Seq, lines: &[u8]) -> Bytes {
+        let mut out = BytesMut::new();
+        for (seq, payload) in payloads(&self.topic, first, lines) {
+            if self.filter.wants(&payload) {
+                put(seq, &payload, &mut out);
+            }
+        }
+        out.freeze()
+    }
+
+    /// What is said after a silence. Whoever leaves events out is told how far it has come, so that it
+    /// does not begin before all of these when it comes back: an id without data is no event.
+    fn alive(&self) -> Bytes {
+        let last = self.following.cursor().0.saturating_sub(1);
+        if self.filter.is_open() || last == 0 { ALIVE } else { format!("id: {last}\n\n").into() }
+    }
+}
+
+impl HttpBody for Stream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = &mut *self;
+        if this.stop.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        let mut bytes = this.take(cx);
+        if bytes.is_none() && this.timer.as_mut().poll(cx).is_ready() {
+            bytes = Some(this.alive());
+        }
+        let Some(bytes) = bytes else { return Poll::Pending };
+        this.timer.as_mut().reset(Instant::now() + this.keep_alive);
+        if this.timer.as_mut().poll(cx).is_ready() {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Ready(Some(Ok(Frame::data(bytes))))
+    }
+}
+
+/// These lines of a topic as events of a stream.
+fn write(topic: &TopicName, first: Seq, lines: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(lines.len() + lines.len() / 4);
+    for (seq, payload) in payloads(topic, first, lines) {
+        put(seq, &payload, &mut out);
+    }
+    out.freeze()
+}
+
+/// A payload is one line without control characters, so it cannot end its field.
+fn put(seq: Seq, payload: &str, out: &mut BytesMut) {
+    out.put_slice(b"id: ");
+    out.put_slice(itoa::Buffer::new().format(seq.0).as_bytes());
+    out.put_slice(b"\ndata: ");
+    out.put_slice(payload.as_bytes());
+    out.put_slice(b"\n\n");
+}
+
+fn missed(kind: &str, from: Seq, to: Seq) -> Bytes {
+    let data = format!("{{\"from\":{from},\"to\":{to}}}");
+    format!("event: {kind}\nid: {to}\ndata: {data}\n\n").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_has_its_number_as_its_id_and_its_payload_as_it_is() {
+        let topic = "t".parse().unwrap();
+        let lines = b"MSG t 9 http://a.example/ x=1\r\nMSG t 10  data: two  \r\n";
+        let written = write(&topic, Seq(9), lines);
+        let wanted = "id: 9\ndata: http://a.example/ x=1\n\nid: 10\ndata:  data: two  \n\n";
+        assert_eq!(written, wanted.as_bytes());
+        let lag = missed("lag", Seq(3), Seq(7));
+        assert_eq!(lag, "event: lag\nid: 7\ndata: {\"from\":3,\"to\":7}\n\n".as_bytes());
+    }
+
+    #[test]
+    fn the_last_id_is_a_number_and_the_next_one_is_wanted() {
+        let from = |id: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("last-event-id", HeaderValue::from_static(id));
+            last_event(&headers).ok()
+        };
+        assert_eq!(from("41"), Some(Some(StartAt::Seq(Seq(42)))));
+        assert_eq!(from(""), Some(None), "nothing has come yet");
+        for wrong in ["x", "-1", "1.5", "18446744073709551615"] {
+            assert_eq!(from(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What streams of events and long polls share: where they begin, what they leave out, and events in
+//! their turn.
+
+use std::task::{Context, Waker};
+
+use bytes::Bytes;
+use tidings_protocol::{CanonicalUrl, Payload, Seq, StartAt, TopicName};
+
+use super::error::Refusal;
+use super::input::Params;
+use crate::net::Hub;
+use crate::topic::{Fetched, Lag, Reader};
+
+/// Which events are wanted.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Filter {
+    /// Those about a URL on this host.
+    host: Option<String>,
+    /// Those about a target that begins so.
+    prefix: Option<String>,
+}
+
+impl Filter {
+    /// The parameters of it.
+    pub(super) const PARAMS: [&str; 2] = ["host", "prefix"];
+
+    pub(super) fn of(params: &Params) -> Self {
+        let host = params.get("host").map(str::to_ascii_lowercase);
+        Self { host, prefix: params.get("prefix").map(str::to_owned) }
+    }
+
+    /// Whether everything is wanted.
+    pub(super) fn is_open(&self) -> bool {
+        self.host.is_none() && self.prefix.is_none()
+    }
+
+    pub(super) fn wants(&self, payload: &str) -> bool {
+        if self.is_open() {
+            return true;
+        }
+        let Some(target) = Payload::parse(payload).target() else { return false };
+        let begins = |prefix: &String| {
+            target.starts_with(prefix.as_str())
+                || CanonicalUrl::parse(target).is_ok_and(|url| url.as_str().starts_with(prefix))
+        };
+        let is_on = |host: &String| CanonicalUrl::parse(target).is_ok_and(|url| url.host() == host);
+        self.host.as_ref().is_none_or(is_on) && self.prefix.as_ref().is_none_or(begins)
+    }
+}
+
+/// A cursor on a topic that some task follows.
+#[derive(Debug)]
+pub(super) struct Following {
+    reader: Reader,
+}
+
+/// What comes next.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Encoded lines of events from this number on.
+    Lines(Seq, Bytes),
+    /// These were kept and are gone.
+    Lag(Lag),
+    /// These never were.
+    Gap(Lag),
+    /// Nothing at the moment, unless the disk is just asked. The task is woken when there is.
+    Nothing {
+        /// The disk is asked.
+        reads: bool,
+    },
+}
+
+impl Following {
+    /// Begins; `from` is what the parameter says, or the number after the last one that is known.
+    pub(super) fn begin(
+        hub: &Hub,
+        topic: &TopicName,
+        from: Option<StartAt>,
+    ) -> Result<Self, Refusal> {
+        let reader = hub.topics.subscribe(topic, from, Waker::noop().clone())?;
+        Ok(Self { reader })
+    }
+
+    /// The next number to take.
+    pub(super) fn cursor(&self) -> Seq {
+        self.reader.cursor()
+    }
+
+    pub(super) fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    /// Takes at most about so many bytes, and at least one batch if there is one.
+    pub(super) fn next(&mut self, cx: &Context<'_>, bytes_max: usize) -> Next {
+        self.reader.woken_by(cx.waker());
+        let mut run = None;
+        match self.reader.fetch(bytes_max, 1, |first, lines| run = Some((first, lines))) {
+            Fetched::Lag(lag) => Next::Lag(lag),
+            Fetched::Gap(gap) => Next::Gap(gap),
+            Fetched::Taken => match run {
+                Some((first, lines)) => Next::Lines(first, lines),
+                None => Next::Nothing { reads: self.reader.waits_for_disk() },
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filter(query: &str) -> Filter {
+        let uri = format!("/x?{query}").parse().unwrap();
+        Filter::of(&Params::of(&uri, &Filter::PARAMS).unwrap())
+    }
+
+    #[test]
+    fn a_filter_looks_at_the_target_alone() {
+        let host = filter("host=Example.org");
+        assert!(host.wants("http://example.org/a x=1"));
+        assert!(host.wants("https://EXAMPLE.org:8443/"));
+        assert!(!host.wants("http://www.example.org/"));
+        assert!(!host.wants("http://other.example/ source=example.org"));
+        assert!(!host.wants("example.org is up"));
+        let prefix = filter("prefix=http://example.org/posts/");
+        assert!(prefix.wants("http://example.org/posts/1"));
+        assert!(prefix.wants("http://EXAMPLE.org:80/posts/1"), "in its canonical form");
+        assert!(!prefix.wants("http://example.org/"));
+        assert!(filter("prefix=/srv/").wants("/srv/a.png"));
+        assert!(filter("").wants("anything"));
+        assert!(!filter("host=a.example&prefix=http://b.example").wants("http://a.example/"));
+    }
+}

@@ -1,0 +1,247 @@
+//! What a request says: names in its path, parameters, bodies. Everything has a limit before it is read,
+//! and what is not known is refused.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, HttpBody};
+use axum::extract::{FromRequestParts, RawPathParams};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use serde::de::DeserializeOwned;
+use tidings_protocol::{Code, ProtocolError, parse_ms};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use url::form_urlencoded;
+
+use super::config::HttpConfig;
+use super::error::Refusal;
+
+/// Memory for bodies is given out in pieces of so many bytes.
+const PIECE_BYTES: usize = 1 << 10;
+
+/// The name in a path.
+pub(super) struct Named<T>(pub(super) T);
+
+impl<S: Send + Sync, T: FromStr<Err = ProtocolError>> FromRequestParts<S> for Named<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let params = RawPathParams::from_request_parts(parts, state).await;
+        let utf8 = || Refusal::new(StatusCode::BAD_REQUEST, "utf8", "the path is not valid UTF-8");
+        let params = params.map_err(|_| utf8())?;
+        let (_, name) = params.iter().next().expect("the route has a name in it");
+        Ok(Self(name.parse()?))
+    }
+}
+
+/// The parameters behind the `?`.
+pub(super) struct Params(Vec<(String, String)>);
+
+impl Params {
+    /// All of them; refused unless each is `known` and given once, with a value that can stand in a
+    /// line.
+    pub(super) fn of(uri: &Uri, known: &[&str]) -> Result<Self, Refusal> {
+        let mut params: Vec<(String, String)> = Vec::new();
+        for (key, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
+            if !known.contains(&&*key) {
+                let there_are = match known {
+                    [] => "there are none here".to_owned(),
+                    known => format!("there are {}", known.join(", ")),
+                };
+                return Err(Refusal::bad(format!("no parameter {}; {there_are}", shown(&key))));
+            }
+            if params.iter().any(|(given, _)| *given == key) {
+                return Err(Refusal::bad(format!("{key} is given twice")));
+            }
+            params.push((key.into_owned(), word(&value)?.to_owned()));
+        }
+        Ok(Self(params))
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(given, _)| given == key).map(|(_, value)| value.as_str())
+    }
+
+    /// As the settings of a command.
+    pub(super) fn settings(&self) -> Vec<(&str, &str)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
+    }
+
+    /// How long to wait, at most so many ms: `wait=`.
+    pub(super) fn wait(&self, default_ms: u64, max_ms: u64) -> Result<Duration, Refusal> {
+        let Some(wait) = self.get("wait") else { return Ok(Duration::from_millis(default_ms)) };
+        let wait_ms =
+            parse_ms(wait).map_err(|error| Refusal::bad(format!("wait={wait}: {error}")))?;
+        Ok(Duration::from_millis(wait_ms.min(max_ms)))
+    }
+
+    /// A number in that range.
+    pub(super) fn number(&self, key: &str, default: usize, max: usize) -> Result<usize, Refusal> {
+        let Some(text) = self.get(key) else { return Ok(default) };
+        let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = text.parse().ok().filter(|number| is_plain && (1..=max).contains(number));
+        number.ok_or_else(|| Refusal::bad(format!("{key}={text}: it is a number from 1 to {max}")))
+    }
+}
+
+/// A text that is to be one word of a line.
+pub(super) fn word(text: &str) -> Result<&str, Refusal> {
+    let is_word = |c: char| !c.is_whitespace() && !c.is_control();
+    if !text.is_empty() && text.chars().all(is_word) {
+        return Ok(text);
+    }
+    let text = shown(text);
+    Err(Refusal::bad(format!("{text} has to be one word, not empty, without control characters")))
+}
+
+/// Somebody's text in an error: short, and on one line.
+fn shown(text: &str) -> String {
+    let short: String = text.chars().take(40).collect();
+    format!("{short:?}")
+}
+
+/// The room for bodies, and how they are received.
+#[derive(Debug)]
+pub(super) struct Bodies {
+    config: Arc<HttpConfig>,
+    room: Semaphore,
+}
+
+/// A body, and its part of the room.
+pub(super) struct Received<'a> {
+    pub(super) bytes: Bytes,
+    _room: SemaphorePermit<'a>,
+}
+
+impl Bodies {
+    pub(super) fn new(config: Arc<HttpConfig>) -> Self {
+        let room = Semaphore::new(config.bodies_bytes_max.max(config.body_bytes_max) / PIECE_BYTES);
+        Self { config, room }
+    }
+
+    /// Receives a body whole. Refused if it is too long or too slow, or if its content is of a type
+    /// that is not among `types`. Without a type it is what is expected.
+    pub(super) async fn receive(
+        &self,
+        headers: &HeaderMap,
+        body: Body,
+        types: &[&str],
+    ) -> Result<Received<'_>, Refusal> {
+        allow_type(headers, types)?;
+        let max = self.config.body_bytes_max;
+        let told = body.size_hint().exact();
+        if told.is_some_and(|bytes| bytes > max as u64) {
+            return Err(too_long(max));
+        }
+        let wanted = told.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(max);
+        let pieces = u32::try_from(wanted.div_ceil(PIECE_BYTES)).unwrap_or(u32::MAX);
+        let total = Duration::from_millis(self.config.body_ms);
+        let receive = async {
+            let room = self.room.acquire_many(pieces).await.expect("it is never closed");
+            let bytes = self.collect(body, max).await?;
+            Ok(Received { bytes, _room: room })
+        };
+        super::within(total, receive).await.unwrap_or_else(|| Err(too_slow()))
+    }
+
+    async fn collect(&self, mut body: Body, max: usize) -> Result<Bytes, Refusal> {
+        let silence = Duration::from_millis(self.config.body_silence_ms);
+        let (mut first, mut whole) = (Bytes::new(), BytesMut::new());
+        loop {
+            let frame = super::within(silence, body.frame()).await.ok_or_else(too_slow)?;
+            let Some(frame) = frame else { break };
+            let cut_off = |_| Refusal::bad("the body was cut off");
+            let Ok(data) = frame.map_err(cut_off)?.into_data() else { continue };
+            if first.len() + whole.len() + data.len() > max {
+                return Err(too_long(max));
+            }
+            // Nearly all of them come in one piece.
+            if first.is_empty() && whole.is_empty() {
+                first = data;
+            } else {
+                whole.extend_from_slice(&std::mem::take(&mut first));
+                whole.extend_from_slice(&data);
+            }
+        }
+        Ok(if whole.is_empty() { first } else { whole.freeze() })
+    }
+
+    /// Receives a JSON object.
+    pub(super) async fn json<T: DeserializeOwned>(
+        &self,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<T, Refusal> {
+        let received = self.receive(headers, body, &["application/json"]).await?;
+        json(&received.bytes)
+    }
+}
+
+/// Reads JSON, nested no deeper than its reader allows (128).
+pub(super) fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
+    serde_json::from_slice(bytes).map_err(|error| Refusal::bad(format!("the body: {error}")))
+}
+
+/// The type of the content, without its parameters and in lower case; none if none is said.
+pub(super) fn content_type(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get(header::CONTENT_TYPE)?.to_str().unwrap_or("?");
+    Some(value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
+}
+
+fn allow_type(headers: &HeaderMap, types: &[&str]) -> Result<(), Refusal> {
+    let Some(given) = content_type(headers) else { return Ok(()) };
+    if types.contains(&given.as_str()) {
+        return Ok(());
+    }
+    let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    let message =
+        format!("a body of the type {} is not taken; {}", shown(&given), types.join(", "));
+    Err(Refusal::new(status, "unsupported-type", message))
+}
+
+fn too_long(max: usize) -> Refusal {
+    let message = format!("the body is longer than {max} bytes; send it in several requests");
+    Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, Code::TooLong.as_str(), message)
+}
+
+fn too_slow() -> Refusal {
+    let message = "the body came too slowly";
+    Refusal::new(StatusCode::REQUEST_TIMEOUT, Code::Idle.as_str(), message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn params(query: &str) -> Result<Params, Refusal> {
+        Params::of(&format!("/x?{query}").parse().unwrap(), &["from", "wait"])
+    }
+
+    #[test]
+    fn parameters_are_known_and_given_once() {
+        assert_eq!(params("from=%31&wait=5s").unwrap().get("from"), Some("1"));
+        assert!(params("").is_ok());
+        for query in
+            ["form=1", "from=1&from=1", "from=", "from", "from=a%0Ab", "from=a+b", "from=%07"]
+        {
+            assert!(params(query).is_err(), "{query}");
+        }
+    }
+
+    #[test]
+    fn times_and_numbers_are_within_their_range() {
+        let wait = |query: &str| params(query).unwrap().wait(7, 1_000).ok();
+        assert_eq!(wait(""), Some(Duration::from_millis(7)));
+        assert_eq!(wait("wait=0"), Some(Duration::ZERO));
+        assert_eq!(wait("wait=2h"), Some(Duration::from_secs(1)));
+        assert_eq!(wait("wait=5"), None);
+        let number = |query: &str| params(query).unwrap().number("from", 7, 10).ok();
+        assert_eq!((number(""), number("from=10"), number("from=1")), (Some(7), Some(10), Some(1)));
+        for query in ["from=0", "from=11", "from=-1", "from=1.0", "from=99999999999999999999"] {
+            assert_eq!(number(query), None, "{query}");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Topics, groups and jobs: each request asks what a command of the line protocol asks, and gets the
+//! same answer as an object.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::{Extension, Json};
+use serde_json::{Map, Value, json};
+use tidings_protocol::{Code, Command, GroupName, Manage, ProtocolError, TopicName, field_number};
+
+use super::Http;
+use super::client::{Answer, Client};
+use super::error::Refusal;
+use super::input::{Named, Params, word};
+use super::objects;
+
+/// A request to a handler has these.
+pub(super) type Asker = Extension<Arc<Client>>;
+
+/// What a handler answers.
+pub(super) type Answered = Result<Json<Value>, Refusal>;
+
+/// `<action> <name> <settings>`.
+pub(super) fn manage<'a>(
+    action: &'a str,
+    name: Option<&'a str>,
+    settings: Vec<(&'a str, &'a str)>,
+) -> Manage<'a> {
+    Manage { action, name, settings }
+}
+
+/// Settings of an object of a body: texts, numbers, truths, and lists of texts.
+pub(super) fn settings(object: &Map<String, Value>) -> Result<Vec<(String, String)>, Refusal> {
+    object.iter().map(|(key, value)| Ok((key.clone(), setting(key, value)?))).collect()
+}
+
+fn setting(key: &str, value: &Value) -> Result<String, Refusal> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        Value::Bool(true) => "yes".to_owned(),
+        Value::Bool(false) => "no".to_owned(),
+        Value::Array(values) if values.iter().all(Value::is_string) => {
+            let texts: Vec<&str> = values.iter().filter_map(Value::as_str).collect();
+            texts.join(",")
+        }
+        _ => return Err(Refusal::bad(format!("{key}: a setting is a text, a number or a list"))),
+    };
+    let known = word(key).and_then(|_| word(&text));
+    known.map_err(|_| Refusal::bad(format!("{key:?}: a setting is one word, not empty")))?;
+    Ok(text)
+}
+
+pub(super) fn borrowed(settings: &[(String, String)]) -> Vec<(&str, &str)> {
+    settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
+}
+
+/// `GET /topics`
+pub(super) async fn topics(Extension(client): Asker, uri: Uri) -> Answered {
+    Params::of(&uri, &[])?;
+    let answer = client.ask(&Command::Topic(manage("ls", None, Vec::new()))).await?;
+    let topics: Vec<_> = answer.more.iter().map(|line| objects::named("topic", line)).collect();
+    Ok(Json(json!({ "topics": topics })))
+}
+
+/// `GET /topics/{topic}/state`: with its durable cursors.
+pub(super) async fn topic(
+    Extension(client): Asker,
+    Named(name): Named<TopicName>,
+    uri: Uri,
+) -> Answered {
+    Params::of(&uri, &[])?;
+    let show = manage("show", Some(name.as_str()), Vec::new());
+    let answer = client.ask(&Command::Topic(show)).await?;
+    let mut topic = objects::named("topic", &answer.ok);
+    let lines = answer.more.iter().filter_map(|line| line.strip_prefix("cursor "));
+    topic["cursors"] = lines.map(|line| objects::named("cursor", line)).collect();
+    Ok(Json(topic))
+}
+
+/// `PUT /topics/{topic}`: makes it, or changes it if it is there.
+pub(super) async fn put_topic(
+    State(http): State<Arc<Http>>,
+    Extension(client): Asker,
+    Named(name): Named<TopicName>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Answered {
+    Params::of(&uri, &[])?;
+    let object: Map<String, Value> = http.bodies.json(&headers, body).await?;
+    let settings = settings(&object)?;
+    let ask = |action| Command::Topic(manage(action, Some(name.as_str()), borrowed(&settings)));
+    let answer = match client.ask(&ask("create")).await {
+        Err(error) if error.code == Code::Exists => client.ask(&ask("set")).await,
+        answer => answer,
+    };
+    Ok(Json(objects::named("topic", &answer?.ok)))
+}
+
+/// `DELETE /topics/{topic}`
+pub(super) async fn delete_topic(
+    Extension(client): Asker,
+    Named(name): Named<TopicName>,
+    uri: Uri,
+) -> Result<StatusCode, Refusal> {
+    Params::of(&uri, &[])?;
+    let delete = manage("delete", Some(name.as_str()), Vec::new());
+    client.ask(&Command::Topic(delete)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// `GET /groups`
+pub(super) async fn groups(Extension(client): Asker, uri: Uri) -> Answered {
+    Params::of(&uri, &[])?;
+    let answer = client.ask(&Command::Group(manage("ls", None, Vec::new()))).await?;
+    Ok(Json(json!({ "groups": answer.more })))
+}
+
+/// `GET /groups/{group}`
+pub(super) async fn group(
+    Extension(client): Asker,
+    Named(name): Named<GroupName>,
+    uri: Uri,
+) -> Answered {
+    Params::of(&uri, &[])?;
+    act_on_group(&client, "show", &name).await
+}
+
+/// `PUT /groups/{group}`: makes it, or changes it if it is there.
+pub(super) async fn put_group(
+    State(http): State<Arc<Http>>,
+    Extension(client): Asker,
+    Named(name): Named<GroupName>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Answered {
+    Params::of(&uri, &[])?;
+    let object: Map<String, Value> = http.bodies.json(&headers, body).await?;
+    let settings = settings(&object)?;
+    let ask = |action| Command::Group(manage(action, Some(name.as_str()), borrowed(&settings)));
+    match client.ask(&ask("create")).await {
+        Err(error) if error.code == Code::Exists => {}
+        created => {
+            created?;
+            return act_on_group(&client, "show", &name).await;
+        }
+    }
+    if !settings.is_empty() {
+        client.ask(&ask("set")).await?;
+    }
+    act_on_group(&client, "show", &name).await
+}
+
+/// `DELETE /groups/{group}`
+pub(super) async fn delete_group(
+    Extension(client): Asker,
+    Named(name): Named<GroupName>,
+    uri: Uri,
+) -> Result<StatusCode, Refusal> {
+    Params::of(&uri, &[])?;
+    let delete = manage("delete", Some(name.as_str()), Vec::new());
+    client.ask(&Command::Group(delete)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// `POST /groups/{group}/pause`
+pub(super) async fn pause_group(client: Asker, name: Named<GroupName>, uri: Uri) -> Answered {
+    Params::of(&uri, &[])?;
+    act_on_group(&client, "pause", &name.0).await
+}
+
+/// `POST /groups/{group}/resume`
+pub(super) async fn resume_group(client: Asker, name: Named<GroupName>, uri: Uri) -> Answered {
+    Params::of(&uri, &[])?;
+    act_on_group(&client, "resume", &name.0).await
+}
+
+/// `POST /groups/{group}/purge`
+pub(super) async fn purge_group(client: Asker, name: Named<GroupName>, uri: Uri) -> Answered {
+    Params::of(&uri, &[])?;
+    act_on_group(&client, "purge", &name.0).await
+}
+
+async fn act_on_group(client: &Client, action: &str, name: &GroupName) -> Answered {
+    let command = Command::Group(manage(action, Some(name.as_str()), Vec::new()));
+    Ok(Json(objects::named("group", &client.ask(&command).await?.ok)))
+}
+
+/// `GET /groups/{group}/tasks`
+pub(super) async fn tasks(client: Asker, name: Named<GroupName>, uri: Uri) -> Answered {
+    let params = Params::of(&uri, &["state", "entry", "key", "job", "limit"])?;
+    list(&client, ("tasks", "tasks"), &name.0, params.settings(), objects::task).await
+}
+
+/// `GET /groups/{group}/keys`
+pub(super) async fn keys(client: Asker, name: Named<GroupName>, uri: Uri) -> Answered {
+    let params = Params::of(&uri, &["job", "limit"])?;
+    let object = |line: &str| objects::named("key", line);
+    list(&client, ("keys", "keys"), &name.0, params.settings(), object).await
+}
+
+/// `GET /groups/{group}/schedules`
+pub(super) async fn schedules(client: Asker, name: Named<GroupName>, uri: Uri) -> Answered {
+    let params = Params::of(&uri, &["key", "limit"])?;
+    let object = |line: &str| objects::named("url", line);
+    list(&client, ("schedules", "schedules"), &name.0, params.settings(), object).await
+}
+
+/// `GET /groups/{group}/dead`: what it gave up.
+pub(super) async fn dead(client: Asker, name: Named<GroupName>, uri: Uri) -> Answered {
+    let params = Params::of(&uri, &["entry", "key", "job", "limit"])?;
+    let settings = [vec![("state", "dead")], params.settings()].concat();
+    list(&client, ("tasks", "dead"), &name.0, settings, objects::task).await
+}
+
+/// The lines of an answer as objects under `key`, and how many there are in all.
+async fn list(
+    client: &Client,
+    (action, key): (&str, &str),
+    name: &GroupName,
+    settings: Vec<(&str, &str)>,
+    object: impl Fn(&str) -> Value,
+) -> Answered {
+    let command = Command::Group(manage(action, Some(name.as_str()), settings));
+    let Answer { more, ok } = client.ask(&command).await?;
+    let objects: Vec<Value> = more.iter().map(|line| object(line)).collect();
+    let matched = field_number(&ok, "matched").unwrap_or(0);
+    Ok(Json(json!({ "group": name.as_str(), "matched": matched, key: objects })))
+}
+
+/// `POST /groups/{group}/dead/retry`
+pub(super) async fn retry(client: Asker, name: Named<GroupName>, uri: Uri) -> Answered {
+    choose(&client, ("retry", "retried"), &name.0, &uri).await
+}
+
+/// `POST /groups/{group}/dead/drop`
+pub(super) async fn drop_dead(client: Asker, name: Named<GroupName>, uri: Uri) -> Answered {
+    choose(&client, ("drop", "dropped"), &name.0, &uri).await
+}
+
+async fn choose(
+    client: &Client,
+    (action, done): (&str, &str),
+    name: &GroupName,
+    uri: &Uri,
+) -> Answered {
+    let params = Params::of(uri, &["entry", "key", "job"])?;
+    let command = Command::Group(manage(action, Some(name.as_str()), params.settings()));
+    let answer = client.ask(&command).await?;
+    let count = field_number(&answer.ok, done).unwrap_or(0);
+    Ok(Json(json!({ "group": name.as_str(), done: count })))
+}
+
+/// `GET /explain`: why is this URL or key not moving, and when will it?
+pub(super) async fn explain(Extension(client): Asker, uri: Uri) -> Answered {
+    let params = Params::of(&uri, &["what", "group"])?;
+    let what = params.get("what").ok_or_else(|| Refusal::bad("what= is a URL or a key"))?;
+    let group = params.get("group").map(str::parse::<GroupName>).transpose()?;
+    let answer = client.ask(&Command::Explain { what, group }).await?;
+    Ok(Json(json!({ "what": what, "summary": answer.ok, "lines": answer.more })))
+}
+
+/// A refusal of something that is missing in a body.
+pub(super) fn missing(what: &str) -> Refusal {
+    ProtocolError::new(Code::BadArgument, format!("the body needs {what}")).into()
+}

@@ -1,0 +1,133 @@
+//! HTTP: the same topics, groups and jobs as over lines, for programs that speak nothing else.
+//!
+//! ```text
+//!  listener ──▶ hyper, one task a connection ──▶ guard ──▶ router ──▶ handler
+//!                 publish: body ─▶ topic ─▶ safe ─▶ 200        (publish, idempotency)
+//!                 read, stream: a cursor on a topic            (read, events, following, transcripts)
+//!                 manage: a command of the line protocol ─▶ its answer as an object
+//!                                                               (client, manage, jobs, objects)
+//! ```
+//!
+//! No handler has a way of its own past what the line protocol does: it asks the same, is refused the
+//! same, and access is asked about in the same place.
+#![expect(clippy::disallowed_methods, reason = "requests wait for a time that they say")]
+
+mod client;
+mod config;
+mod error;
+mod events;
+mod following;
+mod guard;
+mod idempotency;
+mod input;
+mod jobs;
+mod manage;
+mod objects;
+mod publish;
+mod read;
+mod server;
+mod system;
+mod transcripts;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::{Method, StatusCode, Uri};
+use axum::routing::{get, post};
+use tokio_util::sync::CancellationToken;
+
+pub use self::config::{HTTP_PORT, HttpConfig};
+use self::error::Refusal;
+use self::idempotency::Keys;
+use self::input::Bodies;
+pub(crate) use self::server::serve;
+use self::transcripts::TranscriptsOfTopics;
+use super::Hub;
+
+/// What all requests share.
+#[derive(Debug)]
+struct Http {
+    hub: Arc<Hub>,
+    config: Arc<HttpConfig>,
+    bodies: Bodies,
+    keys: Keys,
+    transcripts: TranscriptsOfTopics,
+    /// Ends what has no end of its own.
+    stop: CancellationToken,
+}
+
+impl Http {
+    fn new(hub: Arc<Hub>, config: HttpConfig, stop: CancellationToken) -> Self {
+        let config = Arc::new(config);
+        Self {
+            hub,
+            bodies: Bodies::new(Arc::clone(&config)),
+            config,
+            keys: Keys::default(),
+            transcripts: TranscriptsOfTopics::default(),
+            stop,
+        }
+    }
+}
+
+/// Everything that can be asked. `openapi.json` describes it.
+fn router(http: Arc<Http>) -> Router {
+    Router::new()
+        .route("/", get(system::index))
+        .route("/openapi.json", get(system::openapi))
+        .route("/health", get(system::health))
+        .route("/ready", get(system::ready))
+        .route("/stats", get(system::stats))
+        .route("/topics", get(manage::topics))
+        .route(
+            "/topics/{topic}",
+            get(read::read)
+                .post(publish::publish)
+                .put(manage::put_topic)
+                .delete(manage::delete_topic),
+        )
+        .route("/topics/{topic}/events", get(events::stream))
+        .route("/topics/{topic}/state", get(manage::topic))
+        .route("/groups", get(manage::groups))
+        .route(
+            "/groups/{group}",
+            get(manage::group).put(manage::put_group).delete(manage::delete_group),
+        )
+        .route("/groups/{group}/pause", post(manage::pause_group))
+        .route("/groups/{group}/resume", post(manage::resume_group))
+        .route("/groups/{group}/purge", post(manage::purge_group))
+        .route("/groups/{group}/tasks", get(manage::tasks))
+        .route("/groups/{group}/keys", get(manage::keys))
+        .route("/groups/{group}/schedules", get(manage::schedules))
+        .route("/groups/{group}/dead", get(manage::dead))
+        .route("/groups/{group}/dead/retry", post(manage::retry))
+        .route("/groups/{group}/dead/drop", post(manage::drop_dead))
+        .route("/jobs", get(jobs::jobs).post(jobs::open))
+        .route("/jobs/{job}", get(jobs::job).delete(jobs::delete))
+        .route("/jobs/{job}/urls", post(jobs::add))
+        .route("/jobs/{job}/close", post(jobs::close))
+        .route("/jobs/{job}/cancel", post(jobs::cancel))
+        .route("/jobs/{job}/pause", post(jobs::pause))
+        .route("/jobs/{job}/resume", post(jobs::resume))
+        .route("/explain", get(manage::explain))
+        .fallback(no_such)
+        .method_not_allowed_fallback(not_allowed)
+        .with_state(http)
+}
+
+async fn no_such(uri: Uri) -> Refusal {
+    let message = format!("there is nothing at {}; /openapi.json says what there is", uri.path());
+    Refusal::new(StatusCode::NOT_FOUND, "unknown", message)
+}
+
+async fn not_allowed(method: Method, uri: Uri) -> Refusal {
+    let message = format!("{method} is not for {}; /openapi.json says what is", uri.path());
+    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", message)
+}
+
+/// What `future` came to, if it did within `bound`.
+async fn within<T>(bound: Duration, future: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(bound, future).await.ok()
+}

@@ -1,0 +1,187 @@
+//! Answers of the line protocol as JSON. The words are the same; what is a number there is a number
+//! here, whatever its value looks like.
+
+use serde_json::{Map, Value};
+
+/// Keys of which the value is a whole number.
+const NUMBERS: &[&str] = &[
+    "attempts",
+    "batches",
+    "behind",
+    "budget",
+    "bytes",
+    "bytes-in",
+    "cancelled",
+    "clock",
+    "completed",
+    "connected",
+    "connections",
+    "dead",
+    "dead-kept",
+    "depth",
+    "dropped",
+    "due-ms",
+    "duplicates",
+    "durable",
+    "entry",
+    "events",
+    "failed",
+    "first",
+    "found",
+    "kept",
+    "keys",
+    "known",
+    "lease-ms",
+    "left-ms",
+    "lines",
+    "listed",
+    "log-bytes",
+    "losses",
+    "lost",
+    "matched",
+    "max-attempts",
+    "max-depth",
+    "max-losses",
+    "max-pages",
+    "max-per-host",
+    "members",
+    "new",
+    "next",
+    "number",
+    "parallel",
+    "pass",
+    "pending",
+    "prio",
+    "processing",
+    "queued",
+    "readers",
+    "redirects",
+    "refused",
+    "retried",
+    "robots",
+    "scheduled",
+    "segments",
+    "trap",
+    "turned-away",
+    "unkeyed",
+    "waiting",
+];
+
+/// Keys of which the value is yes or no.
+const TRUTHS: &[&str] = &["held", "hold", "paused", "skips"];
+
+/// Keys of which the value is a list with commas.
+const LISTS: &[&str] = &["exclude", "include", "topics"];
+
+/// `<name> <key>=<value> ..` as an object, with the name under `name_key`.
+pub(super) fn named(name_key: &str, line: &str) -> Value {
+    let (name, rest) = line.split_once(' ').unwrap_or((line, ""));
+    let mut object = Map::new();
+    object.insert(name_key.to_owned(), name.into());
+    add(&mut object, rest);
+    object.into()
+}
+
+/// A job in its line. There `scope=` is a count, and not the word of a setting.
+pub(super) fn job(line: &str) -> Value {
+    let mut value = named("job", line);
+    if let Some(object) = value.as_object_mut()
+        && let Some(Value::String(scope)) = object.get("scope")
+    {
+        object["scope"] = number(scope);
+    }
+    value
+}
+
+/// Words of `GROUP tasks`, in their order.
+const TASK_WORDS: &[&str] = &[
+    "state", "key", "job", "pass", "depth", "prio", "attempts", "losses", "member", "lease-ms",
+    "due-ms", "reason", "last",
+];
+
+/// `<entry> <key>=<value> .. <url>`, where the URL may be any text.
+pub(super) fn task(line: &str) -> Value {
+    let (entry, mut rest) = line.split_once(' ').unwrap_or((line, ""));
+    let mut object = Map::new();
+    object.insert("entry".to_owned(), number(entry));
+    let mut known = TASK_WORDS;
+    while let Some((word, after)) = rest.split_once(' ')
+        && let Some((key, value)) = word.split_once('=')
+        && let Some(at) = known.iter().position(|known| *known == key)
+    {
+        object.insert(key.to_owned(), typed(key, value));
+        (known, rest) = (&known[at + 1..], after);
+    }
+    object.insert("url".to_owned(), rest.into());
+    object.into()
+}
+
+fn add(object: &mut Map<String, Value>, words: &str) {
+    for (key, value) in words.split(' ').filter_map(|word| word.split_once('=')) {
+        object.insert(key.to_owned(), typed(key, value));
+    }
+}
+
+fn typed(key: &str, value: &str) -> Value {
+    if NUMBERS.contains(&key) {
+        number(value)
+    } else if TRUTHS.contains(&key) {
+        (value == "yes").into()
+    } else if LISTS.contains(&key) {
+        value.split(',').collect()
+    } else if key == "rate" {
+        value.parse::<f64>().map_or(Value::Null, Value::from)
+    } else {
+        value.into()
+    }
+}
+
+/// What is no number after all stays as it is, and is seen.
+fn number(text: &str) -> Value {
+    let unsigned = text.parse::<u64>().map(Value::from);
+    unsigned.or_else(|_| text.parse::<i64>().map(Value::from)).unwrap_or_else(|_| text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_type_of_a_value_depends_on_its_key_alone() {
+        let line = "7 next=1043 rate=0.5 retain-bytes=1g sync=always state=ok";
+        let topic = json!({
+            "topic": "7", "next": 1043, "rate": 0.5, "retain-bytes": "1g", "sync": "always", "state": "ok"
+        });
+        assert_eq!(named("topic", line), topic);
+        let group = named("group", "g paused=yes members=0 topics=a,12 key=12 prio=-3");
+        let wanted = json!({
+            "group": "g", "paused": true, "members": 0, "topics": ["a", "12"], "key": "12", "prio": -3
+        });
+        assert_eq!(group, wanted);
+    }
+
+    #[test]
+    fn the_text_of_a_task_is_what_comes_behind_the_known_words() {
+        let task = task("17 state=dead key=a b=c d attempts=1").to_string();
+        assert!(task.contains(r#""url":"b=c d attempts=1""#), "{task}");
+        let line = "17 state=pending key=a.example job=9 pass=1 depth=0 prio=-1 attempts=0 losses=0 due-ms=5 \
+                    http://a.example/?x=1";
+        let wanted = json!({
+            "entry": 17, "state": "pending", "key": "a.example", "job": "9", "pass": 1, "depth": 0,
+            "prio": -1, "attempts": 0, "losses": 0, "due-ms": 5, "url": "http://a.example/?x=1"
+        });
+        assert_eq!(super::task(line), wanted);
+        let late =
+            super::task("17 state=dead key=none attempts=0 losses=0 last=x state=dead").to_string();
+        assert!(late.contains(r#""url":"state=dead""#), "{late}");
+    }
+
+    #[test]
+    fn the_scope_of_a_job_is_a_count() {
+        let value = job("docs number=3 pass=1 scope=17 include=/a,/b");
+        assert_eq!(value["scope"], 17);
+        assert_eq!(value["include"], json!(["/a", "/b"]));
+    }
+}

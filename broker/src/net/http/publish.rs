@@ -1,0 +1,329 @@
+//! `POST /topics/{topic}`: one event per line of the body, or JSON.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::{Extension, Json};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tidings_protocol::{
+    Code, Fate, PAYLOAD_BYTES_MAX, Payload, ProtocolError, Seq, TopicName, text,
+};
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::Http;
+use super::client::Client;
+use super::error::Refusal;
+use super::idempotency::Earlier;
+use super::input::{Named, Params, content_type, json, word};
+use crate::access::Way;
+use crate::mailbox::ConnId;
+use crate::topic::{Topic, id_of};
+
+/// Types of a body of lines. The last is what programs say that say nothing (`curl --data`).
+const LINES: [&str; 3] =
+    ["text/plain", "application/octet-stream", "application/x-www-form-urlencoded"];
+const JSON: &str = "application/json";
+
+/// The longest `Idempotency-Key`, in bytes.
+const KEY_BYTES_MAX: usize = 128;
+
+/// A body of JSON.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Events {
+    events: Vec<Event>,
+}
+
+/// An event as it is in a line, or in its parts.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Event {
+    Line(String),
+    Parts(Parts),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Parts {
+    target: String,
+    #[serde(default)]
+    attributes: BTreeMap<String, String>,
+}
+
+/// Answered when all of them are as safe as the topic promises. If one of them cannot be an event none
+/// is published.
+pub(super) async fn publish(
+    State(http): State<Arc<Http>>,
+    Extension(client): Extension<Arc<Client>>,
+    Named(name): Named<TopicName>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, Refusal> {
+    Params::of(&uri, &[])?;
+    let types = [LINES.as_slice(), &[JSON]].concat();
+    let received = http.bodies.receive(&headers, body, &types).await?;
+    let is_json = content_type(&headers).is_some_and(|given| given == JSON);
+    let mut payloads = if is_json {
+        of_json(json(&received.bytes)?)?
+    } else {
+        of_lines(&received.bytes)?.map(str::to_owned).collect()
+    };
+    if payloads.is_empty() {
+        return Err(Refusal::bad("the body has no event: one a line, empty lines are none"));
+    }
+    for (at, payload) in payloads.iter().enumerate() {
+        let judged = http.hub.access.publish(Way::Http, payload);
+        judged.map_err(|error| at_event(at, &error))?;
+    }
+    let Some(key) = idempotency_key(&headers)? else {
+        let topic = http.hub.topics.open(&name)?;
+        let seqs = append(&http, &topic, client.conn, &payloads).await?;
+        return safe(&topic, seqs).await;
+    };
+    let body = xxh3_128(&received.bytes);
+    let earlier = http.keys.begin(&name, key, body, http.hub.clock.now());
+    let (topic, seqs) = match earlier {
+        Earlier::None => {
+            // From here to the end of the appending nothing is awaited without it: whoever goes away
+            // meanwhile leaves nothing half-way.
+            let mut underway = Underway { http: &http, topic: &name, key, seqs: None };
+            let topic = http.hub.topics.open(&name)?;
+            identify(&mut payloads, key);
+            let seqs = append(&http, &topic, client.conn, &payloads).await?;
+            underway.seqs = Some(seqs.clone());
+            (topic, seqs)
+        }
+        Earlier::Done(seqs) => (http.hub.topics.open(&name)?, seqs),
+        Earlier::Underway => {
+            let message = "a request with this Idempotency-Key is just being done";
+            let conflict = StatusCode::CONFLICT;
+            return Err(Refusal::new(conflict, Code::Busy.as_str(), message).retry_after(1));
+        }
+        Earlier::Other => {
+            let message = "this Idempotency-Key came with another body before";
+            let status = StatusCode::UNPROCESSABLE_ENTITY;
+            return Err(Refusal::new(status, Code::Conflict.as_str(), message));
+        }
+    };
+    let answer = safe(&topic, seqs).await;
+    if answer.is_err() {
+        // It was told, and is not kept: it is to be done when it comes again.
+        http.keys.end(&name, key, None);
+    }
+    answer
+}
+
+/// Notes what becomes of a request with a key, also when nobody waits for its end any more.
+struct Underway<'a> {
+    http: &'a Http,
+    topic: &'a TopicName,
+    key: &'a str,
+    seqs: Option<Vec<Seq>>,
+}
+
+impl Drop for Underway<'_> {
+    fn drop(&mut self) {
+        self.http.keys.end(self.topic, self.key, self.seqs.as_deref());
+    }
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+    let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
+    // The draft of the header has it as a quoted string; most send it bare.
+    let key = key.to_str().map_err(|_| Refusal::bad("Idempotency-Key: only ASCII"))?;
+    let bare = key.strip_prefix('"').and_then(|key| key.strip_suffix('"')).unwrap_or(key);
+    if bare.len() > KEY_BYTES_MAX {
+        return Err(Refusal::bad(format!("Idempotency-Key: at most {KEY_BYTES_MAX} bytes")));
+    }
+    Ok(Some(word(bare)?))
+}
+
+/// The lines of a body, each checked. A line end may be LF or CRLF; empty lines are nothing.
+fn of_lines(body: &[u8]) -> Result<impl Iterator<Item = &str>, Refusal> {
+    let lines = || {
+        let lines = body.split(|byte| *byte == b'\n');
+        lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line)).filter(|line| !line.is_empty())
+    };
+    for (at, line) in lines().enumerate() {
+        check(at, line)?;
+    }
+    // All of them were just looked at.
+    Ok(lines().filter_map(|line| std::str::from_utf8(line).ok()))
+}
+
+fn of_json(events: Events) -> Result<Vec<String>, Refusal> {
+    let payload = |(at, event)| {
+        let payload = match event {
+            Event::Line(line) => line,
+            Event::Parts(parts) => of_parts(&parts).map_err(|error| at_event(at, &error))?,
+        };
+        check(at, payload.as_bytes())?;
+        Ok(payload)
+    };
+    events.events.into_iter().enumerate().map(payload).collect()
+}
+
+/// An event of its parts, if read again it has the same ones.
+fn of_parts(parts: &Parts) -> Result<String, ProtocolError> {
+    let mut line = parts.target.clone();
+    for (key, value) in &parts.attributes {
+        line.push(' ');
+        line.push_str(key);
+        line.push('=');
+        line.push_str(value);
+    }
+    let read = Payload::parse(&line);
+    let attributes = parts.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    if read.target() == Some(&*parts.target) && read.attributes().eq(attributes) {
+        return Ok(line);
+    }
+    let text = "target has to be a URL or an absolute path, each attribute a name of letters, digits, \
+                -, _ and ., and a value, without white space in any of them";
+    Err(ProtocolError::new(Code::BadArgument, text))
+}
+
+fn check(at: usize, line: &[u8]) -> Result<(), Refusal> {
+    let judged = match line.len() {
+        0 => Err(ProtocolError::new(Code::BadArgument, "an event is not empty")),
+        1..=PAYLOAD_BYTES_MAX => text::check(line).map(|_| ()),
+        bytes => {
+            let text = format!("{bytes} bytes are more than the {PAYLOAD_BYTES_MAX} of a payload");
+            Err(ProtocolError::new(Code::TooLong, text))
+        }
+    };
+    judged.map_err(|error| at_event(at, &error))
+}
+
+/// Says which event of a body it was; nothing of the body was published.
+fn at_event(at: usize, error: &ProtocolError) -> Refusal {
+    let text = format!("event {} of the body: {}; nothing was published", at + 1, error.text);
+    ProtocolError::new(error.code, text).into()
+}
+
+/// Gives an id, made of the key, to each event that can carry one and has none.
+fn identify(payloads: &mut [String], key: &str) {
+    for (at, payload) in payloads.iter_mut().enumerate() {
+        let read = Payload::parse(payload);
+        let id = format!(" id={key}-{}", at + 1);
+        let can = read.target().is_some() && read.attribute("id").is_none();
+        if can && payload.len() + id.len() <= PAYLOAD_BYTES_MAX {
+            payload.push_str(&id);
+        }
+    }
+}
+
+/// Appends them in one piece, once the topic has room in memory.
+async fn append(
+    http: &Http,
+    topic: &Arc<Topic>,
+    conn: ConnId,
+    payloads: &[String],
+) -> Result<Vec<Seq>, Refusal> {
+    let room = poll_fn(|cx| {
+        let held_up = topic.is_held_up(Some(cx.waker()));
+        if held_up { Poll::Pending } else { Poll::Ready(()) }
+    });
+    let patience = Duration::from_millis(http.config.held_up_ms);
+    if super::within(patience, room).await.is_none() {
+        let message = format!("{} is being published to faster than it can be kept", topic.name());
+        let unavailable = StatusCode::SERVICE_UNAVAILABLE;
+        return Err(Refusal::new(unavailable, Code::Busy.as_str(), message).retry_after(1));
+    }
+    let ids = payloads.iter().enumerate().filter_map(|(at, payload)| Some((at, id_of(payload)?)));
+    let ids: Vec<_> = ids.collect();
+    let seqs = if ids.is_empty() {
+        let numbers = topic.append(conn, payloads.iter().map(String::as_str))?;
+        (numbers.start.0..numbers.end.0).map(Seq).collect()
+    } else {
+        let payloads: Vec<&str> = payloads.iter().map(String::as_str).collect();
+        topic.append_once(conn, &payloads, &ids)?
+    };
+    http.hub.stats.events.add(payloads.len() as u64);
+    Ok(seqs)
+}
+
+/// Waits until all of them are as safe as the topic promises.
+async fn safe(topic: &Topic, seqs: Vec<Seq>) -> Result<Json<Value>, Refusal> {
+    let last = seqs.iter().copied().max().expect("there is an event");
+    let mut place = None;
+    poll_fn(|cx| {
+        if topic.fate(last).0 != Fate::Waiting {
+            return Poll::Ready(());
+        }
+        place = topic.wait_durable(last, place, cx.waker());
+        if place.is_none() {
+            // It has become safe since the look at its fate.
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    })
+    .await;
+    for seq in &seqs {
+        if let (Fate::Lost(code), _) = topic.fate(*seq) {
+            let text = format!("event {seq} of {} could not be kept", topic.name());
+            return Err(ProtocolError::new(code, text).into());
+        }
+    }
+    let seqs: Vec<u64> = seqs.into_iter().map(|seq| seq.0).collect();
+    Ok(Json(json!({ "topic": topic.name().as_str(), "seqs": seqs })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(body: &str) -> Option<Vec<&str>> {
+        of_lines(body.as_bytes()).ok().map(Iterator::collect)
+    }
+
+    #[test]
+    fn a_body_is_lines_with_either_end_and_the_last_may_have_none() {
+        assert_eq!(lines("a\r\n\n\r\nb\nc"), Some(vec!["a", "b", "c"]));
+        assert_eq!(lines(""), Some(vec![]));
+        assert_eq!(lines("a\rb\n"), None);
+        assert_eq!(lines("a\n\u{85}\n"), None);
+        assert!(of_lines(b"a\xff\n").is_err());
+        assert!(lines(&"x".repeat(PAYLOAD_BYTES_MAX)).is_some());
+        assert!(lines(&"x".repeat(PAYLOAD_BYTES_MAX + 1)).is_none());
+    }
+
+    #[test]
+    fn parts_that_would_be_other_parts_in_a_line_are_refused() {
+        let event = |text: &str| {
+            let events: Events = json(format!("{{\"events\":[{text}]}}").as_bytes()).ok()?;
+            of_json(events).ok().map(|payloads| payloads.join("|"))
+        };
+        assert_eq!(event(r#""a b""#).as_deref(), Some("a b"));
+        let parts = r#"{"target":"http://a.example/","attributes":{"job":"x","b":"1=2"}}"#;
+        assert_eq!(event(parts).as_deref(), Some("http://a.example/ b=1=2 job=x"));
+        for wrong in [
+            r#""""#,
+            r#""a\nb""#,
+            r#"{"target":"x"}"#,
+            r#"{"target":"/a b=c"}"#,
+            r#"{"target":"/a","attributes":{"b":"c d=e"}}"#,
+            r#"{"target":"/a","attributes":{"b":"c\nPUB x y"}}"#,
+            r#"{"target":"/a","attributes":{"b c":"d"}}"#,
+            r#"{"target":"/a","attributes":{"":"d"}}"#,
+            r#"{"target":"/a","more":1}"#,
+            "7",
+        ] {
+            assert_eq!(event(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn ids_are_given_to_what_can_carry_them_and_has_none() {
+        let mut payloads = ["/a", "text", "/b id=mine", "/c x=1"].map(str::to_owned);
+        identify(&mut payloads, "k");
+        assert_eq!(payloads, ["/a id=k-1", "text", "/b id=mine", "/c x=1 id=k-4"]);
+    }
+}

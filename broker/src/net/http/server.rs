@@ -1,0 +1,166 @@
+//! Connections of HTTP/1.1: taken, given to hyper, and watched for those that take nothing.
+#![expect(clippy::disallowed_methods, reason = "gives up who takes nothing for too long")]
+
+use std::convert::Infallible;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower_service::Service;
+
+use super::client::Client;
+use super::config::HttpConfig;
+use super::{Http, guard, router};
+use crate::net::{Hub, accept};
+
+/// Bytes that hyper holds for a connection in each direction, at least.
+const BUFFER_BYTES_MIN: usize = 8 << 10;
+
+/// Accepts connections until `stop`.
+pub(crate) fn serve(
+    listener: TcpListener,
+    config: HttpConfig,
+    hub: Arc<Hub>,
+    stop: CancellationToken,
+    tasks: &TaskTracker,
+) {
+    let http = Arc::new(Http::new(hub, config, stop.clone()));
+    let router = router(Arc::clone(&http));
+    let connections = tasks.clone();
+    accept(listener, stop, tasks, move |stream, peer| {
+        let Ok((conn, mailbox)) = http.hub.registry.enter() else {
+            // There is nobody yet to whom it could be said in words.
+            http.hub.stats.turned_away.add(1);
+            return;
+        };
+        tracing::debug!(%conn, %peer, "connected by HTTP");
+        let client = Arc::new(Client::new(Arc::clone(&http.hub), conn, mailbox));
+        connections.spawn(serve_one(Arc::clone(&http), router.clone(), client, stream));
+    });
+}
+
+async fn serve_one(http: Arc<Http>, router: Router, client: Arc<Client>, stream: TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let config = &http.config;
+    let stream = Watched::new(stream, Duration::from_millis(config.stalled_ms));
+    let service = service_fn(|request: Request<Incoming>| {
+        let answer = answer(&http, &router, &client, request);
+        async move { Ok::<_, Infallible>(answer.await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(Duration::from_millis(config.head_ms))
+        .max_buf_size(config.head_bytes_max.max(BUFFER_BYTES_MIN))
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    // Who cannot be understood was answered by hyper; everything else is the network's.
+    tokio::select! {
+        biased;
+        _ = connection.as_mut() => return,
+        () = http.stop.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    let _ = connection.await;
+}
+
+async fn answer(
+    http: &Http,
+    router: &Router,
+    client: &Arc<Client>,
+    mut request: Request<Incoming>,
+) -> Response {
+    http.hub.stats.lines.add(1);
+    if let Err(refusal) = guard::check(&http.config.hosts, request.headers(), request.uri()) {
+        http.hub.stats.refused.add(1);
+        return refusal.into_response();
+    }
+    request.extensions_mut().insert(Arc::clone(client));
+    let Ok(response) = router.clone().call(request).await;
+    if response.status().is_client_error() {
+        http.hub.stats.refused.add(1);
+    }
+    response
+}
+
+/// A stream that fails when nothing that is written to it is taken for too long.
+struct Watched {
+    stream: TcpStream,
+    patience: Duration,
+    /// Set while it takes nothing.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Watched {
+    fn new(stream: TcpStream, patience: Duration) -> Self {
+        Self { stream, patience, timer: None }
+    }
+
+    /// What a write came to, unless nothing was taken for too long.
+    fn watch<T>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if poll.is_ready() {
+            self.timer = None;
+            return poll;
+        }
+        let deadline = Instant::now() + self.patience;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        match timer.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.watch(cx, poll)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
+        self.watch(cx, poll)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

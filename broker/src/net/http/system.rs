@@ -1,0 +1,74 @@
+//! The broker itself: is it alive, does it take events, what has it done, and what can be asked of it.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use super::Http;
+use super::error::Refusal;
+use super::input::Params;
+use crate::topic::Health;
+
+/// The description of everything that HTTP offers (`OpenAPI` 3.1).
+const OPENAPI: &str = include_str!("openapi.json");
+
+/// `GET /`: what this is, for who came here with a browser.
+pub(super) async fn index(uri: Uri) -> Result<Json<Value>, Refusal> {
+    Params::of(&uri, &[])?;
+    Ok(Json(json!({
+        "name": "tidings",
+        "version": env!("CARGO_PKG_VERSION"),
+        "description": "openapi.json",
+    })))
+}
+
+/// `GET /openapi.json`
+pub(super) async fn openapi(uri: Uri) -> Result<Response, Refusal> {
+    Params::of(&uri, &[])?;
+    let json = HeaderValue::from_static("application/json");
+    Ok(([(header::CONTENT_TYPE, json)], OPENAPI).into_response())
+}
+
+/// `GET /health`: it answers, so it lives.
+pub(super) async fn health(uri: Uri) -> Result<Json<Value>, Refusal> {
+    Params::of(&uri, &[])?;
+    Ok(Json(json!({ "status": "ok" })))
+}
+
+/// `GET /ready`: whether it takes events, on every topic; if not, 503.
+pub(super) async fn ready(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response, Refusal> {
+    Params::of(&uri, &[])?;
+    let (mut full, mut failed) = (Vec::new(), Vec::new());
+    for topic in http.hub.topics.list() {
+        match topic.show().health {
+            Health::Good => {}
+            Health::Full => full.push(topic.name().to_string()),
+            Health::Failed => failed.push(topic.name().to_string()),
+        }
+    }
+    let stops = http.stop.is_cancelled();
+    let ready = full.is_empty() && failed.is_empty() && !stops;
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let answer = json!({ "ready": ready, "stops": stops, "full": full, "sync-failed": failed });
+    Ok((status, Json(answer)).into_response())
+}
+
+/// `GET /stats`: counts since the start.
+pub(super) async fn stats(State(http): State<Arc<Http>>, uri: Uri) -> Result<Json<Value>, Refusal> {
+    Params::of(&uri, &[])?;
+    let (hub, stats) = (&http.hub, &http.hub.stats);
+    Ok(Json(json!({
+        "connections": hub.registry.len(),
+        "connected": hub.registry.total(),
+        "turned-away": stats.turned_away.value(),
+        "lines": stats.lines.value(),
+        "events": stats.events.value(),
+        "refused": stats.refused.value(),
+        "bytes-in": stats.bytes_in.value(),
+        "clock": hub.clock.now().0,
+    })))
+}
