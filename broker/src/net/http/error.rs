@@ -39,16 +39,18 @@ fn status(code: Code) -> StatusCode {
     match code {
         Code::NotFound => StatusCode::NOT_FOUND,
         Code::Busy | Code::Exists | Code::Conflict | Code::Stale => StatusCode::CONFLICT,
-        Code::TooLong => StatusCode::PAYLOAD_TOO_LARGE,
         Code::Limit => StatusCode::TOO_MANY_REQUESTS,
         Code::Full => StatusCode::INSUFFICIENT_STORAGE,
         Code::NotDurable | Code::Closing => StatusCode::SERVICE_UNAVAILABLE,
         Code::Denied => StatusCode::FORBIDDEN,
         Code::NotYet => StatusCode::NOT_IMPLEMENTED,
         Code::Moved => StatusCode::MISDIRECTED_REQUEST,
-        Code::BadArgument | Code::BadName | Code::Control | Code::Utf8 | Code::UnknownCommand => {
-            StatusCode::BAD_REQUEST
-        }
+        Code::BadArgument
+        | Code::BadName
+        | Code::Control
+        | Code::TooLong
+        | Code::Utf8
+        | Code::UnknownCommand => StatusCode::BAD_REQUEST,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }

@@ -8,12 +8,13 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::{Extension, Json};
 use serde_json::{Map, Value, json};
-use tidings_protocol::{Code, Command, GroupName, Manage, ProtocolError, TopicName, field_number};
+use tidings_protocol::{Code, Command, GroupName, Manage, TopicName, field_number};
 
 use super::Http;
 use super::client::{Answer, Client};
 use super::error::Refusal;
-use super::input::{Named, Params, word};
+use super::fields::{Kind, Known, borrowed, settings};
+use super::input::{Named, Params};
 use super::objects;
 
 /// A request to a handler has these.
@@ -31,31 +32,21 @@ pub(super) fn manage<'a>(
     Manage { action, name, settings }
 }
 
-/// Settings of an object of a body: texts, numbers, truths, and lists of texts.
-pub(super) fn settings(object: &Map<String, Value>) -> Result<Vec<(String, String)>, Refusal> {
-    object.iter().map(|(key, value)| Ok((key.clone(), setting(key, value)?))).collect()
-}
+/// Settings of a topic.
+const TOPIC: &Known =
+    &[("sync", Kind::Text), ("retain-bytes", Kind::Text), ("retain-age", Kind::Text)];
 
-fn setting(key: &str, value: &Value) -> Result<String, Refusal> {
-    let text = match value {
-        Value::String(text) => text.clone(),
-        Value::Number(number) => number.to_string(),
-        Value::Bool(true) => "yes".to_owned(),
-        Value::Bool(false) => "no".to_owned(),
-        Value::Array(values) if values.iter().all(Value::is_string) => {
-            let texts: Vec<&str> = values.iter().filter_map(Value::as_str).collect();
-            texts.join(",")
-        }
-        _ => return Err(Refusal::bad(format!("{key}: a setting is a text, a number or a list"))),
-    };
-    let known = word(key).and_then(|_| word(&text));
-    known.map_err(|_| Refusal::bad(format!("{key:?}: a setting is one word, not empty")))?;
-    Ok(text)
-}
-
-pub(super) fn borrowed(settings: &[(String, String)]) -> Vec<(&str, &str)> {
-    settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
-}
+/// Settings of a group.
+const GROUP: &Known = &[
+    ("topics", Kind::List),
+    ("key", Kind::Text),
+    ("parallel", Kind::Number),
+    ("delay", Kind::Text),
+    ("lease", Kind::Text),
+    ("max-attempts", Kind::Number),
+    ("max-losses", Kind::Number),
+    ("backoff", Kind::Text),
+];
 
 /// `GET /topics`
 pub(super) async fn topics(Extension(client): Asker, uri: Uri) -> Answered {
@@ -91,13 +82,19 @@ pub(super) async fn put_topic(
 ) -> Answered {
     Params::of(&uri, &[])?;
     let object: Map<String, Value> = http.bodies.json(&headers, body).await?;
-    let settings = settings(&object)?;
+    let settings = settings(&object, TOPIC)?;
     let ask = |action| Command::Topic(manage(action, Some(name.as_str()), borrowed(&settings)));
-    let answer = match client.ask(&ask("create")).await {
-        Err(error) if error.code == Code::Exists => client.ask(&ask("set")).await,
-        answer => answer,
-    };
-    Ok(Json(objects::named("topic", &answer?.ok)))
+    match client.ask(&ask("create")).await {
+        Err(error) if error.code == Code::Exists && settings.is_empty() => {}
+        Err(error) if error.code == Code::Exists => {
+            client.ask(&ask("set")).await?;
+        }
+        created => {
+            created?;
+        }
+    }
+    let show = manage("show", Some(name.as_str()), Vec::new());
+    Ok(Json(objects::named("topic", &client.ask(&Command::Topic(show)).await?.ok)))
 }
 
 /// `DELETE /topics/{topic}`
@@ -140,7 +137,7 @@ pub(super) async fn put_group(
 ) -> Answered {
     Params::of(&uri, &[])?;
     let object: Map<String, Value> = http.bodies.json(&headers, body).await?;
-    let settings = settings(&object)?;
+    let settings = settings(&object, GROUP)?;
     let ask = |action| Command::Group(manage(action, Some(name.as_str()), borrowed(&settings)));
     match client.ask(&ask("create")).await {
         Err(error) if error.code == Code::Exists => {}
@@ -262,9 +259,4 @@ pub(super) async fn explain(Extension(client): Asker, uri: Uri) -> Answered {
     let group = params.get("group").map(str::parse::<GroupName>).transpose()?;
     let answer = client.ask(&Command::Explain { what, group }).await?;
     Ok(Json(json!({ "what": what, "summary": answer.ok, "lines": answer.more })))
-}
-
-/// A refusal of something that is missing in a body.
-pub(super) fn missing(what: &str) -> Refusal {
-    ProtocolError::new(Code::BadArgument, format!("the body needs {what}")).into()
 }

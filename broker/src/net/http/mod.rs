@@ -16,6 +16,7 @@ mod client;
 mod config;
 mod error;
 mod events;
+mod fields;
 mod following;
 mod guard;
 mod idempotency;

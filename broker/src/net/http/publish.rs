@@ -21,7 +21,7 @@ use super::Http;
 use super::client::Client;
 use super::error::Refusal;
 use super::idempotency::Earlier;
-use super::input::{Named, Params, content_type, json, word};
+use super::input::{Named, Params, content_type, json};
 use crate::access::Way;
 use crate::mailbox::ConnId;
 use crate::topic::{Topic, id_of};
@@ -140,10 +140,12 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     // The draft of the header has it as a quoted string; most send it bare.
     let key = key.to_str().map_err(|_| Refusal::bad("Idempotency-Key: only ASCII"))?;
     let bare = key.strip_prefix('"').and_then(|key| key.strip_suffix('"')).unwrap_or(key);
-    if bare.len() > KEY_BYTES_MAX {
-        return Err(Refusal::bad(format!("Idempotency-Key: at most {KEY_BYTES_MAX} bytes")));
+    let is_plain = bare.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"');
+    if is_plain && (1..=KEY_BYTES_MAX).contains(&bare.len()) {
+        return Ok(Some(bare));
     }
-    Ok(Some(word(bare)?))
+    let message = format!("Idempotency-Key: 1 to {KEY_BYTES_MAX} letters, digits and signs");
+    Err(Refusal::bad(message))
 }
 
 /// The lines of a body, each checked. A line end may be LF or CRLF; empty lines are nothing.
