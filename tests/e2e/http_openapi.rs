@@ -162,7 +162,7 @@ fn topics(http: &Http) {
 
 fn groups(http: &Http, server: &Server) {
     assert_eq!(http.send("PUT", "/groups/g", r#"{"topics":["work"],"key":"none"}"#).status, 200);
-    assert_eq!(http.send("PUT", "/groups/g", r#"{"max-attempts":1}"#).status, 200);
+    assert_eq!(http.send("PUT", "/groups/g", r#"{"max-attempts":1,"lease":"1s"}"#).status, 200);
     assert_eq!(http.post("/topics/work", "a task").status, 200);
     until("the task", || (http.get("/groups/g/tasks").json()["matched"] == 1).then_some(()));
     assert_eq!(http.send("PUT", "/groups/g", r#"{"key":"host"}"#).status, 409);

@@ -65,6 +65,10 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let body = json!({ "code": self.code, "message": self.message });
         let mut response = (self.status, Json(body)).into_response();
+        if matches!(self.status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
+            // The rest of the body is not waited for.
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
