@@ -1,10 +1,11 @@
 //! Refusals: a status, and what is in the body for programs and for people.
 
-use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use tidings_protocol::{Code, ProtocolError};
+
+use super::objects::Object;
 
 /// A refused request: `{"code": .., "message": ..}`. Nothing has changed, unless the code says so.
 #[derive(Debug)]
@@ -64,7 +65,7 @@ impl From<ProtocolError> for Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let body = json!({ "code": self.code, "message": self.message });
-        let mut response = (self.status, Json(body)).into_response();
+        let mut response = (self.status, Object(body)).into_response();
         if matches!(self.status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
             // The rest of the body is not waited for.
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

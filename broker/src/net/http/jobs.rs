@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
-use axum::{Extension, Json};
 use serde_json::{Map, Value, json};
 use tidings_protocol::{Command, JobName, field_number};
 
@@ -14,7 +14,8 @@ use super::error::Refusal;
 use super::fields::{Kind, Known, borrowed, settings, take_words};
 use super::input::{Named, Params};
 use super::manage::{Answered, Asker, manage};
-use super::{Http, objects, within};
+use super::objects::{self, Object};
+use super::{Http, within};
 
 /// Seeds of one request.
 const SEEDS_MAX: usize = 10_000;
@@ -40,7 +41,7 @@ pub(super) async fn jobs(Extension(client): Asker, uri: Uri) -> Answered {
     let answer = client.ask(&Command::Job(manage("ls", None, params.settings()))).await?;
     let jobs: Vec<_> = answer.more.iter().map(|line| objects::job(line)).collect();
     let count = field_number(&answer.ok, "jobs").unwrap_or(0);
-    Ok(Json(json!({ "matched": count, "jobs": jobs })))
+    Ok(Object(json!({ "matched": count, "jobs": jobs })))
 }
 
 /// `POST /jobs`: opens one, gives it its seeds, and closes it if it has all.
@@ -108,7 +109,7 @@ pub(super) async fn add(
     let settings = settings(&object, SEEDS)?;
     let settings = [borrowed(&settings), of_group(&params)].concat();
     let (new, known) = add_seeds(&client, &name, &urls, settings).await?;
-    Ok(Json(json!({ "job": name.as_ref() as &str, "new": new, "known": known })))
+    Ok(Object(json!({ "job": name.as_ref() as &str, "new": new, "known": known })))
 }
 
 /// The seeds of a body, if it has the field.
@@ -185,7 +186,7 @@ pub(super) async fn delete(
 
 async fn act(client: &Client, action: &str, name: &JobName, params: &Params) -> Answered {
     let command = Command::Job(manage(action, Some(name.as_ref()), of_group(params)));
-    Ok(Json(objects::job(&client.ask(&command).await?.ok)))
+    Ok(Object(objects::job(&client.ask(&command).await?.ok)))
 }
 
 /// The group that the request is about, if it says so.

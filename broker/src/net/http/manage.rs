@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
-use axum::{Extension, Json};
 use serde_json::{Map, Value, json};
 use tidings_protocol::{Code, Command, GroupName, Manage, TopicName, field_number};
 
@@ -15,13 +15,13 @@ use super::client::{Answer, Client};
 use super::error::Refusal;
 use super::fields::{Kind, Known, borrowed, settings};
 use super::input::{Named, Params};
-use super::objects;
+use super::objects::{self, Object};
 
 /// A request to a handler has these.
 pub(super) type Asker = Extension<Arc<Client>>;
 
 /// What a handler answers.
-pub(super) type Answered = Result<Json<Value>, Refusal>;
+pub(super) type Answered = Result<Object, Refusal>;
 
 /// `<action> <name> <settings>`.
 pub(super) fn manage<'a>(
@@ -53,7 +53,7 @@ pub(super) async fn topics(Extension(client): Asker, uri: Uri) -> Answered {
     Params::of(&uri, &[])?;
     let answer = client.ask(&Command::Topic(manage("ls", None, Vec::new()))).await?;
     let topics: Vec<_> = answer.more.iter().map(|line| objects::named("topic", line)).collect();
-    Ok(Json(json!({ "topics": topics })))
+    Ok(Object(json!({ "topics": topics })))
 }
 
 /// `GET /topics/{topic}/state`: with its durable cursors.
@@ -68,7 +68,7 @@ pub(super) async fn topic(
     let mut topic = objects::named("topic", &answer.ok);
     let lines = answer.more.iter().filter_map(|line| line.strip_prefix("cursor "));
     topic["cursors"] = lines.map(|line| objects::named("cursor", line)).collect();
-    Ok(Json(topic))
+    Ok(Object(topic))
 }
 
 /// `PUT /topics/{topic}`: makes it, or changes it if it is there.
@@ -94,7 +94,7 @@ pub(super) async fn put_topic(
         }
     }
     let show = manage("show", Some(name.as_str()), Vec::new());
-    Ok(Json(objects::named("topic", &client.ask(&Command::Topic(show)).await?.ok)))
+    Ok(Object(objects::named("topic", &client.ask(&Command::Topic(show)).await?.ok)))
 }
 
 /// `DELETE /topics/{topic}`
@@ -113,7 +113,7 @@ pub(super) async fn delete_topic(
 pub(super) async fn groups(Extension(client): Asker, uri: Uri) -> Answered {
     Params::of(&uri, &[])?;
     let answer = client.ask(&Command::Group(manage("ls", None, Vec::new()))).await?;
-    Ok(Json(json!({ "groups": answer.more })))
+    Ok(Object(json!({ "groups": answer.more })))
 }
 
 /// `GET /groups/{group}`
@@ -184,7 +184,7 @@ pub(super) async fn purge_group(client: Asker, name: Named<GroupName>, uri: Uri)
 
 async fn act_on_group(client: &Client, action: &str, name: &GroupName) -> Answered {
     let command = Command::Group(manage(action, Some(name.as_str()), Vec::new()));
-    Ok(Json(objects::named("group", &client.ask(&command).await?.ok)))
+    Ok(Object(objects::named("group", &client.ask(&command).await?.ok)))
 }
 
 /// `GET /groups/{group}/tasks`
@@ -226,7 +226,7 @@ async fn list(
     let Answer { more, ok } = client.ask(&command).await?;
     let objects: Vec<Value> = more.iter().map(|line| object(line)).collect();
     let matched = field_number(&ok, "matched").unwrap_or(0);
-    Ok(Json(json!({ "group": name.as_str(), "matched": matched, key: objects })))
+    Ok(Object(json!({ "group": name.as_str(), "matched": matched, key: objects })))
 }
 
 /// `POST /groups/{group}/dead/retry`
@@ -249,7 +249,7 @@ async fn choose(
     let command = Command::Group(manage(action, Some(name.as_str()), params.settings()));
     let answer = client.ask(&command).await?;
     let count = field_number(&answer.ok, done).unwrap_or(0);
-    Ok(Json(json!({ "group": name.as_str(), done: count })))
+    Ok(Object(json!({ "group": name.as_str(), done: count })))
 }
 
 /// `GET /explain`: why is this URL or key not moving, and when will it?
@@ -258,5 +258,5 @@ pub(super) async fn explain(Extension(client): Asker, uri: Uri) -> Answered {
     let what = params.get("what").ok_or_else(|| Refusal::bad("what= is a URL or a key"))?;
     let group = params.get("group").map(str::parse::<GroupName>).transpose()?;
     let answer = client.ask(&Command::Explain { what, group }).await?;
-    Ok(Json(json!({ "what": what, "summary": answer.ok, "lines": answer.more })))
+    Ok(Object(json!({ "what": what, "summary": answer.ok, "lines": answer.more })))
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
-use axum::{Extension, Json};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use tidings_protocol::{
     Code, Fate, PAYLOAD_BYTES_MAX, Payload, ProtocolError, Seq, TopicName, text,
 };
@@ -22,6 +22,7 @@ use super::client::Client;
 use super::error::Refusal;
 use super::idempotency::Earlier;
 use super::input::{Named, Params, content_type, json};
+use super::objects::Object;
 use crate::access::Way;
 use crate::mailbox::ConnId;
 use crate::topic::{Topic, id_of};
@@ -66,7 +67,7 @@ pub(super) async fn publish(
     uri: Uri,
     headers: HeaderMap,
     body: Body,
-) -> Result<Json<Value>, Refusal> {
+) -> Result<Object, Refusal> {
     Params::of(&uri, &[])?;
     let types = [LINES.as_slice(), &[JSON]].concat();
     let received = http.bodies.receive(&headers, body, &types).await?;
@@ -253,7 +254,7 @@ async fn append(
 }
 
 /// Waits until all of them are as safe as the topic promises.
-async fn safe(topic: &Topic, seqs: Vec<Seq>) -> Result<Json<Value>, Refusal> {
+async fn safe(topic: &Topic, seqs: Vec<Seq>) -> Result<Object, Refusal> {
     let last = seqs.iter().copied().max().expect("there is an event");
     let mut place = None;
     poll_fn(|cx| {
@@ -275,7 +276,7 @@ async fn safe(topic: &Topic, seqs: Vec<Seq>) -> Result<Json<Value>, Refusal> {
         }
     }
     let seqs: Vec<u64> = seqs.into_iter().map(|seq| seq.0).collect();
-    Ok(Json(json!({ "topic": topic.name().as_str(), "seqs": seqs })))
+    Ok(Object(json!({ "topic": topic.name().as_str(), "seqs": seqs })))
 }
 
 #[cfg(test)]
