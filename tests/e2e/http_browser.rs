@@ -13,14 +13,14 @@ use crate::support::{
     wait::until,
 };
 
-const PAGE: &str = r#"<!doctype html><title>Listens</title><script>
+const PAGE: &str = r"<!doctype html><title>Listens</title><script>
 const source = new EventSource('/topics/log/events?from=first');
 const say = text => fetch('/topics/heard', { method: 'POST', body: text });
 source.onmessage = event => say(event.lastEventId + ' ' + event.data);
-</script>"#;
+</script>";
 
 /// A page of another site, which tries to publish, and to listen.
-const STRANGER: &str = r#"<!doctype html><title>Strange</title><script>
+const STRANGER: &str = r"<!doctype html><title>Strange</title><script>
 const at = 'http://BROKER/topics/log';
 fetch(at, { method: 'POST', mode: 'no-cors', body: 'forged by fetch' });
 const source = new EventSource(at + '/events?from=first');
@@ -28,7 +28,7 @@ source.onmessage = event => fetch('/stolen?' + event.data);
 source.onerror = () => fetch('/refused');
 </script>
 <form method=post enctype=text/plain action='http://BROKER/topics/log' target=frame><input name=forged value=form></form>
-<iframe name=frame></iframe><script>document.forms[0].submit()</script>"#;
+<iframe name=frame></iframe><script>document.forms[0].submit()</script>";
 
 /// Chromium with a profile of its own, at a page.
 #[track_caller]

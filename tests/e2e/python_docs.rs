@@ -19,7 +19,6 @@ use crate::{
         pages,
         postgres::Postgres,
         process::{Running, Server, run},
-        wait::until,
     },
 };
 
