@@ -50,6 +50,10 @@ pub(crate) struct Common {
     #[arg(long, value_name = "DIR")]
     pub(super) data: Option<PathBuf>,
 
+    /// Have subscribers listen by HTTP, to Server-Sent Events; with --broker: there
+    #[arg(long, value_name = "HOST:PORT", num_args = 0..=1, require_equals = true)]
+    pub(super) sse: Option<Option<BrokerAddress>>,
+
     /// Print one JSON object
     #[arg(long)]
     pub(super) json: bool,
