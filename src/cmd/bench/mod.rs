@@ -22,7 +22,7 @@ use tidings_bench::{Figure, Target, Tidings, disk, disk::Disk, server, sse::Sse,
 use self::{
     flags::{
         Common, ConnectArgs, FanInArgs, FanOutArgs, IdleArgs, LatencyArgs, PublishArgs, ReplayArgs,
-        StalledArgs,
+        SseAt, StalledArgs,
     },
     frontier::FrontierArgs,
     queue::QueueArgs,
@@ -156,9 +156,9 @@ fn report<M: Measure>(bench: &M, stop: &AtomicBool) -> anyhow::Result<Report> {
     let common = bench.common();
     let http = match &common.sse {
         None => None,
-        Some(Some(http)) => Some(find(http)?),
-        Some(None) if common.broker.is_some() => bail!("--broker needs --sse=HOST:PORT, too"),
-        Some(None) => Some(server::free_address()?),
+        Some(SseAt::Broker(http)) => Some(find(http)?),
+        Some(SseAt::Own) if common.broker.is_some() => bail!("--broker needs --sse=HOST:PORT, too"),
+        Some(SseAt::Own) => Some(server::free_address()?),
     };
     let own = match &common.broker {
         Some(_) => None,
