@@ -12,6 +12,7 @@ command -v wrk >/dev/null || apt-get install --yes --quiet=2 wrk || sudo apt-get
 
 folder=$(mktemp -d -p .)
 trap 'kill "$broker" 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$folder"' EXIT
+: >"$folder/out"
 taskset -c 0 "$program" broker --listen 127.0.0.1:0 --data "$folder/data" --threads 1 >"$folder/out" 2>/dev/null &
 broker=$!
 until url=$(sed -n 's/^HTTP at //p' "$folder/out") && [ -n "$url" ]; do sleep 0.05; done

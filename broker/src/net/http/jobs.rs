@@ -30,6 +30,7 @@ const JOB: &Known = &[
     ("max-per-host", Kind::Number),
     ("max-time", Kind::Text),
     ("hold", Kind::Truth),
+    ("callback", Kind::Text),
 ];
 
 /// What can be said of seeds.
