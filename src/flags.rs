@@ -7,10 +7,9 @@ use tidings_broker::{
     BrokerConfig, HttpConfig, Sync, TopicSettings,
     access::{Power, Way},
 };
-use tidings_protocol::parse_ms;
+use tidings_protocol::{NetError, parse_ms};
 use tidings_subscriber::{
-    AllowPrivate, CrawlerConfig, NetError, config::LinkConfig, fetch::AddedHeader,
-    tracking::TrackingParams,
+    AllowPrivate, CrawlerConfig, config::LinkConfig, fetch::AddedHeader, tracking::TrackingParams,
 };
 
 use crate::{
