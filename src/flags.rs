@@ -64,7 +64,7 @@ struct HttpFlags {
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<ListenHttp>,
 
-    /// A name under which this broker is meant, as in http://NAME/, besides localhost and addresses; may be given several
+    /// A name under which this broker is asked for (the Host of a request), besides localhost and addresses; may be given several
     /// times
     #[arg(long, value_name = "NAME")]
     http_host: Vec<String>,
