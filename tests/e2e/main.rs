@@ -23,6 +23,7 @@ mod export;
 mod faults;
 mod feeds;
 mod groups;
+mod hooks;
 mod hostile;
 mod kill;
 mod kill_pause;

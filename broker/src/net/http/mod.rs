@@ -79,7 +79,8 @@ impl Http {
     }
 }
 
-/// Everything that can be asked. `openapi.json` describes it.
+/// Everything that can be asked. `openapi.json` describes it, but for webhooks, whose form is that of their
+/// senders.
 fn router(http: Arc<Http>) -> Router {
     Router::new()
         .route("/", get(system::index))
