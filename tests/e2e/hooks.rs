@@ -191,11 +191,12 @@ fn each_sender_is_understood_as_it_is() {
         ("slack", "{ field = 'text' }"),
         ("stripe", "{ header = 'X-Page' }"),
     ] {
-        config += &format!(
+        let hook = format!(
             "[[hook]]\nname = '{signature}'\nsecret-file = 'SECRETS'\nsignature = '{signature}'\n\
              url = {url}\nprefixes = ['https://{signature}.example/']\n\
              attributes = {{ source = '{signature}', prio = 5 }}\n"
         );
+        config += &hook;
     }
     config += "[[hook]]\nname = 'standard'\nsecret-file = 'standard'\nsignature = \
                'standard-webhooks'\nurl = { pointer = '/data/url' }\nprefixes = \
@@ -558,7 +559,10 @@ fn the_example_of_the_readme_is_a_configuration() {
 fn who_has_to_find_out_why_is_told() {
     let folder = TempDir::new().unwrap();
     let body = "{\"a\":\"\u{e4}\"}\r\n";
-    let bytes = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let digit = |half: u8| char::from_digit(half.into(), 16).unwrap();
+    let bytes = |text: &str| {
+        text.bytes().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect::<String>()
+    };
     let good = hex(SECRET, body);
     let question = |header: &str| {
         json!({ "key_hex": bytes(SECRET), "body_hex": bytes(body), "header": header }).to_string()
