@@ -14,6 +14,9 @@
 //! url = "https://example.org/feed.xml"
 //! ```
 //!
+//! A list of tables is a flag that may be given several times: a `[[feed]]` as a line, every other one as
+//! an object of JSON.
+//!
 //! The file's values become the *defaults* of the command's flags. So the precedence flag, then
 //! environment, then file, then built-in default is the argument parser's own, a value is checked
 //! by the code that checks the flag, and a new flag needs nothing here.
@@ -21,6 +24,7 @@
 use std::path::Path;
 
 use clap::{Arg, ArgAction, Command, error::ErrorKind};
+use serde_json::{Map, Value};
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -55,6 +59,12 @@ struct Entry<'a> {
     value: &'a Spanned<DeValue<'a>>,
 }
 
+/// A value as it would be typed, and at which byte of the file it stands.
+struct Typed {
+    text: String,
+    at: usize,
+}
+
 /// What a flag is set to: one value, and the same for one that may be given several times.
 struct Values {
     one: &'static str,
@@ -71,8 +81,9 @@ fn with_text(mut command: Command, text: &str) -> Result<Command, Misplaced> {
     // What stands deeper is more special: it is set later and so wins.
     entries.sort_by_key(|entry| entry.sections.len());
     for entry in entries {
-        let values = flag_values(entry.value)?;
+        let values = flag_values(entry.key, entry.value)?;
         check(&command, &entry, &values)?;
+        let values: Vec<String> = values.into_iter().map(|value| value.text).collect();
         // Defaults live as long as the parser, which is as long as the process.
         let values = Values {
             one: values.join(",").leak(),
@@ -98,7 +109,11 @@ fn collect<'a>(
         if let DeValue::Table(inner) = value.get_ref() {
             let Some(subcommand) = command.find_subcommand(name) else {
                 let known = subcommand_names(command);
-                let text = format!("there is no section `{name}` here; known: {known}");
+                let text = if find_with_flag(command, name).is_some() {
+                    format!("`{name}` is no section; write [[{name}]] for each of them")
+                } else {
+                    format!("there is no section `{name}` here; known: {known}")
+                };
                 return Err(Misplaced { at, text });
             };
             sections.push(name);
@@ -140,10 +155,18 @@ fn is_flag(arg: &Arg, key: &str) -> bool {
 }
 
 /// The values as they would be typed after `--key=`: of an array, each of its items.
-fn flag_values(value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, Misplaced> {
+fn flag_values(key: &str, value: &Spanned<DeValue<'_>>) -> Result<Vec<Typed>, Misplaced> {
+    let typed = |value: &Spanned<DeValue<'_>>| {
+        let text = match value.get_ref() {
+            DeValue::Table(table) if key == "feed" => line_of_table(table)?,
+            DeValue::Table(_) => json(value)?.to_string(),
+            _ => flag_value(value)?,
+        };
+        Ok(Typed { text, at: value.span().start })
+    };
     match value.get_ref() {
-        DeValue::Array(items) => items.iter().map(flag_value).collect(),
-        _ => Ok(vec![flag_value(value)?]),
+        DeValue::Array(items) => items.iter().map(typed).collect(),
+        _ => Ok(vec![typed(value)?]),
     }
 }
 
@@ -161,8 +184,31 @@ fn flag_value(value: &Spanned<DeValue<'_>>) -> Result<String, Misplaced> {
             items.iter().map(flag_value).collect::<Result<Vec<_>, _>>()?.join(",")
         }
         DeValue::Datetime(time) => time.to_string(),
-        // Of a list, since another table is a section.
-        DeValue::Table(table) => line_of_table(table)?,
+        DeValue::Table(_) => return Err(refuse("a table is no value here")),
+    })
+}
+
+/// The same value as JSON, in which a date is its text.
+fn json(value: &Spanned<DeValue<'_>>) -> Result<Value, Misplaced> {
+    Ok(match value.get_ref() {
+        DeValue::Boolean(on) => Value::Bool(*on),
+        DeValue::Integer(_) | DeValue::Float(_) => {
+            let text = flag_value(value)?;
+            let number = text.parse().map_err(|_| Misplaced {
+                at: value.span().start,
+                text: format!("{text} is no number"),
+            });
+            Value::Number(number?)
+        }
+        DeValue::String(_) | DeValue::Datetime(_) => Value::String(flag_value(value)?),
+        DeValue::Array(items) => Value::Array(items.iter().map(json).collect::<Result<_, _>>()?),
+        DeValue::Table(table) => {
+            let mut members = Map::new();
+            for (key, value) in table {
+                members.insert(key.get_ref().to_string(), json(value)?);
+            }
+            Value::Object(members)
+        }
     })
 }
 
@@ -185,10 +231,10 @@ fn line_of_table(table: &DeTable<'_>) -> Result<String, Misplaced> {
 }
 
 /// Lets the argument parser judge the value, as if the flag had been typed.
-fn check(command: &Command, entry: &Entry<'_>, values: &[String]) -> Result<(), Misplaced> {
-    let refuse = |text: String| {
-        Err(Misplaced { at: entry.value.span().start, text: format!("`{}`: {text}", entry.key) })
-    };
+fn check(command: &Command, entry: &Entry<'_>, values: &[Typed]) -> Result<(), Misplaced> {
+    let refuse =
+        |at: usize, text: String| Err(Misplaced { at, text: format!("`{}`: {text}", entry.key) });
+    let at = entry.value.span().start;
     let mut names = entry.sections.clone();
     let mut target = command;
     for name in &entry.sections {
@@ -202,21 +248,37 @@ fn check(command: &Command, entry: &Entry<'_>, values: &[String]) -> Result<(), 
     if matches!(arg.get_action(), ArgAction::SetTrue) {
         return match entry.value.get_ref() {
             DeValue::Boolean(_) => Ok(()),
-            _ => refuse("is either true or false".to_owned()),
+            _ => refuse(at, "is either true or false".to_owned()),
         };
     }
-    let flag = |value: &str| format!("--{}={value}", entry.key);
-    let flags: Vec<String> = match arg.get_action() {
-        ArgAction::Append => values.iter().map(|value| flag(value)).collect(),
-        _ => vec![flag(&values.join(","))],
+    let judge = |values: &[&str]| {
+        let flags: Vec<_> = values.iter().map(|value| format!("--{}={value}", entry.key)).collect();
+        let flags = flags.iter().map(String::as_str);
+        let words = ["tidings"].into_iter().chain(names.iter().copied()).chain(flags);
+        match command.clone().try_get_matches_from(words) {
+            Ok(_) => Ok(()),
+            // Values are judged first, so this one is fine; what is missing will be typed.
+            Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => Ok(()),
+            Err(error) => Err(crate::cli::one_line(&error)),
+        }
     };
-    let words = ["tidings"].into_iter().chain(names).chain(flags.iter().map(String::as_str));
-    match command.clone().try_get_matches_from(words) {
-        Ok(_) => Ok(()),
-        // Values are judged first, so this one is fine; what is missing will be typed.
-        Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => Ok(()),
-        Err(error) => refuse(crate::cli::one_line(&error)),
+    let texts: Vec<&str> = values.iter().map(|value| value.text.as_str()).collect();
+    if !matches!(arg.get_action(), ArgAction::Append) {
+        return judge(&[&texts.join(",")]).or_else(|text| refuse(at, text));
     }
+    judge(&texts).or_else(|text| {
+        let wrong = |value: &&Typed| judge(&[&value.text]).is_err();
+        match values.iter().find(wrong) {
+            Some(value) => refuse(value.at, without_table(&text, &value.text).to_owned()),
+            None => refuse(at, text),
+        }
+    })
+}
+
+/// An error about a table without the table itself, which nobody has written in the form that is quoted.
+fn without_table<'t>(text: &'t str, value: &str) -> &'t str {
+    let behind = text.split_once(value).filter(|_| value.starts_with('{'));
+    behind.and_then(|(_, rest)| rest.split_once(">': ")).map_or(text, |(_, reason)| reason)
 }
 
 /// Sets the default of the flag `key` in the command named by `sections` and in all below it.
@@ -328,7 +390,7 @@ mod tests {
         let values = |id| crawl.get_raw(id).unwrap().collect::<Vec<_>>();
         assert_eq!(values("header"), ["Accept: a, b", "X-Team: c"]);
         assert_eq!(values("exclude"), ["/a", "*.pdf$"]);
-        assert!(problem("header = ['a: b', 'c']").starts_with("1:10: `header`: "));
+        assert!(problem("header = ['a: b', 'c']").starts_with("1:18: `header`: "));
     }
 
     #[test]
@@ -341,8 +403,31 @@ mod tests {
         assert_eq!(raw, ["http://a.example/ every=2h", "http://b.example"]);
         let text =
             problem("[[feed]]\nurl = 'http://a.example/'\n[[feed]]\nurll = 'http://b.example'");
-        assert!(text.contains("`feed`: ") && text.contains("a `url`"), "{text}");
+        assert!(text.starts_with("3:1: `feed`: ") && text.contains("a `url`"), "{text}");
+        assert!(problem("[feed]\nurl = 'http://a.example/'").contains("write [[feed]]"));
         assert_eq!(problem("[[feed]]\nurl = 'a b'"), "2:7: the value has to be one word");
+    }
+
+    #[test]
+    fn other_tables_of_lists_are_objects() {
+        let hook = "[[hook]]\nname = 'a'\nsecret-env = 'A'\nsignature = 'github'\n\
+                    url = { pointer = '/a' }\nprefixes = ['http://a.example/']\nrate = 0x10\n";
+        let command = with_text(command(), hook).unwrap();
+        let bare = command.try_get_matches_from(["tidings"]).unwrap();
+        let raw = bare.get_raw("hook").unwrap().next().unwrap().to_str().unwrap();
+        let expected = serde_json::json!({
+            "name": "a",
+            "secret-env": "A",
+            "signature": "github",
+            "url": { "pointer": "/a" },
+            "prefixes": ["http://a.example/"],
+            "rate": 16,
+        });
+        assert_eq!(serde_json::from_str::<Value>(raw).unwrap(), expected);
+        let text = problem(&format!("{hook}[[hook]]\nname = 'b'\nsecret = 'hush'"));
+        assert_eq!(text.split(", expected").next().unwrap(), "8:1: `hook`: unknown field `secret`");
+        let text = problem(&format!("{hook}{}", hook.replace("'github'", "'gitbul'")));
+        assert!(text.starts_with("8:1: `hook`: the hook \"a\": `signature`: "), "{text}");
     }
 
     #[test]

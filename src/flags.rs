@@ -7,15 +7,17 @@ use tidings_broker::{
     BrokerConfig, HttpConfig, Sync, TopicSettings,
     access::{Power, Way},
 };
-use tidings_protocol::parse_ms;
+use tidings_protocol::{NetError, parse_ms};
 use tidings_subscriber::{
-    AllowPrivate, CrawlerConfig, NetError, config::LinkConfig, fetch::AddedHeader,
-    tracking::TrackingParams,
+    AllowPrivate, CrawlerConfig, config::LinkConfig, fetch::AddedHeader, tracking::TrackingParams,
 };
 
 use crate::{
     address::{BrokerAddress, Listen},
-    contact, logging,
+    contact,
+    failure::Failure,
+    hooks::HookFlags,
+    logging,
     sinks::SinkFlags,
     traps::TrapFlags,
 };
@@ -66,6 +68,9 @@ struct HttpFlags {
     /// times
     #[arg(long, value_name = "NAME")]
     http_host: Vec<String>,
+
+    #[command(flatten)]
+    hooks: HookFlags,
 }
 
 /// Where to listen for HTTP, if anywhere.
@@ -84,16 +89,25 @@ impl std::str::FromStr for ListenHttp {
 }
 
 impl HttpFlags {
-    fn config(&self, lines: Listen) -> Option<HttpConfig> {
-        let mut config = HttpConfig { hosts: self.http_host.clone(), ..HttpConfig::default() };
+    fn config(&self, lines: Listen) -> Result<Option<HttpConfig>, Failure> {
+        let mut config = HttpConfig {
+            hosts: self.http_host.clone(),
+            hooks: self.hooks.hooks()?,
+            hook_events_per_minute: self.hooks.hook_events,
+            ..HttpConfig::default()
+        };
         match self.http {
-            Some(ListenHttp::Off) => return None,
+            Some(ListenHttp::Off) if !config.hooks.is_empty() => {
+                let text = "webhooks come by HTTP, which is off (--http off)";
+                return Err(Failure::Usage(text.to_owned()));
+            }
+            Some(ListenHttp::Off) => return Ok(None),
             Some(ListenHttp::At(listen)) => config.listen = listen.0,
             // Whoever wants no fixed port wants none.
             None if lines.0.port() == 0 => config.listen.set_port(0),
             None => {}
         }
-        Some(config)
+        Ok(Some(config))
     }
 }
 
@@ -138,17 +152,18 @@ impl TopicFlags {
 }
 
 impl ServerFlags {
-    /// The configuration of a broker with these flags and this data directory.
-    pub(crate) fn config(&self, data: &DataFlag) -> BrokerConfig {
+    /// The configuration of a broker with these flags and this data directory. Reads the secrets of
+    /// webhooks.
+    pub(crate) fn config(&self, data: &DataFlag) -> Result<BrokerConfig, Failure> {
         let mut config = broker_config(self.listen, self.delay);
         config.data = Some(data.data.clone());
         config.topic_defaults = self.topics.settings();
-        config.http = self.http.config(self.listen);
+        config.http = self.http.config(self.listen)?;
         for Grant { way, powers } in &self.grant {
             config.access.grant(*way, powers);
         }
         config.log_lines = self.log_lines || logging::lines_are_asked_for();
-        config
+        Ok(config)
     }
 }
 

@@ -9,6 +9,7 @@ mod contact;
 mod descriptors;
 mod failure;
 mod flags;
+mod hooks;
 mod job;
 mod lines;
 mod link;

@@ -3,7 +3,9 @@
 //! Every way in asks here, once, before anything is done: may this way do this? Names and tokens of
 //! people and programs will be asked about in the same place.
 
-use tidings_protocol::{Code, Payload, ProtocolError, Verb};
+use std::net::IpAddr;
+
+use tidings_protocol::{Code, Net, Payload, ProtocolError, Verb};
 
 /// The way by which something reaches the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -148,6 +150,23 @@ impl Access {
     }
 }
 
+/// From where those come who may send something to one webhook. Anywhere, unless it says more.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Senders(Option<Vec<Net>>);
+
+impl Senders {
+    /// Only from these networks.
+    pub fn only(nets: Vec<Net>) -> Self {
+        Self(Some(nets))
+    }
+
+    /// Whether somebody may who comes from this address.
+    pub(crate) fn may(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.0.as_ref().is_none_or(|nets| nets.iter().any(|net| net.contains(address)))
+    }
+}
+
 impl std::str::FromStr for Way {
     type Err = String;
 
@@ -218,6 +237,23 @@ mod tests {
                 matches!(verb, Verb::Hello | Verb::Pub | Verb::Ping | Verb::Help | Verb::Quit);
             assert_eq!(Way::Zmq.may(*verb).is_ok(), publishes, "{verb:?}");
         }
+    }
+
+    #[test]
+    fn senders_come_from_anywhere_or_from_where_they_are_said_to() {
+        let may = |senders: &Senders, address: &str| senders.may(address.parse().unwrap());
+        assert!(may(&Senders::default(), "192.0.2.1") && may(&Senders::default(), "::1"));
+        let only = Senders::only(vec!["192.0.2.0/24".parse().unwrap(), "::1".parse().unwrap()]);
+        for (address, expected) in [
+            ("192.0.2.255", true),
+            ("::ffff:192.0.2.1", true),
+            ("192.0.3.0", false),
+            ("::1", true),
+            ("::2", false),
+        ] {
+            assert_eq!(may(&only, address), expected, "{address}");
+        }
+        assert!(!may(&Senders::only(Vec::new()), "192.0.2.1"));
     }
 
     #[test]

@@ -17,10 +17,18 @@ pub(crate) struct Stats {
     pub(crate) refused: Counter,
     /// Connections that found no room.
     pub(crate) turned_away: Counter,
+    /// Webhooks whose events were taken, also those that were sent again.
+    pub(crate) hooks_taken: Counter,
+    /// Webhooks of those who are not a configured sender.
+    pub(crate) hooks_refused: Counter,
+    /// Webhooks that were too many.
+    pub(crate) hooks_limited: Counter,
     /// For the log lines about refused lines of peers, whom nobody else tells.
     pub(crate) dropped_log: Throttle,
     /// For the log lines about connections that found no room.
     pub(crate) turned_away_log: Throttle,
+    /// For the log lines about refused webhooks.
+    pub(crate) hooks_log: Throttle,
 }
 
 /// A number that rises.

@@ -31,7 +31,7 @@ pub(crate) struct BrokerArgs {
 /// Runs until SIGINT or SIGTERM.
 pub(crate) async fn run(args: BrokerArgs) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
-    let broker = node::start_broker(args.server.config(&args.data)).await?;
+    let broker = node::start_broker(args.server.config(&args.data)?).await?;
     let mut console = Console::new();
     // Whoever started us may have closed our output; serving does not depend on it.
     let _ = console.line(&format!("listening on {}", broker.local_addr()));

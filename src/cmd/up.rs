@@ -56,7 +56,7 @@ pub(crate) struct UpArgs {
 pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     let data = &args.data.data;
-    let mut config = args.server.config(&args.data);
+    let mut config = args.server.config(&args.data)?;
     let member = node::own_member(&mut config);
     let broker = node::start_broker(config).await?;
     let listening = broker.local_addr();

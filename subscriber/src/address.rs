@@ -11,6 +11,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use tidings_protocol::{Net, NetError};
+
 /// What may be crawled besides the public internet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AllowPrivate {
@@ -21,22 +23,6 @@ pub enum AllowPrivate {
     All,
     /// The addresses in these networks.
     Nets(Vec<Net>),
-}
-
-/// A network in CIDR form, such as `10.0.0.0/8` or `fd00::/8`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Net {
-    base: IpAddr,
-    /// `<= 32` or `<= 128`, by the family of `base`.
-    prefix_bits: u8,
-}
-
-/// The text is no network.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no network; give `ADDRESS/BITS` such as 10.0.0.0/8, an address, or `all`")]
-pub struct NetError {
-    /// What was given.
-    pub text: String,
 }
 
 /// The address may not be asked. Nothing was sent; asking again changes nothing.
@@ -100,51 +86,6 @@ impl fmt::Display for AllowPrivate {
                 Ok(())
             }
         }
-    }
-}
-
-impl Net {
-    /// Whether the address lies in it. An IPv4 network never contains an IPv6 address.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.base, address) {
-            (IpAddr::V4(base), IpAddr::V4(address)) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix_bits)).unwrap_or(0);
-                base.to_bits() & mask == address.to_bits() & mask
-            }
-            (IpAddr::V6(base), IpAddr::V6(address)) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix_bits)).unwrap_or(0);
-                base.to_bits() & mask == address.to_bits() & mask
-            }
-            _ => false,
-        }
-    }
-}
-
-impl FromStr for Net {
-    type Err = NetError;
-
-    fn from_str(text: &str) -> Result<Self, NetError> {
-        let error = || NetError { text: text.to_owned() };
-        let (address, bits) = match text.split_once('/') {
-            Some((address, bits)) => (address, Some(bits)),
-            None => (text, None),
-        };
-        let base: IpAddr = address.parse().map_err(|_| error())?;
-        let bits_max = if base.is_ipv4() { 32 } else { 128 };
-        let prefix_bits = match bits {
-            None => bits_max,
-            Some(bits) => bits.parse().map_err(|_| error())?,
-        };
-        if prefix_bits > bits_max {
-            return Err(error());
-        }
-        Ok(Self { base, prefix_bits })
-    }
-}
-
-impl fmt::Display for Net {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}/{}", self.base, self.prefix_bits)
     }
 }
 

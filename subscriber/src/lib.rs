@@ -62,7 +62,7 @@ pub mod tracking;
 pub mod traps;
 mod worker;
 
-pub use address::{AllowPrivate, Net, NetError};
+pub use address::AllowPrivate;
 pub use config::CrawlerConfig;
 pub use report::{Exchange, Keep, PageId, PageOutcome, PageRecord, PageReport, Validators};
 pub use sink::SinkConfig;

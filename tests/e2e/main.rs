@@ -24,6 +24,7 @@ mod export;
 mod faults;
 mod feeds;
 mod groups;
+mod hooks;
 mod hostile;
 mod http;
 mod http_browser;

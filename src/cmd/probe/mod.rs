@@ -6,6 +6,7 @@ mod feed;
 mod flags;
 mod links;
 mod robots;
+mod signature;
 mod sitemap;
 mod source;
 mod surrogates;
@@ -38,6 +39,8 @@ pub(crate) enum Probe {
     Links(Question),
     /// Whether an address may be asked
     Address(address::AddressQuestion),
+    /// Whether a webhook is signed by somebody who knows the secret
+    Signature(signature::SignatureQuestion),
 }
 
 /// What a person asks.
@@ -68,6 +71,9 @@ pub(crate) async fn run(probe: Probe) -> Result<(), Failure> {
         Probe::Address(question) => {
             (&question.what, Box::new(|asked| address::answer(asked, question)))
         }
+        Probe::Signature(question) => {
+            (&question.what, Box::new(|asked| signature::answer(asked, question)))
+        }
     };
     let Some(what) = what else { return answer_lines(&answer) };
     let text = match &probe {
@@ -77,6 +83,7 @@ pub(crate) async fn run(probe: Probe) -> Result<(), Failure> {
         Probe::Sitemap(question) => sitemap::describe(what, &question.fetch).await?,
         Probe::Links(question) => links::describe(what, &question.fetch).await?,
         Probe::Address(question) => address::describe(what, question).await?,
+        Probe::Signature(question) => signature::describe(what, question)?,
     };
     output::tell(&text).map_err(Failure::from_output)
 }

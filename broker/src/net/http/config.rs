@@ -2,6 +2,8 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use super::hooks::Hook;
+
 /// The port of HTTP.
 pub const HTTP_PORT: u16 = 12346;
 
@@ -36,6 +38,11 @@ pub struct HttpConfig {
     /// Milliseconds that a publish waits while its topic has no room in memory. Default 10,000; then
     /// it is refused (503).
     pub held_up_ms: u64,
+    /// Webhooks that are received; their names differ.
+    pub hooks: Vec<Hook>,
+    /// Events a minute that all webhooks together may publish. Default 6,000: what a hundred hosts
+    /// are asked for politely meanwhile. At it they are refused (429).
+    pub hook_events_per_minute: u32,
 }
 
 impl Default for HttpConfig {
@@ -53,6 +60,8 @@ impl Default for HttpConfig {
             keep_alive_ms: 15_000,
             wait_ms_max: 300_000,
             held_up_ms: 10_000,
+            hooks: Vec::new(),
+            hook_events_per_minute: 6_000,
         }
     }
 }

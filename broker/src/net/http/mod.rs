@@ -6,6 +6,7 @@
 //!                 read, stream: a cursor on a topic            (read, events, following, transcripts)
 //!                 manage: a command of the line protocol ─▶ its answer as an object
 //!                                                               (client, manage, jobs, objects)
+//!                 hook: a signed body ─▶ URLs ─▶ topic ─▶ safe ─▶ 200   (hooks, throttle)
 //! ```
 //!
 //! No handler has a way of its own past what the line protocol does: it asks the same, is refused the
@@ -19,6 +20,7 @@ mod events;
 mod fields;
 mod following;
 mod guard;
+pub mod hooks;
 mod idempotency;
 mod input;
 mod jobs;
@@ -28,6 +30,7 @@ mod publish;
 mod read;
 mod server;
 mod system;
+mod throttle;
 mod transcripts;
 
 use std::future::Future;
@@ -41,6 +44,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::config::{HTTP_PORT, HttpConfig};
 use self::error::Refusal;
+use self::hooks::Hooks;
 use self::idempotency::Keys;
 use self::input::Bodies;
 pub(crate) use self::server::serve;
@@ -55,12 +59,14 @@ struct Http {
     bodies: Bodies,
     keys: Keys,
     transcripts: TranscriptsOfTopics,
+    hooks: Hooks,
     /// Ends what has no end of its own.
     stop: CancellationToken,
 }
 
 impl Http {
-    fn new(hub: Arc<Hub>, config: HttpConfig, stop: CancellationToken) -> Self {
+    fn new(hub: Arc<Hub>, mut config: HttpConfig, stop: CancellationToken) -> Self {
+        let hooks = Hooks::new(std::mem::take(&mut config.hooks), config.hook_events_per_minute);
         let config = Arc::new(config);
         Self {
             hub,
@@ -68,12 +74,14 @@ impl Http {
             config,
             keys: Keys::default(),
             transcripts: TranscriptsOfTopics::default(),
+            hooks,
             stop,
         }
     }
 }
 
-/// Everything that can be asked. `openapi.json` describes it.
+/// Everything that can be asked. `openapi.json` describes it, but for webhooks, whose form is that of their
+/// senders.
 fn router(http: Arc<Http>) -> Router {
     Router::new()
         .route("/", get(system::index))
@@ -113,6 +121,7 @@ fn router(http: Arc<Http>) -> Router {
         .route("/jobs/{job}/pause", post(jobs::pause))
         .route("/jobs/{job}/resume", post(jobs::resume))
         .route("/explain", get(manage::explain))
+        .route("/hooks/{hook}", post(hooks::receive))
         .fallback(no_such)
         .method_not_allowed_fallback(not_allowed)
         .with_state(http)

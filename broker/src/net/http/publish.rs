@@ -224,7 +224,7 @@ fn identify(payloads: &mut [String], key: &str) {
 }
 
 /// Appends them in one piece, once the topic has room in memory.
-async fn append(
+pub(super) async fn append(
     http: &Http,
     topic: &Arc<Topic>,
     conn: ConnId,
@@ -254,7 +254,7 @@ async fn append(
 }
 
 /// Waits until all of them are as safe as the topic promises.
-async fn safe(topic: &Topic, seqs: Vec<Seq>) -> Result<Object, Refusal> {
+pub(super) async fn safe(topic: &Topic, seqs: Vec<Seq>) -> Result<Object, Refusal> {
     let last = seqs.iter().copied().max().expect("there is an event");
     let mut place = None;
     poll_fn(|cx| {

@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -24,6 +25,7 @@ use tower_service::Service;
 
 use super::client::Client;
 use super::config::HttpConfig;
+use super::hooks::Peer;
 use super::{Http, guard, router};
 use crate::net::{Hub, accept};
 
@@ -49,16 +51,22 @@ pub(crate) fn serve(
         };
         tracing::debug!(%conn, %peer, "connected by HTTP");
         let client = Arc::new(Client::new(Arc::clone(&http.hub), conn, mailbox));
-        connections.spawn(serve_one(Arc::clone(&http), router.clone(), client, stream));
+        let asker = (client, peer);
+        connections.spawn(serve_one(Arc::clone(&http), router.clone(), asker, stream));
     });
 }
 
-async fn serve_one(http: Arc<Http>, router: Router, client: Arc<Client>, stream: TcpStream) {
+async fn serve_one(
+    http: Arc<Http>,
+    router: Router,
+    asker: (Arc<Client>, SocketAddr),
+    stream: TcpStream,
+) {
     let _ = stream.set_nodelay(true);
     let config = &http.config;
     let stream = Watched::new(stream, Duration::from_millis(config.stalled_ms));
     let service = service_fn(|request: Request<Incoming>| {
-        let answer = answer(&http, &router, &client, request);
+        let answer = answer(&http, &router, &asker, request);
         async move { Ok::<_, Infallible>(answer.await) }
     });
     let connection = http1::Builder::new()
@@ -79,7 +87,7 @@ async fn serve_one(http: Arc<Http>, router: Router, client: Arc<Client>, stream:
 async fn answer(
     http: &Http,
     router: &Router,
-    client: &Arc<Client>,
+    (client, peer): &(Arc<Client>, SocketAddr),
     mut request: Request<Incoming>,
 ) -> Response {
     http.hub.stats.lines.add(1);
@@ -88,6 +96,7 @@ async fn answer(
         return refusal.into_response();
     }
     request.extensions_mut().insert(Arc::clone(client));
+    request.extensions_mut().insert(Peer(peer.ip()));
     let Ok(response) = router.clone().call(request).await;
     if response.status().is_client_error() {
         http.hub.stats.refused.add(1);

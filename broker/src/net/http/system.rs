@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::Http;
 use super::error::Refusal;
+use super::hooks;
 use super::input::Params;
 use super::objects::Object;
 use crate::topic::Health;
@@ -70,5 +71,6 @@ pub(super) async fn stats(State(http): State<Arc<Http>>, uri: Uri) -> Result<Obj
         "refused": stats.refused.value(),
         "bytes-in": stats.bytes_in.value(),
         "clock": hub.clock.now().0,
+        "hooks": hooks::counts(&http),
     })))
 }

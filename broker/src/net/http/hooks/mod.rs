@@ -1,0 +1,211 @@
+//! `POST /hooks/{name}`: webhooks of forges, CMSs and others become events.
+//!
+//! ```text
+//!  source ─▶ throttle ─▶ body, within its limits ─▶ signature ─▶ URLs ─▶ prefixes ─▶ share ─▶ topic
+//!               429           408, 413                 404      400, 415, 422  422      429     200
+//! ```
+//!
+//! Who is not the configured sender is told nothing, and nothing that it sent is looked into: a hook
+//! that there is not, an address that may not send and a signature that is wrong have the same answer,
+//! after the same work. Sent again, a request has the answer that it had, and nothing is published:
+//! its events have ids that are made of what was signed.
+//!
+//! What is announced is the recipe's, except for URLs, and these lie below the recipe's prefixes. So what
+//! gives an event power over others (`every`, `prio`, `job`) comes from the configuration alone.
+
+mod encoding;
+mod place;
+mod prefix;
+mod recipe;
+mod signature;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tidings_protocol::{Code, ProtocolError};
+
+pub use self::encoding::unhex;
+pub use self::recipe::{Hook, Recipe, SecretPlace};
+pub use self::signature::{Algorithm, Authentic, Doubt, Headers, Scheme, Secret};
+use super::Http;
+use super::client::Client;
+use super::error::Refusal;
+use super::idempotency::{Earlier, Keys};
+use super::input::{Named, Params};
+use super::objects::Object;
+use super::publish::{append, safe};
+use super::throttle::{Bucket, Rate, Source, Throttle};
+
+/// Addresses that are counted at once, about 50 bytes each.
+const SOURCES_MAX: usize = 16_384;
+
+/// The address from which a connection came.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Peer(pub(super) IpAddr);
+
+/// The name of a hook as it is asked for, which may be anything.
+pub(super) struct Asked(String);
+
+impl FromStr for Asked {
+    type Err = ProtocolError;
+
+    fn from_str(name: &str) -> Result<Self, ProtocolError> {
+        Ok(Self(name.to_owned()))
+    }
+}
+
+/// All hooks, and how much they were used.
+#[derive(Debug)]
+pub(super) struct Hooks {
+    all: Vec<Hook>,
+    /// Asked where there is no hook, so that this takes as long.
+    decoy: Hook,
+    /// For each source and each hook, by its place; `None` stands for all that there are not.
+    sources: Mutex<Throttle<(Source, Option<usize>)>>,
+    /// What all hooks together may publish, in events.
+    share: Mutex<Bucket>,
+    share_rate: Rate,
+    /// Requests that were taken lately, and which numbers their events have.
+    taken: Keys,
+}
+
+impl Hooks {
+    /// `hook_events_per_minute` is the number of events that all of them together may publish a minute.
+    pub(super) fn new(hooks: Vec<Hook>, hook_events_per_minute: u32) -> Self {
+        Self {
+            all: hooks,
+            decoy: decoy(),
+            sources: Mutex::new(Throttle::new(SOURCES_MAX)),
+            share: Mutex::default(),
+            share_rate: Rate {
+                per_minute: hook_events_per_minute,
+                // One request, however slowly they come, has to fit.
+                burst: hook_events_per_minute.max(place::URLS_MAX),
+            },
+            taken: Keys::default(),
+        }
+    }
+
+    /// The hook of that name for those who come from there.
+    fn find(&self, name: &str, from: IpAddr) -> Option<(usize, &Hook)> {
+        let found = self.all.iter().enumerate().find(|(_, hook)| hook.recipe().name == name);
+        found.filter(|(_, hook)| hook.senders().may(from))
+    }
+}
+
+/// A hook that nobody can use: nobody has its secret, which is as long as that of others.
+fn decoy() -> Hook {
+    let recipe = r#"{"name":"none","secret-env":"","signature":"github","url":{"field":""},
+        "prefixes":["http://localhost/"]}"#;
+    let recipe: Recipe = recipe.parse().expect("it is a recipe");
+    let secret: String = std::iter::repeat_with(fastrand::alphanumeric).take(32).collect();
+    recipe.with_secret(&secret).expect("it is a secret")
+}
+
+/// Answered when all of the events are as safe as their topic promises.
+pub(super) async fn receive(
+    State(http): State<Arc<Http>>,
+    Extension(client): Extension<Arc<Client>>,
+    Extension(Peer(peer)): Extension<Peer>,
+    Named(Asked(name)): Named<Asked>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Object, Refusal> {
+    Params::of(&uri, &[])?;
+    let hooks = &http.hooks;
+    let (at, hook) = match hooks.find(&name, peer) {
+        Some((at, hook)) => (Some(at), hook),
+        None => (None, &hooks.decoy),
+    };
+    let now = http.hub.clock.now();
+    let source = (Source::from(peer), at);
+    let taken = hooks.sources.lock().take(source, hook.rate(), now);
+    taken.map_err(|wait_ms| limited(&http, wait_ms, "requests from this address"))?;
+    // Whatever type it says: that is looked at when it is known who sends it.
+    let received = http.bodies.receive(&HeaderMap::new(), body, &[]).await?;
+    let body = &received.bytes;
+    let authentic = match hook.verify(&headers, body, http.hub.clock.unix_ms()) {
+        Ok(authentic) if at.is_some() => authentic,
+        Ok(_) => return Err(unknown(&http, peer, None, "nobody has that secret")),
+        Err(_) if at.is_none() => {
+            let reason = "there is no such hook for this address";
+            return Err(unknown(&http, peer, None, reason));
+        }
+        Err(doubt) => return Err(unknown(&http, peer, Some(hook), doubt)),
+    };
+    let announced = hook.events(&authentic, &headers, body)?;
+    drop(received);
+    let topic = http.hub.topics.open(hook.topic())?;
+    let Some(key) = announced.key else {
+        take_share(&http, announced.payloads.len())?;
+        let seqs = append(&http, &topic, client.conn, &announced.payloads).await?;
+        http.hub.stats.hooks_taken.add(1);
+        return safe(&topic, seqs).await;
+    };
+    // A key stands for one body, so that there is nothing to compare. Of two at once the topic finds the
+    // second by its ids.
+    let seqs = match hooks.taken.begin(topic.name(), &key, 0, now) {
+        Earlier::Done(seqs) => seqs,
+        Earlier::None | Earlier::Underway | Earlier::Other => {
+            let published = async {
+                take_share(&http, announced.payloads.len())?;
+                append(&http, &topic, client.conn, &announced.payloads).await
+            };
+            let published = published.await;
+            hooks.taken.end(topic.name(), &key, published.as_deref().ok());
+            published?
+        }
+    };
+    http.hub.stats.hooks_taken.add(1);
+    let answer = safe(&topic, seqs).await;
+    if answer.is_err() {
+        hooks.taken.end(topic.name(), &key, None);
+    }
+    answer
+}
+
+/// What webhooks bring must not be all that there is: so many events a minute are theirs, in whatever
+/// number of requests they come, and all other ways in have the rest.
+fn take_share(http: &Http, events: usize) -> Result<(), Refusal> {
+    let events = u32::try_from(events).unwrap_or(u32::MAX);
+    let now = http.hub.clock.now();
+    let taken = http.hooks.share.lock().take(http.hooks.share_rate, events, now);
+    taken.map_err(|wait_ms| limited(http, wait_ms, "events of all webhooks together"))
+}
+
+fn limited(http: &Http, wait_ms: u64, what: &str) -> Refusal {
+    http.hub.stats.hooks_limited.add(1);
+    let seconds = u32::try_from(wait_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
+    let message = format!("too many {what}; try again in {seconds} s");
+    Refusal::new(StatusCode::TOO_MANY_REQUESTS, Code::Limit.as_str(), message).retry_after(seconds)
+}
+
+/// What everybody hears who is not the sender. Why is for the log, in our own words alone.
+fn unknown(http: &Http, peer: IpAddr, hook: Option<&Hook>, reason: impl fmt::Display) -> Refusal {
+    let stats = &http.hub.stats;
+    stats.hooks_refused.add(1);
+    if let Some(held_back) = stats.hooks_log.pass(http.hub.clock.now()) {
+        let hook = hook.map_or("none", |hook| &hook.recipe().name);
+        tracing::warn!(%peer, hook, %reason, held_back, "a webhook was refused");
+    }
+    Refusal::new(StatusCode::NOT_FOUND, "unknown", "there is no such webhook")
+}
+
+/// Counts for `/stats`.
+pub(super) fn counts(http: &Http) -> Value {
+    let stats = &http.hub.stats;
+    json!({
+        "taken": stats.hooks_taken.value(),
+        "refused": stats.hooks_refused.value(),
+        "limited": stats.hooks_limited.value(),
+    })
+}

@@ -1,0 +1,269 @@
+//! Where in a request the URLs are that it is about.
+
+use std::borrow::Cow;
+
+use axum::http::{HeaderMap, StatusCode};
+use serde::Deserialize;
+use serde_json::Value;
+use url::form_urlencoded;
+
+use super::super::error::Refusal;
+use super::super::input::{content_type, json};
+use super::signature::header;
+
+/// URLs of one request, and with the one that is too many.
+pub(super) const URLS_MAX: u32 = 100;
+const FOUND_MAX: usize = URLS_MAX as usize + 1;
+
+const FORM: &str = "application/x-www-form-urlencoded";
+
+/// What stands in a table of a recipe.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    pointer: Option<String>,
+    field: Option<String>,
+    header: Option<String>,
+}
+
+/// One place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    Header(String),
+    /// A field of a form.
+    Field(String),
+    /// In a body of JSON.
+    Json(Pointer),
+    /// In JSON in a field of a form.
+    FieldJson(String, Pointer),
+}
+
+/// A JSON pointer (RFC 6901) in which `*` is each element of an array.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Pointer(Vec<String>);
+
+impl Place {
+    /// A table, or a list of them.
+    pub(super) fn all_of(value: &Value) -> Result<Vec<Self>, String> {
+        match value {
+            Value::Array(values) if !values.is_empty() => values.iter().map(Self::of).collect(),
+            value => Ok(vec![Self::of(value)?]),
+        }
+    }
+
+    fn of(value: &Value) -> Result<Self, String> {
+        let table = Table::deserialize(value).map_err(|error| error.to_string())?;
+        match (table.pointer, table.field, table.header) {
+            (Some(pointer), None, None) => Ok(Self::Json(pointer.parse()?)),
+            (Some(pointer), Some(field), None) => Ok(Self::FieldJson(field, pointer.parse()?)),
+            (None, Some(field), None) => Ok(Self::Field(field)),
+            (None, None, Some(name)) => Ok(Self::Header(header(&name)?)),
+            _ => {
+                Err("it is { pointer = \"/a/b\" }, { field = \"a\" }, { header = \"X-A\" }, or a \
+                      field with a pointer in its JSON"
+                    .to_owned())
+            }
+        }
+    }
+}
+
+impl std::str::FromStr for Pointer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some(rest) = text.strip_prefix('/') else {
+            return Err(format!("{text:?} is no pointer: they begin with /"));
+        };
+        let unescape = |token: &str| token.replace("~1", "/").replace("~0", "~");
+        Ok(Self(rest.split('/').map(unescape).collect()))
+    }
+}
+
+impl Pointer {
+    /// The texts to which it leads, at most one more than there may be.
+    fn find(&self, value: &Value, found: &mut Vec<String>) {
+        find(&self.0, value, found);
+    }
+}
+
+fn find(tokens: &[String], value: &Value, found: &mut Vec<String>) {
+    let Some((token, rest)) = tokens.split_first() else {
+        if let Value::String(text) = value
+            && found.len() < FOUND_MAX
+        {
+            found.push(text.clone());
+        }
+        return;
+    };
+    let next = match value {
+        Value::Array(values) if token == "*" => {
+            return values.iter().for_each(|value| find(rest, value, found));
+        }
+        Value::Array(values) => token.parse::<usize>().ok().and_then(|at| values.get(at)),
+        Value::Object(members) => members.get(token),
+        _ => None,
+    };
+    if let Some(next) = next {
+        find(rest, next, found);
+    }
+}
+
+/// The URLs of a request, as they were written, in the order of the places; each once. Refused if the
+/// body is of no type in which one of the places can be, or has no URL in them, or too many.
+pub(super) fn urls(
+    places: &[Place],
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<Vec<String>, Refusal> {
+    let kind = content_type(headers);
+    let is_json = kind.as_deref().is_none_or(|kind| {
+        kind == "application/json" || kind.starts_with("application/") && kind.ends_with("+json")
+    });
+    let is_form = kind.as_deref() == Some(FORM);
+    let (mut found, mut fits) = (Vec::new(), false);
+    // The JSON of a body becomes many times as large for a moment. As nothing is awaited, so many are
+    // there at once as there are threads.
+    let mut whole = None;
+    for place in places {
+        let fits_here = match place {
+            Place::Header(_) => true,
+            Place::Field(_) | Place::FieldJson(..) => is_form,
+            Place::Json(_) => is_json,
+        };
+        if !fits_here {
+            continue;
+        }
+        fits = true;
+        match place {
+            Place::Header(name) => {
+                let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+                found.extend(values.take(FOUND_MAX).map(str::to_owned));
+            }
+            Place::Field(name) => {
+                found.extend(fields(body, name).take(FOUND_MAX).map(Cow::into_owned));
+            }
+            Place::FieldJson(name, pointer) => {
+                if let Some(text) = fields(body, name).next() {
+                    pointer.find(&json(text.as_bytes())?, &mut found);
+                }
+            }
+            Place::Json(pointer) => {
+                let value: &Value = match &whole {
+                    Some(value) => value,
+                    None => whole.insert(json(body)?),
+                };
+                pointer.find(value, &mut found);
+            }
+        }
+    }
+    if !fits {
+        let message = "a body of this type has no place for the URLs of this hook";
+        return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-type", message));
+    }
+    let mut urls: Vec<String> = Vec::new();
+    for url in found {
+        if !urls.contains(&url) {
+            urls.push(url);
+        }
+    }
+    match urls.len() {
+        0 => Err(refused("there is no URL where this hook looks for one")),
+        1..FOUND_MAX => Ok(urls),
+        _ => Err(refused(format!("there are more than {URLS_MAX} URLs"))),
+    }
+}
+
+/// What was said is understood, and is not done (422).
+pub(super) fn refused(message: impl Into<String>) -> Refusal {
+    Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "bad-argument", message)
+}
+
+fn fields<'a>(body: &'a [u8], name: &str) -> impl Iterator<Item = Cow<'a, str>> {
+    form_urlencoded::parse(body).filter(move |(key, _)| key == name).map(|(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderValue, header::CONTENT_TYPE};
+    use serde_json::json;
+
+    use super::*;
+
+    fn found(places: &Value, kind: &'static str, body: &str) -> Option<Vec<String>> {
+        let mut headers = HeaderMap::new();
+        if !kind.is_empty() {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        }
+        headers.insert("x-url", HeaderValue::from_static("http://h.example/"));
+        urls(&Place::all_of(places).unwrap(), &headers, body.as_bytes()).ok()
+    }
+
+    #[test]
+    fn urls_are_found_where_the_recipe_says() {
+        let body = r#"{"a":{"b~/":"x"},"list":[{"u":"1"},{"u":"2"},{"v":"3"},{"u":4},{"u":"1"}]}"#;
+        for (places, expected) in [
+            (json!({ "pointer": "/a/b~0~1" }), Some(vec!["x"])),
+            (json!({ "pointer": "/list/1/u" }), Some(vec!["2"])),
+            (json!({ "pointer": "/list/*/u" }), Some(vec!["1", "2"])),
+            (json!([{ "pointer": "/list/*/v" }, { "pointer": "/a/b~0~1" }]), Some(vec!["3", "x"])),
+            (json!([{ "field": "x" }, { "pointer": "/list/0/u" }]), Some(vec!["1"])),
+            (json!({ "header": "X-Url" }), Some(vec!["http://h.example/"])),
+            (json!({ "pointer": "/list" }), None),
+            (json!({ "pointer": "/list/3/u" }), None),
+            (json!({ "pointer": "/nothing/*" }), None),
+            (json!({ "pointer": "/a/*" }), None),
+        ] {
+            let found = found(&places, "application/json; charset=utf-8", body);
+            let expected = expected.map(|urls| urls.into_iter().map(str::to_owned).collect());
+            assert_eq!(found, expected, "{places}");
+        }
+        let (form, field) = ("u=http%3A%2F%2Fa.example%2F&x=1&u=2", json!({ "field": "u" }));
+        let expected = Some(vec!["http://a.example/".to_owned(), "2".to_owned()]);
+        assert_eq!(found(&field, FORM, form), expected);
+        let place = json!({ "field": "payload", "pointer": "/u" });
+        let form = "payload=%7B%22u%22%3A%22x%22%7D";
+        assert_eq!(found(&place, FORM, form), Some(vec!["x".to_owned()]));
+    }
+
+    #[test]
+    fn a_body_of_another_type_is_not_guessed_at() {
+        let (json, form) = (json!({ "pointer": "/u" }), json!({ "field": "u" }));
+        for kind in ["", "application/json", "application/cloudevents+json", "Application/JSON"] {
+            assert!(found(&json, kind, r#"{"u":"x"}"#).is_some(), "{kind}");
+        }
+        for kind in ["text/plain", FORM, "multipart/form-data", "text/x+json", "?"] {
+            assert!(found(&json, kind, r#"{"u":"x"}"#).is_none(), "{kind}");
+        }
+        for kind in ["", "application/json", "multipart/form-data; boundary=x"] {
+            assert!(found(&form, kind, "u=x").is_none(), "{kind}");
+        }
+    }
+
+    #[test]
+    fn there_is_a_limit_to_urls_and_to_depth() {
+        let place = json!({ "pointer": "/*" });
+        let list = |count: usize| json!((0..count).map(|n| n.to_string()).collect::<Vec<_>>());
+        let found = |body: &str| found(&place, "application/json", body).map(|urls| urls.len());
+        assert_eq!(found(&list(FOUND_MAX - 1).to_string()), Some(FOUND_MAX - 1));
+        assert_eq!(found(&list(FOUND_MAX).to_string()), None);
+        assert_eq!(found(&"[".repeat(1_000_000)), None);
+        assert_eq!(found(""), None);
+        assert_eq!(found("[\"x\"] more"), None);
+    }
+
+    #[test]
+    fn a_place_that_makes_no_sense_is_refused() {
+        for place in [
+            json!({}),
+            json!([]),
+            json!("/u"),
+            json!({ "pointer": "u" }),
+            json!({ "pointer": "" }),
+            json!({ "header": "a b" }),
+            json!({ "header": "X-A", "field": "u" }),
+            json!({ "poniter": "/u" }),
+        ] {
+            assert!(Place::all_of(&place).is_err(), "{place}");
+        }
+    }
+}

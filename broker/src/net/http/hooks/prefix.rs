@@ -1,0 +1,181 @@
+//! Which URLs a sender may announce: those below a prefix that the configuration names. Pure.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+use tidings_protocol::CanonicalUrl;
+
+/// How often a path may be percent-encoded over and over, and is still looked through.
+const DECODINGS_MAX: usize = 3;
+
+/// The beginning of a URL, with its scheme, host and port whole, and its path up to where a segment ends:
+/// `http://a.example/blog` has `/blog` and `/blog/new` below it, and not `/blogger`;
+/// `http://a.example/blog/` has no `/blog`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Prefix(CanonicalUrl<'static>);
+
+impl Prefix {
+    /// Whether a URL lies below it. Both are canonical, so that there is one way to write the host; what
+    /// is announced is the canonical text that was judged.
+    pub(super) fn has(&self, url: &CanonicalUrl<'_>) -> bool {
+        let is_same_server =
+            self.0.scheme() == url.scheme() && self.0.authority() == url.authority();
+        let Some(rest) = url.path().strip_prefix(self.0.path()).filter(|_| is_same_server) else {
+            return false;
+        };
+        let at_boundary = rest.is_empty() || rest.starts_with('/') || self.0.path().ends_with('/');
+        at_boundary && (self.0.path() == "/" || !climbs(url.path()))
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let url = CanonicalUrl::parse(text).map_err(|error| format!("{text:?}: {error}"))?;
+        if text.contains(['?', '#']) {
+            return Err(format!("{text:?}: a prefix ends with its path"));
+        }
+        Ok(Self(url.into_owned()))
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Whether some server may take a path as one that leads up: `..%2f` is one segment by the standard, and
+/// two for a server that decodes the path before it splits it; `..;x` is `..` for some. A path that is
+/// encoded over and over counts as one that does.
+fn climbs(path: &str) -> bool {
+    let mut path = Cow::Borrowed(path.as_bytes());
+    for _ in 0..DECODINGS_MAX {
+        let mut segments = path.split(|byte| matches!(byte, b'/' | b'\\'));
+        if segments.any(|segment| segment.split(|byte| *byte == b';').next() == Some(b"..")) {
+            return true;
+        }
+        let decoded = decode(&path);
+        if *decoded == *path {
+            return false;
+        }
+        path = Cow::Owned(decoded);
+    }
+    true
+}
+
+fn decode(text: &[u8]) -> Vec<u8> {
+    let digit = |at: usize| {
+        let digit = char::from(*text.get(at)?).to_digit(16)?;
+        u8::try_from(digit).ok()
+    };
+    let (mut out, mut at) = (Vec::with_capacity(text.len()), 0);
+    while let Some(&byte) = text.get(at) {
+        if let (b'%', Some(high), Some(low)) = (byte, digit(at + 1), digit(at + 2)) {
+            out.push(high << 4 | low);
+            at += 3;
+        } else {
+            out.push(byte);
+            at += 1;
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn has(prefix: &str, url: &str) -> bool {
+        let prefix: Prefix = prefix.parse().unwrap();
+        CanonicalUrl::parse(url).is_ok_and(|url| prefix.has(&url))
+    }
+
+    #[test]
+    fn what_is_below_is_allowed_however_it_is_written() {
+        for url in [
+            "https://a.example/blog/",
+            "https://a.example/blog/new?x=1",
+            "HTTPS://A.Example:443/blog/new",
+            "https://a.example./blog/new",
+            "https://a.example/x/../blog/new",
+            "https://a.example/%62log/new",
+            "https:\\\\a.example\\blog\\new",
+            "https://a.example/blog/100%25",
+            "https://a.example/blog/a%2Fb",
+            "https://a.example/blog/..a/...",
+        ] {
+            assert!(has("https://a.example/blog/", url), "{url}");
+        }
+        assert!(has("https://a.example/blog", "https://a.example/blog"));
+        assert!(has("https://a.example/blog", "https://a.example/blog?x"));
+        assert!(has("https://A.example:443", "https://a.example/%2e%2e%2fx"), "all of the host");
+        assert!(has("http://[::1]:8080/", "http://[0:0::1]:8080/x"));
+    }
+
+    #[test]
+    fn third_parties_are_not() {
+        for url in [
+            "http://a.example/blog/new",
+            "https://a.example:444/blog/new",
+            "https://a.example/blogger",
+            "https://a.example/blog/../admin",
+            "https://a.example/blog/%2e%2e/admin",
+            "https://a.example/blog/%2E./admin",
+            "https://a.example/blog/..%2fadmin",
+            "https://a.example/blog/..%5cadmin",
+            "https://a.example/blog/%252e%252e/admin",
+            "https://a.example/blog/%2525252e%2525252e/admin",
+            "https://a.example/blog/..;/admin",
+            "https://a.example/blog/x\\..\\..\\admin",
+            "https://a.example/BLOG/new",
+            "https://a.example@evil.example/blog/",
+            "https://a.example:443@evil.example/blog/",
+            "https://a.example.evil.example/blog/",
+            "https://evil.example/https://a.example/blog/",
+            "https://evil.example\\@a.example/blog/",
+            "https://evil.example#@a.example/blog/",
+            "https://evil.example?@a.example/blog/",
+            "//a.example/blog/",
+            "/blog/new",
+            "blog/new",
+            "file:///blog/",
+            "javascript:https://a.example/blog/",
+            "",
+        ] {
+            assert!(!has("https://a.example/blog/", url), "{url}");
+        }
+        assert!(!has("https://a.example/blog/", "https://a.example/blog"));
+        assert!(!has("https://a.example/blog", "https://a.example/blogger"));
+    }
+
+    #[test]
+    fn a_prefix_is_a_url_without_a_query() {
+        for text in ["a.example", "https://", "https://a.example/?x", "https://a.example/#x", "/x"]
+        {
+            assert!(text.parse::<Prefix>().is_err(), "{text}");
+        }
+        let prefix: Prefix = "HTTPS://A.example".parse().unwrap();
+        assert_eq!(prefix.to_string(), "https://a.example/");
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_allowed_is_of_that_server_and_below_that_path(
+            before in "(https://a\\.example|https://a\\.example/blog/|http://|//|\\\\\\\\|)",
+            rest in "[a-z@:/\\\\.%2eEfF5c#?;]{0,30}",
+        ) {
+            let url = format!("{before}{rest}");
+            let prefix: Prefix = "https://a.example/blog/".parse().unwrap();
+            if let Ok(url) = CanonicalUrl::parse(&url) && prefix.has(&url) {
+                prop_assert_eq!(url.host(), "a.example");
+                prop_assert_eq!(url.port(), 443);
+                prop_assert!(url.as_str().starts_with("https://a.example/blog/"));
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Schemes as the configuration has them: presets, and tables.
+
+use serde::Deserialize;
+use serde_json::Value;
+use tidings_protocol::parse_ms;
+
+use super::super::encoding::Encoding;
+use super::{Algorithm, Kind, Piece, Scheme, SecretForm, Signed, TOLERANCE_MS, Time, header};
+
+/// What senders are known to do, as the table of a recipe would say it.
+pub(super) const PRESETS: [(&str, &str); 8] = [
+    ("github", r#"{"header":"X-Hub-Signature-256","prefix":"sha256="}"#),
+    ("gitea", r#"{"header":"X-Gitea-Signature"}"#),
+    ("gitlab", r#"{"token":"X-Gitlab-Token"}"#),
+    (
+        "standard-webhooks",
+        r#"{"header":"webhook-signature","prefix":"v1,","separator":" ","encoding":"base64",
+            "signs":"{id}.{timestamp}.{body}","timestamp":"webhook-timestamp","id":"webhook-id",
+            "secret":"base64"}"#,
+    ),
+    (
+        "slack",
+        r#"{"header":"X-Slack-Signature","prefix":"v0=","signs":"v0:{timestamp}:{body}",
+            "timestamp":"X-Slack-Request-Timestamp"}"#,
+    ),
+    (
+        "stripe",
+        r#"{"header":"Stripe-Signature","prefix":"v1=","separator":",",
+            "signs":"{timestamp}.{body}","timestamp-item":"t="}"#,
+    ),
+    (
+        "ghost",
+        r#"{"header":"X-Ghost-Signature","prefix":"sha256=","separator":",",
+            "signs":"{body}{timestamp}","timestamp-item":"t="}"#,
+    ),
+    ("woocommerce", r#"{"header":"X-WC-Webhook-Signature","encoding":"base64"}"#),
+];
+
+/// What stands in a table of a recipe.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Table {
+    header: String,
+    #[serde(default)]
+    prefix: String,
+    separator: Option<char>,
+    #[serde(default)]
+    encoding: Encoding,
+    #[serde(default)]
+    algorithm: Algorithm,
+    signs: Option<String>,
+    timestamp: Option<String>,
+    timestamp_item: Option<String>,
+    id: Option<String>,
+    tolerance: Option<String>,
+    #[serde(default)]
+    secret: SecretForm,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TokenTable {
+    token: String,
+}
+
+impl Scheme {
+    /// By the name of a preset, or a table.
+    pub fn of(value: &Value) -> Result<Self, String> {
+        let is_token = |value: &Value| value.get("token").is_some();
+        match value {
+            Value::String(name) => {
+                let known = PRESETS.iter().find(|(preset, _)| preset == name);
+                let Some((_, table)) = known else {
+                    let names = PRESETS.map(|(name, _)| name).join(", ");
+                    return Err(format!("there is no {name:?}; there are {names}, and tables"));
+                };
+                let table = serde_json::from_str(table).expect("presets are JSON");
+                Self::of(&table)
+            }
+            Value::Object(_) if is_token(value) => {
+                let TokenTable { token } =
+                    TokenTable::deserialize(value).map_err(|error| error.to_string())?;
+                Ok(Self(Kind::Token { header: header(&token)? }))
+            }
+            Value::Object(_) => {
+                Signed::of(Table::deserialize(value).map_err(|error| error.to_string())?)
+                    .map(|signed| Self(Kind::Hmac(signed)))
+            }
+            _ => Err("it is the name of a preset, or a table".to_owned()),
+        }
+    }
+}
+
+impl Signed {
+    fn of(table: Table) -> Result<Self, String> {
+        let time = match (table.timestamp, table.timestamp_item) {
+            (None, None) => None,
+            (Some(name), None) => Some(Time::Header(header(&name)?)),
+            (None, Some(item)) if !item.is_empty() && table.separator.is_some() => {
+                Some(Time::Item(item))
+            }
+            (None, Some(_)) => {
+                return Err("`timestamp-item` is the beginning of an item, and needs a \
+                            `separator`"
+                    .to_owned());
+            }
+            (Some(_), Some(_)) => {
+                return Err("give `timestamp` or `timestamp-item`".to_owned());
+            }
+        };
+        let signs = pieces(table.signs.as_deref().unwrap_or("{body}"))?;
+        // What is not signed anybody may change.
+        for (piece, is_given, name) in [
+            (Piece::Body, true, "body"),
+            (Piece::Time, time.is_some(), "timestamp"),
+            (Piece::Id, table.id.is_some(), "id"),
+        ] {
+            let count = signs.iter().filter(|found| **found == piece).count();
+            if count != usize::from(is_given) {
+                return Err(format!(
+                    "`signs` has {{body}} once, and {{timestamp}} and {{id}} if it is said where \
+                     they are: look at {{{name}}}"
+                ));
+            }
+        }
+        let tolerance_ms = match &table.tolerance {
+            None => TOLERANCE_MS,
+            Some(text) => parse_ms(text).map_err(|error| format!("`tolerance`: {error}"))?,
+        };
+        Ok(Self {
+            header: header(&table.header)?,
+            separator: table.separator,
+            prefix: table.prefix,
+            encoding: table.encoding,
+            algorithm: table.algorithm,
+            signs,
+            time,
+            tolerance_ms,
+            id: table.id.as_deref().map(header).transpose()?,
+            secret: table.secret,
+        })
+    }
+}
+
+/// A text with `{body}`, `{timestamp}` and `{id}` in it.
+fn pieces(template: &str) -> Result<Vec<Piece>, String> {
+    let (mut pieces, mut rest) = (Vec::new(), template);
+    while let Some((before, after)) = rest.split_once('{') {
+        let (name, after) = after.split_once('}').unwrap_or((after, ""));
+        if !before.is_empty() {
+            pieces.push(Piece::Text(before.to_owned()));
+        }
+        pieces.push(match name {
+            "body" => Piece::Body,
+            "timestamp" => Piece::Time,
+            "id" => Piece::Id,
+            _ => {
+                return Err(format!(
+                    "`signs` knows {{body}}, {{timestamp}} and {{id}}, not {name:?}"
+                ));
+            }
+        });
+        rest = after;
+    }
+    if !rest.is_empty() {
+        pieces.push(Piece::Text(rest.to_owned()));
+    }
+    Ok(pieces)
+}

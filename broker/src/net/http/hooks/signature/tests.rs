@@ -1,0 +1,287 @@
+use base64::Engine;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::super::encoding::{self, BASE64};
+use super::table::PRESETS;
+use super::*;
+
+const NOW_MS: i64 = 1_700_000_000_000;
+
+fn scheme(value: &Value) -> Scheme {
+    Scheme::of(value).unwrap_or_else(|error| panic!("{value}: {error}"))
+}
+
+fn verify(
+    scheme: &Scheme,
+    secret: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Result<Authentic, Doubt> {
+    let secret = scheme.secret(secret).unwrap();
+    let find = |name: &str| {
+        let mut found = headers.iter().filter(|(key, _)| key.eq_ignore_ascii_case(name));
+        found.next().filter(|_| found.next().is_none()).map(|(_, value)| *value)
+    };
+    scheme.verify(&[secret], &find, body.as_bytes(), NOW_MS)
+}
+
+/// The signature that a sender would make.
+fn hex(algorithm: Algorithm, secret: &[u8], text: &str) -> String {
+    let tag = hmac::sign(&hmac::Key::new(algorithm.hmac(), secret), text.as_bytes());
+    encoding::hex(tag.as_ref())
+}
+
+#[test]
+fn the_published_examples_are_valid() {
+    // RFC 4231, 4.3, in the form of the method and in that of Gitea.
+    let body = "what do ya want for nothing?";
+    let tag = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
+    let gitea = scheme(&json!("gitea"));
+    assert!(verify(&gitea, "Jefe", &[("X-Gitea-Signature", tag)], body).is_ok());
+    // The example of GitHub's documentation.
+    let github = scheme(&json!("github"));
+    let value = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
+    let secret = "It's a Secret to Everybody";
+    assert!(verify(&github, secret, &[("x-hub-signature-256", value)], "Hello, World!").is_ok());
+    // The example of the specification of Standard Webhooks, at its time.
+    let standard = scheme(&json!("standard-webhooks"));
+    let headers = [
+        ("webhook-id", "msg_p5jXN8AQM9LWM0D4loKWxJek"),
+        ("webhook-timestamp", "1614265330"),
+        ("webhook-signature", "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="),
+    ];
+    let secret = standard.secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+    let find = |name: &str| headers.iter().find(|(key, _)| *key == name).map(|(_, value)| *value);
+    let body = br#"{"test": 2432232314}"#;
+    let found = standard.verify(&[secret], &find, body, 1_614_265_330_000).unwrap();
+    assert_eq!(found.unix_ms, Some(1_614_265_330_000));
+}
+
+#[test]
+fn every_preset_takes_what_its_sender_signs_and_nothing_else() {
+    let (secret, body) = ("a secret of the sender", "{\"a\":1}");
+    let sign = |text: &str| hex(Algorithm::Sha256, secret.as_bytes(), text);
+    let base64 = |text: &str| {
+        let tag =
+            hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()), text.as_bytes());
+        BASE64.encode(tag)
+    };
+    let (seconds, ms) = ("1699999900", "1699999900123");
+    let written = format!("whsec_{}", BASE64.encode(secret));
+    let mut names = Vec::new();
+    for (name, headers) in [
+        ("github", vec![("X-Hub-Signature-256", format!("sha256={}", sign(body)))]),
+        ("gitea", vec![("X-Gitea-Signature", sign(body))]),
+        ("gitlab", vec![("X-Gitlab-Token", secret.to_owned())]),
+        (
+            "standard-webhooks",
+            vec![
+                ("webhook-id", "m1".to_owned()),
+                ("webhook-timestamp", seconds.to_owned()),
+                (
+                    "webhook-signature",
+                    format!("v1a,xx v1,AAAA v1,{}", base64(&format!("m1.{seconds}.{body}"))),
+                ),
+            ],
+        ),
+        (
+            "slack",
+            vec![
+                ("X-Slack-Request-Timestamp", seconds.to_owned()),
+                ("X-Slack-Signature", format!("v0={}", sign(&format!("v0:{seconds}:{body}")))),
+            ],
+        ),
+        (
+            "stripe",
+            vec![(
+                "Stripe-Signature",
+                format!("t={seconds},v1={},v0=aa", sign(&format!("{seconds}.{body}"))),
+            )],
+        ),
+        (
+            "ghost",
+            vec![("X-Ghost-Signature", format!("sha256={}, t={ms}", sign(&format!("{body}{ms}"))))],
+        ),
+        ("woocommerce", vec![("X-WC-Webhook-Signature", base64(body))]),
+    ] {
+        let scheme = scheme(&json!(name));
+        let written = if name == "standard-webhooks" { &written } else { secret };
+        let headers: Vec<_> = headers.iter().map(|(key, value)| (*key, value.as_str())).collect();
+        let taken = verify(&scheme, written, &headers, body);
+        assert!(taken.is_ok(), "{name}: {taken:?}");
+        if name != "gitlab" {
+            assert_eq!(
+                verify(&scheme, written, &headers, "{\"a\":2}"),
+                Err(Doubt::Wrong),
+                "{name}"
+            );
+        }
+        let other = BASE64.encode("another secret");
+        assert_eq!(verify(&scheme, &other, &headers, body), Err(Doubt::Wrong), "{name}");
+        for left_out in 0..headers.len() {
+            let mut fewer = headers.clone();
+            let (gone, _) = fewer.remove(left_out);
+            assert!(verify(&scheme, written, &fewer, body).is_err(), "{name} without {gone}");
+            let twice = [&headers[..], &headers[left_out..=left_out]].concat();
+            assert!(verify(&scheme, written, &twice, body).is_err(), "{name} with two {gone}");
+        }
+        names.push(name);
+    }
+    assert_eq!(names, PRESETS.map(|(name, _)| name));
+}
+
+#[test]
+fn what_was_signed_long_ago_or_in_the_future_is_not_believed() {
+    let scheme = scheme(&json!("slack"));
+    for (seconds, off_ms) in [
+        (1_700_000_000, None),
+        (1_699_999_700, None),
+        (1_699_999_699, Some(301_000)),
+        (1_700_000_300, None),
+        (1_700_000_301, Some(-301_000)),
+    ] {
+        let signature = hex(Algorithm::Sha256, b"s", &format!("v0:{seconds}:x"));
+        let headers = [
+            ("X-Slack-Request-Timestamp", &*seconds.to_string()),
+            ("X-Slack-Signature", &*format!("v0={signature}")),
+        ];
+        let found = verify(&scheme, "s", &headers, "x").err();
+        assert_eq!(found, off_ms.map(|off_ms| Doubt::Stale { off_ms }), "{seconds}");
+    }
+    let now = "1700000000";
+    for time in ["", "-1", "1700000000.5", " 1700000000", "9999999999999999", "1e9"] {
+        let signature = hex(Algorithm::Sha256, b"s", &format!("v0:{time}:x"));
+        let headers = [
+            ("X-Slack-Request-Timestamp", time),
+            ("X-Slack-Signature", &*format!("v0={signature}")),
+        ];
+        let found = verify(&scheme, "s", &headers, "x");
+        assert!(matches!(found, Err(Doubt::NoTime(_))), "{time}: {found:?}");
+    }
+    // Another time is another signature.
+    let signature = hex(Algorithm::Sha256, b"s", "v0:1600000000:x");
+    let headers =
+        [("X-Slack-Request-Timestamp", now), ("X-Slack-Signature", &*format!("v0={signature}"))];
+    assert_eq!(verify(&scheme, "s", &headers, "x"), Err(Doubt::Wrong));
+}
+
+#[test]
+fn the_same_said_again_is_known_and_something_else_is_not() {
+    let github = scheme(&json!("github"));
+    let said = |body: &str, prefix: &str| {
+        let value = format!("{prefix}{}", hex(Algorithm::Sha256, b"s", body));
+        verify(&github, "s", &[("X-Hub-Signature-256", &value)], body).unwrap().said
+    };
+    assert_eq!(said("a", "sha256="), said("a", "sha256="));
+    assert_ne!(said("a", "sha256="), said("b", "sha256="));
+    let standard = scheme(&json!("standard-webhooks"));
+    let said = |id: &str, seconds: &str| {
+        let text = format!("{id}.{seconds}.x");
+        let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, b"key"), text.as_bytes());
+        let value = format!("v1,{}", BASE64.encode(tag));
+        let headers = [
+            ("webhook-id", id),
+            ("webhook-timestamp", seconds),
+            ("webhook-signature", value.as_str()),
+        ];
+        verify(&standard, &BASE64.encode("key"), &headers, "x").unwrap().said
+    };
+    assert_eq!(said("m1", "1700000000"), said("m1", "1700000060"), "a second attempt");
+    assert_ne!(said("m1", "1700000000"), said("m2", "1700000000"));
+}
+
+#[test]
+fn a_method_is_no_weaker_than_sha256() {
+    let valid = |header: &str| {
+        let scheme = Scheme::of_method(header)?;
+        scheme.authenticate(&[Secret(b"k".to_vec())], &|_| Some(header), b"body").map(drop)
+    };
+    for algorithm in Algorithm::ALL {
+        let tag = hex(algorithm, b"k", "body");
+        let name = algorithm.as_str();
+        assert_eq!(valid(&format!("{name}={tag}")), Ok(()));
+        assert_eq!(valid(&format!("{name}={}", tag.to_uppercase())), Ok(()));
+        for wrong in [
+            format!("{name}={}", &tag[1..]),
+            format!("{name}={}", &tag[2..]),
+            format!("{name}={tag}00"),
+            format!("{name}={tag} "),
+            format!("{name}="),
+            format!("{name}={}g", &tag[1..]),
+            format!("sha1={tag}"),
+            format!("{}={tag}", name.to_uppercase()),
+            tag.clone(),
+            String::new(),
+        ] {
+            assert!(matches!(valid(&wrong), Err(Doubt::Form(_))), "{wrong}");
+        }
+    }
+    assert_eq!(valid(&format!("sha256={}", "0".repeat(64))), Err(Doubt::Wrong));
+    let sha1 = "sha1=0123456789012345678901234567890123456789";
+    assert!(valid(sha1).unwrap_err().to_string().contains("sha256=<hex>"));
+}
+
+#[test]
+fn a_table_that_makes_no_sense_is_refused_and_says_why() {
+    for (table, part) in [
+        (json!("gitub"), "there are github, gitea"),
+        (json!(7), "a table"),
+        (json!({}), "missing field `header`"),
+        (json!({ "header": "a b" }), "no name of a header"),
+        (json!({ "header": "" }), "no name of a header"),
+        (json!({ "header": "X-A", "prefx": "a" }), "unknown field `prefx`"),
+        (json!({ "header": "X-A", "algorithm": "sha1" }), "unknown variant `sha1`"),
+        (json!({ "header": "X-A", "signs": "{bdoy}" }), "not \"bdoy\""),
+        (json!({ "header": "X-A", "signs": "x" }), "{body} once"),
+        (json!({ "header": "X-A", "signs": "{body}{body}" }), "{body} once"),
+        (json!({ "header": "X-A", "signs": "{timestamp}{body}" }), "look at {timestamp}"),
+        (json!({ "header": "X-A", "timestamp": "X-T" }), "look at {timestamp}"),
+        (json!({ "header": "X-A", "id": "X-I" }), "look at {id}"),
+        (json!({ "header": "X-A", "timestamp-item": "t=" }), "needs a `separator`"),
+        (json!({ "header": "X-A", "tolerance": "soon" }), "`tolerance`"),
+        (json!({ "token": "X-A", "prefix": "a" }), "unknown field `prefix`"),
+    ] {
+        let error = Scheme::of(&table).unwrap_err();
+        assert!(error.contains(part), "{table}: {error}");
+    }
+}
+
+#[test]
+fn a_secret_is_read_as_it_is_written_and_never_shown() {
+    let text = scheme(&json!("github"));
+    assert_eq!(text.secret("ab"), Ok(Secret(b"ab".to_vec())));
+    assert!(text.secret("").is_err());
+    let hex = scheme(&json!({ "header": "X-A", "secret": "hex" }));
+    assert_eq!(hex.secret("6162"), Ok(Secret(b"ab".to_vec())));
+    assert!(hex.secret("616").is_err());
+    let standard = scheme(&json!("standard-webhooks"));
+    assert_eq!(standard.secret("whsec_YWI="), Ok(Secret(b"ab".to_vec())));
+    assert_eq!(standard.secret("YWI"), Ok(Secret(b"ab".to_vec())));
+    assert!(standard.secret("whsec_%").is_err());
+    assert_eq!(format!("{:?}", text.secret("hush").unwrap()), "Secret(..)");
+}
+
+proptest! {
+    #[test]
+    fn nothing_in_a_header_is_taken_or_ends_anything(value in "\\PC{0,100}", time in "\\PC{0,20}") {
+        for (name, _) in PRESETS {
+            let scheme = scheme(&json!(name));
+            let secret = Secret(b"a secret that nobody guesses".to_vec());
+            let find = |name: &str| {
+                Some(if name.to_ascii_lowercase().contains("timestamp") { &*time } else { &*value })
+            };
+            prop_assert!(scheme.authenticate(&[secret], &find, b"body").is_err());
+        }
+    }
+
+    #[test]
+    fn one_changed_bit_is_another_signature(at in 0..32_usize, bit in 0..8_u32, body in ".{0,50}") {
+        let mut tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, b"k"), body.as_bytes()).as_ref().to_vec();
+        tag[at] ^= 1 << bit;
+        let header = format!("sha256={}", encoding::hex(&tag));
+        let scheme = Scheme::of_method(&header).unwrap();
+        let found = scheme.authenticate(&[Secret(b"k".to_vec())], &|_| Some(&header), body.as_bytes());
+        prop_assert_eq!(found, Err(Doubt::Wrong));
+    }
+}

@@ -1,0 +1,205 @@
+//! Token buckets: how much somebody may do at once, and how much in the long run. Pure: time is an
+//! argument, and memory has a bound.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::{IpAddr, Ipv6Addr};
+
+use crate::clock::Moment;
+
+/// Bits of an IPv6 address that tell one network from another: whoever has a network has all of the
+/// addresses in it.
+const V6_BITS: u32 = 64;
+
+/// Microseconds: what one token of a slow bucket takes is still told exactly.
+const US_PER_MS: u64 = 1_000;
+const US_PER_MINUTE: u64 = 60_000_000;
+
+/// Who is counted as one: an IPv4 address, or a network of IPv6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Source(IpAddr);
+
+impl From<IpAddr> for Source {
+    fn from(address: IpAddr) -> Self {
+        Self(match address.to_canonical() {
+            IpAddr::V4(address) => address.into(),
+            IpAddr::V6(address) => {
+                let network = address.to_bits() >> (128 - V6_BITS) << (128 - V6_BITS);
+                Ipv6Addr::from_bits(network).into()
+            }
+        })
+    }
+}
+
+/// How fast a bucket fills, and how much it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Rate {
+    /// Tokens a minute. At least 1.
+    pub(super) per_minute: u32,
+    /// Tokens of a full bucket. At least 1; whoever wants more at once never gets them.
+    pub(super) burst: u32,
+}
+
+impl Rate {
+    fn token_us(self) -> u64 {
+        US_PER_MINUTE / u64::from(self.per_minute.max(1))
+    }
+
+    fn full_us(self) -> u64 {
+        self.token_us() * u64::from(self.burst.max(1))
+    }
+}
+
+/// One bucket, full at first. It is known by when it will be full again, in microseconds: the later, the
+/// emptier.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Bucket {
+    full_at_us: u64,
+}
+
+impl Bucket {
+    /// Takes so many tokens, all or none. Refused with the milliseconds after which there will be as
+    /// many, if nobody takes any meanwhile.
+    pub(super) fn take(&mut self, rate: Rate, tokens: u32, now: Moment) -> Result<(), u64> {
+        let now_us = now.0.saturating_mul(US_PER_MS);
+        let price_us = rate.token_us().saturating_mul(tokens.into());
+        let full_at_us = self.full_at_us.max(now_us).saturating_add(price_us);
+        let over_us = (full_at_us - now_us).saturating_sub(rate.full_us());
+        if over_us > 0 {
+            return Err(over_us.div_ceil(US_PER_MS));
+        }
+        self.full_at_us = full_at_us;
+        Ok(())
+    }
+}
+
+/// A bucket for each of those who ask, as far as they differ from a full one.
+#[derive(Debug)]
+pub(super) struct Throttle<K> {
+    buckets: HashMap<K, Bucket>,
+    /// Buckets that are remembered, at least 1.
+    max: usize,
+}
+
+impl<K: Copy + Eq + Hash> Throttle<K> {
+    pub(super) fn new(max: usize) -> Self {
+        Self { buckets: HashMap::new(), max: max.max(1) }
+    }
+
+    /// Takes one token of `key`. Refused with the milliseconds after which it may be taken.
+    pub(super) fn take(&mut self, key: K, rate: Rate, now: Moment) -> Result<(), u64> {
+        if let Some(bucket) = self.buckets.get_mut(&key) {
+            return bucket.take(rate, 1, now);
+        }
+        let mut bucket = Bucket::default();
+        bucket.take(rate, 1, now)?;
+        self.make_room(now);
+        self.buckets.insert(key, bucket);
+        Ok(())
+    }
+
+    /// Forgets full buckets, for which nothing is lost, and if that is not enough those that are
+    /// nearly full: whoever asks most is remembered longest. A quarter at a time, so that the look
+    /// at all of them is paid for by many that come.
+    fn make_room(&mut self, now: Moment) {
+        if self.buckets.len() < self.max {
+            return;
+        }
+        let now_us = now.0.saturating_mul(US_PER_MS);
+        self.buckets.retain(|_, bucket| bucket.full_at_us > now_us);
+        let kept = self.max - self.max.div_ceil(4);
+        if self.buckets.len() <= kept {
+            return;
+        }
+        let mut fullest: Vec<(u64, K)> =
+            self.buckets.iter().map(|(key, bucket)| (bucket.full_at_us, *key)).collect();
+        let surplus = fullest.len() - kept;
+        fullest.select_nth_unstable_by_key(surplus - 1, |(full_at_us, _)| *full_at_us);
+        for (_, key) in &fullest[..surplus] {
+            self.buckets.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const RATE: Rate = Rate { per_minute: 60, burst: 3 };
+
+    #[test]
+    fn a_burst_is_let_through_and_then_one_at_a_time() {
+        let mut bucket = Bucket::default();
+        for _ in 0..3 {
+            assert_eq!(bucket.take(RATE, 1, Moment(5)), Ok(()));
+        }
+        assert_eq!(bucket.take(RATE, 1, Moment(5)), Err(1_000));
+        assert_eq!(bucket.take(RATE, 1, Moment(1_004)), Err(1), "a refusal costs nothing");
+        assert_eq!(bucket.take(RATE, 1, Moment(1_005)), Ok(()));
+        assert_eq!(bucket.take(RATE, 2, Moment(1_005)), Err(2_000));
+        assert_eq!(bucket.take(RATE, 4, Moment(1 << 40)), Err(1_000), "there are never so many");
+        assert_eq!(bucket.take(RATE, 3, Moment(1 << 40)), Ok(()));
+    }
+
+    #[test]
+    fn a_source_is_an_address_or_a_network() {
+        let source = |address: &str| Source::from(address.parse::<IpAddr>().unwrap());
+        assert_ne!(source("192.0.2.1"), source("192.0.2.2"));
+        assert_eq!(source("::ffff:192.0.2.1"), source("192.0.2.1"));
+        assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:0:0:1"));
+        assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
+    }
+
+    #[test]
+    fn whoever_asks_most_is_remembered_and_memory_is_bounded() {
+        let mut throttle = Throttle::new(8);
+        for _ in 0..3 {
+            assert_eq!(throttle.take(0, RATE, Moment(0)), Ok(()));
+        }
+        for other in 1..1_000 {
+            assert_eq!(throttle.take(other, RATE, Moment(0)), Ok(()));
+            assert!(throttle.buckets.len() <= 8, "{other}");
+            assert!(throttle.take(0, RATE, Moment(0)).is_err(), "{other}");
+        }
+        assert_eq!(throttle.take(0, RATE, Moment(60_000)), Ok(()));
+    }
+
+    proptest! {
+        #[test]
+        fn no_stretch_of_time_has_more_than_a_burst_and_what_came_in_it(
+            per_minute in 1..10_000_u32,
+            burst in 1..50_u32,
+            steps in prop::collection::vec((0..3_000_u64, 1..4_u32), 1..200),
+        ) {
+            let rate = Rate { per_minute, burst };
+            let (mut bucket, mut now, mut taken) = (Bucket::default(), 0, Vec::new());
+            for (wait_ms, tokens) in steps {
+                now += wait_ms;
+                match bucket.take(rate, tokens, Moment(now)) {
+                    Ok(()) => taken.push((now, u64::from(tokens))),
+                    Err(later_ms) if tokens <= burst => {
+                        let mut patient = bucket;
+                        prop_assert!(patient.take(rate, tokens, Moment(now + later_ms)).is_ok());
+                        prop_assert!(later_ms > 0);
+                        let mut hasty = bucket;
+                        let early = Moment(now + later_ms - 1);
+                        prop_assert!(hasty.take(rate, tokens, early).is_err());
+                    }
+                    Err(_) => {}
+                }
+            }
+            for (first, (from, _)) in taken.iter().enumerate() {
+                let mut sum = 0;
+                for (to, tokens) in &taken[first..] {
+                    sum += tokens;
+                    // A token is a whole number of microseconds, so that a minute may have a few more.
+                    let token_us = 60_000_000 / u64::from(per_minute);
+                    let filled = (to - from) * 1_000 / token_us;
+                    prop_assert!(sum <= u64::from(burst) + filled + 1, "{sum} from {from} to {to}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! `tidings probe signature`: whether a webhook is of somebody who knows the secret.
+
+use std::{
+    borrow::Cow,
+    fmt::Write as _,
+    io::{self, Read},
+    path::PathBuf,
+};
+
+use clap::Args;
+use serde_json::{Value, json};
+use tidings_broker::hooks::{Doubt, Scheme, Secret, unhex};
+
+use super::{Asked, header, headers, optional_text, text};
+use crate::{failure::Failure, hooks::read_secrets};
+
+/// Bytes of a body that are read from standard input.
+const BODY_BYTES_MAX: u64 = 64 << 20;
+
+/// What a person asks about a signature.
+#[derive(Debug, Args)]
+pub(crate) struct SignatureQuestion {
+    /// The value of the header, such as sha256=..; the body is read from standard input. None: JSON lines from standard
+    /// input
+    #[arg(value_name = "HEADER", requires = "key_file")]
+    pub(super) what: Option<String>,
+
+    /// The file with the secret, or several, one a line
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+
+    /// How it is signed: a preset of [[hook]] such as slack, or a table as JSON [default: what the header says, sha256=,
+    /// sha384= or sha512= and then hex, of the body]
+    #[arg(long, value_name = "SCHEME", value_parser = parse_scheme)]
+    scheme: Option<Scheme>,
+
+    /// Another header that is signed, such as the time; may be given several times
+    #[arg(long, value_name = "NAME: VALUE", value_parser = parse_header)]
+    with_header: Vec<(String, String)>,
+}
+
+fn parse_scheme(written: &str) -> Result<Scheme, String> {
+    let value = if written.starts_with('{') {
+        serde_json::from_str(written).map_err(|error| error.to_string())?
+    } else {
+        Value::String(written.to_owned())
+    };
+    Scheme::of(&value)
+}
+
+fn parse_header(written: &str) -> Result<(String, String), String> {
+    let (name, value) = written.split_once(':').ok_or("write NAME: VALUE")?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+/// `key_hex`, `body_hex` and `header`, its value; a `scheme` as in a recipe, and `headers` for those that are
+/// signed besides.
+pub(super) fn answer(asked: &Asked, question: &SignatureQuestion) -> Result<Value, String> {
+    let bytes = |name| {
+        let hex = text(asked, name)?;
+        unhex(hex).ok_or_else(|| format!("`{name}` is not hexadecimal"))
+    };
+    let (key, body) = (bytes("key_hex")?, bytes("body_hex")?);
+    let (value, others) = (optional_text(asked, "header")?, headers(asked)?);
+    let scheme = match asked.get("scheme") {
+        None | Some(Value::Null) => question.scheme.clone(),
+        Some(scheme) => Some(Scheme::of(scheme).map_err(|error| format!("`scheme`: {error}"))?),
+    };
+    Ok(match check(scheme.as_ref(), &[Secret::from(key)], value, &others, &body) {
+        Ok(()) => json!({ "valid": true }),
+        Err(doubt) => json!({ "valid": false, "why": doubt.to_string() }),
+    })
+}
+
+/// When it was signed does not matter here: it is looked at later.
+fn check(
+    scheme: Option<&Scheme>,
+    secrets: &[Secret],
+    value: Option<&str>,
+    others: &[(String, String)],
+    body: &[u8],
+) -> Result<(), Doubt> {
+    let scheme = match scheme {
+        Some(scheme) => Cow::Borrowed(scheme),
+        None => Cow::Owned(Scheme::of_method(value.unwrap_or_default())?),
+    };
+    let find = |name: &str| {
+        if name.eq_ignore_ascii_case(scheme.header()) { value } else { header(others, name) }
+    };
+    scheme.authenticate(secrets, &find, body).map(drop)
+}
+
+pub(super) fn describe(value: &str, question: &SignatureQuestion) -> Result<String, Failure> {
+    let usage = |error: String| Failure::Usage(error);
+    let file = question.key_file.as_deref().expect("the parser requires it beside the header");
+    let written = read_secrets(file).map_err(usage)?;
+    let form = match &question.scheme {
+        Some(scheme) => scheme.clone(),
+        // It has secrets as they are, whatever it finds in the header.
+        None => parse_scheme("github").map_err(usage)?,
+    };
+    let lines = written.lines().filter(|line| !line.is_empty());
+    let secrets = lines.map(|line| form.secret(line)).collect::<Result<Vec<_>, _>>();
+    let secrets = secrets.map_err(usage)?;
+    let mut body = Vec::new();
+    let read = io::stdin().lock().take(BODY_BYTES_MAX + 1).read_to_end(&mut body);
+    read.map_err(|error| Failure::failed(format!("cannot read standard input: {error}")))?;
+    if body.len() as u64 > BODY_BYTES_MAX {
+        return Err(Failure::failed(format!("the body is longer than {BODY_BYTES_MAX} bytes")));
+    }
+    let judge = |body: &[u8]| {
+        check(question.scheme.as_ref(), &secrets, Some(value), &question.with_header, body)
+    };
+    let mut text = String::new();
+    // Writing into a string cannot fail.
+    let _ = match judge(&body) {
+        Ok(()) => writeln!(text, "valid: {} bytes of body", body.len()),
+        Err(doubt) => writeln!(text, "not valid: {doubt}"),
+    };
+    if judge(&body) == Err(Doubt::Wrong)
+        && let Some(found) = nearly(&body).into_iter().find(|(_, body)| judge(body).is_ok())
+    {
+        let _ = writeln!(text, "it is that of the body {}", found.0);
+    }
+    Ok(text)
+}
+
+/// What bodies become on their way through editors and shells.
+fn nearly(body: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+    let without = body.strip_suffix(b"\n").unwrap_or(body);
+    let without = without.strip_suffix(b"\r").unwrap_or(without);
+    vec![
+        ("without the line end behind it", without.to_vec()),
+        ("with a line end (LF) behind it", [body, b"\n"].concat()),
+        ("with a line end (CRLF) behind it", [without, b"\r\n"].concat()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(question: Value) -> Result<Value, String> {
+        let Value::Object(asked) = question else { panic!("questions are objects") };
+        let question =
+            SignatureQuestion { what: None, key_file: None, scheme: None, with_header: Vec::new() };
+        answer(&asked, &question)
+    }
+
+    /// RFC 4231, 4.3.
+    const KEY: &str = "4a656665";
+    const BODY: &str = "7768617420646f2079612077616e7420666f72206e6f7468696e673f";
+    const TAG: &str = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
+
+    #[test]
+    fn a_signature_is_valid_or_it_is_said_why_not() {
+        let valid = |header: &str| {
+            let answer =
+                ask(json!({ "key_hex": KEY, "body_hex": BODY, "header": header })).unwrap();
+            assert_eq!(answer["why"].is_null(), answer["valid"] == true, "{answer}");
+            answer["valid"] == true
+        };
+        assert!(valid(&format!("sha256={TAG}")));
+        for wrong in
+            ["sha256=", "sha1=effcdf6ae5eb2fa2d27416d5f184df9c259a7c79", TAG, "", "=", "v1"]
+        {
+            assert!(!valid(wrong), "{wrong}");
+        }
+        let without = ask(json!({ "key_hex": KEY, "body_hex": BODY, "header": null })).unwrap();
+        assert_eq!(without["valid"], false);
+        let bare = json!({ "key_hex": KEY, "body_hex": BODY, "header": TAG, "scheme": "gitea" });
+        assert_eq!(ask(bare).unwrap(), json!({ "valid": true }));
+    }
+
+    #[test]
+    fn a_scheme_has_the_headers_that_it_signs() {
+        // HMAC-SHA256 of `v0:1:{}` with the key `Jefe`, by `openssl dgst`.
+        let tag = "cbef42d67cb93b1a22e906398678b8f19040e5181900240d074b783dc4003a78";
+        let mut question = json!({
+            "key_hex": KEY,
+            "body_hex": "7b7d",
+            "header": format!("v0={tag}"),
+            "scheme": "slack",
+            "headers": { "x-slack-request-timestamp": "1" },
+        });
+        assert_eq!(ask(question.clone()).unwrap(), json!({ "valid": true }));
+        question["headers"] = json!({});
+        assert_eq!(ask(question).unwrap()["valid"], false);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_question_is_said() {
+        for (question, error) in [
+            (json!({}), "`key_hex` is missing"),
+            (json!({ "key_hex": "", "body_hex": "0" }), "`body_hex` is not hexadecimal"),
+            (json!({ "key_hex": "0g", "body_hex": "" }), "`key_hex` is not hexadecimal"),
+            (json!({ "key_hex": "", "body_hex": "", "header": 7 }), "`header` is not a string"),
+            (json!({ "key_hex": "", "body_hex": "", "scheme": "x" }), "`scheme`: there is no"),
+            (json!({ "key_hex": "", "body_hex": "", "headers": 7 }), "`headers` is an object"),
+        ] {
+            assert!(ask(question).unwrap_err().starts_with(error));
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Webhooks of the configuration: `[[hook]]`, with secrets that stand elsewhere.
+
+use std::{collections::BTreeSet, fs::File, io::Read, path::Path};
+
+use clap::Args;
+use tidings_broker::hooks::{Hook, Recipe, SecretPlace};
+
+use crate::failure::Failure;
+
+/// Bytes of a file with secrets.
+pub(crate) const SECRETS_BYTES_MAX: u64 = 16 << 10;
+
+/// A shorter secret may be guessed by whoever has seen one signature.
+const SECRET_BYTES_GOOD: usize = 16;
+
+/// Flags of the webhooks that a broker receives.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct HookFlags {
+    /// A webhook, as an object of JSON: what `[[hook]]` is in the configuration file
+    #[arg(long, value_name = "JSON", hide = true)]
+    hook: Vec<Recipe>,
+
+    /// Events a minute that all webhooks together may publish
+    #[arg(long, value_name = "N", default_value_t = 6000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) hook_events: u32,
+}
+
+impl HookFlags {
+    /// All of them with their secrets, which are read now.
+    pub(crate) fn hooks(&self) -> Result<Vec<Hook>, Failure> {
+        let mut names = BTreeSet::new();
+        let mut hooks = Vec::new();
+        for recipe in &self.hook {
+            let name = recipe.name.as_str();
+            if !names.insert(name) {
+                return Err(Failure::Usage(format!("there are two hooks named {name:?}")));
+            }
+            let wrong = |error| Failure::Usage(format!("the hook {name:?}: {error}"));
+            let written = written(&recipe.secret).map_err(wrong)?;
+            let hook = recipe.clone().with_secret(&written).map_err(wrong)?;
+            if hook.secret_len() < SECRET_BYTES_GOOD {
+                tracing::warn!(
+                    hook = name,
+                    "its secret is short enough to be guessed; `openssl rand -hex 32` makes a good one"
+                );
+            }
+            hooks.push(hook);
+        }
+        Ok(hooks)
+    }
+}
+
+fn written(place: &SecretPlace) -> Result<String, String> {
+    match place {
+        SecretPlace::File(path) => read_secrets(path),
+        SecretPlace::Variable(name) => {
+            std::env::var(name).map_err(|error| format!("{name}: {error}"))
+        }
+    }
+}
+
+/// The text of a file with secrets.
+pub(crate) fn read_secrets(path: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    let read = File::open(path)
+        .and_then(|file| file.take(SECRETS_BYTES_MAX + 1).read_to_string(&mut text));
+    let shown = path.display();
+    match read {
+        Err(error) => Err(format!("cannot read {shown}: {error}")),
+        Ok(bytes) if bytes as u64 > SECRETS_BYTES_MAX => {
+            Err(format!("{shown} is longer than {SECRETS_BYTES_MAX} bytes"))
+        }
+        Ok(_) => Ok(text),
+    }
+}

@@ -1,0 +1,604 @@
+//! Webhooks: sent by curl and signed by openssl, in the forms in which forges and CMSs send theirs.
+
+use std::{
+    fs,
+    io::Write,
+    path::Path,
+    process::{Command, Stdio},
+    thread,
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{
+    nc::nc_all,
+    origin::{Origin, Site, html},
+    process::{Running, Server, run, tidings},
+    wait::until,
+};
+
+/// The secret of all hooks of these tests, but for that of the Standard Webhooks, which has its own form.
+const SECRET: &str = "a secret of forge and broker";
+const STANDARD: &str = "whsec_YSBzZWNyZXQgb2YgZm9yZ2UgYW5kIGJyb2tlcg==";
+
+/// A broker with webhooks.
+struct Hooked {
+    server: Server,
+    base: String,
+}
+
+/// What curl got.
+#[derive(Debug, PartialEq)]
+struct Got {
+    status: u16,
+    retry_after: String,
+    body: String,
+}
+
+impl Got {
+    #[track_caller]
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The numbers of the events, of a request that was taken.
+    #[track_caller]
+    fn seqs(&self) -> Value {
+        assert_eq!(self.status, 200, "{self:?}");
+        self.json()["seqs"].clone()
+    }
+}
+
+impl Hooked {
+    /// With this configuration, in which SECRETS stands for the file with the secret.
+    #[track_caller]
+    fn start(arguments: &[&str], config: &str) -> Self {
+        let folder = TempDir::new().unwrap();
+        configure(folder.path(), config);
+        let arguments = [arguments, &["--config", "hooks.toml"]].concat();
+        Self::of(Server::start_in(folder, &arguments, |_| ()))
+    }
+
+    #[track_caller]
+    fn of(server: Server) -> Self {
+        let base = server.process.line("where HTTP is", |line| {
+            let (_, address) = line.split_once("HTTP at ")?;
+            Some(address.trim_end_matches('/').to_owned())
+        });
+        Self { server, base }
+    }
+
+    #[track_caller]
+    fn ask(&self, path: &str, arguments: &[&str]) -> Got {
+        let output = Command::new("curl")
+            .args(["--silent", "--show-error", "--max-time", "60", "--path-as-is", "--globoff"])
+            .args(["--write-out", "\n%{http_code} %header{retry-after}"])
+            .arg(format!("{}{path}", self.base))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let (body, last) = text.rsplit_once('\n').unwrap();
+        let (status, retry_after) = last.split_once(' ').unwrap();
+        let status = status.parse().unwrap();
+        assert_ne!(status, 0, "{path}: {}", String::from_utf8_lossy(&output.stderr));
+        Got { status, retry_after: retry_after.to_owned(), body: body.to_owned() }
+    }
+
+    /// A request with such headers, of the form `NAME: VALUE`.
+    #[track_caller]
+    fn post(&self, hook: &str, kind: &str, headers: &[&str], body: &str) -> Got {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(body.as_bytes()).unwrap();
+        let (kind, data) = (format!("Content-Type: {kind}"), format!("@{}", file.path().display()));
+        let mut arguments = vec!["--header", &kind, "--data-binary", &data];
+        for header in headers {
+            arguments.extend(["--header", header]);
+        }
+        self.ask(&format!("/hooks/{hook}"), &arguments)
+    }
+
+    /// A body of JSON, signed as GitHub does it.
+    #[track_caller]
+    fn signed(&self, hook: &str, body: &str) -> Got {
+        let signature = format!("X-Hub-Signature-256: sha256={}", hex(SECRET, body));
+        self.post(hook, "application/json", &[&signature], body)
+    }
+
+    /// All events of a topic.
+    #[track_caller]
+    fn events(&self, topic: &str) -> Vec<String> {
+        let (mut all, mut from) = (Vec::new(), "first".to_owned());
+        loop {
+            let page = self.ask(&format!("/topics/{topic}?from={from}&wait=0"), &[]).json();
+            let events = page["events"].as_array().unwrap_or_else(|| panic!("{page}"));
+            if events.is_empty() {
+                return all;
+            }
+            all.extend(events.iter().map(|event| event["payload"].as_str().unwrap().to_owned()));
+            from = page["next"].to_string();
+        }
+    }
+
+    #[track_caller]
+    fn counts(&self) -> Value {
+        self.ask("/stats", &[]).json()["hooks"].clone()
+    }
+}
+
+fn configure(folder: &Path, config: &str) {
+    let secrets = folder.join("secret");
+    fs::write(&secrets, format!("{SECRET}\n")).unwrap();
+    fs::write(folder.join("standard"), STANDARD).unwrap();
+    let config = config.replace("SECRETS", secrets.to_str().unwrap());
+    fs::write(folder.join("hooks.toml"), config).unwrap();
+}
+
+/// A hook that is signed as GitHub does it, with further lines.
+fn github(name: &str, lines: &str) -> String {
+    format!(
+        "[[hook]]\nname = '{name}'\nsecret-file = 'SECRETS'\nsignature = 'github'\n\
+         url = {{ pointer = '/urls/*' }}\nprefixes = ['https://blog.example/posts/']\n{lines}\n"
+    )
+}
+
+fn openssl(arguments: &[&str], input: &[u8]) -> Vec<u8> {
+    let mut openssl = Command::new("openssl")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    openssl.stdin.take().unwrap().write_all(input).unwrap();
+    let output = openssl.wait_with_output().unwrap();
+    assert!(output.status.success(), "{arguments:?}");
+    output.stdout
+}
+
+/// HMAC-SHA256 as openssl makes it.
+fn hex(secret: &str, text: &str) -> String {
+    let printed = openssl(&["dgst", "-sha256", "-hmac", secret, "-hex"], text.as_bytes());
+    String::from_utf8(printed).unwrap().trim().rsplit(' ').next().unwrap().to_owned()
+}
+
+fn base64(secret: &str, text: &str) -> String {
+    let bytes = openssl(&["dgst", "-sha256", "-hmac", secret, "-binary"], text.as_bytes());
+    String::from_utf8(openssl(&["base64", "-A"], &bytes)).unwrap()
+}
+
+fn now() -> String {
+    String::from_utf8(Command::new("date").arg("+%s").output().unwrap().stdout)
+        .unwrap()
+        .trim()
+        .to_owned()
+}
+
+/// A place in the configuration, and in which order requests are made and their events are.
+#[test]
+fn each_sender_is_understood_as_it_is() {
+    let mut config = String::new();
+    for (signature, url) in [
+        (
+            "github",
+            "[{ pointer = '/head_commit/url' }, { field = 'payload', pointer = '/head_commit/url' }]",
+        ),
+        ("gitea", "{ pointer = '/release/html_url' }"),
+        ("gitlab", "{ pointer = '/commits/*/url' }"),
+        ("woocommerce", "{ pointer = '/permalink' }"),
+        ("ghost", "{ pointer = '/post/current/url' }"),
+        ("slack", "{ field = 'text' }"),
+        ("stripe", "{ header = 'X-Page' }"),
+    ] {
+        let hook = format!(
+            "[[hook]]\nname = '{signature}'\nsecret-file = 'SECRETS'\nsignature = '{signature}'\n\
+             url = {url}\nprefixes = ['https://{signature}.example/']\n\
+             attributes = {{ source = '{signature}', prio = 5 }}\n"
+        );
+        config += &hook;
+    }
+    config += "[[hook]]\nname = 'standard'\nsecret-file = 'standard'\nsignature = \
+               'standard-webhooks'\nurl = { pointer = '/data/url' }\nprefixes = \
+               ['https://standard.example/']\ntopic = 'news'\n\
+               [[hook]]\nname = 'own'\nsecret-file = 'SECRETS'\nurl = { pointer = '/u' }\n\
+               prefixes = ['https://own.example/']\n\
+               [hook.signature]\nheader = 'X-Own'\nprefix = 'mac '\nencoding = 'base64'\n\
+               signs = 'own:{timestamp}:{body}'\ntimestamp = 'X-Own-Time'\ntolerance = '1m'\n";
+    // What a recipe says counts, whatever may come by HTTP otherwise.
+    let hooked = Hooked::start(&["broker", "--grant", "http="], &config);
+    let (time, json) = (now(), "application/json");
+
+    let body = r#"{"ref":"refs/heads/main","head_commit":{"id":"7fd1","url":"https://github.example/o/r/commit/7fd1"},"repository":{"html_url":"https://github.example/o/r"}}"#;
+    hooked.signed("github", body).seqs();
+    let form = "payload=%7B%22head_commit%22%3A%7B%22url%22%3A%22https%3A%2F%2Fgithub.example%2Fform%22%7D%7D";
+    let signature = format!("X-Hub-Signature-256: sha256={}", hex(SECRET, form));
+    hooked.post("github", "application/x-www-form-urlencoded", &[&signature], form).seqs();
+
+    let body = r#"{"action":"published","release":{"id":1,"html_url":"https://gitea.example/o/r/releases/tag/v1"}}"#;
+    let signature = format!("X-Gitea-Signature: {}", hex(SECRET, body));
+    hooked.post("gitea", json, &[&signature], body).seqs();
+
+    let body = r#"{"object_kind":"push","commits":[{"id":"a","url":"https://gitlab.example/a"},{"id":"b","url":"https://gitlab.example/b"}]}"#;
+    let taken = hooked.post("gitlab", json, &[&format!("X-Gitlab-Token: {SECRET}")], body);
+    assert_eq!(taken.seqs().as_array().unwrap().len(), 2);
+
+    let body = r#"{"id":7,"name":"Hat","permalink":"https://woocommerce.example/product/hat/"}"#;
+    let signature = format!("X-WC-Webhook-Signature: {}", base64(SECRET, body));
+    hooked.post("woocommerce", json, &[&signature], body).seqs();
+
+    let body = r#"{"event":"post.published","post":{"current":{"url":"https://ghost.example/hello/"},"previous":{}}}"#;
+    let signed = hex(SECRET, &format!("{body}{time}000"));
+    let signature = format!("X-Ghost-Signature: sha256={signed}, t={time}000");
+    hooked.post("ghost", json, &[&signature], body).seqs();
+
+    let body = "command=%2Ffetch&text=https%3A%2F%2Fslack.example%2Fx";
+    let signature = format!("X-Slack-Signature: v0={}", hex(SECRET, &format!("v0:{time}:{body}")));
+    let headers = [&*signature, &format!("X-Slack-Request-Timestamp: {time}")];
+    hooked.post("slack", "application/x-www-form-urlencoded", &headers, body).seqs();
+
+    let signed = hex(SECRET, &format!("{time}.{{}}"));
+    let signature = format!("Stripe-Signature: t={time},v1={signed},v0=00");
+    let headers = [&*signature, "X-Page: https://stripe.example/receipt"];
+    hooked.post("stripe", json, &headers, "{}").seqs();
+
+    let body = r#"{"type":"page.updated","data":{"url":"https://standard.example/p"}}"#;
+    let signed = base64(SECRET, &format!("msg_1.{time}.{body}"));
+    let headers = [
+        "webhook-id: msg_1",
+        &format!("webhook-timestamp: {time}"),
+        &format!("webhook-signature: v1,AAAA v1,{signed}"),
+    ];
+    hooked.post("standard", json, &headers, body).seqs();
+
+    let body = r#"{"u":"https://own.example/"}"#;
+    let signature = format!("X-Own: mac {}", base64(SECRET, &format!("own:{time}:{body}")));
+    hooked.post("own", json, &[&signature, &format!("X-Own-Time: {time}")], body).seqs();
+
+    let expected = [
+        "https://github.example/o/r/commit/7fd1 prio=5 source=github id=github-",
+        "https://github.example/form prio=5 source=github id=github-",
+        "https://gitea.example/o/r/releases/tag/v1 prio=5 source=gitea id=gitea-",
+        "https://gitlab.example/a prio=5 source=gitlab id=gitlab-",
+        "https://gitlab.example/b prio=5 source=gitlab id=gitlab-",
+        "https://woocommerce.example/product/hat/ prio=5 source=woocommerce id=woocommerce-",
+        "https://ghost.example/hello/ prio=5 source=ghost id=ghost-",
+        "https://slack.example/x prio=5 source=slack id=slack-",
+        "https://stripe.example/receipt prio=5 source=stripe id=stripe-",
+        "https://own.example/ id=own-",
+    ];
+    let events = hooked.events("new-url");
+    assert_eq!(events.len(), expected.len(), "{events:#?}");
+    for (event, expected) in events.iter().zip(expected) {
+        assert!(event.starts_with(expected), "{event}");
+    }
+    assert!(hooked.events("news")[0].starts_with("https://standard.example/p id=standard-"));
+    assert_eq!(hooked.counts(), json!({ "taken": 10, "refused": 0, "limited": 0 }));
+}
+
+#[test]
+fn whoever_is_not_the_sender_hears_nothing_and_is_counted() {
+    let config =
+        github("forge", "") + &github("far", "senders = ['192.0.2.0/24', '2001:db8::/32']");
+    let hooked = Hooked::start(&["broker"], &config);
+    let body = r#"{"urls":["https://blog.example/posts/GUESSED"]}"#;
+    let (good, sha256) = (hex(SECRET, body), "X-Hub-Signature-256: sha256=");
+    let sha1 = openssl(&["dgst", "-sha1", "-hmac", SECRET, "-hex"], body.as_bytes());
+    let sha1 = String::from_utf8(sha1).unwrap().trim().rsplit(' ').next().unwrap().to_owned();
+    let other = hex("another secret", body);
+    let mut answers = Vec::new();
+    for (hook, headers) in [
+        ("none", vec![format!("{sha256}{good}")]),
+        ("forge%0aGUESSED%1b[31m", vec![format!("{sha256}{good}")]),
+        ("far", vec![format!("{sha256}{good}")]),
+        // Who says so may be anybody.
+        ("far", vec![format!("{sha256}{good}"), "X-Forwarded-For: 192.0.2.1".to_owned()]),
+        ("forge", vec![]),
+        ("forge", vec![format!("{sha256}{other}")]),
+        ("forge", vec![format!("{sha256}{}", &good[..62])]),
+        ("forge", vec![format!("{sha256}{good}00")]),
+        ("forge", vec![format!("{sha256};")]),
+        ("forge", vec![format!("X-Hub-Signature-256: {good}")]),
+        ("forge", vec![format!("X-Hub-Signature-256: sha1={sha1}")]),
+        ("forge", vec![format!("X-Hub-Signature: sha1={sha1}")]),
+        ("forge", vec![format!("{sha256}{good}"), format!("{sha256}{good}")]),
+        ("forge", vec![format!("Authorization: Bearer {SECRET}")]),
+    ] {
+        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+        answers.push(hooked.post(hook, "application/json", &headers, body));
+    }
+    for kind in ["text/plain", "image/png", "nonsense"] {
+        answers.push(hooked.post("forge", kind, &[], "{ no json"));
+        answers.push(hooked.post("none", kind, &[], "{ no json"));
+    }
+    // The body is another one than that which was signed.
+    let signature = format!("{sha256}{good}");
+    answers.push(hooked.post("forge", "application/json", &[&signature], &format!("{body}\n")));
+    for answer in &answers {
+        assert_eq!(answer, &answers[0]);
+    }
+    assert_eq!(answers[0].status, 404);
+    assert_eq!(answers[0].json()["code"], "unknown");
+    let counts = json!({ "taken": 0, "refused": answers.len(), "limited": 0 });
+    assert_eq!(hooked.counts(), counts);
+    assert_eq!(hooked.events("new-url"), [""; 0]);
+    hooked.signed("forge", body).seqs();
+    let said = hooked.server.process.finish_by("TERM").expect_code(0);
+    let said = format!("{}{}", said.stdout().join("\n"), said.stderr());
+    assert!(said.contains("a webhook was refused"), "{said}");
+    for hidden in ["GUESSED", "\u{1b}[31m", SECRET, &good] {
+        assert!(!said.contains(hidden), "{said}");
+    }
+}
+
+#[test]
+fn nobody_aims_the_crawler_at_third_parties() {
+    let hooked = Hooked::start(&["broker"], &github("blog", "topic = 'posts'"));
+    for url in [
+        "https://evil.example/posts/1",
+        "http://blog.example/posts/1",
+        "https://blog.example:8443/posts/1",
+        "https://blog.example/posts/../admin",
+        "https://blog.example/posts/%2e%2e/admin",
+        "https://blog.example/posts/..%2fadmin",
+        "https://blog.example/postscript",
+        "https://blog.example@evil.example/posts/",
+        "https://evil.example\\@blog.example/posts/",
+        "https://blog.example.evil.example/posts/",
+        "//evil.example/posts/",
+        "http://127.0.0.1/posts/",
+        "file:///posts/",
+        "/posts/1",
+        "https://blog.example/posts/ every=1s",
+    ] {
+        let body = json!({ "urls": ["https://blog.example/posts/fine", url] }).to_string();
+        let answer = hooked.signed("blog", &body);
+        if url.ends_with("every=1s") {
+            answer.seqs();
+            continue;
+        }
+        assert_eq!(answer.status, 422, "{url}: {answer:?}");
+        let message = answer.json()["message"].as_str().unwrap().to_owned();
+        assert!(message.starts_with("URL 2 of the request"), "{message}");
+        assert!(!message.contains("evil"), "{message}");
+    }
+    // Only the last one was taken, and what stood in it is part of a URL.
+    let events = hooked.events("posts");
+    assert_eq!(events.len(), 2, "{events:?}");
+    assert!(events[1].starts_with("https://blog.example/posts/%20every=1s id="), "{events:?}");
+}
+
+#[test]
+fn what_is_sent_again_has_the_same_answer_and_is_published_once() {
+    let config = github("blog", "") + &github("again", "repeats = true");
+    let hooked = Hooked::start(&["broker"], &config);
+    let body = r#"{"urls":["https://blog.example/posts/1","https://blog.example/posts/2"]}"#;
+    let seqs = hooked.signed("blog", body).seqs();
+    thread::scope(|scope| {
+        let again: Vec<_> = (0..4).map(|_| scope.spawn(|| hooked.signed("blog", body))).collect();
+        for again in again {
+            assert_eq!(again.join().unwrap().seqs(), seqs);
+        }
+    });
+    let other = r#"{"urls":["https://blog.example/posts/1"]}"#;
+    assert_ne!(hooked.signed("blog", other).seqs()[0], seqs[0], "another request");
+    let hooked = Hooked::of(hooked.server.restart("KILL", &["broker", "--config", "hooks.toml"]));
+    assert_eq!(hooked.signed("blog", body).seqs(), seqs, "after a crash");
+    let once = hooked.signed("again", other).seqs();
+    assert_ne!(hooked.signed("again", other).seqs(), once, "it says so");
+    let events = hooked.events("new-url");
+    assert_eq!(events.len(), 5, "{events:#?}");
+}
+
+#[test]
+fn a_signature_of_long_ago_is_none() {
+    let config = github("old", "").replace("'github'", "'slack'");
+    let hooked = Hooked::start(&["broker"], &config);
+    let body = r#"{"urls":["https://blog.example/posts/1"]}"#;
+    let time: u64 = now().parse().unwrap();
+    for (time, status) in [(time, 200), (time - 600, 404), (time + 600, 404)] {
+        let signed = hex(SECRET, &format!("v0:{time}:{body}"));
+        let headers = [
+            &*format!("X-Slack-Signature: v0={signed}"),
+            &format!("X-Slack-Request-Timestamp: {time}"),
+        ];
+        let answer = hooked.post("old", "application/json", &headers, body);
+        assert_eq!(answer.status, status, "{answer:?}");
+    }
+}
+
+#[test]
+fn floods_are_held_up_by_source_and_hook() {
+    let config = github("slow", "rate = 1\nburst = 3") + &github("fast", "");
+    let hooked = Hooked::start(&["broker"], &config);
+    let body = r#"{"urls":["https://blog.example/posts/1"]}"#;
+    for _ in 0..3 {
+        hooked.signed("slow", body).seqs();
+    }
+    // Also who is not the sender: the request is not looked at any more.
+    let limited = [hooked.signed("slow", body), hooked.post("slow", "text/plain", &[], "x")];
+    for answer in limited {
+        assert_eq!((answer.status, &answer.json()["code"]), (429, &json!("limit")), "{answer:?}");
+        let seconds: u64 = answer.retry_after.parse().unwrap();
+        assert!((1..=60).contains(&seconds), "{answer:?}");
+    }
+    hooked.signed("fast", body).seqs();
+    let signature = format!("X-Hub-Signature-256: sha256={}", hex(SECRET, body));
+    let from_elsewhere = ["--interface", "127.0.0.2", "--header", &signature, "--header"];
+    let arguments = [&from_elsewhere[..], &["Content-Type: application/json", "--data", body]];
+    hooked.ask("/hooks/slow", &arguments.concat()).seqs();
+    assert_eq!(hooked.counts(), json!({ "taken": 5, "refused": 0, "limited": 2 }));
+    // Those of hooks that there are not are one flood.
+    let answers =
+        (0..1_000).map(|n| hooked.post(&format!("none-{n}"), "text/plain", &[], "").status);
+    let let_in = answers.take_while(|status| *status == 404).count();
+    assert!((60..1_000).contains(&let_in), "{let_in}");
+}
+
+#[test]
+fn all_webhooks_together_have_a_share_and_other_ways_in_the_rest() {
+    let config = format!("hook-events = 1\n{}{}", github("one", ""), github("two", ""));
+    let hooked = Hooked::start(&["broker"], &config);
+    let body = |from: usize| {
+        let urls = (from..from + 100).map(|n| format!("https://blog.example/posts/{n}"));
+        json!({ "urls": urls.collect::<Vec<_>>() }).to_string()
+    };
+    let seqs = hooked.signed("one", &body(0)).seqs();
+    let limited = hooked.signed("two", &body(100));
+    assert_eq!((limited.status, &limited.json()["code"]), (429, &json!("limit")), "{limited:?}");
+    assert_eq!(hooked.signed("one", &body(0)).seqs(), seqs, "what is known costs nothing");
+    let posted = hooked.ask("/topics/new-url", &["--data", "http://a.example/"]);
+    assert_eq!(posted.seqs(), json!([101]));
+}
+
+#[test]
+fn bodies_have_limits_and_errors_that_their_sender_understands() {
+    let hooked = Hooked::start(&["broker"], &github("blog", ""));
+    let fine = r#"{"urls":["https://blog.example/posts/1"]}"#;
+    for (body, status, part) in [
+        ("{", 400, "the body: EOF"),
+        ("", 400, "the body: EOF"),
+        (&*"[".repeat(100_000), 400, "recursion limit"),
+        (&*format!("{{\"urls\":{}", "[".repeat(1_000_000)), 400, "recursion limit"),
+        ("{}", 422, "no URL"),
+        (r#"{"urls":"https://blog.example/posts/1"}"#, 422, "no URL"),
+        (r#"{"urls":[1,null,{}]}"#, 422, "no URL"),
+        (
+            &*json!({ "urls": (0..101).map(|n| n.to_string()).collect::<Vec<_>>() }).to_string(),
+            422,
+            "more than 100",
+        ),
+        (
+            &*json!({ "urls": [format!("https://blog.example/posts/{}", "x".repeat(9_000))] })
+                .to_string(),
+            422,
+            "longer than",
+        ),
+        ("{\"urls\":[\"https://blog.example/posts/\u{0}\"]}", 400, "control character"),
+    ] {
+        let answer = hooked.signed("blog", body);
+        assert_eq!(answer.status, status, "{part}: {answer:?}");
+        assert!(answer.json()["message"].as_str().unwrap().contains(part), "{answer:?}");
+    }
+    let long = " ".repeat(4 << 20) + fine;
+    for hook in ["blog", "none"] {
+        assert_eq!(hooked.signed(hook, &long).status, 413, "{hook}");
+    }
+    let signature = format!("X-Hub-Signature-256: sha256={}", hex(SECRET, fine));
+    for kind in
+        ["text/html", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded"]
+    {
+        assert_eq!(hooked.post("blog", kind, &[&signature], fine).status, 415, "{kind}");
+    }
+    assert_eq!(hooked.ask("/hooks/blog", &[]).status, 405);
+    assert_eq!(hooked.events("new-url"), [""; 0]);
+    hooked.signed("blog", fine).seqs();
+}
+
+#[test]
+fn a_page_is_fetched_because_its_cms_said_so() {
+    let origin = Origin::serve_with(Site::default(), |_| Some(html("<title>New</title>")));
+    let config = github("blog", "").replace("https://blog.example/posts/", &origin.url(0, "/"));
+    let hooked = Hooked::start(&["up", "--allow-private"], &config);
+    hooked.signed("blog", &json!({ "urls": [origin.url(0, "/new")] }).to_string()).seqs();
+    let asked = |path: &str| origin.record().0.iter().any(|hit| hit.path == path);
+    until("the page", || asked("/new").then_some(()));
+}
+
+#[test]
+fn what_is_wrong_with_a_configuration_is_said_before_anything_starts() {
+    for (config, part) in [
+        (
+            github("blog", "").replace("SECRETS", "nowhere"),
+            "the hook \"blog\": cannot read nowhere",
+        ),
+        (github("blog", "").replace("-file = 'SECRETS'", "-env = 'NO_SUCH_NAME'"), "NO_SUCH_NAME"),
+        (github("blog", "") + &github("blog", ""), "two hooks named \"blog\""),
+        (github("blog", "http = 3"), "hooks.toml:1:1: `hook`: unknown field `http`"),
+        (
+            github("blog", "") + &github("b/c", ""),
+            "hooks.toml:8:1: `hook`: the hook \"b/c\": a name",
+        ),
+        (format!("http = 'off'\n{}", github("blog", "")), "webhooks come by HTTP, which is off"),
+        ("[hook]\nname = 'x'".to_owned(), "write [[hook]]"),
+    ] {
+        let folder = TempDir::new().unwrap();
+        configure(folder.path(), &config);
+        let words = ["broker", "--config", "hooks.toml", "--listen", "127.0.0.1:0"];
+        let ended = run(folder.path(), &words).expect_code(2);
+        assert!(ended.stderr().contains(part), "{}", ended.stderr());
+    }
+    // Who only asks a broker needs no secret.
+    let server = Server::broker();
+    configure(server.folder.path(), &github("blog", "").replace("SECRETS", "nowhere"));
+    nc_all(server.address, "http://a.example/\n");
+    let words = ["topic", "ls", "--config", "hooks.toml", "--broker", &server.text()];
+    run(server.folder.path(), &words).expect_code(0);
+}
+
+#[test]
+fn the_example_of_the_readme_is_a_configuration() {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+    let readme = fs::read_to_string(readme).unwrap();
+    let blocks = readme.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let example = blocks.filter(|block| block.contains("[[hook]]")).collect::<String>();
+    let config = ["blog", "shop"].into_iter().fold(example, |config, name| {
+        config.replace(&format!("/etc/tidings/{name}.secret"), "SECRETS")
+    });
+    let hooked = Hooked::start(&["broker"], &config);
+    let body = r#"{"changed":[{"url":"https://shop.example/products/1"}]}"#;
+    let time = now();
+    let signature = base64(SECRET, &format!("{time}.{body}"));
+    let headers = [&*format!("X-Shop-Signature: mac={signature}"), &format!("X-Shop-Time: {time}")];
+    hooked.post("shop", "application/json", &headers, body).seqs();
+    assert_eq!(hooked.events("shop-changes").len(), 1);
+    assert_eq!(hooked.signed("blog", body).status, 404, "of other addresses");
+}
+
+#[test]
+fn who_has_to_find_out_why_is_told() {
+    let folder = TempDir::new().unwrap();
+    let body = "{\"a\":\"\u{e4}\"}\r\n";
+    let digit = |half: u8| char::from_digit(half.into(), 16).unwrap();
+    let bytes = |text: &str| {
+        text.bytes().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect::<String>()
+    };
+    let good = hex(SECRET, body);
+    let question = |header: &str| {
+        json!({ "key_hex": bytes(SECRET), "body_hex": bytes(body), "header": header }).to_string()
+    };
+    let lines = [
+        (question(&format!("sha256={good}")), json!(true)),
+        (question(&format!("sha256={}", hex(SECRET, "other"))), json!(false)),
+        (question(&format!("sha256={}", &good[1..])), json!(false)),
+        (question("sha1=00"), json!(false)),
+        ("{\"key_hex\":\"zz\"}".to_owned(), Value::Null),
+        ("nonsense".to_owned(), Value::Null),
+        (question(&format!("sha256={good}")), json!(true)),
+    ];
+    let mut probe = Running::start(&mut tidings(folder.path(), ["probe", "signature"]));
+    let questions: Vec<_> = lines.iter().map(|(question, _)| question.as_str()).collect();
+    probe.write(questions.join("\n"));
+    let answers = probe.finish().expect_code(0).stdout();
+    assert_eq!(answers.len(), lines.len(), "{answers:?}");
+    for (answer, (_, valid)) in answers.iter().zip(&lines) {
+        let answer: Value = serde_json::from_str(answer).unwrap();
+        assert_eq!(&answer["valid"], valid, "{answer}");
+        assert_eq!(answer["error"].is_string(), valid.is_null(), "{answer}");
+    }
+
+    configure(folder.path(), "");
+    let ask = |header: &str, words: &[&str], body: &str| {
+        let words = [&["probe", "signature", header, "--key-file", "secret"], words].concat();
+        let mut probe = Running::start(&mut tidings(folder.path(), words));
+        probe.write(body);
+        probe.finish().expect_code(0).stdout().join("\n")
+    };
+    assert_eq!(ask(&format!("sha256={good}"), &[], body), "valid: 12 bytes of body");
+    let said = ask(&format!("sha256={}", hex(SECRET, "x")), &[], "x\n");
+    assert!(said.contains("it is that of the body without the line end"), "{said}");
+    let signed = hex(SECRET, "v0:1:x");
+    let words = ["--scheme", "slack", "--with-header", "X-Slack-Request-Timestamp: 1"];
+    assert_eq!(ask(&format!("v0={signed}"), &words, "x"), "valid: 1 bytes of body");
+    assert!(ask("v1=00", &[], "x").starts_with("not valid: the header has no signature"));
+}
