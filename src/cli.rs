@@ -79,6 +79,8 @@ pub(crate) enum Cmd {
     Pub(cmd::publish::PubArgs),
     /// Print the events of a topic, or run a program for each
     Sub(cmd::subscribe::SubArgs),
+    /// Announce the files of directories when they are complete
+    Watch(cmd::watch::WatchArgs),
     /// List topics, configure, delete and verify them
     #[command(subcommand)]
     Topic(Topic),

@@ -1,5 +1,30 @@
-//! Directories whose complete files are announced.
+//! Directories whose complete files are announced, each once.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`tracker`] | which file is complete, and what of it was announced; pure |
+//! | [`select`] | which names are announced |
+//! | [`name`] | what a path is called in an event |
+//! | `event` | what an event says |
+//! | [`state`] | what was announced, over restarts |
+//! | `notices`, `mounts` | what the kernel says, and where it does not know |
+//! | [`watcher`] | the thread that puts them together |
+//!
+//! Only regular files are announced. Symbolic links are not followed: what they lead to is announced where it is, if that is
+//! watched. A file that was put into place by a hard link is known as complete by its second name; if that is gone
+//! before anybody could look, it is found by the next scan.
 
+mod event;
+mod mounts;
 pub mod name;
+mod notices;
 pub mod select;
+pub mod state;
 pub mod tracker;
+pub mod watcher;
+
+pub use self::{
+    select::{Pattern, Select},
+    tracker::Rules,
+    watcher::{Announcement, Settings, WatchError, Watching},
+};

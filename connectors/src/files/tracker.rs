@@ -293,6 +293,11 @@ impl Tracker {
         self.entries.iter().filter_map(|(name, entry)| Some((name, entry.told?)))
     }
 
+    /// Files that are kept track of.
+    pub fn tracked(&self) -> usize {
+        self.entries.len()
+    }
+
     /// The number of the present batch, and files in it so far.
     pub fn batch(&self) -> (u64, u64) {
         (self.batch.number, self.batch.files)

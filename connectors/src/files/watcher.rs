@@ -1,0 +1,626 @@
+//! The thread that watches one directory: it asks the kernel, looks at files, and hands over what the tracker decides.
+//!
+//! A thread and no task, as all it does is calls that block; one of a network file system may do so for long, and holds
+//! up no other directory.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "it reads the clock for the tracker, and is a thread of its own"
+)]
+
+use std::{
+    ffi::OsStr,
+    fs::{self, File, Metadata, OpenOptions},
+    io::{self, ErrorKind, Read, Write},
+    os::{
+        fd::AsFd,
+        unix::{
+            ffi::OsStrExt,
+            fs::{MetadataExt, OpenOptionsExt},
+            net::UnixStream,
+        },
+    },
+    path::{Path, PathBuf},
+    sync::{Arc, mpsc},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::OFlags,
+};
+use tidings_protocol::{MemberId, TopicName};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::{
+    event::{path, payload},
+    mounts,
+    notices::{Kind, Notice, Notices},
+    select::Select,
+    state::{StateError, StateFile},
+    tracker::{Announced, Input, Name, Output, Rules, Stamp, Tracker},
+};
+
+/// How often it is seen whether the directory is still the same one, and whether one that is gone is back.
+const CHECK: Duration = Duration::from_secs(5);
+const CHECK_LOST: Duration = Duration::from_secs(1);
+
+/// How often a directory is looked through that the kernel says nothing of, if nobody says otherwise.
+const POLL: Duration = Duration::from_secs(1);
+
+/// What is watched, and how.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// An absolute path.
+    pub dir: PathBuf,
+    /// Also what is below it.
+    pub recursive: bool,
+    /// Which names.
+    pub select: Select,
+    /// When a file is complete.
+    pub rules: Rules,
+    /// Looked through so often instead of asking the kernel; `None`: where the kernel does not know.
+    pub poll: Option<Duration>,
+    /// What is there when it is watched for the first time is not announced.
+    pub new_only: bool,
+    /// Where is remembered what was announced for which topic; `None`: nowhere.
+    pub state: Option<(PathBuf, TopicName)>,
+}
+
+/// Something to be announced. It has to be answered, by its number.
+#[derive(Debug)]
+pub struct Announcement {
+    /// Which directory, as [`Watching::start`] was told.
+    pub of: usize,
+    /// In this directory, from 1.
+    pub number: u64,
+    /// The event.
+    pub payload: String,
+    /// The file, if it is one that is complete.
+    pub file: Option<PathBuf>,
+}
+
+/// Why a directory cannot be watched.
+#[derive(Debug, thiserror::Error)]
+pub enum WatchError {
+    /// It cannot be looked into at the start.
+    #[error("{}: {source}", .path.display())]
+    Dir {
+        /// The directory.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// What was announced before cannot be known.
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+enum Answer {
+    Confirmed(u64),
+    Refused(u64),
+    Stop,
+}
+
+/// A directory that is watched. Dropped, it is watched no more.
+#[derive(Debug)]
+pub struct Watching {
+    answers: mpsc::Sender<Answer>,
+    wake: UnixStream,
+    thread: Option<JoinHandle<u64>>,
+}
+
+impl Watching {
+    /// Begins to watch. Announcements of at most [`super::tracker::IN_FLIGHT_MAX`] files wait in the channel; it is
+    /// closed from this side when there will be none any more.
+    pub fn start(
+        settings: Settings,
+        of: usize,
+        announcements: UnboundedSender<Announcement>,
+    ) -> Result<Self, WatchError> {
+        let (wake, woken) = UnixStream::pair().map_err(|error| at(&settings.dir, error))?;
+        wake.set_nonblocking(true).map_err(|error| at(&settings.dir, error))?;
+        woken.set_nonblocking(true).map_err(|error| at(&settings.dir, error))?;
+        let (answers, answered) = mpsc::channel();
+        let watcher = Watcher::new(settings, of, announcements, answered, woken)?;
+        let thread = thread::spawn(move || watcher.run());
+        Ok(Self { answers, wake, thread: Some(thread) })
+    }
+
+    /// The broker has kept this announcement.
+    pub fn confirm(&self, number: u64) {
+        self.answer(Answer::Confirmed(number));
+    }
+
+    /// The broker does not take this announcement now; it comes again.
+    pub fn refuse(&self, number: u64) {
+        self.answer(Answer::Refused(number));
+    }
+
+    fn answer(&self, answer: Answer) {
+        // A thread that has ended needs no answers; one that was woken already needs no waking.
+        let _ = self.answers.send(answer);
+        let _ = (&self.wake).write(&[0]);
+    }
+
+    /// Ends it: what was confirmed is remembered. Files that were left for another time, as they were changing.
+    pub fn stop(mut self) -> u64 {
+        self.end()
+    }
+
+    fn end(&mut self) -> u64 {
+        self.answer(Answer::Stop);
+        let ended = self.thread.take().map(JoinHandle::join);
+        ended.and_then(Result::ok).unwrap_or(0)
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.end();
+        }
+    }
+}
+
+struct Watcher {
+    settings: Settings,
+    of: usize,
+    /// Tells troubles of this process from those of others.
+    run: String,
+    tracker: Tracker,
+    state: Option<StateFile>,
+    /// The state could not be written, and that was said.
+    state_failed: bool,
+    notices: Option<Notices>,
+    /// When it is looked through again, where it is polled.
+    poll_at: Option<Instant>,
+    /// Something may have happened that nobody was told.
+    scan_wanted: bool,
+    /// Device and number of the directory that is watched; `None`: it is gone.
+    root: Option<(u64, u64)>,
+    /// It was unmounted: what is there now is where it was mounted.
+    unmounted: bool,
+    root_trouble: bool,
+    check_at: Instant,
+    /// Numbers of files are made up there.
+    is_shared: bool,
+    announcements: UnboundedSender<Announcement>,
+    answers: mpsc::Receiver<Answer>,
+    woken: UnixStream,
+}
+
+impl Watcher {
+    fn new(
+        settings: Settings,
+        of: usize,
+        announcements: UnboundedSender<Announcement>,
+        answers: mpsc::Receiver<Answer>,
+        woken: UnixStream,
+    ) -> Result<Self, WatchError> {
+        fs::read_dir(&settings.dir).map_err(|error| at(&settings.dir, error))?;
+        let is_shared = mounts::is_shared(&settings.dir);
+        let mut told = std::collections::BTreeMap::new();
+        let mut state = None;
+        let mut batch = (0, 0);
+        if let Some((folder, topic)) = &settings.state {
+            let dir = settings.dir.as_os_str().as_bytes();
+            let (mut file, remembered) = StateFile::open(folder, topic, dir)?;
+            told = remembered.told;
+            batch = (remembered.batch_number, remembered.batch_files);
+            if batch.0 == 0 {
+                // Numbers of batches must not come again when somebody has removed the file.
+                batch = (unix_ms(), 0);
+                if settings.new_only {
+                    told = present(&settings, is_shared);
+                    told.iter().for_each(|(name, stamp)| file.remember(name, *stamp));
+                }
+                file.begin_batch(batch.0, 0);
+            }
+            state = Some(file);
+        }
+        let tracker = Tracker::new(settings.rules.clone(), told, batch.0, batch.1);
+        Ok(Self {
+            settings,
+            of,
+            run: MemberId::random().to_string(),
+            tracker,
+            state,
+            state_failed: false,
+            notices: None,
+            poll_at: None,
+            scan_wanted: false,
+            root: None,
+            unmounted: false,
+            root_trouble: false,
+            check_at: Instant::now(),
+            is_shared,
+            announcements,
+            answers,
+            woken,
+        })
+    }
+
+    /// Watches until it is stopped, or has announced what it was to announce once.
+    fn run(mut self) -> u64 {
+        loop {
+            let mut is_stopped = false;
+            while let Ok(answer) = self.answers.try_recv() {
+                match answer {
+                    Answer::Confirmed(number) => self.handle(Input::Confirmed(number)),
+                    Answer::Refused(number) => self.handle(Input::Refused(number)),
+                    Answer::Stop => is_stopped = true,
+                }
+            }
+            let is_over = self.root_trouble && self.tracker.is_idle();
+            let is_done = self.settings.rules.once && (self.tracker.is_done() || is_over);
+            if is_stopped || is_done || self.announcements.is_closed() {
+                self.write_state(true);
+                return self.tracker.skipped();
+            }
+            let now = Instant::now();
+            if self.check_at <= now {
+                self.check_root();
+            }
+            if self.root.is_some() && (self.scan_wanted || self.poll_at.is_some_and(|at| at <= now))
+            {
+                self.scan();
+            }
+            self.handle(Input::Tick);
+            self.write_state(false);
+            if self.wait() {
+                self.take_notices();
+            }
+        }
+    }
+
+    /// Sleeps until something is due or has happened; whether the kernel has something to say.
+    fn wait(&mut self) -> bool {
+        let state = self.state.as_ref().and_then(StateFile::due);
+        let deadlines = [Some(self.check_at), self.tracker.deadline(), self.poll_at, state];
+        let deadline = deadlines.into_iter().flatten().min().expect("there is always a next check");
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).unwrap_or_default();
+        let mut fds = vec![PollFd::new(&self.woken, PollFlags::IN)];
+        if let Some(notices) = &self.notices {
+            fds.push(PollFd::from_borrowed_fd(notices.fd().as_fd(), PollFlags::IN));
+        }
+        // Interrupted: whatever it was is seen in the next turn.
+        let _ = poll(&mut fds, Some(&timeout));
+        let has_notices = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
+        drop(fds);
+        let mut bytes = [0; 256];
+        while (&self.woken).read(&mut bytes).is_ok_and(|count| count == bytes.len()) {}
+        has_notices
+    }
+
+    fn handle(&mut self, input: Input) {
+        self.tracker.handle(input, Instant::now());
+        while let Some(output) = self.tracker.poll() {
+            match output {
+                Output::Look(name) => {
+                    let stamp = self.look(&name);
+                    self.tracker.handle(Input::Looked(name, stamp), Instant::now());
+                }
+                Output::Announce(number, announced) => self.announce(number, &announced),
+                Output::Remember(name, stamp) => {
+                    self.state.iter_mut().for_each(|state| state.remember(&name, stamp));
+                }
+                Output::Forget(name) => {
+                    self.state.iter_mut().for_each(|state| state.forget(&name));
+                }
+                Output::BatchEnded(number) => {
+                    self.state.iter_mut().for_each(|state| state.begin_batch(number + 1, 0));
+                }
+            }
+        }
+    }
+
+    fn announce(&self, number: u64, announced: &Announced) {
+        let root = &self.settings.dir;
+        let is_file = matches!(announced, Announced::File(..));
+        let announcement = Announcement {
+            of: self.of,
+            number,
+            payload: payload(root, announced, &self.run, number),
+            file: is_file.then(|| path(root, announced)),
+        };
+        // Whoever has closed it has no use for it; the next turn ends this thread.
+        let _ = self.announcements.send(announcement);
+    }
+
+    fn write_state(&mut self, is_last: bool) {
+        let Some(state) = &mut self.state else { return };
+        let tracker = &self.tracker;
+        let now = || (tracker.told(), tracker.batch());
+        let live = tracker.tracked();
+        let written = if is_last { state.sync(now, live) } else { state.write(now, live) };
+        let failed = written.is_err();
+        if let Err(error) = written
+            && !self.state_failed
+        {
+            let dir = self.settings.dir.display();
+            tracing::warn!(%error, "what was announced of {dir} cannot be remembered; it is tried again");
+        }
+        self.state_failed = failed;
+    }
+
+    /// What a file is now; `None`: there is none.
+    fn look(&self, name: &Name) -> Option<Stamp> {
+        let path = self.path(name);
+        if self.is_shared {
+            // To open a file makes the client of a network file system ask its server.
+            let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+            let opened = OpenOptions::new().read(true).custom_flags(flags).open(&path);
+            if let Ok(metadata) = opened.and_then(|file: File| file.metadata()) {
+                return self.stamp(&metadata);
+            }
+        }
+        fs::symlink_metadata(path).ok().and_then(|metadata| self.stamp(&metadata))
+    }
+
+    /// Only what is a regular file has one.
+    fn stamp(&self, metadata: &Metadata) -> Option<Stamp> {
+        metadata.is_file().then(|| stamp(metadata, self.is_shared))
+    }
+
+    fn path(&self, name: &[u8]) -> PathBuf {
+        below(&self.settings.dir, name)
+    }
+
+    /// Sees whether the directory is still the one that is watched.
+    fn check_root(&mut self) {
+        let found = fs::metadata(&self.settings.dir).and_then(|metadata| {
+            if !metadata.is_dir() {
+                return Err(ErrorKind::NotADirectory.into());
+            }
+            // Where it was mounted nothing is to be seen of it, which does not mean that its files are gone.
+            let above = self.settings.dir.parent().map(fs::metadata);
+            if self.unmounted
+                && above.is_some_and(|it| it.is_ok_and(|it| it.dev() == metadata.dev()))
+            {
+                return Err(ErrorKind::NotFound.into());
+            }
+            Ok((metadata.dev(), metadata.ino()))
+        });
+        match found {
+            Ok(root) => {
+                self.check_at = Instant::now() + CHECK;
+                if self.root != Some(root) {
+                    self.unmounted = false;
+                    self.root = Some(root);
+                    self.watch();
+                }
+            }
+            Err(error) => self.lose_root(&error),
+        }
+    }
+
+    fn lose_root(&mut self, error: &io::Error) {
+        self.root = None;
+        self.notices = None;
+        self.root_trouble = true;
+        self.check_at = Instant::now() + CHECK_LOST;
+        self.handle(Input::Trouble(Name::from([]), Some(word(error))));
+    }
+
+    /// Asks the kernel from now on, where it knows, and has everything looked at.
+    fn watch(&mut self) {
+        self.scan_wanted = true;
+        self.notices = None;
+        self.poll_at = None;
+        if self.settings.poll.is_some() || mounts::is_shared(&self.settings.dir) {
+            return self.poll_from_now_on();
+        }
+        match Notices::new() {
+            Ok(notices) => self.notices = Some(notices),
+            Err(error) => self.fall_back(&error),
+        }
+    }
+
+    fn poll_from_now_on(&mut self) {
+        self.notices = None;
+        self.poll_at = Some(Instant::now());
+    }
+
+    /// The kernel has no more watches to give.
+    fn fall_back(&mut self, error: &io::Error) {
+        let dir = self.settings.dir.display();
+        tracing::warn!(%error, "{dir} is looked through instead of watched; fs.inotify.max_user_watches may be too low");
+        self.poll_from_now_on();
+    }
+
+    fn scan(&mut self) {
+        self.scan_wanted = false;
+        self.handle(Input::ScanBegins);
+        let unread = self.walk(Name::from([]));
+        self.handle(Input::ScanEnds(unread));
+        if self.poll_at.is_some() {
+            self.poll_at = Some(Instant::now() + self.settings.poll.unwrap_or(POLL));
+        }
+    }
+
+    /// Looks at a directory and, if so wished, at what is below it, and watches all of them. What could not be read.
+    fn walk(&mut self, from: Name) -> Vec<Name> {
+        let mut unread = Vec::new();
+        let mut dirs = vec![from];
+        while let Some(dir) = dirs.pop() {
+            let read = self.read_dir(&dir, &mut dirs);
+            let is_root = dir.is_empty();
+            match read {
+                Ok(()) if is_root => {
+                    if std::mem::take(&mut self.root_trouble) {
+                        self.handle(Input::Trouble(dir, None));
+                    }
+                }
+                Ok(()) => self.handle(Input::Trouble(dir, None)),
+                Err(error) if is_root => {
+                    self.lose_root(&error);
+                    unread.push(dir);
+                }
+                // It has gone since its name was read.
+                Err(error) if is_gone(&error) => {}
+                Err(error) => {
+                    self.handle(Input::Trouble(Arc::clone(&dir), Some(word(&error))));
+                    unread.push(dir);
+                }
+            }
+        }
+        unread
+    }
+
+    fn read_dir(&mut self, dir: &Name, dirs: &mut Vec<Name>) -> io::Result<()> {
+        let path = self.path(dir);
+        if !dir.is_empty() {
+            let metadata = fs::symlink_metadata(&path)?;
+            let is_elsewhere = self.root.is_some_and(|(device, _)| device != metadata.dev());
+            if is_elsewhere && self.notices.is_some() && mounts::is_shared(&path) {
+                self.poll_from_now_on();
+            }
+        }
+        // Watched before it is read, so that nothing can happen in between.
+        if let Some(notices) = &mut self.notices
+            && let Err(error) = notices.add(dir, &path)
+        {
+            match error.kind() {
+                ErrorKind::StorageFull | ErrorKind::OutOfMemory => self.fall_back(&error),
+                _ => return Err(error),
+            }
+        }
+        for entry in fs::read_dir(&path)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let kind = entry.file_type();
+            if kind.as_ref().is_ok_and(fs::FileType::is_dir) {
+                if self.settings.recursive && self.settings.select.enters(name.as_bytes()) {
+                    dirs.push(join(dir, name.as_bytes(), "/"));
+                }
+            } else if kind.is_ok_and(|kind| kind.is_file())
+                && self.settings.select.takes(name.as_bytes())
+                && let Ok(metadata) = entry.metadata()
+                && let Some(stamp) = self.stamp(&metadata)
+            {
+                self.handle(Input::Found(join(dir, name.as_bytes(), ""), stamp));
+            }
+        }
+        Ok(())
+    }
+
+    fn take_notices(&mut self) {
+        let Some(notices) = &mut self.notices else { return };
+        let (notices, _more) = match notices.read() {
+            Ok(read) => read,
+            Err(error) => return self.fall_back(&error),
+        };
+        for notice in notices {
+            match notice {
+                Notice::Overflow => self.scan_wanted = true,
+                Notice::Lost { dir, unmounted } => {
+                    if dir.is_empty() {
+                        self.unmounted = unmounted;
+                        self.root = None;
+                        self.check_at = Instant::now();
+                    } else if unmounted {
+                        self.scan_wanted = true;
+                    }
+                }
+                Notice::Of { dir, name, kind, is_dir: true } => self.dir_notice(&dir, &name, kind),
+                Notice::Of { dir, name, kind, is_dir: false } => {
+                    if self.settings.select.takes(&name) {
+                        self.file_notice(join(&dir, &name, ""), kind);
+                    }
+                }
+            }
+        }
+    }
+
+    fn dir_notice(&mut self, dir: &Name, name: &[u8], kind: Kind) {
+        if !self.settings.recursive || !self.settings.select.enters(name) {
+            return;
+        }
+        let dir = join(dir, name, "/");
+        if let Some(notices) = self.notices.as_mut().filter(|_| kind == Kind::Left) {
+            notices.remove_below(&dir);
+            self.handle(Input::GoneBelow(dir));
+        } else if kind != Kind::Left {
+            // What somebody has made in it before it was watched is found.
+            self.walk(dir);
+        }
+    }
+
+    fn file_notice(&mut self, name: Name, kind: Kind) {
+        let metadata = (kind != Kind::Left).then(|| fs::symlink_metadata(self.path(&name)));
+        let found = metadata.and_then(Result::ok);
+        let links = found.as_ref().map_or(0, MetadataExt::nlink);
+        let stamp = found.and_then(|metadata| self.stamp(&metadata));
+        let input = match (kind, stamp) {
+            // What has two names was linked into place, and nobody will close it.
+            (Kind::Created, Some(stamp)) if links > 1 => Input::Found(name, stamp),
+            (Kind::Created, Some(_)) => Input::Created(name),
+            (Kind::Closed, Some(stamp)) => Input::Closed(name, stamp),
+            (Kind::MovedHere, Some(stamp)) => Input::Placed(name, stamp),
+            (Kind::Left, _) | (_, None) => Input::Gone(name),
+        };
+        self.handle(input);
+    }
+}
+
+/// What is there.
+fn present(settings: &Settings, is_shared: bool) -> std::collections::BTreeMap<Name, Stamp> {
+    let mut found = std::collections::BTreeMap::new();
+    let mut dirs = vec![Name::from([])];
+    while let Some(dir) = dirs.pop() {
+        // What cannot be read is not there.
+        let Ok(entries) = fs::read_dir(below(&settings.dir, &dir)) else { continue };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let Ok(metadata) = entry.metadata() else { continue };
+            if metadata.is_dir() && settings.recursive && settings.select.enters(name.as_bytes()) {
+                dirs.push(join(&dir, name.as_bytes(), "/"));
+            } else if metadata.is_file() && settings.select.takes(name.as_bytes()) {
+                found.insert(join(&dir, name.as_bytes(), ""), stamp(&metadata, is_shared));
+            }
+        }
+    }
+    found
+}
+
+fn stamp(metadata: &Metadata, is_shared: bool) -> Stamp {
+    Stamp {
+        inode: if is_shared { 0 } else { metadata.ino() },
+        size: metadata.len(),
+        modified_s: metadata.mtime(),
+        modified_ns: u32::try_from(metadata.mtime_nsec()).unwrap_or(0),
+    }
+}
+
+fn join(dir: &[u8], name: &[u8], end: &str) -> Name {
+    Name::from([dir, name, end.as_bytes()].concat())
+}
+
+fn below(root: &Path, name: &[u8]) -> PathBuf {
+    if name.is_empty() { root.to_owned() } else { root.join(OsStr::from_bytes(name)) }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+/// Why something cannot be read, as a word.
+fn word(error: &io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::PermissionDenied => "denied",
+        _ if is_gone(error) => "gone",
+        _ => "unreadable",
+    }
+}
+
+fn at(path: &Path, source: io::Error) -> WatchError {
+    WatchError::Dir { path: path.to_owned(), source }
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
