@@ -19,6 +19,7 @@ mod node;
 mod output;
 mod own_broker;
 mod page_line;
+mod pid_file;
 mod screen;
 mod seeds;
 mod signals;
