@@ -69,6 +69,7 @@ const FILES_MAX: usize = 5_000_000;
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The flags of `tidings watch`.
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct WatchArgs {
@@ -191,7 +192,7 @@ pub(crate) async fn run(args: WatchArgs) -> Result<(), Failure> {
         let watching = Watching::start(settings, dirs.len(), sender.clone());
         dirs.push(watching.map_err(|error| match error {
             WatchError::Dir { .. } => Failure::Usage(error.to_string()),
-            error => Failure::failed(error.to_string()),
+            WatchError::State(error) => Failure::failed(error.to_string()),
         })?);
         if !args.quiet {
             note(&format!("watching {}", crate::output::printable(&name, 500)));

@@ -431,8 +431,8 @@ fn dropped_files_of_urls_become_events_and_go() {
 
     // Killed in the middle: what is not removed is published again, and the broker knows it.
     for n in 0..300 {
-        let lines: String = (0..10).map(|line| format!("http://c.example/{n}/{line}\n")).collect();
-        place(&dir.path().join(format!("{n}")), &lines);
+        let lines: Vec<_> = (0..10).map(|line| format!("http://c.example/{n}/{line}\n")).collect();
+        place(&dir.path().join(format!("{n}")), &lines.concat());
         if n == 100 {
             watch.signal("KILL");
         }

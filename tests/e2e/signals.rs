@@ -66,11 +66,11 @@ impl Bell {
     fn publish(&mut self, count: usize) {
         let first = self.published;
         self.published += count;
-        let lines: String = (first..self.published)
+        let lines: Vec<_> = (first..self.published)
             .map(|n| format!("PUB post-ready http://a.example/{n} source=blog\n"))
             .collect();
         let mut talk = Talk::client(self.server.address);
-        talk.send(lines);
+        talk.send(lines.concat());
         let mut confirmed = 0;
         while confirmed < count {
             let line = talk.line();
@@ -82,13 +82,13 @@ impl Bell {
     /// Waits until it has heard of all that was published, each once and in its order.
     #[track_caller]
     fn until_all_are_heard(&self) {
-        let expected: String =
+        let expected: Vec<_> =
             (0..self.published).map(|n| format!("http://a.example/{n}\n")).collect();
         let heard = until("all to be heard", || {
             let heard = fs::read_to_string(self.path("log")).ok()?;
             (heard.lines().count() >= self.published).then_some(heard)
         });
-        assert_eq!(heard, expected);
+        assert_eq!(heard, expected.concat());
     }
 
     fn spooled(&self) -> usize {

@@ -7,7 +7,7 @@
 //! | [`name`] | what a path is called in an event |
 //! | `event` | what an event says |
 //! | [`state`] | what was announced, over restarts |
-//! | `notices`, `mounts` | what the kernel says, and where it does not know |
+//! | `notices`, `mounts`, `look` | what the kernel says, where it does not know, and what is to be seen |
 //! | [`watcher`] | the thread that puts them together |
 //!
 //! Only regular files are announced. Symbolic links are not followed: what they lead to is announced where it is, if that is
@@ -15,6 +15,7 @@
 //! before anybody could look, it is found by the next scan.
 
 mod event;
+mod look;
 mod mounts;
 pub mod name;
 mod notices;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// NFS, SMB (three kinds), 9P, AFS (two), Coda, Ceph, FUSE (sshfs, s3fs, virtiofs ..), NCP, Lustre, GFS2, OCFS2,
-/// BeeGFS, GPFS, and shared folders of VirtualBox, VMware and Parallels.
+/// `BeeGFS`, GPFS, and shared folders of virtual machines (two kinds).
 const SHARED: [u32; 18] = [
     0x6969,
     0x517B,

@@ -125,7 +125,7 @@ struct Entry {
     telling: Option<Stamp>,
     /// As it is to be announced next; never what is told or on its way.
     next: Option<(Stamp, Due)>,
-    /// Made, and not closed since.
+    /// Made, and not closed since, as far as was heard since the last scan.
     is_open: bool,
     /// Gone while it was on its way.
     is_gone: bool,
@@ -231,7 +231,7 @@ impl Tracker {
                 self.set_open(&name, false);
                 self.observe(name, stamp, true, now);
             }
-            Input::Created(name) => self.create(name, now),
+            Input::Created(name) => self.create(&name, now),
             Input::Gone(name) => self.remove(&name, now),
             Input::GoneBelow(directory) => {
                 for name in self.below(&directory) {
@@ -334,6 +334,8 @@ impl Tracker {
         if entry.telling.or(entry.told) == Some(stamp) {
             // Nothing that is not known, whatever it was meanwhile.
             entry.next = None;
+        } else if entry.is_open {
+            // Whoever writes it closes it, and that will be heard.
         } else if before.is_none_or(|(next, due)| next != stamp || is_complete && due != Due::Ready)
         {
             let due = if is_complete { Due::Ready } else { Due::At(now + settle) };
@@ -364,12 +366,15 @@ impl Tracker {
         }
     }
 
-    fn create(&mut self, name: Name, now: Instant) {
+    fn create(&mut self, name: &Name, now: Instant) {
         let scan = self.scan;
-        if let Some(entry) = self.entry(&name) {
+        if let Some(entry) = self.entry(name) {
             entry.scan = scan;
             entry.is_gone = false;
-            self.set_open(&name, true);
+            // It may have been found before this was heard: then it was found while it is written.
+            let next = entry.next.take();
+            self.unschedule(name, next);
+            self.set_open(name, true);
             self.batch.quiet_since = Some(now);
         }
     }
@@ -522,7 +527,7 @@ impl Tracker {
         self.hold_until = None;
         while self.flights.len() < IN_FLIGHT_MAX {
             if let Some(name) = self.troubled.pop_front() {
-                self.announce_trouble(name);
+                self.announce_trouble(&name);
             } else if let Some(name) = self.ready.pop_front() {
                 self.announce_file(name);
             } else {
@@ -554,18 +559,18 @@ impl Tracker {
         self.announce(Flight::File(Arc::clone(&name)), Announced::File(name, stamp));
     }
 
-    fn announce_trouble(&mut self, name: Name) {
-        let Some((word, told)) = self.troubles.get_mut(&name) else { return };
+    fn announce_trouble(&mut self, name: &Name) {
+        let Some((word, told)) = self.troubles.get_mut(name) else { return };
         let word = *word;
         if *told != word {
             *told = word;
             self.announce(
-                Flight::Trouble(Arc::clone(&name), word),
-                Announced::Trouble(Arc::clone(&name), word),
+                Flight::Trouble(Arc::clone(name), word),
+                Announced::Trouble(Arc::clone(name), word),
             );
         }
         if word == NO_TROUBLE {
-            self.troubles.remove(&name);
+            self.troubles.remove(name);
         }
     }
 

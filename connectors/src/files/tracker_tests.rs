@@ -74,6 +74,26 @@ fn what_was_closed_is_announced_when_it_has_not_changed_for_the_settle_time() {
 }
 
 #[test]
+fn what_is_found_while_it_is_written_is_not_complete_before_it_is_closed() {
+    let mut desk = Desk::new(rules());
+    desk.say(Input::ScanBegins);
+    // It was made while this went on, so it is found, and its making is heard of behind that.
+    desk.say(Input::Found(name("a"), stamp(1)));
+    desk.say(Input::ScanEnds(Vec::new()));
+    desk.say(Input::Created(name("a")));
+    assert_eq!(desk.tracker.deadline(), None);
+    desk.say(Input::Found(name("a"), stamp(1)));
+    assert_eq!(desk.tracker.deadline(), None);
+    desk.say(Input::Closed(name("a"), stamp(1)));
+    assert_eq!(desk.wait(), (SETTLE, vec![Output::Look(name("a"))]));
+    // With the next scan nobody knows any more whether it was heard of.
+    desk.say(Input::Created(name("b")));
+    desk.say(Input::ScanBegins);
+    desk.say(Input::Found(name("b"), stamp(1)));
+    assert_eq!(desk.wait(), (SETTLE, vec![Output::Look(name("b"))]));
+}
+
+#[test]
 fn what_changes_while_it_is_announced_is_announced_after_that() {
     let mut desk = Desk::new(rules());
     desk.say(Input::Placed(name("a"), stamp(1)));
@@ -233,6 +253,8 @@ struct File {
     stamp: Stamp,
     changed: Instant,
     is_open: bool,
+    /// It was heard of when it was made, and must not be announced before it is closed.
+    is_known_open: bool,
     was_placed: bool,
 }
 
@@ -302,11 +324,13 @@ impl World {
         if let Some(file) = self.files.get(name).filter(|file| file.stamp == stamp) {
             let settled = self.desk.now - file.changed >= SETTLE;
             assert!(file.was_placed || settled, "{name:?} is announced too early");
+            assert!(!file.is_known_open, "{name:?} is open");
         }
     }
 
     fn scan(&mut self) {
         self.is_deaf = false;
+        self.files.values_mut().for_each(|file| file.is_known_open = false);
         self.say(Input::ScanBegins);
         for (name, file) in self.files.clone() {
             self.say(Input::Found(name, file.stamp));
@@ -333,7 +357,8 @@ impl World {
     fn change(&mut self, name: &Name, is_open: bool, was_placed: bool) -> Stamp {
         self.stamps += 1;
         let stamp = stamp(self.stamps);
-        let file = File { stamp, changed: self.desk.now, is_open, was_placed };
+        let is_known_open = self.files.get(name).is_some_and(|file| file.is_known_open && is_open);
+        let file = File { stamp, changed: self.desk.now, is_open, is_known_open, was_placed };
         self.files.insert(Arc::clone(name), file);
         stamp
     }
@@ -346,13 +371,15 @@ impl World {
                 let is_new = !self.files.contains_key(&name);
                 self.change(&name, true, false);
                 if is_new {
+                    let heard = !self.is_deaf;
+                    self.files.get_mut(&name).expect("just made").is_known_open = heard;
                     self.hear(Input::Created(name));
                 }
             }
             Deed::Close(n) => {
                 let name = named(n);
                 if let Some(file) = self.files.get_mut(&name).filter(|file| file.is_open) {
-                    file.is_open = false;
+                    (file.is_open, file.is_known_open) = (false, false);
                     let stamp = file.stamp;
                     self.hear(Input::Closed(name, stamp));
                 }

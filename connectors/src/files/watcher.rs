@@ -9,7 +9,7 @@
 )]
 
 use std::{
-    ffi::OsStr,
+    collections::BTreeMap,
     fs::{self, File, Metadata, OpenOptions},
     io::{self, ErrorKind, Read, Write},
     os::{
@@ -35,6 +35,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
     event::{path, payload},
+    look::{below, is_gone, join, present, stamp, word},
     mounts,
     notices::{Kind, Notice, Notices},
     select::Select,
@@ -164,6 +165,19 @@ impl Drop for Watching {
     }
 }
 
+/// The directory itself.
+struct Root {
+    /// Its device and number while it is watched; `None`: it is gone.
+    watched: Option<(u64, u64)>,
+    /// It was unmounted: what is there now is where it was mounted.
+    is_unmounted: bool,
+    /// It could not be read, and that was said.
+    is_in_trouble: bool,
+    check_at: Instant,
+    /// Others change it of whom the kernel does not know; numbers of files are made up there.
+    is_shared: bool,
+}
+
 struct Watcher {
     settings: Settings,
     of: usize,
@@ -178,14 +192,7 @@ struct Watcher {
     poll_at: Option<Instant>,
     /// Something may have happened that nobody was told.
     scan_wanted: bool,
-    /// Device and number of the directory that is watched; `None`: it is gone.
-    root: Option<(u64, u64)>,
-    /// It was unmounted: what is there now is where it was mounted.
-    unmounted: bool,
-    root_trouble: bool,
-    check_at: Instant,
-    /// Numbers of files are made up there.
-    is_shared: bool,
+    root: Root,
     announcements: UnboundedSender<Announcement>,
     answers: mpsc::Receiver<Answer>,
     woken: UnixStream,
@@ -201,7 +208,7 @@ impl Watcher {
     ) -> Result<Self, WatchError> {
         fs::read_dir(&settings.dir).map_err(|error| at(&settings.dir, error))?;
         let is_shared = mounts::is_shared(&settings.dir);
-        let mut told = std::collections::BTreeMap::new();
+        let mut told = BTreeMap::new();
         let mut state = None;
         let mut batch = (0, 0);
         if let Some((folder, topic)) = &settings.state {
@@ -214,13 +221,22 @@ impl Watcher {
                 batch = (unix_ms(), 0);
                 if settings.new_only {
                     told = present(&settings, is_shared);
-                    told.iter().for_each(|(name, stamp)| file.remember(name, *stamp));
+                    for (name, stamp) in &told {
+                        file.remember(name, *stamp);
+                    }
                 }
                 file.begin_batch(batch.0, 0);
             }
             state = Some(file);
         }
         let tracker = Tracker::new(settings.rules.clone(), told, batch.0, batch.1);
+        let root = Root {
+            watched: None,
+            is_unmounted: false,
+            is_in_trouble: false,
+            check_at: Instant::now(),
+            is_shared,
+        };
         Ok(Self {
             settings,
             of,
@@ -231,11 +247,7 @@ impl Watcher {
             notices: None,
             poll_at: None,
             scan_wanted: false,
-            root: None,
-            unmounted: false,
-            root_trouble: false,
-            check_at: Instant::now(),
-            is_shared,
+            root,
             announcements,
             answers,
             woken,
@@ -253,17 +265,18 @@ impl Watcher {
                     Answer::Stop => is_stopped = true,
                 }
             }
-            let is_over = self.root_trouble && self.tracker.is_idle();
+            let is_over = self.root.is_in_trouble && self.tracker.is_idle();
             let is_done = self.settings.rules.once && (self.tracker.is_done() || is_over);
             if is_stopped || is_done || self.announcements.is_closed() {
                 self.write_state(true);
                 return self.tracker.skipped();
             }
             let now = Instant::now();
-            if self.check_at <= now {
+            if self.root.check_at <= now {
                 self.check_root();
             }
-            if self.root.is_some() && (self.scan_wanted || self.poll_at.is_some_and(|at| at <= now))
+            if self.root.watched.is_some()
+                && (self.scan_wanted || self.poll_at.is_some_and(|at| at <= now))
             {
                 self.scan();
             }
@@ -278,7 +291,7 @@ impl Watcher {
     /// Sleeps until something is due or has happened; whether the kernel has something to say.
     fn wait(&mut self) -> bool {
         let state = self.state.as_ref().and_then(StateFile::due);
-        let deadlines = [Some(self.check_at), self.tracker.deadline(), self.poll_at, state];
+        let deadlines = [Some(self.root.check_at), self.tracker.deadline(), self.poll_at, state];
         let deadline = deadlines.into_iter().flatten().min().expect("there is always a next check");
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left).unwrap_or_default();
@@ -349,7 +362,7 @@ impl Watcher {
     /// What a file is now; `None`: there is none.
     fn look(&self, name: &Name) -> Option<Stamp> {
         let path = self.path(name);
-        if self.is_shared {
+        if self.root.is_shared {
             // To open a file makes the client of a network file system ask its server.
             let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
             let opened = OpenOptions::new().read(true).custom_flags(flags).open(&path);
@@ -362,7 +375,7 @@ impl Watcher {
 
     /// Only what is a regular file has one.
     fn stamp(&self, metadata: &Metadata) -> Option<Stamp> {
-        metadata.is_file().then(|| stamp(metadata, self.is_shared))
+        metadata.is_file().then(|| stamp(metadata, self.root.is_shared))
     }
 
     fn path(&self, name: &[u8]) -> PathBuf {
@@ -377,7 +390,7 @@ impl Watcher {
             }
             // Where it was mounted nothing is to be seen of it, which does not mean that its files are gone.
             let above = self.settings.dir.parent().map(fs::metadata);
-            if self.unmounted
+            if self.root.is_unmounted
                 && above.is_some_and(|it| it.is_ok_and(|it| it.dev() == metadata.dev()))
             {
                 return Err(ErrorKind::NotFound.into());
@@ -386,10 +399,10 @@ impl Watcher {
         });
         match found {
             Ok(root) => {
-                self.check_at = Instant::now() + CHECK;
-                if self.root != Some(root) {
-                    self.unmounted = false;
-                    self.root = Some(root);
+                self.root.check_at = Instant::now() + CHECK;
+                if self.root.watched != Some(root) {
+                    self.root.is_unmounted = false;
+                    self.root.watched = Some(root);
                     self.watch();
                 }
             }
@@ -398,10 +411,10 @@ impl Watcher {
     }
 
     fn lose_root(&mut self, error: &io::Error) {
-        self.root = None;
+        self.root.watched = None;
         self.notices = None;
-        self.root_trouble = true;
-        self.check_at = Instant::now() + CHECK_LOST;
+        self.root.is_in_trouble = true;
+        self.root.check_at = Instant::now() + CHECK_LOST;
         self.handle(Input::Trouble(Name::from([]), Some(word(error))));
     }
 
@@ -450,7 +463,7 @@ impl Watcher {
             let is_root = dir.is_empty();
             match read {
                 Ok(()) if is_root => {
-                    if std::mem::take(&mut self.root_trouble) {
+                    if std::mem::take(&mut self.root.is_in_trouble) {
                         self.handle(Input::Trouble(dir, None));
                     }
                 }
@@ -474,7 +487,8 @@ impl Watcher {
         let path = self.path(dir);
         if !dir.is_empty() {
             let metadata = fs::symlink_metadata(&path)?;
-            let is_elsewhere = self.root.is_some_and(|(device, _)| device != metadata.dev());
+            let is_elsewhere =
+                self.root.watched.is_some_and(|(device, _)| device != metadata.dev());
             if is_elsewhere && self.notices.is_some() && mounts::is_shared(&path) {
                 self.poll_from_now_on();
             }
@@ -518,9 +532,9 @@ impl Watcher {
                 Notice::Overflow => self.scan_wanted = true,
                 Notice::Lost { dir, unmounted } => {
                     if dir.is_empty() {
-                        self.unmounted = unmounted;
-                        self.root = None;
-                        self.check_at = Instant::now();
+                        self.root.is_unmounted = unmounted;
+                        self.root.watched = None;
+                        self.root.check_at = Instant::now();
                     } else if unmounted {
                         self.scan_wanted = true;
                     }
@@ -563,56 +577,6 @@ impl Watcher {
             (Kind::Left, _) | (_, None) => Input::Gone(name),
         };
         self.handle(input);
-    }
-}
-
-/// What is there.
-fn present(settings: &Settings, is_shared: bool) -> std::collections::BTreeMap<Name, Stamp> {
-    let mut found = std::collections::BTreeMap::new();
-    let mut dirs = vec![Name::from([])];
-    while let Some(dir) = dirs.pop() {
-        // What cannot be read is not there.
-        let Ok(entries) = fs::read_dir(below(&settings.dir, &dir)) else { continue };
-        for entry in entries.flatten() {
-            let name = entry.file_name();
-            let Ok(metadata) = entry.metadata() else { continue };
-            if metadata.is_dir() && settings.recursive && settings.select.enters(name.as_bytes()) {
-                dirs.push(join(&dir, name.as_bytes(), "/"));
-            } else if metadata.is_file() && settings.select.takes(name.as_bytes()) {
-                found.insert(join(&dir, name.as_bytes(), ""), stamp(&metadata, is_shared));
-            }
-        }
-    }
-    found
-}
-
-fn stamp(metadata: &Metadata, is_shared: bool) -> Stamp {
-    Stamp {
-        inode: if is_shared { 0 } else { metadata.ino() },
-        size: metadata.len(),
-        modified_s: metadata.mtime(),
-        modified_ns: u32::try_from(metadata.mtime_nsec()).unwrap_or(0),
-    }
-}
-
-fn join(dir: &[u8], name: &[u8], end: &str) -> Name {
-    Name::from([dir, name, end.as_bytes()].concat())
-}
-
-fn below(root: &Path, name: &[u8]) -> PathBuf {
-    if name.is_empty() { root.to_owned() } else { root.join(OsStr::from_bytes(name)) }
-}
-
-fn is_gone(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
-}
-
-/// Why something cannot be read, as a word.
-fn word(error: &io::Error) -> &'static str {
-    match error.kind() {
-        ErrorKind::PermissionDenied => "denied",
-        _ if is_gone(error) => "gone",
-        _ => "unreadable",
     }
 }
 

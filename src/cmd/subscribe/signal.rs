@@ -108,12 +108,8 @@ pub(super) async fn run(spooling: Spooling, stop: CancellationToken) -> Result<(
     let mut is_first = true;
     loop {
         let (client, deliveries) = &mut connection;
-        let sub = Command::Sub {
-            topic: topic.clone(),
-            from: from.clone(),
-            cursor: Some(cursor.clone()),
-            takeover,
-        };
+        let sub =
+            Command::Sub { topic: topic.clone(), from, cursor: Some(cursor.clone()), takeover };
         let end = match client.request(&sub).await {
             Ok(_) => {
                 if std::mem::take(&mut is_first) {
@@ -167,7 +163,8 @@ impl Signaller {
             if let Some(cursor) = cursor.as_mut().filter(|cursor| cursor.is_ready()) {
                 cursor.move_behind(self.safe).await;
             }
-            let has_room = self.spool.has_room(self.files_max).map_err(unreadable)?;
+            let has_room =
+                self.spool.has_room(self.files_max).map_err(|error| unreadable(&error))?;
             let delivery = tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(End::Over),
@@ -228,7 +225,7 @@ impl Signaller {
     /// Has what was put there survive a loss of power, and so may the cursor move.
     fn sync(&mut self) -> Result<(), Failure> {
         if self.unsynced > 0 {
-            self.spool.sync().map_err(unreadable)?;
+            self.spool.sync().map_err(|error| unreadable(&error))?;
             (self.unsynced, self.safe) = (0, self.put);
         }
         Ok(())
@@ -244,7 +241,7 @@ impl Signaller {
     }
 
     fn signal(&mut self) -> Result<(), Failure> {
-        let files = self.spool.count().map_err(unreadable)?;
+        let files = self.spool.count().map_err(|error| unreadable(&error))?;
         if files == 0 {
             self.schedule.emptied();
             return Ok(());
@@ -288,6 +285,6 @@ impl Signaller {
     }
 }
 
-fn unreadable(error: std::io::Error) -> Failure {
+fn unreadable(error: &std::io::Error) -> Failure {
     Failure::failed(format!("the spool directory cannot be used: {error}"))
 }

@@ -195,13 +195,12 @@ impl Source for Spool {
             let announcement = self.files.announcements.recv().await?;
             let token = token(&announcement);
             let id = Payload::parse(&announcement.payload).attribute("id").unwrap_or_default();
-            match announcement.file {
-                Some(path) => self.begin(token, path, id.to_owned()),
-                None => {
-                    // There is no batch here, so it is a trouble.
-                    note(&printable(&announcement.payload, 500));
-                    self.files.settle(token, true);
-                }
+            if let Some(path) = announcement.file {
+                self.begin(token, path, id.to_owned());
+            } else {
+                // There is no batch here, so it is a trouble.
+                note(&printable(&announcement.payload, 500));
+                self.files.settle(token, true);
             }
         }
         Some(self.read())
