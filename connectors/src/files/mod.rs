@@ -7,7 +7,8 @@
 //! | [`name`] | what a path is called in an event |
 //! | `event` | what an event says |
 //! | [`state`] | what was announced, over restarts |
-//! | `notices`, `mounts`, `look` | what the kernel says, where it does not know, and what is to be seen |
+//! | `notices`, `mounts` | what the kernel says, and where it does not know |
+//! | `look`, `writers` | what is to be seen of files, and who has them open |
 //! | [`watcher`] | the thread that puts them together |
 //!
 //! Only regular files are announced. Symbolic links are not followed: what they lead to is announced where it is, if that is
@@ -23,6 +24,7 @@ pub mod select;
 pub mod state;
 pub mod tracker;
 pub mod watcher;
+mod writers;
 
 pub use self::{
     select::{Pattern, Select},

@@ -17,104 +17,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The path of a file below its directory, in the bytes of the file system; empty: the directory itself.
-pub type Name = Arc<[u8]>;
+mod interface;
 
-/// Announcements under way at once. Enough that the broker's disk syncs many together.
-pub const IN_FLIGHT_MAX: usize = 1_000;
+pub use self::interface::{
+    Announced, IN_FLIGHT_MAX, Input, NO_TROUBLE, Name, Output, Rules, Stamp,
+};
 
-/// What tells one content of a name from another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Stamp {
-    /// Whose content it is; 0 where file systems make such numbers up.
-    pub inode: u64,
-    /// Bytes.
-    pub size: u64,
-    /// When it was written last: seconds since 1970.
-    pub modified_s: i64,
-    /// And nanoseconds, below 10^9.
-    pub modified_ns: u32,
+/// How soon a file is looked at again that somebody has open: as seldom as that is no work, as its closing is heard of
+/// where the kernel tells.
+const BUSY_RETRY: Duration = Duration::from_secs(5);
+
+/// How a file has come to be seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    Found,
+    Closed,
+    Placed,
 }
-
-/// What the tracker goes by.
-#[derive(Debug, Clone)]
-pub struct Rules {
-    /// How long a file stays unchanged until it is complete.
-    pub settle: Duration,
-    /// After this time without any change what was announced until then is a batch.
-    pub batch_end: Option<Duration>,
-    /// Only what the first look finds; what changes meanwhile is left for another time.
-    pub once: bool,
-    /// How long nothing is announced after a refusal.
-    pub retry: Duration,
-    /// Files that are kept track of.
-    pub files_max: usize,
-}
-
-/// What happens.
-#[derive(Debug, Clone)]
-pub enum Input {
-    /// A file was seen; who may be writing to it is not known.
-    Found(Name, Stamp),
-    /// A file has come into being and will be closed by whoever made it.
-    Created(Name),
-    /// It was closed after writing, and this is what it is now.
-    Closed(Name, Stamp),
-    /// It was renamed into place.
-    Placed(Name, Stamp),
-    /// There is no such file any more.
-    Gone(Name),
-    /// Nor any below this directory, which ends in `/`.
-    GoneBelow(Name),
-    /// Everything is looked at from here on: what is not found until the end is gone.
-    ScanBegins,
-    /// Everything was looked at but what is below these directories (each ends in `/`, or is empty for all of it).
-    ScanEnds(Vec<Name>),
-    /// The answer to [`Output::Look`].
-    Looked(Name, Option<Stamp>),
-    /// A directory or file cannot be read, for this reason; or can again.
-    Trouble(Name, Option<&'static str>),
-    /// The broker has kept an announcement.
-    Confirmed(u64),
-    /// Or has refused it for now.
-    Refused(u64),
-    /// Time has passed.
-    Tick,
-}
-
-/// What is to be done, in this order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Output {
-    /// See what the file is now.
-    Look(Name),
-    /// Announce, under this number, and say what became of it.
-    Announce(u64, Announced),
-    /// Remember over restarts that it was announced.
-    Remember(Name, Stamp),
-    /// It is gone and need not be remembered.
-    Forget(Name),
-    /// Remember that the batch of this number has ended.
-    BatchEnded(u64),
-}
-
-/// What is announced.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Announced {
-    /// A complete file.
-    File(Name, Stamp),
-    /// The end of the batch of this number, with as many files.
-    Batch {
-        /// Counts from 0 in the life of a state file.
-        number: u64,
-        /// Announced since the one before.
-        files: u64,
-    },
-    /// Something cannot be read; `none`: it can be again.
-    Trouble(Name, &'static str),
-}
-
-/// The end of a trouble, as a word.
-pub const NO_TROUBLE: &str = "none";
 
 /// A file that there is.
 #[derive(Debug, Default)]
@@ -135,8 +54,12 @@ struct Entry {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Due {
-    /// Complete if it is unchanged then.
-    At(Instant),
+    /// Complete if it is unchanged then, and nobody writes to it.
+    At {
+        at: Instant,
+        /// It was heard that nobody does.
+        is_closed: bool,
+    },
     /// It is being looked at.
     Looking,
     /// Complete; waits for its turn.
@@ -156,7 +79,7 @@ enum Flight {
 pub struct Tracker {
     rules: Rules,
     entries: BTreeMap<Name, Entry>,
-    /// Those of `next` with [`Due::At`], and perhaps some that were then.
+    /// Those of `next` with [`Due::At`].
     deadlines: BTreeSet<(Instant, Name)>,
     /// Those with [`Due::Ready`] and nothing on its way, in their order, and perhaps some that were.
     ready: VecDeque<Name>,
@@ -222,14 +145,14 @@ impl Tracker {
     /// Takes what happens.
     pub fn handle(&mut self, input: Input, now: Instant) {
         match input {
-            Input::Found(name, stamp) => self.observe(name, stamp, false, now),
+            Input::Found(name, stamp) => self.observe(name, stamp, Seen::Found, now),
             Input::Closed(name, stamp) => {
                 self.set_open(&name, false);
-                self.observe(name, stamp, false, now);
+                self.observe(name, stamp, Seen::Closed, now);
             }
             Input::Placed(name, stamp) => {
                 self.set_open(&name, false);
-                self.observe(name, stamp, true, now);
+                self.observe(name, stamp, Seen::Placed, now);
             }
             Input::Created(name) => self.create(&name, now),
             Input::Gone(name) => self.remove(&name, now),
@@ -251,6 +174,7 @@ impl Tracker {
             }
             Input::ScanEnds(unread) => self.end_scan(&unread, now),
             Input::Looked(name, stamp) => self.looked(name, stamp, now),
+            Input::Busy(name) => self.busy(name, now),
             Input::Trouble(name, word) => self.trouble(name, word),
             Input::Confirmed(number) => self.confirmed(number, now),
             Input::Refused(number) => self.refused(number, now),
@@ -325,7 +249,7 @@ impl Tracker {
         Some(self.entries.entry(Arc::clone(name)).or_default())
     }
 
-    fn observe(&mut self, name: Name, stamp: Stamp, is_complete: bool, now: Instant) {
+    fn observe(&mut self, name: Name, stamp: Stamp, seen: Seen, now: Instant) {
         let (scan, settle) = (self.scan, self.rules.settle);
         let Some(entry) = self.entry(&name) else { return };
         entry.scan = scan;
@@ -336,9 +260,17 @@ impl Tracker {
             entry.next = None;
         } else if entry.is_open {
             // Whoever writes it closes it, and that will be heard.
-        } else if before.is_none_or(|(next, due)| next != stamp || is_complete && due != Due::Ready)
-        {
-            let due = if is_complete { Due::Ready } else { Due::At(now + settle) };
+        } else {
+            let settled = now + settle;
+            let due = match (before.filter(|(next, _)| *next == stamp), seen) {
+                (_, Seen::Placed) => Due::Ready,
+                (None, _) => Due::At { at: settled, is_closed: seen == Seen::Closed },
+                // It has not changed since.
+                (Some((_, Due::At { at, .. })), Seen::Closed) => {
+                    Due::At { at: at.min(settled), is_closed: true }
+                }
+                (Some((_, due)), _) => due,
+            };
             entry.next = Some((stamp, due));
         }
         let next = entry.next;
@@ -352,7 +284,7 @@ impl Tracker {
     /// Enters what is to be done with a file.
     fn schedule(&mut self, name: Name, next: Option<(Stamp, Due)>) {
         match next {
-            Some((_, Due::At(at))) => {
+            Some((_, Due::At { at, .. })) => {
                 self.deadlines.insert((at, name));
             }
             Some((_, Due::Ready)) => self.ready.push_back(name),
@@ -361,7 +293,7 @@ impl Tracker {
     }
 
     fn unschedule(&mut self, name: &Name, next: Option<(Stamp, Due)>) {
-        if let Some((_, Due::At(at))) = next {
+        if let Some((_, Due::At { at, .. })) = next {
             self.deadlines.remove(&(at, Arc::clone(name)));
         }
     }
@@ -433,9 +365,23 @@ impl Tracker {
                 entry.next = None;
                 self.skipped += 1;
             }
-            Some((_, Due::Looking)) => self.observe(name, stamp, false, now),
+            Some((_, Due::Looking)) => self.observe(name, stamp, Seen::Found, now),
             // Something has happened meanwhile, and will be looked at in its turn.
             _ => {}
+        }
+    }
+
+    fn busy(&mut self, name: Name, now: Instant) {
+        let (once, retry) = (self.rules.once, self.rules.settle.max(BUSY_RETRY));
+        let Some(entry) = self.entries.get_mut(&name) else { return };
+        let Some((stamp, Due::Looking)) = entry.next else { return };
+        if once {
+            entry.next = None;
+            self.skipped += 1;
+        } else {
+            let next = Some((stamp, Due::At { at: now + retry, is_closed: false }));
+            entry.next = next;
+            self.schedule(name, next);
         }
     }
 
@@ -517,9 +463,11 @@ impl Tracker {
         {
             let (_, name) = self.deadlines.pop_first().expect("it was just there");
             let entry = self.entries.get_mut(&name).expect("what is scheduled is there");
-            let (stamp, _) = entry.next.expect("what is scheduled is next");
+            let Some((stamp, Due::At { is_closed, .. })) = entry.next else {
+                panic!("what is scheduled waits for that");
+            };
             entry.next = Some((stamp, Due::Looking));
-            self.outputs.push_back(Output::Look(name));
+            self.outputs.push_back(Output::Look { name, is_closed });
         }
         if self.hold_until.is_some_and(|until| now < until) {
             return;
@@ -586,5 +534,4 @@ impl Tracker {
 }
 
 #[cfg(test)]
-#[path = "tracker_tests.rs"]
 mod tests;

@@ -41,6 +41,7 @@ use super::{
     select::Select,
     state::{StateError, StateFile},
     tracker::{Announced, Input, Name, Output, Rules, Stamp, Tracker},
+    writers::Writers,
 };
 
 /// How often it is seen whether the directory is still the same one, and whether one that is gone is back.
@@ -193,6 +194,7 @@ struct Watcher {
     /// Something may have happened that nobody was told.
     scan_wanted: bool,
     root: Root,
+    writers: Writers,
     announcements: UnboundedSender<Announcement>,
     answers: mpsc::Receiver<Answer>,
     woken: UnixStream,
@@ -248,6 +250,7 @@ impl Watcher {
             poll_at: None,
             scan_wanted: false,
             root,
+            writers: Writers::default(),
             announcements,
             answers,
             woken,
@@ -312,9 +315,11 @@ impl Watcher {
         self.tracker.handle(input, Instant::now());
         while let Some(output) = self.tracker.poll() {
             match output {
-                Output::Look(name) => {
+                Output::Look { name, is_closed } => {
+                    let is_busy = !is_closed && self.writers.have(&self.path(&name));
                     let stamp = self.look(&name);
-                    self.tracker.handle(Input::Looked(name, stamp), Instant::now());
+                    let seen = if is_busy { Input::Busy(name) } else { Input::Looked(name, stamp) };
+                    self.tracker.handle(seen, Instant::now());
                 }
                 Output::Announce(number, announced) => self.announce(number, &announced),
                 Output::Remember(name, stamp) => {

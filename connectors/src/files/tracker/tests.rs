@@ -45,6 +45,10 @@ impl Desk {
     }
 }
 
+fn look(text: &str, is_closed: bool) -> Output {
+    Output::Look { name: name(text), is_closed }
+}
+
 fn file(number: u64, text: &str, n: u64) -> Output {
     Output::Announce(number, Announced::File(name(text), stamp(n)))
 }
@@ -64,12 +68,12 @@ fn what_was_renamed_into_place_is_announced_at_once_and_again_only_when_it_is_an
 fn what_was_closed_is_announced_when_it_has_not_changed_for_the_settle_time() {
     let mut desk = Desk::new(rules());
     assert_eq!(desk.say(Input::Closed(name("a"), stamp(1))), []);
-    assert_eq!(desk.wait(), (SETTLE, vec![Output::Look(name("a"))]));
+    assert_eq!(desk.wait(), (SETTLE, vec![look("a", true)]));
     assert_eq!(desk.say(Input::Looked(name("a"), Some(stamp(2)))), []);
     // Closing it again without a change is no change.
     desk.now += SETTLE / 2;
     assert_eq!(desk.say(Input::Closed(name("a"), stamp(2))), []);
-    assert_eq!(desk.wait(), (SETTLE / 2, vec![Output::Look(name("a"))]));
+    assert_eq!(desk.wait(), (SETTLE / 2, vec![look("a", true)]));
     assert_eq!(desk.say(Input::Looked(name("a"), Some(stamp(2)))), [file(1, "a", 2)]);
 }
 
@@ -85,12 +89,26 @@ fn what_is_found_while_it_is_written_is_not_complete_before_it_is_closed() {
     desk.say(Input::Found(name("a"), stamp(1)));
     assert_eq!(desk.tracker.deadline(), None);
     desk.say(Input::Closed(name("a"), stamp(1)));
-    assert_eq!(desk.wait(), (SETTLE, vec![Output::Look(name("a"))]));
+    assert_eq!(desk.wait(), (SETTLE, vec![look("a", true)]));
     // With the next scan nobody knows any more whether it was heard of.
     desk.say(Input::Created(name("b")));
     desk.say(Input::ScanBegins);
     desk.say(Input::Found(name("b"), stamp(1)));
-    assert_eq!(desk.wait(), (SETTLE, vec![Output::Look(name("b"))]));
+    assert_eq!(desk.wait(), (SETTLE, vec![look("b", false)]));
+}
+
+#[test]
+fn what_somebody_writes_to_is_looked_at_again_until_that_is_over() {
+    let mut desk = Desk::new(rules());
+    desk.say(Input::Found(name("a"), stamp(1)));
+    assert_eq!(desk.wait(), (SETTLE, vec![look("a", false)]));
+    assert_eq!(desk.say(Input::Busy(name("a"))), []);
+    assert_eq!(desk.wait(), (BUSY_RETRY, vec![look("a", false)]));
+    desk.say(Input::Busy(name("a")));
+    // And no longer than until it is closed.
+    desk.say(Input::Closed(name("a"), stamp(1)));
+    assert_eq!(desk.wait(), (SETTLE, vec![look("a", true)]));
+    assert_eq!(desk.say(Input::Looked(name("a"), Some(stamp(1)))), [file(1, "a", 1)]);
 }
 
 #[test]
@@ -253,8 +271,6 @@ struct File {
     stamp: Stamp,
     changed: Instant,
     is_open: bool,
-    /// It was heard of when it was made, and must not be announced before it is closed.
-    is_known_open: bool,
     was_placed: bool,
 }
 
@@ -298,9 +314,12 @@ impl World {
         let outputs = self.desk.say(input);
         for output in outputs {
             match output {
-                Output::Look(name) => {
-                    let found = self.files.get(&name).map(|file| file.stamp);
-                    self.say(Input::Looked(name, found));
+                Output::Look { name, is_closed } => {
+                    let found = self.files.get(&name);
+                    let is_open = found.is_some_and(|file| file.is_open);
+                    let found = found.map(|file| file.stamp);
+                    let is_busy = is_open && !is_closed;
+                    self.say(if is_busy { Input::Busy(name) } else { Input::Looked(name, found) });
                 }
                 Output::Announce(number, Announced::File(name, stamp)) => {
                     self.check(&name, stamp);
@@ -324,13 +343,12 @@ impl World {
         if let Some(file) = self.files.get(name).filter(|file| file.stamp == stamp) {
             let settled = self.desk.now - file.changed >= SETTLE;
             assert!(file.was_placed || settled, "{name:?} is announced too early");
-            assert!(!file.is_known_open, "{name:?} is open");
+            assert!(!file.is_open, "{name:?} is open");
         }
     }
 
     fn scan(&mut self) {
         self.is_deaf = false;
-        self.files.values_mut().for_each(|file| file.is_known_open = false);
         self.say(Input::ScanBegins);
         for (name, file) in self.files.clone() {
             self.say(Input::Found(name, file.stamp));
@@ -357,8 +375,7 @@ impl World {
     fn change(&mut self, name: &Name, is_open: bool, was_placed: bool) -> Stamp {
         self.stamps += 1;
         let stamp = stamp(self.stamps);
-        let is_known_open = self.files.get(name).is_some_and(|file| file.is_known_open && is_open);
-        let file = File { stamp, changed: self.desk.now, is_open, is_known_open, was_placed };
+        let file = File { stamp, changed: self.desk.now, is_open, was_placed };
         self.files.insert(Arc::clone(name), file);
         stamp
     }
@@ -371,15 +388,13 @@ impl World {
                 let is_new = !self.files.contains_key(&name);
                 self.change(&name, true, false);
                 if is_new {
-                    let heard = !self.is_deaf;
-                    self.files.get_mut(&name).expect("just made").is_known_open = heard;
                     self.hear(Input::Created(name));
                 }
             }
             Deed::Close(n) => {
                 let name = named(n);
                 if let Some(file) = self.files.get_mut(&name).filter(|file| file.is_open) {
-                    (file.is_open, file.is_known_open) = (false, false);
+                    file.is_open = false;
                     let stamp = file.stamp;
                     self.hear(Input::Closed(name, stamp));
                 }
@@ -435,7 +450,7 @@ proptest! {
             world.scan();
         }
         for _ in 0..100 {
-            world.wait(Duration::from_secs(2));
+            world.wait(Duration::from_secs(6));
             while world.confirm() {}
         }
         prop_assert!(world.desk.tracker.is_idle());
