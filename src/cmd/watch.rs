@@ -174,6 +174,7 @@ impl WatchArgs {
                 },
                 poll: self.poll,
                 new_only: self.new_only,
+                left_out: Some(self.data.data.clone()),
                 state: (!self.spool).then(|| (state.clone(), self.topic())),
             })
         };

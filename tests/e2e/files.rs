@@ -19,7 +19,7 @@ use tidings_connectors::files::name::decode;
 use crate::{
     disk_full::SmallDisk,
     support::{
-        process::{Running, Server, run, tidings},
+        process::{Running, Server, at, run, tidings},
         seed::seed_from,
         talk::{Talk, value},
         wait::until,
@@ -284,6 +284,19 @@ fn directories_may_come_and_go_and_be_made_again() {
     assert!(!announced.iter().any(|event| event.contains("/.git/")), "{announced:#?}");
     let files: BTreeSet<_> = files(&server).into_iter().collect();
     assert_eq!(files.len(), announced.len() - errors, "each once: {announced:#?}");
+}
+
+#[test]
+fn what_is_announced_does_not_change_what_is_watched() {
+    // Everything is here: the watcher's own state, and what the broker writes for it.
+    let server = Server::broker();
+    let dir = server.folder.path().to_owned();
+    fs::write(dir.join("file"), "x").unwrap();
+    let words = ["watch", ".", "--recursive", "--once", "--settle", "50ms"];
+    for _ in 0..2 {
+        at(&server, &words).expect_code(0);
+    }
+    assert_eq!(files(&server), [dir.join("file")]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     tracker::{Name, Stamp},
-    watcher::Settings,
+    watching::Settings,
 };
 
 /// What is there.

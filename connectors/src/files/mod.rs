@@ -9,7 +9,7 @@
 //! | [`state`] | what was announced, over restarts |
 //! | `notices`, `mounts` | what the kernel says, and where it does not know |
 //! | `look`, `writers` | what is to be seen of files, and who has them open |
-//! | [`watcher`] | the thread that puts them together |
+//! | [`watching`], `watcher` | a watched directory, and the thread that puts all of this together |
 //!
 //! Only regular files are announced. Symbolic links are not followed: what they lead to is announced where it is, if that is
 //! watched. A file that was put into place by a hard link is known as complete by its second name; if that is gone
@@ -23,11 +23,12 @@ mod notices;
 pub mod select;
 pub mod state;
 pub mod tracker;
-pub mod watcher;
+mod watcher;
+pub mod watching;
 mod writers;
 
 pub use self::{
     select::{Pattern, Select},
     tracker::Rules,
-    watcher::{Announcement, Settings, WatchError, Watching},
+    watching::{Announcement, Settings, WatchError, Watching},
 };

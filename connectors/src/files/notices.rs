@@ -23,7 +23,7 @@ const READS_MAX: usize = 16;
 pub(super) enum Notice {
     /// More than the kernel keeps: anything may have.
     Overflow,
-    /// This directory is not watched any more.
+    /// This directory is not watched any more, or not where it was.
     Lost {
         dir: Name,
         /// Because its file system was unmounted.
@@ -75,9 +75,8 @@ impl Notices {
             | WatchFlags::DELETE_SELF
             | WatchFlags::EXCL_UNLINK
             | WatchFlags::ONLYDIR;
-        if !dir.is_empty() {
-            flags |= WatchFlags::DONT_FOLLOW;
-        }
+        // Of what is below, the directory above it hears.
+        flags |= if dir.is_empty() { WatchFlags::MOVE_SELF } else { WatchFlags::DONT_FOLLOW };
         let watch = inotify::add_watch(&self.fd, path, flags)?;
         if let Some(before) = self.dirs.insert(watch, Arc::clone(dir)) {
             // The same directory at another place, of which nothing was heard yet.
@@ -130,6 +129,11 @@ impl Notices {
                     let unmounted = self.unmounted.take() == Some(watch);
                     notices.push(Notice::Lost { dir, unmounted });
                 }
+                continue;
+            }
+            if flags.contains(ReadFlags::MOVE_SELF) {
+                let dir = Name::from([]);
+                notices.push(Notice::Lost { dir, unmounted: false });
                 continue;
             }
             let (Some(dir), Some(name)) = (self.dirs.get(&watch), event.file_name()) else {

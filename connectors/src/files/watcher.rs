@@ -11,7 +11,7 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File, Metadata, OpenOptions},
-    io::{self, ErrorKind, Read, Write},
+    io::{self, ErrorKind, Read},
     os::{
         fd::AsFd,
         unix::{
@@ -20,9 +20,8 @@ use std::{
             net::UnixStream,
         },
     },
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, mpsc},
-    thread::{self, JoinHandle},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -30,7 +29,7 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::OFlags,
 };
-use tidings_protocol::{MemberId, TopicName};
+use tidings_protocol::MemberId;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
@@ -38,9 +37,9 @@ use super::{
     look::{below, is_gone, join, present, stamp, word},
     mounts,
     notices::{Kind, Notice, Notices},
-    select::Select,
-    state::{StateError, StateFile},
-    tracker::{Announced, Input, Name, Output, Rules, Stamp, Tracker},
+    state::StateFile,
+    tracker::{Announced, Input, Name, Output, Stamp, Tracker},
+    watching::{Announcement, Answer, Settings, WatchError, at},
     writers::Writers,
 };
 
@@ -50,121 +49,6 @@ const CHECK_LOST: Duration = Duration::from_secs(1);
 
 /// How often a directory is looked through that the kernel says nothing of, if nobody says otherwise.
 const POLL: Duration = Duration::from_secs(1);
-
-/// What is watched, and how.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// An absolute path.
-    pub dir: PathBuf,
-    /// Also what is below it.
-    pub recursive: bool,
-    /// Which names.
-    pub select: Select,
-    /// When a file is complete.
-    pub rules: Rules,
-    /// Looked through so often instead of asking the kernel; `None`: where the kernel does not know.
-    pub poll: Option<Duration>,
-    /// What is there when it is watched for the first time is not announced.
-    pub new_only: bool,
-    /// Where is remembered what was announced for which topic; `None`: nowhere.
-    pub state: Option<(PathBuf, TopicName)>,
-}
-
-/// Something to be announced. It has to be answered, by its number.
-#[derive(Debug)]
-pub struct Announcement {
-    /// Which directory, as [`Watching::start`] was told.
-    pub of: usize,
-    /// In this directory, from 1.
-    pub number: u64,
-    /// The event.
-    pub payload: String,
-    /// The file, if it is one that is complete.
-    pub file: Option<PathBuf>,
-}
-
-/// Why a directory cannot be watched.
-#[derive(Debug, thiserror::Error)]
-pub enum WatchError {
-    /// It cannot be looked into at the start.
-    #[error("{}: {source}", .path.display())]
-    Dir {
-        /// The directory.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// What was announced before cannot be known.
-    #[error(transparent)]
-    State(#[from] StateError),
-}
-
-enum Answer {
-    Confirmed(u64),
-    Refused(u64),
-    Stop,
-}
-
-/// A directory that is watched. Dropped, it is watched no more.
-#[derive(Debug)]
-pub struct Watching {
-    answers: mpsc::Sender<Answer>,
-    wake: UnixStream,
-    thread: Option<JoinHandle<u64>>,
-}
-
-impl Watching {
-    /// Begins to watch. Announcements of at most [`super::tracker::IN_FLIGHT_MAX`] files wait in the channel; it is
-    /// closed from this side when there will be none any more.
-    pub fn start(
-        settings: Settings,
-        of: usize,
-        announcements: UnboundedSender<Announcement>,
-    ) -> Result<Self, WatchError> {
-        let (wake, woken) = UnixStream::pair().map_err(|error| at(&settings.dir, error))?;
-        wake.set_nonblocking(true).map_err(|error| at(&settings.dir, error))?;
-        woken.set_nonblocking(true).map_err(|error| at(&settings.dir, error))?;
-        let (answers, answered) = mpsc::channel();
-        let watcher = Watcher::new(settings, of, announcements, answered, woken)?;
-        let thread = thread::spawn(move || watcher.run());
-        Ok(Self { answers, wake, thread: Some(thread) })
-    }
-
-    /// The broker has kept this announcement.
-    pub fn confirm(&self, number: u64) {
-        self.answer(Answer::Confirmed(number));
-    }
-
-    /// The broker does not take this announcement now; it comes again.
-    pub fn refuse(&self, number: u64) {
-        self.answer(Answer::Refused(number));
-    }
-
-    fn answer(&self, answer: Answer) {
-        // A thread that has ended needs no answers; one that was woken already needs no waking.
-        let _ = self.answers.send(answer);
-        let _ = (&self.wake).write(&[0]);
-    }
-
-    /// Ends it: what was confirmed is remembered. Files that were left for another time, as they were changing.
-    pub fn stop(mut self) -> u64 {
-        self.end()
-    }
-
-    fn end(&mut self) -> u64 {
-        self.answer(Answer::Stop);
-        let ended = self.thread.take().map(JoinHandle::join);
-        ended.and_then(Result::ok).unwrap_or(0)
-    }
-}
-
-impl Drop for Watching {
-    fn drop(&mut self) {
-        if self.thread.is_some() {
-            self.end();
-        }
-    }
-}
 
 /// The directory itself.
 struct Root {
@@ -179,7 +63,8 @@ struct Root {
     is_shared: bool,
 }
 
-struct Watcher {
+/// Everything that the thread has.
+pub(super) struct Watcher {
     settings: Settings,
     of: usize,
     /// Tells troubles of this process from those of others.
@@ -195,13 +80,15 @@ struct Watcher {
     scan_wanted: bool,
     root: Root,
     writers: Writers,
+    /// Device and number of the directory that is left out.
+    left_out: Option<(u64, u64)>,
     announcements: UnboundedSender<Announcement>,
     answers: mpsc::Receiver<Answer>,
     woken: UnixStream,
 }
 
 impl Watcher {
-    fn new(
+    pub(super) fn new(
         settings: Settings,
         of: usize,
         announcements: UnboundedSender<Announcement>,
@@ -232,6 +119,7 @@ impl Watcher {
             state = Some(file);
         }
         let tracker = Tracker::new(settings.rules.clone(), told, batch.0, batch.1);
+        let left_out = settings.left_out.as_ref().and_then(|path| fs::metadata(path).ok());
         let root = Root {
             watched: None,
             is_unmounted: false,
@@ -251,6 +139,7 @@ impl Watcher {
             scan_wanted: false,
             root,
             writers: Writers::default(),
+            left_out: left_out.map(|it| (it.dev(), it.ino())),
             announcements,
             answers,
             woken,
@@ -258,7 +147,7 @@ impl Watcher {
     }
 
     /// Watches until it is stopped, or has announced what it was to announce once.
-    fn run(mut self) -> u64 {
+    pub(super) fn run(mut self) -> u64 {
         loop {
             let mut is_stopped = false;
             while let Ok(answer) = self.answers.try_recv() {
@@ -492,6 +381,9 @@ impl Watcher {
         let path = self.path(dir);
         if !dir.is_empty() {
             let metadata = fs::symlink_metadata(&path)?;
+            if self.left_out == Some((metadata.dev(), metadata.ino())) {
+                return Ok(());
+            }
             let is_elsewhere =
                 self.root.watched.is_some_and(|(device, _)| device != metadata.dev());
             if is_elsewhere && self.notices.is_some() && mounts::is_shared(&path) {
@@ -583,10 +475,6 @@ impl Watcher {
         };
         self.handle(input);
     }
-}
-
-fn at(path: &Path, source: io::Error) -> WatchError {
-    WatchError::Dir { path: path.to_owned(), source }
 }
 
 fn unix_ms() -> u64 {
