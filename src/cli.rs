@@ -277,7 +277,7 @@ mod tests {
             "tidings dead retry 1 --all",
             "tidings watch-feed",
             "tidings watch",
-            "tidings watch d --spool --all",
+            "tidings watch --spool d --all",
             "tidings watch d --pattern a/b",
             "tidings sub t --signal KILL --pid-file p --spool d",
             "tidings sub t --jobs 3",

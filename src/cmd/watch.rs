@@ -17,7 +17,7 @@ use crate::{
     failure::Failure,
     flags::{BrokerFlag, DataFlag, parse_duration},
     node,
-    output::{note, plural},
+    output::{note, plural, printable},
     signals::stop_on_signal,
 };
 
@@ -74,7 +74,7 @@ const RETRY: Duration = Duration::from_secs(1);
 #[command(after_help = EXAMPLES)]
 pub(crate) struct WatchArgs {
     /// Directories, at most 64
-    #[arg(value_name = "DIR", required = true)]
+    #[arg(value_name = "DIR", required_unless_present = "spool")]
     dirs: Vec<PathBuf>,
 
     /// Where to announce [default: file-ready; with --spool new-url]
@@ -123,9 +123,9 @@ pub(crate) struct WatchArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     poll: Option<Duration>,
 
-    /// Publish the lines of the files, and remove them
-    #[arg(long)]
-    spool: bool,
+    /// Publish the lines of the files in this directory instead, and remove the files; may be given several times
+    #[arg(long, value_name = "DIR", conflicts_with = "dirs")]
+    spool: Vec<PathBuf>,
 
     /// Say nothing when all goes well
     #[arg(long, short)]
@@ -139,22 +139,27 @@ pub(crate) struct WatchArgs {
 }
 
 impl WatchArgs {
+    fn is_spool(&self) -> bool {
+        !self.spool.is_empty()
+    }
+
     fn topic(&self) -> TopicName {
-        let default = if self.spool { DEFAULT_TOPIC } else { TOPIC };
+        let default = if self.is_spool() { DEFAULT_TOPIC } else { TOPIC };
         let default = || default.parse().expect("it is a name");
         self.topic.clone().unwrap_or_else(default)
     }
 
     /// What is to be watched, with absolute paths.
     fn settings(&self) -> Result<Vec<Settings>, Failure> {
-        if self.dirs.len() > DIRS_MAX {
+        let dirs = if self.is_spool() { &self.spool } else { &self.dirs };
+        if dirs.len() > DIRS_MAX {
             return Err(Failure::Usage(format!("at most {DIRS_MAX} directories are watched")));
         }
         if self.poll.is_some_and(|poll| poll.is_zero()) {
             return Err(Failure::Usage("--poll cannot be 0".to_owned()));
         }
         let state = self.data.data.join("watch");
-        if !self.spool {
+        if !self.is_spool() {
             node::make_data_directory(&self.data.data)?;
             node::make_data_directory(&state)?;
         }
@@ -175,11 +180,11 @@ impl WatchArgs {
                 poll: self.poll,
                 new_only: self.new_only,
                 left_out: Some(self.data.data.clone()),
-                state: (!self.spool).then(|| (state.clone(), self.topic())),
+                state: (!self.is_spool()).then(|| (state.clone(), self.topic())),
             })
         };
         let usage = |error: io::Error| Failure::Usage(error.to_string());
-        self.dirs.iter().map(settings).collect::<Result<_, _>>().map_err(usage)
+        dirs.iter().map(settings).collect::<Result<_, _>>().map_err(usage)
     }
 }
 
@@ -192,18 +197,18 @@ pub(crate) async fn run(args: WatchArgs) -> Result<(), Failure> {
         let name = settings.dir.display().to_string();
         let watching = Watching::start(settings, dirs.len(), sender.clone());
         dirs.push(watching.map_err(|error| match error {
-            WatchError::Dir { .. } => Failure::Usage(error.to_string()),
+            WatchError::Dir { .. } => Failure::Usage(printable(&error.to_string(), 500)),
             WatchError::State(error) => Failure::failed(error.to_string()),
         })?);
         if !args.quiet {
-            note(&format!("watching {}", crate::output::printable(&name, 500)));
+            note(&format!("watching {}", printable(&name, 500)));
         }
     }
     // The end of the last directory is the end of the channel.
     drop(sender);
     let (broker, topic) = (&args.broker.broker, args.topic());
     let mut files = Files { announcements, dirs, confirmed: 0, refused: false };
-    let result = if args.spool {
+    let result = if args.is_spool() {
         let mut spool = Spool::new(files);
         let result = announce(broker, NAME, topic, &mut spool, &stop).await;
         files = spool.into_files();

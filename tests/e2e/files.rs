@@ -405,7 +405,8 @@ fn one_watcher_at_a_time_has_a_directory_and_what_is_none_is_refused() {
         &["watch"],
         &["watch", text, "--pattern", "a/b"],
         &["watch", text, "--poll", "0"],
-        &["watch", text, "--spool", "--batch-end"],
+        &["watch", "--spool", text, "--batch-end"],
+        &["watch", text, "--spool", text],
     ] {
         let ended = run(server.folder.path(), words).expect_code(2);
         assert_eq!(ended.stderr().lines().count(), 1, "{}", ended.stderr());
@@ -416,7 +417,8 @@ fn one_watcher_at_a_time_has_a_directory_and_what_is_none_is_refused() {
 fn dropped_files_of_urls_become_events_and_go() {
     let server = Server::broker();
     let dir = real_dir();
-    let begin = || watch_dir(&server, dir.path(), &["--spool", "--topic", "links"]);
+    let words = ["--topic", "links", "--spool"].map(OsStr::new);
+    let begin = || watch(&server, &[&words[..], &[dir.path().as_os_str()]].concat());
     let watch = begin();
     let odd = dir.path().join("odd");
     place(

@@ -12,7 +12,10 @@
 //! here. What is missing here (the end of the file after a crash) is announced again, under the same id. A line that
 //! cannot be read counts as missing. Another version is another first word, and is refused.
 
-#![expect(clippy::disallowed_methods, reason = "syncs no more often than every second")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "syncs no more often than every second, on a thread"
+)]
 
 use std::{
     collections::BTreeMap,
@@ -20,6 +23,7 @@ use std::{
     io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -87,7 +91,9 @@ pub struct StateFile {
     /// Lines to be written.
     unwritten: Vec<u8>,
     unsynced_since: Option<Instant>,
-    /// A write has failed, so the file has to be written anew before another line.
+    /// A disk takes its time, and files are announced meanwhile.
+    syncing: Option<JoinHandle<io::Result<()>>>,
+    /// A write or a sync has failed, so the file has to be written anew before another line.
     is_broken: bool,
     _lock: File,
 }
@@ -130,6 +136,7 @@ impl StateFile {
             lines,
             unwritten: Vec::new(),
             unsynced_since: None,
+            syncing: None,
             is_broken: false,
             _lock: lock,
         };
@@ -159,8 +166,8 @@ impl StateFile {
         self.unsynced_since.map(|since| since + SYNC_EVERY)
     }
 
-    /// Writes what was noted, and syncs it when that is due. After a failure everything is written anew, as `now` gives
-    /// it: what is to be remembered, and the present batch with its files.
+    /// Writes what was noted, and has it synced when that is due. After a failure everything is written anew, as `now`
+    /// gives it: what is to be remembered, and the present batch with its files.
     pub fn write<'a, T: Iterator<Item = (&'a Name, Stamp)>>(
         &mut self,
         now: impl Fn() -> (T, (u64, u64)),
@@ -169,36 +176,57 @@ impl StateFile {
         if !self.unwritten.is_empty() {
             self.unsynced_since.get_or_insert_with(Instant::now);
             let lines = std::mem::take(&mut self.unwritten);
-            if !self.is_broken && self.file.write_all(&lines).is_err() {
-                self.is_broken = true;
-            }
+            self.is_broken |= self.file.write_all(&lines).is_err();
         }
         if self.due().is_none_or(|due| Instant::now() < due) {
             return Ok(());
         }
-        self.sync(now, live)
+        if self.syncing.as_ref().is_some_and(|syncing| !syncing.is_finished()) {
+            self.unsynced_since = Some(Instant::now());
+            return Ok(());
+        }
+        let synced = self.synced();
+        if self.must_be_rewritten(live) {
+            // Tried again after as long as it would be synced after.
+            self.unsynced_since = Some(Instant::now());
+            let (told, batch) = now();
+            self.rewrite(told, batch)?;
+        } else {
+            let file = self.file.try_clone()?;
+            self.syncing = Some(thread::spawn(move || file.sync_data()));
+        }
+        self.unsynced_since = None;
+        synced
     }
 
     /// Writes and syncs what there is.
-    pub fn sync<'a, T: Iterator<Item = (&'a Name, Stamp)>>(
-        &mut self,
+    pub fn close<'a, T: Iterator<Item = (&'a Name, Stamp)>>(
+        mut self,
         now: impl Fn() -> (T, (u64, u64)),
         live: usize,
     ) -> io::Result<()> {
         let lines = std::mem::take(&mut self.unwritten);
-        // Tried again after as long as it would be synced after.
-        self.unsynced_since = self.unsynced_since.map(|_| Instant::now());
-        if !self.is_broken && self.file.write_all(&lines).is_err() {
-            self.is_broken = true;
-        }
-        if self.is_broken || self.lines > 2 * live as u64 + STALE_LINES_MIN {
+        self.is_broken |= self.file.write_all(&lines).is_err();
+        // What it says shows in what is done next.
+        let _ = self.synced();
+        if self.must_be_rewritten(live) {
             let (told, batch) = now();
-            self.rewrite(told, batch)?;
-        } else if self.unsynced_since.is_some() {
-            self.file.sync_data()?;
+            return self.rewrite(told, batch);
         }
-        self.unsynced_since = None;
-        Ok(())
+        self.file.sync_data()
+    }
+
+    fn must_be_rewritten(&self, live: usize) -> bool {
+        self.is_broken || self.lines > 2 * live as u64 + STALE_LINES_MIN
+    }
+
+    /// The end of the last sync. After one that has failed nobody knows what is on the disk.
+    fn synced(&mut self) -> io::Result<()> {
+        let Some(syncing) = self.syncing.take() else { return Ok(()) };
+        let synced =
+            syncing.join().unwrap_or_else(|_| Err(io::Error::other("a sync has panicked")));
+        self.is_broken |= synced.is_err();
+        synced
     }
 
     fn rewrite<'a>(
@@ -325,10 +353,9 @@ mod tests {
     }
 
     #[track_caller]
-    fn sync(state: &mut StateFile, told: &BTreeMap<Name, Stamp>) {
+    fn close(state: StateFile, told: &BTreeMap<Name, Stamp>) {
         let now = || (told.iter().map(|(name, stamp)| (name, *stamp)), (7, 1));
-        state.unsynced_since = Some(Instant::now());
-        state.sync(now, told.len()).unwrap();
+        state.close(now, told.len()).unwrap();
     }
 
     fn path(folder: &Path) -> PathBuf {
@@ -347,9 +374,8 @@ mod tests {
         state.remember(&name(b"b"), stamp(3));
         state.remember(&name(b"c"), stamp(4));
         state.forget(&name(b"c"));
-        sync(&mut state, &BTreeMap::new());
         assert!(matches!(open(folder.path()), Err(StateError::InUse { .. })));
-        drop(state);
+        close(state, &BTreeMap::new());
         let (_, remembered) = open(folder.path()).unwrap();
         let told = [(name(b"a\n\xff"), stamp(1)), (name(b"b"), stamp(3))].into();
         assert_eq!(remembered, Remembered { told, batch_number: 3, batch_files: 3 });
@@ -361,8 +387,7 @@ mod tests {
         let (mut state, _) = open(folder.path()).unwrap();
         state.remember(&name(b"a"), stamp(1));
         state.remember(&name(b"b"), stamp(2));
-        sync(&mut state, &BTreeMap::new());
-        drop(state);
+        close(state, &BTreeMap::new());
         let whole = fs::read(path(folder.path())).unwrap();
         for length in 0..whole.len() {
             fs::write(path(folder.path()), &whole[..length]).unwrap();
@@ -370,8 +395,7 @@ mod tests {
             let lines = whole[..length].split(|byte| *byte == b'\n').count() - 1;
             assert_eq!(remembered.told.len(), lines.saturating_sub(1), "{length}");
             state.remember(&name(b"c"), stamp(3));
-            sync(&mut state, &BTreeMap::new());
-            drop(state);
+            close(state, &BTreeMap::new());
             let (_, remembered) = open(folder.path()).unwrap();
             assert_eq!(remembered.told.get(&name(b"c")), Some(&stamp(3)), "{length}");
         }
@@ -385,11 +409,16 @@ mod tests {
         for n in 0..=STALE_LINES_MIN + 2 {
             state.remember(&name(b"a"), stamp(n));
         }
-        sync(&mut state, &told);
+        close(state, &told);
         assert!(fs::metadata(path(folder.path())).unwrap().len() < 200);
+        let (mut state, _) = open(folder.path()).unwrap();
         state.is_broken = true;
         state.remember(&name(b"b"), stamp(1));
-        sync(&mut state, &told);
+        // That is tried as soon as a sync is due.
+        state.unsynced_since = Instant::now().checked_sub(SYNC_EVERY);
+        let now = || (told.iter().map(|(name, stamp)| (name, *stamp)), (7, 1));
+        state.write(now, told.len()).unwrap();
+        assert!(!state.is_broken);
         drop(state);
         let (_, remembered) = open(folder.path()).unwrap();
         assert_eq!(remembered, Remembered { told, batch_number: 7, batch_files: 1 });

@@ -36,6 +36,7 @@ use super::{
     event::{path, payload},
     look::{below, is_gone, join, present, stamp, word},
     mounts,
+    name::encode,
     notices::{Kind, Notice, Notices},
     state::StateFile,
     tracker::{Announced, Input, Name, Output, Stamp, Tracker},
@@ -238,16 +239,22 @@ impl Watcher {
     }
 
     fn write_state(&mut self, is_last: bool) {
-        let Some(state) = &mut self.state else { return };
+        let Some(mut state) = self.state.take() else { return };
         let tracker = &self.tracker;
         let now = || (tracker.told(), tracker.batch());
         let live = tracker.tracked();
-        let written = if is_last { state.sync(now, live) } else { state.write(now, live) };
+        let written = if is_last {
+            state.close(now, live)
+        } else {
+            let written = state.write(now, live);
+            self.state = Some(state);
+            written
+        };
         let failed = written.is_err();
         if let Err(error) = written
             && !self.state_failed
         {
-            let dir = self.settings.dir.display();
+            let dir = encode(self.settings.dir.as_os_str().as_bytes());
             tracing::warn!(%error, "what was announced of {dir} cannot be remembered; it is tried again");
         }
         self.state_failed = failed;
@@ -333,7 +340,7 @@ impl Watcher {
 
     /// The kernel has no more watches to give.
     fn fall_back(&mut self, error: &io::Error) {
-        let dir = self.settings.dir.display();
+        let dir = encode(self.settings.dir.as_os_str().as_bytes());
         tracing::warn!(%error, "{dir} is looked through instead of watched; fs.inotify.max_user_watches may be too low");
         self.poll_from_now_on();
     }
