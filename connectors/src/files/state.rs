@@ -181,14 +181,13 @@ impl StateFile {
         if self.due().is_none_or(|due| Instant::now() < due) {
             return Ok(());
         }
+        // What does not succeed is tried again after as long as it would be synced after.
+        self.unsynced_since = Some(Instant::now());
         if self.syncing.as_ref().is_some_and(|syncing| !syncing.is_finished()) {
-            self.unsynced_since = Some(Instant::now());
             return Ok(());
         }
         let synced = self.synced();
         if self.must_be_rewritten(live) {
-            // Tried again after as long as it would be synced after.
-            self.unsynced_since = Some(Instant::now());
             let (told, batch) = now();
             self.rewrite(told, batch)?;
         } else {

@@ -314,6 +314,8 @@ impl Watcher {
     fn lose_root(&mut self, error: &io::Error) {
         self.root.watched = None;
         self.notices = None;
+        // It begins anew when the directory is back; until then it would be due all the time.
+        self.poll_at = None;
         self.root.is_in_trouble = true;
         self.root.check_at = Instant::now() + CHECK_LOST;
         self.handle(Input::Trouble(Name::from([]), Some(word(error))));
