@@ -31,7 +31,8 @@ Examples:
                                                         on any machine: run a program for each
 
 A file is complete when it was renamed into place, or when it was closed after writing and has not
-changed for the --settle time. It is announced once, as
+changed for the --settle time; one that is found by looking, when it has not changed and no process
+of this user (or any, for root) has it open for writing. It is announced once, as
 
   <path> size=<bytes> modified=<unix ms> id=<id>
 
