@@ -2,6 +2,7 @@
 //! prints for people. What they do is in the crates `tidings-broker` and `tidings-subscriber`.
 
 mod address;
+mod announcer;
 mod cli;
 mod cmd;
 mod config;
@@ -19,6 +20,7 @@ mod node;
 mod output;
 mod own_broker;
 mod page_line;
+mod pid_file;
 mod screen;
 mod seeds;
 mod signals;
@@ -93,6 +95,7 @@ fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
         | Cmd::Dead(_)
         | Cmd::Export(_)
         | Cmd::Probe(_)
+        | Cmd::Watch(_)
         | Cmd::WatchFeed(_)
         | Cmd::Bench(_) => Some(0),
     };
@@ -120,6 +123,7 @@ async fn dispatch(cmd: Cmd) -> Result<(), Failure> {
         Cmd::Dead(args) => cmd::dead::run(args).await,
         Cmd::Export(args) => cmd::export::run(args).await,
         Cmd::Probe(probe) => cmd::probe::run(probe).await,
+        Cmd::Watch(args) => cmd::watch::run(args).await,
         Cmd::WatchFeed(args) => cmd::watch_feed::run(args).await,
         Cmd::Bench(args) => cmd::bench::run(args).await,
     }

@@ -14,4 +14,5 @@ pub(crate) mod publish;
 pub(crate) mod subscribe;
 pub(crate) mod topic;
 pub(crate) mod up;
+pub(crate) mod watch;
 pub(crate) mod watch_feed;
