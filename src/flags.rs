@@ -15,6 +15,7 @@ use crate::{
     contact, logging,
     sinks::SinkFlags,
     traps::TrapFlags,
+    zmq::ZmqFlags,
 };
 
 /// Where things are stored if nobody says otherwise.
@@ -41,6 +42,9 @@ pub(crate) struct ServerFlags {
 
     #[command(flatten)]
     topics: TopicFlags,
+
+    #[command(flatten)]
+    pub(crate) zmq: ZmqFlags,
 }
 
 /// What topics are told that were given no settings of their own.

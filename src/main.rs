@@ -27,6 +27,7 @@ mod traps;
 mod waiting;
 mod watch;
 mod window;
+mod zmq;
 
 use std::{process::ExitCode, time::Duration};
 
@@ -93,6 +94,8 @@ fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
         | Cmd::Export(_)
         | Cmd::Probe(_)
         | Cmd::WatchFeed(_)
+        | Cmd::Bridge(_)
+        | Cmd::Zmq(_)
         | Cmd::Bench(_) => Some(0),
     };
     let mut builder = match threads {
@@ -120,6 +123,8 @@ async fn dispatch(cmd: Cmd) -> Result<(), Failure> {
         Cmd::Export(args) => cmd::export::run(args).await,
         Cmd::Probe(probe) => cmd::probe::run(probe).await,
         Cmd::WatchFeed(args) => cmd::watch_feed::run(args).await,
+        Cmd::Bridge(args) => cmd::bridge::run(args).await,
+        Cmd::Zmq(args) => cmd::zmq::run(args).await,
         Cmd::Bench(args) => cmd::bench::run(args).await,
     }
 }
