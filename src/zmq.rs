@@ -247,6 +247,8 @@ impl Process {
                 command.env_remove(&name);
             }
         }
+        // What ends it is to be one line, not fifty, as somebody else decides how often it does.
+        command.env("RUST_BACKTRACE", "0");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().map_err(|error| error.to_string())?;
         let stdin = child.stdin.take();

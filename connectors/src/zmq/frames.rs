@@ -74,7 +74,7 @@ impl std::str::FromStr for PayloadFrame {
 /// Topic, number and payload, the three frames that an event is sent in.
 ///
 /// `topic` is the frame of the topic, which all of its events share.
-pub(crate) fn of_event(topic: &Bytes, seq: Seq, payload: Bytes) -> [Bytes; 3] {
+pub fn of_event(topic: &Bytes, seq: Seq, payload: Bytes) -> [Bytes; 3] {
     let mut digits = itoa::Buffer::new();
     let seq = Bytes::copy_from_slice(digits.format(seq.0).as_bytes());
     [topic.clone(), seq, payload]
@@ -105,7 +105,7 @@ pub fn payload<F: AsRef<[u8]>>(frames: &[F], which: PayloadFrame) -> Result<&str
 }
 
 /// Topic and number of a message that looks like one of another broker's PUB socket.
-pub(crate) fn place<F: AsRef<[u8]>>(frames: &[F]) -> Option<(TopicName, Seq)> {
+pub fn place<F: AsRef<[u8]>>(frames: &[F]) -> Option<(TopicName, Seq)> {
     let [topic, seq, _payload] = frames else { return None };
     let topic = TopicName::new(std::str::from_utf8(topic.as_ref()).ok()?).ok()?;
     Some((topic, std::str::from_utf8(seq.as_ref()).ok()?.parse().ok()?))
@@ -210,9 +210,9 @@ mod tests {
             };
             let of = Bytes::copy_from_slice(of.as_bytes());
             let frames = of_event(&of, number, Bytes::copy_from_slice(says.as_bytes()));
-            prop_assert_eq!(&frames[0], topic.as_bytes());
-            prop_assert_eq!(&frames[1], seq.to_string().as_bytes());
-            prop_assert_eq!(&frames[2], payload.as_bytes());
+            prop_assert_eq!(&frames[0], &topic);
+            prop_assert_eq!(&frames[1], &seq.to_string());
+            prop_assert_eq!(&frames[2], &payload);
             prop_assert_eq!(place(&frames), Some((topic.parse().unwrap(), Seq(seq))));
             let again = event(&[&frames[0], &frames[2]]).unwrap();
             prop_assert_eq!((again.topic.as_str(), again.payload), (topic.as_str(), payload));

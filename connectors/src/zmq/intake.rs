@@ -87,7 +87,7 @@ pub(crate) async fn run(
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let mut message = tokio::select! {
+        let message = tokio::select! {
             biased;
             () = stop.cancelled() => break,
             _ = tick.tick() => {
@@ -97,19 +97,19 @@ pub(crate) async fn run(
             () = inlet.advance() => continue,
             message = source.receive(), if inlet.has_room() => message,
         };
-        // What is there already is taken without asking everybody else each time.
-        for _ in 0..BATCH {
-            match source.event(&message) {
+        let mut message = Some(message);
+        let mut left = BATCH;
+        while let Some(frames) = message {
+            match source.event(&frames) {
                 Ok(event) => inlet.push(event).await,
                 Err(reason) => inlet.dropped.add(1, reason),
             }
-            if !inlet.has_room() {
-                break;
-            }
+            left -= 1;
+            // What is there already is taken without asking everybody else each time.
             message = tokio::select! {
                 biased;
-                message = source.receive() => message,
-                () = std::future::ready(()) => break,
+                message = source.receive(), if left > 0 && inlet.has_room() => Some(message),
+                () = std::future::ready(()) => None,
             };
         }
     }

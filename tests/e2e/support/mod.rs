@@ -13,3 +13,4 @@ pub(crate) mod seed;
 pub(crate) mod talk;
 pub(crate) mod trace;
 pub(crate) mod wait;
+pub(crate) mod zmq;

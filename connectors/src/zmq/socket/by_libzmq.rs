@@ -1,7 +1,5 @@
 //! Sockets of libzmq: a thread of its own waits for what comes, as the library blocks.
 
-#![expect(clippy::disallowed_methods, reason = "libzmq blocks whoever waits for a message")]
-
 use std::{io, net::SocketAddr, thread};
 
 use bytes::Bytes;
@@ -51,7 +49,7 @@ impl Publisher {
     }
 
     /// The library does that itself, for as long as its sockets linger.
-    #[expect(clippy::unused_async, clippy::unused_self, reason = "the other library needs it")]
+    #[expect(clippy::unused_async, reason = "the other library needs it")]
     pub(crate) async fn drain(&mut self) {}
 }
 
