@@ -13,7 +13,7 @@ use crate::support::{
     publisher::Pipeline,
     talk::Talk,
     wait::until,
-    zmq::{ZmqServer, child_of, frames, message, peer},
+    zmq::{ZmqServer, child_of, frames, message, next, peer},
 };
 
 /// What the process may have: it holds 64 MiB for subscribers, and has work to do.
@@ -78,7 +78,6 @@ fn nine_bytes_end_the_process_and_cost_nobody_an_event() {
     let mut pusher = peer(&["push", &zmq.pull]);
     pusher.write(message(&["t", "still here"]));
     subscriber.line_with("still here");
-    assert_eq!(talk.ask("TOPIC show t").lines().count(), 1);
 }
 
 #[test]
@@ -159,20 +158,20 @@ fn who_does_not_read_delays_nobody_and_costs_no_memory() {
 
 #[test]
 fn publishers_wait_while_the_broker_does_not_take_anything() {
-    const EVENTS: &str = "20000";
+    const EVENTS: u64 = 5_000;
     let zmq = ZmqServer::start(&["--sync=interval"]);
     let child = zmq.child();
     let subscriber = peer(&["sub", &zmq.publish, "hello"]);
     zmq.greet(&subscriber);
     zmq.server.process.signal("STOP");
-    let flood = peer(&["flood", &zmq.pull, EVENTS, "4000"]);
+    let flood = peer(&["flood", &zmq.pull, &EVENTS.to_string(), "8000"]);
     flood.line_with("stands still");
     let peak = memory_bytes(child, "VmHWM:");
     zmq.server.process.signal("CONT");
     flood.line_with("sent");
     assert!(peak < MEMORY_MAX / 2, "{peak} bytes");
     let mut talk = Talk::client(zmq.server.address);
-    until("all events", || talk.ask("TOPIC show flood").contains("next=20001 ").then_some(()));
+    until("all events", || (next(&mut talk, "flood") == EVENTS + 1).then_some(()));
 }
 
 #[test]

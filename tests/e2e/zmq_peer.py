@@ -2,6 +2,7 @@
 
   sub ENDPOINT PREFIX..          prints each message as a JSON list
   count ENDPOINT END PREFIX..    prints one line when the payload END has come: numbers, runs of numbers, repetitions
+  doze ENDPOINT END PREFIX..     the same of somebody who does not keep up: sleeps for a while, and has little room
   stall ENDPOINT PREFIX..        connects and never reads
   push ENDPOINT                  sends the lines of standard input
   flood ENDPOINT COUNT BYTES     sends so many events to the topic `flood`, and says where it stands still
@@ -23,9 +24,9 @@ def text(frames):
     return [frame.decode("utf-8", "backslashreplace") for frame in frames]
 
 
-def subscriber(endpoint, prefixes):
+def subscriber(endpoint, prefixes, room=0):
     socket = context.socket(zmq.SUB)
-    socket.rcvhwm = 0
+    socket.rcvhwm = room
     # The last one tells that the others are known, too.
     for prefix in prefixes:
         socket.subscribe(prefix.encode())
@@ -44,9 +45,10 @@ if kind == "sub":
     socket = subscriber(endpoint, rest)
     while True:
         say(text(socket.recv_multipart()))
-elif kind == "count":
+elif kind in ("count", "doze"):
     end, *prefixes = rest
-    socket = subscriber(endpoint, prefixes)
+    dozes = kind == "doze"
+    socket = subscriber(endpoint, prefixes, room=1000 if dozes else 0)
     runs, repeated, heard = [], 0, 0
     while True:
         topic, number, payload = socket.recv_multipart()
@@ -55,6 +57,8 @@ elif kind == "count":
             continue
         number = int(number)
         heard += 1
+        if dozes and heard == 1:
+            time.sleep(3)
         if runs and number <= runs[-1][1]:
             repeated += 1
         elif runs and number == runs[-1][1] + 1:
@@ -85,7 +89,6 @@ elif kind == "flood":
     count, size = map(int, rest)
     socket = context.socket(zmq.PUSH)
     socket.sndhwm = 10
-    socket.sndbuf = 4096
     socket.connect(endpoint)
     waited = False
     for number in range(1, count + 1):

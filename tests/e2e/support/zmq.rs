@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     process::{Running, Server},
-    talk::Talk,
+    talk::{Talk, value},
     wait::until,
 };
 
@@ -51,6 +51,13 @@ impl ZmqServer {
 #[track_caller]
 pub(crate) fn endpoint(process: &Running, before: &str) -> String {
     process.line(before, |line| line.strip_prefix(before).map(str::to_owned))
+}
+
+/// The number that the next event of a topic gets.
+#[track_caller]
+pub(crate) fn next(talk: &mut Talk, topic: &str) -> u64 {
+    let state = talk.ask_lines(&format!("TOPIC show {topic}")).pop().unwrap();
+    value(&state, "next").parse().unwrap()
 }
 
 /// A process of which this one is the parent.
