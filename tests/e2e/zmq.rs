@@ -1,11 +1,13 @@
 //! Events to and from sockets of libzmq: what is said in which frames, and what of it can be relied on.
 //! `TIDINGS_ZMQ_MESSAGES` is the number of messages of the longest test.
 
-use std::{collections::BTreeSet, env};
+use std::{collections::BTreeSet, env, fs};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
+#[cfg(feature = "libzmq")]
+use crate::support::zmq::peer_with;
 use crate::support::{
     history::Heard,
     process::{Server, run},
@@ -188,5 +190,45 @@ fn a_port_that_is_taken_is_an_error_of_the_start() {
         let stderr = ended.stderr();
         assert!(stderr.lines().any(|line| line.starts_with(&said)), "{stderr}");
         assert!(ended.stdout().is_empty(), "{:?}", ended.stdout());
+    }
+}
+
+/// Of the manual of libzmq.
+const SECRET_KEY: &str = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6";
+
+#[cfg(feature = "libzmq")]
+#[test]
+fn with_a_key_only_those_who_know_it_are_talked_to() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("key");
+    fs::write(&file, format!("{SECRET_KEY}\n")).unwrap();
+    let zmq = ZmqServer::start(&[&format!("--zmq-key={}", file.display())]);
+    let public = |command: &mut std::process::Command| {
+        command.env("SERVER_KEY", "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7");
+    };
+    let without = peer(&["sub", &zmq.publish, "", "hello"]);
+    let subscriber = peer_with(&["sub", &zmq.publish, "t", "hello"], public);
+    zmq.greet(&subscriber);
+    let mut stranger = peer(&["push", &zmq.pull]);
+    stranger.write(message(&["t", "of a stranger"]));
+    let mut pusher = peer_with(&["push", &zmq.pull], public);
+    pusher.write(message(&["t", "of a friend"]));
+    subscriber.line_with("of a friend");
+    assert!(!subscriber.has_printed("of a stranger") && !without.has_printed("hello"));
+}
+
+#[test]
+fn a_key_that_is_none_or_cannot_be_used_is_an_error_of_the_start() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("key");
+    let wrong = if cfg!(feature = "libzmq") { "of CURVE has 40" } else { "--features libzmq" };
+    for (text, reason) in [(Some(&SECRET_KEY[1..]), wrong), (None, "key")] {
+        let _ = fs::remove_file(&file);
+        text.map_or(Ok(()), |text| fs::write(&file, text)).unwrap();
+        let key = file.display().to_string();
+        let words =
+            ["broker", "--listen=127.0.0.1:0", "--zmq-pub=tcp://127.0.0.1:0", "--zmq-key", &key];
+        let stderr = run(folder.path(), &words).expect_code(1).stderr();
+        assert!(stderr.contains("tidings: ZeroMQ: ") && stderr.contains(reason), "{stderr}");
     }
 }

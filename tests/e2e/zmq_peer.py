@@ -7,9 +7,12 @@
   push ENDPOINT                  sends the lines of standard input
   flood ENDPOINT COUNT BYTES     sends so many events to the topic `flood`, and says where it stands still
   pub ENDPOINT                   listens, sends the lines of standard input
+
+With SERVER_KEY in the environment it speaks CURVE to whoever has that public key.
 """
 
 import json
+import os
 import sys
 import time
 
@@ -24,8 +27,16 @@ def text(frames):
     return [frame.decode("utf-8", "backslashreplace") for frame in frames]
 
 
+def socket_of(kind):
+    socket = context.socket(kind)
+    if "SERVER_KEY" in os.environ:
+        socket.curve_serverkey = os.environ["SERVER_KEY"].encode()
+        socket.curve_publickey, socket.curve_secretkey = zmq.curve_keypair()
+    return socket
+
+
 def subscriber(endpoint, prefixes, room=0):
-    socket = context.socket(zmq.SUB)
+    socket = socket_of(zmq.SUB)
     socket.rcvhwm = room
     # The last one tells that the others are known, too.
     for prefix in prefixes:
@@ -79,7 +90,7 @@ elif kind == "stall":
     say("stalled")
     sys.stdin.read()
 elif kind == "push":
-    socket = context.socket(zmq.PUSH)
+    socket = socket_of(zmq.PUSH)
     socket.connect(endpoint)
     for frames in told():
         socket.send_multipart(frames)

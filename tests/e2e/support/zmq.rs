@@ -73,9 +73,18 @@ pub(crate) fn child_of(parent: u32) -> Option<u32> {
 /// A peer of libzmq.
 #[track_caller]
 pub(crate) fn peer(words: &[&str]) -> Running {
+    peer_with(words, |_| ())
+}
+
+/// The same, with a last word about its environment.
+#[track_caller]
+pub(crate) fn peer_with(words: &[&str], adjust: impl FnOnce(&mut Command)) -> Running {
     let python = concat!(env!("CARGO_MANIFEST_DIR"), "/target/venv/bin/python");
     assert!(fs::exists(python).unwrap(), "tests/run installs pyzmq into target/venv");
-    Running::start(Command::new(python).args(["-c", PEER]).args(words))
+    let mut command = Command::new(python);
+    command.args(["-c", PEER]).args(words);
+    adjust(&mut command);
+    Running::start(&mut command)
 }
 
 /// A message as a peer prints it: its frames.
