@@ -105,6 +105,10 @@ fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
     if let Some(threads @ 1..) = threads {
         builder.worker_threads(threads.into());
     }
+    if let Cmd::Zmq(_) = cmd {
+        // All of its subscribers have their turn before there is more for them.
+        builder.event_interval(cmd::zmq::TURNS);
+    }
     Ok(builder.enable_all().build().context("cannot start the runtime's threads")?)
 }
 

@@ -8,6 +8,9 @@ use tidings_protocol::TopicName;
 
 use crate::address::BrokerAddress;
 
+/// Tasks that have their turn between two looks at sockets: one for each of as many subscribers.
+pub(crate) const TURNS: u32 = 1_024;
+
 /// What it is told by the process that starts it.
 #[derive(Debug, Args)]
 pub(crate) struct ZmqArgs {

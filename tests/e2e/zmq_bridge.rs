@@ -93,21 +93,20 @@ fn a_topic_of_another_broker_and_what_was_missed_of_it() {
     let here = Server::broker();
     let bridge =
         bridge(&here, &["--connect", &there.publish, "--topic", "copy", "--subscribe", "t"]);
-    let (mut at_there, mut at_here) =
-        (Talk::client(there.server.address), Talk::client(here.address));
-    assert_eq!(at_here.ask("SUB copy"), "+OK");
+    let (mut origin, mut copy) = (Talk::client(there.server.address), Talk::client(here.address));
+    assert_eq!(copy.ask("SUB copy"), "+OK");
     until("an event", || {
-        assert!(at_there.ask("PUB t x").starts_with("+OK"));
-        at_here.send("PING\n");
-        (at_here.line() == "MSG copy 1 x").then_some(())
+        assert!(origin.ask("PUB t x").starts_with("+OK"));
+        copy.send("PING\n");
+        (copy.line() == "MSG copy 1 x").then_some(())
     });
     // Somebody who is no Tidings may send what looks like one.
     let (mut liar, at) = publisher("tcp://127.0.0.1:*");
     let second = self::bridge(&here, &["--connect", &at, "--topic", "lies"]);
-    let mut at_here = Talk::client(here.address);
-    assert_eq!(at_here.ask("SUB lies"), "+OK");
-    sent_until(&mut liar, &["t", "5", "five"], &mut at_here, "five");
-    sent_until(&mut liar, &["t", "9", "nine"], &mut at_here, "nine");
+    let mut copy = Talk::client(here.address);
+    assert_eq!(copy.ask("SUB lies"), "+OK");
+    sent_until(&mut liar, &["t", "5", "five"], &mut copy, "five");
+    sent_until(&mut liar, &["t", "9", "nine"], &mut copy, "nine");
     second.line_with("messages missed: 3, the last one because t went from 5 to 9");
     let summary = second.finish_by("TERM").expect_code(0).stdout().pop().unwrap();
     assert!(summary.contains(" 3 missed, "), "{summary}");

@@ -121,7 +121,7 @@ pub(crate) fn start(place: &Place, kind: Kind, used: Use) -> anyhow::Result<Runn
     let dir = ServerDir::new(place, kind)?;
     let address = free_address()?;
     let (mut command, wire) = command(place, kind, used, &dir, address)?;
-    let ready = if kind == Kind::Tidings {
+    let ready = if kind == Kind::Tidings && !used.over_zmq {
         Ready::Says("listening on ")
     } else {
         command.stdout(File::create(dir.path().join("output"))?);
