@@ -296,6 +296,7 @@ fn own_program() -> std::io::Result<Command> {
 /// The first line of the process.
 pub(crate) struct Report;
 
+#[cfg(any(test, feature = "zeromq", feature = "libzmq"))]
 impl Report {
     /// Of sockets that are open.
     pub(crate) fn ready(bound: &Bound) -> String {
@@ -308,7 +309,9 @@ impl Report {
     pub(crate) fn failed(reason: &str) -> String {
         format!("failed {reason}")
     }
+}
 
+impl Report {
     fn parse(line: &str) -> Result<Bound, String> {
         if let Some(reason) = line.strip_prefix("failed ") {
             return Err(reason.to_owned());

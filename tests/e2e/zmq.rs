@@ -104,7 +104,10 @@ fn what_is_no_event_is_dropped_and_leaves_its_neighbours_alone() {
 #[test]
 fn a_late_joiner_has_the_rest_from_the_line_port() {
     let zmq = ZmqServer::start(&[]);
+    let early = peer(&["sub", &zmq.publish, "t", "hello"]);
+    zmq.greet(&early);
     publish(&zmq.server, "t", (1..=500).map(numbered));
+    early.line_with("m500 ");
     let subscriber = peer(&["sub", &zmq.publish, "t", "hello"]);
     zmq.greet(&subscriber);
     publish(&zmq.server, "t", (501..=600).map(numbered));

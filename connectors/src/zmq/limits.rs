@@ -21,10 +21,10 @@ pub(crate) const QUEUED_BYTES: u64 = 256;
 #[cfg(not(feature = "libzmq"))]
 pub(crate) const STALLED_MAX: Duration = Duration::from_secs(30);
 
-/// Messages that wait for one subscriber; libzmq drops what is more. (The queue of the `zeromq` crate has 100,000, which
-/// cannot be changed.)
+/// Messages that wait for one subscriber; libzmq drops what is more, and sometimes from half of it on, as it learns late
+/// of what has left. (The queue of the `zeromq` crate has 100,000, which cannot be changed.)
 #[cfg(feature = "libzmq")]
-pub(crate) const HIGH_WATER_MARK: i32 = 10_000;
+pub(crate) const HIGH_WATER_MARK: i32 = 20_000;
 
 /// Messages that were received and not taken yet.
 #[cfg(feature = "libzmq")]
