@@ -103,7 +103,7 @@ pub(crate) enum Cmd {
     /// Publish what somebody says elsewhere
     #[command(subcommand)]
     Bridge(Bridge),
-    /// The process that talks `ZeroMQ`, for whoever starts it
+    /// The process that talks ZeroMQ, for whoever starts it
     #[command(hide = true)]
     Zmq(cmd::zmq::ZmqArgs),
     /// Measure how fast a broker is

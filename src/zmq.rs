@@ -1,4 +1,4 @@
-//! The process that talks `ZeroMQ`: what it is told, and that it is started again when it ends.
+//! The process that talks ZeroMQ: what it is told, and that it is started again when it ends.
 //!
 //! Bytes of peers whom nobody knows can end it, so it is not this process. It ends with this one, however that ends: it
 //! reads a pipe of which the other end is only here.
@@ -49,23 +49,28 @@ const LIVED: Duration = Duration::from_secs(10);
     reason = "they are the names of the flags, which stand among others"
 )]
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "ZeroMQ")]
 pub(crate) struct ZmqFlags {
-    /// Send all events to `ZeroMQ` subscribers (PUB) at tcp://ADDRESS:PORT: frames topic, number, payload
-    #[arg(long, value_name = "ENDPOINT")]
+    /// Send all events to ZeroMQ subscribers (PUB) at tcp://ADDRESS:PORT: frames topic, number, payload
+    #[arg(long, help_heading = "ZeroMQ", value_name = "ENDPOINT")]
     zmq_pub: Option<Bind>,
 
-    /// Take events from `ZeroMQ` (PULL) at tcp://ADDRESS:PORT: frames topic and payload, or a payload for new-url
-    #[arg(long, value_name = "ENDPOINT")]
+    /// Take events from ZeroMQ (PULL) at tcp://ADDRESS:PORT: frames topic and payload, or a payload for new-url
+    #[arg(long, help_heading = "ZeroMQ", value_name = "ENDPOINT")]
     zmq_pull: Option<Bind>,
 
     /// With --zmq-pub: only these topics, with commas between them; NAME* for all that begin so
-    #[arg(long, value_name = "TOPIC,..", value_delimiter = ',', requires = "zmq_pub")]
+    #[arg(
+        long,
+        help_heading = "ZeroMQ",
+        value_name = "TOPIC,..",
+        value_delimiter = ',',
+        requires = "zmq_pub"
+    )]
     zmq_topics: Vec<TopicPattern>,
 
     /// A file with the server's secret key of CURVE: only peers that know the public one are talked to (needs a build
     /// with --features libzmq)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = "ZeroMQ", value_name = "FILE")]
     zmq_key: Option<PathBuf>,
 }
 

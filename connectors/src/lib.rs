@@ -5,6 +5,6 @@
 //!
 //! | module | who is at the other end |
 //! |---|---|
-//! | [`zmq`] | `ZeroMQ` sockets |
+//! | [`zmq`] | ZeroMQ sockets |
 
 pub mod zmq;

@@ -28,7 +28,7 @@ the numbers, and is counted, too.";
 /// What is bridged.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bridge {
-    /// The messages of a `ZeroMQ` PUB socket
+    /// The messages of a ZeroMQ PUB socket
     Zmq(ZmqBridgeArgs),
 }
 
@@ -36,7 +36,7 @@ pub(crate) enum Bridge {
 #[derive(Debug, Args)]
 #[command(after_help = ZMQ_EXAMPLES)]
 pub(crate) struct ZmqBridgeArgs {
-    /// Where the PUB socket is: <tcp://HOST:PORT>
+    /// Where the PUB socket is: `tcp://HOST:PORT`
     #[arg(long, value_name = "ENDPOINT")]
     connect: Connect,
 

@@ -1,4 +1,4 @@
-//! `tidings zmq`: the process that talks `ZeroMQ`, started and looked after by `tidings up`, `broker` and `bridge zmq`.
+//! `tidings zmq`: the process that talks ZeroMQ, started and looked after by `tidings up`, `broker` and `bridge zmq`.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Where `ZeroMQ` sockets are: `tcp://HOST:PORT`, and no other transport.
+//! Where ZeroMQ sockets are: `tcp://HOST:PORT`, and no other transport.
 
 use std::{
     fmt,

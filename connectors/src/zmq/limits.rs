@@ -1,4 +1,4 @@
-//! What bounds the process that talks `ZeroMQ`, whatever its peers do.
+//! What bounds the process that talks ZeroMQ, whatever its peers do.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `ZeroMQ`: events as messages of a PUB socket, messages to a PULL socket as events, and somebody else's PUB socket as a
+//! ZeroMQ: events as messages of a PUB socket, messages to a PULL socket as events, and somebody else's PUB socket as a
 //! topic.
 //!
 //! All of it runs in a process of its own, on a runtime of one thread: peers that nobody knows can end such a process

@@ -151,7 +151,7 @@ mod tests {
         let mut to_other = listener.accept().unwrap().0;
         assert_eq!(peers.slow().unwrap(), []);
         to_slow.set_nonblocking(true).unwrap();
-        while to_slow.write(&[0; 64 * 1024]).is_ok() {}
+        while to_slow.write(&[0; 4096]).is_ok() {}
         let found = peers.slow().unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
         Peers::cut_off(&found).unwrap();
