@@ -10,7 +10,7 @@ use clap::{
 };
 
 use crate::{
-    cmd::{self, dead::Dead, group::Group, job::Job, probe::Probe, topic::Topic},
+    cmd::{self, bridge::Bridge, dead::Dead, group::Group, job::Job, probe::Probe, topic::Topic},
     config,
     failure::Failure,
 };
@@ -103,6 +103,12 @@ pub(crate) enum Cmd {
     /// Say what the crawler would make of a URL, a page, a feed, a robots.txt ..
     #[command(subcommand)]
     Probe(Probe),
+    /// Publish what somebody says elsewhere
+    #[command(subcommand)]
+    Bridge(Bridge),
+    /// The process that talks ZeroMQ, for whoever starts it
+    #[command(hide = true)]
+    Zmq(cmd::zmq::ZmqArgs),
     /// Measure how fast a broker is
     #[command(subcommand)]
     Bench(cmd::bench::Bench),

@@ -30,6 +30,7 @@ mod traps;
 mod waiting;
 mod watch;
 mod window;
+mod zmq;
 
 use std::{process::ExitCode, time::Duration};
 
@@ -97,6 +98,8 @@ fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
         | Cmd::Probe(_)
         | Cmd::Watch(_)
         | Cmd::WatchFeed(_)
+        | Cmd::Bridge(_)
+        | Cmd::Zmq(_)
         | Cmd::Bench(_) => Some(0),
     };
     let mut builder = match threads {
@@ -105,6 +108,10 @@ fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
     };
     if let Some(threads @ 1..) = threads {
         builder.worker_threads(threads.into());
+    }
+    if let Cmd::Zmq(_) = cmd {
+        // All of its subscribers have their turn before there is more for them.
+        builder.event_interval(cmd::zmq::TURNS);
     }
     Ok(builder.enable_all().build().context("cannot start the runtime's threads")?)
 }
@@ -125,6 +132,8 @@ async fn dispatch(cmd: Cmd) -> Result<(), Failure> {
         Cmd::Probe(probe) => cmd::probe::run(probe).await,
         Cmd::Watch(args) => cmd::watch::run(args).await,
         Cmd::WatchFeed(args) => cmd::watch_feed::run(args).await,
+        Cmd::Bridge(args) => cmd::bridge::run(args).await,
+        Cmd::Zmq(args) => cmd::zmq::run(args).await,
         Cmd::Bench(args) => cmd::bench::run(args).await,
     }
 }

@@ -1,10 +1,14 @@
-//! Ways into Tidings and out of it that are clients of the line protocol, as anybody's programs are: the broker
-//! knows nothing of them.
+//! Ways into a Tidings broker and out of it for those who speak something else.
 //!
-//! | module | what it is |
+//! Everything here is a client of the line protocol, on a socket, as any other program would be: it knows nothing of
+//! the broker's insides, and what it does wrong costs the broker a connection.
+//!
+//! | module | who is at the other end |
 //! |---|---|
 //! | [`files`] | directories whose complete files are announced |
 //! | [`signal`] | programs that can do nothing but look into a directory when they are sent a signal |
+//! | [`zmq`] | ZeroMQ sockets |
 
 pub mod files;
 pub mod signal;
+pub mod zmq;

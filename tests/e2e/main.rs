@@ -58,3 +58,6 @@ mod up;
 mod usage;
 mod watch_feed;
 mod worker;
+mod zmq;
+mod zmq_bridge;
+mod zmq_faults;
