@@ -519,7 +519,6 @@ fn what_is_wrong_with_a_configuration_is_said_before_anything_starts() {
             github("blog", "") + &github("b/c", ""),
             "hooks.toml:8:1: `hook`: the hook \"b/c\": a name",
         ),
-        (format!("http = 'off'\n{}", github("blog", "")), "webhooks come by HTTP, which is off"),
         ("[hook]\nname = 'x'".to_owned(), "write [[hook]]"),
     ] {
         let folder = TempDir::new().unwrap();
@@ -528,6 +527,11 @@ fn what_is_wrong_with_a_configuration_is_said_before_anything_starts() {
         let ended = run(folder.path(), &words).expect_code(2);
         assert!(ended.stderr().contains(part), "{}", ended.stderr());
     }
+    let folder = TempDir::new().unwrap();
+    configure(folder.path(), &github("blog", ""));
+    let words = ["broker", "--config", "hooks.toml", "--listen", "127.0.0.1:0", "--http", "off"];
+    let ended = run(folder.path(), &words).expect_code(2);
+    assert!(ended.stderr().contains("webhooks come by HTTP, which is off"), "{}", ended.stderr());
     // Who only asks a broker needs no secret.
     let server = Server::broker();
     configure(server.folder.path(), &github("blog", "").replace("SECRETS", "nowhere"));

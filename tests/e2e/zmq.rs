@@ -45,7 +45,7 @@ fn messages_become_events_and_events_messages() {
     let mut pusher = peer(&["push", &zmq.pull]);
     pusher.write(message(&["log", "one \u{c3}\u{a4}"]));
     pusher.write(message(&["other", "nobody asked for this"]));
-    pusher.write(message(&["http://127.0.0.1:9/ every=1h"]));
+    pusher.write(message(&["http://127.0.0.1:9/ source=python"]));
     pusher.write(message(&["log", "  two\t "]));
     pusher.close_stdin();
     let heard = |topic: &str, number: &str, payload: &str| {
@@ -53,13 +53,32 @@ fn messages_become_events_and_events_messages() {
         subscriber.line(payload, |line| (frames(line)? == wanted).then_some(()));
     };
     heard("log", "1", "one ä");
-    heard("new-url", "1", "http://127.0.0.1:9/ every=1h");
+    heard("new-url", "1", "http://127.0.0.1:9/ source=python");
     heard("log", "2", "  two\t ");
     assert!(!subscriber.has_printed("nobody asked"));
     pusher.finish().expect_code(0);
     // The same numbers as on the line port.
     let log = Heard::all_of(zmq.server.address, "log", "end").events;
     assert_eq!(log[1], (2, "  two\t ".to_owned()));
+}
+
+#[test]
+fn nobody_who_pushes_has_power_over_others_unless_that_was_granted() {
+    for (grant, taken) in [(&[][..], false), (&["--grant", "zmq=every"], true)] {
+        let zmq = ZmqServer::start(grant);
+        let mut pusher = peer(&["push", &zmq.pull]);
+        pusher.write(message(&["log", "http://127.0.0.1:9/ every=1h"]));
+        pusher.write(message(&["log", "http://127.0.0.1:9/ prio=5"]));
+        pusher.write(message(&["log", "last"]));
+        pusher.close_stdin();
+        let log = until("what was pushed last", || {
+            let log = Heard::all_of(zmq.server.address, "log", "end").events;
+            let log = log.into_iter().map(|(_, payload)| payload).filter(|it| it != "end");
+            Some(log.collect::<Vec<_>>()).filter(|log| log.contains(&"last".to_owned()))
+        });
+        let wanted = ["http://127.0.0.1:9/ every=1h", "last"];
+        assert_eq!(log, wanted[usize::from(!taken)..]);
+    }
 }
 
 #[test]
