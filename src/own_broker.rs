@@ -19,17 +19,21 @@ pub(crate) struct OwnBroker {
 }
 
 impl OwnBroker {
-    /// Starts it, with so many threads, on that processor.
+    /// Starts it, with so many threads, on that processor, and with HTTP at that port if it is wanted.
     pub(crate) fn start(
         data: DataDir,
         threads: Option<u16>,
         processor: Option<usize>,
+        http: Option<u16>,
     ) -> anyhow::Result<Self> {
-        let server = Server::start(Self::launch(data.path(), threads, processor)?)?;
+        let mut launch = Self::launch(data.path(), threads, processor)?;
+        let http = http.map_or_else(|| "off".to_owned(), |port| port.to_string());
+        launch.command.args(["--http", &http]);
+        let server = Server::start(launch)?;
         Ok(Self { server, data })
     }
 
-    /// How it is started.
+    /// How it is started, but for HTTP.
     pub(crate) fn launch(
         data: &Path,
         threads: Option<u16>,
@@ -37,7 +41,7 @@ impl OwnBroker {
     ) -> anyhow::Result<Launch> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut command = Command::new(program);
-        command.args(["broker", "--listen", "127.0.0.1:0", "--http", "off", "--data"]).arg(data);
+        command.args(["broker", "--listen", "127.0.0.1:0", "--data"]).arg(data);
         command.args(threads.map(|threads| format!("--threads={threads}")));
         command.env_remove("TIDINGS_CONFIG");
         Ok(Launch { command, ready: Ready::Says("listening on "), processor })

@@ -50,6 +50,7 @@ pub mod publish;
 pub mod queue;
 pub mod replay;
 pub mod server;
+pub mod sse;
 pub mod stalled;
 mod task;
 pub mod tidings;

@@ -48,7 +48,12 @@ pub struct JobSettings {
     /// Nothing of it is released before it is closed and everything is taken that was published by
     /// then: what a page may link to is known only when all seeds are there. `false` from then on.
     pub hold: bool,
+    /// Where to say that the pass is done; it stands in the announcement. A canonical URL.
+    pub callback: Option<Box<str>>,
 }
+
+/// The longest `callback=`, in bytes.
+const CALLBACK_BYTES_MAX: usize = 2_048;
 
 impl JobSettings {
     /// Reads `key=value` settings.
@@ -79,10 +84,11 @@ impl JobSettings {
                         _ => return Err(bad(format!("hold={value}: it is yes or no"))),
                     };
                 }
+                "callback" => parsed.callback = Some(callback(value)?),
                 _ => {
                     return Err(bad(format!(
                         "no job setting {name}; there are scope, include, exclude, max-depth, \
-                         max-pages, max-per-host, max-time, hold"
+                         max-pages, max-per-host, max-time, hold, callback"
                     )));
                 }
             }
@@ -109,8 +115,22 @@ impl JobSettings {
         if self.hold {
             words.push_str(" hold=yes");
         }
-        words + &self.filter.describe()
+        words + &self.filter.describe() + &self.describe_callback()
     }
+
+    /// ` callback=<url>`, if there is one.
+    pub(crate) fn describe_callback(&self) -> String {
+        self.callback.as_ref().map_or_else(String::new, |url| format!(" callback={url}"))
+    }
+}
+
+fn callback(value: &str) -> Result<Box<str>, ProtocolError> {
+    if value.len() > CALLBACK_BYTES_MAX {
+        return Err(bad(format!("callback=: it is at most {CALLBACK_BYTES_MAX} bytes long")));
+    }
+    let url =
+        CanonicalUrl::parse(value).map_err(|error| bad(format!("callback={value}: {error}")))?;
+    Ok(url.as_str().into())
 }
 
 /// Where a job stands between its passes.
@@ -369,8 +389,12 @@ impl Job {
             false => "done",
         };
         format!(
-            "{} number={} pass={} result={result} {}",
-            self.name, self.id.number, self.id.pass, self.counts
+            "{} number={} pass={} result={result} {}{}",
+            self.name,
+            self.id.number,
+            self.id.pass,
+            self.counts,
+            self.settings.describe_callback()
         )
     }
 

@@ -55,7 +55,7 @@ impl SmallDisk {
 
     /// A broker with its data there.
     #[track_caller]
-    fn broker(&self) -> Server {
+    pub(crate) fn broker(&self) -> Server {
         let data = self.folder.path().join("data");
         Server::start_with(&["broker", "--data", data.to_str().unwrap()], |command| {
             let mut inside = Command::new("nsenter");

@@ -127,6 +127,7 @@ fn every_file_that_a_document_names_is_there() {
         let quoted = text.split('`').skip(1).step_by(2);
         let of_ours = |name: &&str| folders.iter().any(|folder| name.starts_with(folder));
         for name in links.chain(quoted).filter(of_ours) {
+            let name = name.split('#').next().unwrap_or_default();
             assert!(repository.join(name).exists(), "{document}: there is no {name}");
             files += 1;
         }
@@ -142,7 +143,7 @@ struct Shell {
     printed: usize,
     commands: usize,
     /// As in the document, and as it is here.
-    ports: [(&'static str, u16); 2],
+    ports: [(&'static str, u16); 3],
     _folder: TempDir,
 }
 
@@ -150,7 +151,7 @@ impl Shell {
     #[track_caller]
     fn start() -> Self {
         let folder = TempDir::new().unwrap();
-        let ports = ["12345", "8000"].map(|port| (port, free_port()));
+        let ports = ["12345", "8000", "12346"].map(|port| (port, free_port()));
         let broker = format!("127.0.0.1:{}", ports[0].1);
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
         symlink(examples, folder.path().join("examples")).unwrap();
@@ -161,6 +162,7 @@ impl Shell {
         bash.args(["-c", "exec 2>&1; while IFS= read -r line; do eval \"$line\" </dev/null; done"])
             .env("PATH", format!("{binaries}:{}", std::env::var("PATH").unwrap()))
             .env("TIDINGS_LISTEN", &broker)
+            .env("TIDINGS_HTTP", format!("127.0.0.1:{}", ports[2].1))
             .env("TIDINGS_BROKER", &broker)
             // It would end its first line in a second write, behind what others print meanwhile.
             .env_remove("PYTHONUNBUFFERED")
@@ -198,8 +200,9 @@ impl Shell {
 
     /// The text with the ports that are used here.
     fn here(&self, text: &str) -> String {
-        let [(broker, broker_here), (site, site_here)] = self.ports;
-        text.replace(broker, &broker_here.to_string()).replace(site, &site_here.to_string())
+        self.ports
+            .iter()
+            .fold(text.to_owned(), |text, (port, here)| text.replace(port, &here.to_string()))
     }
 }
 

@@ -1,4 +1,5 @@
-//! End to end: the real binary on free ports, driven by netcat, telnet, nginx, wget, sqlite3 and raw sockets.
+//! End to end: the real binary on free ports, driven by netcat, telnet, curl, nginx, Chromium, wget,
+//! sqlite3 and raw sockets.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,6 +26,9 @@ mod feeds;
 mod groups;
 mod hooks;
 mod hostile;
+mod http;
+mod http_browser;
+mod http_openapi;
 mod kill;
 mod kill_pause;
 mod manage;

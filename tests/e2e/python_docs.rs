@@ -4,7 +4,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    net::{TcpListener, TcpStream},
     path::PathBuf,
     process::Command,
     time::{SystemTime, UNIX_EPOCH},
@@ -16,10 +15,10 @@ use crate::{
     places::script,
     sinks::{json_urls, warc_urls},
     support::{
+        nginx::Nginx,
         pages,
         postgres::Postgres,
         process::{Running, Server, run},
-        wait::until,
     },
 };
 
@@ -67,12 +66,8 @@ fn milliseconds(text: &str) -> u64 {
     seconds.parse::<u64>().unwrap() * 1000 + thousandths.parse::<u64>().unwrap()
 }
 
-/// nginx with the documentation, on a free port, with files of its own only.
-struct Documentation {
-    nginx: Running,
-    folder: TempDir,
-    port: u16,
-}
+/// nginx with the documentation.
+struct Documentation(Nginx);
 
 impl Documentation {
     #[track_caller]
@@ -81,57 +76,27 @@ impl Documentation {
             PathBuf::from(PAGES).join("index.html").exists(),
             "no {PAGES}; tests/run installs what the tests need"
         );
-        let folder = TempDir::new().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        fs::write(folder.path().join("nginx.conf"), configuration(port)).unwrap();
-        let at = folder.path().to_str().unwrap();
-        let nginx = ["nginx", "/usr/sbin/nginx"]
-            .into_iter()
-            .find(|nginx| Command::new(nginx).arg("-v").output().is_ok())
-            .expect("nginx is installed by tests/run");
-        let nginx = Running::start(Command::new(nginx).args([
-            "-e",
-            "stderr",
-            "-p",
-            at,
-            "-c",
-            "nginx.conf",
-        ]));
-        until("nginx to listen", || TcpStream::connect(("127.0.0.1", port)).ok());
-        Self { nginx, folder, port }
+        let log = "log_format times '$msec\t$request_time\t$status\t$request_uri\t$sent_http_content_type';
+            access_log access.log times;";
+        let server = format!("root {PAGES}; index index.html;");
+        Self(Nginx::start(TempDir::new().unwrap(), log, &server))
     }
 
     /// The start page.
     fn url(&self) -> String {
-        format!("http://127.0.0.1:{}/", self.port)
+        self.0.url()
     }
 
     /// Stops nginx, which then has logged everything that it served; in the order of the starts.
     #[track_caller]
     fn requests(self) -> Vec<Request> {
-        self.nginx.finish_by("QUIT").expect_code(0);
-        let log = fs::read_to_string(self.folder.path().join("access.log")).unwrap();
+        let Nginx { process, folder, .. } = self.0;
+        process.finish_by("QUIT").expect_code(0);
+        let log = fs::read_to_string(folder.path().join("access.log")).unwrap();
         let mut requests: Vec<_> = log.lines().map(Request::parse).collect();
         requests.sort_by_key(|request| request.start_unix_ms);
         requests
     }
-}
-
-fn configuration(port: u16) -> String {
-    format!(
-        "daemon off;
-        master_process off;
-        pid nginx.pid;
-        events {{ worker_connections 256; }}
-        http {{
-            include /etc/nginx/mime.types;
-            log_format times '$msec\t$request_time\t$status\t$request_uri\t$sent_http_content_type';
-            access_log access.log times;
-            client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi;
-            uwsgi_temp_path uwsgi; scgi_temp_path scgi;
-            server {{ listen 127.0.0.1:{port}; root {PAGES}; index index.html; }}
-        }}\n"
-    )
 }
 
 /// The paths of the HTML pages among the requests: what was answered with a page, not with an error.

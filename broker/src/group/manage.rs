@@ -221,7 +221,9 @@ impl Group {
             Show::Group => Ok(Answer { more: Vec::new(), ok: self.describe() }),
             Show::Job(name) => {
                 let job = self.job_named(name)?;
-                let ok = self.describe_job(job) + &job.settings.filter.describe();
+                let settings = &job.settings;
+                let others = settings.filter.describe() + &settings.describe_callback();
+                let ok = self.describe_job(job) + &others;
                 Ok(Answer { more: Vec::new(), ok })
             }
             Show::Jobs => {

@@ -2,6 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
+    str::FromStr,
     time::Duration,
 };
 
@@ -50,9 +51,36 @@ pub(crate) struct Common {
     #[arg(long, value_name = "DIR")]
     pub(super) data: Option<PathBuf>,
 
+    /// Have subscribers listen by HTTP, to Server-Sent Events; with --broker: there
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "own"
+    )]
+    pub(super) sse: Option<SseAt>,
+
     /// Print one JSON object
     #[arg(long)]
     pub(super) json: bool,
+}
+
+/// Where streams of events are listened to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SseAt {
+    /// At the broker that is started for it.
+    Own,
+    /// There.
+    Broker(BrokerAddress),
+}
+
+impl FromStr for SseAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "own" { Ok(Self::Own) } else { text.parse().map(Self::Broker) }
+    }
 }
 
 fn parse_pin(text: &str) -> Result<(usize, usize), String> {

@@ -6,7 +6,7 @@ mod queue;
 mod report;
 
 use std::{
-    net::ToSocketAddrs,
+    net::{SocketAddr, ToSocketAddrs},
     path::Path,
     sync::{
         Arc,
@@ -17,18 +17,19 @@ use std::{
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
-use tidings_bench::{Figure, Target, Tidings, disk, disk::Disk, server, wire::Sync};
+use tidings_bench::{Figure, Target, Tidings, disk, disk::Disk, server, sse::Sse, wire::Sync};
 
 use self::{
     flags::{
         Common, ConnectArgs, FanInArgs, FanOutArgs, IdleArgs, LatencyArgs, PublishArgs, ReplayArgs,
-        StalledArgs,
+        SseAt, StalledArgs,
     },
     frontier::FrontierArgs,
     queue::QueueArgs,
     report::Report,
 };
 use crate::{
+    address::BrokerAddress,
     failure::Failure,
     output::Console,
     own_broker::{DataDir, OwnBroker},
@@ -153,18 +154,19 @@ fn measure<M: Measure>(bench: &M, stop: &AtomicBool) -> Result<(), Failure> {
 
 fn report<M: Measure>(bench: &M, stop: &AtomicBool) -> anyhow::Result<Report> {
     let common = bench.common();
+    let http = match &common.sse {
+        None => None,
+        Some(SseAt::Broker(http)) => Some(find(http)?),
+        Some(SseAt::Own) if common.broker.is_some() => bail!("--broker needs --sse=HOST:PORT, too"),
+        Some(SseAt::Own) => Some(server::free_address()?),
+    };
     let own = match &common.broker {
         Some(_) => None,
-        None => Some(start(common, M::IS_ABOUT_DISK)?),
+        None => Some(start(common, M::IS_ABOUT_DISK, http.map(|http| http.port()))?),
     };
-    let address = match (&common.broker, &own) {
+    let lines = match (&common.broker, &own) {
         (_, Some(own)) => own.server().address(),
-        (Some(broker), None) => broker
-            .as_str()
-            .to_socket_addrs()
-            .with_context(|| format!("cannot find {broker}"))?
-            .next()
-            .with_context(|| format!("{broker} has no address"))?,
+        (Some(broker), None) => find(broker)?,
         (None, None) => unreachable!("without --broker one was started"),
     };
     let data = own.as_ref().map(OwnBroker::data);
@@ -185,10 +187,10 @@ fn report<M: Measure>(bench: &M, stop: &AtomicBool) -> anyhow::Result<Report> {
         console.progress(&format!("{}: {text}", M::NAME));
         Ok(())
     };
-    let wire = Tidings { sync: common.sync };
+    let (by_lines, by_http) = (Tidings { sync: common.sync }, Sse { sync: common.sync, lines });
     let target = Target {
-        wire: &wire,
-        address,
+        wire: if http.is_some() { &by_http } else { &by_lines },
+        address: http.unwrap_or(lines),
         topic: &topic(),
         payload_bytes: usize::try_from(common.size)?,
         server: own.as_ref().map(OwnBroker::server),
@@ -196,17 +198,24 @@ fn report<M: Measure>(bench: &M, stop: &AtomicBool) -> anyhow::Result<Report> {
     let Outcome { figures, words } = bench.measure(target, data, &mut watch)?;
     let broker =
         common.broker.as_ref().map_or("a broker of its own".to_owned(), ToString::to_string);
-    let title = format!("{}, {broker}: {}, {} bytes", M::NAME, bench.title(), common.size);
+    let by = if http.is_some() { ", by Server-Sent Events" } else { "" };
+    let title = format!("{}, {broker}: {}, {} bytes{by}", M::NAME, bench.title(), common.size);
     Ok(Report { title, settings, figures, words, notes })
 }
 
-fn start(common: &Common, is_about_disk: bool) -> anyhow::Result<OwnBroker> {
+fn find(broker: &BrokerAddress) -> anyhow::Result<SocketAddr> {
+    let mut found =
+        broker.as_str().to_socket_addrs().with_context(|| format!("cannot find {broker}"))?;
+    found.next().with_context(|| format!("{broker} has no address"))
+}
+
+fn start(common: &Common, is_about_disk: bool, http: Option<u16>) -> anyhow::Result<OwnBroker> {
     let data = DataDir::new(common.data.as_deref())?;
     // Without --sync the topic is what the broker makes of it, which may well be durable.
     if common.sync.map_or(is_about_disk, Sync::is_durable) {
         disk::refuse_memory(data.path())?;
     }
-    OwnBroker::start(data, common.threads, common.pin.map(|(server, _)| server))
+    OwnBroker::start(data, common.threads, common.pin.map(|(server, _)| server), http)
 }
 
 fn settings<M: Measure>(bench: &M) -> Map<String, Value> {
@@ -214,6 +223,7 @@ fn settings<M: Measure>(bench: &M) -> Map<String, Value> {
     let mut settings = Map::new();
     settings.insert("bench".to_owned(), json!(M::NAME));
     settings.insert("size".to_owned(), json!(common.size));
+    settings.insert("sse".to_owned(), json!(common.sse.is_some()));
     if let Some(sync) = common.sync {
         settings.insert("sync".to_owned(), json!(sync.as_str()));
     }

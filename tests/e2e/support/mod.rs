@@ -3,7 +3,9 @@
 pub(crate) mod clock;
 pub(crate) mod history;
 pub(crate) mod hostile;
+pub(crate) mod http;
 pub(crate) mod nc;
+pub(crate) mod nginx;
 pub(crate) mod origin;
 pub(crate) mod pages;
 pub(crate) mod postgres;

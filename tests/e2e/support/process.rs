@@ -298,6 +298,8 @@ pub(crate) fn tidings<S: AsRef<OsStr>>(
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TIDINGS_")) {
         command.env_remove(name);
     }
+    // Many brokers run at once, also at ports that were asked for.
+    command.env("TIDINGS_HTTP", "127.0.0.1:0");
     command.args(arguments).current_dir(folder);
     command
 }

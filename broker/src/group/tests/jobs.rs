@@ -1,6 +1,6 @@
 //! Jobs on their way: paused, waited for, given seeds by command, and within their bounds.
 
-use tidings_protocol::{After, Code, Outcome, Return, Seq};
+use tidings_protocol::{After, Code, JOB_DONE_TOPIC, Outcome, Return, Seq};
 
 use super::bench::{A, B, Bench, topic};
 use crate::group::{Asked, Input, JobAction, Show};
@@ -503,12 +503,16 @@ fn settings_of_jobs_have_bounds_and_names() {
     let found = (settings.depth_max, settings.host_pages_max, settings.time_ms_max);
     assert_eq!(found, (Some(3), Some(7), Some(2 * HOUR_MS)));
     assert_eq!(parse(&[("depth", "3")]).unwrap(), parse(&[("max-depth", "3")]).unwrap());
+    let long = format!("http://a.org/{}", "x".repeat(2_048));
     for wrong in [
         &[("depth", "3"), ("max-depth", "3")][..],
         &[("max-per-host", "0")],
         &[("max-time", "0")],
         &[("max-time", "soon")],
         &[("pages", "1")],
+        &[("callback", "ftp://a.org/")],
+        &[("callback", "/done")],
+        &[("callback", long.as_str())],
     ] {
         assert_eq!(parse(wrong).unwrap_err().code, Code::BadArgument, "{wrong:?}");
     }
@@ -539,6 +543,19 @@ fn links_belong_to_a_job_if_its_patterns_let_them_in_and_seeds_whatever_these_sa
     let first = bench.task();
     bench.ack(A, &first.id, Outcome::Redirect, &[("http://a.org/docs/old/1", true)]);
     assert!(bench.ok().ends_with(" new=0 known=0 refused=1"), "{}", bench.ok());
+}
+
+#[test]
+fn the_end_of_a_job_says_where_it_is_to_be_told() {
+    let mut bench = Bench::new(&[]);
+    bench.open("docs", &[("callback", "HTTPS://A.org/done?job=1")]);
+    let show = Show::Job("docs".parse().unwrap());
+    bench.feed(Input::Show { asked: A.asked(), what: show });
+    assert!(bench.ok().ends_with(" callback=https://a.org/done?job=1"), "{}", bench.ok());
+    bench.close("docs");
+    let [(topic, end)] = bench.events.as_slice() else { panic!("{:?}", bench.events) };
+    assert_eq!(*topic, JOB_DONE_TOPIC);
+    assert!(end.contains(" found=0 callback=https://a.org/done?job=1 group="), "{end}");
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Refusals: a status, and what is in the body for programs and for people.
 
-use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use tidings_protocol::{Code, ProtocolError};
+
+use super::objects::Object;
 
 /// A refused request: `{"code": .., "message": ..}`. Nothing has changed, unless the code says so.
 #[derive(Debug)]
@@ -39,16 +40,18 @@ fn status(code: Code) -> StatusCode {
     match code {
         Code::NotFound => StatusCode::NOT_FOUND,
         Code::Busy | Code::Exists | Code::Conflict | Code::Stale => StatusCode::CONFLICT,
-        Code::TooLong => StatusCode::PAYLOAD_TOO_LARGE,
         Code::Limit => StatusCode::TOO_MANY_REQUESTS,
         Code::Full => StatusCode::INSUFFICIENT_STORAGE,
         Code::NotDurable | Code::Closing => StatusCode::SERVICE_UNAVAILABLE,
         Code::Denied => StatusCode::FORBIDDEN,
         Code::NotYet => StatusCode::NOT_IMPLEMENTED,
         Code::Moved => StatusCode::MISDIRECTED_REQUEST,
-        Code::BadArgument | Code::BadName | Code::Control | Code::Utf8 | Code::UnknownCommand => {
-            StatusCode::BAD_REQUEST
-        }
+        Code::BadArgument
+        | Code::BadName
+        | Code::Control
+        | Code::TooLong
+        | Code::Utf8
+        | Code::UnknownCommand => StatusCode::BAD_REQUEST,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
@@ -62,7 +65,11 @@ impl From<ProtocolError> for Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let body = json!({ "code": self.code, "message": self.message });
-        let mut response = (self.status, Json(body)).into_response();
+        let mut response = (self.status, Object(body)).into_response();
+        if matches!(self.status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
+            // The rest of the body is not waited for.
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

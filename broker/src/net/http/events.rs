@@ -29,7 +29,7 @@ use crate::topic::payloads;
 const FRAME_BYTES: usize = 64 << 10;
 
 /// What every stream begins with: in how many ms to come back when it breaks off.
-const GREETING: Bytes = Bytes::from_static(b"retry: 1000\n\n");
+const GREETING: Bytes = Bytes::from_static(b"retry: 1000\n");
 
 /// Says that the stream is there. It is a comment.
 const ALIVE: Bytes = Bytes::from_static(b":\n\n");

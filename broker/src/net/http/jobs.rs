@@ -2,33 +2,39 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
-use axum::{Extension, Json};
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tidings_protocol::{Command, JobName, field_number};
 
 use super::client::Client;
 use super::error::Refusal;
-use super::input::{Named, Params, word};
-use super::manage::{Answered, Asker, borrowed, manage, missing, settings};
-use super::{Http, objects, within};
+use super::fields::{Kind, Known, borrowed, settings, take_words};
+use super::input::{Named, Params};
+use super::manage::{Answered, Asker, manage};
+use super::objects::{self, Object};
+use super::{Http, within};
 
 /// Seeds of one request.
 const SEEDS_MAX: usize = 10_000;
 
-/// Seeds of a body.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Seeds {
-    urls: Vec<String>,
-    #[serde(default)]
-    prio: Option<i64>,
-    #[serde(default)]
-    after: Option<String>,
-}
+/// Settings of a job.
+const JOB: &Known = &[
+    ("scope", Kind::Text),
+    ("include", Kind::List),
+    ("exclude", Kind::List),
+    ("max-depth", Kind::Number),
+    ("max-pages", Kind::Number),
+    ("max-per-host", Kind::Number),
+    ("max-time", Kind::Text),
+    ("hold", Kind::Truth),
+    ("callback", Kind::Text),
+];
+
+/// What can be said of seeds.
+const SEEDS: &Known = &[("prio", Kind::Number), ("after", Kind::Text)];
 
 /// `GET /jobs`: the newest.
 pub(super) async fn jobs(Extension(client): Asker, uri: Uri) -> Answered {
@@ -36,7 +42,7 @@ pub(super) async fn jobs(Extension(client): Asker, uri: Uri) -> Answered {
     let answer = client.ask(&Command::Job(manage("ls", None, params.settings()))).await?;
     let jobs: Vec<_> = answer.more.iter().map(|line| objects::job(line)).collect();
     let count = field_number(&answer.ok, "jobs").unwrap_or(0);
-    Ok(Json(json!({ "matched": count, "jobs": jobs })))
+    Ok(Object(json!({ "matched": count, "jobs": jobs })))
 }
 
 /// `POST /jobs`: opens one, gives it its seeds, and closes it if it has all.
@@ -53,25 +59,18 @@ pub(super) async fn open(
     let mut object: Map<String, Value> = http.bodies.json(&headers, body).await?;
     let name: JobName = match object.remove("job") {
         Some(Value::String(name)) => name.parse()?,
-        _ => return Err(missing("a \"job\", which is its name")),
+        _ => return Err(Refusal::bad("job: it is needed, and a text: its name")),
     };
-    let urls = object.remove("urls").map(serde_json::from_value::<Vec<String>>).transpose();
-    let urls = urls.map_err(|_| missing("\"urls\" as a list of texts, if there are any"))?;
     let close = match object.remove("close") {
         None => false,
         Some(Value::Bool(close)) => close,
-        Some(_) => return Err(missing("\"close\" as true or false, if it is there")),
+        Some(_) => return Err(Refusal::bad("close: it is true or false")),
     };
-    if object.contains_key("group") {
-        return Err(missing("no group; it is a parameter: POST /jobs?group=.."));
-    }
-    let seeds = Seeds { urls: urls.unwrap_or_default(), ..Seeds::default() };
-    seeds.check()?;
-    let mut settings = settings(&object)?;
-    settings.extend(params.get("group").map(|group| ("group".to_owned(), group.to_owned())));
-    let open = manage("open", Some(name.as_ref()), borrowed(&settings));
-    client.ask(&Command::Job(open)).await?;
-    add_seeds(&client, &name, &params, &seeds).await?;
+    let urls = seeds(&mut object)?.unwrap_or_default();
+    let settings = settings(&object, JOB)?;
+    let settings = [borrowed(&settings), of_group(&params)].concat();
+    client.ask(&Command::Job(manage("open", Some(name.as_ref()), settings))).await?;
+    add_seeds(&client, &name, &urls, of_group(&params)).await?;
     let action = if close { "close" } else { "show" };
     act(&client, action, &name, &params).await
 }
@@ -106,36 +105,38 @@ pub(super) async fn add(
     body: Body,
 ) -> Answered {
     let params = Params::of(&uri, &["group"])?;
-    let seeds: Seeds = http.bodies.json(&headers, body).await?;
-    seeds.check()?;
-    let (new, known) = add_seeds(&client, &name, &params, &seeds).await?;
-    Ok(Json(json!({ "job": name.as_ref() as &str, "new": new, "known": known })))
+    let mut object: Map<String, Value> = http.bodies.json(&headers, body).await?;
+    let urls = seeds(&mut object)?.ok_or_else(|| Refusal::bad("urls: they are needed"))?;
+    let settings = settings(&object, SEEDS)?;
+    let settings = [borrowed(&settings), of_group(&params)].concat();
+    let (new, known) = add_seeds(&client, &name, &urls, settings).await?;
+    Ok(Object(json!({ "job": name.as_ref() as &str, "new": new, "known": known })))
 }
 
-impl Seeds {
-    /// Before any of them is taken.
-    fn check(&self) -> Result<(), Refusal> {
-        if self.urls.len() > SEEDS_MAX {
-            return Err(Refusal::bad(format!("at most {SEEDS_MAX} urls in one request")));
-        }
-        self.urls.iter().chain(&self.after).try_for_each(|text| word(text).map(|_| ()))
+/// The seeds of a body, if it has the field.
+fn seeds(object: &mut Map<String, Value>) -> Result<Option<Vec<String>>, Refusal> {
+    let urls = take_words(object, "urls")?;
+    if urls.as_ref().is_some_and(|urls| urls.len() > SEEDS_MAX) {
+        return Err(Refusal::bad(format!("urls: at most {SEEDS_MAX} in one request")));
     }
+    Ok(urls)
 }
 
-/// How many of them are new and were known. The first one that is refused is told, and says how many
-/// were taken.
+/// How many of them are new and were known. If one is refused that is told, and those before it are taken.
 async fn add_seeds(
     client: &Client,
     name: &JobName,
-    params: &Params,
-    seeds: &Seeds,
+    urls: &[String],
+    settings: Vec<(&str, &str)>,
 ) -> Result<(u64, u64), Refusal> {
-    let prio = seeds.prio.map(|prio| prio.to_string());
-    let mut others = of_group(params);
-    others.extend(prio.as_deref().map(|prio| ("prio", prio)));
-    others.extend(seeds.after.as_deref().map(|after| ("after", after)));
-    let commands = seeds.urls.iter().map(|url| {
-        let settings = [vec![("url", url.as_str())], others.clone()].concat();
+    if urls.is_empty() {
+        // Nothing is asked then, but whether there is such a job.
+        client
+            .ask(&Command::Job(manage("show", Some(name.as_ref()), group_among(&settings))))
+            .await?;
+    }
+    let commands = urls.iter().map(|url| {
+        let settings = [vec![("url", url.as_str())], settings.clone()].concat();
         Command::Job(manage("add", Some(name.as_ref()), settings))
     });
     let commands: Vec<_> = commands.collect();
@@ -146,6 +147,10 @@ async fn add_seeds(
         known += field_number(&ok, "known").unwrap_or(0);
     }
     Ok((new, known))
+}
+
+fn group_among<'a>(settings: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    settings.iter().copied().filter(|(key, _)| *key == "group").collect()
 }
 
 /// `POST /jobs/{job}/close`
@@ -182,7 +187,7 @@ pub(super) async fn delete(
 
 async fn act(client: &Client, action: &str, name: &JobName, params: &Params) -> Answered {
     let command = Command::Job(manage(action, Some(name.as_ref()), of_group(params)));
-    Ok(Json(objects::job(&client.ask(&command).await?.ok)))
+    Ok(Object(objects::job(&client.ask(&command).await?.ok)))
 }
 
 /// The group that the request is about, if it says so.

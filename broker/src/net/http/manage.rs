@@ -3,24 +3,25 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
-use axum::{Extension, Json};
 use serde_json::{Map, Value, json};
-use tidings_protocol::{Code, Command, GroupName, Manage, ProtocolError, TopicName, field_number};
+use tidings_protocol::{Code, Command, GroupName, Manage, TopicName, field_number};
 
 use super::Http;
 use super::client::{Answer, Client};
 use super::error::Refusal;
-use super::input::{Named, Params, word};
-use super::objects;
+use super::fields::{Kind, Known, borrowed, settings};
+use super::input::{Named, Params};
+use super::objects::{self, Object};
 
 /// A request to a handler has these.
 pub(super) type Asker = Extension<Arc<Client>>;
 
 /// What a handler answers.
-pub(super) type Answered = Result<Json<Value>, Refusal>;
+pub(super) type Answered = Result<Object, Refusal>;
 
 /// `<action> <name> <settings>`.
 pub(super) fn manage<'a>(
@@ -31,38 +32,28 @@ pub(super) fn manage<'a>(
     Manage { action, name, settings }
 }
 
-/// Settings of an object of a body: texts, numbers, truths, and lists of texts.
-pub(super) fn settings(object: &Map<String, Value>) -> Result<Vec<(String, String)>, Refusal> {
-    object.iter().map(|(key, value)| Ok((key.clone(), setting(key, value)?))).collect()
-}
+/// Settings of a topic.
+const TOPIC: &Known =
+    &[("sync", Kind::Text), ("retain-bytes", Kind::Text), ("retain-age", Kind::Text)];
 
-fn setting(key: &str, value: &Value) -> Result<String, Refusal> {
-    let text = match value {
-        Value::String(text) => text.clone(),
-        Value::Number(number) => number.to_string(),
-        Value::Bool(true) => "yes".to_owned(),
-        Value::Bool(false) => "no".to_owned(),
-        Value::Array(values) if values.iter().all(Value::is_string) => {
-            let texts: Vec<&str> = values.iter().filter_map(Value::as_str).collect();
-            texts.join(",")
-        }
-        _ => return Err(Refusal::bad(format!("{key}: a setting is a text, a number or a list"))),
-    };
-    let known = word(key).and_then(|_| word(&text));
-    known.map_err(|_| Refusal::bad(format!("{key:?}: a setting is one word, not empty")))?;
-    Ok(text)
-}
-
-pub(super) fn borrowed(settings: &[(String, String)]) -> Vec<(&str, &str)> {
-    settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
-}
+/// Settings of a group.
+const GROUP: &Known = &[
+    ("topics", Kind::List),
+    ("key", Kind::Text),
+    ("parallel", Kind::Number),
+    ("delay", Kind::Text),
+    ("lease", Kind::Text),
+    ("max-attempts", Kind::Number),
+    ("max-losses", Kind::Number),
+    ("backoff", Kind::Text),
+];
 
 /// `GET /topics`
 pub(super) async fn topics(Extension(client): Asker, uri: Uri) -> Answered {
     Params::of(&uri, &[])?;
     let answer = client.ask(&Command::Topic(manage("ls", None, Vec::new()))).await?;
     let topics: Vec<_> = answer.more.iter().map(|line| objects::named("topic", line)).collect();
-    Ok(Json(json!({ "topics": topics })))
+    Ok(Object(json!({ "topics": topics })))
 }
 
 /// `GET /topics/{topic}/state`: with its durable cursors.
@@ -77,7 +68,7 @@ pub(super) async fn topic(
     let mut topic = objects::named("topic", &answer.ok);
     let lines = answer.more.iter().filter_map(|line| line.strip_prefix("cursor "));
     topic["cursors"] = lines.map(|line| objects::named("cursor", line)).collect();
-    Ok(Json(topic))
+    Ok(Object(topic))
 }
 
 /// `PUT /topics/{topic}`: makes it, or changes it if it is there.
@@ -91,13 +82,19 @@ pub(super) async fn put_topic(
 ) -> Answered {
     Params::of(&uri, &[])?;
     let object: Map<String, Value> = http.bodies.json(&headers, body).await?;
-    let settings = settings(&object)?;
+    let settings = settings(&object, TOPIC)?;
     let ask = |action| Command::Topic(manage(action, Some(name.as_str()), borrowed(&settings)));
-    let answer = match client.ask(&ask("create")).await {
-        Err(error) if error.code == Code::Exists => client.ask(&ask("set")).await,
-        answer => answer,
-    };
-    Ok(Json(objects::named("topic", &answer?.ok)))
+    match client.ask(&ask("create")).await {
+        Err(error) if error.code == Code::Exists && settings.is_empty() => {}
+        Err(error) if error.code == Code::Exists => {
+            client.ask(&ask("set")).await?;
+        }
+        created => {
+            created?;
+        }
+    }
+    let show = manage("show", Some(name.as_str()), Vec::new());
+    Ok(Object(objects::named("topic", &client.ask(&Command::Topic(show)).await?.ok)))
 }
 
 /// `DELETE /topics/{topic}`
@@ -116,7 +113,7 @@ pub(super) async fn delete_topic(
 pub(super) async fn groups(Extension(client): Asker, uri: Uri) -> Answered {
     Params::of(&uri, &[])?;
     let answer = client.ask(&Command::Group(manage("ls", None, Vec::new()))).await?;
-    Ok(Json(json!({ "groups": answer.more })))
+    Ok(Object(json!({ "groups": answer.more })))
 }
 
 /// `GET /groups/{group}`
@@ -140,7 +137,7 @@ pub(super) async fn put_group(
 ) -> Answered {
     Params::of(&uri, &[])?;
     let object: Map<String, Value> = http.bodies.json(&headers, body).await?;
-    let settings = settings(&object)?;
+    let settings = settings(&object, GROUP)?;
     let ask = |action| Command::Group(manage(action, Some(name.as_str()), borrowed(&settings)));
     match client.ask(&ask("create")).await {
         Err(error) if error.code == Code::Exists => {}
@@ -187,7 +184,7 @@ pub(super) async fn purge_group(client: Asker, name: Named<GroupName>, uri: Uri)
 
 async fn act_on_group(client: &Client, action: &str, name: &GroupName) -> Answered {
     let command = Command::Group(manage(action, Some(name.as_str()), Vec::new()));
-    Ok(Json(objects::named("group", &client.ask(&command).await?.ok)))
+    Ok(Object(objects::named("group", &client.ask(&command).await?.ok)))
 }
 
 /// `GET /groups/{group}/tasks`
@@ -229,7 +226,7 @@ async fn list(
     let Answer { more, ok } = client.ask(&command).await?;
     let objects: Vec<Value> = more.iter().map(|line| object(line)).collect();
     let matched = field_number(&ok, "matched").unwrap_or(0);
-    Ok(Json(json!({ "group": name.as_str(), "matched": matched, key: objects })))
+    Ok(Object(json!({ "group": name.as_str(), "matched": matched, key: objects })))
 }
 
 /// `POST /groups/{group}/dead/retry`
@@ -252,7 +249,7 @@ async fn choose(
     let command = Command::Group(manage(action, Some(name.as_str()), params.settings()));
     let answer = client.ask(&command).await?;
     let count = field_number(&answer.ok, done).unwrap_or(0);
-    Ok(Json(json!({ "group": name.as_str(), done: count })))
+    Ok(Object(json!({ "group": name.as_str(), done: count })))
 }
 
 /// `GET /explain`: why is this URL or key not moving, and when will it?
@@ -261,10 +258,5 @@ pub(super) async fn explain(Extension(client): Asker, uri: Uri) -> Answered {
     let what = params.get("what").ok_or_else(|| Refusal::bad("what= is a URL or a key"))?;
     let group = params.get("group").map(str::parse::<GroupName>).transpose()?;
     let answer = client.ask(&Command::Explain { what, group }).await?;
-    Ok(Json(json!({ "what": what, "summary": answer.ok, "lines": answer.more })))
-}
-
-/// A refusal of something that is missing in a body.
-pub(super) fn missing(what: &str) -> Refusal {
-    ProtocolError::new(Code::BadArgument, format!("the body needs {what}")).into()
+    Ok(Object(json!({ "what": what, "summary": answer.ok, "lines": answer.more })))
 }

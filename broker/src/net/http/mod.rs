@@ -17,6 +17,7 @@ mod client;
 mod config;
 mod error;
 mod events;
+mod fields;
 mod following;
 mod guard;
 pub mod hooks;

@@ -1,7 +1,20 @@
 //! Answers of the line protocol as JSON. The words are the same; what is a number there is a number
 //! here, whatever its value looks like.
 
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
+
+/// An answer: an object of JSON, as a line.
+#[derive(Debug)]
+pub(super) struct Object(pub(super) Value);
+
+impl IntoResponse for Object {
+    fn into_response(self) -> Response {
+        let json = HeaderValue::from_static("application/json");
+        ([(header::CONTENT_TYPE, json)], format!("{}\n", self.0)).into_response()
+    }
+}
 
 /// Keys of which the value is a whole number.
 const NUMBERS: &[&str] = &[

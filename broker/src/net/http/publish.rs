@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
-use axum::{Extension, Json};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use tidings_protocol::{
     Code, Fate, PAYLOAD_BYTES_MAX, Payload, ProtocolError, Seq, TopicName, text,
 };
@@ -21,7 +21,8 @@ use super::Http;
 use super::client::Client;
 use super::error::Refusal;
 use super::idempotency::Earlier;
-use super::input::{Named, Params, content_type, json, word};
+use super::input::{Named, Params, content_type, json};
+use super::objects::Object;
 use crate::access::Way;
 use crate::mailbox::ConnId;
 use crate::topic::{Topic, id_of};
@@ -66,7 +67,7 @@ pub(super) async fn publish(
     uri: Uri,
     headers: HeaderMap,
     body: Body,
-) -> Result<Json<Value>, Refusal> {
+) -> Result<Object, Refusal> {
     Params::of(&uri, &[])?;
     let types = [LINES.as_slice(), &[JSON]].concat();
     let received = http.bodies.receive(&headers, body, &types).await?;
@@ -140,10 +141,12 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     // The draft of the header has it as a quoted string; most send it bare.
     let key = key.to_str().map_err(|_| Refusal::bad("Idempotency-Key: only ASCII"))?;
     let bare = key.strip_prefix('"').and_then(|key| key.strip_suffix('"')).unwrap_or(key);
-    if bare.len() > KEY_BYTES_MAX {
-        return Err(Refusal::bad(format!("Idempotency-Key: at most {KEY_BYTES_MAX} bytes")));
+    let is_plain = bare.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"');
+    if is_plain && (1..=KEY_BYTES_MAX).contains(&bare.len()) {
+        return Ok(Some(bare));
     }
-    Ok(Some(word(bare)?))
+    let message = format!("Idempotency-Key: 1 to {KEY_BYTES_MAX} letters, digits and signs");
+    Err(Refusal::bad(message))
 }
 
 /// The lines of a body, each checked. A line end may be LF or CRLF; empty lines are nothing.
@@ -251,7 +254,7 @@ pub(super) async fn append(
 }
 
 /// Waits until all of them are as safe as the topic promises.
-pub(super) async fn safe(topic: &Topic, seqs: Vec<Seq>) -> Result<Json<Value>, Refusal> {
+pub(super) async fn safe(topic: &Topic, seqs: Vec<Seq>) -> Result<Object, Refusal> {
     let last = seqs.iter().copied().max().expect("there is an event");
     let mut place = None;
     poll_fn(|cx| {
@@ -273,7 +276,7 @@ pub(super) async fn safe(topic: &Topic, seqs: Vec<Seq>) -> Result<Json<Value>, R
         }
     }
     let seqs: Vec<u64> = seqs.into_iter().map(|seq| seq.0).collect();
-    Ok(Json(json!({ "topic": topic.name().as_str(), "seqs": seqs })))
+    Ok(Object(json!({ "topic": topic.name().as_str(), "seqs": seqs })))
 }
 
 #[cfg(test)]

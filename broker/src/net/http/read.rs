@@ -4,7 +4,6 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use serde_json::{Value, json};
@@ -13,6 +12,7 @@ use tidings_protocol::{Seq, StartAt, TopicName};
 use super::error::Refusal;
 use super::following::{Filter, Following, Next};
 use super::input::{Named, Params};
+use super::objects::Object;
 use super::{Http, within};
 use crate::topic::payloads;
 
@@ -31,7 +31,7 @@ pub(super) async fn read(
     State(http): State<Arc<Http>>,
     Named(topic): Named<TopicName>,
     uri: Uri,
-) -> Result<Json<Value>, Refusal> {
+) -> Result<Object, Refusal> {
     let known = [["from", "limit", "wait"].as_slice(), &Filter::PARAMS].concat();
     let params = Params::of(&uri, &known)?;
     let from = params.get("from").map(str::parse::<StartAt>).transpose()?;
@@ -48,7 +48,7 @@ pub(super) async fn read(
     }
     // What the disk was just asked for is not waited for by the clock: it was there.
     poll_fn(|cx| page.poll_disk(cx)).await;
-    Ok(Json(page.into_json()))
+    Ok(Object(page.into_json()))
 }
 
 /// What an answer has so far.

@@ -2,25 +2,25 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Http;
 use super::error::Refusal;
 use super::hooks;
 use super::input::Params;
+use super::objects::Object;
 use crate::topic::Health;
 
 /// The description of everything that HTTP offers (`OpenAPI` 3.1).
 const OPENAPI: &str = include_str!("openapi.json");
 
 /// `GET /`: what this is, for who came here with a browser.
-pub(super) async fn index(uri: Uri) -> Result<Json<Value>, Refusal> {
+pub(super) async fn index(uri: Uri) -> Result<Object, Refusal> {
     Params::of(&uri, &[])?;
-    Ok(Json(json!({
+    Ok(Object(json!({
         "name": "tidings",
         "version": env!("CARGO_PKG_VERSION"),
         "description": "openapi.json",
@@ -35,9 +35,9 @@ pub(super) async fn openapi(uri: Uri) -> Result<Response, Refusal> {
 }
 
 /// `GET /health`: it answers, so it lives.
-pub(super) async fn health(uri: Uri) -> Result<Json<Value>, Refusal> {
+pub(super) async fn health(uri: Uri) -> Result<Object, Refusal> {
     Params::of(&uri, &[])?;
-    Ok(Json(json!({ "status": "ok" })))
+    Ok(Object(json!({ "status": "ok" })))
 }
 
 /// `GET /ready`: whether it takes events, on every topic; if not, 503.
@@ -55,14 +55,14 @@ pub(super) async fn ready(State(http): State<Arc<Http>>, uri: Uri) -> Result<Res
     let ready = full.is_empty() && failed.is_empty() && !stops;
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let answer = json!({ "ready": ready, "stops": stops, "full": full, "sync-failed": failed });
-    Ok((status, Json(answer)).into_response())
+    Ok((status, Object(answer)).into_response())
 }
 
 /// `GET /stats`: counts since the start.
-pub(super) async fn stats(State(http): State<Arc<Http>>, uri: Uri) -> Result<Json<Value>, Refusal> {
+pub(super) async fn stats(State(http): State<Arc<Http>>, uri: Uri) -> Result<Object, Refusal> {
     Params::of(&uri, &[])?;
     let (hub, stats) = (&http.hub, &http.hub.stats);
-    Ok(Json(json!({
+    Ok(Object(json!({
         "connections": hub.registry.len(),
         "connected": hub.registry.total(),
         "turned-away": stats.turned_away.value(),

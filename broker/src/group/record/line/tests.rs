@@ -135,17 +135,23 @@ fn job_settings() -> impl Strategy<Value = JobSettings> {
     };
     let filter =
         (patterns(), patterns()).prop_map(|(include, exclude)| Filter { include, exclude });
-    (scope, filter, any::<Option<u32>>(), number(), number(), number(), any::<bool>()).prop_map(
-        |(scope, filter, depth_max, pages_max, host_pages_max, time_ms_max, hold)| JobSettings {
-            scope,
-            filter,
-            depth_max,
-            pages_max,
-            host_pages_max,
-            time_ms_max,
-            hold,
-        },
-    )
+    let callback = prop::option::of("https://[a-z]{1,9}\\.example/[a-z?=]{0,9}");
+    let callback = callback.prop_map(|url| url.map(String::into_boxed_str));
+    (scope, filter, any::<Option<u32>>(), number(), number(), number(), any::<bool>(), callback)
+        .prop_map(
+            |(scope, filter, depth_max, pages_max, host_pages_max, time_ms_max, hold, callback)| {
+                JobSettings {
+                    scope,
+                    filter,
+                    depth_max,
+                    pages_max,
+                    host_pages_max,
+                    time_ms_max,
+                    hold,
+                    callback,
+                }
+            },
+        )
 }
 
 fn of_entries() -> impl Strategy<Value = Decision> {

@@ -24,10 +24,10 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
-use axum::{Extension, Json};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tidings_protocol::{Code, ProtocolError};
@@ -40,6 +40,7 @@ use super::client::Client;
 use super::error::Refusal;
 use super::idempotency::{Earlier, Keys};
 use super::input::{Named, Params};
+use super::objects::Object;
 use super::publish::{append, safe};
 use super::throttle::{Bucket, Rate, Source, Throttle};
 
@@ -118,7 +119,7 @@ pub(super) async fn receive(
     uri: Uri,
     headers: HeaderMap,
     body: Body,
-) -> Result<Json<Value>, Refusal> {
+) -> Result<Object, Refusal> {
     Params::of(&uri, &[])?;
     let hooks = &http.hooks;
     let (at, hook) = match hooks.find(&name, peer) {

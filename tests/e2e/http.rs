@@ -1,0 +1,317 @@
+//! HTTP as its users have it: curl on one side, netcat on the other, and the broker between them.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    time::Duration,
+};
+
+use serde_json::json;
+
+use crate::support::{
+    http::Http,
+    nc::{nc, nc_all},
+    process::Server,
+    talk::Talk,
+    wait::until,
+};
+
+#[test]
+fn what_curl_posts_netcat_hears_and_a_restart_keeps() {
+    let server = Server::broker();
+    let http = Http::of(&server);
+    let listener = nc(server.address, &[]);
+    listener.line_with("Connected.");
+    let answer = http.post("/topics/new-url", "http://a.example/\r\n\nhttp://b.example/ x=1");
+    assert_eq!((answer.status, answer.json()["seqs"].clone()), (200, json!([1, 2])));
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    listener.line_with("http://a.example/");
+    listener.line_with("http://b.example/ x=1");
+    let events = json!({ "events": ["some text", { "target": "/srv/a", "attributes": { "b": "1", "a": "2" } }] });
+    let answer = http.send("POST", "/topics/log", &events.to_string());
+    assert_eq!(answer.json(), json!({ "topic": "log", "seqs": [1, 2] }));
+
+    let server = server.restart("KILL", &["broker"]);
+    let http = Http::of(&server);
+    let page = http.get("/topics/log?from=first").json();
+    let events =
+        json!([{ "seq": 1, "payload": "some text" }, { "seq": 2, "payload": "/srv/a a=2 b=1" }]);
+    assert_eq!(page["events"], events);
+    // What the kill may have left empty is told, and then what comes is waited for.
+    let next = page["next"].as_u64().unwrap();
+    let missed = http.get(&format!("/topics/log?from={next}&wait=100ms")).json();
+    let next = missed["next"].as_u64().unwrap();
+    let waiting = http.follow(&format!("/topics/log?from={next}&wait=60s"), &[]);
+    until("a reader", || (http.get("/topics/log/state").json()["readers"] == 1).then_some(()));
+    nc_all(server.address, "PUB log by netcat\nQUIT\n");
+    waiting.line_with(r#""payload":"by netcat""#);
+    waiting.finish().expect_code(0);
+}
+
+#[test]
+fn a_bad_event_publishes_nothing_of_its_body() {
+    let server = Server::broker();
+    let http = Http::of(&server);
+    let long = "x".repeat(61_441);
+    for (body, status, code) in [
+        ("good\nbad\u{7}", 400, "control"),
+        ("good\nbad\rbad", 400, "control"),
+        ("good\n\u{85}", 400, "control"),
+        (&*format!("good\n{long}"), 400, "too-long"),
+        ("\n\r\n", 400, "bad-argument"),
+        ("", 400, "bad-argument"),
+    ] {
+        let answer = http.post("/topics/log", body);
+        assert_eq!((answer.status, &answer.json()["code"]), (status, &json!(code)), "{body:.40?}");
+    }
+    for body in [
+        r#"{"events":["good","a\nPUB log forged"]}"#,
+        r#"{"events":["good",{"target":"/a","attributes":{"b":"c\nd"}}]}"#,
+        r#"{"events":["good",{"target":"/a b=c"}]}"#,
+        r#"{"events":["good"],"more":1}"#,
+        r#"{"events":["good"]"#,
+        "[]",
+        &format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000)),
+    ] {
+        let answer = http.send("POST", "/topics/log", body);
+        assert_eq!(answer.status, 400, "{body:.60}");
+    }
+    let binary = http.ask("POST", "/topics/log", &["--data-binary", "@/proc/self/exe"]);
+    assert_eq!(binary.status, 400, "{}", binary.body);
+    assert_eq!(http.get("/topics/log?from=first&wait=0").json()["events"], json!([]));
+}
+
+#[test]
+fn a_request_that_is_sent_again_is_done_once() {
+    let server = Server::broker();
+    let http = Http::of(&server);
+    let again = |http: &Http, body: &str| {
+        let header = ["--header", "Idempotency-Key: order-7", "--data-binary", body];
+        let answer = http.ask("POST", "/topics/orders", &header);
+        (answer.status, answer.json()["seqs"].clone())
+    };
+    let body = "/orders/7\njust text";
+    assert_eq!(again(&http, body), (200, json!([1, 2])));
+    assert_eq!(again(&http, body), (200, json!([1, 2])));
+    assert_eq!(again(&http, "/orders/8").0, 422);
+    let page = http.get("/topics/orders?from=first").json();
+    assert_eq!(page["events"][0]["payload"], "/orders/7 id=order-7-1");
+    assert_eq!(page["next"], 3);
+
+    // Over a restart it is the ids that know, for what can carry one.
+    let server = server.restart("TERM", &["broker"]);
+    let http = Http::of(&server);
+    let (status, seqs) = again(&http, body);
+    assert_eq!((status, &seqs[0]), (200, &json!(1)));
+}
+
+#[test]
+fn a_stream_goes_on_where_it_was() {
+    let server = Server::broker();
+    let http = Http::of(&server);
+    let stream = http.follow("/topics/log/events?from=first", &[]);
+    stream.line_with("retry: 1000");
+    http.post("/topics/log", "one\ntwo");
+    let lines = stream.stdout_lines(8);
+    assert_eq!(lines[2..], ["id: 1", "data: one", "", "id: 2", "data: two", ""]);
+    drop(stream);
+    http.post("/topics/log", "http://a.example/posts/3\nhttp://b.example/4 x=1");
+
+    let last = ["--header", "Last-Event-ID: 2"];
+    let stream = http.follow("/topics/log/events?from=first", &last);
+    let lines = stream.stdout_lines(5);
+    assert_eq!(lines[2..5], ["id: 3", "data: http://a.example/posts/3", ""]);
+    let filtered = http.follow("/topics/log/events?from=first&host=b.example", &[]);
+    assert_eq!(filtered.stdout_lines(4)[2..4], ["id: 4", "data: http://b.example/4 x=1"]);
+    let prefix = "/topics/log/events?from=first&prefix=http://a.example/posts/";
+    assert_eq!(
+        http.follow(prefix, &[]).stdout_lines(4)[2..4],
+        ["id: 3", "data: http://a.example/posts/3"]
+    );
+    // Somebody else's numbers are not taken for ours.
+    let answer = http.ask("GET", "/topics/log/events", &["--header", "Last-Event-ID: 99"]);
+    assert_eq!((answer.status, &answer.json()["code"]), (409, &json!("conflict")));
+
+    // A stop of the broker ends streams, so that their readers come back.
+    let began = std::time::Instant::now();
+    server.process.finish_by("TERM").expect_code(0);
+    stream.finish();
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn a_stream_tells_what_it_leaves_out() {
+    let server = Server::broker();
+    let http = Http::of(&server);
+    http.send("PUT", "/topics/short", r#"{"sync":"memory"}"#);
+    let line = "x".repeat(60_000);
+    for _ in 0..8 {
+        http.post("/topics/short", &[line.as_str(); 60].join("\n"));
+    }
+    let stream = http.follow("/topics/short/events?from=1", &["--max-time", "20"]);
+    stream.line_with("event: lag");
+    let data = stream.line("what is gone", |line| line.strip_prefix("data: {").map(str::to_owned));
+    assert!(data.starts_with(r#""from":1,"to":"#), "{data}");
+    let page = http.get("/topics/short?from=1&limit=1").json();
+    assert_eq!(
+        (&page["missed"][0]["kind"], &page["missed"][0]["from"]),
+        (&json!("lag"), &json!(1))
+    );
+    assert_eq!(page["events"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn an_orchestrator_waits_for_a_job_without_polling() {
+    let server = Server::broker();
+    let http = Http::of(&server);
+    let job =
+        json!({ "job": "docs", "urls": ["http://a.example/", "http://b.example/"], "close": true });
+    let opened = http.send("POST", "/jobs", &job.to_string()).json();
+    assert_eq!((&opened["state"], &opened["found"]), (&json!("closed"), &json!(2)));
+    let seeds = r#"{"urls":["http://a.example/","http://c.example/"],"prio":7}"#;
+    let seeded = http.send("POST", "/jobs/docs/urls", seeds).json();
+    assert_eq!(seeded, json!({ "job": "docs", "new": 1, "known": 1 }));
+    let not_yet = http.get("/jobs/docs?wait=50ms").json();
+    assert_eq!((&not_yet["state"], &not_yet["queued"]), (&json!("closed"), &json!(3)));
+
+    let waiting = http.follow("/jobs/docs?wait=60s", &[]);
+    let mut worker = Talk::client(server.address);
+    worker.ask("JOIN crawlers credit=3");
+    let tasks = [worker.line(), worker.line(), worker.line()];
+    for task in tasks {
+        let id = task.split(' ').nth(1).unwrap();
+        assert!(worker.ask(&format!("ACK {id}")).starts_with("+OK"));
+    }
+    let done = waiting.line("the end", |line| Some(line.to_owned()));
+    let done: serde_json::Value = serde_json::from_str(&done).unwrap();
+    assert_eq!((&done["state"], &done["completed"]), (&json!("done"), &json!(3)));
+    assert_eq!(http.ask("DELETE", "/jobs/docs", &[]).status, 204);
+    assert_eq!(http.get("/jobs/docs").status, 404);
+}
+
+#[test]
+fn nothing_of_somebody_elses_page_gets_in() {
+    let server = Server::broker();
+    let http = Http::of(&server);
+    let simple = ["--header", "content-type: text/plain", "--data-binary", "http://a.example/"];
+    for forged in [
+        "Origin: http://evil.example",
+        "Origin: null",
+        "Sec-Fetch-Site: cross-site",
+        "Host: evil.example",
+    ] {
+        let arguments = [&["--header", forged], simple.as_slice()].concat();
+        assert_eq!(http.ask("POST", "/topics/new-url", &arguments).status, 403, "{forged}");
+        assert_eq!(http.ask("GET", "/topics", &["--header", forged]).status, 403, "{forged}");
+    }
+    let own = format!("Origin: {}", http.base);
+    let arguments = [&["--header", own.as_str()], simple.as_slice()].concat();
+    let answer = http.ask("POST", "/topics/new-url", &arguments);
+    assert_eq!(answer.json()["seqs"], json!([1]), "nothing came before it");
+    assert_eq!(answer.header("access-control-allow-origin"), None);
+
+    let named = Server::start(&["broker", "--http-host", "tidings.example"]);
+    let http = Http::of(&named);
+    let host = ["--header", "Host: tidings.example"];
+    assert_eq!(http.ask("GET", "/topics", &host).status, 200);
+}
+
+#[test]
+fn an_attribute_with_power_needs_a_grant() {
+    let server = Server::start(&["broker", "--grant", "http=prio"]);
+    let http = Http::of(&server);
+    assert_eq!(http.post("/topics/new-url", "http://a.example/ prio=5").status, 200);
+    let refused = http.post("/topics/new-url", "http://a.example/\nhttp://b.example/ every=1h");
+    assert_eq!((refused.status, &refused.json()["code"]), (403, &json!("denied")));
+    assert!(refused.body.contains("event 2"), "{}", refused.body);
+    let lines = nc_all(
+        server.address,
+        "PUB log /a every=1h\nHELLO via=zmq\nPUB log /a prio=1\nPUB log /b\nSUB log\n",
+    );
+    let answers: Vec<_> = lines.iter().filter(|line| !line.starts_with("+OK tidings")).collect();
+    assert_eq!(
+        answers[1..3],
+        [
+            "+OK 1 1",
+            "-ERR denied n=2 prio= is not taken from those who come by zmq; --grant zmq=prio of the broker allows it"
+        ]
+    );
+    assert!(answers.iter().any(|line| line.starts_with("-ERR denied SUB is not for")), "{lines:?}");
+}
+
+/// Bytes that are not HTTP, or too much of it, or too little.
+#[test]
+fn whoever_cannot_be_understood_is_told_so_and_closed() {
+    let server = Server::broker();
+    let http = Http::of(&server);
+    let say = |bytes: &[u8]| {
+        let mut stream = TcpStream::connect(http.authority()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(50))).unwrap();
+        // It may be closed before all of it was sent.
+        let _ = stream.write_all(bytes);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned()
+    };
+    let long_line =
+        [b"GET /".as_slice(), &vec![b'a'; 200_000], b" HTTP/1.1\r\nHost: a\r\n\r\n"].concat();
+    let long_head =
+        [b"GET / HTTP/1.1\r\nX: ".as_slice(), &vec![b'a'; 200_000], b"\r\n\r\n"].concat();
+    let many = "X-A: b\r\n".repeat(1_000);
+    for (bytes, statuses) in [
+        (b"\x16\x03\x01\x00\xa5\x01\x00".as_slice(), ["400"].as_slice()),
+        (b"PUB new-url http://a.example/\r\n\r\n", &["400"]),
+        (b"http://a.example/\n\n", &["400"]),
+        (b"\x00\xff\xfe\r\n\r\n", &["400"]),
+        (&long_line, &["414", "431"]),
+        (&long_head, &["431"]),
+        (format!("GET / HTTP/1.1\r\n{many}\r\n").as_bytes(), &["431"]),
+        (b"GET / HTTP/1.1\r\n\r\n", &["400"]),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\nConnection: close\r\n\r\n", &["400"]),
+        (b"POST /topics/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n", &["413"]),
+        (b"POST /topics/a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\nzzz", &["400"]),
+        (b"POST /topics/a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\nzzz\r\n", &["400"]),
+    ] {
+        let answer = say(bytes);
+        let status = answer.split(' ').nth(1).unwrap_or_default();
+        assert!(statuses.contains(&status), "{:?}: {answer}", String::from_utf8_lossy(&bytes[..bytes.len().min(60)]));
+    }
+    let topics = http.get("/topics").json();
+    let names: Vec<_> = topics["topics"].as_array().unwrap().iter().map(|it| &it["next"]).collect();
+    assert!(names.iter().all(|next| **next == json!(1)), "nothing was published: {topics}");
+}
+
+/// Whoever does not read what it asked for is let go, and comes back where it was.
+#[test]
+fn a_stream_that_is_not_read_costs_little_and_is_closed() {
+    let server = Server::broker();
+    let http = Http::of(&server);
+    let mut deaf: Vec<TcpStream> = (0..50)
+        .map(|_| {
+            let mut stream = TcpStream::connect(http.authority()).unwrap();
+            stream
+                .write_all(b"GET /topics/log/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                .unwrap();
+            stream
+        })
+        .collect();
+    until("all streams", || (http.get("/topics/log/state").json()["readers"] == 50).then_some(()));
+    let before = server.process.resident_memory_bytes();
+    let body = format!("{}\n", "x".repeat(50_000)).repeat(60);
+    for _ in 0..40 {
+        assert_eq!(http.post("/topics/log", &body).status, 200);
+    }
+    let after = server.process.resident_memory_bytes();
+    // 120 MB were published; each of the 50 may hold some 100 kB, and the topic its tail.
+    assert!(after.saturating_sub(before) < 90_000_000, "{before} before, {after} after");
+    // They are closed after some 30 s.
+    until("the end of all streams", || {
+        (http.get("/topics/log/state").json()["readers"] == 0).then_some(())
+    });
+    for stream in &mut deaf {
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes);
+        assert!(bytes.starts_with(b"HTTP/1.1 200"));
+    }
+}

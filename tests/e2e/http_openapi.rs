@@ -1,0 +1,354 @@
+//! The description of HTTP is true: every status that it documents is produced here, none is produced that it
+//! does not, and schemathesis, which makes requests of it, finds no failure.
+
+use std::{collections::BTreeSet, io::Write, net::TcpStream, process::Command, thread};
+
+use serde_json::Value;
+
+use crate::{
+    disk_full::SmallDisk,
+    support::{
+        http::Http,
+        process::{Running, Server},
+        talk::Talk,
+        trace::traced,
+        wait::until,
+    },
+};
+
+const METHODS: [&str; 4] = ["get", "post", "put", "delete"];
+
+/// Method, path and status of everything that is documented.
+fn documented(description: &Value) -> BTreeSet<(String, String, u16)> {
+    let mut all = BTreeSet::new();
+    for (path, methods) in description["paths"].as_object().unwrap() {
+        for method in METHODS {
+            let Some(responses) = methods[method]["responses"].as_object() else { continue };
+            for status in responses.keys() {
+                all.insert((method.to_uppercase(), path.clone(), status.parse().unwrap()));
+            }
+        }
+    }
+    all
+}
+
+/// The path of the description that a path in a request is one of.
+fn template(description: &Value, path: &str) -> Option<String> {
+    let words: Vec<_> = path.split('/').collect();
+    let fits = |template: &&String| {
+        let parts: Vec<_> = template.split('/').collect();
+        parts.len() == words.len()
+            && parts.iter().zip(&words).all(|(part, word)| part.starts_with('{') || part == word)
+    };
+    // A name that is written out goes before one that may be anything.
+    let all = description["paths"].as_object().unwrap().keys();
+    all.filter(fits).min_by_key(|template| template.matches('{').count()).cloned()
+}
+
+#[test]
+fn every_status_that_is_documented_is_produced_and_no_other() {
+    let server = Server::broker();
+    let http = Http::of(&server);
+    let description = http.get("/openapi.json").json();
+    let wanted = documented(&description);
+
+    everybody(&http, &description);
+    topics(&http);
+    groups(&http, &server);
+    jobs(&http, &server);
+    limits(&http);
+    let mut seen = http.seen();
+    seen.extend(a_disk_without_room());
+    seen.extend(a_disk_that_is_slow());
+
+    let seen: BTreeSet<_> = seen
+        .into_iter()
+        .filter_map(|(method, path, status)| Some((method, template(&description, &path)?, status)))
+        .filter(|(method, _, _)| METHODS.contains(&method.to_lowercase().as_str()))
+        .collect();
+    let missing: Vec<_> = wanted.difference(&seen).collect();
+    let unknown: Vec<_> =
+        seen.difference(&wanted).filter(|(_, _, status)| *status != 405).collect();
+    assert!(
+        missing.is_empty() && unknown.is_empty(),
+        "not produced: {missing:?}; not documented: {unknown:?}"
+    );
+}
+
+/// What is the same for everything that can be asked.
+fn everybody(http: &Http, description: &Value) {
+    let mut with_body = Vec::new();
+    for (path, methods) in description["paths"].as_object().unwrap() {
+        let path = path.replace("{topic}", "t").replace("{group}", "g").replace("{job}", "j");
+        let path = path.as_str();
+        for method in METHODS.map(str::to_uppercase) {
+            let operation = &methods[method.to_lowercase()];
+            if operation.is_null() {
+                let answer = http.ask(&method, path, &[]);
+                assert_eq!(answer.status, 405, "{method} {path}");
+                assert!(answer.header("allow").is_some(), "{method} {path}");
+                continue;
+            }
+            let unknown = http.ask(&method, &format!("{path}?no-such=1"), &[]);
+            assert_eq!(unknown.status, 400, "{method} {path}: {}", unknown.body);
+            let elsewhere = http.ask(&method, path, &["--header", "Host: evil.example"]);
+            assert_eq!(elsewhere.status, 403, "{method} {path}");
+            for answer in [&unknown, &elsewhere] {
+                assert!(answer.json()["message"].is_string() && answer.json()["code"].is_string());
+            }
+            if !operation["requestBody"].is_null() {
+                bodies(http, &method, path);
+                with_body.push((method, path.to_owned()));
+            }
+        }
+    }
+    thread::scope(|scope| {
+        // Each takes as long as a body may be silent.
+        for (method, path) in &with_body {
+            scope.spawn(move || silent(http, method, path));
+        }
+    });
+    for path in ["/", "/health", "/ready", "/stats", "/topics", "/groups", "/openapi.json"] {
+        assert_eq!(http.get(path).status, 200, "{path}");
+    }
+    // The default group is not there before somebody needs it.
+    assert_eq!(http.get("/jobs?group=none").status, 404);
+    assert_eq!(http.get("/jobs?group=no,such").status, 400);
+    assert_eq!(http.get("/jobs").status, 200);
+}
+
+/// What can be wrong with any body.
+fn bodies(http: &Http, method: &str, path: &str) {
+    let kind = ["--header", "content-type: image/png", "--data-binary", "x"];
+    assert_eq!(http.ask(method, path, &kind).status, 415, "{method} {path}");
+    let json = ["--header", "content-type: application/json", "--header", "expect:"];
+    let long =
+        [json.as_slice(), &["--header", "content-length: 4194305", "--data-binary", "x"]].concat();
+    assert_eq!(http.ask(method, path, &long).status, 413, "{method} {path}");
+    // Announced, and then not sent.
+    let silent =
+        [json.as_slice(), &["--header", "content-length: 9", "--data-binary", "{"]].concat();
+    assert_eq!(http.ask(method, path, &silent).status, 408, "{method} {path}");
+}
+
+/// A body that was announced, and then not sent.
+fn silent(http: &Http, method: &str, path: &str) {
+    let json = ["--header", "content-type: application/json", "--header", "expect:"];
+    let length = ["--header", "content-length: 9", "--data-binary", "{"];
+    let answer = http.ask(method, path, &[json.as_slice(), &length].concat());
+    assert_eq!(answer.status, 408, "{method} {path}: {}", answer.body);
+}
+
+fn topics(http: &Http) {
+    assert_eq!(http.post("/topics/t", "one").status, 200);
+    assert_eq!(http.get("/topics/t?from=first&limit=1&wait=0").status, 200);
+    assert_eq!(http.get("/topics/t?from=99").status, 409);
+    assert_eq!(http.ask("GET", "/topics/t/events?from=99", &[]).status, 409);
+    let stream = http.ask("GET", "/topics/job-done/events", &["--range", "0-1", "--max-time", "1"]);
+    assert_eq!(stream.status, 200);
+    assert_eq!(http.get("/topics/t/state").status, 200);
+    assert_eq!(http.get("/topics/none/state").status, 404);
+    assert_eq!(http.send("PUT", "/topics/t", r#"{"retain-age":"1h"}"#).status, 200);
+    assert_eq!(http.send("PUT", "/topics/t", r#"{"sync":"memory"}"#).status, 409);
+    let key = |body| ["--header", "Idempotency-Key: k", "--data-binary", body];
+    assert_eq!(http.ask("POST", "/topics/t", &key("a")).status, 200);
+    assert_eq!(http.ask("POST", "/topics/t", &key("b")).status, 422);
+    let later = http.post("/topics/t", "http://a.example/ every=1h");
+    assert_eq!(later.status, 200, "granted by default");
+    assert_eq!(http.ask("DELETE", "/topics/new-url", &[]).status, 409);
+    assert_eq!(http.ask("DELETE", "/topics/none", &[]).status, 404);
+    assert_eq!(http.ask("DELETE", "/topics/t", &[]).status, 204);
+}
+
+fn groups(http: &Http, server: &Server) {
+    assert_eq!(http.send("PUT", "/groups/g", r#"{"topics":["work"],"key":"none"}"#).status, 200);
+    assert_eq!(http.send("PUT", "/groups/g", r#"{"max-attempts":1,"lease":"1s"}"#).status, 200);
+    assert_eq!(http.post("/topics/work", "a task").status, 200);
+    until("the task", || (http.get("/groups/g/tasks").json()["matched"] == 1).then_some(()));
+    assert_eq!(http.send("PUT", "/groups/g", r#"{"key":"host"}"#).status, 409);
+    let mut worker = Talk::client(server.address);
+    worker.ask("JOIN g");
+    let id = worker.line().split(' ').nth(1).unwrap().to_owned();
+    assert_eq!(http.ask("DELETE", "/groups/g", &[]).status, 409);
+    worker.ask(&format!("NACK {id} reason=broken"));
+    for path in ["", "/tasks", "/keys", "/schedules", "/dead"] {
+        assert_eq!(http.get(&format!("/groups/g{path}")).status, 200, "{path}");
+        assert_eq!(http.get(&format!("/groups/none{path}")).status, 404, "{path}");
+    }
+    assert_eq!(http.get("/groups/g/dead").json()["dead"][0]["reason"], "max-attempts");
+    for action in ["pause", "dead/retry", "resume", "purge", "dead/drop"] {
+        assert_eq!(http.ask("POST", &format!("/groups/g/{action}"), &[]).status, 200, "{action}");
+        assert_eq!(http.ask("POST", &format!("/groups/none/{action}"), &[]).status, 404);
+    }
+    drop(worker);
+    until("the end of the group", || {
+        (http.ask("DELETE", "/groups/g", &[]).status == 204).then_some(())
+    });
+    assert_eq!(http.ask("DELETE", "/groups/g", &[]).status, 404);
+}
+
+fn jobs(http: &Http, server: &Server) {
+    let open = r#"{"job":"j","urls":["http://a.example/"],"max-depth":3,"include":["/a","/b"]}"#;
+    let job = http.send("POST", "/jobs", open);
+    assert_eq!(job.status, 200);
+    assert_eq!(http.get("/jobs/j?wait=10ms").json()["include"], serde_json::json!(["/a", "/b"]));
+    assert_eq!(http.send("POST", "/jobs", r#"{"job":"j"}"#).status, 409);
+    assert_eq!(http.send("POST", "/jobs?group=none", r#"{"job":"j"}"#).status, 404);
+    assert_eq!(http.get("/explain?what=http://a.example/").status, 200);
+    assert_eq!(http.get("/explain?what=http://b.example/").status, 404);
+    assert_eq!(http.get("/explain").status, 400);
+    assert_eq!(http.send("POST", "/jobs/j/urls", r#"{"urls":["http://b.example/"]}"#).status, 200);
+    assert_eq!(
+        http.send("POST", "/jobs/none/urls", r#"{"urls":["http://b.example/"]}"#).status,
+        404
+    );
+    for action in ["pause", "resume", "close", "cancel"] {
+        assert_eq!(http.ask("POST", &format!("/jobs/j/{action}"), &[]).status, 200, "{action}");
+        assert_eq!(http.ask("POST", &format!("/jobs/none/{action}"), &[]).status, 404, "{action}");
+    }
+    assert_eq!(http.send("POST", "/jobs/j/urls", r#"{"urls":["http://b.example/"]}"#).status, 409);
+    for action in ["pause", "resume"] {
+        assert_eq!(http.ask("POST", &format!("/jobs/j/{action}"), &[]).status, 409, "{action}");
+    }
+    assert_eq!(http.get("/jobs/none").status, 404);
+    assert_eq!(http.get("/jobs").json()["jobs"][0]["state"], "done");
+    assert_eq!(http.ask("DELETE", "/jobs/j", &[]).status, 204);
+    assert_eq!(http.ask("DELETE", "/jobs/j", &[]).status, 404);
+    let mut talk = Talk::client(server.address);
+    talk.ask("JOB open k");
+    assert_eq!(http.ask("DELETE", "/jobs/k", &[]).status, 409);
+}
+
+/// As many topics, and groups, as there may be.
+fn limits(http: &Http) {
+    let stream = TcpStream::connect(http.authority()).unwrap();
+    let full = |method: &str, path: &str, body: Option<&str>| match body {
+        Some(body) => http.send(method, path, body).status,
+        None => http.ask(method, path, &["--max-time", "5"]).status,
+    };
+    fill(stream, "topics", "{}");
+    assert_eq!(full("PUT", "/topics/more", Some("{}")), 429);
+    assert_eq!(http.post("/topics/more", "x").status, 429);
+    assert_eq!(full("GET", "/topics/more", None), 429);
+    assert_eq!(full("GET", "/topics/more/events", None), 429);
+    assert_eq!(full("PUT", "/groups/more", Some(r#"{"topics":["more"]}"#)), 429);
+}
+
+/// Makes them until there may be no more, over one connection.
+fn fill(mut stream: TcpStream, what: &str, body: &str) {
+    use std::io::{BufRead, BufReader};
+    let mut answers = BufReader::new(stream.try_clone().unwrap());
+    for n in 0..1_100 {
+        let length = body.len();
+        let head = format!(
+            "PUT /{what}/n{n} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let (mut status, mut length, mut line) = (0, 0_usize, String::new());
+        while answers.read_line(&mut line).unwrap() > 2 {
+            let lower = line.trim().to_lowercase();
+            if let Some(rest) = lower.strip_prefix("http/1.1 ") {
+                status = rest[..3].parse().unwrap();
+            } else if let Some(rest) = lower.strip_prefix("content-length: ") {
+                length = rest.parse().unwrap();
+            }
+            line.clear();
+        }
+        std::io::copy(&mut std::io::Read::take(&mut answers, length as u64), &mut std::io::sink())
+            .unwrap();
+        if status == 429 {
+            return;
+        }
+        assert_eq!(status, 200);
+    }
+    panic!("there is no end to {what}");
+}
+
+/// What is answered when nothing can be kept any more.
+fn a_disk_without_room() -> BTreeSet<(String, String, u16)> {
+    let disk = SmallDisk::mount(24);
+    let server = disk.broker();
+    let http = Http::of(&server);
+    let body = "x".repeat(50_000);
+    let refused = until("a full disk", || {
+        let answer = http.post("/topics/log", &format!("{body}\n").repeat(20));
+        (answer.status != 200).then_some(answer)
+    });
+    assert_eq!(refused.status, 507, "{}", refused.body);
+    assert_eq!(http.get("/ready").status, 503);
+    disk.fill_but(0);
+    let put = until("a settings that cannot be kept", || {
+        let answer = http.send("PUT", "/topics/log", r#"{"retain-age":"1h"}"#);
+        (answer.status != 200).then_some(answer)
+    });
+    assert_eq!(put.status, 507, "{}", put.body);
+    http.seen()
+}
+
+/// What is answered when more is published than can be kept.
+fn a_disk_that_is_slow() -> BTreeSet<(String, String, u16)> {
+    let server = Server::start_with(&["broker"], |command| {
+        let folder = command.get_current_dir().unwrap().to_owned();
+        // Longer than a publish waits, in microseconds. Those of the start are as fast as ever.
+        traced(command, &folder, &["-e", "inject=fdatasync:delay_enter=15000000:when=9+"]);
+    });
+    let http = Http::of(&server);
+    let file = server.folder.path().join("body");
+    std::fs::write(&file, format!("{}\n", "x".repeat(50_000)).repeat(78)).unwrap();
+    let body = format!("@{}", file.display());
+    let large = ["--header", "content-type: text/plain", "--data-binary", &body];
+    let mut pressing = Vec::new();
+    until("more than may be ahead of the disk", || {
+        pressing.push(http.follow("/topics/log", &large));
+        let state = http.get("/topics/log/state").json();
+        let ahead = state["next"].as_u64()? - state["durable"].as_u64()?;
+        (ahead > 200).then_some(())
+    });
+    let refused = http.post("/topics/log", "one more");
+    assert_eq!(
+        (refused.status, refused.header("retry-after")),
+        (503, Some("1")),
+        "{}",
+        refused.body
+    );
+    let key = ["--header", "Idempotency-Key: late", "--data-binary", "late"];
+    let mut before = Vec::new();
+    let briefly = [["--max-time", "2"].as_slice(), &key].concat();
+    let underway = until("the same request while it is being done", || {
+        let request = [&["--request", "POST"], key.as_slice()].concat();
+        before.push(http.follow("/topics/log", &request));
+        let answer = http.try_ask("POST", "/topics/log", &briefly).ok()?;
+        (answer.status == 409).then_some(answer)
+    });
+    assert_eq!(underway.header("retry-after"), Some("1"));
+    http.seen()
+}
+
+#[test]
+fn schemathesis_finds_no_failure() {
+    let server = Server::broker();
+    let http = Http::of(&server);
+    let root = env!("CARGO_MANIFEST_DIR");
+    let program = format!("{root}/target/venv/bin/schemathesis");
+    assert!(std::path::Path::new(&program).exists(), "tests/run installs schemathesis");
+    let config = format!("{root}/tests/schemathesis.toml");
+    let mut command = Command::new(program);
+    command
+        .args(["--config-file", &config, "run", &format!("{}/openapi.json", http.base)])
+        .args(["--exclude-path", "/topics/{topic}/events", "--max-examples", "25"])
+        // The same every time; `.ci/long` lets it choose.
+        .args(["--seed", "20261122"])
+        .args(["--phases", "examples,coverage,fuzzing", "--generation-database", "none"])
+        .args(["--suppress-health-check", "all", "--request-timeout", "20", "--no-color"])
+        .current_dir(server.folder.path());
+    let finished = Running::start(&mut command).finish();
+    let report = finished.stdout().join("\n");
+    assert_eq!(finished.code, Some(0), "{report}\n{}", finished.stderr());
+    let number = |before: &str, after: &str| {
+        let (_, rest) = report.split_once(before)?;
+        rest.split_once(after)?.0.trim().parse::<usize>().ok()
+    };
+    let selected = number("Operations: ", " selected").unwrap_or_else(|| panic!("{report}"));
+    assert_eq!(number("Tested: ", "\n"), Some(selected), "{report}");
+    assert!(selected > 30, "{report}");
+}

@@ -1,0 +1,151 @@
+//! The broker's HTTP, asked with curl.
+
+use std::{
+    collections::BTreeSet,
+    io::Write,
+    process::{Command, Stdio},
+    sync::Mutex,
+};
+
+use serde_json::Value;
+use tempfile::NamedTempFile;
+
+use super::process::{Running, Server};
+
+/// What curl got.
+#[derive(Debug, Clone)]
+pub(crate) struct Got {
+    pub(crate) status: u16,
+    /// Lines of the head, in lower case up to the colon.
+    pub(crate) head: Vec<String>,
+    pub(crate) body: String,
+}
+
+impl Got {
+    /// The body as JSON, which it has to be.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body)
+            .unwrap_or_else(|error| panic!("{error}: {} {:?}", self.status, self.body))
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let line = |line: &&String| line.starts_with(&format!("{name}:"));
+        Some(self.head.iter().find(line)?.split_once(':')?.1.trim())
+    }
+}
+
+/// Asks one broker, and remembers which answers it has had to what.
+#[derive(Debug)]
+pub(crate) struct Http {
+    pub(crate) base: String,
+    seen: Mutex<BTreeSet<(String, String, u16)>>,
+}
+
+impl Http {
+    /// The HTTP of a server, wherever that is.
+    #[track_caller]
+    pub(crate) fn of(server: &Server) -> Self {
+        let base = server.process.line("where HTTP is", |line| {
+            let (_, address) = line.split_once("HTTP at ")?;
+            Some(address.trim_end_matches('/').to_owned())
+        });
+        Self { base, seen: Mutex::default() }
+    }
+
+    /// Address and port.
+    pub(crate) fn authority(&self) -> &str {
+        self.base.trim_start_matches("http://")
+    }
+
+    /// A request as curl makes it of these arguments; `method` is what it will be.
+    #[track_caller]
+    pub(crate) fn ask(&self, method: &str, path: &str, arguments: &[&str]) -> Got {
+        self.try_ask(method, path, arguments)
+            .unwrap_or_else(|error| panic!("{method} {path}: {error}"))
+    }
+
+    /// The same, or what curl says of why there was no answer.
+    pub(crate) fn try_ask(
+        &self,
+        method: &str,
+        path: &str,
+        arguments: &[&str],
+    ) -> Result<Got, String> {
+        let mut command = self.curl(path);
+        let output = command
+            .args(["--include", "--max-time", "60", "--request", method])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        if text.is_empty() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+        let got = read(&text);
+        let without_query = path.split('?').next().unwrap_or_default().to_owned();
+        self.seen.lock().unwrap().insert((method.to_owned(), without_query, got.status));
+        Ok(got)
+    }
+
+    #[track_caller]
+    pub(crate) fn get(&self, path: &str) -> Got {
+        self.ask("GET", path, &[])
+    }
+
+    /// A body of lines.
+    #[track_caller]
+    pub(crate) fn post(&self, path: &str, body: &str) -> Got {
+        self.with_body("POST", path, "text/plain", body)
+    }
+
+    /// A body of JSON.
+    #[track_caller]
+    pub(crate) fn send(&self, method: &str, path: &str, body: &str) -> Got {
+        self.with_body(method, path, "application/json", body)
+    }
+
+    #[track_caller]
+    fn with_body(&self, method: &str, path: &str, kind: &str, body: &str) -> Got {
+        // Longer ones than an argument may be.
+        let mut file = NamedTempFile::new().unwrap();
+        file.write_all(body.as_bytes()).unwrap();
+        let (kind, body) = (format!("content-type: {kind}"), format!("@{}", file.path().display()));
+        self.ask(method, path, &["--header", &kind, "--data-binary", &body])
+    }
+
+    /// A request that goes on while others are made; curl prints what comes as it comes.
+    #[track_caller]
+    pub(crate) fn follow(&self, path: &str, arguments: &[&str]) -> Running {
+        Running::start(self.curl(path).arg("--no-buffer").args(arguments))
+    }
+
+    fn curl(&self, path: &str) -> Command {
+        let mut command = Command::new("curl");
+        command.args(["--silent", "--show-error", "--globoff", "--path-as-is"]);
+        command.arg(format!("{}{path}", self.base));
+        command
+    }
+
+    /// Methods, paths and statuses so far.
+    pub(crate) fn seen(&self) -> BTreeSet<(String, String, u16)> {
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+/// Reads what `curl --include` prints: the last response, after those with a status of 1xx.
+#[track_caller]
+fn read(text: &str) -> Got {
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head ends");
+    let mut lines = head.lines();
+    let status: u16 = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    if status < 200 {
+        return read(body);
+    }
+    let lower = |line: &str| match line.split_once(':') {
+        Some((name, value)) => format!("{}:{value}", name.to_lowercase()),
+        None => line.to_owned(),
+    };
+    Got { status, head: lines.map(lower).collect(), body: body.to_owned() }
+}

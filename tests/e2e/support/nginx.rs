@@ -1,0 +1,55 @@
+//! nginx on a free port, with files of its own only.
+
+use std::{
+    fs,
+    net::{TcpListener, TcpStream},
+    process::Command,
+};
+
+use tempfile::TempDir;
+
+use super::{process::Running, wait::until};
+
+/// A running nginx; its logs and temporary files are in the folder.
+#[derive(Debug)]
+pub(crate) struct Nginx {
+    pub(crate) process: Running,
+    pub(crate) folder: TempDir,
+    pub(crate) port: u16,
+}
+
+impl Nginx {
+    /// Starts it with what `server` says of its one server, and `http` of everything around that.
+    #[track_caller]
+    pub(crate) fn start(folder: TempDir, http: &str, server: &str) -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let configuration = format!(
+            "daemon off;
+            master_process off;
+            pid nginx.pid;
+            events {{ worker_connections 256; }}
+            http {{
+                include /etc/nginx/mime.types;
+                client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi;
+                uwsgi_temp_path uwsgi; scgi_temp_path scgi;
+                {http}
+                server {{ listen 127.0.0.1:{port}; {server} }}
+            }}\n"
+        );
+        fs::write(folder.path().join("nginx.conf"), configuration).unwrap();
+        let program = ["nginx", "/usr/sbin/nginx"]
+            .into_iter()
+            .find(|nginx| Command::new(nginx).arg("-v").output().is_ok())
+            .expect("nginx is installed by tests/run");
+        let mut command = Command::new(program);
+        command.args(["-e", "stderr", "-c", "nginx.conf", "-p"]).arg(folder.path());
+        let process = Running::start(&mut command);
+        until("nginx to listen", || TcpStream::connect(("127.0.0.1", port)).ok());
+        Self { process, folder, port }
+    }
+
+    /// Its start page.
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/", self.port)
+    }
+}
