@@ -10,7 +10,7 @@ use clap::{
 };
 
 use crate::{
-    cmd::{self, dead::Dead, group::Group, job::Job, probe::Probe, topic::Topic},
+    cmd::{self, bridge::Bridge, dead::Dead, group::Group, job::Job, probe::Probe, topic::Topic},
     config,
     failure::Failure,
 };
@@ -28,6 +28,7 @@ Examples:
   tidings crawl https://example.org/ --depth 2       crawl a site, with a summary at the end
   tidings sub new-url                                see events as they come
   tidings pub file-ready /srv/out/report.pdf         tell everybody
+  tidings watch /srv/out                             and have that done for every complete file
   tidings explain example.org                        why nothing comes from there just now
 
 Every flag is also a variable in the environment (--allow-private is TIDINGS_ALLOW_PRIVATE) and
@@ -79,6 +80,8 @@ pub(crate) enum Cmd {
     Pub(cmd::publish::PubArgs),
     /// Print the events of a topic, or run a program for each
     Sub(cmd::subscribe::SubArgs),
+    /// Announce the files of directories when they are complete
+    Watch(cmd::watch::WatchArgs),
     /// List topics, configure, delete and verify them
     #[command(subcommand)]
     Topic(Topic),
@@ -100,6 +103,12 @@ pub(crate) enum Cmd {
     /// Say what the crawler would make of a URL, a page, a feed, a robots.txt ..
     #[command(subcommand)]
     Probe(Probe),
+    /// Publish what somebody says elsewhere
+    #[command(subcommand)]
+    Bridge(Bridge),
+    /// The process that talks ZeroMQ, for whoever starts it
+    #[command(hide = true)]
+    Zmq(cmd::zmq::ZmqArgs),
     /// Measure how fast a broker is
     #[command(subcommand)]
     Bench(cmd::bench::Bench),
@@ -273,6 +282,11 @@ mod tests {
             "tidings dead drop",
             "tidings dead retry 1 --all",
             "tidings watch-feed",
+            "tidings watch",
+            "tidings watch --spool d --all",
+            "tidings watch d --pattern a/b",
+            "tidings sub t --signal KILL --pid-file p --spool d",
+            "tidings sub t --jobs 3",
             "tidings export --format csv",
             "tidings export --format sqlite",
             "tidings watch-feed http://a.example/ --list",

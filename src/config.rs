@@ -139,7 +139,9 @@ fn find_with_flag<'c>(command: &'c Command, key: &str) -> Option<Vec<&'c str>> {
     if command.get_arguments().any(|arg| is_flag(arg, key)) {
         return Some(Vec::new());
     }
-    command.get_subcommands().find_map(|subcommand| {
+    // What people do not type they do not write, either.
+    let mut subcommands = command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set());
+    subcommands.find_map(|subcommand| {
         let mut names = find_with_flag(subcommand, key)?;
         names.insert(0, subcommand.get_name());
         Some(names)
@@ -368,6 +370,7 @@ mod tests {
         assert_eq!(problem("log-json = 3"), "1:12: `log-json`: is either true or false");
         assert!(problem("a = = 1").starts_with("1:5: "), "{}", problem("a = = 1"));
         assert!(problem("config = 'x'").contains("unknown key"));
+        assert!(problem("into = 'x'").contains("unknown key"), "of a hidden subcommand");
     }
 
     #[test]

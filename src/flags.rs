@@ -20,6 +20,7 @@ use crate::{
     logging,
     sinks::SinkFlags,
     traps::TrapFlags,
+    zmq::ZmqFlags,
 };
 
 /// Where things are stored if nobody says otherwise.
@@ -54,6 +55,9 @@ pub(crate) struct ServerFlags {
     /// may be given several times [default: line=every,prio,job http=every,prio,job zmq=]
     #[arg(long, value_name = "WAY=ATTRIBUTE,..", value_parser = parse_grant)]
     grant: Vec<Grant>,
+
+    #[command(flatten)]
+    pub(crate) zmq: ZmqFlags,
 }
 
 /// Flags of the HTTP listener.

@@ -1,7 +1,10 @@
 //! Structured logs on standard error: quiet unless asked, so that what a person sees is the
 //! command's own output.
 
-use std::io;
+use std::{
+    io,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use tracing_subscriber::EnvFilter;
 
@@ -16,8 +19,12 @@ const FILTER_DEFAULT: &str = "warn";
 /// The target under which the broker logs every line that it receives, when it is told to.
 const LINE_TARGET: &str = "tidings::line";
 
+/// Whether logs are JSON, for processes that write theirs beside ours.
+static IS_JSON: AtomicBool = AtomicBool::new(false);
+
 /// Starts logging. Call once.
 pub(crate) fn start(json: bool, lines: bool) -> Result<(), Failure> {
+    IS_JSON.store(json, Relaxed);
     let filter = filter(std::env::var(FILTER_VARIABLE).ok().as_deref(), lines)?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     if json {
@@ -26,6 +33,11 @@ pub(crate) fn start(json: bool, lines: bool) -> Result<(), Failure> {
         builder.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).init();
     }
     Ok(())
+}
+
+/// Whether logs are written as JSON.
+pub(crate) fn is_json() -> bool {
+    IS_JSON.load(Relaxed)
 }
 
 /// Whether the filter in the environment names the lines. Being verbose about everything (`info`)

@@ -2,6 +2,7 @@
 //! prints for people. What they do is in the crates `tidings-broker` and `tidings-subscriber`.
 
 mod address;
+mod announcer;
 mod cli;
 mod cmd;
 mod config;
@@ -19,6 +20,7 @@ mod node;
 mod output;
 mod own_broker;
 mod page_line;
+mod pid_file;
 mod screen;
 mod seeds;
 mod signals;
@@ -28,6 +30,7 @@ mod traps;
 mod waiting;
 mod watch;
 mod window;
+mod zmq;
 
 use std::{process::ExitCode, time::Duration};
 
@@ -93,7 +96,10 @@ fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
         | Cmd::Dead(_)
         | Cmd::Export(_)
         | Cmd::Probe(_)
+        | Cmd::Watch(_)
         | Cmd::WatchFeed(_)
+        | Cmd::Bridge(_)
+        | Cmd::Zmq(_)
         | Cmd::Bench(_) => Some(0),
     };
     let mut builder = match threads {
@@ -102,6 +108,10 @@ fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
     };
     if let Some(threads @ 1..) = threads {
         builder.worker_threads(threads.into());
+    }
+    if let Cmd::Zmq(_) = cmd {
+        // All of its subscribers have their turn before there is more for them.
+        builder.event_interval(cmd::zmq::TURNS);
     }
     Ok(builder.enable_all().build().context("cannot start the runtime's threads")?)
 }
@@ -120,7 +130,10 @@ async fn dispatch(cmd: Cmd) -> Result<(), Failure> {
         Cmd::Dead(args) => cmd::dead::run(args).await,
         Cmd::Export(args) => cmd::export::run(args).await,
         Cmd::Probe(probe) => cmd::probe::run(probe).await,
+        Cmd::Watch(args) => cmd::watch::run(args).await,
         Cmd::WatchFeed(args) => cmd::watch_feed::run(args).await,
+        Cmd::Bridge(args) => cmd::bridge::run(args).await,
+        Cmd::Zmq(args) => cmd::zmq::run(args).await,
         Cmd::Bench(args) => cmd::bench::run(args).await,
     }
 }

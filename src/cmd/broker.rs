@@ -32,6 +32,7 @@ pub(crate) struct BrokerArgs {
 pub(crate) async fn run(args: BrokerArgs) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     let broker = node::start_broker(args.server.config(&args.data)?).await?;
+    let (broker, zmq) = node::start_zmq(broker, &args.server.zmq).await?;
     let mut console = Console::new();
     // Whoever started us may have closed our output; serving does not depend on it.
     let _ = console.line(&format!("listening on {}", broker.local_addr()));
@@ -40,7 +41,13 @@ pub(crate) async fn run(args: BrokerArgs) -> Result<(), Failure> {
         warn_if_open(address, &mut console);
     }
     warn_if_open(broker.local_addr(), &mut console);
+    for line in zmq.iter().flat_map(|zmq| &zmq.said) {
+        console.note(line);
+    }
     stop.cancelled().await;
+    if let Some(zmq) = zmq {
+        zmq.stop().await;
+    }
     node::stop_broker(broker).await;
     Ok(())
 }

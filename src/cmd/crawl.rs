@@ -17,6 +17,7 @@ use crate::{
     link,
     node::{self, Crawler, Node},
     output::plural,
+    pid_file::PidFile,
     screen::{Screen, Style},
     seeds,
     signals::stop_on_signal,
@@ -103,6 +104,10 @@ pub(crate) struct CrawlArgs {
     #[arg(long)]
     json: bool,
 
+    /// Write the number of this process here, and refuse to start while another one has the file
+    #[arg(long, value_name = "FILE")]
+    pid_file: Option<PathBuf>,
+
     #[command(flatten)]
     data: DataFlag,
 
@@ -144,6 +149,7 @@ const OF_JOBS: [&str; 8] =
 /// Runs until the job is done, or until SIGINT or SIGTERM.
 pub(crate) async fn run(args: CrawlArgs) -> Result<(), Failure> {
     let request = args.request().map_err(Failure::Usage)?;
+    let _pid_file = args.pid_file.as_deref().map(PidFile::take).transpose()?;
     if request.seeds.is_empty() {
         return work_for_broker(args).await;
     }

@@ -2,6 +2,7 @@
 //! in the other crates.
 
 pub(crate) mod bench;
+pub(crate) mod bridge;
 pub(crate) mod broker;
 pub(crate) mod crawl;
 pub(crate) mod dead;
@@ -14,4 +15,6 @@ pub(crate) mod publish;
 pub(crate) mod subscribe;
 pub(crate) mod topic;
 pub(crate) mod up;
+pub(crate) mod watch;
 pub(crate) mod watch_feed;
+pub(crate) mod zmq;

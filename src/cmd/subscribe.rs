@@ -5,17 +5,21 @@
 
 mod program;
 mod share;
+mod signal;
+mod tail;
 
 use std::{
     collections::BTreeMap,
     ffi::OsString,
     future,
     io::{self, BufWriter, Write},
+    path::PathBuf,
     time::Duration,
 };
 
 use clap::Args;
 use serde::Serialize;
+use tidings_connectors::signal::{SignalName, Target};
 use tidings_protocol::{
     Command, CursorName, GroupName, Payload, Seq, StartAt, TaskId, TopicName,
     client::{Answering, Client, ClientError, Deliveries, Delivery},
@@ -26,13 +30,13 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     address::BrokerAddress,
     failure::Failure,
-    flags::BrokerFlag,
+    flags::{BrokerFlag, parse_duration},
     link,
     output::{note, printable},
     signals::stop_on_signal_or,
 };
 
-use self::{program::Program, share::Share};
+use self::{program::Program, share::Share, signal::Spooling};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,9 +46,11 @@ Examples:
   tidings sub new-url --from first --count 1  the oldest event that is kept
   tidings sub new-url --as indexer            go on where the last one of this name was
   tidings sub file-ready --exec ./checksum    run a program for each event, one after the other
-  tidings sub file-ready --group thumbs --credit 4 --exec convert-one --small
+  tidings sub file-ready --group thumbs --jobs 4 --exec convert-one --small {}
                                               each event for one of all who say --group thumbs, four
                                               at once, and again if the program fails
+  tidings sub post-ready --signal USR1 --pid-file /run/bot.pid --spool /var/spool/bot
+                                              each URL as a file in a directory, and a signal
 
 With --as the broker remembers how far NAME has come, also while nobody is connected. It moves
 behind events once they were written to standard output; what was written just before a crash
@@ -57,15 +63,26 @@ full disk leaves some empty. Nothing is skipped silently.
 
 The program of --exec is started directly, without a shell (--exec sh -c '..' is one), with the
 event in its environment: EVENT_PAYLOAD all of it, EVENT_URL the URL or path that it begins
-with, if it does; EVENT_TOPIC, and EVENT_SEQ or, with --group, EVENT_GROUP and EVENT_TASK. One
-that fails (exit code other than 0) is named on standard error. With --group its event comes
-again, to anybody in the group, up to the group's max-attempts; without, the next event is
-taken.
+with, if it does, and EVENT_PATH the path as the system has it, without the %XX of unusual
+characters; EVENT_TOPIC, and EVENT_SEQ or, with --group, EVENT_GROUP and EVENT_TASK. An argument
+that is {} and nothing else is the path, the URL or else the whole event. One that fails (exit
+code other than 0) is named on standard error. With --group its event comes again, to anybody in
+the group, after the group's backoff and up to its max-attempts, and is then a dead letter with
+the end of what the program printed; without, the next event is taken.
 
 With --group everybody who names the group gets other events. A group that is not there is made,
 as tidings group create GROUP topics=TOPIC key=none would; it begins at the oldest event kept,
 and what nobody takes waits. Who is stopped takes nothing more and waits for what runs; a second
-Ctrl-C ends that, too.";
+Ctrl-C ends that, too. A program whose event is lost to this member (its lease is over, as the
+broker could not be reached) is ended, with all that it has started; so is one that runs for
+longer than --timeout.
+
+With --signal the URL or path of each event (or all of it, if it has none) is a line of a file of
+its own in --spool, written completely before it gets its name, which does not begin with a dot;
+names are in the order of events. The program reads and removes them. It is signalled then, and
+again while something is left, but only if the process of --pid-file is not younger than that file,
+is called --program, and would not be ended by the signal. While there is none, files wait. A
+durable cursor, noted in the directory, goes on where the last one was.";
 
 /// While events stream in, the durable cursor moves by so many at least: each move is a sync of the
 /// broker's disk.
@@ -98,12 +115,36 @@ pub(crate) struct SubArgs {
     group: Option<GroupName>,
 
     /// With --group: at most so many events at once
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    credit: u32,
+    #[arg(long, alias = "credit", value_name = "N", default_value_t = 1, requires = "group", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    jobs: u32,
+
+    /// With --group: end a program that runs for longer; its event comes again [default: no limit]
+    #[arg(long, value_name = "DURATION", requires_all = ["group", "exec"], value_parser = parse_duration)]
+    timeout: Option<Duration>,
 
     /// Run this for each event instead of printing it; stands last, as everything behind it belongs to it
     #[arg(long, value_name = "PROGRAM [ARG]..", num_args = 1.., allow_hyphen_values = true, conflicts_with = "json")]
     exec: Vec<OsString>,
+
+    /// Put each event into the --spool directory and send this signal to the process of --pid-file
+    #[arg(long, value_name = "NAME", requires_all = ["pid_file", "spool"], conflicts_with_all = ["group", "exec", "json"])]
+    signal: Option<SignalName>,
+
+    /// With --signal: where the number of the process stands
+    #[arg(long, value_name = "FILE", requires = "signal")]
+    pid_file: Option<PathBuf>,
+
+    /// With --signal: where events are put; made if it is missing
+    #[arg(long, value_name = "DIR", requires = "signal")]
+    spool: Option<PathBuf>,
+
+    /// With --signal: what the program is called, or its path; of a script, the script's
+    #[arg(long, value_name = "NAME", requires = "signal")]
+    program: Option<String>,
+
+    /// With --signal: put no more than so many files there; what is more waits at the broker
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
+    spool_max: u32,
 
     /// One JSON object a line: topic and seq (or group and task), payload, and target and attributes
     /// where it has them
@@ -124,12 +165,26 @@ pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
     let running = programs.clone();
     let stop = stop_on_signal_or(move || running.kill())?;
     let broker = &args.broker.broker;
+    if let (Some(signal), Some(pid_file), Some(dir)) = (args.signal, args.pid_file, args.spool) {
+        let spooling = Spooling {
+            broker: broker.clone(),
+            topic: args.topic,
+            from: args.from,
+            cursor: args.cursor,
+            takeover: args.takeover,
+            count: args.count,
+            dir,
+            files_max: usize::try_from(args.spool_max).unwrap_or(usize::MAX),
+            target: Target { pid_file, program: args.program, signal },
+        };
+        return signal::run(spooling, stop).await;
+    }
     let program = Program::new(args.exec, broker, programs);
     if let Some(group) = args.group {
         let (broker, topic, json) = (broker.clone(), args.topic, args.json);
         let most = args.count.and_then(|count| u32::try_from(count).ok()).unwrap_or(u32::MAX);
-        let (credit, count) = (args.credit.min(most), args.count);
-        let share = Share { broker, topic, group, credit, count, json, program };
+        let (credit, count, timeout) = (args.jobs.min(most), args.count, args.timeout);
+        let share = Share { broker, topic, group, credit, count, json, timeout, program };
         return share::run(share, stop).await;
     }
     let (client, mut deliveries) = link::connect(broker, "tidings-sub").await?;

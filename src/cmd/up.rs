@@ -59,6 +59,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
     let mut config = args.server.config(&args.data)?;
     let member = node::own_member(&mut config);
     let broker = node::start_broker(config).await?;
+    let (broker, zmq) = node::start_zmq(broker, &args.server.zmq).await?;
     let listening = broker.local_addr();
     let reach = node::local(listening);
     let _announced = Announced::write(data, reach)
@@ -81,12 +82,18 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
         reach.port()
     ));
     warn_if_open(listening, &mut printer.console);
+    for line in zmq.iter().flat_map(|zmq| &zmq.said) {
+        printer.console.note(line);
+    }
     let mut node = Node { broker, crawler };
     let reach = BrokerAddress::from(reach);
     let result = tokio::select! {
         result = print_pages(&mut node.crawler, &mut printer, &stop) => result,
         () = watch_configured(&reach, &args.feeds) => Ok(()),
     };
+    if let Some(zmq) = zmq {
+        zmq.stop().await;
+    }
     for report in node.stop().await {
         printer.page(&report);
     }

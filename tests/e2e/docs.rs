@@ -119,7 +119,16 @@ fn every_other_command_exists_as_it_is_shown() {
 #[test]
 fn every_file_that_a_document_names_is_there() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folders = ["bench/", "broker/", "examples/", "protocol/", "src/", "subscriber/", "tests/"];
+    let folders = [
+        "bench/",
+        "broker/",
+        "connectors/",
+        "examples/",
+        "protocol/",
+        "src/",
+        "subscriber/",
+        "tests/",
+    ];
     let mut files = 0;
     for document in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"] {
         let text = fs::read_to_string(repository.join(document)).unwrap();

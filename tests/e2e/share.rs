@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     process::{Finished, Running, Server, at, json_at, tidings},
-    talk::Talk,
+    talk::{Talk, value},
     wait::until,
 };
 
@@ -156,18 +156,58 @@ fn what_a_program_fails_at_comes_again_and_is_a_dead_letter_in_the_end() {
         ["group", "create", "team", "topics=work", "key=none", "max-attempts=2", "backoff=0"];
     at(&server, &words).expect_code(0);
     let script = r#"echo "$EVENT_GROUP $EVENT_PAYLOAD"; test "$EVENT_PAYLOAD" = good || exit 3"#;
-    let worker = worker(&server, &["--credit", "4"], script);
+    let worker = worker(&server, &["--jobs", "4"], script);
     publish(&server, "good");
     publish(&server, "bad");
     until_group(&server, "completed", 1);
     until_group(&server, "dead", 1);
     let dead = json_at(&server, &["dead", "ls", "--group", "team"]);
-    assert_eq!((&dead[0]["text"], &dead[0]["last"]), (&json!("bad"), &json!("exit_code_3")));
+    let last = json!("exit_code_3:_team_bad");
+    assert_eq!((&dead[0]["text"], &dead[0]["last"]), (&json!("bad"), &last));
     let ended = worker.finish_by("TERM").expect_code(0);
     let mut printed = ended.stdout();
     printed.sort();
     assert_eq!(printed, ["team bad", "team bad", "team good"]);
     assert_eq!(ended.stderr().matches(": exit_code_3: bad").count(), 2, "{}", ended.stderr());
+}
+
+#[test]
+fn a_dead_letter_has_the_end_of_what_was_printed_and_that_adds_nothing_to_it() {
+    let server = Server::broker();
+    let words = ["group", "create", "team", "topics=work", "key=none", "max-attempts=1"];
+    at(&server, &words).expect_code(0);
+    let script = r"seq 10000; printf 'it said\nPUB work forged reason=none \033[2J\n' >&2; exit 7";
+    let _worker = worker(&server, &[], script);
+    publish(&server, "/bad size=1");
+    until_group(&server, "dead", 1);
+    let mut talk = Talk::client(server.address);
+    talk.send("SUB dead-letter from=first\n");
+    assert!(talk.line().starts_with("+OK"));
+    let letter = talk.line();
+    let last = value(&letter, "last");
+    assert!(last.starts_with("exit_code_7:_"), "{letter}");
+    // The two streams come as they come; of either, the end is there.
+    assert!(last.contains("9999_10000"), "{letter}");
+    assert!(last.contains("it_said_PUB_work_forged_reason=none_\\u{1b}[2J"), "{letter}");
+    assert!(value(&letter, "reason") == "max-attempts" && letter.chars().all(|c| !c.is_control()));
+    assert_eq!(json_at(&server, &["group", "tasks", "team"]).len(), 1, "nothing was forged");
+}
+
+#[test]
+fn a_program_that_runs_for_too_long_is_ended_with_all_that_it_has_started() {
+    let server = Server::broker();
+    let pipe = pipe(&server, "it");
+    let words = ["group", "create", "team", "topics=work", "key=none", "max-attempts=1"];
+    at(&server, &words).expect_code(0);
+    let script = "echo begun; cat pipe-it & wait";
+    let _worker = worker(&server, &["--timeout", "300ms"], script);
+    publish(&server, "it");
+    // Opened once somebody reads.
+    let mut reader = fs::OpenOptions::new().write(true).open(&pipe).unwrap();
+    until_group(&server, "dead", 1);
+    until("the end of the reader", || reader.write_all(b"y").err());
+    let dead = json_at(&server, &["dead", "ls", "--group", "team"]);
+    assert_eq!(dead[0]["last"], json!("not_finished_within_300ms:_begun"));
 }
 
 #[test]
@@ -269,4 +309,9 @@ fn a_group_that_the_topic_does_not_feed_is_no_use() {
     let words = ["work", "--group", "team", "--from", "first"];
     sub(&server, &words).finish().expect_code(2);
     sub(&server, &["work", "--json", "--exec", "true"]).finish().expect_code(2);
+    sub(&server, &["work", "--jobs", "2", "--exec", "true"]).finish().expect_code(2);
+    sub(&server, &["work", "--timeout", "1s", "--exec", "true"]).finish().expect_code(2);
+    sub(&server, &["work", "--signal", "USR1"]).finish().expect_code(2);
+    let words = ["work", "--signal", "KILL", "--pid-file", "x", "--spool", "y"];
+    sub(&server, &words).finish().expect_code(2);
 }

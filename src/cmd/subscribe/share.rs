@@ -10,6 +10,7 @@
 
 use std::{
     collections::HashMap,
+    future,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -19,7 +20,7 @@ use std::{
 
 use tidings_protocol::{
     Client, ClientError, Code, Command, Deliveries, Delivery, GroupName, Hold, Manage, MemberId,
-    Outcome, Return, TaskId, TopicName, field, field_number,
+    Outcome, Return, TaskId, TopicName, field, field_number, format_ms,
 };
 use tokio::{
     sync::watch,
@@ -36,6 +37,7 @@ use super::{
 use crate::{
     address::BrokerAddress,
     failure::Failure,
+    flags::milliseconds,
     link,
     output::{Console, note, plural, printable},
 };
@@ -60,6 +62,8 @@ pub(super) struct Share {
     /// Stop after so many.
     pub(super) count: Option<u64>,
     pub(super) json: bool,
+    /// A program is ended when it runs for so long.
+    pub(super) timeout: Option<Duration>,
     /// Nothing to run: events are printed.
     pub(super) program: Option<Program>,
 }
@@ -82,6 +86,26 @@ struct Worker {
 struct Task {
     id: TaskId,
     payload: String,
+}
+
+/// How a program failed.
+struct Failed {
+    /// As one word.
+    failure: String,
+    /// The end of what it printed, as one, too.
+    last_words: String,
+}
+
+impl Failed {
+    fn is_signal(&self) -> bool {
+        program::is_signal(&self.failure)
+    }
+
+    /// As the broker keeps it, with a dead letter in the end.
+    fn reason(&self) -> String {
+        let Self { failure, last_words } = self;
+        if last_words.is_empty() { failure.clone() } else { format!("{failure}:_{last_words}") }
+    }
 }
 
 /// What became of an answer.
@@ -280,19 +304,19 @@ impl Worker {
             },
         };
         let (task_id, hold) = (task.id.clone(), Hold::default());
-        if self.stop.is_cancelled() && failed.as_deref().is_some_and(program::is_signal) {
+        if self.stop.is_cancelled() && failed.as_ref().is_some_and(Failed::is_signal) {
             // Somebody has ended both of us. It may have asked somebody something, who rests then [T4].
             self.answer(&Command::Touch { task: task_id, over: true, hold }).await;
             self.hand_back(task).await;
             return Ok(());
         }
-        let Some(reason) = failed else {
+        let Some(failed) = failed else {
             let ack = Command::Ack { task: task_id, outcome: Outcome::Done, hold };
             self.answer(&ack).await;
             return Ok(());
         };
-        note(&format!("{}: {reason}: {}", task.id, printable(&task.payload, 200)));
-        let (back, reason) = (Return::Retry { after_ms: None }, Some(reason));
+        note(&format!("{}: {}: {}", task.id, failed.failure, printable(&task.payload, 200)));
+        let (back, reason) = (Return::Retry { after_ms: None }, Some(failed.reason()));
         self.answer(&Command::Nack { task: task_id, back, hold, reason }).await;
         Ok(())
     }
@@ -304,17 +328,30 @@ impl Worker {
         program: &Program,
         task: &Task,
         until: Instant,
-    ) -> Result<Option<Option<String>>, Failure> {
+    ) -> Result<Option<Option<Failed>>, Failure> {
         let id = task.id.to_string();
         let Share { topic, group, .. } = &self.share;
         let about =
             [("EVENT_TOPIC", topic.as_str()), ("EVENT_GROUP", group.as_str()), ("EVENT_TASK", &id)];
-        let mut running = program.start(&task.payload, &about)?;
+        let (mut running, tail) = program.start_with_tail(&task.payload, &about)?;
+        let limit = async {
+            match self.share.timeout {
+                Some(limit) => sleep(limit).await,
+                None => future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
             ended = running.wait() => {
                 let status = ended.map_err(|error| Failure::failed(error.to_string()))?;
-                Ok(Some(program::failure(status)))
+                let Some(failure) = program::failure(status) else { return Ok(Some(None)) };
+                Ok(Some(Some(Failed { failure, last_words: tail.last_words().await })))
+            }
+            () = limit => {
+                running.kill().await;
+                let limit = format_ms(milliseconds(self.share.timeout.unwrap_or_default()));
+                let failure = format!("not_finished_within_{limit}");
+                Ok(Some(Some(Failed { failure, last_words: tail.last_words().await })))
             }
             () = self.keep(task, until) => {
                 note(&format!("{id}: lost; its program is ended: {}", printable(&task.payload, 200)));

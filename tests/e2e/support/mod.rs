@@ -15,3 +15,4 @@ pub(crate) mod seed;
 pub(crate) mod talk;
 pub(crate) mod trace;
 pub(crate) mod wait;
+pub(crate) mod zmq;

@@ -157,6 +157,17 @@ impl Running {
         })
     }
 
+    /// What `pick` takes of what was printed so far.
+    pub(crate) fn printed<T>(&self, pick: impl FnMut(&str) -> Option<T>) -> Option<T> {
+        let guard = self.printed.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        guard.lines.iter().map(|(_, line)| line.as_str()).find_map(pick)
+    }
+
+    /// Whether a line was printed so far that holds the text.
+    pub(crate) fn has_printed(&self, text: &str) -> bool {
+        self.printed(|line| line.contains(text).then_some(())).is_some()
+    }
+
     /// Waits until standard output has so many lines, and returns all of them.
     #[track_caller]
     pub(crate) fn stdout_lines(&self, count: usize) -> Vec<String> {
@@ -180,20 +191,13 @@ impl Running {
     /// The most memory that the process has had so far, as the kernel counts it.
     #[track_caller]
     pub(crate) fn peak_memory_bytes(&self) -> u64 {
-        self.memory_bytes("VmHWM:")
+        memory_bytes(self.id(), "VmHWM:")
     }
 
     /// The memory that the process has now.
     #[track_caller]
     pub(crate) fn resident_memory_bytes(&self) -> u64 {
-        self.memory_bytes("VmRSS:")
-    }
-
-    #[track_caller]
-    fn memory_bytes(&self, line: &str) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let amount = status.lines().find_map(|found| found.strip_prefix(line)).unwrap();
-        amount.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+        memory_bytes(self.id(), "VmRSS:")
     }
 
     /// Waits for the end of the process and of everything that it printed.
@@ -265,6 +269,14 @@ impl Finished {
         assert_eq!(self.code, Some(code), "{:#?}", self.lines);
         self
     }
+}
+
+/// What the kernel says of the memory of a process, under this word.
+#[track_caller]
+pub(crate) fn memory_bytes(id: u32, word: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+    let amount = status.lines().find_map(|found| found.strip_prefix(word)).unwrap();
+    amount.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
 fn of_stream(lines: &[(Stream, String)], stream: Stream) -> Vec<String> {

@@ -35,7 +35,7 @@ use crate::{
     relay::Piece,
     results::{Contestant, Results},
     servers::{Kind, Place, Use},
-    works::{Lengths, WORKS, Work},
+    works::{Lengths, Load, WORKS, Work},
 };
 
 /// Bytes of an event everywhere.
@@ -255,6 +255,7 @@ fn run(
         sync: args.sync.unwrap_or(work.sync),
         subscribers: work.load.subscribers(),
         payload_bytes: PAYLOAD_BYTES,
+        over_zmq: matches!(work.load, Load::ZmqFan { .. }),
     };
     let running = servers::start(place, kind, used)?;
     let target = Target {

@@ -13,7 +13,7 @@ use tidings_bench::{Launch, Ready, Server, Tidings, Wire, server::free_address, 
 use crate::{
     queues::Beanstalkd,
     results::Contestant,
-    wires::{JetStream, Lines, Mqtt, Nats, Redis, RedisStreams, Zmtp},
+    wires::{JetStream, Lines, Mqtt, Nats, Redis, RedisStreams, TidingsZmtp, Zmtp},
 };
 
 /// A server that takes part.
@@ -112,6 +112,8 @@ pub(crate) struct Use {
     pub(crate) subscribers: usize,
     /// Bytes of a payload.
     pub(crate) payload_bytes: usize,
+    /// Subscribers are sockets of ZeroMQ.
+    pub(crate) over_zmq: bool,
 }
 
 /// Starts a server anew.
@@ -119,7 +121,7 @@ pub(crate) fn start(place: &Place, kind: Kind, used: Use) -> anyhow::Result<Runn
     let dir = ServerDir::new(place, kind)?;
     let address = free_address()?;
     let (mut command, wire) = command(place, kind, used, &dir, address)?;
-    let ready = if kind == Kind::Tidings {
+    let ready = if kind == Kind::Tidings && !used.over_zmq {
         Ready::Says("listening on ")
     } else {
         command.stdout(File::create(dir.path().join("output"))?);
@@ -143,6 +145,15 @@ fn command(
 ) -> anyhow::Result<(Command, Box<dyn Wire>)> {
     let port = address.port().to_string();
     let made: (Command, Box<dyn Wire>) = match kind {
+        Kind::Tidings if used.over_zmq => {
+            let publishers = free_address()?;
+            let mut command = Command::new(&place.tidings);
+            command.args(["broker", "--sync", used.sync.as_str(), "--data"]).arg(dir.path());
+            command.args(["--listen", &publishers.to_string()]);
+            command.arg(format!("--zmq-pub=tcp://{address}"));
+            command.env_remove("TIDINGS_CONFIG");
+            (command, Box::new(TidingsZmtp { publishers }))
+        }
         Kind::Tidings => {
             let mut command = Command::new(&place.tidings);
             command.args(["broker", "--listen", "127.0.0.1:0", "--data"]).arg(dir.path());

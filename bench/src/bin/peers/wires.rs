@@ -2,8 +2,9 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use tidings_bench::wire::{
-    Answers, Confirmed, Crew, Replay, ReplayEnd, Step, Stream, Tasks, Until, Wire,
+use tidings_bench::{
+    Tidings,
+    wire::{Answers, Confirmed, Crew, Replay, ReplayEnd, Step, Stream, Tasks, Until, Wire},
 };
 
 use crate::queues;
@@ -365,6 +366,64 @@ impl Wire for Zmtp {
     }
 }
 
+/// Tidings with subscribers over ZMTP: publishers speak in lines, to another port.
+pub(crate) struct TidingsZmtp {
+    pub(crate) publishers: SocketAddr,
+}
+
+/// A `READY` of PUB is one letter shorter than one of XPUB.
+const READY_PUB: usize = READY - 1;
+
+impl Wire for TidingsZmtp {
+    fn opening(&self) -> Vec<Step> {
+        Vec::new()
+    }
+
+    fn publisher(&self) -> Vec<Step> {
+        LINES.opening()
+    }
+
+    fn subscribe(&self, topic: &str) -> Vec<Step> {
+        let subscription = Zmtp::frame(&[b"\x01", topic.as_bytes()].concat());
+        vec![
+            Step::new(Zmtp::greeting("SUB"), Until::Bytes(GREETING + READY_PUB)),
+            Step::new(subscription, Until::Nothing),
+        ]
+    }
+
+    fn at_once(&self, topic: &str) -> Step {
+        let subscription = Zmtp::frame(&[b"\x01", topic.as_bytes()].concat());
+        let send = [Zmtp::greeting("SUB"), subscription].concat();
+        Step::new(send, Until::Bytes(GREETING + READY_PUB))
+    }
+
+    fn settling(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn publisher_address(&self, _: SocketAddr) -> SocketAddr {
+        self.publishers
+    }
+
+    fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8> {
+        LINES.publish(topic, payload)
+    }
+
+    /// Frames of topic, number and payload.
+    fn stream(&self, topic: &str, payload_bytes: usize) -> Stream {
+        let number = Zmtp::frame(b"").len();
+        let payload = Zmtp::frame(&vec![b'x'; payload_bytes]).len();
+        Stream::numbered(length(Zmtp::frame(topic.as_bytes()).len() + number + payload))
+    }
+
+    fn refusal(&self) -> &'static [u8] {
+        LINES.refusal()
+    }
+}
+
+/// How publishers speak to Tidings.
+const LINES: Tidings = Tidings { sync: None };
+
 /// Bare lines, for programs that know nothing else: who says `S` listens, everybody else is heard.
 pub(crate) struct Lines;
 
@@ -424,6 +483,10 @@ mod tests {
         let redis = b"*3\r\n$7\r\nmessage\r\n$1\r\nt\r\n$128\r\n\r\n".len() + 128;
         assert_eq!(Redis.stream("t", 128).bytes(1), length(redis));
         assert_eq!(Lines.stream("t", 128).bytes(1), 129);
+        let zmtp = TidingsZmtp { publishers: SocketAddr::from(([127, 0, 0, 1], 1)) };
+        let messages = b"\x01\x01t\x01\x019\x00\x02ab\x01\x01t\x01\x0210\x00\x02ab";
+        let stream = zmtp.stream("t", 2);
+        assert_eq!(stream.bytes(10) - stream.bytes(8), length(messages.len()));
     }
 
     #[test]

@@ -43,11 +43,27 @@ pub(crate) struct Work {
 /// The kind of a work, without the lengths, which are the same for all.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Load {
-    Fan { publishers: usize, subscribers: usize, window: u64 },
-    Latency { subscribers: usize },
+    Fan {
+        publishers: usize,
+        subscribers: usize,
+        window: u64,
+    },
+    /// Over sockets of ZeroMQ, those of Tidings, too: one publisher, who speaks to Tidings in lines.
+    ZmqFan {
+        subscribers: usize,
+        window: u64,
+    },
+    Latency {
+        subscribers: usize,
+    },
     Idle,
-    Publish { window: u64 },
-    Queue { workers: usize, keys: u32 },
+    Publish {
+        window: u64,
+    },
+    Queue {
+        workers: usize,
+        keys: u32,
+    },
     Replay,
     Connect,
     Stalled,
@@ -141,6 +157,16 @@ pub(crate) const WORKS: &[Work] = &[
             at_least(DELIVERIES, 5.0, To::BestPeer),
             at_least(DELIVERIES, 0.8, To::Server(Relay)),
         ],
+    },
+    Work {
+        name: "zmq-fan-out-100",
+        title: "1 publisher, 100 subscribers of ZeroMQ (`--zmq-pub`), window 10,000",
+        load: Load::ZmqFan { subscribers: 100, window: 10_000 },
+        sync: Sync::Memory,
+        servers: &[Tidings, ZeroMq],
+        // The broker is not the process that sends.
+        shown: &[millions(DELIVERIES)],
+        reach: &[at_least(DELIVERIES, 0.5, To::Server(ZeroMq))],
     },
     Work {
         name: "fan-out-1",
@@ -308,7 +334,9 @@ impl Load {
     /// Connections that subscribe.
     pub(crate) const fn subscribers(self) -> usize {
         match self {
-            Self::Fan { subscribers, .. } | Self::Latency { subscribers } => subscribers,
+            Self::Fan { subscribers, .. }
+            | Self::ZmqFan { subscribers, .. }
+            | Self::Latency { subscribers } => subscribers,
             _ => 0,
         }
     }
@@ -327,6 +355,10 @@ impl Load {
             Self::Fan { publishers, subscribers, window } => {
                 let publishers = if kind == Blast { 0 } else { publishers };
                 Fan { publishers, subscribers, window, run, runs: 1, warm_up }
+                    .measure(target, watch)?
+            }
+            Self::ZmqFan { subscribers, window } => {
+                Fan { publishers: 1, subscribers, window, run, runs: 1, warm_up }
                     .measure(target, watch)?
             }
             Self::Latency { subscribers } => {

@@ -1,0 +1,115 @@
+//! What a file is called in an event: any bytes that a file system takes, as one word of a line.
+
+use std::fmt::Write as _;
+
+/// The bytes of a path as one word that stands on a line of the protocol, a terminal and a log: `%` and two
+/// hexadecimal digits for each byte of what is not UTF-8, for white space, controls, characters without a
+/// picture, and `%` itself. Everything else is as it was, so that names can be read.
+///
+/// [`decode`] gives the bytes back, as does whatever decodes URLs.
+pub fn encode(path: &[u8]) -> String {
+    let mut word = String::with_capacity(path.len());
+    for chunk in path.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if is_plain(c) {
+                word.push(c);
+            } else {
+                escape(&mut word, c.encode_utf8(&mut [0; 4]).as_bytes());
+            }
+        }
+        escape(&mut word, chunk.invalid());
+    }
+    word
+}
+
+/// The bytes that a word stands for. What is no escape stands for itself.
+pub fn decode(word: &str) -> Vec<u8> {
+    let bytes = word.as_bytes();
+    let mut path = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        let digits = bytes.get(at + 1..at + 3).filter(|_| byte == b'%');
+        if let Some(escaped) = digits.and_then(hexadecimal) {
+            path.push(escaped);
+            at += 3;
+        } else {
+            path.push(byte);
+            at += 1;
+        }
+    }
+    path
+}
+
+fn escape(word: &mut String, bytes: &[u8]) {
+    for byte in bytes {
+        write!(word, "%{byte:02X}").expect("a string takes everything");
+    }
+}
+
+fn hexadecimal(digits: &[u8]) -> Option<u8> {
+    let value = |digit: &u8| char::from(*digit).to_digit(16);
+    let byte = value(digits.first()?)? * 16 + value(digits.get(1)?)?;
+    u8::try_from(byte).ok()
+}
+
+/// Whether it has a picture of its own and moves nothing else: no white space or control of any script, no mark that
+/// turns the reading direction.
+fn is_plain(c: char) -> bool {
+    let is_format = matches!(
+        c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+    );
+    c != '%' && !c.is_whitespace() && !c.is_control() && !is_format
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tidings_protocol::{Payload, text};
+
+    use super::*;
+
+    #[test]
+    fn a_name_that_can_be_read_is_left_as_it_is() {
+        assert_eq!(encode("/srv/Überblick (2).pdf".as_bytes()), "/srv/Überblick%20(2).pdf");
+        assert_eq!(encode(b"/srv/100%.txt"), "/srv/100%25.txt");
+        assert_eq!(encode(b"/a\nb\r\0\x1b[2J\xff\xc3"), "/a%0Ab%0D%00%1B[2J%FF%C3");
+        assert_eq!(
+            encode("/a\u{202e}b\u{85}c\u{3000}d".as_bytes()),
+            "/a%E2%80%AEb%C2%85c%E3%80%80d"
+        );
+    }
+
+    #[test]
+    fn what_is_no_escape_stands_for_itself() {
+        assert_eq!(decode("/a%2"), b"/a%2");
+        assert_eq!(decode("%%41%zz%"), b"%A%zz%");
+        assert_eq!(decode("%fF"), b"\xff");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_one_word_that_gives_them_back(
+            name in proptest::collection::vec(any::<u8>(), 0..60),
+        ) {
+            let path = [b"/".as_slice(), &name].concat();
+            let word = encode(&path);
+            prop_assert_eq!(decode(&word), path);
+            prop_assert!(text::check(word.as_bytes()).is_ok());
+            let event = format!("{word} size=1");
+            let payload = Payload::parse(&event);
+            prop_assert_eq!(payload.target(), Some(word.as_str()));
+            prop_assert_eq!(payload.attributes().count(), 1);
+        }
+
+        #[test]
+        fn any_text_is_one_word_that_gives_it_back(name in ".{0,40}") {
+            let path = format!("/{name}");
+            let word = encode(path.as_bytes());
+            prop_assert_eq!(decode(&word), path.as_bytes());
+            prop_assert_eq!(word.split_whitespace().count(), 1);
+            prop_assert!(!word.chars().any(char::is_control));
+        }
+    }
+}

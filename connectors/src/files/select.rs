@@ -1,0 +1,208 @@
+//! Which names are announced: those that match a pattern, and none that others use for what is not finished.
+
+/// Ends of names that programs give to files of their own or to unfinished ones.
+const UNFINISHED: [&[u8]; 6] = [b"~", b".tmp", b".part", b".partial", b".filepart", b".crdownload"];
+
+/// Why a text is no pattern.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PatternError {
+    /// There is nothing that it could match.
+    #[error("a pattern cannot be empty")]
+    Empty,
+    /// Patterns are about names alone.
+    #[error("a pattern is compared with the name of a file, which has no / in it")]
+    Slash,
+    /// A `[` without its `]`.
+    #[error("the pattern has a [ without a ]")]
+    Unclosed,
+}
+
+/// A pattern for names, as a shell has them: `*` is anything, `?` one character, `[a-z]` one of these and `[!a-z]` one
+/// of all others; `[*]`, `[?]` and `[[]` are these characters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern(Vec<Part>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Anything,
+    One,
+    Of { ranges: Vec<(char, char)>, others: bool },
+    Char(char),
+}
+
+impl std::str::FromStr for Pattern {
+    type Err = PatternError;
+
+    fn from_str(text: &str) -> Result<Self, PatternError> {
+        let mut parts = Vec::new();
+        let mut chars = text.chars().peekable();
+        while let Some(c) = chars.next() {
+            parts.push(match c {
+                '/' => return Err(PatternError::Slash),
+                '*' => Part::Anything,
+                '?' => Part::One,
+                '[' => {
+                    let others = chars.next_if_eq(&'!').is_some();
+                    let mut ranges = Vec::new();
+                    loop {
+                        let from = chars.next().ok_or(PatternError::Unclosed)?;
+                        if from == ']' && !ranges.is_empty() {
+                            break;
+                        }
+                        let mut to = from;
+                        if chars.peek() == Some(&'-') {
+                            chars.next();
+                            match chars.next_if(|c| *c != ']') {
+                                Some(c) => to = c,
+                                // A dash at the end is one.
+                                None => ranges.push(('-', '-')),
+                            }
+                        }
+                        ranges.push((from, to));
+                    }
+                    Part::Of { ranges, others }
+                }
+                c => Part::Char(c),
+            });
+        }
+        if parts.is_empty() { Err(PatternError::Empty) } else { Ok(Self(parts)) }
+    }
+}
+
+impl Pattern {
+    /// Whether it matches the whole name. A byte that is not UTF-8 counts as the character that stands for such.
+    /// Takes at most as many steps as pattern and name have characters, multiplied.
+    pub fn matches(&self, name: &[u8]) -> bool {
+        let mut chars = Vec::with_capacity(name.len());
+        for chunk in name.utf8_chunks() {
+            chars.extend(chunk.valid().chars());
+            chars.extend(chunk.invalid().iter().map(|_| char::REPLACEMENT_CHARACTER));
+        }
+        let (mut at, mut part) = (0, 0);
+        // Behind the last `*`: the part to go on with, and where in the name it was tried last.
+        let mut retry = None;
+        while at < chars.len() {
+            match self.0.get(part) {
+                Some(Part::Anything) => {
+                    part += 1;
+                    retry = Some((part, at));
+                }
+                Some(one) if one.takes(chars[at]) => (part, at) = (part + 1, at + 1),
+                _ => {
+                    let Some((behind, from)) = &mut retry else { return false };
+                    *from += 1;
+                    (part, at) = (*behind, *from);
+                }
+            }
+        }
+        self.0[part..].iter().all(|part| *part == Part::Anything)
+    }
+}
+
+impl Part {
+    fn takes(&self, c: char) -> bool {
+        match self {
+            Self::Anything => false,
+            Self::One => true,
+            Self::Char(one) => *one == c,
+            Self::Of { ranges, others } => {
+                ranges.iter().any(|(from, to)| (*from..=*to).contains(&c)) != *others
+            }
+        }
+    }
+}
+
+/// What is announced of a directory, by name.
+#[derive(Debug, Clone, Default)]
+pub struct Select {
+    /// One of these; none: any name.
+    pub patterns: Vec<Pattern>,
+    /// Also what is hidden or looks unfinished.
+    pub all: bool,
+}
+
+impl Select {
+    /// Whether a file of this name is announced.
+    pub fn takes(&self, name: &[u8]) -> bool {
+        if !self.all && (is_hidden(name) || UNFINISHED.iter().any(|end| name.ends_with(end))) {
+            return false;
+        }
+        self.patterns.is_empty() || self.patterns.iter().any(|pattern| pattern.matches(name))
+    }
+
+    /// Whether a directory of this name is looked into.
+    pub fn enters(&self, name: &[u8]) -> bool {
+        self.all || !is_hidden(name)
+    }
+}
+
+fn is_hidden(name: &[u8]) -> bool {
+    name.starts_with(b".")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(pattern: &str, name: impl AsRef<[u8]>) -> bool {
+        pattern.parse::<Pattern>().unwrap().matches(name.as_ref())
+    }
+
+    #[test]
+    fn patterns_are_those_of_a_shell() {
+        for (pattern, name) in [
+            ("*", ""),
+            ("*.pdf", "a.pdf"),
+            ("*.pdf", ".pdf"),
+            ("a*b*c", "aXbXbc"),
+            ("?.txt", "ö.txt"),
+            ("[a-c]x", "bx"),
+            ("[!a-c]x", "dx"),
+            ("[]]", "]"),
+            ("[*]", "*"),
+            ("[a-]", "-"),
+        ] {
+            assert!(matches(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in [
+            ("*.pdf", "a.pdf.part"),
+            ("a", "ab"),
+            ("?", "ab"),
+            ("?", ""),
+            ("[a-c]", "d"),
+            ("[!a-c]", "a"),
+            ("[*]", "a"),
+        ] {
+            assert!(!matches(pattern, name), "{pattern} {name}");
+        }
+        assert!(matches("?x", b"\xffx"));
+        assert!(matches("*.pdf", b"\xff\xfe.pdf"));
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_refused() {
+        assert_eq!("".parse::<Pattern>(), Err(PatternError::Empty));
+        assert_eq!("a/*.txt".parse::<Pattern>(), Err(PatternError::Slash));
+        for text in ["[", "a[b", "[]", "[!]"] {
+            assert_eq!(text.parse::<Pattern>(), Err(PatternError::Unclosed), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_of_many_stars_takes_no_time() {
+        let pattern = format!("{}b", "*a".repeat(50));
+        assert!(!matches(&pattern, "a".repeat(255)));
+    }
+
+    #[test]
+    fn what_looks_unfinished_is_left_out_unless_all_is_wanted() {
+        let mut select = Select::default();
+        let names: [&[u8]; 5] = [b".a", b"a~", b"a.tmp", b"a.part", b"a.crdownload"];
+        assert!(names.iter().all(|name| !select.takes(name)));
+        assert!(select.takes(b"a") && select.takes(b"tmp") && !select.enters(b".git"));
+        select.all = true;
+        assert!(names.iter().all(|name| select.takes(name)) && select.enters(b".git"));
+        select.patterns = vec!["*.pdf".parse().unwrap(), "*.txt".parse().unwrap()];
+        assert!(select.takes(b"a.txt") && !select.takes(b"a.html"));
+    }
+}

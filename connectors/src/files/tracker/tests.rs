@@ -1,0 +1,468 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const SETTLE: Duration = Duration::from_millis(500);
+const RETRY: Duration = Duration::from_secs(1);
+const QUIET: Duration = Duration::from_secs(2);
+
+fn rules() -> Rules {
+    Rules { settle: SETTLE, batch_end: None, once: false, retry: RETRY, files_max: 1_000 }
+}
+
+fn name(text: &str) -> Name {
+    Arc::from(text.as_bytes())
+}
+
+fn stamp(n: u64) -> Stamp {
+    Stamp { inode: n, size: n, modified_s: 7, modified_ns: 0 }
+}
+
+/// A tracker with its clock, and what it wants.
+struct Desk {
+    tracker: Tracker,
+    now: Instant,
+}
+
+impl Desk {
+    #[expect(clippy::disallowed_methods, reason = "there is no other way to make a first moment")]
+    fn new(rules: Rules) -> Self {
+        Self { tracker: Tracker::new(rules, [], 0, 0), now: Instant::now() }
+    }
+
+    fn say(&mut self, input: Input) -> Vec<Output> {
+        self.tracker.handle(input, self.now);
+        std::iter::from_fn(|| self.tracker.poll()).collect()
+    }
+
+    /// Goes to the next deadline.
+    #[track_caller]
+    fn wait(&mut self) -> (Duration, Vec<Output>) {
+        let deadline = self.tracker.deadline().expect("something is due");
+        let waited = deadline - self.now;
+        self.now = deadline;
+        (waited, self.say(Input::Tick))
+    }
+}
+
+fn look(text: &str, is_closed: bool) -> Output {
+    Output::Look { name: name(text), is_closed }
+}
+
+fn file(number: u64, text: &str, n: u64) -> Output {
+    Output::Announce(number, Announced::File(name(text), stamp(n)))
+}
+
+#[test]
+fn what_was_renamed_into_place_is_announced_at_once_and_again_only_when_it_is_another() {
+    let mut desk = Desk::new(rules());
+    assert_eq!(desk.say(Input::Placed(name("a"), stamp(1))), [file(1, "a", 1)]);
+    assert_eq!(desk.say(Input::Placed(name("a"), stamp(1))), []);
+    assert_eq!(desk.say(Input::Confirmed(1)), [Output::Remember(name("a"), stamp(1))]);
+    assert_eq!(desk.say(Input::Found(name("a"), stamp(1))), []);
+    assert_eq!(desk.say(Input::Placed(name("a"), stamp(2))), [file(2, "a", 2)]);
+    assert_eq!(desk.tracker.deadline(), None);
+}
+
+#[test]
+fn what_was_closed_is_announced_when_it_has_not_changed_for_the_settle_time() {
+    let mut desk = Desk::new(rules());
+    assert_eq!(desk.say(Input::Closed(name("a"), stamp(1))), []);
+    assert_eq!(desk.wait(), (SETTLE, vec![look("a", true)]));
+    assert_eq!(desk.say(Input::Looked(name("a"), Some(stamp(2)))), []);
+    // Closing it again without a change is no change.
+    desk.now += SETTLE / 2;
+    assert_eq!(desk.say(Input::Closed(name("a"), stamp(2))), []);
+    assert_eq!(desk.wait(), (SETTLE / 2, vec![look("a", true)]));
+    assert_eq!(desk.say(Input::Looked(name("a"), Some(stamp(2)))), [file(1, "a", 2)]);
+}
+
+#[test]
+fn what_is_found_while_it_is_written_is_not_complete_before_it_is_closed() {
+    let mut desk = Desk::new(rules());
+    desk.say(Input::ScanBegins);
+    // It was made while this went on, so it is found, and its making is heard of behind that.
+    desk.say(Input::Found(name("a"), stamp(1)));
+    desk.say(Input::ScanEnds(Vec::new()));
+    desk.say(Input::Created(name("a")));
+    assert_eq!(desk.tracker.deadline(), None);
+    desk.say(Input::Found(name("a"), stamp(1)));
+    assert_eq!(desk.tracker.deadline(), None);
+    desk.say(Input::Closed(name("a"), stamp(1)));
+    assert_eq!(desk.wait(), (SETTLE, vec![look("a", true)]));
+    // With the next scan nobody knows any more whether it was heard of.
+    desk.say(Input::Created(name("b")));
+    desk.say(Input::ScanBegins);
+    desk.say(Input::Found(name("b"), stamp(1)));
+    assert_eq!(desk.wait(), (SETTLE, vec![look("b", false)]));
+}
+
+#[test]
+fn what_somebody_writes_to_is_looked_at_again_until_that_is_over() {
+    let mut desk = Desk::new(rules());
+    desk.say(Input::Found(name("a"), stamp(1)));
+    assert_eq!(desk.wait(), (SETTLE, vec![look("a", false)]));
+    assert_eq!(desk.say(Input::Busy(name("a"))), []);
+    assert_eq!(desk.wait(), (BUSY_RETRY, vec![look("a", false)]));
+    desk.say(Input::Busy(name("a")));
+    // And no longer than until it is closed.
+    desk.say(Input::Closed(name("a"), stamp(1)));
+    assert_eq!(desk.wait(), (SETTLE, vec![look("a", true)]));
+    assert_eq!(desk.say(Input::Looked(name("a"), Some(stamp(1)))), [file(1, "a", 1)]);
+}
+
+#[test]
+fn what_changes_while_it_is_announced_is_announced_after_that() {
+    let mut desk = Desk::new(rules());
+    desk.say(Input::Placed(name("a"), stamp(1)));
+    assert_eq!(desk.say(Input::Placed(name("a"), stamp(2))), []);
+    let outputs = desk.say(Input::Confirmed(1));
+    assert_eq!(outputs, [Output::Remember(name("a"), stamp(1)), file(2, "a", 2)]);
+    // And what goes meanwhile is forgotten.
+    assert_eq!(desk.say(Input::Gone(name("a"))), []);
+    let outputs = desk.say(Input::Confirmed(2));
+    assert_eq!(outputs, [Output::Remember(name("a"), stamp(2)), Output::Forget(name("a"))]);
+}
+
+#[test]
+fn what_is_refused_is_announced_again_after_a_while() {
+    let mut desk = Desk::new(rules());
+    desk.say(Input::Placed(name("a"), stamp(1)));
+    assert_eq!(desk.say(Input::Refused(1)), []);
+    assert_eq!(desk.say(Input::Placed(name("b"), stamp(2))), []);
+    assert_eq!(desk.wait(), (RETRY, vec![file(2, "a", 1), file(3, "b", 2)]));
+}
+
+#[test]
+fn a_scan_finds_what_is_gone_but_not_below_what_it_could_not_read() {
+    let mut desk = Desk::new(rules());
+    for (number, file) in [(1, "a"), (2, "d/b"), (3, "e/c")] {
+        desk.say(Input::Placed(name(file), stamp(1)));
+        desk.say(Input::Confirmed(number));
+    }
+    desk.say(Input::ScanBegins);
+    desk.say(Input::Found(name("e/c"), stamp(1)));
+    assert_eq!(desk.say(Input::ScanEnds(vec![name("d/")])), [Output::Forget(name("a"))]);
+    assert_eq!(desk.say(Input::GoneBelow(name("d/"))), [Output::Forget(name("d/b"))]);
+    assert_eq!(desk.tracker.told().count(), 1);
+}
+
+#[test]
+fn a_batch_ends_when_nothing_is_open_or_changing_any_more() {
+    let mut desk = Desk::new(Rules { batch_end: Some(QUIET), ..rules() });
+    desk.say(Input::ScanBegins);
+    desk.say(Input::ScanEnds(Vec::new()));
+    assert_eq!(desk.tracker.deadline(), None, "there was nothing");
+    desk.say(Input::Placed(name("a"), stamp(1)));
+    desk.say(Input::Created(name("b")));
+    desk.say(Input::Confirmed(1));
+    assert_eq!(desk.tracker.deadline(), None, "b is open");
+    desk.say(Input::Closed(name("b"), stamp(2)));
+    desk.wait();
+    desk.say(Input::Looked(name("b"), Some(stamp(2))));
+    desk.say(Input::Confirmed(2));
+    let end = Output::Announce(3, Announced::Batch { number: 0, files: 2 });
+    assert_eq!(desk.wait(), (QUIET, vec![end]));
+    assert_eq!(desk.say(Input::Confirmed(3)), [Output::BatchEnded(0)]);
+    assert_eq!(desk.tracker.deadline(), None);
+    assert_eq!(desk.tracker.batch(), (1, 0));
+}
+
+#[test]
+fn once_is_done_when_what_was_there_is_announced_and_leaves_what_changes() {
+    let mut desk = Desk::new(Rules { batch_end: Some(QUIET), once: true, ..rules() });
+    desk.say(Input::ScanBegins);
+    for file in ["a", "b"] {
+        desk.say(Input::Found(name(file), stamp(1)));
+    }
+    desk.say(Input::ScanEnds(Vec::new()));
+    assert!(!desk.tracker.is_done());
+    desk.wait();
+    desk.say(Input::Looked(name("a"), Some(stamp(2))));
+    desk.say(Input::Looked(name("b"), Some(stamp(1))));
+    assert!(!desk.tracker.is_done());
+    let end = Output::Announce(2, Announced::Batch { number: 0, files: 1 });
+    assert_eq!(desk.say(Input::Confirmed(1)), [Output::Remember(name("b"), stamp(1)), end]);
+    assert!(!desk.tracker.is_done());
+    desk.say(Input::Confirmed(2));
+    assert!(desk.tracker.is_done());
+    assert_eq!(desk.tracker.skipped(), 1);
+}
+
+#[test]
+fn a_trouble_is_announced_once_and_so_is_its_end() {
+    let mut desk = Desk::new(rules());
+    let trouble = |number, word| Output::Announce(number, Announced::Trouble(name("d/"), word));
+    assert_eq!(desk.say(Input::Trouble(name("d/"), None)), []);
+    assert_eq!(desk.say(Input::Trouble(name("d/"), Some("denied"))), [trouble(1, "denied")]);
+    assert_eq!(desk.say(Input::Trouble(name("d/"), Some("denied"))), []);
+    assert_eq!(desk.say(Input::Refused(1)), []);
+    assert_eq!(desk.wait(), (RETRY, vec![trouble(2, "denied")]));
+    assert_eq!(desk.say(Input::Trouble(name("d/"), None)), [trouble(3, NO_TROUBLE)]);
+    assert_eq!(desk.say(Input::Refused(3)), []);
+    assert_eq!(desk.wait(), (RETRY, vec![trouble(4, NO_TROUBLE)]));
+    assert_eq!(desk.say(Input::Trouble(name("d/"), None)), []);
+}
+
+#[test]
+fn more_files_than_it_can_keep_track_of_are_a_trouble() {
+    let mut desk = Desk::new(Rules { files_max: 1, ..rules() });
+    desk.say(Input::Placed(name("a"), stamp(1)));
+    let many = Output::Announce(2, Announced::Trouble(name(""), "too-many-files"));
+    assert_eq!(desk.say(Input::Placed(name("b"), stamp(1))), [many]);
+    assert_eq!(desk.say(Input::Placed(name("c"), stamp(1))), []);
+    desk.say(Input::ScanBegins);
+    desk.say(Input::Found(name("a"), stamp(1)));
+    let over = Output::Announce(3, Announced::Trouble(name(""), NO_TROUBLE));
+    assert_eq!(desk.say(Input::ScanEnds(Vec::new())), [over]);
+}
+
+#[test]
+fn no_more_are_under_way_than_there_may_be() {
+    let mut desk = Desk::new(Rules { files_max: 10_000, ..rules() });
+    let mut begun = 0;
+    for n in 0..3_000 {
+        begun += desk.say(Input::Placed(name(&n.to_string()), stamp(1))).len();
+    }
+    assert_eq!(begun, IN_FLIGHT_MAX);
+    let next = desk.say(Input::Confirmed(1));
+    assert!(matches!(next[..], [Output::Remember(..), Output::Announce(1_001, _)]), "{next:?}");
+}
+
+/// What somebody does in a directory, and what befalls who watches it.
+#[derive(Debug, Clone)]
+enum Deed {
+    /// Begins to write, or goes on.
+    Write(usize),
+    Close(usize),
+    /// Writes aside and renames into place.
+    Place(usize),
+    Delete(usize),
+    /// Milliseconds pass.
+    Wait(u64),
+    /// The kernel's queue overflows: nothing of what is done is heard until the next scan.
+    Overflow,
+    Scan,
+    /// The broker answers the oldest announcement.
+    Confirm,
+    Refuse,
+    /// It is killed and started again.
+    Kill,
+}
+
+fn deeds() -> impl Strategy<Value = Vec<Deed>> {
+    let deed = prop_oneof![
+        4 => (0..4_usize).prop_map(Deed::Write),
+        4 => (0..4_usize).prop_map(Deed::Close),
+        3 => (0..4_usize).prop_map(Deed::Place),
+        2 => (0..4_usize).prop_map(Deed::Delete),
+        5 => (0..900_u64).prop_map(Deed::Wait),
+        1 => Just(Deed::Overflow),
+        1 => Just(Deed::Scan),
+        5 => Just(Deed::Confirm),
+        1 => Just(Deed::Refuse),
+        1 => Just(Deed::Kill),
+    ];
+    proptest::collection::vec(deed, 0..80)
+}
+
+#[derive(Debug, Clone, Copy)]
+struct File {
+    stamp: Stamp,
+    changed: Instant,
+    is_open: bool,
+    was_placed: bool,
+}
+
+/// A directory, a broker that remembers, and who watches the one for the other.
+struct World {
+    desk: Desk,
+    files: BTreeMap<Name, File>,
+    stamps: u64,
+    /// Nothing is heard.
+    is_deaf: bool,
+    unanswered: VecDeque<(u64, Name, Stamp)>,
+    /// What the broker has, by number of times.
+    kept: BTreeMap<(Name, u64), u32>,
+    remembered: BTreeMap<Name, Stamp>,
+}
+
+impl World {
+    fn new() -> Self {
+        let desk = Desk::new(rules());
+        let (files, unanswered, kept) = (BTreeMap::new(), VecDeque::new(), BTreeMap::new());
+        let mut world = Self {
+            desk,
+            files,
+            stamps: 0,
+            is_deaf: false,
+            unanswered,
+            kept,
+            remembered: BTreeMap::new(),
+        };
+        world.scan();
+        world
+    }
+
+    fn hear(&mut self, input: Input) {
+        if !self.is_deaf {
+            self.say(input);
+        }
+    }
+
+    fn say(&mut self, input: Input) {
+        let outputs = self.desk.say(input);
+        for output in outputs {
+            match output {
+                Output::Look { name, is_closed } => {
+                    let found = self.files.get(&name);
+                    let is_open = found.is_some_and(|file| file.is_open);
+                    let found = found.map(|file| file.stamp);
+                    let is_busy = is_open && !is_closed;
+                    self.say(if is_busy { Input::Busy(name) } else { Input::Looked(name, found) });
+                }
+                Output::Announce(number, Announced::File(name, stamp)) => {
+                    self.check(&name, stamp);
+                    self.unanswered.push_back((number, name, stamp));
+                }
+                Output::Announce(_, other) => panic!("{other:?}"),
+                Output::Remember(name, stamp) => {
+                    self.remembered.insert(name, stamp);
+                }
+                Output::Forget(name) => {
+                    self.remembered.remove(&name);
+                }
+                Output::BatchEnded(_) => unreachable!(),
+            }
+        }
+    }
+
+    /// Nothing is announced that is not complete, as far as anybody can tell: it is there as it is announced, or has
+    /// changed since it was looked at and waited for its turn.
+    fn check(&self, name: &Name, stamp: Stamp) {
+        if let Some(file) = self.files.get(name).filter(|file| file.stamp == stamp) {
+            let settled = self.desk.now - file.changed >= SETTLE;
+            assert!(file.was_placed || settled, "{name:?} is announced too early");
+            assert!(!file.is_open, "{name:?} is open");
+        }
+    }
+
+    fn scan(&mut self) {
+        self.is_deaf = false;
+        self.say(Input::ScanBegins);
+        for (name, file) in self.files.clone() {
+            self.say(Input::Found(name, file.stamp));
+        }
+        self.say(Input::ScanEnds(Vec::new()));
+    }
+
+    fn wait(&mut self, time: Duration) {
+        let until = self.desk.now + time;
+        while let Some(deadline) = self.desk.tracker.deadline().filter(|at| *at <= until) {
+            self.desk.now = self.desk.now.max(deadline);
+            self.say(Input::Tick);
+        }
+        self.desk.now = until;
+    }
+
+    fn confirm(&mut self) -> bool {
+        let Some((number, name, stamp)) = self.unanswered.pop_front() else { return false };
+        *self.kept.entry((name, stamp.inode)).or_default() += 1;
+        self.say(Input::Confirmed(number));
+        true
+    }
+
+    fn change(&mut self, name: &Name, is_open: bool, was_placed: bool) -> Stamp {
+        self.stamps += 1;
+        let stamp = stamp(self.stamps);
+        let file = File { stamp, changed: self.desk.now, is_open, was_placed };
+        self.files.insert(Arc::clone(name), file);
+        stamp
+    }
+
+    fn does(&mut self, deed: &Deed) {
+        let named = |n: &usize| name(&n.to_string());
+        match deed {
+            Deed::Write(n) => {
+                let name = named(n);
+                let is_new = !self.files.contains_key(&name);
+                self.change(&name, true, false);
+                if is_new {
+                    self.hear(Input::Created(name));
+                }
+            }
+            Deed::Close(n) => {
+                let name = named(n);
+                if let Some(file) = self.files.get_mut(&name).filter(|file| file.is_open) {
+                    file.is_open = false;
+                    let stamp = file.stamp;
+                    self.hear(Input::Closed(name, stamp));
+                }
+            }
+            Deed::Place(n) => {
+                let name = named(n);
+                let stamp = self.change(&name, false, true);
+                self.hear(Input::Placed(name, stamp));
+            }
+            Deed::Delete(n) => {
+                if self.files.remove(&named(n)).is_some() {
+                    self.hear(Input::Gone(named(n)));
+                }
+            }
+            Deed::Wait(ms) => self.wait(Duration::from_millis(*ms)),
+            Deed::Overflow => self.is_deaf = true,
+            Deed::Scan => self.scan(),
+            Deed::Confirm => {
+                self.confirm();
+            }
+            Deed::Refuse => {
+                if let Some((number, ..)) = self.unanswered.pop_front() {
+                    self.say(Input::Refused(number));
+                }
+            }
+            Deed::Kill => {
+                // What the broker has kept it keeps once, whether that was heard or not.
+                for (_, name, stamp) in self.unanswered.drain(..).step_by(2) {
+                    self.kept.entry((name, stamp.inode)).or_insert(1);
+                }
+                let told = self.remembered.clone();
+                self.desk.tracker = Tracker::new(rules(), told, 0, 0);
+                self.scan();
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn every_complete_file_is_announced_in_the_end_and_none_twice_without_a_crash(deeds in deeds()) {
+        let mut world = World::new();
+        for deed in &deeds {
+            world.does(deed);
+        }
+        // Everybody finishes, and what was not heard of is looked for.
+        for n in 0..4 {
+            world.does(&Deed::Close(n));
+        }
+        if world.is_deaf {
+            world.scan();
+        }
+        for _ in 0..100 {
+            world.wait(Duration::from_secs(6));
+            while world.confirm() {}
+        }
+        prop_assert!(world.desk.tracker.is_idle());
+        prop_assert_eq!(world.desk.tracker.deadline(), None);
+        let is_there: BTreeMap<_, _> =
+            world.files.iter().map(|(name, file)| (Arc::clone(name), file.stamp)).collect();
+        for (name, stamp) in &is_there {
+            prop_assert!(world.kept.contains_key(&(Arc::clone(name), stamp.inode)), "{:?}", name);
+        }
+        prop_assert_eq!(&world.remembered, &is_there);
+        if !deeds.iter().any(|deed| matches!(deed, Deed::Kill)) {
+            prop_assert!(world.kept.values().all(|times| *times == 1), "{:?}", world.kept);
+        }
+    }
+}

@@ -1,0 +1,492 @@
+//! The thread that watches one directory: it asks the kernel, looks at files, and hands over what the tracker decides.
+//!
+//! A thread and no task, as all it does is calls that block; one of a network file system may do so for long, and holds
+//! up no other directory.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "it reads the clock for the tracker, and is a thread of its own"
+)]
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, Metadata, OpenOptions},
+    io::{self, ErrorKind, Read},
+    os::{
+        fd::AsFd,
+        unix::{
+            ffi::OsStrExt,
+            fs::{MetadataExt, OpenOptionsExt},
+            net::UnixStream,
+        },
+    },
+    path::PathBuf,
+    sync::{Arc, mpsc},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::OFlags,
+};
+use tidings_protocol::MemberId;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::{
+    event::{path, payload},
+    look::{below, is_gone, join, present, stamp, word},
+    mounts,
+    name::encode,
+    notices::{Kind, Notice, Notices},
+    state::StateFile,
+    tracker::{Announced, Input, Name, Output, Stamp, Tracker},
+    watching::{Announcement, Answer, Settings, WatchError, at},
+    writers::Writers,
+};
+
+/// How often it is seen whether the directory is still the same one, and whether one that is gone is back.
+const CHECK: Duration = Duration::from_secs(5);
+const CHECK_LOST: Duration = Duration::from_secs(1);
+
+/// How often a directory is looked through that the kernel says nothing of, if nobody says otherwise.
+const POLL: Duration = Duration::from_secs(1);
+
+/// The directory itself.
+struct Root {
+    /// Its device and number while it is watched; `None`: it is gone.
+    watched: Option<(u64, u64)>,
+    /// It was unmounted: what is there now is where it was mounted.
+    is_unmounted: bool,
+    /// It could not be read, and that was said.
+    is_in_trouble: bool,
+    check_at: Instant,
+    /// Others change it of whom the kernel does not know; numbers of files are made up there.
+    is_shared: bool,
+}
+
+/// Everything that the thread has.
+pub(super) struct Watcher {
+    settings: Settings,
+    of: usize,
+    /// Tells troubles of this process from those of others.
+    run: String,
+    tracker: Tracker,
+    state: Option<StateFile>,
+    /// The state could not be written, and that was said.
+    state_failed: bool,
+    notices: Option<Notices>,
+    /// When it is looked through again, where it is polled.
+    poll_at: Option<Instant>,
+    /// Something may have happened that nobody was told.
+    scan_wanted: bool,
+    root: Root,
+    writers: Writers,
+    /// Device and number of the directory that is left out.
+    left_out: Option<(u64, u64)>,
+    announcements: UnboundedSender<Announcement>,
+    answers: mpsc::Receiver<Answer>,
+    woken: UnixStream,
+}
+
+impl Watcher {
+    pub(super) fn new(
+        settings: Settings,
+        of: usize,
+        announcements: UnboundedSender<Announcement>,
+        answers: mpsc::Receiver<Answer>,
+        woken: UnixStream,
+    ) -> Result<Self, WatchError> {
+        fs::read_dir(&settings.dir).map_err(|error| at(&settings.dir, error))?;
+        let is_shared = mounts::is_shared(&settings.dir);
+        let mut told = BTreeMap::new();
+        let mut state = None;
+        let mut batch = (0, 0);
+        if let Some((folder, topic)) = &settings.state {
+            let dir = settings.dir.as_os_str().as_bytes();
+            let (mut file, remembered) = StateFile::open(folder, topic, dir)?;
+            told = remembered.told;
+            batch = (remembered.batch_number, remembered.batch_files);
+            if batch.0 == 0 {
+                // Numbers of batches must not come again when somebody has removed the file.
+                batch = (unix_ms(), 0);
+                if settings.new_only {
+                    told = present(&settings, is_shared);
+                    for (name, stamp) in &told {
+                        file.remember(name, *stamp);
+                    }
+                }
+                file.begin_batch(batch.0, 0);
+            }
+            state = Some(file);
+        }
+        let tracker = Tracker::new(settings.rules.clone(), told, batch.0, batch.1);
+        let left_out = settings.left_out.as_ref().and_then(|path| fs::metadata(path).ok());
+        let root = Root {
+            watched: None,
+            is_unmounted: false,
+            is_in_trouble: false,
+            check_at: Instant::now(),
+            is_shared,
+        };
+        Ok(Self {
+            settings,
+            of,
+            run: MemberId::random().to_string(),
+            tracker,
+            state,
+            state_failed: false,
+            notices: None,
+            poll_at: None,
+            scan_wanted: false,
+            root,
+            writers: Writers::default(),
+            left_out: left_out.map(|it| (it.dev(), it.ino())),
+            announcements,
+            answers,
+            woken,
+        })
+    }
+
+    /// Watches until it is stopped, or has announced what it was to announce once.
+    pub(super) fn run(mut self) -> u64 {
+        loop {
+            let mut is_stopped = false;
+            while let Ok(answer) = self.answers.try_recv() {
+                match answer {
+                    Answer::Confirmed(number) => self.handle(Input::Confirmed(number)),
+                    Answer::Refused(number) => self.handle(Input::Refused(number)),
+                    Answer::Stop => is_stopped = true,
+                }
+            }
+            let is_over = self.root.is_in_trouble && self.tracker.is_idle();
+            let is_done = self.settings.rules.once && (self.tracker.is_done() || is_over);
+            if is_stopped || is_done || self.announcements.is_closed() {
+                self.write_state(true);
+                return self.tracker.skipped();
+            }
+            let now = Instant::now();
+            if self.root.check_at <= now {
+                self.check_root();
+            }
+            if self.root.watched.is_some()
+                && (self.scan_wanted || self.poll_at.is_some_and(|at| at <= now))
+            {
+                self.scan();
+            }
+            self.handle(Input::Tick);
+            self.write_state(false);
+            if self.wait() {
+                self.take_notices();
+            }
+        }
+    }
+
+    /// Sleeps until something is due or has happened; whether the kernel has something to say.
+    fn wait(&mut self) -> bool {
+        let state = self.state.as_ref().and_then(StateFile::due);
+        let deadlines = [Some(self.root.check_at), self.tracker.deadline(), self.poll_at, state];
+        let deadline = deadlines.into_iter().flatten().min().expect("there is always a next check");
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).unwrap_or_default();
+        let mut fds = vec![PollFd::new(&self.woken, PollFlags::IN)];
+        if let Some(notices) = &self.notices {
+            fds.push(PollFd::from_borrowed_fd(notices.fd().as_fd(), PollFlags::IN));
+        }
+        // Interrupted: whatever it was is seen in the next turn.
+        let _ = poll(&mut fds, Some(&timeout));
+        let has_notices = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
+        drop(fds);
+        let mut bytes = [0; 256];
+        while (&self.woken).read(&mut bytes).is_ok_and(|count| count == bytes.len()) {}
+        has_notices
+    }
+
+    fn handle(&mut self, input: Input) {
+        self.tracker.handle(input, Instant::now());
+        while let Some(output) = self.tracker.poll() {
+            match output {
+                Output::Look { name, is_closed } => {
+                    let is_busy = !is_closed && self.writers.have(&self.path(&name));
+                    let stamp = self.look(&name);
+                    let seen = if is_busy { Input::Busy(name) } else { Input::Looked(name, stamp) };
+                    self.tracker.handle(seen, Instant::now());
+                }
+                Output::Announce(number, announced) => self.announce(number, &announced),
+                Output::Remember(name, stamp) => {
+                    self.state.iter_mut().for_each(|state| state.remember(&name, stamp));
+                }
+                Output::Forget(name) => {
+                    self.state.iter_mut().for_each(|state| state.forget(&name));
+                }
+                Output::BatchEnded(number) => {
+                    self.state.iter_mut().for_each(|state| state.begin_batch(number + 1, 0));
+                }
+            }
+        }
+    }
+
+    fn announce(&self, number: u64, announced: &Announced) {
+        let root = &self.settings.dir;
+        let is_file = matches!(announced, Announced::File(..));
+        let announcement = Announcement {
+            of: self.of,
+            number,
+            payload: payload(root, announced, &self.run, number),
+            file: is_file.then(|| path(root, announced)),
+        };
+        // Whoever has closed it has no use for it; the next turn ends this thread.
+        let _ = self.announcements.send(announcement);
+    }
+
+    fn write_state(&mut self, is_last: bool) {
+        let Some(mut state) = self.state.take() else { return };
+        let tracker = &self.tracker;
+        let now = || (tracker.told(), tracker.batch());
+        let live = tracker.tracked();
+        let written = if is_last {
+            state.close(now, live)
+        } else {
+            let written = state.write(now, live);
+            self.state = Some(state);
+            written
+        };
+        let failed = written.is_err();
+        if let Err(error) = written
+            && !self.state_failed
+        {
+            let dir = encode(self.settings.dir.as_os_str().as_bytes());
+            tracing::warn!(%error, "what was announced of {dir} cannot be remembered; it is tried again");
+        }
+        self.state_failed = failed;
+    }
+
+    /// What a file is now; `None`: there is none.
+    fn look(&self, name: &Name) -> Option<Stamp> {
+        let path = self.path(name);
+        if self.root.is_shared {
+            // To open a file makes the client of a network file system ask its server.
+            let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+            let opened = OpenOptions::new().read(true).custom_flags(flags).open(&path);
+            if let Ok(metadata) = opened.and_then(|file: File| file.metadata()) {
+                return self.stamp(&metadata);
+            }
+        }
+        fs::symlink_metadata(path).ok().and_then(|metadata| self.stamp(&metadata))
+    }
+
+    /// Only what is a regular file has one.
+    fn stamp(&self, metadata: &Metadata) -> Option<Stamp> {
+        metadata.is_file().then(|| stamp(metadata, self.root.is_shared))
+    }
+
+    fn path(&self, name: &[u8]) -> PathBuf {
+        below(&self.settings.dir, name)
+    }
+
+    /// Sees whether the directory is still the one that is watched.
+    fn check_root(&mut self) {
+        let found = fs::metadata(&self.settings.dir).and_then(|metadata| {
+            if !metadata.is_dir() {
+                return Err(ErrorKind::NotADirectory.into());
+            }
+            // Where it was mounted nothing is to be seen of it, which does not mean that its files are gone.
+            let above = self.settings.dir.parent().map(fs::metadata);
+            if self.root.is_unmounted
+                && above.is_some_and(|it| it.is_ok_and(|it| it.dev() == metadata.dev()))
+            {
+                return Err(ErrorKind::NotFound.into());
+            }
+            Ok((metadata.dev(), metadata.ino()))
+        });
+        match found {
+            Ok(root) => {
+                self.root.check_at = Instant::now() + CHECK;
+                if self.root.watched != Some(root) {
+                    self.root.is_unmounted = false;
+                    self.root.watched = Some(root);
+                    self.watch();
+                }
+            }
+            Err(error) => self.lose_root(&error),
+        }
+    }
+
+    fn lose_root(&mut self, error: &io::Error) {
+        self.root.watched = None;
+        self.notices = None;
+        // It begins anew when the directory is back; until then it would be due all the time.
+        self.poll_at = None;
+        self.root.is_in_trouble = true;
+        self.root.check_at = Instant::now() + CHECK_LOST;
+        self.handle(Input::Trouble(Name::from([]), Some(word(error))));
+    }
+
+    /// Asks the kernel from now on, where it knows, and has everything looked at.
+    fn watch(&mut self) {
+        self.scan_wanted = true;
+        self.notices = None;
+        self.poll_at = None;
+        if self.settings.poll.is_some() || mounts::is_shared(&self.settings.dir) {
+            return self.poll_from_now_on();
+        }
+        match Notices::new() {
+            Ok(notices) => self.notices = Some(notices),
+            Err(error) => self.fall_back(&error),
+        }
+    }
+
+    fn poll_from_now_on(&mut self) {
+        self.notices = None;
+        self.poll_at = Some(Instant::now());
+    }
+
+    /// The kernel has no more watches to give.
+    fn fall_back(&mut self, error: &io::Error) {
+        let dir = encode(self.settings.dir.as_os_str().as_bytes());
+        tracing::warn!(%error, "{dir} is looked through instead of watched; fs.inotify.max_user_watches may be too low");
+        self.poll_from_now_on();
+    }
+
+    fn scan(&mut self) {
+        self.scan_wanted = false;
+        self.handle(Input::ScanBegins);
+        let unread = self.walk(Name::from([]));
+        self.handle(Input::ScanEnds(unread));
+        if self.poll_at.is_some() {
+            self.poll_at = Some(Instant::now() + self.settings.poll.unwrap_or(POLL));
+        }
+    }
+
+    /// Looks at a directory and, if so wished, at what is below it, and watches all of them. What could not be read.
+    fn walk(&mut self, from: Name) -> Vec<Name> {
+        let mut unread = Vec::new();
+        let mut dirs = vec![from];
+        while let Some(dir) = dirs.pop() {
+            let read = self.read_dir(&dir, &mut dirs);
+            let is_root = dir.is_empty();
+            match read {
+                Ok(()) if is_root => {
+                    if std::mem::take(&mut self.root.is_in_trouble) {
+                        self.handle(Input::Trouble(dir, None));
+                    }
+                }
+                Ok(()) => self.handle(Input::Trouble(dir, None)),
+                Err(error) if is_root => {
+                    self.lose_root(&error);
+                    unread.push(dir);
+                }
+                // It has gone since its name was read.
+                Err(error) if is_gone(&error) => {}
+                Err(error) => {
+                    self.handle(Input::Trouble(Arc::clone(&dir), Some(word(&error))));
+                    unread.push(dir);
+                }
+            }
+        }
+        unread
+    }
+
+    fn read_dir(&mut self, dir: &Name, dirs: &mut Vec<Name>) -> io::Result<()> {
+        let path = self.path(dir);
+        if !dir.is_empty() {
+            let metadata = fs::symlink_metadata(&path)?;
+            if self.left_out == Some((metadata.dev(), metadata.ino())) {
+                return Ok(());
+            }
+            let is_elsewhere =
+                self.root.watched.is_some_and(|(device, _)| device != metadata.dev());
+            if is_elsewhere && self.notices.is_some() && mounts::is_shared(&path) {
+                self.poll_from_now_on();
+            }
+        }
+        // Watched before it is read, so that nothing can happen in between.
+        if let Some(notices) = &mut self.notices
+            && let Err(error) = notices.add(dir, &path)
+        {
+            match error.kind() {
+                ErrorKind::StorageFull | ErrorKind::OutOfMemory => self.fall_back(&error),
+                _ => return Err(error),
+            }
+        }
+        for entry in fs::read_dir(&path)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let kind = entry.file_type();
+            if kind.as_ref().is_ok_and(fs::FileType::is_dir) {
+                if self.settings.recursive && self.settings.select.enters(name.as_bytes()) {
+                    dirs.push(join(dir, name.as_bytes(), "/"));
+                }
+            } else if kind.is_ok_and(|kind| kind.is_file())
+                && self.settings.select.takes(name.as_bytes())
+                && let Ok(metadata) = entry.metadata()
+                && let Some(stamp) = self.stamp(&metadata)
+            {
+                self.handle(Input::Found(join(dir, name.as_bytes(), ""), stamp));
+            }
+        }
+        Ok(())
+    }
+
+    fn take_notices(&mut self) {
+        let Some(notices) = &mut self.notices else { return };
+        let (notices, _more) = match notices.read() {
+            Ok(read) => read,
+            Err(error) => return self.fall_back(&error),
+        };
+        for notice in notices {
+            match notice {
+                Notice::Overflow => self.scan_wanted = true,
+                Notice::Lost { dir, unmounted } => {
+                    if dir.is_empty() {
+                        self.root.is_unmounted = unmounted;
+                        self.root.watched = None;
+                        self.root.check_at = Instant::now();
+                    } else if unmounted {
+                        self.scan_wanted = true;
+                    }
+                }
+                Notice::Of { dir, name, kind, is_dir: true } => self.dir_notice(&dir, &name, kind),
+                Notice::Of { dir, name, kind, is_dir: false } => {
+                    if self.settings.select.takes(&name) {
+                        self.file_notice(join(&dir, &name, ""), kind);
+                    }
+                }
+            }
+        }
+    }
+
+    fn dir_notice(&mut self, dir: &Name, name: &[u8], kind: Kind) {
+        if !self.settings.recursive || !self.settings.select.enters(name) {
+            return;
+        }
+        let dir = join(dir, name, "/");
+        if let Some(notices) = self.notices.as_mut().filter(|_| kind == Kind::Left) {
+            notices.remove_below(&dir);
+            self.handle(Input::GoneBelow(dir));
+        } else if kind != Kind::Left {
+            // What somebody has made in it before it was watched is found.
+            self.walk(dir);
+        }
+    }
+
+    fn file_notice(&mut self, name: Name, kind: Kind) {
+        let metadata = (kind != Kind::Left).then(|| fs::symlink_metadata(self.path(&name)));
+        let found = metadata.and_then(Result::ok);
+        let links = found.as_ref().map_or(0, MetadataExt::nlink);
+        let stamp = found.and_then(|metadata| self.stamp(&metadata));
+        let input = match (kind, stamp) {
+            // What has two names was linked into place, and nobody will close it.
+            (Kind::Created, Some(stamp)) if links > 1 => Input::Found(name, stamp),
+            (Kind::Created, Some(_)) => Input::Created(name),
+            (Kind::Closed, Some(stamp)) => Input::Closed(name, stamp),
+            (Kind::MovedHere, Some(stamp)) => Input::Placed(name, stamp),
+            (Kind::Left, _) | (_, None) => Input::Gone(name),
+        };
+        self.handle(input);
+    }
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,110 @@
+//! Which files somebody on this machine has open for writing.
+//!
+//! Of a file that was found by looking nobody can say otherwise whether it is finished. What is seen are the processes of
+//! this user, or of all for root; of others' it is as if they had closed it.
+
+#![expect(clippy::disallowed_methods, reason = "what was seen is good for a moment only")]
+
+use std::{
+    collections::HashSet,
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// How long what was seen is taken for true: many files that are found together are asked for together.
+const FRESH: Duration = Duration::from_millis(50);
+
+/// The two bits of `open(2)` that say how a file may be used; 0: for reading only.
+const ACCESS_MODE: u32 = 3;
+
+/// Device and number of a file.
+type Id = (u64, u64);
+
+/// What was seen last.
+#[derive(Debug, Default)]
+pub(super) struct Writers {
+    seen: Option<Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    at: Instant,
+    /// Only of this one.
+    device: u64,
+    files: HashSet<Id>,
+}
+
+impl Writers {
+    /// Whether somebody has the file at this path open for writing.
+    pub(super) fn have(&mut self, path: &Path) -> bool {
+        let Ok(file) = fs::symlink_metadata(path) else { return false };
+        let device = file.dev();
+        let is_fresh = |seen: &Seen| seen.device == device && seen.at.elapsed() < FRESH;
+        if !self.seen.as_ref().is_some_and(is_fresh) {
+            let files = look(device).unwrap_or_default();
+            self.seen = Some(Seen { at: Instant::now(), device, files });
+        }
+        self.seen.as_ref().is_some_and(|seen| seen.files.contains(&(device, file.ino())))
+    }
+}
+
+/// The files of a device that are open for writing.
+fn look(device: u64) -> io::Result<HashSet<Id>> {
+    let mut files = HashSet::new();
+    for process in fs::read_dir("/proc")?.flatten() {
+        if !process.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit) {
+            continue;
+        }
+        // It may have ended, or be somebody else's.
+        let Ok(descriptors) = fs::read_dir(process.path().join("fd")) else { continue };
+        for descriptor in descriptors.flatten() {
+            let Ok(file) = fs::metadata(descriptor.path()) else { continue };
+            if !file.is_file() || file.dev() != device {
+                continue;
+            }
+            let info = process.path().join("fdinfo").join(descriptor.file_name());
+            if fs::read_to_string(info).is_ok_and(|info| is_for_writing(&info)) {
+                files.insert((file.dev(), file.ino()));
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// What stands in `/proc/<pid>/fdinfo/<fd>`.
+fn is_for_writing(info: &str) -> bool {
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+    flags.is_some_and(|flags| flags & ACCESS_MODE != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    #[test]
+    fn who_writes_is_seen_and_who_reads_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let open = File::create(&path).unwrap();
+        assert!(Writers::default().have(&path));
+        drop(open);
+        let _reader = File::open(&path).unwrap();
+        assert!(!Writers::default().have(&path));
+        let _appender = File::options().append(true).open(&path).unwrap();
+        assert!(Writers::default().have(&path));
+        assert!(!Writers::default().have(&folder.path().join("none")));
+    }
+
+    #[test]
+    fn flags_are_octal() {
+        assert!(is_for_writing("pos:\t0\nflags:\t0100001\nmnt_id:\t9\n"));
+        assert!(is_for_writing("flags:\t02"));
+        assert!(!is_for_writing("flags:\t0100000"));
+        assert!(!is_for_writing("") && !is_for_writing("flags:\tx"));
+    }
+}

@@ -1,0 +1,155 @@
+//! A directory that somebody else's program empties: one file for each event, there completely or not at all.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use tidings_protocol::{CursorName, MemberId, Payload, Seq, TopicName};
+
+/// What is not complete is called so, and the program looks at no names that begin with a dot.
+const UNFINISHED: &str = ".unfinished-";
+
+/// Where the directory's own durable cursor is noted.
+const CURSOR: &str = ".cursor";
+
+/// The directory.
+#[derive(Debug)]
+pub struct Spool {
+    dir: PathBuf,
+    topic: TopicName,
+    /// Files there are at most; the program may take some out meanwhile.
+    files: usize,
+}
+
+impl Spool {
+    /// Opens the directory, which is made if it is missing, for the events of a topic. What a crash has left unfinished
+    /// is removed: it comes again.
+    pub fn open(dir: &Path, topic: TopicName) -> io::Result<Self> {
+        fs::create_dir_all(dir)?;
+        let unfinished = format!("{UNFINISHED}{topic}-");
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            if entry.file_name().as_encoded_bytes().starts_with(unfinished.as_bytes()) {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        let mut spool = Self { dir: dir.to_owned(), topic, files: 0 };
+        spool.count()?;
+        Ok(spool)
+    }
+
+    /// Puts an event there: its URL or path alone on a line, or all of it if it has none. The names of the files are in the
+    /// order of the events. It is on the disk when [`sync`](Self::sync) was called, too.
+    pub fn put(&mut self, seq: Seq, payload: &str) -> io::Result<()> {
+        let line = Payload::parse(payload).target().unwrap_or(payload);
+        // As wide as the largest number, so that names sort like numbers.
+        let name = format!("{}-{:020}", self.topic, seq.0);
+        let unfinished = self.dir.join(format!("{UNFINISHED}{name}"));
+        let mut options = OpenOptions::new();
+        let mut file =
+            options.write(true).create(true).truncate(true).mode(0o644).open(&unfinished)?;
+        file.write_all(line.as_bytes())?;
+        file.write_all(b"\n")?;
+        file.sync_data()?;
+        drop(file);
+        fs::rename(&unfinished, self.dir.join(name))?;
+        self.files += 1;
+        Ok(())
+    }
+
+    /// Has what was put there survive a loss of power.
+    pub fn sync(&self) -> io::Result<()> {
+        File::open(&self.dir)?.sync_all()
+    }
+
+    /// Whether there are no more than so many files; looks only if there might be.
+    pub fn has_room(&mut self, files_max: usize) -> io::Result<bool> {
+        Ok(self.files < files_max || self.count()? < files_max)
+    }
+
+    /// How many files there are that the program has not taken out.
+    pub fn count(&mut self) -> io::Result<usize> {
+        let mut files = 0;
+        for entry in fs::read_dir(&self.dir)? {
+            files += usize::from(!entry?.file_name().as_encoded_bytes().starts_with(b"."));
+        }
+        self.files = files;
+        Ok(files)
+    }
+}
+
+/// The durable cursor of a directory: made up once, and noted in it. So a directory that is moved goes on where it
+/// was, and two of the same path on two machines do not take each other's.
+pub fn cursor_name(dir: &Path) -> io::Result<CursorName> {
+    let path = dir.join(CURSOR);
+    match fs::read_to_string(&path) {
+        Ok(text) => text.trim().parse().map_err(|_| {
+            let text = format!("{} does not hold the name of a cursor", path.display());
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let name = format!("spool-{}", &MemberId::random().to_string()[..16]);
+            let unfinished = dir.join(format!("{CURSOR}.new"));
+            let mut file = File::create(&unfinished)?;
+            writeln!(file, "{name}")?;
+            file.sync_data()?;
+            fs::rename(unfinished, path)?;
+            File::open(dir)?.sync_all()?;
+            Ok(name.parse().expect("letters, digits and a dash are a name"))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = fs::read_dir(dir).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn events_are_files_in_their_order_with_one_line_each() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("a/spool");
+        let mut spool = Spool::open(&dir, "t".parse().unwrap()).unwrap();
+        spool.put(Seq(9), "http://a.example/ prio=5").unwrap();
+        spool.put(Seq(10), "some text").unwrap();
+        spool.sync().unwrap();
+        let expected = ["t-00000000000000000009", "t-00000000000000000010"];
+        assert_eq!(names(&dir), expected);
+        assert_eq!(fs::read_to_string(dir.join(expected[0])).unwrap(), "http://a.example/\n");
+        assert_eq!(fs::read_to_string(dir.join(expected[1])).unwrap(), "some text\n");
+        assert!(!spool.has_room(2).unwrap());
+        fs::remove_file(dir.join(expected[0])).unwrap();
+        assert!(spool.has_room(2).unwrap());
+    }
+
+    #[test]
+    fn what_is_unfinished_is_not_counted_and_goes_with_the_next_start() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in [".unfinished-t-1", ".unfinished-other-1", "theirs"] {
+            fs::write(folder.path().join(name), "x").unwrap();
+        }
+        let mut spool = Spool::open(folder.path(), "t".parse().unwrap()).unwrap();
+        assert_eq!(spool.count().unwrap(), 1);
+        assert_eq!(names(folder.path()), [".unfinished-other-1", "theirs"]);
+    }
+
+    #[test]
+    fn the_cursor_of_a_directory_stays_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = cursor_name(folder.path()).unwrap();
+        assert_eq!(cursor_name(folder.path()).unwrap(), name);
+        fs::write(folder.path().join(CURSOR), "no name\n").unwrap();
+        assert!(cursor_name(folder.path()).is_err());
+    }
+}

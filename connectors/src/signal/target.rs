@@ -1,0 +1,350 @@
+//! The process of a pid file, and whether it is the one that is meant.
+//!
+//! A pid file is a number that somebody wrote down once. Before a signal leaves, the process is taken hold of (a pidfd, so
+//! that no other can come in its place), and has to be older than the file, have the right name, and not be one that
+//! the signal would end.
+
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use rustix::{
+    io::Errno,
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
+
+/// How much younger than its file a process may seem: both are known to about a second.
+const SLACK: Duration = Duration::from_secs(2);
+
+/// Bytes of a pid file that are read.
+const PID_FILE_BYTES: usize = 64;
+
+/// Programs whose first argument that is no option is what runs.
+const INTERPRETERS: [&str; 10] =
+    ["perl", "python", "ruby", "node", "php", "sh", "bash", "dash", "java", "tclsh"];
+
+/// Signals that can be sent, with their numbers on Linux.
+pub const SIGNALS: [(&str, Signal); 11] = [
+    ("HUP", Signal::HUP),
+    ("INT", Signal::INT),
+    ("QUIT", Signal::QUIT),
+    ("USR1", Signal::USR1),
+    ("USR2", Signal::USR2),
+    ("ALRM", Signal::ALARM),
+    ("TERM", Signal::TERM),
+    ("CONT", Signal::CONT),
+    ("URG", Signal::URG),
+    ("WINCH", Signal::WINCH),
+    ("IO", Signal::IO),
+];
+
+/// A signal by name, with or without SIG before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SignalName(Signal);
+
+impl FromStr for SignalName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let name = text.strip_prefix("SIG").unwrap_or(text);
+        let found = SIGNALS.iter().find(|(known, _)| *known == name);
+        found.map(|(_, signal)| Self(*signal)).ok_or_else(|| {
+            let names: Vec<_> = SIGNALS.iter().map(|(name, _)| *name).collect();
+            format!("one of {}", names.join(", "))
+        })
+    }
+}
+
+/// Why nobody was signalled. Shown on one line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Held {
+    /// There is no pid file, or no number in it.
+    NoNumber(String),
+    /// No process has that number.
+    NotRunning(i32),
+    /// One has, and is younger than the file.
+    Stale(i32),
+    /// One has, and is called otherwise.
+    Another {
+        /// Its number.
+        pid: i32,
+        /// What it is called.
+        is: String,
+    },
+    /// It would be ended by the signal, as it has not said what to do at it, or not yet.
+    Unprepared(i32),
+    /// The system does not allow it.
+    Refused(i32, String),
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoNumber(reason) => write!(f, "{reason}"),
+            Self::NotRunning(pid) => write!(f, "no process {pid} runs"),
+            Self::Stale(pid) => {
+                write!(f, "process {pid} is younger than the pid file: it is another")
+            }
+            Self::Another { pid, is } => write!(f, "process {pid} is {is}"),
+            Self::Unprepared(pid) => {
+                write!(f, "process {pid} has no handler for the signal, which would end it")
+            }
+            Self::Refused(pid, reason) => write!(f, "process {pid} cannot be signalled: {reason}"),
+        }
+    }
+}
+
+/// Whom to signal.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// Where the number stands.
+    pub pid_file: PathBuf,
+    /// What the program has to be called: its path if there is a / in it, or its name; of a script that is run by an
+    /// interpreter, the script's.
+    pub program: Option<String>,
+    /// What it is sent.
+    pub signal: SignalName,
+}
+
+/// What is known of a process.
+#[derive(Debug, Default)]
+struct Facts {
+    /// Its path, where that may be known.
+    exe: Option<PathBuf>,
+    comm: String,
+    args: Vec<String>,
+    has_ended: bool,
+    started: Duration,
+    /// Bit n - 1 of each: signal n is handled, ignored, or waits to be asked for.
+    handled: u64,
+}
+
+impl Target {
+    /// Signals the program, and says which process it is; or why nobody was signalled.
+    pub fn send(&self) -> Result<i32, Held> {
+        let (pid, written) = read_pid_file(&self.pid_file)?;
+        let raw = pid.as_raw_pid();
+        let handle = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| match error {
+            Errno::SRCH | Errno::INVAL => Held::NotRunning(raw),
+            error => Held::Refused(raw, error.to_string()),
+        })?;
+        // If it ends from here on, what is read may be of another; the signal then goes to nobody.
+        let facts = facts(raw).map_err(|_| Held::NotRunning(raw))?;
+        self.judge(raw, &facts, written)?;
+        pidfd_send_signal(&handle, self.signal.0).map_err(|error| match error {
+            Errno::SRCH => Held::NotRunning(raw),
+            error => Held::Refused(raw, error.to_string()),
+        })?;
+        Ok(raw)
+    }
+
+    fn judge(&self, pid: i32, facts: &Facts, written: Duration) -> Result<(), Held> {
+        if facts.has_ended {
+            return Err(Held::NotRunning(pid));
+        }
+        if facts.started > written + SLACK {
+            return Err(Held::Stale(pid));
+        }
+        if self.program.as_ref().is_some_and(|program| !is_called(program, facts)) {
+            let is = facts.exe.as_ref().map_or(facts.comm.clone(), |exe| exe.display().to_string());
+            return Err(Held::Another { pid, is: is.escape_debug().to_string() });
+        }
+        let number = self.signal.0.as_raw();
+        if facts.handled >> (number - 1) & 1 == 0 && ends_by_default(self.signal.0) {
+            return Err(Held::Unprepared(pid));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a process that has not said what to do is ended by it.
+fn ends_by_default(signal: Signal) -> bool {
+    ![Signal::CONT, Signal::URG, Signal::WINCH].contains(&signal)
+}
+
+/// Whether that is what the process is called.
+fn is_called(program: &str, facts: &Facts) -> bool {
+    let exe = facts.exe.as_deref();
+    if program.contains('/') {
+        return exe.is_some_and(|exe| exe == Path::new(program))
+            || script(facts).is_some_and(|script| script == program);
+    }
+    let base = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    let exe_name = exe.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+    // The kernel cuts this one.
+    let comm: String = String::from_utf8_lossy(&program.as_bytes()[..program.len().min(15)]).into();
+    exe_name.as_deref() == Some(program)
+        || facts.comm == comm
+        || script(facts).is_some_and(|script| base(script) == program)
+}
+
+/// What an interpreter runs.
+fn script(facts: &Facts) -> Option<&str> {
+    let exe = facts.exe.as_ref()?.file_name()?.to_string_lossy();
+    let bare = exe.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    if !INTERPRETERS.contains(&bare) {
+        return None;
+    }
+    facts.args.iter().skip(1).find(|arg| !arg.starts_with('-')).map(String::as_str)
+}
+
+fn read_pid_file(path: &Path) -> Result<(Pid, Duration), Held> {
+    let shown = path.display();
+    let failed = |error: io::Error| Held::NoNumber(format!("{shown}: {error}"));
+    let metadata = fs::metadata(path).map_err(failed)?;
+    let text = fs::read(path).map_err(failed)?;
+    let text = String::from_utf8_lossy(&text[..text.len().min(PID_FILE_BYTES)]).into_owned();
+    let number = text.split_whitespace().next().and_then(|word| word.parse().ok());
+    let pid = number.filter(|pid| *pid > 0).and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| Held::NoNumber(format!("{shown} holds no number of a process")))?;
+    let modified = metadata.modified().map_err(failed)?;
+    Ok((pid, since_epoch(modified)))
+}
+
+fn since_epoch(time: SystemTime) -> Duration {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+fn facts(pid: i32) -> io::Result<Facts> {
+    let proc = PathBuf::from(format!("/proc/{pid}"));
+    let stat = fs::read(proc.join("stat"))?;
+    let status = fs::read(proc.join("status"))?;
+    let boot = fs::read_to_string("/proc/stat")?;
+    let ticks = rustix::param::clock_ticks_per_second();
+    let (stat, status) = (String::from_utf8_lossy(&stat), String::from_utf8_lossy(&status));
+    let mut facts = parse(&stat, &status, &boot, ticks)
+        .ok_or_else(|| io::Error::other("what the system says of a process cannot be read"))?;
+    let exe = fs::read_link(proc.join("exe")).ok();
+    // A program that was replaced on the disk since is still called so.
+    facts.exe = exe.map(|exe| {
+        let text = exe.to_string_lossy();
+        text.strip_suffix(" (deleted)").map_or_else(|| exe.clone(), PathBuf::from)
+    });
+    let args = fs::read(proc.join("cmdline")).unwrap_or_default();
+    let args = args.split(|byte| *byte == 0).map(|arg| String::from_utf8_lossy(arg).into_owned());
+    facts.args = args.collect();
+    Ok(facts)
+}
+
+/// What stands in `/proc/<pid>/stat`, `/proc/<pid>/status` and `/proc/stat`.
+fn parse(stat: &str, status: &str, boot: &str, ticks_per_second: u64) -> Option<Facts> {
+    // The name is in parentheses, and may have some of its own.
+    let (before, behind) = stat.rsplit_once(") ")?;
+    let (_, comm) = before.split_once(" (")?;
+    let words: Vec<_> = behind.split(' ').collect();
+    // The third field of proc_pid_stat(5) is the first one behind the name, so the 22nd is at 19.
+    let ticks: u64 = words.get(19)?.parse().ok()?;
+    let booted: u64 =
+        boot.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    let ms = ticks.checked_mul(1_000)? / ticks_per_second;
+    let mask = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    };
+    Some(Facts {
+        comm: comm.to_owned(),
+        has_ended: matches!(*words.first()?, "Z" | "X"),
+        started: Duration::from_secs(booted) + Duration::from_millis(ms),
+        handled: mask("SigCgt:")? | mask("SigIgn:")? | mask("SigBlk:")?,
+        ..Facts::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WRITTEN: Duration = Duration::from_secs(1_000_000);
+
+    fn target(program: Option<&str>) -> Target {
+        let pid_file = PathBuf::from("x.pid");
+        Target { pid_file, program: program.map(str::to_owned), signal: "USR1".parse().unwrap() }
+    }
+
+    /// A Perl script with a handler for SIGUSR1, started before the file was written.
+    fn crawler() -> Facts {
+        Facts {
+            exe: Some("/usr/bin/perl5.36".into()),
+            comm: "perl".to_owned(),
+            args: ["perl", "-w", "/opt/crawl.pl", "-x"].map(str::to_owned).to_vec(),
+            has_ended: false,
+            started: WRITTEN,
+            handled: 1 << (10 - 1),
+        }
+    }
+
+    #[test]
+    fn what_is_called_so_is_signalled_and_nothing_else() {
+        for name in ["crawl.pl", "/opt/crawl.pl", "perl", "perl5.36", "/usr/bin/perl5.36"] {
+            assert_eq!(target(Some(name)).judge(7, &crawler(), WRITTEN), Ok(()), "{name}");
+        }
+        for name in ["crawl", "-x", "-w", "/opt/crawl", "vim", ""] {
+            let judged = target(Some(name)).judge(7, &crawler(), WRITTEN);
+            let is = "/usr/bin/perl5.36".to_owned();
+            assert_eq!(judged, Err(Held::Another { pid: 7, is }), "{name}");
+        }
+        // An editor that has the script open is not the script.
+        let editor = Facts { exe: Some("/usr/bin/vim".into()), comm: "vim".into(), ..crawler() };
+        assert!(target(Some("crawl.pl")).judge(7, &editor, WRITTEN).is_err());
+        // Of another user's process only this is known, and it is cut.
+        let theirs = Facts { exe: None, comm: "a-long-program-".into(), ..crawler() };
+        assert_eq!(target(Some("a-long-program-name")).judge(7, &theirs, WRITTEN), Ok(()));
+    }
+
+    #[test]
+    fn a_process_that_is_younger_than_the_file_is_another() {
+        let judge = |started| target(None).judge(7, &Facts { started, ..crawler() }, WRITTEN);
+        assert_eq!(judge(WRITTEN + SLACK), Ok(()));
+        assert_eq!(judge(WRITTEN + SLACK + Duration::from_millis(1)), Err(Held::Stale(7)));
+        let ended = Facts { has_ended: true, ..crawler() };
+        assert_eq!(target(None).judge(7, &ended, WRITTEN), Err(Held::NotRunning(7)));
+    }
+
+    #[test]
+    fn what_the_signal_would_end_is_not_signalled() {
+        let unprepared = Facts { handled: 0, ..crawler() };
+        assert_eq!(target(None).judge(7, &unprepared, WRITTEN), Err(Held::Unprepared(7)));
+        let mut harmless = target(None);
+        harmless.signal = "SIGWINCH".parse().unwrap();
+        assert_eq!(harmless.judge(7, &unprepared, WRITTEN), Ok(()));
+    }
+
+    #[test]
+    fn what_the_system_says_of_a_process_is_read_whatever_it_is_called() {
+        let stat = "42 (a) R (b c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 250 20";
+        let status = "Name:\tx\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000000001\nSigCgt:\t0000000000000200\n";
+        let facts = parse(stat, status, "cpu 1\nbtime 1000\n", 100).unwrap();
+        assert_eq!((facts.comm.as_str(), facts.has_ended), ("a) R (b c", false));
+        assert_eq!(facts.started, Duration::from_millis(1_002_500));
+        assert_eq!(facts.handled, 0x201);
+        for cut in 0..stat.len() - "250 20".len() {
+            assert!(parse(&stat[..cut], status, "btime 1000\n", 100).is_none(), "{cut}");
+        }
+        assert!(parse(stat, status, "", 100).is_none());
+        assert!(super::facts(std::process::id().cast_signed()).is_ok());
+    }
+
+    #[test]
+    fn only_a_number_of_one_process_is_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.pid");
+        assert!(matches!(read_pid_file(&path), Err(Held::NoNumber(_))));
+        for text in ["", "0", "-1", "-7", "x", "99999999999", "1.5", "\u{0}7"] {
+            fs::write(&path, text).unwrap();
+            assert!(matches!(read_pid_file(&path), Err(Held::NoNumber(_))), "{text:?}");
+        }
+        fs::write(&path, " 12\n").unwrap();
+        assert_eq!(read_pid_file(&path).unwrap().0.as_raw_pid(), 12);
+    }
+
+    #[test]
+    fn signals_have_names() {
+        assert_eq!("SIGUSR1".parse::<SignalName>(), "USR1".parse());
+        for wrong in ["KILL", "STOP", "9", "usr1", ""] {
+            assert!(wrong.parse::<SignalName>().unwrap_err().contains("USR1"), "{wrong}");
+        }
+    }
+}

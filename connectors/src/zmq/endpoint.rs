@@ -1,0 +1,114 @@
+//! Where ZeroMQ sockets are: `tcp://HOST:PORT`, and no other transport.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    str::FromStr,
+};
+
+const SCHEME: &str = "tcp://";
+
+/// Where to listen: `tcp://127.0.0.1:12347`, `tcp://[::1]:12347`, or `tcp://*:12347` for all addresses of version 4.
+/// Port 0 takes a free one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bind(pub SocketAddr);
+
+impl FromStr for Bind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            "write tcp://ADDRESS:PORT, such as tcp://127.0.0.1:12347 or tcp://*:12347".to_owned()
+        };
+        let place = text.strip_prefix(SCHEME).ok_or_else(wrong)?;
+        if let Some(port) = place.strip_prefix("*:") {
+            let port = port.parse().map_err(|_| wrong())?;
+            return Ok(Self(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)));
+        }
+        place.parse().map(Self).map_err(|_| wrong())
+    }
+}
+
+impl fmt::Display for Bind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{SCHEME}{}", self.0)
+    }
+}
+
+/// Where somebody else listens: `tcp://HOST:PORT`. The host is looked up when connecting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Connect(String);
+
+impl Connect {
+    /// As a socket wants it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Connect {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let place = text.strip_prefix(SCHEME).and_then(|place| place.rsplit_once(':'));
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        let is_host = |host: &str| {
+            let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+            match inner {
+                Some(inner) => inner.parse::<std::net::Ipv6Addr>().is_ok(),
+                None => !host.is_empty() && host.chars().all(plain),
+            }
+        };
+        match place {
+            Some((host, port))
+                if is_host(host) && port.parse::<u16>().is_ok_and(|port| port > 0) =>
+            {
+                Ok(Self(text.to_owned()))
+            }
+            _ => Err("write tcp://HOST:PORT, such as tcp://127.0.0.1:5556".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Connect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_listens_at_an_address() {
+        let shown = |text: &str| text.parse::<Bind>().map(|bind| bind.to_string());
+        assert_eq!(shown("tcp://127.0.0.1:7").unwrap(), "tcp://127.0.0.1:7");
+        assert_eq!(shown("tcp://[::1]:0").unwrap(), "tcp://[::1]:0");
+        assert_eq!(shown("tcp://*:7").unwrap(), "tcp://0.0.0.0:7");
+        for wrong in
+            ["", "127.0.0.1:7", "ipc:///tmp/x", "tcp://", "tcp://*", "tcp://a:1", "tcp://*:70000"]
+        {
+            assert!(shown(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_socket_connects_to_a_name_or_an_address() {
+        for right in ["tcp://a.example:5556", "tcp://127.0.0.1:1", "tcp://[::1]:65535"] {
+            assert_eq!(right.parse::<Connect>().unwrap().to_string(), right);
+        }
+        for wrong in [
+            "",
+            "a.example:1",
+            "tcp://a",
+            "tcp://a:0",
+            "tcp://:1",
+            "tcp://a b:1",
+            "tcp://[a]:1",
+            "udp://a:1",
+        ] {
+            assert!(wrong.parse::<Connect>().is_err(), "{wrong}");
+        }
+    }
+}

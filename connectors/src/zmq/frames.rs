@@ -1,0 +1,221 @@
+//! What an event is in frames, and frames as an event: pure.
+
+use bytes::Bytes;
+use tidings_protocol::{DEFAULT_TOPIC, PAYLOAD_BYTES_MAX, Seq, TopicName, text};
+
+/// An event that came from outside, and could go into the broker as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// Where to.
+    pub topic: TopicName,
+    /// What: a payload of the line protocol, never more than a part of one line.
+    pub payload: String,
+}
+
+/// Why a message is no event. Its sender is told nothing: a PUSH socket knows no answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FrameError {
+    /// Neither a payload alone, nor topic and payload.
+    #[error("it has {count} frames; an event is a topic and a payload, or a payload alone")]
+    FrameCount {
+        /// So many it has.
+        count: usize,
+    },
+    /// There is no frame of this number.
+    #[error("it has {count} frames, and the payload was to be number {wanted}")]
+    NoSuchFrame {
+        /// So many it has.
+        count: usize,
+        /// The number that was asked for, from 0.
+        wanted: usize,
+    },
+    /// The first frame cannot be the name of a topic (`[N1]`).
+    #[error("its first frame cannot be the name of a topic")]
+    Topic,
+    /// An event has something to say (`[P1]`).
+    #[error("its payload is empty")]
+    Empty,
+    /// The payload is over the limit (`[P1]`).
+    #[error("its payload of {bytes} bytes is over the limit of {PAYLOAD_BYTES_MAX}")]
+    TooLong {
+        /// So long it is.
+        bytes: usize,
+    },
+    /// The payload is not UTF-8 (`[L6]`).
+    #[error("its payload is not UTF-8")]
+    Utf8,
+    /// The payload holds a line end or another control character (`[L7]`): it would be more than one line.
+    #[error("its payload holds a control character")]
+    Control,
+}
+
+/// Which frame of somebody else's message is the payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PayloadFrame {
+    /// The last one.
+    #[default]
+    Last,
+    /// This one, counted from 0.
+    Number(usize),
+}
+
+impl std::str::FromStr for PayloadFrame {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "last" {
+            return Ok(Self::Last);
+        }
+        text.parse().map(Self::Number).map_err(|_| "write last, or a number from 0".to_owned())
+    }
+}
+
+/// Topic, number and payload, the three frames that an event is sent in.
+///
+/// `topic` is the frame of the topic, which all of its events share.
+pub fn of_event(topic: &Bytes, seq: Seq, payload: Bytes) -> [Bytes; 3] {
+    let mut digits = itoa::Buffer::new();
+    let seq = Bytes::copy_from_slice(digits.format(seq.0).as_bytes());
+    [topic.clone(), seq, payload]
+}
+
+/// What a message to the PULL socket says: topic and payload, or a payload for the default topic.
+pub fn event<F: AsRef<[u8]>>(frames: &[F]) -> Result<Event, FrameError> {
+    let (topic, payload) = match frames {
+        [payload] => (DEFAULT_TOPIC, payload.as_ref()),
+        [topic, payload] => {
+            let topic = std::str::from_utf8(topic.as_ref()).map_err(|_| FrameError::Topic)?;
+            (topic, payload.as_ref())
+        }
+        others => return Err(FrameError::FrameCount { count: others.len() }),
+    };
+    let topic = TopicName::new(topic).map_err(|_| FrameError::Topic)?;
+    Ok(Event { topic, payload: checked(payload)?.to_owned() })
+}
+
+/// What a message of somebody else's PUB socket says.
+pub fn payload<F: AsRef<[u8]>>(frames: &[F], which: PayloadFrame) -> Result<&str, FrameError> {
+    let count = frames.len();
+    let wanted = match which {
+        PayloadFrame::Last => count.saturating_sub(1),
+        PayloadFrame::Number(number) => number,
+    };
+    checked(frames.get(wanted).ok_or(FrameError::NoSuchFrame { count, wanted })?.as_ref())
+}
+
+/// Topic and number of a message that looks like one of another broker's PUB socket.
+pub fn place<F: AsRef<[u8]>>(frames: &[F]) -> Option<(TopicName, Seq)> {
+    let [topic, seq, _payload] = frames else { return None };
+    let topic = TopicName::new(std::str::from_utf8(topic.as_ref()).ok()?).ok()?;
+    Some((topic, std::str::from_utf8(seq.as_ref()).ok()?.parse().ok()?))
+}
+
+/// The payload as text, if it can be part of a line.
+fn checked(payload: &[u8]) -> Result<&str, FrameError> {
+    if payload.is_empty() {
+        return Err(FrameError::Empty);
+    }
+    if payload.len() > PAYLOAD_BYTES_MAX {
+        return Err(FrameError::TooLong { bytes: payload.len() });
+    }
+    text::check(payload).map_err(|error| match error.code {
+        tidings_protocol::Code::Utf8 => FrameError::Utf8,
+        _ => FrameError::Control,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+    use tidings_protocol::{Command, Reply};
+
+    use super::*;
+
+    #[test]
+    fn one_frame_is_for_the_default_topic_and_two_name_it() {
+        let says =
+            |topic: &str| Ok(Event { topic: topic.parse().unwrap(), payload: "/a b=c".into() });
+        assert_eq!(event(&["/a b=c"]), says(DEFAULT_TOPIC));
+        assert_eq!(event(&["log", "/a b=c"]), says("log"));
+    }
+
+    #[test]
+    fn what_is_no_event_is_named() {
+        let none: [&[u8]; 0] = [];
+        assert_eq!(event(&none), Err(FrameError::FrameCount { count: 0 }));
+        assert_eq!(event(&["a", "1", "x"]), Err(FrameError::FrameCount { count: 3 }));
+        for topic in ["", "-a", "a b", "ä", "a\n", &"x".repeat(65)] {
+            assert_eq!(event(&[topic, "x"]), Err(FrameError::Topic), "{topic:?}");
+        }
+        assert_eq!(event(&[&b"\xff"[..], b"x"]), Err(FrameError::Topic));
+        assert_eq!(event(&[""]), Err(FrameError::Empty));
+        assert_eq!(event(&[b"\xff"]), Err(FrameError::Utf8));
+        for payload in ["a\nPUB b c", "a\r", "\0", "\u{85}"] {
+            assert_eq!(event(&[payload]), Err(FrameError::Control), "{payload:?}");
+        }
+        let (longest, longer) = ("x".repeat(PAYLOAD_BYTES_MAX), "x".repeat(PAYLOAD_BYTES_MAX + 1));
+        assert!(event(&[longest]).is_ok());
+        assert_eq!(event(&[longer]), Err(FrameError::TooLong { bytes: PAYLOAD_BYTES_MAX + 1 }));
+    }
+
+    #[test]
+    fn the_payload_of_others_is_where_one_is_told() {
+        let frames = ["weather", "21", "rain"];
+        assert_eq!(payload(&frames, PayloadFrame::Last), Ok("rain"));
+        assert_eq!(payload(&frames, PayloadFrame::Number(1)), Ok("21"));
+        let wrong = FrameError::NoSuchFrame { count: 3, wanted: 3 };
+        assert_eq!(payload(&frames, PayloadFrame::Number(3)), Err(wrong));
+        let none: [&[u8]; 0] = [];
+        assert!(payload(&none, PayloadFrame::Last).is_err());
+        assert_eq!("last".parse(), Ok(PayloadFrame::Last));
+        assert_eq!("2".parse(), Ok(PayloadFrame::Number(2)));
+        assert!("first".parse::<PayloadFrame>().is_err());
+    }
+
+    #[test]
+    fn only_three_frames_with_a_number_in_the_middle_are_a_place() {
+        let seven = Some(("t".parse().unwrap(), Seq(7)));
+        assert_eq!(place(&["t", "7", "x"]), seven);
+        for frames in
+            [&["t", "x"][..], &["t", "7"], &["t", "0", "x"], &["t", "+7", "x"], &["", "7", "x"]]
+        {
+            assert_eq!(place(frames), None, "{frames:?}");
+        }
+    }
+
+    proptest! {
+        /// Whatever somebody sends, it is one event or none: never a second line, never another command.
+        #[test]
+        fn frames_are_one_publish_or_nothing(frames in vec(vec(any::<u8>(), 0..40), 0..4)) {
+            let Ok(event) = event(&frames) else { return Ok(()) };
+            let mut line = Vec::new();
+            let publish = Command::Pub { topic: event.topic.as_str(), payload: &event.payload };
+            publish.encode(&mut line);
+            prop_assert_eq!(line.iter().filter(|byte| matches!(byte, b'\n' | b'\r')).count(), 1);
+            let line = text::check(line.strip_suffix(b"\n").unwrap()).unwrap();
+            prop_assert_eq!(Command::parse(line).unwrap(), publish);
+        }
+
+        /// What is delivered on a line says the same in frames, byte for byte, and could be published again from them.
+        #[test]
+        fn an_event_says_the_same_in_frames(
+            topic in "[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}",
+            seq in 1_u64..,
+            payload in "[ -~äß\t\u{a0}😀]{1,200}",
+        ) {
+            let line = format!("MSG {topic} {seq} {payload}");
+            let Ok(Reply::Msg { topic: of, seq: number, payload: says }) = Reply::parse(&line) else {
+                panic!("{line:?} is a delivery");
+            };
+            let of = Bytes::copy_from_slice(of.as_bytes());
+            let frames = of_event(&of, number, Bytes::copy_from_slice(says.as_bytes()));
+            prop_assert_eq!(&frames[0], &topic);
+            prop_assert_eq!(&frames[1], &seq.to_string());
+            prop_assert_eq!(&frames[2], &payload);
+            prop_assert_eq!(place(&frames), Some((topic.parse().unwrap(), Seq(seq))));
+            let again = event(&[&frames[0], &frames[2]]).unwrap();
+            prop_assert_eq!((again.topic.as_str(), again.payload), (topic.as_str(), payload));
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Events on their way into the broker: sent, and kept until it has confirmed them.
+
+#![expect(clippy::disallowed_methods, reason = "waits before it asks the broker again")]
+
+use std::{collections::VecDeque, future::poll_fn, pin::Pin, task::ready};
+
+use tidings_protocol::{
+    Code, Seq,
+    client::{self, Client, ClientError, ClientOptions, Deliveries, Published},
+};
+use tokio::time::sleep;
+
+use super::{
+    complaints::Complaints,
+    frames::Event,
+    limits::{AGAIN, EVENT_OVERHEAD_BYTES, UNCONFIRMED_BYTES_MAX},
+};
+
+/// A way into the broker that survives its restarts: what it has not confirmed is sent again, and may be there twice then.
+///
+/// Events are confirmed in the order in which they were pushed, but for those that the broker had no room for.
+pub(crate) struct Inlet {
+    broker: String,
+    name: &'static str,
+    connection: Option<(Client, Deliveries)>,
+    /// Sent, oldest first.
+    sent: VecDeque<Sent>,
+    /// What the broker could not take just now. Nothing new is let in before these are through.
+    refused: VecDeque<Event>,
+    bytes: usize,
+    pub(crate) confirmed: u64,
+    pub(crate) dropped: Complaints,
+    trouble: Complaints,
+}
+
+struct Sent {
+    event: Event,
+    /// None: on a connection that is gone.
+    published: Option<Published>,
+}
+
+impl Inlet {
+    /// One to this broker, which sees this name.
+    pub(crate) fn new(broker: String, name: &'static str) -> Self {
+        Self {
+            broker,
+            name,
+            connection: None,
+            sent: VecDeque::new(),
+            refused: VecDeque::new(),
+            bytes: 0,
+            confirmed: 0,
+            dropped: Complaints::new("messages dropped"),
+            trouble: Complaints::new("the broker could not be reached or has no room"),
+        }
+    }
+
+    /// Whether another event may be pushed.
+    pub(crate) fn has_room(&self) -> bool {
+        self.connection.is_some() && self.bytes < UNCONFIRMED_BYTES_MAX && self.refused.is_empty()
+    }
+
+    /// Takes an event, and sends it. Only while there is room.
+    pub(crate) async fn push(&mut self, event: Event) {
+        self.bytes += event.payload.len() + EVENT_OVERHEAD_BYTES;
+        self.sent.push_back(Sent { event, published: None });
+        self.send_from(self.sent.len() - 1).await;
+    }
+
+    /// Sends what waits from this place on.
+    async fn send_from(&mut self, place: usize) {
+        let Some((client, _)) = &self.connection else { return };
+        for sent in self.sent.iter_mut().skip(place) {
+            match client.publish(&sent.event.topic, &sent.event.payload).await {
+                Ok(published) => sent.published = Some(published),
+                Err(error) => {
+                    self.trouble.add(1, error);
+                    self.connection = None;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Waits for the next answer of the broker, or does what is needed so that there will be one: connects, and sends
+    /// again. For ever if nothing is on its way. Cancel-safe where `stop` is what cancels it.
+    pub(crate) async fn advance(&mut self) {
+        if self.connection.is_none() {
+            return self.connect().await;
+        }
+        if self.sent.is_empty() && !self.refused.is_empty() {
+            sleep(AGAIN).await;
+            let again = self.refused.drain(..).map(|event| Sent { event, published: None });
+            self.sent.extend(again);
+            return self.send_from(0).await;
+        }
+        let answer = self.answer().await;
+        let Sent { event, .. } = self.sent.pop_front().expect("it was just answered");
+        self.settle(event, answer);
+    }
+
+    /// What the broker says to the first event that waits for that. Cancel-safe.
+    async fn answer(&mut self) -> Result<Seq, ClientError> {
+        poll_fn(|context| {
+            let Some(Sent { published: Some(published), .. }) = self.sent.front_mut() else {
+                return std::task::Poll::Pending;
+            };
+            let answer = ready!(Pin::new(published).poll(context));
+            std::task::Poll::Ready(answer)
+        })
+        .await
+    }
+
+    /// What becomes of an event.
+    fn settle(&mut self, event: Event, answer: Result<Seq, ClientError>) {
+        match answer {
+            Ok(_) => self.confirmed += 1,
+            Err(ClientError::Refused(error)) if may_succeed(error.code) => {
+                self.trouble.add(1, &error);
+                self.refused.push_back(event);
+                return;
+            }
+            Err(ClientError::Refused(error)) => self.dropped.add(1, error),
+            Err(error) => {
+                self.trouble.add(1, error);
+                self.sent.push_front(Sent { event, published: None });
+                self.connection = None;
+                return;
+            }
+        }
+        self.bytes -= event.payload.len() + EVENT_OVERHEAD_BYTES;
+    }
+
+    /// One attempt, and a pause behind one that failed. What has no answer is sent again.
+    async fn connect(&mut self) {
+        let options = ClientOptions {
+            name: Some(self.name.to_owned()),
+            // Nobody knows who says it: the broker decides what such people may.
+            via: Some("zmq".to_owned()),
+            ..ClientOptions::default()
+        };
+        match client::connect(&self.broker, options).await {
+            Ok(connection) => {
+                self.connection = Some(connection);
+                self.send_from(0).await;
+            }
+            Err(error) => {
+                self.trouble.add(1, error);
+                sleep(AGAIN).await;
+            }
+        }
+    }
+
+    /// Waits until nothing is on its way any more.
+    pub(crate) async fn finish(&mut self) {
+        while !(self.sent.is_empty() && self.refused.is_empty()) {
+            self.advance().await;
+        }
+    }
+}
+
+/// Whether the broker may take the same event later: nothing is wrong with it.
+fn may_succeed(code: Code) -> bool {
+    matches!(code, Code::Full | Code::NotDurable | Code::Busy | Code::Closing | Code::Internal)
+}

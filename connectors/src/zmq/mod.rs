@@ -1,0 +1,210 @@
+//! ZeroMQ: events as messages of a PUB socket, messages to a PULL socket as events, and somebody else's PUB socket as a
+//! topic.
+//!
+//! All of it runs in a process of its own, on a runtime of one thread: peers that nobody knows can end such a process
+//! with a few bytes, whichever library reads them. Its parent starts it again, and it goes on where it was.
+//!
+//! | module | |
+//! |---|---|
+//! | [`frames`] | what an event is in frames; pure |
+//! | `outlet` | topics to the PUB socket, from a durable cursor on each |
+//! | `intake` | messages of a PULL or SUB socket to the broker |
+//! | `inlet` | what is on its way to the broker, until that has confirmed it |
+//! | `socket` | the sockets of the library that was built in, with limits |
+
+mod endpoint;
+pub mod frames;
+
+#[cfg(any(feature = "zeromq", feature = "libzmq"))]
+mod complaints;
+#[cfg(any(feature = "zeromq", feature = "libzmq"))]
+mod inlet;
+#[cfg(any(feature = "zeromq", feature = "libzmq"))]
+mod intake;
+#[cfg(any(feature = "zeromq", feature = "libzmq"))]
+mod limits;
+#[cfg(any(feature = "zeromq", feature = "libzmq"))]
+mod outlet;
+#[cfg(any(feature = "zeromq", feature = "libzmq"))]
+mod run;
+#[cfg(any(feature = "zeromq", feature = "libzmq"))]
+mod socket;
+
+use std::{io, net::SocketAddr};
+
+use tidings_protocol::{TopicName, client::ClientError, is_name};
+
+pub use self::endpoint::{Bind, Connect};
+#[cfg(any(feature = "zeromq", feature = "libzmq"))]
+pub use self::{limits::ADDRESS_SPACE_BYTES_MAX, run::run};
+
+/// Whether a library was built in.
+pub const IS_BUILT_IN: bool = cfg!(any(feature = "zeromq", feature = "libzmq"));
+/// Whether that library can encrypt.
+pub const HAS_KEYS: bool = cfg!(feature = "libzmq");
+
+/// What the process is to do.
+#[derive(Debug, Clone, Default)]
+pub struct Config {
+    /// The broker: `HOST:PORT`.
+    pub broker: String,
+    /// Send events there.
+    pub publish: Option<Bind>,
+    /// Only those of these topics.
+    pub topics: Vec<TopicPattern>,
+    /// Receive events there.
+    pub pull: Option<Bind>,
+    /// The server's secret key of CURVE, in Z85: both sockets take only peers that know the public one.
+    pub key: Option<String>,
+    /// Hear somebody else.
+    pub bridge: Option<Bridge>,
+    /// There was a process before this one: its peers come back.
+    pub is_restart: bool,
+}
+
+/// Whom to hear, and where that goes.
+#[derive(Debug, Clone)]
+pub struct Bridge {
+    /// Where their PUB socket is.
+    pub connect: Connect,
+    /// What messages begin with; the empty one is all.
+    pub prefixes: Vec<String>,
+    /// Which frame is the payload.
+    pub frame: frames::PayloadFrame,
+    /// The topic that gets it.
+    pub topic: TopicName,
+}
+
+/// Where sockets listen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Bound {
+    /// The PUB socket.
+    pub publish: Option<SocketAddr>,
+    /// The PULL socket.
+    pub pull: Option<SocketAddr>,
+}
+
+/// What a bridge has done by its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heard {
+    /// Messages that became events.
+    pub published: u64,
+    /// Messages that could not.
+    pub dropped: u64,
+    /// Numbers of another Tidings that never came.
+    pub missed: u64,
+    /// Messages with numbers that had come before.
+    pub repeated: u64,
+}
+
+impl std::fmt::Display for Heard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { published, dropped, missed, repeated } = self;
+        write!(
+            f,
+            "{published} published, {dropped} dropped, {missed} missed, {repeated} came again"
+        )
+    }
+}
+
+/// A name of a topic, or with `*` at its end the beginning of names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicPattern {
+    beginning: String,
+    is_prefix: bool,
+}
+
+impl TopicPattern {
+    /// Whether it means this topic.
+    pub fn matches(&self, topic: &str) -> bool {
+        if self.is_prefix { topic.starts_with(&self.beginning) } else { topic == self.beginning }
+    }
+}
+
+impl std::fmt::Display for TopicPattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.beginning)?;
+        f.write_str(if self.is_prefix { "*" } else { "" })
+    }
+}
+
+impl std::str::FromStr for TopicPattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (beginning, is_prefix) = match text.strip_suffix('*') {
+            Some(beginning) => (beginning, true),
+            None => (text, false),
+        };
+        if !(is_name(beginning) || is_prefix && beginning.is_empty()) {
+            return Err("write names of topics, or beginnings with * behind them".to_owned());
+        }
+        Ok(Self { beginning: beginning.to_owned(), is_prefix })
+    }
+}
+
+/// Why sockets are not there. Nothing was sent or received.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// Nobody can listen there, perhaps because somebody does.
+    #[error("cannot listen on {address}: {reason}", address = Bind(*.address))]
+    Bind {
+        /// Where.
+        address: SocketAddr,
+        /// What the system says.
+        reason: String,
+    },
+    /// The secret key is none.
+    #[error("the secret key of CURVE has 40 characters of Z85")]
+    Key,
+    /// The system's libzmq was built without it.
+    #[error("this libzmq knows no CURVE")]
+    NoCurve,
+    /// A SUB socket could not be made.
+    #[error("cannot subscribe: {reason}")]
+    Subscribe {
+        /// What the library says.
+        reason: String,
+    },
+}
+
+impl StartError {
+    /// Of a socket that was to listen there.
+    #[cfg(any(feature = "zeromq", feature = "libzmq"))]
+    fn bind(address: SocketAddr, error: &io::Error) -> Self {
+        Self::Bind { address, reason: error.to_string() }
+    }
+}
+
+/// Why the process cannot go on. It is to be started again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// It did not come so far.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The broker is gone, or does not do as it is asked.
+    #[error("the broker: {0}")]
+    Broker(#[from] ClientError),
+    /// A socket does not work any more, or who does not read cannot be cut off.
+    #[error("the sockets: {0}")]
+    Socket(#[from] io::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_is_a_name_or_the_beginning_of_names() {
+        let matches =
+            |pattern: &str, topic: &str| pattern.parse::<TopicPattern>().unwrap().matches(topic);
+        assert!(matches("log", "log") && !matches("log", "log-2"));
+        assert!(matches("log*", "log") && matches("log*", "log-2") && !matches("log*", "lo"));
+        assert!(matches("*", "anything"));
+        for wrong in ["", "a b", "**", "-x"] {
+            assert!(wrong.parse::<TopicPattern>().is_err(), "{wrong}");
+        }
+    }
+}

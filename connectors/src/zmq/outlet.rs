@@ -1,0 +1,339 @@
+//! Topics of the broker to the PUB socket: from a durable cursor on each, which follows a little behind.
+//!
+//! What was handed to the socket may still be in its queues, and is lost with the process. So a cursor moves to where
+//! the socket was a second or two ago, and what came after that is sent again by the next process, under the same numbers.
+
+#![expect(clippy::disallowed_methods, reason = "topics are listed every second")]
+
+use std::{
+    collections::{HashMap, VecDeque},
+    future,
+};
+
+use bytes::Bytes;
+use tidings_protocol::{
+    Code, Command, CursorName, Manage, Seq, StartAt, TopicName,
+    client::{self, Answer, Answering, Client, ClientError, ClientOptions, Deliveries, Delivery},
+};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Config, RunError, TopicPattern,
+    complaints::Complaints,
+    limits::{COME_BACK, TICK},
+    socket::Publisher,
+};
+
+/// The durable cursors, and the label that the broker shows.
+const NAME: &str = "zmq-pub";
+
+/// Events between two turns of the socket.
+const BATCH: u32 = 64;
+
+/// How long a stop may take: for what is in the socket's queues, and for the last answers.
+const STOP: std::time::Duration = std::time::Duration::from_millis(200);
+
+/// Follows all topics.
+pub(crate) struct Outlet<'a> {
+    client: Client,
+    patterns: &'a [TopicPattern],
+    cursor: CursorName,
+    topics: HashMap<TopicName, Followed>,
+    /// Questions to the broker, in whose order it answers.
+    asked: VecDeque<(Question, Answering)>,
+    /// Topics without a cursor are not heard from their beginning, but from what comes: nobody was here before.
+    begins: bool,
+    is_listing: bool,
+    refused: Complaints,
+    gone: Complaints,
+}
+
+/// A topic.
+struct Followed {
+    /// Its name, which all of its messages share.
+    frame: Bytes,
+    /// The last number that was handed to the socket; what it was at the last tick, and what the cursor was moved to.
+    sent: Option<Seq>,
+    settled: Option<Seq>,
+    seen: Option<Seq>,
+}
+
+enum Question {
+    List,
+    Subscribe(TopicName),
+    Forget(TopicName),
+    Seen,
+}
+
+impl<'a> Outlet<'a> {
+    /// Sends events until `stop`, or until the broker is gone.
+    pub(crate) async fn run(
+        config: &'a Config,
+        mut socket: Publisher,
+        stop: &CancellationToken,
+    ) -> Result<(), RunError> {
+        if config.is_restart {
+            tokio::select! {
+                () = sleep(COME_BACK) => {}
+                () = stop.cancelled() => return Ok(()),
+            }
+        }
+        let options = ClientOptions { name: Some(NAME.to_owned()), ..ClientOptions::default() };
+        let (client, mut deliveries) = client::connect(&config.broker, options).await?;
+        let mut outlet = Self {
+            client,
+            patterns: &config.topics,
+            cursor: NAME.parse().expect("it is the name of a cursor"),
+            topics: HashMap::new(),
+            asked: VecDeque::new(),
+            begins: false,
+            is_listing: false,
+            refused: Complaints::new("the broker refused something"),
+            gone: Complaints::new("events that were gone before they could be sent"),
+        };
+        outlet.begin().await?;
+        outlet.follow(&mut deliveries, &mut socket, stop).await?;
+        // What cannot be had in time comes again when the next process begins.
+        let _ = timeout(STOP, outlet.end(deliveries, &mut socket)).await;
+        Ok(())
+    }
+
+    /// Subscribes to what there is. If one of the topics has a cursor, those without one are new.
+    async fn begin(&mut self) -> Result<(), ClientError> {
+        let names = self.names(&self.client.request(&topic_command("ls", None, Vec::new())).await?);
+        self.begins = true;
+        for name in &names {
+            let show = topic_command("show", Some(name.as_str()), Vec::new());
+            match self.client.request(&show).await {
+                Ok(answer) if answer.more.iter().any(|line| is_cursor(line, NAME)) => {
+                    self.begins = false;
+                    break;
+                }
+                // It was deleted meanwhile.
+                Ok(_) | Err(ClientError::Refused(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        for name in names {
+            self.subscribe(name).await?;
+        }
+        self.begins = false;
+        Ok(())
+    }
+
+    /// The topics of a list that are to be sent.
+    fn names(&self, list: &Answer) -> Vec<TopicName> {
+        let wanted = |name: &str| {
+            self.patterns.is_empty() || self.patterns.iter().any(|pattern| pattern.matches(name))
+        };
+        let names = list.more.iter().filter_map(|line| line.split(' ').next());
+        names.filter(|name| wanted(name)).filter_map(|name| TopicName::new(name).ok()).collect()
+    }
+
+    async fn follow(
+        &mut self,
+        deliveries: &mut Deliveries,
+        socket: &mut Publisher,
+        stop: &CancellationToken,
+    ) -> Result<(), RunError> {
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut in_batch = 0;
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(()),
+                _ = tick.tick() => {
+                    self.tick().await?;
+                    socket.tend()?;
+                }
+                (question, answer) = answered(&mut self.asked) => self.take(question, answer).await?,
+                delivery = deliveries.next() => match delivery {
+                    Some(delivery) => {
+                        self.deliver(delivery, socket).await?;
+                        in_batch += 1;
+                    }
+                    None => return Err(deliveries.reason().into()),
+                },
+            }
+            if in_batch == BATCH {
+                in_batch = 0;
+                socket.turn().await?;
+            }
+        }
+    }
+
+    /// Hands an event to the socket.
+    async fn deliver(
+        &mut self,
+        delivery: Delivery,
+        socket: &mut Publisher,
+    ) -> Result<(), RunError> {
+        match delivery {
+            Delivery::Msg { topic, seq, payload } => {
+                if let Some(followed) = self.topics.get_mut(&topic) {
+                    followed.sent = Some(seq);
+                    let message =
+                        super::frames::of_event(&followed.frame, seq, Bytes::from(payload));
+                    socket.send(message).await?;
+                }
+            }
+            // Who misses the number asks the broker, and is told the same.
+            Delivery::Lag { topic, from, to } => {
+                self.pass(&topic, to);
+                self.gone.add(to.0 - from.0 + 1, "the topic keeps less");
+            }
+            Delivery::Gap { topic, to, .. } => self.pass(&topic, to),
+            Delivery::Notice(error) => self.refused.add(1, error),
+            Delivery::Task { .. } | Delivery::More(_) => {}
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, topic: &TopicName, to: Seq) {
+        if let Some(followed) = self.topics.get_mut(topic) {
+            followed.sent = Some(to);
+        }
+    }
+
+    /// Asks for topics that have come, and moves cursors to where the socket was at the tick before.
+    async fn tick(&mut self) -> Result<(), ClientError> {
+        if !self.is_listing {
+            self.is_listing = true;
+            self.ask(Question::List, &topic_command("ls", None, Vec::new())).await?;
+        }
+        self.settle(|followed| std::mem::replace(&mut followed.settled, followed.sent)).await
+    }
+
+    /// Moves cursors behind what `which` says of each topic.
+    async fn settle(
+        &mut self,
+        which: impl Fn(&mut Followed) -> Option<Seq>,
+    ) -> Result<(), ClientError> {
+        let mut moved = Vec::new();
+        for (topic, followed) in &mut self.topics {
+            if let Some(seq) = which(followed).filter(|seq| Some(*seq) > followed.seen) {
+                followed.seen = Some(seq);
+                moved.push(Command::Seen { topic: topic.clone(), seq });
+            }
+        }
+        for seen in moved {
+            self.ask(Question::Seen, &seen).await?;
+        }
+        Ok(())
+    }
+
+    async fn ask(&mut self, question: Question, command: &Command<'_>) -> Result<(), ClientError> {
+        let answering = self.client.start(&[], command).await?;
+        self.asked.push_back((question, answering));
+        Ok(())
+    }
+
+    /// Hears a topic, from its cursor on; a process before this one may not have gone yet.
+    async fn subscribe(&mut self, topic: TopicName) -> Result<(), ClientError> {
+        let frame = Bytes::copy_from_slice(topic.as_str().as_bytes());
+        let followed = Followed { frame, sent: None, settled: None, seen: None };
+        self.topics.insert(topic.clone(), followed);
+        let from = (!self.begins).then_some(StartAt::First);
+        let cursor = Some(self.cursor.clone());
+        let subscribe = Command::Sub { topic: topic.clone(), from, cursor, takeover: true };
+        self.ask(Question::Subscribe(topic), &subscribe).await
+    }
+
+    async fn take(
+        &mut self,
+        question: Question,
+        answer: Result<Answer, ClientError>,
+    ) -> Result<(), ClientError> {
+        let error = match (question, answer) {
+            (Question::List, Ok(list)) => {
+                self.is_listing = false;
+                for name in self.names(&list) {
+                    if !self.topics.contains_key(&name) {
+                        self.subscribe(name).await?;
+                    }
+                }
+                return Ok(());
+            }
+            (Question::Forget(topic), Ok(_)) => return self.subscribe(topic).await,
+            (Question::Subscribe(_) | Question::Seen, Ok(_)) => return Ok(()),
+            // The cursor is beyond the end: the topic has lost what it had, and its numbers begin anew.
+            (Question::Subscribe(topic), Err(ClientError::Refused(error)))
+                if error.code == Code::Conflict =>
+            {
+                let forget = vec![("cursor", NAME)];
+                let forget = topic_command("forget", Some(topic.as_str()), forget);
+                let answering = self.client.start(&[], &forget).await?;
+                self.asked.push_back((Question::Forget(topic), answering));
+                return Ok(());
+            }
+            // It is tried again when topics are listed next.
+            (Question::Subscribe(topic) | Question::Forget(topic), Err(error)) => {
+                self.topics.remove(&topic);
+                error
+            }
+            (Question::List, Err(error)) => {
+                self.is_listing = false;
+                error
+            }
+            (Question::Seen, Err(error)) => error,
+        };
+        match error {
+            ClientError::Refused(error) => {
+                self.refused.add(1, error);
+                Ok(())
+            }
+            error => Err(error),
+        }
+    }
+
+    /// Waits until the socket has sent everything, and moves the cursors behind it.
+    async fn end(&mut self, deliveries: Deliveries, socket: &mut Publisher) {
+        // Nothing more is taken, so nothing may stand in the way of the last answers.
+        drop(deliveries);
+        socket.drain().await;
+        if self.settle(|followed| followed.sent).await.is_ok() {
+            while !self.asked.is_empty() {
+                let (_, _) = answered(&mut self.asked).await;
+            }
+        }
+    }
+}
+
+/// The next answer, for ever if there is none. Cancel-safe.
+async fn answered(
+    asked: &mut VecDeque<(Question, Answering)>,
+) -> (Question, Result<Answer, ClientError>) {
+    let Some((_, answering)) = asked.front_mut() else { return future::pending().await };
+    let answer = answering.await;
+    let (question, _) = asked.pop_front().expect("it was just answered");
+    (question, answer)
+}
+
+fn topic_command<'a>(
+    action: &'a str,
+    name: Option<&'a str>,
+    settings: Vec<(&'a str, &'a str)>,
+) -> Command<'a> {
+    Command::Topic(Manage { action, name, settings })
+}
+
+/// Whether a line of `TOPIC show` is about the cursor of this name.
+fn is_cursor(line: &str, name: &str) -> bool {
+    let mut words = line.split(' ');
+    words.next() == Some("cursor") && words.next() == Some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_known_by_its_name() {
+        let line = "cursor zmq-pub next=5 behind=0 held=no moved=2026-11-22T17:00:00Z";
+        assert!(is_cursor(line, NAME));
+        assert!(!is_cursor(&line.replace("zmq-pub", "zmq-pub-2"), NAME));
+        assert!(!is_cursor("log next=5", NAME));
+    }
+}

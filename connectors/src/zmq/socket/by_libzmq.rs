@@ -1,0 +1,165 @@
+//! Sockets of libzmq: a thread of its own waits for what comes, as the library blocks.
+
+use std::{io, net::SocketAddr, thread};
+
+use bytes::Bytes;
+use tokio::{sync::mpsc, task::yield_now};
+use zmq::{Context, DONTWAIT, SNDMORE, Socket, SocketType};
+
+use super::Frames;
+use crate::zmq::{
+    Connect, StartError,
+    endpoint::Bind,
+    limits::{CONNECTIONS_MAX, FRAME_BYTES_MAX, HIGH_WATER_MARK, RECEIVED_MAX},
+};
+
+/// A PUB socket that listens. It drops what is over a subscriber's high-water mark, and holds back nobody.
+pub(crate) struct Publisher {
+    socket: Socket,
+    address: SocketAddr,
+}
+
+impl Publisher {
+    #[expect(clippy::unused_async, reason = "the other library's is")]
+    pub(crate) async fn bind(at: SocketAddr, key: Option<&str>) -> Result<Self, StartError> {
+        let (socket, address) = listen(zmq::PUB, at, key)?;
+        Ok(Self { socket, address })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    #[expect(clippy::unused_async, reason = "the other library's is")]
+    pub(crate) async fn send(&mut self, [topic, seq, payload]: [Bytes; 3]) -> io::Result<()> {
+        self.socket.send(&topic[..], SNDMORE | DONTWAIT)?;
+        self.socket.send(&seq[..], SNDMORE | DONTWAIT)?;
+        self.socket.send(&payload[..], DONTWAIT)?;
+        Ok(())
+    }
+
+    pub(crate) async fn turn(&mut self) -> io::Result<()> {
+        yield_now().await;
+        Ok(())
+    }
+
+    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "the other library needs it")]
+    pub(crate) fn tend(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// The library does that itself, for as long as its sockets linger.
+    #[expect(clippy::unused_async, reason = "the other library needs it")]
+    pub(crate) async fn drain(&mut self) {}
+}
+
+/// A PULL socket that listens.
+pub(crate) struct Puller {
+    messages: mpsc::Receiver<Frames>,
+    address: SocketAddr,
+}
+
+impl Puller {
+    #[expect(clippy::unused_async, reason = "the other library's is")]
+    pub(crate) async fn bind(at: SocketAddr, key: Option<&str>) -> Result<Self, StartError> {
+        let (socket, address) = listen(zmq::PULL, at, key)?;
+        Ok(Self { messages: received(socket)?, address })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The next message. Cancel-safe.
+    pub(crate) async fn receive(&mut self) -> Frames {
+        next(&mut self.messages).await
+    }
+
+    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "the other library needs it")]
+    pub(crate) fn tend(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A SUB socket that connects, and connects again.
+pub(crate) struct Subscriber {
+    messages: mpsc::Receiver<Frames>,
+}
+
+impl Subscriber {
+    #[expect(clippy::unused_async, reason = "the other library's is")]
+    pub(crate) async fn connect(to: &Connect, prefixes: &[String]) -> Result<Self, StartError> {
+        let connect = || -> Result<Socket, zmq::Error> {
+            let socket = bounded(zmq::SUB)?;
+            for prefix in prefixes {
+                socket.set_subscribe(prefix.as_bytes())?;
+            }
+            socket.connect(to.as_str())?;
+            Ok(socket)
+        };
+        let socket =
+            connect().map_err(|error| StartError::Subscribe { reason: error.to_string() })?;
+        Ok(Self { messages: received(socket)? })
+    }
+
+    /// The next message. Cancel-safe.
+    pub(crate) async fn receive(&mut self) -> Frames {
+        next(&mut self.messages).await
+    }
+}
+
+/// Messages of a socket, a few of them at a time: who is not taken from stops receiving, and its peers stop sending.
+fn received(socket: Socket) -> Result<mpsc::Receiver<Frames>, StartError> {
+    let (sender, messages) = mpsc::channel(RECEIVED_MAX);
+    let receive = move || {
+        while let Ok(frames) = socket.recv_multipart(0) {
+            if sender.blocking_send(frames).is_err() {
+                return;
+            }
+        }
+    };
+    let thread = thread::Builder::new().name("zmq-receive".into()).spawn(receive);
+    thread.map_err(|error| StartError::Subscribe { reason: error.to_string() })?;
+    Ok(messages)
+}
+
+async fn next(messages: &mut mpsc::Receiver<Frames>) -> Frames {
+    // The thread ends with the library's context, which ends with the process.
+    messages.recv().await.unwrap_or_default()
+}
+
+fn listen(
+    kind: SocketType,
+    at: SocketAddr,
+    key: Option<&str>,
+) -> Result<(Socket, SocketAddr), StartError> {
+    let refuse = |error: zmq::Error| StartError::bind(at, &error.into());
+    let socket = bounded(kind).map_err(refuse)?;
+    if let Some(key) = key {
+        let key = zmq::z85_decode(key.trim()).ok().filter(|key| key.len() == 32);
+        let key = key.ok_or(StartError::Key)?;
+        if !zmq::has("curve").unwrap_or(false) {
+            return Err(StartError::NoCurve);
+        }
+        socket.set_curve_server(true).map_err(refuse)?;
+        socket.set_curve_secretkey(&key).map_err(refuse)?;
+    }
+    socket.bind(&Bind(at).to_string()).map_err(refuse)?;
+    let bound = socket.get_last_endpoint().map_err(refuse)?;
+    let bound = bound.ok().and_then(|text| text.parse::<Bind>().ok());
+    let Bind(address) = bound.ok_or_else(|| refuse(zmq::Error::EINVAL))?;
+    Ok((socket, address))
+}
+
+/// A socket with all of its limits.
+fn bounded(kind: SocketType) -> Result<Socket, zmq::Error> {
+    let context = Context::new();
+    let socket = context.socket(kind)?;
+    socket.set_sndhwm(HIGH_WATER_MARK)?;
+    // What was received waits in senders, not here.
+    socket.set_rcvhwm(i32::try_from(RECEIVED_MAX).expect("a small number"))?;
+    socket.set_maxmsgsize(FRAME_BYTES_MAX)?;
+    socket.set_linger(0)?;
+    socket.set_backlog(i32::try_from(CONNECTIONS_MAX).expect("a small number"))?;
+    Ok(socket)
+}

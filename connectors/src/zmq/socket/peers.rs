@@ -1,0 +1,164 @@
+//! The connections of a listening socket as the kernel sees them: whose bytes wait, and how one is ended.
+//!
+//! The library that accepts them gives nobody a handle. The kernel knows them by the port, says how much waits for each,
+//! and gives a second descriptor of a process's own socket to that process.
+
+use std::{
+    collections::HashMap,
+    fs,
+    io::{self, BufRead, BufReader, ErrorKind},
+    net::SocketAddr,
+    os::fd::OwnedFd,
+};
+
+use rustix::{
+    net::Shutdown,
+    process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open},
+};
+
+use crate::zmq::limits::CONNECTIONS_MAX;
+
+/// The least that waits for somebody who is said not to read.
+const UNREAD_BYTES_MIN: u64 = 64 * 1024;
+
+/// The connections to this address.
+#[derive(Debug)]
+pub(super) struct Peers {
+    pub(super) local: SocketAddr,
+}
+
+/// A connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Peer {
+    /// What the kernel knows the socket by. They rise.
+    inode: u64,
+    /// Bytes that were sent and not acknowledged.
+    unread: u64,
+}
+
+impl Peers {
+    /// Those who do not read: for whom as much waits in the kernel as can, judged by the one who has most.
+    pub(super) fn slow(&self) -> io::Result<Vec<Peer>> {
+        let mut peers = self.all()?;
+        let most = peers.iter().map(|peer| peer.unread).max().unwrap_or(0);
+        peers.retain(|peer| peer.unread >= UNREAD_BYTES_MIN && peer.unread >= most / 2);
+        Ok(peers)
+    }
+
+    /// Ends the newest connections beyond those that are allowed. Returns how many.
+    pub(super) fn cut_off_excess(&self) -> io::Result<u64> {
+        let mut peers = self.all()?;
+        peers.sort_unstable_by_key(|peer| peer.inode);
+        let excess = peers.get(CONNECTIONS_MAX..).unwrap_or_default();
+        Self::cut_off(excess)?;
+        Ok(excess.len() as u64)
+    }
+
+    /// Ends connections, with everything that waits for them.
+    pub(super) fn cut_off(peers: &[Peer]) -> io::Result<()> {
+        if peers.is_empty() {
+            return Ok(());
+        }
+        let descriptors = own_sockets()?;
+        let this = pidfd_open(getpid(), PidfdFlags::empty())?;
+        for peer in peers {
+            // It may have gone by itself.
+            let Some(&descriptor) = descriptors.get(&peer.inode) else { continue };
+            let socket: OwnedFd = match pidfd_getfd(&this, descriptor, PidfdGetfdFlags::empty()) {
+                Ok(socket) => socket,
+                Err(rustix::io::Errno::BADF) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            // One that is not connected any more is what was wanted.
+            let _ = rustix::net::shutdown(&socket, Shutdown::Both);
+        }
+        Ok(())
+    }
+
+    fn all(&self) -> io::Result<Vec<Peer>> {
+        let mut peers = Vec::new();
+        for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
+            let file = match fs::File::open(table) {
+                Ok(file) => file,
+                // No addresses of this version.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            for line in BufReader::new(file).lines().skip(1) {
+                peers.extend(connection(&line?, self.local.port()));
+            }
+        }
+        Ok(peers)
+    }
+}
+
+/// A line of the kernel's table, if it is that of an open connection to this port.
+fn connection(line: &str, port: u16) -> Option<Peer> {
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    let (_, local) = fields.next()?.rsplit_once(':')?;
+    let state = fields.nth(1)?;
+    let (unread, _) = fields.next()?.split_once(':')?;
+    let inode = fields.nth(4)?.parse().ok()?;
+    // Established, and one of which only the other side was closed.
+    let is_open = matches!(state, "01" | "08");
+    if !is_open || u16::from_str_radix(local, 16).ok()? != port {
+        return None;
+    }
+    Some(Peer { inode, unread: u64::from_str_radix(unread, 16).ok()? })
+}
+
+/// The sockets of this process: inode and descriptor.
+fn own_sockets() -> io::Result<HashMap<u64, i32>> {
+    let mut sockets = HashMap::new();
+    for entry in fs::read_dir("/proc/self/fd")? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let descriptor = name.to_str().and_then(|name| name.parse::<i32>().ok());
+        let target = fs::read_link(entry.path()).unwrap_or_default();
+        let inode = target.to_str().and_then(|target| {
+            target.strip_prefix("socket:[")?.strip_suffix(']')?.parse::<u64>().ok()
+        });
+        sockets.extend(inode.zip(descriptor));
+    }
+    Ok(sockets)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::*;
+
+    #[test]
+    fn lines_of_the_kernel_are_understood() {
+        let line = "   7: 0100007F:303B 0100007F:D2A4 01 0003FF10:00000000 01:00000014 00000000     0        0 917 2 0 20 4 30 10 -1";
+        assert_eq!(connection(line, 12_347), Some(Peer { inode: 917, unread: 0x3_ff10 }));
+        assert_eq!(connection(line, 12_348), None);
+        assert_eq!(connection(&line.replace(" 01 0003", " 0A 0003"), 12_347), None, "it listens");
+        assert_eq!(connection("", 1), None);
+    }
+
+    #[test]
+    fn who_does_not_read_is_cut_off_and_others_are_not() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peers = Peers { local: listener.local_addr().unwrap() };
+        let mut slow = TcpStream::connect(peers.local).unwrap();
+        let mut to_slow = listener.accept().unwrap().0;
+        let mut other = TcpStream::connect(peers.local).unwrap();
+        let mut to_other = listener.accept().unwrap().0;
+        assert_eq!(peers.slow().unwrap(), []);
+        to_slow.set_nonblocking(true).unwrap();
+        while to_slow.write(&[0; 4096]).is_ok() {}
+        let found = peers.slow().unwrap();
+        assert_eq!(found.len(), 1, "{found:?}");
+        Peers::cut_off(&found).unwrap();
+        // What was on its way is read, and then the end.
+        slow.read_to_end(&mut Vec::new()).unwrap();
+        to_other.write_all(b"x").unwrap();
+        other.read_exact(&mut [0]).unwrap();
+        assert_eq!(peers.cut_off_excess().unwrap(), 0);
+    }
+}

@@ -1,0 +1,74 @@
+//! `tidings bridge`: what somebody says elsewhere becomes events.
+
+use clap::{Args, Subcommand};
+use tidings_connectors::zmq::{self, Connect, frames::PayloadFrame};
+use tidings_protocol::TopicName;
+
+use crate::{
+    failure::Failure,
+    flags::BrokerFlag,
+    output::Console,
+    signals::stop_on_signal,
+    zmq::{Work, Zmq},
+};
+
+const ZMQ_EXAMPLES: &str = "\
+Examples:
+  tidings bridge zmq --connect tcp://10.0.0.7:5556 --topic weather
+  tidings bridge zmq --connect tcp://10.0.0.7:5556 --topic weather --subscribe rain. --frame 1
+  tidings bridge zmq --connect tcp://10.0.0.7:12347 --topic log --subscribe log
+                                                     a topic of another Tidings (--zmq-pub)
+
+A message that cannot be an event (no UTF-8, a control character or a line end in it, longer than
+60 KiB) is dropped, and counted in the log. It connects again, to either side, when a connection is
+lost. What the other side sent meanwhile is not there: a PUB socket keeps nothing for who is away.
+Where the frames are those of another Tidings (topic, number, payload), what was missed shows in
+the numbers, and is counted, too.";
+
+/// What is bridged.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bridge {
+    /// The messages of a ZeroMQ PUB socket
+    Zmq(ZmqBridgeArgs),
+}
+
+/// The flags of `tidings bridge zmq`.
+#[derive(Debug, Args)]
+#[command(after_help = ZMQ_EXAMPLES)]
+pub(crate) struct ZmqBridgeArgs {
+    /// Where the PUB socket is: `tcp://HOST:PORT`
+    #[arg(long, value_name = "ENDPOINT")]
+    connect: Connect,
+
+    /// The topic that gets its messages; it comes into being if it is new
+    #[arg(long)]
+    topic: TopicName,
+
+    /// Only messages of which the first frame begins so; may be given several times
+    #[arg(long, value_name = "PREFIX")]
+    subscribe: Vec<String>,
+
+    /// Which frame is the payload: a number from 0, or last
+    #[arg(long, value_name = "N", default_value = "last")]
+    frame: PayloadFrame,
+
+    #[command(flatten)]
+    broker: BrokerFlag,
+}
+
+/// Runs until SIGINT or SIGTERM.
+pub(crate) async fn run(Bridge::Zmq(args): Bridge) -> Result<(), Failure> {
+    let stop = stop_on_signal()?;
+    let said = format!("hearing {} for {} of {}", args.connect, args.topic, args.broker.broker);
+    let prefixes = args.subscribe;
+    let bridge =
+        zmq::Bridge { connect: args.connect, prefixes, frame: args.frame, topic: args.topic };
+    let zmq = Zmq::launch(Work::bridge(args.broker.broker, bridge)).await?;
+    let mut console = Console::new();
+    console.line(&said)?;
+    stop.cancelled().await;
+    match zmq.stop().await {
+        Some(heard) => console.line(&heard),
+        None => Ok(()),
+    }
+}

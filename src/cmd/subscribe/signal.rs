@@ -1,0 +1,290 @@
+//! `tidings sub --signal`: events as files in a directory, for a program that can do nothing but look there when it is
+//! sent a signal.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "waits for a program to come, and between tries to connect"
+)]
+
+use std::{future, path::PathBuf, time::Duration};
+
+use tidings_connectors::signal::{Held, Schedule, Spool, Target, cursor_name};
+use tidings_protocol::{
+    Client, ClientError, Code, Command, CursorName, Deliveries, Delivery, Seq, StartAt, TopicName,
+};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{Cursor, LAST_MOVE_MAX, failed, in_words};
+use crate::{
+    address::BrokerAddress,
+    failure::Failure,
+    link,
+    output::{note, printable},
+};
+
+/// The label that the broker shows.
+const NAME: &str = "tidings-sub";
+
+/// Pauses between tries to reach a broker that was there before.
+const RECONNECT_MIN: Duration = Duration::from_millis(100);
+const RECONNECT_MAX: Duration = Duration::from_secs(5);
+
+/// How soon it is seen whether the program has made room, or the disk has some.
+const ROOM_RETRY: Duration = Duration::from_secs(1);
+
+/// Events that are put into the directory before the program is signalled and the cursor moved.
+const BATCH_MAX: u32 = 1_000;
+
+/// What is to be put where, and who is told.
+pub(super) struct Spooling {
+    pub(super) broker: BrokerAddress,
+    pub(super) topic: TopicName,
+    pub(super) from: Option<StartAt>,
+    /// `None`: the directory's own.
+    pub(super) cursor: Option<CursorName>,
+    pub(super) takeover: bool,
+    pub(super) count: Option<u64>,
+    pub(super) dir: PathBuf,
+    pub(super) files_max: usize,
+    pub(super) target: Target,
+}
+
+/// Everything about one run.
+struct Signaller {
+    topic: TopicName,
+    spool: Spool,
+    files_max: usize,
+    target: Target,
+    schedule: Schedule,
+    /// Why nobody was signalled the last time, which was said.
+    held: Option<Held>,
+    /// The newest event that is in the directory.
+    put: Option<Seq>,
+    /// Put there since the last sync.
+    unsynced: u32,
+    /// The newest event of which the directory is safe on the disk.
+    safe: Option<Seq>,
+    left: Option<u64>,
+}
+
+/// Why a connection is not used any more.
+enum End {
+    /// It is to stop, or the count is reached.
+    Over,
+    Lost(ClientError),
+}
+
+/// Runs until the count is reached or it is stopped, over as many connections as it takes.
+pub(super) async fn run(spooling: Spooling, stop: CancellationToken) -> Result<(), Failure> {
+    let Spooling { broker, topic, from, cursor, mut takeover, count, dir, files_max, target } =
+        spooling;
+    let unusable = |error: std::io::Error| {
+        Failure::failed(format!(
+            "{} cannot be used: {error}",
+            printable(&dir.display().to_string(), 500)
+        ))
+    };
+    let spool = Spool::open(&dir, topic.clone()).map_err(unusable)?;
+    let cursor = match cursor {
+        Some(cursor) => cursor,
+        None => cursor_name(&dir).map_err(unusable)?,
+    };
+    let mut signaller = Signaller {
+        topic: topic.clone(),
+        spool,
+        files_max,
+        target,
+        schedule: Schedule::new(),
+        held: None,
+        put: None,
+        unsynced: 0,
+        safe: None,
+        left: count,
+    };
+    // What an earlier run has left, which the program may not know of.
+    signaller.schedule.filled(Instant::now().into_std());
+    let mut connection = link::connect(&broker, NAME).await?;
+    let mut is_first = true;
+    loop {
+        let (client, deliveries) = &mut connection;
+        let sub =
+            Command::Sub { topic: topic.clone(), from, cursor: Some(cursor.clone()), takeover };
+        let end = match client.request(&sub).await {
+            Ok(_) => {
+                if std::mem::take(&mut is_first) {
+                    note(&format!("spooling {topic} as {cursor}"));
+                }
+                signaller.serve(client, deliveries, &stop).await?
+            }
+            Err(error @ ClientError::Refused(_)) => return Err(failed(&broker, &error)),
+            Err(lost) => End::Lost(lost),
+        };
+        let lost = match end {
+            End::Over => return signaller.finish(&broker, connection).await,
+            End::Lost(ClientError::Ended(error)) if error.code == Code::Replaced => {
+                return Err(failed(&broker, &ClientError::Ended(error)));
+            }
+            End::Lost(lost) => lost,
+        };
+        note(&format!("{broker}: {lost}; connecting again"));
+        // The broker may not have seen yet that the old connection is gone.
+        takeover = true;
+        let mut pause = RECONNECT_MIN;
+        connection = loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return signaller.sync().map(drop),
+                // Programs come and are signalled, broker or not.
+                told = signaller.signal_when_due() => told?,
+                () = sleep(pause) => match link::try_connect(&broker, NAME).await {
+                    Ok(connection) => break connection,
+                    Err(_still_gone) => pause = (pause * 2).min(RECONNECT_MAX),
+                },
+            }
+        };
+    }
+}
+
+impl Signaller {
+    /// Puts what comes into the directory, and signals, as long as the connection lasts.
+    async fn serve(
+        &mut self,
+        client: &Client,
+        deliveries: &mut Deliveries,
+        stop: &CancellationToken,
+    ) -> Result<End, Failure> {
+        let topic = self.topic.clone();
+        let mut cursor = Some(Cursor::new(client, &topic));
+        loop {
+            if self.left == Some(0) {
+                return Ok(End::Over);
+            }
+            if let Some(cursor) = cursor.as_mut().filter(|cursor| cursor.is_ready()) {
+                cursor.move_behind(self.safe).await;
+            }
+            let has_room =
+                self.spool.has_room(self.files_max).map_err(|error| unreadable(&error))?;
+            let delivery = tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(End::Over),
+                told = self.signal_when_due() => {
+                    told?;
+                    continue;
+                }
+                moved = Cursor::moved(&mut cursor) => match moved {
+                    Err(error @ ClientError::Refused(_)) => return Ok(End::Lost(error)),
+                    // Where the connection is gone, deliveries end, too, and say why.
+                    _ => continue,
+                },
+                delivery = deliveries.next(), if has_room && self.unsynced < BATCH_MAX => delivery,
+                // Nothing more is at hand, or it is enough.
+                () = future::ready(()), if self.unsynced > 0 => {
+                    self.sync()?;
+                    self.schedule.filled(Instant::now().into_std());
+                    continue;
+                }
+                () = sleep(ROOM_RETRY), if !has_room => continue,
+            };
+            match delivery {
+                Some(Delivery::Msg { seq, payload, .. }) => self.put(seq, &payload, stop).await?,
+                Some(Delivery::Lag { topic, from, to }) => note(&in_words("lag", &topic, from, to)),
+                Some(Delivery::Gap { topic, from, to }) => note(&in_words("gap", &topic, from, to)),
+                Some(Delivery::Notice(error)) => note(&format!("the broker says: {error}")),
+                Some(Delivery::Task { .. } | Delivery::More(_)) => {}
+                None => return Ok(End::Lost(deliveries.reason())),
+            }
+        }
+    }
+
+    /// Puts an event there, as soon as that is possible.
+    async fn put(
+        &mut self,
+        seq: Seq,
+        payload: &str,
+        stop: &CancellationToken,
+    ) -> Result<(), Failure> {
+        let mut was_told = false;
+        while let Err(error) = self.spool.put(seq, payload) {
+            if !std::mem::replace(&mut was_told, true) {
+                note(&format!(
+                    "event {seq} cannot be written: {error}; it is tried again and again"
+                ));
+            }
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = sleep(ROOM_RETRY) => {}
+            }
+        }
+        self.put = Some(seq);
+        self.unsynced += 1;
+        self.left = self.left.map(|left| left - 1);
+        Ok(())
+    }
+
+    /// Has what was put there survive a loss of power, and so may the cursor move.
+    fn sync(&mut self) -> Result<(), Failure> {
+        if self.unsynced > 0 {
+            self.spool.sync().map_err(|error| unreadable(&error))?;
+            (self.unsynced, self.safe) = (0, self.put);
+        }
+        Ok(())
+    }
+
+    /// Waits until somebody is to be signalled, and does it. Cancel-safe.
+    async fn signal_when_due(&mut self) -> Result<(), Failure> {
+        match self.schedule.due() {
+            Some(due) => sleep_until(due.into()).await,
+            None => future::pending().await,
+        }
+        self.signal()
+    }
+
+    fn signal(&mut self) -> Result<(), Failure> {
+        let files = self.spool.count().map_err(|error| unreadable(&error))?;
+        if files == 0 {
+            self.schedule.emptied();
+            return Ok(());
+        }
+        let now = Instant::now().into_std();
+        match self.target.send() {
+            Ok(pid) => {
+                if self.held.take().is_some() {
+                    note(&format!("process {pid} is signalled"));
+                }
+                self.schedule.signalled(files, now);
+            }
+            Err(held) => {
+                if self.held.as_ref() != Some(&held) {
+                    note(&format!("nobody is signalled: {held}"));
+                    self.held = Some(held);
+                }
+                self.schedule.held(now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Signals a last time, and moves the cursor behind all that is in the directory.
+    async fn finish(
+        mut self,
+        broker: &BrokerAddress,
+        (client, deliveries): (Client, Deliveries),
+    ) -> Result<(), Failure> {
+        self.sync()?;
+        self.signal()?;
+        // Nothing more is taken, so nothing may stand in the way of the last answers.
+        drop(deliveries);
+        match timeout(LAST_MOVE_MAX, Cursor::new(&client, &self.topic).finish(self.safe)).await {
+            Ok(finished) => finished.map_err(|error| failed(broker, &error)),
+            Err(_elapsed) => {
+                let text = format!("{broker} did not store the cursor: some events may come again");
+                Err(Failure::failed(text))
+            }
+        }
+    }
+}
+
+fn unreadable(error: &std::io::Error) -> Failure {
+    Failure::failed(format!("the spool directory cannot be used: {error}"))
+}

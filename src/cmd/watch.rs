@@ -1,0 +1,284 @@
+//! `tidings watch`: announces the complete files of directories, or what stands in files that are dropped into them.
+
+mod spool;
+
+use std::{io, path::PathBuf, time::Duration};
+
+use clap::Args;
+use tidings_connectors::files::{
+    Announcement, Pattern, Rules, Select, Settings, WatchError, Watching,
+};
+use tidings_protocol::{DEFAULT_TOPIC, TopicName};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use self::spool::Spool;
+use crate::{
+    announcer::{Source, announce},
+    failure::Failure,
+    flags::{BrokerFlag, DataFlag, parse_duration},
+    node,
+    output::{note, plural, printable},
+    signals::stop_on_signal,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings watch /srv/out                                every file in it, when it is complete
+  tidings watch /srv/out --recursive --pattern '*.pdf'  and below it, but only these
+  tidings watch /srv/out --once --batch-end             what is new since the last time, and the end of it
+  tidings watch --spool /srv/urls                       the URLs in files that are dropped there
+  tidings sub file-ready --group thumbs --exec thumbnail {}
+                                                        on any machine: run a program for each
+
+A file is complete when it was renamed into place, or when it was closed after writing and has not
+changed for the --settle time; one that is found by looking, when it has not changed and no process
+of this user (or any, for root) has it open for writing. It is announced once, as
+
+  <path> size=<bytes> modified=<unix ms> id=<id>
+
+and again only when it is another file, or has changed. What is no plain character in a path is
+written as %XX. What changed while nobody watched is announced at the next start: a small file in
+the --data directory remembers what was. What cannot be read, or is back, is <path> error=<word>:
+gone, denied, unreadable, too-many-files, none.
+
+Left out are names that begin with a dot or end in ~, .tmp, .part, .partial, .filepart or
+.crdownload (unless --all is said), symbolic links, and everything that is no regular file.
+
+Directories of network file systems, of which the kernel does not know what others do there, are
+looked through every second (--poll says otherwise). A file that another machine writes slowly
+may look as if it did not change: let it rename, or let the settle time be long.
+
+With --spool each line of a complete file is an event of its own (empty ones and those that begin
+with # are none), and the file is removed when all are confirmed. One with lines that cannot be
+events is kept, as .rejected-NAME.
+
+Exit codes: 0 it was stopped, or --once is done; 1 it did not work; 2 wrong usage.";
+
+/// The label that the broker shows.
+const NAME: &str = "tidings-watch";
+
+/// Where complete files are announced if nobody says otherwise.
+const TOPIC: &str = "file-ready";
+
+/// Directories of one process: a thread each, and an inotify instance, of which a user has 128.
+const DIRS_MAX: usize = 64;
+
+/// Files that are kept track of in one directory, some 200 bytes each.
+const FILES_MAX: usize = 5_000_000;
+
+/// How long nothing is announced after the broker has refused something, such as for want of room.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The flags of `tidings watch`.
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct WatchArgs {
+    /// Directories, at most 64
+    #[arg(value_name = "DIR", required_unless_present = "spool")]
+    dirs: Vec<PathBuf>,
+
+    /// Where to announce [default: file-ready; with --spool new-url]
+    #[arg(long, value_name = "TOPIC")]
+    topic: Option<TopicName>,
+
+    /// Only files with such a name: * is anything, ? one character, [a-z] one of these; may be given
+    /// several times
+    #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
+    pattern: Vec<Pattern>,
+
+    /// Also what is below the directories
+    #[arg(long, short)]
+    recursive: bool,
+
+    /// How long a file that was written must not have changed
+    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = parse_duration)]
+    settle: Duration,
+
+    /// Also names that begin with a dot or look unfinished
+    #[arg(long, conflicts_with = "spool")]
+    all: bool,
+
+    /// Do not announce what is there when a directory is watched for the first time
+    #[arg(long, conflicts_with = "spool")]
+    new_only: bool,
+
+    /// Announce what is there and was not announced, and end
+    #[arg(long)]
+    once: bool,
+
+    /// When nothing was open or has changed for this time, announce `<dir> batch=end files=<n>`, too; with
+    /// --once at the end
+    #[arg(
+        long,
+        value_name = "DURATION",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "2s",
+        value_parser = parse_duration,
+        conflicts_with = "spool"
+    )]
+    batch_end: Option<Duration>,
+
+    /// Look the directories through this often instead of asking the kernel
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    poll: Option<Duration>,
+
+    /// Publish the lines of the files in this directory instead, and remove the files; may be given several times
+    #[arg(long, value_name = "DIR", conflicts_with = "dirs")]
+    spool: Vec<PathBuf>,
+
+    /// Say nothing when all goes well
+    #[arg(long, short)]
+    quiet: bool,
+
+    #[command(flatten)]
+    data: DataFlag,
+
+    #[command(flatten)]
+    broker: BrokerFlag,
+}
+
+impl WatchArgs {
+    fn is_spool(&self) -> bool {
+        !self.spool.is_empty()
+    }
+
+    fn topic(&self) -> TopicName {
+        let default = if self.is_spool() { DEFAULT_TOPIC } else { TOPIC };
+        let default = || default.parse().expect("it is a name");
+        self.topic.clone().unwrap_or_else(default)
+    }
+
+    /// What is to be watched, with absolute paths.
+    fn settings(&self) -> Result<Vec<Settings>, Failure> {
+        let dirs = if self.is_spool() { &self.spool } else { &self.dirs };
+        if dirs.len() > DIRS_MAX {
+            return Err(Failure::Usage(format!("at most {DIRS_MAX} directories are watched")));
+        }
+        if self.poll.is_some_and(|poll| poll.is_zero()) {
+            return Err(Failure::Usage("--poll cannot be 0".to_owned()));
+        }
+        let state = self.data.data.join("watch");
+        if !self.is_spool() {
+            node::make_data_directory(&self.data.data)?;
+            node::make_data_directory(&state)?;
+        }
+        let settings = |dir: &PathBuf| -> Result<Settings, io::Error> {
+            // A symbolic link stays one: whoever said it wants to read it in the events.
+            let dir = std::path::absolute(dir)?;
+            Ok(Settings {
+                dir,
+                recursive: self.recursive,
+                select: Select { patterns: self.pattern.clone(), all: self.all },
+                rules: Rules {
+                    settle: self.settle,
+                    batch_end: self.batch_end,
+                    once: self.once,
+                    retry: RETRY,
+                    files_max: FILES_MAX,
+                },
+                poll: self.poll,
+                new_only: self.new_only,
+                left_out: Some(self.data.data.clone()),
+                state: (!self.is_spool()).then(|| (state.clone(), self.topic())),
+            })
+        };
+        let usage = |error: io::Error| Failure::Usage(error.to_string());
+        dirs.iter().map(settings).collect::<Result<_, _>>().map_err(usage)
+    }
+}
+
+/// Runs until it is stopped, or until all is announced that was to be once.
+pub(crate) async fn run(args: WatchArgs) -> Result<(), Failure> {
+    let stop = stop_on_signal()?;
+    let (sender, announcements) = unbounded_channel();
+    let mut dirs = Vec::new();
+    for settings in args.settings()? {
+        let name = settings.dir.display().to_string();
+        let watching = Watching::start(settings, dirs.len(), sender.clone());
+        dirs.push(watching.map_err(|error| match error {
+            WatchError::Dir { .. } => Failure::Usage(printable(&error.to_string(), 500)),
+            WatchError::State(error) => Failure::failed(error.to_string()),
+        })?);
+        if !args.quiet {
+            note(&format!("watching {}", printable(&name, 500)));
+        }
+    }
+    // The end of the last directory is the end of the channel.
+    drop(sender);
+    let (broker, topic) = (&args.broker.broker, args.topic());
+    let mut files = Files { announcements, dirs, confirmed: 0, refused: false };
+    let result = if args.is_spool() {
+        let mut spool = Spool::new(files);
+        let result = announce(broker, NAME, topic, &mut spool, &stop).await;
+        files = spool.into_files();
+        result
+    } else {
+        announce(broker, NAME, topic, &mut files, &stop).await
+    };
+    // What was confirmed is remembered before this returns.
+    let skipped: u64 = files.dirs.into_iter().map(Watching::stop).sum();
+    result?;
+    if !args.quiet {
+        let skipped = match skipped {
+            0 => String::new(),
+            some => format!("; {} being written", plural(some, "file")),
+        };
+        note(&format!("{} announced{skipped}", plural(files.confirmed, "event")));
+    }
+    Ok(())
+}
+
+/// The directories as a source of events.
+struct Files {
+    announcements: UnboundedReceiver<Announcement>,
+    dirs: Vec<Watching>,
+    confirmed: u64,
+    /// The last answer was a refusal, and that was said.
+    refused: bool,
+}
+
+/// What an announcement is known by among those of all directories.
+fn token(announcement: &Announcement) -> u64 {
+    announcement.number * DIRS_MAX as u64 + announcement.of as u64
+}
+
+impl Files {
+    /// Tells the directory whose announcement it was.
+    fn settle(&mut self, token: u64, is_confirmed: bool) {
+        let of = usize::try_from(token % DIRS_MAX as u64).expect("it is below 64");
+        let number = token / DIRS_MAX as u64;
+        if is_confirmed {
+            self.dirs[of].confirm(number);
+        } else {
+            self.dirs[of].refuse(number);
+        }
+    }
+
+    fn note_refusal(&mut self, reason: &str) {
+        if !std::mem::replace(&mut self.refused, true) {
+            note(&format!("the broker refuses: {reason}; it is asked again and again"));
+        }
+    }
+}
+
+impl Source for Files {
+    async fn next(&mut self) -> Option<Vec<(u64, String)>> {
+        let first = self.announcements.recv().await?;
+        let rest = std::iter::from_fn(|| self.announcements.try_recv().ok());
+        Some([first].into_iter().chain(rest).map(|one| (token(&one), one.payload)).collect())
+    }
+
+    fn answered(&mut self, token: u64, answer: Result<(), String>) -> Result<(), Failure> {
+        match &answer {
+            Ok(()) => {
+                self.confirmed += 1;
+                self.refused = false;
+            }
+            Err(reason) => self.note_refusal(reason),
+        }
+        self.settle(token, answer.is_ok());
+        Ok(())
+    }
+}

@@ -1,0 +1,190 @@
+//! `tidings zmq`: the process that talks ZeroMQ, started and looked after by `tidings up`, `broker` and `bridge zmq`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tidings_connectors::zmq::{Bind, Connect, TopicPattern, frames::PayloadFrame};
+use tidings_protocol::TopicName;
+
+use crate::address::BrokerAddress;
+
+/// Tasks that have their turn between two looks at sockets: one for each of as many subscribers.
+pub(crate) const TURNS: u32 = 1_024;
+
+/// What it is told by the process that starts it.
+#[derive(Debug, Args)]
+pub(crate) struct ZmqArgs {
+    /// The broker
+    #[arg(long)]
+    broker: BrokerAddress,
+
+    /// Where subscribers connect
+    #[arg(long)]
+    publish: Option<Bind>,
+
+    /// Which topics are sent
+    #[arg(long)]
+    topics: Vec<TopicPattern>,
+
+    /// Where publishers connect
+    #[arg(long, required_unless_present_any = ["publish", "connect"])]
+    pull: Option<Bind>,
+
+    /// A file with the secret key
+    #[arg(long)]
+    key: Option<PathBuf>,
+
+    /// Whom to hear
+    #[arg(long, requires = "into")]
+    connect: Option<Connect>,
+
+    /// The topic that gets that
+    #[arg(long)]
+    into: Option<TopicName>,
+
+    /// What messages begin with
+    #[arg(long)]
+    prefix: Vec<String>,
+
+    /// Which frame is the payload
+    #[arg(long)]
+    frame: Option<PayloadFrame>,
+
+    /// There was one before
+    #[arg(long)]
+    restart: bool,
+}
+
+#[cfg(not(any(feature = "zeromq", feature = "libzmq")))]
+#[expect(clippy::unused_async, reason = "the other form is")]
+pub(crate) async fn run(args: ZmqArgs) -> Result<(), crate::failure::Failure> {
+    Err(crate::failure::Failure::Usage(format!("this tidings was built without ZeroMQ: {args:?}")))
+}
+
+#[cfg(any(feature = "zeromq", feature = "libzmq"))]
+pub(crate) use work::run;
+
+#[cfg(any(feature = "zeromq", feature = "libzmq"))]
+mod work {
+    #![expect(
+        clippy::disallowed_methods,
+        clippy::exit,
+        reason = "a process that is stuck ends with its parent all the same"
+    )]
+
+    use std::{fs, io::Read, thread, time::Duration};
+
+    use anyhow::Context;
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    use tidings_connectors::zmq::{self, ADDRESS_SPACE_BYTES_MAX, Bridge, Config, HAS_KEYS};
+    use tokio::signal::unix::{SignalKind, signal};
+    use tokio_util::sync::CancellationToken;
+
+    use super::ZmqArgs;
+    use crate::{failure::Failure, output::Console, zmq::Report};
+
+    /// How long it has once it was told to end.
+    const END_MAX: Duration = Duration::from_millis(350);
+
+    /// Serves until the other end of standard input is gone.
+    pub(crate) async fn run(args: ZmqArgs) -> Result<(), Failure> {
+        bound_memory()?;
+        let stop = end_with_parent()?;
+        let mut console = Console::new();
+        let config = match config(args) {
+            Ok(config) => config,
+            Err(failure) => {
+                let reason = failure.text().unwrap_or_default();
+                let _ = console.line(&Report::failed(&reason));
+                return Err(Failure::Unsuccessful);
+            }
+        };
+        let mut is_ready = false;
+        let ready = |bound: &zmq::Bound| {
+            is_ready = true;
+            let _ = console.line(&Report::ready(bound));
+        };
+        let ended = zmq::run(config, ready, stop).await;
+        match ended {
+            Ok(None) => Ok(()),
+            Ok(Some(heard)) => console.line(&heard.to_string()),
+            Err(error) if is_ready => Err(Failure::failed(format!("ZeroMQ: {error}"))),
+            // Its parent says so.
+            Err(error) => {
+                console.line(&Report::failed(&error.to_string()))?;
+                Err(Failure::Unsuccessful)
+            }
+        }
+    }
+
+    fn config(args: ZmqArgs) -> Result<Config, Failure> {
+        let key = match args.key {
+            Some(_) if !HAS_KEYS => {
+                let text = "--zmq-key needs a tidings that was built with --features libzmq";
+                return Err(Failure::failed(text));
+            }
+            Some(file) => {
+                let text = fs::read_to_string(&file);
+                Some(text.with_context(|| format!("cannot read the key in {}", file.display()))?)
+            }
+            None => None,
+        };
+        let bridge = args.connect.zip(args.into).map(|(connect, topic)| Bridge {
+            connect,
+            prefixes: if args.prefix.is_empty() { vec![String::new()] } else { args.prefix },
+            frame: args.frame.unwrap_or_default(),
+            topic,
+        });
+        Ok(Config {
+            broker: args.broker.as_str().to_owned(),
+            publish: args.publish,
+            topics: args.topics,
+            pull: args.pull,
+            key,
+            bridge,
+            is_restart: args.restart,
+        })
+    }
+
+    /// Somebody who claims that a frame has so many bytes is to end this process, and not the machine.
+    fn bound_memory() -> Result<(), Failure> {
+        let limit = Some(ADDRESS_SPACE_BYTES_MAX);
+        setrlimit(Resource::As, Rlimit { current: limit, maximum: limit })
+            .context("cannot bound the memory of the process")?;
+        // A core dump would be of what somebody else has sent, and take its time.
+        let none = Some(0);
+        setrlimit(Resource::Core, Rlimit { current: none, maximum: none })
+            .context("cannot do without core dumps")?;
+        Ok(())
+    }
+
+    /// A token that is cancelled when the parent ends or says so, and by SIGTERM. Ctrl-C is the parent's business.
+    fn end_with_parent() -> Result<CancellationToken, Failure> {
+        let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+        let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+        let stop = CancellationToken::new();
+        let by_signal = stop.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => by_signal.cancel(),
+                }
+            }
+        });
+        let by_parent = stop.clone();
+        // A thread: it has its turn whatever the runtime is busy with.
+        let watch = move || {
+            // Nothing is ever written: this waits for the end.
+            let _ = std::io::stdin().read(&mut [0]);
+            by_parent.cancel();
+            thread::sleep(END_MAX);
+            std::process::exit(1);
+        };
+        thread::Builder::new()
+            .name("parent".into())
+            .spawn(watch)
+            .context("cannot start a thread")?;
+        Ok(stop)
+    }
+}

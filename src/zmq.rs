@@ -1,0 +1,344 @@
+//! The process that talks ZeroMQ: what it is told, and that it is started again when it ends.
+//!
+//! Bytes of peers whom nobody knows can end it, so it is not this process. It ends with this one, however that ends: it
+//! reads a pipe of which the other end is only here.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "looks after a process, and waits before it starts it again"
+)]
+
+use std::{
+    env,
+    ffi::OsString,
+    path::PathBuf,
+    process::{ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use tidings_connectors::zmq::{
+    Bind, Bound, Bridge, IS_BUILT_IN, TopicPattern, frames::PayloadFrame,
+};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader, Lines},
+    process::{Child, ChildStdin, ChildStdout, Command},
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{address::BrokerAddress, failure::Failure, logging};
+
+/// How long it may take to open its sockets.
+const START_MAX: Duration = Duration::from_secs(10);
+
+/// How long it may take to end once it was told to. It has less (`STOP` of its outlet) for itself.
+const STOP_MAX: Duration = Duration::from_millis(400);
+
+/// How long to wait before it is started again: at first, and at most; twice as long each time.
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+
+/// One that has lived for so long has not ended because of how it began.
+const LIVED: Duration = Duration::from_secs(10);
+
+/// The flags of who runs a broker.
+#[expect(
+    clippy::struct_field_names,
+    reason = "they are the names of the flags, which stand among others"
+)]
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ZmqFlags {
+    /// Send all events to ZeroMQ subscribers (PUB) at tcp://ADDRESS:PORT: frames topic, number, payload
+    #[arg(long, help_heading = "ZeroMQ", value_name = "ENDPOINT")]
+    zmq_pub: Option<Bind>,
+
+    /// Take events from ZeroMQ (PULL) at tcp://ADDRESS:PORT: frames topic and payload, or a payload for new-url
+    #[arg(long, help_heading = "ZeroMQ", value_name = "ENDPOINT")]
+    zmq_pull: Option<Bind>,
+
+    /// With --zmq-pub: only these topics, with commas between them; NAME* for all that begin so
+    #[arg(
+        long,
+        help_heading = "ZeroMQ",
+        value_name = "TOPIC,..",
+        value_delimiter = ',',
+        requires = "zmq_pub"
+    )]
+    zmq_topics: Vec<TopicPattern>,
+
+    /// A file with the server's secret key of CURVE: only peers that know the public one are talked to (needs a build
+    /// with --features libzmq)
+    #[arg(long, help_heading = "ZeroMQ", value_name = "FILE")]
+    zmq_key: Option<PathBuf>,
+}
+
+/// What the process is told.
+#[derive(Debug, Clone)]
+pub(crate) struct Work {
+    broker: BrokerAddress,
+    publish: Option<Bind>,
+    topics: Vec<TopicPattern>,
+    pull: Option<Bind>,
+    key: Option<PathBuf>,
+    bridge: Option<Bridge>,
+}
+
+impl Work {
+    /// A bridge to this broker.
+    pub(crate) fn bridge(broker: BrokerAddress, bridge: Bridge) -> Self {
+        let (publish, pull, key) = (None, None, None);
+        Self { broker, publish, topics: Vec::new(), pull, key, bridge: Some(bridge) }
+    }
+
+    /// As arguments of `tidings zmq`.
+    fn words(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec![format!("--broker={}", self.broker).into()];
+        words.extend(self.publish.map(|at| format!("--publish={at}").into()));
+        words.extend(self.topics.iter().map(|topic| format!("--topics={topic}").into()));
+        words.extend(self.pull.map(|at| format!("--pull={at}").into()));
+        if let Some(key) = &self.key {
+            words.extend(["--key".into(), key.into()]);
+        }
+        if let Some(Bridge { connect, prefixes, frame, topic }) = &self.bridge {
+            words.push(format!("--connect={connect}").into());
+            words.push(format!("--into={topic}").into());
+            words.extend(prefixes.iter().map(|prefix| format!("--prefix={prefix}").into()));
+            if let PayloadFrame::Number(number) = frame {
+                words.push(format!("--frame={number}").into());
+            }
+        }
+        words
+    }
+}
+
+/// The process, for as long as this value lives.
+#[derive(Debug)]
+pub(crate) struct Zmq {
+    /// Where its sockets are, for people.
+    pub(crate) said: Vec<String>,
+    bound: Bound,
+    task: JoinHandle<Option<String>>,
+    stop: CancellationToken,
+}
+
+impl Zmq {
+    /// What the flags ask for, at this broker; `None` if that is nothing.
+    pub(crate) async fn start(
+        flags: &ZmqFlags,
+        broker: BrokerAddress,
+    ) -> Result<Option<Self>, Failure> {
+        let ZmqFlags { zmq_pub: publish, zmq_pull: pull, zmq_topics, zmq_key } = flags;
+        if publish.is_none() && pull.is_none() {
+            return Ok(None);
+        }
+        let (publish, pull, key) = (*publish, *pull, zmq_key.clone());
+        let is_open_to_all = key.is_none();
+        let work = Work { broker, publish, topics: zmq_topics.clone(), pull, key, bridge: None };
+        let mut zmq = Self::launch(work).await?;
+        let Bound { publish, pull } = zmq.bound;
+        zmq.said.extend(publish.map(|at| format!("ZeroMQ subscribers at {}", Bind(at))));
+        zmq.said.extend(pull.map(|at| format!("ZeroMQ publishers at {}", Bind(at))));
+        for at in [publish, pull].into_iter().flatten().filter(|at| !at.ip().is_loopback()) {
+            if is_open_to_all {
+                let at = Bind(at);
+                zmq.said.push(format!(
+                    "note: {at} is open to other machines: whoever reaches it is talked to"
+                ));
+            }
+        }
+        Ok(Some(zmq))
+    }
+
+    /// Starts it, and again when it ends. The failure is that of the first start.
+    pub(crate) async fn launch(mut work: Work) -> Result<Self, Failure> {
+        if !IS_BUILT_IN {
+            let text =
+                "this tidings was built without ZeroMQ; build it with --features zeromq, or libzmq";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        let mut process = Process::spawn(&work, false).map_err(|reason| unavailable(&reason))?;
+        let bound = process.ready().await.map_err(|reason| unavailable(&reason))?;
+        // Whoever was connected finds it at the same place again.
+        work.publish = bound.publish.map(Bind);
+        work.pull = bound.pull.map(Bind);
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(look_after(work, process, stop.clone()));
+        Ok(Self { said: Vec::new(), bound, task, stop })
+    }
+
+    /// Ends it. Returns what it had to say of its work.
+    pub(crate) async fn stop(self) -> Option<String> {
+        self.stop.cancel();
+        self.task.await.ok().flatten()
+    }
+}
+
+fn unavailable(reason: &str) -> Failure {
+    Failure::failed(format!("ZeroMQ: {reason}"))
+}
+
+/// Waits for its end, and starts it again, until `stop`.
+async fn look_after(work: Work, first: Process, stop: CancellationToken) -> Option<String> {
+    let mut backoff = BACKOFF_MIN;
+    let mut running = Ok(first);
+    loop {
+        let ended = match running {
+            Ok(mut process) => {
+                let began = Instant::now();
+                let status = tokio::select! {
+                    status = process.child.wait() => status,
+                    () = stop.cancelled() => return process.end().await,
+                };
+                if began.elapsed() >= LIVED {
+                    backoff = BACKOFF_MIN;
+                }
+                status.map_or_else(|error| error.to_string(), in_words)
+            }
+            Err(reason) => reason,
+        };
+        if stop.is_cancelled() {
+            return None;
+        }
+        tracing::warn!(
+            "the process for ZeroMQ has ended ({ended}), and is started again in {} ms",
+            backoff.as_millis()
+        );
+        tokio::select! {
+            () = sleep(backoff) => {}
+            () = stop.cancelled() => return None,
+        }
+        backoff = (2 * backoff).min(BACKOFF_MAX);
+        running = Process::spawn(&work, true);
+        if let Ok(process) = &mut running {
+            let ready = tokio::select! {
+                ready = process.ready() => ready,
+                () = stop.cancelled() => return None,
+            };
+            if let Err(reason) = ready {
+                running = Err(reason);
+            }
+        }
+    }
+}
+
+fn in_words(status: ExitStatus) -> String {
+    status.to_string()
+}
+
+/// One life of it. Killed when dropped.
+struct Process {
+    child: Child,
+    /// Its end is what tells the process to end.
+    stdin: Option<ChildStdin>,
+    stdout: Lines<BufReader<ChildStdout>>,
+}
+
+impl Process {
+    fn spawn(work: &Work, is_restart: bool) -> Result<Self, String> {
+        let mut command = own_program().map_err(|error| error.to_string())?;
+        command.arg("zmq").args(work.words());
+        if is_restart {
+            command.arg("--restart");
+        }
+        if logging::is_json() {
+            command.arg("--log-json");
+        }
+        // What this process was told by its environment was not meant for that one, but for how much it logs.
+        for (name, _) in env::vars_os() {
+            let text = name.to_string_lossy();
+            if text.starts_with("TIDINGS_") && text != "TIDINGS_LOG" {
+                command.env_remove(&name);
+            }
+        }
+        // What ends it is to be one line, not fifty, as somebody else decides how often it does.
+        command.env("RUST_BACKTRACE", "0");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().map_err(|error| error.to_string())?;
+        let stdin = child.stdin.take();
+        let stdout = child.stdout.take().expect("it is piped");
+        Ok(Self { child, stdin, stdout: BufReader::new(stdout).lines() })
+    }
+
+    /// Waits until its sockets are open.
+    async fn ready(&mut self) -> Result<Bound, String> {
+        let line = timeout(START_MAX, self.stdout.next_line()).await;
+        let line = line.map_err(|_| format!("not ready within {} s", START_MAX.as_secs()))?;
+        if let Ok(Some(line)) = line {
+            return Report::parse(&line);
+        }
+        let status = self.child.wait().await;
+        Err(status.map_or_else(|error| error.to_string(), in_words))
+    }
+
+    /// Has it end, and waits for that. Returns its last line.
+    async fn end(mut self) -> Option<String> {
+        self.stdin = None;
+        let ended = async {
+            let mut last = None;
+            while let Ok(Some(line)) = self.stdout.next_line().await {
+                last = Some(line);
+            }
+            let _ = self.child.wait().await;
+            last
+        };
+        timeout(STOP_MAX, ended).await.ok().flatten()
+    }
+}
+
+/// This program, also when another one has taken its place on the disk.
+fn own_program() -> std::io::Result<Command> {
+    let running = PathBuf::from("/proc/self/exe");
+    if running.exists() {
+        let mut command = Command::new(running);
+        command.arg0("tidings");
+        return Ok(command);
+    }
+    Ok(Command::new(env::current_exe()?))
+}
+
+/// The first line of the process.
+pub(crate) struct Report;
+
+#[cfg(any(test, feature = "zeromq", feature = "libzmq"))]
+impl Report {
+    /// Of sockets that are open.
+    pub(crate) fn ready(bound: &Bound) -> String {
+        let place =
+            |at: Option<std::net::SocketAddr>| at.map_or("-".to_owned(), |at| at.to_string());
+        format!("ready {} {}", place(bound.publish), place(bound.pull))
+    }
+
+    /// Of sockets that cannot be opened, and why.
+    pub(crate) fn failed(reason: &str) -> String {
+        format!("failed {reason}")
+    }
+}
+
+impl Report {
+    fn parse(line: &str) -> Result<Bound, String> {
+        if let Some(reason) = line.strip_prefix("failed ") {
+            return Err(reason.to_owned());
+        }
+        let words: Vec<_> = line.split(' ').collect();
+        let ["ready", publish, pull] = words[..] else {
+            return Err("it does not say that it is ready".to_owned());
+        };
+        Ok(Bound { publish: publish.parse().ok(), pull: pull.parse().ok() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_understood() {
+        let bound = Bound { publish: "127.0.0.1:7".parse().ok(), pull: None };
+        assert_eq!(Report::parse(&Report::ready(&bound)), Ok(bound));
+        assert_eq!(Report::parse(&Report::ready(&Bound::default())), Ok(Bound::default()));
+        assert_eq!(Report::parse(&Report::failed("in use")), Err("in use".to_owned()));
+        assert!(Report::parse("x").is_err());
+    }
+}

@@ -1,0 +1,237 @@
+//! Events to and from sockets of libzmq: what is said in which frames, and what of it can be relied on.
+//! `TIDINGS_ZMQ_MESSAGES` is the number of messages of the longest test.
+
+use std::{collections::BTreeSet, env, fs};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+#[cfg(feature = "libzmq")]
+use crate::support::zmq::peer_with;
+use crate::support::{
+    history::Heard,
+    process::{Server, run},
+    publisher::Pipeline,
+    talk::Talk,
+    wait::until,
+    zmq::{ZmqServer, frames, message, next, peer},
+};
+
+/// Publishes these of a topic, and waits until all are confirmed.
+#[track_caller]
+fn publish(server: &Server, topic: &str, payloads: impl Iterator<Item = String>) {
+    let mut pipeline = Pipeline::connect(server.address).unwrap();
+    for payload in payloads {
+        pipeline.send([(topic.to_owned(), payload)]);
+        while pipeline.waiting() > 1_000 {
+            pipeline.answer().expect("a broker that answers");
+        }
+    }
+    for outcome in pipeline.all_answers() {
+        outcome.fate.expect("there is room");
+    }
+}
+
+/// An event of which the payload says its number.
+fn numbered(number: u64) -> String {
+    format!("m{number} {}", "x".repeat(100))
+}
+
+#[test]
+fn messages_become_events_and_events_messages() {
+    let zmq = ZmqServer::start(&[]);
+    let subscriber = peer(&["sub", &zmq.publish, "lo", "new-url", "hello"]);
+    zmq.greet(&subscriber);
+    let mut pusher = peer(&["push", &zmq.pull]);
+    pusher.write(message(&["log", "one \u{c3}\u{a4}"]));
+    pusher.write(message(&["other", "nobody asked for this"]));
+    pusher.write(message(&["http://127.0.0.1:9/ every=1h"]));
+    pusher.write(message(&["log", "  two\t "]));
+    pusher.close_stdin();
+    let heard = |topic: &str, number: &str, payload: &str| {
+        let wanted = vec![topic.to_owned(), number.to_owned(), payload.to_owned()];
+        subscriber.line(payload, |line| (frames(line)? == wanted).then_some(()));
+    };
+    heard("log", "1", "one ä");
+    heard("new-url", "1", "http://127.0.0.1:9/ every=1h");
+    heard("log", "2", "  two\t ");
+    assert!(!subscriber.has_printed("nobody asked"));
+    pusher.finish().expect_code(0);
+    // The same numbers as on the line port.
+    let log = Heard::all_of(zmq.server.address, "log", "end").events;
+    assert_eq!(log[1], (2, "  two\t ".to_owned()));
+}
+
+#[test]
+fn what_is_no_event_is_dropped_and_leaves_its_neighbours_alone() {
+    let zmq = ZmqServer::start(&[]);
+    let mut pusher = peer(&["push", &zmq.pull]);
+    let long = "y".repeat(61_441);
+    let wrong: [&[&str]; 12] = [
+        &["log", "a\nPUB evil b"],
+        &["log", "a\r\nWARN a record"],
+        &["log", "\u{1b}[2J"],
+        &["log", "\u{c2}\u{85}"],
+        &["log", "\u{ff}"],
+        &["log", ""],
+        &[""],
+        &["log", &long],
+        &["lo g", "x"],
+        &["log\n", "x"],
+        &["", "x"],
+        &["log", "1", "x"],
+    ];
+    for (number, frames) in (1..).zip(wrong) {
+        pusher.write(message(frames));
+        pusher.write(message(&["log", &format!("m{number}")]));
+    }
+    pusher.close_stdin();
+    pusher.finish().expect_code(0);
+    let mut talk = Talk::client(zmq.server.address);
+    until("all events", || (next(&mut talk, "log") == 13).then_some(()));
+    let heard = Heard::all_of(zmq.server.address, "log", "end");
+    let payloads: Vec<_> = heard.events.into_iter().map(|(_, payload)| payload).collect();
+    let mut expected: Vec<_> = (1..=wrong.len()).map(|number| format!("m{number}")).collect();
+    expected.push("end".to_owned());
+    assert_eq!(payloads, expected);
+    let topics = talk.ask_lines("TOPIC ls").join("\n");
+    assert!(!topics.contains("evil"), "{topics}");
+    zmq.server.process.line_with("messages dropped: ");
+    let stderr = zmq.server.process.finish_by("TERM").expect_code(0).stderr();
+    assert!(!stderr.contains("evil") && !stderr.contains("a record"), "{stderr}");
+}
+
+#[test]
+fn a_late_joiner_has_the_rest_from_the_line_port() {
+    let zmq = ZmqServer::start(&[]);
+    let early = peer(&["sub", &zmq.publish, "t", "hello"]);
+    zmq.greet(&early);
+    publish(&zmq.server, "t", (1..=500).map(numbered));
+    early.line_with("m500 ");
+    let subscriber = peer(&["sub", &zmq.publish, "t", "hello"]);
+    zmq.greet(&subscriber);
+    publish(&zmq.server, "t", (501..=600).map(numbered));
+    let first = subscriber.line("an event", |line| {
+        let frames = frames(line)?;
+        (frames[0] == "t").then(|| frames[1].parse::<u64>().unwrap())
+    });
+    assert_eq!(first, 501, "PUB keeps nothing for those who come later");
+    let mut replay = Talk::client(zmq.server.address);
+    replay.send("SUB t from=1\n");
+    assert_eq!(replay.line(), "+OK");
+    for number in 1..first {
+        assert_eq!(replay.line(), format!("MSG t {number} {}", numbered(number)));
+    }
+    subscriber.line("the last event", |line| (frames(line)?[1] == "600").then_some(()));
+}
+
+#[test]
+fn topics_that_come_later_are_sent_from_their_first_event() {
+    let zmq = ZmqServer::start(&["--zmq-topics=new*,hello"]);
+    let subscriber = peer(&["sub", &zmq.publish, "", "hello"]);
+    zmq.greet(&subscriber);
+    publish(&zmq.server, "old-topic", ["nobody hears this".to_owned()].into_iter());
+    publish(&zmq.server, "new-topic", (1..=3).map(numbered));
+    for number in ["1", "2", "3"] {
+        subscriber.line("an event", |line| {
+            let frames = frames(line)?;
+            (frames[0] == "new-topic" && frames[1] == number).then_some(())
+        });
+    }
+    assert!(!subscriber.has_printed("nobody hears"));
+}
+
+#[test]
+fn every_loss_shows_in_the_numbers_and_none_is_in_the_replay() {
+    let count: u64 =
+        env::var("TIDINGS_ZMQ_MESSAGES").map_or(100_000, |text| text.parse().expect("a number"));
+    let zmq = ZmqServer::start(&["--sync=interval"]);
+    let subscriber = peer(&["count", &zmq.publish, "end", "t", "hello"]);
+    zmq.greet(&subscriber);
+    let dozer = peer(&["doze", &zmq.publish, "end", "t", "hello"]);
+    zmq.greet(&dozer);
+    // Half of them come from either side.
+    let half = count / 2;
+    publish(&zmq.server, "t", (1..=half).map(numbered));
+    let mut pusher = peer(&["push", &zmq.pull]);
+    for number in half + 1..=count {
+        pusher.write(message(&["t", &numbered(number)]));
+    }
+    pusher.close_stdin();
+    pusher.finish().expect_code(0);
+    let mut talk = Talk::client(zmq.server.address);
+    until("all events", || (next(&mut talk, "t") > count).then_some(()));
+    // Who was dropped messages hears an end some time.
+    for (who, subscriber) in [("who keeps up", subscriber), ("who does not", dozer)] {
+        let told = until("an end", || {
+            assert!(talk.ask("PUB t end").starts_with("+OK"));
+            let object = |line: &str| serde_json::from_str(line).ok().filter(Value::is_object);
+            subscriber.printed(object)
+        });
+        let runs: Vec<(u64, u64)> = serde_json::from_value(told["runs"].clone()).unwrap();
+        let covered: BTreeSet<u64> = runs.iter().flat_map(|&(first, last)| first..=last).collect();
+        let lost = (1..=count).filter(|number| !covered.contains(number)).count();
+        eprintln!("{who}: {count} messages, {lost} lost, {} holes", runs.len() - 1);
+        assert_eq!(told["repeated"], 0);
+    }
+    // What is not in a run is lost, and all of it is in the replay.
+    let heard = Heard::all_of(zmq.server.address, "t", "last");
+    assert!(heard.gaps.is_empty() && heard.lags.is_empty());
+    for (number, payload) in &heard.events[..usize::try_from(count).unwrap()] {
+        assert_eq!(*payload, numbered(*number));
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_an_error_of_the_start() {
+    let zmq = ZmqServer::start(&[]);
+    let folder = TempDir::new().unwrap();
+    for flag in ["--zmq-pub", "--zmq-pull"] {
+        let words = ["up", "--listen", "127.0.0.1:0", flag, &zmq.publish];
+        let ended = run(folder.path(), &words).expect_code(1);
+        let said = format!("tidings: ZeroMQ: cannot listen on {}: ", zmq.publish);
+        let stderr = ended.stderr();
+        assert!(stderr.lines().any(|line| line.starts_with(&said)), "{stderr}");
+        assert!(ended.stdout().is_empty(), "{:?}", ended.stdout());
+    }
+}
+
+/// Of the manual of libzmq.
+const SECRET_KEY: &str = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6";
+
+#[cfg(feature = "libzmq")]
+#[test]
+fn with_a_key_only_those_who_know_it_are_talked_to() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("key");
+    fs::write(&file, format!("{SECRET_KEY}\n")).unwrap();
+    let zmq = ZmqServer::start(&[&format!("--zmq-key={}", file.display())]);
+    let public = |command: &mut std::process::Command| {
+        command.env("SERVER_KEY", "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7");
+    };
+    let without = peer(&["sub", &zmq.publish, "", "hello"]);
+    let subscriber = peer_with(&["sub", &zmq.publish, "t", "hello"], public);
+    zmq.greet(&subscriber);
+    let mut stranger = peer(&["push", &zmq.pull]);
+    stranger.write(message(&["t", "of a stranger"]));
+    let mut pusher = peer_with(&["push", &zmq.pull], public);
+    pusher.write(message(&["t", "of a friend"]));
+    subscriber.line_with("of a friend");
+    assert!(!subscriber.has_printed("of a stranger") && !without.has_printed("hello"));
+}
+
+#[test]
+fn a_key_that_is_none_or_cannot_be_used_is_an_error_of_the_start() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("key");
+    let wrong = if cfg!(feature = "libzmq") { "of CURVE has 40" } else { "--features libzmq" };
+    for (text, reason) in [(Some(&SECRET_KEY[1..]), wrong), (None, "key")] {
+        let _ = fs::remove_file(&file);
+        text.map_or(Ok(()), |text| fs::write(&file, text)).unwrap();
+        let key = file.display().to_string();
+        let words =
+            ["broker", "--listen=127.0.0.1:0", "--zmq-pub=tcp://127.0.0.1:0", "--zmq-key", &key];
+        let stderr = run(folder.path(), &words).expect_code(1).stderr();
+        assert!(stderr.contains("tidings: ZeroMQ: ") && stderr.contains(reason), "{stderr}");
+    }
+}
