@@ -507,6 +507,7 @@ fn a_page_is_fetched_because_its_cms_said_so() {
 
 #[test]
 fn what_is_wrong_with_a_configuration_is_said_before_anything_starts() {
+    let words = ["broker", "--config", "hooks.toml", "--listen", "127.0.0.1:0"];
     for (config, part) in [
         (
             github("blog", "").replace("SECRETS", "nowhere"),
@@ -523,14 +524,12 @@ fn what_is_wrong_with_a_configuration_is_said_before_anything_starts() {
     ] {
         let folder = TempDir::new().unwrap();
         configure(folder.path(), &config);
-        let words = ["broker", "--config", "hooks.toml", "--listen", "127.0.0.1:0"];
         let ended = run(folder.path(), &words).expect_code(2);
         assert!(ended.stderr().contains(part), "{}", ended.stderr());
     }
     let folder = TempDir::new().unwrap();
     configure(folder.path(), &github("blog", ""));
-    let words = ["broker", "--config", "hooks.toml", "--listen", "127.0.0.1:0", "--http", "off"];
-    let ended = run(folder.path(), &words).expect_code(2);
+    let ended = run(folder.path(), &[&words[..], &["--http", "off"]].concat()).expect_code(2);
     assert!(ended.stderr().contains("webhooks come by HTTP, which is off"), "{}", ended.stderr());
     // Who only asks a broker needs no secret.
     let server = Server::broker();

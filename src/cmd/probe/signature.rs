@@ -29,7 +29,7 @@ pub(crate) struct SignatureQuestion {
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 
-    /// How it is signed: a preset of [[hook]] such as slack, or a table as JSON [default: what the header says, sha256=,
+    /// How it is signed: a preset of `[[hook]]` such as slack, or a table as JSON [default: what the header says, sha256=,
     /// sha384= or sha512= and then hex, of the body]
     #[arg(long, value_name = "SCHEME", value_parser = parse_scheme)]
     scheme: Option<Scheme>,
