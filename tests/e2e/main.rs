@@ -20,6 +20,7 @@ mod disk_full;
 mod docs;
 mod done;
 mod durable;
+mod examples;
 mod export;
 mod faults;
 mod feeds;

@@ -1,0 +1,70 @@
+"""A Scrapy spider that takes its requests from a group of Tidings, and acknowledges them:
+    scrapy runspider scrapy_spider.py -a broker=127.0.0.1:12345 -O pages.jsonl
+The broker says when a host may be asked, remembers what was seen, and gives a page to another worker if this one
+is gone; Scrapy fetches and reads. For each task one request is made [T2]: so redirects are followed by the
+broker, and what needs a robots.txt first is left to workers that know how (section 12 of PROTOCOL.md)."""
+import asyncio, secrets
+
+import scrapy
+
+CREDIT = 16
+
+
+class TidingsSpider(scrapy.Spider):
+    name = "tidings"
+    group = "crawlers"
+    broker = "127.0.0.1:12345"
+    custom_settings = {
+        "CONCURRENT_REQUESTS": CREDIT,
+        # All of this is the broker's business.
+        "DOWNLOAD_DELAY": 0,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": CREDIT,
+        "ROBOTSTXT_OBEY": False,
+        "REDIRECT_ENABLED": False,
+        "RETRY_ENABLED": False,
+        "HTTPERROR_ALLOW_ALL": True,
+        # Shorter than a lease (60 s), so that a request ends before its task is another one's [T3].
+        "DOWNLOAD_TIMEOUT": 40,
+        "TWISTED_REACTOR": "twisted.internet.asyncioreactor.AsyncioSelectorReactor",
+    }
+
+    async def start(self):
+        host, _, port = self.broker.rpartition(":")
+        reader, self.writer = await asyncio.open_connection(host, int(port), limit=1 << 17)
+        echo = f" echo={secrets.token_hex(8)} "
+        self.say(f"HELLO name=scrapy{echo}", f"JOIN {self.group} credit={CREDIT}")
+        while line := (await reader.readline()).decode():
+            if line.startswith("-ERR ") and not line.startswith("-ERR stale "):
+                raise scrapy.exceptions.CloseSpider(line.strip())
+            if line.startswith("TASK "):
+                _, task, _, _, url, *attributes = line.split()
+                again = [word[6:] for word in attributes if word.startswith("again=")]
+                # What was seen is for the broker to know.
+                yield scrapy.Request(
+                    again[0] if again else url, self.parse, errback=self.failed, dont_filter=True, meta={"task": task}
+                )
+
+    def say(self, *lines):
+        self.writer.write("".join(f"{line}\n" for line in lines).encode())
+
+    def parse(self, response):
+        task, status = response.meta["task"], response.status
+        target = response.headers.get("Location")
+        if status in (301, 302, 303, 307, 308) and target:
+            target = response.urljoin(target.decode("latin-1"))
+            return self.say(f"LINK {task} {target} kind=redirect", f"ACK {task} outcome=redirect")
+        if status in (408, 425, 429) or status >= 500:
+            return self.say(f"NACK {task} reason=status-{status}")
+        if status >= 300:
+            return self.say(f"ACK {task} outcome=failed")
+        links = {}
+        if isinstance(response, scrapy.http.HtmlResponse):
+            found = (response.urljoin(href.strip()) for href in response.css("a::attr(href)").getall())
+            links = {scrapy.Request(link).url: 1 for link in found if link.startswith("http")}
+        # A page counts as fetched once this is taken; store it before, if it must not be lost.
+        self.say(*(f"LINK {task} {link}" for link in links), f"ACK {task}")
+        return {"url": response.url, "status": status, "bytes": len(response.body), "links": len(links)}
+
+    def failed(self, failure):
+        task = failure.request.meta["task"]
+        self.say(f"NACK {task} reason={failure.type.__name__}")

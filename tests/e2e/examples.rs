@@ -1,0 +1,122 @@
+//! The clients in examples/, in languages that are there anyway, against the real broker; and a Scrapy spider that works
+//! for a group.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::Value;
+
+use crate::support::{
+    nc::nc_all,
+    origin::{Origin, Site, html},
+    process::{Running, Server, at},
+    wait::until,
+};
+
+const CLIENTS: [(&str, &str); 4] = [
+    ("bash", "client.sh"),
+    ("python3", "client.py"),
+    ("node", "client.mjs"),
+    ("perl", "client.pl"),
+];
+
+fn example(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name)
+}
+
+/// One of the clients, with arguments.
+#[track_caller]
+fn client(server: &Server, (program, file): (&str, &str), arguments: &[&str]) -> Running {
+    let mut command = Command::new(program);
+    command.arg(example(file)).args(arguments).env("TIDINGS_BROKER", server.text());
+    Running::start(&mut command)
+}
+
+#[test]
+fn every_client_publishes_and_is_confirmed() {
+    let server = Server::broker();
+    for of in CLIENTS {
+        let topic = of.0;
+        let events = ["http://a.example/ x=1", "two  words ", "+OK 9 9", "ünïcode \u{2028} *?"];
+        let ended = client(&server, of, &[&["publish", topic], &events[..]].concat()).finish();
+        assert_eq!(ended.stdout(), ["4 confirmed"], "{topic}: {}", ended.stderr());
+        ended.expect_code(0);
+        let asked = format!("SUB {topic} from=first\nQUIT\n");
+        let heard = nc_all(server.address, asked);
+        let payloads: Vec<_> = heard
+            .iter()
+            .filter_map(|line| line.strip_prefix(&format!("MSG {topic} "))?.split_once(' '))
+            .map(|(_, payload)| payload)
+            .collect();
+        assert_eq!(payloads, events, "{topic}");
+        let refused = client(&server, of, &["publish", topic, "fine", "no \u{1} control"]).finish();
+        assert!(refused.stderr().contains("-ERR control n=2"), "{topic}: {}", refused.stderr());
+        assert_ne!(refused.code, Some(0), "{topic}");
+    }
+}
+
+#[test]
+fn every_client_listens_from_where_it_is_told() {
+    let server = Server::broker();
+    nc_all(server.address, "PUB t one\nPUB t two words \nPUB t http://a.example/ x=1\nQUIT\n");
+    for of in CLIENTS {
+        let listening = client(&server, of, &["listen", "t", "2"]);
+        assert_eq!(
+            listening.stdout_lines(2),
+            ["2 two words ", "3 http://a.example/ x=1"],
+            "{}",
+            of.0
+        );
+    }
+    let all: Vec<_> = CLIENTS.map(|of| client(&server, of, &["listen", "t", "first"])).into();
+    for listening in &all {
+        listening.stdout_lines(3);
+    }
+    nc_all(server.address, "PUB t \u{fc}\nQUIT\n");
+    for (listening, of) in all.into_iter().zip(CLIENTS) {
+        assert_eq!(listening.stdout_lines(4)[3], "4 \u{fc}", "{}", of.0);
+    }
+    for of in CLIENTS {
+        let refused = client(&server, of, &["listen", "t", "soon"]).finish();
+        assert!(refused.stderr().contains("-ERR bad-argument"), "{}: {}", of.0, refused.stderr());
+        assert_ne!(refused.code, Some(0), "{}", of.0);
+    }
+}
+
+#[test]
+fn a_scrapy_spider_takes_its_requests_from_a_group() {
+    let pages = |path: &str| match path {
+        "/" => html("<a href=/a>a</a> <a href=/b>b</a> <a href=/>home</a>"),
+        "/a" => html("<a href=/b>b</a> <a href=/c>c</a>"),
+        _ => html("<p>nothing more"),
+    };
+    let origin = Origin::serve_with(Site::default(), move |hit| Some(pages(&hit.path)));
+    let server = Server::broker();
+    let scrapy = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/scrapy");
+    assert!(scrapy.exists(), "tests/run installs Scrapy");
+    let mut command = Command::new(scrapy);
+    command.arg("runspider").arg(example("scrapy_spider.py"));
+    command.args(["-a", &format!("broker={}", server.text()), "-O", "pages.jsonl"]);
+    command.current_dir(server.folder.path());
+    let spider = Running::start(&mut command);
+    let crawled = at(&server, &["crawl", &origin.url(0, "/"), "--quiet"]).expect_code(0);
+    assert!(crawled.stdout().iter().any(|line| line.contains("4 pages")), "{:?}", crawled.stdout());
+    spider.finish_by("TERM");
+    let text = std::fs::read_to_string(server.folder.path().join("pages.jsonl")).unwrap();
+    let stored: BTreeSet<String> = text
+        .lines()
+        .map(|line| {
+            serde_json::from_str::<Value>(line).unwrap()["url"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    let wanted = ["/", "/a", "/b", "/c"].map(|path| origin.url(0, path));
+    assert_eq!(stored, wanted.into());
+    // Each was asked for once, as the group gave each out once.
+    until("the record", || (origin.record().0.len() >= 4).then_some(()));
+    let mut asked: Vec<_> = origin.record().0.iter().map(|hit| hit.path.clone()).collect();
+    asked.sort();
+    assert_eq!(asked, ["/", "/a", "/b", "/c"]);
+}
