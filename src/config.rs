@@ -393,7 +393,7 @@ mod tests {
         let values = |id| crawl.get_raw(id).unwrap().collect::<Vec<_>>();
         assert_eq!(values("header"), ["Accept: a, b", "X-Team: c"]);
         assert_eq!(values("exclude"), ["/a", "*.pdf$"]);
-        assert!(problem("header = ['a: b', 'c']").starts_with("1:18: `header`: "));
+        assert!(problem("header = ['a: b', 'c']").starts_with("1:19: `header`: "));
     }
 
     #[test]

@@ -55,9 +55,16 @@ impl SmallDisk {
 
     /// A broker with its data there.
     #[track_caller]
-    pub(crate) fn broker(&self) -> Server {
+    fn broker(&self) -> Server {
+        self.broker_with(&[])
+    }
+
+    /// The same, with more flags.
+    #[track_caller]
+    pub(crate) fn broker_with(&self, flags: &[&str]) -> Server {
         let data = self.folder.path().join("data");
-        Server::start_with(&["broker", "--data", data.to_str().unwrap()], |command| {
+        let flags = [&["broker", "--data", data.to_str().unwrap()], flags].concat();
+        Server::start_with(&flags, |command| {
             let mut inside = Command::new("nsenter");
             inside.arg(format!("--target={}", self.holder.id())).arg("--mount");
             if self.user_namespace {

@@ -4,6 +4,7 @@
 use std::{collections::BTreeSet, io::Write, net::TcpStream, process::Command, thread};
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::{
     disk_full::SmallDisk,
@@ -47,12 +48,14 @@ fn template(description: &Value, path: &str) -> Option<String> {
 
 #[test]
 fn every_status_that_is_documented_is_produced_and_no_other() {
-    let server = Server::broker();
+    let (_folder, config) = hooked();
+    let server = Server::start(&["broker", "--config", &config]);
     let http = Http::of(&server);
     let description = http.get("/openapi.json").json();
     let wanted = documented(&description);
 
     everybody(&http, &description);
+    hooks(&http);
     topics(&http);
     groups(&http, &server);
     jobs(&http, &server);
@@ -79,7 +82,11 @@ fn every_status_that_is_documented_is_produced_and_no_other() {
 fn everybody(http: &Http, description: &Value) {
     let mut with_body = Vec::new();
     for (path, methods) in description["paths"].as_object().unwrap() {
-        let path = path.replace("{topic}", "t").replace("{group}", "g").replace("{job}", "j");
+        let path = path
+            .replace("{topic}", "t")
+            .replace("{group}", "g")
+            .replace("{job}", "j")
+            .replace("{name}", "h");
         let path = path.as_str();
         for method in METHODS.map(str::to_uppercase) {
             let operation = &methods[method.to_lowercase()];
@@ -97,7 +104,9 @@ fn everybody(http: &Http, description: &Value) {
                 assert!(answer.json()["message"].is_string() && answer.json()["code"].is_string());
             }
             if !operation["requestBody"].is_null() {
-                bodies(http, &method, path);
+                if !path.starts_with("/hooks/") {
+                    bodies(http, &method, path);
+                }
                 with_body.push((method, path.to_owned()));
             }
         }
@@ -115,6 +124,50 @@ fn everybody(http: &Http, description: &Value) {
     assert_eq!(http.get("/jobs?group=none").status, 404);
     assert_eq!(http.get("/jobs?group=no,such").status, 400);
     assert_eq!(http.get("/jobs").status, 200);
+}
+
+/// The configuration of a webhook, of which the sender is known by a token.
+fn hooked() -> (TempDir, String) {
+    let folder = TempDir::new().unwrap();
+    let [secret, config] = ["secret", "hooks.toml"].map(|name| folder.path().join(name));
+    std::fs::write(&secret, "a secret").unwrap();
+    let recipe = format!(
+        "[[hook]]
+        name = 'h'
+        topic = 'log'
+        secret-file = '{}'
+        signature = {{ token = 'X-Token' }}
+        url = {{ pointer = '/url' }}
+        prefixes = ['http://a.example/']
+        burst = 20
+        rate = 20
+        ",
+        secret.display()
+    );
+    std::fs::write(&config, recipe).unwrap();
+    (folder, config.to_str().unwrap().to_owned())
+}
+
+/// What its sender sends.
+#[track_caller]
+fn send_hook(http: &Http, kind: &str, body: &str) -> u16 {
+    let kind = format!("content-type: {kind}");
+    let from = ["--header", "X-Token: a secret", "--header", &kind, "--data-binary", body];
+    http.ask("POST", "/hooks/h", &from).status
+}
+
+fn hooks(http: &Http) {
+    let send = |kind: &str, body: &str| send_hook(http, kind, body);
+    let json = "application/json";
+    assert_eq!(send(json, r#"{"url":"http://a.example/1"}"#), 200);
+    assert_eq!(send(json, r#"{"url":"http://b.example/1"}"#), 422);
+    assert_eq!(send(json, r#"{"url":"#), 400);
+    assert_eq!(send("image/png", "x"), 415);
+    assert_eq!(http.send("POST", "/hooks/h", "{}").status, 404, "without the token");
+    let long = ["--header", "content-length: 4194305", "--header", "expect:", "--data-binary", "x"];
+    assert_eq!(http.ask("POST", "/hooks/h", &long).status, 413);
+    let flood = (0..40).map(|_| http.send("POST", "/hooks/h", "{}").status);
+    assert!(flood.into_iter().any(|status| status == 429));
 }
 
 /// What can be wrong with any body.
@@ -267,7 +320,8 @@ fn fill(mut stream: TcpStream, what: &str, body: &str) {
 /// What is answered when nothing can be kept any more.
 fn a_disk_without_room() -> BTreeSet<(String, String, u16)> {
     let disk = SmallDisk::mount(24);
-    let server = disk.broker();
+    let (_folder, config) = hooked();
+    let server = disk.broker_with(&["--config", &config]);
     let http = Http::of(&server);
     let body = "x".repeat(50_000);
     let refused = until("a full disk", || {
@@ -276,6 +330,8 @@ fn a_disk_without_room() -> BTreeSet<(String, String, u16)> {
     });
     assert_eq!(refused.status, 507, "{}", refused.body);
     assert_eq!(http.get("/ready").status, 503);
+    let hook = send_hook(&http, "application/json", r#"{"url":"http://a.example/1"}"#);
+    assert_eq!(hook, 507);
     disk.fill_but(0);
     let put = until("a settings that cannot be kept", || {
         let answer = http.send("PUT", "/topics/log", r#"{"retain-age":"1h"}"#);
@@ -287,7 +343,8 @@ fn a_disk_without_room() -> BTreeSet<(String, String, u16)> {
 
 /// What is answered when more is published than can be kept.
 fn a_disk_that_is_slow() -> BTreeSet<(String, String, u16)> {
-    let server = Server::start_with(&["broker"], |command| {
+    let (_folder, config) = hooked();
+    let server = Server::start_with(&["broker", "--config", &config], |command| {
         let folder = command.get_current_dir().unwrap().to_owned();
         // Longer than a publish waits, in microseconds. Those of the start are as fast as ever.
         traced(command, &folder, &["-e", "inject=fdatasync:delay_enter=15000000:when=9+"]);
@@ -311,6 +368,8 @@ fn a_disk_that_is_slow() -> BTreeSet<(String, String, u16)> {
         refused.body
     );
     let key = ["--header", "Idempotency-Key: late", "--data-binary", "late"];
+    let hook = send_hook(&http, "application/json", r#"{"url":"http://a.example/1"}"#);
+    assert_eq!(hook, 503);
     let mut before = Vec::new();
     let briefly = [["--max-time", "2"].as_slice(), &key].concat();
     let underway = until("the same request while it is being done", || {
