@@ -382,6 +382,10 @@ fn a_disk_that_is_slow() -> BTreeSet<(String, String, u16)> {
     http.seen()
 }
 
+fn setting(name: &str, default: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| default.to_owned())
+}
+
 #[test]
 fn schemathesis_finds_no_failure() {
     let server = Server::broker();
@@ -393,9 +397,10 @@ fn schemathesis_finds_no_failure() {
     let mut command = Command::new(program);
     command
         .args(["--config-file", &config, "run", &format!("{}/openapi.json", http.base)])
-        .args(["--exclude-path", "/topics/{topic}/events", "--max-examples", "25"])
-        // The same every time; `.ci/long` lets it choose.
-        .args(["--seed", "20261122"])
+        .args(["--exclude-path", "/topics/{topic}/events", "--max-examples"])
+        .arg(setting("TIDINGS_SCHEMATHESIS_EXAMPLES", "25"))
+        // The same every time, but for `.ci/long`.
+        .args(["--seed", &setting("TIDINGS_SCHEMATHESIS_SEED", "20261122")])
         .args(["--phases", "examples,coverage,fuzzing", "--generation-database", "none"])
         .args(["--suppress-health-check", "all", "--request-timeout", "20", "--no-color"])
         .current_dir(server.folder.path());
