@@ -1,6 +1,6 @@
 //! Webhooks of the configuration: `[[hook]]`, with secrets that stand elsewhere.
 
-use std::{collections::BTreeSet, fs::File, io::Read, path::Path};
+use std::{collections::BTreeSet, env::VarError, fs::File, io::Read, path::Path};
 
 use clap::Args;
 use tidings_broker::hooks::{Hook, Recipe, SecretPlace};
@@ -54,7 +54,11 @@ fn written(place: &SecretPlace) -> Result<String, String> {
     match place {
         SecretPlace::File(path) => read_secrets(path),
         SecretPlace::Variable(name) => {
-            std::env::var(name).map_err(|error| format!("{name}: {error}"))
+            std::env::var(name).map_err(|error| match error {
+                VarError::NotPresent => format!("{name}: {error}"),
+                // What it says would be the secret.
+                VarError::NotUnicode(_) => format!("{name}: it is not UTF-8"),
+            })
         }
     }
 }

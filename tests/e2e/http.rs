@@ -281,11 +281,47 @@ fn whoever_cannot_be_understood_is_told_so_and_closed() {
     assert!(names.iter().all(|next| **next == json!(1)), "nothing was published: {topics}");
 }
 
+/// A refusal arrives also where nobody waits for it before everything is said.
+#[test]
+fn whoever_says_too_much_hears_that_it_was_too_much() {
+    let server = Server::broker();
+    let http = Http::of(&server);
+    for (length, status) in [(5 << 20, "413"), (1 << 20, "403")] {
+        let mut stream = TcpStream::connect(http.authority()).unwrap();
+        let host = if status == "403" { "evil.example" } else { "localhost" };
+        let head =
+            format!("POST /topics/a HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(&vec![b'x'; length]).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
+    }
+}
+
+/// Whoever only reads makes no topic; it hears the first event of one that comes into being.
+#[test]
+fn what_is_not_there_yet_is_waited_for() {
+    let server = Server::broker();
+    let http = Http::of(&server);
+    let stream = http.follow("/topics/later/events", &[]);
+    stream.line_with("retry: 1000");
+    let page = http.follow("/topics/later?wait=60s", &[]);
+    assert_eq!(http.get("/topics/never?wait=200ms").json()["next"], 1);
+    assert_eq!(http.get("/topics/never?from=2").status, 409);
+    assert_eq!(http.get("/topics/later/state").status, 404);
+    http.post("/topics/later", "the first");
+    stream.line_with("data: the first");
+    page.line_with(r#""payload":"the first""#);
+}
+
 /// Whoever does not read what it asked for is let go, and comes back where it was.
 #[test]
 fn a_stream_that_is_not_read_costs_little_and_is_closed() {
     let server = Server::broker();
     let http = Http::of(&server);
+    http.send("PUT", "/topics/log", "{}");
     let mut deaf: Vec<TcpStream> = (0..50)
         .map(|_| {
             let mut stream = TcpStream::connect(http.authority()).unwrap();

@@ -41,7 +41,11 @@ impl Connection {
             self.send_requests();
         }
         if let Err(error) = self.way.may(command.verb()) {
-            return self.refuse(&error);
+            // A LINK is never answered (`[A1]`).
+            if !matches!(command, Command::Link { .. }) {
+                self.refuse(&error);
+            }
+            return;
         }
         match command {
             Command::Pub { .. } | Command::Quit => unreachable!("taken care of before"),
@@ -150,13 +154,15 @@ impl Connection {
             self.refuse(&ProtocolError::not_yet("HELLO token="));
             return;
         }
-        if let Err(error) = self.speak_for(hello.via.as_deref()) {
-            return self.refuse(&error);
-        }
+        let way = match self.way_of(hello.via.as_deref()) {
+            Ok(way) => way,
+            Err(error) => return self.refuse(&error),
+        };
         let member = match self.identify(hello.resume) {
             Ok(member) => member,
             Err(error) => return self.refuse(&error),
         };
+        self.way = way;
         if let Some(name) = &hello.name {
             tracing::debug!(conn = %self.id, name, "a client says who it is");
         }
@@ -170,9 +176,10 @@ impl Connection {
         self.answer_or_refuse(Ok(answer.to_string()));
     }
 
-    /// Speaks for those who came on that way, and does not go back.
-    fn speak_for(&mut self, via: Option<&str>) -> Result<(), ProtocolError> {
-        let Some(via) = via else { return Ok(()) };
+    /// The way of those for whom it speaks from now on. There is none back, nor one for who has asked
+    /// for what those may not have.
+    fn way_of(&self, via: Option<&str>) -> Result<Way, ProtocolError> {
+        let Some(via) = via else { return Ok(self.way) };
         let way = via.parse::<Way>();
         let way =
             way.map_err(|text| ProtocolError::new(Code::BadArgument, format!("via={text}")))?;
@@ -181,8 +188,12 @@ impl Connection {
                 format!("this connection speaks for those who came by {}", self.way.as_str());
             return Err(ProtocolError::new(Code::Denied, text));
         }
-        self.way = way;
-        Ok(())
+        let works = self.worker.as_ref().is_some_and(|worker| worker.known_to_groups);
+        if self.way != way && (works || self.subscriptions.len() > 0) {
+            let text = "this connection hears or works already; via= comes first";
+            return Err(ProtocolError::new(Code::Conflict, text));
+        }
+        Ok(way)
     }
 
     /// Becomes the member that comes back, whose older connection ends.

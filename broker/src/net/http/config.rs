@@ -17,8 +17,15 @@ pub struct HttpConfig {
     pub hosts: Vec<String>,
     /// Bytes of a body. Default 4 MiB; a longer one is refused (413).
     pub body_bytes_max: usize,
-    /// Bytes of all bodies that are being received. Default 64 MiB; whoever comes then waits.
+    /// Bytes of all bodies that are being received. Default 64 MiB; whoever comes then waits, as long as
+    /// a body may take.
     pub bodies_bytes_max: usize,
+    /// Bytes of the bodies of webhooks that are being received, before it is known from whom. Default
+    /// 16 MiB, as above.
+    pub hook_bodies_bytes_max: usize,
+    /// Bytes of pages of events that are on their way to who asked for them. Default 64 MiB; whoever asks
+    /// then waits.
+    pub pages_bytes_max: usize,
     /// Bytes of the head of a request. Default 64 KiB, at least 8 KiB; a longer one is refused (431).
     pub head_bytes_max: usize,
     /// Milliseconds that a head may take, and a connection may stay open between two requests.
@@ -52,6 +59,8 @@ impl Default for HttpConfig {
             hosts: Vec::new(),
             body_bytes_max: 4 << 20,
             bodies_bytes_max: 64 << 20,
+            hook_bodies_bytes_max: 16 << 20,
+            pages_bytes_max: 64 << 20,
             head_bytes_max: 64 << 10,
             head_ms: 30_000,
             body_silence_ms: 10_000,

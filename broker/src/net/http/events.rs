@@ -28,6 +28,9 @@ use crate::topic::payloads;
 /// Bytes of events that are handed to a connection at a time: what a reader that stands still pins.
 const FRAME_BYTES: usize = 64 << 10;
 
+/// Bytes of events that are looked at in a row, of which none is wanted.
+const LOOKED_MAX: usize = 1 << 20;
+
 /// What every stream begins with: in how many ms to come back when it breaks off.
 const GREETING: Bytes = Bytes::from_static(b"retry: 1000\n");
 
@@ -45,14 +48,14 @@ pub(super) async fn stream(
     let params = Params::of(&uri, &known)?;
     let from = params.get("from").map(str::parse::<StartAt>).transpose()?;
     let from = last_event(&headers)?.or(from);
-    let following = Following::begin(&http.hub, &topic, from)?;
-    let transcripts = http.transcripts.of(following.reader().topic().id());
+    let following = Following::begin(&http.hub, topic.clone(), from)?;
     let keep_alive = Duration::from_millis(http.config.keep_alive_ms);
     let stream = Stream {
         topic,
         following,
         filter: Filter::of(&params),
-        transcripts,
+        http: Arc::clone(&http),
+        transcripts: None,
         greeted: false,
         keep_alive,
         timer: Box::pin(tokio::time::sleep(keep_alive)),
@@ -83,7 +86,9 @@ struct Stream {
     topic: TopicName,
     following: Following,
     filter: Filter,
-    transcripts: Arc<Transcripts>,
+    http: Arc<Http>,
+    /// What is shared with others, from the first event on.
+    transcripts: Option<Arc<Transcripts>>,
     greeted: bool,
     keep_alive: Duration,
     timer: Pin<Box<Sleep>>,
@@ -92,16 +97,20 @@ struct Stream {
 
 impl Stream {
     /// The next bytes, if there are any at the moment.
-    fn take(&mut self, cx: &Context<'_>) -> Option<Bytes> {
+    fn take(&mut self, cx: &mut Context<'_>) -> Option<Bytes> {
         if !std::mem::replace(&mut self.greeted, true) {
             return Some(GREETING);
         }
+        let mut looked = 0;
         loop {
             let bytes = match self.following.next(cx, FRAME_BYTES) {
-                Next::Lines(first, lines) if self.filter.is_open() => {
-                    self.transcripts.write(first, &lines, || write(&self.topic, first, &lines))
+                Next::Lines(first, lines) if self.filter.is_open() => self.written(first, &lines),
+                Next::Lines(first, lines) => {
+                    looked += lines.len();
+                    let wanted = self.filtered(first, &lines);
+                    // Others have their turn, and the reader hears how far it is.
+                    if wanted.is_empty() && looked > LOOKED_MAX { self.alive() } else { wanted }
                 }
-                Next::Lines(first, lines) => self.filtered(first, &lines),
                 Next::Lag(lag) => missed("lag", lag.from, lag.to),
                 Next::Gap(gap) => missed("gap", gap.from, gap.to),
                 Next::Nothing { .. } => return None,
@@ -110,6 +119,13 @@ impl Stream {
                 return Some(bytes);
             }
         }
+    }
+
+    fn written(&mut self, first: Seq, lines: &Bytes) -> Bytes {
+        let (http, topic) = (&self.http, &self.topic);
+        let id = self.following.topic_id().unwrap_or_default();
+        let transcripts = self.transcripts.get_or_insert_with(|| http.transcripts.of(id));
+        transcripts.write(first, lines, || write(topic, first, lines))
     }
 
     fn filtered(&self, first: Seq, lines: &[u8]) -> Bytes {

@@ -1,9 +1,61 @@
 //! Objects in bodies: each field of a known name and type, and as the word of a command.
 
+use std::collections::HashSet;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use super::error::Refusal;
 use super::input::word;
+
+/// An object of a body, of which no field is given twice.
+#[derive(Debug, Default)]
+pub(super) struct Fields(pub(super) Map<String, Value>);
+
+/// An object of texts, of which none is given twice, in their order.
+#[derive(Debug, Default)]
+pub(super) struct Attributes(pub(super) Vec<(String, String)>);
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut fields = Map::new();
+        for (name, value) in from.deserialize_map(Once(PhantomData))? {
+            fields.insert(name, value);
+        }
+        Ok(Self(fields))
+    }
+}
+
+impl<'de> Deserialize<'de> for Attributes {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(Once(PhantomData)).map(Self)
+    }
+}
+
+/// Reads an object of which no field is given twice.
+struct Once<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Once<T> {
+    type Value = Vec<(String, T)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let (mut fields, mut names) = (Vec::new(), HashSet::new());
+        while let Some((name, value)) = map.next_entry::<String, T>()? {
+            if !names.insert(name.clone()) {
+                return Err(serde::de::Error::custom(format!("{name:.40?} is given twice")));
+            }
+            fields.push((name, value));
+        }
+        Ok(fields)
+    }
+}
 
 /// What the value of a field is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +152,14 @@ mod tests {
         let settings = settings(value.as_object().unwrap(), &KNOWN).ok()?;
         let words: Vec<_> = settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
         Some(words.join(" "))
+    }
+
+    #[test]
+    fn no_field_is_given_twice() {
+        let read = |text: &str| serde_json::from_str::<Fields>(text).map(|fields| fields.0.len());
+        assert_eq!(read(r#"{"a":1,"b":{"a":2}}"#).ok(), Some(2));
+        assert!(read(r#"{"a":1,"a":1}"#).unwrap_err().to_string().contains("twice"));
+        assert!(read("[]").is_err());
     }
 
     #[test]

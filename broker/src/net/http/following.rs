@@ -1,10 +1,16 @@
 //! What streams of events and long polls share: where they begin, what they leave out, and events in
 //! their turn.
 
+#![expect(clippy::disallowed_methods, reason = "what is not there is looked for again")]
+
+use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
-use tidings_protocol::{CanonicalUrl, Payload, Seq, StartAt, TopicName};
+use tidings_protocol::{CanonicalUrl, Code, Payload, ProtocolError, Seq, StartAt, TopicName};
+use tokio::time::{Instant, Sleep};
 
 use super::error::Refusal;
 use super::input::Params;
@@ -48,11 +54,19 @@ impl Filter {
     }
 }
 
-/// A cursor on a topic that some task follows.
+/// A cursor on a topic that some task follows. Whoever only reads makes no topic: one that is not there is
+/// looked for again from time to time, and followed from its first event when it is.
 #[derive(Debug)]
 pub(super) struct Following {
-    reader: Reader,
+    hub: Arc<Hub>,
+    topic: TopicName,
+    /// What was asked for, of a topic that is not there yet.
+    reader: Option<Reader>,
+    again: Pin<Box<Sleep>>,
 }
+
+/// How often a topic is looked for that is not there.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// What comes next.
 #[derive(Debug)]
@@ -73,35 +87,59 @@ pub(super) enum Next {
 impl Following {
     /// Begins; `from` is what the parameter says, or the number after the last one that is known.
     pub(super) fn begin(
-        hub: &Hub,
-        topic: &TopicName,
+        hub: &Arc<Hub>,
+        topic: TopicName,
         from: Option<StartAt>,
     ) -> Result<Self, Refusal> {
-        let reader = hub.topics.subscribe(topic, from, Waker::noop().clone())?;
-        Ok(Self { reader })
+        let is_there = hub.topics.find(topic.as_str()).is_some();
+        let reader = match from {
+            // A number beyond the first is of another broker; the topic says so.
+            _ if is_there => Some(hub.topics.subscribe(&topic, from, Waker::noop().clone())?),
+            Some(StartAt::Seq(seq)) if seq > Seq(1) => {
+                let text =
+                    format!("next is 1; {topic} has not come to {seq}: there is no such topic");
+                return Err(ProtocolError::new(Code::Conflict, text).into());
+            }
+            _ => None,
+        };
+        Ok(Self { hub: Arc::clone(hub), topic, reader, again: Box::pin(tokio::time::sleep(AGAIN)) })
     }
 
     /// The next number to take.
     pub(super) fn cursor(&self) -> Seq {
-        self.reader.cursor()
+        self.reader.as_ref().map_or(Seq(1), Reader::cursor)
     }
 
-    pub(super) fn reader(&self) -> &Reader {
-        &self.reader
+    /// The number of the topic, once it is there.
+    pub(super) fn topic_id(&self) -> Option<u64> {
+        self.reader.as_ref().map(|reader| reader.topic().id())
     }
 
     /// Takes at most about so many bytes, and at least one batch if there is one.
-    pub(super) fn next(&mut self, cx: &Context<'_>, bytes_max: usize) -> Next {
-        self.reader.woken_by(cx.waker());
+    pub(super) fn next(&mut self, cx: &mut Context<'_>, bytes_max: usize) -> Next {
+        if self.reader.is_none() && self.is_born(cx) {
+            let first = Some(StartAt::First);
+            self.reader = self.hub.topics.subscribe(&self.topic, first, cx.waker().clone()).ok();
+        }
+        let Some(reader) = &mut self.reader else { return Next::Nothing { reads: false } };
+        reader.woken_by(cx.waker());
         let mut run = None;
-        match self.reader.fetch(bytes_max, 1, |first, lines| run = Some((first, lines))) {
+        match reader.fetch(bytes_max, 1, |first, lines| run = Some((first, lines))) {
             Fetched::Lag(lag) => Next::Lag(lag),
             Fetched::Gap(gap) => Next::Gap(gap),
             Fetched::Taken => match run {
                 Some((first, lines)) => Next::Lines(first, lines),
-                None => Next::Nothing { reads: self.reader.waits_for_disk() },
+                None => Next::Nothing { reads: reader.waits_for_disk() },
             },
         }
+    }
+
+    /// Whether the topic has come into being. The task is woken to look again.
+    fn is_born(&mut self, cx: &mut Context<'_>) -> bool {
+        while self.again.as_mut().poll(cx).is_ready() {
+            self.again.as_mut().reset(Instant::now() + AGAIN);
+        }
+        self.hub.topics.find(self.topic.as_str()).is_some()
     }
 }
 

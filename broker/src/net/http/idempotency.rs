@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use parking_lot::Mutex;
-use tidings_protocol::{Seq, TopicName};
+use tidings_protocol::Seq;
 
 use crate::clock::Moment;
 
@@ -20,8 +20,8 @@ const REMEMBERED_MS: u64 = 24 * 60 * 60 * 1_000;
 /// What became of a request with a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Earlier {
-    /// There was none: this one is to be done.
-    None,
+    /// There was none: this one is to be done, and its end to be told under this number.
+    None(Serial),
     /// One is being done right now.
     Underway,
     /// The key was used for something else.
@@ -30,16 +30,24 @@ pub(super) enum Earlier {
     Done(Vec<Seq>),
 }
 
+/// Names a use of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Serial(u64);
+
+/// A topic by its number, as one that is deleted and made again is another, and a key.
+type Id = (u64, String);
+
 /// The keys that were used lately.
 #[derive(Debug, Default)]
 pub(super) struct Keys(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    by_key: HashMap<(TopicName, String), Use>,
-    /// Oldest first; `serial` tells a key that was forgotten and used again.
-    order: VecDeque<(u64, TopicName, String)>,
+    by_key: HashMap<Id, Use>,
+    /// Oldest first; a key that was forgotten and used again has another serial.
+    order: VecDeque<(u64, Id)>,
     serial: u64,
+    /// Of all uses that are done: the sum of their lengths.
     numbers: usize,
 }
 
@@ -54,10 +62,10 @@ struct Use {
 
 impl Keys {
     /// Asks whether a request was made before, and if not notes that it is being done.
-    pub(super) fn begin(&self, topic: &TopicName, key: &str, body: u128, now: Moment) -> Earlier {
+    pub(super) fn begin(&self, topic: u64, key: &str, body: u128, now: Moment) -> Earlier {
         let known = &mut *self.0.lock();
         known.forget(now);
-        let id = (topic.clone(), key.to_owned());
+        let id = (topic, key.to_owned());
         match known.by_key.get(&id) {
             None => {}
             Some(earlier) if earlier.body != body => return Earlier::Other,
@@ -66,90 +74,131 @@ impl Keys {
         }
         known.serial += 1;
         let serial = known.serial;
-        known.order.push_back((serial, id.0.clone(), id.1.clone()));
+        known.order.push_back((serial, id.clone()));
         known.by_key.insert(id, Use { body, at: now, serial, seqs: None });
-        Earlier::None
+        Earlier::None(Serial(serial))
     }
 
-    /// It was done, or it was not, and is to be done if it comes again.
-    pub(super) fn end(&self, topic: &TopicName, key: &str, seqs: Option<&[Seq]>) {
+    /// It was done, or it was not, and is to be done if it comes again. Only who began it says so.
+    pub(super) fn end(&self, topic: u64, key: &str, serial: Serial, seqs: Option<&[Seq]>) {
         let known = &mut *self.0.lock();
-        let id = (topic.clone(), key.to_owned());
+        let id = (topic, key.to_owned());
+        if known.by_key.get(&id).is_none_or(|it| it.serial != serial.0) {
+            return;
+        }
         let Some(seqs) = seqs else {
-            known.by_key.remove(&id);
+            known.remove(&id);
             return;
         };
-        if let Some(earlier) = known.by_key.get_mut(&id) {
-            known.numbers += seqs.len();
-            earlier.seqs = Some(seqs.to_vec());
-        }
+        let done = known.by_key.get_mut(&id).expect("it was just there");
+        let before = done.seqs.replace(seqs.to_vec());
+        known.numbers += seqs.len();
+        known.numbers -= before.map_or(0, |seqs| seqs.len());
     }
 }
 
 impl Known {
+    fn remove(&mut self, id: &Id) {
+        let gone = self.by_key.remove(id).and_then(|gone| gone.seqs);
+        self.numbers -= gone.map_or(0, |seqs| seqs.len());
+    }
+
     /// Forgets what is old, and the oldest if there is too much.
     fn forget(&mut self, now: Moment) {
-        while let Some((serial, topic, key)) = self.order.front() {
-            let id = (topic.clone(), key.clone());
-            let first = self.by_key.get(&id).filter(|first| first.serial == *serial);
+        while let Some((serial, id)) = self.order.front() {
+            let first = self.by_key.get(id).filter(|first| first.serial == *serial);
             let crowded = self.by_key.len() >= KEYS_MAX || self.numbers >= NUMBERS_MAX;
-            let stays = first.is_some_and(|first| now.since(first.at) < REMEMBERED_MS && !crowded);
-            if stays {
+            if first.is_some_and(|first| now.since(first.at) < REMEMBERED_MS && !crowded) {
                 return;
             }
-            if first.is_some() {
-                let gone = self.by_key.remove(&id).and_then(|gone| gone.seqs);
-                self.numbers -= gone.map_or(0, |seqs| seqs.len());
+            let is_known = first.is_some();
+            let (_, id) = self.order.pop_front().expect("it was just looked at");
+            if is_known {
+                self.remove(&id);
             }
-            self.order.pop_front();
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
-    fn topic() -> TopicName {
-        "t".parse().unwrap()
+    const T: u64 = 1;
+
+    fn begun(earlier: &Earlier) -> Serial {
+        let Earlier::None(serial) = earlier else { panic!("{earlier:?}") };
+        *serial
     }
 
     #[test]
     fn what_was_done_is_answered_and_not_done_again() {
         let keys = Keys::default();
-        assert_eq!(keys.begin(&topic(), "a", 1, Moment(0)), Earlier::None);
-        assert_eq!(keys.begin(&topic(), "a", 1, Moment(1)), Earlier::Underway);
-        assert_eq!(keys.begin(&topic(), "a", 2, Moment(1)), Earlier::Other);
-        assert_eq!(keys.begin(&"u".parse().unwrap(), "a", 2, Moment(1)), Earlier::None);
-        keys.end(&topic(), "a", Some(&[Seq(7)]));
-        assert_eq!(keys.begin(&topic(), "a", 1, Moment(2)), Earlier::Done(vec![Seq(7)]));
-        assert_eq!(keys.begin(&topic(), "a", 1, Moment(REMEMBERED_MS)), Earlier::None);
+        let serial = begun(&keys.begin(T, "a", 1, Moment(0)));
+        assert_eq!(keys.begin(T, "a", 1, Moment(1)), Earlier::Underway);
+        assert_eq!(keys.begin(T, "a", 2, Moment(1)), Earlier::Other);
+        begun(&keys.begin(2, "a", 2, Moment(1)));
+        keys.end(T, "a", serial, Some(&[Seq(7)]));
+        assert_eq!(keys.begin(T, "a", 1, Moment(2)), Earlier::Done(vec![Seq(7)]));
+        begun(&keys.begin(T, "a", 1, Moment(REMEMBERED_MS)));
     }
 
     #[test]
-    fn what_was_refused_may_come_again() {
+    fn what_was_refused_may_come_again_and_its_late_end_is_nothing_to_who_came() {
         let keys = Keys::default();
-        assert_eq!(keys.begin(&topic(), "a", 1, Moment(0)), Earlier::None);
-        keys.end(&topic(), "a", None);
-        assert_eq!(keys.begin(&topic(), "a", 2, Moment(0)), Earlier::None);
+        let first = begun(&keys.begin(T, "a", 1, Moment(0)));
+        keys.end(T, "a", first, None);
+        let second = begun(&keys.begin(T, "a", 2, Moment(0)));
+        keys.end(T, "a", first, None);
+        assert_eq!(keys.begin(T, "a", 2, Moment(0)), Earlier::Underway);
+        keys.end(T, "a", second, Some(&[Seq(1)]));
+        keys.end(T, "a", first, Some(&[Seq(9)]));
+        assert_eq!(keys.begin(T, "a", 2, Moment(0)), Earlier::Done(vec![Seq(1)]));
     }
 
     #[test]
     fn memory_is_bounded_in_keys_and_in_numbers() {
         let keys = Keys::default();
         for n in 0..KEYS_MAX as u64 + 10 {
-            assert_eq!(keys.begin(&topic(), &n.to_string(), 1, Moment(n)), Earlier::None);
-            keys.end(&topic(), &n.to_string(), Some(&[Seq(n)]));
+            let serial = begun(&keys.begin(T, &n.to_string(), 1, Moment(n)));
+            keys.end(T, &n.to_string(), serial, Some(&[Seq(n)]));
         }
         assert_eq!(keys.0.lock().by_key.len(), KEYS_MAX);
-        assert_eq!(keys.begin(&topic(), "0", 2, Moment(KEYS_MAX as u64 + 10)), Earlier::None);
+        begun(&keys.begin(T, "0", 2, Moment(KEYS_MAX as u64 + 10)));
         let many = vec![Seq(1); NUMBERS_MAX / 2];
         for n in 0..10 {
             let key = format!("large-{n}");
-            assert_eq!(keys.begin(&topic(), &key, 1, Moment(1 << 20)), Earlier::None);
-            keys.end(&topic(), &key, Some(&many));
+            let serial = begun(&keys.begin(T, &key, 1, Moment(1 << 20)));
+            keys.end(T, &key, serial, Some(&many));
         }
         assert!(keys.0.lock().numbers <= NUMBERS_MAX + many.len());
         assert!(keys.0.lock().order.len() <= KEYS_MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_are_counted_as_they_are_kept(
+            steps in proptest::collection::vec((0..4_u8, 0..3_u8, 0..3_usize, 0..20_u64), 1..60),
+        ) {
+            let (keys, mut serials, mut now) = (Keys::default(), Vec::new(), 0);
+            for (key, what, count, later) in steps {
+                let key = key.to_string();
+                now += later * REMEMBERED_MS / 20;
+                if what == 0 {
+                    if let Earlier::None(serial) = keys.begin(T, &key, 1, Moment(now)) {
+                        serials.push((key, serial));
+                    }
+                } else if !serials.is_empty() {
+                    let (key, serial) = &serials[count % serials.len()];
+                    let seqs = vec![Seq(1); count];
+                    keys.end(T, key, *serial, (what == 1).then_some(&seqs));
+                }
+                let known = keys.0.lock();
+                let kept: usize = known.by_key.values().flat_map(|it| &it.seqs).map(Vec::len).sum();
+                prop_assert_eq!(known.numbers, kept);
+            }
+        }
     }
 }

@@ -113,12 +113,13 @@ pub(super) struct Bodies {
 /// A body, and its part of the room.
 pub(super) struct Received<'a> {
     pub(super) bytes: Bytes,
-    _room: SemaphorePermit<'a>,
+    _room: Option<SemaphorePermit<'a>>,
 }
 
 impl Bodies {
-    pub(super) fn new(config: Arc<HttpConfig>) -> Self {
-        let room = Semaphore::new(config.bodies_bytes_max.max(config.body_bytes_max) / PIECE_BYTES);
+    /// `bytes_max` is the room for all bodies that are received there.
+    pub(super) fn new(config: Arc<HttpConfig>, bytes_max: usize) -> Self {
+        let room = Semaphore::new(bytes_max.max(config.body_bytes_max).div_ceil(PIECE_BYTES));
         Self { config, room }
     }
 
@@ -132,31 +133,34 @@ impl Bodies {
     ) -> Result<Received<'_>, Refusal> {
         allow_type(headers, types)?;
         let max = self.config.body_bytes_max;
-        let told = body.size_hint().exact();
-        if told.is_some_and(|bytes| bytes > max as u64) {
+        if body.size_hint().exact().is_some_and(|bytes| bytes > max as u64) {
             return Err(too_long(max));
         }
-        let wanted = told.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(max);
-        let pieces = u32::try_from(wanted.div_ceil(PIECE_BYTES)).unwrap_or(u32::MAX);
         let total = Duration::from_millis(self.config.body_ms);
-        let receive = async {
-            let room = self.room.acquire_many(pieces).await.expect("it is never closed");
-            let bytes = self.collect(body, max).await?;
-            Ok(Received { bytes, _room: room })
-        };
-        super::within(total, receive).await.unwrap_or_else(|| Err(too_slow()))
+        super::within(total, self.collect(body, max)).await.unwrap_or_else(|| Err(too_slow()))
     }
 
-    async fn collect(&self, mut body: Body, max: usize) -> Result<Bytes, Refusal> {
+    /// Takes room for what has come, and not for what was announced.
+    async fn collect(&self, mut body: Body, max: usize) -> Result<Received<'_>, Refusal> {
         let silence = Duration::from_millis(self.config.body_silence_ms);
         let (mut first, mut whole) = (Bytes::new(), BytesMut::new());
+        let mut room: Option<SemaphorePermit<'_>> = None;
         loop {
             let frame = super::within(silence, body.frame()).await.ok_or_else(too_slow)?;
             let Some(frame) = frame else { break };
             let cut_off = |_| Refusal::bad("the body was cut off");
             let Ok(data) = frame.map_err(cut_off)?.into_data() else { continue };
-            if first.len() + whole.len() + data.len() > max {
+            let bytes = first.len() + whole.len() + data.len();
+            if bytes > max {
                 return Err(too_long(max));
+            }
+            let held = room.as_ref().map_or(0, SemaphorePermit::num_permits);
+            let more = bytes.div_ceil(PIECE_BYTES).saturating_sub(held);
+            let more = u32::try_from(more).expect("a body is shorter");
+            let more = self.room.acquire_many(more).await.expect("it is never closed");
+            match &mut room {
+                Some(room) => room.merge(more),
+                none => *none = Some(more),
             }
             // Nearly all of them come in one piece.
             if first.is_empty() && whole.is_empty() {
@@ -166,7 +170,8 @@ impl Bodies {
                 whole.extend_from_slice(&data);
             }
         }
-        Ok(if whole.is_empty() { first } else { whole.freeze() })
+        let bytes = if whole.is_empty() { first } else { whole.freeze() };
+        Ok(Received { bytes, _room: room })
     }
 
     /// Receives a JSON object.
@@ -208,7 +213,8 @@ fn too_long(max: usize) -> Refusal {
 }
 
 fn too_slow() -> Refusal {
-    let message = "the body came too slowly";
+    let message =
+        "the body was not received in time: it came too slowly, or others had all the room";
     Refusal::new(StatusCode::REQUEST_TIMEOUT, Code::Idle.as_str(), message)
 }
 

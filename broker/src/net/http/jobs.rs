@@ -11,7 +11,7 @@ use tidings_protocol::{Command, JobName, field_number};
 
 use super::client::Client;
 use super::error::Refusal;
-use super::fields::{Kind, Known, borrowed, settings, take_words};
+use super::fields::{Fields, Kind, Known, borrowed, settings, take_words};
 use super::input::{Named, Params};
 use super::manage::{Answered, Asker, manage};
 use super::objects::{self, Object};
@@ -56,7 +56,7 @@ pub(super) async fn open(
     body: Body,
 ) -> Answered {
     let params = Params::of(&uri, &["group"])?;
-    let mut object: Map<String, Value> = http.bodies.json(&headers, body).await?;
+    let Fields(mut object) = http.bodies.json(&headers, body).await?;
     let name: JobName = match object.remove("job") {
         Some(Value::String(name)) => name.parse()?,
         _ => return Err(Refusal::bad("job: it is needed, and a text: its name")),
@@ -105,7 +105,7 @@ pub(super) async fn add(
     body: Body,
 ) -> Answered {
     let params = Params::of(&uri, &["group"])?;
-    let mut object: Map<String, Value> = http.bodies.json(&headers, body).await?;
+    let Fields(mut object) = http.bodies.json(&headers, body).await?;
     let urls = seeds(&mut object)?.ok_or_else(|| Refusal::bad("urls: they are needed"))?;
     let settings = settings(&object, SEEDS)?;
     let settings = [borrowed(&settings), of_group(&params)].concat();

@@ -7,13 +7,13 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tidings_protocol::{Code, Command, GroupName, Manage, TopicName, field_number};
 
 use super::Http;
 use super::client::{Answer, Client};
 use super::error::Refusal;
-use super::fields::{Kind, Known, borrowed, settings};
+use super::fields::{Fields, Kind, Known, borrowed, settings};
 use super::input::{Named, Params};
 use super::objects::{self, Object};
 
@@ -81,7 +81,7 @@ pub(super) async fn put_topic(
     body: Body,
 ) -> Answered {
     Params::of(&uri, &[])?;
-    let object: Map<String, Value> = http.bodies.json(&headers, body).await?;
+    let Fields(object) = http.bodies.json(&headers, body).await?;
     let settings = settings(&object, TOPIC)?;
     let ask = |action| Command::Topic(manage(action, Some(name.as_str()), borrowed(&settings)));
     match client.ask(&ask("create")).await {
@@ -136,7 +136,7 @@ pub(super) async fn put_group(
     body: Body,
 ) -> Answered {
     Params::of(&uri, &[])?;
-    let object: Map<String, Value> = http.bodies.json(&headers, body).await?;
+    let Fields(object) = http.bodies.json(&headers, body).await?;
     let settings = settings(&object, GROUP)?;
     let ask = |action| Command::Group(manage(action, Some(name.as_str()), borrowed(&settings)));
     match client.ask(&ask("create")).await {

@@ -40,6 +40,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
 use axum::routing::{get, post};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub use self::config::{HTTP_PORT, HttpConfig};
@@ -57,6 +58,10 @@ struct Http {
     hub: Arc<Hub>,
     config: Arc<HttpConfig>,
     bodies: Bodies,
+    /// Those of webhooks, which come before it is known from whom.
+    hook_bodies: Bodies,
+    /// Room for pages of events that are on their way, in pieces.
+    pages: Arc<Semaphore>,
     keys: Keys,
     transcripts: TranscriptsOfTopics,
     hooks: Hooks,
@@ -70,7 +75,9 @@ impl Http {
         let config = Arc::new(config);
         Self {
             hub,
-            bodies: Bodies::new(Arc::clone(&config)),
+            bodies: Bodies::new(Arc::clone(&config), config.bodies_bytes_max),
+            hook_bodies: Bodies::new(Arc::clone(&config), config.hook_bodies_bytes_max),
+            pages: Arc::new(Semaphore::new(config.pages_bytes_max.div_ceil(read::PIECE_BYTES))),
             config,
             keys: Keys::default(),
             transcripts: TranscriptsOfTopics::default(),

@@ -1,6 +1,6 @@
 //! `POST /topics/{topic}`: one event per line of the body, or JSON.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
@@ -20,7 +20,8 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::Http;
 use super::client::Client;
 use super::error::Refusal;
-use super::idempotency::Earlier;
+use super::fields::Attributes;
+use super::idempotency::{Earlier, Serial};
 use super::input::{Named, Params, content_type, json};
 use super::objects::Object;
 use crate::access::Way;
@@ -31,6 +32,9 @@ use crate::topic::{Topic, id_of};
 const LINES: [&str; 3] =
     ["text/plain", "application/octet-stream", "application/x-www-form-urlencoded"];
 const JSON: &str = "application/json";
+
+/// Events of one request: what is kept of each while it waits is more than the event itself.
+const EVENTS_MAX: usize = 100_000;
 
 /// The longest `Idempotency-Key`, in bytes.
 const KEY_BYTES_MAX: usize = 128;
@@ -55,7 +59,7 @@ enum Event {
 struct Parts {
     target: String,
     #[serde(default)]
-    attributes: BTreeMap<String, String>,
+    attributes: Attributes,
 }
 
 /// Answered when all of them are as safe as the topic promises. If one of them cannot be an event none
@@ -72,10 +76,10 @@ pub(super) async fn publish(
     let types = [LINES.as_slice(), &[JSON]].concat();
     let received = http.bodies.receive(&headers, body, &types).await?;
     let is_json = content_type(&headers).is_some_and(|given| given == JSON);
-    let mut payloads = if is_json {
+    let mut payloads: Vec<Cow<'_, str>> = if is_json {
         of_json(json(&received.bytes)?)?
     } else {
-        of_lines(&received.bytes)?.map(str::to_owned).collect()
+        of_lines(&received.bytes)?.map(Cow::Borrowed).collect()
     };
     if payloads.is_empty() {
         return Err(Refusal::bad("the body has no event: one a line, empty lines are none"));
@@ -90,19 +94,18 @@ pub(super) async fn publish(
         return safe(&topic, seqs).await;
     };
     let body = xxh3_128(&received.bytes);
-    let earlier = http.keys.begin(&name, key, body, http.hub.clock.now());
-    let (topic, seqs) = match earlier {
-        Earlier::None => {
-            // From here to the end of the appending nothing is awaited without it: whoever goes away
-            // meanwhile leaves nothing half-way.
-            let mut underway = Underway { http: &http, topic: &name, key, seqs: None };
-            let topic = http.hub.topics.open(&name)?;
+    let topic = http.hub.topics.open(&name)?;
+    let earlier = http.keys.begin(topic.id(), key, body, http.hub.clock.now());
+    let (serial, seqs) = match earlier {
+        Earlier::None(serial) => {
+            // Until it is appended: whoever goes away meanwhile leaves nothing half-way.
+            let mut underway = Underway { http: &http, topic: &topic, key, serial, seqs: None };
             identify(&mut payloads, key);
             let seqs = append(&http, &topic, client.conn, &payloads).await?;
             underway.seqs = Some(seqs.clone());
-            (topic, seqs)
+            (Some(serial), seqs)
         }
-        Earlier::Done(seqs) => (http.hub.topics.open(&name)?, seqs),
+        Earlier::Done(seqs) => (None, seqs),
         Earlier::Underway => {
             let message = "a request with this Idempotency-Key is just being done";
             let conflict = StatusCode::CONFLICT;
@@ -115,9 +118,9 @@ pub(super) async fn publish(
         }
     };
     let answer = safe(&topic, seqs).await;
-    if answer.is_err() {
-        // It was told, and is not kept: it is to be done when it comes again.
-        http.keys.end(&name, key, None);
+    if let (Err(_), Some(serial)) = (&answer, serial) {
+        // It is not kept, and to be done when it comes again.
+        http.keys.end(topic.id(), key, serial, None);
     }
     answer
 }
@@ -125,14 +128,15 @@ pub(super) async fn publish(
 /// Notes what becomes of a request with a key, also when nobody waits for its end any more.
 struct Underway<'a> {
     http: &'a Http,
-    topic: &'a TopicName,
+    topic: &'a Topic,
     key: &'a str,
+    serial: Serial,
     seqs: Option<Vec<Seq>>,
 }
 
 impl Drop for Underway<'_> {
     fn drop(&mut self) {
-        self.http.keys.end(self.topic, self.key, self.seqs.as_deref());
+        self.http.keys.end(self.topic.id(), self.key, self.serial, self.seqs.as_deref());
     }
 }
 
@@ -156,35 +160,47 @@ fn of_lines(body: &[u8]) -> Result<impl Iterator<Item = &str>, Refusal> {
         lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line)).filter(|line| !line.is_empty())
     };
     for (at, line) in lines().enumerate() {
+        if at == EVENTS_MAX {
+            return Err(too_many());
+        }
         check(at, line)?;
     }
     // All of them were just looked at.
     Ok(lines().filter_map(|line| std::str::from_utf8(line).ok()))
 }
 
-fn of_json(events: Events) -> Result<Vec<String>, Refusal> {
+fn of_json(events: Events) -> Result<Vec<Cow<'static, str>>, Refusal> {
+    if events.events.len() > EVENTS_MAX {
+        return Err(too_many());
+    }
     let payload = |(at, event)| {
         let payload = match event {
             Event::Line(line) => line,
             Event::Parts(parts) => of_parts(&parts).map_err(|error| at_event(at, &error))?,
         };
         check(at, payload.as_bytes())?;
-        Ok(payload)
+        Ok(Cow::Owned(payload))
     };
     events.events.into_iter().enumerate().map(payload).collect()
+}
+
+fn too_many() -> Refusal {
+    let message =
+        format!("the body has more than {EVENTS_MAX} events; send it in several requests");
+    Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, Code::TooLong.as_str(), message)
 }
 
 /// An event of its parts, if read again it has the same ones.
 fn of_parts(parts: &Parts) -> Result<String, ProtocolError> {
     let mut line = parts.target.clone();
-    for (key, value) in &parts.attributes {
+    for (key, value) in &parts.attributes.0 {
         line.push(' ');
         line.push_str(key);
         line.push('=');
         line.push_str(value);
     }
     let read = Payload::parse(&line);
-    let attributes = parts.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    let attributes = parts.attributes.0.iter().map(|(key, value)| (key.as_str(), value.as_str()));
     if read.target() == Some(&*parts.target) && read.attributes().eq(attributes) {
         return Ok(line);
     }
@@ -212,13 +228,13 @@ fn at_event(at: usize, error: &ProtocolError) -> Refusal {
 }
 
 /// Gives an id, made of the key, to each event that can carry one and has none.
-fn identify(payloads: &mut [String], key: &str) {
+fn identify(payloads: &mut [Cow<'_, str>], key: &str) {
     for (at, payload) in payloads.iter_mut().enumerate() {
         let read = Payload::parse(payload);
         let id = format!(" id={key}-{}", at + 1);
         let can = read.target().is_some() && read.attribute("id").is_none();
         if can && payload.len() + id.len() <= PAYLOAD_BYTES_MAX {
-            payload.push_str(&id);
+            payload.to_mut().push_str(&id);
         }
     }
 }
@@ -228,7 +244,7 @@ pub(super) async fn append(
     http: &Http,
     topic: &Arc<Topic>,
     conn: ConnId,
-    payloads: &[String],
+    payloads: &[Cow<'_, str>],
 ) -> Result<Vec<Seq>, Refusal> {
     let room = poll_fn(|cx| {
         let held_up = topic.is_held_up(Some(cx.waker()));
@@ -243,10 +259,10 @@ pub(super) async fn append(
     let ids = payloads.iter().enumerate().filter_map(|(at, payload)| Some((at, id_of(payload)?)));
     let ids: Vec<_> = ids.collect();
     let seqs = if ids.is_empty() {
-        let numbers = topic.append(conn, payloads.iter().map(String::as_str))?;
+        let numbers = topic.append(conn, payloads.iter().map(AsRef::as_ref))?;
         (numbers.start.0..numbers.end.0).map(Seq).collect()
     } else {
-        let payloads: Vec<&str> = payloads.iter().map(String::as_str).collect();
+        let payloads: Vec<&str> = payloads.iter().map(AsRef::as_ref).collect();
         topic.append_once(conn, &payloads, &ids)?
     };
     http.hub.stats.events.add(payloads.len() as u64);
@@ -317,6 +333,7 @@ mod tests {
             r#"{"target":"/a","attributes":{"b c":"d"}}"#,
             r#"{"target":"/a","attributes":{"":"d"}}"#,
             r#"{"target":"/a","more":1}"#,
+            r#"{"target":"/a","attributes":{"b":"1","b":"2"}}"#,
             "7",
         ] {
             assert_eq!(event(wrong), None, "{wrong}");
@@ -325,7 +342,7 @@ mod tests {
 
     #[test]
     fn ids_are_given_to_what_can_carry_them_and_has_none() {
-        let mut payloads = ["/a", "text", "/b id=mine", "/c x=1"].map(str::to_owned);
+        let mut payloads = ["/a", "text", "/b id=mine", "/c x=1"].map(Cow::Borrowed);
         identify(&mut payloads, "k");
         assert_eq!(payloads, ["/a id=k-1", "text", "/b id=mine", "/c x=1 id=k-4"]);
     }

@@ -1,18 +1,24 @@
 //! `GET /topics/{topic}`: events from a number on, and if there are none yet, the next ones that come.
 
+use std::convert::Infallible;
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use axum::body::{Body, HttpBody};
 use axum::extract::State;
-use axum::http::Uri;
+use axum::http::{HeaderValue, Uri, header};
+use axum::response::Response;
+use bytes::Bytes;
+use http_body::Frame;
 use serde_json::{Value, json};
 use tidings_protocol::{Seq, StartAt, TopicName};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::error::Refusal;
 use super::following::{Filter, Following, Next};
 use super::input::{Named, Params};
-use super::objects::Object;
 use super::{Http, within};
 use crate::topic::payloads;
 
@@ -24,20 +30,26 @@ const LIMIT: usize = 1_000;
 const LIMIT_MAX: usize = 10_000;
 
 /// Bytes of payloads of one answer, about.
-const BYTES_MAX: usize = 4 << 20;
+const BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of events that are looked at for one answer, of which perhaps none is wanted.
+const LOOKED_MAX: usize = 16 << 20;
+
+/// Room for answers is given out in pieces of so many bytes.
+pub(super) const PIECE_BYTES: usize = 1 << 10;
 
 /// Answered at once if there is anything from `from` on, and otherwise when there is, or after `wait`.
 pub(super) async fn read(
     State(http): State<Arc<Http>>,
     Named(topic): Named<TopicName>,
     uri: Uri,
-) -> Result<Object, Refusal> {
+) -> Result<Response, Refusal> {
     let known = [["from", "limit", "wait"].as_slice(), &Filter::PARAMS].concat();
     let params = Params::of(&uri, &known)?;
     let from = params.get("from").map(str::parse::<StartAt>).transpose()?;
     let limit = params.number("limit", LIMIT, LIMIT_MAX)?;
     let wait = params.wait(WAIT_MS, http.config.wait_ms_max)?;
-    let following = Following::begin(&http.hub, &topic, from)?;
+    let following = Following::begin(&http.hub, topic.clone(), from)?;
     let mut page = Page { limit, filter: Filter::of(&params), ..Page::new(topic, following) };
     let stop = http.stop.clone();
     let collected = within(wait, poll_fn(|cx| page.poll(cx)));
@@ -47,8 +59,39 @@ pub(super) async fn read(
         () = stop.cancelled_owned() => {}
     }
     // What the disk was just asked for is not waited for by the clock: it was there.
-    poll_fn(|cx| page.poll_disk(cx)).await;
-    Ok(Object(page.into_json()))
+    tokio::select! {
+        biased;
+        () = http.stop.cancelled() => {}
+        () = poll_fn(|cx| page.poll_disk(cx)) => {}
+    }
+    let text = format!("{}\n", page.into_json());
+    let pieces = u32::try_from(text.len().div_ceil(PIECE_BYTES)).unwrap_or(u32::MAX);
+    // Whoever takes nothing of an answer is closed after a while, so there is room some time.
+    let room = Arc::clone(&http.pages).acquire_many_owned(pieces).await;
+    let room = room.expect("it is never closed");
+    let mut response = Response::new(Body::new(Held { text: Some(text.into()), _room: room }));
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    Ok(response)
+}
+
+/// The body of an answer, with the room that it takes until it was sent. It does not tell its length, as the
+/// connection would not come back for its end then, when it has room for more.
+struct Held {
+    text: Option<Bytes>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl HttpBody for Held {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.text.take().map(|text| Ok(Frame::data(text))))
+    }
 }
 
 /// What an answer has so far.
@@ -59,6 +102,7 @@ struct Page {
     limit: usize,
     events: Vec<Value>,
     bytes: usize,
+    looked: usize,
     missed: Vec<Value>,
     /// The number behind the last one that was looked at.
     next: Seq,
@@ -74,18 +118,19 @@ impl Page {
             limit: LIMIT,
             events: Vec::new(),
             bytes: 0,
+            looked: 0,
             missed: Vec::new(),
         }
     }
 
     fn is_full(&self) -> bool {
-        self.events.len() >= self.limit || self.bytes >= BYTES_MAX
+        self.events.len() >= self.limit || self.bytes >= BYTES_MAX || self.looked >= LOOKED_MAX
     }
 
     /// Takes what there is; ready when that was anything.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.take(cx);
-        let has_something = !self.events.is_empty() || !self.missed.is_empty();
+        let has_something = !self.events.is_empty() || !self.missed.is_empty() || self.is_full();
         if has_something { Poll::Ready(()) } else { Poll::Pending }
     }
 
@@ -108,6 +153,7 @@ impl Page {
     }
 
     fn add(&mut self, first: Seq, lines: &[u8]) {
+        self.looked += lines.len();
         for (seq, payload) in payloads(&self.topic, first, lines) {
             if self.events.len() >= self.limit {
                 return;

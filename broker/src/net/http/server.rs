@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
@@ -28,6 +28,10 @@ use super::config::HttpConfig;
 use super::hooks::Peer;
 use super::{Http, guard, router};
 use crate::net::{Hub, accept};
+
+/// How long the rest of what somebody sends is read after the last answer, and how much of it.
+const LINGER: Duration = Duration::from_millis(500);
+const LINGER_BYTES_MAX: usize = 8 << 20;
 
 /// Bytes that hyper holds for a connection in each direction, at least.
 const BUFFER_BYTES_MIN: usize = 8 << 10;
@@ -64,7 +68,8 @@ async fn serve_one(
 ) {
     let _ = stream.set_nodelay(true);
     let config = &http.config;
-    let stream = Watched::new(stream, Duration::from_millis(config.stalled_ms));
+    let patience = Duration::from_millis(config.stalled_ms);
+    let stream = Watched::new(stream, patience, http.stop.clone());
     let service = service_fn(|request: Request<Incoming>| {
         let answer = answer(&http, &router, &asker, request);
         async move { Ok::<_, Infallible>(answer.await) }
@@ -104,17 +109,43 @@ async fn answer(
     response
 }
 
-/// A stream that fails when nothing that is written to it is taken for too long.
+/// A stream that fails when nothing that is written to it is taken for too long, and that is closed so that
+/// what was said last arrives: to close over something that was not read would be a reset, which may
+/// overtake it. So what is still coming is read for a moment, unless the broker stops.
 struct Watched {
     stream: TcpStream,
     patience: Duration,
-    /// Set while it takes nothing.
+    /// Set while it takes nothing, and while the rest is read.
     timer: Option<Pin<Box<Sleep>>>,
+    stop: CancellationToken,
+    /// What may still be read, once nothing is written any more.
+    rest: Option<usize>,
 }
 
 impl Watched {
-    fn new(stream: TcpStream, patience: Duration) -> Self {
-        Self { stream, patience, timer: None }
+    fn new(stream: TcpStream, patience: Duration, stop: CancellationToken) -> Self {
+        Self { stream, patience, timer: None, stop, rest: None }
+    }
+
+    /// Reads what still comes, up to its end or for a moment.
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let until = Instant::now() + LINGER;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
+        if timer.as_mut().poll(cx).is_ready() || self.stop.is_cancelled() {
+            return Poll::Ready(());
+        }
+        let mut bytes = [0; 4096];
+        while let Some(left @ 1..) = self.rest {
+            let mut buffer = ReadBuf::new(&mut bytes);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    self.rest = Some(left.saturating_sub(buffer.filled().len()));
+                }
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(())
     }
 
     /// What a write came to, unless nothing was taken for too long.
@@ -170,6 +201,10 @@ impl AsyncWrite for Watched {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        if self.rest.is_none() {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+            (self.rest, self.timer) = (Some(LINGER_BYTES_MAX), None);
+        }
+        self.poll_rest(cx).map(Ok)
     }
 }

@@ -71,6 +71,12 @@ impl Bucket {
         self.full_at_us = full_at_us;
         Ok(())
     }
+
+    /// Gives back tokens that were taken for nothing.
+    pub(super) fn give_back(&mut self, rate: Rate, tokens: u32) {
+        let price_us = rate.token_us().saturating_mul(tokens.into());
+        self.full_at_us = self.full_at_us.saturating_sub(price_us);
+    }
 }
 
 /// A bucket for each of those who ask, as far as they differ from a full one.
@@ -96,6 +102,13 @@ impl<K: Copy + Eq + Hash> Throttle<K> {
         self.make_room(now);
         self.buckets.insert(key, bucket);
         Ok(())
+    }
+
+    /// Gives back a token of `key` that was taken for nothing.
+    pub(super) fn give_back(&mut self, key: K, rate: Rate) {
+        if let Some(bucket) = self.buckets.get_mut(&key) {
+            bucket.give_back(rate, 1);
+        }
     }
 
     /// Forgets full buckets, for which nothing is lost, and if that is not enough those that are

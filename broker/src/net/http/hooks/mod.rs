@@ -19,6 +19,7 @@ mod prefix;
 mod recipe;
 mod signature;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -30,7 +31,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tidings_protocol::{Code, ProtocolError};
+use tidings_protocol::{Code, ProtocolError, Seq};
 
 pub use self::encoding::unhex;
 pub use self::recipe::{Hook, Recipe, SecretPlace};
@@ -43,9 +44,14 @@ use super::input::{Named, Params};
 use super::objects::Object;
 use super::publish::{append, safe};
 use super::throttle::{Bucket, Rate, Source, Throttle};
+use crate::mailbox::ConnId;
+use crate::topic::Topic;
 
 /// Addresses that are counted at once, about 50 bytes each.
 const SOURCES_MAX: usize = 16_384;
+
+/// What those may ask who have not signed, of all hooks together, whether there are such or not.
+const STRANGERS: Rate = Rate { per_minute: 60, burst: 60 };
 
 /// The address from which a connection came.
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +74,7 @@ pub(super) struct Hooks {
     all: Vec<Hook>,
     /// Asked where there is no hook, so that this takes as long.
     decoy: Hook,
-    /// For each source and each hook, by its place; `None` stands for all that there are not.
+    /// For each source and each hook, by its place, of what was signed; `None` stands for everything else.
     sources: Mutex<Throttle<(Source, Option<usize>)>>,
     /// What all hooks together may publish, in events.
     share: Mutex<Bucket>,
@@ -127,11 +133,12 @@ pub(super) async fn receive(
         None => (None, &hooks.decoy),
     };
     let now = http.hub.clock.now();
-    let source = (Source::from(peer), at);
-    let taken = hooks.sources.lock().take(source, hook.rate(), now);
+    // Whether there is such a hook makes no difference for who cannot sign.
+    let stranger = (Source::from(peer), None);
+    let taken = hooks.sources.lock().take(stranger, STRANGERS, now);
     taken.map_err(|wait_ms| limited(&http, wait_ms, "requests from this address"))?;
     // Whatever type it says: that is looked at when it is known who sends it.
-    let received = http.bodies.receive(&HeaderMap::new(), body, &[]).await?;
+    let received = http.hook_bodies.receive(&HeaderMap::new(), body, &[]).await?;
     let body = &received.bytes;
     let authentic = match hook.verify(&headers, body, http.hub.clock.unix_ms()) {
         Ok(authentic) if at.is_some() => authentic,
@@ -142,41 +149,61 @@ pub(super) async fn receive(
         }
         Err(doubt) => return Err(unknown(&http, peer, Some(hook), doubt)),
     };
+    {
+        let sources = &mut *hooks.sources.lock();
+        sources.give_back(stranger, STRANGERS);
+        let taken = sources.take((stranger.0, at), hook.rate(), now);
+        taken.map_err(|wait_ms| limited(&http, wait_ms, "requests from this address"))?;
+    }
     let announced = hook.events(&authentic, &headers, body)?;
     drop(received);
     let topic = http.hub.topics.open(hook.topic())?;
+    let payloads: Vec<Cow<'_, str>> = announced.payloads.into_iter().map(Cow::Owned).collect();
     let Some(key) = announced.key else {
-        take_share(&http, announced.payloads.len())?;
-        let seqs = append(&http, &topic, client.conn, &announced.payloads).await?;
+        let seqs = publish(&http, &topic, client.conn, &payloads).await?;
         http.hub.stats.hooks_taken.add(1);
         return safe(&topic, seqs).await;
     };
     // A key stands for one body, so that there is nothing to compare. Of two at once the topic finds the
     // second by its ids.
-    let seqs = match hooks.taken.begin(topic.name(), &key, 0, now) {
-        Earlier::Done(seqs) => seqs,
-        Earlier::None | Earlier::Underway | Earlier::Other => {
-            let published = async {
-                take_share(&http, announced.payloads.len())?;
-                append(&http, &topic, client.conn, &announced.payloads).await
-            };
-            let published = published.await;
-            hooks.taken.end(topic.name(), &key, published.as_deref().ok());
-            published?
+    let (serial, seqs) = match hooks.taken.begin(topic.id(), &key, 0, now) {
+        Earlier::Done(seqs) => (None, seqs),
+        Earlier::Underway | Earlier::Other => {
+            (None, publish(&http, &topic, client.conn, &payloads).await?)
+        }
+        Earlier::None(serial) => {
+            let published = publish(&http, &topic, client.conn, &payloads).await;
+            hooks.taken.end(topic.id(), &key, serial, published.as_deref().ok());
+            (Some(serial), published?)
         }
     };
     http.hub.stats.hooks_taken.add(1);
     let answer = safe(&topic, seqs).await;
-    if answer.is_err() {
-        hooks.taken.end(topic.name(), &key, None);
+    if let (Err(_), Some(serial)) = (&answer, serial) {
+        hooks.taken.end(topic.id(), &key, serial, None);
     }
     answer
 }
 
+/// Appends events, as many as webhooks may bring.
+async fn publish(
+    http: &Http,
+    topic: &Arc<Topic>,
+    conn: ConnId,
+    payloads: &[Cow<'_, str>],
+) -> Result<Vec<Seq>, Refusal> {
+    let events = u32::try_from(payloads.len()).unwrap_or(u32::MAX);
+    take_share(http, events)?;
+    let appended = append(http, topic, conn, payloads).await;
+    if appended.is_err() {
+        http.hooks.share.lock().give_back(http.hooks.share_rate, events);
+    }
+    appended
+}
+
 /// What webhooks bring must not be all that there is: so many events a minute are theirs, in whatever
 /// number of requests they come, and all other ways in have the rest.
-fn take_share(http: &Http, events: usize) -> Result<(), Refusal> {
-    let events = u32::try_from(events).unwrap_or(u32::MAX);
+fn take_share(http: &Http, events: u32) -> Result<(), Refusal> {
     let now = http.hub.clock.now();
     let taken = http.hooks.share.lock().take(http.hooks.share_rate, events, now);
     taken.map_err(|wait_ms| limited(http, wait_ms, "events of all webhooks together"))

@@ -356,7 +356,9 @@ impl Signed {
             Some(Time::Item(prefix)) => format!("{} as {prefix}..", self.header),
         };
         let number = time.filter(|time| {
-            time.len() <= TIME_DIGITS_MAX && time.bytes().all(|byte| byte.is_ascii_digit())
+            // With a zero before it, it would be another text of the same time.
+            let digits = time.bytes().all(|byte| byte.is_ascii_digit());
+            time.len() <= TIME_DIGITS_MAX && digits && !time.starts_with('0')
         });
         let number: Option<i64> = number.and_then(|time| time.parse().ok());
         let to_ms = |number| if number < FIRST_MS { number * 1_000 } else { number };
