@@ -322,7 +322,7 @@ mod tests {
         };
         assert_eq!(event(r#""a b""#).as_deref(), Some("a b"));
         let parts = r#"{"target":"http://a.example/","attributes":{"job":"x","b":"1=2"}}"#;
-        assert_eq!(event(parts).as_deref(), Some("http://a.example/ b=1=2 job=x"));
+        assert_eq!(event(parts).as_deref(), Some("http://a.example/ job=x b=1=2"));
         for wrong in [
             r#""""#,
             r#""a\nb""#,
