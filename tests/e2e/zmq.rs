@@ -6,6 +6,7 @@ use std::{collections::BTreeSet, env, fs};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::disk_full::SmallDisk;
 #[cfg(feature = "libzmq")]
 use crate::support::zmq::peer_with;
 use crate::support::{
@@ -14,7 +15,7 @@ use crate::support::{
     publisher::Pipeline,
     talk::Talk,
     wait::until,
-    zmq::{ZmqServer, frames, message, next, peer},
+    zmq::{ZmqServer, endpoint, frames, message, next, peer},
 };
 
 /// Publishes these of a topic, and waits until all are confirmed.
@@ -79,6 +80,36 @@ fn nobody_who_pushes_has_power_over_others_unless_that_was_granted() {
         let wanted = ["http://127.0.0.1:9/ every=1h", "last"];
         assert_eq!(log, wanted[usize::from(!taken)..]);
     }
+}
+
+#[test]
+fn what_comes_while_the_disk_is_full_is_published_when_there_is_room() {
+    let disk = SmallDisk::mount(24);
+    let server = disk.broker_with(&["--zmq-pull=tcp://127.0.0.1:0"]);
+    let pull = endpoint(&server.process, "ZeroMQ publishers at ");
+    let mut talk = Talk::client(server.address);
+    assert!(talk.ask("PUB log before").starts_with("+OK"));
+    disk.fill_but(0);
+    until("a full disk", || {
+        let answer = talk.ask(&format!("PUB log {}", "x".repeat(50_000)));
+        answer.starts_with("-ERR full").then_some(())
+    });
+    let mut pusher = peer(&["push", &pull]);
+    for n in 0..100 {
+        pusher.write(message(&["log", &format!("pushed-{n}")]));
+    }
+    server.process.line_with("has no room");
+    disk.make_room();
+    let pushed = || {
+        let log = Heard::all_of(server.address, "log", "end").events;
+        log.into_iter().map(|(_, payload)| payload).filter(|it| it.starts_with("pushed-")).count()
+    };
+    until("the line port to take events", || {
+        talk.ask("PUB other x").starts_with("+OK").then_some(())
+    });
+    until("all that was pushed", || (pushed() >= 100).then_some(()));
+    pusher.write(message(&["log", "pushed-afterwards"]));
+    until("what is pushed afterwards", || (pushed() >= 101).then_some(()));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use tidings_protocol::{
     Code, Seq,
     client::{self, Client, ClientError, ClientOptions, Deliveries, Published},
 };
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
 use super::{
     complaints::Complaints,
@@ -27,6 +27,9 @@ pub(crate) struct Inlet {
     sent: VecDeque<Sent>,
     /// What the broker could not take just now. Nothing new is let in before these are through.
     refused: VecDeque<Event>,
+    /// When the broker is asked again, if that is to wait. Not a sleep: what waits for an answer is begun anew
+    /// again and again.
+    again_at: Option<Instant>,
     bytes: usize,
     pub(crate) confirmed: u64,
     pub(crate) dropped: Complaints,
@@ -48,11 +51,17 @@ impl Inlet {
             connection: None,
             sent: VecDeque::new(),
             refused: VecDeque::new(),
+            again_at: None,
             bytes: 0,
             confirmed: 0,
             dropped: Complaints::new("messages dropped"),
             trouble: Complaints::new("the broker could not be reached or has no room"),
         }
+    }
+
+    /// Whether the broker is there. If not, who cancels [`advance`](Self::advance) may do so before it is reached.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connection.is_some()
     }
 
     /// Whether another event may be pushed.
@@ -83,13 +92,18 @@ impl Inlet {
     }
 
     /// Waits for the next answer of the broker, or does what is needed so that there will be one: connects, and sends
-    /// again. For ever if nothing is on its way. Cancel-safe where `stop` is what cancels it.
+    /// again. For ever if nothing is on its way. Cancel-safe: what was not done is done by the next call.
     pub(crate) async fn advance(&mut self) {
         if self.connection.is_none() {
+            self.rest().await;
             return self.connect().await;
         }
+        if self.sent.back().is_some_and(|last| last.published.is_none()) {
+            let first = self.sent.iter().position(|sent| sent.published.is_none());
+            return self.send_from(first.unwrap_or_default()).await;
+        }
         if self.sent.is_empty() && !self.refused.is_empty() {
-            sleep(AGAIN).await;
+            self.rest().await;
             let again = self.refused.drain(..).map(|event| Sent { event, published: None });
             self.sent.extend(again);
             return self.send_from(0).await;
@@ -97,6 +111,13 @@ impl Inlet {
         let answer = self.answer().await;
         let Sent { event, .. } = self.sent.pop_front().expect("it was just answered");
         self.settle(event, answer);
+    }
+
+    async fn rest(&mut self) {
+        if let Some(at) = self.again_at {
+            sleep_until(at).await;
+            self.again_at = None;
+        }
     }
 
     /// What the broker says to the first event that waits for that. Cancel-safe.
@@ -118,6 +139,7 @@ impl Inlet {
             Err(ClientError::Refused(error)) if may_succeed(error.code) => {
                 self.trouble.add(1, &error);
                 self.refused.push_back(event);
+                self.again_at = Some(Instant::now() + AGAIN);
                 return;
             }
             Err(ClientError::Refused(error)) => self.dropped.add(1, error),
@@ -142,11 +164,14 @@ impl Inlet {
         match client::connect(&self.broker, options).await {
             Ok(connection) => {
                 self.connection = Some(connection);
+                for sent in &mut self.sent {
+                    sent.published = None;
+                }
                 self.send_from(0).await;
             }
             Err(error) => {
                 self.trouble.add(1, error);
-                sleep(AGAIN).await;
+                self.again_at = Some(Instant::now() + AGAIN);
             }
         }
     }

@@ -90,11 +90,17 @@ pub(crate) async fn run(
         let message = tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            _ = tick.tick() => {
+            // A connection that is slow to come is not begun anew every second.
+            _ = tick.tick(), if inlet.is_connected() => {
                 source.tend()?;
                 continue;
             }
-            () = inlet.advance() => continue,
+            () = inlet.advance() => {
+                if !inlet.is_connected() {
+                    source.tend()?;
+                }
+                continue;
+            }
             message = source.receive(), if inlet.has_room() => message,
         };
         let mut message = Some(message);

@@ -97,22 +97,32 @@ impl Http {
     /// A body of lines.
     #[track_caller]
     pub(crate) fn post(&self, path: &str, body: &str) -> Got {
-        self.with_body("POST", path, "text/plain", body)
+        self.with_body("POST", path, "text/plain", &[], body)
     }
 
     /// A body of JSON.
     #[track_caller]
     pub(crate) fn send(&self, method: &str, path: &str, body: &str) -> Got {
-        self.with_body(method, path, "application/json", body)
+        self.with_body(method, path, "application/json", &[], body)
     }
 
+    /// A body of that type, with further headers of the form `NAME: VALUE`.
     #[track_caller]
-    fn with_body(&self, method: &str, path: &str, kind: &str, body: &str) -> Got {
+    pub(crate) fn with_body(
+        &self,
+        method: &str,
+        path: &str,
+        kind: &str,
+        headers: &[&str],
+        body: &str,
+    ) -> Got {
         // Longer ones than an argument may be.
         let mut file = NamedTempFile::new().unwrap();
         file.write_all(body.as_bytes()).unwrap();
         let (kind, body) = (format!("content-type: {kind}"), format!("@{}", file.path().display()));
-        self.ask(method, path, &["--header", &kind, "--data-binary", &body])
+        let mut arguments = vec!["--header", &kind, "--data-binary", &body];
+        arguments.extend(headers.iter().flat_map(|header| ["--header", header]));
+        self.ask(method, path, &arguments)
     }
 
     /// A request that goes on while others are made; curl prints what comes as it comes.

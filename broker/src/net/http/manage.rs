@@ -48,6 +48,17 @@ const GROUP: &Known = &[
     ("backoff", Kind::Text),
 ];
 
+/// The settings of a body; the request has no parameters.
+async fn received(
+    http: &Http,
+    known: &Known,
+    (uri, headers, body): (&Uri, &HeaderMap, Body),
+) -> Result<Vec<(&'static str, String)>, Refusal> {
+    Params::of(uri, &[])?;
+    let Fields(object) = http.bodies.json(headers, body).await?;
+    settings(&object, known)
+}
+
 /// `GET /topics`
 pub(super) async fn topics(Extension(client): Asker, uri: Uri) -> Answered {
     Params::of(&uri, &[])?;
@@ -80,9 +91,7 @@ pub(super) async fn put_topic(
     headers: HeaderMap,
     body: Body,
 ) -> Answered {
-    Params::of(&uri, &[])?;
-    let Fields(object) = http.bodies.json(&headers, body).await?;
-    let settings = settings(&object, TOPIC)?;
+    let settings = received(&http, TOPIC, (&uri, &headers, body)).await?;
     let ask = |action| Command::Topic(manage(action, Some(name.as_str()), borrowed(&settings)));
     match client.ask(&ask("create")).await {
         Err(error) if error.code == Code::Exists && settings.is_empty() => {}
@@ -135,9 +144,7 @@ pub(super) async fn put_group(
     headers: HeaderMap,
     body: Body,
 ) -> Answered {
-    Params::of(&uri, &[])?;
-    let Fields(object) = http.bodies.json(&headers, body).await?;
-    let settings = settings(&object, GROUP)?;
+    let settings = received(&http, GROUP, (&uri, &headers, body)).await?;
     let ask = |action| Command::Group(manage(action, Some(name.as_str()), borrowed(&settings)));
     match client.ask(&ask("create")).await {
         Err(error) if error.code == Code::Exists => {}
