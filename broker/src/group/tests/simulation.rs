@@ -46,6 +46,20 @@ fn every_promise_holds_whatever_happens() {
     assert!(sum.crashes >= 2 * runs && sum.clock_jumps >= 2 * runs, "{sum:?}");
 }
 
+/// Lives that were broken once, by the group or by who judges it.
+const ONCE_BROKEN: [u64; 1] = [
+    // A job is done, deleted and waited for at one and the same moment.
+    3_352_102_162_978_058_283,
+];
+
+#[test]
+fn what_was_broken_once_holds() {
+    for seed in ONCE_BROKEN {
+        let lived = World::live(seed, EVERYTHING).0;
+        assert!(lived.is_ok(), "{seed}: {lived:?}");
+    }
+}
+
 /// Every mutant, and the promise that it breaks.
 const MUTANTS: [(Mutant, Promise); 27] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),

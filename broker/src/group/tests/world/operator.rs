@@ -35,7 +35,9 @@ impl World {
             }
             Input::CloseJob { name, .. } => self.passes.find_mut(name.as_ref()).held = false,
             Input::WithJob { name, what: JobAction::Wait, .. } => {
-                self.passes.find_mut(name.as_ref()).waits += 1;
+                let pass = self.passes.find_mut(name.as_ref());
+                // For what is gone nobody waits: that is refused.
+                pass.waits += u32::from(!pass.deleted);
             }
             Input::Gone { conn: WAITING } => {
                 self.passes.iter_mut().for_each(|pass| pass.waits = 0);
@@ -182,17 +184,22 @@ impl World {
 
     /// A job that was opened at this place was deleted, or is not done, or was forgotten before.
     pub(super) fn deleted(
-        &self,
+        &mut self,
         name: &str,
         opened: u64,
         answer: &Result<Answer, ProtocolError>,
     ) -> Kept {
-        let Some(pass) = self.passes.find(name).filter(|pass| pass.opened == opened) else {
+        let Some(pass) = self.passes.get_mut(name).filter(|pass| pass.opened == opened) else {
             return Ok(()); // The next pass has begun.
         };
+        if answer.is_ok() {
+            // Who waited was told when it was done, and who came behind this was refused.
+            (pass.deleted, pass.waits) = (true, 0);
+        }
         let code = answer.as_ref().err().map(|error| error.code);
         let fits = if pass.done { code != Some(Code::Conflict) } else { code.is_some() };
-        Promise::NeverEarly.holds(fits, || format!("{name} is done: {}, but {answer:?}", pass.done))
+        let done = pass.done;
+        Promise::NeverEarly.holds(fits, || format!("{name} is done: {done}, but {answer:?}"))
     }
 
     /// Whoever waits for a job is told, once it is done and at once.

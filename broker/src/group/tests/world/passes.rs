@@ -36,6 +36,7 @@ pub(super) struct Pass {
     /// Cancelled, or purged: not everything of it was reached.
     pub(super) marred: bool,
     pub(super) done: bool,
+    pub(super) deleted: bool,
     /// Who waits for it.
     pub(super) waits: u32,
     completed: BTreeSet<String>,
