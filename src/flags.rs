@@ -14,10 +14,11 @@ use tidings_subscriber::{
 
 use crate::{
     address::{BrokerAddress, Listen},
-    contact,
     failure::Failure,
     hooks::HookFlags,
     logging,
+    outgoing::OutgoingFlags,
+    public_url::PublicUrl,
     sinks::SinkFlags,
     traps::TrapFlags,
     zmq::ZmqFlags,
@@ -49,7 +50,7 @@ pub(crate) struct ServerFlags {
     topics: TopicFlags,
 
     #[command(flatten)]
-    http: HttpFlags,
+    pub(crate) http: HttpFlags,
 
     /// Attributes that give a sender power over others (every, prio, job) and are taken by that way in (line, http, zmq);
     /// may be given several times [default: line=every,prio,job http=every,prio,job zmq=]
@@ -62,7 +63,7 @@ pub(crate) struct ServerFlags {
 
 /// Flags of the HTTP listener.
 #[derive(Debug, Clone, Args)]
-struct HttpFlags {
+pub(crate) struct HttpFlags {
     /// Where to listen for HTTP: HOST:PORT, a port, or off [default: 127.0.0.1:12346, or a free port if --listen takes
     /// one]
     #[arg(long, value_name = "HOST:PORT")]
@@ -72,6 +73,11 @@ struct HttpFlags {
     /// times
     #[arg(long, value_name = "NAME")]
     http_host: Vec<String>,
+
+    /// The URL under which others reach what HTTP answers here, perhaps through a proxy, such as <https://blog.example/tidings/>. Hubs
+    /// are given it, and its name is one of --http-host
+    #[arg(long, value_name = "URL")]
+    pub(crate) public_url: Option<PublicUrl>,
 
     #[command(flatten)]
     hooks: HookFlags,
@@ -93,9 +99,14 @@ impl std::str::FromStr for ListenHttp {
 }
 
 impl HttpFlags {
+    fn hosts(&self) -> Vec<String> {
+        let public = self.public_url.as_ref().map(|url| url.host().to_owned());
+        self.http_host.iter().cloned().chain(public).collect()
+    }
+
     fn config(&self, lines: Listen) -> Result<Option<HttpConfig>, Failure> {
         let mut config = HttpConfig {
-            hosts: self.http_host.clone(),
+            hosts: self.hosts(),
             hooks: self.hooks.hooks()?,
             hook_events_per_minute: self.hooks.hook_events,
             ..HttpConfig::default()
@@ -258,7 +269,7 @@ impl LinkFlags {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CrawlerFlags {
     #[command(flatten)]
-    allow_private: AllowPrivateFlag,
+    pub(crate) outgoing: OutgoingFlags,
 
     /// Tasks held at once; an open request is cheap, and no host ever has two
     #[arg(long, alias = "credit", value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -276,22 +287,10 @@ pub(crate) struct CrawlerFlags {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     max_body: Option<u64>,
 
-    /// What the crawler calls itself (User-Agent; its first word is looked up in robots.txt)
-    #[arg(long, value_name = "TEXT")]
-    agent: Option<String>,
-
-    /// Whom a site may ask about this crawler; it stands in the User-Agent
-    #[arg(long, value_name = "URL|MAIL", value_parser = contact::parse)]
-    contact: Option<String>,
-
     /// A header for every request, or with `https://HOST=` before it for those to that scheme, host and port alone; may
     /// be given several times
     #[arg(long, value_name = "NAME: VALUE")]
     header: Vec<AddedHeader>,
-
-    /// Fetch everything through this proxy; it resolves the names, and has to refuse those that lead where nobody may go
-    #[arg(long, value_name = "URL")]
-    proxy: Option<String>,
 
     /// Send cookies back to the hosts that set them
     #[arg(long)]
@@ -319,10 +318,7 @@ impl CrawlerFlags {
             data: data.data.clone(),
             sinks: self.sinks.config(data),
             credit: self.concurrency,
-            allow_private: self.allow_private.networks.clone(),
-            contact: self.contact.clone(),
             headers: self.header.clone(),
-            proxy: self.proxy.clone(),
             cookies: self.cookies,
             links: self.links.config(),
             refetch: self.refetch,
@@ -336,18 +332,8 @@ impl CrawlerFlags {
         if let Some(bytes) = self.max_body {
             config.body_bytes_max = bytes;
         }
-        if let Some(agent) = &self.agent {
-            config.agent.clone_from(agent);
-        }
-        if let Some(contact) = &self.contact {
-            config.agent = contact::agent(&config.agent, contact);
-        }
+        self.outgoing.apply(&mut config);
         config
-    }
-
-    /// Whether a site that is asked by this crawler would not know whom to ask about it.
-    pub(crate) fn are_anonymous(&self) -> bool {
-        self.agent.is_none() && self.contact.is_none()
     }
 
     /// The long names of all of them.

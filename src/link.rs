@@ -4,10 +4,7 @@
 
 use std::{path::Path, time::Duration};
 
-use tidings_protocol::{
-    MemberId,
-    client::{self, Client, ClientError, ClientOptions, Deliveries},
-};
+use tidings_protocol::client::{self, Client, ClientError, ClientOptions, Deliveries};
 
 use crate::{
     address::{self, BrokerAddress},
@@ -39,16 +36,6 @@ pub(crate) async fn try_connect(
     name: &str,
 ) -> Result<(Client, Deliveries), ClientError> {
     client::connect(broker.as_str(), options(name)).await
-}
-
-/// The same as a member that was connected before.
-pub(crate) async fn resume(
-    broker: &BrokerAddress,
-    name: &str,
-    member: MemberId,
-) -> Result<(Client, Deliveries), ClientError> {
-    let options = ClientOptions { resume: Some(member), ..options(name) };
-    client::connect(broker.as_str(), options).await
 }
 
 /// The broker of a `tidings up` that runs on this data directory. One that is noted there and does

@@ -3,6 +3,7 @@
 
 mod address;
 mod announcer;
+mod beside;
 mod cli;
 mod cmd;
 mod config;
@@ -17,10 +18,12 @@ mod link;
 mod logging;
 mod manage;
 mod node;
+mod outgoing;
 mod output;
 mod own_broker;
 mod page_line;
 mod pid_file;
+mod public_url;
 mod screen;
 mod seeds;
 mod signals;

@@ -17,11 +17,7 @@ use tidings_subscriber::{CrawlError, CrawlerConfig, PageReport};
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    address::BrokerAddress,
-    failure::Failure,
-    zmq::{Zmq, ZmqFlags},
-};
+use crate::failure::Failure;
 
 /// Pages that were fetched and not yet printed; at it the crawler waits for the printer.
 const REPORTS_MAX: usize = 1024;
@@ -62,20 +58,6 @@ pub(crate) async fn start_broker(config: BrokerConfig) -> Result<Broker, Failure
 /// the next broker does not wait for what the crawler may still be doing.
 pub(crate) fn own_member(config: &mut BrokerConfig) -> MemberId {
     *config.own_member.insert(MemberId::random())
-}
-
-/// Starts what the flags ask for beside a broker; where that cannot be had, the broker is stopped.
-pub(crate) async fn start_zmq(
-    broker: Broker,
-    flags: &ZmqFlags,
-) -> Result<(Broker, Option<Zmq>), Failure> {
-    match Zmq::start(flags, BrokerAddress::from(local(broker.local_addr()))).await {
-        Ok(zmq) => Ok((broker, zmq)),
-        Err(failure) => {
-            stop_broker(broker).await;
-            Err(failure)
-        }
-    }
 }
 
 /// Stops a broker, within the time that a stop may take.

@@ -17,18 +17,35 @@ pub(crate) struct Stats {
     pub(crate) refused: Counter,
     /// Connections that found no room.
     pub(crate) turned_away: Counter,
-    /// Webhooks whose events were taken, also those that were sent again.
-    pub(crate) hooks_taken: Counter,
-    /// Webhooks of those who are not a configured sender.
-    pub(crate) hooks_refused: Counter,
-    /// Webhooks that were too many.
-    pub(crate) hooks_limited: Counter,
+    /// Webhooks, also those that were sent again.
+    pub(crate) hooks: Visits,
+    /// Requests that are answered by receivers.
+    pub(crate) notices: Visits,
     /// For the log lines about refused lines of peers, whom nobody else tells.
     pub(crate) dropped_log: Throttle,
     /// For the log lines about connections that found no room.
     pub(crate) turned_away_log: Throttle,
-    /// For the log lines about refused webhooks.
-    pub(crate) hooks_log: Throttle,
+}
+
+/// What came from the network that is known by what it says.
+#[derive(Debug, Default)]
+pub(crate) struct Visits {
+    /// From those who are expected.
+    pub(crate) taken: Counter,
+    /// From others.
+    pub(crate) refused: Counter,
+    /// Too many.
+    pub(crate) limited: Counter,
+    /// For the log lines about those that were refused.
+    log: Throttle,
+}
+
+impl Visits {
+    /// Counts one that was refused. With the number of those that were held back, it may be told in the log.
+    pub(crate) fn refuse(&self, now: Moment) -> Option<u64> {
+        self.refused.add(1);
+        self.log.pass(now)
+    }
 }
 
 /// A number that rises.

@@ -8,7 +8,12 @@
 //! | [`files`] | directories whose complete files are announced |
 //! | [`signal`] | programs that can do nothing but look into a directory when they are sent a signal |
 //! | [`zmq`] | ZeroMQ sockets |
+//!
+//! What they have in common: [`worker`], one of those who share the events of a group, and [`outgoing`], requests to the
+//! servers of others.
 
 pub mod files;
+pub mod outgoing;
 pub mod signal;
+pub mod worker;
 pub mod zmq;

@@ -3,9 +3,11 @@
 use clap::Args;
 
 use crate::{
+    beside::Beside,
     failure::Failure,
     flags::{DataFlag, ServerFlags},
     node,
+    outgoing::OutgoingFlags,
     output::Console,
     signals::stop_on_signal,
 };
@@ -26,13 +28,16 @@ pub(crate) struct BrokerArgs {
 
     #[command(flatten)]
     data: DataFlag,
+
+    #[command(flatten)]
+    outgoing: OutgoingFlags,
 }
 
 /// Runs until SIGINT or SIGTERM.
 pub(crate) async fn run(args: BrokerArgs) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     let broker = node::start_broker(args.server.config(&args.data)?).await?;
-    let (broker, zmq) = node::start_zmq(broker, &args.server.zmq).await?;
+    let (broker, beside) = Beside::start(broker, &args.server, &args.outgoing).await?;
     let mut console = Console::new();
     // Whoever started us may have closed our output; serving does not depend on it.
     let _ = console.line(&format!("listening on {}", broker.local_addr()));
@@ -41,13 +46,11 @@ pub(crate) async fn run(args: BrokerArgs) -> Result<(), Failure> {
         warn_if_open(address, &mut console);
     }
     warn_if_open(broker.local_addr(), &mut console);
-    for line in zmq.iter().flat_map(|zmq| &zmq.said) {
+    for line in beside.said() {
         console.note(line);
     }
     stop.cancelled().await;
-    if let Some(zmq) = zmq {
-        zmq.stop().await;
-    }
+    beside.stop().await;
     node::stop_broker(broker).await;
     Ok(())
 }

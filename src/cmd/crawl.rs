@@ -182,7 +182,7 @@ async fn work_for_broker(args: CrawlArgs) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     node::make_data_directory(&args.data.data)?;
     let crawling = args.crawler.config(broker, &args.data);
-    let mut printer = Printer::new(args.quiet, args.crawler.are_anonymous(), &crawling);
+    let mut printer = Printer::new(args.quiet, args.crawler.outgoing.are_anonymous(), &crawling);
     printer.line(&format!("fetching for {broker}, storing in {}", sinks::places(&crawling)));
     let mut crawler = Crawler::start(crawling);
     let result = tokio::select! {
@@ -259,7 +259,7 @@ async fn crawl_here(
     if sinks::take_stdout(&crawling) {
         screen.leave_stdout();
     }
-    if args.crawler.are_anonymous() && !request.seeds.iter().all(contact::is_own) {
+    if args.crawler.outgoing.are_anonymous() && !request.seeds.iter().all(contact::is_own) {
         screen.console.note(contact::WARNING);
     }
     let crawler = Crawler::start(crawling);

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     address::{Announced, BrokerAddress},
+    beside::Beside,
     cmd::{
         broker::{http_line, warn_if_open},
         watch_feed::{FeedsFlag, watch_configured},
@@ -59,14 +60,14 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
     let mut config = args.server.config(&args.data)?;
     let member = node::own_member(&mut config);
     let broker = node::start_broker(config).await?;
-    let (broker, zmq) = node::start_zmq(broker, &args.server.zmq).await?;
+    let (broker, beside) = Beside::start(broker, &args.server, &args.crawler.outgoing).await?;
     let listening = broker.local_addr();
     let reach = node::local(listening);
     let _announced = Announced::write(data, reach)
         .with_context(|| format!("cannot write to the data directory {}", data.display()))?;
     let mut crawling = args.crawler.config(&BrokerAddress::from(reach), &args.data);
     crawling.member = Some(member);
-    let mut printer = Printer::new(args.quiet, args.crawler.are_anonymous(), &crawling);
+    let mut printer = Printer::new(args.quiet, args.crawler.outgoing.are_anonymous(), &crawling);
     let places = sinks::places(&crawling);
     let crawler = Crawler::start(crawling);
 
@@ -82,7 +83,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
         reach.port()
     ));
     warn_if_open(listening, &mut printer.console);
-    for line in zmq.iter().flat_map(|zmq| &zmq.said) {
+    for line in beside.said() {
         printer.console.note(line);
     }
     let mut node = Node { broker, crawler };
@@ -91,9 +92,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
         result = print_pages(&mut node.crawler, &mut printer, &stop) => result,
         () = watch_configured(&reach, &args.feeds) => Ok(()),
     };
-    if let Some(zmq) = zmq {
-        zmq.stop().await;
-    }
+    beside.stop().await;
     for report in node.stop().await {
         printer.page(&report);
     }

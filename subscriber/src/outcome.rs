@@ -183,12 +183,13 @@ pub struct Failure {
 }
 
 impl Failure {
-    pub(crate) fn new(reason: Reason, text: impl Into<String>) -> Self {
+    /// With the text, one line.
+    pub fn new(reason: Reason, text: impl Into<String>) -> Self {
         Self { reason, text: text.into() }
     }
 
     /// With the error and its causes as text.
-    pub(crate) fn of(reason: Reason, error: &(dyn Error + 'static)) -> Self {
+    pub fn of(reason: Reason, error: &(dyn Error + 'static)) -> Self {
         Self::new(reason, one_line(error))
     }
 
@@ -203,7 +204,8 @@ impl Failure {
     }
 
     /// The same, saying first where it happened.
-    pub(crate) fn within(mut self, place: &str) -> Self {
+    #[must_use]
+    pub fn within(mut self, place: &str) -> Self {
         self.text.insert_str(0, place);
         self
     }

@@ -72,7 +72,7 @@ fn nobody_who_pushes_has_power_over_others_unless_that_was_granted() {
         pusher.write(message(&["log", "http://127.0.0.1:9/ prio=5"]));
         pusher.write(message(&["log", "last"]));
         pusher.close_stdin();
-        let log = until("what was pushed last", || {
+        let log = until("what was sent last", || {
             let log = Heard::all_of(zmq.server.address, "log", "end").events;
             let log = log.into_iter().map(|(_, payload)| payload).filter(|it| it != "end");
             Some(log.collect::<Vec<_>>()).filter(|log| log.contains(&"last".to_owned()))
@@ -96,20 +96,20 @@ fn what_comes_while_the_disk_is_full_is_published_when_there_is_room() {
     });
     let mut pusher = peer(&["push", &pull]);
     for n in 0..100 {
-        pusher.write(message(&["log", &format!("pushed-{n}")]));
+        pusher.write(message(&["log", &format!("sent-{n}")]));
     }
     server.process.line_with("has no room");
     disk.make_room();
-    let pushed = || {
+    let sent = || {
         let log = Heard::all_of(server.address, "log", "end").events;
-        log.into_iter().map(|(_, payload)| payload).filter(|it| it.starts_with("pushed-")).count()
+        log.into_iter().map(|(_, payload)| payload).filter(|it| it.starts_with("sent-")).count()
     };
     until("the line port to take events", || {
         talk.ask("PUB other x").starts_with("+OK").then_some(())
     });
-    until("all that was pushed", || (pushed() >= 100).then_some(()));
-    pusher.write(message(&["log", "pushed-afterwards"]));
-    until("what is pushed afterwards", || (pushed() >= 101).then_some(()));
+    until("all that was sent", || (sent() >= 100).then_some(()));
+    pusher.write(message(&["log", "sent-afterwards"]));
+    until("what is sent afterwards", || (sent() >= 101).then_some(()));
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! What the HTTP listener is told, and its limits.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use super::hooks::Hook;
+use super::receivers::Receiver;
 
 /// The port of HTTP.
 pub const HTTP_PORT: u16 = 12346;
@@ -50,6 +52,8 @@ pub struct HttpConfig {
     /// Events a minute that all webhooks together may publish. Default 6,000: what a hundred hosts
     /// are asked for politely meanwhile. At it they are refused (429).
     pub hook_events_per_minute: u32,
+    /// Who else answers requests; no path is that of two.
+    pub receivers: Vec<Arc<dyn Receiver>>,
 }
 
 impl Default for HttpConfig {
@@ -71,6 +75,7 @@ impl Default for HttpConfig {
             held_up_ms: 10_000,
             hooks: Vec::new(),
             hook_events_per_minute: 6_000,
+            receivers: Vec::new(),
         }
     }
 }

@@ -6,6 +6,7 @@ use serde_json::json;
 use tidings_protocol::{Code, ProtocolError};
 
 use super::objects::Object;
+use crate::stats::Visits;
 
 /// A refused request: `{"code": .., "message": ..}`. Nothing has changed, unless the code says so.
 #[derive(Debug)]
@@ -32,6 +33,17 @@ impl Refusal {
     pub(super) fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_s = Some(seconds);
         self
+    }
+}
+
+impl Visits {
+    /// One that is too many, of `what`; it may be taken after so many ms.
+    pub(super) fn limited(&self, wait_ms: u64, what: &str) -> Refusal {
+        self.limited.add(1);
+        let seconds = u32::try_from(wait_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
+        let message = format!("too many {what}; try again in {seconds} s");
+        let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, Code::Limit.as_str(), message);
+        refusal.retry_after(seconds)
     }
 }
 

@@ -28,6 +28,7 @@ mod manage;
 mod objects;
 mod publish;
 mod read;
+mod receivers;
 mod server;
 mod system;
 mod throttle;
@@ -48,6 +49,7 @@ use self::error::Refusal;
 use self::hooks::Hooks;
 use self::idempotency::Keys;
 use self::input::Bodies;
+pub use self::receivers::{Receiver, Reply, Replying};
 pub(crate) use self::server::serve;
 use self::transcripts::TranscriptsOfTopics;
 use super::Hub;
@@ -87,10 +89,9 @@ impl Http {
     }
 }
 
-/// Everything that can be asked. `openapi.json` describes it, but for webhooks, whose form is that of their
-/// senders.
-fn router(http: Arc<Http>) -> Router {
-    Router::new()
+/// Everything that can be asked. `openapi.json` describes it, but for what receivers answer.
+fn router(http: &Arc<Http>) -> Router {
+    let router = Router::new()
         .route("/", get(system::index))
         .route("/openapi.json", get(system::openapi))
         .route("/health", get(system::health))
@@ -131,7 +132,8 @@ fn router(http: Arc<Http>) -> Router {
         .route("/hooks/{hook}", post(hooks::receive))
         .fallback(no_such)
         .method_not_allowed_fallback(not_allowed)
-        .with_state(http)
+        .with_state(Arc::clone(http));
+    receivers::route(router, http)
 }
 
 async fn no_such(uri: Uri) -> Refusal {

@@ -45,7 +45,7 @@ pub(crate) fn serve(
     tasks: &TaskTracker,
 ) {
     let http = Arc::new(Http::new(hub, config, stop.clone()));
-    let router = router(Arc::clone(&http));
+    let router = router(&http);
     let connections = tasks.clone();
     accept(listener, stop, tasks, move |stream, peer| {
         let Ok((conn, mailbox)) = http.hub.registry.enter() else {

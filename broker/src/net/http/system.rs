@@ -5,13 +5,13 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Http;
 use super::error::Refusal;
-use super::hooks;
 use super::input::Params;
 use super::objects::Object;
+use crate::stats::Visits;
 use crate::topic::Health;
 
 /// The description of everything that HTTP offers (`OpenAPI` 3.1).
@@ -71,6 +71,15 @@ pub(super) async fn stats(State(http): State<Arc<Http>>, uri: Uri) -> Result<Obj
         "refused": stats.refused.value(),
         "bytes-in": stats.bytes_in.value(),
         "clock": hub.clock.now().0,
-        "hooks": hooks::counts(&http),
+        "hooks": visits(&stats.hooks),
+        "notices": visits(&stats.notices),
     })))
+}
+
+fn visits(visits: &Visits) -> Value {
+    json!({
+        "taken": visits.taken.value(),
+        "refused": visits.refused.value(),
+        "limited": visits.limited.value(),
+    })
 }

@@ -7,6 +7,9 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::clock::Moment;
 
+/// Addresses that are counted at once, about 50 bytes each.
+pub(super) const SOURCES_MAX: usize = 16_384;
+
 /// Bits of an IPv6 address that tell one network from another: whoever has a network has all of the
 /// addresses in it.
 const V6_BITS: u32 = 64;

@@ -30,8 +30,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
-use tidings_protocol::{Code, ProtocolError, Seq};
+use tidings_protocol::{ProtocolError, Seq};
 
 pub use self::encoding::unhex;
 pub use self::recipe::{Hook, Recipe, SecretPlace};
@@ -43,12 +42,9 @@ use super::idempotency::{Earlier, Keys};
 use super::input::{Named, Params};
 use super::objects::Object;
 use super::publish::{append, safe};
-use super::throttle::{Bucket, Rate, Source, Throttle};
+use super::throttle::{Bucket, Rate, SOURCES_MAX, Source, Throttle};
 use crate::mailbox::ConnId;
 use crate::topic::Topic;
-
-/// Addresses that are counted at once, about 50 bytes each.
-const SOURCES_MAX: usize = 16_384;
 
 /// What those may ask who have not signed, of all hooks together, whether there are such or not.
 const STRANGERS: Rate = Rate { per_minute: 60, burst: 60 };
@@ -136,7 +132,7 @@ pub(super) async fn receive(
     // Whether there is such a hook makes no difference for who cannot sign.
     let stranger = (Source::from(peer), None);
     let taken = hooks.sources.lock().take(stranger, STRANGERS, now);
-    taken.map_err(|wait_ms| limited(&http, wait_ms, "requests from this address"))?;
+    taken.map_err(|wait_ms| http.hub.stats.hooks.limited(wait_ms, "requests from this address"))?;
     // Whatever type it says: that is looked at when it is known who sends it.
     let received = http.hook_bodies.receive(&HeaderMap::new(), body, &[]).await?;
     let body = &received.bytes;
@@ -153,7 +149,9 @@ pub(super) async fn receive(
         let sources = &mut *hooks.sources.lock();
         sources.give_back(stranger, STRANGERS);
         let taken = sources.take((stranger.0, at), hook.rate(), now);
-        taken.map_err(|wait_ms| limited(&http, wait_ms, "requests from this address"))?;
+        taken.map_err(|wait_ms| {
+            http.hub.stats.hooks.limited(wait_ms, "requests from this address")
+        })?;
     }
     let announced = hook.events(&authentic, &headers, body)?;
     drop(received);
@@ -161,7 +159,7 @@ pub(super) async fn receive(
     let payloads: Vec<Cow<'_, str>> = announced.payloads.into_iter().map(Cow::Owned).collect();
     let Some(key) = announced.key else {
         let seqs = publish(&http, &topic, client.conn, &payloads).await?;
-        http.hub.stats.hooks_taken.add(1);
+        http.hub.stats.hooks.taken.add(1);
         return safe(&topic, seqs).await;
     };
     // A key stands for one body, so that there is nothing to compare. Of two at once the topic finds the
@@ -177,7 +175,7 @@ pub(super) async fn receive(
             (Some(serial), published?)
         }
     };
-    http.hub.stats.hooks_taken.add(1);
+    http.hub.stats.hooks.taken.add(1);
     let answer = safe(&topic, seqs).await;
     if let (Err(_), Some(serial)) = (&answer, serial) {
         hooks.taken.end(topic.id(), &key, serial, None);
@@ -206,33 +204,15 @@ async fn publish(
 fn take_share(http: &Http, events: u32) -> Result<(), Refusal> {
     let now = http.hub.clock.now();
     let taken = http.hooks.share.lock().take(http.hooks.share_rate, events, now);
-    taken.map_err(|wait_ms| limited(http, wait_ms, "events of all webhooks together"))
-}
-
-fn limited(http: &Http, wait_ms: u64, what: &str) -> Refusal {
-    http.hub.stats.hooks_limited.add(1);
-    let seconds = u32::try_from(wait_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
-    let message = format!("too many {what}; try again in {seconds} s");
-    Refusal::new(StatusCode::TOO_MANY_REQUESTS, Code::Limit.as_str(), message).retry_after(seconds)
+    taken
+        .map_err(|wait_ms| http.hub.stats.hooks.limited(wait_ms, "events of all webhooks together"))
 }
 
 /// What everybody hears who is not the sender. Why is for the log, in our own words alone.
 fn unknown(http: &Http, peer: IpAddr, hook: Option<&Hook>, reason: impl fmt::Display) -> Refusal {
-    let stats = &http.hub.stats;
-    stats.hooks_refused.add(1);
-    if let Some(held_back) = stats.hooks_log.pass(http.hub.clock.now()) {
+    if let Some(held_back) = http.hub.stats.hooks.refuse(http.hub.clock.now()) {
         let hook = hook.map_or("none", |hook| &hook.recipe().name);
         tracing::warn!(%peer, hook, %reason, held_back, "a webhook was refused");
     }
     Refusal::new(StatusCode::NOT_FOUND, "unknown", "there is no such webhook")
-}
-
-/// Counts for `/stats`.
-pub(super) fn counts(http: &Http) -> Value {
-    let stats = &http.hub.stats;
-    json!({
-        "taken": stats.hooks_taken.value(),
-        "refused": stats.hooks_refused.value(),
-        "limited": stats.hooks_limited.value(),
-    })
 }

@@ -1,0 +1,109 @@
+//! Requests to which others in this process know the answer: hubs that notify, subscribers of a hub of ours. They are told no
+//! more than their paths; what a request may cost before somebody vouches for it is bounded here.
+//!
+//! ```text
+//!  source ─▶ throttle ─▶ body, within its limits ─▶ receiver ─▶ its answer, or 404
+//!               429           408, 413
+//! ```
+
+use std::fmt;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Extension, Request};
+use axum::http::{HeaderMap, Response, StatusCode};
+use axum::routing::any;
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use super::Http;
+use super::error::Refusal;
+use super::hooks::Peer;
+use super::throttle::{Rate, SOURCES_MAX, Source, Throttle};
+
+/// What a receiver says of a request.
+#[derive(Debug)]
+pub enum Reply {
+    /// It is from somebody who is known, and counts for nothing.
+    Known(Response<Bytes>),
+    /// Anybody may ask this, so often.
+    Anybody(Response<Bytes>),
+    /// It is from somebody who has no business here, and who is told nothing. Why is for the log, in our own words.
+    Nobody(&'static str),
+}
+
+/// The answer, when there is one.
+pub type Replying<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
+
+/// Answers requests.
+pub trait Receiver: fmt::Debug + Send + Sync {
+    /// Of which paths: `/a/{name}`, with `{name}` for a segment.
+    fn paths(&self) -> &[&'static str];
+
+    /// Requests of one source that nobody vouches for: as many a minute, and as many at once.
+    fn per_minute(&self) -> u32 {
+        60
+    }
+
+    /// Answers one, whose body is whole. `peer` is the address of the connection.
+    fn receive(&self, request: Request<Bytes>, peer: IpAddr) -> Replying<'_>;
+}
+
+/// A receiver, and who asks it.
+#[derive(Debug)]
+struct Received {
+    receiver: Arc<dyn Receiver>,
+    strangers: Mutex<Throttle<Source>>,
+    rate: Rate,
+}
+
+/// With the paths of all receivers.
+pub(super) fn route(mut router: Router, http: &Arc<Http>) -> Router {
+    for receiver in &http.config.receivers {
+        let per_minute = receiver.per_minute();
+        let received = Arc::new(Received {
+            receiver: Arc::clone(receiver),
+            strangers: Mutex::new(Throttle::new(SOURCES_MAX)),
+            rate: Rate { per_minute, burst: per_minute },
+        });
+        for path in receiver.paths() {
+            let (http, received) = (Arc::clone(http), Arc::clone(&received));
+            let answer = move |Extension(Peer(peer)): Extension<Peer>, request: Request| async move {
+                answer(&http, &received, peer, request).await
+            };
+            router = router.route(path, any(answer));
+        }
+    }
+    router
+}
+
+async fn answer(
+    http: &Http,
+    Received { receiver, strangers, rate }: &Received,
+    peer: IpAddr,
+    request: Request,
+) -> Result<Response<Body>, Refusal> {
+    let (now, source, visits) = (http.hub.clock.now(), Source::from(peer), &http.hub.stats.notices);
+    let taken = strangers.lock().take(source, *rate, now);
+    taken.map_err(|wait_ms| visits.limited(wait_ms, "requests from this address"))?;
+    let (head, body) = request.into_parts();
+    let body = http.hook_bodies.receive(&HeaderMap::new(), body, &[]).await?;
+    let request = Request::from_parts(head, body.bytes.clone());
+    match receiver.receive(request, peer).await {
+        Reply::Known(response) => {
+            strangers.lock().give_back(source, *rate);
+            visits.taken.add(1);
+            Ok(response.map(Body::from))
+        }
+        Reply::Anybody(response) => Ok(response.map(Body::from)),
+        Reply::Nobody(reason) => {
+            if let Some(held_back) = visits.refuse(now) {
+                tracing::warn!(%peer, reason, held_back, "a notice was refused");
+            }
+            Err(Refusal::new(StatusCode::NOT_FOUND, "unknown", "there is nothing here"))
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What works beside a broker in its process, each over a connection of its own as any other client.
+
+#![expect(clippy::disallowed_methods, reason = "ends what does not end by itself")]
+
+use std::time::Duration;
+
+use tidings_broker::Broker;
+use tokio::time::timeout;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    address::BrokerAddress,
+    failure::Failure,
+    flags::ServerFlags,
+    node::{self, stop_broker},
+    outgoing::OutgoingFlags,
+    zmq::Zmq,
+};
+
+/// What the end of all of it may take: their requests are broken off, and what they were about is handed back.
+const STOP_MAX: Duration = Duration::from_millis(300);
+
+/// For as long as this value lives.
+#[derive(Debug)]
+pub(crate) struct Beside {
+    zmq: Option<Zmq>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Beside {
+    /// Starts all that the flags ask for; where something cannot be had, the broker is stopped.
+    pub(crate) async fn start(
+        broker: Broker,
+        server: &ServerFlags,
+        outgoing: &OutgoingFlags,
+    ) -> Result<(Broker, Self), Failure> {
+        match Self::try_start(&broker, server, outgoing).await {
+            Ok(beside) => Ok((broker, beside)),
+            Err(failure) => {
+                stop_broker(broker).await;
+                Err(failure)
+            }
+        }
+    }
+
+    async fn try_start(
+        broker: &Broker,
+        server: &ServerFlags,
+        outgoing: &OutgoingFlags,
+    ) -> Result<Self, Failure> {
+        let reach = BrokerAddress::from(node::local(broker.local_addr()));
+        let zmq = Zmq::start(&server.zmq, reach).await?;
+        let _ = outgoing;
+        Ok(Self { zmq, tasks: TaskTracker::new(), stop: CancellationToken::new() })
+    }
+
+    /// What there is to say to people.
+    pub(crate) fn said(&self) -> impl Iterator<Item = &str> {
+        self.zmq.iter().flat_map(|zmq| &zmq.said).map(String::as_str)
+    }
+
+    /// Ends it, before the broker.
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        self.tasks.close();
+        let zmq = async {
+            if let Some(zmq) = self.zmq {
+                zmq.stop().await;
+            }
+        };
+        tokio::join!(timeout(STOP_MAX, self.tasks.wait()), zmq).0.ok();
+    }
+}

@@ -1,0 +1,63 @@
+//! Requests to the servers of others: what they say of us, and where they may go.
+
+use std::time::Duration;
+
+use clap::Args;
+use hyper::header::HeaderValue;
+use tidings_connectors::outgoing::Outgoing;
+use tidings_subscriber::{CrawlerConfig, connect::Connector};
+
+use crate::{contact, failure::Failure, flags::AllowPrivateFlag};
+
+/// The most time that one of them may take, unless it fetches a page.
+const REQUEST_MAX: Duration = Duration::from_secs(20);
+
+/// Flags of everything that makes requests.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct OutgoingFlags {
+    #[command(flatten)]
+    allow_private: AllowPrivateFlag,
+
+    /// What the crawler calls itself (User-Agent; its first word is looked up in robots.txt)
+    #[arg(long, value_name = "TEXT")]
+    agent: Option<String>,
+
+    /// Whom a site may ask about this crawler; it stands in the User-Agent
+    #[arg(long, value_name = "URL|MAIL", value_parser = contact::parse)]
+    contact: Option<String>,
+
+    /// Fetch everything through this proxy; it resolves the names, and has to refuse those that lead where nobody may go
+    #[arg(long, value_name = "URL")]
+    proxy: Option<String>,
+}
+
+impl OutgoingFlags {
+    /// Writes them into a configuration.
+    pub(crate) fn apply(&self, config: &mut CrawlerConfig) {
+        config.allow_private = self.allow_private.networks.clone();
+        config.proxy.clone_from(&self.proxy);
+        config.contact.clone_from(&self.contact);
+        if let Some(agent) = &self.agent {
+            config.agent.clone_from(agent);
+        }
+        if let Some(contact) = &self.contact {
+            config.agent = contact::agent(&config.agent, contact);
+        }
+    }
+
+    /// Makes requests that are none for pages.
+    pub(crate) fn requests(&self) -> Result<Outgoing, Failure> {
+        let mut config = CrawlerConfig::default();
+        self.apply(&mut config);
+        let agent = HeaderValue::from_str(&config.agent)
+            .map_err(|_| Failure::Usage(format!("--agent {:?} cannot be sent", config.agent)))?;
+        let connector =
+            Connector::new(&config).map_err(|error| Failure::Usage(error.to_string()))?;
+        Ok(Outgoing::new(connector, agent, REQUEST_MAX))
+    }
+
+    /// Whether a site that is asked would not know whom to ask about it.
+    pub(crate) fn are_anonymous(&self) -> bool {
+        self.agent.is_none() && self.contact.is_none()
+    }
+}
