@@ -273,6 +273,8 @@ pub const FEED_KNOWN_MAX: usize = 2_000;
 /// What is known of a feed is forgotten when nobody has looked at it for this long: a feed that is watched is looked at
 /// more often.
 pub const FEED_KNOWN_FOR: Duration = Duration::from_hours(24 * 365);
+/// Items of a feed that are told to who is told by its hub, 32 bytes each.
+pub const FEED_TOLD_MAX: usize = 500;
 /// A longer id of an item is announced as its hash.
 pub const FEED_ITEM_BYTES_MAX: usize = 512;
 /// New items of a feed that are on their way to the broker at once.

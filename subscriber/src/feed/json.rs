@@ -82,6 +82,7 @@ pub(super) fn read(bytes: &[u8], base: Option<&str>) -> Feed {
         site: url(document.home_page_url),
         own: url(document.feed_url),
         hubs: document.hubs.kept.into_iter().filter_map(|hub| url(hub.url)).collect(),
+        cloud: None,
         entries: entries.kept,
         hints: super::Hints::default(),
         cut,

@@ -3,6 +3,8 @@
 //! Feeds are read leniently, since their readers always were, and chunk by chunk: see `crate::markup`. (A parser that
 //! wants well-formed documents, feed-rs, refuses one of fifteen in the tables of the tests, or panics.)
 
+pub mod event;
+mod hubs;
 mod json;
 mod names;
 pub mod watch;
@@ -11,6 +13,7 @@ mod xml;
 use crate::config::{FEED_BYTES_MAX, FEED_JSON_BYTES_MAX, FEED_TEXTS_BYTES_MAX};
 use crate::markup::{Markup, Unpacker};
 
+pub use self::hubs::Hubs;
 use self::json::is_json;
 pub(crate) use self::xml::Elements;
 
@@ -27,6 +30,8 @@ pub struct Feed {
     pub own: Option<String>,
     /// Who announces changes of it (`WebSub`).
     pub hubs: Vec<String>,
+    /// Where to register to be told of changes (`rssCloud`, by HTTP alone).
+    pub cloud: Option<String>,
     /// In the order of the feed.
     pub entries: Vec<Entry>,
     /// When its publisher wants it to be read.

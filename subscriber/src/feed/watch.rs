@@ -84,7 +84,6 @@ impl fmt::Display for Settings {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Watched {
     version: u32,
-    /// Prints of items, those that were seen last at the end.
     known: Known,
     etag: Option<String>,
     last_modified: Option<String>,
@@ -98,6 +97,12 @@ pub struct Watched {
     scheduled_ms: Option<u64>,
     /// Looks that failed since the last one that did not.
     failures: u32,
+    /// Somebody tells of what is new, until then, in ms since 1970; and what was found otherwise was not new yet.
+    #[serde(default)]
+    pushed_until_unix_ms: Option<u64>,
+    /// The next look was brought forward by them.
+    #[serde(skip)]
+    is_told: bool,
     rest_s: Option<u64>,
     skip_hours: u32,
     skip_days: u8,
@@ -170,10 +175,10 @@ impl fmt::Display for Print {
     }
 }
 
-/// Prints as one text, 32 hexadecimal digits each.
+/// Items that are known, those that were seen last at the end; as text, 32 hexadecimal digits each.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-struct Known(Vec<Print>);
+pub struct Known(Vec<Print>);
 
 impl TryFrom<String> for Known {
     type Error = &'static str;
@@ -197,6 +202,68 @@ impl From<Known> for String {
     }
 }
 
+impl FromStr for Known {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.to_owned().try_into()
+    }
+}
+
+impl Known {
+    /// Those of a feed, at most so many, the newest, which stand first in feeds.
+    pub fn newest(entries: &[Entry], max: usize) -> Self {
+        Self(entries.iter().take(max).rev().map(Print::of).collect())
+    }
+
+    /// Learns of items from somebody else who knows them.
+    pub fn learn(&mut self, others: Self) {
+        let Self(prints) = others;
+        self.remember(&prints.iter().map(|print| print.link).collect(), prints);
+    }
+
+    /// The items that are not known, which now they are. One that comes back is known as long as it is remembered, and one
+    /// that was edited is the same. Where items of one feed have the same id and different links, they are told apart by both.
+    pub fn take_new(&mut self, entries: &[Entry]) -> Vec<NewItem> {
+        let mut links_of: HashMap<u64, u64> = HashMap::new();
+        let mut ambiguous = HashSet::new();
+        let prints: Vec<_> = entries.iter().map(Print::of).collect();
+        for print in &prints {
+            if *links_of.entry(print.id).or_insert(print.link) != print.link {
+                ambiguous.insert(print.id);
+            }
+        }
+        let ids: HashSet<_> = self.0.iter().map(|print| print.id).collect();
+        let links: HashSet<_> = self.0.iter().map(|print| print.link).collect();
+        let is_known = |print: &Print| {
+            links.contains(&print.link) || ids.contains(&print.id) && !ambiguous.contains(&print.id)
+        };
+        let mut present = HashSet::new();
+        let (mut new, mut seen) = (Vec::new(), Vec::new());
+        // The newest stand first in feeds.
+        for (entry, print) in entries.iter().zip(&prints).rev() {
+            if !present.insert(print.link) {
+                continue;
+            }
+            seen.push(*print);
+            if !is_known(print) {
+                let Entry { id, link, .. } = entry.clone();
+                new.push(NewItem { id, link, print: *print });
+            }
+        }
+        self.remember(&present, seen);
+        new
+    }
+
+    fn remember(&mut self, present: &HashSet<u64>, seen: Vec<Print>) {
+        let kept = FEED_KNOWN_MAX.max(seen.len());
+        let known = &mut self.0;
+        known.retain(|print| !present.contains(&print.link));
+        known.extend(seen);
+        known.drain(..known.len().saturating_sub(kept));
+    }
+}
+
 impl Watched {
     /// Nothing is known yet; looked at every so often at first.
     pub fn new(every: Duration, settings: Settings) -> Self {
@@ -210,6 +277,8 @@ impl Watched {
             interval_ms: settings.within(milliseconds(every)),
             scheduled_ms: None,
             failures: 0,
+            pushed_until_unix_ms: None,
+            is_told: false,
             rest_s: None,
             skip_hours: 0,
             skip_days: 0,
@@ -251,6 +320,12 @@ impl Watched {
         self.changed_unix_ms.is_some()
     }
 
+    /// Somebody has told that there is something new, and is going to tell so until then; 0: not any more.
+    pub fn is_pushed(&mut self, until_unix_ms: u64) {
+        self.pushed_until_unix_ms = Some(until_unix_ms).filter(|until| *until > 0);
+        self.is_told = true;
+    }
+
     /// Takes note of how a look went. `rest` is what the server has asked for: `Retry-After`, or how long its answer is fresh.
     pub fn check(
         &mut self,
@@ -259,11 +334,17 @@ impl Watched {
         rest: Duration,
         now_unix_ms: u64,
     ) -> Checked {
+        self.pushed_until_unix_ms = self.pushed_until_unix_ms.filter(|until| *until > now_unix_ms);
+        let is_told = std::mem::take(&mut self.is_told);
         self.interval_ms = settings.within(self.interval_ms);
         let mut new = Vec::new();
         match outcome {
             Outcome::Read(feed, validators) => {
-                new = self.take_new(&feed.entries);
+                new = self.known.take_new(&feed.entries);
+                if !new.is_empty() && !is_told && self.was_read() {
+                    // Nobody told us: whoever should have is not to be relied upon.
+                    self.pushed_until_unix_ms = None;
+                }
                 self.failures = 0;
                 self.note(feed.hints, validators);
                 match self.changed_unix_ms {
@@ -287,47 +368,6 @@ impl Watched {
         Checked { new, next: self.next(settings, rest, now_unix_ms) }
     }
 
-    /// The items that are not known, which now they are. One that comes back is known as long as it is remembered, and one
-    /// that was edited is the same. Where items of one feed have the same id and different links, they are told apart by both.
-    fn take_new(&mut self, entries: &[Entry]) -> Vec<NewItem> {
-        let mut links_of: HashMap<u64, u64> = HashMap::new();
-        let mut ambiguous = HashSet::new();
-        let prints: Vec<_> = entries.iter().map(Print::of).collect();
-        for print in &prints {
-            if *links_of.entry(print.id).or_insert(print.link) != print.link {
-                ambiguous.insert(print.id);
-            }
-        }
-        let ids: HashSet<_> = self.known.0.iter().map(|print| print.id).collect();
-        let links: HashSet<_> = self.known.0.iter().map(|print| print.link).collect();
-        let is_known = |print: &Print| {
-            links.contains(&print.link) || ids.contains(&print.id) && !ambiguous.contains(&print.id)
-        };
-        let mut present = HashSet::new();
-        let (mut new, mut seen) = (Vec::new(), Vec::new());
-        // The newest stand first in feeds.
-        for (entry, print) in entries.iter().zip(&prints).rev() {
-            if !present.insert(print.link) {
-                continue;
-            }
-            seen.push(*print);
-            if !is_known(print) {
-                let Entry { id, link, .. } = entry.clone();
-                new.push(NewItem { id, link, print: *print });
-            }
-        }
-        self.remember(&present, seen);
-        new
-    }
-
-    fn remember(&mut self, present: &HashSet<u64>, seen: Vec<Print>) {
-        let kept = FEED_KNOWN_MAX.max(seen.len());
-        let known = &mut self.known.0;
-        known.retain(|print| !present.contains(&print.link));
-        known.extend(seen);
-        known.drain(..known.len().saturating_sub(kept));
-    }
-
     fn note(&mut self, hints: Hints, validators: Validators<'_>) {
         let Hints { rest_s, skip_hours, skip_days } = hints;
         (self.rest_s, self.skip_hours, self.skip_days) = (rest_s, skip_hours, skip_days);
@@ -339,6 +379,10 @@ impl Watched {
     }
 
     fn slow_down(&mut self, settings: Settings) {
+        if self.pushed_until_unix_ms.is_some() {
+            // It is looked at seldom enough, and should it be wanted again is looked at as often as before.
+            return;
+        }
         self.interval_ms = settings.within(self.interval_ms.saturating_add(self.interval_ms / 2));
     }
 
@@ -354,13 +398,20 @@ impl Watched {
 
     fn next(&self, settings: Settings, rest: Duration, now_unix_ms: u64) -> Duration {
         let doubled = 1_u64.checked_shl(self.failures).unwrap_or(u64::MAX);
-        let backed_off = self.interval_ms.saturating_mul(doubled);
+        let backed_off =
+            self.interval_ms.max(self.patience(settings, now_unix_ms)).saturating_mul(doubled);
         let rest_ms = milliseconds(rest).max(self.rest_s.unwrap_or(0).saturating_mul(1000));
         let next = settings.within(backed_off.max(rest_ms));
         let next = settings.within(self.outside_of_skipped(next, settings, now_unix_ms));
         // For people who read schedules.
         let seconds = next - next % 1000;
         Duration::from_millis(settings.within(seconds))
+    }
+
+    /// How long to wait while somebody else tells what is new, in ms.
+    fn patience(&self, settings: Settings, now_unix_ms: u64) -> u64 {
+        let until = self.pushed_until_unix_ms.unwrap_or(0);
+        settings.max_ms.min(until.saturating_sub(now_unix_ms))
     }
 
     /// The first time from then on that is not in an hour or on a day which the publisher wants to be left out.

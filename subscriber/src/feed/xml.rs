@@ -38,6 +38,7 @@ pub(crate) struct Elements {
     bytes: usize,
     joining: Joining,
     hubs: Vec<String>,
+    cloud: Option<String>,
     hints: super::Hints,
     /// `sy:updatePeriod` in seconds, and how often in it.
     period: (Option<u64>, Option<u64>),
@@ -283,6 +284,7 @@ impl Elements {
                 }
                 self.capture(Field::Summary, SUMMARY_BYTES_MAX);
             }
+            "cloud" if own && !in_entry && self.cloud.is_none() => self.cloud = cloud(tag),
             "ttl" if own && !in_entry => self.capture(Field::Ttl, DATE_BYTES_MAX),
             "updateperiod" if vocabulary == Syndication => {
                 self.capture(Field::Period, DATE_BYTES_MAX);
@@ -450,11 +452,32 @@ impl Elements {
             site,
             own,
             hubs: self.hubs,
+            cloud: self.cloud,
             entries: entries.kept,
             hints: self.hints,
             cut: self.cut,
         }
     }
+}
+
+/// `<cloud>` of RSS: the URL of its procedure, if that is asked by a form. (Those of XML-RPC and SOAP nobody runs any more.)
+fn cloud(tag: Tag<'_>) -> Option<String> {
+    let [protocol, domain, port, path] =
+        ["protocol", "domain", "port", "path"].map(|name| tag.attribute(name));
+    let scheme = match protocol?.trim() {
+        "http-post" => "http",
+        "https-post" => "https",
+        _ => return None,
+    };
+    let (domain, path) = (domain?, path.unwrap_or_default());
+    let (domain, path) = (domain.trim(), path.trim().trim_start_matches('/'));
+    let port = port.and_then(|port| port.trim().parse::<u16>().ok());
+    let port = port.map_or(String::new(), |port| format!(":{port}"));
+    if domain.len() + path.len() > LINK_BYTES_MAX || domain.contains(['/', '?', '#', '@']) {
+        return None;
+    }
+    let url = format!("{scheme}://{domain}{port}/{path}");
+    CanonicalUrl::parse(&url).ok().map(|url| url.as_str().to_owned())
 }
 
 impl Draft {

@@ -15,8 +15,8 @@ use super::tag::{self, Name, Tag, Value, name};
 use super::values::{has_word, is_feed, is_page_relation, refresh_target, srcset};
 use super::{Content, Link, PageOptions, is_html};
 use crate::config::{
-    FEEDS_MAX, HEADER_LINKS_MAX, LINK_BYTES_MAX, LINKS_ABSOLUTE_BYTES_MAX, QUICK_BASE_BYTES_MAX,
-    QUICK_LINKS_MAX, TITLE_BYTES_MAX, TITLE_WRITTEN_BYTES_MAX,
+    FEED_HUBS_MAX, FEEDS_MAX, HEADER_LINKS_MAX, LINK_BYTES_MAX, LINKS_ABSOLUTE_BYTES_MAX,
+    QUICK_BASE_BYTES_MAX, QUICK_LINKS_MAX, TITLE_BYTES_MAX, TITLE_WRITTEN_BYTES_MAX,
 };
 
 const A: Name = name(b"a");
@@ -40,6 +40,8 @@ pub(super) struct Found {
     canonical: Option<String>,
     /// `<= FEEDS_MAX`
     feeds: Vec<String>,
+    /// `<= FEED_HUBS_MAX`
+    hubs: Vec<String>,
     links: Links,
     /// Of the headers that were made absolute; `<= HEADER_LINKS_MAX`.
     header_links: usize,
@@ -69,6 +71,7 @@ impl Found {
             base: None,
             canonical: None,
             feeds: Vec::new(),
+            hubs: Vec::new(),
             links: Links::default(),
             header_links: 0,
             directives: Directives::default(),
@@ -87,7 +90,9 @@ impl Found {
         let mut text = String::new();
         for link in link_header::links(value).filter(|link| !link.is_elsewhere) {
             let kind = kind_of(link.kind.as_deref());
-            if !is_feed_relation(&link.relations, kind) && !is_page(&link.relations, kind) {
+            let relations = &*link.relations;
+            let is_hub = has_word(relations, HUB);
+            if !is_hub && !is_feed_relation(relations, kind) && !is_page(relations, kind) {
                 continue;
             }
             if self.header_links == HEADER_LINKS_MAX {
@@ -198,7 +203,11 @@ impl Found {
             return;
         }
         let kind = kind_of(kind);
-        if is_feed_relation(relations, kind) {
+        if has_word(relations, HUB) {
+            if self.hubs.len() < FEED_HUBS_MAX {
+                self.hubs.push(target.to_owned());
+            }
+        } else if is_feed_relation(relations, kind) {
             if self.feeds.len() < FEEDS_MAX {
                 self.feeds.push(target.to_owned());
             }
@@ -244,6 +253,7 @@ impl Found {
             title: self.title.text().and_then(|title| tidy_title(&title)),
             canonical: self.canonical.and_then(|link| absolute(&link)),
             feeds: self.feeds.iter().filter_map(|link| absolute(link)).collect(),
+            hubs: self.hubs.iter().filter_map(|link| absolute(link)).collect(),
             charset: Some(encoding.name()),
             noindex: self.directives.noindex,
             nofollow: self.directives.nofollow,
@@ -255,6 +265,9 @@ impl Found {
         content
     }
 }
+
+/// Who tells of changes (W3C `WebSub` section 4).
+const HUB: &str = "hub";
 
 /// The one relation that asks crawlers for something. `ugc` and `sponsored` only say whose the link
 /// is; who wants them not to be followed, either, writes `nofollow` beside them, as those who

@@ -50,6 +50,8 @@ pub struct Content {
     pub canonical: Option<Box<str>>,
     /// Feeds that the page names: `rel=alternate` of their media types. Not among the links.
     pub feeds: Vec<Box<str>>,
+    /// Who tells of its changes: `rel=hub` (`WebSub`). Not among the links.
+    pub hubs: Vec<Box<str>>,
     /// The encoding that it was read in, as the Encoding Standard names it, such as `UTF-8`; `None`
     /// if this was no text of its own.
     pub charset: Option<&'static str>,
@@ -61,6 +63,12 @@ pub struct Content {
     pub unavailable_after: Option<i64>,
     /// Why some of the page was left out.
     pub cut: Option<&'static str>,
+}
+
+/// Relations and targets, as they are written, of the links of a header `Link`.
+pub(crate) fn header_links(value: &str) -> impl Iterator<Item = (String, &str)> {
+    let links = link_header::links(value).filter(|link| !link.is_elsewhere);
+    links.map(|link| (link.relations.into_owned(), link.target))
 }
 
 impl Content {

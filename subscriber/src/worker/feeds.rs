@@ -6,24 +6,21 @@
 //! feed of which that cannot be read or kept has failed: it would announce again what was announced long ago, or, where
 //! only what is new is wanted, take what has come since for what was there.
 
-use std::fmt::Write;
 use std::future::Future;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use hyper::HeaderMap;
 use tidings_protocol::{CanonicalUrl, Payload, format_ms, parse_ms, push_attribute};
 
 use super::link::Link;
-use crate::config::{FEED_ANNOUNCED_AT_ONCE, FEED_ITEM_BYTES_MAX, FEED_KNOWN_FOR};
-use crate::feed::Feed;
-use crate::feed::watch::{Checked, NewItem, Outcome, Print, Settings, Validators, Watched};
+use crate::config::{FEED_ANNOUNCED_AT_ONCE, FEED_KNOWN_FOR, FEED_TOLD_MAX};
+use crate::feed::event::{self, ITEMS, PUSHED, SCHEDULES};
+use crate::feed::watch::{Checked, Known, NewItem, Outcome, Settings, Validators, Watched};
+use crate::feed::{Feed, Hubs};
 use crate::state::State;
 
-/// Where new items go.
-const ITEMS: &str = "post-ready";
-/// Where schedules go.
-const SCHEDULES: &str = "new-url";
 /// The attribute that makes a URL a watched feed, and the kind of what is remembered of it.
 const WATCHED: &str = "feed";
 
@@ -34,8 +31,11 @@ const NAMED: &str = "named";
 /// Attributes that are not handed on: the broker's own, and those that are given anew.
 const NOT_CARRIED: &[&str] = &[
     "after", "again", "depth", "every", "feed", "hops", "id", "item", "job", "kind", "last",
-    "number", "pass", "schedule", "source", "was",
+    "number", "pass", "pushed", "schedule", "source", "was",
 ];
+
+/// The attribute with the hub of the page that led to a feed, which may say none itself.
+const HUB: &str = "hub";
 
 /// Publishes events.
 pub(super) trait Announce: Sync {
@@ -96,6 +96,8 @@ pub(super) struct Watch<'a> {
     interval: Option<Duration>,
     /// A page led here: if it is one, too, what that names is not followed.
     is_named: bool,
+    /// The hub that the page named.
+    hub: Option<Box<str>>,
     /// Further attributes of its schedule, each with a leading space.
     carried: String,
     watched: Watched,
@@ -104,12 +106,24 @@ pub(super) struct Watch<'a> {
 /// What was answered to the request.
 #[derive(Debug)]
 pub(super) enum Answer<'a> {
-    /// A document, read as a feed; `kind` of it may be none. If it is a page, the feeds that it names, absolute.
-    Document { feed: &'a Feed, named: &'a [Box<str>], validators: Validators<'a> },
+    /// A document, read as a feed; `kind` of it may be none. If it is a page, what it names.
+    Document {
+        feed: &'a Feed,
+        headers: &'a HeaderMap,
+        named: &'a Named,
+        validators: Validators<'a>,
+    },
     /// 304.
     NotModified,
     /// Anything else.
     Failed,
+}
+
+/// What a page names, absolute.
+#[derive(Debug)]
+pub(super) struct Named {
+    pub(super) feeds: Vec<Box<str>>,
+    pub(super) hubs: Vec<Box<str>>,
 }
 
 /// How a look has ended.
@@ -149,8 +163,12 @@ impl<'a> Watch<'a> {
         if let Some(interval) = interval {
             watched.is_scheduled(interval, settings);
         }
+        if let Some(until) = payload.attribute(PUSHED).and_then(|until| until.parse().ok()) {
+            watched.is_pushed(until);
+        }
         let (feed, every) = (feed.into(), every.map(Into::into));
         let is_named = payload.attribute(NAMED).is_some();
+        let hub = payload.attribute(HUB).map(Into::into);
         Ok(Some(Self {
             url,
             settings,
@@ -159,6 +177,7 @@ impl<'a> Watch<'a> {
             every,
             interval,
             is_named,
+            hub,
             carried,
             watched,
         }))
@@ -179,15 +198,17 @@ impl<'a> Watch<'a> {
         broker: &impl Announce,
         states: &impl States,
     ) -> Result<Looked, String> {
+        let mut read = None;
         let outcome = match answer {
-            Answer::Document { feed, validators, .. } if feed.kind.is_some() => {
+            Answer::Document { feed, headers, validators, .. } if feed.kind.is_some() => {
+                read = Some((feed, headers));
                 Outcome::Read(feed, validators)
             }
             // A feed that was one may be a page of an error today.
-            Answer::Document { named: [first, ..], .. }
-                if !self.watched.was_read() && !self.is_named =>
+            Answer::Document { named: Named { feeds, hubs }, .. }
+                if !feeds.is_empty() && !self.watched.was_read() && !self.is_named =>
             {
-                self.watch_instead(first, broker).await?;
+                self.watch_instead(&feeds[0], hubs.first().map(|hub| &**hub), broker).await?;
                 return Ok(Looked::Elsewhere);
             }
             Answer::NotModified => Outcome::Same,
@@ -196,6 +217,9 @@ impl<'a> Watch<'a> {
         let has_failed = matches!(outcome, Outcome::Failed);
         let Checked { new, next } = self.watched.check(self.settings, outcome, rest, now_unix_ms);
         let announced = self.announce(&new, broker).await?;
+        if let Some((feed, headers)) = read {
+            self.announce_hubs(feed, headers, broker).await?;
+        }
         let changes = self.interval.is_some_and(|interval| differs(interval, next));
         if changes {
             self.watched.reschedule(next);
@@ -210,7 +234,7 @@ impl<'a> Watch<'a> {
 
     /// Announces items that have a link, in their order.
     async fn announce(&self, new: &[NewItem], broker: &impl Announce) -> Result<usize, String> {
-        let events: Vec<_> = new.iter().filter_map(|item| self.event(item)).collect();
+        let events: Vec<_> = new.iter().filter_map(|item| event::of_item(self.url, item)).collect();
         let announced = events.len();
         if announced < new.len() {
             let without = new.len() - announced;
@@ -224,16 +248,27 @@ impl<'a> Watch<'a> {
         Ok(announced)
     }
 
-    fn event(&self, NewItem { id, link, print }: &NewItem) -> Option<String> {
-        let link = CanonicalUrl::parse(link.as_deref()?).ok()?;
-        let mut event = link.as_str().to_owned();
-        push_attribute(&mut event, "item", &item_word(id));
-        push_attribute(&mut event, "source", self.url.as_str());
-        push_attribute(&mut event, "id", &event_id(self.url, *print));
-        Some(event)
+    /// Tells who tells of this feed, and which of its items are known.
+    async fn announce_hubs(
+        &self,
+        feed: &Feed,
+        headers: &HeaderMap,
+        broker: &impl Announce,
+    ) -> Result<(), String> {
+        let hubs = Hubs::of(feed, headers, self.url, self.hub.as_deref());
+        if hubs.is_empty() {
+            return Ok(());
+        }
+        let known = Known::newest(&feed.entries, FEED_TOLD_MAX);
+        broker.publish(event::HUBS, event::of_hubs(self.url, &hubs, known)).await
     }
 
-    async fn watch_instead(&self, feed: &str, broker: &impl Announce) -> Result<(), String> {
+    async fn watch_instead(
+        &self,
+        feed: &str,
+        hub: Option<&str>,
+        broker: &impl Announce,
+    ) -> Result<(), String> {
         let Ok(feed) = CanonicalUrl::parse(feed) else {
             return Err("the page names a feed with no URL".to_owned());
         };
@@ -247,6 +282,9 @@ impl<'a> Watch<'a> {
         push_attribute(&mut event, WATCHED, &self.feed);
         event.push_str(&self.carried);
         push_attribute(&mut event, NAMED, "yes");
+        if let Some(hub) = hub {
+            push_attribute(&mut event, HUB, hub);
+        }
         broker.publish(SCHEDULES, event).await?;
         broker.publish(SCHEDULES, self.change(every, "0")).await
     }
@@ -264,28 +302,6 @@ impl<'a> Watch<'a> {
 /// By more than a tenth: each change is an event, and a record of the group.
 fn differs(every: Duration, next: Duration) -> bool {
     every.abs_diff(next) > every / 10
-}
-
-/// An id of an item as one word: percent-encoded where it has to be, and a hash where it is too long.
-fn item_word(id: &str) -> String {
-    let mut word = String::new();
-    for byte in id.bytes() {
-        if byte.is_ascii_graphic() && byte != b'%' {
-            word.push(char::from(byte));
-        } else {
-            write!(word, "%{byte:02X}").expect("a String takes everything");
-        }
-        if word.len() > FEED_ITEM_BYTES_MAX {
-            return format!("hash:{}", &blake3::hash(id.as_bytes()).to_hex()[..32]);
-        }
-    }
-    word
-}
-
-/// The same item of the same feed is the same event.
-fn event_id(feed: &CanonicalUrl<'_>, item: Print) -> String {
-    let text = format!("{} {item}", feed.as_str());
-    blake3::hash(text.as_bytes()).to_hex()[..32].to_owned()
 }
 
 #[cfg(test)]

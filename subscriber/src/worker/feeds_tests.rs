@@ -1,5 +1,6 @@
 use std::collections::HashMap;
 use std::fmt::Write;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
@@ -80,9 +81,22 @@ fn items(ids: &[&str]) -> Feed {
     )
 }
 
+/// Of pages and of heads that tell nothing.
+static NOTHING: Named = Named { feeds: Vec::new(), hubs: Vec::new() };
+static NO_HEADERS: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
+
 fn document(feed: &Feed) -> Answer<'_> {
     let validators = Validators { etag: Some("\"1\""), last_modified: None };
-    Answer::Document { feed, named: &[], validators }
+    Answer::Document { feed, headers: &NO_HEADERS, named: &NOTHING, validators }
+}
+
+fn page_with<'a>(page: &'a Feed, named: &'a Named) -> Answer<'a> {
+    Answer::Document { feed: page, headers: &NO_HEADERS, named, validators: Validators::default() }
+}
+
+/// A page that names this feed.
+fn naming(feed: &str) -> Named {
+    Named { feeds: vec![feed.into()], hubs: Vec::new() }
 }
 
 #[tokio::test]
@@ -125,9 +139,8 @@ async fn what_was_not_confirmed_is_announced_again_as_the_same_event() {
 async fn a_page_leads_to_the_feed_that_it_names_unless_it_was_a_feed_before() {
     let fake = Fake::default();
     let page = feed::parse(b"<html>", None, None);
-    let named = ["http://a.example/feed.xml".into()];
-    let answer =
-        || Answer::Document { feed: &page, named: &named, validators: Validators::default() };
+    let named = naming("http://a.example/feed.xml");
+    let answer = || page_with(&page, &named);
     assert_eq!(fake.look(TASK, answer()).await, Ok(Looked::Elsewhere));
     let schedule = "new-url http://a.example/feed.xml every=1h feed=10m-1d prio=5 named=yes";
     let end = "new-url http://a.example/f every=0 was=1h feed=10m-1d";
@@ -143,9 +156,8 @@ async fn a_page_leads_to_the_feed_that_it_names_unless_it_was_a_feed_before() {
     assert_eq!(fake.look(TASK, answer()).await, Ok(Looked::Failed));
     assert_eq!(fake.take().len(), 2);
 
-    let itself = ["http://a.example/f".into()];
-    let answer =
-        Answer::Document { feed: &page, named: &itself, validators: Validators::default() };
+    let itself = naming("http://a.example/f");
+    let answer = page_with(&page, &itself);
     assert!(Fake::default().look(TASK, answer).await.is_err());
 }
 
@@ -153,17 +165,15 @@ async fn a_page_leads_to_the_feed_that_it_names_unless_it_was_a_feed_before() {
 async fn what_a_page_names_is_not_followed_further() {
     let fake = Fake::default();
     let page = feed::parse(b"<html>", None, None);
-    let named = ["http://a.example/f".into()];
-    let answer =
-        || Answer::Document { feed: &page, named: &named, validators: Validators::default() };
+    let named = naming("http://a.example/f");
+    let answer = || page_with(&page, &named);
     let task = "http://a.example/g every=1h feed=10m-1d prio=5";
     assert_eq!(fake.look(task, answer()).await, Ok(Looked::Elsewhere));
     // What the broker makes of that: the page that is named has its turn at once.
     let published = fake.take().swap_remove(0);
     let task = published.strip_prefix("new-url ").unwrap();
-    let named = ["http://a.example/g".into()];
-    let answer =
-        || Answer::Document { feed: &page, named: &named, validators: Validators::default() };
+    let named = naming("http://a.example/g");
+    let answer = || page_with(&page, &named);
     assert_eq!(fake.look(task, answer()).await, Ok(Looked::Failed));
     assert_eq!(fake.take()[1], "new-url http://a.example/f every=2h was=1h feed=10m-1d");
     // Its schedule keeps what else is said of it.
@@ -192,8 +202,8 @@ async fn the_schedule_of_a_feed_that_has_moved_is_that_of_where_it_was() {
     assert_eq!(fake.take(), ["stored", schedule]);
 
     let page = feed::parse(b"<html>", None, None);
-    let named = ["http://a.example/feed.xml".into()];
-    let answer = Answer::Document { feed: &page, named: &named, validators: Validators::default() };
+    let named = naming("http://a.example/feed.xml");
+    let answer = page_with(&page, &named);
     let task = format!("http://a.example/ {moved}");
     assert_eq!(fake.look(&task, answer).await, Ok(Looked::Elsewhere));
     let begin = "new-url http://a.example/feed.xml every=1h feed=10m-1d named=yes";
@@ -250,9 +260,66 @@ async fn what_is_known_is_in_the_crawlers_memory() {
     }
 }
 
-#[test]
-fn ids_are_one_word_and_not_too_long() {
-    assert_eq!(item_word("tag:a.example,2026:é x"), "tag:a.example,2026:%C3%A9%20x");
-    assert!(item_word(&" ".repeat(FEED_ITEM_BYTES_MAX)).starts_with("hash:"));
-    assert_eq!(item_word(&"x".repeat(FEED_ITEM_BYTES_MAX)).len(), FEED_ITEM_BYTES_MAX);
+#[tokio::test]
+async fn who_tells_of_a_feed_is_told_with_what_is_known() {
+    let fake = Fake::default();
+    let mut feed = items(&["a"]);
+    fake.look(TASK, document(&feed)).await.unwrap();
+    assert!(!fake.take().iter().any(|event| event.starts_with("hub-found")));
+
+    // What its head says counts for more than what stands in it, and both for more than what a page has said.
+    feed.hubs = vec!["https://hub.example/".into()];
+    feed.own = Some("http://a.example/own".into());
+    let told = async |task: &str, feed: &Feed, headers: &HeaderMap| {
+        let validators = Validators::default();
+        let answer = Answer::Document { feed, headers, named: &NOTHING, validators };
+        fake.look(task, answer).await.unwrap();
+        let event = fake
+            .take()
+            .into_iter()
+            .find_map(|event| event.strip_prefix("hub-found ").map(str::to_owned));
+        event::read_hubs(&event.unwrap()).unwrap().1
+    };
+    let hubs = told(TASK, &feed, &NO_HEADERS).await;
+    assert_eq!(hubs.hub.as_deref(), Some("https://hub.example/"));
+    assert_eq!(hubs.topic.as_deref(), Some("http://a.example/own"));
+    let mut headers = HeaderMap::new();
+    let link = "<https://head.example/>; rel=\"hub\", </f?self>; rel=self";
+    headers.insert("link", link.parse().unwrap());
+    let hubs = told(TASK, &feed, &headers).await;
+    assert_eq!(hubs.hub.as_deref(), Some("https://head.example/"));
+    assert_eq!(hubs.topic.as_deref(), Some("http://a.example/f?self"));
+    feed.hubs.clear();
+    let hubs = told(&format!("{TASK} hub=https://page.example/"), &feed, &NO_HEADERS).await;
+    assert_eq!(hubs.hub.as_deref(), Some("https://page.example/"));
+}
+
+#[tokio::test]
+async fn a_page_hands_its_hub_on_to_the_feed_that_it_names() {
+    let fake = Fake::default();
+    let page = feed::parse(b"<html>", None, None);
+    let mut named = naming("http://a.example/feed.xml");
+    named.hubs.push("https://hub.example/".into());
+    fake.look(TASK, page_with(&page, &named)).await.unwrap();
+    assert!(fake.take()[0].ends_with(" named=yes hub=https://hub.example/"));
+}
+
+#[tokio::test]
+async fn a_feed_of_which_somebody_tells_is_looked_at_seldom_until_they_prove_silent() {
+    let fake = Fake::default();
+    fake.look(TASK, document(&items(&["a"]))).await.unwrap();
+    fake.take();
+    // For many years.
+    let told = format!("{TASK} pushed=9999999999999");
+    fake.look(&told, document(&items(&["b", "a"]))).await.unwrap();
+    let seldom = "new-url http://a.example/f every=1d was=1h feed=10m-1d";
+    assert_eq!(fake.take().last().unwrap(), seldom);
+    let task = TASK.replace("every=1h", "every=1d");
+    fake.look(&task, Answer::NotModified).await.unwrap();
+    assert_eq!(fake.take(), ["stored"]);
+    // Nobody told of this one.
+    fake.look(&task, document(&items(&["c", "b", "a"]))).await.unwrap();
+    let often = fake.take().pop().unwrap();
+    assert!(often.starts_with("new-url http://a.example/f every=") && often.contains(" was=1d "));
+    assert!(!often.contains("every=1d"), "{often}");
 }

@@ -16,7 +16,7 @@ use tidings_protocol::{CanonicalUrl, Hold, Return};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use super::feeds::{Answer, Remembered, Watch};
+use super::feeds::{Answer, Named, Remembered, Watch};
 use super::finish::finish;
 use super::record::{judge, unix_ms};
 use super::task::{Work, milliseconds, pace};
@@ -144,11 +144,12 @@ impl Work<'_> {
             None => Content::default(),
         };
         let (status, validators) = (fetched.status, fetched.validators.clone());
+        let headers = fetched.headers.clone();
         let mut record = self.record(outcome, fetched, failure, duration);
         if outcome == PageOutcome::Redirect {
             self.strip_target(&mut record);
         }
-        let named = content.feeds.clone();
+        let named = Named { feeds: content.feeds.clone(), hubs: content.hubs.clone() };
         let answer = match (outcome, status) {
             (PageOutcome::Done, Some(304)) => Answer::NotModified,
             (PageOutcome::Done, _) => {
@@ -156,7 +157,7 @@ impl Work<'_> {
                     etag: validators.etag.as_deref(),
                     last_modified: validators.last_modified.as_deref(),
                 };
-                Answer::Document { feed: &feed, named: &named, validators }
+                Answer::Document { feed: &feed, headers: &headers, named: &named, validators }
             }
             _ => Answer::Failed,
         };

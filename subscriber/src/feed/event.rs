@@ -1,0 +1,117 @@
+//! The events that are made of feeds: of a new item, and of who tells what is new.
+//!
+//! Whoever finds the same says the same, under the same `id=`, which a topic keeps once: the crawler that looks at a feed, and
+//! who is told by a hub.
+
+use std::fmt::Write;
+
+use tidings_protocol::{CanonicalUrl, Payload, push_attribute};
+
+use super::Hubs;
+use super::watch::{Known, NewItem};
+use crate::config::FEED_ITEM_BYTES_MAX;
+
+/// The topic of new items.
+pub const ITEMS: &str = "post-ready";
+/// The topic of feeds that somebody tells of.
+pub const HUBS: &str = "hub-found";
+/// The topic in which feeds are scheduled, and looks brought forward.
+pub const SCHEDULES: &str = "new-url";
+/// The attribute of an event that brings a look forward since somebody has told of something new: until when they are going to,
+/// in ms since 1970, or 0.
+pub const PUSHED: &str = "pushed";
+
+/// That of a new item of this feed; `None` if it leads nowhere.
+pub fn of_item(feed: &CanonicalUrl<'_>, item: &NewItem) -> Option<String> {
+    let NewItem { id, link, print } = item;
+    let link = CanonicalUrl::parse(link.as_deref()?).ok()?;
+    let mut event = link.as_str().to_owned();
+    push_attribute(&mut event, "item", &item_word(id));
+    push_attribute(&mut event, "source", feed.as_str());
+    push_attribute(&mut event, "id", &short_hash(&format!("{} {print}", feed.as_str())));
+    Some(event)
+}
+
+/// That of who tells of this feed, with the items that are known.
+pub fn of_hubs(feed: &CanonicalUrl<'_>, hubs: &Hubs, known: Known) -> String {
+    let mut event = feed.as_str().to_owned();
+    let Hubs { hub, topic, cloud } = hubs;
+    for (key, url) in [("hub", hub), ("topic", topic), ("cloud", cloud)] {
+        if let Some(url) = url {
+            push_attribute(&mut event, key, url);
+        }
+    }
+    push_attribute(&mut event, "known", &String::from(known));
+    let id = short_hash(&event);
+    push_attribute(&mut event, "id", &id);
+    event
+}
+
+/// What [`of_hubs`] has written: the feed, who tells of it, and what is known.
+pub fn read_hubs(payload: &str) -> Option<(CanonicalUrl<'static>, Hubs, Known)> {
+    let payload = Payload::parse(payload);
+    let feed = CanonicalUrl::parse(payload.target()?).ok()?.into_owned();
+    let url = |key| {
+        let url = CanonicalUrl::parse(payload.attribute(key)?).ok()?;
+        Some(url.as_str().to_owned())
+    };
+    let hubs = Hubs { hub: url("hub"), topic: url("topic"), cloud: url("cloud") };
+    let known = payload.attribute("known").and_then(|known| known.parse().ok());
+    (!hubs.is_empty()).then(|| (feed, hubs, known.unwrap_or_default()))
+}
+
+/// An id of an item as one word: percent-encoded where it has to be, and a hash where it is too long.
+fn item_word(id: &str) -> String {
+    let mut word = String::new();
+    for byte in id.bytes() {
+        if byte.is_ascii_graphic() && byte != b'%' {
+            word.push(char::from(byte));
+        } else {
+            write!(word, "%{byte:02X}").expect("a String takes everything");
+        }
+        if word.len() > FEED_ITEM_BYTES_MAX {
+            return format!("hash:{}", short_hash(id));
+        }
+    }
+    word
+}
+
+/// 128 bits.
+fn short_hash(text: &str) -> String {
+    blake3::hash(text.as_bytes()).to_hex()[..32].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::feed::Entry;
+
+    #[test]
+    fn who_tells_of_a_feed_is_read_as_it_was_written() {
+        let feed = CanonicalUrl::parse("https://blog.example/feed").unwrap();
+        let hubs = Hubs {
+            hub: Some("https://hub.example/?a=b".into()),
+            topic: Some("https://blog.example/feed?x".into()),
+            cloud: None,
+        };
+        let entry = |id: &str| Entry { id: id.into(), ..Entry::default() };
+        let known = Known::newest(&[entry("a"), entry("b"), entry("c")], 2);
+        let event = of_hubs(&feed, &hubs, known.clone());
+        assert!(!event.contains(char::is_control), "{event}");
+        assert_eq!(read_hubs(&event), Some((feed.clone(), hubs.clone(), known)));
+        // The same is one event, and with another item it is another one.
+        let id = |event: &str| Payload::parse(event).attribute("id").unwrap().to_owned();
+        let other = of_hubs(&feed, &hubs, Known::newest(&[entry("a")], 2));
+        assert_ne!(id(&event), id(&other));
+        for none in ["text", "https://blog.example/feed", "https://blog.example/feed hub=no"] {
+            assert_eq!(read_hubs(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn ids_are_one_word_and_not_too_long() {
+        assert_eq!(item_word("tag:a.example,2026:é x"), "tag:a.example,2026:%C3%A9%20x");
+        assert!(item_word(&" ".repeat(FEED_ITEM_BYTES_MAX)).starts_with("hash:"));
+        assert_eq!(item_word(&"x".repeat(FEED_ITEM_BYTES_MAX)).len(), FEED_ITEM_BYTES_MAX);
+    }
+}
