@@ -4,14 +4,15 @@
 
 use std::time::Duration;
 
-use tidings_broker::Broker;
+use tidings_broker::{Broker, BrokerConfig};
+use tidings_connectors::websub::WebSub;
 use tokio::time::timeout;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     address::BrokerAddress,
     failure::Failure,
-    flags::ServerFlags,
+    flags::{DataFlag, ServerFlags},
     node::{self, stop_broker},
     outgoing::OutgoingFlags,
     zmq::Zmq,
@@ -28,14 +29,32 @@ pub(crate) struct Beside {
     stop: CancellationToken,
 }
 
-impl Beside {
-    /// Starts all that the flags ask for; where something cannot be had, the broker is stopped.
-    pub(crate) async fn start(
-        broker: Broker,
-        server: &ServerFlags,
+/// What is there before there is a broker.
+#[derive(Debug)]
+pub(crate) struct Prepared<'a> {
+    server: &'a ServerFlags,
+    websub: Option<WebSub>,
+}
+
+impl<'a> Prepared<'a> {
+    /// Tells the broker of what answers requests.
+    pub(crate) fn new(
+        config: &mut BrokerConfig,
+        server: &'a ServerFlags,
         outgoing: &OutgoingFlags,
-    ) -> Result<(Broker, Self), Failure> {
-        match Self::try_start(&broker, server, outgoing).await {
+        data: &DataFlag,
+    ) -> Result<Self, Failure> {
+        let flags = &server.http;
+        let mut websub = None;
+        if let Some(http) = &mut config.http {
+            websub = flags.websub.open(flags.public_url.as_ref(), http, outgoing, &data.data)?;
+        }
+        Ok(Self { server, websub })
+    }
+
+    /// Starts all that the flags ask for; where something cannot be had, the broker is stopped.
+    pub(crate) async fn start(self, broker: Broker) -> Result<(Broker, Beside), Failure> {
+        match self.try_start(&broker).await {
             Ok(beside) => Ok((broker, beside)),
             Err(failure) => {
                 stop_broker(broker).await;
@@ -44,17 +63,19 @@ impl Beside {
         }
     }
 
-    async fn try_start(
-        broker: &Broker,
-        server: &ServerFlags,
-        outgoing: &OutgoingFlags,
-    ) -> Result<Self, Failure> {
+    async fn try_start(self, broker: &Broker) -> Result<Beside, Failure> {
         let reach = BrokerAddress::from(node::local(broker.local_addr()));
-        let zmq = Zmq::start(&server.zmq, reach).await?;
-        let _ = outgoing;
-        Ok(Self { zmq, tasks: TaskTracker::new(), stop: CancellationToken::new() })
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let zmq = Zmq::start(&self.server.zmq, reach.clone()).await?;
+        if let Some(websub) = self.websub {
+            let stop = stop.clone();
+            tasks.spawn(async move { websub.run(reach.as_str(), stop).await });
+        }
+        Ok(Beside { zmq, tasks, stop })
     }
+}
 
+impl Beside {
     /// What there is to say to people.
     pub(crate) fn said(&self) -> impl Iterator<Item = &str> {
         self.zmq.iter().flat_map(|zmq| &zmq.said).map(String::as_str)

@@ -21,6 +21,7 @@ use crate::{
     public_url::PublicUrl,
     sinks::SinkFlags,
     traps::TrapFlags,
+    websub::WebSubFlags,
     zmq::ZmqFlags,
 };
 
@@ -81,6 +82,9 @@ pub(crate) struct HttpFlags {
 
     #[command(flatten)]
     hooks: HookFlags,
+
+    #[command(flatten)]
+    pub(crate) websub: WebSubFlags,
 }
 
 /// Where to listen for HTTP, if anywhere.

@@ -32,6 +32,7 @@ mod tally;
 mod traps;
 mod waiting;
 mod watch;
+mod websub;
 mod window;
 mod zmq;
 

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`files`] | directories whose complete files are announced |
 //! | [`signal`] | programs that can do nothing but look into a directory when they are sent a signal |
+//! | [`websub`] | hubs that tell what is new in a feed |
 //! | [`zmq`] | ZeroMQ sockets |
 //!
 //! What they have in common: [`worker`], one of those who share the events of a group, and [`outgoing`], requests to the
@@ -15,5 +16,6 @@
 pub mod files;
 pub mod outgoing;
 pub mod signal;
+pub mod websub;
 pub mod worker;
 pub mod zmq;

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::{
-    beside::Beside,
+    beside::Prepared,
     failure::Failure,
     flags::{DataFlag, ServerFlags},
     node,
@@ -36,8 +36,9 @@ pub(crate) struct BrokerArgs {
 /// Runs until SIGINT or SIGTERM.
 pub(crate) async fn run(args: BrokerArgs) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
-    let broker = node::start_broker(args.server.config(&args.data)?).await?;
-    let (broker, beside) = Beside::start(broker, &args.server, &args.outgoing).await?;
+    let mut config = args.server.config(&args.data)?;
+    let prepared = Prepared::new(&mut config, &args.server, &args.outgoing, &args.data)?;
+    let (broker, beside) = prepared.start(node::start_broker(config).await?).await?;
     let mut console = Console::new();
     // Whoever started us may have closed our output; serving does not depend on it.
     let _ = console.line(&format!("listening on {}", broker.local_addr()));

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     address::{Announced, BrokerAddress},
-    beside::Beside,
+    beside::Prepared,
     cmd::{
         broker::{http_line, warn_if_open},
         watch_feed::{FeedsFlag, watch_configured},
@@ -59,8 +59,9 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
     let data = &args.data.data;
     let mut config = args.server.config(&args.data)?;
     let member = node::own_member(&mut config);
-    let broker = node::start_broker(config).await?;
-    let (broker, beside) = Beside::start(broker, &args.server, &args.crawler.outgoing).await?;
+    let outgoing = &args.crawler.outgoing;
+    let prepared = Prepared::new(&mut config, &args.server, outgoing, &args.data)?;
+    let (broker, beside) = prepared.start(node::start_broker(config).await?).await?;
     let listening = broker.local_addr();
     let reach = node::local(listening);
     let _announced = Announced::write(data, reach)

@@ -21,6 +21,9 @@ pub const SCHEDULES: &str = "new-url";
 /// in ms since 1970, or 0.
 pub const PUSHED: &str = "pushed";
 
+/// The attribute of an event about a feed that is scheduled under another URL, which leads to it.
+pub const WATCHED: &str = "watched";
+
 /// That of a new item of this feed; `None` if it leads nowhere.
 pub fn of_item(feed: &CanonicalUrl<'_>, item: &NewItem) -> Option<String> {
     let NewItem { id, link, print } = item;
@@ -32,9 +35,17 @@ pub fn of_item(feed: &CanonicalUrl<'_>, item: &NewItem) -> Option<String> {
     Some(event)
 }
 
-/// That of who tells of this feed, with the items that are known.
-pub fn of_hubs(feed: &CanonicalUrl<'_>, hubs: &Hubs, known: Known) -> String {
+/// That of who tells of this feed, with the items that are known. `watched` is the URL that is scheduled.
+pub fn of_hubs(
+    feed: &CanonicalUrl<'_>,
+    watched: &CanonicalUrl<'_>,
+    hubs: &Hubs,
+    known: Known,
+) -> String {
     let mut event = feed.as_str().to_owned();
+    if watched != feed {
+        push_attribute(&mut event, WATCHED, watched.as_str());
+    }
     let Hubs { hub, topic, cloud } = hubs;
     for (key, url) in [("hub", hub), ("topic", topic), ("cloud", cloud)] {
         if let Some(url) = url {
@@ -96,12 +107,12 @@ mod tests {
         };
         let entry = |id: &str| Entry { id: id.into(), ..Entry::default() };
         let known = Known::newest(&[entry("a"), entry("b"), entry("c")], 2);
-        let event = of_hubs(&feed, &hubs, known.clone());
+        let event = of_hubs(&feed, &feed, &hubs, known.clone());
         assert!(!event.contains(char::is_control), "{event}");
         assert_eq!(read_hubs(&event), Some((feed.clone(), hubs.clone(), known)));
         // The same is one event, and with another item it is another one.
         let id = |event: &str| Payload::parse(event).attribute("id").unwrap().to_owned();
-        let other = of_hubs(&feed, &hubs, Known::newest(&[entry("a")], 2));
+        let other = of_hubs(&feed, &feed, &hubs, Known::newest(&[entry("a")], 2));
         assert_ne!(id(&event), id(&other));
         for none in ["text", "https://blog.example/feed", "https://blog.example/feed hub=no"] {
             assert_eq!(read_hubs(none), None, "{none}");

@@ -27,7 +27,7 @@ impl Hubs {
     ) -> Self {
         let values = headers.get_all("link").iter().filter_map(|value| value.to_str().ok());
         let (mut hub, mut topic) = (None, None);
-        for (relations, target) in values.flat_map(|value| header_links(value)) {
+        for (relations, target) in values.flat_map(header_links) {
             let has = |word: &str| {
                 relations.split_ascii_whitespace().any(|it| it.eq_ignore_ascii_case(word))
             };

@@ -260,7 +260,7 @@ impl<'a> Watch<'a> {
             return Ok(());
         }
         let known = Known::newest(&feed.entries, FEED_TOLD_MAX);
-        broker.publish(event::HUBS, event::of_hubs(self.url, &hubs, known)).await
+        broker.publish(event::HUBS, event::of_hubs(self.url, &self.scheduled, &hubs, known)).await
     }
 
     async fn watch_instead(

@@ -1,0 +1,176 @@
+//! Requests to hubs, and to servers of `rssCloud`.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::{HeaderMap, Method, StatusCode};
+use tidings_protocol::CanonicalUrl;
+use tidings_subscriber::outcome::{Failure, Reason};
+use url::form_urlencoded;
+
+use super::subscription::{Asked, LEASE_MS, Subscription, Teller, Wish};
+use crate::outgoing::{Answered, Outgoing};
+
+/// Bytes of an answer that are read: what it says in words.
+const ANSWER_BYTES_MAX: usize = 4 << 10;
+
+/// Hops that are followed; each is asked the same (307, 308).
+const HOPS_MAX: usize = 3;
+
+/// The path of callbacks, without a slash at its beginning.
+pub(super) const CALLBACKS: &str = "websub/";
+
+/// Asks, and says what was answered, if that is no yes.
+pub(super) async fn ask(
+    outgoing: &Outgoing,
+    public_url: &str,
+    one: &Subscription,
+    wish: Wish,
+) -> (Asked, Option<String>) {
+    let form = match &one.teller {
+        Teller::Hub { topic, .. } => subscribe_form(public_url, one, topic, wish),
+        Teller::Cloud { .. } if wish == Wish::Unsubscribe => {
+            // There is no word for that; it forgets by itself.
+            return (Asked::Accepted, None);
+        }
+        Teller::Cloud { .. } => notify_form(public_url, one),
+    };
+    match send(outgoing, one.teller.url(), &form).await {
+        Ok(answer) => judge(one, &answer),
+        Err(failure) if failure.reason == Reason::Address => (Asked::Refused, Some(failure.text)),
+        Err(failure) => (Asked::Failed(None), Some(failure.text)),
+    }
+}
+
+fn subscribe_form(public_url: &str, one: &Subscription, topic: &str, wish: Wish) -> String {
+    let mode = match wish {
+        Wish::Subscribe => "subscribe",
+        Wish::Unsubscribe => "unsubscribe",
+    };
+    let mut form = form_urlencoded::Serializer::new(String::new());
+    form.append_pair("hub.callback", &format!("{public_url}{CALLBACKS}{}", one.token))
+        .append_pair("hub.mode", mode)
+        .append_pair("hub.topic", topic);
+    if wish == Wish::Subscribe {
+        form.append_pair("hub.lease_seconds", &(LEASE_MS / 1000).to_string())
+            .append_pair("hub.secret", &one.secret);
+    }
+    form.finish()
+}
+
+/// `pleaseNotify`: it asks back at once whether that is us, as we say a `domain`.
+fn notify_form(public_url: &str, one: &Subscription) -> String {
+    let url = CanonicalUrl::parse(public_url).expect("it was parsed from one");
+    let protocol = if url.scheme() == "https" { "https-post" } else { "http-post" };
+    let path = format!("{}{CALLBACKS}{}", url.path(), one.token);
+    form_urlencoded::Serializer::new(String::new())
+        .append_pair("notifyProcedure", "")
+        .append_pair("domain", url.host())
+        .append_pair("port", &url.port().to_string())
+        .append_pair("path", &path)
+        .append_pair("protocol", protocol)
+        .append_pair("url1", &one.feed)
+        .finish()
+}
+
+async fn send(outgoing: &Outgoing, to: &str, form: &str) -> Result<Answered, Failure> {
+    let no_url = |text: String| Failure::new(Reason::BadHttp, text);
+    let mut url = CanonicalUrl::parse(to).map_err(|error| no_url(error.to_string()))?.into_owned();
+    let body = Bytes::copy_from_slice(form.as_bytes());
+    for _ in 0..=HOPS_MAX {
+        let mut headers = HeaderMap::new();
+        let kind = HeaderValue::from_static("application/x-www-form-urlencoded");
+        headers.insert(CONTENT_TYPE, kind);
+        let answer =
+            outgoing.send(Method::POST, &url, headers, body.clone(), ANSWER_BYTES_MAX).await?;
+        let is_same_again = matches!(answer.status.as_u16(), 307 | 308);
+        match answer.redirect(&url).filter(|_| is_same_again) {
+            // What is secret stays so.
+            Some(next) if url.scheme() == "http" || next.scheme() == "https" => url = next,
+            _ => return Ok(answer),
+        }
+    }
+    Err(no_url(format!("more than {HOPS_MAX} redirects")))
+}
+
+fn judge(one: &Subscription, answer: &Answered) -> (Asked, Option<String>) {
+    let text = String::from_utf8_lossy(&answer.body);
+    let is_cloud = matches!(one.teller, Teller::Cloud { .. });
+    let says_no = is_cloud && text.contains("success=\"false\"");
+    if answer.status.is_success() && !says_no {
+        return (Asked::Accepted, None);
+    }
+    let printable = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200);
+    let said = format!("{}: {}", answer.status, printable.collect::<String>());
+    let is_transient = answer.status.is_server_error()
+        || matches!(
+            answer.status,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY
+        );
+    let asked = if is_transient { Asked::Failed(retry_after(answer)) } else { Asked::Refused };
+    (asked, Some(said))
+}
+
+/// In seconds; a date is not looked at.
+fn retry_after(answer: &Answered) -> Option<Duration> {
+    let value = answer.headers.get(RETRY_AFTER)?.to_str().ok()?;
+    value.trim().parse().ok().map(Duration::from_secs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_say_what_the_protocols_want() {
+        let public = "https://me.example/tidings/";
+        let (feed, topic) = ("http://a.example/f", "http://a.example/f?x=1&y");
+        let hub = Teller::Hub { hub: "http://hub.example/".into(), topic: topic.into() };
+        let one = Subscription::new(feed.into(), feed.into(), hub, 0);
+        let form = subscribe_form(public, &one, topic, Wish::Subscribe);
+        let pairs: Vec<_> = form_urlencoded::parse(form.as_bytes()).into_owned().collect();
+        let callback = format!("https://me.example/tidings/websub/{}", one.token);
+        let expected = [
+            ("hub.callback", callback.as_str()),
+            ("hub.mode", "subscribe"),
+            ("hub.topic", topic),
+            ("hub.lease_seconds", "864000"),
+            ("hub.secret", &one.secret),
+        ];
+        assert_eq!(pairs, expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        let form = subscribe_form(public, &one, topic, Wish::Unsubscribe);
+        assert!(!form.contains("secret") && form.contains("hub.mode=unsubscribe"), "{form}");
+        let form = notify_form(public, &one);
+        let path = format!("path=%2Ftidings%2Fwebsub%2F{}", one.token);
+        for part in ["domain=me.example", "port=443", &path, "protocol=https-post"] {
+            assert!(form.split('&').any(|it| it == part), "{form}");
+        }
+    }
+
+    #[test]
+    fn answers_are_a_yes_a_no_or_a_not_now() {
+        let hub = Teller::Hub { hub: "http://hub.example/".into(), topic: "x".into() };
+        let cloud = Teller::Cloud { register: "http://cloud.example/".into() };
+        let judged = |teller: &Teller, status: u16, body: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(RETRY_AFTER, HeaderValue::from_static("7"));
+            let status = StatusCode::from_u16(status).unwrap();
+            let body = Bytes::from_static(body.as_bytes());
+            let answer = Answered { status, headers, body, is_whole: true };
+            judge(&Subscription::new("f".into(), "f".into(), teller.clone(), 0), &answer)
+        };
+        assert_eq!(judged(&hub, 202, "").0, Asked::Accepted);
+        let seven = Asked::Failed(Some(Duration::from_secs(7)));
+        assert_eq!(judged(&hub, 503, "").0, seven);
+        assert_eq!(judged(&hub, 429, "").0, seven);
+        let (asked, said) = judged(&hub, 400, "no\r\nWARN such topic");
+        assert_eq!(
+            (asked, said.as_deref()),
+            (Asked::Refused, Some("400 Bad Request: no  WARN such topic"))
+        );
+        let no = "<notifyResult success=\"false\" msg=\"no\"/>";
+        assert_eq!(judged(&cloud, 200, no).0, Asked::Refused);
+        assert_eq!(judged(&cloud, 200, "<notifyResult success=\"true\"/>").0, Asked::Accepted);
+    }
+}

@@ -1,0 +1,148 @@
+//! All subscriptions. What is changed here is on the disk before anything follows from it.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+use tidings_protocol::CanonicalUrl;
+use tidings_subscriber::feed::{Hubs, watch::Known};
+
+use super::store::{Store, StoreError};
+use super::subscription::{Subscription, Teller};
+
+/// Subscriptions at once. Feeds beyond are looked at as if they had no hub.
+const SUBSCRIPTIONS_MAX: usize = 10_000;
+
+/// In memory, and on disk.
+#[derive(Debug)]
+pub(super) struct Book {
+    all: HashMap<String, Subscription>,
+    /// Tokens of those that somebody wants.
+    by_feed: HashMap<String, String>,
+    /// Hubs that are being asked just now.
+    asking: HashSet<String>,
+    store: Store,
+    is_full: bool,
+}
+
+impl Book {
+    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
+        let store = Store::open(path)?;
+        let all: HashMap<_, _> =
+            store.all()?.into_iter().map(|one| (one.token.clone(), one)).collect();
+        let wanted = all.values().filter(|one| !one.is_leaving());
+        let by_feed = wanted.map(|one| (one.feed.clone(), one.token.clone())).collect();
+        Ok(Self { all, by_feed, asking: HashSet::new(), store, is_full: false })
+    }
+
+    pub(super) fn get(&self, token: &str) -> Option<&Subscription> {
+        self.all.get(token)
+    }
+
+    /// Changes one, and keeps it if that came to something. `None`: there is none.
+    pub(super) fn change<T>(
+        &mut self,
+        token: &str,
+        change: impl FnOnce(&mut Subscription) -> T,
+    ) -> Result<Option<T>, StoreError> {
+        let Some(one) = self.all.get_mut(token) else { return Ok(None) };
+        let before = one.clone();
+        let result = change(one);
+        if *one != before
+            && let Err(error) = self.store.put(one)
+        {
+            *one = before;
+            return Err(error);
+        }
+        Ok(Some(result))
+    }
+
+    pub(super) fn remove(&mut self, token: &str) -> Result<(), StoreError> {
+        self.store.remove(token)?;
+        if let Some(one) = self.all.remove(token)
+            && self.by_feed.get(&one.feed).is_some_and(|current| current == token)
+        {
+            self.by_feed.remove(&one.feed);
+        }
+        self.asking.remove(token);
+        Ok(())
+    }
+
+    /// A crawler has found who tells of a feed, and knows these items.
+    pub(super) fn found(
+        &mut self,
+        feed: &CanonicalUrl<'_>,
+        watched: &str,
+        hubs: &Hubs,
+        known: Known,
+        now_ms: u64,
+    ) -> Result<(), StoreError> {
+        let Some(teller) = Teller::of(feed, hubs) else { return Ok(()) };
+        if let Some(token) = self.by_feed.get(feed.as_str()).cloned() {
+            let one = &self.all[&token];
+            if one.teller == teller && !one.is_leaving() {
+                self.change(&token, |one| watched.clone_into(&mut one.watched))?;
+                return self.learn(&token, known);
+            }
+            // Another one tells from now on.
+            self.change(&token, |one| one.leave(now_ms))?;
+            self.by_feed.remove(feed.as_str());
+        }
+        if self.all.len() >= SUBSCRIPTIONS_MAX {
+            if !std::mem::replace(&mut self.is_full, true) {
+                tracing::warn!(
+                    "there are {SUBSCRIPTIONS_MAX} subscriptions to hubs; further feeds are looked at as before"
+                );
+            }
+            return Ok(());
+        }
+        let one = Subscription::new(feed.as_str().to_owned(), watched.to_owned(), teller, now_ms);
+        self.store.put(&one)?;
+        self.store.keep_known(&one.token, known)?;
+        self.by_feed.insert(one.feed.clone(), one.token.clone());
+        self.all.insert(one.token.clone(), one);
+        Ok(())
+    }
+
+    fn learn(&mut self, token: &str, others: Known) -> Result<(), StoreError> {
+        let mut known = self.store.known(token)?;
+        let before = known.clone();
+        known.learn(others);
+        if known == before { Ok(()) } else { self.store.keep_known(token, known) }
+    }
+
+    pub(super) fn known(&self, token: &str) -> Result<Known, StoreError> {
+        self.store.known(token)
+    }
+
+    pub(super) fn keep_known(&self, token: &str, known: Known) -> Result<(), StoreError> {
+        self.store.keep_known(token, known)
+    }
+
+    /// Tokens of those whose hubs are to be asked now, which from here on are being asked; at most so many at a time.
+    pub(super) fn take_due(&mut self, now_ms: u64, max: usize) -> Vec<String> {
+        let room = max.saturating_sub(self.asking.len());
+        let due = self.all.values().filter(|one| one.due_ms() <= now_ms);
+        let due = due.filter(|one| !self.asking.contains(&one.token)).take(room);
+        let due: Vec<_> = due.map(|one| one.token.clone()).collect();
+        self.asking.extend(due.iter().cloned());
+        due
+    }
+
+    /// A hub was asked.
+    pub(super) fn was_asked(&mut self, token: &str) {
+        self.asking.remove(token);
+    }
+
+    /// Of what crawlers are to be told something: tokens, and until when news come.
+    pub(super) fn untold(&self, now_ms: u64) -> Vec<(String, u64)> {
+        let untold =
+            self.all.values().filter_map(|one| Some((one.token.clone(), one.untold_ms(now_ms)?)));
+        untold.collect()
+    }
+
+    /// When there is something to do next, in ms since 1970.
+    pub(super) fn next_ms(&self) -> Option<u64> {
+        let waiting = self.all.values().filter(|one| !self.asking.contains(&one.token));
+        waiting.map(Subscription::due_ms).chain(self.all.values().map(Subscription::over_ms)).min()
+    }
+}

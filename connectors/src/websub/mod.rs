@@ -1,0 +1,92 @@
+//! Hears from hubs what is new: a subscriber of `WebSub` (W3C) and of `rssCloud`, for the feeds that crawlers watch.
+//!
+//! ```text
+//!  crawler: hub-found ─▶ service ─▶ asks the hub ─▶ hub verifies (GET) ─▶ active ─▶ crawlers look at the feed seldom
+//!                                                  hub delivers (POST, signed) ─▶ post-ready, and the feed's check now
+//! ```
+//!
+//! What comes in is an event as any other: new items under the ids that a crawler gives them, which the topic keeps once,
+//! and a notification that brings the check of the feed forward. When a hub proves silent the crawlers notice by
+//! themselves: they find what nobody has told them.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`subscription`] | what is agreed with a hub; pure |
+//! | [`book`], [`store`] | all subscriptions, in memory and on disk |
+//! | [`ask`] | the requests to hubs and servers |
+//! | [`receiver`] | theirs to us |
+//! | [`service`] | the connection to the broker, and what is due |
+
+mod ask;
+mod book;
+mod receiver;
+mod service;
+mod signature;
+mod store;
+mod subscription;
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio_util::sync::CancellationToken;
+
+use self::service::Service;
+pub use self::store::StoreError;
+use crate::outgoing::Outgoing;
+
+/// Where everything is.
+#[derive(Debug, Clone)]
+pub struct WebSubConfig {
+    /// The file of the database.
+    pub database: PathBuf,
+    /// Under which URL hubs reach what is below `/` here; ends in a slash.
+    pub public_url: String,
+    /// Whether deliveries that are signed with SHA-1 are taken. There are hubs that know nothing else.
+    pub sha1: bool,
+}
+
+/// The subscriber. As a [`Receiver`](tidings_broker::Receiver) it answers hubs.
+#[derive(Debug, Clone)]
+pub struct WebSub(Arc<Service>);
+
+impl WebSub {
+    /// Reads what was agreed in earlier lives.
+    pub fn open(config: WebSubConfig, outgoing: Outgoing) -> Result<Self, StoreError> {
+        Service::open(config, outgoing).map(|service| Self(Arc::new(service)))
+    }
+
+    /// Does what is due at the broker of this address, until `stop`.
+    pub async fn run(&self, broker: &str, stop: CancellationToken) {
+        Arc::clone(&self.0).run(broker, stop).await;
+    }
+}
+
+/// 256 random bits, which nobody can guess.
+fn token() -> String {
+    let mut bits = [0_u8; 32];
+    aws_lc_rs::rand::fill(&mut bits).expect("the system has randomness");
+    hex(&bits)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut hex, byte| {
+        write!(hex, "{byte:02x}").expect("a String takes everything");
+        hex
+    })
+}
+
+/// Milliseconds since 1970.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "leases outlive processes, so they are told by the wall clock"
+)]
+fn unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    milliseconds(now)
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,50 @@
+//! The signature of a delivery: `X-Hub-Signature: sha256=<hex>` over the body (W3C `WebSub` section 7).
+
+use aws_lc_rs::hmac;
+use tidings_broker::hooks::{Doubt, Scheme, Secret, unhex};
+
+/// Whether it is that of somebody who knows the secret. `sha1`: whether that is good enough.
+pub(super) fn verify(value: &str, secret: &str, body: &[u8], sha1: bool) -> Result<(), Doubt> {
+    if sha1 && let Some(hex) = value.strip_prefix("sha1=") {
+        let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, secret.as_bytes());
+        let signature = unhex(hex).unwrap_or_default();
+        return hmac::verify(&key, body, &signature).map_err(|_| Doubt::Wrong);
+    }
+    let scheme = Scheme::of_method(value)?;
+    let secrets = [Secret::from(secret.as_bytes().to_vec())];
+    let find = |name: &str| name.eq_ignore_ascii_case(scheme.header()).then_some(value);
+    scheme.authenticate(&secrets, &find, body).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn signed(algorithm: hmac::Algorithm, name: &str, body: &[u8]) -> String {
+        let tag = hmac::sign(&hmac::Key::new(algorithm, b"secret"), body);
+        format!("{name}={}", super::super::hex(tag.as_ref()))
+    }
+
+    #[test]
+    fn sha256_and_better_are_taken_and_sha1_where_that_was_said() {
+        let body = b"<rss/>";
+        for (algorithm, name) in [
+            (hmac::HMAC_SHA256, "sha256"),
+            (hmac::HMAC_SHA384, "sha384"),
+            (hmac::HMAC_SHA512, "sha512"),
+        ] {
+            let value = signed(algorithm, name, body);
+            assert_eq!(verify(&value, "secret", body, false), Ok(()), "{name}");
+            assert!(verify(&value, "another", body, false).is_err(), "{name}");
+            assert!(verify(&value, "secret", b"<rss>", false).is_err(), "{name}");
+            assert!(verify(&value[..value.len() - 2], "secret", body, false).is_err(), "{name}");
+        }
+        let value = signed(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, "sha1", body);
+        assert!(verify(&value, "secret", body, false).is_err());
+        assert_eq!(verify(&value, "secret", body, true), Ok(()));
+        assert!(verify(&value, "another", body, true).is_err());
+        for none in ["", "sha1=", "sha256=", "md5=00", "sha1=zz", "sha256"] {
+            assert!(verify(none, "secret", body, true).is_err(), "{none}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Subscriptions, and which items of their feeds are known, in a database of `SQLite`. Each write is synced when it returns.
+
+use std::path::Path;
+use std::str::FromStr;
+
+use rusqlite::{Connection, OptionalExtension, params};
+use tidings_subscriber::feed::watch::Known;
+
+use super::subscription::Subscription;
+
+const SCHEMA: &str = "
+    PRAGMA journal_mode = WAL;
+    PRAGMA synchronous = FULL;
+    CREATE TABLE IF NOT EXISTS subscription (
+        token TEXT PRIMARY KEY,
+        -- of `Subscription`, as JSON
+        text TEXT NOT NULL,
+        -- of `Known`
+        known TEXT NOT NULL DEFAULT ''
+    ) STRICT, WITHOUT ROWID;";
+
+/// A schema with another meaning has another number.
+const VERSION: i64 = 1;
+
+/// Why nothing can be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// As the database says.
+    #[error("{0}")]
+    Sqlite(#[from] rusqlite::Error),
+    /// Of a later version.
+    #[error("a newer Tidings wrote it (schema version {0}, this one knows up to {VERSION})")]
+    Newer(i64),
+}
+
+/// The database.
+#[derive(Debug)]
+pub(super) struct Store(Connection);
+
+impl Store {
+    /// Opens it, and makes it if there is none; for its owner alone, as there are secrets in it.
+    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
+        let connection = Connection::open(path)?;
+        let _ = rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(0o600));
+        let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        if version > VERSION {
+            return Err(StoreError::Newer(version));
+        }
+        connection.execute_batch(SCHEMA)?;
+        connection.pragma_update(None, "user_version", VERSION)?;
+        Ok(Self(connection))
+    }
+
+    /// All of them; those that cannot be read are left out.
+    pub(super) fn all(&self) -> Result<Vec<Subscription>, StoreError> {
+        let mut query = self.0.prepare("SELECT text FROM subscription")?;
+        let texts = query.query_map([], |row| row.get::<_, String>(0))?;
+        let texts = texts.collect::<Result<Vec<_>, _>>()?;
+        Ok(texts.iter().filter_map(|text| serde_json::from_str(text).ok()).collect())
+    }
+
+    pub(super) fn put(&self, subscription: &Subscription) -> Result<(), StoreError> {
+        let text = serde_json::to_string(subscription).expect("it is made of texts and numbers");
+        let upsert = "INSERT INTO subscription (token, text) VALUES (?1, ?2)
+            ON CONFLICT (token) DO UPDATE SET text = excluded.text";
+        self.0.execute(upsert, params![subscription.token, text])?;
+        Ok(())
+    }
+
+    pub(super) fn remove(&self, token: &str) -> Result<(), StoreError> {
+        self.0.execute("DELETE FROM subscription WHERE token = ?1", [token])?;
+        Ok(())
+    }
+
+    /// The items of its feed that are known.
+    pub(super) fn known(&self, token: &str) -> Result<Known, StoreError> {
+        let query = "SELECT known FROM subscription WHERE token = ?1";
+        let known: Option<String> =
+            self.0.query_row(query, [token], |row| row.get(0)).optional()?;
+        Ok(known.and_then(|known| Known::from_str(&known).ok()).unwrap_or_default())
+    }
+
+    pub(super) fn keep_known(&self, token: &str, known: Known) -> Result<(), StoreError> {
+        let update = "UPDATE subscription SET known = ?2 WHERE token = ?1";
+        self.0.execute(update, params![token, String::from(known)])?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidings_subscriber::feed::Entry;
+
+    use super::super::subscription::Teller;
+    use super::*;
+
+    #[test]
+    fn what_was_put_is_there_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("websub.db");
+        let teller = Teller::Cloud { register: "http://a.example/".into() };
+        let mut one = Subscription::new("http://b.example/".into(), "x".into(), teller, 5);
+        let known = Known::newest(&[Entry { id: "1".into(), ..Entry::default() }], 9);
+        {
+            let store = Store::open(&path).unwrap();
+            store.put(&one).unwrap();
+            store.keep_known(&one.token, known.clone()).unwrap();
+            one.ask(6);
+            store.put(&one).unwrap();
+        }
+        let store = Store::open(&path).unwrap();
+        assert_eq!(store.all().unwrap(), [one.clone()]);
+        assert_eq!(store.known(&one.token).unwrap(), known);
+        store.remove(&one.token).unwrap();
+        assert_eq!(store.all().unwrap(), []);
+        assert_eq!(store.known(&one.token).unwrap(), Known::default());
+        store.0.pragma_update(None, "user_version", 2).unwrap();
+        drop(store);
+        assert!(matches!(Store::open(&path), Err(StoreError::Newer(2))));
+    }
+
+    #[test]
+    fn nobody_else_may_read_it() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("websub.db");
+        let _store = Store::open(&path).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+}

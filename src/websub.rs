@@ -1,0 +1,45 @@
+//! Hubs that tell this broker what is new in feeds.
+
+use std::{path::Path, sync::Arc};
+
+use clap::Args;
+use tidings_broker::HttpConfig;
+use tidings_connectors::websub::{WebSub, WebSubConfig};
+
+use crate::{failure::Failure, node, outgoing::OutgoingFlags, public_url::PublicUrl};
+
+/// Flags of who hears from hubs.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct WebSubFlags {
+    /// Ask no hubs (`WebSub`, rssCloud) to tell what is new in watched feeds; without --public-url none is asked anyway
+    #[arg(long)]
+    no_websub: bool,
+
+    /// Also take what a hub has signed with SHA-1, as some know nothing else
+    #[arg(long)]
+    websub_sha1: bool,
+}
+
+impl WebSubFlags {
+    /// Who hears from hubs, if anybody does, as one of the receivers of `http`.
+    pub(crate) fn open(
+        &self,
+        public_url: Option<&PublicUrl>,
+        http: &mut HttpConfig,
+        outgoing: &OutgoingFlags,
+        data: &Path,
+    ) -> Result<Option<WebSub>, Failure> {
+        let Some(public_url) = public_url.filter(|_| !self.no_websub) else { return Ok(None) };
+        node::make_data_directory(data)?;
+        let database = data.join("websub.db");
+        let config = WebSubConfig {
+            database: database.clone(),
+            public_url: public_url.to_string(),
+            sha1: self.websub_sha1,
+        };
+        let websub = WebSub::open(config, outgoing.requests()?)
+            .map_err(|error| Failure::failed(format!("{}: {error}", database.display())))?;
+        http.receivers.push(Arc::new(websub.clone()));
+        Ok(Some(websub))
+    }
+}
