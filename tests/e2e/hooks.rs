@@ -1,12 +1,6 @@
 //! Webhooks: sent by curl and signed by openssl, in the forms in which forges and CMSs send theirs.
 
-use std::{
-    fs,
-    io::Write,
-    path::Path,
-    process::{Command, Stdio},
-    thread,
-};
+use std::{fs, path::Path, process::Command, thread};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -14,6 +8,7 @@ use tempfile::TempDir;
 use crate::support::{
     http::{Got, Http},
     nc::nc_all,
+    openssl::{hmac, openssl},
     origin::{Origin, Site, html},
     process::{Running, Server, run, tidings},
     wait::until,
@@ -63,7 +58,7 @@ impl Hooked {
     /// A body of JSON, signed as GitHub does it.
     #[track_caller]
     fn signed(&self, hook: &str, body: &str) -> Got {
-        let signature = format!("X-Hub-Signature-256: sha256={}", hex(SECRET, body));
+        let signature = format!("X-Hub-Signature-256: sha256={}", hmac("sha256", SECRET, body));
         self.post(hook, "application/json", &[&signature], body)
     }
 
@@ -102,25 +97,6 @@ fn github(name: &str, lines: &str) -> String {
         "[[hook]]\nname = '{name}'\nsecret-file = 'SECRETS'\nsignature = 'github'\n\
          url = {{ pointer = '/urls/*' }}\nprefixes = ['https://blog.example/posts/']\n{lines}\n"
     )
-}
-
-fn openssl(arguments: &[&str], input: &[u8]) -> Vec<u8> {
-    let mut openssl = Command::new("openssl")
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    openssl.stdin.take().unwrap().write_all(input).unwrap();
-    let output = openssl.wait_with_output().unwrap();
-    assert!(output.status.success(), "{arguments:?}");
-    output.stdout
-}
-
-/// HMAC-SHA256 as openssl makes it.
-fn hex(secret: &str, text: &str) -> String {
-    let printed = openssl(&["dgst", "-sha256", "-hmac", secret, "-hex"], text.as_bytes());
-    String::from_utf8(printed).unwrap().trim().rsplit(' ').next().unwrap().to_owned()
 }
 
 fn base64(secret: &str, text: &str) -> String {
@@ -172,11 +148,11 @@ fn each_sender_is_understood_as_it_is() {
     let body = r#"{"ref":"refs/heads/main","head_commit":{"id":"7fd1","url":"https://github.example/o/r/commit/7fd1"},"repository":{"html_url":"https://github.example/o/r"}}"#;
     hooked.signed("github", body).seqs();
     let form = "payload=%7B%22head_commit%22%3A%7B%22url%22%3A%22https%3A%2F%2Fgithub.example%2Fform%22%7D%7D";
-    let signature = format!("X-Hub-Signature-256: sha256={}", hex(SECRET, form));
+    let signature = format!("X-Hub-Signature-256: sha256={}", hmac("sha256", SECRET, form));
     hooked.post("github", "application/x-www-form-urlencoded", &[&signature], form).seqs();
 
     let body = r#"{"action":"published","release":{"id":1,"html_url":"https://gitea.example/o/r/releases/tag/v1"}}"#;
-    let signature = format!("X-Gitea-Signature: {}", hex(SECRET, body));
+    let signature = format!("X-Gitea-Signature: {}", hmac("sha256", SECRET, body));
     hooked.post("gitea", json, &[&signature], body).seqs();
 
     let body = r#"{"object_kind":"push","commits":[{"id":"a","url":"https://gitlab.example/a"},{"id":"b","url":"https://gitlab.example/b"}]}"#;
@@ -188,16 +164,17 @@ fn each_sender_is_understood_as_it_is() {
     hooked.post("woocommerce", json, &[&signature], body).seqs();
 
     let body = r#"{"event":"post.published","post":{"current":{"url":"https://ghost.example/hello/"},"previous":{}}}"#;
-    let signed = hex(SECRET, &format!("{body}{time}000"));
+    let signed = hmac("sha256", SECRET, &format!("{body}{time}000"));
     let signature = format!("X-Ghost-Signature: sha256={signed}, t={time}000");
     hooked.post("ghost", json, &[&signature], body).seqs();
 
     let body = "command=%2Ffetch&text=https%3A%2F%2Fslack.example%2Fx";
-    let signature = format!("X-Slack-Signature: v0={}", hex(SECRET, &format!("v0:{time}:{body}")));
+    let signature =
+        format!("X-Slack-Signature: v0={}", hmac("sha256", SECRET, &format!("v0:{time}:{body}")));
     let headers = [&*signature, &format!("X-Slack-Request-Timestamp: {time}")];
     hooked.post("slack", "application/x-www-form-urlencoded", &headers, body).seqs();
 
-    let signed = hex(SECRET, &format!("{time}.{{}}"));
+    let signed = hmac("sha256", SECRET, &format!("{time}.{{}}"));
     let signature = format!("Stripe-Signature: t={time},v1={signed},v0=00");
     let headers = [&*signature, "X-Page: https://stripe.example/receipt"];
     hooked.post("stripe", json, &headers, "{}").seqs();
@@ -242,10 +219,9 @@ fn whoever_is_not_the_sender_hears_nothing_and_is_counted() {
         github("forge", "") + &github("far", "senders = ['192.0.2.0/24', '2001:db8::/32']");
     let hooked = Hooked::start(&["broker"], &config);
     let body = r#"{"urls":["https://blog.example/posts/GUESSED"]}"#;
-    let (good, sha256) = (hex(SECRET, body), "X-Hub-Signature-256: sha256=");
-    let sha1 = openssl(&["dgst", "-sha1", "-hmac", SECRET, "-hex"], body.as_bytes());
-    let sha1 = String::from_utf8(sha1).unwrap().trim().rsplit(' ').next().unwrap().to_owned();
-    let other = hex("another secret", body);
+    let (good, sha256) = (hmac("sha256", SECRET, body), "X-Hub-Signature-256: sha256=");
+    let sha1 = hmac("sha1", SECRET, body);
+    let other = hmac("sha256", "another secret", body);
     let mut answers = Vec::new();
     for (hook, headers) in [
         ("none", vec![format!("{sha256}{good}")]),
@@ -357,7 +333,7 @@ fn a_signature_of_long_ago_is_none() {
     let body = r#"{"urls":["https://blog.example/posts/1"]}"#;
     let time: u64 = now().parse().unwrap();
     for (time, status) in [(time, 200), (time - 600, 404), (time + 600, 404)] {
-        let signed = hex(SECRET, &format!("v0:{time}:{body}"));
+        let signed = hmac("sha256", SECRET, &format!("v0:{time}:{body}"));
         let headers = [
             &*format!("X-Slack-Signature: v0={signed}"),
             &format!("X-Slack-Request-Timestamp: {time}"),
@@ -382,7 +358,7 @@ fn floods_are_held_up_by_source_and_hook() {
     // Of that, who is not the sender learns nothing.
     assert_eq!(hooked.post("slow", "text/plain", &[], "x").status, 404);
     hooked.signed("fast", body).seqs();
-    let signature = format!("X-Hub-Signature-256: sha256={}", hex(SECRET, body));
+    let signature = format!("X-Hub-Signature-256: sha256={}", hmac("sha256", SECRET, body));
     let from_elsewhere = ["--interface", "127.0.0.2", "--header", &signature, "--header"];
     let arguments = [&from_elsewhere[..], &["Content-Type: application/json", "--data", body]];
     hooked.http.ask("POST", "/hooks/slow", &arguments.concat()).seqs();
@@ -446,7 +422,7 @@ fn bodies_have_limits_and_errors_that_their_sender_understands() {
     for hook in ["blog", "none"] {
         assert_eq!(hooked.signed(hook, &long).status, 413, "{hook}");
     }
-    let signature = format!("X-Hub-Signature-256: sha256={}", hex(SECRET, fine));
+    let signature = format!("X-Hub-Signature-256: sha256={}", hmac("sha256", SECRET, fine));
     for kind in
         ["text/html", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded"]
     {
@@ -528,13 +504,13 @@ fn who_has_to_find_out_why_is_told() {
     let bytes = |text: &str| {
         text.bytes().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect::<String>()
     };
-    let good = hex(SECRET, body);
+    let good = hmac("sha256", SECRET, body);
     let question = |header: &str| {
         json!({ "key_hex": bytes(SECRET), "body_hex": bytes(body), "header": header }).to_string()
     };
     let lines = [
         (question(&format!("sha256={good}")), json!(true)),
-        (question(&format!("sha256={}", hex(SECRET, "other"))), json!(false)),
+        (question(&format!("sha256={}", hmac("sha256", SECRET, "other"))), json!(false)),
         (question(&format!("sha256={}", &good[1..])), json!(false)),
         (question("sha1=00"), json!(false)),
         ("{\"key_hex\":\"zz\"}".to_owned(), Value::Null),
@@ -560,9 +536,9 @@ fn who_has_to_find_out_why_is_told() {
         probe.finish().expect_code(0).stdout().join("\n")
     };
     assert_eq!(ask(&format!("sha256={good}"), &[], body), "valid: 12 bytes of body");
-    let said = ask(&format!("sha256={}", hex(SECRET, "x")), &[], "x\n");
+    let said = ask(&format!("sha256={}", hmac("sha256", SECRET, "x")), &[], "x\n");
     assert!(said.contains("it is that of the body without the line end"), "{said}");
-    let signed = hex(SECRET, "v0:1:x");
+    let signed = hmac("sha256", SECRET, "v0:1:x");
     let words = ["--scheme", "slack", "--with-header", "X-Slack-Request-Timestamp: 1"];
     assert_eq!(ask(&format!("v0={signed}"), &words, "x"), "valid: 1 bytes of body");
     assert!(ask("v1=00", &[], "x").starts_with("not valid: the header has no signature"));

@@ -58,6 +58,7 @@ mod traps;
 mod up;
 mod usage;
 mod watch_feed;
+mod websub;
 mod worker;
 mod zmq;
 mod zmq_bridge;

@@ -96,6 +96,7 @@ impl Service {
             return Reply::Nobody("a hub's challenge is 1 to 1024 bytes");
         };
         let lease = match asked.get("hub.lease_seconds").map(str::parse::<u64>) {
+            Some(Err(_)) if wish == Wish::Unsubscribe => None,
             None => None,
             Some(Ok(seconds)) => Some(Duration::from_secs(seconds)),
             Some(Err(_)) => return Reply::Nobody("a lease is seconds"),

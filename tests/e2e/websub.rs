@@ -1,0 +1,393 @@
+//! Hubs that tell what is new: a feed that nginx serves from a file, a hub that is a script, and curl, which verifies and
+//! delivers what the hub would; signed by openssl.
+
+use std::{fs, net::TcpListener};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{
+    history::Heard,
+    http::{Got, Http},
+    nginx::Nginx,
+    openssl::hmac,
+    process::{Server, at},
+    receiver::{Receiver, Told},
+    talk::{Talk, value},
+    wait::until,
+};
+
+const RSS: &str = "Content-Type: application/rss+xml";
+
+/// Everybody who has a part.
+struct Scene {
+    nginx: Nginx,
+    hub: Receiver,
+    server: Server,
+    http: Http,
+    flags: Vec<String>,
+}
+
+/// How the feed names who tells of it.
+enum Named {
+    InHead,
+    InFeed,
+    ByPage,
+    Cloud,
+}
+
+fn feed(items: &[&str], more: &str) -> String {
+    let items = items
+        .iter()
+        .map(|item| format!("<item><guid>{item}</guid><link>/posts/{item}</link></item>"));
+    let items: String = items.collect();
+    format!(
+        "<rss version=\"2.0\" xmlns:atom=\"http://www.w3.org/2005/Atom\"><channel><title>News</title>{more}{items}\
+         </channel></rss>"
+    )
+}
+
+impl Scene {
+    #[track_caller]
+    fn start(named: &Named, more_flags: &[&str]) -> Self {
+        let hub = Receiver::start();
+        let at_hub = hub.url("202", "hub");
+        let folder = TempDir::new().unwrap();
+        let (link, more) = match named {
+            Named::InHead => (format!("add_header Link '<{at_hub}>; rel=\"hub\"';"), String::new()),
+            Named::InFeed => (String::new(), format!("<atom:link rel=\"hub\" href=\"{at_hub}\"/>")),
+            Named::ByPage => (String::new(), String::new()),
+            Named::Cloud => {
+                let port = hub.port;
+                let cloud = format!(
+                    "<cloud domain=\"127.0.0.1\" port=\"{port}\" path=\"/200/cloud\" \
+                     registerProcedure=\"\" protocol=\"http-post\"/>"
+                );
+                (String::new(), cloud)
+            }
+        };
+        fs::write(folder.path().join("feed.rss"), feed(&["old"], &more)).unwrap();
+        let page = format!(
+            "<!doctype html><link rel=hub href=\"{at_hub}\">\
+             <link rel=alternate type=application/rss+xml href=/feed.rss>"
+        );
+        fs::write(folder.path().join("index.html"), page).unwrap();
+        let http =
+            "types { application/rss+xml rss; text/html html; } log_format looks '$uri $status';";
+        let root = folder.path().display().to_string();
+        let site = format!("root {root}; access_log looks.log looks; etag on; {link}");
+        let nginx = Nginx::start(folder, http, &site);
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let (listen, public) = (format!("127.0.0.1:{port}"), format!("http://127.0.0.1:{port}/"));
+        let flags =
+            ["up", "--quiet", "--allow-private", "--http", &listen, "--public-url", &public];
+        let flags: Vec<_> = flags.iter().chain(more_flags).map(ToString::to_string).collect();
+        let words: Vec<_> = flags.iter().map(String::as_str).collect();
+        let server = Server::start(&words);
+        let http = Http::of(&server);
+        let scene = Self { nginx, hub, server, http, flags };
+        let watched = match named {
+            Named::ByPage => scene.nginx.url(),
+            _ => scene.feed_url(),
+        };
+        let often = ["--every", "1s", "--min", "1s", "--max", "4s"];
+        let words = [&["watch-feed", watched.as_str()][..], &often].concat();
+        at(&scene.server, &words).expect_code(0);
+        scene
+    }
+
+    fn feed_url(&self) -> String {
+        format!("{}feed.rss", self.nginx.url())
+    }
+
+    /// The feed gets a new item; what names its hub stays.
+    fn write(&self, items: &[&str]) {
+        let path = self.nginx.folder.path().join("feed.rss");
+        let before = fs::read_to_string(&path).unwrap();
+        let more = before.split_once("</title>").unwrap().1.split_once("<item>").unwrap().0;
+        fs::write(&path, feed(items, more)).unwrap();
+    }
+
+    /// The n-th request to the hub, from 0, as a form.
+    #[track_caller]
+    fn asked(&self, n: usize) -> Form {
+        Form::of(&self.hub.told(n + 1)[n])
+    }
+
+    /// How often the feed is looked at now.
+    fn every(&self) -> Option<String> {
+        let mut talk = Talk::client(self.server.address);
+        let lines = talk.ask_lines("GROUP schedules crawlers");
+        let scheduled = lines.iter().find(|line| line.contains(" every="))?;
+        Some(value(scheduled, "every").to_owned())
+    }
+
+    #[track_caller]
+    fn is_looked_at_every(&self, every: &str) {
+        until(every, || (self.every().as_deref() == Some(every)).then_some(()));
+    }
+
+    /// Looks of crawlers at the feed.
+    fn looks(&self) -> usize {
+        let log = fs::read_to_string(self.nginx.folder.path().join("looks.log"));
+        log.unwrap_or_default().lines().filter(|line| line.starts_with("/feed.rss ")).count()
+    }
+
+    fn items(&self) -> Vec<String> {
+        let heard = Heard::all_of(self.server.address, "post-ready", "end-of-items");
+        let items = heard.events.into_iter().map(|(_, payload)| payload);
+        items.filter(|payload| payload != "end-of-items").collect()
+    }
+
+    /// How often this was announced.
+    fn announced(&self, item: &str) -> usize {
+        let item = format!(" item={item} ");
+        self.items().iter().filter(|payload| payload.contains(&item)).count()
+    }
+
+    fn refused(&self) -> Value {
+        self.http.get("/stats").json()["notices"]["refused"].clone()
+    }
+}
+
+/// What a form says, and where it leads.
+struct Form(Vec<(String, String)>);
+
+impl Form {
+    fn of(told: &Told) -> Self {
+        assert_eq!(told.header("content-type"), "application/x-www-form-urlencoded");
+        let pairs = told.body.split('&').filter_map(|pair| pair.split_once('='));
+        let decoded = |text: &str| {
+            let text = text.replace('+', " ");
+            let mut parts = text.split('%');
+            let mut decoded = parts.next().unwrap().to_owned();
+            for part in parts {
+                decoded.push(char::from(u8::from_str_radix(&part[..2], 16).unwrap()));
+                decoded.push_str(&part[2..]);
+            }
+            decoded
+        };
+        Self(pairs.map(|(key, value)| (decoded(key), decoded(value))).collect())
+    }
+
+    #[track_caller]
+    fn get(&self, key: &str) -> &str {
+        let found = self.0.iter().find(|(name, _)| name == key);
+        &found.unwrap_or_else(|| panic!("no {key}: {:?}", self.0)).1
+    }
+
+    /// The path of the callback, with its slash.
+    fn path(&self) -> String {
+        let (_, path) = self.get("hub.callback").split_once("/websub/").unwrap();
+        format!("/websub/{path}")
+    }
+}
+
+/// What curl gets that verifies as a hub does.
+fn verify(
+    scene: &Scene,
+    form: &Form,
+    mode: &str,
+    topic: &str,
+    challenge: &str,
+    lease: &str,
+) -> Got {
+    let pairs = [
+        format!("hub.mode={mode}"),
+        format!("hub.topic={topic}"),
+        format!("hub.challenge={challenge}"),
+        format!("hub.lease_seconds={lease}"),
+    ];
+    let mut arguments = vec!["--get"];
+    for pair in &pairs {
+        arguments.extend(["--data-urlencode", pair]);
+    }
+    scene.http.ask("GET", &form.path(), &arguments)
+}
+
+fn confirm(scene: &Scene, form: &Form, lease: &str) {
+    let topic = form.get("hub.topic");
+    let got = verify(scene, form, form.get("hub.mode"), topic, "a+b c&d", lease);
+    assert_eq!((got.status, got.body.as_str()), (200, "a+b c&d"));
+    assert_eq!(got.header("content-type"), Some("text/plain; charset=utf-8"));
+}
+
+fn deliver(scene: &Scene, form: &Form, body: &str, signature: &str) -> Got {
+    let signature = format!("X-Hub-Signature: {signature}");
+    scene.http.with_body("POST", &form.path(), "application/rss+xml", &[&signature], body)
+}
+
+fn signed(form: &Form, body: &str) -> String {
+    format!("sha256={}", hmac("sha256", form.get("hub.secret"), body))
+}
+
+#[test]
+fn what_a_hub_delivers_is_announced_once_and_polling_is_the_fallback() {
+    let scene = Scene::start(&Named::InHead, &[]);
+    let form = scene.asked(0);
+    let topic = scene.feed_url();
+    assert_eq!((form.get("hub.mode"), form.get("hub.topic")), ("subscribe", topic.as_str()));
+    assert_eq!(form.get("hub.lease_seconds"), "864000");
+    let token = form.path().rsplit('/').next().unwrap().to_owned();
+    assert!(token.len() == 64 && form.get("hub.secret").len() == 64, "nobody guesses them");
+    until("the first items", || (scene.announced("old") == 1).then_some(()));
+
+    // Who was not asked, or says something else, is told nothing.
+    let body = feed(&["one", "old"], "");
+    let stranger = scene.http.get("/websub/0000");
+    assert_eq!(stranger.status, 404);
+    let guessed = "http://127.0.0.1:9/other";
+    let long = "x".repeat(2_000);
+    let wrong = [
+        verify(&scene, &form, "subscribe", guessed, "x", "100"),
+        verify(&scene, &form, "unsubscribe", &topic, "x", "100"),
+        verify(&scene, &form, "publish", &topic, "x", "100"),
+        verify(&scene, &form, "subscribe", &topic, "", "100"),
+        verify(&scene, &form, "subscribe", &topic, &long, "100"),
+        verify(&scene, &form, "subscribe", &topic, "x", "-1"),
+        deliver(&scene, &form, &body, &signed(&form, &body)),
+        scene.http.ask("DELETE", &form.path(), &[]),
+    ];
+    for got in &wrong {
+        assert_eq!((got.status, &got.body), (404, &stranger.body));
+    }
+    assert_eq!(scene.refused(), 1 + wrong.len());
+    assert_eq!(scene.announced("one"), 0);
+
+    confirm(&scene, &form, "864000");
+    assert_eq!(verify(&scene, &form, "subscribe", &topic, "x", "9").status, 404, "once");
+    scene.is_looked_at_every("4s");
+
+    for (body, signature) in [
+        (&*body, String::new()),
+        (&body, format!("sha256={}", hmac("sha256", "guessed", &body))),
+        (&body, format!("sha1={}", hmac("sha1", form.get("hub.secret"), &body))),
+        (&body, signed(&form, &body)[..40].to_owned()),
+        (&body[1..], signed(&form, &body)),
+    ] {
+        assert_eq!(deliver(&scene, &form, body, &signature).status, 404);
+    }
+    assert_eq!(scene.announced("one"), 0);
+    // The feed itself has not got it yet: it is the hub's delivery that is announced.
+    let got = deliver(&scene, &form, &body, &signed(&form, &body));
+    assert_eq!((got.status, got.body.as_str()), (204, ""));
+    assert_eq!(scene.announced("one"), 1);
+    assert_eq!(deliver(&scene, &form, &body, &signed(&form, &body)).status, 204, "again");
+    // And the crawler finds it, too.
+    scene.write(&["one", "old"]);
+    let looks = scene.looks();
+    deliver(&scene, &form, &body, &signed(&form, &body));
+    until("a look at the feed", || (scene.looks() > looks).then_some(()));
+    // Something else comes after that, so that it has been read.
+    let body = feed(&["two", "one", "old"], "");
+    deliver(&scene, &form, &body, &signed(&form, &body));
+    assert_eq!((scene.announced("one"), scene.announced("two")), (1, 1));
+    scene.write(&["two", "one", "old"]);
+    deliver(&scene, &form, &body, &signed(&form, &body));
+    scene.is_looked_at_every("4s");
+
+    // It falls silent: what it does not tell is found, and from then on it is looked for more often.
+    scene.write(&["three", "two", "one", "old"]);
+    until("what nobody has told", || (scene.announced("three") == 1).then_some(()));
+    until("looks as before", || (scene.every()? != "4s").then_some(()));
+    for item in ["old", "one", "two", "three"] {
+        assert_eq!(scene.announced(item), 1, "{item}");
+    }
+}
+
+#[test]
+fn a_lease_is_renewed_while_the_feed_is_watched_and_outlives_the_broker() {
+    let mut scene = Scene::start(&Named::InFeed, &[]);
+    let form = scene.asked(0);
+    confirm(&scene, &form, "5");
+    // The same again, after most of it.
+    let again = scene.asked(1);
+    assert_eq!((again.path(), again.get("hub.mode")), (form.path(), "subscribe"));
+    confirm(&scene, &again, "1000");
+
+    let flags: Vec<_> = scene.flags.iter().map(String::as_str).collect();
+    scene.server = scene.server.restart("KILL", &flags);
+    let body = feed(&["one"], "");
+    until("who takes it", || {
+        let got = scene.http.try_ask(
+            "POST",
+            &form.path(),
+            &["-H", RSS, "-H", &format!("X-Hub-Signature: {}", signed(&form, &body)), "-d", &body],
+        );
+        got.ok().filter(|got| got.status == 204)
+    });
+    assert_eq!(scene.announced("one"), 1);
+
+    // A hub may change its mind.
+    let denied = format!("{}?hub.mode=denied&hub.topic={}", form.path(), scene.feed_url());
+    assert_eq!(scene.http.get(&denied).status, 200);
+    assert_eq!(deliver(&scene, &form, &body, &signed(&form, &body)).status, 404);
+}
+
+#[test]
+fn what_nobody_watches_any_more_is_unsubscribed() {
+    let scene = Scene::start(&Named::ByPage, &[]);
+    let form = scene.asked(0);
+    assert_eq!(form.get("hub.topic"), scene.feed_url());
+    at(&scene.server, &["watch-feed", &scene.feed_url(), "--stop"]).expect_code(0);
+    confirm(&scene, &form, "2");
+    let end = scene.asked(1);
+    assert_eq!((end.path(), end.get("hub.mode")), (form.path(), "unsubscribe"));
+    let body = feed(&["one"], "");
+    assert_eq!(deliver(&scene, &form, &body, &signed(&form, &body)).status, 404);
+    confirm(&scene, &end, "");
+    assert_eq!(scene.http.get(&form.path()).status, 404);
+}
+
+#[test]
+fn sha1_is_taken_where_that_was_said() {
+    let scene = Scene::start(&Named::InHead, &["--websub-sha1"]);
+    let form = scene.asked(0);
+    confirm(&scene, &form, "1000");
+    let body = feed(&["one"], "");
+    let sha1 = |secret: &str| format!("sha1={}", hmac("sha1", secret, &body));
+    assert_eq!(deliver(&scene, &form, &body, &sha1("guessed")).status, 404);
+    assert_eq!(deliver(&scene, &form, &body, &sha1(form.get("hub.secret"))).status, 204);
+    assert_eq!(scene.announced("one"), 1);
+}
+
+#[test]
+fn a_cloud_says_that_there_is_something_new() {
+    let scene = Scene::start(&Named::Cloud, &[]);
+    let form = scene.asked(0);
+    assert_eq!((form.get("protocol"), form.get("url1")), ("http-post", scene.feed_url().as_str()));
+    let path = form.get("path").to_owned();
+    let port: u16 = form.get("port").parse().unwrap();
+    assert_eq!(scene.http.authority(), format!("{}:{port}", form.get("domain")));
+    let challenge = format!("{path}?url={}&challenge=abc", scene.feed_url());
+    let got = scene.http.get(&challenge);
+    assert_eq!((got.status, got.body.as_str()), (200, "abc"));
+    let other = format!("{path}?url=http://127.0.0.1:9/&challenge=abc");
+    assert_eq!(scene.http.get(&other).status, 404);
+    scene.is_looked_at_every("4s");
+
+    let notify = |url: &str| {
+        let form = format!("url={url}");
+        scene.http.with_body("POST", &path, "application/x-www-form-urlencoded", &[], &form).status
+    };
+    assert_eq!(notify("http://127.0.0.1:9/"), 404);
+    scene.write(&["one", "old"]);
+    assert_eq!(notify(&scene.feed_url()), 204);
+    until("the item", || (scene.announced("one") == 1).then_some(()));
+    scene.is_looked_at_every("4s");
+}
+
+#[test]
+fn a_hub_inside_is_not_asked() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (listen, public) = (format!("127.0.0.1:{port}"), format!("http://127.0.0.1:{port}/"));
+    let hub = Receiver::start();
+    let flags = ["broker", "--http", &listen, "--public-url", &public];
+    let server = Server::start(&flags);
+    let mut talk = Talk::client(server.address);
+    talk.ask("PUB new-url http://blog.example/f every=1h feed=10m-1d");
+    let found = format!("PUB hub-found http://blog.example/f hub={}", hub.url("202", "hub"));
+    assert!(talk.ask(&found).starts_with("+OK"));
+    server.process.line_with("private");
+    assert!(hub.told_so_far().is_empty());
+}
