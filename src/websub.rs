@@ -1,12 +1,14 @@
 //! Hubs that tell this broker what is new in feeds.
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use clap::Args;
 use tidings_broker::HttpConfig;
 use tidings_connectors::websub::{WebSub, WebSubConfig};
 
-use crate::{failure::Failure, node, outgoing::OutgoingFlags, public_url::PublicUrl};
+use crate::{
+    failure::Failure, flags::parse_duration, node, outgoing::OutgoingFlags, public_url::PublicUrl,
+};
 
 /// Flags of who hears from hubs.
 #[derive(Debug, Clone, Args)]
@@ -18,6 +20,17 @@ pub(crate) struct WebSubFlags {
     /// Also take what a hub has signed with SHA-1, as some know nothing else
     #[arg(long)]
     websub_sha1: bool,
+
+    /// For how long hubs are asked to tell; they are asked again before that is over
+    #[arg(long, value_name = "DURATION", default_value = "10d", value_parser = parse_lease)]
+    websub_lease: Duration,
+}
+
+/// From a second to 30 days.
+fn parse_lease(text: &str) -> Result<Duration, String> {
+    let lease = parse_duration(text)?;
+    let range = Duration::from_secs(1)..=Duration::from_hours(30 * 24);
+    if range.contains(&lease) { Ok(lease) } else { Err("it is 1s to 30d".to_owned()) }
 }
 
 impl WebSubFlags {
@@ -35,6 +48,7 @@ impl WebSubFlags {
         let config = WebSubConfig {
             database: database.clone(),
             public_url: public_url.to_string(),
+            lease: self.websub_lease,
             sha1: self.websub_sha1,
         };
         let websub = WebSub::open(config, outgoing.requests()?)

@@ -297,7 +297,7 @@ fn what_a_hub_delivers_is_announced_once_and_polling_is_the_fallback() {
 
 #[test]
 fn a_lease_is_renewed_while_the_feed_is_watched_and_outlives_the_broker() {
-    let mut scene = Scene::start(&Named::InFeed, &[]);
+    let mut scene = Scene::start(&Named::InFeed, &["--websub-lease", "5s"]);
     let form = scene.asked(0);
     confirm(&scene, &form, "5");
     // The same again, after most of it.
@@ -326,7 +326,7 @@ fn a_lease_is_renewed_while_the_feed_is_watched_and_outlives_the_broker() {
 
 #[test]
 fn what_nobody_watches_any_more_is_unsubscribed() {
-    let scene = Scene::start(&Named::ByPage, &[]);
+    let scene = Scene::start(&Named::ByPage, &["--websub-lease", "2s"]);
     let form = scene.asked(0);
     assert_eq!(form.get("hub.topic"), scene.feed_url());
     at(&scene.server, &["watch-feed", &scene.feed_url(), "--stop"]).expect_code(0);

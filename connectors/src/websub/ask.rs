@@ -9,7 +9,8 @@ use tidings_protocol::CanonicalUrl;
 use tidings_subscriber::outcome::{Failure, Reason};
 use url::form_urlencoded;
 
-use super::subscription::{Asked, LEASE_MS, Subscription, Teller, Wish};
+use super::WebSubConfig;
+use super::subscription::{Asked, Subscription, Teller, Wish};
 use crate::outgoing::{Answered, Outgoing};
 
 /// Bytes of an answer that are read: what it says in words.
@@ -24,17 +25,17 @@ pub(super) const CALLBACKS: &str = "websub/";
 /// Asks, and says what was answered, if that is no yes.
 pub(super) async fn ask(
     outgoing: &Outgoing,
-    public_url: &str,
+    config: &WebSubConfig,
     one: &Subscription,
     wish: Wish,
 ) -> (Asked, Option<String>) {
     let form = match &one.teller {
-        Teller::Hub { topic, .. } => subscribe_form(public_url, one, topic, wish),
+        Teller::Hub { topic, .. } => subscribe_form(config, one, topic, wish),
         Teller::Cloud { .. } if wish == Wish::Unsubscribe => {
             // There is no word for that; it forgets by itself.
             return (Asked::Accepted, None);
         }
-        Teller::Cloud { .. } => notify_form(public_url, one),
+        Teller::Cloud { .. } => notify_form(&config.public_url, one),
     };
     match send(outgoing, one.teller.url(), &form).await {
         Ok(answer) => judge(one, &answer),
@@ -43,7 +44,8 @@ pub(super) async fn ask(
     }
 }
 
-fn subscribe_form(public_url: &str, one: &Subscription, topic: &str, wish: Wish) -> String {
+fn subscribe_form(config: &WebSubConfig, one: &Subscription, topic: &str, wish: Wish) -> String {
+    let public_url = &config.public_url;
     let mode = match wish {
         Wish::Subscribe => "subscribe",
         Wish::Unsubscribe => "unsubscribe",
@@ -53,7 +55,7 @@ fn subscribe_form(public_url: &str, one: &Subscription, topic: &str, wish: Wish)
         .append_pair("hub.mode", mode)
         .append_pair("hub.topic", topic);
     if wish == Wish::Subscribe {
-        form.append_pair("hub.lease_seconds", &(LEASE_MS / 1000).to_string())
+        form.append_pair("hub.lease_seconds", &config.lease.as_secs().max(1).to_string())
             .append_pair("hub.secret", &one.secret);
     }
     form.finish()
@@ -125,10 +127,16 @@ mod tests {
     #[test]
     fn forms_say_what_the_protocols_want() {
         let public = "https://me.example/tidings/";
+        let config = WebSubConfig {
+            database: "websub.db".into(),
+            public_url: public.into(),
+            lease: Duration::from_hours(240),
+            sha1: false,
+        };
         let (feed, topic) = ("http://a.example/f", "http://a.example/f?x=1&y");
         let hub = Teller::Hub { hub: "http://hub.example/".into(), topic: topic.into() };
         let one = Subscription::new(feed.into(), feed.into(), hub, 0);
-        let form = subscribe_form(public, &one, topic, Wish::Subscribe);
+        let form = subscribe_form(&config, &one, topic, Wish::Subscribe);
         let pairs: Vec<_> = form_urlencoded::parse(form.as_bytes()).into_owned().collect();
         let callback = format!("https://me.example/tidings/websub/{}", one.token);
         let expected = [
@@ -139,7 +147,7 @@ mod tests {
             ("hub.secret", &one.secret),
         ];
         assert_eq!(pairs, expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
-        let form = subscribe_form(public, &one, topic, Wish::Unsubscribe);
+        let form = subscribe_form(&config, &one, topic, Wish::Unsubscribe);
         assert!(!form.contains("secret") && form.contains("hub.mode=unsubscribe"), "{form}");
         let form = notify_form(public, &one);
         let path = format!("path=%2Ftidings%2Fwebsub%2F{}", one.token);

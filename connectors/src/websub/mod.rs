@@ -43,6 +43,8 @@ pub struct WebSubConfig {
     pub database: PathBuf,
     /// Under which URL hubs reach what is below `/` here; ends in a slash.
     pub public_url: String,
+    /// How long hubs are asked to tell; before that is over they are asked again.
+    pub lease: Duration,
     /// Whether deliveries that are signed with SHA-1 are taken. There are hubs that know nothing else.
     pub sha1: bool,
 }

@@ -12,7 +12,7 @@ use tidings_subscriber::feed::{self, event};
 use url::form_urlencoded;
 
 use super::service::{Service, Trouble};
-use super::subscription::{Subscription, Teller, Untimely, Wish};
+use super::subscription::{Lease, Subscription, Teller, Untimely, Wish};
 use super::{StoreError, WebSub, signature, unix_ms};
 
 /// Where they come: the paths of callbacks.
@@ -95,12 +95,13 @@ impl Service {
         let Some(challenge) = asked.challenge("hub.challenge") else {
             return Reply::Nobody("a hub's challenge is 1 to 1024 bytes");
         };
-        let lease = match asked.get("hub.lease_seconds").map(str::parse::<u64>) {
+        let granted = match asked.get("hub.lease_seconds").map(str::parse::<u64>) {
             Some(Err(_)) if wish == Wish::Unsubscribe => None,
             None => None,
             Some(Ok(seconds)) => Some(Duration::from_secs(seconds)),
             Some(Err(_)) => return Reply::Nobody("a lease is seconds"),
         };
+        let lease = Lease { asked: self.config.lease, granted };
         let mut book = self.book.lock();
         let change = book.change(token, |one| one.verify(wish, topic, lease, unix_ms()));
         if wish == Wish::Unsubscribe

@@ -225,7 +225,7 @@ impl Service {
         }
         let wish = self.book.lock().change(token, |one| one.ask(unix_ms()))?;
         let Some(wish) = wish else { return Ok(()) };
-        let (asked, said) = ask(&self.outgoing, &self.config.public_url, &one, wish).await;
+        let (asked, said) = ask(&self.outgoing, &self.config, &one, wish).await;
         if let Some(said) = said {
             let (feed, hub) = (&one.feed, one.teller.url());
             tracing::warn!(feed, hub, "WebSub: the hub says no to a subscription: {said}");

@@ -19,8 +19,8 @@ const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
 const DAY_MS: u64 = 24 * HOUR_MS;
 
-/// The lease that a hub is asked for.
-pub(super) const LEASE_MS: u64 = 10 * DAY_MS;
+/// And for so long at least, unless a shorter one was asked for: nobody is to have us ask them every second.
+const LEASE_MS_MIN: u64 = MINUTE_MS;
 
 /// A lease counts for so long at most, whatever a hub says.
 const LEASE_MS_MAX: u64 = 30 * DAY_MS;
@@ -103,6 +103,15 @@ pub(super) struct Subscription {
 pub(super) enum Wish {
     Subscribe,
     Unsubscribe,
+}
+
+/// How long a subscription holds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lease {
+    /// What hubs are asked for; at most 30 days.
+    pub(super) asked: Duration,
+    /// What the hub says.
+    pub(super) granted: Option<Duration>,
 }
 
 /// How asking has ended.
@@ -216,7 +225,7 @@ impl Subscription {
         &mut self,
         wish: Wish,
         topic: &str,
-        lease: Option<Duration>,
+        lease: Lease,
         now_ms: u64,
     ) -> Result<(), &'static str> {
         self.is_about(topic)?;
@@ -225,8 +234,10 @@ impl Subscription {
         }
         match (wish, self.leaving) {
             (Wish::Subscribe, false) => {
-                let lease_ms = lease.map_or(LEASE_MS, milliseconds);
-                self.is_active(lease_ms, now_ms);
+                let asked_ms = milliseconds(lease.asked);
+                let granted_ms = lease.granted.map_or(asked_ms, milliseconds);
+                let least_ms = LEASE_MS_MIN.min(asked_ms);
+                self.is_active(granted_ms.clamp(least_ms, LEASE_MS_MAX), now_ms);
                 Ok(())
             }
             (Wish::Unsubscribe, true) => {
@@ -270,7 +281,6 @@ impl Subscription {
     }
 
     fn is_active(&mut self, lease_ms: u64, now_ms: u64) {
-        let lease_ms = lease_ms.clamp(1_000, LEASE_MS_MAX);
         self.active_until_ms = Some(now_ms + lease_ms);
         (self.asked_until_ms, self.tries) = (None, 0);
         // With time for several tries.
@@ -304,19 +314,19 @@ mod tests {
         Subscription::new(TOPIC.into(), TOPIC.into(), teller, NOW)
     }
 
-    const fn lease(seconds: u64) -> Duration {
-        Duration::from_secs(seconds)
+    const fn lease(seconds: u64) -> Lease {
+        let asked = Duration::from_hours(240);
+        Lease { asked, granted: Some(Duration::from_secs(seconds)) }
     }
 
     #[test]
     fn only_what_was_asked_for_is_verified() {
         let mut one = new();
-        let verify =
-            |one: &mut Subscription, wish, now| one.verify(wish, TOPIC, Some(lease(100)), now);
+        let verify = |one: &mut Subscription, wish, now| one.verify(wish, TOPIC, lease(100), now);
         assert!(verify(&mut one, Wish::Subscribe, NOW).is_err(), "nothing was asked");
         assert_eq!(one.ask(NOW), Wish::Subscribe);
         assert!(verify(&mut one, Wish::Unsubscribe, NOW).is_err(), "the opposite");
-        assert!(one.verify(Wish::Subscribe, "http://b.example/", Some(lease(9)), NOW).is_err());
+        assert!(one.verify(Wish::Subscribe, "http://b.example/", lease(9), NOW).is_err());
         assert!(verify(&mut one, Wish::Subscribe, NOW + VERIFIED_WITHIN_MS).is_err(), "too late");
         assert_eq!(one.take_delivery(NOW), Err(Untimely::Unexpected));
         assert_eq!(verify(&mut one, Wish::Subscribe, NOW + 1), Ok(()));
@@ -331,7 +341,7 @@ mod tests {
     fn a_verification_may_come_before_the_answer() {
         let mut one = new();
         one.ask(NOW);
-        one.verify(Wish::Subscribe, TOPIC, Some(lease(100)), NOW).unwrap();
+        one.verify(Wish::Subscribe, TOPIC, lease(100), NOW).unwrap();
         for answer in [Asked::Accepted, Asked::Refused, Asked::Failed(None)] {
             let mut one = one.clone();
             assert!(!one.was_asked(answer, NOW + 1));
@@ -363,27 +373,27 @@ mod tests {
         one.ask(NOW);
         assert!(one.was_asked(Asked::Accepted, NOW));
         assert_eq!(one.told_until_ms(NOW), Some(NOW + CLOUD_LEASE_MS));
-        assert!(one.verify(Wish::Subscribe, TOPIC, None, NOW).is_err());
+        assert!(one.verify(Wish::Subscribe, TOPIC, lease(0), NOW).is_err());
     }
 
     #[test]
     fn what_nobody_wants_is_left_and_brings_nothing_more() {
         let mut one = new();
         one.ask(NOW);
-        one.verify(Wish::Subscribe, TOPIC, Some(lease(1_000_000)), NOW).unwrap();
+        one.verify(Wish::Subscribe, TOPIC, lease(1_000_000), NOW).unwrap();
         one.leave(NOW + 1);
         assert_eq!(one.take_delivery(NOW + 2), Err(Untimely::Unexpected));
         assert_eq!((one.due_ms(), one.ask(NOW + 2)), (NOW + 1, Wish::Unsubscribe));
         assert!(!one.is_hopeless(NOW + 2));
-        assert!(one.verify(Wish::Subscribe, TOPIC, None, NOW + 3).is_err());
-        assert_eq!(one.verify(Wish::Unsubscribe, TOPIC, None, NOW + 3), Ok(()));
+        assert!(one.verify(Wish::Subscribe, TOPIC, lease(0), NOW + 3).is_err());
+        assert_eq!(one.verify(Wish::Unsubscribe, TOPIC, lease(0), NOW + 3), Ok(()));
     }
 
     #[test]
     fn a_hub_tells_so_much_in_a_minute() {
         let mut one = new();
         one.ask(NOW);
-        one.verify(Wish::Subscribe, TOPIC, Some(lease(1_000)), NOW).unwrap();
+        one.verify(Wish::Subscribe, TOPIC, lease(1_000), NOW).unwrap();
         let start = NOW - NOW % MINUTE_MS + MINUTE_MS;
         let taken = (0..200).filter(|n| one.take_delivery(start + n).is_ok()).count();
         assert_eq!(taken, DELIVERIES_A_MINUTE as usize);
@@ -435,11 +445,11 @@ mod tests {
                     }
                     Step::Answer(answer) => _ = one.was_asked(answer, now),
                     Step::Verify(wish, seconds) => {
-                        if one.verify(wish, TOPIC, Some(lease(seconds)), now).is_ok() {
+                        if one.verify(wish, TOPIC, lease(seconds), now).is_ok() {
                             let was = asked.take().expect("something was asked");
                             prop_assert!(now < was + VERIFIED_WITHIN_MS);
                             if wish == Wish::Subscribe {
-                                until = now + (seconds * 1_000).clamp(1_000, LEASE_MS_MAX);
+                                until = now + (seconds * 1_000).clamp(LEASE_MS_MIN, LEASE_MS_MAX);
                             }
                         }
                     }
