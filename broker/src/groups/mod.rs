@@ -344,7 +344,9 @@ impl Groups {
             }
             "set" => {
                 // Refused before anything changes, if there is no room for a topic that is new.
-                let wanted = self.defaults.with(manage.settings.iter().copied())?;
+                // Which topics its key allows the group knows.
+                let settings = [("key", "none")].into_iter().chain(manage.settings.iter().copied());
+                let wanted = self.defaults.with(settings)?;
                 for topic in &wanted.topics {
                     self.topics.open(topic)?;
                 }
