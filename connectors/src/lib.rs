@@ -12,6 +12,7 @@
 //! What they have in common: [`worker`], one of those who share the events of a group, and [`outgoing`], requests to the
 //! servers of others.
 
+mod complaints;
 pub mod files;
 pub mod outgoing;
 pub mod signal;
