@@ -50,9 +50,11 @@ impl Beside {
         outgoing: &OutgoingFlags,
     ) -> Result<Self, Failure> {
         let reach = BrokerAddress::from(node::local(broker.local_addr()));
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let callbacks = server.callbacks.start(broker, &reach, outgoing, &stop)?;
         let zmq = Zmq::start(&server.zmq, reach).await?;
-        let _ = outgoing;
-        Ok(Self { zmq, tasks: TaskTracker::new(), stop: CancellationToken::new() })
+        tasks.spawn(callbacks);
+        Ok(Self { zmq, tasks, stop })
     }
 
     /// What there is to say to people.

@@ -14,6 +14,7 @@ use tidings_subscriber::{
 
 use crate::{
     address::{BrokerAddress, Listen},
+    callbacks::CallbackFlags,
     failure::Failure,
     hooks::HookFlags,
     logging,
@@ -59,6 +60,9 @@ pub(crate) struct ServerFlags {
 
     #[command(flatten)]
     pub(crate) zmq: ZmqFlags,
+
+    #[command(flatten)]
+    pub(crate) callbacks: CallbackFlags,
 }
 
 /// Flags of the HTTP listener.

@@ -11,6 +11,7 @@ pub(crate) mod pages;
 pub(crate) mod postgres;
 pub(crate) mod process;
 pub(crate) mod publisher;
+pub(crate) mod receiver;
 pub(crate) mod seed;
 pub(crate) mod talk;
 pub(crate) mod trace;
