@@ -194,3 +194,6 @@ fn broken(error: &hyper::Error) -> Failure {
     let reason = if error.is_parse() { Reason::BadHttp } else { Reason::Reset };
     Failure::of(reason, error)
 }
+
+#[cfg(test)]
+mod tests;
