@@ -33,6 +33,7 @@ pub(crate) struct Beside {
 #[derive(Debug)]
 pub(crate) struct Prepared<'a> {
     server: &'a ServerFlags,
+    outgoing: &'a OutgoingFlags,
     websub: Option<WebSub>,
 }
 
@@ -41,7 +42,7 @@ impl<'a> Prepared<'a> {
     pub(crate) fn new(
         config: &mut BrokerConfig,
         server: &'a ServerFlags,
-        outgoing: &OutgoingFlags,
+        outgoing: &'a OutgoingFlags,
         data: &DataFlag,
     ) -> Result<Self, Failure> {
         let flags = &server.http;
@@ -49,7 +50,7 @@ impl<'a> Prepared<'a> {
         if let Some(http) = &mut config.http {
             websub = flags.websub.open(flags.public_url.as_ref(), http, outgoing, &data.data)?;
         }
-        Ok(Self { server, websub })
+        Ok(Self { server, outgoing, websub })
     }
 
     /// Starts all that the flags ask for; where something cannot be had, the broker is stopped.
@@ -66,7 +67,9 @@ impl<'a> Prepared<'a> {
     async fn try_start(self, broker: &Broker) -> Result<Beside, Failure> {
         let reach = BrokerAddress::from(node::local(broker.local_addr()));
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let callbacks = self.server.callbacks.start(broker, &reach, self.outgoing, &stop)?;
         let zmq = Zmq::start(&self.server.zmq, reach.clone()).await?;
+        tasks.spawn(callbacks);
         if let Some(websub) = self.websub {
             let stop = stop.clone();
             tasks.spawn(async move { websub.run(reach.as_str(), stop).await });

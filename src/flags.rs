@@ -14,6 +14,7 @@ use tidings_subscriber::{
 
 use crate::{
     address::{BrokerAddress, Listen},
+    callbacks::CallbackFlags,
     failure::Failure,
     hooks::HookFlags,
     logging,
@@ -60,6 +61,9 @@ pub(crate) struct ServerFlags {
 
     #[command(flatten)]
     pub(crate) zmq: ZmqFlags,
+
+    #[command(flatten)]
+    pub(crate) callbacks: CallbackFlags,
 }
 
 /// Flags of the HTTP listener.

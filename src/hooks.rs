@@ -11,7 +11,7 @@ use crate::failure::Failure;
 pub(crate) const SECRETS_BYTES_MAX: u64 = 16 << 10;
 
 /// A shorter secret may be guessed by whoever has seen one signature.
-const SECRET_BYTES_GOOD: usize = 16;
+pub(crate) const SECRET_BYTES_GOOD: usize = 16;
 
 /// Flags of the webhooks that a broker receives.
 #[derive(Debug, Clone, Args)]

@@ -4,6 +4,7 @@
 mod address;
 mod announcer;
 mod beside;
+mod callbacks;
 mod cli;
 mod cmd;
 mod config;

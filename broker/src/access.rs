@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use tidings_protocol::{Code, Net, Payload, ProtocolError, Verb};
+use tidings_protocol::{Code, JOB_DONE_TOPIC, Net, Payload, ProtocolError, Verb};
 
 /// The way by which something reaches the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -128,11 +128,20 @@ impl Access {
         self.0[way as usize] == Powers::ALL
     }
 
-    /// Whether an event may come that way. Refused with [`Code::Denied`].
-    pub(crate) fn publish(self, way: Way, payload: &str) -> Result<(), ProtocolError> {
+    /// Whether an event of this topic may come that way. Refused with [`Code::Denied`].
+    pub(crate) fn publish(self, way: Way, topic: &str, payload: &str) -> Result<(), ProtocolError> {
         let powers = self.0[way as usize];
         if powers == Powers::ALL {
             return Ok(());
+        }
+        if topic == JOB_DONE_TOPIC && !powers.has(Power::Job) {
+            // What it says is signed, and told to others.
+            let way = way.as_str();
+            let text = format!(
+                "{topic} is not for those who come by {way}; --grant {way}=job of the broker \
+                 allows it"
+            );
+            return Err(ProtocolError::new(Code::Denied, text));
         }
         let payload = Payload::parse(payload);
         for (key, _) in payload.attributes() {
@@ -214,11 +223,13 @@ mod tests {
                 access.grant(way, &powers);
                 assert_eq!(access.is_unlimited(way), granted == 7);
                 for (payload, power) in PUBLISHES {
-                    let may = access.publish(way, payload);
+                    let may = access.publish(way, "new-url", payload);
                     let wanted = power.is_none_or(has);
                     assert_eq!(may.is_ok(), wanted, "{way:?} with {powers:?}: {payload}");
                     assert!(may.is_ok() || may.unwrap_err().code == Code::Denied);
                 }
+                let may = access.publish(way, "job-done", "docs number=1 callback=http://a/");
+                assert_eq!(may.is_ok(), has(Power::Job), "{way:?} with {powers:?}: {may:?}");
             }
         }
     }
@@ -227,9 +238,13 @@ mod tests {
     fn by_default_zeromq_publishes_and_has_no_power() {
         let access = Access::default();
         for (payload, power) in PUBLISHES {
-            assert!(access.publish(Way::Line, payload).is_ok());
-            assert!(access.publish(Way::Http, payload).is_ok());
-            assert_eq!(access.publish(Way::Zmq, payload).is_ok(), power.is_none(), "{payload}");
+            assert!(access.publish(Way::Line, "new-url", payload).is_ok());
+            assert!(access.publish(Way::Http, "new-url", payload).is_ok());
+            assert_eq!(
+                access.publish(Way::Zmq, "new-url", payload).is_ok(),
+                power.is_none(),
+                "{payload}"
+            );
         }
         for verb in Verb::ALL {
             assert!(Way::Line.may(*verb).is_ok());
@@ -261,9 +276,9 @@ mod tests {
         let mut access = Access::default();
         access.grant(Way::Zmq, &[Power::Prio]);
         access.grant(Way::Http, &[]);
-        assert!(access.publish(Way::Zmq, "/a prio=1").is_ok());
-        assert!(access.publish(Way::Zmq, "/a prio=1 job=x").is_err());
-        assert!(access.publish(Way::Http, "/a prio=1").is_err());
-        assert!(access.publish(Way::Line, "/a prio=1 job=x every=1h").is_ok());
+        assert!(access.publish(Way::Zmq, "new-url", "/a prio=1").is_ok());
+        assert!(access.publish(Way::Zmq, "new-url", "/a prio=1 job=x").is_err());
+        assert!(access.publish(Way::Http, "new-url", "/a prio=1").is_err());
+        assert!(access.publish(Way::Line, "new-url", "/a prio=1 job=x every=1h").is_ok());
     }
 }

@@ -162,6 +162,12 @@ impl Broker {
         self.http_addr
     }
 
+    /// Becomes true when somebody is to be told of the end of a job (`callback=`), and is so at once if the data directory
+    /// knows of one. Until then nobody needs to wait for what there is to tell.
+    pub fn callbacks(&self) -> tokio::sync::watch::Receiver<bool> {
+        self.hub.callbacks()
+    }
+
     /// Stops accepting, sends every connection what is pending for it, and closes them all.
     /// Bounded by [`Limits::stop_ms`] and a little.
     pub async fn stop(self) {

@@ -5,6 +5,7 @@
 //!
 //! | module | who is at the other end |
 //! |---|---|
+//! | [`callbacks`] | who wants to be told that a job is done |
 //! | [`files`] | directories whose complete files are announced |
 //! | [`signal`] | programs that can do nothing but look into a directory when they are sent a signal |
 //! | [`websub`] | hubs that tell what is new in a feed |
@@ -13,6 +14,8 @@
 //! What they have in common: [`worker`], one of those who share the events of a group, and [`outgoing`], requests to the
 //! servers of others.
 
+pub mod callbacks;
+mod complaints;
 pub mod files;
 pub mod outgoing;
 pub mod signal;

@@ -6,21 +6,23 @@
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "requests are bounded in time, and a connection of HTTP/2 is a task"
+    reason = "requests are bounded in time, the date of a Retry-After is one of the wall clock, and a connection of HTTP/2 is a task"
 )]
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Incoming};
 use hyper::client::conn::{http1, http2};
 use hyper::header::{
     ACCEPT_ENCODING, HOST, HeaderValue, LOCATION, PROXY_AUTHORIZATION, USER_AGENT,
 };
-use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version, body::Incoming};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tidings_protocol::CanonicalUrl;
 use tidings_subscriber::connect::{Connection, Connector, Protocol, Proxy, Target};
+use tidings_subscriber::fetch;
 use tidings_subscriber::outcome::{Failure, Reason};
 
 /// Bytes of the head of an answer.
@@ -49,6 +51,11 @@ pub struct Answered {
 }
 
 impl Answered {
+    /// For how long the server asks to be left alone, with 429 and 503.
+    pub fn retry_after(&self) -> Option<Duration> {
+        fetch::retry_after(self.status, &self.headers, SystemTime::now())
+    }
+
     /// Where a redirect leads, absolute.
     pub fn redirect(&self, of: &CanonicalUrl<'_>) -> Option<CanonicalUrl<'static>> {
         if !matches!(self.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
@@ -65,7 +72,7 @@ impl Outgoing {
     }
 
     /// Sends a request with these headers and this body, and waits for the answer, of whose body `body_max` bytes are
-    /// read. The failure is for people; whether the request has arrived is not known then.
+    /// read; with 0 its head is enough, whatever becomes of the rest. The failure is for people; whether the request has arrived is not known then.
     pub async fn send(
         &self,
         method: Method,
@@ -167,8 +174,10 @@ async fn read(
 ) -> Result<Answered, Failure> {
     let (head, mut incoming) = answer.map_err(|error| broken(&error))?.into_parts();
     let mut body = BytesMut::new();
-    let mut is_whole = true;
-    while let Some(frame) = incoming.frame().await {
+    let mut is_whole = body_max > 0 || incoming.is_end_stream();
+    while body_max > 0
+        && let Some(frame) = incoming.frame().await
+    {
         let frame = frame.map_err(|error| broken(&error).within("body: "))?;
         let Ok(data) = frame.into_data() else { continue };
         let room = body_max - body.len();
@@ -185,3 +194,6 @@ fn broken(error: &hyper::Error) -> Failure {
     let reason = if error.is_parse() { Reason::BadHttp } else { Reason::Reset };
     Failure::of(reason, error)
 }
+
+#[cfg(test)]
+mod tests;

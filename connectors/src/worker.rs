@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use tidings_protocol::client::{self, Client, ClientError, ClientOptions, Deliveries, Delivery};
 use tidings_protocol::{
-    Code, Command, GroupName, Hold, MemberId, Outcome, Return, TaskId, field_number,
+    Code, Command, GroupName, Hold, Manage, MemberId, Outcome, Return, TaskId, TopicName, field,
+    field_number,
 };
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -127,6 +128,60 @@ struct Worker<H> {
     begun: AtomicU64,
     /// Nothing is begun any more.
     drains: AtomicBool,
+}
+
+/// Why a group is not there as it has to be.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PrepareError {
+    /// The broker says it, or is gone.
+    #[error("{0}")]
+    Broker(#[from] ClientError),
+    /// It would wait for ever for what comes on the topic.
+    #[error(
+        "group {group} is fed by {topics} and not by {topic}; tidings group set {group} \
+         topics={topics},{topic} changes that"
+    )]
+    Fed {
+        /// The group that is there.
+        group: GroupName,
+        /// As it is set.
+        topics: String,
+        /// The one that it lacks.
+        topic: TopicName,
+    },
+}
+
+/// Makes a group that is fed by the topic, with `key=none` and these further settings, if there is none of that name. One
+/// that is there keeps its settings, which are the operator's.
+pub async fn prepare(
+    client: &Client,
+    group: &GroupName,
+    topic: &TopicName,
+    settings: &[(&str, &str)],
+) -> Result<(), PrepareError> {
+    let ask = async |action, settings| {
+        let manage = Manage { action, name: Some(group.as_str()), settings };
+        client.request(&Command::Group(manage)).await
+    };
+    let mut shown = ask("show", Vec::new()).await;
+    if matches!(&shown, Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound) {
+        let settings = [&[("topics", topic.as_str()), ("key", "none")], settings].concat();
+        shown = match ask("create", settings).await {
+            // Somebody else was faster.
+            Err(ClientError::Refused(refusal)) if refusal.code == Code::Exists => {
+                ask("show", Vec::new()).await
+            }
+            created => created,
+        };
+    }
+    let shown = shown?.ok;
+    let topics = field(&shown, "topics").unwrap_or_default();
+    if topics.split(',').any(|one| one == topic.as_str()) {
+        return Ok(());
+    }
+    let (group, topic, topics) = (group.clone(), topic.clone(), topics.to_owned());
+    Err(PrepareError::Fed { group, topics, topic })
 }
 
 type Tasks<E> = JoinSet<Result<(), E>>;

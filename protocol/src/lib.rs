@@ -118,6 +118,8 @@ pub const JOB_DONE_TOPIC: &str = "job-done";
 pub const DEAD_LETTER_TOPIC: &str = "dead-letter";
 /// The group of the crawlers.
 pub const DEFAULT_GROUP: &str = "crawlers";
+/// The group of those who tell the `callback=` of a job that it is done.
+pub const CALLBACK_GROUP: &str = "callbacks";
 
 /// The longest payload, in bytes.
 pub const PAYLOAD_BYTES_MAX: usize = 60 * 1024;

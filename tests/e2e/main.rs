@@ -10,6 +10,7 @@
 )]
 
 mod bench;
+mod callbacks;
 mod charsets;
 mod clock;
 mod commands;

@@ -117,6 +117,14 @@ impl GroupConfig {
         for (name, value) in settings {
             next.set(name, value)?;
         }
+        // Whose entries are URLs would find none there, and say so of each on the other topic.
+        if next.key != KeyKind::None
+            && next.topics.iter().any(|topic| topic.as_str() == JOB_DONE_TOPIC)
+        {
+            return Err(bad(format!(
+                "{JOB_DONE_TOPIC} is what groups say; it feeds only those with key=none"
+            )));
+        }
         Ok(next)
     }
 
@@ -215,7 +223,8 @@ fn parse_topics(value: &str) -> Result<Vec<TopicName>, ProtocolError> {
     let mut topics = Vec::new();
     for name in value.split(',') {
         let topic: TopicName = name.parse()?;
-        if [JOB_DONE_TOPIC, DEAD_LETTER_TOPIC].contains(&topic.as_str()) {
+        // What a group makes of them may be one of them again.
+        if topic.as_str() == DEAD_LETTER_TOPIC {
             return Err(bad(format!("{topic} is what groups say; it cannot feed one")));
         }
         if !topics.contains(&topic) {

@@ -245,6 +245,11 @@ impl Group {
         self.jobs.iter().map(|job| &job.name)
     }
 
+    /// Whether somebody is to be told of the end of a job that it remembers.
+    pub(crate) fn has_callbacks(&self) -> bool {
+        self.jobs.iter().any(|job| job.settings.callback.is_some())
+    }
+
     /// Gives it a place for what it need not have in memory.
     pub fn set_outside(&mut self, outside: Box<dyn Outside>) {
         self.parked.set_outside(outside);

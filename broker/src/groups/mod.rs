@@ -24,8 +24,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::BytesMut;
 use parking_lot::Mutex;
 use tidings_protocol::{
-    Code, Command, DEFAULT_GROUP, GroupName, Hold, Manage, MemberId, Outcome, ProtocolError,
-    Return, Seq, Slot, TaskId,
+    CALLBACK_GROUP, Code, Command, DEFAULT_GROUP, GroupName, Hold, Manage, MemberId, Outcome,
+    ProtocolError, Return, Seq, Slot, TaskId,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -139,6 +139,8 @@ pub struct Groups {
     newest: AtomicU64,
     registry: Arc<Mutex<Registry>>,
     job_names: Arc<JobNames>,
+    /// Some job has a `callback=`, or had one.
+    callbacks: tokio::sync::watch::Sender<bool>,
 }
 
 #[derive(Default)]
@@ -175,6 +177,10 @@ impl Groups {
         let earlier = recovered.iter().map(|recovered| recovered.group.run() + 1).max();
         let run = u64::try_from(clock.unix_ms()).unwrap_or(1).max(earlier.unwrap_or(1));
         let (registry, job_names) = Default::default();
+        // The one may have forgotten what the other still has to do.
+        let has_callbacks = recovered.iter().any(|Recovered { group, .. }| {
+            group.has_callbacks() || group.name().as_str() == CALLBACK_GROUP
+        });
         let groups = Arc::new(Self {
             topics,
             defaults,
@@ -187,6 +193,7 @@ impl Groups {
             newest: AtomicU64::new(0),
             registry,
             job_names,
+            callbacks: tokio::sync::watch::Sender::new(has_callbacks),
         });
         for recovered in recovered {
             let name = recovered.group.name().clone();
@@ -249,7 +256,13 @@ impl Groups {
             self.ensure(&group)?;
         }
         let opened = match &input {
-            Input::OpenJob { name, .. } => Some(name.clone()),
+            Input::OpenJob { name, settings, .. } => {
+                // Before the group is asked, as it may be done at once. One that is refused does no harm.
+                if settings.callback.is_some() {
+                    self.callbacks.send_replace(true);
+                }
+                Some(name.clone())
+            }
             _ => None,
         };
         if let Some(name) = &opened {
@@ -300,6 +313,11 @@ impl Groups {
         }
     }
 
+    /// Whether some job has a `callback=`, or had one; also of before this start.
+    pub(crate) fn callbacks(&self) -> tokio::sync::watch::Receiver<bool> {
+        self.callbacks.subscribe()
+    }
+
     /// Names of all groups.
     pub fn names(&self) -> Vec<GroupName> {
         self.registry.lock().groups.keys().cloned().collect()
@@ -344,7 +362,9 @@ impl Groups {
             }
             "set" => {
                 // Refused before anything changes, if there is no room for a topic that is new.
-                let wanted = self.defaults.with(manage.settings.iter().copied())?;
+                // Which topics its key allows the group knows.
+                let settings = [("key", "none")].into_iter().chain(manage.settings.iter().copied());
+                let wanted = self.defaults.with(settings)?;
                 for topic in &wanted.topics {
                     self.topics.open(topic)?;
                 }

@@ -221,7 +221,7 @@ impl Connection {
     /// Adds a publish to the run: to the default topic, or to a named one.
     fn publish<'a>(&mut self, name: Option<&str>, payload: &'a str, run: &mut Run<'a>) {
         let name = name.unwrap_or(DEFAULT_TOPIC);
-        if let Err(error) = self.hub.access.publish(self.way, payload) {
+        if let Err(error) = self.hub.access.publish(self.way, name, payload) {
             self.flush(run);
             return self.refuse_publishes(&error, 1);
         }

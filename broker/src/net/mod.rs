@@ -93,6 +93,11 @@ impl Hub {
         })
     }
 
+    /// [`Groups::callbacks`].
+    pub(crate) fn callbacks(&self) -> tokio::sync::watch::Receiver<bool> {
+        self.groups.callbacks()
+    }
+
     /// Does what is to be done from time to time. To be called every second or so.
     fn tend(&self) {
         self.topics.tend();

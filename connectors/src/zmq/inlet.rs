@@ -11,10 +11,10 @@ use tidings_protocol::{
 use tokio::time::{Instant, sleep_until};
 
 use super::{
-    complaints::Complaints,
     frames::Event,
     limits::{AGAIN, EVENT_OVERHEAD_BYTES, UNCONFIRMED_BYTES_MAX},
 };
+use crate::complaints::Complaints;
 
 /// A way into the broker that survives its restarts: what it has not confirmed is sent again, and may be there twice then.
 ///

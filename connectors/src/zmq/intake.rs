@@ -10,12 +10,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Bridge, Heard, RunError, StartError,
-    complaints::Complaints,
     frames::{self, Event, FrameError},
     inlet::Inlet,
     limits::{AGAIN, PLACES_MAX, TICK},
     socket::{Frames, Puller, Subscriber},
 };
+use crate::complaints::Complaints;
 
 /// Messages between two looks at whether it is to stop.
 const BATCH: usize = 64;

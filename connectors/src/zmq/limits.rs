@@ -51,8 +51,5 @@ pub(crate) const COME_BACK: Duration = Duration::from_secs(1);
 /// How long to wait before the broker is asked again, or somebody who could not be reached.
 pub(crate) const AGAIN: Duration = Duration::from_secs(1);
 
-/// How often complaints of one kind are logged at most.
-pub(crate) const COMPLAINT_PACE: Duration = Duration::from_secs(1);
-
 /// Topics of somebody else of which the last number is remembered.
 pub(crate) const PLACES_MAX: usize = 1_000;

@@ -16,8 +16,6 @@ mod endpoint;
 pub mod frames;
 
 #[cfg(any(feature = "zeromq", feature = "libzmq"))]
-mod complaints;
-#[cfg(any(feature = "zeromq", feature = "libzmq"))]
 mod inlet;
 #[cfg(any(feature = "zeromq", feature = "libzmq"))]
 mod intake;

@@ -20,10 +20,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Config, RunError, TopicPattern,
-    complaints::Complaints,
     limits::{COME_BACK, TICK},
     socket::Publisher,
 };
+use crate::complaints::Complaints;
 
 /// The durable cursors, and the label that the broker shows.
 const NAME: &str = "zmq-pub";

@@ -4,10 +4,10 @@
 
 use std::{future, time::Duration};
 
-use tidings_connectors::worker::{self, End, Handler, Task, WorkerConfig, WorkerError};
-use tidings_protocol::{
-    Client, ClientError, Code, Command, GroupName, Manage, TopicName, field, format_ms,
+use tidings_connectors::worker::{
+    self, End, Handler, PrepareError, Task, WorkerConfig, WorkerError,
 };
+use tidings_protocol::{ClientError, GroupName, TopicName, format_ms};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -72,7 +72,12 @@ impl Failed {
 /// Deals with tasks until `stop` or the count, and ends what was begun.
 pub(super) async fn run(share: Share, stop: CancellationToken) -> Result<(), Failure> {
     let connected = link::connect(&share.broker, NAME).await?;
-    prepare(&connected.0, &share).await?;
+    worker::prepare(&connected.0, &share.group, &share.topic, &[]).await.map_err(|error| {
+        match error {
+            PrepareError::Broker(error) => failed(&share.broker, &error),
+            error => Failure::failed(error.to_string()),
+        }
+    })?;
     let broker = share.broker.clone();
     let config = WorkerConfig {
         broker: broker.to_string(),
@@ -86,35 +91,6 @@ pub(super) async fn run(share: Share, stop: CancellationToken) -> Result<(), Fai
         WorkerError::Broker(error) => failed(&broker, &error),
         WorkerError::Handler(failure) => failure,
     })
-}
-
-/// Makes the group if there is none. One that the topic does not feed would wait for ever.
-async fn prepare(client: &Client, share: &Share) -> Result<(), Failure> {
-    let Share { broker, topic, group, .. } = share;
-    let ask = async |action, settings| {
-        let manage = Manage { action, name: Some(group.as_str()), settings };
-        client.request(&Command::Group(manage)).await
-    };
-    let mut shown = ask("show", Vec::new()).await;
-    if matches!(&shown, Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound) {
-        let settings = vec![("topics", topic.as_str()), ("key", "none")];
-        shown = match ask("create", settings).await {
-            // Somebody else was faster.
-            Err(ClientError::Refused(refusal)) if refusal.code == Code::Exists => {
-                ask("show", Vec::new()).await
-            }
-            created => created,
-        };
-    }
-    let shown = shown.map_err(|error| failed(broker, &error))?.ok;
-    let topics = field(&shown, "topics").unwrap_or_default();
-    if topics.split(',').any(|one| one == topic.as_str()) {
-        return Ok(());
-    }
-    Err(Failure::failed(format!(
-        "group {group} is fed by {topics} and not by {topic}; tidings group set {group} \
-         topics={topics},{topic} changes that"
-    )))
 }
 
 impl Handler for Sharing {

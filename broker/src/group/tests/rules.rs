@@ -573,3 +573,19 @@ fn settings_out_of_range_change_nothing() {
         assert_eq!(bench.group.config(), &GroupConfig::default());
     }
 }
+
+#[test]
+fn the_ends_of_jobs_feed_groups_without_keys_and_dead_letters_none() {
+    let with = |settings: &[(&str, &str)]| GroupConfig::default().with(settings.iter().copied());
+    let done = ("topics", "job-done");
+    for settings in [&[done, ("key", "none")][..], &[("key", "none"), done]] {
+        assert_eq!(with(settings).unwrap().topics, ["job-done".parse().unwrap()]);
+    }
+    for settings in
+        [&[done][..], &[("key", "host"), done], &[("key", "none"), ("topics", "a,dead-letter")]]
+    {
+        assert_eq!(with(settings).unwrap_err().code, Code::BadArgument, "{settings:?}");
+    }
+    let without_keys = with(&[done, ("key", "none")]).unwrap();
+    assert!(without_keys.with([("key", "host")]).is_err());
+}

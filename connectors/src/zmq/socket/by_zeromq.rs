@@ -26,10 +26,12 @@ use zeromq::{
 };
 
 use super::{Frames, peers::Peers};
-use crate::zmq::{
-    Connect, StartError,
+use crate::{
     complaints::Complaints,
-    limits::{AGAIN, HELD_BYTES_MAX, QUEUED_BYTES, STALLED_MAX},
+    zmq::{
+        Connect, StartError,
+        limits::{AGAIN, HELD_BYTES_MAX, QUEUED_BYTES, STALLED_MAX},
+    },
 };
 
 /// How long those who were cut off have to be gone.

@@ -28,6 +28,14 @@ impl Encoding {
         }
     }
 
+    /// How others write them.
+    pub(super) fn encode(self, bytes: &[u8]) -> String {
+        match self {
+            Self::Hex => hex(bytes),
+            Self::Base64 => BASE64.encode(bytes),
+        }
+    }
+
     /// The bytes, if that is how they are written.
     pub(super) fn decode(self, text: &str) -> Option<Vec<u8>> {
         match self {

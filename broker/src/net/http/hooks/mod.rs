@@ -34,7 +34,7 @@ use tidings_protocol::{ProtocolError, Seq};
 
 pub use self::encoding::unhex;
 pub use self::recipe::{Hook, Recipe, SecretPlace};
-pub use self::signature::{Algorithm, Authentic, Doubt, Headers, Scheme, Secret};
+pub use self::signature::{Algorithm, Authentic, Doubt, Headers, Scheme, Secret, SignedHeaders};
 use super::Http;
 use super::client::Client;
 use super::error::Refusal;

@@ -1,5 +1,5 @@
 //! Who has sent a request: signatures over its body, in the forms that forges, CMSs and payment services
-//! give them. Pure: headers are looked up by the caller, and time is an argument.
+//! give them, and ourselves where we tell others. Pure: headers are looked up by the caller, and time is an argument.
 
 mod table;
 
@@ -13,6 +13,9 @@ use super::encoding::Encoding;
 
 /// A header's value, if the request has that header exactly once, and its value is ASCII.
 pub type Headers<'a> = &'a dyn Fn(&str) -> Option<&'a str>;
+
+/// Names of headers, and their values.
+pub type SignedHeaders = Vec<(String, Vec<u8>)>;
 
 /// How long a signed time is believed where a scheme does not say it.
 const TOLERANCE_MS: u64 = 5 * 60 * 1_000;
@@ -247,6 +250,18 @@ impl Scheme {
         Ok(authentic)
     }
 
+    /// The headers that show others that a request is of somebody who knows these secrets, one or several; with several
+    /// in a form that has room for one, it is the first. `id` and the time are left out where the form has no place for them.
+    pub fn sign(&self, secrets: &[Secret], id: &str, unix_s: u64, body: &[u8]) -> SignedHeaders {
+        match &self.0 {
+            Kind::Token { header } => {
+                let token = secrets.first().map(|secret| secret.0.clone()).unwrap_or_default();
+                vec![(header.clone(), token)]
+            }
+            Kind::Hmac(signed) => signed.sign(secrets, id, unix_s, body),
+        }
+    }
+
     /// The same, whenever it was signed.
     pub fn authenticate(
         &self,
@@ -320,6 +335,24 @@ impl Signed {
             None => digest_of(&[time.unwrap_or_default().as_bytes(), body]),
         };
         Ok(Authentic { said, unix_ms })
+    }
+
+    fn sign(&self, secrets: &[Secret], id: &str, unix_s: u64, body: &[u8]) -> SignedHeaders {
+        let time = unix_s.to_string();
+        let tags = secrets.iter().map(|secret| self.tag(secret, Some(&time), Some(id), body));
+        let tags = tags.map(|tag| self.prefix.clone() + &self.encoding.encode(tag.as_ref()));
+        let mut headers = SignedHeaders::new();
+        headers.extend(self.id.iter().map(|name| (name.clone(), id.into())));
+        let mut items: Vec<String> = Vec::new();
+        match &self.time {
+            None => {}
+            Some(Time::Header(name)) => headers.push((name.clone(), time.clone().into())),
+            Some(Time::Item(prefix)) => items.push(format!("{prefix}{time}")),
+        }
+        items.extend(tags.take(if self.separator.is_some() { secrets.len() } else { 1 }));
+        let separator = self.separator.map(String::from).unwrap_or_default();
+        headers.push((self.header.clone(), items.join(&separator).into()));
+        headers
     }
 
     fn tag(&self, secret: &Secret, time: Option<&str>, id: Option<&str>, body: &[u8]) -> hmac::Tag {

@@ -132,6 +132,36 @@ fn every_preset_takes_what_its_sender_signs_and_nothing_else() {
 }
 
 #[test]
+fn what_we_sign_others_take_with_each_of_the_secrets() {
+    let table = json!({
+        "header": "X-Sign", "encoding": "base64", "algorithm": "sha512", "separator": ";",
+        "signs": "{timestamp}:{id}:{body}", "timestamp-item": "t=", "id": "X-Id", "prefix": "s=",
+    });
+    let presets = PRESETS.iter().map(|(name, _)| json!(name));
+    for written in presets.chain([table]) {
+        let scheme = scheme(&written);
+        let secrets = [Secret(b"the new one".to_vec()), Secret(b"the old one".to_vec())];
+        let (unix_s, body) = (1_700_000_000, b"{\"a\":1}");
+        let headers = scheme.sign(&secrets, "m-1", unix_s, body);
+        let find = |name: &str| {
+            let mut found = headers.iter().filter(|(key, _)| key.eq_ignore_ascii_case(name));
+            let value = std::str::from_utf8(&found.next()?.1).unwrap();
+            assert!(found.next().is_none(), "{written}: {headers:?}");
+            Some(value)
+        };
+        let is_by = |secret: &Secret, body: &[u8]| {
+            scheme.verify(std::slice::from_ref(secret), &find, body, NOW_MS)
+        };
+        let has_room = matches!(&scheme.0, Kind::Hmac(signed) if signed.separator.is_some());
+        assert!(is_by(&secrets[0], body).is_ok(), "{written}: {headers:?}");
+        assert_eq!(is_by(&secrets[1], body).is_ok(), has_room, "{written}: {headers:?}");
+        assert!(is_by(&Secret(b"another".to_vec()), body).is_err(), "{written}");
+        let is_signed = matches!(scheme.0, Kind::Hmac(_));
+        assert_eq!(is_by(&secrets[0], b"{}").is_err(), is_signed, "{written}");
+    }
+}
+
+#[test]
 fn what_was_signed_long_ago_or_in_the_future_is_not_believed() {
     let scheme = scheme(&json!("slack"));
     for (seconds, off_ms) in [

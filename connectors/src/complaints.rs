@@ -2,9 +2,11 @@
 
 #![expect(clippy::disallowed_methods, reason = "the pace of a log is that of a clock")]
 
-use std::{fmt::Display, time::Instant};
+use std::fmt::Display;
+use std::time::{Duration, Instant};
 
-use super::limits::COMPLAINT_PACE;
+/// How often complaints of one kind are logged at most.
+const COMPLAINT_PACE: Duration = Duration::from_secs(1);
 
 /// Complaints of one kind.
 #[derive(Debug)]
@@ -23,6 +25,7 @@ impl Complaints {
     }
 
     /// So many came in all.
+    #[cfg(any(feature = "zeromq", feature = "libzmq"))]
     pub(crate) fn total(&self) -> u64 {
         self.total
     }

@@ -1,0 +1,113 @@
+//! The end of a pass, as its event says it, and as somebody else is told. Pure.
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+use tidings_protocol::{CanonicalUrl, GroupName, JobName, field};
+
+/// Words of the event that are whole numbers, section 13 of the specification.
+const NUMBERS: &[&str] = &[
+    "number",
+    "pass",
+    "completed",
+    "redirects",
+    "failed",
+    "robots",
+    "scope",
+    "trap",
+    "budget",
+    "duplicates",
+    "cancelled",
+    "found",
+];
+
+/// What is to be told to whom.
+#[derive(Debug, Clone)]
+pub struct Ending {
+    /// The job.
+    pub job: JobName,
+    /// Who is told.
+    pub url: CanonicalUrl<'static>,
+    /// Another one for each end of a pass: of the letters, digits, `-` and `_`. That a message comes again is known by it.
+    pub id: String,
+    /// An object of JSON: the words of the event.
+    pub body: Bytes,
+}
+
+/// An event that has the word, and is no end of a pass: somebody else has published it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an event of job-done with a callback says no {0}")]
+pub struct EndingError(&'static str);
+
+impl Ending {
+    /// Of an event of `job-done`; `None` if nobody is to be told.
+    pub fn parse(event: &str) -> Result<Option<Self>, EndingError> {
+        let (name, words) = event.split_once(' ').unwrap_or((event, ""));
+        let Some(url) = field(words, "callback") else { return Ok(None) };
+        let url = CanonicalUrl::parse(url).map_err(|_| EndingError("URL"))?.into_owned();
+        let job: JobName = name.parse().map_err(|_| EndingError("job"))?;
+        let group = field(words, "group").and_then(|group| group.parse::<GroupName>().ok());
+        let group = group.ok_or(EndingError("group"))?;
+        let is_serial = |serial: &&str| {
+            serial.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') && !serial.is_empty()
+        };
+        let serial = field(words, "serial").filter(is_serial).ok_or(EndingError("serial"))?;
+        // A dot is what stands between the parts of what is signed.
+        let id = format!("{group}.{serial}").replace('.', "-");
+        let mut object = Map::new();
+        object.insert("type".to_owned(), "job-done".into());
+        object.insert("job".to_owned(), name.into());
+        for (key, value) in words.split(' ').filter_map(|word| word.split_once('=')) {
+            let number = value.parse::<u64>().ok().filter(|_| NUMBERS.contains(&key));
+            let value = number.map_or_else(|| Value::from(value), Value::from);
+            object.entry(key).or_insert(value);
+        }
+        let body = Bytes::from(Value::from(object).to_string());
+        Ok(Some(Self { job, url, id, body }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const EVENT: &str = "12 number=3 pass=1 result=done completed=7 redirects=0 failed=0 robots=0 \
+                         scope=1 trap=0 budget=0 duplicates=0 cancelled=0 found=8 \
+                         callback=https://a.example/done?group=x&job=1 group=craw.lers serial=17.4";
+
+    #[test]
+    fn the_words_of_the_event_are_an_object_and_its_serial_names_the_message() {
+        let ending = Ending::parse(EVENT).unwrap().unwrap();
+        assert_eq!(ending.url.as_str(), "https://a.example/done?group=x&job=1");
+        assert_eq!(ending.id, "craw-lers-17-4");
+        let body: Value = serde_json::from_slice(&ending.body).unwrap();
+        let expected = json!({
+            "type": "job-done", "job": "12", "number": 3, "pass": 1, "result": "done", "completed": 7,
+            "redirects": 0, "failed": 0, "robots": 0, "scope": 1, "trap": 0, "budget": 0,
+            "duplicates": 0, "cancelled": 0, "found": 8,
+            "callback": "https://a.example/done?group=x&job=1", "group": "craw.lers", "serial": "17.4",
+        });
+        assert_eq!(body, expected);
+    }
+
+    #[test]
+    fn nobody_is_told_of_what_is_no_end_of_a_pass() {
+        for event in ["", "docs", "docs number=3 group=a serial=1.1", "a look at callback= docs"] {
+            let parsed = Ending::parse(event);
+            assert!(!matches!(parsed, Ok(Some(_))), "{event}: {parsed:?}");
+        }
+        for (from, to, error) in [
+            ("12 ", "1/2 ", "job"),
+            ("https:", "ftp:", "URL"),
+            ("group=craw.lers", "group=a/b", "group"),
+            ("group=craw.lers", "", "group"),
+            ("serial=17.4", "serial=17\"4", "serial"),
+            ("serial=17.4", "serial=", "serial"),
+            ("serial=17.4", "", "serial"),
+        ] {
+            let parsed = Ending::parse(&EVENT.replace(from, to));
+            assert_eq!(parsed.unwrap_err(), EndingError(error), "{to}");
+        }
+    }
+}

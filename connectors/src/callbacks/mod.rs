@@ -1,0 +1,248 @@
+//! Callbacks of jobs: whoever opened one with `callback=` is told when its pass is done.
+//!
+//! The events on `job-done` that name a callback are the work of a group, as any other work: it waits, is tried again, and
+//! ends as a dead letter where there is no use. What there is to tell is a POST of JSON ([`Ending`]), which carries the
+//! same id however often it comes, and is signed if there is somebody to sign it.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "messages say when they were sent, and the broker is tried again after a pause"
+)]
+
+mod ending;
+mod hosts;
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{HeaderMap, Method, StatusCode};
+use parking_lot::Mutex;
+use tidings_protocol::client::{self, ClientError, ClientOptions};
+use tidings_protocol::{
+    CALLBACK_GROUP, CanonicalUrl, GroupName, Hold, JOB_DONE_TOPIC, Outcome, Return, TopicName,
+};
+use tidings_subscriber::outcome::{Failure, Reason};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+pub use self::ending::{Ending, EndingError};
+use self::hosts::Hosts;
+use crate::complaints::Complaints;
+use crate::outgoing::{Answered, Outgoing};
+use crate::worker::{self, End, Handler, Task, WorkerConfig, WorkerError};
+
+/// The label that the broker shows.
+const NAME: &str = "tidings-callbacks";
+
+/// Of the group, where nobody has made it with others. Ten attempts take an hour and a half; a server that is down over
+/// night has its callbacks in the dead letters. The lease is what is waited for after a crash.
+const SETTINGS: &[(&str, &str)] = &[("lease", "10s"), ("max-attempts", "10"), ("backoff", "10s")];
+
+/// Requests at once.
+const CREDIT: u32 = 64;
+
+/// How long a callback rests for whose host there are enough requests already.
+const HOST_BUSY_MS: u64 = 2_000;
+
+/// Pause between tries to have the group.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// How messages are named, dated and signed: what the Standard Webhooks say.
+const ID: HeaderName = HeaderName::from_static("webhook-id");
+const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+
+/// Gives the headers that show of whom a message is: of its id, the seconds of Unix time at which it is sent, and its body.
+pub type Sign = Box<dyn Fn(&str, u64, &[u8]) -> HeaderMap + Send + Sync>;
+
+/// For which broker, and with what.
+pub struct Config {
+    /// Address of the broker.
+    pub broker: String,
+    /// Makes the requests.
+    pub outgoing: Outgoing,
+    /// Without it messages are not signed.
+    pub sign: Option<Sign>,
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config").field("broker", &self.broker).finish_non_exhaustive()
+    }
+}
+
+/// Tells whom there is to tell until `stop`; what is on its way then is handed back. Whatever the broker says it is asked
+/// again.
+pub async fn run(config: Config, stop: CancellationToken) {
+    let caller = Caller(Arc::new(Inner {
+        config,
+        stop: stop.clone(),
+        hosts: Hosts::default(),
+        forbidden: Mutex::new(Complaints::new("callbacks to where nobody may be asked")),
+    }));
+    let mut said = None;
+    loop {
+        let Err(trouble) = caller.work_until_stopped().await else { return };
+        let trouble = trouble.to_string();
+        if said.as_ref() != Some(&trouble) {
+            tracing::warn!("jobs are done and nobody is called back: {trouble}");
+            said = Some(trouble);
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = sleep(AGAIN) => {}
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Caller(Arc<Inner>);
+
+struct Inner {
+    config: Config,
+    stop: CancellationToken,
+    hosts: Hosts,
+    forbidden: Mutex<Complaints>,
+}
+
+impl Caller {
+    async fn work_until_stopped(&self) -> Result<(), worker::PrepareError> {
+        let broker = &self.0.config.broker;
+        let group: GroupName = CALLBACK_GROUP.parse().expect("it is a name");
+        let topic: TopicName = JOB_DONE_TOPIC.parse().expect("it is a name");
+        let options = ClientOptions { name: Some(NAME.to_owned()), ..ClientOptions::default() };
+        let connected = client::connect(broker, options).await?;
+        worker::prepare(&connected.0, &group, &topic, SETTINGS).await?;
+        let config =
+            WorkerConfig { broker: broker.clone(), name: NAME, group, credit: CREDIT, count: None };
+        match worker::run(config, connected, self.clone(), self.0.stop.clone()).await {
+            Ok(()) => Ok(()),
+            Err(WorkerError::Broker(error)) => Err(error.into()),
+            Err(WorkerError::Handler(never)) => match never {},
+        }
+    }
+
+    /// Tells somebody, once.
+    async fn tell(&self, ending: &Ending) -> End {
+        let Inner { config, forbidden, .. } = &*self.0;
+        let Ending { id, url, body, job } = ending;
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let unix_s = since_epoch.as_secs();
+        let mut headers = match &config.sign {
+            Some(sign) => sign(id, unix_s, body),
+            None => HeaderMap::new(),
+        };
+        headers.insert(ID, HeaderValue::from_str(id).expect("it is of letters and digits"));
+        headers.insert(TIMESTAMP, HeaderValue::from(unix_s));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        // What it says besides its status is nobody's business here.
+        let sent = config.outgoing.send(Method::POST, url, headers, body.clone(), 0).await;
+        let end = match &sent {
+            Ok(answered) => judge(answered, url),
+            Err(Failure { reason: reason @ Reason::Address, text }) => {
+                forbidden.lock().add(1, format_args!("of job {job}: {}: {text}", url.host()));
+                End::failed(format!("{}: {text}", reason.as_str()))
+            }
+            Err(Failure { reason, text }) => End::failed(format!("{}: {text}", reason.as_str())),
+        };
+        match &end {
+            End::Back(_, _, Some(reason)) => tracing::info!(%job, id, host = url.host(), reason),
+            _ => tracing::debug!(%job, id, host = url.host(), ?end),
+        }
+        end
+    }
+}
+
+/// What an answer means.
+fn judge(answered: &Answered, url: &CanonicalUrl<'_>) -> End {
+    let status = answered.status;
+    if status.is_success() {
+        return End::done();
+    }
+    if status == StatusCode::GONE {
+        return End::Final(Outcome::Failed, Hold::default());
+    }
+    let mut reason = format!("HTTP status {}", status.as_u16());
+    if let Some(target) = answered.redirect(url) {
+        reason = format!("{reason}: a redirect to {target}, which is not followed");
+    }
+    // In addition to the group's own backoff, which would not wait for it.
+    let not_before_ms = answered.retry_after().and_then(|wait| wait.as_millis().try_into().ok());
+    let hold = Hold { not_before_ms, ..Hold::default() };
+    End::Back(Return::Retry { after_ms: None }, hold, Some(reason))
+}
+
+impl Handler for Caller {
+    type Error = Infallible;
+
+    async fn work(&self, task: &Task, lost: &CancellationToken) -> Result<End, Infallible> {
+        let ending = match Ending::parse(&task.payload) {
+            Ok(Some(ending)) => ending,
+            Ok(None) => return Ok(End::done()),
+            Err(error) => {
+                tracing::info!(task = %task.id, %error);
+                return Ok(End::Final(Outcome::Failed, Hold::default()));
+            }
+        };
+        let Some(_turn) = self.0.hosts.turn(ending.url.host()) else {
+            let back = Return::Uncounted { after_ms: Some(HOST_BUSY_MS) };
+            return Ok(End::Back(back, Hold::default(), None));
+        };
+        Ok(tokio::select! {
+            biased;
+            () = self.0.stop.cancelled() => End::BrokenOff,
+            () = lost.cancelled() => End::untouched(),
+            end = self.tell(&ending) => end,
+        })
+    }
+
+    fn disconnected(&self, error: &ClientError) {
+        tracing::debug!(%error, "the callbacks' connection is gone");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(status: u16, headers: &[(HeaderName, &'static str)]) -> End {
+        let headers = headers.iter().cloned();
+        let answered = Answered {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: headers.map(|(name, value)| (name, HeaderValue::from_static(value))).collect(),
+            body: bytes::Bytes::new(),
+            is_whole: true,
+        };
+        judge(&answered, &CanonicalUrl::parse("http://a.example/done").unwrap())
+    }
+
+    #[test]
+    fn an_answer_is_final_or_says_why_it_is_not() {
+        use hyper::header::{LOCATION, RETRY_AFTER};
+        let refused = End::Final(Outcome::Failed, Hold::default());
+        for (status, end) in [(200, End::done()), (204, End::done()), (410, refused)] {
+            assert_eq!(answered(status, &[(RETRY_AFTER, "7")]), end, "{status}");
+        }
+        for (status, headers, not_before_ms, reason) in [
+            (500, &[(RETRY_AFTER, "7")][..], None, "HTTP status 500"),
+            (404, &[], None, "HTTP status 404"),
+            (503, &[(RETRY_AFTER, "7")], Some(7_000), "HTTP status 503"),
+            (429, &[(RETRY_AFTER, "99999999")], Some(86_400_000), "HTTP status 429"),
+            (503, &[(RETRY_AFTER, "soon")], None, "HTTP status 503"),
+            (
+                307,
+                &[(LOCATION, "/x")],
+                None,
+                "HTTP status 307: a redirect to http://a.example/x, which is not followed",
+            ),
+            (304, &[(LOCATION, "/x")], None, "HTTP status 304"),
+        ] {
+            let hold = Hold { not_before_ms, pace_ms: None };
+            let back = Return::Retry { after_ms: None };
+            let end = End::Back(back, hold, Some(reason.to_owned()));
+            assert_eq!(answered(status, headers), end, "{status}");
+        }
+    }
+}

@@ -1,0 +1,362 @@
+use std::io::{self, ErrorKind};
+use std::net::TcpListener as StdListener;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderName};
+use hyper::server::conn::http2 as server;
+use hyper::service::service_fn;
+use rcgen::{CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::{RootCertStore, ServerConfig};
+use tidings_subscriber::connect::SystemLookup;
+use tidings_subscriber::{AllowPrivate, CrawlerConfig};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+
+use super::*;
+
+/// Far more than anything takes here that ends.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn config() -> CrawlerConfig {
+    CrawlerConfig { allow_private: AllowPrivate::All, ..CrawlerConfig::default() }
+}
+
+fn outgoing_with(config: &CrawlerConfig, roots: RootCertStore, timeout: Duration) -> Outgoing {
+    let connector = Connector::with(config, Arc::new(SystemLookup), roots).unwrap();
+    Outgoing::new(connector, HeaderValue::from_static("tester/1"), timeout)
+}
+
+fn outgoing() -> Outgoing {
+    outgoing_with(&config(), RootCertStore::empty(), PATIENCE)
+}
+
+/// A server for one request: it says this, whatever it is asked, and closes. What it was asked is what its task gives.
+struct Server {
+    url: String,
+    task: JoinHandle<String>,
+}
+
+impl Server {
+    async fn says(answer: impl Into<Vec<u8>>) -> Self {
+        let answer = answer.into();
+        Self::start(async move |mut stream| {
+            // Whoever has had enough of it is gone.
+            let _ = stream.write_all(&answer).await;
+        })
+        .await
+    }
+
+    async fn start<F>(answer: impl FnOnce(TcpStream) -> F + Send + 'static) -> Self
+    where
+        F: Future<Output = ()> + Send,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let task = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let asked = request(&mut stream).await;
+            answer(stream).await;
+            asked
+        });
+        Self { url, task }
+    }
+
+    /// Asked with an empty POST.
+    async fn ask(&self, outgoing: &Outgoing, body_max: usize) -> Result<Answered, Failure> {
+        let url = format!("{}/hook", self.url);
+        post(outgoing, &url, body_max).await
+    }
+}
+
+/// The head, and a body of the length that is in it.
+async fn request(stream: &mut TcpStream) -> String {
+    let mut text = String::new();
+    loop {
+        let mut buffer = [0; 4096];
+        let read = stream.read(&mut buffer).await.unwrap();
+        text.push_str(str::from_utf8(&buffer[..read]).unwrap());
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
+        if body.len() >= length.map_or(0, |length| length.parse().unwrap()) {
+            return text;
+        }
+    }
+}
+
+async fn post(outgoing: &Outgoing, url: &str, body_max: usize) -> Result<Answered, Failure> {
+    let url = CanonicalUrl::parse(url).unwrap();
+    outgoing.send(Method::POST, &url, HeaderMap::new(), Bytes::new(), body_max).await
+}
+
+#[tokio::test]
+async fn a_request_is_what_was_asked_for() {
+    let server =
+        Server::says("HTTP/1.1 202 Accepted\r\nX-A: b\r\nContent-Length: 2\r\n\r\nok").await;
+    let url = format!("{}/a/b?c=d%20e#f", server.url);
+    let url = CanonicalUrl::parse(&url).unwrap();
+    let headers = [
+        (CONTENT_TYPE, HeaderValue::from_static("text/x")),
+        (HeaderName::from_static("x-hub"), HeaderValue::from_static("1")),
+    ];
+    let body = Bytes::from_static(b"some body");
+    let headers = HeaderMap::from_iter(headers);
+    let answered = outgoing().send(Method::PUT, &url, headers, body, 10).await.unwrap();
+    assert_eq!((answered.status, &answered.body[..]), (StatusCode::ACCEPTED, &b"ok"[..]));
+    assert_eq!(answered.headers["x-a"], "b");
+    assert!(answered.is_whole);
+    let asked = server.task.await.unwrap();
+    let (head, body) = asked.split_once("\r\n\r\n").unwrap();
+    assert_eq!(body, "some body");
+    let mut lines: Vec<_> = head.lines().collect();
+    assert_eq!(lines.remove(0), "PUT /a/b?c=d%20e HTTP/1.1");
+    lines.sort_unstable();
+    let host = format!("Host: {}", url.authority());
+    let expected = [
+        "Accept-Encoding: identity",
+        "Content-Length: 9",
+        "Content-Type: text/x",
+        &host,
+        "User-Agent: tester/1",
+        "X-Hub: 1",
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[tokio::test]
+async fn a_body_is_read_up_to_what_is_wanted_of_it() {
+    for (answer, is_whole_at_4, body) in [
+        ("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nabcdef", false, "abcd"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabcd", true, "abcd"),
+        (
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n3\r\ndef\r\n0\r\n\r\n",
+            false,
+            "abcd",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n3\r\nbcd\r\n0\r\n\r\n",
+            true,
+            "abcd",
+        ),
+        ("HTTP/1.0 200 OK\r\n\r\nabc", true, "abc"),
+        ("HTTP/1.1 204 No\r\n\r\n", true, ""),
+        (
+            "HTTP/1.1 103 Early\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na",
+            true,
+            "a",
+        ),
+    ] {
+        let server = Server::says(answer).await;
+        let answered = server.ask(&outgoing(), 4).await.unwrap();
+        assert_eq!(answered.body, body, "{answer:?}");
+        assert_eq!(answered.is_whole, is_whole_at_4, "{answer:?}");
+    }
+}
+
+/// Nothing hangs that only the head is wanted of.
+#[tokio::test]
+async fn a_head_is_enough_where_no_body_is_wanted() {
+    for head in ["HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n", "HTTP/1.1 410 Gone\r\n\r\n"] {
+        let server = Server::start(async move |mut stream: TcpStream| {
+            stream.write_all(head.as_bytes()).await.unwrap();
+            // Until we are gone.
+            let _ = stream.read(&mut [0]).await;
+        })
+        .await;
+        let answered = server.ask(&outgoing(), 0).await.unwrap();
+        assert!(answered.body.is_empty() && !answered.is_whole, "{head:?}");
+        server.task.await.unwrap();
+    }
+    let server = Server::says("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
+    assert!(server.ask(&outgoing(), 0).await.unwrap().is_whole);
+}
+
+#[tokio::test]
+async fn what_is_no_answer_is_said() {
+    for (answer, reason) in [
+        ("", Reason::Reset),
+        ("HTTP/1.1 200", Reason::Reset),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nabc", Reason::Reset),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nabc", Reason::Reset),
+        ("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", Reason::BadHttp),
+        ("SSH-2.0-OpenSSH_9.2\r\n\r\n", Reason::BadHttp),
+    ] {
+        let server = Server::says(answer).await;
+        let failure = server.ask(&outgoing(), 100).await.unwrap_err();
+        assert_eq!(failure.reason, reason, "{answer:?}: {failure:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_head_without_end_is_not_read_to_its_end() {
+    let many = "x: y\r\n".repeat(1_000);
+    let long = format!("x: {}\r\n", "y".repeat(2 * HEAD_BYTES_MAX));
+    for headers in [many, long] {
+        let server = Server::says(format!("HTTP/1.1 200 OK\r\n{headers}\r\n")).await;
+        let failure = server.ask(&outgoing(), 100).await.unwrap_err();
+        assert_eq!(failure.reason, Reason::BadHttp, "{failure:?}");
+    }
+    let server = Server::start(async |mut stream: TcpStream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nx: ").await;
+        while stream.write_all(&[b'y'; 1024]).await.is_ok() {}
+    })
+    .await;
+    assert!(server.ask(&outgoing(), 100).await.is_err());
+    server.task.await.unwrap();
+}
+
+#[tokio::test]
+async fn an_answer_that_does_not_end_has_no_more_than_its_time() {
+    let outgoing = outgoing_with(&config(), RootCertStore::empty(), Duration::from_millis(50));
+    for begin in ["", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n"] {
+        let server = Server::start(async move |mut stream: TcpStream| {
+            stream.write_all(begin.as_bytes()).await.unwrap();
+            let _ = stream.read(&mut [0]).await;
+        })
+        .await;
+        let failure = server.ask(&outgoing, 9_999_999).await.unwrap_err();
+        assert_eq!(failure.reason, Reason::Timeout, "{failure:?}");
+        // It has seen the end of the connection.
+        server.task.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_is_an_answer() {
+    for (status, location, target) in [
+        (301, "/b?c", Some("/b?c")),
+        (308, "b", Some("/b")),
+        (200, "/b", None),
+        (304, "/b", None),
+        (302, "ftp://a.example/", None),
+        (302, "\u{e9}", None),
+    ] {
+        let answer =
+            format!("HTTP/1.1 {status} X\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n");
+        let server = Server::says(answer).await;
+        let answered = server.ask(&outgoing(), 0).await.unwrap();
+        let url = CanonicalUrl::parse(&format!("{}/hook", server.url)).unwrap().into_owned();
+        let found = answered.redirect(&url).map(|target| target.as_str().to_owned());
+        assert_eq!(
+            found,
+            target.map(|path| format!("{}{path}", server.url)),
+            "{status} {location}"
+        );
+        assert!(server.task.await.unwrap().starts_with("POST /hook "));
+    }
+}
+
+#[tokio::test]
+async fn who_must_not_be_asked_is_not() {
+    let listener = StdListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let outgoing = outgoing_with(&CrawlerConfig::default(), RootCertStore::empty(), PATIENCE);
+    for host in ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "2130706433"] {
+        let failure = post(&outgoing, &format!("http://{host}:{port}/"), 0).await.unwrap_err();
+        assert_eq!(failure.reason, Reason::Address, "{host}: {failure:?}");
+    }
+    assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+}
+
+#[tokio::test]
+async fn a_proxy_is_told_where_to_and_who_asks() {
+    let server = Server::says("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
+    let proxy = server.url.replace("http://", "http://me:secret@");
+    let config = CrawlerConfig { proxy: Some(proxy), ..CrawlerConfig::default() };
+    let outgoing = outgoing_with(&config, RootCertStore::empty(), PATIENCE);
+    post(&outgoing, "http://192.88.98.1:81/hook", 0).await.unwrap();
+    let asked = server.task.await.unwrap();
+    assert!(asked.starts_with("POST http://192.88.98.1:81/hook HTTP/1.1\r\n"), "{asked}");
+    assert!(asked.contains("\r\nHost: 192.88.98.1:81\r\n"), "{asked}");
+    assert!(asked.contains("\r\nProxy-Authorization: Basic bWU6c2VjcmV0\r\n"), "{asked}");
+}
+
+/// `METHOD AUTHORITY PATH TYPE AGENT BODY`; a body of 1 MiB at `/long`, and too many headers at `/flood`.
+async fn echo(request: Request<Incoming>) -> io::Result<Response<String>> {
+    let (head, body) = request.into_parts();
+    let mut answer = Response::builder();
+    if head.uri.path() == "/flood" {
+        for number in 0..9_000 {
+            answer = answer.header("x", format!("{number:032}"));
+        }
+    }
+    let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
+    let header = |name| head.headers.get(name).map_or("none", |value| value.to_str().unwrap());
+    let (kind, agent) = (header(CONTENT_TYPE), header(USER_AGENT));
+    let text = str::from_utf8(&body).unwrap();
+    let (method, host) = (&head.method, head.uri.authority().unwrap());
+    let text = format!("{method} {host} {} {kind} {agent} {text}", head.uri.path());
+    let text = if head.uri.path() == "/long" { "x".repeat(1 << 20) } else { text };
+    Ok(answer.status(201).body(text).unwrap())
+}
+
+/// A server that speaks HTTP/2 over TLS: where, and who says that it is itself.
+async fn http2_server() -> (String, RootCertStore) {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.der().clone()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    let certificate = params.signed_by(&key, &authority).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![certificate.der().clone()],
+            PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+        )
+        .unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let Ok(stream) = acceptor.accept(stream).await else { return };
+                let server = server::Builder::new(TokioExecutor::new());
+                let _ = server.serve_connection(TokioIo::new(stream), service_fn(echo)).await;
+            });
+        }
+    });
+    (url, roots)
+}
+
+#[tokio::test]
+async fn http2_is_spoken_where_it_is_agreed_on() {
+    let (base, roots) = http2_server().await;
+    let outgoing = outgoing_with(&config(), roots, PATIENCE);
+    let url = CanonicalUrl::parse(&format!("{base}/hook")).unwrap().into_owned();
+    let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("text/x"))]);
+    let body = Bytes::from("y".repeat(200_000));
+    let answered = outgoing.send(Method::POST, &url, headers, body.clone(), 1 << 20).await.unwrap();
+    let said = format!("POST {} /hook text/x tester/1 ", url.authority());
+    assert_eq!(answered.status, StatusCode::CREATED);
+    assert_eq!(answered.body.strip_prefix(said.as_bytes()), Some(&body[..]));
+    assert!(answered.is_whole);
+
+    let answered = post(&outgoing, &format!("{base}/long"), 70_000).await.unwrap();
+    assert_eq!((answered.body.len(), answered.is_whole), (70_000, false));
+    assert!(!post(&outgoing, &format!("{base}/long"), 0).await.unwrap().is_whole);
+    assert!(post(&outgoing, &format!("{base}/flood"), 10).await.is_err());
+}
+
+#[tokio::test]
+async fn a_certificate_of_nobody_that_is_known_is_not_trusted() {
+    let (base, _) = http2_server().await;
+    let (_, others) = http2_server().await;
+    let outgoing = outgoing_with(&config(), others, PATIENCE);
+    let failure = post(&outgoing, &base, 0).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::Certificate, "{failure:?}");
+}

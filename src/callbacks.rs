@@ -1,0 +1,86 @@
+//! Who is told that a job is done, and how they know that it is us.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use hyper::{
+    HeaderMap,
+    header::{HeaderName, HeaderValue},
+};
+use serde_json::json;
+use tidings_broker::{
+    Broker,
+    hooks::{Scheme, Secret},
+};
+use tidings_connectors::callbacks::{self, Config, Sign};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    address::BrokerAddress,
+    failure::Failure,
+    hooks::{SECRET_BYTES_GOOD, read_secrets},
+    outgoing::OutgoingFlags,
+};
+
+/// Flags of what is told to the callbacks of jobs.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CallbackFlags {
+    /// A file with the secret with which callbacks of jobs are signed, in Base64, perhaps behind whsec_, as the Standard Webhooks
+    /// have it; or several, one a line, each of which signs
+    #[arg(long, value_name = "FILE")]
+    callback_secret_file: Option<PathBuf>,
+}
+
+impl CallbackFlags {
+    /// What tells them, from the first one on that this broker has, or had, until `stop`. Reads the secret.
+    pub(crate) fn start(
+        &self,
+        broker: &Broker,
+        reach: &BrokerAddress,
+        outgoing: &OutgoingFlags,
+        stop: &CancellationToken,
+    ) -> Result<impl Future<Output = ()> + Send + use<>, Failure> {
+        let sign = self.callback_secret_file.as_deref().map(signer).transpose()?;
+        let config = Config { broker: reach.to_string(), outgoing: outgoing.requests()?, sign };
+        let (mut callbacks, stop) = (broker.callbacks(), stop.clone());
+        Ok(async move {
+            let wanted = async { callbacks.wait_for(|wanted| *wanted).await.is_ok() };
+            // A broker without callbacks has one connection less.
+            if stop.run_until_cancelled(wanted).await == Some(true) {
+                callbacks::run(config, stop).await;
+            }
+        })
+    }
+}
+
+fn signer(file: &Path) -> Result<Sign, Failure> {
+    let scheme = Scheme::of(&json!("standard-webhooks")).expect("there is this preset");
+    let wrong = |error| Failure::Usage(format!("--callback-secret-file: {error}"));
+    let written = read_secrets(file).map_err(wrong)?;
+    let lines = written.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty());
+    let secrets: Vec<Secret> = lines
+        .map(|(at, line)| {
+            scheme.secret(line).map_err(|_| {
+                let (file, line) = (file.display(), at + 1);
+                wrong(format!("line {line} of {file} is no secret in Base64"))
+            })
+        })
+        .collect::<Result<_, _>>()?;
+    if secrets.is_empty() {
+        return Err(wrong(format!("there is no secret in {}", file.display())));
+    }
+    if secrets.iter().any(|secret| secret.len() < SECRET_BYTES_GOOD) {
+        tracing::warn!(
+            file = %file.display(),
+            "a secret of callbacks is short enough to be guessed; `openssl rand -base64 32` makes a good one"
+        );
+    }
+    Ok(Box::new(move |id, unix_s, body| {
+        let headers = scheme.sign(&secrets, id, unix_s, body).into_iter();
+        let headers = headers.map(|(name, value)| {
+            let name = HeaderName::try_from(name).expect("the preset has names of headers");
+            (name, HeaderValue::try_from(value).expect("they are of letters, digits and signs"))
+        });
+        headers.collect::<HeaderMap>()
+    }))
+}
