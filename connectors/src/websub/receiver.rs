@@ -88,7 +88,7 @@ impl Service {
             Some("denied") => {
                 let denied = self.book.lock().change(token, |one| one.deny(topic, unix_ms()));
                 self.wake();
-                return verified(denied, "");
+                return verified(self, denied, "");
             }
             _ => return Reply::Nobody("a hub verifies what was asked of it, or denies it"),
         };
@@ -108,11 +108,11 @@ impl Service {
             && matches!(change, Ok(Some(Ok(()))))
             && let Err(error) = book.remove(token)
         {
-            return unavailable(&error.into());
+            return unavailable(self, &error.into());
         }
         drop(book);
         self.wake();
-        verified(change, challenge)
+        verified(self, change, challenge)
     }
 
     /// Content distribution (section 7): what is new in it is announced, and the feed looked at.
@@ -141,7 +141,7 @@ impl Service {
         let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         match self.announce(token, one, content_type, body).await {
             Ok(()) => self.look(token, one).await,
-            Err(trouble) => unavailable(&trouble),
+            Err(trouble) => unavailable(self, &trouble),
         }
     }
 
@@ -164,7 +164,7 @@ impl Service {
                 Some(Reply::Nobody("nothing is expected of that hub any more"))
             }
             Ok(None) => Some(Reply::Nobody("there is no such subscription")),
-            Err(error) => Some(unavailable(&error.into())),
+            Err(error) => Some(unavailable(self, &error.into())),
         }
     }
 
@@ -202,12 +202,13 @@ impl Service {
         };
         match looked.await {
             Ok(()) => Reply::Known(empty(StatusCode::NO_CONTENT, None)),
-            Err(trouble) => unavailable(&trouble),
+            Err(trouble) => unavailable(self, &trouble),
         }
     }
 }
 
 fn verified(
+    service: &Service,
     change: Result<Option<Result<(), &'static str>>, StoreError>,
     challenge: &str,
 ) -> Reply {
@@ -215,7 +216,7 @@ fn verified(
         Ok(Some(Ok(()))) => Reply::Known(said_back(challenge)),
         Ok(Some(Err(reason))) => Reply::Nobody(reason),
         Ok(None) => Reply::Nobody("there is no such subscription"),
-        Err(error) => unavailable(&error.into()),
+        Err(error) => unavailable(service, &error.into()),
     }
 }
 
@@ -240,8 +241,8 @@ fn said_back(challenge: &str) -> Response<Bytes> {
 }
 
 /// The hub comes again.
-fn unavailable(trouble: &Trouble) -> Reply {
-    tracing::warn!("WebSub: what a hub has brought cannot be taken now: {trouble}");
+fn unavailable(service: &Service, trouble: &Trouble) -> Reply {
+    service.complain(trouble);
     Reply::Known(empty(StatusCode::SERVICE_UNAVAILABLE, Some(RETRY_S)))
 }
 

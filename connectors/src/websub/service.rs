@@ -25,6 +25,7 @@ use super::book::Book;
 use super::store::StoreError;
 use super::subscription::{Asked, Wish};
 use super::{WebSubConfig, unix_ms};
+use crate::complaints::Complaints;
 use crate::outgoing::Outgoing;
 
 /// The label that the broker shows, and the name of the cursor.
@@ -60,6 +61,7 @@ pub(super) struct Service {
     client: watch::Sender<Option<Client>>,
     /// Something may be due earlier than it was.
     changed: Notify,
+    complaints: Mutex<Complaints>,
 }
 
 /// Why an event could not be published, or something could not be kept; the same may be tried again.
@@ -79,7 +81,13 @@ impl Service {
     pub(super) fn open(config: WebSubConfig, outgoing: Outgoing) -> Result<Self, StoreError> {
         let book = Mutex::new(Book::open(&config.database)?);
         let (client, changed) = (watch::Sender::new(None), Notify::new());
-        Ok(Self { config, book, outgoing, client, changed })
+        let complaints = Mutex::new(Complaints::new("WebSub: what cannot be done now"));
+        Ok(Self { config, book, outgoing, client, changed, complaints })
+    }
+
+    /// Whoever runs the broker is told, in the words of this process or of the broker.
+    pub(super) fn complain(&self, trouble: &Trouble) {
+        self.complaints.lock().add(1, trouble);
     }
 
     /// Something may be due earlier.
@@ -120,6 +128,10 @@ impl Service {
                     Err(error) => Trouble::Broker(error),
                 };
                 tracing::debug!("WebSub: {lost}; connecting again");
+                if let Trouble::Store(_) = &lost {
+                    self.complain(&lost);
+                    pause = pause.max(TROUBLE_PAUSE);
+                }
                 sleep(pause).await;
                 pause = (pause * 2).min(RECONNECT_MAX);
             }
@@ -145,7 +157,7 @@ impl Service {
         let mut asking = JoinSet::new();
         loop {
             if let Err(trouble) = self.tell_crawlers().await {
-                tracing::warn!("WebSub: {trouble}");
+                self.complain(&trouble);
                 sleep(TROUBLE_PAUSE).await;
                 if let Trouble::Broker(ClientError::Closed(_) | ClientError::Ended(_)) = trouble {
                     return trouble;
@@ -155,7 +167,7 @@ impl Service {
                 let (service, client) = (Arc::clone(self), client.clone());
                 asking.spawn(async move {
                     if let Err(trouble) = service.ask(&client, &token).await {
-                        tracing::warn!("WebSub: {trouble}");
+                        service.complain(&trouble);
                         sleep(TROUBLE_PAUSE).await;
                     }
                     service.book.lock().was_asked(&token);
