@@ -35,6 +35,7 @@ mod http_openapi;
 mod kill;
 mod kill_pause;
 mod manage;
+mod microblog;
 mod notified;
 mod notifier;
 mod operate;

@@ -1,0 +1,164 @@
+//! A small blog and somebody who reads it: nginx with its pages and its feed, a broker that is its hub, curl that says that there
+//! is a new post, and another broker with a crawler that is in the midst of a pass over all of the site.
+
+use std::{fs, net::TcpListener, process::Command};
+
+use tempfile::TempDir;
+
+use crate::support::{
+    history::Heard,
+    nginx::Nginx,
+    process::{Running, Server, at, json_at, tidings},
+    wait::until,
+};
+
+/// Pages of the archive; with the delay the pass takes some 20 seconds.
+const PAGES: usize = 80;
+const DELAY: &str = "250ms";
+
+struct Blog {
+    nginx: Nginx,
+    /// `None`: it is dead.
+    hub: Option<Server>,
+    hub_flags: Vec<String>,
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+impl Blog {
+    fn start() -> Self {
+        let folder = TempDir::new().unwrap();
+        let root = folder.path();
+        fs::create_dir(root.join("posts")).unwrap();
+        fs::create_dir(root.join("archive")).unwrap();
+        let links = (0..PAGES).map(|page| format!("<a href=/archive/{page}.html>{page}</a>\n"));
+        fs::write(root.join("index.html"), links.collect::<String>()).unwrap();
+        for page in 0..PAGES {
+            fs::write(root.join(format!("archive/{page}.html")), format!("page {page}")).unwrap();
+        }
+        let site = format!(
+            "root {}; access_log seen.log seen; location = /robots.txt {{ return 404; }}",
+            root.display()
+        );
+        let http = "types { application/rss+xml rss; text/html html; } log_format seen '$uri';";
+        let nginx = Nginx::start(folder, http, &site);
+        let port = free_port();
+        let hub_flags = [
+            "broker".to_owned(),
+            "--allow-private".to_owned(),
+            format!("--http=127.0.0.1:{port}"),
+            format!("--public-url=http://127.0.0.1:{port}/"),
+            format!("--hub={}", nginx.url()),
+        ];
+        let words: Vec<_> = hub_flags.iter().map(String::as_str).collect();
+        let hub = Server::start(&words);
+        let blog = Self { nginx, hub: Some(hub), hub_flags: hub_flags.to_vec() };
+        blog.write(&["first"]);
+        blog
+    }
+
+    fn feed(&self) -> String {
+        format!("{}feed.rss", self.nginx.url())
+    }
+
+    fn hub_url(&self) -> String {
+        let public = self.hub_flags[3].strip_prefix("--public-url=").unwrap();
+        format!("{public}hub")
+    }
+
+    /// Posts, the newest first, and the feed that has them.
+    fn write(&self, posts: &[&str]) {
+        let root = self.nginx.folder.path();
+        let mut items = String::new();
+        for post in posts {
+            fs::write(root.join(format!("posts/{post}.html")), format!("the {post} post")).unwrap();
+            items += &format!("<item><guid>{post}</guid><link>/posts/{post}.html</link></item>");
+        }
+        let hub = self.hub_url();
+        let feed = format!(
+            "<rss version=\"2.0\" xmlns:atom=\"http://www.w3.org/2005/Atom\"><channel><title>Blog</title>\
+             <atom:link rel=\"hub\" href=\"{hub}\"/>{items}</channel></rss>"
+        );
+        // Whole at any moment, as a blog writes it.
+        fs::write(root.join("feed.new"), feed).unwrap();
+        fs::rename(root.join("feed.new"), root.join("feed.rss")).unwrap();
+    }
+
+    /// The one line that a blog's deploy script needs.
+    fn publish(&self) {
+        let url = format!("hub.url={}", self.feed());
+        let words =
+            ["-sS", "-o", "/dev/null", "-w", "%{http_code}", "-d", "hub.mode=publish", "-d"];
+        let output =
+            Command::new("curl").args(words).args([&url, &self.hub_url()]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "202");
+    }
+
+    /// Paths that anybody has asked for, in their order.
+    fn seen(&self) -> Vec<String> {
+        let log = fs::read_to_string(self.nginx.folder.path().join("seen.log"));
+        log.unwrap_or_default().lines().map(str::to_owned).collect()
+    }
+
+    fn times(&self, path: &str) -> usize {
+        self.seen().iter().filter(|seen| *seen == path).count()
+    }
+}
+
+#[test]
+fn a_post_is_read_the_moment_it_is_published_and_without_its_hub_soon() {
+    let mut blog = Blog::start();
+    let port = free_port();
+    let (http, public) = (format!("127.0.0.1:{port}"), format!("http://127.0.0.1:{port}/"));
+    let flags =
+        ["--quiet", "--allow-private", "--delay", DELAY, "--http", &http, "--public-url", &public];
+    let reader = Server::up(&flags);
+    let words = ["watch-feed", &blog.feed(), "--every", "2s", "--min", "2s", "--max", "10s"];
+    at(&reader, &words).expect_code(0);
+    let every = || Some(json_at(&reader, &["group", "schedules"]).first()?["every"].clone());
+    until("the hub to tell", || (every()? == "10s").then_some(()));
+    until("the first post", || (blog.times("/posts/first.html") == 1).then_some(()));
+
+    // A pass over all of the site, and in the midst of it a new post.
+    let words = ["crawl", &blog.nginx.url(), "--depth", "1", "--broker", &reader.text()];
+    let crawl = Running::start(&mut tidings(reader.folder.path(), words));
+    let archive = |seen: &[String]| seen.iter().filter(|it| it.starts_with("/archive/")).count();
+    until("the pass", || (archive(&blog.seen()) >= 5).then_some(()));
+    blog.write(&["second", "first"]);
+    let before = archive(&blog.seen());
+    blog.publish();
+    until("the new post", || (blog.times("/posts/second.html") == 1).then_some(()));
+    let meanwhile = archive(&blog.seen()) - before;
+    assert!(meanwhile < 15, "{meanwhile} pages of the pass came first");
+    assert!(before + meanwhile < PAGES, "the pass is over");
+    crawl.finish().expect_code(0);
+    for page in 0..PAGES {
+        assert_eq!(blog.times(&format!("/archive/{page}.html")), 1, "{page}");
+    }
+
+    // The hub dies, and a post is found without it; from then on its feed is looked at as before.
+    let flags: Vec<String> = blog.hub_flags.clone();
+    let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+    let Server { process, folder, .. } = blog.hub.take().unwrap();
+    process.finish_by("KILL");
+    until("the hub's word", || (every()? == "10s").then_some(()));
+    blog.write(&["third", "second", "first"]);
+    until("what nobody has told", || (blog.times("/posts/third.html") == 1).then_some(()));
+    until("looks as before", || (every()? != "10s").then_some(()));
+
+    // It comes back, knows its subscriber, and tells again.
+    blog.hub = Some(Server::start_in(folder, &flags, |_| ()));
+    blog.write(&["fourth", "third", "second", "first"]);
+    blog.publish();
+    until("the fourth post", || (blog.times("/posts/fourth.html") == 1).then_some(()));
+    until("the hub to tell", || (every()? == "10s").then_some(()));
+    let heard = Heard::all_of(reader.address, "post-ready", "end").events;
+    let mut items: Vec<_> = heard
+        .iter()
+        .filter_map(|(_, payload)| payload.split(" item=").nth(1)?.split(' ').next())
+        .collect();
+    items.sort_unstable();
+    assert_eq!(items, ["first", "fourth", "second", "third"], "each once");
+}
