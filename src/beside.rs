@@ -11,7 +11,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     address::BrokerAddress,
     failure::Failure,
-    flags::ServerFlags,
+    flags::{DataFlag, ServerFlags},
     node::{self, stop_broker},
     outgoing::OutgoingFlags,
     zmq::Zmq,
@@ -34,8 +34,9 @@ impl Beside {
         broker: Broker,
         server: &ServerFlags,
         outgoing: &OutgoingFlags,
+        data: &DataFlag,
     ) -> Result<(Broker, Self), Failure> {
-        match Self::try_start(&broker, server, outgoing).await {
+        match Self::try_start(&broker, server, outgoing, data).await {
             Ok(beside) => Ok((broker, beside)),
             Err(failure) => {
                 stop_broker(broker).await;
@@ -48,11 +49,17 @@ impl Beside {
         broker: &Broker,
         server: &ServerFlags,
         outgoing: &OutgoingFlags,
+        data: &DataFlag,
     ) -> Result<Self, Failure> {
         let reach = BrokerAddress::from(node::local(broker.local_addr()));
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        if let Some(public) = &server.http.public_url
+            && let Some(hub) = server.http.hub.start(public, &reach, outgoing, data, &stop).await?
+        {
+            tasks.spawn(hub);
+        }
         let zmq = Zmq::start(&server.zmq, reach).await?;
-        let _ = outgoing;
-        Ok(Self { zmq, tasks: TaskTracker::new(), stop: CancellationToken::new() })
+        Ok(Self { zmq, tasks, stop })
     }
 
     /// What there is to say to people.

@@ -6,6 +6,7 @@
 //! | module | who is at the other end |
 //! |---|---|
 //! | [`files`] | directories whose complete files are announced |
+//! | [`hub`] | subscribers of one's own site, by WebSub and rssCloud |
 //! | [`signal`] | programs that can do nothing but look into a directory when they are sent a signal |
 //! | [`zmq`] | ZeroMQ sockets |
 //!
@@ -13,6 +14,7 @@
 //! servers of others.
 
 pub mod files;
+pub mod hub;
 pub mod outgoing;
 pub mod signal;
 pub mod worker;

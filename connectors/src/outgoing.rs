@@ -6,10 +6,10 @@
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "requests are bounded in time, and a connection of HTTP/2 is a task"
+    reason = "requests are bounded in time, the date of a Retry-After is one of the wall clock, and a connection of HTTP/2 is a task"
 )]
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
@@ -21,6 +21,7 @@ use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version, body::Inc
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tidings_protocol::CanonicalUrl;
 use tidings_subscriber::connect::{Connection, Connector, Protocol, Proxy, Target};
+use tidings_subscriber::fetch;
 use tidings_subscriber::outcome::{Failure, Reason};
 
 /// Bytes of the head of an answer.
@@ -49,6 +50,11 @@ pub struct Answered {
 }
 
 impl Answered {
+    /// For how long the server asks to be left alone, with 429 and 503.
+    pub fn retry_after(&self) -> Option<Duration> {
+        fetch::retry_after(self.status, &self.headers, SystemTime::now())
+    }
+
     /// Where a redirect leads, absolute.
     pub fn redirect(&self, of: &CanonicalUrl<'_>) -> Option<CanonicalUrl<'static>> {
         if !matches!(self.status.as_u16(), 301 | 302 | 303 | 307 | 308) {

@@ -37,7 +37,7 @@ pub(crate) struct BrokerArgs {
 pub(crate) async fn run(args: BrokerArgs) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     let broker = node::start_broker(args.server.config(&args.data)?).await?;
-    let (broker, beside) = Beside::start(broker, &args.server, &args.outgoing).await?;
+    let (broker, beside) = Beside::start(broker, &args.server, &args.outgoing, &args.data).await?;
     let mut console = Console::new();
     // Whoever started us may have closed our output; serving does not depend on it.
     let _ = console.line(&format!("listening on {}", broker.local_addr()));

@@ -60,7 +60,8 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
     let mut config = args.server.config(&args.data)?;
     let member = node::own_member(&mut config);
     let broker = node::start_broker(config).await?;
-    let (broker, beside) = Beside::start(broker, &args.server, &args.crawler.outgoing).await?;
+    let (broker, beside) =
+        Beside::start(broker, &args.server, &args.crawler.outgoing, &args.data).await?;
     let listening = broker.local_addr();
     let reach = node::local(listening);
     let _announced = Announced::write(data, reach)

@@ -176,12 +176,8 @@ pub(super) fn location(status: StatusCode, headers: &HeaderMap) -> Option<String
     (!location.is_empty()).then_some(location)
 }
 
-/// How long the server asks to be left alone.
-pub(super) fn retry_after(
-    status: StatusCode,
-    headers: &HeaderMap,
-    now: SystemTime,
-) -> Option<Duration> {
+/// How long the server asks to be left alone, at most a day.
+pub fn retry_after(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     if !matches!(status.as_u16(), 429 | 503) {
         return None;
     }

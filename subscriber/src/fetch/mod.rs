@@ -37,6 +37,7 @@ use tokio::time::{Instant, sleep_until};
 use self::body::{Body, Raw};
 use self::cookies::Jar;
 use self::head::Template;
+pub use self::head::retry_after;
 use self::headers::Headers;
 pub use self::headers::{AddedHeader, HeaderError};
 use self::meter::Copy as Copied;
@@ -432,7 +433,7 @@ impl Fetched {
         self.version = Some(head.version);
         self.content_type = head::content_type(&headers);
         self.location = head::location(status, &headers);
-        self.retry_after = head::retry_after(status, &headers, SystemTime::now());
+        self.retry_after = retry_after(status, &headers, SystemTime::now());
         self.validators = head::validators(&headers);
         self.headers = headers;
         self.remote = remote;
