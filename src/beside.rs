@@ -34,6 +34,7 @@ pub(crate) struct Beside {
 pub(crate) struct Prepared<'a> {
     server: &'a ServerFlags,
     outgoing: &'a OutgoingFlags,
+    data: &'a DataFlag,
     websub: Option<WebSub>,
 }
 
@@ -43,14 +44,14 @@ impl<'a> Prepared<'a> {
         config: &mut BrokerConfig,
         server: &'a ServerFlags,
         outgoing: &'a OutgoingFlags,
-        data: &DataFlag,
+        data: &'a DataFlag,
     ) -> Result<Self, Failure> {
         let flags = &server.http;
         let mut websub = None;
         if let Some(http) = &mut config.http {
             websub = flags.websub.open(flags.public_url.as_ref(), http, outgoing, &data.data)?;
         }
-        Ok(Self { server, outgoing, websub })
+        Ok(Self { server, outgoing, data, websub })
     }
 
     /// Starts all that the flags ask for; where something cannot be had, the broker is stopped.
@@ -67,10 +68,16 @@ impl<'a> Prepared<'a> {
     async fn try_start(self, broker: &Broker) -> Result<Beside, Failure> {
         let reach = BrokerAddress::from(node::local(broker.local_addr()));
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let callbacks = self.server.callbacks.start(broker, &reach, self.outgoing, &stop)?;
-        let zmq = Zmq::start(&self.server.zmq, reach.clone()).await?;
+        let Self { server, outgoing, data, websub } = self;
+        let callbacks = server.callbacks.start(broker, &reach, outgoing, &stop)?;
+        if let Some(public) = &server.http.public_url
+            && let Some(hub) = server.http.hub.start(public, &reach, outgoing, data, &stop).await?
+        {
+            tasks.spawn(hub);
+        }
+        let zmq = Zmq::start(&server.zmq, reach.clone()).await?;
         tasks.spawn(callbacks);
-        if let Some(websub) = self.websub {
+        if let Some(websub) = websub {
             let stop = stop.clone();
             tasks.spawn(async move { websub.run(reach.as_str(), stop).await });
         }

@@ -17,6 +17,7 @@ use crate::{
     callbacks::CallbackFlags,
     failure::Failure,
     hooks::HookFlags,
+    hub::HubFlags,
     logging,
     outgoing::OutgoingFlags,
     public_url::PublicUrl,
@@ -89,6 +90,9 @@ pub(crate) struct HttpFlags {
 
     #[command(flatten)]
     pub(crate) websub: WebSubFlags,
+
+    #[command(flatten)]
+    pub(crate) hub: Box<HubFlags>,
 }
 
 /// Where to listen for HTTP, if anywhere.
@@ -119,7 +123,12 @@ impl HttpFlags {
             hook_events_per_minute: self.hooks.hook_events,
             ..HttpConfig::default()
         };
+        config.receivers.extend(self.hub.receiver(self.public_url.as_ref())?);
         match self.http {
+            Some(ListenHttp::Off) if !config.receivers.is_empty() => {
+                let text = "a hub is asked by HTTP, which is off (--http off)";
+                return Err(Failure::Usage(text.to_owned()));
+            }
             Some(ListenHttp::Off) if !config.hooks.is_empty() => {
                 let text = "webhooks come by HTTP, which is off (--http off)";
                 return Err(Failure::Usage(text.to_owned()));

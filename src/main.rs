@@ -13,6 +13,7 @@ mod descriptors;
 mod failure;
 mod flags;
 mod hooks;
+mod hub;
 mod job;
 mod lines;
 mod link;

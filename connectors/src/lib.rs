@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`callbacks`] | who wants to be told that a job is done |
 //! | [`files`] | directories whose complete files are announced |
+//! | [`hub`] | subscribers of one's own site, by WebSub and rssCloud |
 //! | [`signal`] | programs that can do nothing but look into a directory when they are sent a signal |
 //! | [`websub`] | hubs that tell what is new in a feed |
 //! | [`zmq`] | ZeroMQ sockets |
@@ -17,6 +18,7 @@
 pub mod callbacks;
 mod complaints;
 pub mod files;
+pub mod hub;
 pub mod outgoing;
 pub mod signal;
 pub mod websub;

@@ -32,6 +32,7 @@ mod hostile;
 mod http;
 mod http_browser;
 mod http_openapi;
+mod hub;
 mod kill;
 mod kill_pause;
 mod manage;

@@ -1,0 +1,170 @@
+//! rssCloud, of the cloud's side: what a form registers; pure.
+//!
+//! As aggregators of today speak it: by POST, without XML-RPC and SOAP. `notifyProcedure` and `registerProcedure` mean
+//! something only there.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tidings_protocol::CanonicalUrl;
+
+use super::request::{Form, Kind, Refused, Rules, Wish, bad};
+
+/// Registrations are for so long, by convention; subscribers come again every 24 hours.
+const LEASE: Duration = Duration::from_hours(25);
+
+/// Feeds of one registration.
+const FEEDS_MAX: usize = 100;
+
+impl Rules {
+    /// What somebody registers for, one wish for each feed. Without a `domain` it is called back at `peer`, if that is it.
+    pub(super) fn register(&self, body: &[u8], peer: Option<IpAddr>) -> Result<Vec<Wish>, Refused> {
+        let form = Form::parse(body)?;
+        let domain = form.one("domain", "domain is there twice")?;
+        let (host, kind) = match (domain.filter(|domain| !domain.is_empty()), peer) {
+            (Some(domain), _) => (domain.to_owned(), Kind::Cloud),
+            (None, Some(IpAddr::V6(peer))) => (format!("[{peer}]"), Kind::CloudOfPeer),
+            (None, Some(IpAddr::V4(peer))) => (peer.to_string(), Kind::CloudOfPeer),
+            (None, None) => return Err(bad("domain is missing, and nobody knows who asks")),
+        };
+        let port = form.one("port", "port is there twice")?.ok_or(bad("port is missing"))?;
+        let port: u16 = port.parse().map_err(|_| bad("port is no number of a port"))?;
+        let scheme = match form.one("protocol", "protocol is there twice")? {
+            Some("https-post") => "https",
+            // Those who know no https-post say so by the port.
+            Some("http-post") | None if port == 443 => "https",
+            Some("http-post") | None => "http",
+            Some(_) => return Err(bad("protocol is http-post or https-post here")),
+        };
+        let path = form.one("path", "path is there twice")?.ok_or(bad("path is missing"))?;
+        let slash = if path.starts_with('/') { "" } else { "/" };
+        let callback = self.callback(&format!("{scheme}://{host}:{port}{slash}{path}"))?;
+        if !is_at(&callback, &host, port) {
+            return Err(bad("domain is the name of a host, or its address"));
+        }
+        let mut wishes: Vec<Wish> = Vec::new();
+        for (_, url) in form.fields().filter(|(name, _)| is_feed(name)) {
+            let (topic, callback) = (self.topic(url)?, callback.clone());
+            if wishes.iter().any(|wish| wish.topic.url == topic.url) {
+                continue;
+            }
+            if wishes.len() == FEEDS_MAX {
+                return Err(bad("these are too many feeds for one request"));
+            }
+            wishes.push(Wish { topic, callback, kind, lease: Some(LEASE), secret: None });
+        }
+        if wishes.is_empty() { Err(bad("no feed is named: url1, url2, ..")) } else { Ok(wishes) }
+    }
+
+    /// Which feed somebody says has changed.
+    pub(super) fn ping(&self, body: &[u8]) -> Result<Vec<CanonicalUrl<'static>>, Refused> {
+        let form = Form::parse(body)?;
+        self.published(form.all("url"))
+    }
+}
+
+/// The parts of the form must not make another URL together than one at that host and port.
+fn is_at(callback: &CanonicalUrl<'_>, host: &str, port: u16) -> bool {
+    callback.port() == port
+        && !host.bytes().any(|byte| b"/\\?#@%".contains(&byte))
+        && (host.starts_with('[') || !host.contains(':'))
+}
+
+/// `url1`, `url2` and so on; some say `url`.
+fn is_feed(name: &str) -> bool {
+    name.strip_prefix("url").is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::request::tests::{form, rules};
+    use super::*;
+
+    const GOOD: [(&str, &str); 6] = [
+        ("notifyProcedure", ""),
+        ("domain", "reader.example"),
+        ("port", "8080"),
+        ("path", "/notify"),
+        ("protocol", "http-post"),
+        ("url1", "https://blog.example/feed.xml"),
+    ];
+
+    fn with(changed: &[(&str, &str)]) -> Result<Vec<Wish>, Refused> {
+        let is_changed = |name: &str| changed.iter().any(|(other, _)| *other == name);
+        let others = GOOD.into_iter().filter(|(name, _)| !is_changed(name));
+        let fields: Vec<_> = others.chain(changed.iter().copied()).collect();
+        rules().register(&form(&fields), Some([192, 0, 2, 7].into()))
+    }
+
+    fn callback(changed: &[(&str, &str)]) -> String {
+        with(changed).unwrap()[0].callback.to_string()
+    }
+
+    #[test]
+    fn the_parts_make_a_callback() {
+        assert_eq!(callback(&[]), "http://reader.example:8080/notify");
+        assert_eq!(callback(&[("protocol", "https-post")]), "https://reader.example:8080/notify");
+        assert_eq!(callback(&[("port", "443")]), "https://reader.example/notify");
+        assert_eq!(callback(&[("port", "80"), ("path", "n?a=b")]), "http://reader.example/n?a=b");
+        assert_eq!(callback(&[("domain", "")]), "http://192.0.2.7:8080/notify");
+        assert_eq!(with(&[("domain", "")]).unwrap()[0].kind, Kind::CloudOfPeer);
+        assert_eq!(with(&[]).unwrap()[0].kind, Kind::Cloud);
+        let six = rules().register(
+            &form(&[("port", "80"), ("path", "/"), ("url", "https://blog.example/")]),
+            Some("2001:db8::1".parse().unwrap()),
+        );
+        assert_eq!(six.unwrap()[0].callback.as_str(), "http://[2001:db8::1]/");
+    }
+
+    #[test]
+    fn several_feeds_are_several_wishes() {
+        let feeds = [
+            ("url1", "https://blog.example/a"),
+            ("url2", "https://blog.example/b"),
+            ("url3", "https://blog.example/a"),
+            ("urls", "https://blog.example/c"),
+        ];
+        let wishes = with(&feeds).unwrap();
+        let topics: Vec<_> = wishes.iter().map(|wish| wish.topic.url.path()).collect();
+        assert_eq!(topics, ["/a", "/b"]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for changed in [
+            ("domain", "reader.example/x"),
+            ("domain", "me@reader.example"),
+            ("domain", "reader.example:1"),
+            ("domain", "reader example"),
+            ("domain", "a#"),
+            ("port", "0x50"),
+            ("port", "65536"),
+            ("protocol", "xml-rpc"),
+            ("url1", "nothing"),
+            ("url1", ""),
+        ] {
+            assert_eq!(with(&[changed]).unwrap_err().status, 400, "{changed:?}");
+        }
+        let elsewhere = with(&[("url2", "https://elsewhere.example/")]);
+        assert_eq!(elsewhere.unwrap_err().status, 404);
+        let unknown = rules().register(&form(&GOOD[2..]), None);
+        assert_eq!(unknown.unwrap_err().status, 400);
+        assert_eq!(rules().register(b"", None).unwrap_err().status, 400);
+    }
+
+    proptest! {
+        #[test]
+        fn a_callback_is_at_the_host_and_port_that_are_named(
+            domain in "[a-z@:/\\\\#?.%\\[\\] ]{1,12}", port in any::<u16>(), path in "\\PC{0,12}",
+        ) {
+            let port = port.to_string();
+            if let Ok(wishes) = with(&[("domain", &domain), ("port", &port), ("path", &path)]) {
+                prop_assert_eq!(wishes[0].callback.port().to_string(), port);
+                let host = wishes[0].callback.host().trim_end_matches('.');
+                prop_assert!(domain.trim_end_matches('.') == host || domain.starts_with('['), "{} {}", domain, host);
+            }
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! What the events of the hub ask for, done.
+
+use std::convert::Infallible;
+use std::fmt::Display;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::{HeaderMap, Method, StatusCode};
+use tidings_protocol::{CanonicalUrl, ClientError, Hold, Outcome, Payload, Return, push_attribute};
+use tidings_subscriber::outcome::{Failure, Reason};
+use tokio_util::sync::CancellationToken;
+
+use super::deliver::{self, Challenge};
+use super::store::{Content, Due, Id, Stored};
+use super::{Hub, host_of, topic, unix_ms};
+use crate::outgoing::Answered;
+use crate::worker::{End, Handler, Task};
+
+/// Bytes of a topic's content.
+const CONTENT_BYTES_MAX: usize = 4 << 20;
+
+/// Subscribers that are told together.
+const TOGETHER: u32 = 1000;
+
+/// When something of a topic or subscription that is being worked on is tried again.
+const BUSY_MS: u64 = 500;
+/// When what could not be read or written is.
+const STORE_MS: u64 = 10_000;
+
+/// Characters of an event that is not the hub's, for the log.
+const SHOWN_CHARS_MAX: usize = 200;
+
+/// Does it.
+pub(super) struct HubHandler {
+    pub(super) hub: Arc<Hub>,
+    pub(super) stop: CancellationToken,
+}
+
+/// What could not be read, written or published, which is none of the subscriber's doing.
+enum Trouble {
+    Store(rusqlite::Error),
+    Broker(ClientError),
+}
+
+impl From<rusqlite::Error> for Trouble {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// Nobody else works on it meanwhile.
+struct Turn<'a> {
+    hub: &'a Hub,
+    target: String,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.hub.busy.lock().remove(&self.target);
+    }
+}
+
+impl Handler for HubHandler {
+    type Error = Infallible;
+
+    async fn work(&self, task: &Task, lost: &CancellationToken) -> Result<End, Infallible> {
+        Ok(tokio::select! {
+            biased;
+            () = lost.cancelled() => End::untouched(),
+            () = self.stop.cancelled() => End::BrokenOff,
+            end = self.hub.work(&task.payload) => end,
+        })
+    }
+
+    fn disconnected(&self, error: &ClientError) {
+        tracing::warn!(%error, "the hub connects again");
+    }
+}
+
+impl Hub {
+    async fn work(&self, payload: &str) -> End {
+        let payload = Payload::parse(payload);
+        let Some(target) = payload.target() else { return unknown(payload.text()) };
+        let Some(_turn) = self.turn(target) else {
+            return End::Back(Return::Uncounted { after_ms: Some(BUSY_MS) }, Hold::default(), None);
+        };
+        let number = |key| payload.attribute(key).and_then(|id| id.parse::<Id>().ok());
+        let is_last = payload.attribute("last") == Some("yes");
+        let done = if let Some(id) = number("verify") {
+            self.verify(id, is_last).await
+        } else if let Some(id) = number("deliver") {
+            self.deliver(id, is_last).await
+        } else if payload.attribute("fetch") == Some("yes")
+            && let Ok(url) = CanonicalUrl::parse(target)
+            && self.config.rules.has(&url)
+        {
+            self.fetch(&url).await
+        } else {
+            return unknown(target);
+        };
+        done.unwrap_or_else(|trouble| {
+            match trouble {
+                Trouble::Store(error) => tracing::error!(%error, "hub.db"),
+                Trouble::Broker(error) => tracing::error!(%error, "the hub cannot publish"),
+            }
+            End::Back(Return::Uncounted { after_ms: Some(STORE_MS) }, Hold::default(), None)
+        })
+    }
+
+    fn turn(&self, target: &str) -> Option<Turn<'_>> {
+        let is_free = self.busy.lock().insert(target.to_owned());
+        is_free.then(|| Turn { hub: self, target: target.to_owned() })
+    }
+
+    /// Asks whoever is to be told, or not any more, whether it wants that. What it says is final.
+    async fn verify(&self, id: Id, is_last: bool) -> Result<End, Trouble> {
+        let Some(wish) = self.ask(move |store| store.wish(id)).await? else {
+            return Ok(End::done());
+        };
+        let challenge = Challenge::of(&wish);
+        let sent = match &challenge {
+            Challenge::Asked { url, text } => {
+                let body_max = text.len() + 1;
+                self.send(Method::GET, url, HeaderMap::new(), Bytes::new(), body_max).await
+            }
+            Challenge::Told => self.tell(&wish.callback, &wish.topic.named).await,
+        };
+        let (topic, host) = (wish.topic.url.as_str(), wish.callback.host());
+        match sent {
+            Ok(answered) if challenge.is_met(&answered) => {
+                let is_wished = self.ask(move |store| store.grant(id, unix_ms())).await?;
+                if is_wished {
+                    let subscribed = wish.lease.is_some();
+                    tracing::info!(topic, host, subscribed, "a subscriber of the hub is verified");
+                }
+                Ok(End::done())
+            }
+            Ok(answered) => {
+                self.ask(move |store| store.forget(id)).await?;
+                let status = answered.status.as_u16();
+                tracing::info!(
+                    topic,
+                    host,
+                    status,
+                    "a subscriber of the hub does not want what it was asked"
+                );
+                Ok(End::done())
+            }
+            Err(failure) if failure.is_transient() && !is_last => Ok(End::failed(word(&failure))),
+            Err(failure) => {
+                self.ask(move |store| store.forget(id)).await?;
+                say_refused(&failure, topic, host);
+                Ok(End::Final(Outcome::Failed, Hold::default()))
+            }
+        }
+    }
+
+    /// Looks at a topic, and has all its subscribers told if it has changed.
+    async fn fetch(&self, url: &CanonicalUrl<'_>) -> Result<End, Trouble> {
+        let topic = url.to_string();
+        let asked = topic.clone();
+        if !self.ask(move |store| store.has_subscribers(&asked, unix_ms())).await? {
+            return Ok(End::done());
+        }
+        let (headers, nothing) = (HeaderMap::new(), Bytes::new());
+        let answered = match self.send(Method::GET, url, headers, nothing, CONTENT_BYTES_MAX).await
+        {
+            Ok(answered) => answered,
+            Err(failure) if failure.is_transient() => return Ok(End::failed(word(&failure))),
+            Err(failure) => {
+                tracing::warn!(topic, %failure, "the hub cannot fetch a topic");
+                return Ok(End::Final(Outcome::Failed, Hold::default()));
+            }
+        };
+        if answered.status != StatusCode::OK || !answered.is_whole {
+            let status = answered.status.as_u16();
+            if Reason::of_status(status).is_transient() {
+                return Ok(back(&answered));
+            }
+            let reason = if answered.is_whole { "its status" } else { "it is longer than 4 MiB" };
+            tracing::warn!(topic, status, reason, "the hub cannot distribute a topic");
+            return Ok(End::Final(Outcome::Failed, Hold::default()));
+        }
+        let content_type = deliver::content_type(&answered.headers);
+        let body = answered.body;
+        let stored = self.ask(move |store| store.put(&topic, content_type.as_deref(), &body));
+        if let Some(stored) = stored.await?
+            && !stored.is_announced
+        {
+            self.announce(stored).await?;
+        }
+        Ok(End::done())
+    }
+
+    /// Has all who miss a content told. Where that was broken off it is done again, and events that are there already are
+    /// dropped by their ids.
+    async fn announce(&self, stored: Stored) -> Result<(), Trouble> {
+        let (mut after, mut count) = (0, 0);
+        loop {
+            let recipients =
+                move |store: &super::Store| store.recipients(stored, after, TOGETHER, unix_ms());
+            let recipients = self.ask(recipients).await?;
+            let Some((last, _)) = recipients.last() else { break };
+            after = *last;
+            count += recipients.len();
+            let event = |(id, callback): &(Id, String)| {
+                let mut event = self.own("deliver", *id);
+                push_attribute(&mut event, "host", &host_of(callback));
+                push_attribute(&mut event, "deliver", &id.to_string());
+                let Stored { topic, version, .. } = stored;
+                let event_id = format!("hub-{}-{topic}-{version}-{id}", self.mark);
+                push_attribute(&mut event, "id", &event_id);
+                event
+            };
+            let events: Vec<_> = recipients.iter().map(event).collect();
+            self.line.publish(&topic(), &events).await.map_err(Trouble::Broker)?;
+        }
+        self.ask(move |store| store.announced(stored)).await?;
+        tracing::info!(subscribers = count, "the hub distributes a topic that has changed");
+        Ok(())
+    }
+
+    /// Sends a subscriber the newest that it misses.
+    async fn deliver(&self, id: Id, is_last: bool) -> Result<End, Trouble> {
+        let Some(due) = self.ask(move |store| store.due(id, unix_ms())).await? else {
+            return Ok(End::done());
+        };
+        let Some(content) = self.content(&due).await? else { return Ok(End::done()) };
+        let sent = if deliver::has_content(due.kind) {
+            let headers = deliver::headers(&due, &content, &self.config.rules.hub);
+            self.send(Method::POST, &due.callback, headers, content.body.clone(), 0).await
+        } else {
+            self.tell(&due.callback, &due.named).await
+        };
+        let host = due.callback.host();
+        let end = match &sent {
+            Ok(answered) if answered.status.is_success() => {
+                self.ask(move |store| store.delivered(id, content.version)).await?;
+                return Ok(End::done());
+            }
+            Ok(answered) if answered.status == StatusCode::GONE => {
+                self.ask(move |store| store.remove(id)).await?;
+                tracing::info!(host, topic = due.named, "a subscriber of the hub is gone (410)");
+                return Ok(End::done());
+            }
+            Ok(answered) => back(answered),
+            Err(failure) => End::failed(word(failure)),
+        };
+        let bounds = self.config.bounds;
+        if self.ask(move |store| store.failed(id, is_last, &bounds, unix_ms())).await? {
+            tracing::warn!(
+                host,
+                topic = due.named,
+                "a subscriber of the hub is dropped, as nothing has reached it for so long"
+            );
+            return Ok(End::Final(Outcome::Failed, Hold::default()));
+        }
+        if let Err(failure) = &sent
+            && failure.reason == Reason::Address
+        {
+            say_refused(failure, &due.named, host);
+        }
+        Ok(end)
+    }
+
+    /// The newest content of a topic: once in memory for all who are being sent it.
+    async fn content(&self, due: &Due) -> Result<Option<Content>, Trouble> {
+        let number = due.topic;
+        if let Some((topic, content)) = &*self.content.lock()
+            && *topic == number
+            && content.version >= due.version
+        {
+            return Ok(Some(content.clone()));
+        }
+        let content = self.ask(move |store| store.content(number)).await?;
+        if let Some(content) = &content {
+            *self.content.lock() = Some((number, content.clone()));
+        }
+        Ok(content)
+    }
+
+    /// Tells somebody that a topic has changed, as rssCloud does it.
+    async fn tell(&self, callback: &CanonicalUrl<'_>, named: &str) -> Result<Answered, Failure> {
+        let (headers, body) = deliver::notice(named);
+        self.send(Method::POST, callback, headers, body, 0).await
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        url: &CanonicalUrl<'_>,
+        headers: HeaderMap,
+        body: Bytes,
+        body_max: usize,
+    ) -> Result<Answered, Failure> {
+        self.outgoing.send(method, url, headers, body, body_max).await
+    }
+}
+
+/// It goes back for what was answered, for as long as that says.
+fn back(answered: &Answered) -> End {
+    let after_ms = answered.retry_after().and_then(|wait| u64::try_from(wait.as_millis()).ok());
+    let reason = format!("status_{}", answered.status.as_u16());
+    End::Back(Return::Retry { after_ms }, Hold::default(), Some(reason))
+}
+
+/// An event that is none of the hub's.
+fn unknown(what: &str) -> End {
+    let event: String = what.chars().take(SHOWN_CHARS_MAX).collect();
+    tracing::warn!(event, "the hub does not know what to do with an event");
+    End::Final(Outcome::Failed, Hold::default())
+}
+
+/// A request that was not made, since it must not be, or that will never do.
+fn say_refused(failure: &Failure, topic: &str, host: &str) {
+    tracing::warn!(topic, host, %failure, "a subscriber of the hub cannot be reached");
+}
+
+/// A failure as one word.
+fn word(failure: &impl Display) -> String {
+    let text = failure.to_string();
+    let is_plain = |c: &char| !c.is_control();
+    let word = text.chars().filter(is_plain).map(|c| if c.is_whitespace() { '_' } else { c });
+    word.take(120).collect()
+}

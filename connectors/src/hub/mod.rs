@@ -1,0 +1,231 @@
+//! The hub of one's own site: subscribers of WebSub and rssCloud ask here to be told, publishers say that something has changed,
+//! and everybody who has shown to want it is sent it.
+//!
+//! ```text
+//!  forms ─▶ receiver ─▶ store (hub.db) ─▶ event on hub-work ─▶ group hub ─▶ handler ─▶ verify: does it want that?
+//!             202 once both are safe        numbers only                       │    └▶ deliver: POST, signed
+//!                                                                              └▶ fetch: has it changed?
+//!                                                                                 one event per subscriber
+//! ```
+//!
+//! An event names what is to be done by its number in the store, so that no secret and no callback is in one. Its target is a
+//! URL of the hub's own for each subscription: what waits for the same one already is enough, and that of another topic is
+//! another one, also where the callback is the same. Its key is the host that will be asked, so that none has more than a
+//! few requests at once, and one that does not answer holds nobody else up.
+//!
+//! A delivery sends the newest content that there is when it is made: of two that follow each other closely a subscriber may see
+//! the second one only, but always that.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "leases end by the wall clock, and the file is read and written by threads"
+)]
+
+mod cloud;
+mod deliver;
+mod handler;
+mod line;
+mod receiver;
+mod request;
+mod store;
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use tidings_protocol::client::{self, Client, ClientError, ClientOptions, Deliveries};
+use tidings_protocol::{CanonicalUrl, Code, Command, GroupName, Manage, Net, TopicName, field};
+use tokio::task::spawn_blocking;
+use tokio::time::interval;
+use tokio_util::sync::CancellationToken;
+
+use self::handler::HubHandler;
+use self::line::Line;
+use self::store::{Content, Store, UnixMs};
+use crate::outgoing::Outgoing;
+use crate::worker::{self, WorkerConfig, WorkerError};
+
+pub use self::receiver::{Answer, PATHS};
+pub use self::request::Rules;
+pub use self::store::Bounds;
+
+/// The topic of what is to be done, and the group that does it.
+pub const WORK_TOPIC: &str = "hub-work";
+/// As above.
+pub const GROUP: &str = "hub";
+
+/// The label that the broker shows.
+const NAME: &str = "tidings-hub";
+
+/// Requests at once, to all hosts together.
+const CREDIT: u32 = 64;
+
+/// What the group is told when it is made; what it is told later is the operator's. Eight attempts take some 20 minutes.
+const SETTINGS: [(&str, &str); 7] = [
+    ("topics", WORK_TOPIC),
+    ("key", "attr:host"),
+    ("parallel", "8"),
+    ("delay", "0"),
+    ("lease", "60s"),
+    ("max-attempts", "8"),
+    ("backoff", "10s"),
+];
+
+/// Between two looks at what has ended.
+const SWEEP: Duration = Duration::from_mins(10);
+
+/// What a hub is told.
+#[derive(Debug, Clone)]
+pub struct HubConfig {
+    /// Address of the broker.
+    pub broker: String,
+    /// What it is for.
+    pub rules: Rules,
+    /// How much it takes.
+    pub bounds: Bounds,
+    /// From where publishers ping.
+    pub publishers: Vec<Net>,
+}
+
+/// A running hub.
+#[derive(Debug)]
+pub struct Hub {
+    config: HubConfig,
+    store: Arc<Store>,
+    /// In the ids of its events: another one where the file is another one, whose numbers begin anew.
+    mark: String,
+    outgoing: Outgoing,
+    line: Line,
+    /// What is being worked on: of one topic, and of one subscription, never two things at once, so that none overtakes
+    /// the other.
+    busy: Mutex<HashSet<String>>,
+    /// The content that was needed last, and whose: it is shared by all who are being sent it.
+    content: Mutex<Option<(i64, Content)>>,
+}
+
+/// A connection of one who shares the events of the group.
+pub type Connected = (Client, Deliveries);
+
+impl Hub {
+    /// Opens what it remembers, in this file, and connects to the broker. What it made is worked on by [`run`](Self::run).
+    pub async fn start(
+        config: HubConfig,
+        path: &Path,
+        outgoing: Outgoing,
+    ) -> Result<(Arc<Self>, Connected), String> {
+        let file = path.to_owned();
+        let store = spawn_blocking(move || Store::open(&file)).await;
+        let store = store.expect("opening a file does not panic")?;
+        let member = store.member().map_err(|error| format!("{}: {error}", path.display()))?;
+        let options = ClientOptions {
+            name: Some(NAME.to_owned()),
+            resume: Some(member),
+            ..ClientOptions::default()
+        };
+        let connected = client::connect(&config.broker, options);
+        let connected = connected.await.map_err(|error| error.to_string())?;
+        make_group(&connected.0).await?;
+        let hub = Self {
+            line: Line::new(config.broker.clone(), NAME),
+            config,
+            mark: format!("{:08x}", member.0 >> 96),
+            store: Arc::new(store),
+            outgoing,
+            busy: Mutex::default(),
+            content: Mutex::default(),
+        };
+        Ok((Arc::new(hub), connected))
+    }
+
+    /// Does what there is to do until `stop`, which breaks off what is under way.
+    pub async fn run(self: Arc<Self>, connected: Connected, stop: CancellationToken) {
+        let config = WorkerConfig {
+            broker: self.config.broker.clone(),
+            name: NAME,
+            group: group(),
+            credit: CREDIT,
+            count: None,
+        };
+        let handler = HubHandler { hub: Arc::clone(&self), stop: stop.clone() };
+        tokio::select! {
+            ended = worker::run(config, connected, handler, stop.clone()) => match ended {
+                Ok(()) => {}
+                Err(WorkerError::Broker(error)) => {
+                    tracing::error!(%error, "the hub has ended; nobody is told of anything until the next start");
+                }
+                Err(WorkerError::Handler(never)) => match never {},
+            },
+            () = self.sweep() => {}
+        }
+    }
+
+    /// Again and again forgets what has ended.
+    async fn sweep(&self) {
+        let mut times = interval(SWEEP);
+        loop {
+            times.tick().await;
+            match self.ask(|store| store.sweep(unix_ms())).await {
+                Ok(0) => {}
+                Ok(ended) => tracing::info!(ended, "leases of subscribers of the hub have ended"),
+                Err(error) => tracing::error!(%error, "hub.db"),
+            }
+        }
+    }
+
+    /// Asks the store, on a thread that may wait for a disk.
+    async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Store) -> rusqlite::Result<T> + Send + 'static,
+    ) -> rusqlite::Result<T> {
+        let store = Arc::clone(&self.store);
+        spawn_blocking(move || question(&store)).await.expect("the store does not panic")
+    }
+
+    /// The URL of something of the hub's: of nothing that anybody could ask for.
+    fn own(&self, what: &str, number: i64) -> String {
+        format!("{}/{what}/{number}", self.config.rules.hub)
+    }
+}
+
+/// A host as the value of an attribute.
+fn host_of(url: &str) -> String {
+    CanonicalUrl::parse(url).map_or_else(|_| "none".to_owned(), |url| url.host().to_owned())
+}
+
+fn group() -> GroupName {
+    GROUP.parse().expect("it is a name")
+}
+
+fn topic() -> TopicName {
+    WORK_TOPIC.parse().expect("it is a name")
+}
+
+fn unix_ms() -> UnixMs {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Makes the group if there is none.
+async fn make_group(client: &Client) -> Result<(), String> {
+    let ask = async |action, settings| {
+        let manage = Manage { action, name: Some(GROUP), settings };
+        client.request(&Command::Group(manage)).await
+    };
+    let made = match ask("create", SETTINGS.to_vec()).await {
+        Err(ClientError::Refused(refusal)) if refusal.code == Code::Exists => {
+            ask("show", Vec::new()).await
+        }
+        made => made,
+    };
+    let shown = made.map_err(|error| format!("the group {GROUP}: {error}"))?.ok;
+    let (topics, key) = (field(&shown, "topics"), field(&shown, "key"));
+    let is_fed = topics.unwrap_or_default().split(',').any(|topic| topic == WORK_TOPIC);
+    if is_fed && key == Some("attr:host") {
+        return Ok(());
+    }
+    Err(format!(
+        "there is a group {GROUP} that is not the hub's; with topics={WORK_TOPIC} and key=attr:host it could be"
+    ))
+}

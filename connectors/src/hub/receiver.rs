@@ -1,0 +1,209 @@
+//! What is answered to those who ask the hub.
+
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use tidings_protocol::{CanonicalUrl, push_attribute};
+
+use super::request::{self, FORM_BYTES_MAX, Refused, Request as Asked, Wish};
+use super::store::Heard;
+use super::{Hub, host_of, topic, unix_ms};
+
+const FORM: &str = "application/x-www-form-urlencoded";
+
+/// Seconds after which it may be otherwise.
+const LATER: HeaderValue = HeaderValue::from_static("60");
+
+/// The paths of the hub, below the public URL.
+pub const PATHS: [&str; 3] = ["/hub", "/hub/rsscloud", "/hub/ping"];
+
+/// What a proxy says of whom it speaks for.
+const FORWARDED: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
+
+/// What is said of a request, and what it counts for.
+#[derive(Debug)]
+pub enum Answer {
+    /// It is a publisher's.
+    Known(Response<Bytes>),
+    /// Anybody may ask this.
+    Anybody(Response<Bytes>),
+    /// It is nobody's business. Why is for the log.
+    Nobody(&'static str),
+}
+
+/// In which form an answer is understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Dialect {
+    /// Of WebSub: a status, and a text for people.
+    WebSub,
+    /// Of rssCloud: a document that says whether it is so, with this name.
+    Cloud { name: &'static str, is_json: bool },
+}
+
+impl Hub {
+    /// Answers a request for one of [`PATHS`], whose body is whole.
+    pub async fn answer(&self, request: Request<Bytes>, peer: IpAddr) -> Answer {
+        let path = request.uri().path();
+        let is_json = request.headers().get_all(ACCEPT).iter().any(is_json);
+        let dialect = match path {
+            "/hub/rsscloud" => Dialect::Cloud { name: "notifyResult", is_json },
+            "/hub/ping" => Dialect::Cloud { name: "result", is_json },
+            _ => Dialect::WebSub,
+        };
+        if request.method() != Method::POST {
+            let text = "this is a hub of WebSub and rssCloud: ask with POST";
+            let mut response = dialect.refuse(Refused { status: 405, text });
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
+            return Answer::Anybody(response);
+        }
+        if !is_form(request.headers()) {
+            let text = "the body has to be a form: application/x-www-form-urlencoded";
+            return Answer::Anybody(dialect.refuse(Refused { status: 415, text }));
+        }
+        if request.body().len() > FORM_BYTES_MAX {
+            let text = "the form is too long";
+            return Answer::Anybody(dialect.refuse(Refused { status: 413, text }));
+        }
+        let (rules, body, headers) = (&self.config.rules, request.body(), request.headers());
+        let direct = Some(peer.to_canonical()).filter(|_| !is_forwarded(headers));
+        let is_ping = path == "/hub/ping" || request::is_publish(body);
+        if is_ping && !direct.is_some_and(|peer| self.is_publisher(peer)) {
+            return Answer::Nobody("it says that something has changed, and may not");
+        }
+        let done = match path {
+            "/hub/ping" => match rules.ping(body) {
+                Ok(topics) => self.look(topics).await,
+                Err(refused) => Err(refused),
+            },
+            "/hub/rsscloud" => match rules.register(body, direct) {
+                Ok(wishes) => self.hear(wishes).await,
+                Err(refused) => Err(refused),
+            },
+            _ => match rules.read(body) {
+                Ok(Asked::Subscriber(wish)) => self.hear(vec![wish]).await,
+                Ok(Asked::Publish(topics)) => self.look(topics).await,
+                Err(refused) => Err(refused),
+            },
+        };
+        let response = done.map_or_else(|refused| dialect.refuse(refused), |()| dialect.accept());
+        if is_ping { Answer::Known(response) } else { Answer::Anybody(response) }
+    }
+
+    fn is_publisher(&self, peer: IpAddr) -> bool {
+        self.config.publishers.iter().any(|net| net.contains(peer))
+    }
+
+    /// Sees to it that topics are looked at.
+    async fn look(&self, topics: Vec<CanonicalUrl<'static>>) -> Result<(), Refused> {
+        let events: Vec<_> = topics
+            .iter()
+            .map(|topic| {
+                let mut event = topic.to_string();
+                push_attribute(&mut event, "host", topic.host());
+                push_attribute(&mut event, "fetch", "yes");
+                event
+            })
+            .collect();
+        self.publish(&events).await
+    }
+
+    /// Sees to it that whoever wishes something is asked whether that is so.
+    async fn hear(&self, wishes: Vec<Wish>) -> Result<(), Refused> {
+        let hosts: Vec<_> = wishes.iter().map(|wish| host_of(wish.callback.as_str())).collect();
+        let bounds = self.config.bounds;
+        let heard = self.ask(move |store| store.hear(&wishes, &bounds, unix_ms())).await;
+        let heard = heard.map_err(|error| {
+            tracing::error!(%error, "hub.db");
+            Refused { status: 503, text: "nothing can be stored at the moment" }
+        })?;
+        let mut events = Vec::new();
+        for (heard, host) in heard.into_iter().zip(hosts) {
+            match heard {
+                Heard::Noted(id) => {
+                    let mut event = self.own("verify", id);
+                    push_attribute(&mut event, "host", &host);
+                    push_attribute(&mut event, "verify", &id.to_string());
+                    events.push(event);
+                }
+                Heard::Nothing => {}
+                Heard::Full => {
+                    tracing::warn!(
+                        "the hub has as many subscribers as it takes, or too many who were not verified yet"
+                    );
+                    return Err(Refused {
+                        status: 503,
+                        text: "there is no room for more at the moment",
+                    });
+                }
+            }
+        }
+        self.publish(&events).await
+    }
+
+    async fn publish(&self, events: &[String]) -> Result<(), Refused> {
+        self.line.publish(&topic(), events).await.map_err(|error| {
+            tracing::error!(%error, "an event of the hub could not be published");
+            Refused { status: 503, text: "nothing can be stored at the moment" }
+        })
+    }
+}
+
+impl Dialect {
+    fn accept(self) -> Response<Bytes> {
+        match self {
+            Self::WebSub => response(StatusCode::ACCEPTED, "text/plain", "accepted\n".to_owned()),
+            Self::Cloud { .. } => self.document(
+                StatusCode::OK,
+                true,
+                "It is heard; who registers is asked now whether it wants that.",
+            ),
+        }
+    }
+
+    fn refuse(self, Refused { status, text }: Refused) -> Response<Bytes> {
+        let status = StatusCode::from_u16(status).expect("it is one of HTTP");
+        let mut response = match self {
+            Self::WebSub => response(status, "text/plain", format!("{text}\n")),
+            Self::Cloud { .. } => self.document(status, false, text),
+        };
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(RETRY_AFTER, LATER);
+        }
+        response
+    }
+
+    /// The text has nothing in it that XML or JSON would have to escape.
+    fn document(self, status: StatusCode, success: bool, text: &str) -> Response<Bytes> {
+        let Self::Cloud { name, is_json } = self else { unreachable!("others have no documents") };
+        if is_json {
+            let json = format!("{{\"success\":{success},\"msg\":\"{text}\"}}\n");
+            return response(status, "application/json", json);
+        }
+        let xml =
+            format!("<?xml version=\"1.0\"?>\n<{name} success=\"{success}\" msg=\"{text}\"/>\n");
+        response(status, "text/xml", xml)
+    }
+}
+
+fn response(status: StatusCode, content_type: &'static str, text: String) -> Response<Bytes> {
+    let mut response = Response::new(text.into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+fn is_form(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(FORM)
+}
+
+fn is_json(accept: &HeaderValue) -> bool {
+    accept.to_str().is_ok_and(|accept| accept.contains("json"))
+}
+
+/// Whether it came through a proxy, and so from somebody else than its address says.
+fn is_forwarded(headers: &HeaderMap) -> bool {
+    FORWARDED.iter().any(|name| headers.contains_key(*name))
+}

@@ -1,0 +1,515 @@
+//! What the hub knows over restarts: `hub.db`, an `SQLite` database that is this process's alone. Secrets of subscribers are
+//! here and nowhere else.
+//!
+//! A wish is what somebody has asked for and has not shown yet to want; a subscription is what has come of it. Ids are
+//! never given twice, so that a task which names one that is gone means nothing.
+//!
+//! Each topic has the newest content that was to be distributed, numbered by `version`, until every subscriber has it:
+//! a subscriber has what is numbered `delivered`, and all that was before is nobody's business any more.
+//!
+//! To change the schema: raise [`VERSION`], and lead from the version before to it in `open`.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use tidings_protocol::{CanonicalUrl, MemberId};
+
+use super::request::{Kind, Topic, Wish};
+
+/// The version of the schema, `PRAGMA user_version`.
+const VERSION: i64 = 1;
+
+const CREATE: &str = "
+    CREATE TABLE own (member TEXT NOT NULL);
+    CREATE TABLE topics (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        url TEXT NOT NULL UNIQUE,
+        version INTEGER NOT NULL DEFAULT 0,     -- of the newest content; 0: there was none
+        announced INTEGER NOT NULL DEFAULT 0,   -- <= version; up to this one the events are safe
+        hash BLOB,                              -- of the newest content and its type
+        content_type BLOB,
+        body BLOB                               -- NULL once nobody waits for it
+    );
+    CREATE TABLE subscriptions (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        topic INTEGER NOT NULL REFERENCES topics,
+        callback TEXT NOT NULL,
+        kind INTEGER NOT NULL,
+        named TEXT NOT NULL,                    -- the topic as the subscriber calls it
+        secret TEXT,
+        until_unix_ms INTEGER NOT NULL,
+        delivered INTEGER NOT NULL,             -- <= version of the topic
+        given_up INTEGER NOT NULL DEFAULT 0,    -- deliveries in a row that came to nothing
+        failing_since_unix_ms INTEGER,
+        UNIQUE (topic, callback, kind)
+    );
+    CREATE INDEX waiting ON subscriptions (topic, delivered);
+    CREATE INDEX ending ON subscriptions (until_unix_ms);
+    CREATE TABLE wishes (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        url TEXT NOT NULL,
+        callback TEXT NOT NULL,
+        kind INTEGER NOT NULL,
+        named TEXT NOT NULL,
+        secret TEXT,
+        lease_ms INTEGER,                       -- NULL: not to be told any more
+        asked_unix_ms INTEGER NOT NULL
+    );
+    CREATE INDEX wished ON wishes (url, callback, kind);";
+
+/// How long a wish may wait for its verification, which is tried for less.
+const WISH_MS_MAX: i64 = 24 * 3600 * 1000;
+
+/// Of a wish, or of a subscription.
+pub(super) type Id = i64;
+
+/// Unix time.
+pub(super) type UnixMs = i64;
+
+type Outcome<T> = rusqlite::Result<T>;
+
+/// How much there may be.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Subscriptions, those that have ended and were not swept yet among them.
+    pub subscriptions: u64,
+    /// Wishes whose verification is to come.
+    pub wishes: u64,
+    /// Deliveries in a row that may come to nothing until a subscriber is dropped.
+    pub given_up: u32,
+    /// How long all of them may.
+    pub failing: Duration,
+}
+
+/// What became of a wish that was heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// It is to be verified.
+    Noted(Id),
+    /// There is nothing to end.
+    Nothing,
+    /// There is no room for it.
+    Full,
+}
+
+/// A delivery that is due.
+#[derive(Debug, Clone)]
+pub(super) struct Due {
+    /// Of the content that is missing, at least.
+    pub(super) version: i64,
+    /// The number of the topic in this file.
+    pub(super) topic: i64,
+    /// Where to.
+    pub(super) callback: CanonicalUrl<'static>,
+    /// What the subscriber calls it.
+    pub(super) named: String,
+    /// How it is told.
+    pub(super) kind: Kind,
+    /// What contents are signed with.
+    pub(super) secret: Option<String>,
+}
+
+/// What is distributed.
+#[derive(Debug, Clone)]
+pub(super) struct Content {
+    /// Rises with every one of a topic.
+    pub(super) version: i64,
+    /// The `Content-Type` with which it was served.
+    pub(super) kind: Option<Vec<u8>>,
+    /// All of it.
+    pub(super) body: Bytes,
+}
+
+/// A content that was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stored {
+    /// The number of the topic in this file.
+    pub(super) topic: i64,
+    /// Its newest.
+    pub(super) version: i64,
+    /// Nobody has to be told of it any more.
+    pub(super) is_announced: bool,
+}
+
+/// The open database.
+#[derive(Debug)]
+pub(super) struct Store(Mutex<Connection>);
+
+impl Store {
+    /// Opens it, or makes it.
+    pub(super) fn open(path: &Path) -> Result<Self, String> {
+        let text = |error: rusqlite::Error| format!("{}: {error}", path.display());
+        let mut connection = Connection::open(path).map_err(text)?;
+        let found: i64 =
+            connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(text)?;
+        if found > VERSION {
+            return Err(format!("{} is of a newer version ({found})", path.display()));
+        }
+        create(&mut connection, found == 0).map_err(text)?;
+        Ok(Self(Mutex::new(connection)))
+    }
+
+    /// Who this hub is to the broker, always the same one: so it has its tasks again at once after a restart.
+    pub(super) fn member(&self) -> Outcome<MemberId> {
+        let text: String =
+            self.0.lock().query_row("SELECT member FROM own", [], |row| row.get(0))?;
+        text.parse().map_err(|_| rusqlite::Error::InvalidQuery)
+    }
+
+    /// Notes what is wished, safe from a loss of power; all of it, or nothing where there is no room for all ([`Heard::Full`]).
+    pub(super) fn hear(
+        &self,
+        wishes: &[Wish],
+        bounds: &Bounds,
+        now: UnixMs,
+    ) -> Outcome<Vec<Heard>> {
+        self.write(true, |transaction| {
+            let count = |table| {
+                let sql = format!("SELECT count(*) FROM {table}");
+                transaction.query_row(&sql, [], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
+            };
+            let (mut pending, mut subscribed) = (count("wishes")?, count("subscriptions")?);
+            let mut heard = Vec::new();
+            for wish in wishes {
+                let is_known = is_known(transaction, wish)?;
+                let is_new = wish.lease.is_some() && !is_known;
+                let is_nothing = wish.lease.is_none() && !is_known;
+                (pending, subscribed) =
+                    (pending + u64::from(!is_nothing), subscribed + u64::from(is_new));
+                heard.push(!is_nothing);
+                if pending > bounds.wishes || is_new && subscribed > bounds.subscriptions {
+                    return Ok(vec![Heard::Full]);
+                }
+            }
+            let heard = wishes.iter().zip(heard).map(|(wish, is_noted)| {
+                if is_noted {
+                    note(transaction, wish, now).map(Heard::Noted)
+                } else {
+                    Ok(Heard::Nothing)
+                }
+            });
+            heard.collect()
+        })
+    }
+
+    /// A wish that is still to be verified.
+    pub(super) fn wish(&self, id: Id) -> Outcome<Option<Wish>> {
+        let sql = "SELECT url, callback, kind, named, secret, lease_ms FROM wishes WHERE id = ?1";
+        self.0.lock().prepare_cached(sql)?.query_row([id], read_wish).optional()
+    }
+
+    /// It has shown that it wants this: so it is, from now on. Whatever was wished before that for the same is void. Whether
+    /// it was still wished.
+    pub(super) fn grant(&self, id: Id, now: UnixMs) -> Outcome<bool> {
+        self.write(true, |transaction| {
+            let sql =
+                "SELECT url, callback, kind, named, secret, lease_ms FROM wishes WHERE id = ?1";
+            let Some(wish) = transaction.query_row(sql, [id], read_wish).optional()? else {
+                return Ok(false);
+            };
+            let Wish { topic, callback, kind, lease, secret } = &wish;
+            let (url, callback, kind) = (topic.url.as_str(), callback.as_str(), number(*kind));
+            if let Some(lease) = lease {
+                transaction.execute(
+                    "INSERT INTO topics (url) VALUES (?1) ON CONFLICT DO NOTHING",
+                    [url],
+                )?;
+                transaction.execute(
+                    "INSERT INTO subscriptions
+                        (topic, callback, kind, named, secret, until_unix_ms, delivered)
+                    SELECT id, ?2, ?3, ?4, ?5, ?6, version FROM topics WHERE url = ?1
+                    ON CONFLICT DO UPDATE SET named = excluded.named, secret = excluded.secret,
+                        until_unix_ms = excluded.until_unix_ms",
+                    params![url, callback, kind, topic.named, secret, now + millis(*lease)],
+                )?;
+            } else {
+                transaction.execute(
+                    "DELETE FROM subscriptions WHERE callback = ?2 AND kind = ?3
+                    AND topic = (SELECT id FROM topics WHERE url = ?1)",
+                    params![url, callback, kind],
+                )?;
+            }
+            transaction.execute(
+                "DELETE FROM wishes WHERE url = ?1 AND callback = ?2 AND kind = ?3 AND id <= ?4",
+                params![url, callback, kind, id],
+            )?;
+            Ok(true)
+        })
+    }
+
+    /// It does not want it, or nobody knows.
+    pub(super) fn forget(&self, id: Id) -> Outcome<()> {
+        self.write(false, |transaction| {
+            transaction.execute("DELETE FROM wishes WHERE id = ?1", [id]).map(drop)
+        })
+    }
+
+    /// Whether anybody is to be told of a topic.
+    pub(super) fn has_subscribers(&self, topic: &str, now: UnixMs) -> Outcome<bool> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM subscriptions WHERE until_unix_ms > ?2
+            AND topic = (SELECT id FROM topics WHERE url = ?1))";
+        self.0.lock().query_row(sql, params![topic, now], |row| row.get(0))
+    }
+
+    /// Takes what a topic says now. `None`: nobody has subscribed to it.
+    pub(super) fn put(
+        &self,
+        topic: &str,
+        content_type: Option<&[u8]>,
+        body: &[u8],
+    ) -> Outcome<Option<Stored>> {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(content_type.unwrap_or_default()).update(b"\n").update(body);
+        let hash = *hasher.finalize().as_bytes();
+        self.write(true, |transaction| {
+            transaction.execute(
+                "UPDATE topics SET version = version + 1, hash = ?2, content_type = ?3, body = ?4
+                WHERE url = ?1 AND hash IS NOT ?2",
+                params![topic, hash, content_type, body],
+            )?;
+            let sql = "SELECT id, version, announced FROM topics WHERE url = ?1";
+            let read = |row: &Row<'_>| {
+                let (topic, version, announced): (_, _, i64) =
+                    (row.get(0)?, row.get(1)?, row.get(2)?);
+                Ok(Stored { topic, version, is_announced: announced == version })
+            };
+            transaction.query_row(sql, [topic], read).optional()
+        })
+    }
+
+    /// The next of those who miss a content, behind `after`.
+    pub(super) fn recipients(
+        &self,
+        stored: Stored,
+        after: Id,
+        count: u32,
+        now: UnixMs,
+    ) -> Outcome<Vec<(Id, String)>> {
+        let connection = self.0.lock();
+        let mut statement = connection.prepare_cached(
+            "SELECT id, callback FROM subscriptions
+            WHERE topic = ?1 AND delivered < ?2 AND id > ?3 AND until_unix_ms > ?4
+            ORDER BY id LIMIT ?5",
+        )?;
+        let Stored { topic, version, .. } = stored;
+        let rows = statement.query_map(params![topic, version, after, now, count], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?;
+        rows.collect()
+    }
+
+    /// The events of all recipients are safe.
+    pub(super) fn announced(&self, stored: Stored) -> Outcome<()> {
+        self.write(false, |transaction| {
+            transaction.execute(
+                "UPDATE topics SET announced = max(announced, ?2) WHERE id = ?1",
+                params![stored.topic, stored.version],
+            )?;
+            let is_of = "id = ?1";
+            drop_bodies(transaction, is_of, params![stored.topic])
+        })
+    }
+
+    /// What a subscriber misses, if it is one still and misses anything.
+    pub(super) fn due(&self, id: Id, now: UnixMs) -> Outcome<Option<Due>> {
+        let connection = self.0.lock();
+        let mut statement = connection.prepare_cached(
+            "SELECT version, topics.id, callback, named, kind, secret
+            FROM subscriptions JOIN topics ON topics.id = topic
+            WHERE subscriptions.id = ?1 AND until_unix_ms > ?2 AND delivered < version",
+        )?;
+        let read = |row: &Row<'_>| {
+            let (version, topic, named, secret) =
+                (row.get(0)?, row.get(1)?, row.get(3)?, row.get(5)?);
+            let (callback, kind) = (read_url(row, 2)?, read_kind(row, 4)?);
+            Ok(Due { version, topic, callback, named, kind, secret })
+        };
+        statement.query_row(params![id, now], read).optional()
+    }
+
+    /// The newest content of a topic, if somebody misses it.
+    pub(super) fn content(&self, topic: i64) -> Outcome<Option<Content>> {
+        let sql = "SELECT version, content_type, body FROM topics
+            WHERE id = ?1 AND body IS NOT NULL";
+        let read = |row: &Row<'_>| {
+            let (version, kind) = (row.get(0)?, row.get(1)?);
+            Ok(Content { version, kind, body: row.get::<_, Vec<u8>>(2)?.into() })
+        };
+        self.0.lock().query_row(sql, [topic], read).optional()
+    }
+
+    /// A subscriber has it.
+    pub(super) fn delivered(&self, id: Id, version: i64) -> Outcome<()> {
+        self.write(false, |transaction| {
+            transaction
+                .prepare_cached(
+                    "UPDATE subscriptions SET delivered = max(delivered, ?2), given_up = 0,
+                    failing_since_unix_ms = NULL WHERE id = ?1",
+                )?
+                .execute(params![id, version])?;
+            let is_of = "id = (SELECT topic FROM subscriptions WHERE id = ?1)";
+            drop_bodies(transaction, is_of, params![id])
+        })
+    }
+
+    /// An attempt has failed; with `is_last` the delivery has come to nothing. Whether the subscriber is dropped for that.
+    pub(super) fn failed(
+        &self,
+        id: Id,
+        is_last: bool,
+        bounds: &Bounds,
+        now: UnixMs,
+    ) -> Outcome<bool> {
+        self.write(false, |transaction| {
+            transaction.execute(
+                "UPDATE subscriptions SET given_up = given_up + ?2,
+                failing_since_unix_ms = coalesce(failing_since_unix_ms, ?3) WHERE id = ?1",
+                params![id, is_last, now],
+            )?;
+            if !is_last {
+                return Ok(false);
+            }
+            let dropped = transaction.execute(
+                "DELETE FROM subscriptions WHERE id = ?1
+                AND (given_up >= ?2 OR failing_since_unix_ms <= ?3)",
+                params![id, bounds.given_up, now - millis(bounds.failing)],
+            )?;
+            Ok(dropped > 0)
+        })
+    }
+
+    /// A subscriber is gone.
+    pub(super) fn remove(&self, id: Id) -> Outcome<()> {
+        self.write(false, |transaction| {
+            transaction.execute("DELETE FROM subscriptions WHERE id = ?1", [id]).map(drop)
+        })
+    }
+
+    /// Forgets what has ended, and what nobody needs any more. How many leases that were.
+    pub(super) fn sweep(&self, now: UnixMs) -> Outcome<usize> {
+        self.write(false, |transaction| {
+            let ended = transaction
+                .execute("DELETE FROM subscriptions WHERE until_unix_ms <= ?1", [now])?;
+            let late = now - WISH_MS_MAX;
+            transaction.execute("DELETE FROM wishes WHERE asked_unix_ms <= ?1", [late])?;
+            transaction.execute(
+                "DELETE FROM topics WHERE id NOT IN (SELECT topic FROM subscriptions)",
+                [],
+            )?;
+            drop_bodies(transaction, "true", [])?;
+            Ok(ended)
+        })
+    }
+
+    /// `is_safe`: also from a loss of power when this returns. What is not is only done again then.
+    fn write<T>(
+        &self,
+        is_safe: bool,
+        change: impl FnOnce(&Transaction<'_>) -> Outcome<T>,
+    ) -> Outcome<T> {
+        let mut connection = self.0.lock();
+        connection.pragma_update(None, "synchronous", if is_safe { "FULL" } else { "NORMAL" })?;
+        let transaction = connection.transaction()?;
+        let changed = change(&transaction)?;
+        transaction.commit()?;
+        Ok(changed)
+    }
+}
+
+fn create(connection: &mut Connection, is_new: bool) -> Outcome<()> {
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    if is_new {
+        let transaction = connection.transaction()?;
+        transaction.execute_batch(CREATE)?;
+        let member = MemberId::random().to_string();
+        transaction.execute("INSERT INTO own (member) VALUES (?1)", [member])?;
+        transaction.pragma_update(None, "user_version", VERSION)?;
+        transaction.commit()?;
+    }
+    Ok(())
+}
+
+/// Lets go of contents that nobody misses any more, of the topics that `is_of` names.
+fn drop_bodies(
+    transaction: &Transaction<'_>,
+    is_of: &str,
+    values: impl rusqlite::Params,
+) -> Outcome<()> {
+    let sql = format!(
+        "UPDATE topics SET body = NULL
+        WHERE {is_of} AND announced = version AND body IS NOT NULL AND NOT EXISTS
+            (SELECT 1 FROM subscriptions WHERE topic = topics.id AND delivered < version)"
+    );
+    transaction.prepare_cached(&sql)?.execute(values).map(drop)
+}
+
+/// Whether there is such a subscription, or may be one soon.
+fn is_known(transaction: &Transaction<'_>, wish: &Wish) -> Outcome<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM wishes
+            WHERE url = ?1 AND callback = ?2 AND kind = ?3 AND lease_ms IS NOT NULL)
+        OR EXISTS (SELECT 1 FROM subscriptions WHERE callback = ?2 AND kind = ?3
+            AND topic = (SELECT id FROM topics WHERE url = ?1))";
+    let key = params![wish.topic.url.as_str(), wish.callback.as_str(), number(wish.kind)];
+    transaction.query_row(sql, key, |row| row.get(0))
+}
+
+fn note(transaction: &Transaction<'_>, wish: &Wish, now: UnixMs) -> Outcome<Id> {
+    let Wish { topic, callback, kind, lease, secret } = wish;
+    transaction.execute(
+        "INSERT INTO wishes (url, callback, kind, named, secret, lease_ms, asked_unix_ms)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        params![
+            topic.url.as_str(),
+            callback.as_str(),
+            number(*kind),
+            topic.named,
+            secret,
+            lease.map(millis),
+            now
+        ],
+    )?;
+    Ok(transaction.last_insert_rowid())
+}
+
+fn read_wish(row: &Row<'_>) -> Outcome<Wish> {
+    let lease: Option<i64> = row.get(5)?;
+    Ok(Wish {
+        topic: Topic { url: read_url(row, 0)?, named: row.get(3)? },
+        callback: read_url(row, 1)?,
+        kind: read_kind(row, 2)?,
+        lease: lease.map(|ms| Duration::from_millis(ms.unsigned_abs())),
+        secret: row.get(4)?,
+    })
+}
+
+fn read_url(row: &Row<'_>, column: usize) -> Outcome<CanonicalUrl<'static>> {
+    let text: String = row.get(column)?;
+    text.parse().map_err(|_| rusqlite::Error::InvalidQuery)
+}
+
+fn number(kind: Kind) -> i64 {
+    match kind {
+        Kind::WebSub => 0,
+        Kind::Cloud => 1,
+        Kind::CloudOfPeer => 2,
+    }
+}
+
+fn read_kind(row: &Row<'_>, column: usize) -> Outcome<Kind> {
+    Ok(match row.get::<_, i64>(column)? {
+        0 => Kind::WebSub,
+        1 => Kind::Cloud,
+        2 => Kind::CloudOfPeer,
+        _ => return Err(rusqlite::Error::InvalidQuery),
+    })
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 2)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,204 @@
+//! On real files, as they are after each step.
+
+use tempfile::TempDir;
+
+use super::*;
+
+const BOUNDS: Bounds =
+    Bounds { subscriptions: 3, wishes: 4, given_up: 2, failing: Duration::from_secs(100) };
+const TOPIC: &str = "https://blog.example/feed";
+
+fn store() -> (TempDir, Store) {
+    let folder = TempDir::new().unwrap();
+    let store = Store::open(&folder.path().join("hub.db")).unwrap();
+    (folder, store)
+}
+
+fn wish(callback: u32, lease_s: Option<u64>) -> Wish {
+    Wish {
+        topic: Topic { url: TOPIC.parse().unwrap(), named: TOPIC.to_owned() },
+        callback: format!("https://reader.example/{callback}").parse().unwrap(),
+        kind: Kind::WebSub,
+        lease: lease_s.map(Duration::from_secs),
+        secret: Some(format!("secret {callback}")),
+    }
+}
+
+#[track_caller]
+fn noted(store: &Store, wish: &Wish) -> Id {
+    match store.hear(std::slice::from_ref(wish), &BOUNDS, 0).unwrap()[..] {
+        [Heard::Noted(id)] => id,
+        ref other => panic!("{other:?}"),
+    }
+}
+
+#[track_caller]
+fn subscribe(store: &Store, callback: u32) -> Id {
+    assert!(store.grant(noted(store, &wish(callback, Some(10))), 0).unwrap());
+    let sql = "SELECT id FROM subscriptions WHERE callback = ?1";
+    let callback = format!("https://reader.example/{callback}");
+    store.0.lock().query_row(sql, [callback], |row| row.get(0)).unwrap()
+}
+
+fn put(store: &Store, body: &str) -> Stored {
+    store.put(TOPIC, Some(b"text/plain"), body.as_bytes()).unwrap().unwrap()
+}
+
+fn has_body(store: &Store) -> bool {
+    let sql = "SELECT body IS NOT NULL FROM topics";
+    store.0.lock().query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn everything_is_there_after_a_restart() {
+    let (folder, store) = store();
+    let id = subscribe(&store, 1);
+    let wished = noted(&store, &wish(2, Some(10)));
+    put(&store, "one");
+    let member = store.member().unwrap();
+    drop(store);
+    let store = Store::open(&folder.path().join("hub.db")).unwrap();
+    assert_eq!(store.member().unwrap(), member);
+    assert_eq!(store.wish(wished).unwrap(), Some(wish(2, Some(10))));
+    let due = store.due(id, 0).unwrap().unwrap();
+    assert_eq!(due.secret.as_deref(), Some("secret 1"));
+    assert_eq!(store.content(due.topic).unwrap().unwrap().body, "one");
+}
+
+#[test]
+fn a_newer_file_is_refused_and_left_alone() {
+    let (folder, store) = store();
+    store.0.lock().pragma_update(None, "user_version", VERSION + 1).unwrap();
+    drop(store);
+    let error = Store::open(&folder.path().join("hub.db")).unwrap_err();
+    assert!(error.contains("newer"), "{error}");
+}
+
+#[test]
+fn of_two_wishes_for_the_same_the_later_one_wins_in_whatever_order_they_are_verified() {
+    let (_folder, store) = store();
+    let (first, second) = (noted(&store, &wish(1, Some(10))), noted(&store, &wish(1, None)));
+    assert!(store.grant(second, 0).unwrap());
+    assert!(!store.grant(first, 0).unwrap(), "it is void");
+    assert!(!store.has_subscribers(TOPIC, 0).unwrap());
+
+    let (first, second) = (noted(&store, &wish(1, Some(10))), noted(&store, &wish(1, None)));
+    assert!(store.grant(first, 0).unwrap());
+    assert!(store.has_subscribers(TOPIC, 0).unwrap());
+    assert!(store.grant(second, 0).unwrap());
+    assert!(!store.has_subscribers(TOPIC, 0).unwrap());
+}
+
+#[test]
+fn what_nobody_has_shown_to_want_changes_nothing() {
+    let (_folder, store) = store();
+    let subscribed = subscribe(&store, 1);
+    let stranger = noted(&store, &wish(1, None));
+    store.forget(stranger).unwrap();
+    assert!(!store.grant(stranger, 0).unwrap());
+    put(&store, "one");
+    assert!(store.due(subscribed, 0).unwrap().is_some());
+}
+
+#[test]
+fn a_renewal_is_the_same_subscription_with_a_new_lease_and_secret() {
+    let (_folder, store) = store();
+    let id = subscribe(&store, 1);
+    let renewed = Wish { secret: None, ..wish(1, Some(20)) };
+    assert!(store.grant(noted(&store, &renewed), 5_000).unwrap());
+    put(&store, "one");
+    assert_eq!(store.due(id, 24_999).unwrap().unwrap().secret, None);
+    assert!(store.due(id, 25_000).unwrap().is_none(), "its lease is over");
+}
+
+#[test]
+fn there_is_a_bound_for_subscriptions_and_for_wishes() {
+    let (_folder, store) = store();
+    let hear = |wish: &Wish| store.hear(std::slice::from_ref(wish), &BOUNDS, 0).unwrap();
+    assert_eq!(hear(&wish(9, None)), [Heard::Nothing]);
+    for callback in 1..=3 {
+        subscribe(&store, callback);
+    }
+    assert_eq!(hear(&wish(4, Some(1))), [Heard::Full]);
+    for _ in 0..4 {
+        noted(&store, &wish(1, Some(1)));
+    }
+    assert_eq!(hear(&wish(1, Some(1))), [Heard::Full]);
+}
+
+#[test]
+fn several_wishes_are_noted_together_or_not_at_all() {
+    let (_folder, store) = store();
+    let wishes: Vec<_> = (1..=4).map(|callback| wish(callback, Some(10))).collect();
+    assert_eq!(store.hear(&wishes, &BOUNDS, 0).unwrap(), [Heard::Full]);
+    let sql = "SELECT count(*) FROM wishes";
+    let count: i64 = store.0.lock().query_row(sql, [], |row| row.get(0)).unwrap();
+    assert_eq!(count, 0);
+}
+
+#[test]
+fn a_content_is_distributed_once_and_kept_until_everybody_has_it() {
+    let (_folder, store) = store();
+    let (first, second) = (subscribe(&store, 1), subscribe(&store, 2));
+    let stored = put(&store, "one");
+    assert_eq!((stored.version, stored.is_announced), (1, false));
+    let ids = |after| -> Vec<Id> {
+        let recipients = store.recipients(stored, after, 10, 0).unwrap();
+        recipients.into_iter().map(|(id, _)| id).collect()
+    };
+    assert_eq!(ids(0), [first, second]);
+    assert_eq!(ids(first), [second]);
+    store.announced(stored).unwrap();
+    let again = put(&store, "one");
+    assert_eq!((again.version, again.is_announced), (1, true));
+    store.delivered(first, 1).unwrap();
+    assert!(store.due(first, 0).unwrap().is_none());
+    assert!(has_body(&store));
+    store.delivered(second, 1).unwrap();
+    assert!(!has_body(&store));
+    assert_eq!(put(&store, "two").version, 2);
+    assert_eq!(put(&store, "one").version, 3, "what comes back is news, too");
+}
+
+#[test]
+fn who_subscribes_later_is_not_told_what_was_before() {
+    let (_folder, store) = store();
+    subscribe(&store, 1);
+    let stored = put(&store, "one");
+    let later = subscribe(&store, 2);
+    assert!(store.due(later, 0).unwrap().is_none());
+    assert_eq!(store.recipients(stored, 0, 10, 0).unwrap().len(), 1);
+}
+
+#[test]
+fn a_subscriber_is_dropped_when_its_deliveries_come_to_nothing() {
+    let (_folder, store) = store();
+    let id = subscribe(&store, 1);
+    let failed = |is_last, now| store.failed(id, is_last, &BOUNDS, now).unwrap();
+    assert!(!failed(false, 0) && !failed(true, 0));
+    store.delivered(id, 0).unwrap();
+    assert!(!failed(true, 0), "it has been well meanwhile");
+    assert!(!failed(false, 0));
+    assert!(failed(true, 0), "the second in a row");
+    let id = subscribe(&store, 1);
+    let failed = |is_last, now| store.failed(id, is_last, &BOUNDS, now).unwrap();
+    assert!(!failed(false, 0) && !failed(false, 200_000));
+    assert!(failed(true, 100_000), "it has failed for so long");
+}
+
+#[test]
+fn what_has_ended_is_swept() {
+    let (_folder, store) = store();
+    let gone = subscribe(&store, 1);
+    let wished = noted(&store, &wish(2, Some(10)));
+    put(&store, "one");
+    assert_eq!(store.sweep(9_999).unwrap(), 0);
+    assert_eq!(store.sweep(10_000).unwrap(), 1);
+    assert!(store.due(gone, 0).unwrap().is_none());
+    assert!(store.wish(wished).unwrap().is_some());
+    store.sweep(WISH_MS_MAX).unwrap();
+    assert!(store.wish(wished).unwrap().is_none());
+    assert!(store.put(TOPIC, None, b"two").unwrap().is_none(), "the topic is gone");
+    let id = subscribe(&store, 1);
+    assert!(id > gone, "ids are never given twice");
+}

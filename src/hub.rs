@@ -1,0 +1,176 @@
+//! The hub of one's own site: its flags, and its desk at the broker's HTTP.
+
+use std::{
+    fmt,
+    net::IpAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use clap::Args;
+use hyper::{HeaderMap, Request, Response, StatusCode, body::Bytes, header::RETRY_AFTER};
+use tidings_broker::{Receiver, Reply, Replying};
+use tidings_connectors::hub::{Answer, Bounds, Hub, HubConfig, PATHS, Rules};
+use tidings_protocol::{CanonicalUrl, Net};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    address::BrokerAddress,
+    failure::Failure,
+    flags::{DataFlag, parse_duration},
+    outgoing::OutgoingFlags,
+    public_url::PublicUrl,
+};
+
+/// What the hub remembers, in the data directory.
+const FILE: &str = "hub.db";
+
+/// The least time for which a subscriber is told of changes, unless it is more than what is usual.
+const LEASE_MIN: Duration = Duration::from_hours(1);
+
+/// How long nothing may have reached a subscriber.
+const FAILING_MAX: Duration = Duration::from_hours(72);
+
+/// Verifications that are to come.
+const WISHES_MAX: u64 = 10_000;
+
+/// Flags of the hub.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct HubFlags {
+    /// Be the hub (WebSub, rssCloud) of the feeds and pages that lie below this URL, at PUBLIC-URL/hub; may be given several
+    /// times. Needs --public-url
+    #[arg(long, value_name = "URL")]
+    hub: Vec<CanonicalUrl<'static>>,
+
+    /// From where publishers may say to the hub that something has changed, without a proxy between
+    #[arg(long, value_name = "NET,..", value_delimiter = ',', default_value = "127.0.0.0/8,::1")]
+    hub_publishers: Vec<Net>,
+
+    /// For how long the hub has subscribers that ask for no other time
+    #[arg(long, value_name = "DURATION", default_value = "10d", value_parser = parse_duration)]
+    hub_lease: Duration,
+
+    /// For how long it has them at most
+    #[arg(long, value_name = "DURATION", default_value = "30d", value_parser = parse_duration)]
+    hub_lease_max: Duration,
+
+    /// The most subscribers that the hub has
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    hub_subscribers: u64,
+
+    /// Deliveries in a row that may come to nothing until the hub drops a subscriber
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    hub_failures: u32,
+
+    /// Requests to the hub that one source may make a minute; behind a proxy all are of one source
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    hub_rate: u32,
+
+    #[arg(skip)]
+    desk: Desk,
+}
+
+/// Where requests wait for the hub, which begins after the broker.
+#[derive(Debug, Clone, Default)]
+struct Desk(Arc<OnceLock<Arc<Hub>>>);
+
+/// The desk as HTTP sees it.
+struct Counter {
+    desk: Desk,
+    per_minute: u32,
+}
+
+impl HubFlags {
+    /// What answers at the broker's HTTP, if there is to be a hub.
+    pub(crate) fn receiver(
+        &self,
+        public: Option<&PublicUrl>,
+    ) -> Result<Option<Arc<dyn Receiver>>, Failure> {
+        if self.hub.is_empty() {
+            return Ok(None);
+        }
+        if public.is_none() {
+            let text = "a hub (--hub) tells others its URL, and does not know it; say which with --public-url";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        if self.hub_lease > self.hub_lease_max || self.hub_lease.is_zero() {
+            let text = "--hub-lease is more than 0, and at most --hub-lease-max";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        Ok(Some(Arc::new(Counter { desk: self.desk.clone(), per_minute: self.hub_rate })))
+    }
+
+    /// Begins, if there is to be a hub: what it gives is done until `stop`.
+    pub(crate) async fn start(
+        &self,
+        public: &PublicUrl,
+        broker: &BrokerAddress,
+        outgoing: &OutgoingFlags,
+        data: &DataFlag,
+        stop: &CancellationToken,
+    ) -> Result<Option<impl Future<Output = ()> + Send + use<>>, Failure> {
+        if self.hub.is_empty() {
+            return Ok(None);
+        }
+        let hub: CanonicalUrl<'static> = format!("{public}hub")
+            .parse()
+            .map_err(|error| Failure::Usage(format!("--public-url {public}: {error}")))?;
+        let config = HubConfig {
+            broker: broker.as_str().to_owned(),
+            rules: Rules {
+                prefixes: self.hub.clone(),
+                hub,
+                lease: self.hub_lease,
+                lease_min: LEASE_MIN.min(self.hub_lease),
+                lease_max: self.hub_lease_max,
+            },
+            bounds: Bounds {
+                subscriptions: self.hub_subscribers,
+                wishes: WISHES_MAX,
+                given_up: self.hub_failures,
+                failing: FAILING_MAX,
+            },
+            publishers: self.hub_publishers.clone(),
+        };
+        let (hub, connected) = Hub::start(config, &data.data.join(FILE), outgoing.requests()?)
+            .await
+            .map_err(|error| Failure::failed(format!("the hub cannot start: {error}")))?;
+        let running = Arc::clone(&hub).run(connected, stop.clone());
+        self.desk.0.set(hub).expect("it is started once");
+        Ok(Some(running))
+    }
+}
+
+impl fmt::Debug for Counter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Counter").field("per_minute", &self.per_minute).finish_non_exhaustive()
+    }
+}
+
+impl Receiver for Counter {
+    fn paths(&self) -> &[&'static str] {
+        &PATHS
+    }
+
+    fn per_minute(&self) -> u32 {
+        self.per_minute
+    }
+
+    fn receive(&self, request: Request<Bytes>, peer: IpAddr) -> Replying<'_> {
+        Box::pin(async move {
+            let Some(hub) = self.desk.0.get() else { return Reply::Anybody(not_yet()) };
+            match hub.answer(request, peer).await {
+                Answer::Known(response) => Reply::Known(response),
+                Answer::Anybody(response) => Reply::Anybody(response),
+                Answer::Nobody(reason) => Reply::Nobody(reason),
+            }
+        })
+    }
+}
+
+fn not_yet() -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from_static(b"the hub is starting\n"));
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    *response.headers_mut() = HeaderMap::from_iter([(RETRY_AFTER, 1.into())]);
+    response
+}

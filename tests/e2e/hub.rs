@@ -1,0 +1,578 @@
+//! The hub of one's own site: feeds are served by nginx, publishers are curl, subscribers a server in Python that knows
+//! nothing of us.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::Path,
+    process::Command,
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use rusqlite::{Connection, OpenFlags};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{
+    http::{Got, Http},
+    nginx::Nginx,
+    process::{Running, Server, at, json_at, run},
+    wait::until,
+};
+
+const FORM: &str = "application/x-www-form-urlencoded";
+const PUBLIC: &str = "https://blog.example/tidings/";
+
+/// A site, its hub, and who subscribes there.
+struct Site {
+    server: Server,
+    http: Http,
+    nginx: Nginx,
+    subscribers: Subscribers,
+    arguments: Vec<String>,
+}
+
+/// Where all subscribers are.
+struct Subscribers {
+    process: Running,
+    port: u16,
+}
+
+impl Subscribers {
+    #[track_caller]
+    fn start() -> Self {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/subscriber.py");
+        let process = Running::start(Command::new("python3").arg(file));
+        let port = process.line("the port", |line| line.parse().ok());
+        Self { process, port }
+    }
+
+    fn callback(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// All requests with this method to a subscriber so far.
+    fn requests(&self, method: &str, path: &str) -> Vec<Value> {
+        let mut found = Vec::new();
+        self.process.printed(|line| -> Option<()> {
+            let request: Value = serde_json::from_str(line).unwrap();
+            if request["method"] == method && request["path"] == path {
+                found.push(request);
+            }
+            None
+        });
+        found
+    }
+
+    /// What a subscriber was sent so far.
+    fn bodies(&self, path: &str) -> Vec<String> {
+        let text = |request: &Value| request["body"].as_str().unwrap().to_owned();
+        self.requests("POST", path).iter().map(text).collect()
+    }
+
+    /// Waits for so many requests, and returns the last one.
+    #[track_caller]
+    fn nth(&self, method: &str, path: &str, count: usize) -> Value {
+        until(&format!("{count} {method} of {path}"), || {
+            self.requests(method, path).get(count - 1).cloned()
+        })
+    }
+}
+
+impl Site {
+    #[track_caller]
+    fn start(arguments: &[&str]) -> Self {
+        let folder = TempDir::new().unwrap();
+        let root = folder.path().display().to_string();
+        let nginx = Nginx::start(folder, "", &format!("root {root};"));
+        let prefix = nginx.url();
+        let fixed = ["broker", "--public-url", PUBLIC, "--hub", &prefix];
+        // All of them come from one address.
+        let rate =
+            if arguments.contains(&"--hub-rate") { &[][..] } else { &["--hub-rate", "100000"] };
+        let all = fixed.iter().chain(arguments).chain(rate);
+        let arguments: Vec<_> = all.map(|word| (*word).to_owned()).collect();
+        let server = Server::start(&words(&arguments));
+        let http = Http::of(&server);
+        Self { server, http, nginx, subscribers: Subscribers::start(), arguments }
+    }
+
+    /// With a group that tries again at once, and gives up after so many attempts.
+    #[track_caller]
+    fn quick(attempts: u32, arguments: &[&str]) -> Self {
+        let site = Self::start(&[&["--allow-private=127.0.0.0/8"], arguments].concat());
+        let attempts = format!("max-attempts={attempts}");
+        at(&site.server, &["group", "set", "hub", "backoff=1ms", &attempts]).expect_code(0);
+        site
+    }
+
+    fn feed(&self, name: &str) -> String {
+        format!("{}{name}", self.nginx.url())
+    }
+
+    #[track_caller]
+    fn post(&self, path: &str, fields: &[(&str, &str)]) -> Got {
+        let fields: Vec<_> = fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let each = fields.iter().flat_map(|field| ["--data-urlencode", field]);
+        self.http.ask("POST", path, &each.collect::<Vec<_>>())
+    }
+
+    #[track_caller]
+    fn wish(&self, mode: &str, feed: &str, subscriber: &str, further: &[(&str, &str)]) -> Got {
+        let (topic, callback) = (self.feed(feed), self.subscribers.callback(subscriber));
+        let fields = [("hub.mode", mode), ("hub.topic", &topic), ("hub.callback", &callback)];
+        self.post("/hub", &[&fields[..], further].concat())
+    }
+
+    /// Subscribes, and waits until that is so.
+    #[track_caller]
+    fn subscribe(&self, feed: &str, subscriber: &str, more: &[(&str, &str)]) {
+        let before = self.subscriptions(feed, subscriber);
+        assert_eq!(self.wish("subscribe", feed, subscriber, more).status, 202);
+        until("the subscription", || {
+            let now = self.subscriptions(feed, subscriber);
+            (now.len() == 1 && now != before).then_some(())
+        });
+    }
+
+    /// What `hub.db` has of a subscription: its number, and until when it lasts.
+    fn subscriptions(&self, feed: &str, subscriber: &str) -> Vec<(i64, i64)> {
+        let sql = "SELECT subscriptions.id, until_unix_ms FROM subscriptions
+            JOIN topics ON topics.id = topic WHERE url = ?1 AND callback = ?2";
+        let database = self.database();
+        let mut statement = database.prepare(sql).unwrap();
+        let key = [self.feed(feed), self.subscribers.callback(subscriber)];
+        let rows = statement.query_map(key, |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        rows.map(Result::unwrap).collect()
+    }
+
+    fn database(&self) -> Connection {
+        let file = self.server.data().join("hub.db");
+        let database = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+        database.busy_timeout(Duration::from_mins(1)).unwrap();
+        database
+    }
+
+    /// Changes a feed, and says nothing.
+    fn write(&self, feed: &str, text: &str) {
+        fs::write(self.nginx.folder.path().join(feed), text).unwrap();
+    }
+
+    /// Changes a feed, and says so.
+    #[track_caller]
+    fn publish(&self, feed: &str, text: &str) {
+        self.write(feed, text);
+        let ping = [("hub.mode", "publish"), ("hub.url", &self.feed(feed))];
+        assert_eq!(self.post("/hub", &ping).status, 202);
+    }
+
+    /// How the group does.
+    #[track_caller]
+    fn group(&self) -> Value {
+        json_at(&self.server, &["group", "show", "hub"]).remove(0)
+    }
+
+    /// Waits until the group has nothing to do.
+    #[track_caller]
+    fn idle(&self) {
+        until("the hub to be idle", || {
+            let group = self.group();
+            (group["waiting"] == 0 && group["processing"] == 0).then_some(())
+        });
+    }
+}
+
+fn words(arguments: &[String]) -> Vec<&str> {
+    arguments.iter().map(String::as_str).collect()
+}
+
+#[test]
+fn a_subscriber_is_asked_told_and_asked_again_when_it_leaves() {
+    let site = Site::quick(8, &[]);
+    let (feed, subscribers) = (site.feed("feed.xml"), &site.subscribers);
+    site.write("feed.xml", "<rss>1</rss>");
+    site.subscribe("feed.xml", "/ok/a", &[("hub.secret", "secret of /ok/a")]);
+    site.subscribe("feed.xml", "/ok/b", &[("hub.lease_seconds", "86400")]);
+    let asked = &subscribers.requests("GET", "/ok/a")[0]["query"];
+    assert_eq!((&asked["hub.mode"], &asked["hub.topic"]), (&json!("subscribe"), &json!(feed)));
+    assert_eq!(asked["hub.lease_seconds"], "864000");
+    assert_eq!(asked["hub.challenge"].as_str().unwrap().len(), 64);
+    let asked = &subscribers.requests("GET", "/ok/b")[0];
+    assert_eq!(asked["query"]["hub.lease_seconds"], "86400");
+    assert!(asked["agent"].as_str().unwrap().starts_with("tidings/"));
+
+    site.publish("feed.xml", "<rss>2</rss>");
+    let told = subscribers.nth("POST", "/ok/a", 1);
+    assert_eq!((&told["body"], &told["type"]), (&json!("<rss>2</rss>"), &json!("text/xml")));
+    assert_eq!(told["signed"], true);
+    let links = format!("<{PUBLIC}hub>; rel=\"hub\", <{feed}>; rel=\"self\"");
+    assert_eq!(told["link"], links);
+    assert_eq!(subscribers.nth("POST", "/ok/b", 1)["signed"], Value::Null);
+
+    // A ping without a change is none.
+    site.publish("feed.xml", "<rss>2</rss>");
+    site.idle();
+    site.publish("feed.xml", "<rss>3</rss>");
+    assert_eq!(subscribers.nth("POST", "/ok/a", 2)["body"], "<rss>3</rss>");
+    subscribers.nth("POST", "/ok/b", 2);
+
+    assert_eq!(site.wish("unsubscribe", "feed.xml", "/ok/a", &[]).status, 202);
+    let asked = subscribers.nth("GET", "/ok/a", 2);
+    assert_eq!(asked["query"]["hub.mode"], "unsubscribe");
+    until("the end", || site.subscriptions("feed.xml", "/ok/a").is_empty().then_some(()));
+    site.publish("feed.xml", "<rss>4</rss>");
+    subscribers.nth("POST", "/ok/b", 3);
+    site.idle();
+    assert_eq!(subscribers.bodies("/ok/a"), ["<rss>2</rss>", "<rss>3</rss>"]);
+}
+
+#[test]
+fn who_does_not_answer_the_challenge_is_no_subscriber_and_can_end_nothing() {
+    let site = Site::quick(8, &[]);
+    for subscriber in ["/wrong", "/no", "/moved", "/huge", "/empty", "/late"] {
+        assert_eq!(site.wish("subscribe", "feed.xml", subscriber, &[]).status, 202);
+        site.subscribers.nth("GET", subscriber, 1);
+    }
+    site.subscribe("feed.xml", "/ok", &[]);
+    for subscriber in ["/wrong", "/no", "/moved", "/huge", "/empty", "/late"] {
+        assert!(site.subscriptions("feed.xml", subscriber).is_empty(), "{subscriber}");
+    }
+    // All answers were final but for that which has not come.
+    until("the others to be dealt with", || (site.group()["processing"] == 1).then_some(()));
+    assert_eq!(site.group()["waiting"], 0);
+    // An end that the subscriber does not know of.
+    let (topic, callback) = (site.feed("feed.xml"), site.subscribers.callback("/ok"));
+    let database = Connection::open(site.server.data().join("hub.db")).unwrap();
+    let changed = database
+        .execute("UPDATE subscriptions SET callback = replace(callback, '/ok', '/no')", [])
+        .unwrap();
+    assert_eq!(changed, 1, "{topic} {callback}");
+    assert_eq!(site.wish("unsubscribe", "feed.xml", "/no", &[]).status, 202);
+    site.subscribers.nth("GET", "/no", 2);
+    site.subscribe("feed.xml", "/ok", &[]);
+    assert_eq!(site.subscriptions("feed.xml", "/no").len(), 1);
+}
+
+#[test]
+fn what_is_not_for_this_hub_is_refused() {
+    let site = Site::start(&[]);
+    let good = site.feed("feed.xml");
+    let callback = site.subscribers.callback("/ok");
+    let ask = |topic: &str, callback: &str| {
+        let fields = [("hub.mode", "subscribe"), ("hub.topic", topic), ("hub.callback", callback)];
+        site.post("/hub", &fields)
+    };
+    let refused = ask("https://elsewhere.example/feed.xml", &callback);
+    assert_eq!((refused.status, refused.body.trim()), (404, "this hub has no such topic"));
+    assert_eq!(ask(&good, "ftp://reader.example/").status, 400);
+    assert_eq!(ask(&good, &format!("{PUBLIC}hub")).status, 400);
+    assert_eq!(ask(&good, "http://reader.example/\r\nX: y").status, 202, "it is one word then");
+    assert_eq!(ask(&format!("{good}\r\nX: y"), &callback).status, 400);
+    assert_eq!(site.wish("toggle", "feed.xml", "/ok", &[]).status, 400);
+    let secret = "s".repeat(200);
+    assert_eq!(site.wish("subscribe", "feed.xml", "/ok", &[("hub.secret", &secret)]).status, 400);
+    let got = site.http.get("/hub");
+    assert_eq!((got.status, got.header("allow")), (405, Some("POST")));
+    assert_eq!(site.http.send("POST", "/hub", "{}").status, 415);
+    let long = "a".repeat((64 << 10) + 1);
+    assert_eq!(site.http.with_body("POST", "/hub", FORM, &[], &long).status, 413);
+    assert!(site.subscribers.requests("GET", "/ok").is_empty());
+}
+
+#[test]
+fn who_asks_too_often_has_to_wait() {
+    let site = Site::start(&["--hub-rate", "3"]);
+    let statuses: Vec<_> =
+        (0..4).map(|_| site.wish("toggle", "feed.xml", "/ok", &[]).status).collect();
+    assert_eq!(statuses, [400, 400, 400, 429]);
+    // Publishers that may are not counted, and before they were known they were.
+    let site = Site::start(&["--hub-rate", "3"]);
+    for text in ["1", "2", "3", "4", "5"] {
+        site.publish("feed.xml", text);
+    }
+}
+
+#[test]
+fn only_publishers_may_ping_and_others_are_told_nothing() {
+    let site = Site::start(&["--hub-publishers", "192.0.2.0/24"]);
+    let url = site.feed("feed.xml");
+    let unknown = site.http.send("POST", "/hooks/none", "{}");
+    assert_eq!(unknown.status, 404);
+    for (path, field) in [("/hub", "hub.url"), ("/hub/ping", "url")] {
+        let got = site.post(path, &[("hub.mode", "publish"), (field, &url)]);
+        assert_eq!((got.status, got.json()["code"].as_str()), (404, Some("unknown")));
+        // Also what would be refused.
+        assert_eq!(site.post(path, &[("hub.mode", "publish")]).body, got.body);
+    }
+    assert_eq!(site.http.get("/stats").json()["notices"]["refused"], 4);
+
+    // Whom a proxy speaks for is not the proxy, though it is here.
+    let site = Site::quick(8, &[]);
+    let proxied = format!(
+        "location /tidings/hub {{ proxy_pass {}/hub; proxy_set_header Host blog.example;
+        proxy_set_header X-Forwarded-For $remote_addr; }}",
+        site.http.base
+    );
+    let proxy = Nginx::start(TempDir::new().unwrap(), "", &proxied);
+    let outside = |fields: &str| {
+        let hub = format!("{}tidings/hub", proxy.url());
+        let status = ["--silent", "--output", "/dev/null", "--write-out", "%{http_code}"];
+        let output = Command::new("curl").args(status).args(["--data", fields, &hub]).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    let topic = site.feed("feed.xml");
+    assert_eq!(outside(&format!("hub.mode=publish&hub.url={topic}")), "404");
+    let callback = site.subscribers.callback("/ok");
+    let wish = format!("hub.mode=subscribe&hub.topic={topic}&hub.callback={callback}");
+    assert_eq!(outside(&wish), "202");
+    site.subscribers.nth("GET", "/ok", 1);
+    for header in ["X-Real-IP: 192.0.2.1", "Forwarded: for=192.0.2.1", "Via: 1.1 proxy"] {
+        let ping = format!("hub.mode=publish&hub.url={topic}");
+        let got = site.http.with_body("POST", "/hub", FORM, &[header], &ping);
+        assert_eq!(got.status, 404, "{header}");
+    }
+}
+
+#[test]
+fn a_callback_that_leads_inside_is_never_asked() {
+    let site = Site::start(&[]);
+    assert_eq!(site.wish("subscribe", "feed.xml", "/ok", &[]).status, 202);
+    let line = site.server.process.line_with("a subscriber of the hub cannot be reached");
+    assert!(line.contains("127.0.0.1"), "{line}");
+    site.idle();
+    assert!(site.subscribers.requests("GET", "/ok").is_empty());
+    assert_eq!(site.group()["failed"], 1);
+}
+
+#[test]
+fn a_lease_ends() {
+    let site = Site::quick(8, &["--hub-lease", "1s"]);
+    site.subscribe("feed.xml", "/ok/a", &[]);
+    site.subscribe("feed.xml", "/ok/b", &[("hub.lease_seconds", "3600")]);
+    let asked = &site.subscribers.requests("GET", "/ok/a")[0]["query"];
+    assert_eq!(asked["hub.lease_seconds"], "1");
+    let (_, ends) = site.subscriptions("feed.xml", "/ok/a")[0];
+    until("its end", || {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        (now.as_millis() > u128::from(ends.unsigned_abs())).then_some(())
+    });
+    site.publish("feed.xml", "1");
+    site.subscribers.nth("POST", "/ok/b", 1);
+    site.idle();
+    assert!(site.subscribers.bodies("/ok/a").is_empty());
+    // What has ended is forgotten when it is looked at next, as at a start.
+    let Site { server, http: _, nginx, subscribers, arguments } = site;
+    let server = server.restart("TERM", &words(&arguments));
+    let site = Site { http: Http::of(&server), server, nginx, subscribers, arguments };
+    until("the sweep", || site.subscriptions("feed.xml", "/ok/a").is_empty().then_some(()));
+    assert_eq!(site.subscriptions("feed.xml", "/ok/b").len(), 1);
+}
+
+#[test]
+fn a_delivery_is_tried_again_and_is_then_of_the_newest() {
+    let site = Site::quick(8, &[]);
+    site.subscribe("feed.xml", "/twice", &[]);
+    site.publish("feed.xml", "1");
+    assert_eq!(site.subscribers.nth("POST", "/twice", 3)["body"], "1");
+    site.idle();
+    assert_eq!(site.subscribers.bodies("/twice").len(), 3);
+    // While nothing is released, a second content takes the place of the first; another topic's stays.
+    site.subscribe("other.xml", "/twice", &[]);
+    at(&site.server, &["group", "pause", "hub"]).expect_code(0);
+    site.publish("other.xml", "of the other");
+    at(&site.server, &["group", "resume", "hub"]).expect_code(0);
+    site.publish("feed.xml", "3");
+    until("both", || {
+        let bodies = site.subscribers.bodies("/twice");
+        let has = |text| bodies.iter().any(|body| body == text);
+        (has("3") && has("of the other")).then_some(())
+    });
+    site.idle();
+    assert_eq!(site.subscribers.bodies("/twice").len(), 5);
+}
+
+#[test]
+fn a_subscriber_that_is_gone_or_never_takes_anything_is_dropped() {
+    let site = Site::quick(3, &["--hub-failures", "2"]);
+    for subscriber in ["/dead", "/gone", "/ok"] {
+        site.subscribe("feed.xml", subscriber, &[]);
+    }
+    site.publish("feed.xml", "1");
+    site.subscribers.nth("POST", "/dead", 3);
+    site.idle();
+    assert!(site.subscriptions("feed.xml", "/gone").is_empty());
+    assert_eq!(site.subscriptions("feed.xml", "/dead").len(), 1, "it may come back");
+    let dead = json_at(&site.server, &["dead", "ls", "--group", "hub"]);
+    assert_eq!(dead[0]["last"], "status_500", "{dead:?}");
+    // An operator may send it again, and it is counted again.
+    site.publish("feed.xml", "2");
+    site.server.process.line_with("a subscriber of the hub is dropped");
+    site.idle();
+    assert!(site.subscriptions("feed.xml", "/dead").is_empty());
+    site.publish("feed.xml", "3");
+    site.subscribers.nth("POST", "/ok", 3);
+    site.idle();
+    assert_eq!(site.subscribers.bodies("/dead").len(), 6);
+    assert_eq!(site.subscribers.bodies("/gone").len(), 1);
+}
+
+#[test]
+fn rss_cloud_registers_feeds_and_tells_their_urls() {
+    let site = Site::quick(8, &[]);
+    let (feed, other) = (site.feed("feed.xml"), site.feed("other.xml"));
+    let port = site.subscribers.port.to_string();
+    let register = |path: &str, more: &[(&str, &str)]| {
+        let fields = [
+            ("notifyProcedure", ""),
+            ("protocol", "http-post"),
+            ("port", port.as_str()),
+            ("path", path),
+            ("url1", &feed),
+            ("url2", &other),
+        ];
+        site.post("/hub/rsscloud", &[&fields[..], more].concat())
+    };
+    let got = register("/ok/named", &[("domain", "127.0.0.1")]);
+    assert_eq!((got.status, got.header("content-type")), (200, Some("text/xml")));
+    assert!(got.body.contains("<notifyResult success=\"true\" msg=\""), "{}", got.body);
+    site.subscribers.nth("GET", "/ok/named", 2);
+    let asked = site.subscribers.requests("GET", "/ok/named");
+    assert!(asked.iter().any(|request| request["query"]["url"] == feed));
+    assert_eq!(asked[0]["query"]["challenge"].as_str().unwrap().len(), 64);
+    assert_eq!(register("/wrong", &[("domain", "127.0.0.1")]).status, 200);
+    site.subscribers.nth("GET", "/wrong", 2);
+    // Without a domain it is told at once, as a test.
+    assert_eq!(register("/ok/peer", &[]).status, 200);
+    site.subscribers.nth("POST", "/ok/peer", 2);
+    site.idle();
+
+    site.write("feed.xml", "<rss>1</rss>");
+    let got = site.http.with_body(
+        "POST",
+        "/hub/ping",
+        FORM,
+        &["Accept: application/json"],
+        &format!("url={feed}"),
+    );
+    assert_eq!((got.status, &got.json()["success"]), (200, &json!(true)));
+    let told = site.subscribers.nth("POST", "/ok/named", 1);
+    assert_eq!((&told["type"], &told["signed"]), (&json!(FORM), &Value::Null));
+    let encoded = feed.replace(':', "%3A").replace('/', "%2F");
+    assert_eq!(told["body"], format!("url={encoded}"));
+    assert_eq!(site.subscribers.nth("POST", "/ok/peer", 3)["body"], told["body"]);
+    site.idle();
+    assert!(site.subscribers.bodies("/wrong").is_empty());
+
+    let got = register("/ok", &[("url3", "https://elsewhere.example/feed.xml")]);
+    assert_eq!(got.status, 404);
+    assert!(got.body.contains("success=\"false\""), "{}", got.body);
+}
+
+#[test]
+fn a_kill_in_the_middle_of_a_distribution_costs_nobody_anything() {
+    const SUBSCRIBERS: usize = 200;
+    let site = Site::quick(8, &[]);
+    site.subscribe_many("feed.xml", SUBSCRIBERS);
+    site.publish("feed.xml", "1");
+    until("some to be told", || (site.told("1") > SUBSCRIBERS / 8).then_some(()));
+    let Site { server, http: _, nginx, subscribers, arguments } = site;
+    let server = server.restart("KILL", &words(&arguments));
+    let site = Site { http: Http::of(&server), server, nginx, subscribers, arguments };
+    until("everybody to be told", || (site.told("1") == SUBSCRIBERS).then_some(()));
+    site.idle();
+    let counts: Vec<_> = (0..SUBSCRIBERS)
+        .map(|number| site.subscribers.bodies(&format!("/ok/{number}")).len())
+        .collect();
+    // Those that were under way when it was killed are told again: a host has eight at once.
+    let twice = counts.iter().filter(|count| **count > 1).count();
+    assert!(counts.iter().all(|count| (1..=2).contains(count)), "{counts:?}");
+    assert!(twice <= 8, "{twice} were told twice");
+}
+
+#[test]
+fn thousands_of_subscribers_are_told() {
+    const SUBSCRIBERS: usize = 5000;
+    let site = Site::quick(8, &[]);
+    site.subscribe("feed.xml", "/ok/0", &[]);
+    // As if they had done the same, which takes longer than being told does.
+    let sql = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < CAST(?1 AS INTEGER) - 1)
+        INSERT INTO subscriptions (topic, callback, kind, named, secret, until_unix_ms, delivered)
+        SELECT topic, replace(callback, '/ok/0', '/ok/' || n), kind, named, secret, until_unix_ms, delivered
+        FROM subscriptions, numbers";
+    let database = Connection::open(site.server.data().join("hub.db")).unwrap();
+    database.busy_timeout(Duration::from_mins(1)).unwrap();
+    assert_eq!(database.execute(sql, [SUBSCRIBERS.to_string()]).unwrap(), SUBSCRIBERS - 1);
+    let began = Instant::now();
+    site.publish("feed.xml", "1");
+    until("everybody to be told", || (site.told("1") == SUBSCRIBERS).then_some(()));
+    eprintln!("{SUBSCRIBERS} subscribers were told within {:?}", began.elapsed());
+    site.idle();
+    let mut posts = 0;
+    site.subscribers.process.printed(|line| -> Option<()> {
+        posts += usize::from(line.contains("\"POST\""));
+        None
+    });
+    assert_eq!((posts, &site.group()["dead"]), (SUBSCRIBERS, &json!(0)));
+}
+
+impl Site {
+    /// Subscribers `/ok/0` and so on, all of them verified.
+    #[track_caller]
+    fn subscribe_many(&self, feed: &str, count: usize) {
+        thread::scope(|scope| {
+            for part in 0..4 {
+                scope.spawn(move || {
+                    for number in (part..count).step_by(4) {
+                        let got = self.wish("subscribe", feed, &format!("/ok/{number}"), &[]);
+                        assert_eq!(got.status, 202);
+                    }
+                });
+            }
+        });
+        let sql = "SELECT count(*) FROM subscriptions";
+        until("all subscriptions", || {
+            let all: i64 = self.database().query_row(sql, [], |row| row.get(0)).unwrap();
+            (usize::try_from(all) == Ok(count)).then_some(())
+        });
+    }
+
+    /// How many subscribers have been sent this.
+    fn told(&self, body: &str) -> usize {
+        let mut paths = BTreeSet::new();
+        self.subscribers.process.printed(|line| -> Option<()> {
+            if line.contains("\"POST\"") {
+                let request: Value = serde_json::from_str(line).unwrap();
+                if request["body"] == body {
+                    paths.insert(request["path"].as_str().unwrap().to_owned());
+                }
+            }
+            None
+        });
+        paths.len()
+    }
+}
+
+#[test]
+fn a_hub_needs_to_know_its_url_and_to_be_asked_by_http() {
+    let folder = TempDir::new().unwrap();
+    let hub = ["broker", "--listen", "0", "--hub", "https://blog.example/"];
+    for (more, said) in [
+        (&[][..], "--public-url"),
+        (&["--public-url", PUBLIC, "--http", "off"][..], "--http off"),
+        (&["--public-url", PUBLIC, "--hub-lease", "31d"][..], "--hub-lease-max"),
+        (&["--public-url", PUBLIC, "--hub", "ftp://blog.example/"][..], "--hub"),
+        (&["--public-url", PUBLIC, "--hub-publishers", "10/8"][..], "--hub-publishers"),
+    ] {
+        let stderr = run(folder.path(), &[&hub[..], more].concat()).expect_code(2).stderr();
+        assert!(stderr.contains(said), "{stderr}");
+    }
+    let config = format!("hub = ['https://blog.example/']\npublic-url = '{PUBLIC}'\n");
+    fs::write(folder.path().join("tidings.toml"), config).unwrap();
+    let server = Server::start_in(folder, &["up", "--config", "tidings.toml"], |_| ());
+    let http = Http::of(&server);
+    assert_eq!(http.get("/hub").status, 405);
+    // Without a hub there is nothing.
+    let server = Server::broker();
+    assert_eq!(Http::of(&server).get("/hub").status, 404);
+}
