@@ -13,7 +13,7 @@ use crate::{
 /// Flags of who hears from hubs.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WebSubFlags {
-    /// Ask no hubs (`WebSub`, rssCloud) to tell what is new in watched feeds; without --public-url none is asked anyway
+    /// Ask no hubs (WebSub, rssCloud) to tell what is new in watched feeds; without --public-url none is asked anyway
     #[arg(long)]
     no_websub: bool,
 
