@@ -17,7 +17,7 @@ pub(crate) struct WebSubFlags {
     #[arg(long)]
     no_websub: bool,
 
-    /// Also take what a hub has signed with SHA-1, as some know nothing else
+    /// Believe what a hub has signed with SHA-1, as some know nothing else; without it the feed is asked instead
     #[arg(long)]
     websub_sha1: bool,
 
