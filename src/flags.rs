@@ -56,7 +56,7 @@ pub(crate) struct ServerFlags {
     pub(crate) http: HttpFlags,
 
     /// Attributes that give a sender power over others (every, prio, job) and are taken by that way in (line, http, zmq);
-    /// may be given several times [default: line=every,prio,job http=every,prio,job zmq=]
+    /// who may not use job may not publish on job-done, either; may be given several times [default: line=every,prio,job http=every,prio,job zmq=]
     #[arg(long, value_name = "WAY=ATTRIBUTE,..", value_parser = parse_grant)]
     grant: Vec<Grant>,
 
