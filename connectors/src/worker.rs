@@ -50,7 +50,7 @@ pub struct WorkerConfig {
 pub struct Task {
     /// What answers name.
     pub id: TaskId,
-    /// As [T1] says.
+    /// As T1 of PROTOCOL.md says.
     pub payload: String,
 }
 
@@ -152,12 +152,13 @@ pub enum PrepareError {
     },
 }
 
-/// Makes a group that is fed by the topic, with `key=none` and these further settings, if there is none of that name. One
+/// Makes a group that is fed by the topic, with this key and these further settings, if there is none of that name. One
 /// that is there keeps its settings, which are the operator's.
 pub async fn prepare(
     client: &Client,
     group: &GroupName,
     topic: &TopicName,
+    key: &str,
     settings: &[(&str, &str)],
 ) -> Result<(), PrepareError> {
     let ask = async |action, settings| {
@@ -166,7 +167,7 @@ pub async fn prepare(
     };
     let mut shown = ask("show", Vec::new()).await;
     if matches!(&shown, Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound) {
-        let settings = [&[("topics", topic.as_str()), ("key", "none")], settings].concat();
+        let settings = [&[("topics", topic.as_str()), ("key", key)], settings].concat();
         shown = match ask("create", settings).await {
             // Somebody else was faster.
             Err(ClientError::Refused(refusal)) if refusal.code == Code::Exists => {

@@ -114,7 +114,7 @@ impl Caller {
         let topic: TopicName = JOB_DONE_TOPIC.parse().expect("it is a name");
         let options = ClientOptions { name: Some(NAME.to_owned()), ..ClientOptions::default() };
         let connected = client::connect(broker, options).await?;
-        worker::prepare(&connected.0, &group, &topic, SETTINGS).await?;
+        worker::prepare(&connected.0, &group, &topic, "none", SETTINGS).await?;
         let config =
             WorkerConfig { broker: broker.clone(), name: NAME, group, credit: CREDIT, count: None };
         match worker::run(config, connected, self.clone(), self.0.stop.clone()).await {

@@ -35,8 +35,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use tidings_protocol::client::{self, Client, ClientError, ClientOptions, Deliveries};
-use tidings_protocol::{CanonicalUrl, Code, Command, GroupName, Manage, Net, TopicName, field};
+use tidings_protocol::client::{self, Client, ClientOptions, Deliveries};
+use tidings_protocol::{CanonicalUrl, GroupName, Net, TopicName};
 use tokio::task::spawn_blocking;
 use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
@@ -52,9 +52,9 @@ pub use self::request::Rules;
 pub use self::store::Bounds;
 
 /// The topic of what is to be done, and the group that does it.
-pub const WORK_TOPIC: &str = "hub-work";
+const WORK_TOPIC: &str = "hub-work";
 /// As above.
-pub const GROUP: &str = "hub";
+const GROUP: &str = "hub";
 
 /// The label that the broker shows.
 const NAME: &str = "tidings-hub";
@@ -62,10 +62,11 @@ const NAME: &str = "tidings-hub";
 /// Requests at once, to all hosts together.
 const CREDIT: u32 = 64;
 
+/// Whom a request is made to.
+const KEY: &str = "attr:host";
+
 /// What the group is told when it is made; what it is told later is the operator's. Eight attempts take some 20 minutes.
-const SETTINGS: [(&str, &str); 7] = [
-    ("topics", WORK_TOPIC),
-    ("key", "attr:host"),
+const SETTINGS: [(&str, &str); 5] = [
     ("parallel", "8"),
     ("delay", "0"),
     ("lease", "60s"),
@@ -126,7 +127,9 @@ impl Hub {
         };
         let connected = client::connect(&config.broker, options);
         let connected = connected.await.map_err(|error| error.to_string())?;
-        make_group(&connected.0).await?;
+        worker::prepare(&connected.0, &group(), &topic(), KEY, &SETTINGS)
+            .await
+            .map_err(|error| error.to_string())?;
         let hub = Self {
             line: Line::new(config.broker.clone(), NAME),
             config,
@@ -205,27 +208,4 @@ fn topic() -> TopicName {
 fn unix_ms() -> UnixMs {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-}
-
-/// Makes the group if there is none.
-async fn make_group(client: &Client) -> Result<(), String> {
-    let ask = async |action, settings| {
-        let manage = Manage { action, name: Some(GROUP), settings };
-        client.request(&Command::Group(manage)).await
-    };
-    let made = match ask("create", SETTINGS.to_vec()).await {
-        Err(ClientError::Refused(refusal)) if refusal.code == Code::Exists => {
-            ask("show", Vec::new()).await
-        }
-        made => made,
-    };
-    let shown = made.map_err(|error| format!("the group {GROUP}: {error}"))?.ok;
-    let (topics, key) = (field(&shown, "topics"), field(&shown, "key"));
-    let is_fed = topics.unwrap_or_default().split(',').any(|topic| topic == WORK_TOPIC);
-    if is_fed && key == Some("attr:host") {
-        return Ok(());
-    }
-    Err(format!(
-        "there is a group {GROUP} that is not the hub's; with topics={WORK_TOPIC} and key=attr:host it could be"
-    ))
 }

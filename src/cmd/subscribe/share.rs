@@ -72,12 +72,12 @@ impl Failed {
 /// Deals with tasks until `stop` or the count, and ends what was begun.
 pub(super) async fn run(share: Share, stop: CancellationToken) -> Result<(), Failure> {
     let connected = link::connect(&share.broker, NAME).await?;
-    worker::prepare(&connected.0, &share.group, &share.topic, &[]).await.map_err(|error| {
-        match error {
+    worker::prepare(&connected.0, &share.group, &share.topic, "none", &[]).await.map_err(
+        |error| match error {
             PrepareError::Broker(error) => failed(&share.broker, &error),
             error => Failure::failed(error.to_string()),
-        }
-    })?;
+        },
+    )?;
     let broker = share.broker.clone();
     let config = WorkerConfig {
         broker: broker.to_string(),
