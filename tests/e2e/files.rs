@@ -6,13 +6,18 @@ use std::{
     ffi::{OsStr, OsString},
     fs::{self, File},
     io::Write,
-    os::unix::ffi::{OsStrExt, OsStringExt},
+    os::{
+        fd::AsRawFd,
+        unix::ffi::{OsStrExt, OsStringExt},
+    },
     path::{Path, PathBuf},
+    process::Command,
     sync::atomic::{AtomicUsize, Ordering},
     thread,
     time::Duration,
 };
 
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat};
 use tempfile::TempDir;
 use tidings_connectors::files::name::decode;
 
@@ -92,6 +97,14 @@ fn path(event: &str) -> PathBuf {
 fn files(server: &Server) -> Vec<PathBuf> {
     let events = announced(server);
     events.iter().filter(|event| event.contains(" size=")).map(|event| path(event)).collect()
+}
+
+/// The time that a process has kept processors busy, in hundredths of a second.
+#[track_caller]
+fn processor_ticks(id: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
+    let words: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    words[11].parse::<u64>().unwrap() + words[12].parse::<u64>().unwrap()
 }
 
 /// Waits until this file has been announced so often.
@@ -320,6 +333,61 @@ fn the_end_of_a_batch_comes_behind_its_last_file() {
         let ids: BTreeSet<_> = ends.1.iter().map(|end| value(end, "id").to_owned()).collect();
         assert_eq!(ids.len(), ends.1.len());
     }
+}
+
+/// Ways to make a file of which nobody is heard to close it after writing.
+#[test]
+fn files_that_nobody_closes_under_their_name_are_announced_and_hold_up_no_end_of_a_batch() {
+    let server = Server::broker();
+    let dir = real_dir();
+    let file = |name: &str| dir.path().join(name);
+    fs::create_dir(file("aside")).unwrap();
+    let _watch = watch_dir(&server, dir.path(), &["--batch-end=300ms"]);
+    // Without a name until it is written.
+    let flags = OFlags::TMPFILE | OFlags::WRONLY;
+    let unnamed = rustix::fs::open(dir.path(), flags, Mode::from_raw_mode(0o644)).unwrap();
+    let unnamed = File::from(unnamed);
+    (&unnamed).write_all(b"all of it").unwrap();
+    let link = format!("/proc/self/fd/{}", unnamed.as_raw_fd());
+    linkat(CWD, link, CWD, file("unnamed"), AtFlags::SYMLINK_FOLLOW).unwrap();
+    drop(unnamed);
+    // Under another name, which is gone before anybody can look.
+    fs::write(file("aside/linked"), "x").unwrap();
+    fs::hard_link(file("aside/linked"), file("linked")).unwrap();
+    fs::remove_file(file("aside/linked")).unwrap();
+    // Only opened for reading.
+    assert!(Command::new("flock").arg(file("lock")).arg("true").status().unwrap().success());
+    for name in ["unnamed", "linked", "lock"] {
+        until_announced(&server, &file(name), 1);
+    }
+    until_event(&server, &format!("{} batch=end files=3 ", dir.path().display()));
+    // Who writes on for long is waited for: this one is closed in the end.
+    let slow = File::create(file("slow")).unwrap();
+    place(&file("quick"), "x");
+    until_announced(&server, &file("quick"), 1);
+    assert!(!files(&server).contains(&file("slow")));
+    drop(slow);
+    until_event(&server, &format!("{} batch=end files=2 ", dir.path().display()));
+}
+
+/// More directories than the kernel keeps notices of: to look at one is a notice, too.
+#[test]
+fn to_look_through_many_directories_makes_no_end_of_looking() {
+    let server = Server::broker();
+    let dir = real_dir();
+    for n in 0..5_000 {
+        fs::create_dir_all(dir.path().join(format!("{}/{n}", n % 100))).unwrap();
+    }
+    let watch = watch_dir(&server, dir.path(), &["--recursive"]);
+    let first = dir.path().join("7/4907/first");
+    place(&first, "x");
+    until_announced(&server, &first, 1);
+    // Rests then: its processor time does not grow while nothing happens.
+    until("it to rest", || {
+        let before = processor_ticks(watch.id());
+        thread::sleep(Duration::from_millis(300));
+        (processor_ticks(watch.id()) <= before + 2).then_some(())
+    });
 }
 
 #[test]

@@ -51,6 +51,9 @@ const CHECK_LOST: Duration = Duration::from_secs(1);
 /// How often a directory is looked through that the kernel says nothing of, if nobody says otherwise.
 const POLL: Duration = Duration::from_secs(1);
 
+/// Notices that wait while directories are looked through; more than that is as if the kernel had too many.
+const HEARD_MAX: usize = 1_000_000;
+
 /// The directory itself.
 struct Root {
     /// Its device and number while it is watched; `None`: it is gone.
@@ -75,6 +78,8 @@ pub(super) struct Watcher {
     /// The state could not be written, and that was said.
     state_failed: bool,
     notices: Option<Notices>,
+    /// What was taken from the kernel while directories were looked through, so that it does not have too much to keep.
+    heard: Vec<Notice>,
     /// When it is looked through again, where it is polled.
     poll_at: Option<Instant>,
     /// Something may have happened that nobody was told.
@@ -136,6 +141,7 @@ impl Watcher {
             state,
             state_failed: false,
             notices: None,
+            heard: Vec::new(),
             poll_at: None,
             scan_wanted: false,
             root,
@@ -186,7 +192,11 @@ impl Watcher {
         let state = self.state.as_ref().and_then(StateFile::due);
         let deadlines = [Some(self.root.check_at), self.tracker.deadline(), self.poll_at, state];
         let deadline = deadlines.into_iter().flatten().min().expect("there is always a next check");
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = if self.heard.is_empty() {
+            deadline.saturating_duration_since(Instant::now())
+        } else {
+            Duration::ZERO
+        };
         let timeout = Timespec::try_from(left).unwrap_or_default();
         let mut fds = vec![PollFd::new(&self.woken, PollFlags::IN)];
         if let Some(notices) = &self.notices {
@@ -198,7 +208,7 @@ impl Watcher {
         drop(fds);
         let mut bytes = [0; 256];
         while (&self.woken).read(&mut bytes).is_ok_and(|count| count == bytes.len()) {}
-        has_notices
+        has_notices || !self.heard.is_empty()
     }
 
     fn handle(&mut self, input: Input) {
@@ -314,6 +324,7 @@ impl Watcher {
     fn lose_root(&mut self, error: &io::Error) {
         self.root.watched = None;
         self.notices = None;
+        self.heard.clear();
         // It begins anew when the directory is back; until then it would be due all the time.
         self.poll_at = None;
         self.root.is_in_trouble = true;
@@ -325,6 +336,7 @@ impl Watcher {
     fn watch(&mut self) {
         self.scan_wanted = true;
         self.notices = None;
+        self.heard.clear();
         self.poll_at = None;
         if self.settings.poll.is_some() || mounts::is_shared(&self.settings.dir) {
             return self.poll_from_now_on();
@@ -363,6 +375,7 @@ impl Watcher {
         let mut dirs = vec![from];
         while let Some(dir) = dirs.pop() {
             let read = self.read_dir(&dir, &mut dirs);
+            self.hear();
             let is_root = dir.is_empty();
             match read {
                 Ok(()) if is_root => {
@@ -427,13 +440,21 @@ impl Watcher {
         Ok(())
     }
 
-    fn take_notices(&mut self) {
+    /// Takes what the kernel has to say.
+    fn hear(&mut self) {
         let Some(notices) = &mut self.notices else { return };
-        let (notices, _more) = match notices.read() {
-            Ok(read) => read,
-            Err(error) => return self.fall_back(&error),
-        };
-        for notice in notices {
+        match notices.read() {
+            Ok((notices, _more)) => self.heard.extend(notices),
+            Err(error) => self.fall_back(&error),
+        }
+        if self.heard.len() > HEARD_MAX {
+            self.heard = vec![Notice::Overflow];
+        }
+    }
+
+    fn take_notices(&mut self) {
+        self.hear();
+        for notice in std::mem::take(&mut self.heard) {
             match notice {
                 Notice::Overflow => self.scan_wanted = true,
                 Notice::Lost { dir, unmounted } => {
@@ -470,17 +491,19 @@ impl Watcher {
     }
 
     fn file_notice(&mut self, name: Name, kind: Kind) {
-        let metadata = (kind != Kind::Left).then(|| fs::symlink_metadata(self.path(&name)));
-        let found = metadata.and_then(Result::ok);
-        let links = found.as_ref().map_or(0, MetadataExt::nlink);
-        let stamp = found.and_then(|metadata| self.stamp(&metadata));
-        let input = match (kind, stamp) {
-            // What has two names was linked into place, and nobody will close it.
-            (Kind::Created, Some(stamp)) if links > 1 => Input::Found(name, stamp),
-            (Kind::Created, Some(_)) => Input::Created(name),
-            (Kind::Closed, Some(stamp)) => Input::Closed(name, stamp),
-            (Kind::MovedHere, Some(stamp)) => Input::Placed(name, stamp),
-            (Kind::Left, _) | (_, None) => Input::Gone(name),
+        let look = |name: &Name| {
+            fs::symlink_metadata(self.path(name)).ok().and_then(|metadata| self.stamp(&metadata))
+        };
+        let input = match kind {
+            Kind::Opened => Input::Opened(name),
+            Kind::ClosedUnwritten => Input::ClosedUnwritten(name),
+            Kind::Left => Input::Gone(name),
+            Kind::Created | Kind::Closed | Kind::MovedHere => match (kind, look(&name)) {
+                (_, None) => Input::Gone(name),
+                (Kind::Created, Some(stamp)) => Input::Created(name, stamp),
+                (Kind::Closed, Some(stamp)) => Input::Closed(name, stamp),
+                (_, Some(stamp)) => Input::Placed(name, stamp),
+            },
         };
         self.handle(input);
     }
