@@ -167,6 +167,8 @@ impl WatchArgs {
         let settings = |dir: &PathBuf| -> Result<Settings, io::Error> {
             // A symbolic link stays one: whoever said it wants to read it in the events.
             let dir = std::path::absolute(dir)?;
+            // With a slash at its end it is the same directory, and has the same state.
+            let dir = dir.components().collect();
             Ok(Settings {
                 dir,
                 recursive: self.recursive,

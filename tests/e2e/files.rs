@@ -36,7 +36,7 @@ const BURST: usize = 10_000;
 
 /// A directory on the disk that the build is on, which no tmpfs is big enough for.
 #[track_caller]
-fn real_dir() -> TempDir {
+pub(crate) fn real_dir() -> TempDir {
     TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
@@ -51,14 +51,14 @@ fn watch(server: &Server, words: &[&OsStr]) -> Running {
 
 /// The same for one directory, with flags.
 #[track_caller]
-fn watch_dir(server: &Server, dir: &Path, flags: &[&str]) -> Running {
+pub(crate) fn watch_dir(server: &Server, dir: &Path, flags: &[&str]) -> Running {
     let flags = flags.iter().map(OsStr::new);
     watch(server, &[dir.as_os_str()].into_iter().chain(flags).collect::<Vec<_>>())
 }
 
 /// Announces what is new, and ends.
 #[track_caller]
-fn once(server: &Server, dir: &Path, flags: &[&str]) {
+pub(crate) fn once(server: &Server, dir: &Path, flags: &[&str]) {
     watch_dir(server, dir, &[&["--once"], flags].concat()).finish().expect_code(0);
 }
 
@@ -83,18 +83,18 @@ fn events_on(server: &Server, topic: &str) -> Vec<String> {
 }
 
 #[track_caller]
-fn announced(server: &Server) -> Vec<String> {
+pub(crate) fn announced(server: &Server) -> Vec<String> {
     events_on(server, "file-ready")
 }
 
 /// The path that an event is about.
-fn path(event: &str) -> PathBuf {
+pub(crate) fn path(event: &str) -> PathBuf {
     OsString::from_vec(decode(event.split(' ').next().unwrap())).into()
 }
 
 /// The paths of all announced files, in their order.
 #[track_caller]
-fn files(server: &Server) -> Vec<PathBuf> {
+pub(crate) fn files(server: &Server) -> Vec<PathBuf> {
     let events = announced(server);
     events.iter().filter(|event| event.contains(" size=")).map(|event| path(event)).collect()
 }
@@ -109,7 +109,7 @@ fn processor_ticks(id: u32) -> u64 {
 
 /// Waits until this file has been announced so often.
 #[track_caller]
-fn until_announced(server: &Server, file: &Path, times: usize) {
+pub(crate) fn until_announced(server: &Server, file: &Path, times: usize) {
     until(&format!("{} to be announced", file.display()), || {
         let found = files(server).iter().filter(|path| *path == file).count();
         (found >= times).then_some(())
@@ -117,13 +117,13 @@ fn until_announced(server: &Server, file: &Path, times: usize) {
 }
 
 #[track_caller]
-fn until_event(server: &Server, beginning: &str) -> String {
+pub(crate) fn until_event(server: &Server, beginning: &str) -> String {
     until(beginning, || announced(server).into_iter().find(|event| event.starts_with(beginning)))
 }
 
 /// Writes aside and renames into place.
 #[track_caller]
-fn place(path: &Path, text: &str) {
+pub(crate) fn place(path: &Path, text: &str) {
     let aside = path.with_file_name(".aside");
     fs::write(&aside, text).unwrap();
     fs::rename(aside, path).unwrap();
@@ -425,13 +425,16 @@ fn a_watcher_that_is_killed_again_and_again_announces_each_file_once() {
             }
         })
     };
-    let mut lives = 0;
-    while lives < 12 {
+    // Each life ends after another part of its scan, its announcements and its confirmations.
+    let mut known = 0;
+    for _ in 0..12 {
         let watch = watch_dir(&server, dir.path(), &["--recursive", "--settle", "50ms"]);
-        // Somewhere in its scan, its announcements or its confirmations.
-        thread::sleep(Duration::from_millis(random.u64(0..400)));
+        let more = (known + random.usize(0..BURST / 12)).min(BURST);
+        known = until("some more to be announced", || {
+            let known = files(&server).len();
+            (known >= more).then_some(known)
+        });
         watch.finish_by("KILL");
-        lives += 1;
     }
     writer.join().unwrap();
     once(&server, dir.path(), &["--recursive"]);

@@ -18,8 +18,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+mod due;
 mod interface;
 
+use self::due::{Due, Heard};
 pub use self::interface::{
     Announced, IN_FLIGHT_MAX, Input, NO_TROUBLE, Name, Output, Rules, Stamp,
 };
@@ -28,13 +30,6 @@ pub use self::interface::{
 /// where the kernel tells.
 const BUSY_RETRY: Duration = Duration::from_secs(5);
 
-/// How long after a file has come into being it is sure that nobody has opened it in that: it was linked into place.
-const OPENED_WITHIN: Duration = Duration::from_millis(100);
-
-/// How long a file that was opened by whoever made it, and not closed, is left alone. Then nobody must be seen to write
-/// to it, and it must not have changed for as long: who writes so slowly, unseen, is rarer than who never closes.
-const UNCLOSED: Duration = Duration::from_mins(1);
-
 /// How a file has come to be seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Seen {
@@ -42,30 +37,6 @@ enum Seen {
     Created,
     Closed,
     Placed,
-}
-
-/// What is known of who has a file open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Heard {
-    /// Nothing: it was found by looking.
-    Nothing,
-    /// It has come into being, and nobody has it open so far.
-    Made,
-    /// And has been opened since, so many times more than closed. Of what happens fast the kernel tells once.
-    Opened(u32),
-    /// It was closed after writing.
-    Closed,
-}
-
-impl Heard {
-    /// How long a file is to be unchanged.
-    fn quiet(self, settle: Duration) -> Duration {
-        match self {
-            Self::Nothing | Self::Closed => settle,
-            Self::Made => settle.max(OPENED_WITHIN),
-            Self::Opened(_) => settle.max(UNCLOSED),
-        }
-    }
 }
 
 /// A file that there is.
@@ -81,25 +52,6 @@ struct Entry {
     is_gone: bool,
     /// The scan that has seen it last.
     scan: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Due {
-    /// Complete if it is unchanged then, and nobody writes to it.
-    At { at: Instant, heard: Heard },
-    /// It is being looked at.
-    Looking(Heard),
-    /// Complete; waits for its turn.
-    Ready,
-}
-
-impl Due {
-    fn heard(self) -> Heard {
-        match self {
-            Self::At { heard, .. } | Self::Looking(heard) => heard,
-            Self::Ready => Heard::Nothing,
-        }
-    }
 }
 
 #[derive(Debug)]

@@ -1,6 +1,9 @@
 use proptest::prelude::*;
 
-use super::*;
+use super::{
+    due::{OPENED_WITHIN, UNCLOSED},
+    *,
+};
 
 const SETTLE: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_secs(1);
