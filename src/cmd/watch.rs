@@ -31,15 +31,17 @@ Examples:
                                                         on any machine: run a program for each
 
 A file is complete when it was renamed into place, or when it was closed after writing and has not
-changed for the --settle time; one that is found by looking, when it has not changed and no process
-of this user (or any, for root) has it open for writing. It is announced once, as
+changed for the --settle time; one that is found by looking, or linked into place, when it has not
+changed and no process of this user (or any, for root) has it open for writing; one that is opened
+and never closed, after a minute of that. It is announced once, as
 
   <path> size=<bytes> modified=<unix ms> id=<id>
 
 and again only when it is another file, or has changed. What is no plain character in a path is
 written as %XX. What changed while nobody watched is announced at the next start: a small file in
 the --data directory remembers what was. What cannot be read, or is back, is <path> error=<word>:
-gone, denied, unreadable, too-many-files, none.
+gone, denied, unreadable, too-many-files (5,000,000 below one DIR), none. What is on a disk that is
+unmounted is not gone, nor new when the disk is back.
 
 Left out are names that begin with a dot or end in ~, .tmp, .part, .partial, .filepart or
 .crdownload (unless --all is said), symbolic links, and everything that is no regular file.

@@ -10,7 +10,7 @@
 
 use std::{
     collections::HashMap,
-    future,
+    future, io,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -33,13 +33,14 @@ use super::{
     failed,
     program::{self, Program},
     task_json,
+    writer::Writer,
 };
 use crate::{
     address::BrokerAddress,
     failure::Failure,
     flags::milliseconds,
     link,
-    output::{Console, note, plural, printable},
+    output::{note, plural, printable},
 };
 
 /// The label that the broker shows.
@@ -81,6 +82,8 @@ struct Worker {
     begun: AtomicU64,
     /// Nothing is begun any more.
     drains: AtomicBool,
+    /// Standard output, and errors of programs.
+    writers: [Writer; 2],
 }
 
 struct Task {
@@ -127,6 +130,7 @@ pub(super) async fn run(share: Share, stop: CancellationToken) -> Result<(), Fai
         stop: stop.clone(),
         begun: AtomicU64::new(0),
         drains: AtomicBool::new(false),
+        writers: [Writer::new(io::stdout()), Writer::new(io::stderr())],
     });
     let member = client.hello().resume;
     let mut tasks = JoinSet::new();
@@ -287,13 +291,24 @@ impl Worker {
         let Some(until) = self.extend(task).await else { return Ok(()) };
         let failed = match &self.share.program {
             None => {
-                let printed = self.print(task);
+                let printed = tokio::select! {
+                    biased;
+                    printed = self.print(task) => printed,
+                    () = self.keep(task, until) => {
+                        note(&format!("{}: lost, as nobody reads what is printed", task.id));
+                        return Ok(());
+                    }
+                };
                 if printed.is_err() {
                     self.hand_back(task).await;
                 }
                 printed?;
                 None
             }
+            Some(program) if program.would_be_option(&task.payload) => Some(Failed {
+                failure: "begins_with_a_dash".to_owned(),
+                last_words: "write_--_before_{}".to_owned(),
+            }),
             Some(program) => match self.run_program(program, task, until).await {
                 Ok(Some(failed)) => failed,
                 Ok(None) => return Ok(()),
@@ -333,33 +348,44 @@ impl Worker {
         let Share { topic, group, .. } = &self.share;
         let about =
             [("EVENT_TOPIC", topic.as_str()), ("EVENT_GROUP", group.as_str()), ("EVENT_TASK", &id)];
-        let (mut running, tail) = program.start_with_tail(&task.payload, &about)?;
+        let (mut running, mut tail) =
+            program.start_with_tail(&task.payload, &about, &self.writers)?;
         let limit = async {
             match self.share.timeout {
                 Some(limit) => sleep(limit).await,
                 None => future::pending().await,
             }
         };
-        tokio::select! {
+        let keep = self.keep(task, until);
+        tokio::pin!(keep);
+        let failure = tokio::select! {
             biased;
             ended = running.wait() => {
                 let status = ended.map_err(|error| Failure::failed(error.to_string()))?;
-                let Some(failure) = program::failure(status) else { return Ok(Some(None)) };
-                Ok(Some(Some(Failed { failure, last_words: tail.last_words().await })))
+                program::failure(status)
             }
             () = limit => {
                 running.kill().await;
                 let limit = format_ms(milliseconds(self.share.timeout.unwrap_or_default()));
-                let failure = format!("not_finished_within_{limit}");
-                Ok(Some(Some(Failed { failure, last_words: tail.last_words().await })))
+                Some(format!("not_finished_within_{limit}"))
             }
-            () = self.keep(task, until) => {
+            () = &mut keep => {
                 note(&format!("{id}: lost; its program is ended: {}", printable(&task.payload, 200)));
                 // Here it has ended before it may come again; elsewhere that may be before.
                 running.kill().await;
-                Ok(None)
+                return Ok(None);
+            }
+        };
+        // Where it is read slowly no more programs are begun than were asked for, and none of their tasks is lost.
+        tokio::select! {
+            biased;
+            () = tail.passed_on() => {}
+            () = &mut keep => {
+                note(&format!("{id}: lost, as nobody reads what its program has printed"));
+                return Ok(None);
             }
         }
+        Ok(Some(failure.map(|failure| Failed { failure, last_words: tail.last_words() })))
     }
 
     /// Keeps the task ours; returns when it is not, or might not be.
@@ -420,11 +446,13 @@ impl Worker {
         (current.0, current.1.clone().expect("waited for one"))
     }
 
-    fn print(&self, task: &Task) -> Result<(), Failure> {
-        let mut console = Console::new();
-        if self.share.json {
-            return console.line(&task_json(&self.share.group, &task.id, &task.payload));
-        }
-        console.line(&task.payload)
+    async fn print(&self, task: &Task) -> Result<(), Failure> {
+        let mut line = if self.share.json {
+            task_json(&self.share.group, &task.id, &task.payload)
+        } else {
+            task.payload.clone()
+        };
+        line.push('\n');
+        self.writers[0].write(line.into_bytes()).await.map_err(Failure::from_output)
     }
 }
