@@ -19,6 +19,7 @@ use crate::{
     node,
     output::{note, plural, printable},
     signals::stop_on_signal,
+    window::Refusal,
 };
 
 const EXAMPLES: &str = "\
@@ -274,13 +275,13 @@ impl Source for Files {
         Some([first].into_iter().chain(rest).map(|one| (token(&one), one.payload)).collect())
     }
 
-    fn answered(&mut self, token: u64, answer: Result<(), String>) -> Result<(), Failure> {
+    fn answered(&mut self, token: u64, answer: Result<(), Refusal>) -> Result<(), Failure> {
         match &answer {
             Ok(()) => {
                 self.confirmed += 1;
                 self.refused = false;
             }
-            Err(reason) => self.note_refusal(reason),
+            Err(refusal) => self.note_refusal(&refusal.reason),
         }
         self.settle(token, answer.is_ok());
         Ok(())

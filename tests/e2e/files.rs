@@ -5,14 +5,18 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::{OsStr, OsString},
     fs::{self, File},
-    io::Write,
+    io::{BufRead, BufReader, Write},
+    net::TcpListener,
     os::{
         fd::AsRawFd,
         unix::ffi::{OsStrExt, OsStringExt},
     },
     path::{Path, PathBuf},
     process::Command,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
@@ -523,6 +527,45 @@ fn dropped_files_of_urls_become_events_and_go() {
     let events = events_on(&server, "links").split_off(3);
     let distinct: BTreeSet<_> = events.iter().map(|event| event.split(' ').next()).collect();
     assert_eq!((events.len(), distinct.len()), (3_000, 3_000));
+}
+
+#[test]
+fn a_line_that_is_refused_for_good_is_set_aside_and_its_neighbours_are_published_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let broker = listener.local_addr().unwrap().to_string();
+    let dir = real_dir();
+    let kept = [dir.path().join(".rejected-odd"), dir.path().join(".rejected-odd.2")];
+    // A broker that refuses what it does not like, and says what else it has heard.
+    let (heard, published) = mpsc::channel();
+    thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        let say = |text: String| (&stream).write_all(text.as_bytes()).unwrap();
+        say("Connected.  (PID 1)\r\n".to_owned());
+        let hello = lines.next().unwrap().unwrap();
+        let echo = hello.split(' ').find(|word| word.starts_with("echo=")).unwrap();
+        let resume = "0".repeat(32);
+        say(format!("+OK tidings 0.1.0 id=1 clock=1 {echo} resume={resume}\r\n"));
+        for (n, line) in (1..).zip(lines.map_while(Result::ok)) {
+            if line.contains("never") {
+                say(format!("-ERR bad-argument n={n} no\r\n"));
+            } else {
+                say(format!("+OK {n} {n}\r\n"));
+                heard.send(line).unwrap();
+            }
+        }
+    });
+    let folder = TempDir::new().unwrap();
+    let mut command = tidings(folder.path(), ["watch", "--settle", "10ms", "--spool"]);
+    let watch = Running::start(command.arg(dir.path()).args(["--broker", &broker]));
+    for kept in kept {
+        place(&dir.path().join("odd"), "first text\nnever\nlast text\n");
+        watch.line_with("odd:2: ");
+        until("the file to be kept", || kept.exists().then_some(()));
+        let published: Vec<_> = published.try_iter().collect();
+        assert_eq!(published, ["PUB new-url first text", "PUB new-url last text"]);
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
 }
 
 /// What the README shows: a program of one machine runs when a file of another is ready.
