@@ -80,7 +80,7 @@ pub(crate) struct HttpFlags {
     #[arg(long, value_name = "NAME")]
     http_host: Vec<String>,
 
-    /// The URL under which others reach what HTTP answers here, perhaps through a proxy: https://NAME/tidings/. Hubs of watched
+    /// The URL under which others reach what HTTP answers here, perhaps through a proxy, with a path or without. Hubs of watched
     /// feeds are asked to tell there what is new, and its name is one of --http-host
     #[arg(long, value_name = "URL")]
     pub(crate) public_url: Option<PublicUrl>,
