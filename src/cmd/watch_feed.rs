@@ -66,7 +66,7 @@ pub(crate) struct WatchFeedArgs {
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_duration)]
     every: Duration,
 
-    /// Never look more often than this
+    /// Never look more often than this, unless somebody tells that there is something new
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = parse_duration)]
     min: Duration,
 

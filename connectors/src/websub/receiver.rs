@@ -169,7 +169,8 @@ impl Service {
             if let Some((content_type, body)) = content {
                 self.announce(one, content_type, body).await?;
             }
-            self.bring_forward(&one.watched, until_ms, None).await?;
+            let after = self.pace(&one.token);
+            self.bring_forward(&one.watched, until_ms, after.as_deref()).await?;
             self.crawlers_know(&one.token, until_ms).await?;
             Ok(true)
         };

@@ -13,7 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use tidings_protocol::client::{self, Client, ClientError, ClientOptions, Deliveries, Delivery};
 use tidings_protocol::{
     CanonicalUrl, Command, CursorName, DEFAULT_GROUP, Manage, Payload, Seq, StartAt, TopicName,
-    field, field_number, push_attribute,
+    field, field_number, format_ms, push_attribute,
 };
 use tidings_subscriber::feed::event;
 use tokio::sync::{Notify, watch};
@@ -25,7 +25,7 @@ use super::ask::ask;
 use super::book::Book;
 use super::store::StoreError;
 use super::subscription::{Asked, Teller, Wish};
-use super::{WebSubConfig, unix_ms};
+use super::{WebSubConfig, milliseconds, unix_ms};
 use crate::complaints::Complaints;
 use crate::outgoing::Outgoing;
 
@@ -49,6 +49,9 @@ const TROUBLE_PAUSE: Duration = Duration::from_secs(1);
 /// How long a feed that is watched is taken to be so without a question.
 const WATCHED_FOR: Duration = Duration::from_mins(1);
 
+/// From one look that a hub has brought forward to the next, of one feed: hubs that have much to tell tell it in pieces.
+const LOOK_PACE: Duration = Duration::from_secs(5);
+
 /// Hubs that are asked at once.
 const ASKING_MAX: usize = 16;
 
@@ -66,6 +69,8 @@ pub(super) struct Service {
     outgoing: Outgoing,
     /// Until when feeds are taken to be watched still, by their tokens.
     watched: Mutex<HashMap<String, Instant>>,
+    /// Until when feeds are not looked at once more, by their tokens.
+    looked: Mutex<HashMap<String, Instant>>,
     /// The connection that stands.
     client: watch::Sender<Option<Client>>,
     /// Something may be due earlier than it was.
@@ -94,9 +99,20 @@ impl Service {
         let cursor = format!("{CURSOR}-{:08x}", book.id()).parse().expect("it is a name");
         let book = Arc::new(Mutex::new(book));
         let (client, changed) = (watch::Sender::new(None), Notify::new());
-        let watched = Mutex::default();
+        let (watched, looked) = Default::default();
         let complaints = Mutex::new(Complaints::new("WebSub: what cannot be done now"));
-        Ok(Self { config, book, tokens, cursor, outgoing, watched, client, changed, complaints })
+        Ok(Self {
+            config,
+            book,
+            tokens,
+            cursor,
+            outgoing,
+            watched,
+            looked,
+            client,
+            changed,
+            complaints,
+        })
     }
 
     /// Whoever runs the broker is told, in the words of this process or of the broker.
@@ -146,6 +162,20 @@ impl Service {
             push_attribute(&mut event, "after", after);
         }
         self.publish(event::SCHEDULES, &event).await
+    }
+
+    /// How long to wait until the next look at this feed, which has been told of just now.
+    pub(super) fn pace(&self, token: &str) -> Option<String> {
+        let now = Instant::now();
+        let mut looked = self.looked.lock();
+        looked.retain(|_, until| *until > now);
+        let until = looked.entry(token.to_owned()).or_insert(now);
+        let wait = until.saturating_duration_since(now);
+        if wait.is_zero() {
+            *until = now + LOOK_PACE;
+            return None;
+        }
+        Some(format_ms(milliseconds(wait).max(1)))
     }
 
     /// Whether the feed of a subscription is still watched, as far as was known lately.
