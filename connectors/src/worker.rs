@@ -50,7 +50,7 @@ pub struct WorkerConfig {
 pub struct Task {
     /// What answers name.
     pub id: TaskId,
-    /// As T1 of PROTOCOL.md says.
+    /// As `[T1]` says.
     pub payload: String,
 }
 

@@ -291,6 +291,11 @@ fn what_a_hub_delivers_is_announced_once_and_polling_is_the_fallback() {
     deliver(&scene, &form, &body, &signed(&form, &body));
     scene.is_looked_at_every("4s");
 
+    // Nothing that was brought forward is still to come.
+    until("all looks", || {
+        let mut talk = Talk::client(scene.server.address);
+        (talk.ask_lines("GROUP tasks crawlers").len() == 1).then_some(())
+    });
     // It falls silent: what it does not tell is found, and from then on it is looked for more often.
     scene.write(&["three", "two", "one", "old"]);
     until("what nobody has told", || (scene.announced("three") == 1).then_some(()));

@@ -44,9 +44,6 @@ const SETTINGS: &[(&str, &str)] = &[("lease", "10s"), ("max-attempts", "10"), ("
 /// Requests at once.
 const CREDIT: u32 = 64;
 
-/// How long a callback rests for whose host there are enough requests already.
-const HOST_BUSY_MS: u64 = 2_000;
-
 /// Pause between tries to have the group.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -187,9 +184,12 @@ impl Handler for Caller {
                 return Ok(End::Final(Outcome::Failed, Hold::default()));
             }
         };
-        let Some(_turn) = self.0.hosts.turn(ending.url.host()) else {
-            let back = Return::Uncounted { after_ms: Some(HOST_BUSY_MS) };
-            return Ok(End::Back(back, Hold::default(), None));
+        let _turn = match self.0.hosts.turn(ending.url.host()) {
+            Ok(turn) => turn,
+            Err(busy_ms) => {
+                let back = Return::Uncounted { after_ms: Some(busy_ms) };
+                return Ok(End::Back(back, Hold::default(), None));
+            }
         };
         Ok(tokio::select! {
             biased;

@@ -20,7 +20,7 @@ use tokio_rustls::TlsAcceptor;
 use super::*;
 
 /// Far more than anything takes here that ends.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 fn config() -> CrawlerConfig {
     CrawlerConfig { allow_private: AllowPrivate::All, ..CrawlerConfig::default() }

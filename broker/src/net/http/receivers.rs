@@ -70,7 +70,8 @@ pub trait Receiver: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 struct Received {
     receiver: Arc<dyn Receiver>,
-    strangers: Mutex<Throttle<Source>>,
+    /// By source, and whether somebody stands between: who asks from a proxy's machine is not who asks through it.
+    strangers: Mutex<Throttle<(Source, bool)>>,
     rate: Rate,
 }
 
@@ -100,7 +101,8 @@ async fn answer(
     peer: IpAddr,
     request: Request,
 ) -> Result<Response<Body>, Refusal> {
-    let (now, source, visits) = (http.hub.clock.now(), Source::from(peer), &http.hub.stats.notices);
+    let source = (Source::from(peer), is_forwarded(request.headers()));
+    let (now, visits) = (http.hub.clock.now(), &http.hub.stats.notices);
     let is_known = receiver.knows(request.uri().path());
     if !is_known {
         let taken = strangers.lock().take(source, *rate, now);
@@ -127,6 +129,13 @@ async fn answer(
         Reply::Anybody(response) => Ok(response.map(Body::from)),
         Reply::Nobody(reason) => Err(refused(visits, now, peer, reason)),
     }
+}
+
+/// Whether a proxy says that it asks for somebody else.
+pub fn is_forwarded(headers: &HeaderMap) -> bool {
+    ["forwarded", "x-forwarded-for", "x-real-ip", "via"]
+        .iter()
+        .any(|name| headers.contains_key(*name))
 }
 
 /// What everybody hears who has no business here.
