@@ -11,7 +11,13 @@ use tidings_protocol::{
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::{address::BrokerAddress, failure::Failure, link, output::note, window::Window};
+use crate::{
+    address::BrokerAddress,
+    failure::Failure,
+    link,
+    output::note,
+    window::{Refusal, Window},
+};
 
 /// How long it waits before it connects again: at first, and at most.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
@@ -23,7 +29,7 @@ pub(crate) trait Source {
     async fn next(&mut self) -> Option<Vec<(u64, String)>>;
 
     /// The event that was pushed under this number was confirmed, or refused for this reason. Answers come in order.
-    fn answered(&mut self, number: u64, answer: Result<(), String>) -> Result<(), Failure>;
+    fn answered(&mut self, number: u64, answer: Result<(), Refusal>) -> Result<(), Failure>;
 }
 
 /// Publishes all that a source has, until that ends or it is to stop.

@@ -56,7 +56,7 @@ pub(crate) struct ServerFlags {
     pub(crate) http: HttpFlags,
 
     /// Attributes that give a sender power over others (every, prio, job) and are taken by that way in (line, http, zmq);
-    /// may be given several times [default: line=every,prio,job http=every,prio,job zmq=]
+    /// who may not use job may not publish on job-done, either; may be given several times [default: line=every,prio,job http=every,prio,job zmq=]
     #[arg(long, value_name = "WAY=ATTRIBUTE,..", value_parser = parse_grant)]
     grant: Vec<Grant>,
 
@@ -80,8 +80,8 @@ pub(crate) struct HttpFlags {
     #[arg(long, value_name = "NAME")]
     http_host: Vec<String>,
 
-    /// The URL under which others reach what HTTP answers here, perhaps through a proxy, such as <https://blog.example/tidings/>. Hubs
-    /// are given it, and its name is one of --http-host
+    /// The URL under which others reach what HTTP answers here, perhaps through a proxy, with a path or without. Hubs of watched
+    /// feeds are asked to tell there what is new, and its name is one of --http-host
     #[arg(long, value_name = "URL")]
     pub(crate) public_url: Option<PublicUrl>,
 
@@ -124,6 +124,11 @@ impl HttpFlags {
             ..HttpConfig::default()
         };
         config.receivers.extend(self.hub.receiver(self.public_url.as_ref())?);
+        if self.http == Some(ListenHttp::Off) && self.public_url.is_some() {
+            let text =
+                "what is asked for at --public-url is asked by HTTP, which is off (--http off)";
+            return Err(Failure::Usage(text.to_owned()));
+        }
         match self.http {
             Some(ListenHttp::Off) if !config.receivers.is_empty() => {
                 let text = "a hub is asked by HTTP, which is off (--http off)";

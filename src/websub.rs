@@ -13,11 +13,11 @@ use crate::{
 /// Flags of who hears from hubs.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WebSubFlags {
-    /// Ask no hubs (`WebSub`, rssCloud) to tell what is new in watched feeds; without --public-url none is asked anyway
+    /// Ask no hubs (WebSub, rssCloud) to tell what is new in watched feeds; without --public-url none is asked anyway
     #[arg(long)]
     no_websub: bool,
 
-    /// Also take what a hub has signed with SHA-1, as some know nothing else
+    /// Believe what a hub has signed with SHA-1, as some know nothing else; without it the feed is asked instead
     #[arg(long)]
     websub_sha1: bool,
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use tidings_protocol::{
-    MemberId, PAYLOAD_BYTES_MAX, Payload, TopicName,
+    Code, MemberId, PAYLOAD_BYTES_MAX, Payload, ProtocolError, TopicName,
     client::{Client, ClientError, Published},
     push_attribute, text,
 };
@@ -47,11 +47,20 @@ struct Event {
 enum State {
     Unsent,
     Sent(Published),
-    Refused(String),
+    Refused(Refusal),
+}
+
+/// Why an event is not kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// For people.
+    pub(crate) reason: String,
+    /// It lies with the broker, not with the event: the same may be kept later.
+    pub(crate) may_pass: bool,
 }
 
 /// What became of a line: confirmed, or why not.
-pub(crate) type Answer = (u64, Result<(), String>);
+pub(crate) type Answer = (u64, Result<(), Refusal>);
 
 impl Window {
     /// Nothing yet. With `ids`, events that can carry one are given an id.
@@ -71,7 +80,7 @@ impl Window {
         };
         let (payload, state) = match payload {
             Ok(payload) => (self.identified(payload, line), State::Unsent),
-            Err(reason) => (String::new(), State::Refused(reason)),
+            Err(reason) => (String::new(), State::Refused(Refusal { reason, may_pass: false })),
         };
         self.bytes += payload.len() + OVERHEAD_BYTES;
         self.events.push_back(Event { line, payload, state });
@@ -101,7 +110,7 @@ impl Window {
             if let State::Unsent = event.state {
                 event.state = match client.publish(&self.topic, &event.payload).await {
                     Ok(published) => State::Sent(published),
-                    Err(ClientError::Refused(error)) => State::Refused(error.to_string()),
+                    Err(ClientError::Refused(error)) => State::Refused(error.into()),
                     Err(error) => return Err(error),
                 };
             }
@@ -132,8 +141,8 @@ impl Window {
             let mut context = Context::from_waker(Waker::noop());
             // Confirmations come in order, and were taken out; but a refusal may stand behind what
             // has no answer.
-            if let Poll::Ready(Ok(Err(reason))) = event.poll(&mut context) {
-                event.state = State::Refused(reason);
+            if let Poll::Ready(Ok(Err(refusal))) = event.poll(&mut context) {
+                event.state = State::Refused(refusal);
             } else {
                 event.state = State::Unsent;
                 let has_id = Payload::parse(&event.payload).attribute(ID).is_some();
@@ -161,19 +170,32 @@ impl Window {
     }
 }
 
+impl From<ProtocolError> for Refusal {
+    fn from(error: ProtocolError) -> Self {
+        let may_pass = error.code.is_transient() || error.code == Code::NotDurable;
+        Self { reason: error.to_string(), may_pass }
+    }
+}
+
 impl Event {
     /// What became of it; to be asked no more once that was told.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Result<(), String>, ClientError>> {
+    fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Result<(), Refusal>, ClientError>> {
         let answer = match &mut self.state {
             State::Unsent => return Poll::Pending,
-            State::Refused(reason) => return Poll::Ready(Ok(Err(std::mem::take(reason)))),
+            State::Refused(refusal) => {
+                let refusal = Refusal { reason: std::mem::take(&mut refusal.reason), ..*refusal };
+                return Poll::Ready(Ok(Err(refusal)));
+            }
             State::Sent(published) => ready!(Pin::new(published).poll(context)),
         };
         // An answer comes once, and one that the connection has lost leaves the event as it was.
         self.state = State::Unsent;
         Poll::Ready(match answer {
             Ok(_seq) => Ok(Ok(())),
-            Err(ClientError::Refused(error)) => Ok(Err(error.to_string())),
+            Err(ClientError::Refused(error)) => Ok(Err(error.into())),
             Err(error) => Err(error),
         })
     }
@@ -197,7 +219,7 @@ mod tests {
         }
         let run = window.run.unwrap_or_default();
         let shown = |event: Event| match event.state {
-            State::Refused(reason) => format!("! {reason}"),
+            State::Refused(refusal) => format!("! {}", refusal.reason),
             _ => event.payload.replace(&run, "RUN"),
         };
         window.events.into_iter().map(shown).collect()

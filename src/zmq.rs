@@ -113,13 +113,22 @@ impl Work {
     }
 }
 
+/// How it has ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// What it had to say of its work.
+    pub(crate) said: Option<String>,
+    /// All of that was done.
+    pub(crate) is_whole: bool,
+}
+
 /// The process, for as long as this value lives.
 #[derive(Debug)]
 pub(crate) struct Zmq {
     /// Where its sockets are, for people.
     pub(crate) said: Vec<String>,
     bound: Bound,
-    task: JoinHandle<Option<String>>,
+    task: JoinHandle<Option<Ended>>,
     stop: CancellationToken,
 }
 
@@ -168,8 +177,8 @@ impl Zmq {
         Ok(Self { said: Vec::new(), bound, task, stop })
     }
 
-    /// Ends it. Returns what it had to say of its work.
-    pub(crate) async fn stop(self) -> Option<String> {
+    /// Ends it; `None` if it was not there, or had to be ended.
+    pub(crate) async fn stop(self) -> Option<Ended> {
         self.stop.cancel();
         self.task.await.ok().flatten()
     }
@@ -180,7 +189,7 @@ fn unavailable(reason: &str) -> Failure {
 }
 
 /// Waits for its end, and starts it again, until `stop`.
-async fn look_after(work: Work, first: Process, stop: CancellationToken) -> Option<String> {
+async fn look_after(work: Work, first: Process, stop: CancellationToken) -> Option<Ended> {
     let mut backoff = BACKOFF_MIN;
     let mut running = Ok(first);
     loop {
@@ -272,18 +281,18 @@ impl Process {
         Err(status.map_or_else(|error| error.to_string(), in_words))
     }
 
-    /// Has it end, and waits for that. Returns its last line.
-    async fn end(mut self) -> Option<String> {
+    /// Has it end, and waits for that. What it says is its last line.
+    async fn end(mut self) -> Option<Ended> {
         self.stdin = None;
         let ended = async {
-            let mut last = None;
+            let mut said = None;
             while let Ok(Some(line)) = self.stdout.next_line().await {
-                last = Some(line);
+                said = Some(line);
             }
-            let _ = self.child.wait().await;
-            last
+            let is_whole = self.child.wait().await.is_ok_and(|status| status.success());
+            Ended { said, is_whole }
         };
-        timeout(STOP_MAX, ended).await.ok().flatten()
+        timeout(STOP_MAX, ended).await.ok()
     }
 }
 

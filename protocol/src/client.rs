@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
@@ -153,6 +154,8 @@ pub async fn connect(
         })?;
         // Lines are gathered here, so nothing is gained by the kernel's waiting for more.
         let _ = stream.set_nodelay(true);
+        // Without it the loss is noticed late, and in no other way.
+        let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive());
         let (reader, writer) = stream.into_split();
         handshake(reader, writer, &options, &mut refusal).await
     };
@@ -166,6 +169,13 @@ pub async fn connect(
             Err(ClientError::Timeout { address: address.to_owned(), after })
         }
     }
+}
+
+/// Whoever only listens hears nothing of a broker whose machine is gone: it is asked after a minute of silence, and
+/// given up after another.
+fn keepalive() -> TcpKeepalive {
+    let (silence, pause) = (Duration::from_mins(1), Duration::from_secs(15));
+    TcpKeepalive::new().with_time(silence).with_interval(pause).with_retries(4)
 }
 
 impl MemberId {

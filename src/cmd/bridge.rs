@@ -9,7 +9,7 @@ use crate::{
     flags::BrokerFlag,
     output::Console,
     signals::stop_on_signal,
-    zmq::{Work, Zmq},
+    zmq::{Ended, Work, Zmq},
 };
 
 const ZMQ_EXAMPLES: &str = "\
@@ -23,7 +23,10 @@ A message that cannot be an event (no UTF-8, a control character or a line end i
 60 KiB) is dropped, and counted in the log. It connects again, to either side, when a connection is
 lost. What the other side sent meanwhile is not there: a PUB socket keeps nothing for who is away.
 Where the frames are those of another Tidings (topic, number, payload), what was missed shows in
-the numbers, and is counted, too.";
+the numbers, and is counted, too.
+
+Exit codes: 0 it was stopped; 1 it did not work, or the broker had not confirmed everything when
+it was stopped; 2 wrong usage.";
 
 /// What is bridged.
 #[derive(Debug, Subcommand)]
@@ -68,7 +71,14 @@ pub(crate) async fn run(Bridge::Zmq(args): Bridge) -> Result<(), Failure> {
     console.line(&said)?;
     stop.cancelled().await;
     match zmq.stop().await {
-        Some(heard) => console.line(&heard),
-        None => Ok(()),
+        Some(Ended { said, is_whole }) if is_whole || said.is_some() => {
+            said.iter().try_for_each(|heard| console.line(heard))?;
+            if is_whole { Ok(()) } else { Err(Failure::Unsuccessful) }
+        }
+        _ => {
+            let text =
+                "its process had ended, or had to be: what it heard last may not be published";
+            Err(Failure::failed(text))
+        }
     }
 }

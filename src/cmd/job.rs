@@ -49,6 +49,8 @@ those of robots.txt, with path and query or, if they begin with http, the whole 
 which the rest ends as over budget: max-pages=N, max-depth=N (links from a seed), max-per-host=N
 (pages), max-time=DURATION. hold=yes: nothing is fetched before the job is closed, so that a link of
 one seed's page to another seed's host belongs to it in whichever order they are added.
+callback=URL: it is told, by a POST of JSON, when the pass is done; a broker with
+--callback-secret-file signs that.
 
 A job that is open without a seed for a day is closed.";
 
@@ -104,7 +106,7 @@ pub(crate) struct OpenArgs {
     #[command(flatten)]
     of: JobArgs,
 
-    /// scope=, include=, exclude=, max-pages=, max-depth=, max-per-host=, max-time=, hold=
+    /// scope=, include=, exclude=, max-pages=, max-depth=, max-per-host=, max-time=, hold=, callback=
     #[arg(value_name = "SETTING", value_parser = parse_setting)]
     settings: Vec<(String, String)>,
 }

@@ -247,7 +247,7 @@ impl Publisher {
                     self.lost_at = None;
                     match answer {
                         Ok(()) => self.tally.confirmed += 1,
-                        Err(reason) => self.tally.refuse(line, &reason),
+                        Err(refusal) => self.tally.refuse(line, &refusal.reason),
                     }
                 }
                 () = connection_ends(deliveries) => return Err(deliveries.reason()),

@@ -7,6 +7,7 @@ mod program;
 mod share;
 mod signal;
 mod tail;
+mod writer;
 
 use std::{
     collections::BTreeMap,
@@ -65,7 +66,8 @@ The program of --exec is started directly, without a shell (--exec sh -c '..' is
 event in its environment: EVENT_PAYLOAD all of it, EVENT_URL the URL or path that it begins
 with, if it does, and EVENT_PATH the path as the system has it, without the %XX of unusual
 characters; EVENT_TOPIC, and EVENT_SEQ or, with --group, EVENT_GROUP and EVENT_TASK. An argument
-that is {} and nothing else is the path, the URL or else the whole event. One that fails (exit
+that is {} and nothing else is the path, the URL or else the whole event; one that begins with a
+dash, and so might be an option, fails instead, unless -- stands before {}. One that fails (exit
 code other than 0) is named on standard error. With --group its event comes again, to anybody in
 the group, after the group's backoff and up to its max-attempts, and is then a dead letter with
 the end of what the program printed; without, the next event is taken.
@@ -408,6 +410,13 @@ async fn run_program(
     seq: Seq,
     payload: &str,
 ) -> Result<(), Failure> {
+    if program.would_be_option(payload) {
+        let payload = printable(payload, 200);
+        note(&format!(
+            "event {seq} of {topic} begins with a dash; write -- before {{}}: {payload}"
+        ));
+        return Ok(());
+    }
     let about = [("EVENT_TOPIC", topic.as_str()), ("EVENT_SEQ", &seq.to_string())];
     let ended = program.start(payload, &about)?.wait().await;
     let status = ended.map_err(|error| Failure::failed(error.to_string()))?;

@@ -19,6 +19,7 @@ use crate::{
     node,
     output::{note, plural, printable},
     signals::stop_on_signal,
+    window::Refusal,
 };
 
 const EXAMPLES: &str = "\
@@ -31,15 +32,17 @@ Examples:
                                                         on any machine: run a program for each
 
 A file is complete when it was renamed into place, or when it was closed after writing and has not
-changed for the --settle time; one that is found by looking, when it has not changed and no process
-of this user (or any, for root) has it open for writing. It is announced once, as
+changed for the --settle time; one that is found by looking, or linked into place, when it has not
+changed and no process of this user (or any, for root) has it open for writing; one that is opened
+and never closed, after a minute of that. It is announced once, as
 
   <path> size=<bytes> modified=<unix ms> id=<id>
 
 and again only when it is another file, or has changed. What is no plain character in a path is
 written as %XX. What changed while nobody watched is announced at the next start: a small file in
 the --data directory remembers what was. What cannot be read, or is back, is <path> error=<word>:
-gone, denied, unreadable, too-many-files, none.
+gone, denied, unreadable, too-many-files (5,000,000 below one DIR), none. What is on a disk that is
+unmounted is not gone, nor new when the disk is back.
 
 Left out are names that begin with a dot or end in ~, .tmp, .part, .partial, .filepart or
 .crdownload (unless --all is said), symbolic links, and everything that is no regular file.
@@ -167,6 +170,8 @@ impl WatchArgs {
         let settings = |dir: &PathBuf| -> Result<Settings, io::Error> {
             // A symbolic link stays one: whoever said it wants to read it in the events.
             let dir = std::path::absolute(dir)?;
+            // With a slash at its end it is the same directory, and has the same state.
+            let dir = dir.components().collect();
             Ok(Settings {
                 dir,
                 recursive: self.recursive,
@@ -270,13 +275,13 @@ impl Source for Files {
         Some([first].into_iter().chain(rest).map(|one| (token(&one), one.payload)).collect())
     }
 
-    fn answered(&mut self, token: u64, answer: Result<(), String>) -> Result<(), Failure> {
+    fn answered(&mut self, token: u64, answer: Result<(), Refusal>) -> Result<(), Failure> {
         match &answer {
             Ok(()) => {
                 self.confirmed += 1;
                 self.refused = false;
             }
-            Err(reason) => self.note_refusal(reason),
+            Err(refusal) => self.note_refusal(&refusal.reason),
         }
         self.settle(token, answer.is_ok());
         Ok(())

@@ -107,7 +107,10 @@ mod work {
         let ended = zmq::run(config, ready, stop).await;
         match ended {
             Ok(None) => Ok(()),
-            Ok(Some(heard)) => console.line(&heard.to_string()),
+            Ok(Some(heard)) => {
+                console.line(&heard.to_string())?;
+                if heard.is_whole() { Ok(()) } else { Err(Failure::Unsuccessful) }
+            }
             Err(error) if is_ready => Err(Failure::failed(format!("ZeroMQ: {error}"))),
             // Its parent says so.
             Err(error) => {

@@ -26,6 +26,9 @@ const SECRETS: &str = "whsec_YSBzZWNyZXQgb2YgdGhlIGJyb2tlciBhbmQgaXRzIGZyaWVuZHM
 
 const LOOPBACK: &str = "--allow-private=127.0.0.0/8,::1";
 
+/// Requests that there are at once.
+const AT_ONCE: usize = 64;
+
 /// What makes a second attempt come at once, and the tasks of who was killed come back soon.
 const QUICK: &str = "GROUP create callbacks topics=job-done key=none lease=1s backoff=1ms";
 
@@ -226,14 +229,34 @@ fn who_must_not_be_asked_is_not_and_that_is_said() {
 #[test]
 fn who_does_not_answer_keeps_nobody_waiting() {
     let (server, receiver) = (quick(""), Receiver::start());
-    // More than there are requests at once.
-    for number in 0..70 {
+    for number in 0..AT_ONCE + 6 {
         job(&server, &format!("hang-{number}"), &receiver.url("hang", "hang"));
     }
     receiver.told_of("hang", 1);
     job(&server, "docs", &format!("http://localhost:{}/204/docs", receiver.port));
     receiver.told_of("docs", 1);
+    // Otherwise it would have had to wait for them.
+    let told = receiver.told_so_far();
+    assert!(told.iter().filter(|told| told.path == "/hang/hang").count() < AT_ONCE);
     until_group(&server, "completed", 1);
+}
+
+#[test]
+fn a_group_that_is_fed_by_something_else_is_left_alone_and_that_is_said() {
+    let (server, receiver) = (Server::start(&["broker", LOOPBACK]), Receiver::start());
+    let mut client = Talk::client(server.address);
+    let answer = client.ask("GROUP create callbacks topics=job-done");
+    assert!(answer.starts_with("-ERR bad-argument "), "{answer}");
+    let answer = client.ask("GROUP create callbacks topics=mine key=none");
+    assert!(answer.starts_with("+OK"), "{answer}");
+    job(&server, "docs", &receiver.url("204", "docs"));
+    let said = server.process.line_with("nobody is called back");
+    let (_, remedy) = said.rsplit_once("; tidings ").expect("it says what to do");
+    let words: Vec<_> = remedy.strip_suffix(" changes that").unwrap().split(' ').collect();
+    assert_eq!(words, ["group", "set", "callbacks", "topics=mine,job-done"]);
+    assert!(client.ask("GROUP show callbacks").contains(" members=0 "));
+    at(&server, &words).expect_code(0);
+    assert_eq!(receiver.told(1)[0].path, "/204/docs");
 }
 
 #[test]

@@ -2,9 +2,10 @@
 //! room again. The disk is a small tmpfs in a mount namespace of its own.
 
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     io::{ErrorKind, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
     sync::{Arc, Mutex},
     thread,
@@ -65,21 +66,44 @@ impl SmallDisk {
         let data = self.folder.path().join("data");
         let flags = [&["broker", "--data", data.to_str().unwrap()], flags].concat();
         Server::start_with(&flags, |command| {
-            let mut inside = Command::new("nsenter");
-            inside.arg(format!("--target={}", self.holder.id())).arg("--mount");
-            if self.user_namespace {
-                inside.args(["--user", "--preserve-credentials"]);
-            }
+            let mut inside = self.inside();
             inside.arg(command.get_program()).args(command.get_args());
             inside.current_dir(command.get_current_dir().unwrap());
             *command = inside;
         })
     }
 
+    /// What runs the program that is its argument where the disk is mounted.
+    fn inside(&self) -> Command {
+        let mut inside = Command::new("nsenter");
+        inside.arg(format!("--target={}", self.holder.id())).arg("--mount");
+        if self.user_namespace {
+            inside.args(["--user", "--preserve-credentials"]);
+        }
+        inside
+    }
+
+    /// Mounts it at another place, too, as long as it is not unmounted there.
+    #[track_caller]
+    pub(crate) fn mount_at(&self, place: &Path) {
+        let words = [OsStr::new("mount"), OsStr::new("--bind"), self.folder.path().as_os_str()];
+        assert!(self.inside().args(words).arg(place).status().unwrap().success());
+    }
+
+    #[track_caller]
+    pub(crate) fn unmount_at(&self, place: &Path) {
+        assert!(self.inside().arg("umount").arg(place).status().unwrap().success());
+    }
+
+    /// Another folder as it is seen by who sees the disk.
+    pub(crate) fn seen(&self, folder: &Path) -> PathBuf {
+        let folder = folder.strip_prefix("/").unwrap();
+        PathBuf::from(format!("/proc/{}/root", self.holder.id())).join(folder)
+    }
+
     /// The folder as it is seen from outside.
     pub(crate) fn path(&self) -> PathBuf {
-        let folder = self.folder.path().strip_prefix("/").unwrap();
-        PathBuf::from(format!("/proc/{}/root", self.holder.id())).join(folder)
+        self.seen(self.folder.path())
     }
 
     /// Somebody else's file takes all the room but so much.

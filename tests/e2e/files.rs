@@ -5,14 +5,23 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::{OsStr, OsString},
     fs::{self, File},
-    io::Write,
-    os::unix::ffi::{OsStrExt, OsStringExt},
+    io::{BufRead, BufReader, Write},
+    net::TcpListener,
+    os::{
+        fd::AsRawFd,
+        unix::ffi::{OsStrExt, OsStringExt},
+    },
     path::{Path, PathBuf},
-    sync::atomic::{AtomicUsize, Ordering},
+    process::Command,
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
 
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat};
 use tempfile::TempDir;
 use tidings_connectors::files::name::decode;
 
@@ -31,7 +40,7 @@ const BURST: usize = 10_000;
 
 /// A directory on the disk that the build is on, which no tmpfs is big enough for.
 #[track_caller]
-fn real_dir() -> TempDir {
+pub(crate) fn real_dir() -> TempDir {
     TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
@@ -46,14 +55,14 @@ fn watch(server: &Server, words: &[&OsStr]) -> Running {
 
 /// The same for one directory, with flags.
 #[track_caller]
-fn watch_dir(server: &Server, dir: &Path, flags: &[&str]) -> Running {
+pub(crate) fn watch_dir(server: &Server, dir: &Path, flags: &[&str]) -> Running {
     let flags = flags.iter().map(OsStr::new);
     watch(server, &[dir.as_os_str()].into_iter().chain(flags).collect::<Vec<_>>())
 }
 
 /// Announces what is new, and ends.
 #[track_caller]
-fn once(server: &Server, dir: &Path, flags: &[&str]) {
+pub(crate) fn once(server: &Server, dir: &Path, flags: &[&str]) {
     watch_dir(server, dir, &[&["--once"], flags].concat()).finish().expect_code(0);
 }
 
@@ -78,25 +87,33 @@ fn events_on(server: &Server, topic: &str) -> Vec<String> {
 }
 
 #[track_caller]
-fn announced(server: &Server) -> Vec<String> {
+pub(crate) fn announced(server: &Server) -> Vec<String> {
     events_on(server, "file-ready")
 }
 
 /// The path that an event is about.
-fn path(event: &str) -> PathBuf {
+pub(crate) fn path(event: &str) -> PathBuf {
     OsString::from_vec(decode(event.split(' ').next().unwrap())).into()
 }
 
 /// The paths of all announced files, in their order.
 #[track_caller]
-fn files(server: &Server) -> Vec<PathBuf> {
+pub(crate) fn files(server: &Server) -> Vec<PathBuf> {
     let events = announced(server);
     events.iter().filter(|event| event.contains(" size=")).map(|event| path(event)).collect()
 }
 
+/// The time that a process has kept processors busy, in hundredths of a second.
+#[track_caller]
+fn processor_ticks(id: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
+    let words: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    words[11].parse::<u64>().unwrap() + words[12].parse::<u64>().unwrap()
+}
+
 /// Waits until this file has been announced so often.
 #[track_caller]
-fn until_announced(server: &Server, file: &Path, times: usize) {
+pub(crate) fn until_announced(server: &Server, file: &Path, times: usize) {
     until(&format!("{} to be announced", file.display()), || {
         let found = files(server).iter().filter(|path| *path == file).count();
         (found >= times).then_some(())
@@ -104,13 +121,13 @@ fn until_announced(server: &Server, file: &Path, times: usize) {
 }
 
 #[track_caller]
-fn until_event(server: &Server, beginning: &str) -> String {
+pub(crate) fn until_event(server: &Server, beginning: &str) -> String {
     until(beginning, || announced(server).into_iter().find(|event| event.starts_with(beginning)))
 }
 
 /// Writes aside and renames into place.
 #[track_caller]
-fn place(path: &Path, text: &str) {
+pub(crate) fn place(path: &Path, text: &str) {
     let aside = path.with_file_name(".aside");
     fs::write(&aside, text).unwrap();
     fs::rename(aside, path).unwrap();
@@ -322,6 +339,61 @@ fn the_end_of_a_batch_comes_behind_its_last_file() {
     }
 }
 
+/// Ways to make a file of which nobody is heard to close it after writing.
+#[test]
+fn files_that_nobody_closes_under_their_name_are_announced_and_hold_up_no_end_of_a_batch() {
+    let server = Server::broker();
+    let dir = real_dir();
+    let file = |name: &str| dir.path().join(name);
+    fs::create_dir(file("aside")).unwrap();
+    let _watch = watch_dir(&server, dir.path(), &["--batch-end=300ms"]);
+    // Without a name until it is written.
+    let flags = OFlags::TMPFILE | OFlags::WRONLY;
+    let unnamed = rustix::fs::open(dir.path(), flags, Mode::from_raw_mode(0o644)).unwrap();
+    let unnamed = File::from(unnamed);
+    (&unnamed).write_all(b"all of it").unwrap();
+    let link = format!("/proc/self/fd/{}", unnamed.as_raw_fd());
+    linkat(CWD, link, CWD, file("unnamed"), AtFlags::SYMLINK_FOLLOW).unwrap();
+    drop(unnamed);
+    // Under another name, which is gone before anybody can look.
+    fs::write(file("aside/linked"), "x").unwrap();
+    fs::hard_link(file("aside/linked"), file("linked")).unwrap();
+    fs::remove_file(file("aside/linked")).unwrap();
+    // Only opened for reading.
+    assert!(Command::new("flock").arg(file("lock")).arg("true").status().unwrap().success());
+    for name in ["unnamed", "linked", "lock"] {
+        until_announced(&server, &file(name), 1);
+    }
+    until_event(&server, &format!("{} batch=end files=3 ", dir.path().display()));
+    // Who writes on for long is waited for: this one is closed in the end.
+    let slow = File::create(file("slow")).unwrap();
+    place(&file("quick"), "x");
+    until_announced(&server, &file("quick"), 1);
+    assert!(!files(&server).contains(&file("slow")));
+    drop(slow);
+    until_event(&server, &format!("{} batch=end files=2 ", dir.path().display()));
+}
+
+/// More directories than the kernel keeps notices of: to look at one is a notice, too.
+#[test]
+fn to_look_through_many_directories_makes_no_end_of_looking() {
+    let server = Server::broker();
+    let dir = real_dir();
+    for n in 0..5_000 {
+        fs::create_dir_all(dir.path().join(format!("{}/{n}", n % 100))).unwrap();
+    }
+    let watch = watch_dir(&server, dir.path(), &["--recursive"]);
+    let first = dir.path().join("7/4907/first");
+    place(&first, "x");
+    until_announced(&server, &first, 1);
+    // Rests then: its processor time does not grow while nothing happens.
+    until("it to rest", || {
+        let before = processor_ticks(watch.id());
+        thread::sleep(Duration::from_millis(300));
+        (processor_ticks(watch.id()) <= before + 2).then_some(())
+    });
+}
+
 #[test]
 fn more_files_at_once_than_the_kernel_keeps_notices_of_are_all_announced() {
     let server = Server::broker();
@@ -357,13 +429,16 @@ fn a_watcher_that_is_killed_again_and_again_announces_each_file_once() {
             }
         })
     };
-    let mut lives = 0;
-    while lives < 12 {
+    // Each life ends after another part of its scan, its announcements and its confirmations.
+    let mut known = 0;
+    for _ in 0..12 {
         let watch = watch_dir(&server, dir.path(), &["--recursive", "--settle", "50ms"]);
-        // Somewhere in its scan, its announcements or its confirmations.
-        thread::sleep(Duration::from_millis(random.u64(0..400)));
+        let more = (known + random.usize(0..BURST / 12)).min(BURST);
+        known = until("some more to be announced", || {
+            let known = files(&server).len();
+            (known >= more).then_some(known)
+        });
         watch.finish_by("KILL");
-        lives += 1;
     }
     writer.join().unwrap();
     once(&server, dir.path(), &["--recursive"]);
@@ -452,6 +527,45 @@ fn dropped_files_of_urls_become_events_and_go() {
     let events = events_on(&server, "links").split_off(3);
     let distinct: BTreeSet<_> = events.iter().map(|event| event.split(' ').next()).collect();
     assert_eq!((events.len(), distinct.len()), (3_000, 3_000));
+}
+
+#[test]
+fn a_line_that_is_refused_for_good_is_set_aside_and_its_neighbours_are_published_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let broker = listener.local_addr().unwrap().to_string();
+    let dir = real_dir();
+    let kept = [dir.path().join(".rejected-odd"), dir.path().join(".rejected-odd.2")];
+    // A broker that refuses what it does not like, and says what else it has heard.
+    let (heard, published) = mpsc::channel();
+    thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        let say = |text: String| (&stream).write_all(text.as_bytes()).unwrap();
+        say("Connected.  (PID 1)\r\n".to_owned());
+        let hello = lines.next().unwrap().unwrap();
+        let echo = hello.split(' ').find(|word| word.starts_with("echo=")).unwrap();
+        let resume = "0".repeat(32);
+        say(format!("+OK tidings 0.1.0 id=1 clock=1 {echo} resume={resume}\r\n"));
+        for (n, line) in (1..).zip(lines.map_while(Result::ok)) {
+            if line.contains("never") {
+                say(format!("-ERR bad-argument n={n} no\r\n"));
+            } else {
+                say(format!("+OK {n} {n}\r\n"));
+                heard.send(line).unwrap();
+            }
+        }
+    });
+    let folder = TempDir::new().unwrap();
+    let mut command = tidings(folder.path(), ["watch", "--settle", "10ms", "--spool"]);
+    let watch = Running::start(command.arg(dir.path()).args(["--broker", &broker]));
+    for kept in kept {
+        place(&dir.path().join("odd"), "first text\nnever\nlast text\n");
+        watch.line_with("odd:2: ");
+        until("the file to be kept", || kept.exists().then_some(()));
+        let published: Vec<_> = published.try_iter().collect();
+        assert_eq!(published, ["PUB new-url first text", "PUB new-url last text"]);
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
 }
 
 /// What the README shows: a program of one machine runs when a file of another is ready.

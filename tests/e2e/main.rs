@@ -26,6 +26,7 @@ mod export;
 mod faults;
 mod feeds;
 mod files;
+mod files_faults;
 mod groups;
 mod hooks;
 mod hostile;

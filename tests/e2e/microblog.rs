@@ -71,11 +71,11 @@ impl Blog {
     /// Posts, the newest first, and the feed that has them.
     fn write(&self, posts: &[&str]) {
         let root = self.nginx.folder.path();
-        let mut items = String::new();
-        for post in posts {
+        let items = posts.iter().map(|post| {
             fs::write(root.join(format!("posts/{post}.html")), format!("the {post} post")).unwrap();
-            items += &format!("<item><guid>{post}</guid><link>/posts/{post}.html</link></item>");
-        }
+            format!("<item><guid>{post}</guid><link>/posts/{post}.html</link></item>")
+        });
+        let items: String = items.collect();
         let hub = self.hub_url();
         let feed = format!(
             "<rss version=\"2.0\" xmlns:atom=\"http://www.w3.org/2005/Atom\"><channel><title>Blog</title>\

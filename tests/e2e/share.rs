@@ -243,6 +243,66 @@ fn a_program_may_run_for_longer_than_a_lease_and_its_broker_may_restart() {
 }
 
 #[test]
+fn who_reads_slowly_holds_up_no_other_program_and_loses_no_task() {
+    let server = Server::broker();
+    at(&server, &["group", "create", "team", "topics=work", "key=none", "lease=2s"]).expect_code(0);
+    at(&server, &["group", "create", "clock", "topics=work", "key=none", "lease=5s"])
+        .expect_code(0);
+    let mut clock = Talk::client(server.address);
+    assert!(clock.ask("JOIN clock credit=1").starts_with("+OK"));
+    // More than pipes hold.
+    let script = "test $EVENT_PAYLOAD = loud && exec seq 100000; echo $EVENT_PAYLOAD";
+    let words = ["sub", "--broker", &server.text(), "work", "--group", "team", "--jobs", "2"];
+    let words = [&words[..], &["--count", "5", "--exec", "sh", "-c", script]].concat();
+    let tidings = tidings(server.folder.path(), words);
+    // A reader who reads nothing until he is told to.
+    let mut command = Command::new("sh");
+    command.args(["-c", "\"$@\" | { until [ -e go ]; do sleep 0.05; done; cat; }", "sh"]);
+    command.arg(tidings.get_program()).args(tidings.get_args());
+    command.current_dir(server.folder.path());
+    let reader = Running::start(&mut command);
+    for event in ["loud", "1", "2", "3", "4"] {
+        publish(&server, event);
+    }
+    // So long does it take until somebody else has lost a task.
+    until("a lease to be over", || {
+        let shown = &json_at(&server, &["group", "show", "clock"])[0];
+        (shown["lost"] != 0).then_some(())
+    });
+    // The quiet ones are done as far as they could print, the loud one never.
+    let shown = &json_at(&server, &["group", "show", "team"])[0];
+    assert!(shown["lost"] == 0 && shown["processing"] != 0, "{shown}");
+    fs::write(server.folder.path().join("go"), "").unwrap();
+    let shown = until_group(&server, "completed", 5);
+    assert_eq!(shown["lost"], 0, "{shown}");
+    assert_eq!(reader.finish().expect_code(0).stdout().len(), 100_004);
+}
+
+#[test]
+fn an_event_that_might_be_an_option_is_a_dead_letter_that_says_so() {
+    let server = Server::broker();
+    let group = ["group", "create", "team", "topics=work", "key=none", "max-attempts=1"];
+    at(&server, &group).expect_code(0);
+    let words = |program: &'static [&str]| {
+        [&["work", "--group", "team", "--count", "1", "--exec"][..], program].concat()
+    };
+    publish(&server, "--version");
+    let ended = sub(&server, &words(&["sort", "{}"])).finish().expect_code(0);
+    assert!(ended.stdout().is_empty(), "{:?}", ended.stdout());
+    let dead = &json_at(&server, &["dead", "ls", "--group", "team"])[0];
+    let last = dead["last"].as_str().unwrap();
+    assert!(last.contains("begins_with_a_dash:_write_--_before_{}"), "{dead}");
+    publish(&server, "--help");
+    let ended = sub(&server, &words(&["echo", "--", "{}"])).finish().expect_code(0);
+    assert_eq!(ended.stdout(), ["-- --help"]);
+    // Without a group, too.
+    let words = ["work", "--from", "first", "--count", "2", "--exec", "sort", "{}"];
+    let ended = sub(&server, &words).finish().expect_code(0);
+    assert!(ended.stdout().is_empty(), "{:?}", ended.stdout());
+    assert!(ended.stderr().contains("event 1 of work begins with a dash"), "{}", ended.stderr());
+}
+
+#[test]
 fn who_has_lost_a_task_ends_its_program() {
     let server = Server::broker();
     let pipe = pipe(&server, "it");

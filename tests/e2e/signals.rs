@@ -2,18 +2,24 @@
 
 use std::{
     fs::{self, File},
+    io::{BufRead, BufReader, Write},
+    net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
     process::Command,
+    thread::{self, JoinHandle},
     time::{Duration, SystemTime},
 };
 
 use tempfile::TempDir;
 
-use crate::support::{
-    origin::{Origin, Site},
-    process::{Running, Server, tidings},
-    talk::Talk,
-    wait::until,
+use crate::{
+    disk_full::SmallDisk,
+    support::{
+        origin::{Origin, Site},
+        process::{Running, Server, tidings},
+        talk::Talk,
+        wait::until,
+    },
 };
 
 /// Somebody's crawler with its files, and who tells it.
@@ -183,6 +189,72 @@ fn what_finds_no_room_waits_at_the_broker() {
     let _crawler = bell.crawler();
     bell.until_all_are_heard();
     sub.finish_by("TERM").expect_code(0);
+}
+
+#[test]
+fn a_full_disk_is_emptied_by_the_program() {
+    let mut bell = Bell::new();
+    let disk = SmallDisk::mount(1);
+    fs::create_dir(disk.path().join("spool")).unwrap();
+    std::os::unix::fs::symlink(disk.path().join("spool"), bell.path("spool")).unwrap();
+    let _crawler = bell.crawler();
+    // A page for each file, and for nothing else: those that fit come to be there before anybody is signalled.
+    disk.fill_but(16 << 10);
+    bell.publish(20);
+    let sub = bell.sub(&["--from", "first"]);
+    sub.line_with("cannot be written: ");
+    bell.until_all_are_heard();
+    sub.finish_by("TERM").expect_code(0);
+}
+
+/// Whether somebody has seen what they were to see.
+type Until = Box<dyn Fn() -> bool + Send>;
+
+/// A broker that has these events after one another, each time from the first on, as it has not come to hear that
+/// anything was seen. With each connection it goes on when `is_over` says so.
+fn forgetful_broker(connections: Vec<(Vec<u64>, Until)>) -> (SocketAddr, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let thread = thread::spawn(move || {
+        for (seqs, is_over) in connections {
+            let (stream, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            let say = |text: String| (&stream).write_all(text.as_bytes()).unwrap();
+            say("Connected.  (PID 1)\r\n".to_owned());
+            let hello = lines.next().unwrap().unwrap();
+            let echo = hello.split(' ').find(|word| word.starts_with("echo=")).unwrap();
+            let resume = "0".repeat(32);
+            say(format!("+OK tidings 0.1.0 id=1 clock=1 {echo} resume={resume}\r\n"));
+            assert!(lines.next().unwrap().unwrap().starts_with("SUB post-ready "));
+            say("+OK\r\n".to_owned());
+            for seq in seqs {
+                say(format!("MSG post-ready {seq} http://a.example/{seq}\r\n"));
+            }
+            until("what was sent", || is_over().then_some(()));
+        }
+    });
+    (address, thread)
+}
+
+#[test]
+fn what_a_broker_sends_again_is_not_put_there_again() {
+    let folder = TempDir::new().unwrap();
+    let spool = folder.path().join("spool");
+    let has = |seq: u64| {
+        let file = spool.join(format!("post-ready-{seq:020}"));
+        move || file.exists()
+    };
+    let takes = |seq: u64| {
+        let file = spool.join(format!("post-ready-{seq:020}"));
+        move || fs::remove_file(&file).is_ok()
+    };
+    let (address, broker) =
+        forgetful_broker(vec![(vec![1], Box::new(takes(1))), (vec![1, 2], Box::new(has(2)))]);
+    let mut command = tidings(folder.path(), ["sub", "post-ready", "--signal", "USR1"]);
+    let words = ["--pid-file", "none", "--spool", "spool", "--broker", &address.to_string()];
+    let _sub = Running::start(command.args(words));
+    broker.join().unwrap();
+    assert!(!has(1)(), "it was taken");
 }
 
 #[test]

@@ -255,18 +255,23 @@ fn what_a_hub_delivers_is_announced_once_and_polling_is_the_fallback() {
     assert_eq!(scene.announced("one"), 0);
 
     confirm(&scene, &form, "864000");
-    assert_eq!(verify(&scene, &form, "subscribe", &topic, "x", "9").status, 404, "once");
+    assert_eq!(verify(&scene, &form, "subscribe", &topic, "x", "9").status, 200, "it knows");
     scene.is_looked_at_every("4s");
 
     for (body, signature) in [
         (&*body, String::new()),
         (&body, format!("sha256={}", hmac("sha256", "guessed", &body))),
-        (&body, format!("sha1={}", hmac("sha1", form.get("hub.secret"), &body))),
+        (&body, format!("sha1={}", hmac("sha1", "guessed", &body))),
         (&body, signed(&form, &body)[..40].to_owned()),
         (&body[1..], signed(&form, &body)),
     ] {
         assert_eq!(deliver(&scene, &form, body, &signature).status, 404);
     }
+    // What is signed by SHA-1 says that there is something, and not what.
+    let looks = scene.looks();
+    let sha1 = format!("sha1={}", hmac("sha1", form.get("hub.secret"), &body));
+    assert_eq!(deliver(&scene, &form, &body, &sha1).status, 204);
+    until("a look at the feed", || (scene.looks() > looks).then_some(()));
     assert_eq!(scene.announced("one"), 0);
     // The feed itself has not got it yet: it is the hub's delivery that is announced.
     let got = deliver(&scene, &form, &body, &signed(&form, &body));
@@ -326,17 +331,47 @@ fn a_lease_is_renewed_while_the_feed_is_watched_and_outlives_the_broker() {
 
 #[test]
 fn what_nobody_watches_any_more_is_unsubscribed() {
-    let scene = Scene::start(&Named::ByPage, &["--websub-lease", "2s"]);
+    let scene = Scene::start(&Named::ByPage, &[]);
     let form = scene.asked(0);
     assert_eq!(form.get("hub.topic"), scene.feed_url());
+    confirm(&scene, &form, "100000");
+    scene.is_looked_at_every("4s");
     at(&scene.server, &["watch-feed", &scene.feed_url(), "--stop"]).expect_code(0);
-    confirm(&scene, &form, "2");
-    let end = scene.asked(1);
-    assert_eq!((end.path(), end.get("hub.mode")), (form.path(), "unsubscribe"));
+    until("the end of it", || scene.every().is_none().then_some(()));
     let body = feed(&["one"], "");
     assert_eq!(deliver(&scene, &form, &body, &signed(&form, &body)).status, 404);
+    assert_eq!(scene.announced("one"), 0);
+    let end = scene.asked(1);
+    assert_eq!((end.path(), end.get("hub.mode")), (form.path(), "unsubscribe"));
     confirm(&scene, &end, "");
     assert_eq!(scene.http.get(&form.path()).status, 404);
+}
+
+#[test]
+fn strangers_keep_no_hub_away_and_a_lost_book_is_begun_anew() {
+    let mut scene = Scene::start(&Named::InFeed, &[]);
+    let form = scene.asked(0);
+    confirm(&scene, &form, "100000");
+    until("too many of them", || (scene.http.get("/websub/guessed").status == 429).then_some(()));
+    let body = feed(&["one"], "");
+    assert_eq!(deliver(&scene, &form, &body, &signed(&form, &body)).status, 204);
+    // Sixty a minute are enough, however well they are signed.
+    let statuses: Vec<_> =
+        (0..130).map(|_| deliver(&scene, &form, &body, &signed(&form, &body)).status).collect();
+    assert!(statuses.contains(&429), "{statuses:?}");
+    let limited = scene.http.get("/stats").json()["notices"]["limited"].clone();
+    assert!(limited.as_u64().unwrap() > 1, "{limited}");
+
+    let flags: Vec<_> = scene.flags.iter().map(String::as_str).collect();
+    let Server { process, folder, .. } = scene.server;
+    process.finish_by("KILL");
+    for file in ["websub.db", "websub.db-wal", "websub.db-shm"] {
+        let _ = fs::remove_file(folder.path().join("tidings-data").join(file));
+    }
+    scene.server = Server::start_in(folder, &flags, |_| ());
+    let anew = scene.asked(1);
+    assert_eq!(anew.get("hub.topic"), form.get("hub.topic"));
+    assert_ne!(anew.path(), form.path());
 }
 
 #[test]

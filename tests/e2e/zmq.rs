@@ -105,7 +105,7 @@ fn what_comes_while_the_disk_is_full_is_published_when_there_is_room() {
         log.into_iter().map(|(_, payload)| payload).filter(|it| it.starts_with("sent-")).count()
     };
     until("the line port to take events", || {
-        talk.ask("PUB other x").starts_with("+OK").then_some(())
+        talk.ask("PUB log between").starts_with("+OK").then_some(())
     });
     until("all that was sent", || (sent() >= 100).then_some(()));
     pusher.write(message(&["log", "sent-afterwards"]));

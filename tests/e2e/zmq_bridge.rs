@@ -88,6 +88,24 @@ fn it_connects_again_to_either_side() {
 }
 
 #[test]
+fn who_is_stopped_while_the_broker_is_away_says_what_is_not_published() {
+    let server = Server::broker();
+    let (mut publisher, at) = publisher("tcp://127.0.0.1:*");
+    let bridge = bridge(&server, &["--connect", &at, "--topic", "t"]);
+    let mut talk = Talk::client(server.address);
+    assert_eq!(talk.ask("SUB t"), "+OK");
+    sent_until(&mut publisher, &["x", "before"], &mut talk, "before");
+    server.process.signal("KILL");
+    until("it to be noticed", || {
+        publisher.write(message(&["x", "after"]));
+        bridge.has_printed("the broker could not be reached").then_some(())
+    });
+    let ended = bridge.finish_by("TERM").expect_code(1);
+    let summary = ended.stdout().pop().unwrap();
+    assert!(summary.contains(" not confirmed; the broker was away"), "{summary}");
+}
+
+#[test]
 fn a_topic_of_another_broker_and_what_was_missed_of_it() {
     let there = ZmqServer::start(&[]);
     let here = Server::broker();

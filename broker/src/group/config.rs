@@ -108,7 +108,7 @@ impl Default for GroupConfig {
 }
 
 impl GroupConfig {
-    /// Applies `key=value` settings. On an error nothing is changed.
+    /// Applies `key=value` settings, each of which is judged alone. On an error nothing is changed.
     pub fn with<'a>(
         &self,
         settings: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -117,15 +117,19 @@ impl GroupConfig {
         for (name, value) in settings {
             next.set(name, value)?;
         }
-        // Whose entries are URLs would find none there, and say so of each on the other topic.
-        if next.key != KeyKind::None
-            && next.topics.iter().any(|topic| topic.as_str() == JOB_DONE_TOPIC)
-        {
-            return Err(bad(format!(
-                "{JOB_DONE_TOPIC} is what groups say; it feeds only those with key=none"
-            )));
-        }
         Ok(next)
+    }
+
+    /// Whether they go together.
+    pub(crate) fn check(&self) -> Result<(), ProtocolError> {
+        // Whose entries are URLs would find none there, and say so of each on the other topic.
+        let hears_of_jobs = self.topics.iter().any(|topic| topic.as_str() == JOB_DONE_TOPIC);
+        if hears_of_jobs && self.key != KeyKind::None {
+            let text =
+                format!("{JOB_DONE_TOPIC} is what groups say; it feeds only those with key=none");
+            return Err(bad(text));
+        }
+        Ok(())
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), ProtocolError> {

@@ -23,6 +23,7 @@ impl Group {
     ) -> Result<Answer, ProtocolError> {
         let pairs = settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let config = self.config.with(pairs)?;
+        config.check()?;
         let is_used = !self.is_idle()
             || !self.keys.is_empty()
             || !self.dead.is_empty()

@@ -356,15 +356,14 @@ impl Groups {
         match manage.action {
             "create" => {
                 let config = self.defaults.with(manage.settings.iter().copied())?;
+                config.check()?;
                 let group = name()?;
                 self.create(&group, config)?;
                 Ok((group, Input::Show { asked, what: Show::Group }))
             }
             "set" => {
                 // Refused before anything changes, if there is no room for a topic that is new.
-                // Which topics its key allows the group knows.
-                let settings = [("key", "none")].into_iter().chain(manage.settings.iter().copied());
-                let wanted = self.defaults.with(settings)?;
+                let wanted = self.defaults.with(manage.settings.iter().copied())?;
                 for topic in &wanted.topics {
                     self.topics.open(topic)?;
                 }

@@ -147,9 +147,10 @@ impl Caller {
             }
             Err(Failure { reason, text }) => End::failed(format!("{}: {text}", reason.as_str())),
         };
-        match &end {
-            End::Back(_, _, Some(reason)) => tracing::info!(%job, id, host = url.host(), reason),
-            _ => tracing::debug!(%job, id, host = url.host(), ?end),
+        if let End::Back(_, _, Some(reason)) = &end {
+            tracing::info!(%job, id, host = url.host(), reason);
+        } else {
+            tracing::debug!(%job, id, host = url.host(), ?end);
         }
         end
     }

@@ -54,6 +54,16 @@ pub(super) fn below(root: &Path, name: &[u8]) -> PathBuf {
     if name.is_empty() { root.to_owned() } else { root.join(OsStr::from_bytes(name)) }
 }
 
+/// Whether something is mounted on a directory that was found to be so.
+pub(super) fn is_mounted(dir: &Path, metadata: &Metadata) -> bool {
+    fs::metadata(dir.join("..")).is_ok_and(|above| above.dev() != metadata.dev())
+}
+
+/// Whether nothing is in a directory, as far as can be seen.
+pub(super) fn is_empty(dir: &Path) -> bool {
+    fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none())
+}
+
 /// Whether there is no such thing any more.
 pub(super) fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)

@@ -12,8 +12,7 @@
 //! | [`watching`], `watcher` | a watched directory, and the thread that puts all of this together |
 //!
 //! Only regular files are announced. Symbolic links are not followed: what they lead to is announced where it is, if that is
-//! watched. A file that was put into place by a hard link is known as complete by its second name; if that is gone
-//! before anybody could look, it is found by the next scan.
+//! watched. A file that was put into place by a link is known by that nobody opens it in that moment.
 
 mod event;
 mod look;

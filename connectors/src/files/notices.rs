@@ -36,10 +36,20 @@ pub(super) enum Notice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Created,
+    Opened,
+    /// After writing.
     Closed,
+    ClosedUnwritten,
     MovedHere,
     /// Deleted or renamed.
     Left,
+}
+
+impl Kind {
+    /// Whether something is called otherwise since. Directories are opened whenever somebody looks at them.
+    fn is_of_names(self) -> bool {
+        matches!(self, Self::Created | Self::MovedHere | Self::Left)
+    }
 }
 
 /// Watched directories; each is empty for the first one, or ends in `/`.
@@ -68,8 +78,10 @@ impl Notices {
 
     /// Watches a directory from now on; the first one may be a symbolic link.
     pub(super) fn add(&mut self, dir: &Name, path: &Path) -> io::Result<()> {
+        // Without OPEN nobody could tell a file that is being written from one that was linked into place.
         let mut flags = WatchFlags::CREATE
-            | WatchFlags::CLOSE_WRITE
+            | WatchFlags::OPEN
+            | WatchFlags::CLOSE
             | WatchFlags::MOVE
             | WatchFlags::DELETE
             | WatchFlags::DELETE_SELF
@@ -139,9 +151,10 @@ impl Notices {
             let (Some(dir), Some(name)) = (self.dirs.get(&watch), event.file_name()) else {
                 continue;
             };
-            let Some(kind) = kind(flags) else { continue };
-            let (dir, name) = (Arc::clone(dir), name.to_bytes().to_vec());
             let is_dir = flags.contains(ReadFlags::ISDIR);
+            let kind = kind(flags).filter(|kind| !is_dir || kind.is_of_names());
+            let Some(kind) = kind else { continue };
+            let (dir, name) = (Arc::clone(dir), name.to_bytes().to_vec());
             notices.push(Notice::Of { dir, name, kind, is_dir });
         }
     }
@@ -150,7 +163,9 @@ impl Notices {
 fn kind(flags: ReadFlags) -> Option<Kind> {
     let kinds = [
         (ReadFlags::CREATE, Kind::Created),
+        (ReadFlags::OPEN, Kind::Opened),
         (ReadFlags::CLOSE_WRITE, Kind::Closed),
+        (ReadFlags::CLOSE_NOWRITE, Kind::ClosedUnwritten),
         (ReadFlags::MOVED_TO, Kind::MovedHere),
         (ReadFlags::MOVED_FROM, Kind::Left),
         (ReadFlags::DELETE, Kind::Left),

@@ -6,6 +6,7 @@
 //! + 8123 17 1795290973.246000000 a.pdf     announced: inode, bytes, modified, name
 //! - a.pdf                                  gone
 //! = 3 12                                   batch 3 has begun, and has 12 files so far; each + is one more
+//! @ disk/                                  something is mounted there; - disk/: there is no such directory
 //! ```
 //!
 //! A line is written when the broker has confirmed what it says, so nothing is ever missing in the topic because it is
@@ -18,11 +19,12 @@
 )]
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    sync::Arc,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -41,6 +43,9 @@ const SYNC_EVERY: Duration = Duration::from_secs(1);
 
 /// Lines that may be out of date without being worth a rewrite.
 const STALE_LINES_MIN: u64 = 10_000;
+
+/// The directory itself; what is below it ends in `/`.
+const ROOT: &str = ".";
 
 /// Longer lines are of nobody here: each byte of a path takes three at most.
 const LINE_BYTES_MAX: u64 = 3 * 4096 + 200;
@@ -79,6 +84,8 @@ pub struct Remembered {
     pub batch_number: u64,
     /// Files in it so far.
     pub batch_files: u64,
+    /// Directories on which something is mounted, or was.
+    pub mounts: BTreeSet<Name>,
 }
 
 /// An open state file. While it is open nobody else opens it.
@@ -88,6 +95,7 @@ pub struct StateFile {
     head: String,
     file: File,
     lines: u64,
+    mounts: BTreeSet<Name>,
     /// Lines to be written.
     unwritten: Vec<u8>,
     unsynced_since: Option<Instant>,
@@ -134,6 +142,7 @@ impl StateFile {
             head,
             file,
             lines,
+            mounts: remembered.mounts.clone(),
             unwritten: Vec::new(),
             unsynced_since: None,
             syncing: None,
@@ -149,8 +158,16 @@ impl StateFile {
         self.lines += 1;
     }
 
-    /// Notes that a file is gone.
+    /// Notes that something is mounted on a directory.
+    pub fn note_mount(&mut self, dir: &Name) {
+        self.mounts.insert(Arc::clone(dir));
+        self.unwritten.extend_from_slice(mount_line(dir).as_bytes());
+        self.lines += 1;
+    }
+
+    /// Notes that a file is gone, or a directory on which something was mounted.
     pub fn forget(&mut self, name: &Name) {
+        self.mounts.remove(name);
         self.unwritten.extend_from_slice(format!("- {}\n", encode(name)).as_bytes());
         self.lines += 1;
     }
@@ -236,7 +253,10 @@ impl StateFile {
         let new = self.path.with_extension("new");
         let mut output = BufWriter::new(private().create(true).truncate(true).open(&new)?);
         writeln!(output, "{}", self.head)?;
-        let mut lines = 1;
+        for dir in &self.mounts {
+            output.write_all(mount_line(dir).as_bytes())?;
+        }
+        let mut lines = 1 + self.mounts.len() as u64;
         for (name, stamp) in told {
             output.write_all(told_line(name, stamp).as_bytes())?;
             lines += 1;
@@ -264,6 +284,10 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
 fn told_line(name: &Name, stamp: Stamp) -> String {
     let Stamp { inode, size, modified_s, modified_ns } = stamp;
     format!("+ {inode} {size} {modified_s}.{modified_ns:09} {}\n", encode(name))
+}
+
+fn mount_line(dir: &Name) -> String {
+    format!("@ {}\n", if dir.is_empty() { ROOT.to_owned() } else { encode(dir) })
 }
 
 /// What a file is found to be.
@@ -324,7 +348,13 @@ fn apply(line: &str, remembered: &mut Remembered) -> Option<()> {
             remembered.batch_files += 1;
         }
         "-" => {
-            remembered.told.remove(decode(word()?).as_slice());
+            let name = decode(word()?);
+            remembered.told.remove(name.as_slice());
+            remembered.mounts.remove(name.as_slice());
+        }
+        "@" => {
+            let dir = word()?;
+            remembered.mounts.insert(if dir == ROOT { [].into() } else { decode(dir).into() });
         }
         "=" => {
             remembered.batch_number = word()?.parse().ok()?;
@@ -373,11 +403,16 @@ mod tests {
         state.remember(&name(b"b"), stamp(3));
         state.remember(&name(b"c"), stamp(4));
         state.forget(&name(b"c"));
+        for dir in [b"".as_slice(), b"a b/", b"c/"] {
+            state.note_mount(&name(dir));
+        }
+        state.forget(&name(b"c/"));
         assert!(matches!(open(folder.path()), Err(StateError::InUse { .. })));
         close(state, &BTreeMap::new());
         let (_, remembered) = open(folder.path()).unwrap();
         let told = [(name(b"a\n\xff"), stamp(1)), (name(b"b"), stamp(3))].into();
-        assert_eq!(remembered, Remembered { told, batch_number: 3, batch_files: 3 });
+        let mounts = [name(b""), name(b"a b/")].into();
+        assert_eq!(remembered, Remembered { told, batch_number: 3, batch_files: 3, mounts });
     }
 
     #[test]
@@ -405,6 +440,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (mut state, _) = open(folder.path()).unwrap();
         let told: BTreeMap<_, _> = [(name(b"a"), stamp(9))].into();
+        state.note_mount(&name(b"b/"));
         for n in 0..=STALE_LINES_MIN + 2 {
             state.remember(&name(b"a"), stamp(n));
         }
@@ -420,7 +456,8 @@ mod tests {
         assert!(!state.is_broken);
         drop(state);
         let (_, remembered) = open(folder.path()).unwrap();
-        assert_eq!(remembered, Remembered { told, batch_number: 7, batch_files: 1 });
+        let mounts = [name(b"b/")].into();
+        assert_eq!(remembered, Remembered { told, batch_number: 7, batch_files: 1, mounts });
     }
 
     #[test]

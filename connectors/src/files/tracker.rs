@@ -1,14 +1,15 @@
 //! Which files are complete, and which of them have been announced: decisions only, no IO and no clock.
 //!
 //! ```text
-//!   Found, Closed ──▶ settling ──time──▶ Look ──same──▶ ready ──▶ Announce ──Confirmed──▶ told
-//!   Placed ───────────────▲ ─────────────│──────────────▲                                  │
-//!                         └───changed────┘               ◀──── another Found, Closed ──────┘
+//!   Found, Created, Closed ──▶ settling ──time──▶ Look ──same──▶ ready ──▶ Announce ──Confirmed──▶ told
+//!   Placed ────────────────────────▲ ─────────────│──────────────▲                                  │
+//!                                  └changed, Busy─┘               ◀───── another Found, Closed ─────┘
 //! ```
 //!
-//! A file that was renamed into place is complete. One that was closed after writing, or that was found by
-//! looking, is complete when it has not changed for the settle time. It is announced once: again only when it is another
-//! one, or has changed.
+//! A file that was renamed into place is complete. One that was closed after writing, that was found by looking, or that
+//! was put into place by a link is complete when it has not changed for the settle time. One that was made and is open is
+//! complete when it is closed; if that is never heard, when nobody is seen to write and it has not changed for long. It is
+//! announced once: again only when it is another one, or has changed.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -17,8 +18,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+mod due;
 mod interface;
 
+use self::due::{Due, Heard};
 pub use self::interface::{
     Announced, IN_FLIGHT_MAX, Input, NO_TROUBLE, Name, Output, Rules, Stamp,
 };
@@ -31,6 +34,7 @@ const BUSY_RETRY: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Seen {
     Found,
+    Created,
     Closed,
     Placed,
 }
@@ -44,26 +48,10 @@ struct Entry {
     telling: Option<Stamp>,
     /// As it is to be announced next; never what is told or on its way.
     next: Option<(Stamp, Due)>,
-    /// Made, and not closed since, as far as was heard since the last scan.
-    is_open: bool,
     /// Gone while it was on its way.
     is_gone: bool,
     /// The scan that has seen it last.
     scan: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Due {
-    /// Complete if it is unchanged then, and nobody writes to it.
-    At {
-        at: Instant,
-        /// It was heard that nobody does.
-        is_closed: bool,
-    },
-    /// It is being looked at.
-    Looking,
-    /// Complete; waits for its turn.
-    Ready,
 }
 
 #[derive(Debug)]
@@ -81,9 +69,10 @@ pub struct Tracker {
     entries: BTreeMap<Name, Entry>,
     /// Those of `next` with [`Due::At`].
     deadlines: BTreeSet<(Instant, Name)>,
+    /// Files that are being looked at.
+    looking: usize,
     /// Those with [`Due::Ready`] and nothing on its way, in their order, and perhaps some that were.
     ready: VecDeque<Name>,
-    open: usize,
     flights: BTreeMap<u64, Flight>,
     flights_begun: u64,
     /// Nothing is announced before.
@@ -125,8 +114,8 @@ impl Tracker {
             rules,
             entries: told.into_iter().map(|(name, stamp)| (name, entry(stamp))).collect(),
             deadlines: BTreeSet::new(),
+            looking: 0,
             ready: VecDeque::new(),
-            open: 0,
             flights: BTreeMap::new(),
             flights_begun: 0,
             hold_until: None,
@@ -146,15 +135,11 @@ impl Tracker {
     pub fn handle(&mut self, input: Input, now: Instant) {
         match input {
             Input::Found(name, stamp) => self.observe(name, stamp, Seen::Found, now),
-            Input::Closed(name, stamp) => {
-                self.set_open(&name, false);
-                self.observe(name, stamp, Seen::Closed, now);
-            }
-            Input::Placed(name, stamp) => {
-                self.set_open(&name, false);
-                self.observe(name, stamp, Seen::Placed, now);
-            }
-            Input::Created(name) => self.create(&name, now),
+            Input::Created(name, stamp) => self.observe(name, stamp, Seen::Created, now),
+            Input::Opened(name) => self.opened(&name, now),
+            Input::ClosedUnwritten(name) => self.closed_unwritten(&name, now),
+            Input::Closed(name, stamp) => self.observe(name, stamp, Seen::Closed, now),
+            Input::Placed(name, stamp) => self.observe(name, stamp, Seen::Placed, now),
             Input::Gone(name) => self.remove(&name, now),
             Input::GoneBelow(directory) => {
                 for name in self.below(&directory) {
@@ -166,11 +151,7 @@ impl Tracker {
                 self.scan += 1;
                 self.is_scanning = true;
                 self.untracked = false;
-                // Whether they were closed meanwhile nobody may have been told.
-                for entry in self.entries.values_mut() {
-                    entry.is_open = false;
-                }
-                self.open = 0;
+                self.forget_open(now);
             }
             Input::ScanEnds(unread) => self.end_scan(&unread, now),
             Input::Looked(name, stamp) => self.looked(name, stamp, now),
@@ -195,9 +176,9 @@ impl Tracker {
         [settled, held, self.batch_due()].into_iter().flatten().min()
     }
 
-    /// Whether nothing is settling, waiting or on its way.
+    /// Whether nothing is settling, being looked at, waiting or on its way.
     pub fn is_idle(&self) -> bool {
-        let nothing_comes = self.deadlines.is_empty() && self.open == 0 && !self.is_scanning;
+        let nothing_comes = self.deadlines.is_empty() && self.looking == 0 && !self.is_scanning;
         nothing_comes && self.flights.is_empty() && !self.has_ready()
     }
 
@@ -258,17 +239,22 @@ impl Tracker {
         if entry.telling.or(entry.told) == Some(stamp) {
             // Nothing that is not known, whatever it was meanwhile.
             entry.next = None;
-        } else if entry.is_open {
-            // Whoever writes it closes it, and that will be heard.
         } else {
-            let settled = now + settle;
+            let heard = match (seen, before.map(|(_, due)| due.heard())) {
+                (Seen::Created, _) => Heard::Made,
+                (Seen::Closed, _) => Heard::Closed,
+                // To be seen changes nothing in who has it open.
+                (_, Some(heard @ (Heard::Made | Heard::Opened(_)))) => heard,
+                _ => Heard::Nothing,
+            };
+            let at = now + heard.quiet(settle);
             let due = match (before.filter(|(next, _)| *next == stamp), seen) {
                 (_, Seen::Placed) => Due::Ready,
-                (None, _) => Due::At { at: settled, is_closed: seen == Seen::Closed },
                 // It has not changed since.
-                (Some((_, Due::At { at, .. })), Seen::Closed) => {
-                    Due::At { at: at.min(settled), is_closed: true }
+                (Some((_, Due::At { at: before, .. })), Seen::Closed) => {
+                    Due::At { at: at.min(before), heard }
                 }
+                (None, _) | (Some((_, Due::At { .. })), Seen::Created) => Due::At { at, heard },
                 (Some((_, due)), _) => due,
             };
             entry.next = Some((stamp, due));
@@ -298,30 +284,64 @@ impl Tracker {
         }
     }
 
-    fn create(&mut self, name: &Name, now: Instant) {
-        let scan = self.scan;
-        if let Some(entry) = self.entry(name) {
-            entry.scan = scan;
-            entry.is_gone = false;
-            // It may have been found before this was heard: then it was found while it is written.
-            let next = entry.next.take();
-            self.unschedule(name, next);
-            self.set_open(name, true);
-            self.batch.quiet_since = Some(now);
+    /// Somebody has opened it: the one who made it, if nobody has before.
+    fn opened(&mut self, name: &Name, now: Instant) {
+        let settle = self.rules.settle;
+        self.redue(name, |due| match due {
+            Due::At { heard: Heard::Made, .. } => {
+                let heard = Heard::Opened(1);
+                Due::At { at: now + heard.quiet(settle), heard }
+            }
+            Due::At { at, heard: Heard::Opened(times) } => {
+                Due::At { at, heard: Heard::Opened(times.saturating_add(1)) }
+            }
+            due => due,
+        });
+    }
+
+    /// Somebody has closed it who has not written to it.
+    fn closed_unwritten(&mut self, name: &Name, now: Instant) {
+        let settle = self.rules.settle;
+        self.redue(name, |due| match due {
+            Due::At { heard: Heard::Opened(..=1), .. } => {
+                let heard = Heard::Made;
+                Due::At { at: now + heard.quiet(settle), heard }
+            }
+            Due::At { at, heard: Heard::Opened(times) } => {
+                Due::At { at, heard: Heard::Opened(times - 1) }
+            }
+            due => due,
+        });
+    }
+
+    /// Whether files were closed meanwhile nobody may have been told.
+    fn forget_open(&mut self, now: Instant) {
+        let settle = self.rules.settle;
+        let names: Vec<_> = self.deadlines.iter().map(|(_, name)| Arc::clone(name)).collect();
+        for name in names {
+            self.redue(&name, |due| match due {
+                Due::At { at, heard: Heard::Made | Heard::Opened(_) } => {
+                    Due::At { at: at.min(now + settle), heard: Heard::Nothing }
+                }
+                due => due,
+            });
         }
     }
 
-    fn set_open(&mut self, name: &Name, is_open: bool) {
-        if let Some(entry) = self.entries.get_mut(name)
-            && entry.is_open != is_open
-        {
-            entry.is_open = is_open;
-            if is_open { self.open += 1 } else { self.open -= 1 }
+    /// Changes when a file is looked at.
+    fn redue(&mut self, name: &Name, change: impl FnOnce(Due) -> Due) {
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        let before = entry.next;
+        let Some((stamp, due)) = before else { return };
+        entry.next = Some((stamp, change(due)));
+        let next = entry.next;
+        if before != next {
+            self.unschedule(name, before);
+            self.schedule(Arc::clone(name), next);
         }
     }
 
     fn remove(&mut self, name: &Name, now: Instant) {
-        self.set_open(name, false);
         let Some(entry) = self.entries.get_mut(name) else { return };
         self.batch.quiet_since = Some(now);
         let next = entry.next.take();
@@ -353,33 +373,36 @@ impl Tracker {
     }
 
     fn looked(&mut self, name: Name, stamp: Option<Stamp>, now: Instant) {
+        self.looking -= 1;
         let Some(stamp) = stamp else { return self.remove(&name, now) };
         let once = self.rules.once;
         let Some(entry) = self.entries.get_mut(&name) else { return };
         match entry.next {
-            Some((next, Due::Looking)) if next == stamp => {
+            Some((next, Due::Looking(_))) if next == stamp => {
                 entry.next = Some((stamp, Due::Ready));
                 self.ready.push_back(name);
             }
-            Some((_, Due::Looking)) if once => {
+            Some((_, Due::Looking(_))) if once => {
                 entry.next = None;
                 self.skipped += 1;
             }
-            Some((_, Due::Looking)) => self.observe(name, stamp, Seen::Found, now),
+            Some((_, Due::Looking(_))) => self.observe(name, stamp, Seen::Found, now),
             // Something has happened meanwhile, and will be looked at in its turn.
             _ => {}
         }
     }
 
     fn busy(&mut self, name: Name, now: Instant) {
-        let (once, retry) = (self.rules.once, self.rules.settle.max(BUSY_RETRY));
+        self.looking -= 1;
+        let (once, settle) = (self.rules.once, self.rules.settle);
         let Some(entry) = self.entries.get_mut(&name) else { return };
-        let Some((stamp, Due::Looking)) = entry.next else { return };
+        let Some((stamp, Due::Looking(heard))) = entry.next else { return };
         if once {
             entry.next = None;
             self.skipped += 1;
         } else {
-            let next = Some((stamp, Due::At { at: now + retry, is_closed: false }));
+            let at = now + heard.quiet(settle).max(BUSY_RETRY);
+            let next = Some((stamp, Due::At { at, heard }));
             entry.next = next;
             self.schedule(name, next);
         }
@@ -463,10 +486,12 @@ impl Tracker {
         {
             let (_, name) = self.deadlines.pop_first().expect("it was just there");
             let entry = self.entries.get_mut(&name).expect("what is scheduled is there");
-            let Some((stamp, Due::At { is_closed, .. })) = entry.next else {
+            let Some((stamp, Due::At { heard, .. })) = entry.next else {
                 panic!("what is scheduled waits for that");
             };
-            entry.next = Some((stamp, Due::Looking));
+            entry.next = Some((stamp, Due::Looking(heard)));
+            let is_closed = heard == Heard::Closed;
+            self.looking += 1;
             self.outputs.push_back(Output::Look { name, is_closed });
         }
         if self.hold_until.is_some_and(|until| now < until) {

@@ -9,8 +9,8 @@
 )]
 
 use std::{
-    collections::BTreeMap,
-    fs::{self, File, Metadata, OpenOptions},
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File, Metadata, OpenOptions, symlink_metadata},
     io::{self, ErrorKind, Read},
     os::{
         fd::AsFd,
@@ -34,7 +34,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
     event::{path, payload},
-    look::{below, is_gone, join, present, stamp, word},
+    look::{below, is_empty, is_gone, is_mounted, join, present, stamp, word},
     mounts,
     name::encode,
     notices::{Kind, Notice, Notices},
@@ -51,17 +51,26 @@ const CHECK_LOST: Duration = Duration::from_secs(1);
 /// How often a directory is looked through that the kernel says nothing of, if nobody says otherwise.
 const POLL: Duration = Duration::from_secs(1);
 
+/// Notices that wait while directories are looked through; more than that is as if the kernel had too many.
+const HEARD_MAX: usize = 1_000_000;
+
 /// The directory itself.
 struct Root {
     /// Its device and number while it is watched; `None`: it is gone.
     watched: Option<(u64, u64)>,
-    /// It was unmounted: what is there now is where it was mounted.
-    is_unmounted: bool,
     /// It could not be read, and that was said.
     is_in_trouble: bool,
     check_at: Instant,
     /// Others change it of whom the kernel does not know; numbers of files are made up there.
     is_shared: bool,
+}
+
+/// What was found where a directory is.
+enum Seen {
+    /// The directory.
+    All,
+    /// Not what was there before: something was mounted there, and is not any more.
+    Unmounted { is_empty: bool },
 }
 
 /// Everything that the thread has.
@@ -75,11 +84,18 @@ pub(super) struct Watcher {
     /// The state could not be written, and that was said.
     state_failed: bool,
     notices: Option<Notices>,
+    /// What was taken from the kernel while directories were looked through, so that it does not have too much to keep.
+    heard: Vec<Notice>,
     /// When it is looked through again, where it is polled.
     poll_at: Option<Instant>,
     /// Something may have happened that nobody was told.
     scan_wanted: bool,
     root: Root,
+    /// Directories on which something is mounted, or was: then nothing that was below them is gone.
+    mounts: BTreeSet<Name>,
+    /// Directories that could not be read, and when it is tried again.
+    unread: BTreeSet<Name>,
+    retry_at: Option<Instant>,
     writers: Writers,
     /// Device and number of the directory that is left out.
     left_out: Option<(u64, u64)>,
@@ -100,11 +116,13 @@ impl Watcher {
         let is_shared = mounts::is_shared(&settings.dir);
         let mut told = BTreeMap::new();
         let mut state = None;
+        let mut mounts = BTreeSet::new();
         let mut batch = (0, 0);
         if let Some((folder, topic)) = &settings.state {
             let dir = settings.dir.as_os_str().as_bytes();
             let (mut file, remembered) = StateFile::open(folder, topic, dir)?;
             told = remembered.told;
+            mounts = remembered.mounts;
             batch = (remembered.batch_number, remembered.batch_files);
             if batch.0 == 0 {
                 // Numbers of batches must not come again when somebody has removed the file.
@@ -121,13 +139,8 @@ impl Watcher {
         }
         let tracker = Tracker::new(settings.rules.clone(), told, batch.0, batch.1);
         let left_out = settings.left_out.as_ref().and_then(|path| fs::metadata(path).ok());
-        let root = Root {
-            watched: None,
-            is_unmounted: false,
-            is_in_trouble: false,
-            check_at: Instant::now(),
-            is_shared,
-        };
+        let root =
+            Root { watched: None, is_in_trouble: false, check_at: Instant::now(), is_shared };
         Ok(Self {
             settings,
             of,
@@ -136,9 +149,13 @@ impl Watcher {
             state,
             state_failed: false,
             notices: None,
+            heard: Vec::new(),
             poll_at: None,
             scan_wanted: false,
             root,
+            mounts,
+            unread: BTreeSet::new(),
+            retry_at: None,
             writers: Writers::default(),
             left_out: left_out.map(|it| (it.dev(), it.ino())),
             announcements,
@@ -173,6 +190,9 @@ impl Watcher {
             {
                 self.scan();
             }
+            if self.root.watched.is_some() && self.retry_at.is_some_and(|at| at <= now) {
+                self.retry();
+            }
             self.handle(Input::Tick);
             self.write_state(false);
             if self.wait() {
@@ -184,9 +204,14 @@ impl Watcher {
     /// Sleeps until something is due or has happened; whether the kernel has something to say.
     fn wait(&mut self) -> bool {
         let state = self.state.as_ref().and_then(StateFile::due);
-        let deadlines = [Some(self.root.check_at), self.tracker.deadline(), self.poll_at, state];
-        let deadline = deadlines.into_iter().flatten().min().expect("there is always a next check");
-        let left = deadline.saturating_duration_since(Instant::now());
+        let looks = [Some(self.root.check_at), self.poll_at, self.retry_at];
+        let deadlines = looks.into_iter().chain([self.tracker.deadline(), state]);
+        let deadline = deadlines.flatten().min().expect("there is always a next check");
+        let left = if self.heard.is_empty() {
+            deadline.saturating_duration_since(Instant::now())
+        } else {
+            Duration::ZERO
+        };
         let timeout = Timespec::try_from(left).unwrap_or_default();
         let mut fds = vec![PollFd::new(&self.woken, PollFlags::IN)];
         if let Some(notices) = &self.notices {
@@ -198,7 +223,7 @@ impl Watcher {
         drop(fds);
         let mut bytes = [0; 256];
         while (&self.woken).read(&mut bytes).is_ok_and(|count| count == bytes.len()) {}
-        has_notices
+        has_notices || !self.heard.is_empty()
     }
 
     fn handle(&mut self, input: Input) {
@@ -271,7 +296,7 @@ impl Watcher {
                 return self.stamp(&metadata);
             }
         }
-        fs::symlink_metadata(path).ok().and_then(|metadata| self.stamp(&metadata))
+        symlink_metadata(path).ok().and_then(|metadata| self.stamp(&metadata))
     }
 
     /// Only what is a regular file has one.
@@ -289,11 +314,9 @@ impl Watcher {
             if !metadata.is_dir() {
                 return Err(ErrorKind::NotADirectory.into());
             }
-            // Where it was mounted nothing is to be seen of it, which does not mean that its files are gone.
-            let above = self.settings.dir.parent().map(fs::metadata);
-            if self.root.is_unmounted
-                && above.is_some_and(|it| it.is_ok_and(|it| it.dev() == metadata.dev()))
-            {
+            // Who made something where nothing is mounted any more may want it to be announced.
+            let dir = &self.settings.dir;
+            if self.mounts.contains(&[][..]) && !is_mounted(dir, &metadata) && is_empty(dir) {
                 return Err(ErrorKind::NotFound.into());
             }
             Ok((metadata.dev(), metadata.ino()))
@@ -302,7 +325,6 @@ impl Watcher {
             Ok(root) => {
                 self.root.check_at = Instant::now() + CHECK;
                 if self.root.watched != Some(root) {
-                    self.root.is_unmounted = false;
                     self.root.watched = Some(root);
                     self.watch();
                 }
@@ -314,8 +336,10 @@ impl Watcher {
     fn lose_root(&mut self, error: &io::Error) {
         self.root.watched = None;
         self.notices = None;
-        // It begins anew when the directory is back; until then it would be due all the time.
-        self.poll_at = None;
+        self.heard.clear();
+        // They begin anew when the directory is back; until then they would be due all the time.
+        (self.poll_at, self.retry_at) = (None, None);
+        self.unread.clear();
         self.root.is_in_trouble = true;
         self.root.check_at = Instant::now() + CHECK_LOST;
         self.handle(Input::Trouble(Name::from([]), Some(word(error))));
@@ -325,8 +349,14 @@ impl Watcher {
     fn watch(&mut self) {
         self.scan_wanted = true;
         self.notices = None;
+        self.heard.clear();
         self.poll_at = None;
-        if self.settings.poll.is_some() || mounts::is_shared(&self.settings.dir) {
+        self.root.is_shared = mounts::is_shared(&self.settings.dir);
+        if self.settings.rules.once {
+            // What comes meanwhile is not for it.
+            return;
+        }
+        if self.settings.poll.is_some() || self.root.is_shared {
             return self.poll_from_now_on();
         }
         match Notices::new() {
@@ -351,9 +381,25 @@ impl Watcher {
         self.scan_wanted = false;
         self.handle(Input::ScanBegins);
         let unread = self.walk(Name::from([]));
+        self.forget_mounts();
         self.handle(Input::ScanEnds(unread));
         if self.poll_at.is_some() {
             self.poll_at = Some(Instant::now() + self.settings.poll.unwrap_or(POLL));
+        }
+    }
+
+    /// Looks at what could not be read.
+    fn retry(&mut self) {
+        self.retry_at = None;
+        for dir in std::mem::take(&mut self.unread) {
+            self.walk(dir);
+        }
+    }
+
+    fn has_not_read(&mut self, dir: Name) {
+        self.unread.insert(dir);
+        if !self.settings.rules.once {
+            self.retry_at.get_or_insert_with(|| Instant::now() + CHECK);
         }
     }
 
@@ -363,35 +409,55 @@ impl Watcher {
         let mut dirs = vec![from];
         while let Some(dir) = dirs.pop() {
             let read = self.read_dir(&dir, &mut dirs);
+            self.hear();
             let is_root = dir.is_empty();
             match read {
-                Ok(()) if is_root => {
-                    if std::mem::take(&mut self.root.is_in_trouble) {
-                        self.handle(Input::Trouble(dir, None));
+                Ok(Seen::All) => {
+                    if is_root {
+                        self.root.is_in_trouble = false;
                     }
+                    self.unread.remove(&dir);
+                    self.handle(Input::Trouble(dir, None));
                 }
-                Ok(()) => self.handle(Input::Trouble(dir, None)),
+                Ok(Seen::Unmounted { is_empty }) => {
+                    if is_empty {
+                        self.handle(Input::Trouble(Arc::clone(&dir), Some("gone")));
+                    }
+                    unread.push(Arc::clone(&dir));
+                    self.has_not_read(dir);
+                }
                 Err(error) if is_root => {
                     self.lose_root(&error);
                     unread.push(dir);
                 }
                 // It has gone since its name was read.
-                Err(error) if is_gone(&error) => {}
+                Err(error) if is_gone(&error) => {
+                    self.unread.remove(&dir);
+                    self.handle(Input::GoneBelow(dir));
+                }
                 Err(error) => {
                     self.handle(Input::Trouble(Arc::clone(&dir), Some(word(&error))));
-                    unread.push(dir);
+                    unread.push(Arc::clone(&dir));
+                    self.has_not_read(dir);
                 }
             }
         }
         unread
     }
 
-    fn read_dir(&mut self, dir: &Name, dirs: &mut Vec<Name>) -> io::Result<()> {
+    fn read_dir(&mut self, dir: &Name, dirs: &mut Vec<Name>) -> io::Result<Seen> {
         let path = self.path(dir);
+        let metadata = if dir.is_empty() { fs::metadata(&path) } else { symlink_metadata(&path) }?;
+        if !metadata.is_dir() {
+            return Err(ErrorKind::NotADirectory.into());
+        }
+        let is_mounted = is_mounted(&path, &metadata);
+        if is_mounted && self.mounts.insert(Arc::clone(dir)) {
+            self.state.iter_mut().for_each(|state| state.note_mount(dir));
+        }
         if !dir.is_empty() {
-            let metadata = fs::symlink_metadata(&path)?;
             if self.left_out == Some((metadata.dev(), metadata.ino())) {
-                return Ok(());
+                return Ok(Seen::All);
             }
             let is_elsewhere =
                 self.root.watched.is_some_and(|(device, _)| device != metadata.dev());
@@ -408,8 +474,10 @@ impl Watcher {
                 _ => return Err(error),
             }
         }
+        let mut is_empty = true;
         for entry in fs::read_dir(&path)? {
             let entry = entry?;
+            is_empty = false;
             let name = entry.file_name();
             let kind = entry.file_type();
             if kind.as_ref().is_ok_and(fs::FileType::is_dir) {
@@ -424,21 +492,44 @@ impl Watcher {
                 self.handle(Input::Found(join(dir, name.as_bytes(), ""), stamp));
             }
         }
-        Ok(())
+        let is_unmounted = !is_mounted && self.mounts.contains(dir);
+        Ok(if is_unmounted { Seen::Unmounted { is_empty } } else { Seen::All })
+    }
+
+    /// Forgets that something was mounted on directories that are not there any more, as far as can be seen.
+    fn forget_mounts(&mut self) {
+        let (root, unread) = (&self.settings.dir, &self.unread);
+        let is_hidden = |dir: &Name| unread.iter().any(|above| dir.starts_with(above));
+        let is_there = |dir: &Name| match symlink_metadata(below(root, dir)) {
+            Ok(metadata) => metadata.is_dir(),
+            Err(error) => !is_gone(&error),
+        };
+        let gone =
+            self.mounts.extract_if(.., |dir| !dir.is_empty() && !is_hidden(dir) && !is_there(dir));
+        for dir in gone {
+            self.state.iter_mut().for_each(|state| state.forget(&dir));
+        }
+    }
+
+    /// Takes what the kernel has to say.
+    fn hear(&mut self) {
+        let Some(notices) = &mut self.notices else { return };
+        match notices.read() {
+            Ok((notices, _more)) => self.heard.extend(notices),
+            Err(error) => self.fall_back(&error),
+        }
+        if self.heard.len() > HEARD_MAX {
+            self.heard = vec![Notice::Overflow];
+        }
     }
 
     fn take_notices(&mut self) {
-        let Some(notices) = &mut self.notices else { return };
-        let (notices, _more) = match notices.read() {
-            Ok(read) => read,
-            Err(error) => return self.fall_back(&error),
-        };
-        for notice in notices {
+        self.hear();
+        for notice in std::mem::take(&mut self.heard) {
             match notice {
                 Notice::Overflow => self.scan_wanted = true,
                 Notice::Lost { dir, unmounted } => {
                     if dir.is_empty() {
-                        self.root.is_unmounted = unmounted;
                         self.root.watched = None;
                         self.root.check_at = Instant::now();
                     } else if unmounted {
@@ -462,6 +553,7 @@ impl Watcher {
         let dir = join(dir, name, "/");
         if let Some(notices) = self.notices.as_mut().filter(|_| kind == Kind::Left) {
             notices.remove_below(&dir);
+            self.unread.retain(|name| !name.starts_with(&dir));
             self.handle(Input::GoneBelow(dir));
         } else if kind != Kind::Left {
             // What somebody has made in it before it was watched is found.
@@ -470,17 +562,19 @@ impl Watcher {
     }
 
     fn file_notice(&mut self, name: Name, kind: Kind) {
-        let metadata = (kind != Kind::Left).then(|| fs::symlink_metadata(self.path(&name)));
-        let found = metadata.and_then(Result::ok);
-        let links = found.as_ref().map_or(0, MetadataExt::nlink);
-        let stamp = found.and_then(|metadata| self.stamp(&metadata));
-        let input = match (kind, stamp) {
-            // What has two names was linked into place, and nobody will close it.
-            (Kind::Created, Some(stamp)) if links > 1 => Input::Found(name, stamp),
-            (Kind::Created, Some(_)) => Input::Created(name),
-            (Kind::Closed, Some(stamp)) => Input::Closed(name, stamp),
-            (Kind::MovedHere, Some(stamp)) => Input::Placed(name, stamp),
-            (Kind::Left, _) | (_, None) => Input::Gone(name),
+        let look = |name: &Name| {
+            symlink_metadata(self.path(name)).ok().and_then(|metadata| self.stamp(&metadata))
+        };
+        let input = match kind {
+            Kind::Opened => Input::Opened(name),
+            Kind::ClosedUnwritten => Input::ClosedUnwritten(name),
+            Kind::Left => Input::Gone(name),
+            Kind::Created | Kind::Closed | Kind::MovedHere => match (kind, look(&name)) {
+                (_, None) => Input::Gone(name),
+                (Kind::Created, Some(stamp)) => Input::Created(name, stamp),
+                (Kind::Closed, Some(stamp)) => Input::Closed(name, stamp),
+                (_, Some(stamp)) => Input::Placed(name, stamp),
+            },
         };
         self.handle(input);
     }

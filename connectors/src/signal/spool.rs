@@ -22,6 +22,8 @@ pub struct Spool {
     topic: TopicName,
     /// Files there are at most; the program may take some out meanwhile.
     files: usize,
+    /// There was no room, and is not yet for as many as are worth another look.
+    is_full: bool,
 }
 
 impl Spool {
@@ -36,7 +38,7 @@ impl Spool {
                 fs::remove_file(entry.path())?;
             }
         }
-        let mut spool = Self { dir: dir.to_owned(), topic, files: 0 };
+        let mut spool = Self { dir: dir.to_owned(), topic, files: 0, is_full: false };
         spool.count()?;
         Ok(spool)
     }
@@ -65,16 +67,23 @@ impl Spool {
         File::open(&self.dir)?.sync_all()
     }
 
-    /// Whether there are no more than so many files; looks only if there might be.
+    /// Whether there is room for another of so many files; looks only if there might be none. Where there was none, there
+    /// is some again when a tenth is free, so that not each event is a look at all of them.
     pub fn has_room(&mut self, files_max: usize) -> io::Result<bool> {
-        Ok(self.files < files_max || self.count()? < files_max)
+        if self.is_full || self.files >= files_max {
+            let wanted = if self.is_full { (files_max / 10).max(1) } else { 1 };
+            self.is_full = self.count()? + wanted > files_max;
+        }
+        Ok(!self.is_full)
     }
 
-    /// How many files there are that the program has not taken out.
+    /// How many files there are that the program has not taken out. A directory, such as `lost+found`, is nobody's event.
     pub fn count(&mut self) -> io::Result<usize> {
         let mut files = 0;
         for entry in fs::read_dir(&self.dir)? {
-            files += usize::from(!entry?.file_name().as_encoded_bytes().starts_with(b"."));
+            let entry = entry?;
+            let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+            files += usize::from(!is_hidden && entry.file_type()?.is_file());
         }
         self.files = files;
         Ok(files)
@@ -131,6 +140,22 @@ mod tests {
         assert!(!spool.has_room(2).unwrap());
         fs::remove_file(dir.join(expected[0])).unwrap();
         assert!(spool.has_room(2).unwrap());
+    }
+
+    #[test]
+    fn where_there_was_no_room_there_is_some_when_a_tenth_is_free() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("lost+found")).unwrap();
+        let mut spool = Spool::open(folder.path(), "t".parse().unwrap()).unwrap();
+        for seq in 1..=20 {
+            assert!(spool.has_room(20).unwrap(), "{seq}");
+            spool.put(Seq(seq), "x").unwrap();
+        }
+        assert!(!spool.has_room(20).unwrap());
+        fs::remove_file(folder.path().join("t-00000000000000000001")).unwrap();
+        assert!(!spool.has_room(20).unwrap());
+        fs::remove_file(folder.path().join("t-00000000000000000002")).unwrap();
+        assert!(spool.has_room(20).unwrap());
     }
 
     #[test]

@@ -22,9 +22,65 @@ const SLACK: Duration = Duration::from_secs(2);
 /// Bytes of a pid file that are read.
 const PID_FILE_BYTES: usize = 64;
 
-/// Programs whose first argument that is no option is what runs.
-const INTERPRETERS: [&str; 10] =
-    ["perl", "python", "ruby", "node", "php", "sh", "bash", "dash", "java", "tclsh"];
+/// Bytes of a name that the kernel keeps.
+const COMM_BYTES: usize = 15;
+
+/// A program whose first argument that is no option is what runs.
+struct Interpreter {
+    name: &'static str,
+    /// Letters behind one dash that are followed by a value, in the same argument or as the next.
+    valued: &'static str,
+    /// Letters of which the rest of the argument is the value, if there is one.
+    attached: &'static str,
+    /// Whole options that are followed by a value.
+    valued_words: &'static [&'static str],
+    /// Letters with which what runs is in the arguments, or is a module: it has no script.
+    scriptless: &'static str,
+    scriptless_words: &'static [&'static str],
+}
+
+const fn interpreter(
+    name: &'static str,
+    valued: &'static str,
+    scriptless: &'static str,
+) -> Interpreter {
+    let (valued_words, scriptless_words): (&[_], &[_]) = (&[], &[]);
+    Interpreter { name, valued, attached: "", valued_words, scriptless, scriptless_words }
+}
+
+const INTERPRETERS: [Interpreter; 10] = [
+    Interpreter { attached: "CDFMVimx", ..interpreter("perl", "I", "eE") },
+    interpreter("python", "QWX", "cm"),
+    Interpreter { attached: "FKTWx", ..interpreter("ruby", "CEIr", "e") },
+    Interpreter {
+        valued_words: &["--require", "--import", "--loader", "--conditions", "--env-file"],
+        scriptless_words: &["--eval", "--print", "--test"],
+        ..interpreter("node", "Cr", "ep")
+    },
+    Interpreter {
+        valued_words: &["--define", "--php-ini"],
+        scriptless_words: &["--run", "--server"],
+        ..interpreter("php", "cdz", "BRSr")
+    },
+    interpreter("sh", "o", "cs"),
+    Interpreter { valued_words: &["--rcfile", "--init-file"], ..interpreter("bash", "oO", "cs") },
+    interpreter("dash", "o", "cs"),
+    Interpreter {
+        valued_words: &[
+            "-cp",
+            "-classpath",
+            "--class-path",
+            "-p",
+            "--module-path",
+            "--add-modules",
+            "--add-opens",
+            "--add-exports",
+        ],
+        scriptless_words: &["-m", "--module"],
+        ..interpreter("java", "", "")
+    },
+    Interpreter { valued_words: &["-encoding"], ..interpreter("tclsh", "", "") },
+];
 
 /// Signals that can be sent, with their numbers on Linux.
 pub const SIGNALS: [(&str, Signal); 11] = [
@@ -174,10 +230,11 @@ fn is_called(program: &str, facts: &Facts) -> bool {
     }
     let base = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
     let exe_name = exe.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
-    // The kernel cuts this one.
-    let comm: String = String::from_utf8_lossy(&program.as_bytes()[..program.len().min(15)]).into();
+    // The kernel cuts this one: of a longer name another may begin so, too.
+    let comm = String::from_utf8_lossy(&program.as_bytes()[..program.len().min(COMM_BYTES)]);
+    let is_known_by_comm = exe.is_none() || program.len() <= COMM_BYTES;
     exe_name.as_deref() == Some(program)
-        || facts.comm == comm
+        || is_known_by_comm && facts.comm == comm
         || script(facts).is_some_and(|script| base(script) == program)
 }
 
@@ -185,10 +242,61 @@ fn is_called(program: &str, facts: &Facts) -> bool {
 fn script(facts: &Facts) -> Option<&str> {
     let exe = facts.exe.as_ref()?.file_name()?.to_string_lossy();
     let bare = exe.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
-    if !INTERPRETERS.contains(&bare) {
-        return None;
+    let interpreter = INTERPRETERS.iter().find(|it| it.name == bare)?;
+    let mut args = facts.args.iter().skip(1).map(String::as_str);
+    while let Some(arg) = args.next() {
+        match interpreter.option(arg) {
+            Argument::Script if arg == "--" => return args.next(),
+            Argument::Script => return Some(arg),
+            Argument::Option => {}
+            Argument::OptionAndValue => {
+                args.next();
+            }
+            Argument::NoScript => return None,
+        }
     }
-    facts.args.iter().skip(1).find(|arg| !arg.starts_with('-')).map(String::as_str)
+    None
+}
+
+/// What an argument of an interpreter is.
+enum Argument {
+    /// What runs, or `--`, behind which it stands.
+    Script,
+    Option,
+    /// The next one belongs to it.
+    OptionAndValue,
+    /// Whatever runs has no name.
+    NoScript,
+}
+
+impl Interpreter {
+    fn option(&self, arg: &str) -> Argument {
+        let Some(letters) = arg.strip_prefix('-').filter(|_| arg != "--") else {
+            return Argument::Script;
+        };
+        if self.scriptless_words.contains(&arg) {
+            return Argument::NoScript;
+        }
+        if self.valued_words.contains(&arg) {
+            return Argument::OptionAndValue;
+        }
+        if letters.starts_with('-') {
+            return Argument::Option;
+        }
+        for (at, letter) in letters.char_indices() {
+            if self.scriptless.contains(letter) {
+                return Argument::NoScript;
+            }
+            if self.attached.contains(letter) {
+                return Argument::Option;
+            }
+            if self.valued.contains(letter) {
+                let is_last = at + letter.len_utf8() == letters.len();
+                return if is_last { Argument::OptionAndValue } else { Argument::Option };
+            }
+        }
+        Argument::Option
+    }
 }
 
 fn read_pid_file(path: &Path) -> Result<(Pid, Duration), Held> {
@@ -289,9 +397,39 @@ mod tests {
         // An editor that has the script open is not the script.
         let editor = Facts { exe: Some("/usr/bin/vim".into()), comm: "vim".into(), ..crawler() };
         assert!(target(Some("crawl.pl")).judge(7, &editor, WRITTEN).is_err());
+        // One that only begins with the same letters is another, though the kernel knows no more of it.
+        let other = Facts {
+            exe: Some("/usr/bin/a-long-program-other".into()),
+            comm: "a-long-program-".into(),
+            ..crawler()
+        };
+        assert!(target(Some("a-long-program-name")).judge(7, &other, WRITTEN).is_err());
         // Of another user's process only this is known, and it is cut.
         let theirs = Facts { exe: None, comm: "a-long-program-".into(), ..crawler() };
         assert_eq!(target(Some("a-long-program-name")).judge(7, &theirs, WRITTEN), Ok(()));
+    }
+
+    #[test]
+    fn what_an_interpreter_runs_is_no_option_and_no_value_of_one() {
+        for (line, is) in [
+            ("perl -w -I lib /opt/crawl.pl -x", Some("/opt/crawl.pl")),
+            ("perl -Ilib -MList::Util=reduce -i.e -l -- -odd", Some("-odd")),
+            ("perl -l crawl.pl", Some("crawl.pl")),
+            ("perl -wne crawl.pl other", None),
+            ("python3.11 -u -W error -X dev crawl.py", Some("crawl.py")),
+            ("python3 -m http.server crawl.py", None),
+            ("bash -c crawl.sh crawl.sh", None),
+            ("bash --rcfile rc -eo pipefail crawl.sh", Some("crawl.sh")),
+            ("node --require trace crawl.js", Some("crawl.js")),
+            ("java -Xmx1g -cp a.jar:b.jar -jar crawl.jar", Some("crawl.jar")),
+            ("perl", None),
+            ("vim crawl.pl", None),
+        ] {
+            let args: Vec<_> = line.split(' ').map(str::to_owned).collect();
+            let exe = Some(PathBuf::from(format!("/usr/bin/{}", args[0])));
+            let facts = Facts { exe, args, ..crawler() };
+            assert_eq!(script(&facts), is, "{line}");
+        }
     }
 
     #[test]

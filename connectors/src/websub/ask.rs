@@ -53,6 +53,8 @@ fn subscribe_form(config: &WebSubConfig, one: &Subscription, topic: &str, wish: 
     let mut form = form_urlencoded::Serializer::new(String::new());
     form.append_pair("hub.callback", &format!("{public_url}{CALLBACKS}{}", one.token))
         .append_pair("hub.mode", mode)
+        // Of PubSubHubbub 0.3, without which its hubs answer nothing.
+        .append_pair("hub.verify", "async")
         .append_pair("hub.topic", topic);
     if wish == Wish::Subscribe {
         form.append_pair("hub.lease_seconds", &config.lease.as_secs().max(1).to_string())
@@ -87,7 +89,12 @@ async fn send(outgoing: &Outgoing, to: &str, form: &str) -> Result<Answered, Fai
         let answer =
             outgoing.send(Method::POST, &url, headers, body.clone(), ANSWER_BYTES_MAX).await?;
         let is_same_again = matches!(answer.status.as_u16(), 307 | 308);
-        match answer.redirect(&url).filter(|_| is_same_again) {
+        // Sites that are at https today have old feeds that say http.
+        let is_upgrade = |next: &CanonicalUrl<'_>| {
+            url.scheme() == "http" && next.scheme() == "https" && next.host() == url.host()
+        };
+        let next = answer.redirect(&url).filter(|next| is_same_again || is_upgrade(next));
+        match next {
             // What is secret stays so.
             Some(next) if url.scheme() == "http" || next.scheme() == "https" => url = next,
             _ => return Ok(answer),
@@ -99,10 +106,12 @@ async fn send(outgoing: &Outgoing, to: &str, form: &str) -> Result<Answered, Fai
 fn judge(one: &Subscription, answer: &Answered) -> (Asked, Option<String>) {
     let text = String::from_utf8_lossy(&answer.body);
     let is_cloud = matches!(one.teller, Teller::Cloud { .. });
-    let says_no = is_cloud && text.contains("success=\"false\"");
+    let says_no = is_cloud && is_no(&text);
     if answer.status.is_success() && !says_no {
         return (Asked::Accepted, None);
     }
+    // Some say what they were asked, and this is for a log.
+    let text = text.replace(&one.secret, "..").replace(&one.token, "..");
     let printable = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200);
     let said = format!("{}: {}", answer.status, printable.collect::<String>());
     let is_transient = answer.status.is_server_error()
@@ -112,6 +121,13 @@ fn judge(one: &Subscription, answer: &Answered) -> (Asked, Option<String>) {
         );
     let asked = if is_transient { Asked::Failed(retry_after(answer)) } else { Asked::Refused };
     (asked, Some(said))
+}
+
+/// `notifyResult` of `rssCloud`, as XML or JSON: `success` of it is anything but true. Who says nothing of the kind agrees.
+fn is_no(text: &str) -> bool {
+    let Some((_, value)) = text.split_once("success") else { return false };
+    let value = value.trim_start_matches(|c: char| c.is_whitespace() || "=:'\"".contains(c));
+    !value.get(..4).is_some_and(|word| word.eq_ignore_ascii_case("true"))
 }
 
 /// In seconds; a date is not looked at.
@@ -142,6 +158,7 @@ mod tests {
         let expected = [
             ("hub.callback", callback.as_str()),
             ("hub.mode", "subscribe"),
+            ("hub.verify", "async"),
             ("hub.topic", topic),
             ("hub.lease_seconds", "864000"),
             ("hub.secret", &one.secret),
@@ -177,8 +194,16 @@ mod tests {
             (asked, said.as_deref()),
             (Asked::Refused, Some("400 Bad Request: no  WARN such topic"))
         );
-        let no = "<notifyResult success=\"false\" msg=\"no\"/>";
-        assert_eq!(judged(&cloud, 200, no).0, Asked::Refused);
-        assert_eq!(judged(&cloud, 200, "<notifyResult success=\"true\"/>").0, Asked::Accepted);
+        for no in [
+            "<notifyResult success=\"false\" msg=\"no\"/>",
+            "<notifyResult success='false' msg='no' />",
+            "{\"success\": false}",
+            "<notifyResult success",
+        ] {
+            assert_eq!(judged(&cloud, 200, no).0, Asked::Refused, "{no}");
+        }
+        for yes in ["<notifyResult success='true'/>", "{\"success\":true}", "Thanks"] {
+            assert_eq!(judged(&cloud, 200, yes).0, Asked::Accepted, "{yes}");
+        }
     }
 }

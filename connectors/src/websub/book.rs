@@ -2,6 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
 
 use tidings_protocol::CanonicalUrl;
 use tidings_subscriber::feed::{Hubs, watch::Known};
@@ -20,9 +23,17 @@ pub(super) struct Book {
     by_feed: HashMap<String, String>,
     /// Hubs that are being asked just now.
     asking: HashSet<String>,
+    /// The minute of the last delivery, and the deliveries in it.
+    deliveries: HashMap<String, (u64, u32)>,
+    /// Tokens of all, for whom has to know at once.
+    tokens: Arc<RwLock<HashSet<String>>>,
     store: Store,
     is_full: bool,
 }
+
+/// Deliveries of one subscription in a minute; a hub that has more to tell gathers it.
+const DELIVERIES_A_MINUTE: u32 = 60;
+const MINUTE_MS: u64 = 60_000;
 
 impl Book {
     pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
@@ -31,7 +42,19 @@ impl Book {
             store.all()?.into_iter().map(|one| (one.token.clone(), one)).collect();
         let wanted = all.values().filter(|one| !one.is_leaving());
         let by_feed = wanted.map(|one| (one.feed.clone(), one.token.clone())).collect();
-        Ok(Self { all, by_feed, asking: HashSet::new(), store, is_full: false })
+        let tokens = Arc::new(RwLock::new(all.keys().cloned().collect()));
+        let (asking, deliveries) = (HashSet::new(), HashMap::new());
+        Ok(Self { all, by_feed, asking, deliveries, tokens, store, is_full: false })
+    }
+
+    /// Those of all subscriptions, as they are at any time.
+    pub(super) fn tokens(&self) -> Arc<RwLock<HashSet<String>>> {
+        Arc::clone(&self.tokens)
+    }
+
+    /// Another one for each book that was begun.
+    pub(super) fn id(&self) -> u32 {
+        self.store.id
     }
 
     pub(super) fn get(&self, token: &str) -> Option<&Subscription> {
@@ -64,7 +87,21 @@ impl Book {
             self.by_feed.remove(&one.feed);
         }
         self.asking.remove(token);
+        self.deliveries.remove(token);
+        self.tokens.write().remove(token);
+        self.is_full = false;
         Ok(())
+    }
+
+    /// Counts a delivery, unless there are too many in this minute.
+    pub(super) fn take_delivery(&mut self, token: &str, now_ms: u64) -> bool {
+        let minute = now_ms / MINUTE_MS;
+        let deliveries = self.deliveries.entry(token.to_owned()).or_default();
+        if deliveries.0 != minute {
+            *deliveries = (minute, 0);
+        }
+        deliveries.1 = deliveries.1.saturating_add(1);
+        deliveries.1 <= DELIVERIES_A_MINUTE
     }
 
     /// A crawler has found who tells of a feed, and knows these items.
@@ -83,6 +120,9 @@ impl Book {
                 self.change(&token, |one| watched.clone_into(&mut one.watched))?;
                 return self.learn(&token, known);
             }
+            if !one.may_change(now_ms) {
+                return self.learn(&token, known);
+            }
             // Another one tells from now on.
             self.change(&token, |one| one.leave(now_ms))?;
             self.by_feed.remove(feed.as_str());
@@ -99,11 +139,13 @@ impl Book {
         self.store.put(&one)?;
         self.store.keep_known(&one.token, known)?;
         self.by_feed.insert(one.feed.clone(), one.token.clone());
+        self.tokens.write().insert(one.token.clone());
         self.all.insert(one.token.clone(), one);
         Ok(())
     }
 
-    fn learn(&mut self, token: &str, others: Known) -> Result<(), StoreError> {
+    /// These items of its feed are known, too.
+    pub(super) fn learn(&mut self, token: &str, others: Known) -> Result<(), StoreError> {
         let mut known = self.store.known(token)?;
         let before = known.clone();
         known.learn(others);
@@ -112,10 +154,6 @@ impl Book {
 
     pub(super) fn known(&self, token: &str) -> Result<Known, StoreError> {
         self.store.known(token)
-    }
-
-    pub(super) fn keep_known(&self, token: &str, known: Known) -> Result<(), StoreError> {
-        self.store.keep_known(token, known)
     }
 
     /// Tokens of those whose hubs are to be asked now, which from here on are being asked; at most so many at a time.

@@ -11,11 +11,11 @@
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | [`subscription`] | what is agreed with a hub; pure |
-//! | [`book`], [`store`] | all subscriptions, in memory and on disk |
-//! | [`ask`] | the requests to hubs and servers |
-//! | [`receiver`] | theirs to us |
-//! | [`service`] | the connection to the broker, and what is due |
+//! | `subscription` | what is agreed with a hub; pure |
+//! | `book`, `store` | all subscriptions, in memory and on disk |
+//! | `ask` | the requests to hubs and servers |
+//! | `receiver` | theirs to us |
+//! | `service` | the connection to the broker, and what is due |
 
 mod ask;
 mod book;

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use tidings_broker::{Receiver, Reply, Replying};
@@ -11,8 +12,9 @@ use tidings_protocol::CanonicalUrl;
 use tidings_subscriber::feed::{self, event};
 use url::form_urlencoded;
 
-use super::service::{Service, Trouble};
-use super::subscription::{Lease, Subscription, Teller, Untimely, Wish};
+use super::service::{Service, Trouble, aside};
+use super::signature::Trust;
+use super::subscription::{Lease, Subscription, Teller, Wish};
 use super::{StoreError, WebSub, signature, unix_ms};
 
 /// Where they come: the paths of callbacks.
@@ -24,12 +26,23 @@ const CHALLENGE_BYTES_MAX: usize = 1024;
 /// New items of a delivery that are announced at once, the newest of them. The check of the feed finds the others.
 const ITEMS_MAX: usize = 1000;
 
+/// Of them so many are on their way to the broker at once.
+const ITEMS_AT_ONCE: usize = 64;
+
 /// When a hub may come again that was not served.
 const RETRY_S: u32 = 10;
 
 impl Receiver for WebSub {
     fn paths(&self) -> &[&'static str] {
         &PATHS
+    }
+
+    fn knows(&self, path: &str) -> bool {
+        self.0.knows(token_of(path))
+    }
+
+    fn is_open(&self) -> bool {
+        false
     }
 
     fn receive(&self, request: Request<Bytes>, _peer: IpAddr) -> Replying<'_> {
@@ -58,35 +71,44 @@ impl Asked {
 impl Service {
     async fn receive(&self, request: Request<Bytes>) -> Reply {
         let (head, body) = request.into_parts();
-        let token = head.uri.path().rsplit('/').next().unwrap_or_default();
-        let Some(one) = self.book.lock().get(token).cloned() else {
+        let token = token_of(head.uri.path()).to_owned();
+        let Some(one) = self.with(move |book| book.get(&token).cloned()).await else {
             return Reply::Nobody("there is no such subscription");
         };
         let asked = Asked::of(head.uri.query().unwrap_or_default().as_bytes());
         match (head.method, &one.teller) {
-            (Method::GET, Teller::Hub { .. }) => self.verify(token, &asked),
+            (Method::GET, Teller::Hub { .. }) => self.verify(&one, &asked).await,
             (Method::GET, Teller::Cloud { .. }) => confirm(&one, &asked),
-            (Method::POST, Teller::Hub { .. }) => {
-                self.deliver(token, &one, &head.headers, &body).await
-            }
+            (Method::POST, Teller::Hub { .. }) => self.deliver(&one, &head.headers, body).await,
             (Method::POST, Teller::Cloud { .. }) => {
                 if Asked::of(&body).get("url") != Some(one.feed.as_str()) {
                     return Reply::Nobody("it is about another feed");
                 }
-                self.notified(token, &one).await
+                self.look(&one, None).await
             }
             _ => Reply::Nobody("a hub asks by GET, and brings by POST"),
         }
     }
 
     /// Verification of intent (W3C `WebSub` section 5.3), and denial (5.2).
-    fn verify(&self, token: &str, asked: &Asked) -> Reply {
-        let topic = asked.get("hub.topic").unwrap_or_default();
+    async fn verify(&self, one: &Subscription, asked: &Asked) -> Reply {
+        let token = one.token.clone();
+        let topic = asked.get("hub.topic").unwrap_or_default().to_owned();
         let wish = match asked.get("hub.mode") {
             Some("subscribe") => Wish::Subscribe,
             Some("unsubscribe") => Wish::Unsubscribe,
             Some("denied") => {
-                let denied = self.book.lock().change(token, |one| one.deny(topic, unix_ms()));
+                let denied =
+                    self.with(move |book| book.change(&token, |one| one.deny(&topic, unix_ms())));
+                let denied = denied.await;
+                if let Ok(Some(Ok(()))) = denied {
+                    let (feed, hub) = (&one.feed, one.teller.host());
+                    tracing::warn!(
+                        feed,
+                        hub,
+                        "WebSub: the hub tells nothing of this feed (denied)"
+                    );
+                }
                 self.wake();
                 return verified(self, denied, "");
             }
@@ -102,109 +124,98 @@ impl Service {
             Some(Err(_)) => return Reply::Nobody("a lease is seconds"),
         };
         let lease = Lease { asked: self.config.lease, granted };
-        let mut book = self.book.lock();
-        let change = book.change(token, |one| one.verify(wish, topic, lease, unix_ms()));
-        if wish == Wish::Unsubscribe
-            && matches!(change, Ok(Some(Ok(()))))
-            && let Err(error) = book.remove(token)
-        {
-            return unavailable(self, &error.into());
-        }
-        drop(book);
+        let change = self.with(move |book| {
+            let change = book.change(&token, |one| one.verify(wish, &topic, lease, unix_ms()))?;
+            if wish == Wish::Unsubscribe && change == Some(Ok(())) {
+                book.remove(&token)?;
+            }
+            Ok(change)
+        });
+        let change = change.await;
         self.wake();
         verified(self, change, challenge)
     }
 
-    /// Content distribution (section 7): what is new in it is announced, and the feed looked at.
-    async fn deliver(
-        &self,
-        token: &str,
-        one: &Subscription,
-        headers: &HeaderMap,
-        body: &Bytes,
-    ) -> Reply {
+    /// Content distribution (section 7).
+    async fn deliver(&self, one: &Subscription, headers: &HeaderMap, body: Bytes) -> Reply {
         let mut signatures = headers.get_all("x-hub-signature").iter();
         let signature = match (signatures.next(), signatures.next()) {
             (Some(value), None) => value.to_str().unwrap_or_default(),
             _ => return Reply::Nobody("a delivery has one signature"),
         };
-        if signature::verify(signature, &one.secret, body, self.config.sha1).is_err() {
-            return Reply::Nobody(if signature.starts_with("sha1=") {
-                "the hub signs with SHA-1 (--websub-sha1 takes that)"
-            } else {
-                "the signature is not the hub's"
-            });
+        match signature::verify(signature, &one.secret, &body, self.config.sha1) {
+            Ok(Trust::Content) => {
+                let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+                self.look(one, Some((kind.map(str::to_owned), body))).await
+            }
+            Ok(Trust::Ping) => self.look(one, None).await,
+            Err(_) => Reply::Nobody("the signature is not the hub's"),
         }
-        if let Some(refusal) = self.take_delivery(token) {
-            return refusal;
+    }
+
+    /// Somebody has told that there is something new, and perhaps what: that is announced, and the feed is looked at.
+    async fn look(&self, one: &Subscription, content: Option<(Option<String>, Bytes)>) -> Reply {
+        let Some(until_ms) = one.told_until_ms(unix_ms()) else {
+            return Reply::Nobody("nothing is expected of that hub any more");
+        };
+        let token = one.token.clone();
+        if !self.with(move |book| book.take_delivery(&token, unix_ms())).await {
+            return Reply::Known(empty(StatusCode::TOO_MANY_REQUESTS, Some(60)));
         }
-        let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        match self.announce(token, one, content_type, body).await {
-            Ok(()) => self.look(token, one).await,
+        let looked = async {
+            if !self.is_still_watched(&one.token, &one.watched).await? {
+                return Ok(false);
+            }
+            if let Some((content_type, body)) = content {
+                self.announce(one, content_type, body).await?;
+            }
+            self.bring_forward(&one.watched, until_ms, None).await?;
+            self.crawlers_know(&one.token, until_ms).await?;
+            Ok(true)
+        };
+        match looked.await {
+            Ok(true) => Reply::Known(empty(StatusCode::NO_CONTENT, None)),
+            Ok(false) => Reply::Nobody("nobody watches that feed any more"),
             Err(trouble) => unavailable(self, &trouble),
-        }
-    }
-
-    /// A server of `rssCloud` says that there is something new, and not what.
-    async fn notified(&self, token: &str, one: &Subscription) -> Reply {
-        match self.take_delivery(token) {
-            None => self.look(token, one).await,
-            Some(refusal) => refusal,
-        }
-    }
-
-    /// A delivery is due; or what is said instead.
-    fn take_delivery(&self, token: &str) -> Option<Reply> {
-        match self.book.lock().change(token, |one| one.take_delivery(unix_ms())) {
-            Ok(Some(Ok(()))) => None,
-            Ok(Some(Err(Untimely::TooMany))) => {
-                Some(Reply::Known(empty(StatusCode::TOO_MANY_REQUESTS, Some(60))))
-            }
-            Ok(Some(Err(Untimely::Unexpected))) => {
-                Some(Reply::Nobody("nothing is expected of that hub any more"))
-            }
-            Ok(None) => Some(Reply::Nobody("there is no such subscription")),
-            Err(error) => Some(unavailable(self, &error.into())),
         }
     }
 
     /// Announces the items of a delivery that are new, under the ids that crawlers give them.
     async fn announce(
         &self,
-        token: &str,
         one: &Subscription,
-        content_type: Option<&str>,
-        body: &Bytes,
+        content_type: Option<String>,
+        body: Bytes,
     ) -> Result<(), Trouble> {
-        let feed = feed::parse(body, content_type, Some(&one.feed));
-        let Ok(url) = CanonicalUrl::parse(&one.feed) else { return Ok(()) };
-        let mut known = self.book.lock().known(token)?;
-        let new = known.take_new(&feed.entries);
-        for item in &new[new.len().saturating_sub(ITEMS_MAX)..] {
-            if let Some(event) = event::of_item(&url, item) {
-                self.publish(event::ITEMS, &event).await?;
-            }
+        let (token, base) = (one.token.clone(), one.feed.clone());
+        let mut known = self.with(move |book| book.known(&token)).await?;
+        let (known, events) = aside(move || {
+            let feed = feed::parse(&body, content_type.as_deref(), Some(&base));
+            let new = known.take_delivered(&feed.entries);
+            let new = new[new.len().saturating_sub(ITEMS_MAX)..].iter();
+            let url = CanonicalUrl::parse(&base).ok();
+            let events = new.filter_map(|item| event::of_item(url.as_ref()?, item));
+            let events: Vec<_> = events.collect();
+            (known, events)
+        })
+        .await;
+        if events.is_empty() {
+            return Ok(());
         }
-        if !new.is_empty() {
-            self.book.lock().keep_known(token, known)?;
-        }
+        stream::iter(events)
+            .map(|event| async move { self.publish(event::ITEMS, &event).await })
+            .buffered(ITEMS_AT_ONCE)
+            .try_collect::<()>()
+            .await?;
+        let token = one.token.clone();
+        self.with(move |book| book.learn(&token, known)).await?;
         Ok(())
     }
+}
 
-    async fn look(&self, token: &str, one: &Subscription) -> Reply {
-        let Some(until_ms) = one.told_until_ms(unix_ms()) else {
-            return Reply::Nobody("nothing is expected of that hub any more");
-        };
-        let looked = async {
-            self.bring_forward(&one.watched, until_ms).await?;
-            self.book.lock().change(token, |one| one.crawlers_know(until_ms))?;
-            Ok(())
-        };
-        match looked.await {
-            Ok(()) => Reply::Known(empty(StatusCode::NO_CONTENT, None)),
-            Err(trouble) => unavailable(self, &trouble),
-        }
-    }
+/// The last segment of a path.
+fn token_of(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
 }
 
 fn verified(

@@ -5,25 +5,26 @@
     reason = "requests to hubs are tasks, and what is due is waited for"
 )]
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tidings_protocol::client::{self, Client, ClientError, ClientOptions, Deliveries, Delivery};
 use tidings_protocol::{
-    CanonicalUrl, Command, DEFAULT_GROUP, Manage, Payload, Seq, StartAt, TopicName, field_number,
-    push_attribute,
+    CanonicalUrl, Command, CursorName, DEFAULT_GROUP, Manage, Payload, Seq, StartAt, TopicName,
+    field, field_number, push_attribute,
 };
 use tidings_subscriber::feed::event;
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::ask::ask;
 use super::book::Book;
 use super::store::StoreError;
-use super::subscription::{Asked, Wish};
+use super::subscription::{Asked, Teller, Wish};
 use super::{WebSubConfig, unix_ms};
 use crate::complaints::Complaints;
 use crate::outgoing::Outgoing;
@@ -45,6 +46,9 @@ const LOOK_EVERY: Duration = Duration::from_mins(1);
 /// How long to wait when the disk or the broker is in trouble.
 const TROUBLE_PAUSE: Duration = Duration::from_secs(1);
 
+/// How long a feed that is watched is taken to be so without a question.
+const WATCHED_FOR: Duration = Duration::from_mins(1);
+
 /// Hubs that are asked at once.
 const ASKING_MAX: usize = 16;
 
@@ -55,8 +59,13 @@ const SCHEDULES_MAX: &str = "1000";
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) config: WebSubConfig,
-    pub(super) book: Mutex<Book>,
+    /// Locked where nobody waits: what is changed in it is synced to the disk.
+    book: Arc<Mutex<Book>>,
+    tokens: Arc<RwLock<HashSet<String>>>,
+    cursor: CursorName,
     outgoing: Outgoing,
+    /// Until when feeds are taken to be watched still, by their tokens.
+    watched: Mutex<HashMap<String, Instant>>,
     /// The connection that stands.
     client: watch::Sender<Option<Client>>,
     /// Something may be due earlier than it was.
@@ -79,15 +88,34 @@ pub(super) enum Trouble {
 
 impl Service {
     pub(super) fn open(config: WebSubConfig, outgoing: Outgoing) -> Result<Self, StoreError> {
-        let book = Mutex::new(Book::open(&config.database)?);
+        let book = Book::open(&config.database)?;
+        let tokens = book.tokens();
+        // A book that was begun anew hears everything once more.
+        let cursor = format!("{CURSOR}-{:08x}", book.id()).parse().expect("it is a name");
+        let book = Arc::new(Mutex::new(book));
         let (client, changed) = (watch::Sender::new(None), Notify::new());
+        let watched = Mutex::default();
         let complaints = Mutex::new(Complaints::new("WebSub: what cannot be done now"));
-        Ok(Self { config, book, outgoing, client, changed, complaints })
+        Ok(Self { config, book, tokens, cursor, outgoing, watched, client, changed, complaints })
     }
 
     /// Whoever runs the broker is told, in the words of this process or of the broker.
     pub(super) fn complain(&self, trouble: &Trouble) {
         self.complaints.lock().add(1, trouble);
+    }
+
+    /// Whether there is a subscription of this token.
+    pub(super) fn knows(&self, token: &str) -> bool {
+        self.tokens.read().contains(token)
+    }
+
+    /// Does something with the book, on a thread that may wait for the disk.
+    pub(super) async fn with<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&mut Book) -> T + Send + 'static,
+    ) -> T {
+        let book = Arc::clone(&self.book);
+        aside(move || act(&mut book.lock())).await
     }
 
     /// Something may be due earlier.
@@ -104,11 +132,51 @@ impl Service {
         Ok(())
     }
 
-    /// Has the crawlers look at a feed, and tells them until when news come of themselves.
-    pub(super) async fn bring_forward(&self, watched: &str, until_ms: u64) -> Result<(), Trouble> {
+    /// Tells crawlers until when news come of themselves. They look at the feed, at once or `after` that time; a look
+    /// that is due sooner is the same one.
+    pub(super) async fn bring_forward(
+        &self,
+        watched: &str,
+        until_ms: u64,
+        after: Option<&str>,
+    ) -> Result<(), Trouble> {
         let mut event = watched.to_owned();
         push_attribute(&mut event, event::PUSHED, &until_ms.to_string());
+        if let Some(after) = after {
+            push_attribute(&mut event, "after", after);
+        }
         self.publish(event::SCHEDULES, &event).await
+    }
+
+    /// Whether the feed of a subscription is still watched, as far as was known lately.
+    pub(super) async fn is_still_watched(
+        &self,
+        token: &str,
+        watched: &str,
+    ) -> Result<bool, Trouble> {
+        let now = Instant::now();
+        if self.watched.lock().get(token).is_some_and(|until| *until > now) {
+            return Ok(true);
+        }
+        let client = self.client.borrow().clone().ok_or(Trouble::Away)?;
+        let asked = timeout(PUBLISH_MAX, every(&client, watched)).await;
+        let is_watched = asked.map_err(|_| Trouble::Late)??.is_some();
+        if is_watched {
+            let mut known = self.watched.lock();
+            known.retain(|_, until| *until > now);
+            known.insert(token.to_owned(), now + WATCHED_FOR);
+        } else {
+            self.leave(token).await?;
+        }
+        Ok(is_watched)
+    }
+
+    /// Nobody watches the feed any more.
+    async fn leave(&self, token: &str) -> Result<(), Trouble> {
+        let token = token.to_owned();
+        self.with(move |book| book.change(&token, |one| one.leave(unix_ms()))).await?;
+        self.wake();
+        Ok(())
     }
 
     /// Lives until `stop`, over as many connections as it takes.
@@ -147,7 +215,7 @@ impl Service {
         let subscribe = Command::Sub {
             topic: topic.clone(),
             from: Some(StartAt::First),
-            cursor: Some(CURSOR.parse().expect("a constant that is a name")),
+            cursor: Some(self.cursor.clone()),
             takeover: true,
         };
         if let Err(error) = client.request(&subscribe).await {
@@ -156,24 +224,25 @@ impl Service {
         self.client.send_replace(Some(client.clone()));
         let mut asking = JoinSet::new();
         loop {
-            if let Err(trouble) = self.tell_crawlers().await {
+            if let Err(trouble) = self.tell_crawlers(&client).await {
                 self.complain(&trouble);
                 sleep(TROUBLE_PAUSE).await;
                 if let Trouble::Broker(ClientError::Closed(_) | ClientError::Ended(_)) = trouble {
                     return trouble;
                 }
             }
-            for token in self.book.lock().take_due(unix_ms(), ASKING_MAX) {
+            for token in self.with(|book| book.take_due(unix_ms(), ASKING_MAX)).await {
                 let (service, client) = (Arc::clone(self), client.clone());
+                let asked = IsAsked { token: token.clone(), book: Arc::clone(&self.book) };
                 asking.spawn(async move {
+                    let _asked = asked;
                     if let Err(trouble) = service.ask(&client, &token).await {
                         service.complain(&trouble);
                         sleep(TROUBLE_PAUSE).await;
                     }
-                    service.book.lock().was_asked(&token);
                 });
             }
-            let next_ms = self.book.lock().next_ms().unwrap_or(u64::MAX);
+            let next_ms = self.with(|book| book.next_ms().unwrap_or(u64::MAX)).await;
             let idle = Duration::from_millis(next_ms.saturating_sub(unix_ms())).min(LOOK_EVERY);
             // While as many are asked as may be, the end of one of them is what is waited for.
             let idle = if asking.len() >= ASKING_MAX { LOOK_EVERY } else { idle };
@@ -205,68 +274,118 @@ impl Service {
     ) -> Result<(), Trouble> {
         if let Some((feed, hubs, known)) = event::read_hubs(payload) {
             let watched = Payload::parse(payload).attribute(event::WATCHED).map(str::to_owned);
-            let watched = watched.as_deref().unwrap_or(feed.as_str());
-            self.book.lock().found(&feed, watched, &hubs, known, unix_ms())?;
+            let watched = watched.unwrap_or_else(|| feed.as_str().to_owned());
+            let found = move |book: &mut Book| book.found(&feed, &watched, &hubs, known, unix_ms());
+            self.with(found).await?;
         }
         client.request(&Command::Seen { topic: topic.clone(), seq }).await?;
         Ok(())
     }
 
     /// Tells crawlers what has changed: where news come of themselves, and where not any more.
-    async fn tell_crawlers(&self) -> Result<(), Trouble> {
-        let untold = self.book.lock().untold(unix_ms());
-        for (token, until_ms) in untold {
-            let watched = self.book.lock().get(&token).map(|one| one.watched.clone());
+    async fn tell_crawlers(&self, client: &Client) -> Result<(), Trouble> {
+        for (token, until_ms) in self.with(|book| book.untold(unix_ms())).await {
+            let of = token.clone();
+            let watched = self.with(move |book| book.get(&of).map(|one| one.watched.clone())).await;
             let Some(watched) = watched else { continue };
-            self.bring_forward(&watched, until_ms).await?;
-            self.book.lock().change(&token, |one| one.crawlers_know(until_ms))?;
+            let Some(every) = every(client, &watched).await? else {
+                self.leave(&token).await?;
+                continue;
+            };
+            // Nothing is new yet, so it is looked at no sooner than it would be.
+            self.bring_forward(&watched, until_ms, Some(&every)).await?;
+            self.crawlers_know(&token, until_ms).await?;
         }
+        Ok(())
+    }
+
+    /// They were told.
+    pub(super) async fn crawlers_know(&self, token: &str, until_ms: u64) -> Result<(), Trouble> {
+        let token = token.to_owned();
+        self.with(move |book| book.change(&token, |one| one.crawlers_know(until_ms))).await?;
         Ok(())
     }
 
     /// Asks a hub for what is wanted now.
     async fn ask(&self, client: &Client, token: &str) -> Result<(), Trouble> {
-        let Some(one) = self.book.lock().get(token).cloned() else { return Ok(()) };
-        if !one.is_leaving() && !is_watched(client, &one.watched).await? {
-            self.book.lock().change(token, |one| one.leave(unix_ms()))?;
+        let of = token.to_owned();
+        let Some(one) = self.with(move |book| book.get(&of).cloned()).await else { return Ok(()) };
+        if !one.is_leaving() && every(client, &one.watched).await?.is_none() {
+            self.leave(token).await?;
         }
-        let is_over = self.book.lock().change(token, |one| one.is_hopeless(unix_ms()))?;
-        if is_over == Some(true) {
-            self.book.lock().remove(token)?;
-            return Ok(());
-        }
-        let wish = self.book.lock().change(token, |one| one.ask(unix_ms()))?;
-        let Some(wish) = wish else { return Ok(()) };
+        let of = token.to_owned();
+        let wish = self.with(move |book| {
+            if book.get(&of).is_some_and(|one| one.is_hopeless(unix_ms())) {
+                book.remove(&of)?;
+                return Ok::<_, StoreError>(None);
+            }
+            book.change(&of, |one| one.ask(unix_ms()))
+        });
+        let Some(wish) = wish.await? else { return Ok(()) };
         let (asked, said) = ask(&self.outgoing, &self.config, &one, wish).await;
         if let Some(said) = said {
-            let (feed, hub) = (&one.feed, one.teller.url());
-            tracing::warn!(feed, hub, "WebSub: the hub says no to a subscription: {said}");
+            let (feed, hub) = (&one.feed, one.teller.host());
+            tracing::warn!(feed, hub, "WebSub: the hub has not agreed to a subscription: {said}");
         }
-        let mut book = self.book.lock();
-        let is_cloud = matches!(one.teller, super::subscription::Teller::Cloud { .. });
-        if wish == Wish::Unsubscribe && is_cloud && asked == Asked::Accepted {
-            book.remove(token)?;
-        } else if book.change(token, |one| one.was_asked(asked, unix_ms()))? == Some(true) {
+        let is_cloud = matches!(one.teller, Teller::Cloud { .. });
+        let of = token.to_owned();
+        let begins = self.with(move |book| {
+            if wish == Wish::Unsubscribe && is_cloud && asked == Asked::Accepted {
+                return book.remove(&of).map(|()| false);
+            }
+            let change = book.change(&of, |one| one.was_asked(asked, unix_ms()));
+            change.map(|change| change == Some(true))
+        });
+        if begins.await? {
             tracing::info!(feed = one.feed, "the feed's server tells what is new from now on");
         }
         Ok(())
     }
 }
 
-/// Whether crawlers look at that URL again and again.
-async fn is_watched(client: &Client, watched: &str) -> Result<bool, Trouble> {
-    let Ok(url) = CanonicalUrl::parse(watched) else { return Ok(false) };
-    // What the group's key is made of is its setting: a host, or its domain.
-    for key in [url.host(), url.domain()] {
-        let settings = vec![("key", key), ("limit", SCHEDULES_MAX)];
+/// A hub is being asked, for as long as this lives.
+struct IsAsked {
+    token: String,
+    book: Arc<Mutex<Book>>,
+}
+
+impl Drop for IsAsked {
+    fn drop(&mut self) {
+        self.book.lock().was_asked(&self.token);
+    }
+}
+
+/// Does what may take long where nobody waits.
+pub(super) async fn aside<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+    match spawn_blocking(act).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The process ends, and this with it.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
+
+/// How often crawlers look at that URL, in the broker's words; `None`: nobody watches it.
+async fn every(client: &Client, watched: &str) -> Result<Option<String>, Trouble> {
+    let Ok(url) = CanonicalUrl::parse(watched) else { return Ok(None) };
+    // What the group's key is made of is its setting: a host, its domain, or anything.
+    for key in [Some(url.host()), Some(url.domain()), None] {
+        let mut settings = vec![("limit", SCHEDULES_MAX)];
+        settings.extend(key.map(|key| ("key", key)));
         let schedules = Manage { action: "schedules", name: Some(DEFAULT_GROUP), settings };
         let answer = client.request(&Command::Group(schedules)).await?;
-        let is_it = |line: &String| line.split(' ').next() == Some(watched);
+        let is_it = |line: &&String| line.split(' ').next() == Some(watched);
+        if let Some(line) = answer.more.iter().find(is_it) {
+            return Ok(Some(field(line, "every").unwrap_or("1h").to_owned()));
+        }
         let (matched, listed) =
             (field_number(&answer.ok, "matched"), field_number(&answer.ok, "listed"));
-        if matched > listed || answer.more.iter().any(is_it) {
-            return Ok(true);
+        if matched > listed {
+            // It may be among the others.
+            return Ok(Some("1h".to_owned()));
         }
     }
-    Ok(false)
+    Ok(None)
 }

@@ -3,17 +3,27 @@
 use aws_lc_rs::hmac;
 use tidings_broker::hooks::{Doubt, Scheme, Secret, unhex};
 
-/// Whether it is that of somebody who knows the secret. `sha1`: whether that is good enough.
-pub(super) fn verify(value: &str, secret: &str, body: &[u8], sha1: bool) -> Result<(), Doubt> {
-    if sha1 && let Some(hex) = value.strip_prefix("sha1=") {
+/// How far a delivery is the hub's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// What it says is what the hub has said.
+    Content,
+    /// The hub has said something. It was signed with SHA-1, which is no proof of what.
+    Ping,
+}
+
+/// Whether it is that of somebody who knows the secret. `sha1`: whether that is good enough for all.
+pub(super) fn verify(value: &str, secret: &str, body: &[u8], sha1: bool) -> Result<Trust, Doubt> {
+    if let Some(hex) = value.strip_prefix("sha1=") {
         let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, secret.as_bytes());
         let signature = unhex(hex).unwrap_or_default();
-        return hmac::verify(&key, body, &signature).map_err(|_| Doubt::Wrong);
+        let trust = if sha1 { Trust::Content } else { Trust::Ping };
+        return hmac::verify(&key, body, &signature).map(|()| trust).map_err(|_| Doubt::Wrong);
     }
     let scheme = Scheme::of_method(value)?;
     let secrets = [Secret::from(secret.as_bytes().to_vec())];
     let find = |name: &str| name.eq_ignore_ascii_case(scheme.header()).then_some(value);
-    scheme.authenticate(&secrets, &find, body).map(drop)
+    scheme.authenticate(&secrets, &find, body).map(|_| Trust::Content)
 }
 
 #[cfg(test)]
@@ -26,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn sha256_and_better_are_taken_and_sha1_where_that_was_said() {
+    fn sha256_and_better_are_believed_and_sha1_where_that_was_said() {
         let body = b"<rss/>";
         for (algorithm, name) in [
             (hmac::HMAC_SHA256, "sha256"),
@@ -34,14 +44,15 @@ mod tests {
             (hmac::HMAC_SHA512, "sha512"),
         ] {
             let value = signed(algorithm, name, body);
-            assert_eq!(verify(&value, "secret", body, false), Ok(()), "{name}");
+            assert_eq!(verify(&value, "secret", body, false), Ok(Trust::Content), "{name}");
             assert!(verify(&value, "another", body, false).is_err(), "{name}");
             assert!(verify(&value, "secret", b"<rss>", false).is_err(), "{name}");
             assert!(verify(&value[..value.len() - 2], "secret", body, false).is_err(), "{name}");
         }
         let value = signed(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, "sha1", body);
-        assert!(verify(&value, "secret", body, false).is_err());
-        assert_eq!(verify(&value, "secret", body, true), Ok(()));
+        assert_eq!(verify(&value, "secret", body, false), Ok(Trust::Ping));
+        assert_eq!(verify(&value, "secret", body, true), Ok(Trust::Content));
+        assert!(verify(&value, "another", body, false).is_err());
         assert!(verify(&value, "another", body, true).is_err());
         for none in ["", "sha1=", "sha256=", "md5=00", "sha1=zz", "sha256"] {
             assert!(verify(none, "secret", body, true).is_err(), "{none}");

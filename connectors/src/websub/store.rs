@@ -35,7 +35,11 @@ pub enum StoreError {
 
 /// The database.
 #[derive(Debug)]
-pub(super) struct Store(Connection);
+pub(super) struct Store {
+    connection: Connection,
+    /// Another one for each database that was begun.
+    pub(super) id: u32,
+}
 
 impl Store {
     /// Opens it, and makes it if there is none; for its owner alone, as there are secrets in it.
@@ -48,12 +52,18 @@ impl Store {
         }
         connection.execute_batch(SCHEMA)?;
         connection.pragma_update(None, "user_version", VERSION)?;
-        Ok(Self(connection))
+        let mut id: i32 =
+            connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
+        if id == 0 {
+            id = random_id();
+            connection.pragma_update(None, "application_id", id)?;
+        }
+        Ok(Self { connection, id: id.cast_unsigned() })
     }
 
     /// All of them; those that cannot be read are left out.
     pub(super) fn all(&self) -> Result<Vec<Subscription>, StoreError> {
-        let mut query = self.0.prepare("SELECT text FROM subscription")?;
+        let mut query = self.connection.prepare("SELECT text FROM subscription")?;
         let texts = query.query_map([], |row| row.get::<_, String>(0))?;
         let texts = texts.collect::<Result<Vec<_>, _>>()?;
         Ok(texts.iter().filter_map(|text| serde_json::from_str(text).ok()).collect())
@@ -63,12 +73,12 @@ impl Store {
         let text = serde_json::to_string(subscription).expect("it is made of texts and numbers");
         let upsert = "INSERT INTO subscription (token, text) VALUES (?1, ?2)
             ON CONFLICT (token) DO UPDATE SET text = excluded.text";
-        self.0.execute(upsert, params![subscription.token, text])?;
+        self.connection.execute(upsert, params![subscription.token, text])?;
         Ok(())
     }
 
     pub(super) fn remove(&self, token: &str) -> Result<(), StoreError> {
-        self.0.execute("DELETE FROM subscription WHERE token = ?1", [token])?;
+        self.connection.execute("DELETE FROM subscription WHERE token = ?1", [token])?;
         Ok(())
     }
 
@@ -76,15 +86,23 @@ impl Store {
     pub(super) fn known(&self, token: &str) -> Result<Known, StoreError> {
         let query = "SELECT known FROM subscription WHERE token = ?1";
         let known: Option<String> =
-            self.0.query_row(query, [token], |row| row.get(0)).optional()?;
+            self.connection.query_row(query, [token], |row| row.get(0)).optional()?;
         Ok(known.and_then(|known| Known::from_str(&known).ok()).unwrap_or_default())
     }
 
+    /// Remembers them.
     pub(super) fn keep_known(&self, token: &str, known: Known) -> Result<(), StoreError> {
         let update = "UPDATE subscription SET known = ?2 WHERE token = ?1";
-        self.0.execute(update, params![token, String::from(known)])?;
+        self.connection.execute(update, params![token, String::from(known)])?;
         Ok(())
     }
+}
+
+/// Not 0, by which a database is known that has none.
+fn random_id() -> i32 {
+    let mut bits = [0_u8; 4];
+    aws_lc_rs::rand::fill(&mut bits).expect("the system has randomness");
+    i32::from_be_bytes(bits) | 1
 }
 
 #[cfg(test)]
@@ -101,8 +119,10 @@ mod tests {
         let teller = Teller::Cloud { register: "http://a.example/".into() };
         let mut one = Subscription::new("http://b.example/".into(), "x".into(), teller, 5);
         let known = Known::newest(&[Entry { id: "1".into(), ..Entry::default() }], 9);
+        let id;
         {
             let store = Store::open(&path).unwrap();
+            id = store.id;
             store.put(&one).unwrap();
             store.keep_known(&one.token, known.clone()).unwrap();
             one.ask(6);
@@ -110,11 +130,12 @@ mod tests {
         }
         let store = Store::open(&path).unwrap();
         assert_eq!(store.all().unwrap(), [one.clone()]);
+        assert!(store.id == id && id != 0);
         assert_eq!(store.known(&one.token).unwrap(), known);
         store.remove(&one.token).unwrap();
         assert_eq!(store.all().unwrap(), []);
         assert_eq!(store.known(&one.token).unwrap(), Known::default());
-        store.0.pragma_update(None, "user_version", 2).unwrap();
+        store.connection.pragma_update(None, "user_version", 2).unwrap();
         drop(store);
         assert!(matches!(Store::open(&path), Err(StoreError::Newer(2))));
     }

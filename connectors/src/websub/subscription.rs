@@ -38,8 +38,8 @@ const RETRY_MS_MAX: u64 = 6 * HOUR_MS;
 /// Who has said no is asked again after so long.
 const REFUSED_MS: u64 = DAY_MS;
 
-/// Deliveries of one subscription in a minute; a hub that has more to tell gathers it.
-const DELIVERIES_A_MINUTE: u32 = 60;
+/// How often a feed may say that somebody else tells: one that names another one each time is not followed.
+const CHANGED_MS: u64 = DAY_MS;
 
 /// Who tells.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +71,13 @@ impl Teller {
     }
 }
 
+impl Teller {
+    /// Who that is, for people: the rest of its URL may be a secret.
+    pub(super) fn host(&self) -> String {
+        CanonicalUrl::parse(self.url()).map_or_else(|_| String::new(), |url| url.host().to_owned())
+    }
+}
+
 /// A subscription, and how far it has come.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Subscription {
@@ -93,9 +100,8 @@ pub(super) struct Subscription {
     leaving: bool,
     /// Until when crawlers were told that news come of themselves; 0: they were not.
     crawlers_know_ms: u64,
-    /// The minute of the last delivery, and the deliveries in it.
-    #[serde(skip)]
-    deliveries: (u64, u32),
+    /// When it was begun.
+    since_ms: u64,
 }
 
 /// What is asked of the hub.
@@ -139,7 +145,7 @@ impl Subscription {
             tries: 0,
             leaving: false,
             crawlers_know_ms: 0,
-            deliveries: (0, 0),
+            since_ms: now_ms,
         }
     }
 
@@ -200,7 +206,8 @@ impl Subscription {
                 self.is_active(CLOUD_LEASE_MS, now_ms);
                 return true;
             }
-            Asked::Accepted => {}
+            // It verifies when it likes to.
+            Asked::Accepted => self.due_ms = now_ms + VERIFIED_WITHIN_MS,
             Asked::Refused => {
                 self.asked_until_ms = None;
                 self.due_ms = now_ms + REFUSED_MS;
@@ -229,10 +236,11 @@ impl Subscription {
         now_ms: u64,
     ) -> Result<(), &'static str> {
         self.is_about(topic)?;
-        if self.asked_until_ms.is_none_or(|until| until <= now_ms) {
-            return Err("nothing was asked of that hub, or long ago");
-        }
+        let is_asked = self.asked_until_ms.is_some_and(|until| until > now_ms);
         match (wish, self.leaving) {
+            // It asks once more what it knows: the answer is the same, and the lease what it was.
+            (Wish::Subscribe, false) if !is_asked && self.told_until_ms(now_ms).is_some() => Ok(()),
+            _ if !is_asked => Err("nothing was asked of that hub, or long ago"),
             (Wish::Subscribe, false) => {
                 let asked_ms = milliseconds(lease.asked);
                 let granted_ms = lease.granted.map_or(asked_ms, milliseconds);
@@ -256,20 +264,9 @@ impl Subscription {
         Ok(())
     }
 
-    /// A delivery is taken, unless there are too many or none is expected.
-    pub(super) fn take_delivery(&mut self, now_ms: u64) -> Result<(), Untimely> {
-        if self.told_until_ms(now_ms).is_none() {
-            return Err(Untimely::Unexpected);
-        }
-        let minute = now_ms / MINUTE_MS;
-        if self.deliveries.0 != minute {
-            self.deliveries = (minute, 0);
-        }
-        if self.deliveries.1 >= DELIVERIES_A_MINUTE {
-            return Err(Untimely::TooMany);
-        }
-        self.deliveries.1 += 1;
-        Ok(())
+    /// Whether another one may take its place.
+    pub(super) fn may_change(&self, now_ms: u64) -> bool {
+        self.leaving || now_ms >= self.since_ms.saturating_add(CHANGED_MS)
     }
 
     fn is_about(&self, topic: &str) -> Result<(), &'static str> {
@@ -291,13 +288,6 @@ impl Subscription {
         let doubled = 1_u64.checked_shl(self.tries.saturating_sub(1)).unwrap_or(u64::MAX);
         RETRY_MS_MIN.saturating_mul(doubled).min(RETRY_MS_MAX)
     }
-}
-
-/// A delivery that is not taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Untimely {
-    Unexpected,
-    TooMany,
 }
 
 #[cfg(test)]
@@ -328,11 +318,12 @@ mod tests {
         assert!(verify(&mut one, Wish::Unsubscribe, NOW).is_err(), "the opposite");
         assert!(one.verify(Wish::Subscribe, "http://b.example/", lease(9), NOW).is_err());
         assert!(verify(&mut one, Wish::Subscribe, NOW + VERIFIED_WITHIN_MS).is_err(), "too late");
-        assert_eq!(one.take_delivery(NOW), Err(Untimely::Unexpected));
+        assert_eq!(one.told_until_ms(NOW), None);
         assert_eq!(verify(&mut one, Wish::Subscribe, NOW + 1), Ok(()));
-        assert!(verify(&mut one, Wish::Subscribe, NOW + 2).is_err(), "once");
-        assert_eq!(one.take_delivery(NOW + 100_000), Ok(()));
-        assert_eq!(one.take_delivery(NOW + 100_001), Err(Untimely::Unexpected), "it is over");
+        assert_eq!(one.verify(Wish::Subscribe, TOPIC, lease(9_999), NOW + 2), Ok(()), "again");
+        assert_eq!(one.told_until_ms(NOW + 100_000), Some(NOW + 100_001), "it is what it was");
+        assert_eq!(one.told_until_ms(NOW + 100_001), None, "it is over");
+        assert!(verify(&mut one, Wish::Subscribe, NOW + 100_001).is_err());
         // Before that it is asked for again.
         assert_eq!(one.due_ms(), NOW + 1 + 80_000);
     }
@@ -382,23 +373,11 @@ mod tests {
         one.ask(NOW);
         one.verify(Wish::Subscribe, TOPIC, lease(1_000_000), NOW).unwrap();
         one.leave(NOW + 1);
-        assert_eq!(one.take_delivery(NOW + 2), Err(Untimely::Unexpected));
+        assert_eq!(one.told_until_ms(NOW + 2), None);
         assert_eq!((one.due_ms(), one.ask(NOW + 2)), (NOW + 1, Wish::Unsubscribe));
         assert!(!one.is_hopeless(NOW + 2));
         assert!(one.verify(Wish::Subscribe, TOPIC, lease(0), NOW + 3).is_err());
         assert_eq!(one.verify(Wish::Unsubscribe, TOPIC, lease(0), NOW + 3), Ok(()));
-    }
-
-    #[test]
-    fn a_hub_tells_so_much_in_a_minute() {
-        let mut one = new();
-        one.ask(NOW);
-        one.verify(Wish::Subscribe, TOPIC, lease(1_000), NOW).unwrap();
-        let start = NOW - NOW % MINUTE_MS + MINUTE_MS;
-        let taken = (0..200).filter(|n| one.take_delivery(start + n).is_ok()).count();
-        assert_eq!(taken, DELIVERIES_A_MINUTE as usize);
-        assert_eq!(one.take_delivery(start + 200), Err(Untimely::TooMany));
-        assert_eq!(one.take_delivery(start + MINUTE_MS), Ok(()));
     }
 
     #[derive(Debug, Clone)]
@@ -443,11 +422,20 @@ mod tests {
                         one.ask(now);
                         asked = Some(now);
                     }
-                    Step::Answer(answer) => _ = one.was_asked(answer, now),
+                    Step::Answer(answer) => {
+                        one.was_asked(answer, now);
+                        if answer != Asked::Accepted {
+                            asked = None;
+                        }
+                    }
                     Step::Verify(wish, seconds) => {
-                        if one.verify(wish, TOPIC, lease(seconds), now).is_ok() {
-                            let was = asked.take().expect("something was asked");
-                            prop_assert!(now < was + VERIFIED_WITHIN_MS);
+                        let was_told = one.told_until_ms(now).is_some();
+                        let verified = one.verify(wish, TOPIC, lease(seconds), now);
+                        let is_asked = asked.is_some_and(|was| now < was + VERIFIED_WITHIN_MS);
+                        if !is_asked {
+                            prop_assert_eq!(verified.is_ok(), was_told && wish == Wish::Subscribe);
+                        } else if verified.is_ok() {
+                            asked = None;
                             if wish == Wish::Subscribe {
                                 until = now + (seconds * 1_000).clamp(LEASE_MS_MIN, LEASE_MS_MAX);
                             }
@@ -455,7 +443,7 @@ mod tests {
                     }
                     Step::Deny => {
                         one.deny(TOPIC, now).unwrap();
-                        until = 0;
+                        (until, asked) = (0, None);
                     }
                     Step::Leave => one.leave(now),
                 }

@@ -176,6 +176,11 @@ impl Inlet {
         }
     }
 
+    /// Events that were pushed and are not confirmed.
+    pub(crate) fn unconfirmed(&self) -> u64 {
+        (self.sent.len() + self.refused.len()) as u64
+    }
+
     /// Waits until nothing is on its way any more.
     pub(crate) async fn finish(&mut self) {
         while !(self.sent.is_empty() && self.refused.is_empty()) {

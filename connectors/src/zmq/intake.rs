@@ -2,7 +2,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "connections are counted every second")]
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use tidings_protocol::{Seq, TopicName};
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -12,13 +12,16 @@ use super::{
     Bridge, Heard, RunError, StartError,
     frames::{self, Event, FrameError},
     inlet::Inlet,
-    limits::{AGAIN, PLACES_MAX, TICK},
+    limits::{PLACES_MAX, TICK},
     socket::{Frames, Puller, Subscriber},
 };
 use crate::complaints::Complaints;
 
 /// Messages between two looks at whether it is to stop.
 const BATCH: usize = 64;
+
+/// How long a stop may take, for the last answers of the broker. The process has a little more.
+const FINISH: Duration = Duration::from_millis(200);
 
 /// Where messages come from, and what they mean.
 pub(crate) enum Source {
@@ -121,7 +124,7 @@ pub(crate) async fn run(
     }
     tokio::select! {
         () = inlet.finish() => {}
-        () = sleep(AGAIN) => {}
+        () = sleep(FINISH) => {}
     }
     let Source::Bridge { places, .. } = &source else { return Ok(None) };
     Ok(Some(Heard {
@@ -129,6 +132,8 @@ pub(crate) async fn run(
         dropped: inlet.dropped.total(),
         missed: places.missed.total(),
         repeated: places.repeated,
+        unconfirmed: inlet.unconfirmed(),
+        is_cut: !inlet.is_connected(),
     }))
 }
 

@@ -93,15 +93,33 @@ pub struct Heard {
     pub missed: u64,
     /// Messages with numbers that had come before.
     pub repeated: u64,
+    /// Messages that the broker has not confirmed. Some may be events all the same.
+    pub unconfirmed: u64,
+    /// The broker was not there at the end: what came since it went is not counted anywhere, and not published.
+    pub is_cut: bool,
+}
+
+impl Heard {
+    /// Whether all that was sent to it may have been published.
+    pub fn is_whole(&self) -> bool {
+        self.unconfirmed == 0 && !self.is_cut
+    }
 }
 
 impl std::fmt::Display for Heard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { published, dropped, missed, repeated } = self;
+        let Self { published, dropped, missed, repeated, unconfirmed, is_cut } = self;
         write!(
             f,
             "{published} published, {dropped} dropped, {missed} missed, {repeated} came again"
-        )
+        )?;
+        if *unconfirmed > 0 {
+            write!(f, ", {unconfirmed} not confirmed")?;
+        }
+        if *is_cut {
+            f.write_str("; the broker was away, and what came meanwhile is not published")?;
+        }
+        Ok(())
     }
 }
 

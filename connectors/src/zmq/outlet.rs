@@ -292,8 +292,9 @@ impl<'a> Outlet<'a> {
     async fn end(&mut self, deliveries: Deliveries, socket: &mut Publisher) {
         // Nothing more is taken, so nothing may stand in the way of the last answers.
         drop(deliveries);
-        socket.drain().await;
-        if self.settle(|followed| followed.sent).await.is_ok() {
+        let has_left = socket.drain().await;
+        let moved = self.settle(|it| if has_left { it.sent } else { it.settled }).await;
+        if moved.is_ok() {
             while !self.asked.is_empty() {
                 let (_, _) = answered(&mut self.asked).await;
             }

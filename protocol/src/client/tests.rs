@@ -107,6 +107,30 @@ async fn everything_before_the_repeated_echo_is_discarded() {
     assert_eq!(client.ping().await, Ok(12));
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_broker_that_has_vanished_is_noticed_in_silence() {
+    let address = listening(|stream| async {
+        let mut stream = BufReader::new(stream);
+        let mut hello = String::new();
+        stream.read_line(&mut hello).await.unwrap();
+        let echo = crate::field(hello.trim_end(), "echo").unwrap();
+        let resume = MemberId(1);
+        let answer = format!("+OK tidings 0.1.0 id=3 clock=8 echo={echo} resume={resume}\r\n");
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let _connection = connect(&address, ClientOptions::default()).await.unwrap();
+    let port: u16 = address.rsplit(':').next().unwrap().parse().unwrap();
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let remote = format!(":{port:04X}");
+    let ours = table.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+    let ours = ours.skip(1).find(|fields| fields[2].ends_with(&remote) && fields[3] == "01");
+    // proc(5): the timer of the socket; 02 is that of keepalive.
+    assert!(ours.unwrap()[5].starts_with("02:"));
+}
+
 #[tokio::test]
 async fn a_refused_hello_is_told_when_the_connection_ends() {
     let address = listening(|mut stream| async move {

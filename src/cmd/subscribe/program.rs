@@ -12,7 +12,7 @@ use tidings_connectors::files::name::decode;
 use tidings_protocol::Payload;
 use tokio::process::Command;
 
-use super::tail::Tail;
+use super::{tail::Tail, writer::Writer};
 use crate::{address::BrokerAddress, failure::Failure};
 
 /// What is run, and for whom. It is started directly: no shell looks at it, or at an event.
@@ -35,21 +35,30 @@ impl Program {
         self.run(self.command(payload, about))
     }
 
-    /// The same, with the end of what it prints.
+    /// The same, with the end of what it prints, which is written there: standard output, and errors.
     pub(super) fn start_with_tail(
         &self,
         payload: &str,
         about: &[(&str, &str)],
+        to: &[Writer; 2],
     ) -> Result<(Running, Tail), Failure> {
         let mut command = self.command(payload, about);
-        let (tail, [out, errors]) = Tail::new().map_err(|error| self.refused(&error))?;
+        let (tail, [out, errors]) = Tail::new(to).map_err(|error| self.refused(&error))?;
         command.stdout(out).stderr(errors);
         Ok((self.run(command)?, tail))
+    }
+
+    /// Whether the event would be an argument that begins with a dash, and so, to most programs, an option: whoever
+    /// publishes would decide what the program does. Behind `--` it is what it is.
+    pub(super) fn would_be_option(&self, payload: &str) -> bool {
+        let mut options = self.words[1..].iter().take_while(|word| *word != "--");
+        payload.starts_with('-') && options.any(|word| word == "{}")
     }
 
     fn command(&self, payload: &str, about: &[(&str, &str)]) -> Command {
         let target = Payload::parse(payload).target();
         let path = target.filter(|target| target.starts_with('/')).map(path);
+        // A path and a URL begin otherwise, so `would_be_option` is about what is none.
         let event = path.as_deref().unwrap_or(OsStr::new(target.unwrap_or(payload)));
         let mut command = Command::new(&self.words[0]);
         // Only a whole argument, so that no event becomes a part of a script or of an option.
@@ -113,6 +122,19 @@ mod tests {
         }
         assert_eq!(started("http://a.example/%20 x=1", &words).0[0], "http://a.example/%20");
         assert_eq!(started("some text", &words).0[0], "some text");
+    }
+
+    #[test]
+    fn no_event_becomes_an_option() {
+        let would_be = |payload: &str, words: &[&str]| {
+            let broker = "127.0.0.1:1".parse().unwrap();
+            let words = words.iter().map(OsString::from).collect();
+            let program = Program::new(words, &broker, Programs::default()).unwrap();
+            program.would_be_option(payload)
+        };
+        assert!(would_be("-rf", &["rm", "{}"]) && would_be("--x", &["p", "a", "{}", "--"]));
+        assert!(!would_be("-rf", &["rm", "--", "{}"]) && !would_be("-rf", &["p", "a"]));
+        assert!(!would_be("/-rf", &["rm", "{}"]) && !would_be("a -rf", &["rm", "{}"]));
     }
 
     #[test]

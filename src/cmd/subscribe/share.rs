@@ -2,7 +2,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "programs have a time")]
 
-use std::{future, time::Duration};
+use std::{future, io, time::Duration};
 
 use tidings_connectors::worker::{
     self, End, Handler, PrepareError, Task, WorkerConfig, WorkerError,
@@ -15,13 +15,14 @@ use super::{
     failed,
     program::{self, Program},
     task_json,
+    writer::Writer,
 };
 use crate::{
     address::BrokerAddress,
     failure::Failure,
     flags::milliseconds,
     link,
-    output::{Console, note, plural, printable},
+    output::{note, plural, printable},
 };
 
 /// The label that the broker shows.
@@ -47,6 +48,8 @@ pub(super) struct Share {
 struct Sharing {
     share: Share,
     stop: CancellationToken,
+    /// Standard output, and errors of programs.
+    writers: [Writer; 2],
 }
 
 /// How a program failed.
@@ -86,7 +89,8 @@ pub(super) async fn run(share: Share, stop: CancellationToken) -> Result<(), Fai
         credit: share.credit,
         count: share.count,
     };
-    let sharing = Sharing { share, stop: stop.clone() };
+    let writers = [Writer::new(io::stdout()), Writer::new(io::stderr())];
+    let sharing = Sharing { share, stop: stop.clone(), writers };
     worker::run(config, connected, sharing, stop).await.map_err(|error| match error {
         WorkerError::Broker(error) => failed(&broker, &error),
         WorkerError::Handler(failure) => failure,
@@ -98,11 +102,22 @@ impl Handler for Sharing {
 
     async fn work(&self, task: &Task, lost: &CancellationToken) -> Result<End, Failure> {
         let Some(program) = &self.share.program else {
-            return self.print(task).map(|()| End::done());
+            return tokio::select! {
+                biased;
+                printed = self.print(task) => printed.map(|()| End::done()),
+                () = lost.cancelled() => {
+                    note(&format!("{}: lost, as nobody reads what is printed", task.id));
+                    Ok(End::untouched())
+                }
+            };
         };
-        let Some(failed) = self.run_program(program, task, lost).await? else {
-            return Ok(End::done());
+        let failed = if program.would_be_option(&task.payload) {
+            let (failure, last_words) = ("begins_with_a_dash", "write_--_before_{}");
+            Some(Failed { failure: failure.to_owned(), last_words: last_words.to_owned() })
+        } else {
+            self.run_program(program, task, lost).await?
         };
+        let Some(failed) = failed else { return Ok(End::done()) };
         if self.stop.is_cancelled() && failed.is_signal() {
             // Somebody has ended both of us. It may have asked somebody something.
             return Ok(End::BrokenOff);
@@ -137,7 +152,8 @@ impl Sharing {
         let Share { topic, group, .. } = &self.share;
         let about =
             [("EVENT_TOPIC", topic.as_str()), ("EVENT_GROUP", group.as_str()), ("EVENT_TASK", &id)];
-        let (mut running, tail) = program.start_with_tail(&task.payload, &about)?;
+        let (mut running, mut tail) =
+            program.start_with_tail(&task.payload, &about, &self.writers)?;
         let limit = async {
             match self.share.timeout {
                 Some(limit) => sleep(limit).await,
@@ -148,28 +164,39 @@ impl Sharing {
             biased;
             ended = running.wait() => {
                 let status = ended.map_err(|error| Failure::failed(error.to_string()))?;
-                let Some(failure) = program::failure(status) else { return Ok(None) };
-                failure
+                program::failure(status)
             }
             () = limit => {
                 running.kill().await;
                 let limit = format_ms(milliseconds(self.share.timeout.unwrap_or_default()));
-                format!("not_finished_within_{limit}")
+                Some(format!("not_finished_within_{limit}"))
             }
             () = lost.cancelled() => {
                 note(&format!("{id}: lost; its program is ended: {}", printable(&task.payload, 200)));
+                // Here it has ended before it may come again; elsewhere that may be before.
                 running.kill().await;
-                "lost".to_owned()
+                return Ok(None);
             }
         };
-        Ok(Some(Failed { failure, last_words: tail.last_words().await }))
+        // Where it is read slowly no more programs are begun than were asked for, and none of their tasks is lost.
+        tokio::select! {
+            biased;
+            () = tail.passed_on() => {}
+            () = lost.cancelled() => {
+                note(&format!("{id}: lost, as nobody reads what its program has printed"));
+                return Ok(None);
+            }
+        }
+        Ok(failure.map(|failure| Failed { failure, last_words: tail.last_words() }))
     }
 
-    fn print(&self, task: &Task) -> Result<(), Failure> {
-        let mut console = Console::new();
-        if self.share.json {
-            return console.line(&task_json(&self.share.group, &task.id, &task.payload));
-        }
-        console.line(&task.payload)
+    async fn print(&self, task: &Task) -> Result<(), Failure> {
+        let mut line = if self.share.json {
+            task_json(&self.share.group, &task.id, &task.payload)
+        } else {
+            task.payload.clone()
+        };
+        line.push('\n');
+        self.writers[0].write(line.into_bytes()).await.map_err(Failure::from_output)
     }
 }

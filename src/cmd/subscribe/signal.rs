@@ -65,6 +65,8 @@ struct Signaller {
     unsynced: u32,
     /// The newest event of which the directory is safe on the disk.
     safe: Option<Seq>,
+    /// Behind which event the cursor is. stored <= safe <= put
+    stored: Option<Seq>,
     left: Option<u64>,
 }
 
@@ -100,6 +102,7 @@ pub(super) async fn run(spooling: Spooling, stop: CancellationToken) -> Result<(
         put: None,
         unsynced: 0,
         safe: None,
+        stored: None,
         left: count,
     };
     // What an earlier run has left, which the program may not know of.
@@ -173,9 +176,13 @@ impl Signaller {
                     continue;
                 }
                 moved = Cursor::moved(&mut cursor) => match moved {
+                    Ok(()) => {
+                        self.stored = cursor.as_ref().and_then(|cursor| cursor.seen);
+                        continue;
+                    }
                     Err(error @ ClientError::Refused(_)) => return Ok(End::Lost(error)),
                     // Where the connection is gone, deliveries end, too, and say why.
-                    _ => continue,
+                    Err(_gone) => continue,
                 },
                 delivery = deliveries.next(), if has_room && self.unsynced < BATCH_MAX => delivery,
                 // Nothing more is at hand, or it is enough.
@@ -204,6 +211,14 @@ impl Signaller {
         payload: &str,
         stop: &CancellationToken,
     ) -> Result<(), Failure> {
+        if self.stored >= Some(seq) {
+            // What is before the cursor does not come again: a broker that keeps nothing counts from 1 once more.
+            (self.put, self.safe, self.stored) = (None, None, None);
+        }
+        if self.put >= Some(seq) {
+            // It comes again on a new connection; the program may have taken it out already.
+            return Ok(());
+        }
         let mut was_told = false;
         while let Err(error) = self.spool.put(seq, payload) {
             if !std::mem::replace(&mut was_told, true) {
@@ -211,9 +226,19 @@ impl Signaller {
                     "event {seq} cannot be written: {error}; it is tried again and again"
                 ));
             }
-            tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                () = sleep(ROOM_RETRY) => {}
+            // The program makes room only if it knows of what is there.
+            if self.unsynced > 0 && self.sync().is_ok() {
+                self.schedule.filled(Instant::now().into_std());
+            }
+            let again = sleep(ROOM_RETRY);
+            tokio::pin!(again);
+            loop {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return Ok(()),
+                    told = self.signal_when_due() => told?,
+                    () = &mut again => break,
+                }
             }
         }
         self.put = Some(seq);

@@ -3,14 +3,18 @@
 #![expect(clippy::disallowed_methods, reason = "what is printed is passed on by a task of its own")]
 
 use std::{
-    io::{self, PipeReader, PipeWriter, Write, pipe},
+    io::{self, PipeReader, PipeWriter, pipe},
     os::fd::OwnedFd,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use tokio::{io::AsyncReadExt, net::unix::pipe::Receiver, task::JoinHandle, time::timeout};
 
+use super::writer::Writer;
 use crate::output::printable;
 
 /// Bytes that are kept of what is printed.
@@ -20,35 +24,50 @@ const TAIL_BYTES: usize = 1 << 10;
 const REASON_CHARS: usize = 300;
 const REASON_BYTES: usize = 440;
 
-/// How long the output is waited for when the program has ended: what it has started may have it open still.
+/// How long more output is waited for when the program has ended: what it has started may have it open still.
 const LAST_OUTPUT_MAX: Duration = Duration::from_millis(200);
 
 /// The output of one program.
 #[derive(Debug)]
 pub(super) struct Tail {
     bytes: Arc<Mutex<Vec<u8>>>,
-    streams: Vec<JoinHandle<()>>,
+    streams: Vec<Stream>,
+}
+
+/// Its standard output or its errors, on their way to ours.
+#[derive(Debug)]
+struct Stream {
+    passing: JoinHandle<()>,
+    /// It waits for whoever reads ours, and not for the program.
+    is_writing: Arc<AtomicBool>,
 }
 
 impl Tail {
     /// Two ends for a program, one for its standard output and one for its errors.
-    pub(super) fn new() -> io::Result<(Self, [PipeWriter; 2])> {
+    pub(super) fn new([out_to, errors_to]: &[Writer; 2]) -> io::Result<(Self, [PipeWriter; 2])> {
         let (out, program_out) = pipe()?;
         let (errors, program_errors) = pipe()?;
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let streams = vec![
-            tokio::spawn(pass_on(receiver(out)?, io::stdout(), Arc::clone(&bytes))),
-            tokio::spawn(pass_on(receiver(errors)?, io::stderr(), Arc::clone(&bytes))),
+            Stream::new(receiver(out)?, out_to.clone(), &bytes),
+            Stream::new(receiver(errors)?, errors_to.clone(), &bytes),
         ];
         Ok((Self { bytes, streams }, [program_out, program_errors]))
     }
 
-    /// The end of what was printed, as a part of one word; to be asked when the program has ended.
-    pub(super) async fn last_words(self) -> String {
-        for stream in self.streams {
+    /// Waits, once the program has ended, until what it has printed has been passed on. Cancel-safe.
+    pub(super) async fn passed_on(&mut self) {
+        for stream in &mut self.streams {
             // Whoever still has it goes on printing.
-            let _ = timeout(LAST_OUTPUT_MAX, stream).await;
+            while !stream.passing.is_finished()
+                && timeout(LAST_OUTPUT_MAX, &mut stream.passing).await.is_err()
+                && stream.is_writing.load(Ordering::Relaxed)
+            {}
         }
+    }
+
+    /// The end of what was printed, as a part of one word.
+    pub(super) fn last_words(self) -> String {
         let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         word(&String::from_utf8_lossy(&bytes))
     }
@@ -58,21 +77,31 @@ fn receiver(reader: PipeReader) -> io::Result<Receiver> {
     Receiver::from_owned_fd(OwnedFd::from(reader))
 }
 
-async fn pass_on(mut from: Receiver, mut to: impl Write, tail: Arc<Mutex<Vec<u8>>>) {
-    let mut chunk = vec![0; 16 << 10];
-    while let Ok(count @ 1..) = from.read(&mut chunk).await {
-        let chunk = &chunk[..count];
-        {
-            let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
-            tail.extend_from_slice(chunk);
-            let surplus = tail.len().saturating_sub(TAIL_BYTES);
-            tail.drain(..surplus);
-        }
-        if to.write_all(chunk).and_then(|()| to.flush()).is_err() {
-            // Nobody reads ours: the program hears that, as it would if it had been its own.
-            return;
-        }
+impl Stream {
+    fn new(mut from: Receiver, to: Writer, tail: &Arc<Mutex<Vec<u8>>>) -> Self {
+        let is_writing = Arc::new(AtomicBool::new(false));
+        let (writes, tail) = (Arc::clone(&is_writing), Arc::clone(tail));
+        let passing = tokio::spawn(async move {
+            let mut chunk = vec![0; 16 << 10];
+            while let Ok(count @ 1..) = from.read(&mut chunk).await {
+                keep_end(&tail, &chunk[..count]);
+                writes.store(true, Ordering::Relaxed);
+                if to.write(chunk[..count].to_vec()).await.is_err() {
+                    // Nobody reads ours: the program hears that, as it would if it had been its own.
+                    return;
+                }
+                writes.store(false, Ordering::Relaxed);
+            }
+        });
+        Self { passing, is_writing }
     }
+}
+
+fn keep_end(tail: &Mutex<Vec<u8>>, chunk: &[u8]) {
+    let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+    tail.extend_from_slice(chunk);
+    let surplus = tail.len().saturating_sub(TAIL_BYTES);
+    tail.drain(..surplus);
 }
 
 /// The last characters of a text, as a word that adds nothing to a line but itself.

@@ -2,13 +2,17 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsString,
     fs::{self, File, Metadata, OpenOptions},
     io::{self, Read},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::PathBuf,
 };
 
-use rustix::fs::OFlags;
+use rustix::{
+    fs::{CWD, OFlags, RenameFlags, renameat_with},
+    io::Errno,
+};
 use tidings_protocol::{PAYLOAD_BYTES_MAX, Payload, push_attribute, text};
 
 use super::{Files, token};
@@ -17,6 +21,7 @@ use crate::{
     failure::Failure,
     lines::Lines,
     output::{note, printable},
+    window::Refusal,
 };
 
 /// Bytes that are read at once.
@@ -25,7 +30,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// Lines that are named one by one, of each file.
 const NAMED_MAX: u64 = 5;
 
-/// What a file that has lines which are no events is called.
+/// What a file that has lines which are no events is called; with a number behind it where there is such a file.
 const REJECTED: &str = ".rejected-";
 
 /// The files of the directories, as the lines in them.
@@ -35,8 +40,8 @@ pub(super) struct Spool {
     reading: Option<Reading>,
     /// Files with lines that are not answered, by their token; and the one that is read.
     open: BTreeMap<u64, Spooled>,
-    /// The file of each unanswered line, by the number of the line here.
-    lines: BTreeMap<u64, u64>,
+    /// The file of each unanswered line and its number in that, by its number here.
+    lines: BTreeMap<u64, (u64, u64)>,
     lines_begun: u64,
 }
 
@@ -118,16 +123,11 @@ impl Spool {
             Ok(None) => {}
             Ok(Some(payload)) => {
                 self.lines_begun += 1;
-                self.lines.insert(self.lines_begun, *token);
+                self.lines.insert(self.lines_begun, (*token, number));
                 spooled.unanswered += 1;
                 events.push((self.lines_begun, payload));
             }
-            Err(reason) => {
-                spooled.rejected += 1;
-                if spooled.rejected <= NAMED_MAX {
-                    note(&format!("{}:{number}: {reason}", shown(&spooled.path)));
-                }
-            }
+            Err(reason) => spooled.reject(number, &reason),
         };
         let mut done = 0;
         loop {
@@ -169,6 +169,14 @@ impl Spool {
 }
 
 impl Spooled {
+    /// This line of it is no event, and never will be.
+    fn reject(&mut self, line: u64, reason: &str) {
+        self.rejected += 1;
+        if self.rejected <= NAMED_MAX {
+            note(&format!("{}:{line}: {reason}", shown(&self.path)));
+        }
+    }
+
     /// Removes it, unless somebody has gone on writing, which is announced anew.
     fn remove(&self) -> io::Result<()> {
         let same = |now: Metadata| {
@@ -181,11 +189,31 @@ impl Spooled {
         if self.rejected == 0 {
             return fs::remove_file(&self.path);
         }
-        let mut name = std::ffi::OsString::from(REJECTED);
-        name.push(self.path.file_name().unwrap_or_default());
-        let kept = self.path.with_file_name(name);
+        let kept = self.keep()?;
         note(&format!("{} is kept as {}", shown(&self.path), shown(&kept)));
-        fs::rename(&self.path, kept)
+        Ok(())
+    }
+
+    /// Gives it a name that is not read, and that no other file has.
+    fn keep(&self) -> io::Result<PathBuf> {
+        for n in 1_u64.. {
+            let mut name = OsString::from(REJECTED);
+            name.push(self.path.file_name().unwrap_or_default());
+            if n > 1 {
+                name.push(format!(".{n}"));
+            }
+            let kept = self.path.with_file_name(name);
+            match renameat_with(CWD, &self.path, CWD, &kept, RenameFlags::NOREPLACE) {
+                Ok(()) => return Ok(kept),
+                // The file system does not know how to do that in one step.
+                Err(Errno::INVAL) if kept.symlink_metadata().is_err() => {
+                    return fs::rename(&self.path, &kept).map(|()| kept);
+                }
+                Err(Errno::EXIST | Errno::INVAL) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        unreachable!("there is always another number")
     }
 }
 
@@ -206,8 +234,8 @@ impl Source for Spool {
         Some(self.read())
     }
 
-    fn answered(&mut self, number: u64, answer: Result<(), String>) -> Result<(), Failure> {
-        let token = self.lines.remove(&number).expect("each line is answered once");
+    fn answered(&mut self, number: u64, answer: Result<(), Refusal>) -> Result<(), Failure> {
+        let (token, line) = self.lines.remove(&number).expect("each line is answered once");
         let spooled = self.open.get_mut(&token).expect("a line of it was unanswered");
         spooled.unanswered -= 1;
         match answer {
@@ -215,10 +243,12 @@ impl Source for Spool {
                 self.files.confirmed += 1;
                 self.files.refused = false;
             }
-            Err(reason) => {
+            Err(refusal) if refusal.may_pass => {
                 spooled.is_refused = true;
-                self.files.note_refusal(&reason);
+                self.files.note_refusal(&refusal.reason);
             }
+            // If the file came again for it, all others in it would be published again and again.
+            Err(refusal) => spooled.reject(line, &refusal.reason),
         }
         self.end(token);
         Ok(())

@@ -66,7 +66,9 @@ pub fn read_hubs(payload: &str) -> Option<(CanonicalUrl<'static>, Hubs, Known)> 
         let url = CanonicalUrl::parse(payload.attribute(key)?).ok()?;
         Some(url.as_str().to_owned())
     };
-    let hubs = Hubs { hub: url("hub"), topic: url("topic"), cloud: url("cloud") };
+    // As the hub has it.
+    let topic = payload.attribute("topic").filter(|topic| CanonicalUrl::parse(topic).is_ok());
+    let hubs = Hubs { hub: url("hub"), topic: topic.map(str::to_owned), cloud: url("cloud") };
     let known = payload.attribute("known").and_then(|known| known.parse().ok());
     (!hubs.is_empty()).then(|| (feed, hubs, known.unwrap_or_default()))
 }
@@ -102,7 +104,7 @@ mod tests {
         let feed = CanonicalUrl::parse("https://blog.example/feed").unwrap();
         let hubs = Hubs {
             hub: Some("https://hub.example/?a=b".into()),
-            topic: Some("https://blog.example/feed?x".into()),
+            topic: Some("https://blog.example/%e6%97%a5?x".into()),
             cloud: None,
         };
         let entry = |id: &str| Entry { id: id.into(), ..Entry::default() };

@@ -36,13 +36,14 @@ impl Hubs {
                 hub = absolute();
             }
             if has("self") && topic.is_none() {
-                topic = absolute();
+                topic = as_written(target).or_else(absolute);
             }
         }
         let absolute = |text: &str| url.join(text).ok().map(|url| url.as_str().to_owned());
         let hub = hub.or_else(|| feed.hubs.iter().find_map(|hub| absolute(hub)));
         let hub = hub.or_else(|| absolute(named?));
-        let topic = topic.or_else(|| absolute(feed.own.as_deref()?));
+        let own = feed.own.as_deref();
+        let topic = topic.or_else(|| as_written(own?)).or_else(|| absolute(own?));
         Self { hub, topic, cloud: feed.cloud.clone() }
     }
 
@@ -50,4 +51,11 @@ impl Hubs {
     pub fn is_empty(&self) -> bool {
         self.hub.is_none() && self.cloud.is_none()
     }
+}
+
+/// Hubs compare topics letter by letter, so one is told as it was advertised.
+fn as_written(url: &str) -> Option<String> {
+    let is_plain = url.bytes().all(|byte| byte.is_ascii_graphic());
+    let is_whole = url.starts_with("https://") || url.starts_with("http://");
+    (is_plain && is_whole && CanonicalUrl::parse(url).is_ok()).then(|| url.to_owned())
 }

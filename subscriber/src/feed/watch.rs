@@ -216,6 +216,18 @@ impl Known {
         Self(entries.iter().take(max).rev().map(Print::of).collect())
     }
 
+    /// The same of what somebody delivers who tells what is new. What stands behind everything that is known there is
+    /// older, whoever has not known it: learned, and no news.
+    pub fn take_delivered(&mut self, entries: &[Entry]) -> Vec<NewItem> {
+        let links: HashSet<_> = self.0.iter().map(|print| print.link).collect();
+        let oldest = entries.iter().rposition(|entry| links.contains(&Print::of(entry).link));
+        let news = oldest.map_or(entries, |oldest| &entries[..oldest]);
+        let news: HashSet<_> = news.iter().map(|entry| Print::of(entry).link).collect();
+        let mut new = self.take_new(entries);
+        new.retain(|item| news.contains(&item.print.link));
+        new
+    }
+
     /// Learns of items from somebody else who knows them.
     pub fn learn(&mut self, others: Self) {
         let Self(prints) = others;

@@ -2,8 +2,8 @@
 //! more than their paths; what a request may cost before somebody vouches for it is bounded here.
 //!
 //! ```text
-//!  source ─▶ throttle ─▶ body, within its limits ─▶ receiver ─▶ its answer, or 404
-//!               429           408, 413
+//!  source ─▶ known path, or throttle ─▶ body, within its limits ─▶ receiver ─▶ its answer, or 404
+//!                              429             408, 413
 //! ```
 
 use std::fmt;
@@ -23,6 +23,8 @@ use super::Http;
 use super::error::Refusal;
 use super::hooks::Peer;
 use super::throttle::{Rate, SOURCES_MAX, Source, Throttle};
+use crate::clock::Moment;
+use crate::stats::Visits;
 
 /// What a receiver says of a request.
 #[derive(Debug)]
@@ -46,6 +48,18 @@ pub trait Receiver: fmt::Debug + Send + Sync {
     /// Requests of one source that nobody vouches for: as many a minute, and as many at once.
     fn per_minute(&self) -> u32 {
         60
+    }
+
+    /// Whether somebody was told this path whom nobody else could have it from. Others are told nothing, and their bodies are
+    /// not waited for.
+    fn knows(&self, path: &str) -> bool {
+        let _ = path;
+        false
+    }
+
+    /// Whether a path that is [known](Receiver::knows) to nobody is answered nevertheless.
+    fn is_open(&self) -> bool {
+        true
     }
 
     /// Answers one, whose body is whole. `peer` is the address of the connection.
@@ -87,23 +101,38 @@ async fn answer(
     request: Request,
 ) -> Result<Response<Body>, Refusal> {
     let (now, source, visits) = (http.hub.clock.now(), Source::from(peer), &http.hub.stats.notices);
-    let taken = strangers.lock().take(source, *rate, now);
-    taken.map_err(|wait_ms| visits.limited(wait_ms, "requests from this address"))?;
+    let is_known = receiver.knows(request.uri().path());
+    if !is_known {
+        let taken = strangers.lock().take(source, *rate, now);
+        taken.map_err(|wait_ms| visits.limited(wait_ms, "requests from this address"))?;
+        if !receiver.is_open() {
+            return Err(refused(visits, now, peer, "nobody was told that path"));
+        }
+    }
     let (head, body) = request.into_parts();
     let body = http.hook_bodies.receive(&HeaderMap::new(), body, &[]).await?;
     let request = Request::from_parts(head, body.bytes.clone());
     match receiver.receive(request, peer).await {
         Reply::Known(response) => {
-            strangers.lock().give_back(source, *rate);
-            visits.taken.add(1);
+            if !is_known {
+                strangers.lock().give_back(source, *rate);
+            }
+            match response.status() {
+                StatusCode::TOO_MANY_REQUESTS => visits.limited.add(1),
+                status if status.is_success() => visits.taken.add(1),
+                _ => {}
+            }
             Ok(response.map(Body::from))
         }
         Reply::Anybody(response) => Ok(response.map(Body::from)),
-        Reply::Nobody(reason) => {
-            if let Some(held_back) = visits.refuse(now) {
-                tracing::warn!(%peer, reason, held_back, "a notice was refused");
-            }
-            Err(Refusal::new(StatusCode::NOT_FOUND, "unknown", "there is nothing here"))
-        }
+        Reply::Nobody(reason) => Err(refused(visits, now, peer, reason)),
     }
+}
+
+/// What everybody hears who has no business here.
+fn refused(visits: &Visits, now: Moment, peer: IpAddr, reason: &str) -> Refusal {
+    if let Some(held_back) = visits.refuse(now) {
+        tracing::warn!(%peer, reason, held_back, "a notice was refused");
+    }
+    Refusal::new(StatusCode::NOT_FOUND, "unknown", "there is nothing here")
 }

@@ -41,8 +41,12 @@ pub struct Rules {
 pub enum Input {
     /// A file was seen; who may be writing to it is not known.
     Found(Name, Stamp),
-    /// A file has come into being and will be closed by whoever made it.
-    Created(Name),
+    /// A file has come into being: somebody has opened it, which is told next, or linked it there.
+    Created(Name, Stamp),
+    /// A file was opened, for whatever.
+    Opened(Name),
+    /// It was closed by somebody who could not write to it.
+    ClosedUnwritten(Name),
     /// It was closed after writing, and this is what it is now.
     Closed(Name, Stamp),
     /// It was renamed into place.
@@ -55,7 +59,7 @@ pub enum Input {
     ScanBegins,
     /// Everything was looked at but what is below these directories (each ends in `/`, or is empty for all of it).
     ScanEnds(Vec<Name>),
-    /// The answer to [`Output::Look`].
+    /// The answer to [`Output::Look`], once to each.
     Looked(Name, Option<Stamp>),
     /// Or that somebody is writing to it.
     Busy(Name),

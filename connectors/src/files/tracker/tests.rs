@@ -1,6 +1,9 @@
 use proptest::prelude::*;
 
-use super::*;
+use super::{
+    due::{OPENED_WITHIN, UNCLOSED},
+    *,
+};
 
 const SETTLE: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_secs(1);
@@ -33,6 +36,17 @@ impl Desk {
     fn say(&mut self, input: Input) -> Vec<Output> {
         self.tracker.handle(input, self.now);
         std::iter::from_fn(|| self.tracker.poll()).collect()
+    }
+
+    /// Somebody begins to write a file.
+    fn begin(&mut self, text: &str, n: u64) {
+        self.say(Input::Created(name(text), stamp(n)));
+        self.say(Input::Opened(name(text)));
+    }
+
+    /// The time until the next deadline.
+    fn left(&self) -> Option<Duration> {
+        self.tracker.deadline().map(|deadline| deadline - self.now)
     }
 
     /// Goes to the next deadline.
@@ -84,17 +98,48 @@ fn what_is_found_while_it_is_written_is_not_complete_before_it_is_closed() {
     // It was made while this went on, so it is found, and its making is heard of behind that.
     desk.say(Input::Found(name("a"), stamp(1)));
     desk.say(Input::ScanEnds(Vec::new()));
-    desk.say(Input::Created(name("a")));
-    assert_eq!(desk.tracker.deadline(), None);
-    desk.say(Input::Found(name("a"), stamp(1)));
-    assert_eq!(desk.tracker.deadline(), None);
-    desk.say(Input::Closed(name("a"), stamp(1)));
+    desk.begin("a", 1);
+    assert_eq!(desk.left(), Some(UNCLOSED));
+    desk.say(Input::Found(name("a"), stamp(2)));
+    assert_eq!(desk.left(), Some(UNCLOSED));
+    desk.say(Input::Closed(name("a"), stamp(2)));
     assert_eq!(desk.wait(), (SETTLE, vec![look("a", true)]));
     // With the next scan nobody knows any more whether it was heard of.
-    desk.say(Input::Created(name("b")));
+    desk.begin("b", 1);
     desk.say(Input::ScanBegins);
     desk.say(Input::Found(name("b"), stamp(1)));
     assert_eq!(desk.wait(), (SETTLE, vec![look("b", false)]));
+}
+
+#[test]
+fn what_was_linked_into_place_is_closed_by_nobody_and_complete_when_it_has_settled() {
+    let mut desk = Desk::new(rules());
+    desk.say(Input::Created(name("a"), stamp(1)));
+    assert_eq!(desk.wait(), (SETTLE, vec![look("a", false)]));
+    assert_eq!(desk.say(Input::Looked(name("a"), Some(stamp(1)))), [file(1, "a", 1)]);
+    // Who opens and closes it for reading changes nothing but the time.
+    desk.begin("b", 1);
+    desk.say(Input::ClosedUnwritten(name("b")));
+    assert_eq!(desk.wait(), (SETTLE, vec![look("b", false)]));
+    // A settle time that is shorter than any opening takes.
+    let mut desk = Desk::new(Rules { settle: Duration::ZERO, ..rules() });
+    desk.say(Input::Created(name("a"), stamp(1)));
+    assert_eq!(desk.left(), Some(OPENED_WITHIN));
+}
+
+#[test]
+fn what_is_never_closed_is_complete_when_nobody_writes_and_it_has_not_changed_for_long() {
+    let mut desk = Desk::new(Rules { batch_end: Some(QUIET), ..rules() });
+    desk.begin("a", 1);
+    // A reader comes and goes.
+    desk.say(Input::Opened(name("a")));
+    desk.say(Input::ClosedUnwritten(name("a")));
+    assert_eq!(desk.wait(), (UNCLOSED, vec![look("a", false)]));
+    desk.say(Input::Busy(name("a")));
+    assert_eq!(desk.wait(), (UNCLOSED, vec![look("a", false)]));
+    assert_eq!(desk.say(Input::Looked(name("a"), Some(stamp(2)))), []);
+    assert_eq!(desk.wait(), (UNCLOSED, vec![look("a", false)]));
+    assert_eq!(desk.say(Input::Looked(name("a"), Some(stamp(2)))), [file(1, "a", 2)]);
 }
 
 #[test]
@@ -154,9 +199,9 @@ fn a_batch_ends_when_nothing_is_open_or_changing_any_more() {
     desk.say(Input::ScanEnds(Vec::new()));
     assert_eq!(desk.tracker.deadline(), None, "there was nothing");
     desk.say(Input::Placed(name("a"), stamp(1)));
-    desk.say(Input::Created(name("b")));
+    desk.begin("b", 2);
     desk.say(Input::Confirmed(1));
-    assert_eq!(desk.tracker.deadline(), None, "b is open");
+    assert_eq!(desk.left(), Some(UNCLOSED), "b is open");
     desk.say(Input::Closed(name("b"), stamp(2)));
     desk.wait();
     desk.say(Input::Looked(name("b"), Some(stamp(2))));
@@ -166,6 +211,22 @@ fn a_batch_ends_when_nothing_is_open_or_changing_any_more() {
     assert_eq!(desk.say(Input::Confirmed(3)), [Output::BatchEnded(0)]);
     assert_eq!(desk.tracker.deadline(), None);
     assert_eq!(desk.tracker.batch(), (1, 0));
+}
+
+#[test]
+fn a_batch_does_not_end_while_its_last_file_is_looked_at() {
+    let quick = SETTLE / 5;
+    let mut desk = Desk::new(Rules { batch_end: Some(quick), ..rules() });
+    desk.say(Input::ScanBegins);
+    desk.say(Input::Found(name("a"), stamp(1)));
+    desk.say(Input::ScanEnds(Vec::new()));
+    desk.say(Input::Placed(name("b"), stamp(2)));
+    desk.say(Input::Confirmed(1));
+    assert_eq!(desk.wait(), (SETTLE, vec![look("a", false)]));
+    assert_eq!(desk.say(Input::Looked(name("a"), Some(stamp(1)))), [file(2, "a", 1)]);
+    desk.say(Input::Confirmed(2));
+    let end = Output::Announce(3, Announced::Batch { number: 0, files: 2 });
+    assert_eq!(desk.wait(), (quick, vec![end]));
 }
 
 #[test]
@@ -237,6 +298,8 @@ enum Deed {
     Close(usize),
     /// Writes aside and renames into place.
     Place(usize),
+    /// Writes aside and links into place.
+    Link(usize),
     Delete(usize),
     /// Milliseconds pass.
     Wait(u64),
@@ -255,6 +318,7 @@ fn deeds() -> impl Strategy<Value = Vec<Deed>> {
         4 => (0..4_usize).prop_map(Deed::Write),
         4 => (0..4_usize).prop_map(Deed::Close),
         3 => (0..4_usize).prop_map(Deed::Place),
+        2 => (0..4_usize).prop_map(Deed::Link),
         2 => (0..4_usize).prop_map(Deed::Delete),
         5 => (0..900_u64).prop_map(Deed::Wait),
         1 => Just(Deed::Overflow),
@@ -386,9 +450,10 @@ impl World {
             Deed::Write(n) => {
                 let name = named(n);
                 let is_new = !self.files.contains_key(&name);
-                self.change(&name, true, false);
+                let stamp = self.change(&name, true, false);
                 if is_new {
-                    self.hear(Input::Created(name));
+                    self.hear(Input::Created(Arc::clone(&name), stamp));
+                    self.hear(Input::Opened(name));
                 }
             }
             Deed::Close(n) => {
@@ -403,6 +468,13 @@ impl World {
                 let name = named(n);
                 let stamp = self.change(&name, false, true);
                 self.hear(Input::Placed(name, stamp));
+            }
+            Deed::Link(n) => {
+                let name = named(n);
+                if !self.files.contains_key(&name) {
+                    let stamp = self.change(&name, false, false);
+                    self.hear(Input::Created(name, stamp));
+                }
             }
             Deed::Delete(n) => {
                 if self.files.remove(&named(n)).is_some() {

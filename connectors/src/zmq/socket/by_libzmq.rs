@@ -1,9 +1,22 @@
 //! Sockets of libzmq: a thread of its own waits for what comes, as the library blocks.
 
-use std::{io, net::SocketAddr, thread};
+#![expect(
+    clippy::disallowed_methods,
+    reason = "what blocks is on a thread of its own, and is timed"
+)]
+
+use std::{
+    io,
+    net::SocketAddr,
+    thread,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
-use tokio::{sync::mpsc, task::yield_now};
+use tokio::{
+    sync::mpsc,
+    task::{spawn_blocking, yield_now},
+};
 use zmq::{Context, DONTWAIT, SNDMORE, Socket, SocketType};
 
 use super::Frames;
@@ -13,9 +26,13 @@ use crate::zmq::{
     limits::{CONNECTIONS_MAX, FRAME_BYTES_MAX, HIGH_WATER_MARK, RECEIVED_MAX},
 };
 
+/// How long a stop waits for what is in queues: a part of what it may take.
+const LINGER: Duration = Duration::from_millis(100);
+
 /// A PUB socket that listens. It drops what is over a subscriber's high-water mark, and holds back nobody.
 pub(crate) struct Publisher {
-    socket: Socket,
+    /// `None`: it is closed.
+    socket: Option<Socket>,
     address: SocketAddr,
 }
 
@@ -23,7 +40,7 @@ impl Publisher {
     #[expect(clippy::unused_async, reason = "the other library's is")]
     pub(crate) async fn bind(at: SocketAddr, key: Option<&str>) -> Result<Self, StartError> {
         let (socket, address) = listen(zmq::PUB, at, key)?;
-        Ok(Self { socket, address })
+        Ok(Self { socket: Some(socket), address })
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -32,9 +49,11 @@ impl Publisher {
 
     #[expect(clippy::unused_async, reason = "the other library's is")]
     pub(crate) async fn send(&mut self, [topic, seq, payload]: [Bytes; 3]) -> io::Result<()> {
-        self.socket.send(&topic[..], SNDMORE | DONTWAIT)?;
-        self.socket.send(&seq[..], SNDMORE | DONTWAIT)?;
-        self.socket.send(&payload[..], DONTWAIT)?;
+        let closed = || io::Error::from(io::ErrorKind::NotConnected);
+        let socket = self.socket.as_ref().ok_or_else(closed)?;
+        socket.send(&topic[..], SNDMORE | DONTWAIT)?;
+        socket.send(&seq[..], SNDMORE | DONTWAIT)?;
+        socket.send(&payload[..], DONTWAIT)?;
         Ok(())
     }
 
@@ -48,9 +67,19 @@ impl Publisher {
         Ok(())
     }
 
-    /// The library does that itself, for as long as its sockets linger.
-    #[expect(clippy::unused_async, reason = "the other library needs it")]
-    pub(crate) async fn drain(&mut self) {}
+    /// Closes it, and waits until all has left, or for as long as it lingers; whether all has left.
+    pub(crate) async fn drain(&mut self) -> bool {
+        let Some(socket) = self.socket.take() else { return true };
+        let linger = i32::try_from(LINGER.as_millis()).expect("a small number");
+        // The library's context is the socket's own, and its end is what waits.
+        let closing = spawn_blocking(move || {
+            let began = Instant::now();
+            let lingers = socket.set_linger(linger).is_ok();
+            drop(socket);
+            lingers && began.elapsed() < LINGER
+        });
+        closing.await.unwrap_or(false)
+    }
 }
 
 /// A PULL socket that listens.

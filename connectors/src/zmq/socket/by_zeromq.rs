@@ -153,11 +153,12 @@ impl Publisher {
         Ok(())
     }
 
-    /// Waits until all has left.
-    pub(crate) async fn drain(&mut self) {
+    /// Waits until all has left, which it then has.
+    pub(crate) async fn drain(&mut self) -> bool {
         while self.held.messages.load(Relaxed) > 0 {
             sleep(std::time::Duration::from_millis(1)).await;
         }
+        true
     }
 }
 
