@@ -167,18 +167,18 @@ impl Site {
         assert_eq!(self.post("/hub", &ping).status, 202);
     }
 
-    /// How the group does.
+    /// How a group does.
     #[track_caller]
-    fn group(&self) -> Value {
-        json_at(&self.server, &["group", "show", "hub"]).remove(0)
+    fn group(&self, name: &str) -> Value {
+        json_at(&self.server, &["group", "show", name]).remove(0)
     }
 
-    /// Waits until the group has nothing to do.
+    /// Waits until the hub has nothing to do.
     #[track_caller]
     fn idle(&self) {
         until("the hub to be idle", || {
-            let group = self.group();
-            (group["waiting"] == 0 && group["processing"] == 0).then_some(())
+            let mut groups = ["hub", "hub-verify"].map(|name| self.group(name)).into_iter();
+            groups.all(|group| group["waiting"] == 0 && group["processing"] == 0).then_some(())
         });
     }
 }
@@ -239,8 +239,10 @@ fn who_does_not_answer_the_challenge_is_no_subscriber_and_can_end_nothing() {
         assert!(site.subscriptions("feed.xml", subscriber).is_empty(), "{subscriber}");
     }
     // All answers were final but for that which has not come.
-    until("the others to be dealt with", || (site.group()["processing"] == 1).then_some(()));
-    assert_eq!(site.group()["waiting"], 0);
+    until("the others to be dealt with", || {
+        (site.group("hub-verify")["processing"] == 1).then_some(())
+    });
+    assert_eq!(site.group("hub-verify")["waiting"], 0);
     // An end that the subscriber does not know of.
     let (topic, callback) = (site.feed("feed.xml"), site.subscribers.callback("/ok"));
     let database = Connection::open(site.server.data().join("hub.db")).unwrap();
@@ -252,6 +254,25 @@ fn who_does_not_answer_the_challenge_is_no_subscriber_and_can_end_nothing() {
     site.subscribers.nth("GET", "/no", 2);
     site.subscribe("feed.xml", "/ok", &[]);
     assert_eq!(site.subscriptions("feed.xml", "/no").len(), 1);
+}
+
+#[test]
+fn strangers_who_never_answer_hold_up_nothing_that_is_sent() {
+    let site = Site::quick(8, &[]);
+    site.subscribe("feed.xml", "/ok", &[]);
+    // As many as are asked at once, on hosts of their own.
+    let port = site.subscribers.port;
+    for host in 0..100 {
+        let callback = format!("http://127.0.1.{host}:{port}/late");
+        let (mode, topic) = (("hub.mode", "subscribe"), site.feed("feed.xml"));
+        let fields = [mode, ("hub.topic", &topic), ("hub.callback", &callback)];
+        assert_eq!(site.post("/hub", &fields).status, 202);
+    }
+    site.subscribers.nth("GET", "/late", 32);
+    site.publish("feed.xml", "1");
+    site.subscribers.nth("POST", "/ok", 1);
+    let sending = site.group("hub");
+    assert_eq!((&sending["processing"], &sending["waiting"]), (&json!(0), &json!(0)));
 }
 
 #[test]
@@ -342,7 +363,7 @@ fn a_callback_that_leads_inside_is_never_asked() {
     assert!(line.contains("127.0.0.1"), "{line}");
     site.idle();
     assert!(site.subscribers.requests("GET", "/ok").is_empty());
-    assert_eq!(site.group()["failed"], 1);
+    assert_eq!(site.group("hub-verify")["failed"], 1);
 }
 
 #[test]
@@ -513,7 +534,7 @@ fn thousands_of_subscribers_are_told() {
         posts += usize::from(line.contains("\"POST\""));
         None
     });
-    assert_eq!((posts, &site.group()["dead"]), (SUBSCRIBERS, &json!(0)));
+    assert_eq!((posts, &site.group("hub")["dead"]), (SUBSCRIBERS, &json!(0)));
 }
 
 impl Site {

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::deliver::{self, Challenge};
 use super::store::{Content, Due, Id, Stored};
-use super::{Hub, host_of, topic, unix_ms};
+use super::{Hub, SENDING, host_of, unix_ms};
 use crate::outgoing::Answered;
 use crate::worker::{End, Handler, Task};
 
@@ -213,7 +213,7 @@ impl Hub {
                 event
             };
             let events: Vec<_> = recipients.iter().map(event).collect();
-            self.line.publish(&topic(), &events).await.map_err(Trouble::Broker)?;
+            self.line.publish(&SENDING.topic(), &events).await.map_err(Trouble::Broker)?;
         }
         self.ask(move |store| store.announced(stored)).await?;
         tracing::info!(subscribers = count, "the hub distributes a topic that has changed");

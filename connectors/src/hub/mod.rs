@@ -2,10 +2,9 @@
 //! and everybody who has shown to want it is sent it.
 //!
 //! ```text
-//!  forms ─▶ receiver ─▶ store (hub.db) ─▶ event on hub-work ─▶ group hub ─▶ handler ─▶ verify: does it want that?
-//!             202 once both are safe        numbers only                       │    └▶ deliver: POST, signed
-//!                                                                              └▶ fetch: has it changed?
-//!                                                                                 one event per subscriber
+//!  forms ─▶ receiver ─▶ store (hub.db) ─▶ event on hub-verify ─▶ group hub-verify ─▶ verify: does it want that?
+//!             202 once both are safe   └▶ event on hub ─▶ group hub ─▶ fetch: has it changed? an event per subscriber
+//!                                         numbers only            └▶ deliver: POST, signed
 //! ```
 //!
 //! An event names what is to be done by its number in the store, so that no secret and no callback is in one. Its target is a
@@ -36,7 +35,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use tidings_protocol::client::{self, Client, ClientOptions, Deliveries};
-use tidings_protocol::{CanonicalUrl, GroupName, Net, TopicName};
+use tidings_protocol::{CanonicalUrl, GroupName, MemberId, Net, TopicName};
 use tokio::task::spawn_blocking;
 use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
@@ -51,28 +50,72 @@ pub use self::receiver::{Answer, PATHS};
 pub use self::request::Rules;
 pub use self::store::Bounds;
 
-/// The topic of what is to be done, and the group that does it.
-const WORK_TOPIC: &str = "hub-work";
-/// As above.
-const GROUP: &str = "hub";
-
 /// The label that the broker shows.
 const NAME: &str = "tidings-hub";
-
-/// Requests at once, to all hosts together.
-const CREDIT: u32 = 64;
 
 /// Whom a request is made to.
 const KEY: &str = "attr:host";
 
-/// What the group is told when it is made; what it is told later is the operator's. Eight attempts take some 20 minutes.
-const SETTINGS: [(&str, &str); 5] = [
-    ("parallel", "8"),
-    ("delay", "0"),
-    ("lease", "60s"),
-    ("max-attempts", "8"),
-    ("backoff", "10s"),
-];
+/// A topic of what is to be done, and the group of the same name that does it.
+#[derive(Debug)]
+struct Work {
+    name: &'static str,
+    /// Requests at once, to all hosts together.
+    credit: u32,
+    /// What the group is told when it is made; what it is told later is the operator's.
+    settings: [(&'static str, &'static str); 5],
+}
+
+/// Looks at topics, and sends what they say. Eight attempts take some 20 minutes.
+const SENDING: Work = Work {
+    name: "hub",
+    credit: 64,
+    settings: [
+        ("parallel", "8"),
+        ("delay", "0"),
+        ("lease", "60s"),
+        ("max-attempts", "8"),
+        ("backoff", "10s"),
+    ],
+};
+
+/// Asks strangers whether they meant it: apart, so that those who never answer hold up nothing that is sent.
+const ASKING: Work = Work {
+    name: "hub-verify",
+    credit: 32,
+    settings: [
+        ("parallel", "4"),
+        ("delay", "0"),
+        ("lease", "60s"),
+        ("max-attempts", "3"),
+        ("backoff", "10s"),
+    ],
+};
+
+impl Work {
+    fn group(&self) -> GroupName {
+        self.name.parse().expect("it is a name")
+    }
+
+    fn topic(&self) -> TopicName {
+        self.name.parse().expect("it is a name")
+    }
+
+    /// Comes to the group as this member, and makes it if there is none.
+    async fn join(&self, broker: &str, member: MemberId) -> Result<Connected, String> {
+        let options = ClientOptions {
+            name: Some(NAME.to_owned()),
+            resume: Some(member),
+            ..ClientOptions::default()
+        };
+        let connected =
+            client::connect(broker, options).await.map_err(|error| error.to_string())?;
+        worker::prepare(&connected.0, &self.group(), &self.topic(), KEY, &self.settings)
+            .await
+            .map_err(|error| error.to_string())?;
+        Ok(connected)
+    }
+}
 
 /// Between two looks at what has ended.
 const SWEEP: Duration = Duration::from_mins(10);
@@ -106,8 +149,11 @@ pub struct Hub {
     content: Mutex<Option<(i64, Content)>>,
 }
 
-/// A connection of one who shares the events of the group.
-pub type Connected = (Client, Deliveries);
+/// A connection of one who shares the events of a group.
+type Connected = (Client, Deliveries);
+
+/// The two of a hub.
+pub type Joined = (Connected, Connected);
 
 impl Hub {
     /// Opens what it remembers, in this file, and connects to the broker. What it made is worked on by [`run`](Self::run).
@@ -115,21 +161,15 @@ impl Hub {
         config: HubConfig,
         path: &Path,
         outgoing: Outgoing,
-    ) -> Result<(Arc<Self>, Connected), String> {
+    ) -> Result<(Arc<Self>, Joined), String> {
         let file = path.to_owned();
         let store = spawn_blocking(move || Store::open(&file)).await;
         let store = store.expect("opening a file does not panic")?;
         let member = store.member().map_err(|error| format!("{}: {error}", path.display()))?;
-        let options = ClientOptions {
-            name: Some(NAME.to_owned()),
-            resume: Some(member),
-            ..ClientOptions::default()
-        };
-        let connected = client::connect(&config.broker, options);
-        let connected = connected.await.map_err(|error| error.to_string())?;
-        worker::prepare(&connected.0, &group(), &topic(), KEY, &SETTINGS)
-            .await
-            .map_err(|error| error.to_string())?;
+        let joined = (
+            SENDING.join(&config.broker, member).await?,
+            ASKING.join(&config.broker, MemberId(member.0 ^ 1)).await?,
+        );
         let hub = Self {
             line: Line::new(config.broker.clone(), NAME),
             config,
@@ -139,28 +179,40 @@ impl Hub {
             busy: Mutex::default(),
             content: Mutex::default(),
         };
-        Ok((Arc::new(hub), connected))
+        Ok((Arc::new(hub), joined))
     }
 
     /// Does what there is to do until `stop`, which breaks off what is under way.
-    pub async fn run(self: Arc<Self>, connected: Connected, stop: CancellationToken) {
+    pub async fn run(self: Arc<Self>, (sending, asking): Joined, stop: CancellationToken) {
+        let working = async {
+            tokio::join!(
+                self.take(&SENDING, sending, stop.clone()),
+                self.take(&ASKING, asking, stop.clone())
+            )
+        };
+        tokio::select! {
+            _ = working => {}
+            () = self.sweep() => {}
+        }
+    }
+
+    /// Takes the tasks of a group, to the end.
+    async fn take(self: &Arc<Self>, work: &Work, connected: Connected, stop: CancellationToken) {
         let config = WorkerConfig {
             broker: self.config.broker.clone(),
             name: NAME,
-            group: group(),
-            credit: CREDIT,
+            group: work.group(),
+            credit: work.credit,
             count: None,
         };
-        let handler = HubHandler { hub: Arc::clone(&self), stop: stop.clone() };
-        tokio::select! {
-            ended = worker::run(config, connected, handler, stop.clone()) => match ended {
-                Ok(()) => {}
-                Err(WorkerError::Broker(error)) => {
-                    tracing::error!(%error, "the hub has ended; nobody is told of anything until the next start");
-                }
-                Err(WorkerError::Handler(never)) => match never {},
-            },
-            () = self.sweep() => {}
+        let handler = HubHandler { hub: Arc::clone(self), stop: stop.clone() };
+        match worker::run(config, connected, handler, stop).await {
+            Ok(()) => {}
+            Err(WorkerError::Broker(error)) => {
+                let group = work.name;
+                tracing::error!(group, %error, "the hub has ended; it begins with the next start");
+            }
+            Err(WorkerError::Handler(never)) => match never {},
         }
     }
 
@@ -195,14 +247,6 @@ impl Hub {
 /// A host as the value of an attribute.
 fn host_of(url: &str) -> String {
     CanonicalUrl::parse(url).map_or_else(|_| "none".to_owned(), |url| url.host().to_owned())
-}
-
-fn group() -> GroupName {
-    GROUP.parse().expect("it is a name")
-}
-
-fn topic() -> TopicName {
-    WORK_TOPIC.parse().expect("it is a name")
 }
 
 fn unix_ms() -> UnixMs {

@@ -9,7 +9,7 @@ use tidings_protocol::{CanonicalUrl, push_attribute};
 
 use super::request::{self, FORM_BYTES_MAX, Refused, Request as Asked, Wish};
 use super::store::Heard;
-use super::{Hub, host_of, topic, unix_ms};
+use super::{ASKING, Hub, SENDING, Work, host_of, unix_ms};
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
@@ -106,7 +106,7 @@ impl Hub {
                 event
             })
             .collect();
-        self.publish(&events).await
+        self.publish(&SENDING, &events).await
     }
 
     /// Sees to it that whoever wishes something is asked whether that is so.
@@ -139,11 +139,11 @@ impl Hub {
                 }
             }
         }
-        self.publish(&events).await
+        self.publish(&ASKING, &events).await
     }
 
-    async fn publish(&self, events: &[String]) -> Result<(), Refused> {
-        self.line.publish(&topic(), events).await.map_err(|error| {
+    async fn publish(&self, work: &Work, events: &[String]) -> Result<(), Refused> {
+        self.line.publish(&work.topic(), events).await.map_err(|error| {
             tracing::error!(%error, "an event of the hub could not be published");
             Refused { status: 503, text: "nothing can be stored at the moment" }
         })

@@ -9,6 +9,8 @@
 //!
 //! To change the schema: raise [`VERSION`], and lead from the version before to it in `open`.
 
+use std::fs::{OpenOptions, Permissions};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -95,8 +97,8 @@ pub(super) enum Heard {
     Full,
 }
 
-/// A delivery that is due.
-#[derive(Debug, Clone)]
+/// A delivery that is due; never shown, as it has a secret.
+#[derive(Clone)]
 pub(super) struct Due {
     /// Of the content that is missing, at least.
     pub(super) version: i64,
@@ -142,6 +144,11 @@ impl Store {
     /// Opens it, or makes it.
     pub(super) fn open(path: &Path) -> Result<Self, String> {
         let text = |error: rusqlite::Error| format!("{}: {error}", path.display());
+        // Secrets are for the owner only; the files that SQLite puts beside it are as this one is.
+        let private = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
+        private
+            .and_then(|file| file.set_permissions(Permissions::from_mode(0o600)))
+            .map_err(|error| format!("{}: {error}", path.display()))?;
         let mut connection = Connection::open(path).map_err(text)?;
         let found: i64 =
             connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(text)?;
@@ -222,8 +229,10 @@ impl Store {
                         (topic, callback, kind, named, secret, until_unix_ms, delivered)
                     SELECT id, ?2, ?3, ?4, ?5, ?6, version FROM topics WHERE url = ?1
                     ON CONFLICT DO UPDATE SET named = excluded.named, secret = excluded.secret,
-                        until_unix_ms = excluded.until_unix_ms",
-                    params![url, callback, kind, topic.named, secret, now + millis(*lease)],
+                        until_unix_ms = excluded.until_unix_ms,
+                        -- Whoever begins anew is not told what was before.
+                        delivered = iif(until_unix_ms <= ?7, excluded.delivered, delivered)",
+                    params![url, callback, kind, topic.named, secret, now + millis(*lease), now],
                 )?;
             } else {
                 transaction.execute(

@@ -61,6 +61,6 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
 
-server = Server(("127.0.0.1", 0), Subscriber)
+server = Server(("", 0), Subscriber)
 say(server.server_address[1])
 server.serve_forever()

@@ -61,7 +61,7 @@ fn everything_is_there_after_a_restart() {
     assert_eq!(store.member().unwrap(), member);
     assert_eq!(store.wish(wished).unwrap(), Some(wish(2, Some(10))));
     let due = store.due(id, 0).unwrap().unwrap();
-    assert_eq!(due.secret.as_deref(), Some("secret 1"));
+    assert!(due.secret.as_deref() == Some("secret 1"));
     assert_eq!(store.content(due.topic).unwrap().unwrap().body, "one");
 }
 
@@ -201,4 +201,30 @@ fn what_has_ended_is_swept() {
     assert!(store.put(TOPIC, None, b"two").unwrap().is_none(), "the topic is gone");
     let id = subscribe(&store, 1);
     assert!(id > gone, "ids are never given twice");
+}
+
+#[test]
+fn only_the_owner_reads_secrets() {
+    let (folder, store) = store();
+    subscribe(&store, 1);
+    let mut files = 0;
+    for file in std::fs::read_dir(folder.path()).unwrap() {
+        let file = file.unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{file:?}");
+        files += 1;
+    }
+    assert_eq!(files, 3, "the database, its log, and the index of that");
+}
+
+#[test]
+fn who_comes_back_after_its_lease_begins_anew() {
+    let (_folder, store) = store();
+    let id = subscribe(&store, 1);
+    put(&store, "one");
+    let renewed = noted(&store, &wish(1, Some(100)));
+    assert!(store.grant(renewed, 9_999).unwrap());
+    assert!(store.due(id, 9_999).unwrap().is_some(), "in time, nothing is lost");
+    let late = noted(&store, &wish(1, Some(100)));
+    assert!(store.grant(late, 200_000).unwrap());
+    assert!(store.due(id, 200_000).unwrap().is_none());
 }
