@@ -369,7 +369,9 @@ fn floods_are_held_up_by_source_and_hook() {
     let let_in = answers.take_while(|status| *status == 404).count();
     assert!((59..1_000).contains(&let_in), "{let_in}");
     for hook in ["fast", "slow", "none"] {
-        assert_eq!(hooked.post(hook, "text/plain", &[], "").status, 429, "{hook}");
+        // One a second is let in.
+        let mut statuses = (0..100).map(|_| hooked.post(hook, "text/plain", &[], "").status);
+        assert!(statuses.any(|status| status == 429), "{hook}");
     }
 }
 
