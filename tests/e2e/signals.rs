@@ -207,11 +207,12 @@ fn a_full_disk_is_emptied_by_the_program() {
     sub.finish_by("TERM").expect_code(0);
 }
 
+/// What one connection is sent, and when that is over.
+type Connection = (Vec<u64>, Box<dyn Fn() -> bool + Send>);
+
 /// A broker that has these events after one another, each time from the first on, as it has not come to hear that
-/// anything was seen. With each connection it goes on when `is_over` says so.
-fn forgetful_broker(
-    connections: Vec<(Vec<u64>, Box<dyn Fn() -> bool + Send>)>,
-) -> (SocketAddr, JoinHandle<()>) {
+/// anything was seen.
+fn forgetful_broker(connections: Vec<Connection>) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let thread = thread::spawn(move || {

@@ -100,16 +100,16 @@ fn what_comes_while_the_disk_is_full_is_published_when_there_is_room() {
     }
     server.process.line_with("has no room");
     disk.make_room();
-    let pushed = || {
+    let arrived = || {
         let log = Heard::all_of(server.address, "log", "end").events;
         log.into_iter().map(|(_, payload)| payload).filter(|it| it.starts_with("pushed-")).count()
     };
     until("the line port to take events", || {
-        talk.ask("PUB other x").starts_with("+OK").then_some(())
+        talk.ask("PUB log x").starts_with("+OK").then_some(())
     });
-    until("all that was pushed", || (pushed() >= 100).then_some(()));
+    until("all that was pushed", || (arrived() >= 100).then_some(()));
     pusher.write(message(&["log", "pushed-afterwards"]));
-    until("what is pushed afterwards", || (pushed() >= 101).then_some(()));
+    until("what is pushed afterwards", || (arrived() >= 101).then_some(()));
 }
 
 #[test]

@@ -205,12 +205,11 @@ impl Spooled {
             let kept = self.path.with_file_name(name);
             match renameat_with(CWD, &self.path, CWD, &kept, RenameFlags::NOREPLACE) {
                 Ok(()) => return Ok(kept),
-                Err(Errno::EXIST) => {}
                 // The file system does not know how to do that in one step.
                 Err(Errno::INVAL) if kept.symlink_metadata().is_err() => {
                     return fs::rename(&self.path, &kept).map(|()| kept);
                 }
-                Err(Errno::INVAL) => {}
+                Err(Errno::EXIST | Errno::INVAL) => {}
                 Err(error) => return Err(error.into()),
             }
         }
