@@ -96,20 +96,20 @@ fn what_comes_while_the_disk_is_full_is_published_when_there_is_room() {
     });
     let mut pusher = peer(&["push", &pull]);
     for n in 0..100 {
-        pusher.write(message(&["log", &format!("sent-{n}")]));
+        pusher.write(message(&["log", &format!("pushed-{n}")]));
     }
     server.process.line_with("has no room");
     disk.make_room();
-    let sent = || {
+    let arrived = || {
         let log = Heard::all_of(server.address, "log", "end").events;
-        log.into_iter().map(|(_, payload)| payload).filter(|it| it.starts_with("sent-")).count()
+        log.into_iter().map(|(_, payload)| payload).filter(|it| it.starts_with("pushed-")).count()
     };
     until("the line port to take events", || {
-        talk.ask("PUB log between").starts_with("+OK").then_some(())
+        talk.ask("PUB log x").starts_with("+OK").then_some(())
     });
-    until("all that was sent", || (sent() >= 100).then_some(()));
-    pusher.write(message(&["log", "sent-afterwards"]));
-    until("what is sent afterwards", || (sent() >= 101).then_some(()));
+    until("all that was pushed", || (arrived() >= 100).then_some(()));
+    pusher.write(message(&["log", "pushed-afterwards"]));
+    until("what is pushed afterwards", || (arrived() >= 101).then_some(()));
 }
 
 #[test]
