@@ -13,8 +13,8 @@ use super::request::{Form, Kind, Refused, Rules, Wish, bad};
 /// Registrations are for so long, by convention; subscribers come again every 24 hours.
 const LEASE: Duration = Duration::from_hours(25);
 
-/// Feeds of one registration.
-const FEEDS_MAX: usize = 100;
+/// Feeds of one registration: each is a request to whom it names, who may know nothing of it.
+const FEEDS_MAX: usize = 10;
 
 impl Rules {
     /// What somebody registers for, one wish for each feed. Without a `domain` it is called back at `peer`, if that is it.

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use hyper::header::{CACHE_CONTROL, CONTENT_ENCODING, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
 use tidings_protocol::{CanonicalUrl, ClientError, Hold, Outcome, Payload, Return, push_attribute};
 use tidings_subscriber::outcome::{Failure, Reason};
@@ -135,6 +136,11 @@ impl Hub {
                 }
                 Ok(End::done())
             }
+            Ok(answered)
+                if !is_last && Reason::of_status(answered.status.as_u16()).is_transient() =>
+            {
+                Ok(back(&answered))
+            }
             Ok(answered) => {
                 self.ask(move |store| store.forget(id)).await?;
                 let status = answered.status.as_u16();
@@ -162,7 +168,10 @@ impl Hub {
         if !self.ask(move |store| store.has_subscribers(&asked, unix_ms())).await? {
             return Ok(End::done());
         }
-        let (headers, nothing) = (HeaderMap::new(), Bytes::new());
+        // What is new must not be what some cache still has.
+        let mut headers = HeaderMap::new();
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        let nothing = Bytes::new();
         let answered = match self.send(Method::GET, url, headers, nothing, CONTENT_BYTES_MAX).await
         {
             Ok(answered) => answered,
@@ -172,12 +181,21 @@ impl Hub {
                 return Ok(End::Final(Outcome::Failed, Hold::default()));
             }
         };
-        if answered.status != StatusCode::OK || !answered.is_whole {
+        let is_coded = answered
+            .headers
+            .get_all(CONTENT_ENCODING)
+            .iter()
+            .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"));
+        if answered.status != StatusCode::OK || !answered.is_whole || is_coded {
             let status = answered.status.as_u16();
             if Reason::of_status(status).is_transient() {
                 return Ok(back(&answered));
             }
-            let reason = if answered.is_whole { "its status" } else { "it is longer than 4 MiB" };
+            let reason = match (is_coded, answered.is_whole) {
+                (true, _) => "it comes compressed, though that was not asked for",
+                (_, true) => "its status",
+                (_, false) => "it is longer than 4 MiB",
+            };
             tracing::warn!(topic, status, reason, "the hub cannot distribute a topic");
             return Ok(End::Final(Outcome::Failed, Hold::default()));
         }

@@ -37,7 +37,7 @@ use parking_lot::Mutex;
 use tidings_protocol::client::{self, Client, ClientOptions, Deliveries};
 use tidings_protocol::{CanonicalUrl, GroupName, MemberId, Net, TopicName};
 use tokio::task::spawn_blocking;
-use tokio::time::interval;
+use tokio::time::{interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use self::handler::HubHandler;
@@ -116,6 +116,9 @@ impl Work {
         Ok(connected)
     }
 }
+
+/// How long to wait when the broker does not have the hub.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// Between two looks at what has ended.
 const SWEEP: Duration = Duration::from_mins(10);
@@ -205,14 +208,23 @@ impl Hub {
             credit: work.credit,
             count: None,
         };
-        let handler = HubHandler { hub: Arc::clone(self), stop: stop.clone() };
-        match worker::run(config, connected, handler, stop).await {
-            Ok(()) => {}
-            Err(WorkerError::Broker(error)) => {
-                let group = work.name;
-                tracing::error!(group, %error, "the hub has ended; it begins with the next start");
+        let mut connected = connected;
+        loop {
+            let handler = HubHandler { hub: Arc::clone(self), stop: stop.clone() };
+            let member = connected.0.hello().resume;
+            match worker::run(config.clone(), connected, handler, stop.clone()).await {
+                Ok(()) => return,
+                Err(WorkerError::Broker(error)) => {
+                    tracing::error!(group = work.name, %error, "the hub does nothing at the moment");
+                }
+                Err(WorkerError::Handler(never)) => match never {},
             }
-            Err(WorkerError::Handler(never)) => match never {},
+            connected = loop {
+                sleep(AGAIN).await;
+                if let Ok(connected) = work.join(&config.broker, member).await {
+                    break connected;
+                }
+            };
         }
     }
 

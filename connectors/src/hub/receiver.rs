@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use bytes::Bytes;
 use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use tidings_broker::is_forwarded;
 use tidings_protocol::{CanonicalUrl, push_attribute};
 
 use super::request::{self, FORM_BYTES_MAX, Refused, Request as Asked, Wish};
@@ -18,9 +19,6 @@ const LATER: HeaderValue = HeaderValue::from_static("60");
 
 /// The paths of the hub, below the public URL.
 pub const PATHS: [&str; 3] = ["/hub", "/hub/rsscloud", "/hub/ping"];
-
-/// What a proxy says of whom it speaks for.
-const FORWARDED: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
 
 /// What is said of a request, and what it counts for.
 #[derive(Debug)]
@@ -201,9 +199,4 @@ fn is_form(headers: &HeaderMap) -> bool {
 
 fn is_json(accept: &HeaderValue) -> bool {
     accept.to_str().is_ok_and(|accept| accept.contains("json"))
-}
-
-/// Whether it came through a proxy, and so from somebody else than its address says.
-fn is_forwarded(headers: &HeaderMap) -> bool {
-    FORWARDED.iter().any(|name| headers.contains_key(*name))
 }

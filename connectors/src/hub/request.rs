@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use tidings_broker::hooks::lies_below;
 use tidings_protocol::CanonicalUrl;
 use url::form_urlencoded;
 
@@ -237,14 +238,6 @@ impl Rules {
         let topic = form.one("hub.topic", "hub.topic is there twice")?;
         Ok((self.topic(topic.ok_or(bad("hub.topic is missing"))?)?, callback))
     }
-}
-
-/// The same scheme, host and port, and a path that goes on where a segment of the prefix ends.
-fn lies_below(url: &CanonicalUrl<'_>, prefix: &CanonicalUrl<'_>) -> bool {
-    let path = prefix.path();
-    let is_same = url.scheme() == prefix.scheme() && url.authority() == prefix.authority();
-    let goes_on = |rest: &str| path.ends_with('/') || rest.is_empty() || rest.starts_with('/');
-    is_same && url.path().strip_prefix(path).is_some_and(goes_on)
 }
 
 #[cfg(test)]

@@ -140,6 +140,10 @@ pub(super) struct Stored {
 #[derive(Debug)]
 pub(super) struct Store(Mutex<Connection>);
 
+/// So many deliveries have come to nothing at least when a subscriber is dropped for the time that nothing has reached it:
+/// who publishes seldom has two that are far apart in two short outages.
+const GIVEN_UP_MIN: u32 = 3;
+
 impl Store {
     /// Opens it, or makes it.
     pub(super) fn open(path: &Path) -> Result<Self, String> {
@@ -383,8 +387,8 @@ impl Store {
             }
             let dropped = transaction.execute(
                 "DELETE FROM subscriptions WHERE id = ?1
-                AND (given_up >= ?2 OR failing_since_unix_ms <= ?3)",
-                params![id, bounds.given_up, now - millis(bounds.failing)],
+                AND (given_up >= ?2 OR given_up >= ?4 AND failing_since_unix_ms <= ?3)",
+                params![id, bounds.given_up, now - millis(bounds.failing), GIVEN_UP_MIN],
             )?;
             Ok(dropped > 0)
         })

@@ -132,7 +132,7 @@ async fn answer(
 }
 
 /// Whether a proxy says that it asks for somebody else.
-fn is_forwarded(headers: &HeaderMap) -> bool {
+pub fn is_forwarded(headers: &HeaderMap) -> bool {
     ["forwarded", "x-forwarded-for", "x-real-ip", "via"]
         .iter()
         .any(|name| headers.contains_key(*name))

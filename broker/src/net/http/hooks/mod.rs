@@ -33,6 +33,7 @@ use parking_lot::Mutex;
 use tidings_protocol::{ProtocolError, Seq};
 
 pub use self::encoding::unhex;
+pub use self::prefix::lies_below;
 pub use self::recipe::{Hook, Recipe, SecretPlace};
 pub use self::signature::{Algorithm, Authentic, Doubt, Headers, Scheme, Secret, SignedHeaders};
 use super::Http;

@@ -19,14 +19,19 @@ impl Prefix {
     /// Whether a URL lies below it. Both are canonical, so that there is one way to write the host; what
     /// is announced is the canonical text that was judged.
     pub(super) fn has(&self, url: &CanonicalUrl<'_>) -> bool {
-        let is_same_server =
-            self.0.scheme() == url.scheme() && self.0.authority() == url.authority();
-        let Some(rest) = url.path().strip_prefix(self.0.path()).filter(|_| is_same_server) else {
-            return false;
-        };
-        let at_boundary = rest.is_empty() || rest.starts_with('/') || self.0.path().ends_with('/');
-        at_boundary && (self.0.path() == "/" || !climbs(url.path()))
+        lies_below(url, &self.0)
     }
+}
+
+/// Whether a URL lies below another one: on the same server, with a path that begins with that of the other and goes on
+/// where a segment does, and that no server takes for one that leads up.
+pub fn lies_below(url: &CanonicalUrl<'_>, prefix: &CanonicalUrl<'_>) -> bool {
+    let is_same_server = prefix.scheme() == url.scheme() && prefix.authority() == url.authority();
+    let Some(rest) = url.path().strip_prefix(prefix.path()).filter(|_| is_same_server) else {
+        return false;
+    };
+    let at_boundary = rest.is_empty() || rest.starts_with('/') || prefix.path().ends_with('/');
+    at_boundary && (prefix.path() == "/" || !climbs(url.path()))
 }
 
 impl FromStr for Prefix {
