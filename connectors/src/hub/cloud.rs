@@ -167,4 +167,14 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_registration_has_so_many_feeds() {
+        let form = |count: usize| {
+            let feeds = (0..count).map(|n| format!("&url{n}=https://blog.example/{n}"));
+            format!("domain=a.example&port=80&path=/x{}", feeds.collect::<String>())
+        };
+        assert_eq!(rules().register(form(FEEDS_MAX).as_bytes(), None).unwrap().len(), FEEDS_MAX);
+        assert!(rules().register(form(FEEDS_MAX + 1).as_bytes(), None).is_err());
+    }
 }

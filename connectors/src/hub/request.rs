@@ -379,4 +379,14 @@ pub(super) mod tests {
             }
         }
     }
+
+    #[test]
+    fn no_topic_leads_out_of_its_prefix() {
+        let rules = rules();
+        assert!(rules.topic("https://site.example/feeds/a").is_ok());
+        for out in ["..%2fsecret", "%2e%2e%2fsecret", "..%5csecret", "..;/secret", "../secret"] {
+            let refused = rules.topic(&format!("https://site.example/feeds/{out}")).unwrap_err();
+            assert_eq!(refused.status, 404, "{out}");
+        }
+    }
 }

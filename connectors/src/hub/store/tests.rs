@@ -181,9 +181,12 @@ fn a_subscriber_is_dropped_when_its_deliveries_come_to_nothing() {
     assert!(!failed(false, 0));
     assert!(failed(true, 0), "the second in a row");
     let id = subscribe(&store, 1);
-    let failed = |is_last, now| store.failed(id, is_last, &BOUNDS, now).unwrap();
-    assert!(!failed(false, 0) && !failed(false, 200_000));
-    assert!(failed(true, 100_000), "it has failed for so long");
+    let many = Bounds { given_up: 100, ..BOUNDS };
+    let failed = |is_last, now| store.failed(id, is_last, &many, now).unwrap();
+    assert!(!failed(true, 0) && !failed(false, 200_000));
+    assert!(!failed(true, 200_000), "two are no habit, however far apart");
+    assert!(!failed(false, 200_000));
+    assert!(failed(true, 200_000), "nothing has reached it for so long");
 }
 
 #[test]
