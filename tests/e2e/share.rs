@@ -186,7 +186,7 @@ fn a_dead_letter_has_the_end_of_what_was_printed_and_that_adds_nothing_to_it() {
     let letter = talk.line();
     let last = value(&letter, "last");
     assert!(last.starts_with("exit_code_7:_"), "{letter}");
-    // The two streams come as they come; of either, the end is there.
+    // Of either stream the end is there.
     assert!(last.contains("9999_10000"), "{letter}");
     assert!(last.contains("it_said_PUB_work_forged_reason=none_\\u{1b}[2J"), "{letter}");
     assert!(value(&letter, "reason") == "max-attempts" && letter.chars().all(|c| !c.is_control()));

@@ -17,7 +17,7 @@ use tokio::{io::AsyncReadExt, net::unix::pipe::Receiver, task::JoinHandle, time:
 use super::writer::Writer;
 use crate::output::printable;
 
-/// Bytes that are kept of what is printed.
+/// Bytes that are kept of each of the two streams.
 const TAIL_BYTES: usize = 1 << 10;
 
 /// Characters of it in a reason, of which the protocol takes 512 bytes.
@@ -30,8 +30,8 @@ const LAST_OUTPUT_MAX: Duration = Duration::from_millis(200);
 /// The output of one program.
 #[derive(Debug)]
 pub(super) struct Tail {
-    bytes: Arc<Mutex<Vec<u8>>>,
-    streams: Vec<Stream>,
+    /// The standard output, and the errors.
+    streams: [Stream; 2],
 }
 
 /// Its standard output or its errors, on their way to ours.
@@ -40,6 +40,7 @@ struct Stream {
     passing: JoinHandle<()>,
     /// It waits for whoever reads ours, and not for the program.
     is_writing: Arc<AtomicBool>,
+    end: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Tail {
@@ -47,12 +48,11 @@ impl Tail {
     pub(super) fn new([out_to, errors_to]: &[Writer; 2]) -> io::Result<(Self, [PipeWriter; 2])> {
         let (out, program_out) = pipe()?;
         let (errors, program_errors) = pipe()?;
-        let bytes = Arc::new(Mutex::new(Vec::new()));
-        let streams = vec![
-            Stream::new(receiver(out)?, out_to.clone(), &bytes),
-            Stream::new(receiver(errors)?, errors_to.clone(), &bytes),
+        let streams = [
+            Stream::new(receiver(out)?, out_to.clone()),
+            Stream::new(receiver(errors)?, errors_to.clone()),
         ];
-        Ok((Self { bytes, streams }, [program_out, program_errors]))
+        Ok((Self { streams }, [program_out, program_errors]))
     }
 
     /// Waits, once the program has ended, until what it has printed has been passed on. Cancel-safe.
@@ -66,10 +66,14 @@ impl Tail {
         }
     }
 
-    /// The end of what was printed, as a part of one word.
+    /// The end of what was printed, as a part of one word: of the errors, and as far as there is room of the standard output
+    /// before them. Which of the two came last is not known here.
     pub(super) fn last_words(self) -> String {
-        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        word(&String::from_utf8_lossy(&bytes))
+        let ends = self.streams.each_ref().map(|stream| {
+            let end = stream.end.lock().unwrap_or_else(PoisonError::into_inner);
+            String::from_utf8_lossy(&end).into_owned()
+        });
+        word(&ends.join("\n"))
     }
 }
 
@@ -78,9 +82,9 @@ fn receiver(reader: PipeReader) -> io::Result<Receiver> {
 }
 
 impl Stream {
-    fn new(mut from: Receiver, to: Writer, tail: &Arc<Mutex<Vec<u8>>>) -> Self {
-        let is_writing = Arc::new(AtomicBool::new(false));
-        let (writes, tail) = (Arc::clone(&is_writing), Arc::clone(tail));
+    fn new(mut from: Receiver, to: Writer) -> Self {
+        let (is_writing, end) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let (writes, tail) = (Arc::clone(&is_writing), Arc::clone(&end));
         let passing = tokio::spawn(async move {
             let mut chunk = vec![0; 16 << 10];
             while let Ok(count @ 1..) = from.read(&mut chunk).await {
@@ -93,7 +97,7 @@ impl Stream {
                 writes.store(false, Ordering::Relaxed);
             }
         });
-        Self { passing, is_writing }
+        Self { passing, is_writing, end }
     }
 }
 
