@@ -414,6 +414,36 @@ fn a_delivery_is_tried_again_and_is_then_of_the_newest() {
 }
 
 #[test]
+fn nothing_brings_forward_what_has_to_wait() {
+    let site = Site::quick(8, &[]);
+    site.subscribe("feed.xml", "/later", &[]);
+    site.publish("feed.xml", "1");
+    site.subscribers.nth("POST", "/later", 1);
+    for text in ["2", "3", "4"] {
+        site.publish("feed.xml", text);
+    }
+    site.subscribers.nth("POST", "/later", 2);
+    site.idle();
+    assert_eq!(site.subscribers.bodies("/later"), ["1", "4"]);
+}
+
+#[test]
+fn who_missed_something_for_good_has_it_with_the_next_ping() {
+    let site = Site::quick(3, &[]);
+    site.subscribe("feed.xml", "/down", &[]);
+    site.publish("feed.xml", "1");
+    site.subscribers.nth("POST", "/down", 3);
+    site.idle();
+    assert_eq!(json_at(&site.server, &["dead", "ls", "--group", "hub"]).len(), 1);
+    site.publish("feed.xml", "1");
+    site.subscribers.nth("POST", "/down", 4);
+    site.idle();
+    site.publish("feed.xml", "1");
+    site.idle();
+    assert_eq!(site.subscribers.bodies("/down"), ["1"; 4]);
+}
+
+#[test]
 fn a_subscriber_that_is_gone_or_never_takes_anything_is_dropped() {
     let site = Site::quick(3, &["--hub-failures", "2"]);
     for subscriber in ["/dead", "/gone", "/ok"] {

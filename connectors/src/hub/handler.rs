@@ -202,9 +202,8 @@ impl Hub {
         let content_type = deliver::content_type(&answered.headers);
         let body = answered.body;
         let stored = self.ask(move |store| store.put(&topic, content_type.as_deref(), &body));
-        if let Some(stored) = stored.await?
-            && !stored.is_announced
-        {
+        // Also where nothing has changed: somebody may have missed it for good.
+        if let Some(stored) = stored.await? {
             self.announce(stored).await?;
         }
         Ok(End::done())
@@ -218,32 +217,47 @@ impl Hub {
             let recipients =
                 move |store: &super::Store| store.recipients(stored, after, TOGETHER, unix_ms());
             let recipients = self.ask(recipients).await?;
-            let Some((last, _)) = recipients.last() else { break };
+            let Some((last, ..)) = recipients.last() else { break };
             after = *last;
             count += recipients.len();
-            let event = |(id, callback): &(Id, String)| {
+            let event = |(id, callback, begun): &(Id, String, i64)| {
                 let mut event = self.own("deliver", *id);
                 push_attribute(&mut event, "host", &host_of(callback));
                 push_attribute(&mut event, "deliver", &id.to_string());
                 let Stored { topic, version, .. } = stored;
-                let event_id = format!("hub-{}-{topic}-{version}-{id}", self.mark);
+                let event_id = format!("hub-{}-{topic}-{version}-{id}-{begun}", self.mark);
                 push_attribute(&mut event, "id", &event_id);
                 event
             };
             let events: Vec<_> = recipients.iter().map(event).collect();
             self.line.publish(&SENDING.topic(), &events).await.map_err(Trouble::Broker)?;
+            let ids: Vec<Id> = recipients.iter().map(|(id, ..)| *id).collect();
+            self.ask(move |store| store.begun(&ids, stored, unix_ms())).await?;
         }
         self.ask(move |store| store.announced(stored)).await?;
-        tracing::info!(subscribers = count, "the hub distributes a topic that has changed");
+        if count > 0 || !stored.is_announced {
+            tracing::info!(subscribers = count, "the hub distributes a topic");
+        }
         Ok(())
     }
 
-    /// Sends a subscriber the newest that it misses.
+    /// Sends a subscriber the newest that it misses, until it misses nothing.
     async fn deliver(&self, id: Id, is_last: bool) -> Result<End, Trouble> {
+        loop {
+            if let Some(end) = self.deliver_once(id, is_last).await? {
+                return Ok(end);
+            }
+        }
+    }
+
+    /// `None`: it was taken. By then something newer may be there, of which nobody else tells this subscriber.
+    async fn deliver_once(&self, id: Id, is_last: bool) -> Result<Option<End>, Trouble> {
         let Some(due) = self.ask(move |store| store.due(id, unix_ms())).await? else {
-            return Ok(End::done());
+            return Ok(Some(End::done()));
         };
-        let Some(content) = self.content(&due).await? else { return Ok(End::done()) };
+        let Some(content) = self.content(&due).await? else {
+            return Ok(Some(End::done()));
+        };
         let sent = if deliver::has_content(due.kind) {
             let headers = deliver::headers(&due, &content, &self.config.rules.hub);
             self.send(Method::POST, &due.callback, headers, content.body.clone(), 0).await
@@ -254,12 +268,12 @@ impl Hub {
         let end = match &sent {
             Ok(answered) if answered.status.is_success() => {
                 self.ask(move |store| store.delivered(id, content.version)).await?;
-                return Ok(End::done());
+                return Ok(None);
             }
             Ok(answered) if answered.status == StatusCode::GONE => {
                 self.ask(move |store| store.remove(id)).await?;
                 tracing::info!(host, topic = due.named, "a subscriber of the hub is gone (410)");
-                return Ok(End::done());
+                return Ok(Some(End::done()));
             }
             Ok(answered) => back(answered),
             Err(failure) => End::failed(word(failure)),
@@ -271,14 +285,14 @@ impl Hub {
                 topic = due.named,
                 "a subscriber of the hub is dropped, as nothing has reached it for so long"
             );
-            return Ok(End::Final(Outcome::Failed, Hold::default()));
+            return Ok(Some(End::Final(Outcome::Failed, Hold::default())));
         }
         if let Err(failure) = &sent
             && failure.reason == Reason::Address
         {
             say_refused(failure, &due.named, host);
         }
-        Ok(end)
+        Ok(Some(end))
     }
 
     /// The newest content of a topic: once in memory for all who are being sent it.

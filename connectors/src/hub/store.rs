@@ -46,6 +46,8 @@ const CREATE: &str = "
         delivered INTEGER NOT NULL,             -- <= version of the topic
         given_up INTEGER NOT NULL DEFAULT 0,    -- deliveries in a row that came to nothing
         failing_since_unix_ms INTEGER,
+        begun INTEGER NOT NULL DEFAULT 0,       -- deliveries, in the ids of their events
+        begun_unix_ms INTEGER,                  -- NULL: none is on its way
         UNIQUE (topic, callback, kind)
     );
     CREATE INDEX waiting ON subscriptions (topic, delivered);
@@ -54,13 +56,23 @@ const CREATE: &str = "
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         url TEXT NOT NULL,
         callback TEXT NOT NULL,
+        host TEXT NOT NULL,                     -- of the callback
         kind INTEGER NOT NULL,
         named TEXT NOT NULL,
         secret TEXT,
         lease_ms INTEGER,                       -- NULL: not to be told any more
         asked_unix_ms INTEGER NOT NULL
     );
-    CREATE INDEX wished ON wishes (url, callback, kind);";
+    CREATE INDEX wished ON wishes (url, callback, kind);
+    CREATE INDEX wished_of ON wishes (host);";
+
+/// Wishes of one host, and for one subscription, whose verification is to come: whoever wishes in somebody else's name has
+/// so many, and all others theirs.
+const WISHES_OF_HOST: u64 = 100;
+const WISHES_OF_ONE: u64 = 3;
+
+/// A delivery that was begun so long ago has been forgotten, perhaps with its group.
+const BEGUN_MS_MAX: i64 = 24 * 3600 * 1000;
 
 /// How long a wish may wait for its verification, which is tried for less.
 const WISH_MS_MAX: i64 = 24 * 3600 * 1000;
@@ -178,31 +190,20 @@ impl Store {
         now: UnixMs,
     ) -> Outcome<Vec<Heard>> {
         self.write(true, |transaction| {
-            let count = |table| {
-                let sql = format!("SELECT count(*) FROM {table}");
-                transaction.query_row(&sql, [], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
-            };
-            let (mut pending, mut subscribed) = (count("wishes")?, count("subscriptions")?);
             let mut heard = Vec::new();
             for wish in wishes {
-                let is_known = is_known(transaction, wish)?;
-                let is_new = wish.lease.is_some() && !is_known;
-                let is_nothing = wish.lease.is_none() && !is_known;
-                (pending, subscribed) =
-                    (pending + u64::from(!is_nothing), subscribed + u64::from(is_new));
-                heard.push(!is_nothing);
-                if pending > bounds.wishes || is_new && subscribed > bounds.subscriptions {
+                let known = known(transaction, wish)?;
+                if wish.lease.is_none() && !known.is_any() {
+                    heard.push(Heard::Nothing);
+                    continue;
+                }
+                if !known.has_room(transaction, wish, bounds)? {
+                    transaction.execute("DELETE FROM wishes WHERE id >= ?1", [first_of(&heard)])?;
                     return Ok(vec![Heard::Full]);
                 }
+                heard.push(Heard::Noted(note(transaction, wish, now)?));
             }
-            let heard = wishes.iter().zip(heard).map(|(wish, is_noted)| {
-                if is_noted {
-                    note(transaction, wish, now).map(Heard::Noted)
-                } else {
-                    Ok(Heard::Nothing)
-                }
-            });
-            heard.collect()
+            Ok(heard)
         })
     }
 
@@ -293,25 +294,41 @@ impl Store {
         })
     }
 
-    /// The next of those who miss a content, behind `after`.
+    /// The next of those who miss a content and to whom nothing is on its way, behind `after`: with their callbacks, and how
+    /// many deliveries to them were begun. What is on its way is the newest when it gets there.
     pub(super) fn recipients(
         &self,
         stored: Stored,
         after: Id,
         count: u32,
         now: UnixMs,
-    ) -> Outcome<Vec<(Id, String)>> {
+    ) -> Outcome<Vec<(Id, String, i64)>> {
         let connection = self.0.lock();
         let mut statement = connection.prepare_cached(
-            "SELECT id, callback FROM subscriptions
+            "SELECT id, callback, begun FROM subscriptions
             WHERE topic = ?1 AND delivered < ?2 AND id > ?3 AND until_unix_ms > ?4
+                AND ifnull(begun_unix_ms, 0) <= ?6
             ORDER BY id LIMIT ?5",
         )?;
         let Stored { topic, version, .. } = stored;
-        let rows = statement.query_map(params![topic, version, after, now, count], |row| {
-            Ok((row.get(0)?, row.get(1)?))
-        })?;
+        let forgotten = now - BEGUN_MS_MAX;
+        let values = params![topic, version, after, now, count, forgotten];
+        let rows = statement
+            .query_map(values, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         rows.collect()
+    }
+
+    /// The events of these deliveries are safe. Those that have ended by now are not noted.
+    pub(super) fn begun(&self, ids: &[Id], stored: Stored, now: UnixMs) -> Outcome<()> {
+        self.write(false, |transaction| {
+            let mut statement = transaction.prepare_cached(
+                "UPDATE subscriptions SET begun = begun + 1, begun_unix_ms = ?2
+                WHERE id = ?1 AND delivered < ?3",
+            )?;
+            ids.iter().try_for_each(|id| {
+                statement.execute(params![id, now, stored.version]).map(drop)
+            })
+        })
     }
 
     /// The events of all recipients are safe.
@@ -360,7 +377,7 @@ impl Store {
             transaction
                 .prepare_cached(
                     "UPDATE subscriptions SET delivered = max(delivered, ?2), given_up = 0,
-                    failing_since_unix_ms = NULL WHERE id = ?1",
+                    failing_since_unix_ms = NULL, begun_unix_ms = NULL WHERE id = ?1",
                 )?
                 .execute(params![id, version])?;
             let is_of = "id = (SELECT topic FROM subscriptions WHERE id = ?1)";
@@ -379,7 +396,8 @@ impl Store {
         self.write(false, |transaction| {
             transaction.execute(
                 "UPDATE subscriptions SET given_up = given_up + ?2,
-                failing_since_unix_ms = coalesce(failing_since_unix_ms, ?3) WHERE id = ?1",
+                failing_since_unix_ms = coalesce(failing_since_unix_ms, ?3),
+                begun_unix_ms = iif(?2, NULL, begun_unix_ms) WHERE id = ?1",
                 params![id, is_last, now],
             )?;
             if !is_last {
@@ -459,24 +477,72 @@ fn drop_bodies(
     transaction.prepare_cached(&sql)?.execute(values).map(drop)
 }
 
-/// Whether there is such a subscription, or may be one soon.
-fn is_known(transaction: &Transaction<'_>, wish: &Wish) -> Outcome<bool> {
-    let sql = "SELECT EXISTS (SELECT 1 FROM wishes
-            WHERE url = ?1 AND callback = ?2 AND kind = ?3 AND lease_ms IS NOT NULL)
-        OR EXISTS (SELECT 1 FROM subscriptions WHERE callback = ?2 AND kind = ?3
+/// What there is of a subscription that somebody wishes for.
+struct Known {
+    /// Wishes for it whose verification is to come.
+    wishes: u64,
+    is_subscribed: bool,
+}
+
+fn known(transaction: &Transaction<'_>, wish: &Wish) -> Outcome<Known> {
+    let sql = "SELECT
+        (SELECT count(*) FROM wishes WHERE url = ?1 AND callback = ?2 AND kind = ?3),
+        EXISTS (SELECT 1 FROM subscriptions WHERE callback = ?2 AND kind = ?3
             AND topic = (SELECT id FROM topics WHERE url = ?1))";
     let key = params![wish.topic.url.as_str(), wish.callback.as_str(), number(wish.kind)];
-    transaction.query_row(sql, key, |row| row.get(0))
+    transaction.query_row(sql, key, |row| {
+        Ok(Known { wishes: row.get::<_, i64>(0)?.unsigned_abs(), is_subscribed: row.get(1)? })
+    })
+}
+
+impl Known {
+    fn is_any(&self) -> bool {
+        self.is_subscribed || self.wishes > 0
+    }
+
+    /// Whether one more wish may wait. Who has a subscription can always renew and end it.
+    fn has_room(
+        &self,
+        transaction: &Transaction<'_>,
+        wish: &Wish,
+        bounds: &Bounds,
+    ) -> Outcome<bool> {
+        if self.wishes >= WISHES_OF_ONE {
+            return Ok(false);
+        }
+        if self.is_subscribed {
+            return Ok(true);
+        }
+        let sql = "SELECT (SELECT count(*) FROM wishes), (SELECT count(*) FROM subscriptions),
+            (SELECT count(*) FROM wishes WHERE host = ?1)";
+        let counts: [i64; 3] = transaction.query_row(sql, [wish.callback.host()], |row| {
+            Ok([row.get(0)?, row.get(1)?, row.get(2)?])
+        })?;
+        let [wishes, subscriptions, of_host] = counts.map(i64::unsigned_abs);
+        // Each of those who wait may be one more.
+        let has_place = wish.lease.is_none() || subscriptions + wishes < bounds.subscriptions;
+        Ok(wishes < bounds.wishes && has_place && of_host < WISHES_OF_HOST)
+    }
+}
+
+/// The first that was noted of these; all of them are taken back.
+fn first_of(heard: &[Heard]) -> Id {
+    let noted = heard.iter().find_map(|heard| match heard {
+        Heard::Noted(id) => Some(*id),
+        _ => None,
+    });
+    noted.unwrap_or(Id::MAX)
 }
 
 fn note(transaction: &Transaction<'_>, wish: &Wish, now: UnixMs) -> Outcome<Id> {
     let Wish { topic, callback, kind, lease, secret } = wish;
     transaction.execute(
-        "INSERT INTO wishes (url, callback, kind, named, secret, lease_ms, asked_unix_ms)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        "INSERT INTO wishes (url, callback, host, kind, named, secret, lease_ms, asked_unix_ms)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
         params![
             topic.url.as_str(),
             callback.as_str(),
+            callback.host(),
             number(*kind),
             topic.named,
             secret,

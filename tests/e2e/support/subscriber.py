@@ -40,8 +40,11 @@ class Subscriber(BaseHTTPRequestHandler):
             "method": "POST", "path": path, "body": body.decode(), "type": self.headers["Content-Type"],
             "link": self.headers["Link"], "signed": signature and hmac.compare_digest(signature, right),
         })
-        status = {"dead": 500, "gone": 410, "twice": 503 if count <= 2 else 200}.get(kind, 200)
-        self.answer(status, "", {"Retry-After": "0"} if kind == "twice" else {})
+        fails = {"twice": (503, 2), "later": (503, 1), "down": (500, 3), "dead": (500, 1 << 30), "gone": (410, 1 << 30)}
+        status, times = fails.get(kind, (200, 0))
+        status = status if count <= times else 200
+        wait = {"twice": "0", "later": "6"}.get(kind)
+        self.answer(status, "", {"Retry-After": wait} if wait and status == 503 else {})
 
     def answer(self, status, body, headers):
         try:

@@ -120,10 +120,53 @@ fn there_is_a_bound_for_subscriptions_and_for_wishes() {
         subscribe(&store, callback);
     }
     assert_eq!(hear(&wish(4, Some(1))), [Heard::Full]);
-    for _ in 0..4 {
+    // Who has a subscription renews and ends it, but not without end.
+    for _ in 0..WISHES_OF_ONE {
         noted(&store, &wish(1, Some(1)));
     }
     assert_eq!(hear(&wish(1, Some(1))), [Heard::Full]);
+    noted(&store, &wish(2, None));
+    noted(&store, &wish(3, Some(1)));
+}
+
+#[test]
+fn whoever_wishes_much_in_one_name_leaves_room_for_others() {
+    let (_folder, store) = store();
+    let bounds = Bounds { subscriptions: 1_000, wishes: 1_000, ..BOUNDS };
+    let hear = |wish: &Wish| store.hear(std::slice::from_ref(wish), &bounds, 0).unwrap().remove(0);
+    let heard = (0..200).map(|callback| hear(&wish(callback, Some(1))));
+    let noted = heard.filter(|heard| matches!(heard, Heard::Noted(_))).count();
+    assert_eq!(noted as u64, WISHES_OF_HOST);
+    let other = Wish { callback: "https://other.example/".parse().unwrap(), ..wish(0, Some(1)) };
+    assert!(matches!(hear(&other), Heard::Noted(_)));
+}
+
+#[test]
+fn nothing_is_on_its_way_twice_and_who_missed_something_is_told_again() {
+    let (_folder, store) = store();
+    let id = subscribe(&store, 1);
+    let recipients = |stored, now| {
+        let recipients = store.recipients(stored, 0, 10, now).unwrap();
+        recipients.into_iter().map(|(id, _, begun)| (id, begun)).collect::<Vec<_>>()
+    };
+    let first = put(&store, "one");
+    assert_eq!(recipients(first, 0), [(id, 0)]);
+    store.begun(&[id], first, 0).unwrap();
+    assert_eq!(recipients(first, 1), []);
+    let second = put(&store, "two");
+    assert_eq!(recipients(second, 1), [], "what is on its way is the newest when it gets there");
+    // It comes to nothing.
+    store.failed(id, false, &BOUNDS, 0).unwrap();
+    assert_eq!(recipients(second, 1), [], "it is tried again");
+    store.failed(id, true, &BOUNDS, 0).unwrap();
+    assert_eq!(recipients(second, 1), [(id, 1)]);
+    store.begun(&[id], second, 0).unwrap();
+    assert_eq!(recipients(second, BEGUN_MS_MAX), [(id, 2)], "it was lost with its group, say");
+    // Noted late: it has arrived by then.
+    store.delivered(id, second.version).unwrap();
+    store.begun(&[id], second, 0).unwrap();
+    let third = put(&store, "three");
+    assert_eq!(recipients(third, 1), [(id, 2)]);
 }
 
 #[test]
