@@ -191,6 +191,14 @@ impl GroupConfig {
         }
     }
 
+    /// The most that [`delay_of`](Self::delay_of) says of any key.
+    pub fn delay_max(&self) -> u64 {
+        match self.key {
+            KeyKind::None => 0,
+            _ => self.delay_ms.unwrap_or(DEFAULT_DELAY_MS),
+        }
+    }
+
     /// The key of a URL, as far as the URL alone decides it.
     pub fn key_of_url<'a>(&self, url: &'a CanonicalUrl<'_>) -> Option<&'a str> {
         match self.key {

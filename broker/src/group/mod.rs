@@ -139,6 +139,9 @@ pub struct Group {
     waiters: BTreeMap<JobNumber, Vec<Asked>>,
     /// Nothing is released.
     is_paused: bool,
+    /// Nor before that, after a restart of the machine: what the worker in the broker's process was told last may not have been
+    /// on the disk, so nobody knows which keys rest. It is no part of what is recorded.
+    quiet_until: Option<Moment>,
     wakes: Timers<Wake>,
     expiries: Timers<Expiry>,
     totals: Totals,
@@ -186,6 +189,7 @@ impl Group {
             dead: Dead::default(),
             waiters: BTreeMap::new(),
             is_paused: false,
+            quiet_until: None,
             wakes: Timers::default(),
             expiries: Timers::default(),
             totals: Totals::default(),
@@ -307,6 +311,10 @@ impl Group {
         match input {
             Input::Start { run, since, anew, stamp, own } => {
                 let ended = self.own.filter(|_| run != self.run);
+                if is_reboot && ended.is_some() {
+                    let rest_ms = self.config.delay_max();
+                    self.quiet_until = (rest_ms > 0).then(|| now + rest_ms + GRAIN_MS);
+                }
                 // A snapshot is of one time without a stop.
                 self.snapshot = None;
                 self.commit(Decision::Started { run, anew, stamp, own }, now);
@@ -417,7 +425,7 @@ impl Group {
 
     /// When a [`Input::Tick`] is owed. May change after every `handle`.
     pub fn deadline(&self) -> Option<Moment> {
-        [self.wakes.next(), self.expiries.next()].into_iter().flatten().min()
+        [self.wakes.next(), self.expiries.next(), self.quiet_until].into_iter().flatten().min()
     }
 
     /// Decides something: it takes effect and is recorded.
@@ -490,6 +498,10 @@ impl Group {
 
     /// Releases while there is a free key and a member with credit for it.
     fn release_all(&mut self, now: Moment) {
+        if self.quiet_until.is_some_and(|until| now < until) {
+            return;
+        }
+        self.quiet_until = None;
         for released in 0_usize.. {
             if self.is_paused {
                 return;
