@@ -307,14 +307,14 @@ impl Store {
         let mut statement = connection.prepare_cached(
             "SELECT id, callback, begun FROM subscriptions
             WHERE topic = ?1 AND delivered < ?2 AND id > ?3 AND until_unix_ms > ?4
-                AND ifnull(begun_unix_ms, 0) <= ?6
+                AND (begun_unix_ms IS NULL OR begun_unix_ms <= ?6)
             ORDER BY id LIMIT ?5",
         )?;
         let Stored { topic, version, .. } = stored;
         let forgotten = now - BEGUN_MS_MAX;
         let values = params![topic, version, after, now, count, forgotten];
-        let rows = statement
-            .query_map(values, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+        let rows =
+            statement.query_map(values, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         rows.collect()
     }
 
@@ -325,9 +325,8 @@ impl Store {
                 "UPDATE subscriptions SET begun = begun + 1, begun_unix_ms = ?2
                 WHERE id = ?1 AND delivered < ?3",
             )?;
-            ids.iter().try_for_each(|id| {
-                statement.execute(params![id, now, stored.version]).map(drop)
-            })
+            ids.iter()
+                .try_for_each(|id| statement.execute(params![id, now, stored.version]).map(drop))
         })
     }
 

@@ -145,6 +145,7 @@ fn whoever_wishes_much_in_one_name_leaves_room_for_others() {
 fn nothing_is_on_its_way_twice_and_who_missed_something_is_told_again() {
     let (_folder, store) = store();
     let id = subscribe(&store, 1);
+    assert!(store.grant(noted(&store, &wish(1, Some(1_000_000))), 0).unwrap());
     let recipients = |stored, now| {
         let recipients = store.recipients(stored, 0, 10, now).unwrap();
         recipients.into_iter().map(|(id, _, begun)| (id, begun)).collect::<Vec<_>>()
@@ -187,7 +188,7 @@ fn a_content_is_distributed_once_and_kept_until_everybody_has_it() {
     assert_eq!((stored.version, stored.is_announced), (1, false));
     let ids = |after| -> Vec<Id> {
         let recipients = store.recipients(stored, after, 10, 0).unwrap();
-        recipients.into_iter().map(|(id, _)| id).collect()
+        recipients.into_iter().map(|(id, ..)| id).collect()
     };
     assert_eq!(ids(0), [first, second]);
     assert_eq!(ids(first), [second]);
