@@ -73,13 +73,15 @@ impl Inlet {
     pub(crate) async fn push(&mut self, event: Event) {
         self.bytes += event.payload.len() + EVENT_OVERHEAD_BYTES;
         self.sent.push_back(Sent { event, published: None });
-        self.send_from(self.sent.len() - 1).await;
+        self.send().await;
     }
 
-    /// Sends what waits from this place on.
-    async fn send_from(&mut self, place: usize) {
+    /// Sends all that is not sent yet, in the order in which it came: what is not sent is always the end of the queue,
+    /// also if this is cancelled.
+    async fn send(&mut self) {
         let Some((client, _)) = &self.connection else { return };
-        for sent in self.sent.iter_mut().skip(place) {
+        let place = self.sent.partition_point(|sent| sent.published.is_some());
+        for sent in self.sent.range_mut(place..) {
             match client.publish(&sent.event.topic, &sent.event.payload).await {
                 Ok(published) => sent.published = Some(published),
                 Err(error) => {
@@ -99,14 +101,13 @@ impl Inlet {
             return self.connect().await;
         }
         if self.sent.back().is_some_and(|last| last.published.is_none()) {
-            let first = self.sent.iter().position(|sent| sent.published.is_none());
-            return self.send_from(first.unwrap_or_default()).await;
+            return self.send().await;
         }
         if self.sent.is_empty() && !self.refused.is_empty() {
             self.rest().await;
             let again = self.refused.drain(..).map(|event| Sent { event, published: None });
             self.sent.extend(again);
-            return self.send_from(0).await;
+            return self.send().await;
         }
         let answer = self.answer().await;
         let Sent { event, .. } = self.sent.pop_front().expect("it was just answered");
@@ -167,7 +168,7 @@ impl Inlet {
                 for sent in &mut self.sent {
                     sent.published = None;
                 }
-                self.send_from(0).await;
+                self.send().await;
             }
             Err(error) => {
                 self.trouble.add(1, error);

@@ -83,24 +83,26 @@ impl Delivery {
 }
 
 impl Heard {
-    /// Hears all of a topic from its first number on, up to an event that this publishes: its end.
+    /// Hears all of a topic from its first number on, up to an event that this publishes: its end. May be asked again
+    /// and again with the same end.
     #[track_caller]
     pub(crate) fn all_of(address: SocketAddr, topic: &str, end: &str) -> Self {
         let mut client = Talk::client(address);
         client.send(format!("SUB {topic} from=1\nPUB {topic} {end}\n"));
-        let (mut heard, mut next, mut answers) = (Self::default(), 1, 0);
-        let mut ended = false;
-        while answers < 2 || !ended {
+        let (mut heard, mut next) = (Self::default(), 1);
+        // To SUB, and to PUB: it begins with the number of the event.
+        let mut answers = Vec::new();
+        while answers.get(1).is_none_or(|&end| next <= end) {
             let line = client.line();
-            if line.starts_with("+OK") {
-                answers += 1;
+            if let Some(answer) = line.strip_prefix("+OK") {
+                let first = answer.split_whitespace().next();
+                answers.push(first.map_or(0, |first| first.parse().unwrap()));
                 continue;
             }
             let delivery = Delivery::parse(topic, &line);
             next = delivery.follows(next);
             match delivery {
                 Delivery::Event(seq, payload) => {
-                    ended |= payload == end;
                     heard.events.push((seq, payload));
                 }
                 Delivery::Gap(range) => heard.gaps.push(range),
