@@ -291,7 +291,10 @@ impl KeyQueue {
     /// What a worker asks for: it lengthens the rest, never shortens it.
     pub(super) fn hold(&mut self, now: Moment, rest: Rest) {
         if let Some(pace_ms) = rest.pace_ms {
-            self.past_mut().pace = Some((pace_ms, now + PACE_MS_VALID));
+            let past = self.past_mut();
+            past.pace = Some((pace_ms, now + PACE_MS_VALID));
+            // When its last request ended may be forgotten, as that was long enough ago for a key without a pace.
+            past.ended_at.get_or_insert(now);
             self.rest_for(pace_ms);
         }
         if let Some(not_before) = rest.not_before {

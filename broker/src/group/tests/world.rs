@@ -318,8 +318,9 @@ impl World {
         // The last of it is on its way to the disk.
         self.pass(DELAY_MS)?;
         let (group, passes) = (&self.broker.group, &self.passes);
-        Promise::AllFinishes
-            .holds(group.is_idle(), || format!("left: {:?} {:?}", group.live, group.parked))?;
+        Promise::AllFinishes.holds(group.is_idle(), || {
+            format!("left: {:?}, {} parked", group.live, group.parked.len())
+        })?;
         let open = passes.names(false);
         Promise::AllFinishes.holds(open.is_empty(), || format!("never done: {open:?}"))?;
         self.looks.check_end()?;
@@ -330,7 +331,10 @@ impl World {
     }
 
     fn is_idle(&self) -> bool {
-        self.broker.group.is_idle() && self.untaken.is_empty()
+        let publishes = |it: &Happening| matches!(it, Happening::Publishes { .. });
+        self.broker.group.is_idle()
+            && self.untaken.is_empty()
+            && !self.agenda.values().any(publishes)
     }
 
     /// Lets time pass, with everything that falls into it, in order.
