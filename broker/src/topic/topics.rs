@@ -19,6 +19,7 @@ use super::memory::Memory;
 use super::reader::Reader;
 use super::recent::{IDS_MAX, id_of};
 use super::tail::{Form, Tail};
+use super::waiters::Arrivals;
 use super::{RESERVED_IN_MEMORY, Topic};
 use crate::catalog::{Catalog, Record, Sync, TopicSettings};
 use crate::clock::Clock;
@@ -62,6 +63,7 @@ pub struct Topics {
     /// A topic is being checked. That may take long, so it is one at a time: other threads are left
     /// for everybody who reads.
     verifying: Arc<AtomicBool>,
+    pub(crate) arrivals: Arrivals,
 }
 
 /// What the topics of a broker share.
@@ -137,6 +139,7 @@ impl Topics {
             count_max: limits.topics_max.max(FIXED.len()),
             tending: Arc::default(),
             verifying: Arc::default(),
+            arrivals: Arrivals::default(),
         });
         if let Err(error) = topics.recover() {
             // Nobody of a start that failed writes into what the next one finds.
@@ -474,6 +477,7 @@ impl Topics {
         index.by_name.insert(name.clone(), Arc::clone(&topic));
         index.by_id.insert(id, Arc::clone(&topic));
         self.shared.memory.add(&topic);
+        self.arrivals.tell();
         topic
     }
 

@@ -2,6 +2,7 @@
 
 use std::task::Waker;
 
+use parking_lot::Mutex;
 use slab::Slab;
 
 /// Tasks that are woken, all of them at once, when something has happened.
@@ -48,6 +49,33 @@ impl Waiters {
     pub(super) fn give_back(&mut self, woken: Slab<Waker>) {
         if self.waiting.is_empty() && self.waiting.capacity() < woken.capacity() {
             self.waiting = woken;
+        }
+    }
+}
+
+/// Those who wait for a topic that is not there yet, whichever it is: topics are few, and seldom made.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals(Mutex<Waiters>);
+
+impl Arrivals {
+    /// Has `waker` woken when the next topic comes into being. Who looks for one looks behind this.
+    pub(crate) fn wait(&self, place: Option<Place>, waker: &Waker) -> Place {
+        let mut waiters = self.0.lock();
+        // The task may have another waker by now.
+        waiters.leave(place);
+        waiters.wait(None, waker)
+    }
+
+    /// Waits no longer.
+    pub(crate) fn leave(&self, place: Option<Place>) {
+        self.0.lock().leave(place);
+    }
+
+    /// There is a new topic.
+    pub(super) fn tell(&self) {
+        let woken = self.0.lock().take();
+        for (_, waker) in woken {
+            waker.wake();
         }
     }
 }

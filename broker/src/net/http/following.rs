@@ -1,21 +1,16 @@
 //! What streams of events and long polls share: where they begin, what they leave out, and events in
 //! their turn.
 
-#![expect(clippy::disallowed_methods, reason = "what is not there is looked for again")]
-
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
-use std::time::Duration;
 
 use bytes::Bytes;
 use tidings_protocol::{CanonicalUrl, Code, Payload, ProtocolError, Seq, StartAt, TopicName};
-use tokio::time::{Instant, Sleep};
 
 use super::error::Refusal;
 use super::input::Params;
 use crate::net::Hub;
-use crate::topic::{Fetched, Lag, Reader};
+use crate::topic::{Fetched, Lag, Place, Reader};
 
 /// Which events are wanted.
 #[derive(Debug, Clone, Default)]
@@ -55,18 +50,16 @@ impl Filter {
 }
 
 /// A cursor on a topic that some task follows. Whoever only reads makes no topic: one that is not there is
-/// looked for again from time to time, and followed from its first event when it is.
+/// waited for, and followed from its first event when it is.
 #[derive(Debug)]
 pub(super) struct Following {
     hub: Arc<Hub>,
     topic: TopicName,
     /// What was asked for, of a topic that is not there yet.
     reader: Option<Reader>,
-    again: Pin<Box<Sleep>>,
+    /// Among those who wait for new topics.
+    place: Option<Place>,
 }
-
-/// How often a topic is looked for that is not there.
-const AGAIN: Duration = Duration::from_millis(100);
 
 /// What comes next.
 #[derive(Debug)]
@@ -102,7 +95,7 @@ impl Following {
             }
             _ => None,
         };
-        Ok(Self { hub: Arc::clone(hub), topic, reader, again: Box::pin(tokio::time::sleep(AGAIN)) })
+        Ok(Self { hub: Arc::clone(hub), topic, reader, place: None })
     }
 
     /// The next number to take.
@@ -118,6 +111,7 @@ impl Following {
     /// Takes at most about so many bytes, and at least one batch if there is one.
     pub(super) fn next(&mut self, cx: &mut Context<'_>, bytes_max: usize) -> Next {
         if self.reader.is_none() && self.is_born(cx) {
+            self.hub.topics.arrivals.leave(self.place.take());
             let first = Some(StartAt::First);
             self.reader = self.hub.topics.subscribe(&self.topic, first, cx.waker().clone()).ok();
         }
@@ -134,12 +128,16 @@ impl Following {
         }
     }
 
-    /// Whether the topic has come into being. The task is woken to look again.
-    fn is_born(&mut self, cx: &mut Context<'_>) -> bool {
-        while self.again.as_mut().poll(cx).is_ready() {
-            self.again.as_mut().reset(Instant::now() + AGAIN);
-        }
+    /// Whether the topic has come into being. If not, the task is woken to look again.
+    fn is_born(&mut self, cx: &Context<'_>) -> bool {
+        self.place = Some(self.hub.topics.arrivals.wait(self.place, cx.waker()));
         self.hub.topics.find(self.topic.as_str()).is_some()
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.hub.topics.arrivals.leave(self.place);
     }
 }
 
