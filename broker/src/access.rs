@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use tidings_protocol::{Code, JOB_DONE_TOPIC, Net, Payload, ProtocolError, Verb};
+use tidings_protocol::{Code, JOB_DONE_TOPIC, Net, Payload, ProtocolError, Verb, field};
 
 /// The way by which something reaches the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -123,25 +123,19 @@ impl Access {
         self.0[way as usize] = Powers(bits);
     }
 
-    /// Whether that way may publish anything whatever, so that no event of it need be asked about.
-    pub(crate) fn is_unlimited(self, way: Way) -> bool {
-        self.0[way as usize] == Powers::ALL
+    /// Whether that way may publish anything whatever in that topic, so that no event of it need be asked about.
+    pub(crate) fn is_unlimited(self, way: Way, topic: &str) -> bool {
+        self.0[way as usize] == Powers::ALL && topic != JOB_DONE_TOPIC
     }
 
     /// Whether an event of this topic may come that way. Refused with [`Code::Denied`].
     pub(crate) fn publish(self, way: Way, topic: &str, payload: &str) -> Result<(), ProtocolError> {
-        let powers = self.0[way as usize];
-        if powers == Powers::ALL {
+        if self.is_unlimited(way, topic) {
             return Ok(());
         }
-        if topic == JOB_DONE_TOPIC && !powers.has(Power::Job) {
-            // What it says is signed, and told to others.
-            let way = way.as_str();
-            let text = format!(
-                "{topic} is not for those who come by {way}; --grant {way}=job of the broker \
-                 allows it"
-            );
-            return Err(ProtocolError::new(Code::Denied, text));
+        let powers = self.0[way as usize];
+        if topic == JOB_DONE_TOPIC {
+            return Self::publish_end(way, powers.has(Power::Job), payload);
         }
         let payload = Payload::parse(payload);
         for (key, _) in payload.attributes() {
@@ -156,6 +150,23 @@ impl Access {
             }
         }
         Ok(())
+    }
+
+    /// Whether somebody may say that a job is done. Whom that is to be told, under the broker's signature, is said by
+    /// groups alone.
+    fn publish_end(way: Way, has_power: bool, payload: &str) -> Result<(), ProtocolError> {
+        let text = if !has_power {
+            let way = way.as_str();
+            format!(
+                "{JOB_DONE_TOPIC} is not for those who come by {way}; --grant {way}=job of the \
+                 broker allows it"
+            )
+        } else if field(payload, "callback").is_some() {
+            format!("callback= in {JOB_DONE_TOPIC} is for the broker alone: JOB open has it")
+        } else {
+            return Ok(());
+        };
+        Err(ProtocolError::new(Code::Denied, text))
     }
 }
 
@@ -221,15 +232,18 @@ mod tests {
             for way in Way::ALL {
                 let mut access = Access::default();
                 access.grant(way, &powers);
-                assert_eq!(access.is_unlimited(way), granted == 7);
+                assert_eq!(access.is_unlimited(way, "new-url"), granted == 7);
+                assert!(!access.is_unlimited(way, "job-done"));
                 for (payload, power) in PUBLISHES {
                     let may = access.publish(way, "new-url", payload);
                     let wanted = power.is_none_or(has);
                     assert_eq!(may.is_ok(), wanted, "{way:?} with {powers:?}: {payload}");
                     assert!(may.is_ok() || may.unwrap_err().code == Code::Denied);
                 }
-                let may = access.publish(way, "job-done", "docs number=1 callback=http://a/");
+                let may = access.publish(way, "job-done", "docs number=1 job=x every=1h");
                 assert_eq!(may.is_ok(), has(Power::Job), "{way:?} with {powers:?}: {may:?}");
+                let may = access.publish(way, "job-done", "docs number=1 callback=http://a/");
+                assert!(may.is_err(), "{way:?} with {powers:?}: signed for anybody");
             }
         }
     }

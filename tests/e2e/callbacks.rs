@@ -301,12 +301,15 @@ fn an_event_that_is_no_end_of_a_job_is_told_nobody() {
     let (server, receiver) = (quick(""), Receiver::start());
     let url = receiver.url("204", "forged");
     let mut client = Talk::client(server.address);
-    let event = format!("PUB job-done docs number=1 callback={url} group=crawlers");
-    assert_eq!(client.ask(&event), "+OK 1 1");
+    let end = format!("docs number=1 callback={url} group=crawlers serial=1.1");
+    assert!(client.ask(&format!("PUB job-done {end}")).starts_with("-ERR denied n=1 callback= in"));
+    let forged = Http::of(&server).ask("POST", "/topics/job-done", &["--data-binary", &end]);
+    assert_eq!(forged.status, 403, "{forged:?}");
+    assert_eq!(client.ask("PUB job-done docs number=1 group=crawlers"), "+OK 1 2");
     job(&server, "docs", &receiver.url("204", "docs"));
     assert_eq!(receiver.told(1)[0].path, "/204/docs");
-    until_group(&server, "completed", 1);
-    assert_eq!(until_group(&server, "failed", 1)["waiting"], 0);
+    let state = until_group(&server, "completed", 2);
+    assert_eq!((&state["failed"], &state["waiting"]), (&0.into(), &0.into()));
     assert_eq!(receiver.told_so_far().len(), 1);
 }
 

@@ -208,7 +208,8 @@ impl Connection {
                 self.publish(Some(topic), payload, run);
             }
         }
-        if run.topic.is_some() && self.hub.access.is_unlimited(self.way) {
+        let is_unlimited = self.hub.access.is_unlimited(self.way, publishes.topic);
+        if run.topic.is_some() && is_unlimited {
             run.payloads.extend(publishes);
         } else {
             let topic = publishes.topic;

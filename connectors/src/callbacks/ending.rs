@@ -51,8 +51,9 @@ impl Ending {
             serial.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') && !serial.is_empty()
         };
         let serial = field(words, "serial").filter(is_serial).ok_or(EndingError("serial"))?;
-        // A dot is what stands between the parts of what is signed.
-        let id = format!("{group}.{serial}").replace('.', "-");
+        // A dot is what stands between the parts of what is signed. No two groups come to the same name.
+        let group = group.as_str().replace('_', "__").replace('.', "_d");
+        let id = format!("{group}-{}", serial.replace('.', "-"));
         let mut object = Map::new();
         object.insert("type".to_owned(), "job-done".into());
         object.insert("job".to_owned(), name.into());
@@ -80,7 +81,7 @@ mod tests {
     fn the_words_of_the_event_are_an_object_and_its_serial_names_the_message() {
         let ending = Ending::parse(EVENT).unwrap().unwrap();
         assert_eq!(ending.url.as_str(), "https://a.example/done?group=x&job=1");
-        assert_eq!(ending.id, "craw-lers-17-4");
+        assert_eq!(ending.id, "craw_dlers-17-4");
         let body: Value = serde_json::from_slice(&ending.body).unwrap();
         let expected = json!({
             "type": "job-done", "job": "12", "number": 3, "pass": 1, "result": "done", "completed": 7,
