@@ -202,8 +202,12 @@ impl KeyQueue {
             Lane::Job(job) => head.begun || takes_turns(job),
             Lane::Announced => true,
         };
-        let heads = self.queued.as_deref().map(|queued| &queued.heads);
-        if let Some((entry, head)) = heads.into_iter().flatten().find(|(_, head)| may_go(head)) {
+        let heads = self.queued.as_deref().into_iter().flat_map(|queued| &queued.heads);
+        // What has begun goes first: its job may have no budget for anything else until it has ended.
+        let first = heads
+            .filter(|(_, head)| may_go(head))
+            .min_by_key(|(entry, head)| (!head.begun, **entry));
+        if let Some((entry, head)) = first {
             return Some(Next { entry: *entry, lane: head.lane, prio: 0 });
         }
         if self.past().last_lane == Some(Lane::Announced) && !mutants::is(Mutant::AnnouncedFirst) {
