@@ -55,8 +55,9 @@ pub(crate) struct ServerFlags {
     #[command(flatten)]
     pub(crate) http: HttpFlags,
 
-    /// Attributes that give a sender power over others (every, prio, job) and are taken by that way in (line, http, zmq);
-    /// who may not use job may not publish on job-done, either; may be given several times [default: line=every,prio,job http=every,prio,job zmq=]
+    /// What gives a sender power over others and is taken by that way in (line, http, zmq): every, prio and job are
+    /// attributes; hub is who tells of a feed (hub=, cloud=, pushed=) and what a hub tells (the topics hub-found, hub and
+    /// hub-verify), job also the topic job-done; may be given several times [default: all four for line and http, none for zmq]
     #[arg(long, value_name = "WAY=ATTRIBUTE,..", value_parser = parse_grant)]
     grant: Vec<Grant>,
 

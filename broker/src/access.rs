@@ -5,7 +5,10 @@
 
 use std::net::IpAddr;
 
-use tidings_protocol::{Code, JOB_DONE_TOPIC, Net, Payload, ProtocolError, Verb, field};
+use tidings_protocol::{
+    Code, HUB_FOUND_TOPIC, HUB_TOPIC, HUB_VERIFY_TOPIC, JOB_DONE_TOPIC, Net, Payload,
+    ProtocolError, Verb, field,
+};
 
 /// The way by which something reaches the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -62,27 +65,51 @@ impl Way {
     }
 }
 
-/// An attribute that gives the sender of an event power over what others do.
+/// Power over what others do, that the sender of an event has by its attributes, or by its topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Power {
     /// `every=`: looked at again and again, for ever.
     Every,
     /// `prio=`: before others.
     Prio,
-    /// `job=`: part of somebody's job, whose links are followed.
+    /// `job=`: part of somebody's job, whose links are followed; and `job-done`.
     Job,
+    /// `hub=`, `cloud=`, `pushed=`: who tells of a feed, which is looked at seldom then; and the topics of that, and of a
+    /// hub's own work.
+    Hub,
 }
 
 impl Power {
     /// All there are.
-    pub const ALL: [Self; 3] = [Self::Every, Self::Prio, Self::Job];
+    pub const ALL: [Self; 4] = [Self::Every, Self::Prio, Self::Job, Self::Hub];
 
-    /// The attribute.
+    /// The word for it in flags: its attribute, or the first one.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Every => "every",
             Self::Prio => "prio",
             Self::Job => "job",
+            Self::Hub => "hub",
+        }
+    }
+
+    /// What an attribute gives.
+    fn of_attribute(key: &str) -> Option<Self> {
+        match key {
+            "every" => Some(Self::Every),
+            "prio" => Some(Self::Prio),
+            "job" => Some(Self::Job),
+            "hub" | "cloud" | "pushed" => Some(Self::Hub),
+            _ => None,
+        }
+    }
+
+    /// What whoever publishes on a topic has.
+    fn of_topic(topic: &str) -> Option<Self> {
+        match topic {
+            JOB_DONE_TOPIC => Some(Self::Job),
+            HUB_FOUND_TOPIC | HUB_TOPIC | HUB_VERIFY_TOPIC => Some(Self::Hub),
+            _ => None,
         }
     }
 
@@ -96,8 +123,17 @@ impl Power {
 struct Powers(u8);
 
 impl Powers {
-    const ALL: Self = Self(Power::Every.bit() | Power::Prio.bit() | Power::Job.bit());
+    const ALL: Self = Self::of(&Power::ALL);
     const NONE: Self = Self(0);
+
+    const fn of(powers: &[Power]) -> Self {
+        let (mut bits, mut rest) = (0, powers);
+        while let [power, others @ ..] = rest {
+            bits |= power.bit();
+            rest = others;
+        }
+        Self(bits)
+    }
 
     fn has(self, power: Power) -> bool {
         self.0 & power.bit() != 0
@@ -119,8 +155,7 @@ impl Default for Access {
 impl Access {
     /// Gives a way exactly these powers.
     pub fn grant(&mut self, way: Way, powers: &[Power]) {
-        let bits = powers.iter().fold(0, |bits, power| bits | power.bit());
-        self.0[way as usize] = Powers(bits);
+        self.0[way as usize] = Powers::of(powers);
     }
 
     /// Whether that way may publish anything whatever in that topic, so that no event of it need be asked about.
@@ -133,40 +168,30 @@ impl Access {
         if self.is_unlimited(way, topic) {
             return Ok(());
         }
-        let powers = self.0[way as usize];
-        if topic == JOB_DONE_TOPIC {
-            return Self::publish_end(way, powers.has(Power::Job), payload);
+        let lacks = |power: &Power| !self.0[way as usize].has(*power);
+        let denied = |what: &str, power: Power| {
+            let (way, power) = (way.as_str(), power.as_str());
+            let text = format!(
+                "{what} is not taken from those who come by {way}; --grant {way}={power} of the \
+                 broker allows it"
+            );
+            Err(ProtocolError::new(Code::Denied, text))
+        };
+        if let Some(power) = Power::of_topic(topic).filter(lacks) {
+            return denied(topic, power);
         }
-        let payload = Payload::parse(payload);
-        for (key, _) in payload.attributes() {
-            let power = Power::ALL.into_iter().find(|power| power.as_str() == key);
-            if power.is_some_and(|power| !powers.has(power)) {
-                let way = way.as_str();
-                let text = format!(
-                    "{key}= is not taken from those who come by {way}; --grant {way}={key} of the \
-                     broker allows it"
-                );
-                return Err(ProtocolError::new(Code::Denied, text));
+        if topic == JOB_DONE_TOPIC && field(payload, "callback").is_some() {
+            // Whom it is to be told, under the broker's signature, is said by groups alone.
+            let text =
+                format!("callback= in {JOB_DONE_TOPIC} is for the broker alone: JOB open has it");
+            return Err(ProtocolError::new(Code::Denied, text));
+        }
+        for (key, _) in Payload::parse(payload).attributes() {
+            if let Some(power) = Power::of_attribute(key).filter(lacks) {
+                return denied(&format!("{key}="), power);
             }
         }
         Ok(())
-    }
-
-    /// Whether somebody may say that a job is done. Whom that is to be told, under the broker's signature, is said by
-    /// groups alone.
-    fn publish_end(way: Way, has_power: bool, payload: &str) -> Result<(), ProtocolError> {
-        let text = if !has_power {
-            let way = way.as_str();
-            format!(
-                "{JOB_DONE_TOPIC} is not for those who come by {way}; --grant {way}=job of the \
-                 broker allows it"
-            )
-        } else if field(payload, "callback").is_some() {
-            format!("callback= in {JOB_DONE_TOPIC} is for the broker alone: JOB open has it")
-        } else {
-            return Ok(());
-        };
-        Err(ProtocolError::new(Code::Denied, text))
     }
 }
 
@@ -214,10 +239,13 @@ impl std::str::FromStr for Power {
 mod tests {
     use super::*;
 
-    const PUBLISHES: [(&str, Option<Power>); 7] = [
+    const PUBLISHES: [(&str, Option<Power>); 10] = [
         ("http://a.example/ every=1h", Some(Power::Every)),
         ("http://a.example/ x=1 prio=5", Some(Power::Prio)),
         ("/srv/a\tjob=docs", Some(Power::Job)),
+        ("http://a.example/feed hub=http://b.example/ id=1", Some(Power::Hub)),
+        ("http://a.example/feed cloud=http://b.example/", Some(Power::Hub)),
+        ("http://a.example/feed pushed=1999999999999", Some(Power::Hub)),
         ("http://a.example/", None),
         ("http://a.example/?every=1h source=job=x", None),
         ("every=1h", None),
@@ -226,13 +254,13 @@ mod tests {
 
     #[test]
     fn an_attribute_with_power_is_taken_only_where_it_was_granted() {
-        for granted in 0..8_u8 {
+        for granted in 0..16_u8 {
             let has = |power: Power| granted & 1 << (power as u8) != 0;
             let powers: Vec<_> = Power::ALL.into_iter().filter(|power| has(*power)).collect();
             for way in Way::ALL {
                 let mut access = Access::default();
                 access.grant(way, &powers);
-                assert_eq!(access.is_unlimited(way, "new-url"), granted == 7);
+                assert_eq!(access.is_unlimited(way, "new-url"), granted == 15);
                 assert!(!access.is_unlimited(way, "job-done"));
                 for (payload, power) in PUBLISHES {
                     let may = access.publish(way, "new-url", payload);
@@ -240,8 +268,16 @@ mod tests {
                     assert_eq!(may.is_ok(), wanted, "{way:?} with {powers:?}: {payload}");
                     assert!(may.is_ok() || may.unwrap_err().code == Code::Denied);
                 }
-                let may = access.publish(way, "job-done", "docs number=1 job=x every=1h");
-                assert_eq!(may.is_ok(), has(Power::Job), "{way:?} with {powers:?}: {may:?}");
+                let topics = [
+                    ("job-done", Power::Job),
+                    ("hub-found", Power::Hub),
+                    ("hub", Power::Hub),
+                    ("hub-verify", Power::Hub),
+                ];
+                for (topic, power) in topics {
+                    let may = access.publish(way, topic, "docs number=1");
+                    assert_eq!(may.is_ok(), has(power), "{way:?} with {powers:?}: {may:?}");
+                }
                 let may = access.publish(way, "job-done", "docs number=1 callback=http://a/");
                 assert!(may.is_err(), "{way:?} with {powers:?}: signed for anybody");
             }

@@ -116,6 +116,12 @@ pub const DEFAULT_TOPIC: &str = "new-url";
 pub const JOB_DONE_TOPIC: &str = "job-done";
 /// The topic of what could not be done.
 pub const DEAD_LETTER_TOPIC: &str = "dead-letter";
+/// The topic of feeds that somebody tells of: crawlers say so, and who subscribes there hears it.
+pub const HUB_FOUND_TOPIC: &str = "hub-found";
+/// The topic of a hub's own work, and its group: what is to be told to whom.
+pub const HUB_TOPIC: &str = "hub";
+/// The same for those who are to be asked whether they want to be told.
+pub const HUB_VERIFY_TOPIC: &str = "hub-verify";
 /// The group of the crawlers.
 pub const DEFAULT_GROUP: &str = "crawlers";
 /// The group of those who tell the `callback=` of a job that it is done.

@@ -84,7 +84,10 @@ its own in --spool, written completely before it gets its name, which does not b
 names are in the order of events. The program reads and removes them. It is signalled then, and
 again while something is left, but only if the process of --pid-file is not younger than that file,
 is called --program, and would not be ended by the signal. While there is none, files wait. A
-durable cursor, noted in the directory, goes on where the last one was.";
+durable cursor, noted in the directory, goes on where the last one was.
+
+Exit codes: 0 the count is reached, or it was stopped; 1 the broker is gone or refused, or without
+--group a program of --exec failed; 2 wrong usage.";
 
 /// While events stream in, the durable cursor moves by so many at least: each move is a sync of the
 /// broker's disk.
@@ -121,7 +124,7 @@ pub(crate) struct SubArgs {
     jobs: u32,
 
     /// With --group: end a program that runs for longer; its event comes again [default: no limit]
-    #[arg(long, value_name = "DURATION", requires_all = ["group", "exec"], value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", requires_all = ["group", "exec"], value_parser = parse_timeout)]
     timeout: Option<Duration>,
 
     /// Run this for each event instead of printing it; stands last, as everything behind it belongs to it
@@ -181,7 +184,7 @@ pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
         };
         return signal::run(spooling, stop).await;
     }
-    let program = Program::new(args.exec, broker, programs);
+    let program = Program::new(args.exec, broker, programs)?;
     if let Some(group) = args.group {
         let (broker, topic, json) = (broker.clone(), args.topic, args.json);
         let most = args.count.and_then(|count| u32::try_from(count).ok()).unwrap_or(u32::MAX);
@@ -210,14 +213,24 @@ pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
     }
     // Nothing more is taken, so nothing may stand in the way of the last answers.
     drop(deliveries);
-    let Some(cursor) = cursor else { return Ok(()) };
-    match timeout(LAST_MOVE_MAX, cursor.finish(printer.written)).await {
-        Ok(finished) => finished.map_err(|error| failed(broker, &error)),
-        Err(_elapsed) => {
+    if let Some(cursor) = cursor {
+        let finished = timeout(LAST_MOVE_MAX, cursor.finish(printer.written)).await;
+        let finished = finished.map_err(|_elapsed| {
             let text = format!("{broker} did not store the cursor: some events may come again");
-            Err(Failure::failed(text))
-        }
+            Failure::failed(text)
+        })?;
+        finished.map_err(|error| failed(broker, &error))?;
     }
+    if printer.has_failed { Err(Failure::Unsuccessful) } else { Ok(()) }
+}
+
+/// How long a program may run; to end each at once is nobody's wish.
+fn parse_timeout(text: &str) -> Result<Duration, String> {
+    let timeout = parse_duration(text)?;
+    if timeout.is_zero() {
+        return Err("a program needs some time; without --timeout there is no limit".to_owned());
+    }
+    Ok(timeout)
 }
 
 fn failed(broker: &BrokerAddress, error: &ClientError) -> Failure {
@@ -328,6 +341,8 @@ impl<'a> Cursor<'a> {
 /// Writes deliveries to standard output through a buffer, or runs the program for them.
 struct Printer {
     program: Option<Program>,
+    /// It did for some event, which was said.
+    has_failed: bool,
     output: BufWriter<io::Stdout>,
     /// Deliveries since the last flush.
     buffered: u64,
@@ -343,14 +358,14 @@ impl Printer {
         // A large buffer around the one of the standard library, which ends at every line.
         let output = BufWriter::with_capacity(64 * 1024, io::stdout());
         let (last, written) = (None, None);
-        Self { program, output, buffered: 0, json, printed: 0, last, written }
+        Self { program, has_failed: false, output, buffered: 0, json, printed: 0, last, written }
     }
 
     async fn delivery(&mut self, delivery: &Delivery) -> Result<(), Failure> {
         match delivery {
             Delivery::Msg { topic, seq, payload } => {
                 if let Some(program) = &self.program {
-                    run_program(program, topic, *seq, payload).await?;
+                    self.has_failed |= !run_program(program, topic, *seq, payload).await?;
                     (self.last, self.written) = (Some(*seq), Some(*seq));
                     self.printed += 1;
                     return Ok(());
@@ -403,27 +418,28 @@ impl Printer {
     }
 }
 
-/// Runs the program for an event, and waits for its end.
+/// Runs the program for an event, waits for its end, and says whether it succeeded.
 async fn run_program(
     program: &Program,
     topic: &TopicName,
     seq: Seq,
     payload: &str,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
     if program.would_be_option(payload) {
         let payload = printable(payload, 200);
         note(&format!(
             "event {seq} of {topic} begins with a dash; write -- before {{}}: {payload}"
         ));
-        return Ok(());
+        return Ok(false);
     }
     let about = [("EVENT_TOPIC", topic.as_str()), ("EVENT_SEQ", &seq.to_string())];
     let ended = program.start(payload, &about)?.wait().await;
     let status = ended.map_err(|error| Failure::failed(error.to_string()))?;
-    if let Some(reason) = program::failure(status) {
+    let failure = program::failure(status);
+    if let Some(reason) = &failure {
         note(&format!("event {seq} of {topic}: {reason}: {}", printable(payload, 200)));
     }
-    Ok(())
+    Ok(failure.is_none())
 }
 
 /// An event with everything that its payload says.

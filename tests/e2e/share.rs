@@ -67,7 +67,7 @@ fn a_program_is_run_for_each_event_in_its_order_with_the_event_in_its_environmen
     let script = r#"printf '%s|%s|%s|%s\n' "$EVENT_SEQ" "$EVENT_TOPIC" "$EVENT_URL" "$EVENT_PAYLOAD"; test $EVENT_SEQ != 2"#;
     let words =
         ["work", "--from", "first", "--as", "me", "--count", "3", "--exec", "sh", "-c", script];
-    let ended = sub(&server, &words).finish().expect_code(0);
+    let ended = sub(&server, &words).finish().expect_code(1);
     let expected: Vec<_> = [(1, "/srv/a.pdf"), (2, "http://a.example/?a=$(touch%20x)&b"), (3, "")]
         .iter()
         .map(|(seq, url)| format!("{seq}|work|{url}|{}", events[seq - 1]))
@@ -297,7 +297,7 @@ fn an_event_that_might_be_an_option_is_a_dead_letter_that_says_so() {
     assert_eq!(ended.stdout(), ["-- --help"]);
     // Without a group, too.
     let words = ["work", "--from", "first", "--count", "2", "--exec", "sort", "{}"];
-    let ended = sub(&server, &words).finish().expect_code(0);
+    let ended = sub(&server, &words).finish().expect_code(1);
     assert!(ended.stdout().is_empty(), "{:?}", ended.stdout());
     assert!(ended.stderr().contains("event 1 of work begins with a dash"), "{}", ended.stderr());
 }
@@ -371,6 +371,13 @@ fn a_group_that_the_topic_does_not_feed_is_no_use() {
     sub(&server, &["work", "--json", "--exec", "true"]).finish().expect_code(2);
     sub(&server, &["work", "--jobs", "2", "--exec", "true"]).finish().expect_code(2);
     sub(&server, &["work", "--timeout", "1s", "--exec", "true"]).finish().expect_code(2);
+    let words = ["work", "--group", "team", "--timeout", "0", "--exec", "true"];
+    sub(&server, &words).finish().expect_code(2);
+    for words in [&["work"][..], &["work", "--group", "team"]] {
+        let words = [words, &["--exec", "--broker", "127.0.0.1:1"]].concat();
+        let ended = sub(&server, &words).finish().expect_code(2);
+        assert!(ended.stderr().contains("--broker is no program"), "{}", ended.stderr());
+    }
     sub(&server, &["work", "--signal", "USR1"]).finish().expect_code(2);
     let words = ["work", "--signal", "KILL", "--pid-file", "x", "--spool", "y"];
     sub(&server, &words).finish().expect_code(2);

@@ -70,6 +70,13 @@ fn nobody_who_pushes_has_power_over_others_unless_that_was_granted() {
         let mut pusher = peer(&["push", &zmq.pull]);
         pusher.write(message(&["log", "http://127.0.0.1:9/ every=1h"]));
         pusher.write(message(&["log", "http://127.0.0.1:9/ prio=5"]));
+        pusher.write(message(&["log", "http://127.0.0.1:9/ job=theirs"]));
+        pusher.write(message(&["log", "http://127.0.0.1:9/ pushed=1999999999999"]));
+        // Who tells of a feed is subscribed to, and what a hub tells goes to all of its subscribers.
+        pusher.write(message(&["hub-found", "http://127.0.0.1:9/ hub=http://127.0.0.1:10/ id=1"]));
+        pusher.write(message(&["hub", "http://127.0.0.1:9/ host=127.0.0.1 fetch=yes"]));
+        pusher.write(message(&["hub-verify", "http://127.0.0.1:9/ host=127.0.0.1"]));
+        pusher.write(message(&["job-done", "docs number=1"]));
         pusher.write(message(&["log", "last"]));
         pusher.close_stdin();
         let log = until("what was sent last", || {
@@ -79,6 +86,10 @@ fn nobody_who_pushes_has_power_over_others_unless_that_was_granted() {
         });
         let wanted = ["http://127.0.0.1:9/ every=1h", "last"];
         assert_eq!(log, wanted[usize::from(!taken)..]);
+        let mut talk = Talk::client(zmq.server.address);
+        let topics = talk.ask_lines("TOPIC ls").join("\n");
+        assert!(!topics.contains("hub"), "{topics}");
+        assert_eq!(next(&mut talk, "job-done"), 1);
     }
 }
 

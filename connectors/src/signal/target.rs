@@ -97,7 +97,7 @@ pub const SIGNALS: [(&str, Signal); 11] = [
     ("IO", Signal::IO),
 ];
 
-/// A signal by name, with or without SIG before it.
+/// A signal by name, in whichever case, with or without SIG before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SignalName(Signal);
 
@@ -105,7 +105,8 @@ impl FromStr for SignalName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let name = text.strip_prefix("SIG").unwrap_or(text);
+        let name = text.to_ascii_uppercase();
+        let name = name.strip_prefix("SIG").unwrap_or(&name);
         let found = SIGNALS.iter().find(|(known, _)| *known == name);
         found.map(|(_, signal)| Self(*signal)).ok_or_else(|| {
             let names: Vec<_> = SIGNALS.iter().map(|(name, _)| *name).collect();
@@ -480,8 +481,10 @@ mod tests {
 
     #[test]
     fn signals_have_names() {
-        assert_eq!("SIGUSR1".parse::<SignalName>(), "USR1".parse());
-        for wrong in ["KILL", "STOP", "9", "usr1", ""] {
+        for name in ["SIGUSR1", "usr1", "sigusr1"] {
+            assert_eq!(name.parse::<SignalName>(), "USR1".parse());
+        }
+        for wrong in ["KILL", "STOP", "9", "USR", ""] {
             assert!(wrong.parse::<SignalName>().unwrap_err().contains("USR1"), "{wrong}");
         }
     }

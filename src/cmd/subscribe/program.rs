@@ -25,9 +25,21 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// `None` if there is nothing to run.
-    pub(super) fn new(words: Vec<OsString>, broker: &BrokerAddress, all: Programs) -> Option<Self> {
-        (!words.is_empty()).then(|| Self { words, broker: broker.to_string(), all })
+    /// `None` if there is nothing to run. What stands behind `--exec` is all of it: a flag that comes first was meant
+    /// for somebody else.
+    pub(super) fn new(
+        words: Vec<OsString>,
+        broker: &BrokerAddress,
+        all: Programs,
+    ) -> Result<Option<Self>, Failure> {
+        let Some(program) = words.first() else { return Ok(None) };
+        if program.as_encoded_bytes().starts_with(b"-") {
+            let program = program.display();
+            return Err(Failure::Usage(format!(
+                "{program} is no program: what stands behind --exec belongs to it, other flags stand before"
+            )));
+        }
+        Ok(Some(Self { words, broker: broker.to_string(), all }))
     }
 
     /// Starts it for an event; what it prints is printed by this process.
@@ -104,7 +116,7 @@ mod tests {
     fn started(payload: &str, words: &[&str]) -> (Vec<String>, Vec<(String, String)>) {
         let broker = "127.0.0.1:1".parse().unwrap();
         let words = words.iter().map(OsString::from).collect();
-        let program = Program::new(words, &broker, Programs::default()).unwrap();
+        let program = Program::new(words, &broker, Programs::default()).unwrap().unwrap();
         let command = program.command(payload, &[]);
         let text = |text: &OsStr| text.to_string_lossy().into_owned();
         let variables = command.as_std().get_envs();
@@ -129,7 +141,7 @@ mod tests {
         let would_be = |payload: &str, words: &[&str]| {
             let broker = "127.0.0.1:1".parse().unwrap();
             let words = words.iter().map(OsString::from).collect();
-            let program = Program::new(words, &broker, Programs::default()).unwrap();
+            let program = Program::new(words, &broker, Programs::default()).unwrap().unwrap();
             program.would_be_option(payload)
         };
         assert!(would_be("-rf", &["rm", "{}"]) && would_be("--x", &["p", "a", "{}", "--"]));

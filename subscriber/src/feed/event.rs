@@ -14,7 +14,7 @@ use crate::config::FEED_ITEM_BYTES_MAX;
 /// The topic of new items.
 pub const ITEMS: &str = "post-ready";
 /// The topic of feeds that somebody tells of.
-pub const HUBS: &str = "hub-found";
+pub const HUBS: &str = tidings_protocol::HUB_FOUND_TOPIC;
 /// The topic in which feeds are scheduled, and looks brought forward.
 pub const SCHEDULES: &str = "new-url";
 /// The attribute of an event that brings a look forward since somebody has told of something new: until when they are going to,

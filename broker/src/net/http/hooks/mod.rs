@@ -11,7 +11,7 @@
 //! its events have ids that are made of what was signed.
 //!
 //! What is announced is the recipe's, except for URLs, and these lie below the recipe's prefixes. So what
-//! gives an event power over others (`every`, `prio`, `job`) comes from the configuration alone.
+//! gives an event power over others (`every`, `prio`, `job`, `hub`) comes from the configuration alone.
 
 mod encoding;
 mod place;
