@@ -2,7 +2,9 @@
 
 use tempfile::TempDir;
 
+use super::wishes::{WISHES_OF_HOST, WISHES_OF_ONE};
 use super::*;
+use crate::hub::request::{Topic, Wish};
 
 const BOUNDS: Bounds =
     Bounds { subscriptions: 3, wishes: 4, given_up: 2, failing: Duration::from_secs(100) };
