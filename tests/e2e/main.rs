@@ -34,6 +34,7 @@ mod http;
 mod http_browser;
 mod http_openapi;
 mod hub;
+mod hub_faults;
 mod kill;
 mod kill_pause;
 mod manage;

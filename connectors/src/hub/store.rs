@@ -23,7 +23,7 @@ use tidings_protocol::{CanonicalUrl, MemberId};
 
 use super::request::Kind;
 
-pub(super) use self::wishes::Heard;
+pub(super) use self::wishes::{Granted, Heard};
 
 /// The version of the schema, `PRAGMA user_version`.
 const VERSION: i64 = 1;
@@ -95,6 +95,17 @@ pub struct Bounds {
     pub given_up: u32,
     /// How long all of them may.
     pub failing: Duration,
+}
+
+/// How much there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Topics that somebody has subscribed to.
+    pub topics: u64,
+    /// Subscriptions, also those that have ended and were not swept yet.
+    pub subscribers: u64,
+    /// Wishes whose verification is to come.
+    pub waiting: u64,
 }
 
 /// A delivery that is due; never shown, as it has a secret.
@@ -324,6 +335,16 @@ impl Store {
     pub(super) fn remove(&self, id: Id) -> Outcome<()> {
         self.write(false, |transaction| {
             transaction.execute("DELETE FROM subscriptions WHERE id = ?1", [id]).map(drop)
+        })
+    }
+
+    /// How much of it there is.
+    pub(super) fn counts(&self) -> Outcome<Counts> {
+        let sql = "SELECT (SELECT count(*) FROM topics), (SELECT count(*) FROM subscriptions),
+            (SELECT count(*) FROM wishes)";
+        self.0.lock().query_row(sql, [], |row| {
+            let count = |column| row.get::<_, i64>(column).map(i64::unsigned_abs);
+            Ok(Counts { topics: count(0)?, subscribers: count(1)?, waiting: count(2)? })
         })
     }
 

@@ -23,6 +23,17 @@ pub(in crate::hub) enum Heard {
     Full,
 }
 
+/// What became of one that was shown to be meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::hub) enum Granted {
+    /// What was wished.
+    Done,
+    /// It was not wished any more, or something later was.
+    Void,
+    /// There are as many subscriptions as there may be: more than there were to be when it was heard.
+    Full,
+}
+
 impl Store {
     /// Notes what is wished, safe from a loss of power; all of it, or nothing where there is no room for all ([`Heard::Full`]).
     pub(in crate::hub) fn hear(
@@ -55,15 +66,19 @@ impl Store {
         self.0.lock().prepare_cached(sql)?.query_row([id], read_wish).optional()
     }
 
-    /// It has shown that it wants this: so it is, from now on. Whatever was wished before that for the same is void. Whether
-    /// it was still wished.
-    pub(in crate::hub) fn grant(&self, id: Id, now: UnixMs) -> Outcome<bool> {
+    /// It has shown that it wants this: so it is, from now on, if there is room. Whatever was wished before that for the same is
+    /// void.
+    pub(in crate::hub) fn grant(&self, id: Id, bounds: &Bounds, now: UnixMs) -> Outcome<Granted> {
         self.write(true, |transaction| {
             let sql =
                 "SELECT url, callback, kind, named, secret, lease_ms FROM wishes WHERE id = ?1";
             let Some(wish) = transaction.query_row(sql, [id], read_wish).optional()? else {
-                return Ok(false);
+                return Ok(Granted::Void);
             };
+            if wish.lease.is_some() && !has_place(transaction, &wish, bounds)? {
+                transaction.execute("DELETE FROM wishes WHERE id = ?1", [id])?;
+                return Ok(Granted::Full);
+            }
             let Wish { topic, callback, kind, lease, secret } = &wish;
             let (url, callback, kind) = (topic.url.as_str(), callback.as_str(), number(*kind));
             if let Some(lease) = lease {
@@ -92,7 +107,7 @@ impl Store {
                 "DELETE FROM wishes WHERE url = ?1 AND callback = ?2 AND kind = ?3 AND id <= ?4",
                 params![url, callback, kind, id],
             )?;
-            Ok(true)
+            Ok(Granted::Done)
         })
     }
 
@@ -120,6 +135,17 @@ fn known(transaction: &Transaction<'_>, wish: &Wish) -> Outcome<Known> {
     transaction.query_row(sql, key, |row| {
         Ok(Known { wishes: row.get::<_, i64>(0)?.unsigned_abs(), is_subscribed: row.get(1)? })
     })
+}
+
+/// Whether there may be a subscription of this wish: it is there, or there are not too many. What was promised when it was heard is
+/// not enough, as there may be fewer now.
+fn has_place(transaction: &Transaction<'_>, wish: &Wish, bounds: &Bounds) -> Outcome<bool> {
+    if known(transaction, wish)?.is_subscribed {
+        return Ok(true);
+    }
+    let sql = "SELECT count(*) FROM subscriptions";
+    let count: i64 = transaction.query_row(sql, [], |row| row.get(0))?;
+    Ok(count.unsigned_abs() < bounds.subscriptions)
 }
 
 impl Known {
