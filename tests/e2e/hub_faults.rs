@@ -34,10 +34,6 @@ impl Site {
         let sql = "SELECT version FROM topics WHERE url = ?1";
         self.database().query_row(sql, [self.feed(feed)], |row| row.get(0)).unwrap()
     }
-
-    fn counts(&self) -> Value {
-        self.http.get("/stats").json()["hub"].clone()
-    }
 }
 
 #[test]

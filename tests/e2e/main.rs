@@ -35,6 +35,7 @@ mod http_browser;
 mod http_openapi;
 mod hub;
 mod hub_faults;
+mod hub_peer;
 mod kill;
 mod kill_pause;
 mod manage;

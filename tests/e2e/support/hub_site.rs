@@ -190,6 +190,12 @@ impl Site {
         json_at(&self.server, &["group", "show", name]).remove(0)
     }
 
+    /// What `GET /stats` says of the hub.
+    #[track_caller]
+    pub(crate) fn counts(&self) -> Value {
+        self.http.get("/stats").json()["hub"].clone()
+    }
+
     /// Waits until the hub has nothing to do.
     #[track_caller]
     pub(crate) fn idle(&self) {
