@@ -25,7 +25,7 @@ pub(super) struct Awaited(Mutex<HashMap<Id, oneshot::Sender<bool>>>);
 pub(super) struct Outcomes<'a> {
     awaited: &'a Awaited,
     ids: Vec<Id>,
-    outcomes: Vec<oneshot::Receiver<bool>>,
+    receivers: Vec<oneshot::Receiver<bool>>,
 }
 
 impl Awaited {
@@ -40,8 +40,8 @@ impl Awaited {
             awaited.insert(*id, sender);
             receiver
         };
-        let outcomes = ids.iter().map(begin).collect();
-        Some(Outcomes { awaited: self, ids, outcomes })
+        let receivers = ids.iter().map(begin).collect();
+        Some(Outcomes { awaited: self, ids, receivers })
     }
 
     /// What has become of a wish.
@@ -61,11 +61,11 @@ impl Awaited {
 impl Outcomes<'_> {
     /// Whether all of them were granted. `None`: nobody knows that yet.
     pub(super) async fn all(mut self) -> Option<bool> {
-        let outcomes = std::mem::take(&mut self.outcomes);
+        let receivers = std::mem::take(&mut self.receivers);
         let all = async {
             let mut all = true;
-            for outcome in outcomes {
-                all &= outcome.await.ok()?;
+            for receiver in receivers {
+                all &= receiver.await.ok()?;
             }
             Some(all)
         };
