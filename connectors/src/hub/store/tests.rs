@@ -36,7 +36,7 @@ fn noted(store: &Store, wish: &Wish) -> Id {
 
 #[track_caller]
 fn subscribe(store: &Store, callback: u32) -> Id {
-    assert_eq!(grant(&store, noted(store, &wish(callback, Some(10))), 0), Granted::Done);
+    assert_eq!(grant(store, noted(store, &wish(callback, Some(10))), 0), Granted::Done);
     let sql = "SELECT id FROM subscriptions WHERE callback = ?1";
     let callback = format!("https://reader.example/{callback}");
     store.0.lock().query_row(sql, [callback], |row| row.get(0)).unwrap()
