@@ -14,8 +14,8 @@ use std::{
 
 use clap::Args;
 use hyper::{HeaderMap, Request, Response, StatusCode, body::Bytes, header::RETRY_AFTER};
-use tidings_broker::{Receiver, Reply, Replying};
-use tidings_connectors::hub::{Answer, Bounds, Hub, HubConfig, PATHS, Rules};
+use tidings_broker::{Counting, Receiver, Reply, Replying};
+use tidings_connectors::hub::{Answer, Bounds, Counts, Hub, HubConfig, PATHS, Rules};
 use tidings_protocol::{CanonicalUrl, Net};
 use tokio_util::sync::CancellationToken;
 
@@ -43,11 +43,13 @@ const WISHES_MAX: u64 = 10_000;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HubFlags {
     /// Be the hub (WebSub, rssCloud) of the feeds and pages that lie below this URL, at PUBLIC-URL/hub; may be given several
-    /// times. Needs --public-url
+    /// times. Needs --public-url. They are fetched also from private addresses; subscribers there are asked only with
+    /// --allow-private. A proxy in front has to set X-Forwarded-For (or Forwarded, X-Real-IP, Via): without it everybody who
+    /// comes through it is who is on its machine, and may publish if that one may
     #[arg(long, value_name = "URL")]
     hub: Vec<CanonicalUrl<'static>>,
 
-    /// From where publishers may say to the hub that something has changed, without a proxy between
+    /// From where publishers may say to the hub that something has changed; never through a proxy, if that says so (--hub)
     #[arg(long, value_name = "NET,..", value_delimiter = ',', default_value = "127.0.0.0/8,::1")]
     hub_publishers: Vec<Net>,
 
@@ -67,7 +69,8 @@ pub(crate) struct HubFlags {
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     hub_failures: u32,
 
-    /// Requests to the hub that one source may make a minute; behind a proxy all are of one source
+    /// Requests to the hub that one source may make a minute; all who come through a proxy are one source, apart from
+    /// those on its machine if it says so (--hub)
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     hub_rate: u32,
 
@@ -137,7 +140,8 @@ impl HubFlags {
             },
             publishers: self.hub_publishers.clone(),
         };
-        let (hub, connected) = Hub::start(config, &data.data.join(FILE), outgoing.requests()?)
+        let (strangers, own_site) = (outgoing.requests()?, outgoing.requests_to_named()?);
+        let (hub, connected) = Hub::start(config, &data.data.join(FILE), strangers, own_site)
             .await
             .map_err(|error| Failure::failed(format!("the hub cannot start: {error}")))?;
         let running = Arc::clone(&hub).run(connected, stop.clone());
@@ -159,6 +163,15 @@ impl Receiver for Counter {
 
     fn per_minute(&self) -> u32 {
         self.per_minute
+    }
+
+    fn count(&self) -> Counting<'_> {
+        Box::pin(async move {
+            let Counts { topics, subscribers, waiting } = self.desk.0.get()?.counts().await.ok()?;
+            let numbers =
+                vec![("topics", topics), ("subscribers", subscribers), ("waiting", waiting)];
+            Some(("hub", numbers))
+        })
     }
 
     fn receive(&self, request: Request<Bytes>, peer: IpAddr) -> Replying<'_> {

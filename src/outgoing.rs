@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use hyper::header::HeaderValue;
 use tidings_connectors::outgoing::Outgoing;
-use tidings_subscriber::{CrawlerConfig, connect::Connector};
+use tidings_subscriber::{CrawlerConfig, address::AllowPrivate, connect::Connector};
 
 use crate::{contact, failure::Failure, flags::AllowPrivateFlag};
 
@@ -49,10 +49,22 @@ impl OutgoingFlags {
     pub(crate) fn requests(&self) -> Result<Outgoing, Failure> {
         let mut config = CrawlerConfig::default();
         self.apply(&mut config);
+        Self::requests_of(&config)
+    }
+
+    /// The same, wherever they lead: for those of hosts only that whoever runs this has named.
+    pub(crate) fn requests_to_named(&self) -> Result<Outgoing, Failure> {
+        let mut config = CrawlerConfig::default();
+        self.apply(&mut config);
+        config.allow_private = AllowPrivate::All;
+        Self::requests_of(&config)
+    }
+
+    fn requests_of(config: &CrawlerConfig) -> Result<Outgoing, Failure> {
         let agent = HeaderValue::from_str(&config.agent)
             .map_err(|_| Failure::Usage(format!("--agent {:?} cannot be sent", config.agent)))?;
         let connector =
-            Connector::new(&config).map_err(|error| Failure::Usage(error.to_string()))?;
+            Connector::new(config).map_err(|error| Failure::Usage(error.to_string()))?;
         Ok(Outgoing::new(connector, agent, REQUEST_MAX))
     }
 

@@ -54,7 +54,9 @@ use self::groups::{GroupStorage, Recovered, clock_after};
 pub use self::log::Checked;
 use self::log::disk::{Disk, FileSystem};
 use self::net::Hub;
-pub use self::net::http::{HTTP_PORT, HttpConfig, Receiver, Reply, Replying, hooks, is_forwarded};
+pub use self::net::http::{
+    Counting, HTTP_PORT, HttpConfig, Receiver, Reply, Replying, hooks, is_forwarded,
+};
 use self::topic::{Storage, Topics};
 
 /// File descriptors that are neither for connections nor for topics, if there are so many.

@@ -1,191 +1,22 @@
-//! The hub of one's own site: feeds are served by nginx, publishers are curl, subscribers a server in Python that knows
-//! nothing of us.
+//! The hub of one's own site.
 
 use std::{
-    collections::BTreeSet,
-    fs,
-    path::Path,
+    env, fs,
     process::Command,
-    thread,
     time::{Duration, Instant, SystemTime},
 };
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::Connection;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::{
-    http::{Got, Http},
+    http::Http,
+    hub_site::{FORM, PUBLIC, Site},
     nginx::Nginx,
-    process::{Running, Server, at, json_at, run},
+    process::{Server, at, json_at, run},
     wait::until,
 };
-
-const FORM: &str = "application/x-www-form-urlencoded";
-const PUBLIC: &str = "https://blog.example/tidings/";
-
-/// A site, its hub, and who subscribes there.
-struct Site {
-    server: Server,
-    http: Http,
-    nginx: Nginx,
-    subscribers: Subscribers,
-    arguments: Vec<String>,
-}
-
-/// Where all subscribers are.
-struct Subscribers {
-    process: Running,
-    port: u16,
-}
-
-impl Subscribers {
-    #[track_caller]
-    fn start() -> Self {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/subscriber.py");
-        let process = Running::start(Command::new("python3").arg(file));
-        let port = process.line("the port", |line| line.parse().ok());
-        Self { process, port }
-    }
-
-    fn callback(&self, path: &str) -> String {
-        format!("http://127.0.0.1:{}{path}", self.port)
-    }
-
-    /// All requests with this method to a subscriber so far.
-    fn requests(&self, method: &str, path: &str) -> Vec<Value> {
-        let mut found = Vec::new();
-        self.process.printed(|line| -> Option<()> {
-            let request: Value = serde_json::from_str(line).unwrap();
-            if request["method"] == method && request["path"] == path {
-                found.push(request);
-            }
-            None
-        });
-        found
-    }
-
-    /// What a subscriber was sent so far.
-    fn bodies(&self, path: &str) -> Vec<String> {
-        let text = |request: &Value| request["body"].as_str().unwrap().to_owned();
-        self.requests("POST", path).iter().map(text).collect()
-    }
-
-    /// Waits for so many requests, and returns the last one.
-    #[track_caller]
-    fn nth(&self, method: &str, path: &str, count: usize) -> Value {
-        until(&format!("{count} {method} of {path}"), || {
-            self.requests(method, path).get(count - 1).cloned()
-        })
-    }
-}
-
-impl Site {
-    #[track_caller]
-    fn start(arguments: &[&str]) -> Self {
-        let folder = TempDir::new().unwrap();
-        let root = folder.path().display().to_string();
-        let nginx = Nginx::start(folder, "", &format!("root {root};"));
-        let prefix = nginx.url();
-        let fixed = ["broker", "--public-url", PUBLIC, "--hub", &prefix];
-        // All of them come from one address.
-        let rate =
-            if arguments.contains(&"--hub-rate") { &[][..] } else { &["--hub-rate", "100000"] };
-        let all = fixed.iter().chain(arguments).chain(rate);
-        let arguments: Vec<_> = all.map(|word| (*word).to_owned()).collect();
-        let server = Server::start(&words(&arguments));
-        let http = Http::of(&server);
-        Self { server, http, nginx, subscribers: Subscribers::start(), arguments }
-    }
-
-    /// With a group that tries again at once, and gives up after so many attempts.
-    #[track_caller]
-    fn quick(attempts: u32, arguments: &[&str]) -> Self {
-        let site = Self::start(&[&["--allow-private=127.0.0.0/8"], arguments].concat());
-        let attempts = format!("max-attempts={attempts}");
-        at(&site.server, &["group", "set", "hub", "backoff=1ms", &attempts]).expect_code(0);
-        site
-    }
-
-    fn feed(&self, name: &str) -> String {
-        format!("{}{name}", self.nginx.url())
-    }
-
-    #[track_caller]
-    fn post(&self, path: &str, fields: &[(&str, &str)]) -> Got {
-        let fields: Vec<_> = fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        let each = fields.iter().flat_map(|field| ["--data-urlencode", field]);
-        self.http.ask("POST", path, &each.collect::<Vec<_>>())
-    }
-
-    #[track_caller]
-    fn wish(&self, mode: &str, feed: &str, subscriber: &str, further: &[(&str, &str)]) -> Got {
-        let (topic, callback) = (self.feed(feed), self.subscribers.callback(subscriber));
-        let fields = [("hub.mode", mode), ("hub.topic", &topic), ("hub.callback", &callback)];
-        self.post("/hub", &[&fields[..], further].concat())
-    }
-
-    /// Subscribes, and waits until that is so.
-    #[track_caller]
-    fn subscribe(&self, feed: &str, subscriber: &str, more: &[(&str, &str)]) {
-        let before = self.subscriptions(feed, subscriber);
-        assert_eq!(self.wish("subscribe", feed, subscriber, more).status, 202);
-        until("the subscription", || {
-            let now = self.subscriptions(feed, subscriber);
-            (now.len() == 1 && now != before).then_some(())
-        });
-    }
-
-    /// What `hub.db` has of a subscription: its number, and until when it lasts.
-    fn subscriptions(&self, feed: &str, subscriber: &str) -> Vec<(i64, i64)> {
-        let sql = "SELECT subscriptions.id, until_unix_ms FROM subscriptions
-            JOIN topics ON topics.id = topic WHERE url = ?1 AND callback = ?2";
-        let database = self.database();
-        let mut statement = database.prepare(sql).unwrap();
-        let key = [self.feed(feed), self.subscribers.callback(subscriber)];
-        let rows = statement.query_map(key, |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
-        rows.map(Result::unwrap).collect()
-    }
-
-    fn database(&self) -> Connection {
-        let file = self.server.data().join("hub.db");
-        let database = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
-        database.busy_timeout(Duration::from_mins(1)).unwrap();
-        database
-    }
-
-    /// Changes a feed, and says nothing.
-    fn write(&self, feed: &str, text: &str) {
-        fs::write(self.nginx.folder.path().join(feed), text).unwrap();
-    }
-
-    /// Changes a feed, and says so.
-    #[track_caller]
-    fn publish(&self, feed: &str, text: &str) {
-        self.write(feed, text);
-        let ping = [("hub.mode", "publish"), ("hub.url", &self.feed(feed))];
-        assert_eq!(self.post("/hub", &ping).status, 202);
-    }
-
-    /// How a group does.
-    #[track_caller]
-    fn group(&self, name: &str) -> Value {
-        json_at(&self.server, &["group", "show", name]).remove(0)
-    }
-
-    /// Waits until the hub has nothing to do.
-    #[track_caller]
-    fn idle(&self) {
-        until("the hub to be idle", || {
-            let mut groups = ["hub", "hub-verify"].map(|name| self.group(name)).into_iter();
-            groups.all(|group| group["waiting"] == 0 && group["processing"] == 0).then_some(())
-        });
-    }
-}
-
-fn words(arguments: &[String]) -> Vec<&str> {
-    arguments.iter().map(String::as_str).collect()
-}
 
 #[test]
 fn a_subscriber_is_asked_told_and_asked_again_when_it_leaves() {
@@ -359,7 +190,7 @@ fn only_publishers_may_ping_and_others_are_told_nothing() {
 fn a_callback_that_leads_inside_is_never_asked() {
     let site = Site::start(&[]);
     assert_eq!(site.wish("subscribe", "feed.xml", "/ok", &[]).status, 202);
-    let line = site.server.process.line_with("a subscriber of the hub cannot be reached");
+    let line = site.server.process.line_with("subscribers of the hub that cannot be reached");
     assert!(line.contains("127.0.0.1"), "{line}");
     site.idle();
     assert!(site.subscribers.requests("GET", "/ok").is_empty());
@@ -383,9 +214,7 @@ fn a_lease_ends() {
     site.idle();
     assert!(site.subscribers.bodies("/ok/a").is_empty());
     // What has ended is forgotten when it is looked at next, as at a start.
-    let Site { server, http: _, nginx, subscribers, arguments } = site;
-    let server = server.restart("TERM", &words(&arguments));
-    let site = Site { http: Http::of(&server), server, nginx, subscribers, arguments };
+    let site = site.restart("TERM");
     until("the sweep", || site.subscriptions("feed.xml", "/ok/a").is_empty().then_some(()));
     assert_eq!(site.subscriptions("feed.xml", "/ok/b").len(), 1);
 }
@@ -491,12 +320,17 @@ fn rss_cloud_registers_feeds_and_tells_their_urls() {
     let asked = site.subscribers.requests("GET", "/ok/named");
     assert!(asked.iter().any(|request| request["query"]["url"] == feed));
     assert_eq!(asked[0]["query"]["challenge"].as_str().unwrap().len(), 64);
-    assert_eq!(register("/wrong", &[("domain", "127.0.0.1")]).status, 200);
-    site.subscribers.nth("GET", "/wrong", 2);
+    assert!(got.body.contains("It is registered."), "{}", got.body);
+    let got = register("/wrong", &[("domain", "127.0.0.1")]);
+    assert_eq!(got.status, 400);
+    assert!(got.body.contains("success=\"false\""), "{}", got.body);
+    assert_eq!(site.subscribers.requests("GET", "/wrong").len(), 2);
+    // Who is asked, and does not answer before it is answered, is asked nevertheless.
+    let got = register("/late", &[("domain", "127.0.0.1")]);
+    assert!(got.status == 200 && got.body.contains("is asked now"), "{}", got.body);
     // Without a domain it is told at once, as a test.
     assert_eq!(register("/ok/peer", &[]).status, 200);
-    site.subscribers.nth("POST", "/ok/peer", 2);
-    site.idle();
+    assert_eq!(site.subscribers.bodies("/ok/peer").len(), 2);
 
     site.write("feed.xml", "<rss>1</rss>");
     let got = site.http.with_body(
@@ -512,7 +346,6 @@ fn rss_cloud_registers_feeds_and_tells_their_urls() {
     let encoded = feed.replace(':', "%3A").replace('/', "%2F");
     assert_eq!(told["body"], format!("url={encoded}"));
     assert_eq!(site.subscribers.nth("POST", "/ok/peer", 3)["body"], told["body"]);
-    site.idle();
     assert!(site.subscribers.bodies("/wrong").is_empty());
 
     let got = register("/ok", &[("url3", "https://elsewhere.example/feed.xml")]);
@@ -527,9 +360,7 @@ fn a_kill_in_the_middle_of_a_distribution_costs_nobody_anything() {
     site.subscribe_many("feed.xml", SUBSCRIBERS);
     site.publish("feed.xml", "1");
     until("some to be told", || (site.told("1") > SUBSCRIBERS / 8).then_some(()));
-    let Site { server, http: _, nginx, subscribers, arguments } = site;
-    let server = server.restart("KILL", &words(&arguments));
-    let site = Site { http: Http::of(&server), server, nginx, subscribers, arguments };
+    let site = site.restart("KILL");
     until("everybody to be told", || (site.told("1") == SUBSCRIBERS).then_some(()));
     site.idle();
     let counts: Vec<_> = (0..SUBSCRIBERS)
@@ -543,7 +374,7 @@ fn a_kill_in_the_middle_of_a_distribution_costs_nobody_anything() {
 
 #[test]
 fn thousands_of_subscribers_are_told() {
-    const SUBSCRIBERS: usize = 5000;
+    let count = env::var("TIDINGS_HUB_SUBSCRIBERS").map_or(5_000, |count| count.parse().unwrap());
     let site = Site::quick(8, &[]);
     site.subscribe("feed.xml", "/ok/0", &[]);
     // As if they had done the same, which takes longer than being told does.
@@ -553,55 +384,18 @@ fn thousands_of_subscribers_are_told() {
         FROM subscriptions, numbers";
     let database = Connection::open(site.server.data().join("hub.db")).unwrap();
     database.busy_timeout(Duration::from_mins(1)).unwrap();
-    assert_eq!(database.execute(sql, [SUBSCRIBERS.to_string()]).unwrap(), SUBSCRIBERS - 1);
+    assert_eq!(database.execute(sql, [count.to_string()]).unwrap(), count - 1);
     let began = Instant::now();
     site.publish("feed.xml", "1");
-    until("everybody to be told", || (site.told("1") == SUBSCRIBERS).then_some(()));
-    eprintln!("{SUBSCRIBERS} subscribers were told within {:?}", began.elapsed());
+    until("everybody to be told", || (site.told("1") == count).then_some(()));
+    eprintln!("{count} subscribers were told within {:?}", began.elapsed());
     site.idle();
     let mut posts = 0;
     site.subscribers.process.printed(|line| -> Option<()> {
         posts += usize::from(line.contains("\"POST\""));
         None
     });
-    assert_eq!((posts, &site.group("hub")["dead"]), (SUBSCRIBERS, &json!(0)));
-}
-
-impl Site {
-    /// Subscribers `/ok/0` and so on, all of them verified.
-    #[track_caller]
-    fn subscribe_many(&self, feed: &str, count: usize) {
-        thread::scope(|scope| {
-            for part in 0..4 {
-                scope.spawn(move || {
-                    for number in (part..count).step_by(4) {
-                        let got = self.wish("subscribe", feed, &format!("/ok/{number}"), &[]);
-                        assert_eq!(got.status, 202);
-                    }
-                });
-            }
-        });
-        let sql = "SELECT count(*) FROM subscriptions";
-        until("all subscriptions", || {
-            let all: i64 = self.database().query_row(sql, [], |row| row.get(0)).unwrap();
-            (usize::try_from(all) == Ok(count)).then_some(())
-        });
-    }
-
-    /// How many subscribers have been sent this.
-    fn told(&self, body: &str) -> usize {
-        let mut paths = BTreeSet::new();
-        self.subscribers.process.printed(|line| -> Option<()> {
-            if line.contains("\"POST\"") {
-                let request: Value = serde_json::from_str(line).unwrap();
-                if request["body"] == body {
-                    paths.insert(request["path"].as_str().unwrap().to_owned());
-                }
-            }
-            None
-        });
-        paths.len()
-    }
+    assert_eq!((posts, &site.group("hub")["dead"]), (count, &json!(0)));
 }
 
 #[test]

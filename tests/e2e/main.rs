@@ -34,6 +34,8 @@ mod http;
 mod http_browser;
 mod http_openapi;
 mod hub;
+mod hub_faults;
+mod hub_peer;
 mod kill;
 mod kill_pause;
 mod manage;

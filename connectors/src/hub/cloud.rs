@@ -111,6 +111,7 @@ mod tests {
         assert_eq!(callback(&[("domain", "")]), "http://192.0.2.7:8080/notify");
         assert_eq!(with(&[("domain", "")]).unwrap()[0].kind, Kind::CloudOfPeer);
         assert_eq!(with(&[]).unwrap()[0].kind, Kind::Cloud);
+        assert_eq!(with(&[]).unwrap()[0].lease, Some(Duration::from_hours(25)));
         let six = rules().register(
             &form(&[("port", "80"), ("path", "/"), ("url", "https://blog.example/")]),
             Some("2001:db8::1".parse().unwrap()),

@@ -59,6 +59,16 @@ impl Challenge {
     }
 }
 
+/// What is asked of whom the hub does not take, though it was wished and meant, if its protocol has a word for that.
+pub(super) fn denial(wish: &Wish) -> Option<CanonicalUrl<'static>> {
+    let query = [
+        ("hub.mode", "denied"),
+        ("hub.topic", wish.topic.named.as_str()),
+        ("hub.reason", "there is no room for more subscribers"),
+    ];
+    (wish.kind == Kind::WebSub).then(|| with_query(&wish.callback, &query)).flatten()
+}
+
 /// A URL with more in its query, of which what is there stays.
 fn with_query(url: &CanonicalUrl<'_>, query: &[(&str, &str)]) -> Option<CanonicalUrl<'static>> {
     let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
@@ -175,11 +185,26 @@ mod tests {
     }
 
     #[test]
+    fn a_denial_is_of_websub() {
+        let denied = denial(&wish(Kind::WebSub, Some(60), "https://r.example/cb?id=1"));
+        let reason = "there+is+no+room+for+more+subscribers";
+        let topic = "https%3A%2F%2FBlog.example%2Fa%3Fb%26c";
+        assert_eq!(
+            denied.unwrap().as_str(),
+            format!(
+                "https://r.example/cb?id=1&hub.mode=denied&hub.topic={topic}&hub.reason={reason}"
+            )
+        );
+        assert!(denial(&wish(Kind::Cloud, Some(60), "https://r.example/")).is_none());
+    }
+
+    #[test]
     fn the_longest_callback_and_topic_still_make_a_url() {
         let long = |url: &str| format!("{url}{}", "%".repeat(URL_BYTES_MAX - url.len()));
         let mut wish = wish(Kind::WebSub, Some(60), &long("https://r.example/?"));
         wish.topic.named = long("https://blog.example/");
         assert!(matches!(Challenge::of(&wish), Challenge::Asked { .. }));
+        assert!(denial(&wish).is_some());
     }
 
     #[test]

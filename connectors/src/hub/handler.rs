@@ -1,5 +1,6 @@
 //! What the events of the hub ask for, done.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::fmt::Display;
 use std::sync::Arc;
@@ -12,13 +13,17 @@ use tidings_subscriber::outcome::{Failure, Reason};
 use tokio_util::sync::CancellationToken;
 
 use super::deliver::{self, Challenge};
-use super::store::{Content, Due, Id, Stored};
+use super::request::Wish;
+use super::store::{Content, Due, Granted, Id, Stored};
 use super::{Hub, SENDING, host_of, unix_ms};
 use crate::outgoing::Answered;
 use crate::worker::{End, Handler, Task};
 
-/// Bytes of a topic's content.
-const CONTENT_BYTES_MAX: usize = 4 << 20;
+/// Bytes of a topic's content, and of all that are kept in memory.
+pub(super) const CONTENT_BYTES_MAX: usize = 4 << 20;
+
+/// Redirects of a topic, one after the other.
+const REDIRECTS_MAX: u32 = 5;
 
 /// Subscribers that are told together.
 const TOGETHER: u32 = 1000;
@@ -81,7 +86,7 @@ impl Handler for HubHandler {
 impl Hub {
     async fn work(&self, payload: &str) -> End {
         let payload = Payload::parse(payload);
-        let Some(target) = payload.target() else { return unknown(payload.text()) };
+        let Some(target) = payload.target() else { return self.unknown(payload.text()) };
         let Some(_turn) = self.turn(target) else {
             return End::Back(Return::Uncounted { after_ms: Some(BUSY_MS) }, Hold::default(), None);
         };
@@ -97,7 +102,7 @@ impl Hub {
         {
             self.fetch(&url).await
         } else {
-            return unknown(target);
+            return self.unknown(target);
         };
         done.unwrap_or_else(|trouble| {
             match trouble {
@@ -129,10 +134,21 @@ impl Hub {
         let (topic, host) = (wish.topic.url.as_str(), wish.callback.host());
         match sent {
             Ok(answered) if challenge.is_met(&answered) => {
-                let is_wished = self.ask(move |store| store.grant(id, unix_ms())).await?;
-                if is_wished {
-                    let subscribed = wish.lease.is_some();
-                    tracing::info!(topic, host, subscribed, "a subscriber of the hub is verified");
+                let bounds = self.config.bounds;
+                let granted = self.ask(move |store| store.grant(id, &bounds, unix_ms())).await?;
+                self.awaited.settle(id, granted == Granted::Done);
+                match granted {
+                    Granted::Done => {
+                        let subscribed = wish.lease.is_some();
+                        tracing::info!(
+                            topic,
+                            host,
+                            subscribed,
+                            "a subscriber of the hub is verified"
+                        );
+                    }
+                    Granted::Void => {}
+                    Granted::Full => self.deny(&wish).await,
                 }
                 Ok(End::done())
             }
@@ -143,6 +159,7 @@ impl Hub {
             }
             Ok(answered) => {
                 self.ask(move |store| store.forget(id)).await?;
+                self.awaited.settle(id, false);
                 let status = answered.status.as_u16();
                 tracing::info!(
                     topic,
@@ -155,9 +172,19 @@ impl Hub {
             Err(failure) if failure.is_transient() && !is_last => Ok(End::failed(word(&failure))),
             Err(failure) => {
                 self.ask(move |store| store.forget(id)).await?;
-                say_refused(&failure, topic, host);
+                self.awaited.settle(id, false);
+                self.complain(&failure, host);
                 Ok(End::Final(Outcome::Failed, Hold::default()))
             }
+        }
+    }
+
+    /// Who meant it has no place nevertheless, and is told so, once.
+    async fn deny(&self, wish: &Wish) {
+        self.complaints.full.lock().add(1, "--hub-subscribers is less than it was");
+        if let Some(url) = deliver::denial(wish) {
+            // Whoever does not hear it finds out when nothing comes.
+            let _ = self.send(Method::GET, &url, HeaderMap::new(), Bytes::new(), 0).await;
         }
     }
 
@@ -168,35 +195,20 @@ impl Hub {
         if !self.ask(move |store| store.has_subscribers(&asked, unix_ms())).await? {
             return Ok(End::done());
         }
-        // What is new must not be what some cache still has.
-        let mut headers = HeaderMap::new();
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        let nothing = Bytes::new();
-        let answered = match self.send(Method::GET, url, headers, nothing, CONTENT_BYTES_MAX).await
-        {
-            Ok(answered) => answered,
+        let (answered, why_not) = match self.read(url).await {
+            Ok(read) => read,
             Err(failure) if failure.is_transient() => return Ok(End::failed(word(&failure))),
             Err(failure) => {
                 tracing::warn!(topic, %failure, "the hub cannot fetch a topic");
                 return Ok(End::Final(Outcome::Failed, Hold::default()));
             }
         };
-        let is_coded = answered
-            .headers
-            .get_all(CONTENT_ENCODING)
-            .iter()
-            .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"));
-        if answered.status != StatusCode::OK || !answered.is_whole || is_coded {
+        if let Some(reason) = why_not {
             let status = answered.status.as_u16();
             if Reason::of_status(status).is_transient() {
                 return Ok(back(&answered));
             }
-            let reason = match (is_coded, answered.is_whole) {
-                (true, _) => "it comes compressed, though that was not asked for",
-                (_, true) => "its status",
-                (_, false) => "it is longer than 4 MiB",
-            };
-            tracing::warn!(topic, status, reason, "the hub cannot distribute a topic");
+            tracing::warn!(topic, status, %reason, "the hub cannot distribute a topic");
             return Ok(End::Final(Outcome::Failed, Hold::default()));
         }
         let content_type = deliver::content_type(&answered.headers);
@@ -207,6 +219,36 @@ impl Hub {
             self.announce(stored).await?;
         }
         Ok(End::done())
+    }
+
+    /// Asks the site itself for a topic, and says why what it answers is no content, if it is none. Its redirects are followed
+    /// while they stay below the prefixes: nothing else may be asked this way, nor be distributed.
+    async fn read(
+        &self,
+        topic: &CanonicalUrl<'_>,
+    ) -> Result<(Answered, Option<Cow<'static, str>>), Failure> {
+        // What is new must not be what some cache still has.
+        let mut headers = HeaderMap::new();
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        let mut at = topic.clone().into_owned();
+        let mut redirects = 0;
+        loop {
+            let (headers, nothing) = (headers.clone(), Bytes::new());
+            let sent = self.own_site.send(Method::GET, &at, headers, nothing, CONTENT_BYTES_MAX);
+            let answered = sent.await?;
+            let Some(next) = answered.redirect(&at) else {
+                let why_not = why_no_content(&answered).map(Cow::Borrowed);
+                return Ok((answered, why_not));
+            };
+            if !self.config.rules.has(&next) {
+                let why_not = format!("it redirects to {next}, which is not below --hub");
+                return Ok((answered, Some(why_not.into())));
+            }
+            if redirects == REDIRECTS_MAX {
+                return Ok((answered, Some("it redirects too often".into())));
+            }
+            (at, redirects) = (next, redirects + 1);
+        }
     }
 
     /// Has all who miss a content told. Where that was broken off it is done again, and events that are there already are
@@ -290,23 +332,21 @@ impl Hub {
         if let Err(failure) = &sent
             && failure.reason == Reason::Address
         {
-            say_refused(failure, &due.named, host);
+            self.complain(failure, host);
         }
         Ok(Some(end))
     }
 
-    /// The newest content of a topic: once in memory for all who are being sent it.
+    /// The newest content of a topic.
     async fn content(&self, due: &Due) -> Result<Option<Content>, Trouble> {
         let number = due.topic;
-        if let Some((topic, content)) = &*self.content.lock()
-            && *topic == number
-            && content.version >= due.version
-        {
-            return Ok(Some(content.clone()));
+        let kept = self.contents.lock().find(number, due.version);
+        if kept.is_some() {
+            return Ok(kept);
         }
         let content = self.ask(move |store| store.content(number)).await?;
         if let Some(content) = &content {
-            *self.content.lock() = Some((number, content.clone()));
+            self.contents.lock().keep(number, content.clone());
         }
         Ok(content)
     }
@@ -327,6 +367,32 @@ impl Hub {
     ) -> Result<Answered, Failure> {
         self.outgoing.send(method, url, headers, body, body_max).await
     }
+
+    /// An event that is none of the hub's.
+    fn unknown(&self, what: &str) -> End {
+        let event: String = what.chars().take(SHOWN_CHARS_MAX).collect();
+        self.complaints.unknown.lock().add(1, format_args!("it is {event:?}"));
+        End::Final(Outcome::Failed, Hold::default())
+    }
+
+    /// A request that was not made, since it must not be, or that will never do.
+    fn complain(&self, failure: &Failure, host: &str) {
+        self.complaints.unreachable.lock().add(1, format_args!("{host}: {failure}"));
+    }
+}
+
+fn why_no_content(answered: &Answered) -> Option<&'static str> {
+    let codings = answered.headers.get_all(CONTENT_ENCODING).iter();
+    let mut codings = codings.map(HeaderValue::as_bytes);
+    if codings.any(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
+        Some("it comes compressed, though that was not asked for")
+    } else if !answered.is_whole {
+        Some("it is longer than 4 MiB")
+    } else if answered.status != StatusCode::OK {
+        Some("its status")
+    } else {
+        None
+    }
 }
 
 /// It goes back for what was answered, for as long as that says.
@@ -334,18 +400,6 @@ fn back(answered: &Answered) -> End {
     let after_ms = answered.retry_after().and_then(|wait| u64::try_from(wait.as_millis()).ok());
     let reason = format!("status_{}", answered.status.as_u16());
     End::Back(Return::Retry { after_ms }, Hold::default(), Some(reason))
-}
-
-/// An event that is none of the hub's.
-fn unknown(what: &str) -> End {
-    let event: String = what.chars().take(SHOWN_CHARS_MAX).collect();
-    tracing::warn!(event, "the hub does not know what to do with an event");
-    End::Final(Outcome::Failed, Hold::default())
-}
-
-/// A request that was not made, since it must not be, or that will never do.
-fn say_refused(failure: &Failure, topic: &str, host: &str) {
-    tracing::warn!(topic, host, %failure, "a subscriber of the hub cannot be reached");
 }
 
 /// A failure as one word.

@@ -20,7 +20,9 @@
     reason = "leases end by the wall clock, and the file is read and written by threads"
 )]
 
+mod awaited;
 mod cloud;
+mod contents;
 mod deliver;
 mod handler;
 mod line;
@@ -40,15 +42,18 @@ use tokio::task::spawn_blocking;
 use tokio::time::{interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use self::handler::HubHandler;
+use self::awaited::Awaited;
+use self::contents::Contents;
+use self::handler::{CONTENT_BYTES_MAX, HubHandler};
 use self::line::Line;
-use self::store::{Content, Store, UnixMs};
+use self::store::{Store, UnixMs};
+use crate::complaints::Complaints;
 use crate::outgoing::Outgoing;
 use crate::worker::{self, WorkerConfig, WorkerError};
 
 pub use self::receiver::{Answer, PATHS};
 pub use self::request::Rules;
-pub use self::store::Bounds;
+pub use self::store::{Bounds, Counts};
 
 /// The label that the broker shows.
 const NAME: &str = "tidings-hub";
@@ -143,13 +148,28 @@ pub struct Hub {
     store: Arc<Store>,
     /// In the ids of its events: another one where the file is another one, whose numbers begin anew.
     mark: String,
+    /// To subscribers, who are strangers.
     outgoing: Outgoing,
+    /// To the site itself.
+    own_site: Outgoing,
     line: Line,
     /// What is being worked on: of one topic, and of one subscription, never two things at once, so that none overtakes
     /// the other.
     busy: Mutex<HashSet<String>>,
-    /// The content that was needed last, and whose: it is shared by all who are being sent it.
-    content: Mutex<Option<(i64, Content)>>,
+    contents: Mutex<Contents>,
+    awaited: Awaited,
+    complaints: HubComplaints,
+}
+
+/// Of what strangers do, who may do it often.
+#[derive(Debug)]
+struct HubComplaints {
+    /// Subscribers at addresses that must not be asked, or that will never do.
+    unreachable: Mutex<Complaints>,
+    /// Wishes for which there is no room.
+    full: Mutex<Complaints>,
+    /// Events that are none of the hub's.
+    unknown: Mutex<Complaints>,
 }
 
 /// A connection of one who shares the events of a group.
@@ -160,10 +180,12 @@ pub type Joined = (Connected, Connected);
 
 impl Hub {
     /// Opens what it remembers, in this file, and connects to the broker. What it made is worked on by [`run`](Self::run).
+    /// Subscribers are asked by `outgoing`; by `own_site` nothing but what lies below the prefixes of the rules.
     pub async fn start(
         config: HubConfig,
         path: &Path,
         outgoing: Outgoing,
+        own_site: Outgoing,
     ) -> Result<(Arc<Self>, Joined), String> {
         let file = path.to_owned();
         let store = spawn_blocking(move || Store::open(&file)).await;
@@ -179,8 +201,15 @@ impl Hub {
             mark: format!("{:08x}", member.0 >> 96),
             store: Arc::new(store),
             outgoing,
+            own_site,
             busy: Mutex::default(),
-            content: Mutex::default(),
+            contents: Mutex::new(Contents::new(CONTENT_BYTES_MAX)),
+            awaited: Awaited::default(),
+            complaints: HubComplaints {
+                unreachable: complaints("subscribers of the hub that cannot be reached"),
+                full: complaints("subscribers for whom the hub has no room"),
+                unknown: complaints("events of the hub's topics that are none of the hub's"),
+            },
         };
         Ok((Arc::new(hub), joined))
     }
@@ -197,6 +226,12 @@ impl Hub {
             _ = working => {}
             () = self.sweep() => {}
         }
+        self.awaited.end();
+    }
+
+    /// How much there is.
+    pub async fn counts(&self) -> rusqlite::Result<Counts> {
+        self.ask(Store::counts).await
     }
 
     /// Takes the tasks of a group, to the end.
@@ -254,6 +289,10 @@ impl Hub {
     fn own(&self, what: &str, number: i64) -> String {
         format!("{}/{what}/{number}", self.config.rules.hub)
     }
+}
+
+fn complaints(what: &'static str) -> Mutex<Complaints> {
+    Mutex::new(Complaints::new(what))
 }
 
 /// A host as the value of an attribute.

@@ -9,13 +9,16 @@ use tidings_broker::is_forwarded;
 use tidings_protocol::{CanonicalUrl, push_attribute};
 
 use super::request::{self, FORM_BYTES_MAX, Refused, Request as Asked, Wish};
-use super::store::Heard;
+use super::store::{Heard, Id};
 use super::{ASKING, Hub, SENDING, Work, host_of, unix_ms};
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
 /// Seconds after which it may be otherwise.
 const LATER: HeaderValue = HeaderValue::from_static("60");
+
+/// What is said while nobody knows more.
+const HEARD: &str = "It is heard; who registers is asked now whether it wants that.";
 
 /// The paths of the hub, below the public URL.
 pub const PATHS: [&str; 3] = ["/hub", "/hub/rsscloud", "/hub/ping"];
@@ -76,16 +79,17 @@ impl Hub {
                 Err(refused) => Err(refused),
             },
             "/hub/rsscloud" => match rules.register(body, direct) {
-                Ok(wishes) => self.hear(wishes).await,
+                Ok(wishes) => self.register(wishes).await,
                 Err(refused) => Err(refused),
             },
             _ => match rules.read(body) {
-                Ok(Asked::Subscriber(wish)) => self.hear(vec![wish]).await,
+                Ok(Asked::Subscriber(wish)) => self.subscribe(wish).await,
                 Ok(Asked::Publish(topics)) => self.look(topics).await,
                 Err(refused) => Err(refused),
             },
         };
-        let response = done.map_or_else(|refused| dialect.refuse(refused), |()| dialect.accept());
+        let response =
+            done.map_or_else(|refused| dialect.refuse(refused), |text| dialect.accept(text));
         if is_ping { Answer::Known(response) } else { Answer::Anybody(response) }
     }
 
@@ -94,7 +98,7 @@ impl Hub {
     }
 
     /// Sees to it that topics are looked at.
-    async fn look(&self, topics: Vec<CanonicalUrl<'static>>) -> Result<(), Refused> {
+    async fn look(&self, topics: Vec<CanonicalUrl<'static>>) -> Result<&'static str, Refused> {
         let events: Vec<_> = topics
             .iter()
             .map(|topic| {
@@ -104,11 +108,32 @@ impl Hub {
                 event
             })
             .collect();
-        self.publish(&SENDING, &events).await
+        self.publish(&SENDING, &events).await?;
+        Ok("It is heard, and looked at now.")
     }
 
     /// Sees to it that whoever wishes something is asked whether that is so.
-    async fn hear(&self, wishes: Vec<Wish>) -> Result<(), Refused> {
+    async fn subscribe(&self, wish: Wish) -> Result<&'static str, Refused> {
+        let noted = self.note(vec![wish]).await?;
+        self.ask_about(&noted).await?;
+        Ok(HEARD)
+    }
+
+    /// The same of rssCloud, where the answer says whether it is so, if that is known soon.
+    async fn register(&self, wishes: Vec<Wish>) -> Result<&'static str, Refused> {
+        let noted = self.note(wishes).await?;
+        let outcomes = self.awaited.begin(noted.iter().map(|(id, _)| *id).collect());
+        self.ask_about(&noted).await?;
+        let Some(outcomes) = outcomes else { return Ok(HEARD) };
+        match outcomes.all().await {
+            Some(true) => Ok("It is registered."),
+            Some(false) => Err(request::bad("the callback did not take what it was asked")),
+            None => Ok(HEARD),
+        }
+    }
+
+    /// Keeps wishes: their numbers, and the hosts that are to be asked.
+    async fn note(&self, wishes: Vec<Wish>) -> Result<Vec<(Id, String)>, Refused> {
         let hosts: Vec<_> = wishes.iter().map(|wish| host_of(wish.callback.as_str())).collect();
         let bounds = self.config.bounds;
         let heard = self.ask(move |store| store.hear(&wishes, &bounds, unix_ms())).await;
@@ -116,19 +141,15 @@ impl Hub {
             tracing::error!(%error, "hub.db");
             Refused { status: 503, text: "nothing can be stored at the moment" }
         })?;
-        let mut events = Vec::new();
+        let mut noted = Vec::new();
         for (heard, host) in heard.into_iter().zip(hosts) {
             match heard {
-                Heard::Noted(id) => {
-                    let mut event = self.own("verify", id);
-                    push_attribute(&mut event, "host", &host);
-                    push_attribute(&mut event, "verify", &id.to_string());
-                    events.push(event);
-                }
+                Heard::Noted(id) => noted.push((id, host)),
                 Heard::Nothing => {}
                 Heard::Full => {
-                    tracing::warn!(
-                        "the hub has as many subscribers as it takes, or too many who were not verified yet"
+                    self.complaints.full.lock().add(
+                        1,
+                        "it has as many as it takes, or too many who were not verified yet",
                     );
                     return Err(Refused {
                         status: 503,
@@ -137,7 +158,27 @@ impl Hub {
                 }
             }
         }
-        self.publish(&ASKING, &events).await
+        Ok(noted)
+    }
+
+    async fn ask_about(&self, noted: &[(Id, String)]) -> Result<(), Refused> {
+        let event = |(id, host): &(Id, String)| {
+            let mut event = self.own("verify", *id);
+            push_attribute(&mut event, "host", host);
+            push_attribute(&mut event, "verify", &id.to_string());
+            event
+        };
+        let events: Vec<_> = noted.iter().map(event).collect();
+        let published = self.publish(&ASKING, &events).await;
+        if published.is_err() {
+            // Whoever is told that it was not heard wishes it again: what nobody asks about would only stand in its way.
+            let ids: Vec<Id> = noted.iter().map(|(id, _)| *id).collect();
+            let forgotten = self.ask(move |store| ids.iter().try_for_each(|id| store.forget(*id)));
+            if let Err(error) = forgotten.await {
+                tracing::error!(%error, "hub.db");
+            }
+        }
+        published
     }
 
     async fn publish(&self, work: &Work, events: &[String]) -> Result<(), Refused> {
@@ -149,14 +190,10 @@ impl Hub {
 }
 
 impl Dialect {
-    fn accept(self) -> Response<Bytes> {
+    fn accept(self, text: &str) -> Response<Bytes> {
         match self {
             Self::WebSub => response(StatusCode::ACCEPTED, "text/plain", "accepted\n".to_owned()),
-            Self::Cloud { .. } => self.document(
-                StatusCode::OK,
-                true,
-                "It is heard; who registers is asked now whether it wants that.",
-            ),
+            Self::Cloud { .. } => self.document(StatusCode::OK, true, text),
         }
     }
 

@@ -4,6 +4,7 @@ pub(crate) mod clock;
 pub(crate) mod history;
 pub(crate) mod hostile;
 pub(crate) mod http;
+pub(crate) mod hub_site;
 pub(crate) mod nc;
 pub(crate) mod nginx;
 pub(crate) mod openssl;

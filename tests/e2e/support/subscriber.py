@@ -40,11 +40,18 @@ class Subscriber(BaseHTTPRequestHandler):
             "method": "POST", "path": path, "body": body.decode(), "type": self.headers["Content-Type"],
             "link": self.headers["Link"], "signed": signature and hmac.compare_digest(signature, right),
         })
-        fails = {"twice": (503, 2), "later": (503, 1), "down": (500, 3), "dead": (500, 1 << 30), "gone": (410, 1 << 30)}
+        always = 1 << 30
+        fails = {
+            "twice": (503, 2), "later": (503, 1), "down": (500, 3), "dead": (500, always), "gone": (410, always),
+            "307": (307, always), "308": (308, always),
+        }
         status, times = fails.get(kind, (200, 0))
         status = status if count <= times else 200
         wait = {"twice": "0", "later": "6"}.get(kind)
-        self.answer(status, "", {"Retry-After": wait} if wait and status == 503 else {})
+        headers = {"Retry-After": wait} if wait and status == 503 else {}
+        if status in (307, 308):
+            headers = {"Location": "/ok/instead"}
+        self.answer(status, "", headers)
 
     def answer(self, status, body, headers):
         try:

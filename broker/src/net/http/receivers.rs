@@ -40,6 +40,10 @@ pub enum Reply {
 /// The answer, when there is one.
 pub type Replying<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
 
+/// A name and numbers under it, if they are known.
+pub type Counting<'a> =
+    Pin<Box<dyn Future<Output = Option<(&'static str, Vec<(&'static str, u64)>)>> + Send + 'a>>;
+
 /// Answers requests.
 pub trait Receiver: fmt::Debug + Send + Sync {
     /// Of which paths: `/a/{name}`, with `{name}` for a segment.
@@ -60,6 +64,11 @@ pub trait Receiver: fmt::Debug + Send + Sync {
     /// Whether a path that is [known](Receiver::knows) to nobody is answered nevertheless.
     fn is_open(&self) -> bool {
         true
+    }
+
+    /// What `GET /stats` says of it. `openapi.json` describes that.
+    fn count(&self) -> Counting<'_> {
+        Box::pin(std::future::ready(None))
     }
 
     /// Answers one, whose body is whole. `peer` is the address of the connection.

@@ -58,11 +58,11 @@ pub(super) async fn ready(State(http): State<Arc<Http>>, uri: Uri) -> Result<Res
     Ok((status, Object(answer)).into_response())
 }
 
-/// `GET /stats`: counts since the start.
+/// `GET /stats`: counts since the start, and of what receivers have.
 pub(super) async fn stats(State(http): State<Arc<Http>>, uri: Uri) -> Result<Object, Refusal> {
     Params::of(&uri, &[])?;
     let (hub, stats) = (&http.hub, &http.hub.stats);
-    Ok(Object(json!({
+    let mut counts = json!({
         "connections": hub.registry.len(),
         "connected": hub.registry.total(),
         "turned-away": stats.turned_away.value(),
@@ -73,7 +73,15 @@ pub(super) async fn stats(State(http): State<Arc<Http>>, uri: Uri) -> Result<Obj
         "clock": hub.clock.now().0,
         "hooks": visits(&stats.hooks),
         "notices": visits(&stats.notices),
-    })))
+    });
+    for receiver in &http.config.receivers {
+        if let Some((name, numbers)) = receiver.count().await {
+            let numbers =
+                numbers.into_iter().map(|(name, number)| (name.to_owned(), number.into()));
+            counts[name] = Value::Object(numbers.collect());
+        }
+    }
+    Ok(Object(counts))
 }
 
 fn visits(visits: &Visits) -> Value {

@@ -2,7 +2,9 @@
 
 use tempfile::TempDir;
 
+use super::wishes::{WISHES_OF_HOST, WISHES_OF_ONE};
 use super::*;
+use crate::hub::request::{Topic, Wish};
 
 const BOUNDS: Bounds =
     Bounds { subscriptions: 3, wishes: 4, given_up: 2, failing: Duration::from_secs(100) };
@@ -34,10 +36,14 @@ fn noted(store: &Store, wish: &Wish) -> Id {
 
 #[track_caller]
 fn subscribe(store: &Store, callback: u32) -> Id {
-    assert!(store.grant(noted(store, &wish(callback, Some(10))), 0).unwrap());
+    assert_eq!(grant(store, noted(store, &wish(callback, Some(10))), 0), Granted::Done);
     let sql = "SELECT id FROM subscriptions WHERE callback = ?1";
     let callback = format!("https://reader.example/{callback}");
     store.0.lock().query_row(sql, [callback], |row| row.get(0)).unwrap()
+}
+
+fn grant(store: &Store, id: Id, now: UnixMs) -> Granted {
+    store.grant(id, &BOUNDS, now).unwrap()
 }
 
 fn put(store: &Store, body: &str) -> Stored {
@@ -78,14 +84,14 @@ fn a_newer_file_is_refused_and_left_alone() {
 fn of_two_wishes_for_the_same_the_later_one_wins_in_whatever_order_they_are_verified() {
     let (_folder, store) = store();
     let (first, second) = (noted(&store, &wish(1, Some(10))), noted(&store, &wish(1, None)));
-    assert!(store.grant(second, 0).unwrap());
-    assert!(!store.grant(first, 0).unwrap(), "it is void");
+    assert_eq!(grant(&store, second, 0), Granted::Done);
+    assert_eq!(grant(&store, first, 0), Granted::Void);
     assert!(!store.has_subscribers(TOPIC, 0).unwrap());
 
     let (first, second) = (noted(&store, &wish(1, Some(10))), noted(&store, &wish(1, None)));
-    assert!(store.grant(first, 0).unwrap());
+    assert_eq!(grant(&store, first, 0), Granted::Done);
     assert!(store.has_subscribers(TOPIC, 0).unwrap());
-    assert!(store.grant(second, 0).unwrap());
+    assert_eq!(grant(&store, second, 0), Granted::Done);
     assert!(!store.has_subscribers(TOPIC, 0).unwrap());
 }
 
@@ -95,7 +101,7 @@ fn what_nobody_has_shown_to_want_changes_nothing() {
     let subscribed = subscribe(&store, 1);
     let stranger = noted(&store, &wish(1, None));
     store.forget(stranger).unwrap();
-    assert!(!store.grant(stranger, 0).unwrap());
+    assert_eq!(grant(&store, stranger, 0), Granted::Void);
     put(&store, "one");
     assert!(store.due(subscribed, 0).unwrap().is_some());
 }
@@ -105,7 +111,7 @@ fn a_renewal_is_the_same_subscription_with_a_new_lease_and_secret() {
     let (_folder, store) = store();
     let id = subscribe(&store, 1);
     let renewed = Wish { secret: None, ..wish(1, Some(20)) };
-    assert!(store.grant(noted(&store, &renewed), 5_000).unwrap());
+    assert_eq!(grant(&store, noted(&store, &renewed), 5_000), Granted::Done);
     put(&store, "one");
     assert_eq!(store.due(id, 24_999).unwrap().unwrap().secret, None);
     assert!(store.due(id, 25_000).unwrap().is_none(), "its lease is over");
@@ -130,6 +136,23 @@ fn there_is_a_bound_for_subscriptions_and_for_wishes() {
 }
 
 #[test]
+fn whoever_was_heard_when_there_was_more_room_is_not_taken_without_it() {
+    let (_folder, store) = store();
+    subscribe(&store, 1);
+    let (renewal, second) = (noted(&store, &wish(1, Some(9))), noted(&store, &wish(2, Some(9))));
+    let fewer = Bounds { subscriptions: 1, ..BOUNDS };
+    assert_eq!(store.grant(second, &fewer, 0).unwrap(), Granted::Full);
+    assert_eq!(store.wish(second).unwrap(), None, "it is not asked again");
+    assert_eq!(store.grant(renewal, &fewer, 0).unwrap(), Granted::Done);
+    assert_eq!(store.counts().unwrap(), Counts { topics: 1, subscribers: 1, waiting: 0 });
+    let end = noted(&store, &wish(1, None));
+    assert_eq!(store.grant(end, &fewer, 0).unwrap(), Granted::Done);
+    let third = noted(&store, &wish(3, Some(9)));
+    assert_eq!(store.counts().unwrap().waiting, 1);
+    assert_eq!(store.grant(third, &fewer, 0).unwrap(), Granted::Done, "there is a place again");
+}
+
+#[test]
 fn whoever_wishes_much_in_one_name_leaves_room_for_others() {
     let (_folder, store) = store();
     let bounds = Bounds { subscriptions: 1_000, wishes: 1_000, ..BOUNDS };
@@ -145,7 +168,7 @@ fn whoever_wishes_much_in_one_name_leaves_room_for_others() {
 fn nothing_is_on_its_way_twice_and_who_missed_something_is_told_again() {
     let (_folder, store) = store();
     let id = subscribe(&store, 1);
-    assert!(store.grant(noted(&store, &wish(1, Some(1_000_000))), 0).unwrap());
+    assert_eq!(grant(&store, noted(&store, &wish(1, Some(1_000_000))), 0), Granted::Done);
     let recipients = |stored, now| {
         let recipients = store.recipients(stored, 0, 10, now).unwrap();
         recipients.into_iter().map(|(id, _, begun)| (id, begun)).collect::<Vec<_>>()
@@ -269,9 +292,9 @@ fn who_comes_back_after_its_lease_begins_anew() {
     let id = subscribe(&store, 1);
     put(&store, "one");
     let renewed = noted(&store, &wish(1, Some(100)));
-    assert!(store.grant(renewed, 9_999).unwrap());
+    assert_eq!(grant(&store, renewed, 9_999), Granted::Done);
     assert!(store.due(id, 9_999).unwrap().is_some(), "in time, nothing is lost");
     let late = noted(&store, &wish(1, Some(100)));
-    assert!(store.grant(late, 200_000).unwrap());
+    assert_eq!(grant(&store, late, 200_000), Granted::Done);
     assert!(store.due(id, 200_000).unwrap().is_none());
 }

@@ -1,0 +1,246 @@
+//! A site with a hub of its own: feeds are served by nginx, publishers are curl, subscribers a server in Python that knows
+//! nothing of us.
+
+use std::{collections::BTreeSet, fs, path::Path, process::Command, thread, time::Duration};
+
+use rusqlite::{Connection, OpenFlags};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{
+    http::{Got, Http},
+    nginx::Nginx,
+    process::{Running, Server, at, json_at},
+    wait::until,
+};
+
+pub(crate) const FORM: &str = "application/x-www-form-urlencoded";
+pub(crate) const PUBLIC: &str = "https://blog.example/tidings/";
+
+/// A site, its hub, and who subscribes there.
+pub(crate) struct Site {
+    pub(crate) server: Server,
+    pub(crate) http: Http,
+    pub(crate) nginx: Nginx,
+    pub(crate) subscribers: Subscribers,
+    pub(crate) arguments: Vec<String>,
+}
+
+/// Where all subscribers are.
+pub(crate) struct Subscribers {
+    pub(crate) process: Running,
+    pub(crate) port: u16,
+}
+
+impl Subscribers {
+    #[track_caller]
+    pub(crate) fn start() -> Self {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/subscriber.py");
+        let process = Running::start(Command::new("python3").arg(file));
+        let port = process.line("the port", |line| line.parse().ok());
+        Self { process, port }
+    }
+
+    pub(crate) fn callback(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// All requests with this method to a subscriber so far.
+    pub(crate) fn requests(&self, method: &str, path: &str) -> Vec<Value> {
+        let mut found = Vec::new();
+        self.process.printed(|line| -> Option<()> {
+            let request: Value = serde_json::from_str(line).unwrap();
+            if request["method"] == method && request["path"] == path {
+                found.push(request);
+            }
+            None
+        });
+        found
+    }
+
+    /// What a subscriber was sent so far.
+    pub(crate) fn bodies(&self, path: &str) -> Vec<String> {
+        let text = |request: &Value| request["body"].as_str().unwrap().to_owned();
+        self.requests("POST", path).iter().map(text).collect()
+    }
+
+    /// Waits for so many requests, and returns the last one.
+    #[track_caller]
+    pub(crate) fn nth(&self, method: &str, path: &str, count: usize) -> Value {
+        until(&format!("{count} {method} of {path}"), || {
+            self.requests(method, path).get(count - 1).cloned()
+        })
+    }
+}
+
+impl Site {
+    #[track_caller]
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::with(arguments, |arguments| Server::start(&[&["broker"], arguments].concat()))
+    }
+
+    /// With a broker that is started so.
+    #[track_caller]
+    pub(crate) fn with(arguments: &[&str], start: impl FnOnce(&[&str]) -> Server) -> Self {
+        let folder = TempDir::new().unwrap();
+        let root = folder.path().display().to_string();
+        let moved = "location /moved { return 301 $scheme://$http_host/feed.xml; }
+            location /away { return 302 $scheme://localhost:$server_port/feed.xml; }
+            location /round { return 302 $scheme://$http_host/round; }";
+        let nginx = Nginx::start(folder, "", &format!("root {root}; {moved}"));
+        let prefix = nginx.url();
+        let fixed = ["--public-url", PUBLIC, "--hub", &prefix];
+        // All of them come from one address.
+        let rate =
+            if arguments.contains(&"--hub-rate") { &[][..] } else { &["--hub-rate", "100000"] };
+        let all = fixed.iter().chain(arguments).chain(rate);
+        let arguments: Vec<_> = all.map(|word| (*word).to_owned()).collect();
+        let server = start(&words(&arguments));
+        let http = Http::of(&server);
+        Self { server, http, nginx, subscribers: Subscribers::start(), arguments }
+    }
+
+    /// With a group that tries again at once, and gives up after so many attempts.
+    #[track_caller]
+    pub(crate) fn quick(attempts: u32, arguments: &[&str]) -> Self {
+        let site = Self::start(&[&["--allow-private=127.0.0.0/8"], arguments].concat());
+        let attempts = format!("max-attempts={attempts}");
+        at(&site.server, &["group", "set", "hub", "backoff=1ms", &attempts]).expect_code(0);
+        site
+    }
+
+    /// Ends the broker with a signal, and starts it again with what `arguments` says now.
+    #[track_caller]
+    pub(crate) fn restart(self, signal: &str) -> Self {
+        let Self { server, http: _, nginx, subscribers, arguments } = self;
+        let words = [&["broker"], &words(&arguments)[..]].concat();
+        let server = server.restart(signal, &words);
+        Self { http: Http::of(&server), server, nginx, subscribers, arguments }
+    }
+
+    pub(crate) fn feed(&self, name: &str) -> String {
+        format!("{}{name}", self.nginx.url())
+    }
+
+    #[track_caller]
+    pub(crate) fn post(&self, path: &str, fields: &[(&str, &str)]) -> Got {
+        let fields: Vec<_> = fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let each = fields.iter().flat_map(|field| ["--data-urlencode", field]);
+        self.http.ask("POST", path, &each.collect::<Vec<_>>())
+    }
+
+    #[track_caller]
+    pub(crate) fn wish(
+        &self,
+        mode: &str,
+        feed: &str,
+        subscriber: &str,
+        further: &[(&str, &str)],
+    ) -> Got {
+        let (topic, callback) = (self.feed(feed), self.subscribers.callback(subscriber));
+        let fields = [("hub.mode", mode), ("hub.topic", &topic), ("hub.callback", &callback)];
+        self.post("/hub", &[&fields[..], further].concat())
+    }
+
+    /// Subscribes, and waits until that is so.
+    #[track_caller]
+    pub(crate) fn subscribe(&self, feed: &str, subscriber: &str, more: &[(&str, &str)]) {
+        let before = self.subscriptions(feed, subscriber);
+        assert_eq!(self.wish("subscribe", feed, subscriber, more).status, 202);
+        until("the subscription", || {
+            let now = self.subscriptions(feed, subscriber);
+            (now.len() == 1 && now != before).then_some(())
+        });
+    }
+
+    /// What `hub.db` has of a subscription: its number, and until when it lasts.
+    pub(crate) fn subscriptions(&self, feed: &str, subscriber: &str) -> Vec<(i64, i64)> {
+        let sql = "SELECT subscriptions.id, until_unix_ms FROM subscriptions
+            JOIN topics ON topics.id = topic WHERE url = ?1 AND callback = ?2";
+        let database = self.database();
+        let mut statement = database.prepare(sql).unwrap();
+        let key = [self.feed(feed), self.subscribers.callback(subscriber)];
+        let rows = statement.query_map(key, |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        rows.map(Result::unwrap).collect()
+    }
+
+    pub(crate) fn database(&self) -> Connection {
+        let file = self.server.data().join("hub.db");
+        let database = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+        database.busy_timeout(Duration::from_mins(1)).unwrap();
+        database
+    }
+
+    /// Changes a feed, and says nothing.
+    pub(crate) fn write(&self, feed: &str, text: &str) {
+        fs::write(self.nginx.folder.path().join(feed), text).unwrap();
+    }
+
+    /// Changes a feed, and says so.
+    #[track_caller]
+    pub(crate) fn publish(&self, feed: &str, text: &str) {
+        self.write(feed, text);
+        let ping = [("hub.mode", "publish"), ("hub.url", &self.feed(feed))];
+        assert_eq!(self.post("/hub", &ping).status, 202);
+    }
+
+    /// How a group does.
+    #[track_caller]
+    pub(crate) fn group(&self, name: &str) -> Value {
+        json_at(&self.server, &["group", "show", name]).remove(0)
+    }
+
+    /// What `GET /stats` says of the hub.
+    #[track_caller]
+    pub(crate) fn counts(&self) -> Value {
+        self.http.get("/stats").json()["hub"].clone()
+    }
+
+    /// Waits until the hub has nothing to do.
+    #[track_caller]
+    pub(crate) fn idle(&self) {
+        until("the hub to be idle", || {
+            let mut groups = ["hub", "hub-verify"].map(|name| self.group(name)).into_iter();
+            groups.all(|group| group["waiting"] == 0 && group["processing"] == 0).then_some(())
+        });
+    }
+
+    /// Subscribers `/ok/0` and so on, all of them verified.
+    #[track_caller]
+    pub(crate) fn subscribe_many(&self, feed: &str, count: usize) {
+        thread::scope(|scope| {
+            for part in 0..4 {
+                scope.spawn(move || {
+                    for number in (part..count).step_by(4) {
+                        let got = self.wish("subscribe", feed, &format!("/ok/{number}"), &[]);
+                        assert_eq!(got.status, 202);
+                    }
+                });
+            }
+        });
+        let sql = "SELECT count(*) FROM subscriptions";
+        until("all subscriptions", || {
+            let all: i64 = self.database().query_row(sql, [], |row| row.get(0)).unwrap();
+            (usize::try_from(all) == Ok(count)).then_some(())
+        });
+    }
+
+    /// How many subscribers have been sent this.
+    pub(crate) fn told(&self, body: &str) -> usize {
+        let mut paths = BTreeSet::new();
+        self.subscribers.process.printed(|line| -> Option<()> {
+            if line.contains("\"POST\"") {
+                let request: Value = serde_json::from_str(line).unwrap();
+                if request["body"] == body {
+                    paths.insert(request["path"].as_str().unwrap().to_owned());
+                }
+            }
+            None
+        });
+        paths.len()
+    }
+}
+
+fn words(arguments: &[String]) -> Vec<&str> {
+    arguments.iter().map(String::as_str).collect()
+}
