@@ -34,6 +34,8 @@ enum Named {
     InFeed,
     ByPage,
     Cloud,
+    /// Hubs that answer like this, and then a cloud.
+    Several(&'static [&'static str]),
 }
 
 fn feed(items: &[&str], more: &str) -> String {
@@ -53,17 +55,20 @@ impl Scene {
         let hub = Receiver::start();
         let at_hub = hub.url("202", "hub");
         let folder = TempDir::new().unwrap();
+        let in_feed = |hub: &str| format!("<atom:link rel=\"hub\" href=\"{hub}\"/>");
+        let cloud = format!(
+            "<cloud domain=\"127.0.0.1\" port=\"{}\" path=\"/200/cloud\" registerProcedure=\"\" \
+             protocol=\"http-post\"/>",
+            hub.port
+        );
         let (link, more) = match named {
             Named::InHead => (format!("add_header Link '<{at_hub}>; rel=\"hub\"';"), String::new()),
-            Named::InFeed => (String::new(), format!("<atom:link rel=\"hub\" href=\"{at_hub}\"/>")),
+            Named::InFeed => (String::new(), in_feed(&at_hub)),
             Named::ByPage => (String::new(), String::new()),
-            Named::Cloud => {
-                let port = hub.port;
-                let cloud = format!(
-                    "<cloud domain=\"127.0.0.1\" port=\"{port}\" path=\"/200/cloud\" \
-                     registerProcedure=\"\" protocol=\"http-post\"/>"
-                );
-                (String::new(), cloud)
+            Named::Cloud => (String::new(), cloud),
+            Named::Several(answers) => {
+                let hubs = answers.iter().map(|answer| in_feed(&hub.url(answer, answer)));
+                (String::new(), hubs.collect::<String>() + &cloud)
             }
         };
         fs::write(folder.path().join("feed.rss"), feed(&["old"], &more)).unwrap();
@@ -414,6 +419,35 @@ fn a_cloud_says_that_there_is_something_new() {
     scene.write(&["one", "old"]);
     assert_eq!(notify(&scene.feed_url()), 204);
     until("the item", || (scene.announced("one") == 1).then_some(()));
+    scene.is_looked_at_every("4s");
+}
+
+#[test]
+fn a_hub_that_refuses_is_followed_by_the_next_one_and_all_of_them_by_the_cloud() {
+    let scene = Scene::start(&Named::Several(&["403", "202", "500"]), &[]);
+    let told = scene.hub.told(2);
+    assert_eq!([&*told[0].path, &told[1].path], ["/403/403", "/202/202"]);
+    let (first, second) = (scene.asked(0), scene.asked(1));
+    assert_ne!(first.get("hub.secret"), second.get("hub.secret"), "the first one knows its own");
+    assert_eq!(scene.http.get(&first.path()).status, 404);
+    confirm(&scene, &second, "1000");
+    scene.is_looked_at_every("4s");
+    let body = feed(&["one", "old"], "");
+    assert_eq!(deliver(&scene, &second, &body, &signed(&second, &body)).status, 204);
+    until("the first items", || (scene.announced("old") == 1).then_some(()));
+    assert_eq!(scene.announced("one"), 1);
+
+    // It, too, changes its mind. The third one has trouble, so the cloud is not asked yet.
+    let denied = format!("{}?hub.mode=denied&hub.topic={}", second.path(), scene.feed_url());
+    assert_eq!(scene.http.get(&denied).status, 200);
+    assert_eq!(scene.hub.told(3)[2].path, "/500/500");
+    assert_eq!(deliver(&scene, &second, &body, &signed(&second, &body)).status, 404);
+    // Polling is as before.
+    until("looks as before", || (scene.every()? != "4s").then_some(()));
+
+    let scene = Scene::start(&Named::Several(&["403", "410"]), &[]);
+    let paths: Vec<_> = scene.hub.told(3).into_iter().map(|told| told.path).collect();
+    assert_eq!(paths, ["/403/403", "/410/410", "/200/cloud"]);
     scene.is_looked_at_every("4s");
 }
 

@@ -349,6 +349,10 @@ impl Service {
                 book.remove(&of)?;
                 return Ok::<_, StoreError>(None);
             }
+            // Which is due at once, or later.
+            if book.go_on(&of, unix_ms())? {
+                return Ok(None);
+            }
             book.change(&of, |one| one.ask(unix_ms()))
         });
         let Some(wish) = wish.await? else { return Ok(()) };

@@ -77,6 +77,14 @@ impl Store {
         Ok(())
     }
 
+    /// This one takes the place of another, whose items it knows.
+    pub(super) fn replace(&self, token: &str, by: &Subscription) -> Result<(), StoreError> {
+        let text = serde_json::to_string(by).expect("it is made of texts and numbers");
+        let update = "UPDATE subscription SET token = ?2, text = ?3 WHERE token = ?1";
+        self.connection.execute(update, params![token, by.token, text])?;
+        Ok(())
+    }
+
     pub(super) fn remove(&self, token: &str) -> Result<(), StoreError> {
         self.connection.execute("DELETE FROM subscription WHERE token = ?1", [token])?;
         Ok(())
@@ -132,7 +140,12 @@ mod tests {
         assert_eq!(store.all().unwrap(), [one.clone()]);
         assert!(store.id == id && id != 0);
         assert_eq!(store.known(&one.token).unwrap(), known);
-        store.remove(&one.token).unwrap();
+        let mut other = one.clone();
+        other.token = "other".into();
+        store.replace(&one.token, &other).unwrap();
+        assert_eq!(store.all().unwrap(), [other.clone()]);
+        assert_eq!(store.known("other").unwrap(), known);
+        store.remove("other").unwrap();
         assert_eq!(store.all().unwrap(), []);
         assert_eq!(store.known(&one.token).unwrap(), Known::default());
         store.connection.pragma_update(None, "user_version", 2).unwrap();

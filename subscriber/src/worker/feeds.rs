@@ -34,9 +34,6 @@ const NOT_CARRIED: &[&str] = &[
     "number", "pass", "pushed", "schedule", "source", "was",
 ];
 
-/// The attribute with the hub of the page that led to a feed, which may say none itself.
-const HUB: &str = "hub";
-
 /// Publishes events.
 pub(super) trait Announce: Sync {
     /// Returns when the event is confirmed. The error is for people, and the same may be tried again.
@@ -96,8 +93,8 @@ pub(super) struct Watch<'a> {
     interval: Option<Duration>,
     /// A page led here: if it is one, too, what that names is not followed.
     is_named: bool,
-    /// The hub that the page named.
-    hub: Option<Box<str>>,
+    /// The hubs that the page named.
+    hubs: Vec<String>,
     /// Further attributes of its schedule, each with a leading space.
     carried: String,
     watched: Watched,
@@ -123,7 +120,7 @@ pub(super) enum Answer<'a> {
 #[derive(Debug)]
 pub(super) struct Named {
     pub(super) feeds: Vec<Box<str>>,
-    pub(super) hubs: Vec<Box<str>>,
+    pub(super) hubs: Vec<String>,
 }
 
 /// How a look has ended.
@@ -168,7 +165,7 @@ impl<'a> Watch<'a> {
         }
         let (feed, every) = (feed.into(), every.map(Into::into));
         let is_named = payload.attribute(NAMED).is_some();
-        let hub = payload.attribute(HUB).map(Into::into);
+        let hubs = event::read_hub_urls(payload);
         Ok(Some(Self {
             url,
             settings,
@@ -177,7 +174,7 @@ impl<'a> Watch<'a> {
             every,
             interval,
             is_named,
-            hub,
+            hubs,
             carried,
             watched,
         }))
@@ -208,7 +205,7 @@ impl<'a> Watch<'a> {
             Answer::Document { named: Named { feeds, hubs }, .. }
                 if !feeds.is_empty() && !self.watched.was_read() && !self.is_named =>
             {
-                self.watch_instead(&feeds[0], hubs.first().map(|hub| &**hub), broker).await?;
+                self.watch_instead(&feeds[0], hubs, broker).await?;
                 return Ok(Looked::Elsewhere);
             }
             Answer::NotModified => Outcome::Same,
@@ -255,7 +252,7 @@ impl<'a> Watch<'a> {
         headers: &HeaderMap,
         broker: &impl Announce,
     ) -> Result<(), String> {
-        let hubs = Hubs::of(feed, headers, self.url, self.hub.as_deref());
+        let hubs = Hubs::of(feed, headers, self.url, &self.hubs);
         if hubs.is_empty() {
             return Ok(());
         }
@@ -266,7 +263,7 @@ impl<'a> Watch<'a> {
     async fn watch_instead(
         &self,
         feed: &str,
-        hub: Option<&str>,
+        hubs: &[String],
         broker: &impl Announce,
     ) -> Result<(), String> {
         let Ok(feed) = CanonicalUrl::parse(feed) else {
@@ -282,9 +279,7 @@ impl<'a> Watch<'a> {
         push_attribute(&mut event, WATCHED, &self.feed);
         event.push_str(&self.carried);
         push_attribute(&mut event, NAMED, "yes");
-        if let Some(hub) = hub {
-            push_attribute(&mut event, HUB, hub);
-        }
+        event::push_hubs(&mut event, hubs);
         broker.publish(SCHEDULES, event).await?;
         broker.publish(SCHEDULES, self.change(every, "0")).await
     }

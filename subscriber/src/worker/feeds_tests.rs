@@ -268,7 +268,8 @@ async fn who_tells_of_a_feed_is_told_with_what_is_known() {
     assert!(!fake.take().iter().any(|event| event.starts_with("hub-found")));
 
     // What its head says counts for more than what stands in it, and both for more than what a page has said.
-    feed.hubs = vec!["https://hub.example/".into()];
+    let named = ["https://hub.example/", "https://second.example/", "https://hub.example/"];
+    feed.hubs = named.map(str::to_owned).into();
     feed.own = Some("http://a.example/own".into());
     let told = async |task: &str, feed: &Feed, headers: &HeaderMap| {
         let validators = Validators::default();
@@ -281,17 +282,17 @@ async fn who_tells_of_a_feed_is_told_with_what_is_known() {
         event::read_hubs(&event.unwrap()).unwrap().1
     };
     let hubs = told(TASK, &feed, &NO_HEADERS).await;
-    assert_eq!(hubs.hub.as_deref(), Some("https://hub.example/"));
+    assert_eq!(hubs.hubs, ["https://hub.example/", "https://second.example/"]);
     assert_eq!(hubs.topic.as_deref(), Some("http://a.example/own"));
     let mut headers = HeaderMap::new();
-    let link = "<https://head.example/>; rel=\"hub\", </f?self>; rel=self";
+    let link = "<https://head.example/>; rel=\"hub\", </f?self>; rel=self, </hub>; rel=hub";
     headers.insert("link", link.parse().unwrap());
     let hubs = told(TASK, &feed, &headers).await;
-    assert_eq!(hubs.hub.as_deref(), Some("https://head.example/"));
+    assert_eq!(hubs.hubs, ["https://head.example/", "http://a.example/hub"]);
     assert_eq!(hubs.topic.as_deref(), Some("http://a.example/f?self"));
     feed.hubs.clear();
     let hubs = told(&format!("{TASK} hub=https://page.example/"), &feed, &NO_HEADERS).await;
-    assert_eq!(hubs.hub.as_deref(), Some("https://page.example/"));
+    assert_eq!(hubs.hubs, ["https://page.example/"]);
 }
 
 #[tokio::test]
@@ -299,9 +300,11 @@ async fn a_page_hands_its_hub_on_to_the_feed_that_it_names() {
     let fake = Fake::default();
     let page = feed::parse(b"<html>", None, None);
     let mut named = naming("http://a.example/feed.xml");
-    named.hubs.push("https://hub.example/".into());
+    named.hubs.extend(["https://hub.example/".into(), "https://b.example/".into()]);
     fake.look(TASK, page_with(&page, &named)).await.unwrap();
-    assert!(fake.take()[0].ends_with(" named=yes hub=https://hub.example/"));
+    assert!(
+        fake.take()[0].ends_with(" named=yes hub=https://hub.example/ hub-2=https://b.example/")
+    );
 }
 
 #[tokio::test]
