@@ -108,6 +108,18 @@ impl Book {
         deliveries.1 <= DELIVERIES_A_MINUTE
     }
 
+    /// A crawler has found in a feed what nobody has told of who should have.
+    pub(super) fn was_silent(
+        &mut self,
+        feed: &CanonicalUrl<'_>,
+        now_ms: u64,
+    ) -> Result<(), StoreError> {
+        if let Some(token) = self.by_feed.get(feed.as_str()).cloned() {
+            self.change(&token, |one| one.was_silent(now_ms))?;
+        }
+        Ok(())
+    }
+
     /// A crawler has found who tells of a feed, and knows these items.
     pub(super) fn found(
         &mut self,
@@ -212,3 +224,7 @@ impl Book {
         waiting.map(Subscription::due_ms).chain(self.all.values().map(Subscription::over_ms)).min()
     }
 }
+
+#[cfg(test)]
+#[path = "book_tests.rs"]
+mod tests;

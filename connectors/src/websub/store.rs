@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::str::FromStr;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 use tidings_subscriber::feed::watch::Known;
 
 use super::subscription::Subscription;
@@ -46,10 +46,7 @@ impl Store {
     pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
         let connection = Connection::open(path)?;
         let _ = rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(0o600));
-        let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        if version > VERSION {
-            return Err(StoreError::Newer(version));
-        }
+        check_version(&connection)?;
         connection.execute_batch(SCHEMA)?;
         connection.pragma_update(None, "user_version", VERSION)?;
         let mut id: i32 =
@@ -61,12 +58,26 @@ impl Store {
         Ok(Self { connection, id: id.cast_unsigned() })
     }
 
+    /// What is written is not synced: for tests that write much.
+    #[cfg(test)]
+    pub(super) fn hurry(&self) {
+        self.connection.pragma_update(None, "synchronous", "OFF").unwrap();
+    }
+
     /// All of them; those that cannot be read are left out.
     pub(super) fn all(&self) -> Result<Vec<Subscription>, StoreError> {
-        let mut query = self.connection.prepare("SELECT text FROM subscription")?;
-        let texts = query.query_map([], |row| row.get::<_, String>(0))?;
-        let texts = texts.collect::<Result<Vec<_>, _>>()?;
-        Ok(texts.iter().filter_map(|text| serde_json::from_str(text).ok()).collect())
+        all(&self.connection)
+    }
+
+    /// All of a database that another process may be writing; none if there is no database.
+    pub(super) fn read(path: &Path) -> Result<Vec<Subscription>, StoreError> {
+        if !path.exists() {
+            return Ok(Vec::new());
+        }
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags)?;
+        check_version(&connection)?;
+        all(&connection)
     }
 
     pub(super) fn put(&self, subscription: &Subscription) -> Result<(), StoreError> {
@@ -106,6 +117,18 @@ impl Store {
     }
 }
 
+fn check_version(connection: &Connection) -> Result<(), StoreError> {
+    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    if version > VERSION { Err(StoreError::Newer(version)) } else { Ok(()) }
+}
+
+fn all(connection: &Connection) -> Result<Vec<Subscription>, StoreError> {
+    let mut query = connection.prepare("SELECT text FROM subscription")?;
+    let texts = query.query_map([], |row| row.get::<_, String>(0))?;
+    let texts = texts.collect::<Result<Vec<_>, _>>()?;
+    Ok(texts.iter().filter_map(|text| serde_json::from_str(text).ok()).collect())
+}
+
 /// Not 0, by which a database is known that has none.
 fn random_id() -> i32 {
     let mut bits = [0_u8; 4];
@@ -138,6 +161,8 @@ mod tests {
         }
         let store = Store::open(&path).unwrap();
         assert_eq!(store.all().unwrap(), [one.clone()]);
+        assert_eq!(Store::read(&path).unwrap(), [one.clone()], "while it is open");
+        assert_eq!(Store::read(&directory.path().join("none")).unwrap(), []);
         assert!(store.id == id && id != 0);
         assert_eq!(store.known(&one.token).unwrap(), known);
         let mut other = one.clone();
@@ -151,6 +176,7 @@ mod tests {
         store.connection.pragma_update(None, "user_version", 2).unwrap();
         drop(store);
         assert!(matches!(Store::open(&path), Err(StoreError::Newer(2))));
+        assert!(matches!(Store::read(&path), Err(StoreError::Newer(2))));
     }
 
     #[test]

@@ -41,8 +41,14 @@ const RETRY_MS_MAX: u64 = 6 * HOUR_MS;
 /// Who has said no is asked again after so long.
 const REFUSED_MS: u64 = DAY_MS;
 
+/// Between two and one of so many parts of a lease before its end it is asked for again: each at its own time.
+const SPREAD: u64 = 5;
+
 /// Tries in vain until somebody else is asked, if there is somebody.
 const TRIES_MAX: u32 = 4;
+
+/// How often a hub that has not told everything is asked before its lease is over.
+const SILENT_MS: u64 = DAY_MS;
 
 /// How often a feed may say that somebody else tells: one that names another one each time is not followed.
 const CHANGED_MS: u64 = DAY_MS;
@@ -114,6 +120,12 @@ pub(super) struct Subscription {
     leaving: bool,
     /// Until when crawlers were told that news come of themselves; 0: they were not.
     crawlers_know_ms: u64,
+    /// Crawlers have found what nobody had told: they are told of no lease until something is told again.
+    #[serde(default)]
+    is_silent: bool,
+    /// When it was asked for once more because of that.
+    #[serde(default)]
+    silent_ms: u64,
     /// When it was begun.
     since_ms: u64,
 }
@@ -162,6 +174,8 @@ impl Subscription {
             refused_ms: 0,
             leaving: false,
             crawlers_know_ms: 0,
+            is_silent: false,
+            silent_ms: 0,
             since_ms: now_ms,
         }
     }
@@ -176,15 +190,39 @@ impl Subscription {
         self.active_until_ms.filter(|until| *until > now_ms && !self.leaving)
     }
 
+    /// Until when news are told, by somebody who has told all that was found so far.
+    pub(super) fn relied_upon_until_ms(&self, now_ms: u64) -> Option<u64> {
+        self.told_until_ms(now_ms).filter(|_| !self.is_silent)
+    }
+
     /// What crawlers are to be told, as they know something else: until when news come of themselves, 0 for not at all.
     pub(super) fn untold_ms(&self, now_ms: u64) -> Option<u64> {
-        let until_ms = self.told_until_ms(now_ms).unwrap_or(0);
+        let until_ms = self.relied_upon_until_ms(now_ms).unwrap_or(0);
         (until_ms != self.crawlers_know_ms && !self.leaving).then_some(until_ms)
     }
 
     /// They were told.
     pub(super) fn crawlers_know(&mut self, until_ms: u64) {
         self.crawlers_know_ms = until_ms;
+    }
+
+    /// Something was told, and crawlers know so, and until when there is more to come.
+    pub(super) fn has_told(&mut self, until_ms: u64) {
+        self.is_silent = false;
+        self.crawlers_know(until_ms);
+    }
+
+    /// Crawlers have found what nobody had told, and go by nobody since. Whoever should have told it may have lost us, so
+    /// they are asked once more.
+    pub(super) fn was_silent(&mut self, now_ms: u64) {
+        if self.told_until_ms(now_ms).is_none() {
+            return;
+        }
+        (self.is_silent, self.crawlers_know_ms) = (true, 0);
+        let is_asked = self.asked_until_ms.is_some_and(|until| until > now_ms);
+        if !is_asked && now_ms >= self.silent_ms.saturating_add(SILENT_MS) {
+            (self.silent_ms, self.due_ms) = (now_ms, self.due_ms.min(now_ms));
+        }
     }
 
     /// When what crawlers know is not true any more.
@@ -308,6 +346,7 @@ impl Subscription {
         let (feed, watched) = (self.feed.clone(), self.watched.clone());
         let mut one = Self::new(feed, watched, self.tellers[next].clone(), now_ms);
         one.tellers.clone_from(&self.tellers);
+        one.silent_ms = self.silent_ms;
         (one.since_ms, one.crawlers_know_ms) = (self.since_ms, self.crawlers_know_ms);
         if next == 0 {
             one.due_ms = (now_ms + RETRY_MS_MAX).max(self.refused_ms + REFUSED_MS);
@@ -333,8 +372,14 @@ impl Subscription {
     fn is_active(&mut self, lease_ms: u64, now_ms: u64) {
         self.active_until_ms = Some(now_ms + lease_ms);
         (self.asked_until_ms, self.tries) = (None, 0);
-        // With time for several tries.
-        self.due_ms = now_ms + lease_ms - lease_ms / 5;
+        // With time for several tries, and not all at once that were begun together.
+        let spread_ms = lease_ms / SPREAD * self.place() / u64::from(u32::MAX);
+        self.due_ms = now_ms + lease_ms - lease_ms / SPREAD - spread_ms;
+    }
+
+    /// A number up to `u32::MAX`, as random as the token, and always the same.
+    fn place(&self) -> u64 {
+        self.token.get(..8).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0)
     }
 
     fn is_refused(&mut self, now_ms: u64) {

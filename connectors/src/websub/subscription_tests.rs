@@ -31,7 +31,8 @@ fn only_what_was_asked_for_is_verified() {
     assert_eq!(one.told_until_ms(NOW + 100_001), None, "it is over");
     assert!(verify(&mut one, Wish::Subscribe, NOW + 100_001).is_err());
     // Before that it is asked for again.
-    assert_eq!(one.due_ms(), NOW + 1 + 80_000);
+    let due = one.due_ms() - NOW - 1;
+    assert!((60_000..=80_000).contains(&due), "{due}");
 }
 
 #[test]
@@ -161,10 +162,49 @@ fn nobody_else_is_asked_while_a_lease_holds() {
 }
 
 #[test]
+fn who_has_not_told_everything_is_asked_once_a_day_and_relied_upon_when_it_tells() {
+    let mut one = new();
+    let asked = |one: &mut Subscription, now| {
+        one.ask(now);
+        one.was_asked(Asked::Accepted, now);
+        one.verify(Wish::Subscribe, TOPIC, lease(1_000_000), now).unwrap();
+    };
+    one.was_silent(NOW);
+    asked(&mut one, NOW);
+    let until = NOW + 1_000_000_000;
+    assert_eq!(one.untold_ms(NOW), Some(until));
+    one.crawlers_know(until);
+
+    let silent = NOW + HOUR_MS;
+    one.was_silent(silent);
+    assert_eq!(one.due_ms(), silent, "it may have lost us");
+    asked(&mut one, silent);
+    let renewed = one.due_ms();
+    // Crawlers look as often as before by themselves, and an agreement is no proof.
+    assert_eq!(one.untold_ms(silent), None);
+    one.was_silent(silent + DAY_MS - 1);
+    assert_eq!(one.due_ms(), renewed, "it was asked today");
+    one.was_silent(silent + DAY_MS);
+    assert_eq!(one.due_ms(), silent + DAY_MS);
+    asked(&mut one, silent + DAY_MS);
+    // Now it tells something, and is relied upon again.
+    let until = one.told_until_ms(silent + DAY_MS).unwrap();
+    one.has_told(until);
+    assert_eq!(one.untold_ms(silent + DAY_MS), None);
+    asked(&mut one, silent + DAY_MS + 1);
+    assert_eq!(one.untold_ms(silent + DAY_MS + 1), Some(until + 1));
+    // Who was asked just now need not be asked.
+    one.ask(silent + 9 * DAY_MS);
+    let due = one.due_ms();
+    one.was_silent(silent + 9 * DAY_MS);
+    assert_eq!(one.due_ms(), due);
+}
+
+#[test]
 fn what_earlier_versions_have_kept_is_read() {
     let text = serde_json::to_value(of_three()).unwrap();
     let mut text = text.as_object().unwrap().clone();
-    for field in ["tellers", "in_vain", "refused_ms"] {
+    for field in ["tellers", "in_vain", "refused_ms", "is_silent", "silent_ms"] {
         text.remove(field).unwrap();
     }
     let mut one: Subscription = serde_json::from_value(text.into()).unwrap();
@@ -182,6 +222,7 @@ enum Step {
     Deny,
     Leave,
     GoOn,
+    Silent,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -199,6 +240,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         Just(Step::Deny),
         Just(Step::Leave),
         Just(Step::GoOn),
+        Just(Step::Silent),
     ];
     proptest::collection::vec(step, 1..60)
 }
@@ -211,6 +253,7 @@ proptest! {
     fn what_is_told_was_asked_for(steps in steps()) {
         let mut one = of_three();
         let (mut now, mut asked, mut until) = (NOW, None, 0);
+        let mut hurried = 0;
         let mut refused = vec![None; one.tellers.len()];
         let turn = |one: &Subscription| one.tellers.iter().position(|it| *it == one.teller).unwrap();
         for step in steps {
@@ -257,6 +300,15 @@ proptest! {
                     refused[turn(&one)] = Some(now);
                 }
                 Step::Leave => one.leave(now),
+                Step::Silent => {
+                    let (due_ms, was_told) = (one.due_ms(), now < until && !one.is_leaving());
+                    one.was_silent(now);
+                    prop_assert!(!was_told || one.untold_ms(now).is_none(), "crawlers know best");
+                    if one.due_ms() != due_ms {
+                        prop_assert!(was_told && now >= hurried + SILENT_MS);
+                        hurried = now;
+                    }
+                }
                 Step::GoOn => {
                     let Some(next) = one.successor(now) else { continue };
                     prop_assert!(now >= until && !one.is_leaving());

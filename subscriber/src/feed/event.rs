@@ -27,6 +27,9 @@ const HUB_KEYS: [&str; FEED_HUBS_MAX] = ["hub", "hub-2", "hub-3", "hub-4"];
 /// The attribute of an event about a feed that is scheduled under another URL, which leads to it.
 pub const WATCHED: &str = "watched";
 
+/// The attribute of an event about a feed in which something new was found, of which nobody has told who was going to.
+pub const SILENT: &str = "silent";
+
 /// That of a new item of this feed; `None` if it leads nowhere.
 pub fn of_item(feed: &CanonicalUrl<'_>, item: &NewItem) -> Option<String> {
     let NewItem { id, link, print } = item;
@@ -38,16 +41,21 @@ pub fn of_item(feed: &CanonicalUrl<'_>, item: &NewItem) -> Option<String> {
     Some(event)
 }
 
-/// That of who tells of this feed, with the items that are known. `watched` is the URL that is scheduled.
+/// That of who tells of this feed, with the items that are known. `watched` is the URL that is scheduled. `is_silent`: they
+/// were going to tell of all items, and have not.
 pub fn of_hubs(
     feed: &CanonicalUrl<'_>,
     watched: &CanonicalUrl<'_>,
     hubs: &Hubs,
     known: Known,
+    is_silent: bool,
 ) -> String {
     let mut event = feed.as_str().to_owned();
     if watched != feed {
         push_attribute(&mut event, WATCHED, watched.as_str());
+    }
+    if is_silent {
+        push_attribute(&mut event, SILENT, "yes");
     }
     let Hubs { hubs, topic, cloud } = hubs;
     push_hubs(&mut event, hubs);
@@ -130,12 +138,12 @@ mod tests {
         };
         let entry = |id: &str| Entry { id: id.into(), ..Entry::default() };
         let known = Known::newest(&[entry("a"), entry("b"), entry("c")], 2);
-        let event = of_hubs(&feed, &feed, &hubs, known.clone());
+        let event = of_hubs(&feed, &feed, &hubs, known.clone(), false);
         assert!(!event.contains(char::is_control), "{event}");
         assert_eq!(read_hubs(&event), Some((feed.clone(), hubs.clone(), known)));
         // The same is one event, and with another item it is another one.
         let id = |event: &str| Payload::parse(event).attribute("id").unwrap().to_owned();
-        let other = of_hubs(&feed, &feed, &hubs, Known::newest(&[entry("a")], 2));
+        let other = of_hubs(&feed, &feed, &hubs, Known::newest(&[entry("a")], 2), false);
         assert_ne!(id(&event), id(&other));
         for none in ["text", "https://blog.example/feed", "https://blog.example/feed hub=no"] {
             assert_eq!(read_hubs(none), None, "{none}");

@@ -212,10 +212,11 @@ impl<'a> Watch<'a> {
             Answer::Document { .. } | Answer::Failed => Outcome::Failed,
         };
         let has_failed = matches!(outcome, Outcome::Failed);
-        let Checked { new, next } = self.watched.check(self.settings, outcome, rest, now_unix_ms);
+        let Checked { new, next, untold } =
+            self.watched.check(self.settings, outcome, rest, now_unix_ms);
         let announced = self.announce(&new, broker).await?;
         if let Some((feed, headers)) = read {
-            self.announce_hubs(feed, headers, broker).await?;
+            self.announce_hubs(feed, headers, untold, broker).await?;
         }
         let changes = self.interval.is_some_and(|interval| differs(interval, next));
         if changes {
@@ -245,11 +246,12 @@ impl<'a> Watch<'a> {
         Ok(announced)
     }
 
-    /// Tells who tells of this feed, and which of its items are known.
+    /// Tells who tells of this feed, and which of its items are known. `untold`: they have not told of all of these.
     async fn announce_hubs(
         &self,
         feed: &Feed,
         headers: &HeaderMap,
+        untold: bool,
         broker: &impl Announce,
     ) -> Result<(), String> {
         let hubs = Hubs::of(feed, headers, self.url, &self.hubs);
@@ -257,7 +259,8 @@ impl<'a> Watch<'a> {
             return Ok(());
         }
         let known = Known::newest(&feed.entries, FEED_TOLD_MAX);
-        broker.publish(event::HUBS, event::of_hubs(self.url, &self.scheduled, &hubs, known)).await
+        let event = event::of_hubs(self.url, &self.scheduled, &hubs, known, untold);
+        broker.publish(event::HUBS, event).await
     }
 
     async fn watch_instead(

@@ -326,3 +326,22 @@ async fn a_feed_of_which_somebody_tells_is_looked_at_seldom_until_they_prove_sil
     assert!(often.starts_with("new-url http://a.example/f every=") && often.contains(" was=1d "));
     assert!(!often.contains("every=1d"), "{often}");
 }
+
+#[tokio::test]
+async fn whoever_has_not_told_what_they_were_going_to_is_said_to_be_silent() {
+    let fake = Fake::default();
+    let found = async |task: &str, ids: &[&str]| {
+        let mut feed = items(ids);
+        feed.hubs = vec!["https://hub.example/".into()];
+        fake.look(task, document(&feed)).await.unwrap();
+        let done = fake.take();
+        let event = done.iter().find(|event| event.starts_with("hub-found ")).unwrap();
+        event.contains(" silent=yes ")
+    };
+    assert!(!found(TASK, &["a"]).await, "nobody was to tell");
+    let told = format!("{TASK} pushed=9999999999999");
+    assert!(!found(&told, &["b", "a"]).await, "they have told");
+    assert!(!found(TASK, &["b", "a"]).await, "there was nothing to tell");
+    assert!(found(TASK, &["c", "b", "a"]).await);
+    assert!(!found(TASK, &["d", "c", "b", "a"]).await, "nobody is relied upon any more");
+}
