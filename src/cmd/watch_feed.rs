@@ -3,7 +3,12 @@
 #![expect(clippy::disallowed_methods, reason = "waits before it tries again to reach a broker")]
 
 use std::{
-    collections::HashMap, fmt, future::pending, path::PathBuf, str::FromStr, time::Duration,
+    collections::HashMap,
+    fmt,
+    future::pending,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
 };
 
 use clap::Args;
@@ -109,7 +114,7 @@ pub(crate) async fn run(args: WatchFeedArgs) -> Result<(), Failure> {
     let broker = Broker::connect(&args.broker, NAME).await?;
     let crawlers = Crawlers { broker };
     if args.list {
-        let telling = args.data.map(telling).transpose()?;
+        let telling = args.data.as_deref().map(telling).transpose()?;
         return crawlers.list(&mut console, telling.as_ref()).await;
     }
     if !args.stop
@@ -306,7 +311,7 @@ impl Crawlers<'_> {
 type AllTelling = HashMap<String, Telling>;
 
 /// As the data directory of the broker has it.
-fn telling(data: PathBuf) -> Result<AllTelling, Failure> {
+fn telling(data: &Path) -> Result<AllTelling, Failure> {
     if !data.is_dir() {
         return Err(Failure::failed(format!("{}: there is no such directory", data.display())));
     }

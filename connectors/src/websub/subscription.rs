@@ -398,7 +398,7 @@ impl Subscription {
 
     /// Whether somebody else could be asked.
     fn has_others(&self) -> bool {
-        !self.leaving && self.tellers.len() > 1
+        !self.leaving && self.tellers.len() > 1 && self.tellers.contains(&self.teller)
     }
 
     fn patience_ms(&self) -> u64 {
