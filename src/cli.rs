@@ -290,6 +290,7 @@ mod tests {
             "tidings export --format csv",
             "tidings export --format sqlite",
             "tidings watch-feed http://a.example/ --list",
+            "tidings watch-feed http://a.example/ --data d",
         ] {
             let text = usage(words);
             assert!(!text.contains('\n'), "{text}");

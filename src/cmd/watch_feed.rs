@@ -2,9 +2,17 @@
 
 #![expect(clippy::disallowed_methods, reason = "waits before it tries again to reach a broker")]
 
-use std::{fmt, future::pending, str::FromStr, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt,
+    future::pending,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
 
 use clap::Args;
+use tidings_connectors::websub::{self, Telling};
 use tidings_protocol::{
     CanonicalUrl, Code, Command, DEFAULT_GROUP, Payload, TopicName,
     client::{Answer, ClientError},
@@ -26,7 +34,7 @@ const EXAMPLES: &str = "\
 Examples:
   tidings watch-feed https://example.org/feed.xml
   tidings watch-feed https://example.org/news --every 30m --min 5m --max 12h --new-only
-  tidings watch-feed --list
+  tidings watch-feed --list --data tidings-data            and who tells what is new in it
   tidings watch-feed https://example.org/feed.xml --stop
   tidings sub post-ready                                   what is new, as it comes
 
@@ -86,6 +94,10 @@ pub(crate) struct WatchFeedArgs {
     #[arg(long, conflicts_with_all = ["urls", "new_only", "stop"])]
     list: bool,
 
+    /// The data directory of that broker: list, too, which hubs tell what is new
+    #[arg(long, value_name = "DIR", requires = "list")]
+    data: Option<PathBuf>,
+
     #[command(flatten)]
     broker: BrokerFlag,
 }
@@ -102,7 +114,8 @@ pub(crate) async fn run(args: WatchFeedArgs) -> Result<(), Failure> {
     let broker = Broker::connect(&args.broker, NAME).await?;
     let crawlers = Crawlers { broker };
     if args.list {
-        return crawlers.list(&mut console).await;
+        let telling = args.data.as_deref().map(telling).transpose()?;
+        return crawlers.list(&mut console, telling.as_ref()).await;
     }
     if !args.stop
         && let Some(change) = crawlers.fetch_items().await?
@@ -274,7 +287,11 @@ impl Crawlers<'_> {
         confirmed.map_err(|error| self.broker.failure(error))
     }
 
-    async fn list(&self, console: &mut Console) -> Result<(), Failure> {
+    async fn list(
+        &self,
+        console: &mut Console,
+        telling: Option<&AllTelling>,
+    ) -> Result<(), Failure> {
         let answer = self.ask("schedules", vec![("limit", LISTED_MAX)]).await;
         let answer = answer.map_err(|error| self.broker.failure(error))?;
         let lines = answer.more;
@@ -282,15 +299,41 @@ impl Crawlers<'_> {
         // Not every broker says which of its schedules are feeds.
         let feeds: Vec<_> = lines.iter().filter(is_feed).collect();
         let shown = if feeds.is_empty() { lines.iter().collect() } else { feeds };
-        print_table(console, &["NEXT", "EVERY", "URL"], shown.into_iter().map(|line| row(line)))
+        let rows = shown.into_iter().map(|line| row(line, telling));
+        match telling {
+            None => print_table(console, &["NEXT", "EVERY", "URL"], rows),
+            Some(_) => print_table(console, &["NEXT", "EVERY", "TOLD", "URL"], rows),
+        }
     }
 }
 
-fn row(line: &str) -> Vec<String> {
+/// Who tells what is new, by the URLs that are scheduled.
+type AllTelling = HashMap<String, Telling>;
+
+/// As the data directory of the broker has it.
+fn telling(data: &Path) -> Result<AllTelling, Failure> {
+    if !data.is_dir() {
+        return Err(Failure::failed(format!("{}: there is no such directory", data.display())));
+    }
+    let database = data.join("websub.db");
+    websub::telling(&database)
+        .map_err(|error| Failure::failed(format!("{}: {error}", database.display())))
+}
+
+fn row(line: &str, telling: Option<&AllTelling>) -> Vec<String> {
     let next =
         field_number(line, "due-ms").map_or("?".to_owned(), |ms| format!("in {}", duration(ms)));
     let every = field(line, "every").unwrap_or("?").to_owned();
-    vec![next, every, printable(first_word(line), URL_CHARS_MAX)]
+    let url = first_word(line);
+    let told = telling.map(|telling| match telling.get(url) {
+        Some(Telling { host, left }) => {
+            let left = duration(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+            format!("by {} for {left}", printable(host, URL_CHARS_MAX))
+        }
+        None => "polled".to_owned(),
+    });
+    let cells = [Some(next), Some(every), told, Some(printable(url, URL_CHARS_MAX))];
+    cells.into_iter().flatten().collect()
 }
 
 fn text(duration: Duration) -> String {

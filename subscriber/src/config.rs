@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tidings_protocol::{GroupName, MemberId};
+use tidings_protocol::{GroupName, MemberId, URL_BYTES_MAX};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::address::AllowPrivate;
@@ -265,8 +265,10 @@ pub const FEED_TEXTS_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub const FEED_DEPTH_MAX: usize = 100;
 /// A longer `xml:base` is none, as it is written and made absolute.
 pub const FEED_BASE_BYTES_MAX: usize = 2_000;
-/// Hubs kept of a feed; most name one.
-pub const FEED_HUBS_MAX: usize = 8;
+/// Hubs kept of a feed; most name one, and the others are for when that refuses.
+pub const FEED_HUBS_MAX: usize = 4;
+/// All of their URLs together; the first one fits. What is told of a feed has to fit into one event.
+pub const FEED_HUBS_BYTES_MAX: usize = URL_BYTES_MAX;
 /// Items of a watched feed that are remembered, besides those that are in it: as many as a feed may have dropped and
 /// bring back. At 32 bytes each.
 pub const FEED_KNOWN_MAX: usize = 2_000;

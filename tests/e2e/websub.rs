@@ -6,6 +6,7 @@ use std::{fs, net::TcpListener};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::disk_full::SmallDisk;
 use crate::support::{
     history::Heard,
     http::{Got, Http},
@@ -34,6 +35,8 @@ enum Named {
     InFeed,
     ByPage,
     Cloud,
+    /// Hubs that answer like this, and then a cloud.
+    Several(&'static [&'static str]),
 }
 
 fn feed(items: &[&str], more: &str) -> String {
@@ -53,17 +56,20 @@ impl Scene {
         let hub = Receiver::start();
         let at_hub = hub.url("202", "hub");
         let folder = TempDir::new().unwrap();
+        let in_feed = |hub: &str| format!("<atom:link rel=\"hub\" href=\"{hub}\"/>");
+        let cloud = format!(
+            "<cloud domain=\"127.0.0.1\" port=\"{}\" path=\"/200/cloud\" registerProcedure=\"\" \
+             protocol=\"http-post\"/>",
+            hub.port
+        );
         let (link, more) = match named {
             Named::InHead => (format!("add_header Link '<{at_hub}>; rel=\"hub\"';"), String::new()),
-            Named::InFeed => (String::new(), format!("<atom:link rel=\"hub\" href=\"{at_hub}\"/>")),
+            Named::InFeed => (String::new(), in_feed(&at_hub)),
             Named::ByPage => (String::new(), String::new()),
-            Named::Cloud => {
-                let port = hub.port;
-                let cloud = format!(
-                    "<cloud domain=\"127.0.0.1\" port=\"{port}\" path=\"/200/cloud\" \
-                     registerProcedure=\"\" protocol=\"http-post\"/>"
-                );
-                (String::new(), cloud)
+            Named::Cloud => (String::new(), cloud),
+            Named::Several(answers) => {
+                let hubs = answers.iter().map(|answer| in_feed(&hub.url(answer, answer)));
+                (String::new(), hubs.collect::<String>() + &cloud)
             }
         };
         fs::write(folder.path().join("feed.rss"), feed(&["old"], &more)).unwrap();
@@ -131,6 +137,12 @@ impl Scene {
     fn looks(&self) -> usize {
         let log = fs::read_to_string(self.nginx.folder.path().join("looks.log"));
         log.unwrap_or_default().lines().filter(|line| line.starts_with("/feed.rss ")).count()
+    }
+
+    /// What people see of it.
+    fn listed(&self) -> String {
+        let words = ["watch-feed", "--list", "--data", "tidings-data"];
+        at(&self.server, &words).expect_code(0).stdout().join("\n")
     }
 
     fn items(&self) -> Vec<String> {
@@ -257,6 +269,7 @@ fn what_a_hub_delivers_is_announced_once_and_polling_is_the_fallback() {
     confirm(&scene, &form, "864000");
     assert_eq!(verify(&scene, &form, "subscribe", &topic, "x", "9").status, 200, "it knows");
     scene.is_looked_at_every("4s");
+    assert!(scene.listed().contains(" by 127.0.0.1 for 9 d "), "{}", scene.listed());
 
     for (body, signature) in [
         (&*body, String::new()),
@@ -297,9 +310,15 @@ fn what_a_hub_delivers_is_announced_once_and_polling_is_the_fallback() {
         (talk.ask_lines("GROUP tasks crawlers").len() == 1).then_some(())
     });
     // It falls silent: what it does not tell is found, and from then on it is looked for more often.
+    let asked = scene.hub.told_so_far().len();
     scene.write(&["three", "two", "one", "old"]);
     until("what nobody has told", || (scene.announced("three") == 1).then_some(()));
     until("looks as before", || (scene.every()? != "4s").then_some(()));
+    // It may have lost the subscription, so it is asked for the same once more. That it agrees is no proof.
+    let again = scene.asked(asked);
+    assert_eq!((again.path(), again.get("hub.mode")), (form.path(), "subscribe"));
+    confirm(&scene, &again, "864000");
+    assert!(scene.listed().contains(" polled "), "{}", scene.listed());
     for item in ["old", "one", "two", "three"] {
         assert_eq!(scene.announced(item), 1, "{item}");
     }
@@ -414,6 +433,128 @@ fn a_cloud_says_that_there_is_something_new() {
     scene.write(&["one", "old"]);
     assert_eq!(notify(&scene.feed_url()), 204);
     until("the item", || (scene.announced("one") == 1).then_some(()));
+    scene.is_looked_at_every("4s");
+}
+
+#[test]
+fn a_cloud_is_left_without_a_word_when_nobody_watches_any_more() {
+    let scene = Scene::start(&Named::Cloud, &[]);
+    let path = scene.asked(0).get("path").to_owned();
+    scene.is_looked_at_every("4s");
+    at(&scene.server, &["watch-feed", &scene.feed_url(), "--stop"]).expect_code(0);
+    until("the end of it", || scene.every().is_none().then_some(()));
+    let url = format!("url={}", scene.feed_url());
+    let kind = "application/x-www-form-urlencoded";
+    assert_eq!(scene.http.with_body("POST", &path, kind, &[], &url).status, 404);
+    assert_eq!(scene.http.get(&format!("{path}?{url}&challenge=abc")).status, 404);
+    // There is no word for it, so it hears of us when the feed is watched again.
+    let often = ["--every", "1s", "--min", "1s", "--max", "4s"];
+    at(&scene.server, &[&["watch-feed", &scene.feed_url()][..], &often].concat()).expect_code(0);
+    scene.write(&["one", "old"]);
+    let again = scene.asked(1).get("path").to_owned();
+    assert_ne!(again, path);
+    assert_eq!(scene.http.get(&format!("{again}?{url}&challenge=abc")).body, "abc");
+    assert_eq!(scene.http.get(&format!("{path}?{url}&challenge=abc")).status, 404, "it is gone");
+}
+
+/// What a crawler says which has found this hub, for a feed that is watched.
+#[track_caller]
+fn hub_found(server: &Server, feed: &str, hub: &str) {
+    let mut talk = Talk::client(server.address);
+    assert!(talk.ask(&format!("PUB new-url {feed} every=1h feed=10m-1d")).starts_with("+OK"));
+    assert!(talk.ask(&format!("PUB hub-found {feed} hub={hub}")).starts_with("+OK"));
+}
+
+/// An address for `--http`, and the URL for `--public-url`.
+fn free_http() -> (String, String) {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    (format!("127.0.0.1:{port}"), format!("http://127.0.0.1:{port}/"))
+}
+
+#[test]
+fn a_hub_that_has_moved_is_asked_the_same_where_it_is_unless_that_is_inside() {
+    let (listen, public) = free_http();
+    let hub = Receiver::start();
+    let allowed = "--allow-private=127.0.0.1/32";
+    let server = Server::start(&["broker", "--http", &listen, "--public-url", &public, allowed]);
+    hub_found(&server, "http://blog.example/f", &hub.url("307", "hub"));
+    let told = hub.told(2);
+    assert_eq!([&*told[0].path, &told[1].path], ["/307/hub", "/202/moved"]);
+    assert_eq!(told[0].body, told[1].body);
+    assert_eq!(Form::of(&told[1]).get("hub.mode"), "subscribe");
+    // By 308, to an address that is not allowed.
+    hub_found(&server, "http://blog.example/g", &hub.url("308", "hub"));
+    assert_eq!(hub.told(3)[2].path, "/308/hub");
+    server.process.line_with("127.0.0.2");
+    server.process.line_with("private");
+    assert_eq!(hub.told_so_far().len(), 3);
+}
+
+#[test]
+fn a_delivery_that_cannot_be_kept_is_heard_when_the_hub_comes_again() {
+    let (listen, public) = free_http();
+    let hub = Receiver::start();
+    let disk = SmallDisk::mount(24);
+    let server = disk.broker_with(&["--http", &listen, "--public-url", &public, "--allow-private"]);
+    let http = Http::of(&server);
+    hub_found(&server, "http://blog.example/f", &hub.url("202", "hub"));
+    let form = Form::of(&hub.told(1)[0]);
+    let verification = format!(
+        "{}?hub.mode=subscribe&hub.topic=http://blog.example/f&hub.challenge=abc&hub.lease_seconds=9999",
+        form.path()
+    );
+    assert_eq!(http.get(&verification).body, "abc");
+    let deliver = |item: &str| {
+        let body = feed(&[item], "");
+        let signature = format!("X-Hub-Signature: {}", signed(&form, &body));
+        http.with_body("POST", &form.path(), "application/rss+xml", &[&signature], &body)
+    };
+    assert_eq!(deliver("before").status, 204);
+    let mut talk = Talk::client(server.address);
+    disk.fill_but(0);
+    until("a full disk", || {
+        let answer = talk.ask(&format!("PUB log {}", "x".repeat(50_000)));
+        answer.starts_with("-ERR full").then_some(())
+    });
+    let got = until("a delivery that is not taken", || {
+        let got = deliver("meanwhile");
+        (got.status != 204).then_some(got)
+    });
+    assert_eq!((got.status, got.header("retry-after")), (503, Some("10")));
+    disk.make_room();
+    until("the hub's next try", || (deliver("meanwhile").status == 204).then_some(()));
+    let heard = Heard::all_of(server.address, "post-ready", "end-of-items").events;
+    let of =
+        |item: &str| heard.iter().filter(|(_, it)| it.contains(&format!(" item={item} "))).count();
+    assert_eq!((of("before"), of("meanwhile")), (1, 1));
+}
+
+#[test]
+fn a_hub_that_refuses_is_followed_by_the_next_one_and_all_of_them_by_the_cloud() {
+    let scene = Scene::start(&Named::Several(&["403", "202", "500"]), &[]);
+    let told = scene.hub.told(2);
+    assert_eq!([&*told[0].path, &told[1].path], ["/403/403", "/202/202"]);
+    let (first, second) = (scene.asked(0), scene.asked(1));
+    assert_ne!(first.get("hub.secret"), second.get("hub.secret"), "the first one knows its own");
+    assert_eq!(scene.http.get(&first.path()).status, 404);
+    confirm(&scene, &second, "1000");
+    scene.is_looked_at_every("4s");
+    let body = feed(&["one", "old"], "");
+    assert_eq!(deliver(&scene, &second, &body, &signed(&second, &body)).status, 204);
+    until("the first items", || (scene.announced("old") == 1).then_some(()));
+    assert_eq!(scene.announced("one"), 1);
+
+    // It, too, changes its mind. The third one has trouble, so the cloud is not asked yet.
+    let denied = format!("{}?hub.mode=denied&hub.topic={}", second.path(), scene.feed_url());
+    assert_eq!(scene.http.get(&denied).status, 200);
+    assert_eq!(scene.hub.told(3)[2].path, "/500/500");
+    assert_eq!(deliver(&scene, &second, &body, &signed(&second, &body)).status, 404);
+    // Polling is as before.
+    until("looks as before", || (scene.every()? != "4s").then_some(()));
+
+    let scene = Scene::start(&Named::Several(&["403", "410"]), &[]);
+    let paths: Vec<_> = scene.hub.told(3).into_iter().map(|told| told.path).collect();
+    assert_eq!(paths, ["/403/403", "/410/410", "/200/cloud"]);
     scene.is_looked_at_every("4s");
 }
 

@@ -300,7 +300,8 @@ impl Group {
     fn judge_announcement(&self, wish: Wish<'_>) -> Taking {
         let entries = wish.url_key.map(|url| self.waiting_of(url)).unwrap_or_default();
         if !entries.is_empty() {
-            return Taking::Improved { entries, announced: true, prio: wish.prio, due: wish.due };
+            let Wish { prio, due, carried, .. } = wish;
+            return Taking::Improved { entries, announced: true, prio, due, carried };
         }
         Taking::Admitted(self.admission(wish, None, true))
     }
@@ -325,6 +326,7 @@ impl Group {
                 announced: false,
                 prio: wish.prio,
                 due: wish.due,
+                carried: Box::default(),
             },
             None => Taking::Duplicate(job.id.number),
         })
@@ -523,6 +525,20 @@ pub(super) fn waits_of(taking: &Taking, unix_ms: i64) -> impl Iterator<Item = Cl
 pub(super) fn letter(head: &str, text: &str) -> String {
     let kept = text.floor_char_boundary(PAYLOAD_BYTES_MAX - head.len() - 1);
     format!("{head} {}", &text[..kept])
+}
+
+/// Attributes, and those of `others` that have no namesake among them; `None` if these are too many to be handed on.
+pub(super) fn merged(carried: &str, others: &str) -> Option<String> {
+    let name = |word| str::split_once(word, '=').map_or(word, |(name, _)| name);
+    let names: Vec<&str> = carried.split(' ').map(name).collect();
+    let mut all = carried.to_owned();
+    for word in others.split(' ').skip(1) {
+        let has_namesake = word.split_once('=').is_some_and(|(name, _)| names.contains(&name));
+        if !has_namesake {
+            all.extend([" ", word]);
+        }
+    }
+    (all.len() <= CARRIED_BYTES_MAX).then_some(all)
 }
 
 /// The attributes that are not this group's own, as they came, each with a leading space; `None` if

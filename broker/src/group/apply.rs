@@ -269,9 +269,9 @@ impl Group {
                     self.expect_seeds(job.number, now + self.config.open_ms_max);
                 }
             }
-            Taking::Improved { entries, announced, prio, due } => {
+            Taking::Improved { entries, announced, prio, due, carried } => {
                 for entry in entries {
-                    self.improve(*entry, *announced, *prio, *due, now);
+                    self.improve(*entry, *announced, (*prio, *due, carried), now);
                 }
             }
             Taking::Duplicate(number) => {

@@ -5,6 +5,7 @@
 use tidings_protocol::{CanonicalUrl, MemberId, UrlKey};
 
 use super::Group;
+use super::admit::merged;
 use super::entry::{Admission, Entry, EntryId, JobNumber, JobRef, Key, Lease, Live, State};
 use super::key_queue::Lane;
 use super::keys::KeyId;
@@ -209,16 +210,25 @@ impl Group {
         self.refresh(gate, now);
     }
 
-    /// A waiting entry takes the better of what it has and what an event asks for.
+    /// A waiting entry takes the better of what it has and what an event asks for, and the attributes of the event, which
+    /// is the later one, unless it cannot hold them beside its own.
     pub(super) fn improve(
         &mut self,
         id: EntryId,
         announced: bool,
-        prio: i16,
-        due: Moment,
+        (prio, due, carried): (i16, Moment, &str),
         now: Moment,
     ) {
         let gate = self.take_out(id);
+        let admitted = &mut self.entry_mut(id).admitted;
+        if !carried.is_empty()
+            && let Some(all) = merged(carried, &admitted.carried)
+        {
+            let before = admitted.bytes();
+            admitted.carried = all.into();
+            let after = admitted.bytes();
+            self.live_bytes = self.live_bytes + after - before;
+        }
         let admitted = &mut self.entry_mut(id).admitted;
         let is_earlier = due < admitted.due;
         admitted.announced |= announced;

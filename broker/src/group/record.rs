@@ -251,6 +251,9 @@ pub enum Taking {
         prio: i16,
         /// Due time of the event.
         due: Moment,
+        /// Attributes of the event that are handed on, which count for more than those that came before; none of
+        /// what is no event without a job.
+        carried: Box<str>,
     },
     /// A seed that its pass has seen already.
     Duplicate(JobNumber),

@@ -138,7 +138,8 @@ impl Group {
             None
         } else if let Some(entry) = self.unheld_of(url, None) {
             let (entries, prio) = (vec![entry], schedule.prio);
-            Some(Taking::Improved { entries, announced: false, prio, due: now })
+            let carried = Box::default();
+            Some(Taking::Improved { entries, announced: false, prio, due: now, carried })
         } else if self.is_full() {
             tracing::warn!(group = %self.name, url = %schedule.text, "no room for what is due");
             None

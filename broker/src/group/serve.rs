@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use tidings_protocol::{CanonicalUrl, MemberId, TaskId};
 
-use super::admit::CARRIED_BYTES_MAX;
+use super::admit::{CARRIED_BYTES_MAX, merged};
 use super::entry::{Admission, Entry, EntryId, Lease};
 use super::member::Member;
 use super::schedule::Schedule;
@@ -142,15 +142,6 @@ impl Group {
         let Some(schedule) = schedule.filter(|schedule| schedule.carried != *own) else {
             return Cow::Borrowed(own);
         };
-        let name = |word: &'a str| word.split_once('=').map_or(word, |(name, _)| name);
-        let names: Vec<&str> = own.split(' ').map(name).collect();
-        let mut all = String::from(&**own);
-        for word in schedule.carried.split(' ').skip(1) {
-            let is_own = word.split_once('=').is_some_and(|(name, _)| names.contains(&name));
-            if !is_own {
-                all.extend([" ", word]);
-            }
-        }
-        if all.len() > CARRIED_BYTES_MAX { Cow::Borrowed(own) } else { Cow::Owned(all) }
+        merged(own, &schedule.carried).map_or(Cow::Borrowed(own), Cow::Owned)
     }
 }

@@ -81,6 +81,12 @@ impl Book {
 
     pub(super) fn remove(&mut self, token: &str) -> Result<(), StoreError> {
         self.store.remove(token)?;
+        self.forget(token);
+        self.is_full = false;
+        Ok(())
+    }
+
+    fn forget(&mut self, token: &str) {
         if let Some(one) = self.all.remove(token)
             && self.by_feed.get(&one.feed).is_some_and(|current| current == token)
         {
@@ -89,8 +95,6 @@ impl Book {
         self.asking.remove(token);
         self.deliveries.remove(token);
         self.tokens.write().remove(token);
-        self.is_full = false;
-        Ok(())
     }
 
     /// Counts a delivery, unless there are too many in this minute.
@@ -104,6 +108,18 @@ impl Book {
         deliveries.1 <= DELIVERIES_A_MINUTE
     }
 
+    /// A crawler has found in a feed what nobody has told of who should have.
+    pub(super) fn was_silent(
+        &mut self,
+        feed: &CanonicalUrl<'_>,
+        now_ms: u64,
+    ) -> Result<(), StoreError> {
+        if let Some(token) = self.by_feed.get(feed.as_str()).cloned() {
+            self.change(&token, |one| one.was_silent(now_ms))?;
+        }
+        Ok(())
+    }
+
     /// A crawler has found who tells of a feed, and knows these items.
     pub(super) fn found(
         &mut self,
@@ -113,14 +129,22 @@ impl Book {
         known: Known,
         now_ms: u64,
     ) -> Result<(), StoreError> {
-        let Some(teller) = Teller::of(feed, hubs) else { return Ok(()) };
+        let tellers = Teller::all(feed, hubs);
+        let Some(first) = tellers.first() else { return Ok(()) };
         if let Some(token) = self.by_feed.get(feed.as_str()).cloned() {
             let one = &self.all[&token];
-            if one.teller == teller && !one.is_leaving() {
-                self.change(&token, |one| watched.clone_into(&mut one.watched))?;
+            let is_the_same = one.is_named_by(&tellers);
+            if !one.is_leaving() && (is_the_same || !one.may_change(now_ms)) {
+                if is_the_same {
+                    self.change(&token, |one| watched.clone_into(&mut one.watched))?;
+                }
                 return self.learn(&token, known);
             }
-            if !one.may_change(now_ms) {
+            if !one.is_leaving() && tellers.contains(&one.teller) {
+                self.change(&token, |one| {
+                    watched.clone_into(&mut one.watched);
+                    one.is_named_with(tellers, now_ms);
+                })?;
                 return self.learn(&token, known);
             }
             // Another one tells from now on.
@@ -135,13 +159,29 @@ impl Book {
             }
             return Ok(());
         }
-        let one = Subscription::new(feed.as_str().to_owned(), watched.to_owned(), teller, now_ms);
+        let (url, watched) = (feed.as_str().to_owned(), watched.to_owned());
+        let mut one = Subscription::new(url, watched, first.clone(), now_ms);
+        one.is_named_with(tellers, now_ms);
         self.store.put(&one)?;
         self.store.keep_known(&one.token, known)?;
+        self.add(one);
+        Ok(())
+    }
+
+    fn add(&mut self, one: Subscription) {
         self.by_feed.insert(one.feed.clone(), one.token.clone());
         self.tokens.write().insert(one.token.clone());
         self.all.insert(one.token.clone(), one);
-        Ok(())
+    }
+
+    /// One that was asked in vain gives way to who else tells of its feed. Whether there is somebody.
+    pub(super) fn go_on(&mut self, token: &str, now_ms: u64) -> Result<bool, StoreError> {
+        let successor = self.all.get(token).and_then(|one| one.successor(now_ms));
+        let Some(successor) = successor else { return Ok(false) };
+        self.store.replace(token, &successor)?;
+        self.forget(token);
+        self.add(successor);
+        Ok(true)
     }
 
     /// These items of its feed are known, too.
@@ -184,3 +224,7 @@ impl Book {
         waiting.map(Subscription::due_ms).chain(self.all.values().map(Subscription::over_ms)).min()
     }
 }
+
+#[cfg(test)]
+#[path = "book_tests.rs"]
+mod tests;

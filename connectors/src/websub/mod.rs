@@ -25,14 +25,16 @@ mod signature;
 mod store;
 mod subscription;
 
+use std::collections::HashMap;
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio_util::sync::CancellationToken;
 
 use self::service::Service;
+use self::store::Store;
 pub use self::store::StoreError;
 use crate::outgoing::Outgoing;
 
@@ -63,6 +65,26 @@ impl WebSub {
     pub async fn run(&self, broker: &str, stop: CancellationToken) {
         Arc::clone(&self.0).run(broker, stop).await;
     }
+}
+
+/// Who tells what is new in a feed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Telling {
+    /// The host of the hub, or of the server.
+    pub host: String,
+    /// How long they are still going to.
+    pub left: Duration,
+}
+
+/// Of which scheduled URLs somebody tells what is new, and has so far, by a database whose broker may be running.
+pub fn telling(database: &Path) -> Result<HashMap<String, Telling>, StoreError> {
+    let now_ms = unix_ms();
+    let telling = Store::read(database)?.into_iter().filter_map(|one| {
+        let left_ms = one.relied_upon_until_ms(now_ms)? - now_ms;
+        let telling = Telling { host: one.teller.host(), left: Duration::from_millis(left_ms) };
+        Some((one.watched, telling))
+    });
+    Ok(telling.collect())
 }
 
 /// 256 random bits, which nobody can guess.

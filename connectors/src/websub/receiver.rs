@@ -171,7 +171,7 @@ impl Service {
             }
             let after = self.pace(&one.token);
             self.bring_forward(&one.watched, until_ms, after.as_deref()).await?;
-            self.crawlers_know(&one.token, until_ms).await?;
+            self.has_told(&one.token, until_ms).await?;
             Ok(true)
         };
         match looked.await {

@@ -303,9 +303,15 @@ impl Service {
         payload: &str,
     ) -> Result<(), Trouble> {
         if let Some((feed, hubs, known)) = event::read_hubs(payload) {
-            let watched = Payload::parse(payload).attribute(event::WATCHED).map(str::to_owned);
+            let payload = Payload::parse(payload);
+            let is_silent = payload.attribute(event::SILENT).is_some();
+            let watched = payload.attribute(event::WATCHED).map(str::to_owned);
             let watched = watched.unwrap_or_else(|| feed.as_str().to_owned());
-            let found = move |book: &mut Book| book.found(&feed, &watched, &hubs, known, unix_ms());
+            let found = move |book: &mut Book| {
+                let now_ms = unix_ms();
+                book.found(&feed, &watched, &hubs, known, now_ms)?;
+                if is_silent { book.was_silent(&feed, now_ms) } else { Ok(()) }
+            };
             self.with(found).await?;
         }
         client.request(&Command::Seen { topic: topic.clone(), seq }).await?;
@@ -329,8 +335,15 @@ impl Service {
         Ok(())
     }
 
+    /// They were told by whom they rely on that there is something new.
+    pub(super) async fn has_told(&self, token: &str, until_ms: u64) -> Result<(), Trouble> {
+        let token = token.to_owned();
+        self.with(move |book| book.change(&token, |one| one.has_told(until_ms))).await?;
+        Ok(())
+    }
+
     /// They were told.
-    pub(super) async fn crawlers_know(&self, token: &str, until_ms: u64) -> Result<(), Trouble> {
+    async fn crawlers_know(&self, token: &str, until_ms: u64) -> Result<(), Trouble> {
         let token = token.to_owned();
         self.with(move |book| book.change(&token, |one| one.crawlers_know(until_ms))).await?;
         Ok(())
@@ -348,6 +361,10 @@ impl Service {
             if book.get(&of).is_some_and(|one| one.is_hopeless(unix_ms())) {
                 book.remove(&of)?;
                 return Ok::<_, StoreError>(None);
+            }
+            // Which is due at once, or later.
+            if book.go_on(&of, unix_ms())? {
+                return Ok(None);
             }
             book.change(&of, |one| one.ask(unix_ms()))
         });

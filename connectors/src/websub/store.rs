@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::str::FromStr;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 use tidings_subscriber::feed::watch::Known;
 
 use super::subscription::Subscription;
@@ -46,10 +46,7 @@ impl Store {
     pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
         let connection = Connection::open(path)?;
         let _ = rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(0o600));
-        let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        if version > VERSION {
-            return Err(StoreError::Newer(version));
-        }
+        check_version(&connection)?;
         connection.execute_batch(SCHEMA)?;
         connection.pragma_update(None, "user_version", VERSION)?;
         let mut id: i32 =
@@ -61,12 +58,26 @@ impl Store {
         Ok(Self { connection, id: id.cast_unsigned() })
     }
 
+    /// What is written is not synced: for tests that write much.
+    #[cfg(test)]
+    pub(super) fn hurry(&self) {
+        self.connection.pragma_update(None, "synchronous", "OFF").unwrap();
+    }
+
     /// All of them; those that cannot be read are left out.
     pub(super) fn all(&self) -> Result<Vec<Subscription>, StoreError> {
-        let mut query = self.connection.prepare("SELECT text FROM subscription")?;
-        let texts = query.query_map([], |row| row.get::<_, String>(0))?;
-        let texts = texts.collect::<Result<Vec<_>, _>>()?;
-        Ok(texts.iter().filter_map(|text| serde_json::from_str(text).ok()).collect())
+        all(&self.connection)
+    }
+
+    /// All of a database that another process may be writing; none if there is no database.
+    pub(super) fn read(path: &Path) -> Result<Vec<Subscription>, StoreError> {
+        if !path.exists() {
+            return Ok(Vec::new());
+        }
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags)?;
+        check_version(&connection)?;
+        all(&connection)
     }
 
     pub(super) fn put(&self, subscription: &Subscription) -> Result<(), StoreError> {
@@ -74,6 +85,14 @@ impl Store {
         let upsert = "INSERT INTO subscription (token, text) VALUES (?1, ?2)
             ON CONFLICT (token) DO UPDATE SET text = excluded.text";
         self.connection.execute(upsert, params![subscription.token, text])?;
+        Ok(())
+    }
+
+    /// This one takes the place of another, whose items it knows.
+    pub(super) fn replace(&self, token: &str, by: &Subscription) -> Result<(), StoreError> {
+        let text = serde_json::to_string(by).expect("it is made of texts and numbers");
+        let update = "UPDATE subscription SET token = ?2, text = ?3 WHERE token = ?1";
+        self.connection.execute(update, params![token, by.token, text])?;
         Ok(())
     }
 
@@ -96,6 +115,18 @@ impl Store {
         self.connection.execute(update, params![token, String::from(known)])?;
         Ok(())
     }
+}
+
+fn check_version(connection: &Connection) -> Result<(), StoreError> {
+    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    if version > VERSION { Err(StoreError::Newer(version)) } else { Ok(()) }
+}
+
+fn all(connection: &Connection) -> Result<Vec<Subscription>, StoreError> {
+    let mut query = connection.prepare("SELECT text FROM subscription")?;
+    let texts = query.query_map([], |row| row.get::<_, String>(0))?;
+    let texts = texts.collect::<Result<Vec<_>, _>>()?;
+    Ok(texts.iter().filter_map(|text| serde_json::from_str(text).ok()).collect())
 }
 
 /// Not 0, by which a database is known that has none.
@@ -130,14 +161,22 @@ mod tests {
         }
         let store = Store::open(&path).unwrap();
         assert_eq!(store.all().unwrap(), [one.clone()]);
+        assert_eq!(Store::read(&path).unwrap(), [one.clone()], "while it is open");
+        assert_eq!(Store::read(&directory.path().join("none")).unwrap(), []);
         assert!(store.id == id && id != 0);
         assert_eq!(store.known(&one.token).unwrap(), known);
-        store.remove(&one.token).unwrap();
+        let mut other = one.clone();
+        other.token = "other".into();
+        store.replace(&one.token, &other).unwrap();
+        assert_eq!(store.all().unwrap(), [other.clone()]);
+        assert_eq!(store.known("other").unwrap(), known);
+        store.remove("other").unwrap();
         assert_eq!(store.all().unwrap(), []);
         assert_eq!(store.known(&one.token).unwrap(), Known::default());
         store.connection.pragma_update(None, "user_version", 2).unwrap();
         drop(store);
         assert!(matches!(Store::open(&path), Err(StoreError::Newer(2))));
+        assert!(matches!(Store::read(&path), Err(StoreError::Newer(2))));
     }
 
     #[test]

@@ -6,6 +6,9 @@
 //!      ▲                │ refused, silent          │ the lease is over, or denied
 //!      └── after a while ┴──────────────────────────┘
 //! ```
+//!
+//! A feed may name several who tell. Who has said no, or was asked in vain for a while, is followed by the next one, with a
+//! callback and a secret of its own; and the last one by the first, after a pause.
 
 use std::time::Duration;
 
@@ -38,6 +41,15 @@ const RETRY_MS_MAX: u64 = 6 * HOUR_MS;
 /// Who has said no is asked again after so long.
 const REFUSED_MS: u64 = DAY_MS;
 
+/// Between two and one of so many parts of a lease before its end it is asked for again: each at its own time.
+const SPREAD: u64 = 5;
+
+/// Tries in vain until somebody else is asked, if there is somebody.
+const TRIES_MAX: u32 = 4;
+
+/// How often a hub that has not told everything is asked before its lease is over.
+const SILENT_MS: u64 = DAY_MS;
+
 /// How often a feed may say that somebody else tells: one that names another one each time is not followed.
 const CHANGED_MS: u64 = DAY_MS;
 
@@ -52,14 +64,13 @@ pub(super) enum Teller {
 }
 
 impl Teller {
-    /// The best of those that a feed names.
-    pub(super) fn of(feed: &CanonicalUrl<'_>, hubs: &Hubs) -> Option<Self> {
-        let topic = || hubs.topic.clone().unwrap_or_else(|| feed.as_str().to_owned());
-        match (&hubs.hub, &hubs.cloud) {
-            (Some(hub), _) => Some(Self::Hub { hub: hub.clone(), topic: topic() }),
-            (None, Some(register)) => Some(Self::Cloud { register: register.clone() }),
-            (None, None) => None,
-        }
+    /// All that a feed names, in the order in which they are to be asked.
+    pub(super) fn all(feed: &CanonicalUrl<'_>, hubs: &Hubs) -> Vec<Self> {
+        let Hubs { hubs, topic, cloud } = hubs;
+        let topic = topic.as_deref().unwrap_or(feed.as_str());
+        let hubs = hubs.iter().cloned().map(|hub| Self::Hub { hub, topic: topic.to_owned() });
+        let cloud = cloud.iter().cloned().map(|register| Self::Cloud { register });
+        hubs.chain(cloud).collect()
     }
 
     /// Who is asked.
@@ -85,6 +96,9 @@ pub(super) struct Subscription {
     /// The URL that is scheduled: the feed's, or one that leads to it.
     pub(super) watched: String,
     pub(super) teller: Teller,
+    /// All that the feed names, this one among them; earlier versions kept none.
+    #[serde(default)]
+    tellers: Vec<Teller>,
     /// Stands in the path of the callback, which nobody can guess.
     pub(super) token: String,
     /// What the hub signs with.
@@ -96,10 +110,22 @@ pub(super) struct Subscription {
     due_ms: u64,
     /// In vain, since it last worked.
     tries: u32,
+    /// It has said no, or not answered for long: its turn is over, unless there is nobody else.
+    #[serde(default)]
+    in_vain: bool,
+    /// When one of those that the feed names has said no, since the first of them was asked; 0: none has.
+    #[serde(default)]
+    refused_ms: u64,
     /// Nobody wants it any more.
     leaving: bool,
     /// Until when crawlers were told that news come of themselves; 0: they were not.
     crawlers_know_ms: u64,
+    /// Crawlers have found what nobody had told: they are told of no lease until something is told again.
+    #[serde(default)]
+    is_silent: bool,
+    /// When it was asked for once more because of that.
+    #[serde(default)]
+    silent_ms: u64,
     /// When it was begun.
     since_ms: u64,
 }
@@ -136,6 +162,7 @@ impl Subscription {
         Self {
             feed,
             watched,
+            tellers: vec![teller.clone()],
             teller,
             token: token(),
             secret: token(),
@@ -143,8 +170,12 @@ impl Subscription {
             active_until_ms: None,
             due_ms: now_ms,
             tries: 0,
+            in_vain: false,
+            refused_ms: 0,
             leaving: false,
             crawlers_know_ms: 0,
+            is_silent: false,
+            silent_ms: 0,
             since_ms: now_ms,
         }
     }
@@ -159,15 +190,39 @@ impl Subscription {
         self.active_until_ms.filter(|until| *until > now_ms && !self.leaving)
     }
 
+    /// Until when news are told, by somebody who has told all that was found so far.
+    pub(super) fn relied_upon_until_ms(&self, now_ms: u64) -> Option<u64> {
+        self.told_until_ms(now_ms).filter(|_| !self.is_silent)
+    }
+
     /// What crawlers are to be told, as they know something else: until when news come of themselves, 0 for not at all.
     pub(super) fn untold_ms(&self, now_ms: u64) -> Option<u64> {
-        let until_ms = self.told_until_ms(now_ms).unwrap_or(0);
+        let until_ms = self.relied_upon_until_ms(now_ms).unwrap_or(0);
         (until_ms != self.crawlers_know_ms && !self.leaving).then_some(until_ms)
     }
 
     /// They were told.
     pub(super) fn crawlers_know(&mut self, until_ms: u64) {
         self.crawlers_know_ms = until_ms;
+    }
+
+    /// Something was told, and crawlers know so, and until when there is more to come.
+    pub(super) fn has_told(&mut self, until_ms: u64) {
+        self.is_silent = false;
+        self.crawlers_know(until_ms);
+    }
+
+    /// Crawlers have found what nobody had told, and go by nobody since. Whoever should have told it may have lost us, so
+    /// they are asked once more.
+    pub(super) fn was_silent(&mut self, now_ms: u64) {
+        if self.told_until_ms(now_ms).is_none() {
+            return;
+        }
+        (self.is_silent, self.crawlers_know_ms) = (true, 0);
+        let is_asked = self.asked_until_ms.is_some_and(|until| until > now_ms);
+        if !is_asked && now_ms >= self.silent_ms.saturating_add(SILENT_MS) {
+            (self.silent_ms, self.due_ms) = (now_ms, self.due_ms.min(now_ms));
+        }
     }
 
     /// When what crawlers know is not true any more.
@@ -191,6 +246,7 @@ impl Subscription {
     pub(super) fn ask(&mut self, now_ms: u64) -> Wish {
         self.asked_until_ms = Some(now_ms + VERIFIED_WITHIN_MS);
         self.tries = self.tries.saturating_add(1);
+        self.in_vain = false;
         self.due_ms = now_ms + self.patience_ms();
         if self.leaving { Wish::Unsubscribe } else { Wish::Subscribe }
     }
@@ -208,14 +264,16 @@ impl Subscription {
             }
             // It verifies when it likes to.
             Asked::Accepted => self.due_ms = now_ms + VERIFIED_WITHIN_MS,
-            Asked::Refused => {
-                self.asked_until_ms = None;
-                self.due_ms = now_ms + REFUSED_MS;
-            }
+            Asked::Refused => self.is_refused(now_ms),
             Asked::Failed(after) => {
                 self.asked_until_ms = None;
-                let after_ms = after.map_or(0, milliseconds);
-                self.due_ms = now_ms + self.patience_ms().max(after_ms.min(DAY_MS));
+                let after_ms = after.map_or(0, milliseconds).min(DAY_MS);
+                let pause_ms = self.patience_ms().max(after_ms);
+                if self.tries < TRIES_MAX {
+                    self.due_ms = now_ms + pause_ms;
+                } else {
+                    self.give_up(pause_ms, now_ms);
+                }
             }
         }
         false
@@ -259,9 +317,43 @@ impl Subscription {
     /// The hub does not want it, or not any more.
     pub(super) fn deny(&mut self, topic: &str, now_ms: u64) -> Result<(), &'static str> {
         self.is_about(topic)?;
-        (self.asked_until_ms, self.active_until_ms) = (None, None);
-        self.due_ms = now_ms + REFUSED_MS;
+        self.active_until_ms = None;
+        self.is_refused(now_ms);
         Ok(())
+    }
+
+    /// What the feed names now, this one among them.
+    pub(super) fn is_named_with(&mut self, tellers: Vec<Teller>, now_ms: u64) {
+        if self.tellers != tellers {
+            (self.tellers, self.since_ms) = (tellers, now_ms);
+        }
+    }
+
+    /// Whether the feed names the same as ever.
+    pub(super) fn is_named_by(&self, tellers: &[Teller]) -> bool {
+        self.tellers == tellers
+    }
+
+    /// The subscription that takes the place of this one, which is due and was asked in vain, and tells nothing any more.
+    /// Who was not asked yet in this round is asked now; when all were, the first of them later.
+    pub(super) fn successor(&self, now_ms: u64) -> Option<Self> {
+        let is_over = self.in_vain || self.tries >= TRIES_MAX;
+        if !is_over || !self.has_others() || self.told_until_ms(now_ms).is_some() {
+            return None;
+        }
+        let at = self.tellers.iter().position(|teller| *teller == self.teller)?;
+        let next = (at + 1) % self.tellers.len();
+        let (feed, watched) = (self.feed.clone(), self.watched.clone());
+        let mut one = Self::new(feed, watched, self.tellers[next].clone(), now_ms);
+        one.tellers.clone_from(&self.tellers);
+        one.silent_ms = self.silent_ms;
+        (one.since_ms, one.crawlers_know_ms) = (self.since_ms, self.crawlers_know_ms);
+        if next == 0 {
+            one.due_ms = (now_ms + RETRY_MS_MAX).max(self.refused_ms + REFUSED_MS);
+        } else {
+            one.refused_ms = self.refused_ms;
+        }
+        Some(one)
     }
 
     /// Whether another one may take its place.
@@ -280,8 +372,33 @@ impl Subscription {
     fn is_active(&mut self, lease_ms: u64, now_ms: u64) {
         self.active_until_ms = Some(now_ms + lease_ms);
         (self.asked_until_ms, self.tries) = (None, 0);
-        // With time for several tries.
-        self.due_ms = now_ms + lease_ms - lease_ms / 5;
+        // With time for several tries, and not all at once that were begun together.
+        let spread_ms = lease_ms / SPREAD * self.place() / u64::from(u32::MAX);
+        self.due_ms = now_ms + lease_ms - lease_ms / SPREAD - spread_ms;
+    }
+
+    /// A number up to `u32::MAX`, as random as the token, and always the same.
+    fn place(&self) -> u64 {
+        self.token.get(..8).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0)
+    }
+
+    fn is_refused(&mut self, now_ms: u64) {
+        (self.asked_until_ms, self.refused_ms) = (None, now_ms);
+        self.give_up(REFUSED_MS, now_ms);
+    }
+
+    /// It is asked again after a pause, and somebody else as soon as this one tells nothing more.
+    fn give_up(&mut self, pause_ms: u64, now_ms: u64) {
+        self.in_vain = true;
+        self.due_ms = now_ms + pause_ms;
+        if self.has_others() {
+            self.due_ms = self.due_ms.min(self.told_until_ms(now_ms).unwrap_or(now_ms));
+        }
+    }
+
+    /// Whether somebody else could be asked.
+    fn has_others(&self) -> bool {
+        !self.leaving && self.tellers.len() > 1 && self.tellers.contains(&self.teller)
     }
 
     fn patience_ms(&self) -> u64 {
@@ -291,166 +408,5 @@ impl Subscription {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const NOW: u64 = 1_700_000_000_000;
-    const TOPIC: &str = "http://a.example/f";
-
-    fn new() -> Subscription {
-        let teller = Teller::Hub { hub: "http://hub.example/".into(), topic: TOPIC.into() };
-        Subscription::new(TOPIC.into(), TOPIC.into(), teller, NOW)
-    }
-
-    const fn lease(seconds: u64) -> Lease {
-        let asked = Duration::from_hours(240);
-        Lease { asked, granted: Some(Duration::from_secs(seconds)) }
-    }
-
-    #[test]
-    fn only_what_was_asked_for_is_verified() {
-        let mut one = new();
-        let verify = |one: &mut Subscription, wish, now| one.verify(wish, TOPIC, lease(100), now);
-        assert!(verify(&mut one, Wish::Subscribe, NOW).is_err(), "nothing was asked");
-        assert_eq!(one.ask(NOW), Wish::Subscribe);
-        assert!(verify(&mut one, Wish::Unsubscribe, NOW).is_err(), "the opposite");
-        assert!(one.verify(Wish::Subscribe, "http://b.example/", lease(9), NOW).is_err());
-        assert!(verify(&mut one, Wish::Subscribe, NOW + VERIFIED_WITHIN_MS).is_err(), "too late");
-        assert_eq!(one.told_until_ms(NOW), None);
-        assert_eq!(verify(&mut one, Wish::Subscribe, NOW + 1), Ok(()));
-        assert_eq!(one.verify(Wish::Subscribe, TOPIC, lease(9_999), NOW + 2), Ok(()), "again");
-        assert_eq!(one.told_until_ms(NOW + 100_000), Some(NOW + 100_001), "it is what it was");
-        assert_eq!(one.told_until_ms(NOW + 100_001), None, "it is over");
-        assert!(verify(&mut one, Wish::Subscribe, NOW + 100_001).is_err());
-        // Before that it is asked for again.
-        assert_eq!(one.due_ms(), NOW + 1 + 80_000);
-    }
-
-    #[test]
-    fn a_verification_may_come_before_the_answer() {
-        let mut one = new();
-        one.ask(NOW);
-        one.verify(Wish::Subscribe, TOPIC, lease(100), NOW).unwrap();
-        for answer in [Asked::Accepted, Asked::Refused, Asked::Failed(None)] {
-            let mut one = one.clone();
-            assert!(!one.was_asked(answer, NOW + 1));
-            assert!(one.told_until_ms(NOW + 2).is_some(), "{answer:?}");
-        }
-    }
-
-    #[test]
-    fn who_is_silent_is_asked_again_more_and_more_seldom() {
-        let mut one = new();
-        let mut now = NOW;
-        let mut pauses = Vec::new();
-        for _ in 0..12 {
-            one.ask(now);
-            one.was_asked(Asked::Failed(None), now);
-            pauses.push((one.due_ms() - now) / MINUTE_MS);
-            now = one.due_ms();
-        }
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 128, 256, 360, 360, 360]);
-        one.ask(now);
-        one.was_asked(Asked::Failed(Some(Duration::from_secs(1_000_000))), now);
-        assert_eq!(one.due_ms(), now + DAY_MS);
-    }
-
-    #[test]
-    fn a_cloud_says_yes_or_no_at_once() {
-        let teller = Teller::Cloud { register: "http://cloud.example/pleaseNotify".into() };
-        let mut one = Subscription::new(TOPIC.into(), TOPIC.into(), teller, NOW);
-        one.ask(NOW);
-        assert!(one.was_asked(Asked::Accepted, NOW));
-        assert_eq!(one.told_until_ms(NOW), Some(NOW + CLOUD_LEASE_MS));
-        assert!(one.verify(Wish::Subscribe, TOPIC, lease(0), NOW).is_err());
-    }
-
-    #[test]
-    fn what_nobody_wants_is_left_and_brings_nothing_more() {
-        let mut one = new();
-        one.ask(NOW);
-        one.verify(Wish::Subscribe, TOPIC, lease(1_000_000), NOW).unwrap();
-        one.leave(NOW + 1);
-        assert_eq!(one.told_until_ms(NOW + 2), None);
-        assert_eq!((one.due_ms(), one.ask(NOW + 2)), (NOW + 1, Wish::Unsubscribe));
-        assert!(!one.is_hopeless(NOW + 2));
-        assert!(one.verify(Wish::Subscribe, TOPIC, lease(0), NOW + 3).is_err());
-        assert_eq!(one.verify(Wish::Unsubscribe, TOPIC, lease(0), NOW + 3), Ok(()));
-    }
-
-    #[derive(Debug, Clone)]
-    enum Step {
-        Pass(u64),
-        Ask,
-        Answer(Asked),
-        Verify(Wish, u64),
-        Deny,
-        Leave,
-    }
-
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let wish = prop_oneof![Just(Wish::Subscribe), Just(Wish::Unsubscribe)];
-        let answer = prop_oneof![
-            Just(Asked::Accepted),
-            Just(Asked::Refused),
-            (0..1_000_u64).prop_map(|s| Asked::Failed(Some(Duration::from_secs(s))))
-        ];
-        let step = prop_oneof![
-            (0..3 * DAY_MS).prop_map(Step::Pass),
-            Just(Step::Ask),
-            answer.prop_map(Step::Answer),
-            (wish, 0..100 * 86_400_u64).prop_map(|(wish, lease)| Step::Verify(wish, lease)),
-            Just(Step::Deny),
-            Just(Step::Leave),
-        ];
-        proptest::collection::vec(step, 1..60)
-    }
-
-    proptest! {
-        /// Whatever hubs do: nothing is told that was not asked for and verified within its lease, and nobody who wants
-        /// something waits longer than a lease, or a day, before they ask again.
-        #[test]
-        fn what_is_told_was_asked_for(steps in steps()) {
-            let mut one = new();
-            let (mut now, mut asked, mut until) = (NOW, None, 0);
-            for step in steps {
-                match step {
-                    Step::Pass(ms) => now += ms,
-                    Step::Ask => {
-                        one.ask(now);
-                        asked = Some(now);
-                    }
-                    Step::Answer(answer) => {
-                        one.was_asked(answer, now);
-                        if answer != Asked::Accepted {
-                            asked = None;
-                        }
-                    }
-                    Step::Verify(wish, seconds) => {
-                        let was_told = one.told_until_ms(now).is_some();
-                        let verified = one.verify(wish, TOPIC, lease(seconds), now);
-                        let is_asked = asked.is_some_and(|was| now < was + VERIFIED_WITHIN_MS);
-                        if !is_asked {
-                            prop_assert_eq!(verified.is_ok(), was_told && wish == Wish::Subscribe);
-                        } else if verified.is_ok() {
-                            asked = None;
-                            if wish == Wish::Subscribe {
-                                until = now + (seconds * 1_000).clamp(LEASE_MS_MIN, LEASE_MS_MAX);
-                            }
-                        }
-                    }
-                    Step::Deny => {
-                        one.deny(TOPIC, now).unwrap();
-                        (until, asked) = (0, None);
-                    }
-                    Step::Leave => one.leave(now),
-                }
-                let told = one.told_until_ms(now).is_some();
-                prop_assert_eq!(told, now < until && !one.is_leaving());
-                prop_assert!(one.due_ms() <= now + LEASE_MS_MAX.max(REFUSED_MS));
-            }
-        }
-    }
-}
+#[path = "subscription_tests.rs"]
+mod tests;

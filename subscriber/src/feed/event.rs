@@ -7,9 +7,9 @@ use std::fmt::Write;
 
 use tidings_protocol::{CanonicalUrl, Payload, push_attribute};
 
-use super::Hubs;
+use super::hubs::{Hubs, few};
 use super::watch::{Known, NewItem};
-use crate::config::FEED_ITEM_BYTES_MAX;
+use crate::config::{FEED_HUBS_MAX, FEED_ITEM_BYTES_MAX};
 
 /// The topic of new items.
 pub const ITEMS: &str = "post-ready";
@@ -21,8 +21,14 @@ pub const SCHEDULES: &str = "new-url";
 /// in ms since 1970, or 0.
 pub const PUSHED: &str = "pushed";
 
+/// The attributes with the hubs of a feed, the first of which is the first to be asked.
+const HUB_KEYS: [&str; FEED_HUBS_MAX] = ["hub", "hub-2", "hub-3", "hub-4"];
+
 /// The attribute of an event about a feed that is scheduled under another URL, which leads to it.
 pub const WATCHED: &str = "watched";
+
+/// The attribute of an event about a feed in which something new was found, of which nobody has told who was going to.
+pub const SILENT: &str = "silent";
 
 /// That of a new item of this feed; `None` if it leads nowhere.
 pub fn of_item(feed: &CanonicalUrl<'_>, item: &NewItem) -> Option<String> {
@@ -35,19 +41,25 @@ pub fn of_item(feed: &CanonicalUrl<'_>, item: &NewItem) -> Option<String> {
     Some(event)
 }
 
-/// That of who tells of this feed, with the items that are known. `watched` is the URL that is scheduled.
+/// That of who tells of this feed, with the items that are known. `watched` is the URL that is scheduled. `is_silent`: they
+/// were going to tell of all items, and have not.
 pub fn of_hubs(
     feed: &CanonicalUrl<'_>,
     watched: &CanonicalUrl<'_>,
     hubs: &Hubs,
     known: Known,
+    is_silent: bool,
 ) -> String {
     let mut event = feed.as_str().to_owned();
     if watched != feed {
         push_attribute(&mut event, WATCHED, watched.as_str());
     }
-    let Hubs { hub, topic, cloud } = hubs;
-    for (key, url) in [("hub", hub), ("topic", topic), ("cloud", cloud)] {
+    if is_silent {
+        push_attribute(&mut event, SILENT, "yes");
+    }
+    let Hubs { hubs, topic, cloud } = hubs;
+    push_hubs(&mut event, hubs);
+    for (key, url) in [("topic", topic), ("cloud", cloud)] {
         if let Some(url) = url {
             push_attribute(&mut event, key, url);
         }
@@ -58,17 +70,34 @@ pub fn of_hubs(
     event
 }
 
+/// Adds the hubs of a feed.
+pub fn push_hubs(event: &mut String, hubs: &[String]) {
+    for (key, hub) in HUB_KEYS.iter().zip(hubs) {
+        push_attribute(event, key, hub);
+    }
+}
+
+/// What [`push_hubs`] has added.
+pub fn read_hub_urls(payload: &Payload<'_>) -> Vec<String> {
+    let urls = HUB_KEYS.iter().filter_map(|key| {
+        let url = CanonicalUrl::parse(payload.attribute(key)?).ok()?;
+        Some(url.as_str().to_owned())
+    });
+    few(urls)
+}
+
 /// What [`of_hubs`] has written: the feed, who tells of it, and what is known.
 pub fn read_hubs(payload: &str) -> Option<(CanonicalUrl<'static>, Hubs, Known)> {
     let payload = Payload::parse(payload);
     let feed = CanonicalUrl::parse(payload.target()?).ok()?.into_owned();
-    let url = |key| {
-        let url = CanonicalUrl::parse(payload.attribute(key)?).ok()?;
-        Some(url.as_str().to_owned())
-    };
+    let cloud = payload.attribute("cloud").and_then(|url| CanonicalUrl::parse(url).ok());
     // As the hub has it.
     let topic = payload.attribute("topic").filter(|topic| CanonicalUrl::parse(topic).is_ok());
-    let hubs = Hubs { hub: url("hub"), topic: topic.map(str::to_owned), cloud: url("cloud") };
+    let hubs = Hubs {
+        hubs: read_hub_urls(&payload),
+        topic: topic.map(str::to_owned),
+        cloud: cloud.map(|url| url.as_str().to_owned()),
+    };
     let known = payload.attribute("known").and_then(|known| known.parse().ok());
     (!hubs.is_empty()).then(|| (feed, hubs, known.unwrap_or_default()))
 }
@@ -103,18 +132,18 @@ mod tests {
     fn who_tells_of_a_feed_is_read_as_it_was_written() {
         let feed = CanonicalUrl::parse("https://blog.example/feed").unwrap();
         let hubs = Hubs {
-            hub: Some("https://hub.example/?a=b".into()),
+            hubs: vec!["https://hub.example/?a=b".into(), "https://other.example/,".into()],
             topic: Some("https://blog.example/%e6%97%a5?x".into()),
             cloud: None,
         };
         let entry = |id: &str| Entry { id: id.into(), ..Entry::default() };
         let known = Known::newest(&[entry("a"), entry("b"), entry("c")], 2);
-        let event = of_hubs(&feed, &feed, &hubs, known.clone());
+        let event = of_hubs(&feed, &feed, &hubs, known.clone(), false);
         assert!(!event.contains(char::is_control), "{event}");
         assert_eq!(read_hubs(&event), Some((feed.clone(), hubs.clone(), known)));
         // The same is one event, and with another item it is another one.
         let id = |event: &str| Payload::parse(event).attribute("id").unwrap().to_owned();
-        let other = of_hubs(&feed, &feed, &hubs, Known::newest(&[entry("a")], 2));
+        let other = of_hubs(&feed, &feed, &hubs, Known::newest(&[entry("a")], 2), false);
         assert_ne!(id(&event), id(&other));
         for none in ["text", "https://blog.example/feed", "https://blog.example/feed hub=no"] {
             assert_eq!(read_hubs(none), None, "{none}");

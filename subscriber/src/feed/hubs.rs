@@ -4,13 +4,15 @@ use hyper::HeaderMap;
 use tidings_protocol::CanonicalUrl;
 
 use super::Feed;
+use crate::config::{FEED_HUBS_BYTES_MAX, FEED_HUBS_MAX};
 use crate::page::header_links;
 
 /// What a feed and the head of the answer in which it came say of that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hubs {
-    /// The first hub (W3C `WebSub` section 4); the header counts for more than the feed.
-    pub hub: Option<String>,
+    /// All hubs of the first place that names any: the header, the feed, the page that led to it (W3C `WebSub` section 4).
+    /// None twice, `<= FEED_HUBS_MAX`.
+    pub hubs: Vec<String>,
     /// Under which URL the hub knows the feed.
     pub topic: Option<String>,
     /// Where to register, of `rssCloud`.
@@ -18,39 +20,47 @@ pub struct Hubs {
 }
 
 impl Hubs {
-    /// Of a feed that came from this URL with these headers. `named`: the hub that a page has told which led here.
-    pub fn of(
-        feed: &Feed,
-        headers: &HeaderMap,
-        url: &CanonicalUrl<'_>,
-        named: Option<&str>,
-    ) -> Self {
+    /// Of a feed that came from this URL with these headers. `named`: the hubs that a page has told which led here.
+    pub fn of(feed: &Feed, headers: &HeaderMap, url: &CanonicalUrl<'_>, named: &[String]) -> Self {
         let values = headers.get_all("link").iter().filter_map(|value| value.to_str().ok());
-        let (mut hub, mut topic) = (None, None);
+        let absolute = |text: &str| url.join(text).ok().map(|url| url.as_str().to_owned());
+        let (mut in_head, mut topic) = (Vec::new(), None);
         for (relations, target) in values.flat_map(header_links) {
             let has = |word: &str| {
                 relations.split_ascii_whitespace().any(|it| it.eq_ignore_ascii_case(word))
             };
-            let absolute = || url.join(target).ok().map(|url| url.as_str().to_owned());
-            if has("hub") && hub.is_none() {
-                hub = absolute();
+            if has("hub") {
+                in_head.extend(absolute(target));
             }
             if has("self") && topic.is_none() {
-                topic = as_written(target).or_else(absolute);
+                topic = as_written(target).or_else(|| absolute(target));
             }
         }
-        let absolute = |text: &str| url.join(text).ok().map(|url| url.as_str().to_owned());
-        let hub = hub.or_else(|| feed.hubs.iter().find_map(|hub| absolute(hub)));
-        let hub = hub.or_else(|| absolute(named?));
+        let all_of = |hubs: &[String]| few(hubs.iter().filter_map(|hub| absolute(hub)));
+        let places = [few(in_head), all_of(&feed.hubs), all_of(named)];
+        let hubs = places.into_iter().find(|hubs| !hubs.is_empty()).unwrap_or_default();
         let own = feed.own.as_deref();
         let topic = topic.or_else(|| as_written(own?)).or_else(|| absolute(own?));
-        Self { hub, topic, cloud: feed.cloud.clone() }
+        Self { hubs, topic, cloud: feed.cloud.clone() }
     }
 
     /// Nobody tells.
     pub fn is_empty(&self) -> bool {
-        self.hub.is_none() && self.cloud.is_none()
+        self.hubs.is_empty() && self.cloud.is_none()
     }
+}
+
+/// The first of them, each once, as many as fit.
+pub(super) fn few(hubs: impl IntoIterator<Item = String>) -> Vec<String> {
+    let (mut few, mut bytes) = (Vec::new(), 0);
+    for hub in hubs {
+        let is_known = few.contains(&hub);
+        if !is_known && few.len() < FEED_HUBS_MAX && bytes + hub.len() <= FEED_HUBS_BYTES_MAX {
+            bytes += hub.len();
+            few.push(hub);
+        }
+    }
+    few
 }
 
 /// Hubs compare topics letter by letter, so one is told as it was advertised.
@@ -58,4 +68,18 @@ fn as_written(url: &str) -> Option<String> {
     let is_plain = url.bytes().all(|byte| byte.is_ascii_graphic());
     let is_whole = url.starts_with("https://") || url.starts_with("http://");
     (is_plain && is_whole && CanonicalUrl::parse(url).is_ok()).then(|| url.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_are_each_once_and_within_bounds() {
+        let hub = |n: usize| format!("http://{n}.example/");
+        let many = (0..9).map(|n| hub(n / 2));
+        assert_eq!(few(many), [hub(0), hub(1), hub(2), hub(3)]);
+        let long = |n: usize| format!("{}{}", hub(n), "x".repeat(FEED_HUBS_BYTES_MAX / 2));
+        assert_eq!(few([long(0), long(1), hub(2)]), [long(0), hub(2)]);
+    }
 }

@@ -135,6 +135,8 @@ pub struct Checked {
     pub new: Vec<NewItem>,
     /// When to look again, from now.
     pub next: Duration,
+    /// Somebody was going to tell of what is new, and has not.
+    pub untold: bool,
 }
 
 /// An item that is to be announced.
@@ -349,13 +351,13 @@ impl Watched {
         self.pushed_until_unix_ms = self.pushed_until_unix_ms.filter(|until| *until > now_unix_ms);
         let is_told = std::mem::take(&mut self.is_told);
         self.interval_ms = settings.within(self.interval_ms);
-        let mut new = Vec::new();
+        let (mut new, mut untold) = (Vec::new(), false);
         match outcome {
             Outcome::Read(feed, validators) => {
                 new = self.known.take_new(&feed.entries);
                 if !new.is_empty() && !is_told && self.was_read() {
                     // Nobody told us: whoever should have is not to be relied upon.
-                    self.pushed_until_unix_ms = None;
+                    untold = self.pushed_until_unix_ms.take().is_some();
                 }
                 self.failures = 0;
                 self.note(feed.hints, validators);
@@ -377,7 +379,7 @@ impl Watched {
             }
             Outcome::Same | Outcome::Failed => self.failures = self.failures.saturating_add(1),
         }
-        Checked { new, next: self.next(settings, rest, now_unix_ms) }
+        Checked { new, next: self.next(settings, rest, now_unix_ms), untold }
     }
 
     fn note(&mut self, hints: Hints, validators: Validators<'_>) {

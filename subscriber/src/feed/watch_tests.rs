@@ -246,7 +246,7 @@ proptest! {
                 Look::Same => Outcome::Same,
                 Look::Failed => Outcome::Failed,
             };
-            let Checked { new, next } = watched.check(bounds, outcome, Duration::from_millis(rest), now);
+            let Checked { new, next, .. } = watched.check(bounds, outcome, Duration::from_millis(rest), now);
             prop_assert!((min..=min + more).contains(&milliseconds(next)), "{next:?}");
             announced.extend(new.into_iter().map(|item| item.id));
             if stored {

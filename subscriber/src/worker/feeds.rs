@@ -34,9 +34,6 @@ const NOT_CARRIED: &[&str] = &[
     "number", "pass", "pushed", "schedule", "source", "was",
 ];
 
-/// The attribute with the hub of the page that led to a feed, which may say none itself.
-const HUB: &str = "hub";
-
 /// Publishes events.
 pub(super) trait Announce: Sync {
     /// Returns when the event is confirmed. The error is for people, and the same may be tried again.
@@ -96,8 +93,8 @@ pub(super) struct Watch<'a> {
     interval: Option<Duration>,
     /// A page led here: if it is one, too, what that names is not followed.
     is_named: bool,
-    /// The hub that the page named.
-    hub: Option<Box<str>>,
+    /// The hubs that the page named.
+    hubs: Vec<String>,
     /// Further attributes of its schedule, each with a leading space.
     carried: String,
     watched: Watched,
@@ -123,7 +120,7 @@ pub(super) enum Answer<'a> {
 #[derive(Debug)]
 pub(super) struct Named {
     pub(super) feeds: Vec<Box<str>>,
-    pub(super) hubs: Vec<Box<str>>,
+    pub(super) hubs: Vec<String>,
 }
 
 /// How a look has ended.
@@ -168,7 +165,7 @@ impl<'a> Watch<'a> {
         }
         let (feed, every) = (feed.into(), every.map(Into::into));
         let is_named = payload.attribute(NAMED).is_some();
-        let hub = payload.attribute(HUB).map(Into::into);
+        let hubs = event::read_hub_urls(payload);
         Ok(Some(Self {
             url,
             settings,
@@ -177,7 +174,7 @@ impl<'a> Watch<'a> {
             every,
             interval,
             is_named,
-            hub,
+            hubs,
             carried,
             watched,
         }))
@@ -208,17 +205,18 @@ impl<'a> Watch<'a> {
             Answer::Document { named: Named { feeds, hubs }, .. }
                 if !feeds.is_empty() && !self.watched.was_read() && !self.is_named =>
             {
-                self.watch_instead(&feeds[0], hubs.first().map(|hub| &**hub), broker).await?;
+                self.watch_instead(&feeds[0], hubs, broker).await?;
                 return Ok(Looked::Elsewhere);
             }
             Answer::NotModified => Outcome::Same,
             Answer::Document { .. } | Answer::Failed => Outcome::Failed,
         };
         let has_failed = matches!(outcome, Outcome::Failed);
-        let Checked { new, next } = self.watched.check(self.settings, outcome, rest, now_unix_ms);
+        let Checked { new, next, untold } =
+            self.watched.check(self.settings, outcome, rest, now_unix_ms);
         let announced = self.announce(&new, broker).await?;
         if let Some((feed, headers)) = read {
-            self.announce_hubs(feed, headers, broker).await?;
+            self.announce_hubs(feed, headers, untold, broker).await?;
         }
         let changes = self.interval.is_some_and(|interval| differs(interval, next));
         if changes {
@@ -248,25 +246,27 @@ impl<'a> Watch<'a> {
         Ok(announced)
     }
 
-    /// Tells who tells of this feed, and which of its items are known.
+    /// Tells who tells of this feed, and which of its items are known. `untold`: they have not told of all of these.
     async fn announce_hubs(
         &self,
         feed: &Feed,
         headers: &HeaderMap,
+        untold: bool,
         broker: &impl Announce,
     ) -> Result<(), String> {
-        let hubs = Hubs::of(feed, headers, self.url, self.hub.as_deref());
+        let hubs = Hubs::of(feed, headers, self.url, &self.hubs);
         if hubs.is_empty() {
             return Ok(());
         }
         let known = Known::newest(&feed.entries, FEED_TOLD_MAX);
-        broker.publish(event::HUBS, event::of_hubs(self.url, &self.scheduled, &hubs, known)).await
+        let event = event::of_hubs(self.url, &self.scheduled, &hubs, known, untold);
+        broker.publish(event::HUBS, event).await
     }
 
     async fn watch_instead(
         &self,
         feed: &str,
-        hub: Option<&str>,
+        hubs: &[String],
         broker: &impl Announce,
     ) -> Result<(), String> {
         let Ok(feed) = CanonicalUrl::parse(feed) else {
@@ -282,9 +282,7 @@ impl<'a> Watch<'a> {
         push_attribute(&mut event, WATCHED, &self.feed);
         event.push_str(&self.carried);
         push_attribute(&mut event, NAMED, "yes");
-        if let Some(hub) = hub {
-            push_attribute(&mut event, HUB, hub);
-        }
+        event::push_hubs(&mut event, hubs);
         broker.publish(SCHEDULES, event).await?;
         broker.publish(SCHEDULES, self.change(every, "0")).await
     }

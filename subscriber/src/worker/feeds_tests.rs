@@ -268,7 +268,8 @@ async fn who_tells_of_a_feed_is_told_with_what_is_known() {
     assert!(!fake.take().iter().any(|event| event.starts_with("hub-found")));
 
     // What its head says counts for more than what stands in it, and both for more than what a page has said.
-    feed.hubs = vec!["https://hub.example/".into()];
+    let named = ["https://hub.example/", "https://second.example/", "https://hub.example/"];
+    feed.hubs = named.map(str::to_owned).into();
     feed.own = Some("http://a.example/own".into());
     let told = async |task: &str, feed: &Feed, headers: &HeaderMap| {
         let validators = Validators::default();
@@ -281,17 +282,17 @@ async fn who_tells_of_a_feed_is_told_with_what_is_known() {
         event::read_hubs(&event.unwrap()).unwrap().1
     };
     let hubs = told(TASK, &feed, &NO_HEADERS).await;
-    assert_eq!(hubs.hub.as_deref(), Some("https://hub.example/"));
+    assert_eq!(hubs.hubs, ["https://hub.example/", "https://second.example/"]);
     assert_eq!(hubs.topic.as_deref(), Some("http://a.example/own"));
     let mut headers = HeaderMap::new();
-    let link = "<https://head.example/>; rel=\"hub\", </f?self>; rel=self";
+    let link = "<https://head.example/>; rel=\"hub\", </f?self>; rel=self, </hub>; rel=hub";
     headers.insert("link", link.parse().unwrap());
     let hubs = told(TASK, &feed, &headers).await;
-    assert_eq!(hubs.hub.as_deref(), Some("https://head.example/"));
+    assert_eq!(hubs.hubs, ["https://head.example/", "http://a.example/hub"]);
     assert_eq!(hubs.topic.as_deref(), Some("http://a.example/f?self"));
     feed.hubs.clear();
     let hubs = told(&format!("{TASK} hub=https://page.example/"), &feed, &NO_HEADERS).await;
-    assert_eq!(hubs.hub.as_deref(), Some("https://page.example/"));
+    assert_eq!(hubs.hubs, ["https://page.example/"]);
 }
 
 #[tokio::test]
@@ -299,9 +300,11 @@ async fn a_page_hands_its_hub_on_to_the_feed_that_it_names() {
     let fake = Fake::default();
     let page = feed::parse(b"<html>", None, None);
     let mut named = naming("http://a.example/feed.xml");
-    named.hubs.push("https://hub.example/".into());
+    named.hubs.extend(["https://hub.example/".into(), "https://b.example/".into()]);
     fake.look(TASK, page_with(&page, &named)).await.unwrap();
-    assert!(fake.take()[0].ends_with(" named=yes hub=https://hub.example/"));
+    assert!(
+        fake.take()[0].ends_with(" named=yes hub=https://hub.example/ hub-2=https://b.example/")
+    );
 }
 
 #[tokio::test]
@@ -322,4 +325,23 @@ async fn a_feed_of_which_somebody_tells_is_looked_at_seldom_until_they_prove_sil
     let often = fake.take().pop().unwrap();
     assert!(often.starts_with("new-url http://a.example/f every=") && often.contains(" was=1d "));
     assert!(!often.contains("every=1d"), "{often}");
+}
+
+#[tokio::test]
+async fn whoever_has_not_told_what_they_were_going_to_is_said_to_be_silent() {
+    let fake = Fake::default();
+    let found = async |task: &str, ids: &[&str]| {
+        let mut feed = items(ids);
+        feed.hubs = vec!["https://hub.example/".into()];
+        fake.look(task, document(&feed)).await.unwrap();
+        let done = fake.take();
+        let event = done.iter().find(|event| event.starts_with("hub-found ")).unwrap();
+        event.contains(" silent=yes ")
+    };
+    assert!(!found(TASK, &["a"]).await, "nobody was to tell");
+    let told = format!("{TASK} pushed=9999999999999");
+    assert!(!found(&told, &["b", "a"]).await, "they have told");
+    assert!(!found(TASK, &["b", "a"]).await, "there was nothing to tell");
+    assert!(found(TASK, &["c", "b", "a"]).await);
+    assert!(!found(TASK, &["d", "c", "b", "a"]).await, "nobody is relied upon any more");
 }

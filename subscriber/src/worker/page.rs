@@ -149,7 +149,8 @@ impl Work<'_> {
         if outcome == PageOutcome::Redirect {
             self.strip_target(&mut record);
         }
-        let named = Named { feeds: content.feeds.clone(), hubs: content.hubs.clone() };
+        let hubs = content.hubs.iter().map(ToString::to_string).collect();
+        let named = Named { feeds: content.feeds.clone(), hubs };
         let answer = match (outcome, status) {
             (PageOutcome::Done, Some(304)) => Answer::NotModified,
             (PageOutcome::Done, _) => {

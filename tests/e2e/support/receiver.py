@@ -1,10 +1,11 @@
 """A server that tells what it is told: receiver.py [PORT]
 Each request is printed as a line of JSON before it is answered. The statuses of its answers, in their order, are the first
-part of the path, as in /500,503:1,204/name; the last one stays. Behind a colon stands a Retry-After, 302 leads to /204/elsewhere, and
-`hang` is no answer at all."""
+part of the path, as in /500,503:1,204/name; the last one stays. Behind a colon stands a Retry-After, 302 leads to /204/elsewhere, 307 to
+/202/moved, 308 to the same at 127.0.0.2, and `hang` is no answer at all."""
 import collections, http.server, json, sys, threading, time
 
 counts, printing, never = collections.Counter(), threading.Lock(), threading.Event()
+PLACES = {"302": "/204/elsewhere", "307": "/202/moved", "308": "http://127.0.0.2:PORT/202/moved"}
 
 
 class Receiver(http.server.BaseHTTPRequestHandler):
@@ -25,8 +26,8 @@ class Receiver(http.server.BaseHTTPRequestHandler):
         self.send_response(int(status))
         if wait:
             self.send_header("Retry-After", wait)
-        if status == "302":
-            self.send_header("Location", "/204/elsewhere")
+        if status in PLACES:
+            self.send_header("Location", PLACES[status].replace("PORT", str(self.server.server_port)))
         if status != "204":
             self.send_header("Content-Length", "0")
         self.end_headers()

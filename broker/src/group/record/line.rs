@@ -227,9 +227,14 @@ impl Writer<'_> {
     fn taking(&mut self, taking: &Taking) {
         match taking {
             Taking::Admitted(admission) => self.field('a').admission(admission),
-            Taking::Improved { entries, announced, prio, due } => {
-                self.field('i').flag(*announced).field(prio).field(due);
+            Taking::Improved { entries, announced, prio, due, carried } => {
+                // Earlier versions carried nothing, and most events have nothing to carry.
+                self.field(if carried.is_empty() { 'i' } else { 'c' });
+                self.flag(*announced).field(prio).field(due);
                 self.list(entries, |writer, entry| _ = writer.field(entry));
+                if !carried.is_empty() {
+                    self.text(carried);
+                }
             }
             Taking::Duplicate(number) => _ = self.field('d').field(number),
             Taking::Scheduled(schedule) => _ = self.field('s').schedule(schedule),
@@ -504,9 +509,11 @@ impl<'a> Reader<'a> {
     fn taking(&mut self) -> Option<Taking> {
         Some(match self.0.next()? {
             "a" => Taking::Admitted(self.admission()?),
-            "i" => {
+            kind @ ("i" | "c") => {
                 let (announced, prio, due) = (self.flag()?, self.field()?, self.moment()?);
-                Taking::Improved { entries: self.list(Self::field)?, announced, prio, due }
+                let entries = self.list(Self::field)?;
+                let carried = if kind == "c" { self.boxed()? } else { Box::default() };
+                Taking::Improved { entries, announced, prio, due, carried }
             }
             "d" => Taking::Duplicate(self.field()?),
             "s" => Taking::Scheduled(Box::new(self.schedule()?)),

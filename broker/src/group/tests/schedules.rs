@@ -3,6 +3,7 @@
 use tidings_protocol::{Code, Outcome, Return};
 
 use super::bench::{A, Bench};
+use crate::group::admit::CARRIED_BYTES_MAX;
 use crate::group::schedule::ScheduleQuery;
 use crate::group::{Input, Operation, Show};
 
@@ -102,6 +103,30 @@ fn a_notification_while_it_waits_is_one_with_it() {
     bench.assert_no_task("one request for both");
     bench.wait(MINUTE_MS);
     bench.fetch("http://a.org/");
+}
+
+#[test]
+fn what_a_later_event_says_of_a_url_that_waits_counts() {
+    let mut bench = bench();
+    bench.publish("http://a.org/ every=1m feed=10m-1d");
+    bench.fetch("http://a.org/ feed=10m-1d");
+    bench.publish("http://a.org/ after=1h pushed=5 item=x");
+    let bytes = bench.group.live_bytes;
+    bench.publish("http://a.org/ pushed=1234");
+    assert_eq!(bench.group.live_bytes, bytes + 3);
+    bench.fetch("http://a.org/ pushed=1234 item=x feed=10m-1d");
+    assert_eq!(bench.group.live_bytes, 0);
+    // And where it is parked, as nobody takes it.
+    bench.join(A, 0);
+    bench.wait(MINUTE_MS);
+    bench.publish("http://a.org/ pushed=7");
+    bench.join(A, 10);
+    bench.fetch("http://a.org/ pushed=7 feed=10m-1d");
+    // What does not fit beside it is not taken.
+    let long = "x".repeat(CARRIED_BYTES_MAX / 2);
+    bench.publish(&format!("http://a.org/ after=1h a={long}"));
+    bench.publish(&format!("http://a.org/ b={long}"));
+    bench.fetch(&format!("http://a.org/ a={long} feed=10m-1d"));
 }
 
 #[test]

@@ -85,8 +85,14 @@ prop_compose! {
 fn taking() -> impl Strategy<Value = Taking> {
     prop_oneof![
         admission().prop_map(Taking::Admitted),
-        (entries(), any::<bool>(), any::<i16>(), moment()).prop_map(
-            |(entries, announced, prio, due)| Taking::Improved { entries, announced, prio, due }
+        (entries(), any::<bool>(), any::<i16>(), moment(), boxed()).prop_map(
+            |(entries, announced, prio, due, carried)| Taking::Improved {
+                entries,
+                announced,
+                prio,
+                due,
+                carried
+            }
         ),
         any::<u64>().prop_map(Taking::Duplicate),
         schedule().prop_map(|schedule| Taking::Scheduled(Box::new(schedule))),

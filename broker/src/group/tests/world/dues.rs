@@ -44,13 +44,14 @@ impl World {
     pub(super) fn announce_for_later(&mut self) {
         let url = if self.rng.bool() { self.any_page() } else { self.new_page() };
         let after_ms = self.rng.u64(1..AFTER_MS_MAX);
-        self.publish(&format!("{url} after={after_ms}ms"));
+        // What is carried along is not forgotten in a restart, nor what a later event says of the same.
+        self.publish(&format!("{url} after={after_ms}ms pushed={after_ms} item=first"));
         self.named.insert(url.clone());
         if self.rng.bool() {
             let (away_ms, after_ms) = (self.rng.u64(..after_ms), self.rng.u64(..after_ms));
             let after =
                 if self.rng.bool() { String::new() } else { format!(" after={after_ms}ms") };
-            self.publish_in(away_ms, format!("{url}{after}"));
+            self.publish_in(away_ms, format!("{url}{after} pushed={away_ms}"));
         }
     }
 
