@@ -37,7 +37,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use tidings_protocol::client::{self, Client, ClientOptions, Deliveries};
-use tidings_protocol::{CanonicalUrl, GroupName, MemberId, Net, TopicName};
+use tidings_protocol::{
+    CanonicalUrl, GroupName, HUB_TOPIC, HUB_VERIFY_TOPIC, MemberId, Net, TopicName,
+};
 use tokio::task::spawn_blocking;
 use tokio::time::{interval, sleep};
 use tokio_util::sync::CancellationToken;
@@ -73,7 +75,7 @@ struct Work {
 
 /// Looks at topics, and sends what they say. Eight attempts take some 20 minutes.
 const SENDING: Work = Work {
-    name: "hub",
+    name: HUB_TOPIC,
     credit: 64,
     settings: [
         ("parallel", "8"),
@@ -86,7 +88,7 @@ const SENDING: Work = Work {
 
 /// Asks strangers whether they meant it: apart, so that those who never answer hold up nothing that is sent.
 const ASKING: Work = Work {
-    name: "hub-verify",
+    name: HUB_VERIFY_TOPIC,
     credit: 32,
     settings: [
         ("parallel", "4"),
