@@ -407,8 +407,8 @@ fn busy(http: &Http, server: &Server) -> Talk {
     let mut worker = Talk::client(server.address);
     let group = r#"{"topics":["new-url"],"max-attempts":1,"delay":"0"}"#;
     assert_eq!(http.send("PUT", "/groups/crawlers", group).status, 200);
-    let urls: String = (0..5).map(|n| format!("http://a.example/{n}\n")).collect();
-    assert_eq!(http.post("/topics/new-url", &urls).status, 200);
+    let urls: Vec<_> = (0..5).map(|n| format!("http://a.example/{n}")).collect();
+    assert_eq!(http.post("/topics/new-url", &urls.join("\n")).status, 200);
     assert_eq!(http.post("/topics/new-url", "http://a.example/ every=1h").status, 200);
     worker.ask("JOIN crawlers credit=2");
     for _ in 0..2 {
