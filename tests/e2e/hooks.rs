@@ -217,6 +217,7 @@ fn each_sender_is_understood_as_it_is() {
 fn whoever_is_not_the_sender_hears_nothing_and_is_counted() {
     let config =
         github("forge", "") + &github("far", "senders = ['192.0.2.0/24', '2001:db8::/32']");
+    let config = config + &github("near", "senders = ['192.0.2.0/24', '127.0.0.0/8']");
     let hooked = Hooked::start(&["broker"], &config);
     let body = r#"{"urls":["https://blog.example/posts/GUESSED"]}"#;
     let (good, sha256) = (hmac("sha256", SECRET, body), "X-Hub-Signature-256: sha256=");
@@ -259,6 +260,7 @@ fn whoever_is_not_the_sender_hears_nothing_and_is_counted() {
     assert_eq!(hooked.counts(), counts);
     assert_eq!(hooked.events("new-url"), [""; 0]);
     hooked.signed("forge", body).seqs();
+    hooked.signed("near", body).seqs();
     let said = hooked.server.process.finish_by("TERM").expect_code(0);
     let said = format!("{}{}", said.stdout().join("\n"), said.stderr());
     assert!(said.contains("a webhook was refused"), "{said}");
@@ -430,6 +432,14 @@ fn bodies_have_limits_and_errors_that_their_sender_understands() {
     {
         assert_eq!(hooked.post("blog", kind, &[&signature], fine).status, 415, "{kind}");
     }
+    let coded = [&*signature, "Content-Encoding: gzip"];
+    let unsupported = [
+        hooked.post("blog", "application/json", &coded, fine),
+        hooked.post("blog", "application/json; charset=utf-16", &[&signature], fine),
+    ];
+    assert_eq!(unsupported.map(|answer| answer.status), [415, 415]);
+    let stranger = hooked.post("blog", "application/json", &["Content-Encoding: gzip"], fine);
+    assert_eq!(stranger.status, 404, "who has not signed is told nothing");
     assert_eq!(hooked.http.get("/hooks/blog").status, 405);
     assert_eq!(hooked.events("new-url"), [""; 0]);
     hooked.signed("blog", fine).seqs();

@@ -3,16 +3,15 @@
 
 use std::{collections::BTreeSet, io::Write, net::TcpStream, process::Command, thread};
 
-use serde_json::Value;
-use tempfile::TempDir;
+use serde_json::{Value, json};
+use tempfile::{NamedTempFile, TempDir};
 
 use crate::{
-    disk_full::SmallDisk,
+    http_disk,
     support::{
-        http::Http,
+        http::{Answered, Http},
         process::{Running, Server},
         talk::Talk,
-        trace::traced,
         wait::until,
     },
 };
@@ -60,15 +59,20 @@ fn every_status_that_is_documented_is_produced_and_no_other() {
     groups(&http, &server);
     jobs(&http, &server);
     limits(&http);
-    let mut seen = http.seen();
-    seen.extend(a_disk_without_room());
-    seen.extend(a_disk_that_is_slow());
+    let mut answers = http.seen();
+    answers.extend(http_disk::without_room(&description));
+    answers.extend(http_disk::that_fails(&description));
+    answers.extend(http_disk::that_is_slow());
 
-    let seen: BTreeSet<_> = seen
+    let answers: Vec<_> = answers
         .into_iter()
-        .filter_map(|(method, path, status)| Some((method, template(&description, &path)?, status)))
-        .filter(|(method, _, _)| METHODS.contains(&method.to_lowercase().as_str()))
+        .filter_map(|answer| {
+            Some(Answered { path: template(&description, &answer.path)?, ..answer })
+        })
+        .filter(|answer| METHODS.contains(&answer.method.to_lowercase().as_str()))
         .collect();
+    let key = |answer: &Answered| (answer.method.clone(), answer.path.clone(), answer.status);
+    let seen: BTreeSet<_> = answers.iter().map(key).collect();
     let missing: Vec<_> = wanted.difference(&seen).collect();
     let unknown: Vec<_> =
         seen.difference(&wanted).filter(|(_, _, status)| *status != 405).collect();
@@ -76,6 +80,54 @@ fn every_status_that_is_documented_is_produced_and_no_other() {
         missing.is_empty() && unknown.is_empty(),
         "not produced: {missing:?}; not documented: {unknown:?}"
     );
+    expect_as_described(&description, answers.iter().filter(|answer| answer.status != 405));
+}
+
+/// Has every answer judged by the schema that the description has for its status.
+#[track_caller]
+fn expect_as_described<'a>(description: &Value, answers: impl Iterator<Item = &'a Answered>) {
+    let python = concat!(env!("CARGO_MANIFEST_DIR"), "/target/venv/bin/python");
+    assert!(std::path::Path::new(python).exists(), "tests/run installs schemathesis");
+    let mut file = NamedTempFile::new().unwrap();
+    writeln!(file, "{description}").unwrap();
+    let mut count = 0;
+    for Answered { method, path, status, kind, body } in answers {
+        let answer = json!({
+            "method": method, "path": path, "status": status, "kind": kind, "body": body
+        });
+        writeln!(file, "{answer}").unwrap();
+        count += 1;
+    }
+    let mut command = Command::new(python);
+    command.args(["-c", include_str!("support/schemas.py")]).arg(file.path());
+    let judged = Running::start(&mut command).finish().expect_code(0);
+    let verdict = judged.stdout().join("\n");
+    assert_eq!(verdict, format!("{count} answers are as described"));
+}
+
+#[test]
+fn every_schema_is_closed_or_says_what_it_is_a_map_of() {
+    let server = Server::broker();
+    let description = Http::of(&server).get("/openapi.json").json();
+    // What OpenAPI has below these is its own, and for anybody to extend.
+    let openapi = "/paths//openapi.json/";
+    let (mut open, mut objects) = (Vec::new(), 0);
+    let mut places = vec![(String::new(), &description)];
+    while let Some((place, value)) = places.pop() {
+        if value["type"] == "object" {
+            objects += 1;
+            let rest = &value["additionalProperties"];
+            let is_map = rest["type"].is_string() && value["properties"].is_null();
+            if *rest != Value::Bool(false) && !is_map && !place.starts_with(openapi) {
+                open.push(place.clone());
+            }
+        }
+        let fields = value.as_object().into_iter().flatten();
+        places.extend(fields.map(|(key, value)| (format!("{place}/{key}"), value)));
+        let items = value.as_array().into_iter().flatten().enumerate();
+        places.extend(items.map(|(at, value)| (format!("{place}/{at}"), value)));
+    }
+    assert!(open.is_empty() && objects > 30, "{objects} schemas, open are {open:?}");
 }
 
 /// What is the same for everything that can be asked.
@@ -127,7 +179,7 @@ fn everybody(http: &Http, description: &Value) {
 }
 
 /// The configuration of a webhook, of which the sender is known by a token.
-fn hooked() -> (TempDir, String) {
+pub(crate) fn hooked() -> (TempDir, String) {
     let folder = TempDir::new().unwrap();
     let [secret, config] = ["secret", "hooks.toml"].map(|name| folder.path().join(name));
     std::fs::write(&secret, "a secret").unwrap();
@@ -150,7 +202,7 @@ fn hooked() -> (TempDir, String) {
 
 /// What its sender sends.
 #[track_caller]
-fn send_hook(http: &Http, kind: &str, body: &str) -> u16 {
+pub(crate) fn send_hook(http: &Http, kind: &str, body: &str) -> u16 {
     let kind = format!("content-type: {kind}");
     let from = ["--header", "X-Token: a secret", "--header", &kind, "--data-binary", body];
     http.ask("POST", "/hooks/h", &from).status
@@ -163,6 +215,7 @@ fn hooks(http: &Http) {
     assert_eq!(send(json, r#"{"url":"http://b.example/1"}"#), 422);
     assert_eq!(send(json, r#"{"url":"#), 400);
     assert_eq!(send("image/png", "x"), 415);
+    assert_eq!(send("application/json; charset=latin1", "{}"), 415);
     assert_eq!(http.send("POST", "/hooks/h", "{}").status, 404, "without the token");
     let long = ["--header", "content-length: 4194305", "--header", "expect:", "--data-binary", "x"];
     assert_eq!(http.ask("POST", "/hooks/h", &long).status, 413);
@@ -172,8 +225,16 @@ fn hooks(http: &Http) {
 
 /// What can be wrong with any body.
 fn bodies(http: &Http, method: &str, path: &str) {
-    let kind = ["--header", "content-type: image/png", "--data-binary", "x"];
-    assert_eq!(http.ask(method, path, &kind).status, 415, "{method} {path}");
+    let json = "content-type: application/json";
+    for wrong in [
+        ["content-type: image/png", "accept: */*"],
+        [json, "content-encoding: gzip"],
+        ["content-type: application/json; charset=latin1", "accept: */*"],
+    ] {
+        let headers = wrong.iter().flat_map(|header| ["--header", header]);
+        let request: Vec<_> = headers.chain(["--data-binary", "{}"]).collect();
+        assert_eq!(http.ask(method, path, &request).status, 415, "{method} {path} {wrong:?}");
+    }
     let json = ["--header", "content-type: application/json", "--header", "expect:"];
     let long =
         [json.as_slice(), &["--header", "content-length: 4194305", "--data-binary", "x"]].concat();
@@ -229,11 +290,35 @@ fn groups(http: &Http, server: &Server) {
         assert_eq!(http.get(&format!("/groups/none{path}")).status, 404, "{path}");
     }
     assert_eq!(http.get("/groups/g/dead").json()["dead"][0]["reason"], "max-attempts");
-    for action in ["pause", "dead/retry", "resume", "purge", "dead/drop"] {
-        assert_eq!(http.ask("POST", &format!("/groups/g/{action}"), &[]).status, 200, "{action}");
+    let act = |action: &str| {
         assert_eq!(http.ask("POST", &format!("/groups/none/{action}"), &[]).status, 404);
-    }
+        let done = http.ask("POST", &format!("/groups/g/{action}"), &[]);
+        assert_eq!(done.status, 200, "{action}: {}", done.body);
+        done.json()
+    };
+    // Whether it is paused, and how many wait, and are dead.
+    let state = || {
+        let group = http.get("/groups/g").json();
+        let dead = http.get("/groups/g/dead").json()["matched"].clone();
+        json!([group["paused"], group["waiting"], dead])
+    };
+    assert_eq!(state(), json!([false, 0, 1]));
+    act("pause");
+    assert_eq!(state(), json!([true, 0, 1]));
+    assert_eq!(act("dead/retry")["retried"], 1);
+    assert_eq!(state(), json!([true, 1, 0]), "nothing is handed out while it is paused");
+    act("resume");
+    assert_eq!(state()[0], false);
+    let id = worker.line().split(' ').nth(1).unwrap().to_owned();
+    worker.ask(&format!("NACK {id} reason=broken"));
+    assert_eq!(state(), json!([false, 0, 1]));
+    assert_eq!(act("dead/drop")["dropped"], 1);
+    assert_eq!(state(), json!([false, 0, 0]));
     drop(worker);
+    assert_eq!(http.post("/topics/work", "more\nand more").status, 200);
+    until("the tasks", || (state() == json!([false, 2, 0])).then_some(()));
+    act("purge");
+    assert_eq!(state(), json!([false, 0, 0]));
     until("the end of the group", || {
         (http.ask("DELETE", "/groups/g", &[]).status == 204).then_some(())
     });
@@ -311,90 +396,40 @@ fn fill(mut stream: TcpStream, what: &str, body: &str) {
     panic!("there is no end to {what}");
 }
 
-/// What is answered when nothing can be kept any more.
-fn a_disk_without_room() -> BTreeSet<(String, String, u16)> {
-    let disk = SmallDisk::mount(24);
-    let (_folder, config) = hooked();
-    let server = disk.broker_with(&["--config", &config]);
-    let http = Http::of(&server);
-    let body = "x".repeat(50_000);
-    let refused = until("a full disk", || {
-        let answer = http.post("/topics/log", &format!("{body}\n").repeat(20));
-        (answer.status != 200).then_some(answer)
-    });
-    assert_eq!(refused.status, 507, "{}", refused.body);
-    assert_eq!(http.get("/ready").status, 503);
-    // What is as short may still have had room.
-    disk.fill_but(0);
-    let mut n = 0;
-    let hook = until("a webhook that cannot be kept", || {
-        n += 1;
-        let body = format!(r#"{{"url":"http://a.example/{n}"}}"#);
-        let hook = send_hook(&http, "application/json", &body);
-        (hook != 200).then_some(hook)
-    });
-    assert_eq!(hook, 507);
-    let put = until("a settings that cannot be kept", || {
-        let answer = http.send("PUT", "/topics/log", r#"{"retain-age":"1h"}"#);
-        (answer.status != 200).then_some(answer)
-    });
-    assert_eq!(put.status, 507, "{}", put.body);
-    http.seen()
-}
-
-/// What is answered when more is published than can be kept.
-fn a_disk_that_is_slow() -> BTreeSet<(String, String, u16)> {
-    let (_folder, config) = hooked();
-    let server = Server::start_with(&["broker", "--config", &config], |command| {
-        let folder = command.get_current_dir().unwrap().to_owned();
-        // Longer than a publish waits, in microseconds. Those of the start are as fast as ever.
-        traced(command, &folder, &["-e", "inject=fdatasync:delay_enter=15000000:when=9+"]);
-    });
-    let http = Http::of(&server);
-    let file = server.folder.path().join("body");
-    std::fs::write(&file, format!("{}\n", "x".repeat(50_000)).repeat(78)).unwrap();
-    let body = format!("@{}", file.display());
-    let large = ["--header", "content-type: text/plain", "--data-binary", &body];
-    let mut pressing = Vec::new();
-    // Longer than a publish waits for room, and shorter than a sync takes.
-    let mut held_up = |path: &str, what: &[&str]| {
-        until("more than may be ahead of the disk", || {
-            pressing.extend((0..4).map(|_| http.follow("/topics/log", &large)));
-            let soon = [&["--max-time", "12"], what].concat();
-            http.try_ask("POST", path, &soon).ok().filter(|answer| answer.status != 200)
-        })
-    };
-    let refused = held_up("/topics/log", &["--data-binary", "one more"]);
-    assert_eq!(
-        (refused.status, refused.header("retry-after")),
-        (503, Some("1")),
-        "{}",
-        refused.body
-    );
-    let hook = ["--header", "X-Token: a secret", "--header", "content-type: application/json"];
-    let hook = [&hook[..], &["--data-binary", r#"{"url":"http://a.example/1"}"#]].concat();
-    assert_eq!(held_up("/hooks/h", &hook).status, 503);
-    let key = ["--header", "Idempotency-Key: late", "--data-binary", "late"];
-    let mut before = Vec::new();
-    let briefly = [["--max-time", "2"].as_slice(), &key].concat();
-    let underway = until("the same request while it is being done", || {
-        let request = [&["--request", "POST"], key.as_slice()].concat();
-        before.push(http.follow("/topics/log", &request));
-        let answer = http.try_ask("POST", "/topics/log", &briefly).ok()?;
-        (answer.status == 409).then_some(answer)
-    });
-    assert_eq!(underway.header("retry-after"), Some("1"));
-    http.seen()
-}
-
 fn setting(name: &str, default: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| default.to_owned())
 }
 
+/// Has the broker be one that is used: what the examples of the description name is there. As long as somebody
+/// is a member of the group it is not deleted, and neither is its topic.
+#[track_caller]
+fn busy(http: &Http, server: &Server) -> Talk {
+    let mut worker = Talk::client(server.address);
+    let group = r#"{"topics":["new-url"],"max-attempts":1,"delay":"0"}"#;
+    assert_eq!(http.send("PUT", "/groups/crawlers", group).status, 200);
+    let urls: Vec<_> = (0..5).map(|n| format!("http://a.example/{n}")).collect();
+    assert_eq!(http.post("/topics/new-url", &urls.join("\n")).status, 200);
+    assert_eq!(http.post("/topics/new-url", "http://a.example/ every=1h").status, 200);
+    worker.ask("JOIN crawlers credit=2");
+    for _ in 0..2 {
+        let id = worker.line().split(' ').nth(1).unwrap().to_owned();
+        worker.send(format!("NACK {id} reason=broken\n"));
+        while !worker.line().starts_with("+OK") {}
+    }
+    until("dead letters", || {
+        (http.get("/groups/crawlers/dead").json()["matched"] == 2).then_some(())
+    });
+    let job = r#"{"job":"docs","urls":["http://b.example/docs/"]}"#;
+    assert_eq!(http.send("POST", "/jobs", job).status, 200);
+    worker
+}
+
 #[test]
 fn schemathesis_finds_no_failure() {
-    let server = Server::broker();
+    let (_folder, config) = hooked();
+    let server = Server::start(&["broker", "--config", &config]);
     let http = Http::of(&server);
+    let _worker = busy(&http, &server);
     let root = env!("CARGO_MANIFEST_DIR");
     let program = format!("{root}/target/venv/bin/schemathesis");
     assert!(std::path::Path::new(&program).exists(), "tests/run installs schemathesis");

@@ -32,6 +32,7 @@ mod hooks;
 mod hostile;
 mod http;
 mod http_browser;
+mod http_disk;
 mod http_openapi;
 mod hub;
 mod hub_faults;

@@ -5,7 +5,9 @@ use std::path::Path;
 
 use fastrand::Rng;
 
+use crate::http_openapi::{hooked, send_hook};
 use crate::support::{
+    http::Http,
     nc::nc_all,
     process::Server,
     publisher::Pipeline,
@@ -22,8 +24,14 @@ impl Traced {
     /// Runs a broker while `work` talks to it, and stops it.
     #[track_caller]
     fn broker(work: impl FnOnce(&Server)) -> Self {
+        Self::broker_with(&[], work)
+    }
+
+    /// The same, with more flags.
+    #[track_caller]
+    fn broker_with(flags: &[&str], work: impl FnOnce(&Server)) -> Self {
         let mut file = None;
-        let server = Server::start_with(&["broker"], |command| {
+        let server = Server::start_with(&[&["broker"], flags].concat(), |command| {
             let folder = command.get_current_dir().unwrap().to_owned();
             file = Some(traced(command, &folder, &[]));
         });
@@ -173,6 +181,38 @@ fn a_farewell_comes_after_the_sync_of_what_it_confirms() {
         farewells += 1;
     }
     assert_eq!(farewells, 5);
+}
+
+#[test]
+fn what_http_says_is_kept_was_synced_before() {
+    let (_folder, config) = hooked();
+    let published = ["/topics/log", "/hooks/h", "/topics/log", "/hooks/h"];
+    let traced = Traced::broker_with(&["--config", &config], |server| {
+        let http = Http::of(server);
+        for (n, path) in published.iter().enumerate() {
+            let status = match *path {
+                "/hooks/h" => {
+                    let body = format!(r#"{{"url":"http://a.example/{n}"}}"#);
+                    send_hook(&http, "application/json", &body)
+                }
+                path => http.post(path, &format!("http://a.example/{n}")).status,
+            };
+            assert_eq!(status, 200, "{path}");
+        }
+    });
+    for (n, path) in published.iter().enumerate() {
+        let url = format!("http://a.example/{n}");
+        let asked = traced
+            .named(&["recvfrom"])
+            .find(|call| call.arguments.contains(&url))
+            .unwrap_or_else(|| panic!("{path} with {url} was read"));
+        let told = traced
+            .sent()
+            .find(|call| call.place() == asked.place() && asked.ended < call.began)
+            .expect("it was answered");
+        assert!(told.arguments.contains("HTTP/1.1 200"), "{told:?}");
+        traced.expect_synced("/topics/log/", &url, told);
+    }
 }
 
 #[test]

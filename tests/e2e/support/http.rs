@@ -35,11 +35,23 @@ impl Got {
     }
 }
 
+/// What was asked, and answered.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Answered {
+    pub(crate) method: String,
+    /// Without a query.
+    pub(crate) path: String,
+    pub(crate) status: u16,
+    /// Its `Content-Type`.
+    pub(crate) kind: Option<String>,
+    pub(crate) body: String,
+}
+
 /// Asks one broker, and remembers which answers it has had to what.
 #[derive(Debug)]
 pub(crate) struct Http {
     pub(crate) base: String,
-    seen: Mutex<BTreeSet<(String, String, u16)>>,
+    seen: Mutex<BTreeSet<Answered>>,
 }
 
 impl Http {
@@ -84,8 +96,13 @@ impl Http {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned());
         }
         let got = read(&text);
-        let without_query = path.split('?').next().unwrap_or_default().to_owned();
-        self.seen.lock().unwrap().insert((method.to_owned(), without_query, got.status));
+        self.seen.lock().unwrap().insert(Answered {
+            method: method.to_owned(),
+            path: path.split('?').next().unwrap_or_default().to_owned(),
+            status: got.status,
+            kind: got.header("content-type").map(str::to_owned),
+            body: got.body.clone(),
+        });
         Ok(got)
     }
 
@@ -138,8 +155,8 @@ impl Http {
         command
     }
 
-    /// Methods, paths and statuses so far.
-    pub(crate) fn seen(&self) -> BTreeSet<(String, String, u16)> {
+    /// All answers so far.
+    pub(crate) fn seen(&self) -> BTreeSet<Answered> {
         self.seen.lock().unwrap().clone()
     }
 }

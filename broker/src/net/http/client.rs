@@ -5,11 +5,13 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tidings_protocol::{Code, Command, ProtocolError, Reply as Line, Slot, Verb, refusal_from};
 
 use super::super::{Hub, topics};
+use super::within;
 use crate::access::Way;
 use crate::groups::Caller;
 use crate::mailbox::{ConnId, Mailbox, Parcel};
@@ -28,25 +30,46 @@ pub(super) struct Client {
     /// Its number, which events that it publishes have as their origin.
     pub(super) conn: ConnId,
     mailbox: Mailbox,
+    /// How long an answer is waited for.
+    patience: Duration,
     /// How much was asked so far.
     asked: AtomicU64,
 }
 
 impl Client {
     /// `conn` and `mailbox` are those that the registry gave, and are given back at the end.
-    pub(super) fn new(hub: Arc<Hub>, conn: ConnId, mailbox: Mailbox) -> Self {
-        Self { hub, conn, mailbox, asked: AtomicU64::new(0) }
+    pub(super) fn new(hub: Arc<Hub>, conn: ConnId, mailbox: Mailbox, patience: Duration) -> Self {
+        Self { hub, conn, mailbox, patience, asked: AtomicU64::new(0) }
     }
 
-    /// Asks what a command of the line protocol asks, and waits for the answer.
-    ///
-    /// Whoever does not wait for the end of it must say so ([`give_up`](Self::give_up)): a job may take long.
+    /// Asks what a command of the line protocol asks, and waits for the answer, but not for ever: what was
+    /// decided and meets a disk that takes nothing is answered when that takes it. [`Code::Idle`] says so.
     pub(super) async fn ask(&self, command: &Command<'_>) -> Result<Answer, ProtocolError> {
         let slot = self.begin(command)?;
-        self.answer(slot).await
+        self.soon(self.answer_among(slot, &mut Vec::new())).await
     }
 
-    /// Asks several things at once. The answers are in the order of the questions.
+    /// The same for what may take as long as it likes, such as a job. Whoever does not wait for the end of it
+    /// must say so ([`give_up`](Self::give_up)).
+    pub(super) async fn wait(&self, command: &Command<'_>) -> Result<Answer, ProtocolError> {
+        let slot = self.begin(command)?;
+        self.answer_among(slot, &mut Vec::new()).await
+    }
+
+    /// An answer, if it comes soon. One that comes later finds nobody, and is dropped.
+    async fn soon(
+        &self,
+        answer: impl Future<Output = Result<Answer, ProtocolError>>,
+    ) -> Result<Answer, ProtocolError> {
+        within(self.patience, answer).await.unwrap_or_else(|| {
+            let text = "there is no answer yet: the disk takes nothing at the moment, or takes it slowly. It is not \
+                        known whether this is kept; to ask again is safe, and does nothing twice";
+            Err(ProtocolError::new(Code::Idle, text))
+        })
+    }
+
+    /// Asks several things at once. The answers are in the order of the questions, and end with the first that
+    /// does not come.
     pub(super) async fn ask_all(
         &self,
         commands: &[Command<'_>],
@@ -55,10 +78,15 @@ impl Client {
         let mut answers = Vec::with_capacity(slots.len());
         let mut early = Vec::new();
         for slot in slots {
-            answers.push(match slot {
-                Ok(slot) => self.answer_among(slot, &mut early).await,
+            let answer = match slot {
+                Ok(slot) => self.soon(self.answer_among(slot, &mut early)).await,
                 Err(error) => Err(error),
-            });
+            };
+            let is_late = answer.as_ref().is_err_and(|error| error.code == Code::Idle);
+            answers.push(answer);
+            if is_late {
+                break;
+            }
         }
         answers
     }
@@ -79,10 +107,6 @@ impl Client {
         let caller = Caller { member, conn: self.conn, mailbox: self.mailbox.clone() };
         self.hub.groups.manage(&caller, slot, command)?;
         Ok(slot)
-    }
-
-    async fn answer(&self, slot: Slot) -> Result<Answer, ProtocolError> {
-        self.answer_among(slot, &mut Vec::new()).await
     }
 
     /// The answer of a slot; answers of others are put into `early`, and looked for there first.

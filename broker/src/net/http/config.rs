@@ -47,6 +47,9 @@ pub struct HttpConfig {
     /// Milliseconds that a publish waits while its topic has no room in memory. Default 10,000; then
     /// it is refused (503).
     pub held_up_ms: u64,
+    /// Milliseconds that a request waits for what it asked of a topic or a group to be safe on the disk.
+    /// Default 10,000; then it is answered (503) that this is not known yet.
+    pub answer_ms: u64,
     /// Webhooks that are received; their names differ.
     pub hooks: Vec<Hook>,
     /// Events a minute that all webhooks together may publish. Default 6,000: what a hundred hosts
@@ -73,6 +76,7 @@ impl Default for HttpConfig {
             keep_alive_ms: 15_000,
             wait_ms_max: 300_000,
             held_up_ms: 10_000,
+            answer_ms: 10_000,
             hooks: Vec::new(),
             hook_events_per_minute: 6_000,
             receivers: Vec::new(),

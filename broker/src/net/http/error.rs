@@ -54,7 +54,7 @@ fn status(code: Code) -> StatusCode {
         Code::Busy | Code::Exists | Code::Conflict | Code::Stale => StatusCode::CONFLICT,
         Code::Limit => StatusCode::TOO_MANY_REQUESTS,
         Code::Full => StatusCode::INSUFFICIENT_STORAGE,
-        Code::NotDurable | Code::Closing => StatusCode::SERVICE_UNAVAILABLE,
+        Code::NotDurable | Code::Closing | Code::Idle => StatusCode::SERVICE_UNAVAILABLE,
         Code::Denied => StatusCode::FORBIDDEN,
         Code::NotYet => StatusCode::NOT_IMPLEMENTED,
         Code::Moved => StatusCode::MISDIRECTED_REQUEST,

@@ -123,8 +123,8 @@ impl Bodies {
         Self { config, room }
     }
 
-    /// Receives a body whole. Refused if it is too long or too slow, or if its content is of a type
-    /// that is not among `types`. Without a type it is what is expected.
+    /// Receives a body whole. Refused if it is too long or too slow, if its content is of a type
+    /// that is not among `types`, or not [as it is read](allow_form). Without a type it is what is expected.
     pub(super) async fn receive(
         &self,
         headers: &HeaderMap,
@@ -132,6 +132,7 @@ impl Bodies {
         types: &[&str],
     ) -> Result<Received<'_>, Refusal> {
         allow_type(headers, types)?;
+        allow_form(headers)?;
         let max = self.config.body_bytes_max;
         if body.size_hint().exact().is_some_and(|bytes| bytes > max as u64) {
             return Err(too_long(max));
@@ -207,6 +208,35 @@ fn allow_type(headers: &HeaderMap, types: &[&str]) -> Result<(), Refusal> {
     Err(Refusal::new(status, "unsupported-type", message))
 }
 
+/// Bodies are read as UTF-8, and as they come: one that says that it is something else would be taken for what it is
+/// not, and is refused.
+pub(super) fn allow_form(headers: &HeaderMap) -> Result<(), Refusal> {
+    let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    let codings = headers.get_all(header::CONTENT_ENCODING).iter();
+    let codings = codings.flat_map(|value| value.to_str().unwrap_or("?").split(','));
+    let mut codings = codings.map(str::trim).filter(|coding| !coding.is_empty());
+    if let Some(coding) = codings.find(|coding| !coding.eq_ignore_ascii_case("identity")) {
+        let message =
+            format!("a body with Content-Encoding {} is not taken; send it without", shown(coding));
+        return Err(Refusal::new(status, "unsupported-type", message));
+    }
+    let Some(kind) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
+    let params = kind.to_str().unwrap_or_default().split(';').skip(1);
+    let mut params = params.filter_map(|param| param.split_once('='));
+    let Some((_, charset)) = params.find(|(name, _)| name.trim().eq_ignore_ascii_case("charset"))
+    else {
+        return Ok(());
+    };
+    let charset = charset.trim().trim_matches('"');
+    // Every text of ASCII is one of UTF-8; and this is how some spell that.
+    if ["utf-8", "us-ascii", "utf8"].iter().any(|known| known.eq_ignore_ascii_case(charset)) {
+        return Ok(());
+    }
+    let message =
+        format!("a body in the charset {} is not taken; send it as UTF-8", shown(charset));
+    Err(Refusal::new(status, "unsupported-type", message))
+}
+
 fn too_long(max: usize) -> Refusal {
     let message = format!("the body is longer than {max} bytes; send it in several requests");
     Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, Code::TooLong.as_str(), message)
@@ -220,6 +250,13 @@ fn too_slow() -> Refusal {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::pin::Pin;
+    use std::task::{Context, Poll, ready};
+
+    use hyper::body::Frame;
+    use tokio::time::{Sleep, sleep};
+
     use super::*;
 
     fn params(query: &str) -> Result<Params, Refusal> {
@@ -235,6 +272,79 @@ mod tests {
         {
             assert!(params(query).is_err(), "{query}");
         }
+    }
+
+    #[test]
+    fn a_body_is_read_as_what_it_says_it_is_or_not_at_all() {
+        let allowed = |headers: &[(&str, &str)]| {
+            let mut map = HeaderMap::new();
+            for (name, value) in headers {
+                let name: header::HeaderName = name.parse().unwrap();
+                map.append(name, value.parse().unwrap());
+            }
+            allow_form(&map).is_ok()
+        };
+        for kind in [
+            "text/plain",
+            "text/plain; charset=utf-8",
+            "text/plain;x=y ; Charset=\"UTF-8\"",
+            "application/json; charset=US-ASCII",
+        ] {
+            assert!(allowed(&[("content-type", kind)]), "{kind}");
+            assert!(allowed(&[("content-type", kind), ("content-encoding", "Identity")]), "{kind}");
+            for coding in ["gzip", "identity, br", "\u{e9}"] {
+                let headers = [("content-type", kind), ("content-encoding", coding)];
+                assert!(!allowed(&headers), "{headers:?}");
+            }
+        }
+        assert!(!allowed(&[("content-encoding", "identity"), ("content-encoding", "deflate")]));
+        for kind in
+            ["text/plain; charset=iso-8859-1", "a/b;charset=utf-16", "a/b; x=y; charset=\"\""]
+        {
+            assert!(!allowed(&[("content-type", kind)]), "{kind}");
+        }
+    }
+
+    /// A body that comes byte by byte.
+    struct Drip {
+        left: u32,
+        each: Duration,
+        next: Pin<Box<Sleep>>,
+    }
+
+    impl HttpBody for Drip {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            if self.left == 0 {
+                return Poll::Ready(None);
+            }
+            ready!(self.next.as_mut().poll(cx));
+            self.left -= 1;
+            self.next = Box::pin(sleep(self.each));
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"x")))))
+        }
+    }
+
+    /// What becomes of a body of so many bytes, with so many ms before each, where 100 ms of silence are allowed, and
+    /// 1,000 ms in all.
+    async fn dripping(bytes: u32, each_ms: u64) -> Result<usize, Refusal> {
+        let config = HttpConfig { body_silence_ms: 100, body_ms: 1_000, ..HttpConfig::default() };
+        let bodies = Bodies::new(Arc::new(config), 1 << 20);
+        let each = Duration::from_millis(each_ms);
+        let body = Body::new(Drip { left: bytes, each, next: Box::pin(sleep(each)) });
+        bodies.receive(&HeaderMap::new(), body, &[]).await.map(|received| received.bytes.len())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_is_never_silent_for_long_and_takes_only_so_long_in_all() {
+        assert_eq!(dripping(9, 90).await.unwrap(), 9);
+        assert!(dripping(1, 101).await.is_err(), "silent for too long");
+        assert!(dripping(12, 90).await.is_err(), "never silent, and without an end");
     }
 
     #[test]

@@ -86,7 +86,7 @@ pub(super) async fn job(
     let wait = params.wait(0, http.config.wait_ms_max)?;
     if !wait.is_zero() {
         let command = Command::Job(manage("wait", Some(name.as_ref()), of_group(&params)));
-        let done = within(wait, client.ask(&command)).await;
+        let done = within(wait, client.wait(&command)).await;
         if done.is_none() {
             client.give_up();
         }

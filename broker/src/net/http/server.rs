@@ -54,7 +54,8 @@ pub(crate) fn serve(
             return;
         };
         tracing::debug!(%conn, %peer, "connected by HTTP");
-        let client = Arc::new(Client::new(Arc::clone(&http.hub), conn, mailbox));
+        let patience = Duration::from_millis(http.config.answer_ms);
+        let client = Arc::new(Client::new(Arc::clone(&http.hub), conn, mailbox, patience));
         let asker = (client, peer);
         connections.spawn(serve_one(Arc::clone(&http), router.clone(), asker, stream));
     });
@@ -206,5 +207,37 @@ impl AsyncWrite for Watched {
             (self.rest, self.timer) = (Some(LINGER_BYTES_MAX), None);
         }
         self.poll_rest(cx).map(Ok)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::{Broker, BrokerConfig};
+
+    /// Longer than anything here takes, but for what never ends.
+    const PATIENCE: Duration = Duration::from_mins(1);
+
+    #[tokio::test]
+    async fn who_does_not_finish_a_head_and_who_asks_nothing_more_is_let_go_of() {
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let http = HttpConfig { listen, head_ms: 50, ..HttpConfig::default() };
+        let config = BrokerConfig { listen, http: Some(http), ..BrokerConfig::default() };
+        let broker = Broker::start(config).await.unwrap();
+        for (sent, answered) in [
+            ("", ""),
+            ("GET /health HTTP/1.1\r\nHost: local", ""),
+            ("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 200 OK"),
+        ] {
+            let mut stream = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();
+            stream.write_all(sent.as_bytes()).await.unwrap();
+            let mut heard = String::new();
+            let end = tokio::time::timeout(PATIENCE, stream.read_to_string(&mut heard)).await;
+            end.expect("it is closed").unwrap();
+            assert_eq!(heard.lines().next().unwrap_or_default(), answered, "{sent:?}: {heard}");
+        }
+        broker.stop().await;
     }
 }

@@ -40,7 +40,7 @@ use super::Http;
 use super::client::Client;
 use super::error::Refusal;
 use super::idempotency::{Earlier, Keys};
-use super::input::{Named, Params};
+use super::input::{Named, Params, allow_form};
 use super::objects::Object;
 use super::publish::{append, safe};
 use super::throttle::{Bucket, Rate, SOURCES_MAX, Source, Throttle};
@@ -154,6 +154,7 @@ pub(super) async fn receive(
             http.hub.stats.hooks.limited(wait_ms, "requests from this address")
         })?;
     }
+    allow_form(&headers)?;
     let announced = hook.events(&authentic, &headers, body)?;
     drop(received);
     let topic = http.hub.topics.open(hook.topic())?;
