@@ -75,7 +75,11 @@ impl Source {
     fn tend(&mut self) -> std::io::Result<()> {
         match self {
             Self::Pull(puller) => puller.tend(),
-            Self::Bridge { .. } => Ok(()),
+            Self::Bridge { subscriber, places, .. } => {
+                subscriber.tend();
+                places.missed.flush();
+                Ok(())
+            }
         }
     }
 }
@@ -96,11 +100,13 @@ pub(crate) async fn run(
             // A connection that is slow to come is not begun anew every second.
             _ = tick.tick(), if inlet.is_connected() => {
                 source.tend()?;
+                inlet.flush_complaints();
                 continue;
             }
             () = inlet.advance() => {
                 if !inlet.is_connected() {
                     source.tend()?;
+                    inlet.flush_complaints();
                 }
                 continue;
             }
@@ -126,7 +132,19 @@ pub(crate) async fn run(
         () = inlet.finish() => {}
         () = sleep(FINISH) => {}
     }
-    let Source::Bridge { places, .. } = &source else { return Ok(None) };
+    let Source::Bridge { places, .. } = &source else {
+        let (published, dropped) = (inlet.confirmed, inlet.dropped.total());
+        let unconfirmed = inlet.unconfirmed();
+        let text = format!(
+            "ZeroMQ publishers: {published} published, {dropped} dropped, {unconfirmed} not confirmed"
+        );
+        if dropped + unconfirmed > 0 {
+            tracing::warn!("{text}");
+        } else {
+            tracing::info!("{text}");
+        }
+        return Ok(None);
+    };
     Ok(Some(Heard {
         published: inlet.confirmed,
         dropped: inlet.dropped.total(),

@@ -144,12 +144,13 @@ impl Publisher {
         Ok(())
     }
 
-    /// Cuts off connections that are too many.
+    /// Cuts off connections that are too many, and logs what there is still to complain about.
     pub(crate) fn tend(&mut self) -> io::Result<()> {
         let excess = self.peers.cut_off_excess()?;
         if excess > 0 {
             self.cut_off.add(excess, "there are too many");
         }
+        self.cut_off.flush();
         Ok(())
     }
 
@@ -185,12 +186,13 @@ impl Puller {
         received(&mut self.socket, &mut self.broken).await
     }
 
-    /// Cuts off connections that are too many.
+    /// Cuts off connections that are too many, and logs what there is still to complain about.
     pub(crate) fn tend(&mut self) -> io::Result<()> {
         let excess = self.peers.cut_off_excess()?;
         if excess > 0 {
             self.broken.add(excess, "there are too many");
         }
+        self.broken.flush();
         Ok(())
     }
 }
@@ -222,6 +224,11 @@ impl Subscriber {
     /// The next message. Cancel-safe.
     pub(crate) async fn receive(&mut self) -> Frames {
         received(&mut self.socket, &mut self.broken).await
+    }
+
+    /// Logs what there is still to complain about.
+    pub(crate) fn tend(&mut self) {
+        self.broken.flush();
     }
 }
 
