@@ -13,6 +13,7 @@ use super::{
     frames::{self, Event, FrameError},
     inlet::Inlet,
     limits::{PLACES_MAX, TICK},
+    reach::reach,
     socket::{Frames, Puller, Subscriber},
 };
 use crate::complaints::Complaints;
@@ -28,7 +29,7 @@ pub(crate) enum Source {
     /// From anybody who pushes.
     Pull(Puller),
     /// From somebody else's PUB socket.
-    Bridge { subscriber: Subscriber, bridge: Bridge, places: Places },
+    Bridge { subscriber: Box<Subscriber>, bridge: Bridge, places: Places },
 }
 
 impl Source {
@@ -37,11 +38,15 @@ impl Source {
         bridge: Bridge,
         stop: &CancellationToken,
     ) -> Result<Option<Self>, StartError> {
+        let connecting = async {
+            reach(&bridge.connect).await;
+            Subscriber::connect(&bridge.connect, &bridge.prefixes).await
+        };
         let subscriber = tokio::select! {
-            subscriber = Subscriber::connect(&bridge.connect, &bridge.prefixes) => subscriber?,
+            subscriber = connecting => subscriber?,
             () = stop.cancelled() => return Ok(None),
         };
-        Ok(Some(Self::Bridge { subscriber, bridge, places: Places::new() }))
+        Ok(Some(Self::Bridge { subscriber: Box::new(subscriber), bridge, places: Places::new() }))
     }
 
     /// The label that the broker shows. It also tells that what comes is from people whom nobody knows.

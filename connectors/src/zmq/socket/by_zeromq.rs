@@ -31,6 +31,7 @@ use crate::{
     zmq::{
         Connect, StartError,
         limits::{AGAIN, HELD_BYTES_MAX, QUEUED_BYTES, STALLED_MAX},
+        reach::{CONNECT_MAX, Trouble},
     },
 };
 
@@ -213,12 +214,16 @@ impl Subscriber {
         for prefix in prefixes {
             socket.subscribe(prefix).await.map_err(refuse)?;
         }
-        let mut broken = Complaints::new("ZeroMQ connections broken");
-        while let Err(error) = socket.connect(to.as_str()).await {
-            broken.add(1, fixed(&error));
+        let mut trouble = Trouble::new(to);
+        loop {
+            match timeout(CONNECT_MAX, socket.connect(to.as_str())).await {
+                Ok(Ok(())) => break,
+                Ok(Err(error)) => trouble.say(fixed(&error)),
+                Err(_) => trouble.say("it does not greet as a socket of ZeroMQ does"),
+            }
             sleep(AGAIN).await;
         }
-        Ok(Self { socket, broken })
+        Ok(Self { socket, broken: Complaints::new("ZeroMQ connections broken") })
     }
 
     /// The next message. Cancel-safe.
