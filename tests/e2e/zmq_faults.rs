@@ -8,6 +8,8 @@ use std::{
     process::Command,
 };
 
+#[cfg(not(feature = "libzmq"))]
+use crate::support::zmq::peer_with;
 use crate::support::{
     process::memory_bytes,
     publisher::Pipeline,
@@ -169,6 +171,17 @@ fn nine_bytes_end_the_process_and_cost_nobody_an_event() {
     let mut pusher = peer(&["push", &zmq.pull]);
     pusher.write(message(&["t", "still here"]));
     subscriber.line_with("still here");
+}
+
+#[cfg(not(feature = "libzmq"))]
+#[test]
+fn who_sends_heartbeats_is_cut_off_and_the_log_says_what_helps() {
+    let zmq = ZmqServer::start(&[]);
+    let pusher = peer_with(&["push", &zmq.pull], |command| {
+        command.env("HEARTBEAT_MS", "50");
+    });
+    zmq.server.process.line_with("peers with heartbeats need a build with --features libzmq");
+    drop(pusher);
 }
 
 #[test]

@@ -11,7 +11,7 @@
   flood ENDPOINT COUNT BYTES     sends so many events to the topic `flood`, and says where it stands still
   pub ENDPOINT                   listens, sends the lines of standard input
 
-With SERVER_KEY in the environment it speaks CURVE to whoever has that public key.
+With SERVER_KEY in the environment it speaks CURVE to whoever has that public key, with HEARTBEAT_MS it sends PINGs.
 """
 
 import json
@@ -32,6 +32,8 @@ def text(frames):
 
 def socket_of(kind):
     socket = context.socket(kind)
+    if "HEARTBEAT_MS" in os.environ:
+        socket.heartbeat_ivl = int(os.environ["HEARTBEAT_MS"])
     if "SERVER_KEY" in os.environ:
         socket.curve_serverkey = os.environ["SERVER_KEY"].encode()
         socket.curve_publickey, socket.curve_secretkey = zmq.curve_keypair()

@@ -251,10 +251,16 @@ async fn received(socket: &mut impl SocketRecv, broken: &mut Complaints) -> Fram
     }
 }
 
+/// What the library says of a PING, as of all commands but the first. Its type of such errors is not public.
+const UNKNOWN_COMMAND: &str = "Unknown command received";
+
 /// What an error says, without a word of what its peer has said.
 fn fixed(error: &ZmqError) -> &'static str {
     match error {
         ZmqError::Network(_) => "the network failed",
+        ZmqError::Codec(error) if error.to_string() == UNKNOWN_COMMAND => {
+            "a command came that is not known here: peers with heartbeats need a build with --features libzmq"
+        }
         ZmqError::Codec(_) => "what came is not of the protocol",
         _ => "something else was wrong",
     }
