@@ -35,7 +35,7 @@ impl Way {
     }
 
     /// Whether it is a way of publishing only, for those whose messages somebody else hands on.
-    const fn only_publishes(self) -> bool {
+    pub(crate) const fn only_publishes(self) -> bool {
         matches!(self, Self::Zmq)
     }
 

@@ -7,6 +7,7 @@ use tidings_protocol::TopicName;
 use crate::{
     failure::Failure,
     flags::BrokerFlag,
+    link,
     output::Console,
     signals::stop_on_signal,
     zmq::{Ended, Work, Zmq},
@@ -20,13 +21,17 @@ Examples:
                                                      a topic of another Tidings (--zmq-pub)
 
 A message that cannot be an event (no UTF-8, a control character or a line end in it, longer than
-60 KiB) is dropped, and counted in the log. It connects again, to either side, when a connection is
-lost. What the other side sent meanwhile is not there: a PUB socket keeps nothing for who is away.
-Where the frames are those of another Tidings (topic, number, payload), what was missed shows in
-the numbers, and is counted, too.
+60 KiB) is dropped, and counted in the log. The broker has to be there at the start; the PUB socket
+may come later, and the log says why it is not reached. It connects again, to either side, when a
+connection is lost. What the other side sent meanwhile is not there: a PUB socket keeps nothing for
+who is away. Where the frames are those of another Tidings (topic, number, payload), what was missed
+shows in the numbers, and is counted, too.
 
 Exit codes: 0 it was stopped; 1 it did not work, or the broker had not confirmed everything when
 it was stopped; 2 wrong usage.";
+
+/// The label that the broker shows.
+const NAME: &str = "zmq-bridge";
 
 /// What is bridged.
 #[derive(Debug, Subcommand)]
@@ -62,6 +67,8 @@ pub(crate) struct ZmqBridgeArgs {
 /// Runs until SIGINT or SIGTERM.
 pub(crate) async fn run(Bridge::Zmq(args): Bridge) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
+    // Its process would try for ever: a broker that is not there is an error of the start.
+    drop(link::connect(&args.broker.broker, NAME).await?);
     let said = format!("hearing {} for {} of {}", args.connect, args.topic, args.broker.broker);
     let prefixes = args.subscribe;
     let bridge =

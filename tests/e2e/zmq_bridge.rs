@@ -69,6 +69,38 @@ fn the_payload_is_in_the_frame_that_was_asked_for() {
 }
 
 #[test]
+fn who_cannot_be_heard_is_named_with_the_reason_and_not_every_second() {
+    let server = Server::broker();
+    // Nobody listens there while it is bound, and nobody else gets the port.
+    let bound = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    bound.bind(&"127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
+    let refusing = bound.local_addr().unwrap().as_socket().unwrap();
+    let refusing = format!("tcp://{refusing}");
+    for (at, reason) in [(refusing.as_str(), "refused"), ("tcp://nosuch.invalid:5", "lookup")] {
+        let bridge = bridge(&server, &["--connect", at, "--topic", "t"]);
+        let said = format!("cannot hear {at}: ");
+        let line = bridge.line_with(&said);
+        assert!(line.contains(reason), "{line}");
+        let stderr = bridge.finish_by("TERM").stderr();
+        assert_eq!(stderr.lines().filter(|line| line.contains("WARN")).count(), 1, "{stderr}");
+    }
+}
+
+#[test]
+fn a_broker_that_is_not_there_is_an_error_of_the_start() {
+    let folder = TempDir::new().unwrap();
+    let server = Server::broker();
+    let broker = server.text();
+    drop(server.process.finish_by("TERM"));
+    let words = ["--connect", "tcp://127.0.0.1:1", "--topic", "t", "--broker", &broker];
+    let ended = run(folder.path(), &[&["bridge", "zmq"], &words[..]].concat()).expect_code(1);
+    let stderr = ended.stderr();
+    assert!(stderr.contains(&broker) && stderr.contains("`tidings up`"), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(ended.stdout().is_empty());
+}
+
+#[test]
 fn it_connects_again_to_either_side() {
     let server = Server::broker();
     let (mut old, at) = publisher("tcp://127.0.0.1:*");

@@ -1,14 +1,17 @@
 """A peer of libzmq for the tests: says what it hears, and sends what it is told, one JSON list of frames a line.
 
   sub ENDPOINT PREFIX..          prints each message as a JSON list
-  count ENDPOINT END PREFIX..    prints one line when the payload END has come: numbers, runs of numbers, repetitions
-  doze ENDPOINT END PREFIX..     the same of somebody who does not keep up: sleeps for a while, and has little room
+  xsub ENDPOINT PREFIX..         the same with an XSUB socket, which prints also what it did not subscribe to
+  count ENDPOINT END PREFIX..    prints one line when the payload END has come: numbers, runs of numbers, repetitions;
+                                 and one at every 250th number, for who waits for that
+  doze ENDPOINT END PREFIX..     the same of somebody who does not keep up: has little room, and reads one message and
+                                 then no other until standard input ends
   stall ENDPOINT PREFIX..        connects and never reads
   push ENDPOINT                  sends the lines of standard input
   flood ENDPOINT COUNT BYTES     sends so many events to the topic `flood`, and says where it stands still
   pub ENDPOINT                   listens, sends the lines of standard input
 
-With SERVER_KEY in the environment it speaks CURVE to whoever has that public key.
+With SERVER_KEY in the environment it speaks CURVE to whoever has that public key, with HEARTBEAT_MS it sends PINGs.
 """
 
 import json
@@ -29,6 +32,8 @@ def text(frames):
 
 def socket_of(kind):
     socket = context.socket(kind)
+    if "HEARTBEAT_MS" in os.environ:
+        socket.heartbeat_ivl = int(os.environ["HEARTBEAT_MS"])
     if "SERVER_KEY" in os.environ:
         socket.curve_serverkey = os.environ["SERVER_KEY"].encode()
         socket.curve_publickey, socket.curve_secretkey = zmq.curve_keypair()
@@ -56,6 +61,13 @@ if kind == "sub":
     socket = subscriber(endpoint, rest)
     while True:
         say(text(socket.recv_multipart()))
+elif kind == "xsub":
+    socket = socket_of(zmq.XSUB)
+    socket.connect(endpoint)
+    for prefix in rest:
+        socket.send(b"\x01" + prefix.encode())
+    while True:
+        say(text(socket.recv_multipart()))
 elif kind in ("count", "doze"):
     end, *prefixes = rest
     dozes = kind == "doze"
@@ -69,7 +81,8 @@ elif kind in ("count", "doze"):
         number = int(number)
         heard += 1
         if dozes and heard == 1:
-            time.sleep(3)
+            say("dozes")
+            sys.stdin.read()
         if runs and number <= runs[-1][1]:
             repeated += 1
         elif runs and number == runs[-1][1] + 1:
@@ -78,6 +91,8 @@ elif kind in ("count", "doze"):
             runs.append([number, number])
         # What another number says under this one would be a lie.
         assert payload == b"end" or payload.split(b" ")[0] == b"m%d" % number, (number, payload[:80])
+        if not dozes and number % 250 == 0:
+            say(["at", number])
         if payload == end.encode():
             say({"heard": heard, "repeated": repeated, "runs": runs})
 elif kind == "stall":

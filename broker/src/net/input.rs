@@ -249,6 +249,9 @@ impl Connection {
             Some(topic) if topic.name().as_str() == name && !topic.is_deleted() => {
                 Ok(Arc::clone(topic))
             }
+            _ if self.way.only_publishes() => {
+                self.hub.topics.open_to_publish(&TopicName::new(name)?)
+            }
             _ => self.hub.topics.open(&TopicName::new(name)?),
         }
     }

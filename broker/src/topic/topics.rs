@@ -1,5 +1,7 @@
 //! All topics of a broker: which there are, and what they share.
 
+mod admission;
+
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
@@ -246,19 +248,6 @@ impl Topics {
         }
     }
 
-    /// The topic of that name, which comes into being if it is new.
-    ///
-    /// Refused with [`Code::Limit`] if there are too many, and with [`Code::Busy`] while one of the
-    /// name is being deleted.
-    pub fn open(&self, name: &TopicName) -> Result<Arc<Topic>, ProtocolError> {
-        if let Some(topic) = self.find(name.as_str()) {
-            return Ok(topic);
-        }
-        let index = &mut *self.index.write();
-        self.admit(index, name)?;
-        Ok(self.open_unbounded(index, name, None))
-    }
-
     /// Makes a topic with settings of its own; `done` is told when that is safe.
     ///
     /// Refused as [`open`](Self::open) is, and with [`Code::Exists`].
@@ -396,23 +385,6 @@ impl Topics {
             verifying.store(false, Ordering::Release);
             done(checked.map_err(|error| ProtocolError::new(Code::Internal, error.to_string())));
         });
-    }
-
-    fn admit(&self, index: &Index, name: &TopicName) -> Result<(), ProtocolError> {
-        if index.closed {
-            return Err(ProtocolError::new(Code::Closing, "the broker stops"));
-        }
-        if index.leaving.contains(name) {
-            let text = format!("topic {name} is just being deleted; try again");
-            return Err(ProtocolError::new(Code::Busy, text));
-        }
-        if index.by_name.len() >= self.count_max && !index.by_name.contains_key(name) {
-            return Err(ProtocolError::new(
-                Code::Limit,
-                format!("there are {} topics, and no more are allowed", self.count_max),
-            ));
-        }
-        Ok(())
     }
 
     fn open_unbounded(

@@ -44,6 +44,12 @@ impl Connect {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// `HOST:PORT`.
+    #[cfg(any(feature = "zeromq", feature = "libzmq"))]
+    pub(crate) fn place(&self) -> &str {
+        self.0.strip_prefix(SCHEME).unwrap_or(&self.0)
+    }
 }
 
 impl FromStr for Connect {

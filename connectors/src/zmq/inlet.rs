@@ -177,6 +177,12 @@ impl Inlet {
         }
     }
 
+    /// Logs what there is still to complain about.
+    pub(crate) fn flush_complaints(&mut self) {
+        self.dropped.flush();
+        self.trouble.flush();
+    }
+
     /// Events that were pushed and are not confirmed.
     pub(crate) fn unconfirmed(&self) -> u64 {
         (self.sent.len() + self.refused.len()) as u64

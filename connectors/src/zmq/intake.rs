@@ -13,6 +13,7 @@ use super::{
     frames::{self, Event, FrameError},
     inlet::Inlet,
     limits::{PLACES_MAX, TICK},
+    reach::reach,
     socket::{Frames, Puller, Subscriber},
 };
 use crate::complaints::Complaints;
@@ -28,7 +29,7 @@ pub(crate) enum Source {
     /// From anybody who pushes.
     Pull(Puller),
     /// From somebody else's PUB socket.
-    Bridge { subscriber: Subscriber, bridge: Bridge, places: Places },
+    Bridge { subscriber: Box<Subscriber>, bridge: Bridge, places: Places },
 }
 
 impl Source {
@@ -37,11 +38,15 @@ impl Source {
         bridge: Bridge,
         stop: &CancellationToken,
     ) -> Result<Option<Self>, StartError> {
+        let connecting = async {
+            reach(&bridge.connect).await;
+            Subscriber::connect(&bridge.connect, &bridge.prefixes).await
+        };
         let subscriber = tokio::select! {
-            subscriber = Subscriber::connect(&bridge.connect, &bridge.prefixes) => subscriber?,
+            subscriber = connecting => subscriber?,
             () = stop.cancelled() => return Ok(None),
         };
-        Ok(Some(Self::Bridge { subscriber, bridge, places: Places::new() }))
+        Ok(Some(Self::Bridge { subscriber: Box::new(subscriber), bridge, places: Places::new() }))
     }
 
     /// The label that the broker shows. It also tells that what comes is from people whom nobody knows.
@@ -75,7 +80,11 @@ impl Source {
     fn tend(&mut self) -> std::io::Result<()> {
         match self {
             Self::Pull(puller) => puller.tend(),
-            Self::Bridge { .. } => Ok(()),
+            Self::Bridge { subscriber, places, .. } => {
+                subscriber.tend();
+                places.missed.flush();
+                Ok(())
+            }
         }
     }
 }
@@ -96,11 +105,13 @@ pub(crate) async fn run(
             // A connection that is slow to come is not begun anew every second.
             _ = tick.tick(), if inlet.is_connected() => {
                 source.tend()?;
+                inlet.flush_complaints();
                 continue;
             }
             () = inlet.advance() => {
                 if !inlet.is_connected() {
                     source.tend()?;
+                    inlet.flush_complaints();
                 }
                 continue;
             }
@@ -126,7 +137,19 @@ pub(crate) async fn run(
         () = inlet.finish() => {}
         () = sleep(FINISH) => {}
     }
-    let Source::Bridge { places, .. } = &source else { return Ok(None) };
+    let Source::Bridge { places, .. } = &source else {
+        let (published, dropped) = (inlet.confirmed, inlet.dropped.total());
+        let unconfirmed = inlet.unconfirmed();
+        let text = format!(
+            "ZeroMQ publishers: {published} published, {dropped} dropped, {unconfirmed} not confirmed"
+        );
+        if dropped + unconfirmed > 0 {
+            tracing::warn!("{text}");
+        } else {
+            tracing::info!("{text}");
+        }
+        return Ok(None);
+    };
     Ok(Some(Heard {
         published: inlet.confirmed,
         dropped: inlet.dropped.total(),

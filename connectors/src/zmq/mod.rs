@@ -10,6 +10,7 @@
 //! | `outlet` | topics to the PUB socket, from a durable cursor on each |
 //! | `intake` | messages of a PULL or SUB socket to the broker |
 //! | `inlet` | what is on its way to the broker, until that has confirmed it |
+//! | `reach` | waits until somebody else's socket is there |
 //! | `socket` | the sockets of the library that was built in, with limits |
 
 mod endpoint;
@@ -23,6 +24,8 @@ mod intake;
 mod limits;
 #[cfg(any(feature = "zeromq", feature = "libzmq"))]
 mod outlet;
+#[cfg(any(feature = "zeromq", feature = "libzmq"))]
+mod reach;
 #[cfg(any(feature = "zeromq", feature = "libzmq"))]
 mod run;
 #[cfg(any(feature = "zeromq", feature = "libzmq"))]

@@ -146,6 +146,8 @@ impl<'a> Outlet<'a> {
                 () = stop.cancelled() => return Ok(()),
                 _ = tick.tick() => {
                     self.tick().await?;
+                    self.refused.flush();
+                    self.gone.flush();
                     socket.tend()?;
                 }
                 (question, answer) = answered(&mut self.asked) => self.take(question, answer).await?,

@@ -60,6 +60,51 @@ pub(crate) fn next(talk: &mut Talk, topic: &str) -> u64 {
     value(&state, "next").parse().unwrap()
 }
 
+/// What somebody who counts has heard by the end: runs of numbers, first and last of each.
+pub(crate) struct Counted {
+    heard: u64,
+    pub(crate) runs: Vec<(u64, u64)>,
+}
+
+impl Counted {
+    /// Has an end published until the peer hears one: who was dropped messages does some time.
+    #[track_caller]
+    pub(crate) fn of(peer: &Running, topic: &str, talk: &mut Talk) -> Self {
+        let told = until("an end", || {
+            assert!(talk.ask(&format!("PUB {topic} end")).starts_with("+OK"));
+            let object = |line: &str| serde_json::from_str(line).ok().filter(Value::is_object);
+            peer.printed(object)
+        });
+        assert_eq!(told["repeated"], 0, "{told}");
+        let runs = serde_json::from_value(told["runs"].clone()).unwrap();
+        Self { heard: told["heard"].as_u64().unwrap(), runs }
+    }
+
+    /// How many of the numbers from 1 to `count` are in no run. Each of them is in a hole between two.
+    #[track_caller]
+    pub(crate) fn lost(&self, count: u64) -> u64 {
+        let (first, last) = (self.runs[0].0, self.runs[self.runs.len() - 1].1);
+        assert!(first == 1 && last > count, "{:?}", self.runs);
+        let in_runs: u64 = self.runs.iter().map(|(first, last)| last - first + 1).sum();
+        assert_eq!(in_runs, self.heard, "{:?}", self.runs);
+        let holes = self.runs.windows(2).map(|two| (two[0].1 + 1, two[1].0 - 1));
+        let holes = holes.filter(|(first, _)| *first <= count);
+        holes.map(|(first, last)| last.min(count) - first + 1).sum()
+    }
+}
+
+/// How often somebody who counts says how far it is.
+pub(crate) const COUNTED: u64 = 250;
+
+/// Waits until somebody who counts has heard this number, if it is one that is said.
+#[track_caller]
+pub(crate) fn keeps_up(peer: &Running, number: u64) {
+    if number.is_multiple_of(COUNTED) {
+        let said = format!("[\"at\", {number}]");
+        peer.line(&said, |line| (line == said).then_some(()));
+    }
+}
+
 /// A process of which this one is the parent.
 pub(crate) fn child_of(parent: u32) -> Option<u32> {
     let processes = fs::read_dir("/proc").unwrap().flatten();

@@ -135,6 +135,9 @@ impl Subscriber {
     pub(crate) async fn receive(&mut self) -> Frames {
         next(&mut self.messages).await
     }
+
+    #[expect(clippy::unused_self, reason = "the other library needs it")]
+    pub(crate) fn tend(&mut self) {}
 }
 
 /// Messages of a socket, a few of them at a time: who is not taken from stops receiving, and its peers stop sending.

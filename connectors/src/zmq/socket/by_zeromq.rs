@@ -31,6 +31,7 @@ use crate::{
     zmq::{
         Connect, StartError,
         limits::{AGAIN, HELD_BYTES_MAX, QUEUED_BYTES, STALLED_MAX},
+        reach::{CONNECT_MAX, Trouble},
     },
 };
 
@@ -144,12 +145,13 @@ impl Publisher {
         Ok(())
     }
 
-    /// Cuts off connections that are too many.
+    /// Cuts off connections that are too many, and logs what there is still to complain about.
     pub(crate) fn tend(&mut self) -> io::Result<()> {
         let excess = self.peers.cut_off_excess()?;
         if excess > 0 {
             self.cut_off.add(excess, "there are too many");
         }
+        self.cut_off.flush();
         Ok(())
     }
 
@@ -185,12 +187,13 @@ impl Puller {
         received(&mut self.socket, &mut self.broken).await
     }
 
-    /// Cuts off connections that are too many.
+    /// Cuts off connections that are too many, and logs what there is still to complain about.
     pub(crate) fn tend(&mut self) -> io::Result<()> {
         let excess = self.peers.cut_off_excess()?;
         if excess > 0 {
             self.broken.add(excess, "there are too many");
         }
+        self.broken.flush();
         Ok(())
     }
 }
@@ -211,17 +214,26 @@ impl Subscriber {
         for prefix in prefixes {
             socket.subscribe(prefix).await.map_err(refuse)?;
         }
-        let mut broken = Complaints::new("ZeroMQ connections broken");
-        while let Err(error) = socket.connect(to.as_str()).await {
-            broken.add(1, fixed(&error));
+        let mut trouble = Trouble::new(to);
+        loop {
+            match timeout(CONNECT_MAX, socket.connect(to.as_str())).await {
+                Ok(Ok(())) => break,
+                Ok(Err(error)) => trouble.say(fixed(&error)),
+                Err(_) => trouble.say("it does not greet as a socket of ZeroMQ does"),
+            }
             sleep(AGAIN).await;
         }
-        Ok(Self { socket, broken })
+        Ok(Self { socket, broken: Complaints::new("ZeroMQ connections broken") })
     }
 
     /// The next message. Cancel-safe.
     pub(crate) async fn receive(&mut self) -> Frames {
         received(&mut self.socket, &mut self.broken).await
+    }
+
+    /// Logs what there is still to complain about.
+    pub(crate) fn tend(&mut self) {
+        self.broken.flush();
     }
 }
 
@@ -239,10 +251,16 @@ async fn received(socket: &mut impl SocketRecv, broken: &mut Complaints) -> Fram
     }
 }
 
+/// What the library says of a PING, as of all commands but the first. Its type of such errors is not public.
+const UNKNOWN_COMMAND: &str = "Unknown command received";
+
 /// What an error says, without a word of what its peer has said.
 fn fixed(error: &ZmqError) -> &'static str {
     match error {
         ZmqError::Network(_) => "the network failed",
+        ZmqError::Codec(error) if error.to_string() == UNKNOWN_COMMAND => {
+            "a command came that is not known here: peers with heartbeats need a build with --features libzmq"
+        }
         ZmqError::Codec(_) => "what came is not of the protocol",
         _ => "something else was wrong",
     }

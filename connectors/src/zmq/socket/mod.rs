@@ -4,9 +4,9 @@
 //!
 //! | type | |
 //! |---|---|
-//! | `Publisher` | a PUB socket that listens: `bind`, `address`, `send`, `turn`, `drain` |
-//! | `Puller` | a PULL socket that listens: `bind`, `address`, `receive` |
-//! | `Subscriber` | a SUB socket that connects: `connect`, `receive` |
+//! | `Publisher` | a PUB socket that listens: `bind`, `address`, `send`, `turn`, `tend`, `drain` |
+//! | `Puller` | a PULL socket that listens: `bind`, `address`, `receive`, `tend` |
+//! | `Subscriber` | a SUB socket that connects: `connect`, `receive`, `tend` |
 
 #[cfg(feature = "libzmq")]
 mod by_libzmq;
