@@ -15,7 +15,7 @@ use std::{
 use clap::Args;
 use hyper::{HeaderMap, Request, Response, StatusCode, body::Bytes, header::RETRY_AFTER};
 use tidings_broker::{Counting, Receiver, Reply, Replying};
-use tidings_connectors::hub::{Answer, Bounds, Counts, Hub, HubConfig, PATHS, Rules};
+use tidings_connectors::hub::{Answer, Bounds, Counts, DESCRIPTION, Hub, HubConfig, PATHS, Rules};
 use tidings_protocol::{CanonicalUrl, Net};
 use tokio_util::sync::CancellationToken;
 
@@ -159,6 +159,10 @@ impl fmt::Debug for Counter {
 impl Receiver for Counter {
     fn paths(&self) -> &[&'static str] {
         &PATHS
+    }
+
+    fn describe(&self) -> &'static str {
+        DESCRIPTION
     }
 
     fn per_minute(&self) -> u32 {

@@ -95,7 +95,7 @@ pub(crate) struct WatchFeedArgs {
     list: bool,
 
     /// The data directory of that broker: list, too, which hubs tell what is new
-    #[arg(long, value_name = "DIR", requires = "list")]
+    #[arg(long, value_name = "DIR", requires = "list", conflicts_with = "urls")]
     data: Option<PathBuf>,
 
     #[command(flatten)]

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     disk_full::SmallDisk,
+    http_openapi,
     support::{
         hub_site::Site,
         process::{at, json_at},
@@ -146,6 +147,49 @@ fn what_was_accepted_before_the_disk_was_full_is_done_and_the_rest_is_refused() 
     disk.make_room();
     until("room again", || (ping().status == 202).then_some(()));
     assert_eq!(site.subscribers.nth("POST", "/ok", 1)["body"], "1");
+}
+
+#[test]
+fn what_the_hub_answers_is_described() {
+    let disk = SmallDisk::mount(48);
+    let flags = ["--allow-private=127.0.0.0/8", "--hub-rate", "60"];
+    let site = Site::with(&flags, |flags| disk.broker_with(flags));
+    let (feed, port) = (site.feed("feed.xml"), site.subscribers.port.to_string());
+    let callback = site.subscribers.callback("/ok");
+    let subscribe = [("hub.mode", "subscribe"), ("hub.topic", &*feed), ("hub.callback", &callback)];
+    let register = [("port", &*port), ("path", "/ok"), ("protocol", "http-post"), ("url1", &feed)];
+    let asked = [
+        ("/hub", &subscribe[..], 202),
+        ("/hub/rsscloud", &register[..], 200),
+        ("/hub/ping", &[("url", &*feed)][..], 200),
+    ];
+    disk.fill_but(0);
+    for (path, fields, _) in asked {
+        until("a refusal", || (site.post(path, fields).status == 503).then_some(()));
+    }
+    disk.make_room();
+    for (path, fields, status) in asked {
+        until("room", || (site.post(path, fields).status == status).then_some(()));
+        assert_eq!(site.post(path, &[("x", "y")]).status, 400, "{path}");
+        let ask = |arguments: &[&str]| site.http.ask("POST", path, arguments).status;
+        assert_eq!(ask(&["--header", "Host: evil.example"]), 403, "{path}");
+        let publish = ["--data", "hub.mode=publish&url=x", "--header", "Via: 1.1 proxy"];
+        assert_eq!(ask(&publish), 404, "{path}");
+        assert_eq!(ask(&["--header", "content-type: text/plain", "--data", "x"]), 415, "{path}");
+        assert_eq!(ask(&["--data", &"x".repeat(100_000)]), 413, "{path}");
+        let with_length = |length: &str| {
+            let length = format!("content-length: {length}");
+            ask(&["--header", &length, "--header", "expect:", "--data", "x"])
+        };
+        assert_eq!((with_length("9"), with_length("99999999")), (408, 413), "{path}");
+    }
+    for (path, ..) in asked {
+        let publish = ["--data", "hub.mode=publish&url=x", "--header", "Via: 1.1 proxy"];
+        until("too many of them", || {
+            (site.http.ask("POST", path, &publish).status == 429).then_some(())
+        });
+    }
+    http_openapi::expect_all_below(&site.http, "/hub");
 }
 
 #[test]

@@ -6,7 +6,6 @@ use std::{fs, net::TcpListener};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::disk_full::SmallDisk;
 use crate::support::{
     history::Heard,
     http::{Got, Http},
@@ -17,6 +16,7 @@ use crate::support::{
     talk::{Talk, value},
     wait::until,
 };
+use crate::{disk_full::SmallDisk, http_openapi};
 
 const RSS: &str = "Content-Type: application/rss+xml";
 
@@ -521,12 +521,31 @@ fn a_delivery_that_cannot_be_kept_is_heard_when_the_hub_comes_again() {
         (got.status != 204).then_some(got)
     });
     assert_eq!((got.status, got.header("retry-after")), (503, Some("10")));
+    until("a verification that cannot be noted", || {
+        (http.get(&verification).status == 503).then_some(())
+    });
     disk.make_room();
     until("the hub's next try", || (deliver("meanwhile").status == 204).then_some(()));
     let heard = Heard::all_of(server.address, "post-ready", "end-of-items").events;
     let of =
         |item: &str| heard.iter().filter(|(_, it)| it.contains(&format!(" item={item} "))).count();
     assert_eq!((of("before"), of("meanwhile")), (1, 1));
+
+    // That is all that it may be answered, but for what others are.
+    for method in ["GET", "POST"] {
+        let elsewhere = ["--header", "Host: evil.example"];
+        assert_eq!(http.ask(method, &form.path(), &elsewhere).status, 403);
+        assert_eq!(http.ask(method, &form.path(), &[]).status, 404, "unsigned, or about nothing");
+    }
+    let with_length = |length: &str| {
+        let length = format!("content-length: {length}");
+        let arguments = ["--header", &length, "--header", "expect:", "--data-binary", "x"];
+        http.ask("POST", &form.path(), &arguments).status
+    };
+    assert_eq!((with_length("9"), with_length("99999999")), (408, 413));
+    until("too many deliveries", || (deliver("again").status == 429).then_some(()));
+    until("too many strangers", || (http.get("/websub/made-up").status == 429).then_some(()));
+    http_openapi::expect_all_below(&http, "/websub/");
 }
 
 #[test]

@@ -53,7 +53,7 @@ use crate::complaints::Complaints;
 use crate::outgoing::Outgoing;
 use crate::worker::{self, WorkerConfig, WorkerError};
 
-pub use self::receiver::{Answer, PATHS};
+pub use self::receiver::{Answer, DESCRIPTION, PATHS};
 pub use self::request::Rules;
 pub use self::store::{Bounds, Counts};
 

@@ -23,6 +23,9 @@ const HEARD: &str = "It is heard; who registers is asked now whether it wants th
 /// The paths of the hub, below the public URL.
 pub const PATHS: [&str; 3] = ["/hub", "/hub/rsscloud", "/hub/ping"];
 
+/// What they are, as `paths` of `OpenAPI` in JSON.
+pub const DESCRIPTION: &str = include_str!("openapi.json");
+
 /// What is said of a request, and what it counts for.
 #[derive(Debug)]
 pub enum Answer {

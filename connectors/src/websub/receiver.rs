@@ -37,6 +37,10 @@ impl Receiver for WebSub {
         &PATHS
     }
 
+    fn describe(&self) -> &'static str {
+        include_str!("openapi.json")
+    }
+
     fn knows(&self, path: &str) -> bool {
         self.0.knows(token_of(path))
     }

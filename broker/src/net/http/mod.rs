@@ -41,6 +41,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
 use axum::routing::{get, post};
+use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -67,6 +68,8 @@ struct Http {
     keys: Keys,
     transcripts: TranscriptsOfTopics,
     hooks: Hooks,
+    /// What can be asked, in `OpenAPI`.
+    description: Bytes,
     /// Ends what has no end of its own.
     stop: CancellationToken,
 }
@@ -74,9 +77,11 @@ struct Http {
 impl Http {
     fn new(hub: Arc<Hub>, mut config: HttpConfig, stop: CancellationToken) -> Self {
         let hooks = Hooks::new(std::mem::take(&mut config.hooks), config.hook_events_per_minute);
+        let description = system::describe(&config.receivers);
         let config = Arc::new(config);
         Self {
             hub,
+            description,
             bodies: Bodies::new(Arc::clone(&config), config.bodies_bytes_max),
             hook_bodies: Bodies::new(Arc::clone(&config), config.hook_bodies_bytes_max),
             pages: Arc::new(Semaphore::new(config.pages_bytes_max.div_ceil(read::PIECE_BYTES))),
@@ -89,7 +94,7 @@ impl Http {
     }
 }
 
-/// Everything that can be asked. `openapi.json` describes it, but for what receivers answer.
+/// Everything that can be asked. `openapi.json` describes it; what receivers answer they describe themselves.
 fn router(http: &Arc<Http>) -> Router {
     let router = Router::new()
         .route("/", get(system::index))

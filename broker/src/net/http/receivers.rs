@@ -66,6 +66,11 @@ pub trait Receiver: fmt::Debug + Send + Sync {
         true
     }
 
+    /// What they are: `paths` of `OpenAPI`, in JSON. `openapi.json` is served with it, and its components can be referred to.
+    fn describe(&self) -> &'static str {
+        "{}"
+    }
+
     /// What `GET /stats` says of it. `openapi.json` describes that.
     fn count(&self) -> Counting<'_> {
         Box::pin(std::future::ready(None))

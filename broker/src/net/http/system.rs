@@ -5,12 +5,14 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::Http;
 use super::error::Refusal;
 use super::input::Params;
 use super::objects::Object;
+use super::receivers::Receiver;
 use crate::stats::Visits;
 use crate::topic::Health;
 
@@ -28,10 +30,24 @@ pub(super) async fn index(uri: Uri) -> Result<Object, Refusal> {
 }
 
 /// `GET /openapi.json`
-pub(super) async fn openapi(uri: Uri) -> Result<Response, Refusal> {
+pub(super) async fn openapi(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response, Refusal> {
     Params::of(&uri, &[])?;
     let json = HeaderValue::from_static("application/json");
-    Ok(([(header::CONTENT_TYPE, json)], OPENAPI).into_response())
+    Ok(([(header::CONTENT_TYPE, json)], http.description.clone()).into_response())
+}
+
+/// What can be asked of a broker with these receivers.
+pub(super) fn describe(receivers: &[Arc<dyn Receiver>]) -> Bytes {
+    if receivers.is_empty() {
+        return Bytes::from_static(OPENAPI.as_bytes());
+    }
+    let mut all: Value = serde_json::from_str(OPENAPI).expect("a test reads it");
+    for receiver in receivers {
+        let paths: Value = serde_json::from_str(receiver.describe()).expect("its tests read it");
+        let paths = paths.as_object().cloned().unwrap_or_default();
+        all["paths"].as_object_mut().expect("it has paths").extend(paths);
+    }
+    Bytes::from(all.to_string())
 }
 
 /// `GET /health`: it answers, so it lives.
