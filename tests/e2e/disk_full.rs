@@ -83,6 +83,16 @@ impl SmallDisk {
         inside
     }
 
+    /// Keeps everybody from writing to a database of the broker, as long as this lives.
+    #[track_caller]
+    pub(crate) fn hold_database(&self, name: &str) -> Running {
+        let file = self.folder.path().join("data").join(name);
+        let mut holder = Running::start(self.inside().arg("sqlite3").arg(file));
+        holder.write("BEGIN IMMEDIATE;\nSELECT 'held';\n");
+        holder.line_with("held");
+        holder
+    }
+
     /// Mounts it at another place, too, as long as it is not unmounted there.
     #[track_caller]
     pub(crate) fn mount_at(&self, place: &Path) {
