@@ -20,7 +20,7 @@ pub(crate) struct HookFlags {
     #[arg(long, value_name = "JSON", hide = true)]
     hook: Vec<Recipe>,
 
-    /// Events a minute that all webhooks together may publish
+    /// Events a minute that all webhooks together may publish; and as many items that hubs deliver
     #[arg(long, value_name = "N", default_value_t = 6000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) hook_events: u32,
 }

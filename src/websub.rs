@@ -50,6 +50,7 @@ impl WebSubFlags {
             public_url: public_url.to_string(),
             lease: self.websub_lease,
             sha1: self.websub_sha1,
+            items_per_minute: http.hook_events_per_minute,
         };
         let websub = WebSub::open(config, outgoing.requests()?)
             .map_err(|error| Failure::failed(format!("{}: {error}", database.display())))?;

@@ -55,7 +55,7 @@ pub use self::log::Checked;
 use self::log::disk::{Disk, FileSystem};
 use self::net::Hub;
 pub use self::net::http::{
-    Counting, HTTP_PORT, HttpConfig, Receiver, Reply, Replying, hooks, is_forwarded,
+    Bucket, Counting, HTTP_PORT, HttpConfig, Rate, Receiver, Reply, Replying, hooks, is_forwarded,
 };
 use self::topic::{Storage, Topics};
 

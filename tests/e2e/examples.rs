@@ -35,6 +35,23 @@ fn client(server: &Server, (program, file): (&str, &str), arguments: &[&str]) ->
     Running::start(&mut command)
 }
 
+/// Nothing but bash: no other program can be found.
+#[test]
+fn bash_needs_no_other_program() {
+    let server = Server::broker();
+    let bash = Running::start(Command::new("sh").args(["-c", "command -v bash"])).finish().stdout();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(&bash[0]);
+        command.arg(example("client.sh")).args(arguments);
+        command.env("TIDINGS_BROKER", server.text()).env("PATH", "/nowhere");
+        Running::start(&mut command)
+    };
+    let ended = run(&["publish", "alone", "one", "two"]).finish().expect_code(0);
+    assert_eq!((ended.stdout(), ended.stderr()), (vec!["2 confirmed".to_owned()], String::new()));
+    let listener = run(&["listen", "alone", "first"]);
+    listener.line_with("2 two");
+}
+
 #[test]
 fn every_client_publishes_and_is_confirmed() {
     let server = Server::broker();

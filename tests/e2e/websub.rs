@@ -495,7 +495,14 @@ fn a_delivery_that_cannot_be_kept_is_heard_when_the_hub_comes_again() {
     let (listen, public) = free_http();
     let hub = Receiver::start();
     let disk = SmallDisk::mount(24);
-    let server = disk.broker_with(&["--http", &listen, "--public-url", &public, "--allow-private"]);
+    let server = disk.broker_with(&[
+        "--http",
+        &listen,
+        "--public-url",
+        &public,
+        "--allow-private",
+        "--hook-events=1",
+    ]);
     let http = Http::of(&server);
     hub_found(&server, "http://blog.example/f", &hub.url("202", "hub"));
     let form = Form::of(&hub.told(1)[0]);
@@ -507,11 +514,12 @@ fn a_delivery_that_cannot_be_kept_is_heard_when_the_hub_comes_again() {
     assert_eq!(http.get(&verification).status, 503, "it cannot be noted");
     drop(book);
     assert_eq!(http.get(&verification).body, "abc");
-    let deliver = |item: &str| {
-        let body = feed(&[item], "");
+    let deliver_all = |items: &[&str]| {
+        let body = feed(items, "");
         let signature = format!("X-Hub-Signature: {}", signed(&form, &body));
         http.with_body("POST", &form.path(), "application/rss+xml", &[&signature], &body)
     };
+    let deliver = |item| deliver_all(&[item]);
     assert_eq!(deliver("before").status, 204);
     let mut talk = Talk::client(server.address);
     disk.fill_but(0);
@@ -530,6 +538,15 @@ fn a_delivery_that_cannot_be_kept_is_heard_when_the_hub_comes_again() {
     let of =
         |item: &str| heard.iter().filter(|(_, it)| it.contains(&format!(" item={item} "))).count();
     assert_eq!((of("before"), of("meanwhile")), (1, 1));
+
+    // A few of a thousand have come, and there is one a minute.
+    let many: Vec<_> = (0..1900).map(|item| format!("n{item}")).collect();
+    let many: Vec<_> = many.iter().map(String::as_str).collect();
+    assert_eq!(deliver_all(&many[..900]).status, 204);
+    let refused = deliver_all(&many[900..]);
+    assert_eq!(refused.status, 429);
+    let wait: u32 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!(wait > 3600, "{wait} s for 900 too many");
 
     // That is all that it may be answered, but for what others are.
     for method in ["GET", "POST"] {

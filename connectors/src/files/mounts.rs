@@ -31,3 +31,15 @@ pub(super) fn is_shared(path: &Path) -> bool {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "as said")]
     rustix::fs::statfs(path).is_ok_and(|stat| SHARED.contains(&(stat.f_type as u32)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_of_this_machine_is_not_shared() {
+        for own in ["/dev/shm", "/proc", "/no/such/place"] {
+            assert!(!is_shared(Path::new(own)), "{own}");
+        }
+    }
+}

@@ -144,6 +144,7 @@ mod tests {
     fn forms_say_what_the_protocols_want() {
         let public = "https://me.example/tidings/";
         let config = WebSubConfig {
+            items_per_minute: 1000,
             database: "websub.db".into(),
             public_url: public.into(),
             lease: Duration::from_hours(240),

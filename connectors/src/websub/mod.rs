@@ -49,6 +49,8 @@ pub struct WebSubConfig {
     pub lease: Duration,
     /// Whether deliveries that are signed with SHA-1 are taken. There are hubs that know nothing else.
     pub sha1: bool,
+    /// Items that all hubs together may bring a minute; and as many at once, or one delivery, whatever is more.
+    pub items_per_minute: u32,
 }
 
 /// The subscriber. As a [`Receiver`](tidings_broker::Receiver) it answers hubs.

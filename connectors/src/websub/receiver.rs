@@ -24,7 +24,7 @@ const PATHS: [&str; 1] = ["/websub/{token}"];
 const CHALLENGE_BYTES_MAX: usize = 1024;
 
 /// New items of a delivery that are announced at once, the newest of them. The check of the feed finds the others.
-const ITEMS_MAX: usize = 1000;
+pub(super) const ITEMS_MAX: u32 = 1000;
 
 /// Of them so many are on their way to the broker at once.
 const ITEMS_AT_ONCE: usize = 64;
@@ -197,7 +197,7 @@ impl Service {
         let (known, events) = aside(move || {
             let feed = feed::parse(&body, content_type.as_deref(), Some(&base));
             let new = known.take_delivered(&feed.entries);
-            let new = new[new.len().saturating_sub(ITEMS_MAX)..].iter();
+            let new = new[new.len().saturating_sub(ITEMS_MAX as usize)..].iter();
             let url = CanonicalUrl::parse(&base).ok();
             let events = new.filter_map(|item| event::of_item(url.as_ref()?, item));
             let events: Vec<_> = events.collect();
@@ -207,11 +207,14 @@ impl Service {
         if events.is_empty() {
             return Ok(());
         }
+        let count = events.len();
+        self.take_share(count).map_err(Trouble::TooMuch)?;
         stream::iter(events)
             .map(|event| async move { self.publish(event::ITEMS, &event).await })
             .buffered(ITEMS_AT_ONCE)
             .try_collect::<()>()
-            .await?;
+            .await
+            .inspect_err(|_| self.give_share_back(count))?;
         let token = one.token.clone();
         self.with(move |book| book.learn(&token, known)).await?;
         Ok(())
@@ -259,7 +262,10 @@ fn said_back(challenge: &str) -> Response<Bytes> {
 /// The hub comes again.
 fn unavailable(service: &Service, trouble: &Trouble) -> Reply {
     service.complain(trouble);
-    Reply::Known(empty(StatusCode::SERVICE_UNAVAILABLE, Some(RETRY_S)))
+    Reply::Known(match trouble {
+        Trouble::TooMuch(wait_s) => empty(StatusCode::TOO_MANY_REQUESTS, Some(*wait_s)),
+        _ => empty(StatusCode::SERVICE_UNAVAILABLE, Some(RETRY_S)),
+    })
 }
 
 fn empty(status: StatusCode, retry_after_s: Option<u32>) -> Response<Bytes> {

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
+use tidings_broker::clock::Moment;
+use tidings_broker::{Bucket, Rate};
 use tidings_protocol::client::{self, Client, ClientError, ClientOptions, Deliveries, Delivery};
 use tidings_protocol::{
     CanonicalUrl, Command, CursorName, DEFAULT_GROUP, Manage, Payload, Seq, StartAt, TopicName,
@@ -23,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::ask::ask;
 use super::book::Book;
+use super::receiver::ITEMS_MAX;
 use super::store::StoreError;
 use super::subscription::{Asked, Teller, Wish};
 use super::{WebSubConfig, milliseconds, unix_ms};
@@ -76,6 +79,9 @@ pub(super) struct Service {
     /// Something may be due earlier than it was.
     changed: Notify,
     complaints: Mutex<Complaints>,
+    /// What all hubs together may bring, in items; since when it is counted.
+    share: Mutex<Bucket>,
+    began: Instant,
 }
 
 /// Why an event could not be published, or something could not be kept; the same may be tried again.
@@ -89,6 +95,9 @@ pub(super) enum Trouble {
     Broker(#[from] ClientError),
     #[error("websub.db: {0}")]
     Store(#[from] StoreError),
+    /// With the seconds after which there is room.
+    #[error("hubs bring more than --hook-events allows")]
+    TooMuch(u32),
 }
 
 impl Service {
@@ -112,7 +121,29 @@ impl Service {
             client,
             changed,
             complaints,
+            share: Mutex::default(),
+            began: Instant::now(),
         })
+    }
+
+    /// Hubs must not bring all that there is: so many items a minute are theirs. Refused with the seconds after which
+    /// there is room for as many.
+    pub(super) fn take_share(&self, items: usize) -> Result<(), u32> {
+        let now = Moment(milliseconds(self.began.elapsed()));
+        let items = u32::try_from(items).unwrap_or(u32::MAX);
+        let taken = self.share.lock().take(self.share_rate(), items, now);
+        taken.map_err(|wait_ms| u32::try_from(wait_ms.div_ceil(1000)).unwrap_or(u32::MAX))
+    }
+
+    /// The same items are brought again: they could not be published.
+    pub(super) fn give_share_back(&self, items: usize) {
+        let items = u32::try_from(items).unwrap_or(u32::MAX);
+        self.share.lock().give_back(self.share_rate(), items);
+    }
+
+    fn share_rate(&self) -> Rate {
+        let per_minute = self.config.items_per_minute;
+        Rate { per_minute, burst: per_minute.max(ITEMS_MAX) }
     }
 
     /// Whoever runs the broker is told, in the words of this process or of the broker.

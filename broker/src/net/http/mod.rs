@@ -52,6 +52,7 @@ use self::idempotency::Keys;
 use self::input::Bodies;
 pub use self::receivers::{Counting, Receiver, Reply, Replying, is_forwarded};
 pub(crate) use self::server::serve;
+pub use self::throttle::{Bucket, Rate};
 use self::transcripts::TranscriptsOfTopics;
 use super::Hub;
 

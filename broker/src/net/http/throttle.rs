@@ -36,11 +36,11 @@ impl From<IpAddr> for Source {
 
 /// How fast a bucket fills, and how much it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Rate {
+pub struct Rate {
     /// Tokens a minute. At least 1.
-    pub(super) per_minute: u32,
+    pub per_minute: u32,
     /// Tokens of a full bucket. At least 1; whoever wants more at once never gets them.
-    pub(super) burst: u32,
+    pub burst: u32,
 }
 
 impl Rate {
@@ -56,14 +56,14 @@ impl Rate {
 /// One bucket, full at first. It is known by when it will be full again, in microseconds: the later, the
 /// emptier.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Bucket {
+pub struct Bucket {
     full_at_us: u64,
 }
 
 impl Bucket {
     /// Takes so many tokens, all or none. Refused with the milliseconds after which there will be as
     /// many, if nobody takes any meanwhile.
-    pub(super) fn take(&mut self, rate: Rate, tokens: u32, now: Moment) -> Result<(), u64> {
+    pub fn take(&mut self, rate: Rate, tokens: u32, now: Moment) -> Result<(), u64> {
         let now_us = now.0.saturating_mul(US_PER_MS);
         let price_us = rate.token_us().saturating_mul(tokens.into());
         let full_at_us = self.full_at_us.max(now_us).saturating_add(price_us);
@@ -76,7 +76,7 @@ impl Bucket {
     }
 
     /// Gives back tokens that were taken for nothing.
-    pub(super) fn give_back(&mut self, rate: Rate, tokens: u32) {
+    pub fn give_back(&mut self, rate: Rate, tokens: u32) {
         let price_us = rate.token_us().saturating_mul(tokens.into());
         self.full_at_us = self.full_at_us.saturating_sub(price_us);
     }
