@@ -20,6 +20,8 @@ use crate::mailbox::ConnId;
 pub(super) struct Pending {
     mark: u64,
     unsent: Unsent,
+    /// The group goes by it, as far as anybody can see: it or something behind it has left.
+    is_decided: bool,
     /// It has left, to the worker in the broker's process, as its records are written.
     has_left: bool,
 }
@@ -55,7 +57,7 @@ pub(super) enum Unsent {
 
 impl Pending {
     pub(super) fn new(mark: u64, unsent: Unsent) -> Self {
-        Self { mark, unsent, has_left: false }
+        Self { mark, unsent, is_decided: false, has_left: false }
     }
 }
 
@@ -75,14 +77,14 @@ impl Unsent {
 impl World {
     /// What rests on what is safe leaves, and to the worker in the broker's process what rests on what is written.
     pub(super) fn send(&mut self) -> Kept {
-        while let Some(unsent) = self.next_to_own() {
-            self.is_decided(&unsent);
+        while let Some((decided, unsent)) = self.next_to_own() {
+            decided.iter().for_each(|decided| self.is_decided(decided));
             self.leave(unsent)?;
         }
         while let Some(pending) =
             self.broker.unsent.pop_front_if(|pending| pending.mark <= self.broker.safe)
         {
-            if !pending.has_left {
+            if !pending.is_decided {
                 self.is_decided(&pending.unsent);
             }
             self.takes_effect(&pending.unsent)?;
@@ -97,14 +99,25 @@ impl World {
         Ok(())
     }
 
-    fn next_to_own(&mut self) -> Option<Unsent> {
+    /// What leaves next to the worker in the broker's process; before it, what was decided up to there and shows in it,
+    /// whoever said it.
+    fn next_to_own(&mut self) -> Option<(Vec<Unsent>, Unsent)> {
         let own = self.workers[self.own?].conn?;
         let broker = &mut self.broker;
         let written = if broker.safe < broker.begun { broker.safe } else { broker.written };
-        let mut to_own = broker.unsent.iter_mut().filter(|pending| pending.unsent.is_to(own));
-        let next = to_own.find(|pending| !pending.has_left)?;
-        next.has_left = next.mark <= written;
-        next.has_left.then(|| next.unsent.clone())
+        let is_next = |pending: &Pending| pending.unsent.is_to(own) && !pending.has_left;
+        let at = broker.unsent.iter().position(is_next)?;
+        if broker.unsent[at].mark > written {
+            return None;
+        }
+        broker.unsent[at].has_left = true;
+        let unsent = broker.unsent[at].unsent.clone();
+        let before = broker.unsent.iter_mut().take(at + 1);
+        let decided = before.filter_map(|pending| {
+            let is_new = !std::mem::replace(&mut pending.is_decided, true);
+            is_new.then(|| pending.unsent.clone())
+        });
+        Some((decided.collect(), unsent))
     }
 
     /// What was written has happened, though nobody hears of it. What was not is said again: that.
@@ -112,7 +125,7 @@ impl World {
         let upto = self.broker.appended;
         for pending in std::mem::take(&mut self.broker.unsent) {
             if pending.mark <= upto {
-                if !pending.has_left {
+                if !pending.is_decided {
                     self.is_decided(&pending.unsent);
                 }
                 self.takes_effect(&pending.unsent)?;
