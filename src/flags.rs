@@ -198,7 +198,7 @@ impl ServerFlags {
         config.topic_defaults = self.topics.settings();
         config.http = self.http.config(self.listen)?;
         for Grant { way, powers } in &self.grant {
-            config.access.grant(*way, powers);
+            config.access.grants.grant(*way, powers);
         }
         config.log_lines = self.log_lines || logging::lines_are_asked_for();
         Ok(config)

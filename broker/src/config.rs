@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 use tidings_protocol::{MemberId, PORT};
 
-use crate::access::Access;
+use crate::access::AccessConfig;
 use crate::catalog::TopicSettings;
 use crate::group::config::GroupConfig;
 use crate::net::http::HttpConfig;
@@ -29,8 +29,8 @@ pub struct BrokerConfig {
     pub listen: SocketAddr,
     /// Where to listen for HTTP, and how. Default `None`: nowhere.
     pub http: Option<HttpConfig>,
-    /// What may be done on which way in.
-    pub access: Access,
+    /// Who may do what.
+    pub access: AccessConfig,
     /// The directory for everything that survives the broker. Default `None`: nothing is on disk,
     /// and every topic is `sync=memory`.
     pub data: Option<PathBuf>,
@@ -53,7 +53,7 @@ impl Default for BrokerConfig {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)),
             http: None,
-            access: Access::default(),
+            access: AccessConfig::default(),
             data: None,
             topic_defaults: TopicSettings::default(),
             limits: Limits::default(),
@@ -80,6 +80,9 @@ pub struct Limits {
     /// Milliseconds that a line may be silent half-way. Default 30,000: longer than a person
     /// hesitates with telnet in character mode. Then the connection is closed (`-ERR timeout`).
     pub half_line_ms: u64,
+    /// Milliseconds that somebody has to log in who can do nothing else. Default 10,000. Then the connection is closed
+    /// (`-ERR timeout`).
+    pub log_in_ms: u64,
     /// Milliseconds that an ending connection may make no progress with what is pending, before it
     /// is cut off. Default 5,000.
     pub closing_ms: u64,
@@ -159,6 +162,7 @@ impl Default for Limits {
             group_log_bytes: 64 << 20,
             connections_max: 16_384,
             half_line_ms: 30_000,
+            log_in_ms: 10_000,
             closing_ms: 5_000,
             linger_ms: 500,
             stop_ms: 250,

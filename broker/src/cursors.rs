@@ -272,10 +272,10 @@ mod tests {
         let (cursors, older, newer) = (cursors(), Mailbox::new(), Mailbox::new());
         cursors.hold(&id("c"), ConnId(1), &older, true).unwrap();
         cursors.hold(&id("c"), ConnId(2), &newer, true).unwrap();
-        let (parcels, _) = older.take(Waker::noop());
+        let parcels = older.take(Waker::noop()).parcels;
         let [Parcel::End(error)] = parcels.as_slices().0 else { panic!("{parcels:?}") };
         assert_eq!(error.code, Code::Replaced);
-        assert!(newer.take(Waker::noop()).0.is_empty());
+        assert!(newer.take(Waker::noop()).parcels.is_empty());
         cursors.release(&id("c"), ConnId(1), 0);
         assert!(cursors.is_held_by(&id("c"), ConnId(2)));
         assert!(!cursors.is_held_by(&id("c"), ConnId(1)));

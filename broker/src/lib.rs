@@ -33,6 +33,7 @@ mod log;
 pub mod mailbox;
 mod net;
 mod stats;
+mod throttle;
 pub mod topic;
 pub mod verify;
 
@@ -57,8 +58,9 @@ pub use self::log::Checked;
 use self::log::disk::{Disk, FileSystem};
 use self::net::Hub;
 pub use self::net::http::{
-    Bucket, Counting, HTTP_PORT, HttpConfig, Rate, Receiver, Reply, Replying, hooks, is_forwarded,
+    Counting, HTTP_PORT, HttpConfig, Receiver, Reply, Replying, hooks, is_forwarded,
 };
+pub use self::throttle::{Bucket, Rate};
 use self::topic::{Storage, Topics};
 
 /// File descriptors that are neither for connections nor for topics, if there are so many.
@@ -170,6 +172,11 @@ impl Broker {
     /// knows of one. Until then nobody needs to wait for what there is to tell.
     pub fn callbacks(&self) -> tokio::sync::watch::Receiver<bool> {
         self.hub.callbacks()
+    }
+
+    /// Who may log in from now on, and needs to: within a moment every connection is what its holder may be then, or ends.
+    pub fn admit(&self, principals: Vec<access::Principal>) {
+        self.hub.admit(principals);
     }
 
     /// Stops accepting, sends every connection what is pending for it, and closes them all.

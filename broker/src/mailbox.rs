@@ -109,8 +109,20 @@ pub struct Mailbox(Arc<Mutex<Inbox>>);
 struct Inbox {
     parcels: VecDeque<Parcel>,
     closing: bool,
+    renewing: bool,
     gone: bool,
     owner: Option<Waker>,
+}
+
+/// What was in a mailbox.
+#[derive(Debug)]
+pub struct Taken {
+    /// In order.
+    pub parcels: VecDeque<Parcel>,
+    /// [`Mailbox::renew`] was called since the last look.
+    pub renewing: bool,
+    /// [`Mailbox::close`] was called.
+    pub closing: bool,
 }
 
 impl Mailbox {
@@ -146,15 +158,27 @@ impl Mailbox {
         }
     }
 
-    /// Takes all parcels in order, and whether [`close`](Self::close) was called; has `owner` woken
-    /// for what comes next.
-    pub fn take(&self, owner: &Waker) -> (VecDeque<Parcel>, bool) {
+    /// Has the connection renew its pass, because somebody's rights have changed.
+    pub fn renew(&self) {
+        let owner = {
+            let mut inbox = self.0.lock();
+            inbox.renewing = true;
+            inbox.owner.clone()
+        };
+        if let Some(owner) = owner {
+            owner.wake();
+        }
+    }
+
+    /// Takes all there is; has `owner` woken for what comes next.
+    pub fn take(&self, owner: &Waker) -> Taken {
         let mut inbox = self.0.lock();
         match &mut inbox.owner {
             Some(known) => known.clone_from(owner),
             none => *none = Some(owner.clone()),
         }
-        (std::mem::take(&mut inbox.parcels), inbox.closing)
+        let parcels = std::mem::take(&mut inbox.parcels);
+        Taken { parcels, renewing: std::mem::take(&mut inbox.renewing), closing: inbox.closing }
     }
 
     /// Drops what is in it and whatever comes: the connection is gone.

@@ -134,6 +134,9 @@ codes! {
     /// This connection may not do that. The client's fault, nothing changed, do not repeat it
     /// without other credentials; the connection lives.
     Denied = "denied",
+    /// Who has not logged in may not do that, or the token is nobody's. The client's fault, nothing
+    /// changed, do not repeat it without `HELLO token=`; the connection lives.
+    Unauthenticated = "unauthenticated",
     /// Another broker leads what was named: `-ERR moved <id or n> <address>`. Nobody's fault,
     /// nothing changed, try again there; the connection lives.
     Moved = "moved",
@@ -143,6 +146,9 @@ codes! {
     /// The same member came back on another connection, or another connection took a cursor over.
     /// Nobody's fault; tasks and cursor are with that one, do not reconnect. Ends the connection.
     Replaced = "replaced",
+    /// What whoever is at the other end may do was changed or taken away, and the connection rests on
+    /// it. Nobody's fault; what was answered stays, reconnect. Ends the connection.
+    Revoked = "revoked",
     /// The broker stops. Nobody's fault; whatever has no answer may or may not have happened,
     /// reconnect later. Ends the connection.
     Closing = "closing",
@@ -163,7 +169,15 @@ impl Code {
     /// Such a line is never the answer to a command: commands that are still without an answer
     /// then may or may not have had their effect.
     pub const fn ends_connection(self) -> bool {
-        matches!(self, Code::Replaced | Code::Closing | Code::Idle | Code::Header | Code::Garbage)
+        matches!(
+            self,
+            Code::Replaced
+                | Code::Revoked
+                | Code::Closing
+                | Code::Idle
+                | Code::Header
+                | Code::Garbage
+        )
     }
 
     /// Whether the same line may succeed later, without anything else being changed by the client.

@@ -155,7 +155,7 @@ impl Client {
     }
 
     fn take(&self, waker: &Waker) -> Option<String> {
-        let mut parcels = self.caller.mailbox.take(waker).0;
+        let mut parcels = self.caller.mailbox.take(waker).parcels;
         // What those see who watch is no answer.
         parcels.retain(|parcel| !matches!(parcel, Parcel::Progress { .. }));
         let parcel = parcels.pop_front()?;

@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -19,10 +20,10 @@ use super::ending::{Cause, Ending};
 use super::outbound::Outbound;
 use super::staged::Staged;
 use super::subscriptions::{Kind, Subscriptions};
-use crate::access::Way;
+use crate::access::{Pass, Way};
 use crate::clock::Moment;
 use crate::groups::Request;
-use crate::mailbox::{ConnId, Lines, Mailbox, Parcel};
+use crate::mailbox::{ConnId, Lines, Mailbox, Parcel, Taken};
 use crate::topic::{Form, Place, Topic, Topics};
 
 /// Reads and writes of one connection before others have their turn.
@@ -41,8 +42,14 @@ pub(super) struct Connection {
     pub(super) mailbox: Mailbox,
     pub(super) stream: TcpStream,
     pub(super) session: Session,
-    /// On which way those came for whom it speaks.
-    pub(super) way: Way,
+    /// Where it comes from.
+    pub(super) peer: SocketAddr,
+    /// Who it is, and on which way those came for whom it speaks.
+    pub(super) pass: Pass,
+    /// A wrong token was shown: when that is answered, until which nothing is read, and where.
+    pub(super) punished: Option<(Moment, Slot)>,
+    /// Until when somebody has to log in who can do nothing else.
+    pub(super) log_in_by: Option<Moment>,
     /// What was read and not consumed: an unfinished line, or more if there is a backlog.
     pub(super) unread: Vec<u8>,
     /// `unread` may hold whole lines: too much was unanswered to go on.
@@ -109,15 +116,26 @@ pub(super) enum Step {
 }
 
 impl Connection {
-    pub(super) fn new(hub: Arc<Hub>, id: ConnId, mailbox: Mailbox, stream: TcpStream) -> Self {
+    pub(super) fn new(
+        hub: Arc<Hub>,
+        id: ConnId,
+        mailbox: Mailbox,
+        stream: TcpStream,
+        peer: SocketAddr,
+    ) -> Self {
+        let (now, pass) = (hub.clock.now(), hub.access.stranger(Way::Line));
+        let must_log_in = pass.is_worthless() && hub.access.notifier().is_none();
         Self {
-            read_at: hub.clock.now(),
+            read_at: now,
+            log_in_by: must_log_in.then(|| now + hub.limits.log_in_ms),
             hub,
             id,
             mailbox,
             stream,
             session: Session::new(),
-            way: Way::Line,
+            peer,
+            pass,
+            punished: None,
             unread: Vec::new(),
             backlog: false,
             published: None,
@@ -155,8 +173,10 @@ impl Connection {
     /// topic, unless its first line says otherwise.
     fn greet(&mut self, cx: &mut Context<'_>) {
         let form = Form::Bare { origin: self.id };
-        let reader = self.hub.topics.default_topic().subscribe(None, form, cx.waker().clone());
-        self.subscriptions.add(reader, Kind::Peer);
+        if let Some(topic) = self.notifier() {
+            let reader = topic.subscribe(None, form, cx.waker().clone());
+            self.subscriptions.add(reader, Kind::Peer);
+        }
         let mut greeting = BytesMut::new();
         encode_greeting(self.id.0, &mut greeting);
         self.outbound.push(greeting.freeze());
@@ -205,7 +225,10 @@ impl Connection {
 
     /// Does what groups and the broker want; `waker` is woken when they want more.
     pub(super) fn take_parcels(&mut self, waker: &Waker) {
-        let (parcels, closing) = self.mailbox.take(waker);
+        let Taken { parcels, renewing, closing } = self.mailbox.take(waker);
+        if renewing {
+            self.renew();
+        }
         for parcel in parcels {
             match parcel {
                 Parcel::Answer { slot, line } => self.fill(slot, line),
@@ -349,6 +372,7 @@ impl Connection {
         crowded
             || self.answer_bytes >= self.hub.limits.answer_bytes_max
             || self.worker.as_ref().is_some_and(|worker| worker.asked.is_some())
+            || self.punished.is_some()
     }
 
     /// Whether reading has to pause, also after what can be folded was.
@@ -374,7 +398,13 @@ impl Connection {
 
     /// Waits for the next deadline, or acts on those that have passed.
     fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Step {
-        let deadlines = [self.ending_deadline(), self.half_line_deadline(), self.stall_deadline()];
+        let deadlines = [
+            self.ending_deadline(),
+            self.half_line_deadline(),
+            self.stall_deadline(),
+            self.punished.map(|(until, _)| until),
+            self.log_in_deadline(),
+        ];
         let Some(deadline) = deadlines.into_iter().flatten().min() else {
             // A timer that is set stays: under load deadlines come and go with every read.
             if self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) {
@@ -403,6 +433,12 @@ impl Connection {
         if passed(self.ending_deadline()) {
             return Step::Over;
         }
+        if passed(self.log_in_deadline()) {
+            self.end(Cause::LateLogIn);
+        }
+        if passed(self.punished.map(|(until, _)| until)) {
+            self.refuse_token();
+        }
         if passed(self.half_line_deadline()) {
             self.end(Cause::HalfLine);
         }
@@ -419,6 +455,10 @@ impl Connection {
 
     fn ending_deadline(&self) -> Option<Moment> {
         self.ending.as_ref().map(|ending| ending.deadline)
+    }
+
+    fn log_in_deadline(&self) -> Option<Moment> {
+        self.log_in_by.filter(|_| self.ending.is_none())
     }
 
     /// Not while reading is paused: the rest of the line may be waiting for us.

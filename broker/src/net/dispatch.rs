@@ -40,7 +40,7 @@ impl Connection {
         if !of_task {
             self.send_requests();
         }
-        if let Err(error) = self.way.may(command.verb()) {
+        if let Err(error) = self.pass.may(&command) {
             // A LINK is never answered (`[A1]`).
             if !matches!(command, Command::Link { .. }) {
                 self.refuse(&error);
@@ -150,10 +150,7 @@ impl Connection {
     }
 
     fn hello(&mut self, hello: &Hello) {
-        if hello.token.is_some() {
-            self.refuse(&ProtocolError::not_yet("HELLO token="));
-            return;
-        }
+        let Ok(pass) = self.show(hello.token.as_ref()) else { return };
         let way = match self.way_of(hello.via.as_deref()) {
             Ok(way) => way,
             Err(error) => return self.refuse(&error),
@@ -162,7 +159,9 @@ impl Connection {
             Ok(member) => member,
             Err(error) => return self.refuse(&error),
         };
-        self.way = way;
+        self.pass = pass;
+        self.pass.go_by(way);
+        self.log_in_by.take_if(|_| !self.pass.is_worthless());
         if let Some(name) = &hello.name {
             tracing::debug!(conn = %self.id, name, "a client says who it is");
         }
@@ -179,17 +178,19 @@ impl Connection {
     /// The way of those for whom it speaks from now on. There is none back, nor one for who has asked
     /// for what those may not have.
     fn way_of(&self, via: Option<&str>) -> Result<Way, ProtocolError> {
-        let Some(via) = via else { return Ok(self.way) };
+        let Some(via) = via else { return Ok(self.pass.way()) };
         let way = via.parse::<Way>();
         let way =
             way.map_err(|text| ProtocolError::new(Code::BadArgument, format!("via={text}")))?;
-        if self.way != way && self.way != Way::Line {
-            let text =
-                format!("this connection speaks for those who came by {}", self.way.as_str());
+        if self.pass.way() != way && self.pass.way() != Way::Line {
+            let text = format!(
+                "this connection speaks for those who came by {}",
+                self.pass.way().as_str()
+            );
             return Err(ProtocolError::new(Code::Denied, text));
         }
         let works = self.worker.as_ref().is_some_and(|worker| worker.known_to_groups);
-        if self.way != way && (works || self.subscriptions.len() > 0) {
+        if self.pass.way() != way && (works || self.subscriptions.len() > 0) {
             let text = "this connection hears or works already; via= comes first";
             return Err(ProtocolError::new(Code::Conflict, text));
         }

@@ -22,6 +22,8 @@ pub(super) enum Cause {
     Session(End),
     /// A line is silent half-way.
     HalfLine,
+    /// Who has to log in has not.
+    LateLogIn,
     /// Tasks pile up that are not read.
     Unread,
     /// By another part of the broker.
@@ -66,6 +68,10 @@ impl Connection {
             Cause::Session(End::Violation(error)) | Cause::Broker(error) => Err(error),
             Cause::HalfLine => {
                 let text = format!("a line was silent half-way for {} ms", limits.half_line_ms);
+                Err(ProtocolError::new(Code::Idle, text))
+            }
+            Cause::LateLogIn => {
+                let text = format!("nobody has logged in within {} ms", limits.log_in_ms);
                 Err(ProtocolError::new(Code::Idle, text))
             }
             Cause::Unread => {
@@ -120,7 +126,8 @@ impl Connection {
     /// speak another protocol, and is told nothing.
     fn dismiss(&self, error: &ProtocolError) -> Bytes {
         let mut line = BytesMut::new();
-        if self.session.mode() == Mode::Client {
+        // Who may not be a peer here is told that, too: it has typed a line that is no command.
+        if self.session.mode() == Mode::Client || error.code == Code::Unauthenticated {
             error.encode(&mut line);
         }
         line.freeze()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use tidings_protocol::{
-    Command, DEFAULT_TOPIC, End, Event, Mode, ProtocolError, Publishes, Seq, TaskId, TopicName,
+    Code, Command, End, Event, Mode, ProtocolError, Publishes, Seq, TaskId, TopicName,
 };
 use tokio::io::{AsyncRead, ReadBuf};
 
@@ -139,10 +139,10 @@ impl Connection {
     /// Does what the last line of `consumed`, or the end of all lines, means.
     fn event<'a>(&mut self, event: Event<'a>, consumed: &[u8], run: &mut Run<'a>, waker: &Waker) {
         match event {
-            Event::Publish(payload) => self.publish(None, payload, run),
+            Event::Publish(payload) => self.publish_as_peer(payload, run),
             Event::Command(Command::Pub { topic, payload }) => {
                 self.leave_the_peers();
-                self.publish(Some(topic), payload, run);
+                self.publish(topic, payload, run);
             }
             Event::Command(command) => {
                 self.leave_the_peers();
@@ -205,24 +205,36 @@ impl Connection {
             let topic = publishes.topic;
             let rest = if publishes.may_hold(" id=") { publishes.len() } else { 1 };
             for payload in publishes.by_ref().take(rest) {
-                self.publish(Some(topic), payload, run);
+                self.publish(topic, payload, run);
             }
         }
-        let is_unlimited = self.hub.access.is_unlimited(self.way, publishes.topic);
+        let is_unlimited = self.hub.access.is_unlimited(&self.pass, publishes.topic);
         if run.topic.is_some() && is_unlimited {
             run.payloads.extend(publishes);
         } else {
             let topic = publishes.topic;
             for payload in publishes {
-                self.publish(Some(topic), payload, run);
+                self.publish(topic, payload, run);
             }
         }
     }
 
-    /// Adds a publish to the run: to the default topic, or to a named one.
-    fn publish<'a>(&mut self, name: Option<&str>, payload: &'a str, run: &mut Run<'a>) {
-        let name = name.unwrap_or(DEFAULT_TOPIC);
-        if let Err(error) = self.hub.access.publish(self.way, name, payload) {
+    /// Adds a publish of a peer to the run.
+    fn publish_as_peer<'a>(&mut self, payload: &'a str, run: &mut Run<'a>) {
+        let Some(name) = self.hub.access.notifier().cloned() else {
+            self.unkept = true;
+            let text = "a line alone is published by nobody here: HELLO token=.. says who you are, HELP what there is";
+            return self.end(Cause::Broker(ProtocolError::new(Code::Unauthenticated, text)));
+        };
+        if self.pass.is_stranger() {
+            self.pass = self.hub.access.peer(self.pass.way());
+        }
+        self.publish(name.as_str(), payload, run);
+    }
+
+    /// Adds a publish to the run.
+    fn publish<'a>(&mut self, name: &str, payload: &'a str, run: &mut Run<'a>) {
+        if let Err(error) = self.hub.access.publish(&self.pass, name, payload) {
             self.flush(run);
             return self.refuse_publishes(&error, 1);
         }
@@ -249,7 +261,7 @@ impl Connection {
             Some(topic) if topic.name().as_str() == name && !topic.is_deleted() => {
                 Ok(Arc::clone(topic))
             }
-            _ if self.way.only_publishes() => {
+            _ if self.pass.way().only_publishes() => {
                 self.hub.topics.open_to_publish(&TopicName::new(name)?)
             }
             _ => self.hub.topics.open(&TopicName::new(name)?),

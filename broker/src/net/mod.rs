@@ -15,6 +15,7 @@ mod help;
 pub(crate) mod http;
 mod input;
 mod listener;
+mod login;
 mod outbound;
 mod registry;
 mod staged;
@@ -31,7 +32,7 @@ use tidings_protocol::MemberId;
 use tokio_util::sync::CancellationToken;
 
 use self::registry::Registry;
-use crate::access::Access;
+use crate::access::{Access, Principal};
 use crate::clock::Clock;
 use crate::config::{BrokerConfig, Limits};
 use crate::cursors::Cursors;
@@ -87,7 +88,7 @@ impl Hub {
             groups,
             cursors,
             stats: Stats::default(),
-            access: config.access,
+            access: Access::new(config.access),
             log_lines: config.log_lines,
             secret: RandomState::new(),
         })
@@ -102,6 +103,12 @@ impl Hub {
     fn tend(&self) {
         self.topics.tend();
         self.cursors.tend(self.clock.now(), self.clock.unix_ms());
+    }
+
+    /// Who is known from now on; every connection is what its holder is then, or ends.
+    pub(crate) fn admit(&self, principals: Vec<Principal>) {
+        self.access.replace(principals);
+        self.registry.renew_all();
     }
 
     /// Asks every connection, also those that are just coming, to end.

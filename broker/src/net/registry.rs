@@ -77,6 +77,12 @@ impl Registry {
         mailboxes.iter().for_each(Mailbox::close);
     }
 
+    /// Has every connection renew its pass.
+    pub(super) fn renew_all(&self) {
+        let mailboxes: Vec<Mailbox> = self.state.lock().connections.values().cloned().collect();
+        mailboxes.iter().for_each(Mailbox::renew);
+    }
+
     /// Connections now.
     pub(super) fn len(&self) -> usize {
         self.state.lock().connections.len()

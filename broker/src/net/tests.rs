@@ -552,6 +552,8 @@ async fn an_idle_connection_is_small() {
     let broker = broker(Limits::default()).await;
     let stream = TcpStream::connect(broker.local_addr()).await.unwrap();
     let (conn, mailbox) = broker.hub.registry.enter().unwrap();
-    let task = Connection::new(broker.hub.clone(), conn, mailbox, stream).run();
+    let task =
+        Connection::new(broker.hub.clone(), conn, mailbox, stream, ([127, 0, 0, 1], 1).into())
+            .run();
     assert!(size_of_val(&task) <= 512, "{}", size_of_val(&task));
 }

@@ -511,6 +511,7 @@ impl Topics {
     }
 
     /// The default topic, which always exists.
+    #[cfg(test)]
     pub(crate) fn default_topic(&self) -> Arc<Topic> {
         self.find(DEFAULT_TOPIC).expect("the default topic is always there")
     }

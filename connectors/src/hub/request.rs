@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use tidings_broker::hooks::lies_below;
+use tidings_broker::access::lies_below;
 use tidings_protocol::CanonicalUrl;
 use url::form_urlencoded;
 

@@ -8,11 +8,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tidings_protocol::{Code, Command, ProtocolError, Reply as Line, Slot, Verb, refusal_from};
 
 use super::super::{Hub, topics};
 use super::within;
-use crate::access::Way;
+use crate::access::{Deed, Pass, Way};
 use crate::groups::Caller;
 use crate::mailbox::{ConnId, Mailbox, Parcel};
 
@@ -34,12 +35,30 @@ pub(super) struct Client {
     patience: Duration,
     /// How much was asked so far.
     asked: AtomicU64,
+    /// Of whoever sent the request that is being answered: there is one at a time.
+    pass: Mutex<Pass>,
 }
 
 impl Client {
     /// `conn` and `mailbox` are those that the registry gave, and are given back at the end.
     pub(super) fn new(hub: Arc<Hub>, conn: ConnId, mailbox: Mailbox, patience: Duration) -> Self {
-        Self { hub, conn, mailbox, patience, asked: AtomicU64::new(0) }
+        let pass = Mutex::new(hub.access.stranger(Way::Http));
+        Self { hub, conn, mailbox, patience, asked: AtomicU64::new(0), pass }
+    }
+
+    /// The request that comes now is of somebody who has that pass.
+    pub(super) fn is_of(&self, pass: Pass) {
+        *self.pass.lock() = pass;
+    }
+
+    /// The pass of whoever sent the request.
+    pub(super) fn pass(&self) -> Pass {
+        self.pass.lock().clone()
+    }
+
+    /// Whether whoever sent the request may do that.
+    pub(super) fn may(&self, deed: Deed<'_>) -> Result<(), ProtocolError> {
+        self.pass().may_do(deed)
     }
 
     /// Asks what a command of the line protocol asks, and waits for the answer, but not for ever: what was
@@ -91,8 +110,19 @@ impl Client {
         answers
     }
 
+    /// Waits until whoever sent the request may not do that any more.
+    pub(super) async fn loses(&self, deed: Deed<'_>) {
+        let mut changes = self.hub.access.changes();
+        let pass = self.pass();
+        let may = || {
+            let renewed = self.hub.access.renew(&pass);
+            renewed.is_some_and(|pass| pass.may_do(deed).is_ok())
+        };
+        while may() && changes.changed().await.is_ok() {}
+    }
+
     fn begin(&self, command: &Command<'_>) -> Result<Slot, ProtocolError> {
-        Way::Http.may(command.verb())?;
+        self.pass().may(command)?;
         let slot = Slot::numbered(self.asked.fetch_add(1, Ordering::Relaxed));
         if let Command::Topic(manage) = command {
             let reply = topics::Reply { mailbox: self.mailbox.clone(), slot };
@@ -116,8 +146,8 @@ impl Client {
         early: &mut Vec<(Slot, Bytes)>,
     ) -> Result<Answer, ProtocolError> {
         poll_fn(|cx| {
-            let (parcels, closing) = self.mailbox.take(cx.waker());
-            for parcel in parcels {
+            let taken = self.mailbox.take(cx.waker());
+            for parcel in taken.parcels {
                 match parcel {
                     Parcel::Answer { slot, line } => early.push((slot, line)),
                     Parcel::Lines(lines) => early.extend(lines.into_parts().0),
@@ -128,7 +158,7 @@ impl Client {
             if let Some(at) = early.iter().position(|(of, _)| *of == slot) {
                 return Poll::Ready(read(&early.swap_remove(at).1));
             }
-            if closing {
+            if taken.closing {
                 return Poll::Ready(Err(ProtocolError::new(Code::Closing, "the broker stops")));
             }
             Poll::Pending

@@ -56,6 +56,7 @@ fn status(code: Code) -> StatusCode {
         Code::Full => StatusCode::INSUFFICIENT_STORAGE,
         Code::NotDurable | Code::Closing | Code::Idle => StatusCode::SERVICE_UNAVAILABLE,
         Code::Denied => StatusCode::FORBIDDEN,
+        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
         Code::NotYet => StatusCode::NOT_IMPLEMENTED,
         Code::Moved => StatusCode::MISDIRECTED_REQUEST,
         Code::BadArgument
@@ -81,6 +82,10 @@ impl IntoResponse for Refusal {
         if matches!(self.status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
             // The rest of the body is not waited for.
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            let scheme = HeaderValue::from_static("Bearer realm=\"tidings\"");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
         }
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));

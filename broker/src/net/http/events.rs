@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::{Body, HttpBody};
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Uri, header};
@@ -16,13 +17,15 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http_body::Frame;
 use tidings_protocol::{Seq, StartAt, TopicName};
 use tokio::time::{Instant, Sleep};
-use tokio_util::sync::WaitForCancellationFutureOwned;
+use tokio_util::sync::CancellationToken;
 
 use super::Http;
+use super::client::Client;
 use super::error::Refusal;
 use super::following::{Filter, Following, Next};
 use super::input::{Named, Params};
 use super::transcripts::Transcripts;
+use crate::access::Deed;
 use crate::topic::payloads;
 
 /// Bytes of events that are handed to a connection at a time: what a reader that stands still pins.
@@ -40,10 +43,12 @@ const ALIVE: Bytes = Bytes::from_static(b":\n\n");
 /// Begins behind `Last-Event-ID`, or at `from`, or with what comes.
 pub(super) async fn stream(
     State(http): State<Arc<Http>>,
+    Extension(client): Extension<Arc<Client>>,
     Named(topic): Named<TopicName>,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
+    client.may(Deed::Hear(topic.as_str()))?;
     let known = [["from"].as_slice(), &Filter::PARAMS].concat();
     let params = Params::of(&uri, &known)?;
     let from = params.get("from").map(str::parse::<StartAt>).transpose()?;
@@ -51,7 +56,6 @@ pub(super) async fn stream(
     let following = Following::begin(&http.hub, topic.clone(), from)?;
     let keep_alive = Duration::from_millis(http.config.keep_alive_ms);
     let stream = Stream {
-        topic,
         following,
         filter: Filter::of(&params),
         http: Arc::clone(&http),
@@ -59,7 +63,8 @@ pub(super) async fn stream(
         greeted: false,
         keep_alive,
         timer: Box::pin(tokio::time::sleep(keep_alive)),
-        stop: Box::pin(http.stop.clone().cancelled_owned()),
+        stop: Box::pin(ends(client, topic.clone(), http.stop.clone())),
+        topic,
     };
     let mut response = Response::new(Body::new(stream));
     let answer = response.headers_mut();
@@ -68,6 +73,13 @@ pub(super) async fn stream(
     // For nginx, which would collect events before it hands them on.
     answer.insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(response)
+}
+
+async fn ends(client: Arc<Client>, topic: TopicName, stop: CancellationToken) {
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = client.loses(Deed::Hear(topic.as_str())) => {}
+    }
 }
 
 /// The number after the last event that somebody has who comes back.
@@ -92,7 +104,8 @@ struct Stream {
     greeted: bool,
     keep_alive: Duration,
     timer: Pin<Box<Sleep>>,
-    stop: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Ends when the broker does, and when whoever hears it may not any more.
+    stop: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 impl Stream {

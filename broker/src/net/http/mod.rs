@@ -31,7 +31,6 @@ mod read;
 mod receivers;
 mod server;
 mod system;
-mod throttle;
 mod transcripts;
 
 use std::future::Future;
@@ -52,7 +51,6 @@ use self::idempotency::Keys;
 use self::input::Bodies;
 pub use self::receivers::{Counting, Receiver, Reply, Replying, is_forwarded};
 pub(crate) use self::server::serve;
-pub use self::throttle::{Bucket, Rate};
 use self::transcripts::TranscriptsOfTopics;
 use super::Hub;
 

@@ -24,7 +24,7 @@ use super::fields::Attributes;
 use super::idempotency::{Earlier, Serial};
 use super::input::{Named, Params, content_type, json};
 use super::objects::Object;
-use crate::access::Way;
+use crate::access::Deed;
 use crate::mailbox::ConnId;
 use crate::topic::{Topic, id_of};
 
@@ -73,6 +73,8 @@ pub(super) async fn publish(
     body: Body,
 ) -> Result<Object, Refusal> {
     Params::of(&uri, &[])?;
+    client.may(Deed::Publish(name.as_str()))?;
+    let pass = client.pass();
     let types = [LINES.as_slice(), &[JSON]].concat();
     let received = http.bodies.receive(&headers, body, &types).await?;
     let is_json = content_type(&headers).is_some_and(|given| given == JSON);
@@ -85,7 +87,7 @@ pub(super) async fn publish(
         return Err(Refusal::bad("the body has no event: one a line, empty lines are none"));
     }
     for (at, payload) in payloads.iter().enumerate() {
-        let judged = http.hub.access.publish(Way::Http, name.as_str(), payload);
+        let judged = http.hub.access.publish(&pass, name.as_str(), payload);
         judged.map_err(|error| at_event(at, &error))?;
     }
     let Some(key) = idempotency_key(&headers)? else {

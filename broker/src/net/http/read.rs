@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use axum::Extension;
 use axum::body::{Body, HttpBody};
 use axum::extract::State;
 use axum::http::{HeaderValue, Uri, header};
@@ -13,13 +14,15 @@ use axum::response::Response;
 use bytes::Bytes;
 use http_body::Frame;
 use serde_json::{Value, json};
-use tidings_protocol::{Seq, StartAt, TopicName};
+use tidings_protocol::{Code, ProtocolError, Seq, StartAt, TopicName};
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::client::Client;
 use super::error::Refusal;
 use super::following::{Filter, Following, Next};
 use super::input::{Named, Params};
 use super::{Http, within};
+use crate::access::Deed;
 use crate::topic::payloads;
 
 /// How long is waited for the first event if nobody says.
@@ -41,20 +44,24 @@ pub(super) const PIECE_BYTES: usize = 1 << 10;
 /// Answered at once if there is anything from `from` on, and otherwise when there is, or after `wait`.
 pub(super) async fn read(
     State(http): State<Arc<Http>>,
+    Extension(client): Extension<Arc<Client>>,
     Named(topic): Named<TopicName>,
     uri: Uri,
 ) -> Result<Response, Refusal> {
+    client.may(Deed::Hear(topic.as_str()))?;
     let known = [["from", "limit", "wait"].as_slice(), &Filter::PARAMS].concat();
     let params = Params::of(&uri, &known)?;
     let from = params.get("from").map(str::parse::<StartAt>).transpose()?;
     let limit = params.number("limit", LIMIT, LIMIT_MAX)?;
     let wait = params.wait(WAIT_MS, http.config.wait_ms_max)?;
     let following = Following::begin(&http.hub, topic.clone(), from)?;
+    let heard = topic.clone();
     let mut page = Page { limit, filter: Filter::of(&params), ..Page::new(topic, following) };
     let stop = http.stop.clone();
     let collected = within(wait, poll_fn(|cx| page.poll(cx)));
     tokio::select! {
         biased;
+        () = client.loses(Deed::Hear(heard.as_str())) => return Err(revoked()),
         _ = collected => {}
         () = stop.cancelled_owned() => {}
     }
@@ -73,6 +80,10 @@ pub(super) async fn read(
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);
     Ok(response)
+}
+
+fn revoked() -> Refusal {
+    ProtocolError::new(Code::Unauthenticated, "what you may do has changed meanwhile").into()
 }
 
 /// The body of an answer, with the room that it takes until it was sent. It does not tell its length, as the

@@ -22,9 +22,9 @@ use parking_lot::Mutex;
 use super::Http;
 use super::error::Refusal;
 use super::hooks::Peer;
-use super::throttle::{Rate, SOURCES_MAX, Source, Throttle};
 use crate::clock::Moment;
 use crate::stats::Visits;
+use crate::throttle::{Rate, SOURCES_MAX, Source, Throttle};
 
 /// What a receiver says of a request.
 #[derive(Debug)]

@@ -11,11 +11,13 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tidings_protocol::Token;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, Sleep};
@@ -25,9 +27,11 @@ use tower_service::Service;
 
 use super::client::Client;
 use super::config::HttpConfig;
+use super::error::Refusal;
 use super::hooks::Peer;
 use super::{Http, guard, router};
-use crate::net::{Hub, accept};
+use crate::access::{Pass, Unknown, Way, is_token};
+use crate::net::{Hub, accept, login};
 
 /// How long the rest of what somebody sends is read after the last answer, and how much of it.
 const LINGER: Duration = Duration::from_millis(500);
@@ -101,6 +105,13 @@ async fn answer(
         http.hub.stats.refused.add(1);
         return refusal.into_response();
     }
+    match admit(http, request.headers(), *peer).await {
+        Ok(pass) => client.is_of(pass),
+        Err(refusal) => {
+            http.hub.stats.refused.add(1);
+            return refusal.into_response();
+        }
+    }
     request.extensions_mut().insert(Arc::clone(client));
     request.extensions_mut().insert(Peer(peer.ip()));
     let Ok(response) = router.clone().call(request).await;
@@ -108,6 +119,29 @@ async fn answer(
         http.hub.stats.refused.add(1);
     }
     response
+}
+
+/// The pass of whoever sends a request with these headers. What is no token of ours is for somebody else, such as a webhook.
+async fn admit(http: &Http, headers: &HeaderMap, peer: SocketAddr) -> Result<Pass, Refusal> {
+    let access = &http.hub.access;
+    let given = headers.get(header::AUTHORIZATION).and_then(|given| given.to_str().ok());
+    let bearer = given.and_then(|given| given.split_once(' '));
+    let token = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let token = token.and_then(|(_, token)| Token::new(token.trim()).ok());
+    let Some(token) = token.filter(is_token) else { return Ok(access.stranger(Way::Http)) };
+    login::may_show(peer)?;
+    let (source, now) = (login::source_of(peer), http.hub.clock.now());
+    match access.log_in(Way::Http, &token, Some(source), now) {
+        Ok(pass) => Ok(pass),
+        Err(Unknown::TooMany(wait_ms)) => {
+            let seconds = u32::try_from(wait_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
+            Err(Refusal::from(login::too_many_tokens(wait_ms)).retry_after(seconds))
+        }
+        Err(Unknown::Wrong(delay_ms)) => {
+            tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+            Err(login::wrong_token().into())
+        }
+    }
 }
 
 /// A stream that fails when nothing that is written to it is taken for too long, and that is closed so that

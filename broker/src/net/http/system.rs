@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -9,10 +10,12 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::Http;
+use super::client::Client;
 use super::error::Refusal;
 use super::input::Params;
 use super::objects::Object;
 use super::receivers::Receiver;
+use crate::access::Deed;
 use crate::stats::Visits;
 use crate::topic::Health;
 
@@ -57,7 +60,12 @@ pub(super) async fn health(uri: Uri) -> Result<Object, Refusal> {
 }
 
 /// `GET /ready`: whether it takes events, on every topic; if not, 503.
-pub(super) async fn ready(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response, Refusal> {
+/// Which topics do not is told to those who may know which there are.
+pub(super) async fn ready(
+    State(http): State<Arc<Http>>,
+    Extension(client): Extension<Arc<Client>>,
+    uri: Uri,
+) -> Result<Response, Refusal> {
     Params::of(&uri, &[])?;
     let (mut full, mut failed) = (Vec::new(), Vec::new());
     for topic in http.hub.topics.list() {
@@ -70,13 +78,21 @@ pub(super) async fn ready(State(http): State<Arc<Http>>, uri: Uri) -> Result<Res
     let stops = http.stop.is_cancelled();
     let ready = full.is_empty() && failed.is_empty() && !stops;
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    if client.may(Deed::Monitor).is_err() {
+        (full, failed) = (Vec::new(), Vec::new());
+    }
     let answer = json!({ "ready": ready, "stops": stops, "full": full, "sync-failed": failed });
     Ok((status, Object(answer)).into_response())
 }
 
 /// `GET /stats`: counts since the start, and of what receivers have.
-pub(super) async fn stats(State(http): State<Arc<Http>>, uri: Uri) -> Result<Object, Refusal> {
+pub(super) async fn stats(
+    State(http): State<Arc<Http>>,
+    Extension(client): Extension<Arc<Client>>,
+    uri: Uri,
+) -> Result<Object, Refusal> {
     Params::of(&uri, &[])?;
+    client.may(Deed::Monitor)?;
     let (hub, stats) = (&http.hub, &http.hub.stats);
     let mut counts = json!({
         "connections": hub.registry.len(),

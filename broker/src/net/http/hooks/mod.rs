@@ -15,7 +15,6 @@
 
 mod encoding;
 mod place;
-mod prefix;
 mod recipe;
 mod signature;
 
@@ -33,7 +32,6 @@ use parking_lot::Mutex;
 use tidings_protocol::{ProtocolError, Seq};
 
 pub use self::encoding::unhex;
-pub use self::prefix::lies_below;
 pub use self::recipe::{Hook, Recipe, SecretPlace};
 pub use self::signature::{Algorithm, Authentic, Doubt, Headers, Scheme, Secret, SignedHeaders};
 use super::Http;
@@ -43,8 +41,8 @@ use super::idempotency::{Earlier, Keys};
 use super::input::{Named, Params, allow_form};
 use super::objects::Object;
 use super::publish::{append, safe};
-use super::throttle::{Bucket, Rate, SOURCES_MAX, Source, Throttle};
 use crate::mailbox::ConnId;
+use crate::throttle::{Bucket, Rate, SOURCES_MAX, Source, Throttle};
 use crate::topic::Topic;
 
 /// What those may ask who have not signed, of all hooks together, whether there are such or not.

@@ -10,12 +10,11 @@ use serde_json::Value;
 use tidings_protocol::{CanonicalUrl, DEFAULT_TOPIC, Payload, TopicName, is_name, push_attribute};
 
 use super::super::error::Refusal;
-use super::super::throttle::Rate;
 use super::encoding::hex;
 use super::place::{self, Place};
-use super::prefix::Prefix;
 use super::signature::{Authentic, Doubt, Scheme, Secret, digest_of};
-use crate::access::Senders;
+use crate::access::{Prefix, Senders};
+use crate::throttle::Rate;
 
 /// Bytes of the attributes of a recipe.
 const ATTRIBUTES_BYTES_MAX: usize = 4 << 10;

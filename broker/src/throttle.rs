@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use crate::clock::Moment;
 
 /// Addresses that are counted at once, about 50 bytes each.
-pub(super) const SOURCES_MAX: usize = 16_384;
+pub(crate) const SOURCES_MAX: usize = 16_384;
 
 /// Bits of an IPv6 address that tell one network from another: whoever has a network has all of the
 /// addresses in it.
@@ -20,7 +20,7 @@ const US_PER_MINUTE: u64 = 60_000_000;
 
 /// Who is counted as one: an IPv4 address, or a network of IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Source(IpAddr);
+pub(crate) struct Source(IpAddr);
 
 impl From<IpAddr> for Source {
     fn from(address: IpAddr) -> Self {
@@ -84,19 +84,19 @@ impl Bucket {
 
 /// A bucket for each of those who ask, as far as they differ from a full one.
 #[derive(Debug)]
-pub(super) struct Throttle<K> {
+pub(crate) struct Throttle<K> {
     buckets: HashMap<K, Bucket>,
     /// Buckets that are remembered, at least 1.
     max: usize,
 }
 
 impl<K: Copy + Eq + Hash> Throttle<K> {
-    pub(super) fn new(max: usize) -> Self {
+    pub(crate) fn new(max: usize) -> Self {
         Self { buckets: HashMap::new(), max: max.max(1) }
     }
 
     /// Takes one token of `key`. Refused with the milliseconds after which it may be taken.
-    pub(super) fn take(&mut self, key: K, rate: Rate, now: Moment) -> Result<(), u64> {
+    pub(crate) fn take(&mut self, key: K, rate: Rate, now: Moment) -> Result<(), u64> {
         if let Some(bucket) = self.buckets.get_mut(&key) {
             return bucket.take(rate, 1, now);
         }
@@ -108,7 +108,7 @@ impl<K: Copy + Eq + Hash> Throttle<K> {
     }
 
     /// Gives back a token of `key` that was taken for nothing.
-    pub(super) fn give_back(&mut self, key: K, rate: Rate) {
+    pub(crate) fn give_back(&mut self, key: K, rate: Rate) {
         if let Some(bucket) = self.buckets.get_mut(&key) {
             bucket.give_back(rate, 1);
         }

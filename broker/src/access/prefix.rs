@@ -13,12 +13,12 @@ const DECODINGS_MAX: usize = 3;
 /// `http://a.example/blog` has `/blog` and `/blog/new` below it, and not `/blogger`;
 /// `http://a.example/blog/` has no `/blog`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Prefix(CanonicalUrl<'static>);
+pub struct Prefix(CanonicalUrl<'static>);
 
 impl Prefix {
     /// Whether a URL lies below it. Both are canonical, so that there is one way to write the host; what
     /// is announced is the canonical text that was judged.
-    pub(super) fn has(&self, url: &CanonicalUrl<'_>) -> bool {
+    pub(crate) fn has(&self, url: &CanonicalUrl<'_>) -> bool {
         lies_below(url, &self.0)
     }
 }

@@ -1,13 +1,8 @@
-//! Who may do what, by the way on which they came.
-//!
-//! Every way in asks here, once, before anything is done: may this way do this? Names and tokens of
-//! people and programs will be asked about in the same place.
-
-use std::net::IpAddr;
+//! What may come on which way, whoever sends it.
 
 use tidings_protocol::{
-    Code, HUB_FOUND_TOPIC, HUB_TOPIC, HUB_VERIFY_TOPIC, JOB_DONE_TOPIC, Net, Payload,
-    ProtocolError, Verb, field,
+    Code, HUB_FOUND_TOPIC, HUB_TOPIC, HUB_VERIFY_TOPIC, JOB_DONE_TOPIC, Payload, ProtocolError,
+    Verb, field,
 };
 
 /// The way by which something reaches the broker.
@@ -40,7 +35,7 @@ impl Way {
     }
 
     /// Whether a command may come that way. Refused with [`Code::Denied`].
-    pub(crate) fn may(self, verb: Verb) -> Result<(), ProtocolError> {
+    pub(super) fn may(self, verb: Verb) -> Result<(), ProtocolError> {
         let allowed = match verb {
             Verb::Hello | Verb::Pub | Verb::Ping | Verb::Help | Verb::Quit => true,
             Verb::Sub
@@ -94,7 +89,7 @@ impl Power {
     }
 
     /// What an attribute gives.
-    fn of_attribute(key: &str) -> Option<Self> {
+    pub(super) fn of_attribute(key: &str) -> Option<Self> {
         match key {
             "every" => Some(Self::Every),
             "prio" => Some(Self::Prio),
@@ -105,7 +100,7 @@ impl Power {
     }
 
     /// What whoever publishes on a topic has.
-    fn of_topic(topic: &str) -> Option<Self> {
+    pub(super) fn of_topic(topic: &str) -> Option<Self> {
         match topic {
             JOB_DONE_TOPIC => Some(Self::Job),
             HUB_FOUND_TOPIC | HUB_TOPIC | HUB_VERIFY_TOPIC => Some(Self::Hub),
@@ -142,9 +137,9 @@ impl Powers {
 
 /// What each way may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Access([Powers; Way::ALL.len()]);
+pub struct Grants([Powers; Way::ALL.len()]);
 
-impl Default for Access {
+impl Default for Grants {
     /// Whoever can open a job may also publish into it, so that the powers are those of lines and
     /// of HTTP. `ZeroMQ` has none.
     fn default() -> Self {
@@ -152,19 +147,19 @@ impl Default for Access {
     }
 }
 
-impl Access {
+impl Grants {
     /// Gives a way exactly these powers.
     pub fn grant(&mut self, way: Way, powers: &[Power]) {
         self.0[way as usize] = Powers::of(powers);
     }
 
     /// Whether that way may publish anything whatever in that topic, so that no event of it need be asked about.
-    pub(crate) fn is_unlimited(self, way: Way, topic: &str) -> bool {
+    pub(super) fn is_unlimited(self, way: Way, topic: &str) -> bool {
         self.0[way as usize] == Powers::ALL && topic != JOB_DONE_TOPIC
     }
 
     /// Whether an event of this topic may come that way. Refused with [`Code::Denied`].
-    pub(crate) fn publish(self, way: Way, topic: &str, payload: &str) -> Result<(), ProtocolError> {
+    pub(super) fn publish(self, way: Way, topic: &str, payload: &str) -> Result<(), ProtocolError> {
         if self.is_unlimited(way, topic) {
             return Ok(());
         }
@@ -192,23 +187,6 @@ impl Access {
             }
         }
         Ok(())
-    }
-}
-
-/// From where those come who may send something to one webhook. Anywhere, unless it says more.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Senders(Option<Vec<Net>>);
-
-impl Senders {
-    /// Only from these networks.
-    pub fn only(nets: Vec<Net>) -> Self {
-        Self(Some(nets))
-    }
-
-    /// Whether somebody may who comes from this address.
-    pub(crate) fn may(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        self.0.as_ref().is_none_or(|nets| nets.iter().any(|net| net.contains(address)))
     }
 }
 
@@ -258,12 +236,12 @@ mod tests {
             let has = |power: Power| granted & 1 << (power as u8) != 0;
             let powers: Vec<_> = Power::ALL.into_iter().filter(|power| has(*power)).collect();
             for way in Way::ALL {
-                let mut access = Access::default();
-                access.grant(way, &powers);
-                assert_eq!(access.is_unlimited(way, "new-url"), granted == 15);
-                assert!(!access.is_unlimited(way, "job-done"));
+                let mut grants = Grants::default();
+                grants.grant(way, &powers);
+                assert_eq!(grants.is_unlimited(way, "new-url"), granted == 15);
+                assert!(!grants.is_unlimited(way, "job-done"));
                 for (payload, power) in PUBLISHES {
-                    let may = access.publish(way, "new-url", payload);
+                    let may = grants.publish(way, "new-url", payload);
                     let wanted = power.is_none_or(has);
                     assert_eq!(may.is_ok(), wanted, "{way:?} with {powers:?}: {payload}");
                     assert!(may.is_ok() || may.unwrap_err().code == Code::Denied);
@@ -275,10 +253,10 @@ mod tests {
                     ("hub-verify", Power::Hub),
                 ];
                 for (topic, power) in topics {
-                    let may = access.publish(way, topic, "docs number=1");
+                    let may = grants.publish(way, topic, "docs number=1");
                     assert_eq!(may.is_ok(), has(power), "{way:?} with {powers:?}: {may:?}");
                 }
-                let may = access.publish(way, "job-done", "docs number=1 callback=http://a/");
+                let may = grants.publish(way, "job-done", "docs number=1 callback=http://a/");
                 assert!(may.is_err(), "{way:?} with {powers:?}: signed for anybody");
             }
         }
@@ -286,12 +264,12 @@ mod tests {
 
     #[test]
     fn by_default_zeromq_publishes_and_has_no_power() {
-        let access = Access::default();
+        let grants = Grants::default();
         for (payload, power) in PUBLISHES {
-            assert!(access.publish(Way::Line, "new-url", payload).is_ok());
-            assert!(access.publish(Way::Http, "new-url", payload).is_ok());
+            assert!(grants.publish(Way::Line, "new-url", payload).is_ok());
+            assert!(grants.publish(Way::Http, "new-url", payload).is_ok());
             assert_eq!(
-                access.publish(Way::Zmq, "new-url", payload).is_ok(),
+                grants.publish(Way::Zmq, "new-url", payload).is_ok(),
                 power.is_none(),
                 "{payload}"
             );
@@ -305,30 +283,13 @@ mod tests {
     }
 
     #[test]
-    fn senders_come_from_anywhere_or_from_where_they_are_said_to() {
-        let may = |senders: &Senders, address: &str| senders.may(address.parse().unwrap());
-        assert!(may(&Senders::default(), "192.0.2.1") && may(&Senders::default(), "::1"));
-        let only = Senders::only(vec!["192.0.2.0/24".parse().unwrap(), "::1".parse().unwrap()]);
-        for (address, expected) in [
-            ("192.0.2.255", true),
-            ("::ffff:192.0.2.1", true),
-            ("192.0.3.0", false),
-            ("::1", true),
-            ("::2", false),
-        ] {
-            assert_eq!(may(&only, address), expected, "{address}");
-        }
-        assert!(!may(&Senders::only(Vec::new()), "192.0.2.1"));
-    }
-
-    #[test]
     fn what_is_granted_to_one_way_is_not_to_another() {
-        let mut access = Access::default();
-        access.grant(Way::Zmq, &[Power::Prio]);
-        access.grant(Way::Http, &[]);
-        assert!(access.publish(Way::Zmq, "new-url", "/a prio=1").is_ok());
-        assert!(access.publish(Way::Zmq, "new-url", "/a prio=1 job=x").is_err());
-        assert!(access.publish(Way::Http, "new-url", "/a prio=1").is_err());
-        assert!(access.publish(Way::Line, "new-url", "/a prio=1 job=x every=1h").is_ok());
+        let mut grants = Grants::default();
+        grants.grant(Way::Zmq, &[Power::Prio]);
+        grants.grant(Way::Http, &[]);
+        assert!(grants.publish(Way::Zmq, "new-url", "/a prio=1").is_ok());
+        assert!(grants.publish(Way::Zmq, "new-url", "/a prio=1 job=x").is_err());
+        assert!(grants.publish(Way::Http, "new-url", "/a prio=1").is_err());
+        assert!(grants.publish(Way::Line, "new-url", "/a prio=1 job=x every=1h").is_ok());
     }
 }

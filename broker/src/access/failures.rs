@@ -1,0 +1,119 @@
+//! Wrong tokens, by where they come from: each is answered later than the one before, and not many are heard. Pure:
+//! time is an argument, and memory has a bound.
+
+use std::collections::HashMap;
+
+use crate::clock::Moment;
+use crate::throttle::Source;
+
+/// Wrong tokens that one source may try within [`WINDOW_MS`].
+pub(crate) const FAILURES_MAX: usize = 10;
+/// A minute.
+const WINDOW_MS: u64 = 60_000;
+
+/// Milliseconds after which the first wrong token is answered; each further one within a minute takes twice as long, up to
+/// [`DELAY_MS_MAX`].
+const DELAY_MS: u64 = 100;
+const DELAY_MS_MAX: u64 = 5_000;
+
+/// Sources that are remembered, about 100 bytes each.
+const SOURCES_MAX: usize = 16_384;
+
+/// Who has tried wrong tokens within the last minute.
+#[derive(Debug, Default)]
+pub(super) struct Failures {
+    by_source: HashMap<Source, Recent>,
+}
+
+/// When the last tries were, the newest first.
+#[derive(Debug, Clone, Copy, Default)]
+struct Recent([Option<Moment>; FAILURES_MAX]);
+
+impl Recent {
+    /// How many there were within the last minute.
+    fn count(&self, now: Moment) -> usize {
+        self.0.iter().flatten().filter(|at| now.since(**at) < WINDOW_MS).count()
+    }
+}
+
+impl Failures {
+    /// Whether a token from there is looked at. Refused with the milliseconds after which one will be.
+    pub(super) fn allow(&self, source: Source, now: Moment) -> Result<(), u64> {
+        let recent = self.by_source.get(&source).copied().unwrap_or_default();
+        match recent.0[FAILURES_MAX - 1].map(|oldest| now.since(oldest)) {
+            Some(past_ms @ ..WINDOW_MS) => Err(WINDOW_MS - past_ms),
+            _ => Ok(()),
+        }
+    }
+
+    /// A token from there was wrong. Returns after how many milliseconds that is to be said.
+    pub(super) fn note(&mut self, source: Source, now: Moment) -> u64 {
+        if self.by_source.len() >= SOURCES_MAX && !self.by_source.contains_key(&source) {
+            self.make_room(now);
+        }
+        let recent = self.by_source.entry(source).or_default();
+        recent.0.rotate_right(1);
+        recent.0[0] = Some(now);
+        let earlier = u32::try_from(recent.count(now) - 1).unwrap_or(u32::MAX);
+        DELAY_MS.saturating_mul(1_u64.checked_shl(earlier).unwrap_or(u64::MAX)).min(DELAY_MS_MAX)
+    }
+
+    /// Forgets those who have not tried for a minute; if there are none, everybody: whoever commands so many networks is
+    /// not stopped by this, and nobody guesses 256 bits.
+    fn make_room(&mut self, now: Moment) {
+        self.by_source.retain(|_, recent| recent.count(now) > 0);
+        if self.by_source.len() >= SOURCES_MAX {
+            self.by_source.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn source(number: u32) -> Source {
+        IpAddr::from(number.to_be_bytes()).into()
+    }
+
+    #[test]
+    fn each_failure_is_answered_later_than_the_one_before() {
+        let mut failures = Failures::default();
+        let delays: Vec<_> = (0..10).map(|at| failures.note(source(1), Moment(at))).collect();
+        assert_eq!(delays, [100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000, 5_000, 5_000]);
+        assert_eq!(failures.allow(source(1), Moment(9)), Err(60_000 - 9));
+        assert_eq!(failures.allow(source(2), Moment(9)), Ok(()), "somebody else");
+        assert_eq!(failures.allow(source(1), Moment(60_000)), Ok(()));
+        assert_eq!(failures.note(source(1), Moment(200_000)), 100, "long ago");
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut failures = Failures::default();
+        for number in 0..100_000 {
+            failures.note(source(number), Moment(u64::from(number)));
+            assert!(failures.by_source.len() <= SOURCES_MAX);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_minute_has_more_than_ten(pauses in prop::collection::vec(0..20_000_u64, 1..200)) {
+            let (mut failures, mut now, mut tried) = (Failures::default(), 0, Vec::new());
+            for pause in pauses {
+                now += pause;
+                if failures.allow(source(7), Moment(now)).is_ok() {
+                    failures.note(source(7), Moment(now));
+                    tried.push(now);
+                }
+                let within = tried.iter().filter(|at| now - **at < WINDOW_MS).count();
+                prop_assert!(within <= FAILURES_MAX, "{within} at {now}");
+            }
+            prop_assert!(!tried.is_empty());
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Who may do what.
+//!
+//! Every way in asks here, once for each command, request or run of events, before anything is done: may
+//! this [`Pass`] do that? The answer rests on two things:
+//!
+//! - the [`Way`] on which it comes: what nobody may do who comes by it, and which attributes with
+//!   [`Power`] are taken from there ([`Grants`]);
+//! - the [`Principal`] who has the pass, and its [`Rights`].
+//!
+//! Without principals a broker is *open*: everybody is somebody who may do everything. As soon as there
+//! is a list of principals, also an empty one, who shows nothing is a stranger, and may do what strangers
+//! are allowed to.
+//!
+//! ```text
+//!  a token, a certificate, a user of the machine ──▶ Access ──▶ Pass ──▶ command, request, events
+//!                                                       ▲
+//!                            principals, replaced while passes are in use
+//! ```
+
+mod failures;
+mod prefix;
+mod rights;
+mod secret;
+mod senders;
+#[cfg(test)]
+mod tests;
+mod way;
+
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+use tidings_protocol::{Code, Command, DEFAULT_TOPIC, ProtocolError, Token, TopicName};
+use tokio::sync::watch;
+
+use self::failures::Failures;
+pub use self::prefix::{Prefix, lies_below};
+pub(crate) use self::rights::Deed;
+pub use self::rights::{Pattern, Right, Rights};
+pub(crate) use self::secret::is_token;
+pub use self::secret::{TokenHash, new_token};
+pub use self::senders::Senders;
+pub use self::way::{Grants, Power, Way};
+use crate::clock::Moment;
+use crate::throttle::Source;
+
+/// What those are called who show nothing.
+const STRANGERS: &str = "strangers";
+/// And those who are peers of the notifier.
+const PEERS: &str = "peers";
+/// What the parts of the broker's own process are called.
+const OWN: &str = "tidings";
+
+/// What a broker is told of access.
+#[derive(Debug, Clone, Default)]
+pub struct AccessConfig {
+    /// Which attributes with power are taken on which way.
+    pub grants: Grants,
+    /// Who may log in. Default `None`: nobody needs to.
+    pub principals: Option<Vec<Principal>>,
+    /// What those may do who do not log in, if others can. Default: nothing.
+    pub strangers: Rights,
+    /// The topic that peers hear and publish to. Default `None`: the default topic while nobody needs to log in, and
+    /// no peers otherwise.
+    pub notifier: Option<TopicName>,
+    /// The token of what works in the broker's process, over connections of its own.
+    pub own_token: Option<Token>,
+}
+
+/// What somebody shows to be known by.
+#[derive(Debug, Clone)]
+pub enum Proof {
+    /// A token of that hash.
+    Token(TokenHash),
+    /// A certificate of one of the client authorities, for that name.
+    Certificate(Box<str>),
+    /// A connection over the unix socket, by that user of the machine.
+    UnixUser(u32),
+}
+
+impl Proof {
+    /// In a time that does not depend on how much of a token's hash is the same.
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Token(one), Self::Token(other)) => one.is(other),
+            (Self::Certificate(one), Self::Certificate(other)) => one == other,
+            (Self::UnixUser(one), Self::UnixUser(other)) => one == other,
+            _ => false,
+        }
+    }
+}
+
+/// Somebody: a person, a program, or all who show nothing.
+#[derive(Debug, Clone)]
+pub struct Principal {
+    name: Box<str>,
+    proof: Option<Proof>,
+    rights: Rights,
+}
+
+impl Principal {
+    /// Somebody of that name, a word without white space and control characters.
+    pub fn new(name: &str, proof: Proof, rights: Rights) -> Self {
+        Self { name: name.into(), proof: Some(proof), rights }
+    }
+}
+
+/// What a connection or a request comes with.
+#[derive(Debug, Clone)]
+pub(crate) struct Pass {
+    way: Way,
+    principal: Arc<Principal>,
+}
+
+impl Pass {
+    /// The way of those for whom it speaks.
+    pub(crate) fn way(&self) -> Way {
+        self.way
+    }
+
+    /// Who has it.
+    pub(crate) fn name(&self) -> &str {
+        &self.principal.name
+    }
+
+    /// It speaks for those who come by that way from now on.
+    pub(crate) fn go_by(&mut self, way: Way) {
+        self.way = way;
+    }
+
+    /// Whether it is that of somebody who has shown nothing, and is no peer.
+    pub(crate) fn is_stranger(&self) -> bool {
+        *self.principal.name == *STRANGERS && self.principal.proof.is_none()
+    }
+
+    /// Whether both may do the same.
+    pub(crate) fn has_rights_of(&self, other: &Self) -> bool {
+        self.principal.rights == other.principal.rights
+    }
+
+    /// Whether it is good for nothing but logging in.
+    pub(crate) fn is_worthless(&self) -> bool {
+        self.principal.rights.is_empty()
+    }
+
+    /// Whether a command may be done. Refused with [`Code::Denied`], or
+    /// [`Code::Unauthenticated`] if it may be allowed to whoever logs in.
+    ///
+    /// Of `PUB` only the topic is looked at: [`Access::publish`] looks at events.
+    pub(crate) fn may(&self, command: &Command<'_>) -> Result<(), ProtocolError> {
+        self.way.may(command.verb())?;
+        let rights = &self.principal.rights;
+        if rights.is_unlimited() {
+            return Ok(());
+        }
+        let deed = Deed::of(command);
+        if !rights.allow(deed) {
+            return Err(denied(self, &deed.to_string()));
+        }
+        rights.allow_options(command).map_err(|what| denied(self, &what))
+    }
+
+    /// The same for what is no command.
+    pub(crate) fn may_do(&self, deed: Deed<'_>) -> Result<(), ProtocolError> {
+        if self.principal.rights.allow(deed) {
+            return Ok(());
+        }
+        Err(denied(self, &deed.to_string()))
+    }
+}
+
+/// Why nobody was let in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Unknown {
+    /// No principal has that token. Said after so many milliseconds.
+    Wrong(u64),
+    /// There were too many wrong ones from there: none is looked at for so many milliseconds.
+    TooMany(u64),
+}
+
+/// Everybody who is known, at one time.
+#[derive(Debug)]
+struct Known {
+    /// Nobody needs to log in.
+    is_open: bool,
+    principals: Vec<Arc<Principal>>,
+    strangers: Arc<Principal>,
+    /// Whoever is a peer of the notifier.
+    peers: Arc<Principal>,
+}
+
+/// Who may do what.
+#[derive(Debug)]
+pub(crate) struct Access {
+    grants: Grants,
+    strangers: Rights,
+    notifier: Option<TopicName>,
+    default_topic: TopicName,
+    own: Option<Arc<Principal>>,
+    known: RwLock<Arc<Known>>,
+    failures: Mutex<Failures>,
+    changes: watch::Sender<()>,
+}
+
+impl Access {
+    pub(crate) fn new(config: AccessConfig) -> Self {
+        let AccessConfig { grants, principals, strangers, notifier, own_token } = config;
+        let own = own_token.map(|token| {
+            Arc::new(Principal::new(OWN, Proof::Token(TokenHash::of(&token)), Rights::all()))
+        });
+        let known = Known::new(principals, &strangers, notifier.as_ref());
+        Self {
+            grants,
+            strangers,
+            notifier,
+            default_topic: TopicName::new(DEFAULT_TOPIC).expect("it is one"),
+            own,
+            known: RwLock::new(Arc::new(known)),
+            failures: Mutex::default(),
+            changes: watch::Sender::new(()),
+        }
+    }
+
+    /// Everybody who is known from now on. Whoever has a pass has to [`renew`](Self::renew) it.
+    pub(crate) fn replace(&self, principals: Vec<Principal>) {
+        *self.known.write() =
+            Arc::new(Known::new(Some(principals), &self.strangers, self.notifier.as_ref()));
+        self.changes.send_replace(());
+    }
+
+    /// Changes whenever passes have to be renewed.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    /// The pass of somebody who has shown nothing yet.
+    pub(crate) fn stranger(&self, way: Way) -> Pass {
+        Pass { way, principal: Arc::clone(&self.known.read().strangers) }
+    }
+
+    /// The pass of a peer of the notifier, who may also do what strangers may.
+    pub(crate) fn peer(&self, way: Way) -> Pass {
+        Pass { way, principal: Arc::clone(&self.known.read().peers) }
+    }
+
+    /// The topic of peers, if there may be any.
+    pub(crate) fn notifier(&self) -> Option<&TopicName> {
+        match &self.notifier {
+            Some(topic) => Some(topic),
+            None => self.known.read().is_open.then_some(&self.default_topic),
+        }
+    }
+
+    /// The pass of somebody who shows a token: that of its owner. While the broker is open every token is as good as
+    /// none. A wrong one is counted for `source`, if that is given.
+    pub(crate) fn log_in(
+        &self,
+        way: Way,
+        token: &Token,
+        source: Option<Source>,
+        now: Moment,
+    ) -> Result<Pass, Unknown> {
+        let known = Arc::clone(&self.known.read());
+        if let Some(source) = source {
+            self.failures.lock().allow(source, now).map_err(Unknown::TooMany)?;
+        }
+        let proof = Proof::Token(TokenHash::of(token));
+        if let Some(principal) = self.find(&known, &proof) {
+            return Ok(Pass { way, principal });
+        }
+        if known.is_open {
+            return Ok(Pass { way, principal: Arc::clone(&known.strangers) });
+        }
+        let delay_ms = source.map_or(0, |source| self.failures.lock().note(source, now));
+        Err(Unknown::Wrong(delay_ms))
+    }
+
+    /// Whoever has that proof. Looks at all of them, so that the time tells nothing.
+    fn find(&self, known: &Known, proof: &Proof) -> Option<Arc<Principal>> {
+        let mut found = None;
+        for principal in known.principals.iter().chain(&self.own) {
+            if principal.proof.as_ref().is_some_and(|its| its.is(proof)) {
+                found = Some(principal);
+            }
+        }
+        found.cloned()
+    }
+
+    /// The same pass, as it is now. `None` if whoever has it is not known any more.
+    pub(crate) fn renew(&self, pass: &Pass) -> Option<Pass> {
+        let known = Arc::clone(&self.known.read());
+        let principal = match &pass.principal.proof {
+            None if *pass.principal.name == *PEERS => Arc::clone(&known.peers),
+            None => Arc::clone(&known.strangers),
+            Some(proof) => self.find(&known, proof)?,
+        };
+        (principal.name == pass.principal.name).then_some(Pass { way: pass.way, principal })
+    }
+
+    /// Whether anything whatever may be published on that topic, so that no event of it need be asked about.
+    pub(crate) fn is_unlimited(&self, pass: &Pass, topic: &str) -> bool {
+        let rights = &pass.principal.rights;
+        let is_trusted = || rights.allow(Deed::Publish(topic)) && rights.allow_every_event();
+        self.grants.is_unlimited(pass.way, topic) && (rights.is_unlimited() || is_trusted())
+    }
+
+    /// Whether an event of this topic may be published. Refused with [`Code::Denied`], or
+    /// [`Code::Unauthenticated`] if it may be allowed to whoever logs in.
+    pub(crate) fn publish(
+        &self,
+        pass: &Pass,
+        topic: &str,
+        payload: &str,
+    ) -> Result<(), ProtocolError> {
+        self.grants.publish(pass.way, topic, payload)?;
+        let rights = &pass.principal.rights;
+        if rights.is_unlimited() {
+            return Ok(());
+        }
+        let deed = Deed::Publish(topic);
+        if !rights.allow(deed) {
+            return Err(denied(pass, &deed.to_string()));
+        }
+        if let Some(power) = Power::of_topic(topic)
+            && !rights.allow_power(power)
+        {
+            let of = if power == Power::Job { "job:*" } else { power.as_str() };
+            return Err(denied(pass, &format!("publish on {topic} ({of})")));
+        }
+        rights.allow_event(payload).map_err(|what| denied(pass, &what))
+    }
+}
+
+impl Known {
+    fn new(
+        principals: Option<Vec<Principal>>,
+        strangers: &Rights,
+        notifier: Option<&TopicName>,
+    ) -> Self {
+        let is_open = principals.is_none();
+        let of_strangers = if is_open { Rights::all() } else { strangers.clone() };
+        let of_peers = notifier.map(|topic| of_strangers.with_topic(topic));
+        let nobody =
+            |name: &str, rights| Arc::new(Principal { name: name.into(), proof: None, rights });
+        Self {
+            is_open,
+            principals: principals.unwrap_or_default().into_iter().map(Arc::new).collect(),
+            peers: nobody(PEERS, of_peers.unwrap_or_else(|| of_strangers.clone())),
+            strangers: nobody(STRANGERS, of_strangers),
+        }
+    }
+}
+
+fn denied(pass: &Pass, what: &str) -> ProtocolError {
+    let name = &pass.principal.name;
+    if pass.principal.proof.is_some() {
+        return ProtocolError::new(Code::Denied, format!("{name} may not {what}"));
+    }
+    let text = format!(
+        "{name} may not {what}; HELLO token=.. tells who you are, and by HTTP Authorization: Bearer .."
+    );
+    ProtocolError::new(Code::Unauthenticated, text)
+}

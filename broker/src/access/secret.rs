@@ -1,0 +1,113 @@
+//! Tokens: 256 random bits that are shown once, and kept as a hash. Pure, but for the system's randomness.
+
+use std::fmt;
+use std::str::FromStr;
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use tidings_protocol::Token;
+
+/// What every token begins with, so that people and scanners of leaked secrets know one when they see it.
+const MARK: &str = "tdg_";
+
+/// Bytes of randomness in a token, and of its hash.
+const BYTES: usize = 32;
+
+/// What hashes of tokens are written with.
+const SCHEME: &str = "sha256:";
+
+/// A new token, which nobody has seen yet.
+///
+/// Panics if the system has no randomness, as nothing secret can be made then.
+pub fn new_token() -> Token {
+    let mut bits = [0; BYTES];
+    aws_lc_rs::rand::fill(&mut bits).expect("the system has randomness");
+    let text = format!("{MARK}{}", URL_SAFE_NO_PAD.encode(bits));
+    Token::new(&text).expect("it is one short word")
+}
+
+/// Whether it looks like a token of this kind.
+pub(crate) fn is_token(token: &Token) -> bool {
+    token.secret().starts_with(MARK)
+}
+
+/// What is kept of a token: whoever reads it cannot log in with it. One round of SHA-256 is enough, as nobody can try
+/// 2^256 tokens.
+#[derive(Clone, Copy)]
+pub struct TokenHash([u8; BYTES]);
+
+impl TokenHash {
+    /// Of that token.
+    pub fn of(token: &Token) -> Self {
+        let mut hash = [0; BYTES];
+        hash.copy_from_slice(digest(&SHA256, token.secret().as_bytes()).as_ref());
+        Self(hash)
+    }
+
+    /// Whether it is the same, in a time that does not depend on how much of it is.
+    pub fn is(&self, other: &Self) -> bool {
+        verify_slices_are_equal(&self.0, &other.0).is_ok()
+    }
+}
+
+impl FromStr for TokenHash {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("write {SCHEME} and {} hexadecimal digits", 2 * BYTES);
+        let digits = text.strip_prefix(SCHEME).ok_or_else(wrong)?;
+        if digits.len() != 2 * BYTES || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(wrong());
+        }
+        let mut hash = [0; BYTES];
+        for (at, byte) in hash.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).map_err(|_| wrong())?;
+        }
+        Ok(Self(hash))
+    }
+}
+
+impl fmt::Display for TokenHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(SCHEME)?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for TokenHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenHash(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_all_different_and_known_by_their_hash() {
+        let (one, other) = (new_token(), new_token());
+        assert_ne!(one, other);
+        assert_eq!(one.secret().len(), MARK.len() + 43, "256 bits in base64");
+        assert!(TokenHash::of(&one).is(&TokenHash::of(&one)));
+        assert!(!TokenHash::of(&one).is(&TokenHash::of(&other)));
+        assert!(!format!("{one:?} {:?}", TokenHash::of(&one)).contains(one.secret()));
+    }
+
+    #[test]
+    fn a_hash_is_read_as_it_is_written_and_as_others_make_it() {
+        // printf tdg_x | sha256sum
+        let known = "sha256:8591e3934ea14bee52b89fbab8caccfc7bbb2ea647635a348f7a34e63ca51987";
+        let hash = TokenHash::of(&Token::new("tdg_x").unwrap());
+        assert_eq!(hash.to_string(), known);
+        assert!(hash.to_string().parse::<TokenHash>().unwrap().is(&hash));
+        for wrong in ["", "sha256:", "sha256:00", "md5:00", &known[..known.len() - 1], "sha256:é"]
+        {
+            assert!(wrong.parse::<TokenHash>().is_err(), "{wrong}");
+        }
+        let signs = format!("sha256:{}", "+1".repeat(32));
+        assert!(signs.parse::<TokenHash>().is_err());
+    }
+}

@@ -1,0 +1,44 @@
+//! From where webhooks may come.
+
+use std::net::IpAddr;
+
+use tidings_protocol::Net;
+
+/// From where those come who may send something to one webhook. Anywhere, unless it says more.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Senders(Option<Vec<Net>>);
+
+impl Senders {
+    /// Only from these networks.
+    pub fn only(nets: Vec<Net>) -> Self {
+        Self(Some(nets))
+    }
+
+    /// Whether somebody may who comes from this address.
+    pub(crate) fn may(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.0.as_ref().is_none_or(|nets| nets.iter().any(|net| net.contains(address)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn senders_come_from_anywhere_or_from_where_they_are_said_to() {
+        let may = |senders: &Senders, address: &str| senders.may(address.parse().unwrap());
+        assert!(may(&Senders::default(), "192.0.2.1") && may(&Senders::default(), "::1"));
+        let only = Senders::only(vec!["192.0.2.0/24".parse().unwrap(), "::1".parse().unwrap()]);
+        for (address, expected) in [
+            ("192.0.2.255", true),
+            ("::ffff:192.0.2.1", true),
+            ("192.0.3.0", false),
+            ("::1", true),
+            ("::2", false),
+        ] {
+            assert_eq!(may(&only, address), expected, "{address}");
+        }
+        assert!(!may(&Senders::only(Vec::new()), "192.0.2.1"));
+    }
+}
