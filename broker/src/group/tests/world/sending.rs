@@ -78,7 +78,9 @@ impl World {
     /// What rests on what is safe leaves, and to the worker in the broker's process what rests on what is written.
     pub(super) fn send(&mut self) -> Kept {
         while let Some((decided, unsent)) = self.next_to_own() {
-            decided.iter().for_each(|decided| self.is_decided(decided));
+            for decided in &decided {
+                self.is_decided(decided);
+            }
             self.leave(unsent)?;
         }
         while let Some(pending) =
