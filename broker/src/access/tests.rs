@@ -5,10 +5,7 @@ use tidings_protocol::{Command, Verb};
 
 use super::*;
 
-/// What all names in the table are: topic, group and job.
-const NAME: &str = "docs-1";
-
-/// Patterns, and whether they are about [`NAME`].
+/// Patterns, and whether they are about `docs-1`, which all names in the table are.
 const PATTERNS: [(&str, bool); 8] = [
     ("docs-1", true),
     ("docs-*", true),
@@ -144,8 +141,8 @@ fn way_takes(way: Way, verb: Verb, row: &Row) -> bool {
         || line.starts_with("PUB hub")
         || line.starts_with("PUB job-done");
     match (way, verb) {
-        (Way::Line | Way::Http, _) => true,
-        (Way::Zmq, Verb::Hello | Verb::Ping | Verb::Help | Verb::Quit) => true,
+        (Way::Line | Way::Http, _)
+        | (Way::Zmq, Verb::Hello | Verb::Ping | Verb::Help | Verb::Quit) => true,
         (Way::Zmq, Verb::Pub) => !has_power,
         (Way::Zmq, _) => false,
     }
@@ -224,7 +221,7 @@ fn every_verb_with_every_right_on_every_way_before_and_after_login() {
                     "admin" => *needed == ADMIN,
                     _ if line.starts_with("PUB job-done") && kind == "job" => true,
                     // What is needed besides may be denied, too.
-                    _ => is_enough || is_about && needs_besides(row, kind),
+                    _ => is_enough || needs_besides(row, &right),
                 };
                 check(&denied, is_free || !is_denied, "denied");
                 access.replace(Vec::new());
@@ -241,14 +238,20 @@ fn every_verb_with_every_right_on_every_way_before_and_after_login() {
     assert!(cases >= 5_000, "{cases}");
 }
 
-/// Whether a row needs a right of that kind besides the one in question.
-fn needs_besides(row: &Row, kind: &str) -> bool {
+/// Whether a row needs that right besides the one in question.
+fn needs_besides(row: &Row, right: &str) -> bool {
     let Row(line, given, _) = row;
-    // The topics of hubs and jobs have names of their own.
-    let is_of_name = line.contains(NAME) && !line.starts_with("PUB job-done");
-    given.iter().any(|right| right.starts_with(kind)) && is_of_name
-        || *line == "PUB docs-1 http://a.example/x every=1h prio=9"
-            && matches!(kind, "every" | "prio")
+    if line.ends_with(" every=1h prio=9") && matches!(right, "every" | "prio") {
+        return true;
+    }
+    let Some((kind, pattern)) = right.split_once(':') else { return false };
+    // A job is the third word, a topic the second.
+    let name = line.split(' ').nth(if kind == "job" { 2 } else { 1 });
+    let is_about = name.is_some_and(|name| match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => name == pattern,
+    });
+    is_about && given.iter().any(|given| given.starts_with(kind))
 }
 
 #[test]

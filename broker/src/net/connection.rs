@@ -4,7 +4,6 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -17,6 +16,7 @@ use tokio::time::{Sleep, sleep_until};
 use super::Hub;
 use super::cursors::CursorUse;
 use super::ending::{Cause, Ending};
+use super::login::Login;
 use super::outbound::Outbound;
 use super::staged::Staged;
 use super::subscriptions::{Kind, Subscriptions};
@@ -42,14 +42,10 @@ pub(super) struct Connection {
     pub(super) mailbox: Mailbox,
     pub(super) stream: TcpStream,
     pub(super) session: Session,
-    /// Where it comes from.
-    pub(super) peer: SocketAddr,
     /// Who it is, and on which way those came for whom it speaks.
     pub(super) pass: Pass,
-    /// A wrong token was shown: when that is answered, until which nothing is read, and where.
-    pub(super) punished: Option<(Moment, Slot)>,
-    /// Until when somebody has to log in who can do nothing else.
-    pub(super) log_in_by: Option<Moment>,
+    /// It has to log in, or has tried to in vain.
+    pub(super) login: Option<Box<Login>>,
     /// What was read and not consumed: an unfinished line, or more if there is a backlog.
     pub(super) unread: Vec<u8>,
     /// `unread` may hold whole lines: too much was unanswered to go on.
@@ -116,26 +112,17 @@ pub(super) enum Step {
 }
 
 impl Connection {
-    pub(super) fn new(
-        hub: Arc<Hub>,
-        id: ConnId,
-        mailbox: Mailbox,
-        stream: TcpStream,
-        peer: SocketAddr,
-    ) -> Self {
-        let (now, pass) = (hub.clock.now(), hub.access.stranger(Way::Line));
-        let must_log_in = pass.is_worthless() && hub.access.notifier().is_none();
+    pub(super) fn new(hub: Arc<Hub>, id: ConnId, mailbox: Mailbox, stream: TcpStream) -> Self {
+        let pass = hub.access.stranger(Way::Line);
         Self {
-            read_at: now,
-            log_in_by: must_log_in.then(|| now + hub.limits.log_in_ms),
+            read_at: hub.clock.now(),
+            login: Login::of(&hub, &pass),
             hub,
             id,
             mailbox,
             stream,
             session: Session::new(),
-            peer,
             pass,
-            punished: None,
             unread: Vec::new(),
             backlog: false,
             published: None,
@@ -372,7 +359,7 @@ impl Connection {
         crowded
             || self.answer_bytes >= self.hub.limits.answer_bytes_max
             || self.worker.as_ref().is_some_and(|worker| worker.asked.is_some())
-            || self.punished.is_some()
+            || self.login.as_ref().is_some_and(|login| login.punished.is_some())
     }
 
     /// Whether reading has to pause, also after what can be folded was.
@@ -402,8 +389,7 @@ impl Connection {
             self.ending_deadline(),
             self.half_line_deadline(),
             self.stall_deadline(),
-            self.punished.map(|(until, _)| until),
-            self.log_in_deadline(),
+            self.login.as_ref().and_then(|login| login.deadline()),
         ];
         let Some(deadline) = deadlines.into_iter().flatten().min() else {
             // A timer that is set stays: under load deadlines come and go with every read.
@@ -433,11 +419,8 @@ impl Connection {
         if passed(self.ending_deadline()) {
             return Step::Over;
         }
-        if passed(self.log_in_deadline()) {
-            self.end(Cause::LateLogIn);
-        }
-        if passed(self.punished.map(|(until, _)| until)) {
-            self.refuse_token();
+        if passed(self.login.as_ref().and_then(|login| login.deadline())) {
+            self.log_in_is_over();
         }
         if passed(self.half_line_deadline()) {
             self.end(Cause::HalfLine);
@@ -455,10 +438,6 @@ impl Connection {
 
     fn ending_deadline(&self) -> Option<Moment> {
         self.ending.as_ref().map(|ending| ending.deadline)
-    }
-
-    fn log_in_deadline(&self) -> Option<Moment> {
-        self.log_in_by.filter(|_| self.ending.is_none())
     }
 
     /// Not while reading is paused: the rest of the line may be waiting for us.

@@ -115,7 +115,7 @@ fn welcome(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, tasks: &TaskTrac
     let _ = stream.set_nodelay(true);
     // What the other side can take is sent; what it cannot waits in the log, not in the kernel.
     let _ = SockRef::from(&stream).set_tcp_notsent_lowat(hub.limits.unsent_bytes);
-    tasks.spawn(Connection::new(Arc::clone(hub), conn, mailbox, stream, peer).run());
+    tasks.spawn(Connection::new(Arc::clone(hub), conn, mailbox, stream).run());
 }
 
 /// Says why and closes. Never waits: the buffer of a new socket has room for a line. What has come

@@ -3,11 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tidings_protocol::{Code, ProtocolError, Token, TopicName};
+use tidings_protocol::{Code, ProtocolError, Slot, Token, TopicName};
 
+use super::Hub;
 use super::connection::Connection;
 use super::ending::Cause;
 use crate::access::{Pass, Unknown};
+use crate::clock::Moment;
 use crate::throttle::Source;
 use crate::topic::Topic;
 
@@ -38,6 +40,30 @@ pub(super) fn too_many_tokens(wait_ms: u64) -> ProtocolError {
     ProtocolError::new(Code::Limit, text)
 }
 
+/// What only a connection has that has to log in, or has tried to in vain.
+#[derive(Debug)]
+pub(super) struct Login {
+    /// Until when it has to, as it can do nothing else.
+    by: Option<Moment>,
+    /// A wrong token was shown: when that is answered, until which nothing is read, and where.
+    pub(super) punished: Option<(Moment, Slot)>,
+}
+
+impl Login {
+    /// What a connection with that pass begins with.
+    pub(super) fn of(hub: &Hub, pass: &Pass) -> Option<Box<Self>> {
+        let must = pass.is_worthless() && hub.access.notifier().is_none();
+        let by = || hub.clock.now() + hub.limits.log_in_ms;
+        must.then(|| Box::new(Self { by: Some(by()), punished: None }))
+    }
+
+    /// When something is to be done.
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        // Whoever waits for an answer is not late.
+        self.punished.map(|(at, _)| at).or(self.by)
+    }
+}
+
 impl Connection {
     /// The topic that it hears and publishes to as a peer, if it may be one.
     pub(super) fn notifier(&self) -> Option<Arc<Topic>> {
@@ -52,11 +78,12 @@ impl Connection {
             connection.hub.stats.refused.add(1);
             connection.refuse(&error);
         };
-        if let Err(error) = may_show(self.peer) {
+        let Ok(peer) = self.stream.peer_addr() else { return Err(()) };
+        if let Err(error) = may_show(peer) {
             refuse(self, error);
             return Err(());
         }
-        let (now, source) = (self.hub.clock.now(), source_of(self.peer));
+        let (now, source) = (self.hub.clock.now(), source_of(peer));
         match self.hub.access.log_in(self.pass.way(), token, Some(source), now) {
             Ok(pass) => Ok(pass),
             Err(Unknown::TooMany(wait_ms)) => {
@@ -65,17 +92,24 @@ impl Connection {
             }
             Err(Unknown::Wrong(delay_ms)) => {
                 self.hub.stats.refused.add(1);
-                self.punished = Some((now + delay_ms, self.answers.later()));
+                let punished = Some((now + delay_ms, self.answers.later()));
+                match &mut self.login {
+                    Some(login) => login.punished = punished,
+                    none => *none = Some(Box::new(Login { by: None, punished })),
+                }
                 Err(())
             }
         }
     }
 
-    /// The time of somebody who showed a wrong token is over.
-    pub(super) fn refuse_token(&mut self) {
-        if let Some((_, slot)) = self.punished.take() {
-            self.fill_with(slot, &wrong_token());
+    /// The time of somebody who has to log in, or who showed a wrong token, is over.
+    pub(super) fn log_in_is_over(&mut self) {
+        let Some(login) = &mut self.login else { return };
+        if let Some((_, slot)) = login.punished.take() {
+            return self.fill_with(slot, &wrong_token());
         }
+        self.login = None;
+        self.end(Cause::LateLogIn);
     }
 
     /// Somebody's rights have changed, perhaps its own. What it holds rests on those that it had: then it comes back.

@@ -47,8 +47,7 @@ async fn connection(broker: &Broker) -> (Connection, Peer) {
     let (read, write) = client.into_split();
     let (conn, mailbox) = broker.hub.registry.enter().unwrap();
     let stream = listener.accept().await.unwrap().0;
-    let connection =
-        Connection::new(broker.hub.clone(), conn, mailbox, stream, ([127, 0, 0, 1], 1).into());
+    let connection = Connection::new(broker.hub.clone(), conn, mailbox, stream);
     (connection, Peer { read: BufReader::new(read), write })
 }
 
