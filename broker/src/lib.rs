@@ -27,6 +27,8 @@ pub mod data_dir;
 pub mod group;
 pub mod groups;
 pub mod job;
+#[cfg(test)]
+mod lives;
 mod log;
 pub mod mailbox;
 mod net;

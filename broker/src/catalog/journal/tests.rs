@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use fastrand::Rng;
 
 use super::*;
+use crate::lives;
 use crate::log::simulated::{Faults, SimulatedDisk};
 
 const RUNS: u64 = 1_500;
@@ -126,13 +127,10 @@ fn record(rng: &mut Rng) -> Record {
 #[test]
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "the seed must reach whoever looks")]
 fn what_was_confirmed_survives_whatever_becomes_of_the_power() {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let (first, runs) = match number("TIDINGS_LOG_SEED") {
-        Some(seed) => (seed, number("TIDINGS_LOG_RUNS").unwrap_or(1)),
-        None => (fastrand::u64(..u64::MAX / 2), number("TIDINGS_LOG_RUNS").unwrap_or(RUNS)),
-    };
+    let seeds = lives::seeds("LOG", RUNS);
+    let runs = seeds.end - seeds.start;
     let (mut crashes, mut refusals) = (0, 0);
-    for seed in first..first + runs {
+    for seed in seeds.clone() {
         let mut life = Life::new(seed);
         let lived = catch_unwind(AssertUnwindSafe(|| {
             (0..STEPS).for_each(|_| life.step());
@@ -145,7 +143,7 @@ fn what_was_confirmed_survives_whatever_becomes_of_the_power() {
         crashes += life.crashes;
         refusals += life.refusals;
     }
-    println!("seeds {first}..{}: {crashes} crashes, {refusals} refusals", first + runs);
+    println!("seeds {seeds:?}: {crashes} crashes, {refusals} refusals");
     if runs >= RUNS {
         assert!(crashes > 4_000 && refusals > 300, "it is not kind");
     }

@@ -3,6 +3,7 @@
 //!
 //! What such a life is, and what must hold in it, is told in [`world`](super::world).
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
@@ -13,6 +14,7 @@ use super::world::{Broken, Nature, Promise, Totals, World};
 use crate::clock::Moment;
 use crate::group::Group;
 use crate::group::mutants::{self, Mutant};
+use crate::lives;
 
 /// Lives in a test run, and what each of them has at least.
 pub(super) const RUNS: u64 = 1000;
@@ -21,7 +23,7 @@ const FAULTS_MIN: u64 = 20;
 /// In so many lives each mutant is caught.
 const MUTANT_LIVES: u64 = 250;
 /// Steps of a broken life that are shown.
-const SHOWN: usize = 120;
+const SHOWN: usize = 60;
 
 const EVERYTHING: Nature =
     Nature { clock_jumps: true, reboots: true, narrow: Some(20), parallel_max: 3, traced: false };
@@ -29,8 +31,9 @@ const EVERYTHING: Nature =
 #[test]
 #[expect(clippy::print_stdout, reason = "the seeds, and how hard the lives were")]
 fn every_promise_holds_whatever_happens() {
-    let (first, runs) = seeds();
-    let lives = live_all(first..first + runs);
+    let seeds = seeds();
+    let runs = seeds.end - seeds.start;
+    let lives = live_all(seeds.clone());
     let mut sum = Totals::default();
     for totals in &lives {
         sum += *totals;
@@ -38,8 +41,7 @@ fn every_promise_holds_whatever_happens() {
     let least = |count: fn(&Totals) -> u64| lives.iter().map(count).min().unwrap_or(0);
     let (releases, faults) = (least(|totals| totals.releases), least(|totals| totals.faults));
     println!(
-        "seeds {first}..{}: {runs} hours, {sum:?}; the least in one: {releases} releases, {faults} faults",
-        first + runs
+        "seeds {seeds:?}: {runs} hours, {sum:?}; the least in one: {releases} releases, {faults} faults"
     );
     assert!(releases >= RELEASES_MIN, "each hour is busy: {releases}");
     assert!(faults >= FAULTS_MIN, "and hard: {faults}");
@@ -102,7 +104,7 @@ const MUTANTS: [(Mutant, Promise); 27] = [
 #[test]
 #[expect(clippy::print_stdout, reason = "the seeds")]
 fn every_mutant_is_caught_by_the_checker_of_its_promise() {
-    let (first, _) = seeds();
+    let first = seeds().start;
     for (mutant, promise) in MUTANTS {
         mutants::set(Some(mutant));
         let mut lives = first..first + MUTANT_LIVES;
@@ -122,7 +124,7 @@ fn every_mutant_is_caught_by_the_checker_of_its_promise() {
 /// same things happen at the same moments.
 #[test]
 fn setting_the_wall_clock_changes_nothing() {
-    let (first, _) = seeds();
+    let first = seeds().start;
     for seed in first..first + 3 {
         let steady = Nature { clock_jumps: false, reboots: false, traced: true, ..EVERYTHING };
         let jumpy = Nature { clock_jumps: true, ..steady };
@@ -136,7 +138,7 @@ fn setting_the_wall_clock_changes_nothing() {
 }
 
 /// Lives them all, as many at a time as there are processors; stops at the first that is broken.
-fn live_all(seeds: std::ops::Range<u64>) -> Vec<Totals> {
+fn live_all(seeds: Range<u64>) -> Vec<Totals> {
     let next = AtomicU64::new(seeds.start);
     let lived = Mutex::new(Vec::new());
     let broken = Mutex::new(None);
@@ -167,8 +169,10 @@ fn live_all(seeds: std::ops::Range<u64>) -> Vec<Totals> {
 fn fail(seed: u64, what: &Broken) -> ! {
     let (_, told) = World::live(seed, Nature { traced: true, ..EVERYTHING });
     let from = told.len().saturating_sub(SHOWN);
-    eprintln!("{}", told[from..].join("\n"));
-    panic!("{what}; again with TIDINGS_SIM_SEED={seed}");
+    // Said first and last: whoever keeps only a part of the output keeps one of them.
+    let verdict = format!("{what}; again with TIDINGS_SIM_SEED={seed}");
+    eprintln!("{verdict}\n{}", told[from..].join("\n"));
+    panic!("{verdict}");
 }
 
 /// A panic inside of a life names the seed, too.
@@ -183,13 +187,8 @@ impl Drop for NameIfPanicking {
     }
 }
 
-/// A fresh first seed each time, so that many machines see many lives.
-pub(super) fn seeds() -> (u64, u64) {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    match number("TIDINGS_SIM_SEED") {
-        Some(seed) => (seed, number("TIDINGS_SIM_RUNS").unwrap_or(1)),
-        None => (fastrand::u64(..u64::MAX / 2), number("TIDINGS_SIM_RUNS").unwrap_or(RUNS)),
-    }
+pub(super) fn seeds() -> Range<u64> {
+    lives::seeds("SIM", RUNS)
 }
 
 /// In what a group that was given again by its records differs from what it was, at this moment.

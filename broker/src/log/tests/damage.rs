@@ -6,6 +6,7 @@ use fastrand::Rng;
 use tidings_protocol::Seq;
 
 use super::{BUFFER, Heard, events, fill, hear, line, newest, open, options};
+use crate::lives;
 use crate::log::format::{BATCH_HEADER, SEGMENT_HEADER};
 use crate::log::simulated::SimulatedDisk;
 use crate::log::{Checked, SegmentLog, TopicLog};
@@ -157,10 +158,9 @@ fn a_start_survives_any_file_that_ends_early() {
 
 #[test]
 fn garbage_of_any_kind_is_survived() {
-    let seed = fastrand::u64(..);
-    let mut rng = Rng::with_seed(seed);
-    for round in 0..500 {
-        let case = format!("seed {seed} round {round}");
+    for seed in lives::seeds("LOG", 500) {
+        let mut rng = Rng::with_seed(seed);
+        let case = format!("TIDINGS_LOG_SEED={seed}");
         let (disk, log, pieces) = written(rng.bool());
         drop(log);
         let files = disk.files();

@@ -8,6 +8,7 @@ use tidings_protocol::Seq;
 
 use super::model::{Event, Model};
 use super::{BUFFER, hear, options, piece};
+use crate::lives;
 use crate::log::simulated::{Faults, SimulatedDisk};
 use crate::log::{
     Found, LogError, Piece, Recovered, Retention, SegmentLog, SegmentOptions, TopicLog,
@@ -19,9 +20,10 @@ const STEPS: u32 = 120;
 #[test]
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "the seed must reach whoever looks")]
 fn nothing_confirmed_is_lost_whatever_the_power_does() {
-    let (first_seed, runs) = seeds();
+    let seeds = lives::seeds("LOG", RUNS);
+    let runs = seeds.end - seeds.start;
     let mut totals = Totals::default();
-    for seed in first_seed..first_seed + runs {
+    for seed in seeds.clone() {
         let mut life = Life::new(seed);
         let lived = catch_unwind(AssertUnwindSafe(|| {
             for _ in 0..STEPS {
@@ -35,20 +37,11 @@ fn nothing_confirmed_is_lost_whatever_the_power_does() {
         }
         totals.add(&life.totals);
     }
-    println!("seeds {first_seed}..{}: {totals:?}", first_seed + runs);
+    println!("seeds {seeds:?}: {totals:?}");
     assert!(totals.cuts > runs * 5 && totals.cuts_in_recovery > runs, "the power is bad");
     assert!(totals.confirmed > runs * 50, "something is kept all the same");
     assert!(totals.survived > 0 && totals.vanished > 0 && totals.full > 0 && totals.broken > 0);
     assert!(totals.let_go > 0 && totals.torn > 0, "{totals:?}");
-}
-
-/// A fresh first seed each time, so that many machines see many lives.
-fn seeds() -> (u64, u64) {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    match number("TIDINGS_LOG_SEED") {
-        Some(seed) => (seed, number("TIDINGS_LOG_RUNS").unwrap_or(1)),
-        None => (fastrand::u64(..u64::MAX / 2), number("TIDINGS_LOG_RUNS").unwrap_or(RUNS)),
-    }
 }
 
 /// What happened, to see that the lives are hard enough.

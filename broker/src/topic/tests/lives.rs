@@ -8,6 +8,7 @@ use fastrand::Rng;
 use super::disk::{named, replay, settle, waker};
 use super::*;
 use crate::catalog::Sync;
+use crate::lives;
 use crate::log::simulated::{Faults, SimulatedDisk};
 
 /// Starts of the broker in one history.
@@ -15,6 +16,9 @@ const LIVES: usize = 6;
 
 /// What happens between two of them, at most.
 const STEPS: usize = 25;
+
+/// Lives in a test run.
+const RUNS: u64 = 30;
 
 type History = BTreeMap<u64, String>;
 
@@ -212,9 +216,7 @@ fn live(seed: u64) {
 #[test]
 #[expect(clippy::print_stderr, reason = "the seed must reach whoever looks")]
 fn nothing_confirmed_is_lost_and_no_number_is_given_twice() {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let first = number("TIDINGS_TOPIC_SEED").unwrap_or(0);
-    for seed in first..first + number("TIDINGS_TOPIC_RUNS").unwrap_or(30) {
+    for seed in lives::seeds("TOPIC", RUNS) {
         // Threads take part, so a seed makes a failure likely, not certain.
         eprintln!("TIDINGS_TOPIC_SEED={seed}");
         live(seed);
