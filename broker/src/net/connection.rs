@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 use tidings_protocol::{Answers, Fate, MemberId, Mode, Seq, Session, Slot, encode_greeting};
-use tokio::net::TcpStream;
+use tokio::io::AsyncWrite;
 use tokio::time::{Sleep, sleep_until};
 
 use super::Hub;
@@ -18,6 +18,7 @@ use super::cursors::CursorUse;
 use super::ending::{Cause, Ending};
 use super::outbound::Outbound;
 use super::staged::Staged;
+use super::stream::{Remote, Stream};
 use super::subscriptions::{Kind, Subscriptions};
 use crate::access::Way;
 use crate::clock::Moment;
@@ -39,7 +40,9 @@ pub(super) struct Connection {
     pub(super) hub: Arc<Hub>,
     pub(super) id: ConnId,
     pub(super) mailbox: Mailbox,
-    pub(super) stream: TcpStream,
+    pub(super) stream: Stream,
+    /// Who is at the other end.
+    remote: Box<Remote>,
     pub(super) session: Session,
     /// On which way those came for whom it speaks.
     pub(super) way: Way,
@@ -109,13 +112,20 @@ pub(super) enum Step {
 }
 
 impl Connection {
-    pub(super) fn new(hub: Arc<Hub>, id: ConnId, mailbox: Mailbox, stream: TcpStream) -> Self {
+    pub(super) fn new(
+        hub: Arc<Hub>,
+        id: ConnId,
+        mailbox: Mailbox,
+        stream: Stream,
+        remote: Remote,
+    ) -> Self {
         Self {
             read_at: hub.clock.now(),
             hub,
             id,
             mailbox,
             stream,
+            remote: Box::new(remote),
             session: Session::new(),
             way: Way::Line,
             unread: Vec::new(),
@@ -258,7 +268,12 @@ impl Connection {
         let only_listens = self.answers.is_empty() && !self.backlog && self.ending.is_none();
         let refilled = self.outbound.is_empty() && self.refill(cx.waker());
         if self.outbound.is_empty() {
-            return self.conclude(cx);
+            // Of what was encrypted something may be left.
+            return match Pin::new(&mut self.stream).poll_flush(cx) {
+                Poll::Ready(Ok(())) => self.conclude(cx),
+                Poll::Ready(Err(error)) => self.turn_deaf(&error),
+                Poll::Pending => Step::Waiting,
+            };
         }
         let clock = self.hub.clock;
         match self.outbound.poll_write(cx, &mut self.stream, || clock.now()) {
@@ -447,7 +462,7 @@ fn fates<'a>(topics: &'a Topics, lost: &'a Cell<bool>) -> impl Fn(u64, Seq) -> (
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        tracing::debug!(conn = %self.id, "closed");
+        tracing::debug!(conn = %self.id, peer = %self.remote, "closed");
         self.release_cursors();
         self.mailbox.abandon();
         self.hub.registry.leave(self.id);

@@ -15,6 +15,7 @@ use super::within;
 use crate::access::Way;
 use crate::groups::Caller;
 use crate::mailbox::{ConnId, Mailbox, Parcel};
+use crate::net::stream::Remote;
 
 /// An answer: its lines, and the text of the last.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub(super) struct Client {
     /// Its number, which events that it publishes have as their origin.
     pub(super) conn: ConnId,
     mailbox: Mailbox,
+    /// Who is at the other end.
+    pub(super) remote: Remote,
     /// How long an answer is waited for.
     patience: Duration,
     /// How much was asked so far.
@@ -38,8 +41,13 @@ pub(super) struct Client {
 
 impl Client {
     /// `conn` and `mailbox` are those that the registry gave, and are given back at the end.
-    pub(super) fn new(hub: Arc<Hub>, conn: ConnId, mailbox: Mailbox, patience: Duration) -> Self {
-        Self { hub, conn, mailbox, patience, asked: AtomicU64::new(0) }
+    pub(super) fn new(
+        hub: Arc<Hub>,
+        (conn, mailbox): (ConnId, Mailbox),
+        remote: Remote,
+        patience: Duration,
+    ) -> Self {
+        Self { hub, conn, mailbox, remote, patience, asked: AtomicU64::new(0) }
     }
 
     /// Asks what a command of the line protocol asks, and waits for the answer, but not for ever: what was
@@ -144,6 +152,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
+        tracing::debug!(conn = %self.conn, peer = %self.remote, "closed");
         self.give_up();
         self.mailbox.abandon();
         self.hub.registry.leave(self.conn);
