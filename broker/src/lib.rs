@@ -84,7 +84,7 @@ pub struct Broker {
     stop: CancellationToken,
     tasks: TaskTracker,
     #[cfg(unix)]
-    _socket_file: Option<net::unix::SocketFile>,
+    socket_file: Option<net::unix::SocketFile>,
     /// Held until nobody writes there any more.
     _data: Option<DataDir>,
 }
@@ -197,7 +197,7 @@ impl Broker {
             stop,
             tasks,
             #[cfg(unix)]
-            _socket_file: socket_file,
+            socket_file,
             _data: data,
         })
     }
@@ -205,6 +205,14 @@ impl Broker {
     /// Where it listens; tells the port if port 0 was asked for.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
+    }
+
+    /// The unix socket on which it listens, if it does.
+    pub fn unix_path(&self) -> Option<&std::path::Path> {
+        #[cfg(unix)]
+        return self.socket_file.as_ref().map(net::unix::SocketFile::path);
+        #[cfg(not(unix))]
+        None
     }
 
     /// Where it listens for HTTP, if it does.

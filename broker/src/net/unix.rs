@@ -19,6 +19,13 @@ pub(crate) struct SocketFile {
     id: (u64, u64),
 }
 
+impl SocketFile {
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if fs::symlink_metadata(&self.path).is_ok_and(|found| id(&found) == self.id) {

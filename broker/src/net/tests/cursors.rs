@@ -217,7 +217,7 @@ fn broker_on(disk: &SimulatedDisk) -> Broker {
     let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
     let hub = Hub::new(BrokerConfig::default(), Clock::new(), topics, None, None, stop.clone());
     serve(listener, Arc::clone(&hub), stop.clone(), &tasks);
-    Broker { local_addr, http_addr: None, hub, stop, tasks, _socket_file: None, _data: None }
+    Broker { local_addr, http_addr: None, hub, stop, tasks, socket_file: None, _data: None }
 }
 
 #[tokio::test]
