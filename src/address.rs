@@ -8,7 +8,10 @@ use std::{
     str::FromStr,
 };
 
-use tidings_protocol::PORT;
+use tidings_protocol::{
+    PORT,
+    client::{ClientTls, UNIX_PREFIX},
+};
 
 /// The file in the data directory that holds the address of the broker of a running `tidings up`.
 const FILE: &str = "broker.addr";
@@ -38,14 +41,37 @@ impl fmt::Display for Listen {
     }
 }
 
-/// Where a broker is: `HOST:PORT`, a host alone (then the port is the usual one) or a port alone
-/// (then it is on this machine). The host is looked up when connecting.
+/// Where a broker is, and how to talk to it: `HOST:PORT`, a host alone (then the port is the usual one), a port alone
+/// (then it is on this machine), or `unix:PATH`. The host is looked up when connecting.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct BrokerAddress(String);
+pub(crate) struct BrokerAddress {
+    text: String,
+    tls: Option<ClientTls>,
+}
 
 impl BrokerAddress {
     pub(crate) fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// How connections are encrypted.
+    pub(crate) fn tls(&self) -> Option<&ClientTls> {
+        self.tls.as_ref()
+    }
+
+    /// The same, with connections encrypted so. Those to a unix socket never are.
+    pub(crate) fn within(self, tls: Option<ClientTls>) -> Self {
+        let tls = tls.filter(|_| !self.text.starts_with(UNIX_PREFIX));
+        Self { tls, ..self }
+    }
+
+    /// That of a unix socket.
+    pub(crate) fn of_socket(path: &Path) -> Self {
+        Self::plain(format!("{UNIX_PREFIX}{}", path.display()))
+    }
+
+    fn plain(text: impl Into<String>) -> Self {
+        Self { text: text.into(), tls: None }
     }
 }
 
@@ -53,21 +79,23 @@ impl FromStr for BrokerAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text.parse::<SocketAddr>().is_ok() {
-            return Ok(Self(text.to_owned()));
+        if text.strip_prefix(UNIX_PREFIX).is_some_and(|path| !path.is_empty())
+            || text.parse::<SocketAddr>().is_ok()
+        {
+            return Ok(Self::plain(text));
         }
         if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
-            return Ok(Self(SocketAddr::new(ip, PORT).to_string()));
+            return Ok(Self::plain(SocketAddr::new(ip, PORT).to_string()));
         }
         if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
-            return Ok(Self(format!("127.0.0.1:{port}")));
+            return Ok(Self::plain(format!("127.0.0.1:{port}")));
         }
         let (host, port) =
             text.rsplit_once(':').map_or((text, Ok(PORT)), |(host, port)| (host, port.parse()));
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         match port {
-            Ok(port) if !host.is_empty() && host.chars().all(plain) => {
-                Ok(Self(format!("{host}:{port}")))
+            Ok(port) if !host.is_empty() && host.chars().all(is_plain) => {
+                Ok(Self::plain(format!("{host}:{port}")))
             }
             _ => Err(format!("write HOST:PORT, such as 127.0.0.1:{PORT}")),
         }
@@ -76,13 +104,13 @@ impl FromStr for BrokerAddress {
 
 impl From<SocketAddr> for BrokerAddress {
     fn from(address: SocketAddr) -> Self {
-        Self(address.to_string())
+        Self::plain(address.to_string())
     }
 }
 
 impl fmt::Display for BrokerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
@@ -92,7 +120,7 @@ pub(crate) struct Announced(PathBuf);
 
 impl Announced {
     /// Writes the address into the data directory, as a whole or not at all.
-    pub(crate) fn write(data: &Path, address: SocketAddr) -> io::Result<Self> {
+    pub(crate) fn write(data: &Path, address: &BrokerAddress) -> io::Result<Self> {
         let path = data.join(FILE);
         let fresh = data.join(format!("{FILE}.new"));
         std::fs::write(&fresh, format!("{address}\n"))?;
@@ -110,7 +138,7 @@ impl Drop for Announced {
 
 /// The address that a broker noted in this data directory. It may be stale: after a crash the
 /// file stays, so only an answer from there says that the broker lives.
-pub(crate) fn noted(data: &Path) -> Option<SocketAddr> {
+pub(crate) fn noted(data: &Path) -> Option<BrokerAddress> {
     std::fs::read_to_string(data.join(FILE)).ok()?.trim().parse().ok()
 }
 
@@ -139,7 +167,8 @@ mod tests {
         assert_eq!(shown("::1").unwrap(), "[::1]:12345");
         assert_eq!(shown("[::1]:7").unwrap(), "[::1]:7");
         assert_eq!(shown("7").unwrap(), "127.0.0.1:7");
-        for wrong in ["", ":", "a b", "host:port", "host:70000", "http://host:7"] {
+        assert_eq!(shown("unix:/run/a b").unwrap(), "unix:/run/a b");
+        for wrong in ["", ":", "unix:", "a b", "host:port", "host:70000", "http://host:7"] {
             assert!(shown(wrong).is_err(), "{wrong}");
         }
     }
@@ -148,8 +177,8 @@ mod tests {
     fn the_note_goes_with_the_broker() {
         let data = tempfile::tempdir().unwrap();
         assert_eq!(noted(data.path()), None);
-        let address = "127.0.0.1:7".parse().unwrap();
-        let announced = Announced::write(data.path(), address).unwrap();
+        let address: BrokerAddress = "127.0.0.1:7".parse().unwrap();
+        let announced = Announced::write(data.path(), &address).unwrap();
         assert_eq!(noted(data.path()), Some(address));
         drop(announced);
         assert_eq!(noted(data.path()), None);

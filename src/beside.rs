@@ -10,7 +10,6 @@ use tokio::time::timeout;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    address::BrokerAddress,
     failure::Failure,
     flags::{DataFlag, ServerFlags},
     node::{self, stop_broker},
@@ -66,7 +65,7 @@ impl<'a> Prepared<'a> {
     }
 
     async fn try_start(self, broker: &Broker) -> Result<Beside, Failure> {
-        let reach = BrokerAddress::from(node::local(broker.local_addr()));
+        let reach = node::reach(broker);
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let Self { server, outgoing, data, websub } = self;
         let callbacks = server.callbacks.start(broker, &reach, outgoing, &stop)?;

@@ -21,6 +21,7 @@ use crate::{
     logging,
     outgoing::OutgoingFlags,
     public_url::PublicUrl,
+    secure::SecureFlags,
     sinks::SinkFlags,
     traps::TrapFlags,
     websub::WebSubFlags,
@@ -51,6 +52,9 @@ pub(crate) struct ServerFlags {
 
     #[command(flatten)]
     topics: TopicFlags,
+
+    #[command(flatten)]
+    pub(crate) secure: SecureFlags,
 
     #[command(flatten)]
     pub(crate) http: HttpFlags,
@@ -197,6 +201,7 @@ impl ServerFlags {
         config.data = Some(data.data.clone());
         config.topic_defaults = self.topics.settings();
         config.http = self.http.config(self.listen)?;
+        self.secure.apply(&mut config, &data.data)?;
         for Grant { way, powers } in &self.grant {
             config.access.grants.grant(*way, powers);
         }
@@ -221,14 +226,6 @@ pub(crate) struct DataFlag {
     /// Directory for everything that is stored: topics, groups, pages.db; made if it is missing
     #[arg(long, value_name = "DIR", default_value = DATA_DEFAULT)]
     pub(crate) data: PathBuf,
-}
-
-/// The broker that a command talks to.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct BrokerFlag {
-    /// The broker: HOST:PORT
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:12345")]
-    pub(crate) broker: BrokerAddress,
 }
 
 /// Which addresses outside the public internet may be asked.
@@ -338,6 +335,7 @@ impl CrawlerFlags {
     pub(crate) fn config(&self, broker: &BrokerAddress, data: &DataFlag) -> CrawlerConfig {
         let mut config = CrawlerConfig {
             broker: broker.as_str().to_owned(),
+            tls: broker.tls().cloned(),
             data: data.data.clone(),
             sinks: self.sinks.config(data),
             credit: self.concurrency,

@@ -25,6 +25,7 @@ pub(crate) async fn connect(
             ClientError::Connect { .. } => format!(
                 "{error}; start a broker with `tidings up`, or name another one with --broker"
             ),
+            error @ ClientError::Tls { .. } => error.to_string(),
             error => format!("{broker}: {error}"),
         })
     })
@@ -35,18 +36,18 @@ pub(crate) async fn try_connect(
     broker: &BrokerAddress,
     name: &str,
 ) -> Result<(Client, Deliveries), ClientError> {
-    client::connect(broker.as_str(), options(name)).await
+    client::connect(broker.as_str(), options(broker, name)).await
 }
 
 /// The broker of a `tidings up` that runs on this data directory. One that is noted there and does
 /// not answer as a broker does is stale.
 pub(crate) async fn living_broker(data: &Path) -> Option<BrokerAddress> {
-    let broker = BrokerAddress::from(address::noted(data)?);
-    let answer =
-        tokio::time::timeout(LIVING_MAX, client::connect(broker.as_str(), options("tidings")));
+    let broker = address::noted(data)?;
+    let answer = tokio::time::timeout(LIVING_MAX, try_connect(&broker, "tidings"));
     matches!(answer.await, Ok(Ok(_))).then_some(broker)
 }
 
-fn options(name: &str) -> ClientOptions {
-    ClientOptions { name: Some(name.to_owned()), ..ClientOptions::default() }
+fn options(broker: &BrokerAddress, name: &str) -> ClientOptions {
+    let (name, tls) = (Some(name.to_owned()), broker.tls().cloned());
+    ClientOptions { name, tls, ..ClientOptions::default() }
 }

@@ -4,6 +4,7 @@
 mod address;
 mod announcer;
 mod beside;
+mod broker_flag;
 mod callbacks;
 mod cli;
 mod cmd;
@@ -27,6 +28,7 @@ mod page_line;
 mod pid_file;
 mod public_url;
 mod screen;
+mod secure;
 mod seeds;
 mod signals;
 mod sinks;

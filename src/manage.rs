@@ -11,8 +11,8 @@ use tidings_protocol::{
 
 use crate::{
     address::BrokerAddress,
+    broker_flag::BrokerFlag,
     failure::Failure,
-    flags::BrokerFlag,
     link,
     output::{Console, count},
 };

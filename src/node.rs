@@ -17,7 +17,7 @@ use tidings_subscriber::{CrawlError, CrawlerConfig, PageReport};
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use crate::failure::Failure;
+use crate::{address::BrokerAddress, failure::Failure};
 
 /// Pages that were fetched and not yet printed; at it the crawler waits for the printer.
 const REPORTS_MAX: usize = 1024;
@@ -47,6 +47,12 @@ pub(crate) async fn start_broker(config: BrokerConfig) -> Result<Broker, Failure
             listen.ip(),
             if listen.port() == PORT { 12_400 } else { PORT },
         )),
+        StartError::UnixInUse { .. } => Failure::failed(format!(
+            "{error}, perhaps by another Tidings; stop that one or choose another path with --unix"
+        )),
+        StartError::Unix { .. } => {
+            Failure::failed(format!("{error}; choose another path with --unix"))
+        }
         StartError::DataInUse { .. } => {
             Failure::failed(format!("{error}; stop it or use --data with another directory"))
         }
@@ -154,6 +160,15 @@ impl Node {
         let last = self.crawler.stop().await;
         stop_broker_within(self.broker, STOP.saturating_sub(began.elapsed())).await;
         last
+    }
+}
+
+/// How what works beside a broker in its process, or on its data directory, reaches it: by its unix socket, if it has
+/// one.
+pub(crate) fn reach(broker: &Broker) -> BrokerAddress {
+    match broker.unix_path() {
+        Some(path) => BrokerAddress::of_socket(path),
+        None => BrokerAddress::from(local(broker.local_addr())),
     }
 }
 

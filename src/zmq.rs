@@ -20,6 +20,7 @@ use clap::Args;
 use tidings_connectors::zmq::{
     Bind, Bound, Bridge, IS_BUILT_IN, TopicPattern, frames::PayloadFrame,
 };
+use tidings_protocol::client::ClientTls;
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
     process::{Child, ChildStdin, ChildStdout, Command},
@@ -95,11 +96,17 @@ impl Work {
     /// As arguments of `tidings zmq`.
     fn words(&self) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec![format!("--broker={}", self.broker).into()];
+        if let Some(ClientTls { ca, cert, key }) = self.broker.tls() {
+            words.push("--tls".into());
+            for (flag, file) in [("--ca", ca), ("--cert", cert), ("--key", key)] {
+                words.extend(file.iter().flat_map(|file| [flag.into(), file.into()]));
+            }
+        }
         words.extend(self.publish.map(|at| format!("--publish={at}").into()));
         words.extend(self.topics.iter().map(|topic| format!("--topics={topic}").into()));
         words.extend(self.pull.map(|at| format!("--pull={at}").into()));
         if let Some(key) = &self.key {
-            words.extend(["--key".into(), key.into()]);
+            words.extend(["--curve-key".into(), key.into()]);
         }
         if let Some(Bridge { connect, prefixes, frame, topic }) = &self.bridge {
             words.push(format!("--connect={connect}").into());

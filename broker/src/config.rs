@@ -21,12 +21,17 @@ use crate::access::AccessConfig;
 use crate::catalog::TopicSettings;
 use crate::group::config::GroupConfig;
 use crate::net::http::HttpConfig;
+use crate::tls::TlsConfig;
 
 /// What a broker is started with.
 #[derive(Debug, Clone)]
 pub struct BrokerConfig {
     /// Where to listen for the line protocol. Port 0 takes a free one. Default `127.0.0.1:12345`.
     pub listen: SocketAddr,
+    /// Where else to listen for the line protocol: a unix socket. Default `None`: nowhere.
+    pub unix: Option<UnixConfig>,
+    /// With what connections over the network are encrypted, of lines and of HTTP. Default `None`: they are not.
+    pub tls: Option<TlsConfig>,
     /// Where to listen for HTTP, and how. Default `None`: nowhere.
     pub http: Option<HttpConfig>,
     /// Who may do what.
@@ -52,6 +57,8 @@ impl Default for BrokerConfig {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)),
+            unix: None,
+            tls: None,
             http: None,
             access: AccessConfig::default(),
             data: None,
@@ -62,6 +69,15 @@ impl Default for BrokerConfig {
             log_lines: false,
         }
     }
+}
+
+/// A unix socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnixConfig {
+    /// Its file. A socket that is there already gives way if nobody listens on it.
+    pub path: PathBuf,
+    /// The permissions of the file: who may connect. 0o600 is this user alone.
+    pub mode: u32,
 }
 
 /// The limits of connections, topics and groups: name, unit, default, and what happens at it.
@@ -77,6 +93,9 @@ pub struct Limits {
     /// kernel's buffers. One more is told `-ERR limit` and closed. If the process may not have as
     /// many file descriptors, the broker lowers it when it starts.
     pub connections_max: usize,
+    /// Milliseconds that a TLS handshake may take. Default 10,000. Then the connection, which counts from its
+    /// beginning, is closed.
+    pub handshake_ms: u64,
     /// Milliseconds that a line may be silent half-way. Default 30,000: longer than a person
     /// hesitates with telnet in character mode. Then the connection is closed (`-ERR timeout`).
     pub half_line_ms: u64,
@@ -161,6 +180,7 @@ impl Default for Limits {
             groups_max: 1_000,
             group_log_bytes: 64 << 20,
             connections_max: 16_384,
+            handshake_ms: 10_000,
             half_line_ms: 30_000,
             log_in_ms: 10_000,
             closing_ms: 5_000,

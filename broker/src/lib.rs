@@ -9,6 +9,7 @@
 //! | `catalog` | what must survive besides events: settings, cursors, positions, in one journal |
 //! | `cursors` | who holds which durable cursor |
 //! | `net` | listeners and connections, of lines and of HTTP: the only code with sockets |
+//! | `tls` | certificates, read again when they change |
 //! | [`access`] | who may do what, by the way on which they came |
 //! | [`mailbox`] | how groups reach connections |
 //! | `stats` | counters for `STATS`, and the log lines that many peers may cause |
@@ -34,6 +35,7 @@ pub mod mailbox;
 mod net;
 mod stats;
 mod throttle;
+mod tls;
 pub mod topic;
 pub mod verify;
 
@@ -51,7 +53,7 @@ use tokio_util::task::TaskTracker;
 use self::catalog::Catalog;
 pub use self::catalog::{Sync, TopicSettings};
 use self::clock::Clock;
-pub use self::config::{BrokerConfig, Limits};
+pub use self::config::{BrokerConfig, Limits, UnixConfig};
 pub use self::data_dir::DataDir;
 use self::groups::{GroupStorage, Recovered, clock_after};
 pub use self::log::Checked;
@@ -61,6 +63,8 @@ pub use self::net::http::{
     Counting, HTTP_PORT, HttpConfig, Receiver, Reply, Replying, hooks, is_forwarded,
 };
 pub use self::throttle::{Bucket, Rate};
+use self::tls::Tls;
+pub use self::tls::{TlsConfig, TlsError};
 use self::topic::{Storage, Topics};
 
 /// File descriptors that are neither for connections nor for topics, if there are so many.
@@ -81,6 +85,8 @@ pub struct Broker {
     hub: Arc<Hub>,
     stop: CancellationToken,
     tasks: TaskTracker,
+    #[cfg(unix)]
+    socket_file: Option<net::unix::SocketFile>,
     /// Held until nobody writes there any more.
     _data: Option<DataDir>,
 }
@@ -103,6 +109,23 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// The unix socket cannot be had. Nobody else listens there: then it is [`Self::UnixInUse`].
+    #[error("cannot listen on {}: {source}", path.display())]
+    Unix {
+        /// The path that was asked for.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another process listens on the unix socket.
+    #[error("{} is in use by another process", path.display())]
+    UnixInUse {
+        /// The path that was asked for.
+        path: PathBuf,
+    },
+    /// The certificate, its key or the clients' authorities cannot be used.
+    #[error("TLS: {0}")]
+    Tls(#[from] TlsError),
     /// Another process works in the data directory. Stop it, or choose another directory.
     #[error("{} is in use by another tidings{}", path.display(), with_pid(*pid))]
     DataInUse {
@@ -131,11 +154,19 @@ impl Broker {
         if let Some(descriptors) = descriptors() {
             share_descriptors(descriptors, config.data.is_some(), &mut config.limits);
         }
+        // First what an operator may have got wrong, and what leaves nothing behind.
+        let tls = config.tls.clone().map(Tls::open).transpose()?;
         let (limits, defaults) = (config.limits.clone(), config.topic_defaults);
         let path = config.data.clone();
         let Opened { data, clock, topics, groups } =
             blocking(move || Opened::open(path, &limits, defaults)).await?;
-        let (lines, http) = match listen(&config) {
+        #[cfg(unix)]
+        let opened =
+            listen(&config).and_then(|(lines, http)| Ok((lines, http, listen_unix(&config)?)));
+        #[cfg(not(unix))]
+        let opened = listen(&config).map(|(lines, http)| (lines, http, ()));
+        #[cfg_attr(not(unix), expect(unused, reason = "there are none"))]
+        let (lines, http, unix) = match opened {
             Ok(listening) => listening,
             Err(error) => {
                 // In an orderly way, so that no numbers are skipped for nothing.
@@ -144,23 +175,46 @@ impl Broker {
             }
         };
         let (listener, local_addr) = lines;
+        #[cfg(unix)]
+        let (unix, socket_file) = unix.unzip();
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let http_config = config.http.clone();
-        let hub = Hub::new(config, clock, topics, groups, stop.clone());
+        let hub = Hub::new(config, clock, topics, groups, tls, stop.clone());
         net::serve(listener, hub.clone(), stop.clone(), &tasks);
+        #[cfg(unix)]
+        if let Some(listener) = unix {
+            net::serve_unix(listener, hub.clone(), stop.clone(), &tasks);
+        }
         let http_addr = http.as_ref().map(|(_, address)| *address);
         if let (Some((listener, _)), Some(config)) = (http, http_config) {
             net::http::serve(listener, config, hub.clone(), stop.clone(), &tasks);
         }
         net::tend(hub.clone(), stop.clone(), &tasks);
         tracing::info!(%local_addr, "listening");
-        Ok(Self { local_addr, http_addr, hub, stop, tasks, _data: data })
+        Ok(Self {
+            local_addr,
+            http_addr,
+            hub,
+            stop,
+            tasks,
+            #[cfg(unix)]
+            socket_file,
+            _data: data,
+        })
     }
 
     /// Where it listens; tells the port if port 0 was asked for.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
+    }
+
+    /// The unix socket on which it listens, if it does.
+    pub fn unix_path(&self) -> Option<&std::path::Path> {
+        #[cfg(unix)]
+        return self.socket_file.as_ref().map(net::unix::SocketFile::path);
+        #[cfg(not(unix))]
+        None
     }
 
     /// Where it listens for HTTP, if it does.
@@ -207,6 +261,18 @@ fn listen(config: &BrokerConfig) -> Result<(Listening, Option<Listening>), Start
     let lines = at(config.listen)?;
     let http = config.http.as_ref().map(|http| at(http.listen)).transpose()?;
     Ok((lines, http))
+}
+
+/// Listens on the unix socket, if there is to be one.
+#[cfg(unix)]
+fn listen_unix(
+    config: &BrokerConfig,
+) -> Result<Option<(tokio::net::UnixListener, net::unix::SocketFile)>, StartError> {
+    let Some(UnixConfig { path, mode }) = &config.unix else { return Ok(None) };
+    net::unix::listen(path, *mode).map(Some).map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => StartError::UnixInUse { path: path.clone() },
+        _ => StartError::Unix { path: path.clone(), source },
+    })
 }
 
 /// What a start found.

@@ -12,16 +12,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 
+use self::dial::dial;
+pub use self::dial::{ClientTls, UNIX_PREFIX};
 use self::link::{Input, Receiver, Shared, Waiting, closed, drive};
 use crate::reply::{HelloAnswer, Reply, field_number, refusal_from};
 use crate::{Code, Command, Hello, LINE_BYTES_MAX, MemberId, ProtocolError, Seq, TaskId};
 use crate::{TopicName, Verb, text};
 
+mod dial;
 mod link;
 #[cfg(test)]
 mod tests;
@@ -35,14 +36,16 @@ pub struct ClientOptions {
     pub resume: Option<MemberId>,
     /// The way on which those came for whom it speaks, if it does: it may do no more than they.
     pub via: Option<String>,
-    /// For the connection and the `HELLO` together.
+    /// Within what the connection is encrypted. Default `None`: it is not. One to a unix socket never is.
+    pub tls: Option<ClientTls>,
+    /// For the connection, TLS and the `HELLO` together.
     pub connect_timeout: Duration,
 }
 
 impl Default for ClientOptions {
     fn default() -> Self {
         let connect_timeout = Duration::from_secs(5);
-        ClientOptions { name: None, resume: None, via: None, connect_timeout }
+        ClientOptions { name: None, resume: None, via: None, tls: None, connect_timeout }
     }
 }
 
@@ -56,6 +59,14 @@ pub enum ClientError {
         /// Where to.
         address: String,
         /// What the system says.
+        reason: String,
+    },
+    /// No encrypted connection came about. Nothing was sent. It takes other files, here or there.
+    #[error("no secure connection to {address}: {reason}")]
+    Tls {
+        /// Where to.
+        address: String,
+        /// What is wrong, and what helps.
         reason: String,
     },
     /// Nobody answered `HELLO` in time. Nothing else was sent.
@@ -139,7 +150,7 @@ pub enum Delivery {
     Notice(ProtocolError),
 }
 
-/// Connects, says `HELLO`, and waits for its answer.
+/// Connects to `HOST:PORT` or `unix:PATH`, says `HELLO`, and waits for its answer.
 ///
 /// Everything up to that answer is what peers hear, and is dropped.
 pub async fn connect(
@@ -148,15 +159,7 @@ pub async fn connect(
 ) -> Result<(Client, Deliveries), ClientError> {
     let mut refusal = None;
     let connecting = async {
-        let stream = TcpStream::connect(address).await.map_err(|error| ClientError::Connect {
-            address: address.to_owned(),
-            reason: error.to_string(),
-        })?;
-        // Lines are gathered here, so nothing is gained by the kernel's waiting for more.
-        let _ = stream.set_nodelay(true);
-        // Without it the loss is noticed late, and in no other way.
-        let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive());
-        let (reader, writer) = stream.into_split();
+        let (reader, writer) = dial(address, options.tls.as_ref()).await?;
         handshake(reader, writer, &options, &mut refusal).await
     };
     let connected = tokio::time::timeout(options.connect_timeout, connecting).await;
@@ -169,13 +172,6 @@ pub async fn connect(
             Err(ClientError::Timeout { address: address.to_owned(), after })
         }
     }
-}
-
-/// Whoever only listens hears nothing of a broker whose machine is gone: it is asked after a minute of silence, and
-/// given up after another.
-fn keepalive() -> TcpKeepalive {
-    let (silence, pause) = (Duration::from_mins(1), Duration::from_secs(15));
-    TcpKeepalive::new().with_time(silence).with_interval(pause).with_retries(4)
 }
 
 impl MemberId {
@@ -216,17 +212,16 @@ where
     let mut line = Vec::new();
     encode_checked(&hello, &mut line)?;
     writer.write_all(&line).await.map_err(|error| closed(&error))?;
+    writer.flush().await.map_err(|error| closed(&error))?;
     let mut input = Input::new();
     let hello = loop {
         match input.line(&mut reader).await? {
-            None => {
-                return Err(ClientError::Closed("it ended before HELLO was answered".into()));
-            }
+            None => break None,
             Some(line) => match text::check(line).ok().and_then(|line| Reply::parse(line).ok()) {
                 Some(Reply::Ok(answer)) => {
                     let answer = HelloAnswer::parse(answer);
                     if let Some(answer) = answer.filter(|it| it.echo.as_ref() == Some(&echo)) {
-                        break answer;
+                        break Some(answer);
                     }
                 }
                 Some(Reply::Err { code, n: None, text }) => {
@@ -236,6 +231,14 @@ where
             },
         }
     };
+    let hello = hello.ok_or_else(|| {
+        if input.is_alert() {
+            let text =
+                "it speaks TLS: --tls, and --ca FILE unless this system trusts its authority";
+            return ClientError::Protocol(text.into());
+        }
+        ClientError::Closed("it ended before HELLO was answered".into())
+    })?;
     let (sender, receiver) = mpsc::unbounded_channel();
     let shared = Arc::new(Shared::new(hello));
     tokio::spawn(drive(Arc::clone(&shared), input, reader, writer, sender));

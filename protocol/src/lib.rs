@@ -110,6 +110,8 @@ pub use verb::Verb;
 
 /// The port of the line protocol.
 pub const PORT: u16 = 12345;
+/// What the line protocol is called in a TLS handshake (ALPN, RFC 7301).
+pub const ALPN: &[u8] = b"tidings";
 /// The topic of the notifier's peers, which feeds the default group.
 pub const DEFAULT_TOPIC: &str = "new-url";
 /// The topic on which the end of every job is announced.

@@ -5,8 +5,8 @@ use tidings_connectors::zmq::{self, Connect, frames::PayloadFrame};
 use tidings_protocol::TopicName;
 
 use crate::{
+    broker_flag::BrokerFlag,
     failure::Failure,
-    flags::BrokerFlag,
     link,
     output::Console,
     signals::stop_on_signal,

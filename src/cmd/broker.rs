@@ -43,7 +43,7 @@ pub(crate) async fn run(args: BrokerArgs) -> Result<(), Failure> {
     // Whoever started us may have closed our output; serving does not depend on it.
     let _ = console.line(&format!("listening on {}", broker.local_addr()));
     if let Some(address) = broker.http_addr() {
-        let _ = console.line(&http_line(address));
+        let _ = console.line(&http_line(address, args.server.secure.is_encrypted()));
         warn_if_open(address, &mut console);
     }
     warn_if_open(broker.local_addr(), &mut console);
@@ -57,8 +57,9 @@ pub(crate) async fn run(args: BrokerArgs) -> Result<(), Failure> {
 }
 
 /// Where HTTP is spoken.
-pub(crate) fn http_line(address: std::net::SocketAddr) -> String {
-    format!("HTTP at http://{}/", node::local(address))
+pub(crate) fn http_line(address: std::net::SocketAddr, is_encrypted: bool) -> String {
+    let scheme = if is_encrypted { "https" } else { "http" };
+    format!("HTTP at {scheme}://{}/", node::local(address))
 }
 
 /// Says who can reach a broker that listens on more than loopback.

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     address::{BrokerAddress, Listen},
+    broker_flag::BrokerIfAny,
     cmd::up::{self, Printer},
     cmd::watch_feed::{FeedsFlag, watch_configured},
     contact,
@@ -92,9 +93,8 @@ pub(crate) struct CrawlArgs {
     #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration)]
     delay: Option<Duration>,
 
-    /// The broker: HOST:PORT [default: the one that runs on the data directory, or one of its own]
-    #[arg(long, value_name = "HOST:PORT")]
-    broker: Option<BrokerAddress>,
+    #[command(flatten)]
+    broker: BrokerIfAny,
 
     /// Print no line for each page, only the summary
     #[arg(long, short)]
@@ -154,7 +154,7 @@ pub(crate) async fn run(args: CrawlArgs) -> Result<(), Failure> {
         return work_for_broker(args).await;
     }
     let stop = stop_on_signal()?;
-    let (broker, found_by) = match &args.broker {
+    let (broker, found_by) = match &args.broker.broker {
         Some(broker) => (Some(broker.clone()), "--broker"),
         None => (link::living_broker(&args.data.data).await, "the data directory"),
     };
@@ -166,7 +166,7 @@ pub(crate) async fn run(args: CrawlArgs) -> Result<(), Failure> {
 
 /// The daemon: fetches what the broker's group releases.
 async fn work_for_broker(args: CrawlArgs) -> Result<(), Failure> {
-    let Some(broker) = &args.broker else {
+    let Some(broker) = &args.broker.broker else {
         return Err(Failure::Usage(
             "give the URLs to crawl, such as tidings crawl https://example.org/, or --broker \
              HOST:PORT to fetch for that broker (see tidings crawl --help)"

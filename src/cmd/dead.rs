@@ -4,12 +4,12 @@ use clap::{ArgGroup, Args, Subcommand};
 use tidings_protocol::{JobName, field_number};
 
 use crate::{
+    broker_flag::BrokerFlag,
     cmd::group::{
         command,
         tasks::{self, Filter, State},
     },
     failure::Failure,
-    flags::BrokerFlag,
     manage::{Broker, GroupFlag, OutputFlags},
     output::{Console, count},
 };

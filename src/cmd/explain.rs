@@ -4,8 +4,8 @@ use clap::Args;
 use tidings_protocol::Command;
 
 use crate::{
+    broker_flag::BrokerFlag,
     failure::Failure,
-    flags::BrokerFlag,
     manage::{Broker, GroupFlag},
     output::Console,
 };

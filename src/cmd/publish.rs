@@ -18,8 +18,9 @@ use tokio::{
 
 use crate::{
     address::BrokerAddress,
+    broker_flag::BrokerFlag,
     failure::Failure,
-    flags::{self, BrokerFlag, milliseconds},
+    flags::{self, milliseconds},
     lines::{Lines, read_input},
     link,
     output::{count, note, plural},

@@ -30,8 +30,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     address::BrokerAddress,
+    broker_flag::BrokerFlag,
     failure::Failure,
-    flags::{BrokerFlag, parse_duration},
+    flags::parse_duration,
     link,
     output::{note, printable},
     signals::stop_on_signal_or,

@@ -7,8 +7,8 @@ use tidings_broker::TopicSettings;
 use tidings_protocol::{Command, CursorName, TopicName, field, field_number};
 
 use crate::{
+    broker_flag::BrokerFlag,
     failure::Failure,
-    flags::BrokerFlag,
     manage::{
         self, Broker, OutputFlags, borrowed, first_word, manage, named, print_list, print_table,
     },

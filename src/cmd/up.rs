@@ -7,7 +7,7 @@ use tidings_subscriber::{CrawlerConfig, PageReport};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    address::{Announced, BrokerAddress},
+    address::Announced,
     beside::Prepared,
     cmd::{
         broker::{http_line, warn_if_open},
@@ -63,10 +63,11 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
     let prepared = Prepared::new(&mut config, &args.server, outgoing, &args.data)?;
     let (broker, beside) = prepared.start(node::start_broker(config).await?).await?;
     let listening = broker.local_addr();
-    let reach = node::local(listening);
-    let _announced = Announced::write(data, reach)
+    let is_encrypted = args.server.secure.is_encrypted();
+    let reach = node::reach(&broker);
+    let _announced = Announced::write(data, &reach)
         .with_context(|| format!("cannot write to the data directory {}", data.display()))?;
-    let mut crawling = args.crawler.config(&BrokerAddress::from(reach), &args.data);
+    let mut crawling = args.crawler.config(&reach, &args.data);
     crawling.member = Some(member);
     let mut printer = Printer::new(args.quiet, args.crawler.outgoing.are_anonymous(), &crawling);
     let places = sinks::places(&crawling);
@@ -74,21 +75,20 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
 
     printer.line(&format!("listening on {listening}"));
     if let Some(address) = broker.http_addr() {
-        printer.line(&http_line(address));
+        printer.line(&http_line(address, is_encrypted));
         warn_if_open(address, &mut printer.console);
     }
     printer.line(&format!("storing in {places}"));
-    printer.line(&format!(
-        "next, in another terminal: echo https://example.org/ | nc -N {} {}",
-        reach.ip(),
-        reach.port()
-    ));
+    let nearby = match broker.unix_path() {
+        Some(path) if is_encrypted => format!("-NU {}", path.display()),
+        _ => format!("-N {} {}", node::local(listening).ip(), listening.port()),
+    };
+    printer.line(&format!("next, in another terminal: echo https://example.org/ | nc {nearby}"));
     warn_if_open(listening, &mut printer.console);
     for line in beside.said() {
         printer.console.note(line);
     }
     let mut node = Node { broker, crawler };
-    let reach = BrokerAddress::from(reach);
     let result = tokio::select! {
         result = print_pages(&mut node.crawler, &mut printer, &stop) => result,
         () = watch_configured(&reach, &args.feeds) => Ok(()),

@@ -14,8 +14,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use self::spool::Spool;
 use crate::{
     announcer::{Source, announce},
+    broker_flag::BrokerFlag,
     failure::Failure,
-    flags::{BrokerFlag, DataFlag, parse_duration},
+    flags::{DataFlag, parse_duration},
     node,
     output::{note, plural, printable},
     signals::stop_on_signal,

@@ -23,9 +23,10 @@ use tokio::time::sleep;
 
 use crate::{
     address::BrokerAddress,
+    broker_flag::BrokerFlag,
     cmd::group::tasks::duration,
     failure::Failure,
-    flags::{BrokerFlag, parse_duration},
+    flags::parse_duration,
     manage::{Broker, first_word, manage, print_table},
     output::{Console, note, printable},
 };

@@ -6,7 +6,7 @@ use clap::Args;
 use tidings_connectors::zmq::{Bind, Connect, TopicPattern, frames::PayloadFrame};
 use tidings_protocol::TopicName;
 
-use crate::address::BrokerAddress;
+use crate::broker_flag::BrokerFlag;
 
 /// Tasks that have their turn between two looks at sockets: one for each of as many subscribers.
 pub(crate) const TURNS: u32 = 1_024;
@@ -14,9 +14,8 @@ pub(crate) const TURNS: u32 = 1_024;
 /// What it is told by the process that starts it.
 #[derive(Debug, Args)]
 pub(crate) struct ZmqArgs {
-    /// The broker
-    #[arg(long)]
-    broker: BrokerAddress,
+    #[command(flatten)]
+    broker: BrokerFlag,
 
     /// Where subscribers connect
     #[arg(long)]
@@ -30,9 +29,9 @@ pub(crate) struct ZmqArgs {
     #[arg(long, required_unless_present_any = ["publish", "connect"])]
     pull: Option<Bind>,
 
-    /// A file with the secret key
+    /// A file with the secret key of CURVE
     #[arg(long)]
-    key: Option<PathBuf>,
+    curve_key: Option<PathBuf>,
 
     /// Whom to hear
     #[arg(long, requires = "into")]
@@ -123,7 +122,7 @@ mod work {
     }
 
     fn config(args: ZmqArgs) -> Result<Config, Failure> {
-        let key = match args.key {
+        let key = match args.curve_key {
             Some(_) if !HAS_KEYS => {
                 let text = "--zmq-key needs a tidings that was built with --features libzmq";
                 return Err(Failure::failed(text));
@@ -141,7 +140,8 @@ mod work {
             topic,
         });
         Ok(Config {
-            broker: args.broker.as_str().to_owned(),
+            broker: args.broker.broker.as_str().to_owned(),
+            tls: args.broker.broker.tls().cloned(),
             publish: args.publish,
             topics: args.topics,
             pull: args.pull,

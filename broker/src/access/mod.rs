@@ -47,7 +47,7 @@ use crate::throttle::Source;
 const STRANGERS: &str = "strangers";
 /// And those who are peers of the notifier.
 const PEERS: &str = "peers";
-/// What the parts of the broker's own process are called.
+/// What those are called who are the broker's own user, as its own parts are.
 const OWN: &str = "tidings";
 
 /// What a broker is told of access.
@@ -62,8 +62,9 @@ pub struct AccessConfig {
     /// The topic that peers hear and publish to. Default `None`: the default topic while nobody needs to log in, and
     /// no peers otherwise.
     pub notifier: Option<TopicName>,
-    /// The token of what works in the broker's process, over connections of its own.
-    pub own_token: Option<Token>,
+    /// Users of the machine who may do everything, over the unix socket: that of the broker's own process, who may read and
+    /// write all that it has anyway.
+    pub own_users: Vec<u32>,
 }
 
 /// What somebody shows to be known by.
@@ -195,7 +196,7 @@ pub(crate) struct Access {
     strangers: Rights,
     notifier: Option<TopicName>,
     default_topic: TopicName,
-    own: Option<Arc<Principal>>,
+    own: Vec<Arc<Principal>>,
     known: RwLock<Arc<Known>>,
     failures: Mutex<Failures>,
     changes: watch::Sender<()>,
@@ -203,10 +204,10 @@ pub(crate) struct Access {
 
 impl Access {
     pub(crate) fn new(config: AccessConfig) -> Self {
-        let AccessConfig { grants, principals, strangers, notifier, own_token } = config;
-        let own = own_token.map(|token| {
-            Arc::new(Principal::new(OWN, Proof::Token(TokenHash::of(&token)), Rights::all()))
-        });
+        let AccessConfig { grants, principals, strangers, notifier, own_users } = config;
+        let own = own_users.into_iter();
+        let own = own.map(|user| Principal::new(OWN, Proof::UnixUser(user), Rights::all()));
+        let own = own.map(Arc::new).collect();
         let known = Known::new(principals, &strangers, notifier.as_ref());
         Self {
             grants,
@@ -235,6 +236,12 @@ impl Access {
     /// The pass of somebody who has shown nothing yet.
     pub(crate) fn stranger(&self, way: Way) -> Pass {
         Pass { way, principal: Arc::clone(&self.known.read().strangers) }
+    }
+
+    /// The pass of somebody of whom the connection itself tells who it is, if somebody is known by that.
+    pub(crate) fn enter(&self, way: Way, proof: &Proof) -> Option<Pass> {
+        let known = Arc::clone(&self.known.read());
+        self.find(&known, proof).map(|principal| Pass { way, principal })
     }
 
     /// The pass of a peer of the notifier, who may also do what strangers may.

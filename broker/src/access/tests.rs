@@ -311,14 +311,15 @@ fn peers_have_one_topic() {
 }
 
 #[test]
-fn own_parts_are_known_by_their_token_whoever_else_is() {
-    let own = new_token();
-    let config = AccessConfig { own_token: Some(own.clone()), ..AccessConfig::default() };
+fn the_brokers_own_user_may_do_everything_whoever_else_is_known() {
+    let config = AccessConfig { own_users: vec![1_000, 0], ..AccessConfig::default() };
     let access = Access::new(config);
-    access.replace(Vec::new());
-    let pass = access.log_in(Way::Line, &own, None, Moment(0)).unwrap();
-    assert!(asks(&access, &pass, "STATS").is_ok());
-    assert!(access.renew(&pass).is_some());
+    access.replace(vec![Principal::new("alice", Proof::UnixUser(1_001), Rights::default())]);
+    let pass = |user| access.enter(Way::Line, &Proof::UnixUser(user));
+    assert!(asks(&access, &pass(1_000).unwrap(), "STATS").is_ok());
+    assert!(asks(&access, &pass(1_001).unwrap(), "STATS").is_err());
+    assert!(pass(1_002).is_none());
+    assert!(access.renew(&pass(0).unwrap()).is_some());
 }
 
 #[test]

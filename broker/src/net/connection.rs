@@ -10,15 +10,16 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 use tidings_protocol::{Answers, Fate, MemberId, Mode, Seq, Session, Slot, encode_greeting};
-use tokio::net::TcpStream;
+use tokio::io::AsyncWrite;
 use tokio::time::{Sleep, sleep_until};
 
 use super::Hub;
 use super::cursors::CursorUse;
 use super::ending::{Cause, Ending};
-use super::login::Login;
+use super::login::{self, Login};
 use super::outbound::Outbound;
 use super::staged::Staged;
+use super::stream::{Remote, Stream};
 use super::subscriptions::{Kind, Subscriptions};
 use crate::access::{Pass, Way};
 use crate::clock::Moment;
@@ -40,7 +41,9 @@ pub(super) struct Connection {
     pub(super) hub: Arc<Hub>,
     pub(super) id: ConnId,
     pub(super) mailbox: Mailbox,
-    pub(super) stream: TcpStream,
+    pub(super) stream: Stream,
+    /// Who is at the other end.
+    pub(super) remote: Box<Remote>,
     pub(super) session: Session,
     /// Who it is, and on which way those came for whom it speaks.
     pub(super) pass: Pass,
@@ -112,8 +115,14 @@ pub(super) enum Step {
 }
 
 impl Connection {
-    pub(super) fn new(hub: Arc<Hub>, id: ConnId, mailbox: Mailbox, stream: TcpStream) -> Self {
-        let pass = hub.access.stranger(Way::Line);
+    pub(super) fn new(
+        hub: Arc<Hub>,
+        id: ConnId,
+        mailbox: Mailbox,
+        stream: Stream,
+        remote: Remote,
+    ) -> Self {
+        let pass = login::pass_of(&hub.access, Way::Line, &remote);
         Self {
             read_at: hub.clock.now(),
             login: Login::of(&hub, &pass),
@@ -121,6 +130,7 @@ impl Connection {
             id,
             mailbox,
             stream,
+            remote: Box::new(remote),
             session: Session::new(),
             pass,
             unread: Vec::new(),
@@ -268,7 +278,12 @@ impl Connection {
         let only_listens = self.answers.is_empty() && !self.backlog && self.ending.is_none();
         let refilled = self.outbound.is_empty() && self.refill(cx.waker());
         if self.outbound.is_empty() {
-            return self.conclude(cx);
+            // Of what was encrypted something may be left.
+            return match Pin::new(&mut self.stream).poll_flush(cx) {
+                Poll::Ready(Ok(())) => self.conclude(cx),
+                Poll::Ready(Err(error)) => self.turn_deaf(&error),
+                Poll::Pending => Step::Waiting,
+            };
         }
         let clock = self.hub.clock;
         match self.outbound.poll_write(cx, &mut self.stream, || clock.now()) {
@@ -466,7 +481,7 @@ fn fates<'a>(topics: &'a Topics, lost: &'a Cell<bool>) -> impl Fn(u64, Seq) -> (
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        tracing::debug!(conn = %self.id, "closed");
+        tracing::debug!(conn = %self.id, peer = %self.remote, "closed");
         self.release_cursors();
         self.mailbox.abandon();
         self.hub.registry.leave(self.id);

@@ -162,9 +162,11 @@ impl Connection {
             self.outbound.push(std::mem::take(&mut ending.last_words));
             return Step::Progress;
         }
-        let closed = Pin::new(&mut self.stream).poll_shutdown(cx);
-        if !matches!(closed, Poll::Ready(Ok(()))) {
-            return Step::Over;
+        match Pin::new(&mut self.stream).poll_shutdown(cx) {
+            Poll::Ready(Ok(())) => {}
+            // The last word of TLS waits for the socket.
+            Poll::Pending => return Step::Waiting,
+            Poll::Ready(Err(_)) => return Step::Over,
         }
         ending.lingering = true;
         if !ending.hurries {

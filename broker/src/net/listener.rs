@@ -10,15 +10,21 @@ use std::time::Duration;
 use socket2::SockRef;
 use tidings_protocol::{Code, ProtocolError};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+#[cfg(unix)]
+use tokio::net::{UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Hub;
 use super::connection::Connection;
+use super::handshake::handshake;
+use super::stream::{Peer, Remote, Stream};
+use crate::mailbox::{ConnId, Mailbox};
+use crate::tls::Tls;
 
 /// Connections that the kernel completes before they are accepted: a fleet that reconnects at
 /// once. The kernel lowers it to its own limit.
-const BACKLOG: u32 = 4096;
+pub(super) const BACKLOG: u32 = 4096;
 
 /// Wait after the system refused a connection for want of something (file descriptors, memory),
 /// so that a full table is not asked in a circle.
@@ -45,6 +51,35 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr
     Ok((listener, local_addr))
 }
 
+/// A socket on which connections come.
+pub(super) trait Accept: Send + 'static {
+    /// What comes.
+    type Stream: Send;
+
+    /// The next one, and from where. Cancel-safe: a connection that was not taken stays in the backlog.
+    fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Peer)>> + Send;
+}
+
+impl Accept for TcpListener {
+    type Stream = TcpStream;
+
+    async fn accept(&self) -> io::Result<(TcpStream, Peer)> {
+        Self::accept(self).await.map(|(stream, address)| (stream, Peer::Tcp(address)))
+    }
+}
+
+#[cfg(unix)]
+impl Accept for UnixListener {
+    type Stream = UnixStream;
+
+    async fn accept(&self) -> io::Result<(UnixStream, Peer)> {
+        let (stream, _) = Self::accept(self).await?;
+        let who = stream.peer_cred()?;
+        let peer = Peer::Unix { uid: who.uid(), gid: who.gid(), pid: who.pid() };
+        Ok((stream, peer))
+    }
+}
+
 /// Accepts connections of lines, each as a task of its own, until `stop`.
 pub(crate) fn serve(
     listener: TcpListener,
@@ -52,20 +87,56 @@ pub(crate) fn serve(
     stop: CancellationToken,
     tasks: &TaskTracker,
 ) {
+    let (connections, stopping) = (tasks.clone(), stop.clone());
+    accept(listener, stop, tasks, move |stream: TcpStream, peer| {
+        let Some((conn, mailbox)) = enter(&hub, peer) else {
+            return match hub.tls {
+                // There is nobody yet to whom it could be said in words.
+                Some(_) => drop(stream),
+                None => turn_away(stream.into_std(), hub.limits.connections_max),
+            };
+        };
+        tune(&stream, hub.limits.unsent_bytes);
+        if hub.tls.is_some() {
+            let (hub, stopping) = (Arc::clone(&hub), stopping.clone());
+            connections.spawn(serve_secured(hub, (conn, mailbox), stream, peer, stopping));
+        } else {
+            let remote = Remote { peer, certificate: None, is_encrypted: false };
+            let stream = Stream::Plain(stream);
+            connections
+                .spawn(Connection::new(Arc::clone(&hub), conn, mailbox, stream, remote).run());
+        }
+    });
+}
+
+/// The same on a unix socket, where nobody can listen in: without encryption.
+#[cfg(unix)]
+pub(crate) fn serve_unix(
+    listener: UnixListener,
+    hub: Arc<Hub>,
+    stop: CancellationToken,
+    tasks: &TaskTracker,
+) {
     let connections = tasks.clone();
-    accept(listener, stop, tasks, move |stream, peer| welcome(&hub, stream, peer, &connections));
+    accept(listener, stop, tasks, move |stream: UnixStream, peer| {
+        let Some((conn, mailbox)) = enter(&hub, peer) else {
+            return turn_away(stream.into_std(), hub.limits.connections_max);
+        };
+        let (stream, remote) =
+            (Stream::Unix(stream), Remote { peer, certificate: None, is_encrypted: false });
+        connections.spawn(Connection::new(Arc::clone(&hub), conn, mailbox, stream, remote).run());
+    });
 }
 
 /// Hands connections to `welcome` as they come, until `stop`.
-pub(super) fn accept(
-    listener: TcpListener,
+pub(super) fn accept<L: Accept>(
+    listener: L,
     stop: CancellationToken,
     tasks: &TaskTracker,
-    welcome: impl Fn(TcpStream, SocketAddr) + Send + 'static,
+    welcome: impl Fn(L::Stream, Peer) + Send + 'static,
 ) {
     tasks.spawn(async move {
         loop {
-            // Cancel-safe: a connection that was not taken stays in the backlog.
             let accepted = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
@@ -100,33 +171,59 @@ pub(crate) fn tend(hub: Arc<Hub>, stop: CancellationToken, tasks: &TaskTracker) 
     });
 }
 
-fn welcome(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, tasks: &TaskTracker) {
+/// Counts a connection, unless there are too many.
+fn enter(hub: &Hub, peer: Peer) -> Option<(ConnId, Mailbox)> {
     let Ok((conn, mailbox)) = hub.registry.enter() else {
         hub.stats.turned_away.add(1);
         let max = hub.limits.connections_max;
         if let Some(held_back) = hub.stats.turned_away_log.pass(hub.clock.now()) {
             tracing::warn!(%peer, max, held_back, "too many connections: turned away");
         }
-        turn_away(stream, max);
-        return;
+        return None;
     };
     tracing::debug!(%conn, %peer, "connected");
-    // Events are small and wanted now. The only failure is a socket that is closed already.
+    Some((conn, mailbox))
+}
+
+/// Events are small and wanted now; and what the other side cannot take waits in the log, not in the kernel. The
+/// only failure is a socket that is closed already.
+fn tune(stream: &TcpStream, unsent_bytes: u32) {
     let _ = stream.set_nodelay(true);
-    // What the other side can take is sent; what it cannot waits in the log, not in the kernel.
-    let _ = SockRef::from(&stream).set_tcp_notsent_lowat(hub.limits.unsent_bytes);
-    tasks.spawn(Connection::new(Arc::clone(hub), conn, mailbox, stream).run());
+    let _ = SockRef::from(stream).set_tcp_notsent_lowat(unsent_bytes);
+}
+
+/// A connection from its handshake on.
+async fn serve_secured(
+    hub: Arc<Hub>,
+    (conn, mailbox): (ConnId, Mailbox),
+    stream: TcpStream,
+    peer: Peer,
+    stop: CancellationToken,
+) {
+    let Some(config) = hub.tls.as_ref().map(Tls::lines) else { return };
+    // Boxed, so that an idle connection does not keep the room that either of the two once took.
+    match Box::pin(handshake(config, stream, &hub.limits, &stop)).await {
+        Ok((stream, certificate)) => {
+            let remote = Remote { peer, certificate, is_encrypted: true };
+            tracing::debug!(%conn, peer = %remote, "encrypted");
+            Box::pin(Connection::new(hub, conn, mailbox, stream, remote).run()).await;
+        }
+        Err(error) => {
+            tracing::debug!(%conn, %peer, %error, "no TLS: closed");
+            hub.registry.leave(conn);
+        }
+    }
 }
 
 /// Says why and closes. Never waits: the buffer of a new socket has room for a line. What has come
 /// already is read, because to close over it would be a reset, which may overtake the line.
-fn turn_away(stream: TcpStream, max: usize) {
+fn turn_away(stream: io::Result<impl Read + Write + Closes>, max: usize) {
     let text = format!("{max} connections are open, and no more are allowed; try again later");
     let mut line = Vec::new();
     ProtocolError::new(Code::Limit, text).encode(&mut line);
-    if let Ok(mut stream) = stream.into_std() {
+    if let Ok(mut stream) = stream {
         let _ = stream.write_all(&line);
-        let _ = stream.shutdown(Shutdown::Write);
+        stream.close_writing();
         let mut bytes = [0; 4096];
         for _ in 0..TURNED_AWAY_READS_MAX {
             // The socket does not block.
@@ -134,6 +231,25 @@ fn turn_away(stream: TcpStream, max: usize) {
                 break;
             }
         }
+    }
+}
+
+/// What two kinds of sockets have in common, and no trait of the standard library.
+trait Closes {
+    /// Nothing more comes from here. It may be gone already.
+    fn close_writing(&self);
+}
+
+impl Closes for std::net::TcpStream {
+    fn close_writing(&self) {
+        let _ = self.shutdown(Shutdown::Write);
+    }
+}
+
+#[cfg(unix)]
+impl Closes for std::os::unix::net::UnixStream {
+    fn close_writing(&self) {
+        let _ = self.shutdown(Shutdown::Write);
     }
 }
 

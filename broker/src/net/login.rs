@@ -1,6 +1,5 @@
 //! Who a connection is: what it shows, and what becomes of it when rights change.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tidings_protocol::{Code, ProtocolError, Slot, Token, TopicName};
@@ -8,19 +7,26 @@ use tidings_protocol::{Code, ProtocolError, Slot, Token, TopicName};
 use super::Hub;
 use super::connection::Connection;
 use super::ending::Cause;
-use crate::access::{Pass, Unknown};
+use super::stream::{Peer, Remote};
+use crate::access::{Access, Pass, Proof, Unknown, Way};
 use crate::clock::Moment;
-use crate::throttle::Source;
 use crate::topic::Topic;
 
-/// The source for which wrong tokens from there are counted.
-pub(super) fn source_of(peer: SocketAddr) -> Source {
-    peer.ip().into()
+/// The pass of whoever is at the other end, as far as the connection itself tells.
+pub(super) fn pass_of(access: &Access, way: Way, remote: &Remote) -> Pass {
+    let proof = match (&remote.certificate, remote.peer) {
+        (Some(name), _) => Some(Proof::Certificate(name.clone())),
+        #[cfg(unix)]
+        (None, Peer::Unix { uid, .. }) => Some(Proof::UnixUser(uid)),
+        (None, Peer::Tcp(_)) => None,
+    };
+    let known = proof.and_then(|proof| access.enter(way, &proof));
+    known.unwrap_or_else(|| access.stranger(way))
 }
 
-/// Whether somebody from there may show a token: nobody reads it on its way.
-pub(super) fn may_show(peer: SocketAddr) -> Result<(), ProtocolError> {
-    if peer.ip().to_canonical().is_loopback() {
+/// Whether somebody may show a token: nobody reads it on its way.
+pub(super) fn may_show(remote: &Remote) -> Result<(), ProtocolError> {
+    if remote.is_encrypted || remote.peer.ip().to_canonical().is_loopback() {
         return Ok(());
     }
     let text = "this connection is not encrypted: whoever listens on the way has that token now, so revoke it, and show \
@@ -78,12 +84,11 @@ impl Connection {
             connection.hub.stats.refused.add(1);
             connection.refuse(&error);
         };
-        let Ok(peer) = self.stream.peer_addr() else { return Err(()) };
-        if let Err(error) = may_show(peer) {
+        if let Err(error) = may_show(&self.remote) {
             refuse(self, error);
             return Err(());
         }
-        let (now, source) = (self.hub.clock.now(), source_of(peer));
+        let (now, source) = (self.hub.clock.now(), self.remote.peer.ip().into());
         match self.hub.access.log_in(self.pass.way(), token, Some(source), now) {
             Ok(pass) => Ok(pass),
             Err(Unknown::TooMany(wait_ms)) => {
@@ -114,7 +119,12 @@ impl Connection {
 
     /// Somebody's rights have changed, perhaps its own. What it holds rests on those that it had: then it comes back.
     pub(super) fn renew(&mut self) {
-        let Some(pass) = self.hub.access.renew(&self.pass) else {
+        let renewed = self.hub.access.renew(&self.pass).map(|pass| {
+            // Somebody may be known by now by what the connection itself tells.
+            let is_nobody = pass.is_stranger();
+            if is_nobody { pass_of(&self.hub.access, pass.way(), &self.remote) } else { pass }
+        });
+        let Some(pass) = renewed else {
             let text = format!("{} is not let in any more", self.pass.name());
             return self.end(Cause::Broker(ProtocolError::new(Code::Revoked, text)));
         };

@@ -11,6 +11,7 @@ mod connection;
 mod cursors;
 mod dispatch;
 mod ending;
+mod handshake;
 mod help;
 pub(crate) mod http;
 mod input;
@@ -19,10 +20,13 @@ mod login;
 mod outbound;
 mod registry;
 mod staged;
+mod stream;
 mod subscriptions;
 #[cfg(test)]
 mod tests;
 mod topics;
+#[cfg(unix)]
+pub(crate) mod unix;
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -39,9 +43,12 @@ use crate::cursors::Cursors;
 use crate::groups::{GroupStorage, Groups, Recovered};
 use crate::mailbox::ConnId;
 use crate::stats::Stats;
+use crate::tls::Tls;
 use crate::topic::Topics;
 
 use self::listener::accept;
+#[cfg(unix)]
+pub(crate) use self::listener::serve_unix;
 pub(crate) use self::listener::{listen, serve, tend, within};
 
 /// What all connections share.
@@ -56,6 +63,8 @@ pub(crate) struct Hub {
     stats: Stats,
     access: Access,
     log_lines: bool,
+    /// Without it nothing is encrypted.
+    tls: Option<Tls>,
     /// Keys of a pseudo-random function that nobody else knows.
     secret: RandomState,
 }
@@ -68,6 +77,7 @@ impl Hub {
         clock: Clock,
         topics: Arc<Topics>,
         groups: Option<(GroupStorage, Vec<Recovered>)>,
+        tls: Option<Tls>,
         stop: CancellationToken,
     ) -> Arc<Self> {
         let cursors = Cursors::new(topics.catalog().clone(), &config.limits);
@@ -90,6 +100,7 @@ impl Hub {
             stats: Stats::default(),
             access: Access::new(config.access),
             log_lines: config.log_lines,
+            tls,
             secret: RandomState::new(),
         })
     }
@@ -103,6 +114,9 @@ impl Hub {
     fn tend(&self) {
         self.topics.tend();
         self.cursors.tend(self.clock.now(), self.clock.unix_ms());
+        if let Some(tls) = &self.tls {
+            tls.refresh();
+        }
     }
 
     /// Who is known from now on; every connection is what its holder is then, or ends.

@@ -8,8 +8,8 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use tidings_protocol::Seq;
 use tokio::io::AsyncWrite;
-use tokio::net::TcpStream;
 
+use super::stream::Stream;
 use crate::clock::Moment;
 use crate::topic::count_lines;
 
@@ -81,7 +81,7 @@ impl Outbound {
     pub(super) fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
-        stream: &mut TcpStream,
+        stream: &mut Stream,
         now: impl Fn() -> Moment,
     ) -> Poll<io::Result<()>> {
         let poll = self.poll_write_pieces(cx, Pin::new(stream));
@@ -100,7 +100,7 @@ impl Outbound {
     fn poll_write_pieces(
         &self,
         cx: &mut Context<'_>,
-        stream: Pin<&mut TcpStream>,
+        stream: Pin<&mut Stream>,
     ) -> Poll<io::Result<usize>> {
         if let [piece] = self.pieces.as_slices().0
             && self.pieces.len() == 1

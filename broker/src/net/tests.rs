@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::connection::Connection;
+use super::stream::{Remote, Stream};
 use super::within;
 use crate::config::{BrokerConfig, Limits};
 use crate::mailbox::ConnId;
@@ -26,6 +27,12 @@ async fn broker(limits: Limits) -> Broker {
     let listen = "127.0.0.1:0".parse().unwrap();
     let config = BrokerConfig { listen, limits, ..BrokerConfig::default() };
     Broker::start(config).await.unwrap()
+}
+
+/// A socket as a connection has it.
+fn plain(stream: TcpStream) -> (Stream, Remote) {
+    let peer = super::stream::Peer::Tcp(stream.peer_addr().unwrap());
+    (Stream::Plain(stream), Remote { peer, certificate: None, is_encrypted: false })
 }
 
 /// The other end of a connection.
@@ -552,7 +559,8 @@ async fn an_address_in_use_is_named() {
 async fn an_idle_connection_is_small() {
     let broker = broker(Limits::default()).await;
     let stream = TcpStream::connect(broker.local_addr()).await.unwrap();
+    let (stream, remote) = plain(stream);
     let (conn, mailbox) = broker.hub.registry.enter().unwrap();
-    let task = Connection::new(broker.hub.clone(), conn, mailbox, stream).run();
+    let task = Connection::new(broker.hub.clone(), conn, mailbox, stream, remote).run();
     assert!(size_of_val(&task) <= 512, "{}", size_of_val(&task));
 }

@@ -9,7 +9,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Bridge, Heard, RunError, StartError,
+    Bridge, Config, Heard, RunError, StartError,
     frames::{self, Event, FrameError},
     inlet::Inlet,
     limits::{PLACES_MAX, TICK},
@@ -91,11 +91,12 @@ impl Source {
 
 /// Publishes what comes, as fast as the broker confirms it, until `stop`; then waits a moment for what is on its way.
 pub(crate) async fn run(
-    broker: &str,
+    config: &Config,
     mut source: Source,
     stop: &CancellationToken,
 ) -> Result<Option<Heard>, RunError> {
-    let mut inlet = Inlet::new(broker.to_owned(), source.name());
+    let (broker, tls) = (config.broker.clone(), config.tls.clone());
+    let mut inlet = Inlet::new(broker, tls, source.name());
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

@@ -33,7 +33,11 @@ mod socket;
 
 use std::{io, net::SocketAddr};
 
-use tidings_protocol::{TopicName, client::ClientError, is_name};
+use tidings_protocol::{
+    TopicName,
+    client::{ClientError, ClientTls},
+    is_name,
+};
 
 pub use self::endpoint::{Bind, Connect};
 #[cfg(any(feature = "zeromq", feature = "libzmq"))]
@@ -47,8 +51,10 @@ pub const HAS_KEYS: bool = cfg!(feature = "libzmq");
 /// What the process is to do.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
-    /// The broker: `HOST:PORT`.
+    /// The broker: `HOST:PORT`, or `unix:PATH`.
     pub broker: String,
+    /// Within what connections to it are encrypted, if they are.
+    pub tls: Option<ClientTls>,
     /// Send events there.
     pub publish: Option<Bind>,
     /// Only those of these topics.

@@ -79,7 +79,8 @@ impl<'a> Outlet<'a> {
                 () = stop.cancelled() => return Ok(()),
             }
         }
-        let options = ClientOptions { name: Some(NAME.to_owned()), ..ClientOptions::default() };
+        let (name, tls) = (Some(NAME.to_owned()), config.tls.clone());
+        let options = ClientOptions { name, tls, ..ClientOptions::default() };
         let (client, mut deliveries) = client::connect(&config.broker, options).await?;
         let mut outlet = Self {
             client,

@@ -45,14 +45,14 @@ pub async fn run(
     };
     let intake = async {
         match puller {
-            Some(puller) => intake::run(&config.broker, Source::Pull(puller), &stop).await,
+            Some(puller) => intake::run(&config, Source::Pull(puller), &stop).await,
             None => Ok(None),
         }
     };
     let bridge = async {
         match &config.bridge {
             Some(bridge) => match Source::bridge(bridge.clone(), &stop).await? {
-                Some(source) => intake::run(&config.broker, source, &stop).await,
+                Some(source) => intake::run(&config, source, &stop).await,
                 None => Ok(None),
             },
             None => Ok(None),

@@ -12,7 +12,7 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use super::{Answer, ClientError, Delivery};
+use super::{Answer, ClientError, Delivery, dial};
 use crate::line::{Item, LineDecoder};
 use crate::reply::{HelloAnswer, Reply, refusal_from};
 use crate::{LINE_BYTES_MAX, ProtocolError, Seq, TopicName, text};
@@ -233,7 +233,12 @@ async fn write(shared: &Shared, mut writer: impl AsyncWrite + Unpin) -> ClientEr
         };
         if !lines.is_empty() {
             shared.drained.notify_waiters();
-            if let Err(error) = writer.write_all(&lines).await {
+            let written = match writer.write_all(&lines).await {
+                // What was encrypted may wait for the socket.
+                Ok(()) => writer.flush().await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = written {
                 // What the broker said last is the better reason, if the reader still finds it.
                 tokio::time::sleep(LAST_WORDS_TIME_MAX).await;
                 return closed(&error);
@@ -418,6 +423,11 @@ impl Input {
         Input { buffer: BytesMut::new(), decoder: LineDecoder::new(LINE_BYTES_MAX), used: 0 }
     }
 
+    /// Whether it begins as a TLS server answers somebody who does not speak TLS (RFC 8446, section 5.1: an alert).
+    pub(super) fn is_alert(&self) -> bool {
+        self.buffer.starts_with(&[21, 3])
+    }
+
     /// The next line, reading as needed; `None` at the end of input.
     pub(super) async fn line(
         &mut self,
@@ -455,7 +465,7 @@ fn weight(line: &[u8]) -> u32 {
 }
 
 pub(super) fn closed(error: &io::Error) -> ClientError {
-    ClientError::Closed(error.to_string())
+    ClientError::Closed(dial::reason(error))
 }
 
 fn given_up() -> ClientError {

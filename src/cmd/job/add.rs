@@ -7,8 +7,8 @@ use tidings_protocol::{After, JobName, Prio, client::Answering, field_number};
 
 use super::{NAME, command};
 use crate::{
+    broker_flag::BrokerFlag,
     failure::Failure,
-    flags::BrokerFlag,
     job::seed,
     lines::{Lines, read_input},
     manage::{Broker, GroupFlag},

@@ -282,6 +282,7 @@ async fn join(
     let options = ClientOptions {
         name: Some(crawler.config.name.clone()),
         resume: *member,
+        tls: crawler.config.tls.clone(),
         ..ClientOptions::default()
     };
     let patience = options.connect_timeout;

@@ -11,11 +11,12 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tidings_protocol::{Code, Command, ProtocolError, Reply as Line, Slot, Verb, refusal_from};
 
-use super::super::{Hub, topics};
+use super::super::{Hub, login, topics};
 use super::within;
 use crate::access::{Deed, Pass, Way};
 use crate::groups::Caller;
 use crate::mailbox::{ConnId, Mailbox, Parcel};
+use crate::net::stream::Remote;
 
 /// An answer: its lines, and the text of the last.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub(super) struct Client {
     /// Its number, which events that it publishes have as their origin.
     pub(super) conn: ConnId,
     mailbox: Mailbox,
+    /// Who is at the other end.
+    pub(super) remote: Remote,
     /// How long an answer is waited for.
     patience: Duration,
     /// How much was asked so far.
@@ -41,9 +44,14 @@ pub(super) struct Client {
 
 impl Client {
     /// `conn` and `mailbox` are those that the registry gave, and are given back at the end.
-    pub(super) fn new(hub: Arc<Hub>, conn: ConnId, mailbox: Mailbox, patience: Duration) -> Self {
-        let pass = Mutex::new(hub.access.stranger(Way::Http));
-        Self { hub, conn, mailbox, patience, asked: AtomicU64::new(0), pass }
+    pub(super) fn new(
+        hub: Arc<Hub>,
+        (conn, mailbox): (ConnId, Mailbox),
+        remote: Remote,
+        patience: Duration,
+    ) -> Self {
+        let pass = Mutex::new(login::pass_of(&hub.access, Way::Http, &remote));
+        Self { hub, conn, mailbox, remote, patience, asked: AtomicU64::new(0), pass }
     }
 
     /// The request that comes now is of somebody who has that pass.
@@ -174,6 +182,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
+        tracing::debug!(conn = %self.conn, peer = %self.remote, "closed");
         self.give_up();
         self.mailbox.abandon();
         self.hub.registry.leave(self.conn);

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use super::Http;
 use super::error::Refusal;
-use super::hooks::Peer;
+use super::hooks::PeerIp;
 use crate::clock::Moment;
 use crate::stats::Visits;
 use crate::throttle::{Rate, SOURCES_MAX, Source, Throttle};
@@ -100,7 +100,7 @@ pub(super) fn route(mut router: Router, http: &Arc<Http>) -> Router {
         });
         for path in receiver.paths() {
             let (http, received) = (Arc::clone(http), Arc::clone(&received));
-            let answer = move |Extension(Peer(peer)): Extension<Peer>, request: Request| async move {
+            let answer = move |Extension(PeerIp(peer)): Extension<PeerIp>, request: Request| async move {
                 answer(&http, &received, peer, request).await
             };
             router = router.route(path, any(answer));

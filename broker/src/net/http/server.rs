@@ -3,7 +3,6 @@
 
 use std::convert::Infallible;
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -28,10 +27,14 @@ use tower_service::Service;
 use super::client::Client;
 use super::config::HttpConfig;
 use super::error::Refusal;
-use super::hooks::Peer;
+use super::hooks::PeerIp;
 use super::{Http, guard, router};
 use crate::access::{Pass, Unknown, Way, is_token};
+use crate::mailbox::{ConnId, Mailbox};
+use crate::net::handshake::handshake;
+use crate::net::stream::{Peer, Remote, Stream};
 use crate::net::{Hub, accept, login};
+use crate::tls::Tls;
 
 /// How long the rest of what somebody sends is read after the last answer, and how much of it.
 const LINGER: Duration = Duration::from_millis(500);
@@ -52,31 +55,44 @@ pub(crate) fn serve(
     let router = router(&http);
     let connections = tasks.clone();
     accept(listener, stop, tasks, move |stream, peer| {
-        let Ok((conn, mailbox)) = http.hub.registry.enter() else {
+        let Ok(entered) = http.hub.registry.enter() else {
             // There is nobody yet to whom it could be said in words.
             http.hub.stats.turned_away.add(1);
             return;
         };
-        tracing::debug!(%conn, %peer, "connected by HTTP");
-        let patience = Duration::from_millis(http.config.answer_ms);
-        let client = Arc::new(Client::new(Arc::clone(&http.hub), conn, mailbox, patience));
-        let asker = (client, peer);
-        connections.spawn(serve_one(Arc::clone(&http), router.clone(), asker, stream));
+        tracing::debug!(conn = %entered.0, %peer, "connected by HTTP");
+        connections.spawn(serve_one(Arc::clone(&http), router.clone(), entered, stream, peer));
     });
 }
 
 async fn serve_one(
     http: Arc<Http>,
     router: Router,
-    asker: (Arc<Client>, SocketAddr),
+    (conn, mailbox): (ConnId, Mailbox),
     stream: TcpStream,
+    peer: Peer,
 ) {
-    let _ = stream.set_nodelay(true);
     let config = &http.config;
+    let _ = stream.set_nodelay(true);
+    let (stream, certificate) = match http.hub.tls.as_ref().map(Tls::http) {
+        None => (Stream::Plain(stream), None),
+        Some(tls) => match Box::pin(handshake(tls, stream, &http.hub.limits, &http.stop)).await {
+            Ok(secured) => secured,
+            Err(error) => {
+                tracing::debug!(%conn, %peer, %error, "no TLS: closed");
+                return http.hub.registry.leave(conn);
+            }
+        },
+    };
+    let answer_patience = Duration::from_millis(config.answer_ms);
+    let is_encrypted = matches!(stream, Stream::Tls(_));
+    let remote = Remote { peer, certificate, is_encrypted };
+    let client =
+        Arc::new(Client::new(Arc::clone(&http.hub), (conn, mailbox), remote, answer_patience));
     let patience = Duration::from_millis(config.stalled_ms);
     let stream = Watched::new(stream, patience, http.stop.clone());
     let service = service_fn(|request: Request<Incoming>| {
-        let answer = answer(&http, &router, &asker, request);
+        let answer = answer(&http, &router, &client, request);
         async move { Ok::<_, Infallible>(answer.await) }
     });
     let connection = http1::Builder::new()
@@ -97,7 +113,7 @@ async fn serve_one(
 async fn answer(
     http: &Http,
     router: &Router,
-    (client, peer): &(Arc<Client>, SocketAddr),
+    client: &Arc<Client>,
     mut request: Request<Incoming>,
 ) -> Response {
     http.hub.stats.lines.add(1);
@@ -105,7 +121,7 @@ async fn answer(
         http.hub.stats.refused.add(1);
         return refusal.into_response();
     }
-    match admit(http, request.headers(), *peer).await {
+    match admit(http, request.headers(), &client.remote).await {
         Ok(pass) => client.is_of(pass),
         Err(refusal) => {
             http.hub.stats.refused.add(1);
@@ -113,7 +129,7 @@ async fn answer(
         }
     }
     request.extensions_mut().insert(Arc::clone(client));
-    request.extensions_mut().insert(Peer(peer.ip()));
+    request.extensions_mut().insert(PeerIp(client.remote.peer.ip()));
     let Ok(response) = router.clone().call(request).await;
     if response.status().is_client_error() {
         http.hub.stats.refused.add(1);
@@ -122,15 +138,17 @@ async fn answer(
 }
 
 /// The pass of whoever sends a request with these headers. What is no token of ours is for somebody else, such as a webhook.
-async fn admit(http: &Http, headers: &HeaderMap, peer: SocketAddr) -> Result<Pass, Refusal> {
+async fn admit(http: &Http, headers: &HeaderMap, remote: &Remote) -> Result<Pass, Refusal> {
     let access = &http.hub.access;
     let given = headers.get(header::AUTHORIZATION).and_then(|given| given.to_str().ok());
     let bearer = given.and_then(|given| given.split_once(' '));
     let token = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     let token = token.and_then(|(_, token)| Token::new(token.trim()).ok());
-    let Some(token) = token.filter(is_token) else { return Ok(access.stranger(Way::Http)) };
-    login::may_show(peer)?;
-    let (source, now) = (login::source_of(peer), http.hub.clock.now());
+    let Some(token) = token.filter(is_token) else {
+        return Ok(login::pass_of(access, Way::Http, remote));
+    };
+    login::may_show(remote)?;
+    let (source, now) = (remote.peer.ip().into(), http.hub.clock.now());
     match access.log_in(Way::Http, &token, Some(source), now) {
         Ok(pass) => Ok(pass),
         Err(Unknown::TooMany(wait_ms)) => {
@@ -148,7 +166,7 @@ async fn admit(http: &Http, headers: &HeaderMap, peer: SocketAddr) -> Result<Pas
 /// what was said last arrives: to close over something that was not read would be a reset, which may
 /// overtake it. So what is still coming is read for a moment, unless the broker stops.
 struct Watched {
-    stream: TcpStream,
+    stream: Stream,
     patience: Duration,
     /// Set while it takes nothing, and while the rest is read.
     timer: Option<Pin<Box<Sleep>>>,
@@ -158,7 +176,7 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(stream: TcpStream, patience: Duration, stop: CancellationToken) -> Self {
+    fn new(stream: Stream, patience: Duration, stop: CancellationToken) -> Self {
         Self { stream, patience, timer: None, stop, rest: None }
     }
 

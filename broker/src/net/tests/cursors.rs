@@ -215,9 +215,9 @@ fn broker_on(disk: &SimulatedDisk) -> Broker {
     let topics = Topics::simulated(disk, &Limits::default(), Sync::Always).unwrap();
     let (listener, local_addr) = listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-    let hub = Hub::new(BrokerConfig::default(), Clock::new(), topics, None, stop.clone());
+    let hub = Hub::new(BrokerConfig::default(), Clock::new(), topics, None, None, stop.clone());
     serve(listener, Arc::clone(&hub), stop.clone(), &tasks);
-    Broker { local_addr, http_addr: None, hub, stop, tasks, _data: None }
+    Broker { local_addr, http_addr: None, hub, stop, tasks, socket_file: None, _data: None }
 }
 
 #[tokio::test]

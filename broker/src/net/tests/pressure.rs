@@ -46,8 +46,8 @@ async fn connection(broker: &Broker) -> (Connection, Peer) {
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (read, write) = client.into_split();
     let (conn, mailbox) = broker.hub.registry.enter().unwrap();
-    let stream = listener.accept().await.unwrap().0;
-    let connection = Connection::new(broker.hub.clone(), conn, mailbox, stream);
+    let (stream, remote) = plain(listener.accept().await.unwrap().0);
+    let connection = Connection::new(broker.hub.clone(), conn, mailbox, stream, remote);
     (connection, Peer { read: BufReader::new(read), write })
 }
 

@@ -50,7 +50,7 @@ const STRANGERS: Rate = Rate { per_minute: 60, burst: 60 };
 
 /// The address from which a connection came.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Peer(pub(super) IpAddr);
+pub(super) struct PeerIp(pub(super) IpAddr);
 
 /// The name of a hook as it is asked for, which may be anything.
 pub(super) struct Asked(String);
@@ -115,7 +115,7 @@ fn decoy() -> Hook {
 pub(super) async fn receive(
     State(http): State<Arc<Http>>,
     Extension(client): Extension<Arc<Client>>,
-    Extension(Peer(peer)): Extension<Peer>,
+    Extension(PeerIp(peer)): Extension<PeerIp>,
     Named(Asked(name)): Named<Asked>,
     uri: Uri,
     headers: HeaderMap,

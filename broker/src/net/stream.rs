@@ -1,0 +1,171 @@
+//! The bytes of a connection, however they come, and who is at the other end.
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+#[cfg(unix)]
+use tokio::net::UnixStream;
+use tokio_rustls::server::TlsStream;
+
+/// The socket of a connection, with encryption or without.
+///
+/// Nearly all are plain, so that way is the shortest: a jump, and no memory besides the socket.
+#[derive(Debug)]
+pub(super) enum Stream {
+    Plain(TcpStream),
+    /// Its state is some kibibytes.
+    Tls(Box<TlsStream<TcpStream>>),
+    #[cfg(unix)]
+    Unix(UnixStream),
+}
+
+/// Where a connection comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// Over the network, or loopback.
+    Tcp(SocketAddr),
+    /// Over a unix socket: who the process was that connected, as the kernel says.
+    #[cfg(unix)]
+    Unix {
+        /// Its user.
+        uid: u32,
+        /// Its group.
+        gid: u32,
+        /// Its number; the kernel may not know it.
+        pid: Option<i32>,
+    },
+}
+
+/// Who is at the other end, as far as the connection itself tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Remote {
+    /// From where.
+    pub(crate) peer: Peer,
+    /// The name in the certificate that it has shown, signed by an authority that the broker was told to trust.
+    pub(crate) certificate: Option<Box<str>>,
+    /// Nobody on the way reads what it sends.
+    pub(crate) is_encrypted: bool,
+}
+
+impl Peer {
+    /// Its address; that of who is on this machine is loopback.
+    pub(crate) fn ip(self) -> IpAddr {
+        match self {
+            Self::Tcp(address) => address.ip(),
+            #[cfg(unix)]
+            Self::Unix { .. } => Ipv4Addr::LOCALHOST.into(),
+        }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(out),
+            #[cfg(unix)]
+            Self::Unix { uid, pid: Some(pid), .. } => write!(out, "unix:uid={uid},pid={pid}"),
+            #[cfg(unix)]
+            Self::Unix { uid, pid: None, .. } => write!(out, "unix:uid={uid}"),
+        }
+    }
+}
+
+impl fmt::Display for Remote {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.peer.fmt(out)?;
+        match &self.certificate {
+            // Its characters were chosen when it was read.
+            Some(name) => write!(out, " ({name})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Stream {
+    /// Whether something may be written. An error of the socket is found by writing.
+    pub(super) fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Plain(stream) => stream.poll_write_ready(cx),
+            Self::Tls(stream) => stream.get_ref().0.poll_write_ready(cx),
+            #[cfg(unix)]
+            Self::Unix(stream) => stream.poll_write_ready(cx),
+        }
+    }
+}
+
+/// As the socket does it, with one difference for TLS: nothing is taken while something that was taken before is
+/// still here. So what waits here is bounded by one write, and "pending" means that the socket takes nothing.
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Tls(stream) => {
+                ready!(Pin::new(&mut *stream).poll_flush(cx))?;
+                Pin::new(stream).poll_write(cx, bytes)
+            }
+            #[cfg(unix)]
+            Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bytes),
+            Self::Tls(stream) => {
+                ready!(Pin::new(&mut *stream).poll_flush(cx))?;
+                Pin::new(stream).poll_write_vectored(cx, bytes)
+            }
+            #[cfg(unix)]
+            Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bytes),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// At once, but for what is encrypted and waits for the socket.
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            #[cfg(unix)]
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
+            #[cfg(unix)]
+            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Listening on a unix socket.
+
+use std::fs::{self, Metadata, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::path::{Path, PathBuf};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::net::UnixListener;
+
+use super::listener::BACKLOG;
+
+/// The file of a socket, which goes with this value, unless another one has taken its place.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// Which file it is: device and inode.
+    id: (u64, u64),
+}
+
+impl SocketFile {
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| id(&found) == self.id) {
+            // One that stays behind is recognised by connecting.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Listens there, with these permissions. A socket on which nobody listens any more gives way; nothing else does.
+pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
+    // Before anything is removed.
+    SocketAddr::from_pathname(path).map_err(|_| too_long(path))?;
+    make_way(path)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    // Linux gives the file what the socket has, so that there is no moment in which others may connect. Where that is not
+    // known or does not work the second call is what counts.
+    let _ = rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(mode));
+    socket.bind(&SockAddr::unix(path)?)?;
+    let file = SocketFile { path: path.to_owned(), id: id(&fs::symlink_metadata(path)?) };
+    // Also beyond the umask, which is for what nobody has decided on.
+    fs::set_permissions(path, Permissions::from_mode(mode))?;
+    socket.listen(i32::try_from(BACKLOG).unwrap_or(i32::MAX))?;
+    Ok((UnixListener::from_std(socket.into())?, file))
+}
+
+fn too_long(path: &Path) -> io::Error {
+    let bytes = path.as_os_str().len();
+    let text = format!("the path has {bytes} bytes, and that of a unix socket may have 107");
+    io::Error::new(ErrorKind::InvalidInput, text)
+}
+
+fn make_way(path: &Path) -> io::Result<()> {
+    let found = match fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if !found.file_type().is_socket() {
+        let text = "something that is no socket is there";
+        return Err(io::Error::new(ErrorKind::AlreadyExists, text));
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path),
+        // Also one whose queue is full, or that is not for us.
+        _ => Err(ErrorKind::AddrInUse.into()),
+    }
+}
+
+fn id(found: &Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener as Std;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn only_a_socket_that_nobody_listens_on_gives_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        drop(Std::bind(&path).unwrap());
+        assert!(path.exists(), "it stays behind");
+        let (listener, file) = listen(&path, 0o600).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(listen(&path, 0o600).unwrap_err().kind(), ErrorKind::AddrInUse);
+        drop((listener, file));
+        assert!(!path.exists());
+        fs::write(&path, "precious").unwrap();
+        assert_eq!(listen(&path, 0o600).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+    }
+
+    #[tokio::test]
+    async fn the_file_of_another_one_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let (_listener, file) = listen(&path, 0o666).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
+        fs::remove_file(&path).unwrap();
+        // Kept, so that the number of the file is not given again.
+        let (_other, _file) = listen(&path, 0o600).unwrap();
+        drop(file);
+        assert!(path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_path_that_is_too_long_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x".repeat(120));
+        let error = listen(&path, 0o600).unwrap_err().to_string();
+        assert!(error.ends_with("and that of a unix socket may have 107"), "{error}");
+    }
+}

@@ -1,0 +1,221 @@
+//! Encryption: the certificate that the broker shows, whose certificates it takes, and what it does when these
+//! files change.
+//!
+//! - TLS 1.2 and 1.3. No session is resumed: who comes shows a certificate each time, so one that is taken back
+//!   opens nothing, and an idle connection keeps no ticket's secret.
+//! - Lines and HTTP have names for what they speak (ALPN). A browser that is led to the port of lines offers
+//!   names of its own only, and does not get past the handshake.
+
+mod name;
+mod watch;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{InconsistentKeys, RootCertStore, ServerConfig};
+use tidings_protocol::ALPN;
+
+pub(crate) use self::name::name;
+use self::watch::Watched;
+
+/// The protocol of HTTP's listener, as the handshake names it.
+const ALPN_HTTP: &[u8] = b"http/1.1";
+
+/// Bytes of one of the files. A chain of certificates has a few kibibytes, a bundle of authorities some hundred.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// Bytes that are encrypted ahead of a socket which takes nothing: of a connection that does not read.
+pub(crate) const AHEAD_BYTES_MAX: usize = 32 << 10;
+
+/// Where the files are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// The broker's certificate and those between it and an authority, in this order (PEM).
+    pub cert: PathBuf,
+    /// The key of the first (PEM; PKCS#8, PKCS#1 or SEC1; not encrypted).
+    pub key: PathBuf,
+    /// Whose certificates of clients are taken (PEM, any number). Default `None`: no client is asked for one.
+    /// With it a client may still come without.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// Why the files cannot be used. Whose fault: the operator's; the name of the file is in the text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// It cannot be read.
+    #[error("cannot read {}: {reason}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        reason: String,
+    },
+    /// What should be in it is not.
+    #[error("{} holds no {what}", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// What should be there.
+        what: &'static str,
+    },
+    /// It does not fit the other one.
+    #[error("the key in {} is not that of the certificate in {}", key.display(), cert.display())]
+    Mismatch {
+        /// The file of the key.
+        key: PathBuf,
+        /// The file of the certificate.
+        cert: PathBuf,
+    },
+    /// It is of a form that cannot be used.
+    #[error("cannot use {}: {reason}", path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// What handshakes are made with, as the files were when they were last good.
+#[derive(Debug)]
+pub(crate) struct Tls {
+    config: TlsConfig,
+    current: Mutex<Current>,
+    watched: Mutex<Watched>,
+}
+
+/// One for each listener; they differ in what they speak.
+#[derive(Debug, Clone)]
+struct Current {
+    lines: Arc<ServerConfig>,
+    http: Arc<ServerConfig>,
+}
+
+impl Tls {
+    /// Reads the files. The error is the first thing that is wrong.
+    pub(crate) fn open(config: TlsConfig) -> Result<Self, TlsError> {
+        // Before they are read: what changes meanwhile is noticed later.
+        let watched = Watched::new(&config);
+        let current = Mutex::new(load(&config)?);
+        Ok(Self { config, current, watched: Mutex::new(watched) })
+    }
+
+    /// What a handshake of the line protocol is made with.
+    pub(crate) fn lines(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.current.lock().lines)
+    }
+
+    /// The same for HTTP.
+    pub(crate) fn http(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.current.lock().http)
+    }
+
+    /// Reads the files again if they have changed and stand still since the last look. If they are wrong, all stays as
+    /// it was, and the log says so, once for each change. To be called every second or so.
+    pub(crate) fn refresh(&self) {
+        if !self.watched.lock().have_settled(&self.config) {
+            return;
+        }
+        match load(&self.config) {
+            Ok(fresh) => {
+                *self.current.lock() = fresh;
+                tracing::info!("TLS: the new certificate is used for new connections");
+            }
+            Err(error) => {
+                tracing::error!(%error, "TLS: the files have changed and cannot be used; the old certificate stays");
+            }
+        }
+    }
+}
+
+fn load(config: &TlsConfig) -> Result<Current, TlsError> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let key = Arc::new(certified_key(config, &provider)?);
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .expect("the provider knows the versions of TLS that rustls does");
+    let builder = match &config.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let unusable = |reason: &dyn ToString| TlsError::Unusable {
+                path: path.clone(),
+                reason: reason.to_string(),
+            };
+            let mut roots = RootCertStore::empty();
+            for authority in certificates(path)? {
+                roots.add(authority).map_err(|error| unusable(&error))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                .allow_unauthenticated()
+                .build()
+                .map_err(|error: VerifierBuilderError| unusable(&error))?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let mut lines = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
+    lines.session_storage = Arc::new(NoServerSessionStorage {});
+    lines.send_tls13_tickets = 0;
+    let mut http = lines.clone();
+    lines.alpn_protocols = vec![ALPN.to_vec()];
+    http.alpn_protocols = vec![ALPN_HTTP.to_vec()];
+    Ok(Current { lines: Arc::new(lines), http: Arc::new(http) })
+}
+
+fn certified_key(
+    TlsConfig { cert, key, .. }: &TlsConfig,
+    provider: &CryptoProvider,
+) -> Result<CertifiedKey, TlsError> {
+    let chain = certificates(cert)?;
+    let secret = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|_| TlsError::Missing {
+        path: key.clone(),
+        what: "private key in PEM, or an encrypted one, which cannot be used",
+    })?;
+    CertifiedKey::from_der(chain, secret, provider).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+            TlsError::Mismatch { key: key.clone(), cert: cert.clone() }
+        }
+        rustls::Error::InvalidCertificate(error) => {
+            TlsError::Unusable { path: cert.clone(), reason: error.to_string() }
+        }
+        error => TlsError::Unusable { path: key.clone(), reason: error.to_string() },
+    })
+}
+
+/// All of a file, at least one.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let bytes = read(path)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let found = found
+        .map_err(|error| TlsError::Unusable { path: path.to_owned(), reason: error.to_string() })?;
+    if found.is_empty() {
+        return Err(TlsError::Missing { path: path.to_owned(), what: "certificate in PEM" });
+    }
+    Ok(found)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    let unreadable = |error: io::Error| TlsError::Unreadable {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    };
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        let reason = format!("it has more than {FILE_BYTES_MAX} bytes");
+        return Err(TlsError::Unusable { path: path.to_owned(), reason });
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,237 @@
+//! Connections to a broker, before anything is said: over TCP, within TLS or not, or to a unix socket.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rustls::client::Resumption;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::ClientError;
+use crate::ALPN;
+
+/// What the address of a unix socket begins with.
+pub const UNIX_PREFIX: &str = "unix:";
+
+/// How a connection is encrypted. The files are read at every connection, so those that were replaced are used by
+/// the next one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClientTls {
+    /// The authorities, one of which has to have signed the broker's certificate (PEM). Default: those of the system.
+    pub ca: Option<PathBuf>,
+    /// The certificate to show if the broker asks for one, with those between it and its authority (PEM). Default:
+    /// none.
+    pub cert: Option<PathBuf>,
+    /// Its key (PEM, not encrypted). Default: it is in the same file.
+    pub key: Option<PathBuf>,
+}
+
+type Reading = Box<dyn AsyncRead + Unpin + Send>;
+type Writing = Box<dyn AsyncWrite + Unpin + Send>;
+
+/// The two halves of a connection to `HOST:PORT` or `unix:PATH`; the latter never has TLS.
+pub(super) async fn dial(
+    address: &str,
+    tls: Option<&ClientTls>,
+) -> Result<(Reading, Writing), ClientError> {
+    let failed = |error: io::Error| ClientError::Connect {
+        address: address.to_owned(),
+        reason: error.to_string(),
+    };
+    if let Some(path) = address.strip_prefix(UNIX_PREFIX) {
+        #[cfg(unix)]
+        {
+            let stream = tokio::net::UnixStream::connect(path).await.map_err(failed)?;
+            let (reader, writer) = stream.into_split();
+            return Ok((Box::new(reader), Box::new(writer)));
+        }
+        #[cfg(not(unix))]
+        return Err(failed(io::Error::other(format!("there are no unix sockets here: {path}"))));
+    }
+    let unsafe_ = |reason: String| ClientError::Tls { address: address.to_owned(), reason };
+    // What is wrong with the files is told also when there is no broker.
+    let config = tls.map(config).transpose().map_err(unsafe_)?;
+    let stream = TcpStream::connect(address).await.map_err(failed)?;
+    // Lines are gathered here, so nothing is gained by the kernel's waiting for more.
+    let _ = stream.set_nodelay(true);
+    // Without it the loss is noticed late, and in no other way.
+    let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive());
+    let Some(config) = config else {
+        let (reader, writer) = stream.into_split();
+        return Ok((Box::new(reader), Box::new(writer)));
+    };
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|_| unsafe_(format!("no certificate can be for {host}")))?;
+    let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
+    let stream = stream.map_err(|error| unsafe_(judge(&error, host)))?;
+    let (reader, writer) = tokio::io::split(stream);
+    Ok((Box::new(reader), Box::new(writer)))
+}
+
+/// Whoever only listens hears nothing of a broker whose machine is gone: it is asked after a minute of silence, and
+/// given up after another.
+fn keepalive() -> TcpKeepalive {
+    let (silence, pause) = (Duration::from_mins(1), Duration::from_secs(15));
+    TcpKeepalive::new().with_time(silence).with_interval(pause).with_retries(4)
+}
+
+fn config(ClientTls { ca, cert, key }: &ClientTls) -> Result<ClientConfig, String> {
+    let mut roots = RootCertStore::empty();
+    match ca {
+        Some(path) => {
+            for authority in certificates(path)? {
+                roots.add(authority).map_err(|error| format!("{}: {error}", path.display()))?;
+            }
+        }
+        None => {
+            let found = rustls_native_certs::load_native_certs();
+            roots.add_parsable_certificates(found.certs);
+            if roots.is_empty() {
+                return Err("this system knows no authorities; name one with --ca FILE".to_owned());
+            }
+        }
+    }
+    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("the provider knows the versions of TLS that rustls does")
+        .with_root_certificates(roots);
+    let mut config = match cert {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let chain = certificates(path)?;
+            let path = key.as_ref().unwrap_or(path);
+            let key = PrivateKeyDer::from_pem_slice(&read(path)?)
+                .map_err(|_| format!("{} holds no private key in PEM (--key)", path.display()))?;
+            builder
+                .with_client_auth_cert(chain, key)
+                .map_err(|error| format!("{} and its certificate: {error}", path.display()))?
+        }
+    };
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
+    let found = found.map_err(|error| format!("{}: {error}", path.display()))?;
+    if found.is_empty() {
+        return Err(format!("{} holds no certificate in PEM", path.display()));
+    }
+    Ok(found)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+}
+
+/// What came of a handshake, in words that say what to do.
+fn judge(error: &io::Error, host: &str) -> String {
+    let Some(tls) = cause(error) else {
+        return match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+                "it ended the connection within the handshake; perhaps TLS is not spoken there"
+                    .into()
+            }
+            _ => error.to_string(),
+        };
+    };
+    match tls {
+        rustls::Error::InvalidCertificate(error) => judge_certificate(error, host),
+        rustls::Error::InvalidMessage(_) => {
+            "what answers there does not speak TLS; without --tls it may be the broker".into()
+        }
+        rustls::Error::PeerIncompatible(_)
+        | rustls::Error::AlertReceived(AlertDescription::ProtocolVersion) => {
+            format!("it speaks no version of TLS that is safe, which are 1.2 and 1.3 ({tls})")
+        }
+        rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
+            "what answers there speaks something else than the line protocol".into()
+        }
+        tls => in_words(tls),
+    }
+}
+
+/// The error of TLS that is behind one of a socket.
+fn cause(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
+
+/// The same for what is heard of only later, such as that our certificate is not taken.
+pub(super) fn reason(error: &io::Error) -> String {
+    cause(error).map_or_else(|| error.to_string(), in_words)
+}
+
+fn in_words(error: &rustls::Error) -> String {
+    use AlertDescription as Alert;
+
+    match error {
+        rustls::Error::AlertReceived(Alert::CertificateRequired) => {
+            "the broker wants a certificate: --cert FILE --key FILE".into()
+        }
+        rustls::Error::AlertReceived(
+            alert @ (Alert::UnknownCA
+            | Alert::BadCertificate
+            | Alert::CertificateExpired
+            | Alert::CertificateRevoked
+            | Alert::CertificateUnknown
+            | Alert::UnsupportedCertificate
+            | Alert::DecryptError
+            | Alert::AccessDenied),
+        ) => format!("the broker does not take our certificate (--cert): {alert:?}"),
+        error => error.to_string(),
+    }
+}
+
+fn judge_certificate(error: &CertificateError, host: &str) -> String {
+    match error {
+        CertificateError::NotValidForNameContext { presented, .. } if !presented.is_empty() => {
+            let names: Vec<_> = presented.iter().map(|name| plain(name)).collect();
+            format!("the certificate is for {}, not for {host}", names.join(", "))
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            format!("the certificate is not for {host}: it has no such subjectAltName")
+        }
+        CertificateError::ExpiredContext { not_after, .. } => {
+            format!("the certificate expired on {}", date(*not_after))
+        }
+        CertificateError::Expired => "the certificate has expired".into(),
+        CertificateError::NotValidYetContext { not_before, .. } => {
+            let from = date(*not_before);
+            format!("the certificate is not valid before {from}, or the clock here is wrong")
+        }
+        CertificateError::UnknownIssuer => {
+            "the certificate is not signed by anybody you trust: name its authority with --ca FILE"
+                .into()
+        }
+        // rustls has no variant for it.
+        error if error.to_string().contains("CaUsedAsEndEntity") => {
+            "the certificate is that of an authority (basicConstraints CA:TRUE), which no broker may show"
+                .into()
+        }
+        error => format!("the certificate cannot be trusted: {error}"),
+    }
+}
+
+/// `broker.example` of `DnsName("broker.example")`, which is how they are listed.
+fn plain(presented: &str) -> &str {
+    let inner = presented.split_once('(').map_or(presented, |(_, inner)| inner);
+    inner.trim_end_matches(')').trim_matches('"')
+}
+
+fn date(time: UnixTime) -> String {
+    let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    Timestamp::from_second(seconds).map_or_else(|_| "?".to_owned(), |time| time.to_string())
+}

@@ -1,0 +1,76 @@
+//! Flags of listeners that are encrypted, or reached from this machine only.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use tidings_broker::{BrokerConfig, TlsConfig, UnixConfig};
+
+use crate::failure::Failure;
+
+/// The unix socket in the data directory of a broker whose other listeners are encrypted.
+const SOCKET: &str = "broker.sock";
+
+/// What --listen and --http are encrypted with, and where else the broker listens.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SecureFlags {
+    /// Encrypt --listen and --http with this certificate, and those between it and its authority, in PEM; it is read again when
+    /// it changes
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// The key of --tls-cert, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// Ask for certificates of clients that one of these authorities has signed, in PEM; a client may come without
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    client_ca: Option<PathBuf>,
+
+    /// Listen for the line protocol on a unix socket, too [default: with --tls-cert, DIR/broker.sock]
+    #[arg(long, value_name = "PATH")]
+    unix: Option<PathBuf>,
+
+    /// Who may connect to --unix: the permissions of the file, in octal digits
+    #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
+    unix_mode: u32,
+}
+
+impl SecureFlags {
+    /// Whether what comes over the network is encrypted.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.tls_cert.is_some()
+    }
+
+    /// Writes them into a configuration; `data` is the data directory.
+    pub(crate) fn apply(&self, config: &mut BrokerConfig, data: &Path) -> Result<(), Failure> {
+        config.tls = match (&self.tls_cert, &self.tls_key) {
+            (Some(cert), Some(key)) => {
+                let (cert, key, client_ca) = (cert.clone(), key.clone(), self.client_ca.clone());
+                Some(TlsConfig { cert, key, client_ca })
+            }
+            (None, None) => None,
+            // One of them may be in the configuration file.
+            _ => {
+                let text = "TLS needs a certificate and its key: --tls-cert FILE --tls-key FILE";
+                return Err(Failure::Usage(text.to_owned()));
+            }
+        };
+        // What works for the broker on this machine, its own crawler first of all, connects as any other client does.
+        // It would have to trust a certificate that is for a name under which others reach this machine, and that
+        // may change at any time. A socket that is this user's alone needs none of that, and commands on the same data
+        // directory find it there.
+        let own = || config.tls.is_some().then(|| data.join(SOCKET));
+        if let Some(path) = self.unix.clone().or_else(own) {
+            // Others find it from where they are.
+            let path = std::path::absolute(&path)
+                .map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
+            config.unix = Some(UnixConfig { path, mode: self.unix_mode });
+        }
+        Ok(())
+    }
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "write permissions in octal digits, such as 600 or 660".to_owned())
+}
