@@ -10,7 +10,7 @@ use std::{
 
 use tidings_protocol::{
     PORT,
-    client::{ClientTls, UNIX_PREFIX},
+    client::{Security, UNIX_PREFIX},
 };
 
 /// The file in the data directory that holds the address of the broker of a running `tidings up`.
@@ -46,7 +46,7 @@ impl fmt::Display for Listen {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BrokerAddress {
     text: String,
-    tls: Option<ClientTls>,
+    security: Security,
 }
 
 impl BrokerAddress {
@@ -54,15 +54,15 @@ impl BrokerAddress {
         &self.text
     }
 
-    /// How connections are encrypted.
-    pub(crate) fn tls(&self) -> Option<&ClientTls> {
-        self.tls.as_ref()
+    /// How connections are encrypted, and what is shown there.
+    pub(crate) fn security(&self) -> &Security {
+        &self.security
     }
 
-    /// The same, with connections encrypted so. Those to a unix socket never are.
-    pub(crate) fn within(self, tls: Option<ClientTls>) -> Self {
-        let tls = tls.filter(|_| !self.text.starts_with(UNIX_PREFIX));
-        Self { tls, ..self }
+    /// The same, with this security. Connections to a unix socket are never encrypted.
+    pub(crate) fn with(self, mut security: Security) -> Self {
+        security.tls.take_if(|_| self.text.starts_with(UNIX_PREFIX));
+        Self { security, ..self }
     }
 
     /// That of a unix socket.
@@ -71,7 +71,7 @@ impl BrokerAddress {
     }
 
     fn plain(text: impl Into<String>) -> Self {
-        Self { text: text.into(), tls: None }
+        Self { text: text.into(), security: Security::default() }
     }
 }
 

@@ -3,9 +3,15 @@
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, Command, Error, FromArgMatches};
-use tidings_protocol::client::ClientTls;
+use tidings_protocol::{
+    Token,
+    client::{ClientTls, Security, TokenSource},
+};
 
 use crate::address::BrokerAddress;
+
+/// The variable of the environment that holds a token itself.
+pub(crate) const TOKEN_VARIABLE: &str = "TIDINGS_TOKEN";
 
 /// The broker that a command talks to.
 #[derive(Debug, Clone)]
@@ -26,7 +32,7 @@ struct Flag {
     broker: BrokerAddress,
 
     #[command(flatten)]
-    tls: TlsFlags,
+    security: SecurityFlags,
 }
 
 #[derive(Args)]
@@ -36,12 +42,12 @@ struct IfAny {
     broker: Option<BrokerAddress>,
 
     #[command(flatten)]
-    tls: TlsFlags,
+    security: SecurityFlags,
 }
 
-/// Each of them asks for TLS.
+/// Each of them but the last asks for TLS.
 #[derive(Args)]
-struct TlsFlags {
+struct SecurityFlags {
     /// Encrypt the connection to the broker, and check its certificate (not that to a unix socket)
     #[arg(long)]
     tls: bool,
@@ -57,23 +63,32 @@ struct TlsFlags {
     /// The key of --cert, in PEM [default: it is in the same file]
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
+
+    /// The file that holds the token to show to the broker [default: what `TIDINGS_TOKEN` in the environment holds itself]
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
 }
 
-impl From<TlsFlags> for Option<ClientTls> {
-    fn from(TlsFlags { tls, ca, cert, key }: TlsFlags) -> Self {
-        (tls || ca.is_some() || cert.is_some()).then_some(ClientTls { ca, cert, key })
+impl From<SecurityFlags> for Security {
+    fn from(flags: SecurityFlags) -> Self {
+        let SecurityFlags { tls, ca, cert, key, token_file } = flags;
+        let tls = (tls || ca.is_some() || cert.is_some()).then_some(ClientTls { ca, cert, key });
+        // Never a flag: everybody on the machine sees those.
+        let given = || Token::new(std::env::var(TOKEN_VARIABLE).ok()?.trim()).ok();
+        let file = token_file.map(TokenSource::File);
+        Self { tls, token: file.or_else(|| given().map(TokenSource::Given)) }
     }
 }
 
 impl From<Flag> for BrokerFlag {
     fn from(flag: Flag) -> Self {
-        Self { broker: flag.broker.within(flag.tls.into()) }
+        Self { broker: flag.broker.with(flag.security.into()) }
     }
 }
 
 impl From<IfAny> for BrokerIfAny {
     fn from(flag: IfAny) -> Self {
-        Self { broker: flag.broker.map(|broker| broker.within(flag.tls.into())) }
+        Self { broker: flag.broker.map(|broker| broker.with(flag.security.into())) }
     }
 }
 
@@ -118,12 +133,14 @@ mod tests {
 
     #[test]
     fn each_flag_about_tls_asks_for_it() {
-        assert_eq!(broker(&[]).tls(), None);
-        assert_eq!(broker(&["--tls"]).tls(), Some(&ClientTls::default()));
+        assert_eq!(broker(&[]).security().tls, None);
+        assert_eq!(broker(&["--tls"]).security().tls, Some(ClientTls::default()));
         let ca = ClientTls { ca: Some("a".into()), ..ClientTls::default() };
-        assert_eq!(broker(&["--ca", "a"]).tls(), Some(&ca));
+        assert_eq!(broker(&["--ca", "a"]).security().tls, Some(ca));
         let cert = ClientTls { cert: Some("c".into()), key: Some("k".into()), ca: None };
-        assert_eq!(broker(&["--cert", "c", "--key", "k"]).tls(), Some(&cert));
-        assert_eq!(broker(&["--tls", "--broker", "unix:/a"]).tls(), None);
+        assert_eq!(broker(&["--cert", "c", "--key", "k"]).security().tls, Some(cert));
+        assert_eq!(broker(&["--tls", "--broker", "unix:/a"]).security().tls, None);
+        let file = TokenSource::File("t".into());
+        assert_eq!(broker(&["--token-file", "t"]).security().token, Some(file));
     }
 }

@@ -335,7 +335,7 @@ impl CrawlerFlags {
     pub(crate) fn config(&self, broker: &BrokerAddress, data: &DataFlag) -> CrawlerConfig {
         let mut config = CrawlerConfig {
             broker: broker.as_str().to_owned(),
-            tls: broker.tls().cloned(),
+            security: broker.security().clone(),
             data: data.data.clone(),
             sinks: self.sinks.config(data),
             credit: self.concurrency,

@@ -48,6 +48,6 @@ pub(crate) async fn living_broker(data: &Path) -> Option<BrokerAddress> {
 }
 
 fn options(broker: &BrokerAddress, name: &str) -> ClientOptions {
-    let (name, tls) = (Some(name.to_owned()), broker.tls().cloned());
-    ClientOptions { name, tls, ..ClientOptions::default() }
+    let (name, security) = (Some(name.to_owned()), broker.security().clone());
+    ClientOptions { name, security, ..ClientOptions::default() }
 }

@@ -20,7 +20,7 @@ use clap::Args;
 use tidings_connectors::zmq::{
     Bind, Bound, Bridge, IS_BUILT_IN, TopicPattern, frames::PayloadFrame,
 };
-use tidings_protocol::client::ClientTls;
+use tidings_protocol::client::{ClientTls, Security, TokenSource};
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
     process::{Child, ChildStdin, ChildStdout, Command},
@@ -96,7 +96,11 @@ impl Work {
     /// As arguments of `tidings zmq`.
     fn words(&self) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec![format!("--broker={}", self.broker).into()];
-        if let Some(ClientTls { ca, cert, key }) = self.broker.tls() {
+        let Security { tls, token } = self.broker.security();
+        if let Some(TokenSource::File(path)) = token {
+            words.extend(["--token-file".into(), path.into()]);
+        }
+        if let Some(ClientTls { ca, cert, key }) = tls {
             words.push("--tls".into());
             for (flag, file) in [("--ca", ca), ("--cert", cert), ("--key", key)] {
                 words.extend(file.iter().flat_map(|file| [flag.into(), file.into()]));

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 
 use self::dial::dial;
-pub use self::dial::{ClientTls, UNIX_PREFIX};
+pub use self::dial::{ClientTls, Security, TokenSource, UNIX_PREFIX};
 use self::link::{Input, Receiver, Shared, Waiting, closed, drive};
 use crate::reply::{HelloAnswer, Reply, field_number, refusal_from};
 use crate::{Code, Command, Hello, LINE_BYTES_MAX, MemberId, ProtocolError, Seq, TaskId};
@@ -36,8 +36,8 @@ pub struct ClientOptions {
     pub resume: Option<MemberId>,
     /// The way on which those came for whom it speaks, if it does: it may do no more than they.
     pub via: Option<String>,
-    /// Within what the connection is encrypted. Default `None`: it is not. One to a unix socket never is.
-    pub tls: Option<ClientTls>,
+    /// Whether it is encrypted, and what it shows.
+    pub security: Security,
     /// For the connection, TLS and the `HELLO` together.
     pub connect_timeout: Duration,
 }
@@ -45,7 +45,8 @@ pub struct ClientOptions {
 impl Default for ClientOptions {
     fn default() -> Self {
         let connect_timeout = Duration::from_secs(5);
-        ClientOptions { name: None, resume: None, via: None, tls: None, connect_timeout }
+        let security = Security::default();
+        ClientOptions { name: None, resume: None, via: None, security, connect_timeout }
     }
 }
 
@@ -69,6 +70,9 @@ pub enum ClientError {
         /// What is wrong, and what helps.
         reason: String,
     },
+    /// There is no token where one should be. Nothing was sent.
+    #[error("no token: {0}")]
+    Token(String),
     /// Nobody answered `HELLO` in time. Nothing else was sent.
     #[error("no Tidings broker answered at {address} within {} ms", .after.as_millis())]
     Timeout {
@@ -159,7 +163,7 @@ pub async fn connect(
 ) -> Result<(Client, Deliveries), ClientError> {
     let mut refusal = None;
     let connecting = async {
-        let (reader, writer) = dial(address, options.tls.as_ref()).await?;
+        let (reader, writer) = dial(address, &options.security).await?;
         handshake(reader, writer, &options, &mut refusal).await
     };
     let connected = tokio::time::timeout(options.connect_timeout, connecting).await;
@@ -202,9 +206,11 @@ where
     W: AsyncWrite + Unpin + Send + 'static,
 {
     let echo = format!("{:032x}", random_bits());
+    let token = options.security.token.as_ref().map(TokenSource::token).transpose();
+    let token = token.map_err(ClientError::Token)?;
     let hello = Command::Hello(Hello {
         name: options.name.clone(),
-        token: None,
+        token,
         echo: Some(echo.clone()),
         resume: options.resume,
         via: options.via.clone(),

@@ -141,7 +141,7 @@ mod work {
         });
         Ok(Config {
             broker: args.broker.broker.as_str().to_owned(),
-            tls: args.broker.broker.tls().cloned(),
+            security: args.broker.broker.security().clone(),
             publish: args.publish,
             topics: args.topics,
             pull: args.pull,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tidings_protocol::client::ClientTls;
+use tidings_protocol::client::Security;
 use tidings_protocol::{GroupName, MemberId, URL_BYTES_MAX};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -19,7 +19,7 @@ pub struct CrawlerConfig {
     /// `host:port` of the broker, or `unix:path`. Default: `127.0.0.1:12345`.
     pub broker: String,
     /// Within what the connection to it is encrypted. Default: it is not.
-    pub tls: Option<ClientTls>,
+    pub security: Security,
     /// The group to join. Default: `crawlers`.
     pub group: GroupName,
     /// Tasks held at once, at most. Default: 1000. An open request is cheap and no host ever has
@@ -100,7 +100,7 @@ impl Default for CrawlerConfig {
     fn default() -> Self {
         Self {
             broker: format!("127.0.0.1:{}", tidings_protocol::PORT),
-            tls: None,
+            security: Security::default(),
             group: tidings_protocol::DEFAULT_GROUP
                 .parse()
                 .expect("the default group has a valid name"),

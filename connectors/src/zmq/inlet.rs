@@ -6,7 +6,7 @@ use std::{collections::VecDeque, future::poll_fn, pin::Pin, task::ready};
 
 use tidings_protocol::{
     Code, Seq,
-    client::{self, Client, ClientError, ClientOptions, ClientTls, Deliveries, Published},
+    client::{self, Client, ClientError, ClientOptions, Deliveries, Published, Security},
 };
 use tokio::time::{Instant, sleep_until};
 
@@ -21,7 +21,7 @@ use crate::complaints::Complaints;
 /// Events are confirmed in the order in which they were pushed, but for those that the broker had no room for.
 pub(crate) struct Inlet {
     broker: String,
-    tls: Option<ClientTls>,
+    security: Security,
     name: &'static str,
     connection: Option<(Client, Deliveries)>,
     /// Sent, oldest first.
@@ -45,10 +45,10 @@ struct Sent {
 
 impl Inlet {
     /// One to this broker, which sees this name.
-    pub(crate) fn new(broker: String, tls: Option<ClientTls>, name: &'static str) -> Self {
+    pub(crate) fn new(broker: String, security: Security, name: &'static str) -> Self {
         Self {
             broker,
-            tls,
+            security,
             name,
             connection: None,
             sent: VecDeque::new(),
@@ -162,7 +162,7 @@ impl Inlet {
             name: Some(self.name.to_owned()),
             // Nobody knows who says it: the broker decides what such people may.
             via: Some("zmq".to_owned()),
-            tls: self.tls.clone(),
+            security: self.security.clone(),
             ..ClientOptions::default()
         };
         match client::connect(&self.broker, options).await {

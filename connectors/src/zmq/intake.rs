@@ -95,8 +95,8 @@ pub(crate) async fn run(
     mut source: Source,
     stop: &CancellationToken,
 ) -> Result<Option<Heard>, RunError> {
-    let (broker, tls) = (config.broker.clone(), config.tls.clone());
-    let mut inlet = Inlet::new(broker, tls, source.name());
+    let (broker, security) = (config.broker.clone(), config.security.clone());
+    let mut inlet = Inlet::new(broker, security, source.name());
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

@@ -35,7 +35,7 @@ use std::{io, net::SocketAddr};
 
 use tidings_protocol::{
     TopicName,
-    client::{ClientError, ClientTls},
+    client::{ClientError, Security},
     is_name,
 };
 
@@ -54,7 +54,7 @@ pub struct Config {
     /// The broker: `HOST:PORT`, or `unix:PATH`.
     pub broker: String,
     /// Within what connections to it are encrypted, if they are.
-    pub tls: Option<ClientTls>,
+    pub security: Security,
     /// Send events there.
     pub publish: Option<Bind>,
     /// Only those of these topics.

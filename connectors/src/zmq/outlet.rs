@@ -79,8 +79,8 @@ impl<'a> Outlet<'a> {
                 () = stop.cancelled() => return Ok(()),
             }
         }
-        let (name, tls) = (Some(NAME.to_owned()), config.tls.clone());
-        let options = ClientOptions { name, tls, ..ClientOptions::default() };
+        let (name, security) = (Some(NAME.to_owned()), config.security.clone());
+        let options = ClientOptions { name, security, ..ClientOptions::default() };
         let (client, mut deliveries) = client::connect(&config.broker, options).await?;
         let mut outlet = Self {
             client,

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::ClientError;
-use crate::ALPN;
+use crate::{ALPN, Token};
 
 /// What the address of a unix socket begins with.
 pub const UNIX_PREFIX: &str = "unix:";
@@ -36,13 +37,45 @@ pub struct ClientTls {
     pub key: Option<PathBuf>,
 }
 
+/// What keeps a connection to a broker from others: nobody listens in, and the broker knows who it is. Default:
+/// nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Security {
+    /// Within what it is encrypted, unless it is one to a unix socket.
+    pub tls: Option<ClientTls>,
+    /// What is shown to the broker; over the network within TLS only.
+    pub token: Option<TokenSource>,
+}
+
+/// Where a token is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenSource {
+    /// Here.
+    Given(Token),
+    /// Alone in a file, which is read at every connection.
+    File(PathBuf),
+}
+
+impl TokenSource {
+    /// The token.
+    pub(super) fn token(&self) -> Result<Token, String> {
+        let path = match self {
+            Self::Given(token) => return Ok(token.clone()),
+            Self::File(path) => path,
+        };
+        let text = String::from_utf8(read(path)?);
+        let token = text.ok().and_then(|text| Token::new(text.trim()).ok());
+        token.ok_or_else(|| format!("{} holds no token: one word of its own", path.display()))
+    }
+}
+
 type Reading = Box<dyn AsyncRead + Unpin + Send>;
 type Writing = Box<dyn AsyncWrite + Unpin + Send>;
 
 /// The two halves of a connection to `HOST:PORT` or `unix:PATH`; the latter never has TLS.
 pub(super) async fn dial(
     address: &str,
-    tls: Option<&ClientTls>,
+    Security { tls, token }: &Security,
 ) -> Result<(Reading, Writing), ClientError> {
     let failed = |error: io::Error| ClientError::Connect {
         address: address.to_owned(),
@@ -60,13 +93,18 @@ pub(super) async fn dial(
     }
     let unsafe_ = |reason: String| ClientError::Tls { address: address.to_owned(), reason };
     // What is wrong with the files is told also when there is no broker.
-    let config = tls.map(config).transpose().map_err(unsafe_)?;
+    let config = tls.as_ref().map(config).transpose().map_err(unsafe_)?;
     let stream = TcpStream::connect(address).await.map_err(failed)?;
     // Lines are gathered here, so nothing is gained by the kernel's waiting for more.
     let _ = stream.set_nodelay(true);
     // Without it the loss is noticed late, and in no other way.
     let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive());
     let Some(config) = config else {
+        let is_here = |peer: SocketAddr| peer.ip().to_canonical().is_loopback();
+        if token.is_some() && !stream.peer_addr().is_ok_and(is_here) {
+            let reason = "a token is not shown where others may read it on the way; --tls encrypts the connection";
+            return Err(unsafe_(reason.to_owned()));
+        }
         let (reader, writer) = stream.into_split();
         return Ok((Box::new(reader), Box::new(writer)));
     };

@@ -282,7 +282,7 @@ async fn join(
     let options = ClientOptions {
         name: Some(crawler.config.name.clone()),
         resume: *member,
-        tls: crawler.config.tls.clone(),
+        security: crawler.config.security.clone(),
         ..ClientOptions::default()
     };
     let patience = options.connect_timeout;
