@@ -105,7 +105,7 @@ fn only_what_is_safe_is_spoken() {
         } else {
             let said = client.finish().expect_code(1);
             assert_eq!(said.stdout(), [""; 0], "{version}");
-            assert!(said.stderr().contains("protocol version"), "{version}: {}", said.stderr());
+            assert!(said.stderr().contains("alert"), "{version}: {}", said.stderr());
         }
     }
     // One who does not know that this is encrypted hears nothing that is meant for people.
@@ -242,4 +242,34 @@ fn what_works_for_an_encrypted_broker_finds_it() {
     assert!(said.contains("it speaks TLS: --tls"), "{said}");
     server.process.finish_by("TERM").expect_code(0);
     assert!(!socket.exists());
+}
+
+#[test]
+fn an_idle_subscriber_takes_little_memory() {
+    const SUBSCRIBERS: u64 = 400;
+    let (server, authority) = broker(&["--sync", "memory"]);
+    let script = "import socket, ssl, sys\n\
+        context = ssl.create_default_context(cafile=sys.argv[2])\n\
+        def subscriber():\n\
+        \x20   plain = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n\
+        \x20   secure = context.wrap_socket(plain, server_hostname='localhost')\n\
+        \x20   lines = secure.makefile('rb')\n\
+        \x20   secure.sendall(b'HELLO echo=x\\nSUB t\\n')\n\
+        \x20   while lines.readline() != b'+OK\\r\\n': pass\n\
+        \x20   return secure, lines\n\
+        kept = []\n\
+        for count in sys.stdin:\n\
+        \x20   kept += [subscriber() for _ in range(int(count))]\n\
+        \x20   print('there are', len(kept), flush=True)\n";
+    let port = server.address.port().to_string();
+    let mut python =
+        Running::start(Command::new("python3").args(["-c", script, &port, &authority.file()]));
+    // What is made once is there with the first ones.
+    python.write("100\n");
+    python.line_with("there are 100");
+    let before = server.process.resident_memory_bytes();
+    python.write(format!("{SUBSCRIBERS}\n"));
+    python.line_with("there are 500");
+    let each = server.process.resident_memory_bytes().saturating_sub(before) / SUBSCRIBERS;
+    assert!(each <= 24 << 10, "{each} bytes");
 }

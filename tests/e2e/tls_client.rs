@@ -93,9 +93,9 @@ fn a_node_with_tls_crawls_for_itself_and_with_others() {
         |words: &[&str]| Running::start(&mut tidings(elsewhere.path(), [words, &secure].concat()));
     let crawler = start(&["crawl", "--allow-private", "--data", "."]);
     crawler.line_with("fetching for");
-    let heard = start(&["sub", "t", "--count", "1"]);
     let said = start(&["pub", "t", "within"]);
     said.finish().expect_code(0);
+    let heard = start(&["sub", "t", "--from", "first", "--count", "1"]);
     heard.line_with("within");
     heard.finish().expect_code(0);
     crawler.finish_by("TERM").expect_code(0);

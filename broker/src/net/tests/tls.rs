@@ -127,14 +127,3 @@ async fn somebody_who_reads_late_gets_everything_and_in_order() {
     assert!(within(PATIENCE, end).await, "it was not closed");
     broker.stop().await;
 }
-
-/// 24 KiB for a subscriber who only waits, with all that TLS keeps of it. Counted in what is allocated for itself
-/// by the types that hold it; figures of processes are in bench/README.md.
-#[tokio::test]
-async fn the_task_of_an_idle_encrypted_connection_is_small() {
-    let (broker, connector, _dir) = broker(Limits::default()).await;
-    let (mut read, _write) = secured(&broker, &connector).await;
-    line(&mut read).await;
-    let state = size_of::<tokio_rustls::server::TlsStream<TcpStream>>();
-    assert!(state <= 4 << 10, "{state}");
-}
