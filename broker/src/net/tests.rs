@@ -4,6 +4,7 @@ mod cursors;
 mod ends;
 mod groups;
 mod pressure;
+mod tls;
 
 use std::time::Duration;
 

@@ -113,7 +113,10 @@ pub(super) async fn dial(
     let name = ServerName::try_from(host.to_owned())
         .map_err(|_| unsafe_(format!("no certificate can be for {host}")))?;
     let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
-    let stream = stream.map_err(|error| unsafe_(judge(&error, host)))?;
+    let stream = stream.map_err(|error| match cause(&error) {
+        Some(tls) => unsafe_(judge(tls, host)),
+        None => failed(error),
+    })?;
     let (reader, writer) = tokio::io::split(stream);
     Ok((Box::new(reader), Box::new(writer)))
 }
@@ -176,29 +179,20 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 }
 
 /// What came of a handshake, in words that say what to do.
-fn judge(error: &io::Error, host: &str) -> String {
-    let Some(tls) = cause(error) else {
-        return match error.kind() {
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-                "it ended the connection within the handshake; perhaps TLS is not spoken there"
-                    .into()
-            }
-            _ => error.to_string(),
-        };
-    };
-    match tls {
+fn judge(error: &rustls::Error, host: &str) -> String {
+    match error {
         rustls::Error::InvalidCertificate(error) => judge_certificate(error, host),
         rustls::Error::InvalidMessage(_) => {
             "what answers there does not speak TLS; without --tls it may be the broker".into()
         }
         rustls::Error::PeerIncompatible(_)
         | rustls::Error::AlertReceived(AlertDescription::ProtocolVersion) => {
-            format!("it speaks no version of TLS that is safe, which are 1.2 and 1.3 ({tls})")
+            format!("it speaks no version of TLS that is safe, which are 1.2 and 1.3 ({error})")
         }
         rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
             "what answers there speaks something else than the line protocol".into()
         }
-        tls => in_words(tls),
+        error => in_words(error),
     }
 }
 

@@ -267,7 +267,7 @@ fn fatal(crawler: &Crawler, error: &ClientError, was_connected: bool) -> Option<
         ClientError::Refused(refusal) if !refusal.code.is_transient() => {
             Some(CrawlError::Refused { broker, refusal: refusal.clone() })
         }
-        ClientError::Protocol(_) if !was_connected => {
+        ClientError::Protocol(_) | ClientError::Tls { .. } if !was_connected => {
             Some(CrawlError::NoBroker { broker, reason: error.clone() })
         }
         _ => None,

@@ -16,6 +16,7 @@ pub(crate) mod publisher;
 pub(crate) mod receiver;
 pub(crate) mod seed;
 pub(crate) mod talk;
+pub(crate) mod tls;
 pub(crate) mod trace;
 pub(crate) mod wait;
 pub(crate) mod zmq;

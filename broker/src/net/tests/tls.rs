@@ -1,0 +1,129 @@
+//! Connections within TLS: their beginning, and writing to somebody who does not read.
+
+use std::sync::Arc;
+
+use rcgen::{CertificateParams, KeyPair};
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+use tempfile::TempDir;
+use tokio::io::{ReadHalf, WriteHalf};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::*;
+use crate::TlsConfig;
+
+/// An encrypted broker, and who trusts it.
+async fn broker(limits: Limits) -> (Broker, TlsConnector, TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    let (cert_file, key_file) = (dir.path().join("cert"), dir.path().join("key"));
+    std::fs::write(&cert_file, certificate.pem()).unwrap();
+    std::fs::write(&key_file, key.serialize_pem()).unwrap();
+    let tls = Some(TlsConfig { cert: cert_file, key: key_file, client_ca: None });
+    let listen = "127.0.0.1:0".parse().unwrap();
+    let config = BrokerConfig { listen, limits, tls, ..BrokerConfig::default() };
+    let mut roots = RootCertStore::empty();
+    let pem = certificate.pem();
+    roots.add(rustls::pki_types::CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
+    let client = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    (Broker::start(config).await.unwrap(), TlsConnector::from(Arc::new(client)), dir)
+}
+
+type Secured = (BufReader<ReadHalf<TlsStream<TcpStream>>>, WriteHalf<TlsStream<TcpStream>>);
+
+async fn secured(broker: &Broker, connector: &TlsConnector) -> Secured {
+    let stream = TcpStream::connect(broker.local_addr()).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    let (read, write) = tokio::io::split(connector.connect(name, stream).await.unwrap());
+    (BufReader::new(read), write)
+}
+
+async fn line(read: &mut (impl AsyncBufReadExt + Unpin)) -> String {
+    let mut line = String::new();
+    let reading = async { read.read_line(&mut line).await.map(drop).unwrap() };
+    assert!(within(PATIENCE, reading).await, "no line came");
+    line
+}
+
+#[tokio::test]
+async fn a_handshake_that_stalls_counts_and_is_closed() {
+    let limits = Limits { handshake_ms: 50, connections_max: 1, ..Limits::default() };
+    let (broker, connector, _dir) = broker(limits).await;
+    for sent in [&b""[..], b"\x16\x03\x01\x02\x00"] {
+        let mut stalled = TcpStream::connect(broker.local_addr()).await.unwrap();
+        stalled.write_all(sent).await.unwrap();
+        let mut heard = Vec::new();
+        let end = async { stalled.read_to_end(&mut heard).await.map(drop).unwrap() };
+        assert!(within(PATIENCE, end).await, "it was not closed");
+        assert_eq!(heard, b"");
+    }
+    let (mut read, _write) = secured(&broker, &connector).await;
+    assert!(line(&mut read).await.starts_with("Connected."), "they have made room");
+    let mut refused = TcpStream::connect(broker.local_addr()).await.unwrap();
+    let closed = async { refused.read_to_end(&mut Vec::new()).await.map(drop).unwrap_or_default() };
+    assert!(within(PATIENCE, closed).await, "there is room for one");
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn others_are_served_while_handshakes_stall_and_a_stop_does_not_wait_for_them() {
+    let limits = Limits { handshake_ms: 3_600_000, ..Limits::default() };
+    let (broker, connector, _dir) = broker(limits).await;
+    let mut stalled = Vec::new();
+    for _ in 0..50 {
+        stalled.push(TcpStream::connect(broker.local_addr()).await.unwrap());
+    }
+    let (mut read, mut write) = secured(&broker, &connector).await;
+    write.write_all(b"HELLO echo=me\n").await.unwrap();
+    write.flush().await.unwrap();
+    while !line(&mut read).await.contains(" echo=me ") {}
+    let hub = broker.hub.clone();
+    let stopped = async { broker.stop().await };
+    assert!(within(PATIENCE, stopped).await);
+    assert_eq!(hub.registry.len(), 0);
+}
+
+#[tokio::test]
+async fn somebody_who_reads_late_gets_everything_and_in_order() {
+    let (broker, connector, _dir) = broker(Limits::default()).await;
+    let (mut read, mut write) = secured(&broker, &connector).await;
+    let big = broker.hub.topics.open(&"big".parse().unwrap()).unwrap();
+    let payload = "x".repeat(10_000);
+    let append = |count: u64| {
+        for _ in 0..count {
+            big.append(ConnId::BROKER, [payload.as_str()]).unwrap();
+        }
+    };
+    append(1_000);
+    write.write_all(b"HELLO echo=me\nSUB big from=first\nPING\n").await.unwrap();
+    write.flush().await.unwrap();
+    while !line(&mut read).await.contains(" echo=me ") {}
+    // Much more than the sockets take: it stands still in the middle of a record.
+    for seq in 1..=1_000_u64 {
+        let mut event = line(&mut read).await;
+        while !event.starts_with("MSG ") {
+            event = line(&mut read).await;
+        }
+        assert_eq!(event.len(), format!("MSG big {seq} \r\n").len() + payload.len());
+        assert!(event.starts_with(&format!("MSG big {seq} x")), "{seq}");
+    }
+    // What fits into the socket's buffer, but not into one record, leaves without another word.
+    append(3);
+    for seq in 1_001..=1_003 {
+        assert!(line(&mut read).await.starts_with(&format!("MSG big {seq} x")));
+    }
+    write.shutdown().await.unwrap();
+    let mut rest = String::new();
+    let end = async { read.read_to_string(&mut rest).await.map(drop).unwrap() };
+    assert!(within(PATIENCE, end).await, "it was not closed");
+    broker.stop().await;
+}

@@ -1,0 +1,105 @@
+//! Certificates, and foreign programs that encrypt.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, SanType, date_time_ymd,
+};
+
+use super::process::Running;
+
+/// A certificate authority. What it signs lies in its folder, as NAME.pem and NAME.key.
+pub(crate) struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    folder: PathBuf,
+    name: String,
+}
+
+impl Authority {
+    /// One with this name; its own certificate is NAME.pem.
+    pub(crate) fn new(folder: &Path, name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().unwrap();
+        fs::write(folder.join(format!("{name}.key")), key.serialize_pem()).unwrap();
+        let issuer = CertifiedIssuer::self_signed(params, key).unwrap();
+        fs::write(folder.join(format!("{name}.pem")), issuer.pem()).unwrap();
+        Self { issuer, folder: folder.to_owned(), name: name.to_owned() }
+    }
+
+    /// The file of its certificate.
+    pub(crate) fn file(&self) -> String {
+        self.path(&self.name, "pem")
+    }
+
+    /// The file of what it signed, `pem` or `key`.
+    pub(crate) fn path(&self, name: &str, kind: &str) -> String {
+        self.folder.join(format!("{name}.{kind}")).to_str().unwrap().to_owned()
+    }
+
+    /// A certificate that is good for localhost, and for a client of this name.
+    pub(crate) fn sign(&self, name: &str) {
+        self.sign_with(name, |_| ());
+    }
+
+    /// The same, with a last word about what is in it.
+    pub(crate) fn sign_with(&self, name: &str, adjust: impl FnOnce(&mut CertificateParams)) {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.subject_alt_names.push(SanType::IpAddress("127.0.0.1".parse().unwrap()));
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        adjust(&mut params);
+        let key = KeyPair::generate().unwrap();
+        let cert = params.signed_by(&key, &self.issuer).unwrap();
+        // The file of a running server takes the place of the old one as a whole.
+        for (kind, text) in [("pem", cert.pem()), ("key", key.serialize_pem())] {
+            let (path, fresh) = (self.path(name, kind), self.path(name, "new"));
+            fs::write(&fresh, text).unwrap();
+            fs::rename(fresh, path).unwrap();
+        }
+    }
+}
+
+/// Makes a certificate one of the past.
+pub(crate) fn expired(params: &mut CertificateParams) {
+    params.not_before = date_time_ymd(2020, 1, 1);
+    params.not_after = date_time_ymd(2021, 2, 3);
+}
+
+/// Makes it one for somebody else.
+pub(crate) fn for_another(params: &mut CertificateParams) {
+    params.subject_alt_names = vec![SanType::DnsName("broker.example".try_into().unwrap())];
+}
+
+/// `socat - OPENSSL:..`, which trusts this file.
+#[track_caller]
+pub(crate) fn socat(address: SocketAddr, ca: &str) -> Running {
+    let place = format!("OPENSSL:localhost:{},cafile={ca}", address.port());
+    // It waits for the last words for as long as a test may take.
+    Running::start(Command::new("socat").args(["-t", "60", "-", &place]))
+}
+
+/// `openssl s_client`, which trusts this file, with more flags.
+#[track_caller]
+pub(crate) fn s_client(address: SocketAddr, ca: &str, flags: &[&str]) -> Running {
+    let mut command = Command::new("openssl");
+    command.args(["s_client", "-connect", &address.to_string(), "-CAfile", ca]);
+    Running::start(command.arg("-verify_return_error").args(flags))
+}
+
+/// `openssl s_server` on a free port, with more flags.
+#[track_caller]
+pub(crate) fn s_server(flags: &[&str]) -> (Running, SocketAddr) {
+    let mut command = Command::new("openssl");
+    let server = Running::start(command.args(["s_server", "-accept", "127.0.0.1:0"]).args(flags));
+    let address = server.line("address", |line| line.strip_prefix("ACCEPT ")?.trim().parse().ok());
+    (server, address)
+}

@@ -1,0 +1,275 @@
+//! Encrypted listeners, as foreign programs find them.
+
+use std::{fs, process::Command};
+
+use tempfile::TempDir;
+
+use crate::support::{
+    nc::nc,
+    process::{Running, Server, at, run, tidings},
+    talk::{FAREWELL, Talk},
+    tls::{Authority, expired, s_client, socat},
+    wait::until,
+};
+
+/// A broker with a certificate of an authority, and that authority.
+#[track_caller]
+fn broker(flags: &[&str]) -> (Server, Authority) {
+    let folder = TempDir::new().unwrap();
+    let authority = Authority::new(folder.path(), "authority");
+    authority.sign("broker");
+    let secure = ["broker", "--tls-cert", "broker.pem", "--tls-key", "broker.key"];
+    let server = Server::start_in(folder, &[&secure, flags].concat(), |command| {
+        command.env("TIDINGS_LOG", "debug");
+    });
+    (server, authority)
+}
+
+/// Where HTTP is.
+#[track_caller]
+fn https(server: &Server) -> String {
+    server.process.line("address of HTTP", |line| {
+        let url = line.strip_prefix("HTTP at https://127.0.0.1:")?;
+        Some(format!("https://localhost:{}", url.trim_end_matches('/')))
+    })
+}
+
+/// `curl` to its end, which is silent but for what it got and what went wrong.
+#[track_caller]
+fn curl(words: &[&str]) -> (Option<i32>, String) {
+    let ended = Running::start(Command::new("curl").arg("-sS").args(words)).finish();
+    (ended.code, [ended.stdout().join("\n"), ended.stderr()].concat())
+}
+
+#[test]
+fn lines_are_spoken_within_tls_as_they_are_without() {
+    let (server, authority) = broker(&[]);
+    let ca = authority.file();
+    let mut listener = socat(server.address, &ca);
+    listener.line_with("Connected.");
+    let mut typed = s_client(server.address, &ca, &["-quiet"]);
+    typed.line_with("Connected.");
+    typed.write("http://a.example/\n");
+    listener.line_with("http://a.example/");
+    listener.write("http://b.example/\n");
+    typed.line_with("http://b.example/");
+    // The end of what comes is not the end of what goes, as it is for nc -N.
+    listener.close_stdin();
+    listener.line_with(FAREWELL);
+    listener.finish().expect_code(0);
+    let python = "import socket, ssl, sys\n\
+        context = ssl.create_default_context(cafile=sys.argv[2])\n\
+        plain = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n\
+        with context.wrap_socket(plain, server_hostname='localhost') as secure:\n\
+        \x20   secure.sendall(b'HELLO echo=py\\nPUB new-url http://c.example/\\nQUIT\\n')\n\
+        \x20   print(secure.version(), secure.makefile().read())\n";
+    let port = server.address.port().to_string();
+    let python = Running::start(Command::new("python3").args(["-c", python, &port, &ca])).finish();
+    let said = python.expect_code(0).stdout();
+    assert!(said[0].starts_with("TLSv1.3 Connected."), "{said:?}");
+    assert!(said.iter().any(|line| line == "+OK 3 1"), "{said:?}");
+    typed.line_with("http://c.example/");
+}
+
+#[test]
+fn http_is_encrypted_with_the_same_certificate() {
+    let (server, authority) = broker(&[]);
+    let (url, ca) = (https(&server), authority.file());
+    let health = format!("{url}/health");
+    assert_eq!(curl(&["--cacert", &ca, &health]), (Some(0), r#"{"status":"ok"}"#.to_owned()));
+    let topic = format!("{url}/topics/news/events");
+    let (code, said) = curl(&["--cacert", &ca, "-d", "{\"payload\":\"a\"}", &topic]);
+    assert_eq!(code, Some(0), "{said}");
+    // 60: the certificate is not trusted; 1 and 52: what is not encrypted gets no answer.
+    assert_eq!(curl(&[&health]).0, Some(60));
+    let plain = health.replace("https:", "http:");
+    let (code, said) = curl(&[&plain]);
+    assert!(matches!(code, Some(1 | 52 | 56)), "{code:?} {said}");
+}
+
+#[test]
+fn only_what_is_safe_is_spoken() {
+    let (server, authority) = broker(&[]);
+    let ca = authority.file();
+    let others = socat(server.address, &ca);
+    others.line_with("Connected.");
+    for (version, is_spoken) in
+        [("-tls1", false), ("-tls1_1", false), ("-tls1_2", true), ("-tls1_3", true)]
+    {
+        let flags = [version, "-quiet", "-cipher", "ALL:@SECLEVEL=0"];
+        let mut client = s_client(server.address, &ca, &flags);
+        if is_spoken {
+            client.line_with("Connected.");
+            client.write("QUIT\n");
+            client.finish().expect_code(0);
+        } else {
+            let said = client.finish().expect_code(1);
+            assert_eq!(said.stdout(), [""; 0], "{version}");
+            assert!(said.stderr().contains("alert"), "{version}: {}", said.stderr());
+        }
+    }
+    // One who does not know that this is encrypted hears nothing that is meant for people.
+    let mut plain = nc(server.address, &[]);
+    plain.write("http://a.example/\n");
+    let said = plain.finish();
+    assert!(!said.stdout().iter().any(|line| line.contains("Connected")), "{:?}", said.stdout());
+    server.process.line_with("no TLS: closed");
+    // A browser offers what it speaks, which lines are not.
+    let url = format!("https://localhost:{}/", server.address.port());
+    let (code, said) = curl(&["--cacert", &ca, &url]);
+    assert_eq!(code, Some(35), "{said}");
+    let stats = Running::start(&mut tidings(
+        server.folder.path(),
+        ["topic", "ls", "--json", "--broker", &server.text(), "--ca", &ca],
+    ));
+    let said = stats.finish().expect_code(0).stdout().join("\n");
+    assert!(!said.contains("a.example"), "{said}");
+    assert!(!others.has_printed("a.example"));
+}
+
+#[test]
+fn a_certificate_is_replaced_while_connections_are_open() {
+    let (server, authority) = broker(&[]);
+    let ca = authority.file();
+    let mut early = socat(server.address, &ca);
+    early.line_with("Connected.");
+    let shown = || {
+        let mut client = s_client(server.address, &ca, &["-no_ign_eof"]);
+        client.close_stdin();
+        let said = client.finish().stdout();
+        said.into_iter().find(|line| line.contains(" s:")).unwrap()
+    };
+    assert!(shown().contains("CN = broker"), "{}", shown());
+    let replace = |to: &str| {
+        for kind in ["pem", "key"] {
+            fs::copy(authority.path(to, kind), authority.path("broker", kind)).unwrap();
+        }
+    };
+    authority.sign("second");
+    replace("second");
+    until("the second certificate", || shown().contains("CN = second").then_some(()));
+    // What is no key changes nothing, and is said once.
+    fs::write(authority.path("broker", "key"), "garbage").unwrap();
+    server.process.line_with("the old certificate stays");
+    assert!(shown().contains("CN = second"));
+    authority.sign("third");
+    replace("third");
+    until("the third certificate", || shown().contains("CN = third").then_some(()));
+    early.write("http://a.example/\nhttp://b.example/\n");
+    let late = socat(server.address, &ca);
+    late.line_with("Connected.");
+    early.close_stdin();
+    early.line_with(FAREWELL);
+    early.finish().expect_code(0);
+    let log = server.process.finish_by("TERM").expect_code(0);
+    assert_eq!(log.stderr().matches("the old certificate stays").count(), 1);
+}
+
+#[test]
+fn who_shows_a_certificate_has_its_name() {
+    let folder = TempDir::new().unwrap();
+    let clients = Authority::new(folder.path(), "clients");
+    clients.sign("alice");
+    clients.sign_with("late", expired);
+    let others = Authority::new(folder.path(), "others");
+    others.sign("mallory");
+    let (server, authority) = broker(&["--client-ca", &clients.file()]);
+    let (url, ca) = (https(&server), authority.file());
+    let health = format!("{url}/health");
+    let ask = |who: Option<(&Authority, &str)>| {
+        let files = who.map(|(of, name)| (of.path(name, "pem"), of.path(name, "key")));
+        let mut words = vec!["--cacert", &ca, &health];
+        let mut flags = vec!["topic", "ls", "--ca", &ca];
+        if let Some((cert, key)) = &files {
+            words.extend(["--cert", cert, "--key", key]);
+            flags.extend(["--cert", cert, "--key", key]);
+        }
+        (curl(&words), at(&server, &flags))
+    };
+    for who in [None, Some((&clients, "alice"))] {
+        let ((code, said), listed) = ask(who);
+        assert_eq!((code, said.as_str()), (Some(0), r#"{"status":"ok"}"#));
+        listed.expect_code(0);
+    }
+    server.process.line("alice's name", |line| {
+        (line.contains("encrypted") && line.ends_with("(alice)")).then_some(())
+    });
+    for who in [(&others, "mallory"), (&clients, "late")] {
+        let ((code, said), listed) = ask(Some(who));
+        assert_ne!(code, Some(0), "{said}");
+        let said = listed.expect_code(1).stderr();
+        assert!(said.contains("the broker does not take our certificate (--cert)"), "{said}");
+        assert!(!server.process.has_printed(&format!("({})", who.1)));
+    }
+}
+
+#[test]
+fn a_broker_whose_files_are_wrong_does_not_start() {
+    let folder = TempDir::new().unwrap();
+    let authority = Authority::new(folder.path(), "authority");
+    authority.sign("one");
+    authority.sign("other");
+    let start = |cert: &str, key: &str| {
+        let words = ["broker", "--listen", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key];
+        run(folder.path(), &words).expect_code(1).stderr()
+    };
+    let said = start("one.pem", "other.key");
+    assert!(
+        said.contains("the key in other.key is not that of the certificate in one.pem"),
+        "{said}"
+    );
+    let said = start("none.pem", "one.key");
+    assert!(said.contains("cannot read none.pem: "), "{said}");
+    let said = run(folder.path(), &["broker", "--tls-cert", "one.pem"]).expect_code(2).stderr();
+    assert!(said.contains("--tls-key"), "{said}");
+}
+
+#[test]
+fn what_works_for_an_encrypted_broker_finds_it() {
+    let (server, authority) = broker(&[]);
+    let socket = server.data().join("broker.sock");
+    let mut nearby = Running::start(Command::new("nc").arg("-NU").arg(&socket));
+    nearby.line_with("Connected.");
+    nearby.write("HELLO echo=n\nPUB t a\nQUIT\n");
+    nearby.line_with("+OK 1 1");
+    let ca = authority.file();
+    let listed = at(&server, &["topic", "ls", "--ca", &ca]).expect_code(0);
+    assert!(listed.stdout().iter().any(|line| line.starts_with("t ")), "{:?}", listed.stdout());
+    // Nothing of it is there for those who come over the network without.
+    let mut plain = Talk::unread(server.address);
+    plain.send("HELLO echo=p\n");
+    let said = at(&server, &["topic", "ls"]).expect_code(1).stderr();
+    assert!(said.contains("it speaks TLS: --tls"), "{said}");
+    server.process.finish_by("TERM").expect_code(0);
+    assert!(!socket.exists());
+}
+
+#[test]
+fn an_idle_subscriber_takes_little_memory() {
+    const SUBSCRIBERS: u64 = 400;
+    let (server, authority) = broker(&["--sync", "memory"]);
+    let script = "import socket, ssl, sys\n\
+        context = ssl.create_default_context(cafile=sys.argv[2])\n\
+        def subscriber():\n\
+        \x20   plain = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n\
+        \x20   secure = context.wrap_socket(plain, server_hostname='localhost')\n\
+        \x20   lines = secure.makefile('rb')\n\
+        \x20   secure.sendall(b'HELLO echo=x\\nSUB t\\n')\n\
+        \x20   while lines.readline() != b'+OK\\r\\n': pass\n\
+        \x20   return secure, lines\n\
+        kept = []\n\
+        for count in sys.stdin:\n\
+        \x20   kept += [subscriber() for _ in range(int(count))]\n\
+        \x20   print('there are', len(kept), flush=True)\n";
+    let port = server.address.port().to_string();
+    let mut python =
+        Running::start(Command::new("python3").args(["-c", script, &port, &authority.file()]));
+    // What is made once is there with the first ones.
+    python.write("100\n");
+    python.line_with("there are 100");
+    let before = server.process.resident_memory_bytes();
+    python.write(format!("{SUBSCRIBERS}\n"));
+    python.line_with("there are 500");
+    let each = server.process.resident_memory_bytes().saturating_sub(before) / SUBSCRIBERS;
+    assert!(each <= 24 << 10, "{each} bytes");
+}

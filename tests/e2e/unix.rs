@@ -1,0 +1,62 @@
+//! Listening on a unix socket.
+
+use std::{fs, os::unix::fs::PermissionsExt, process::Command};
+
+use crate::support::{
+    process::{Running, Server, run},
+    talk::Talk,
+};
+
+#[test]
+fn whoever_may_open_the_socket_talks_lines_over_it() {
+    let server = Server::start_with(&["broker", "--unix", "the.sock"], |command| {
+        command.env("TIDINGS_LOG", "debug");
+    });
+    let socket = server.folder.path().join("the.sock");
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    let mut network = Talk::peer(server.address);
+    let mut nearby = Running::start(Command::new("nc").arg("-NU").arg(&socket));
+    nearby.line_with("Connected.");
+    nearby.write("http://a.example/\n");
+    assert_eq!(network.line(), "http://a.example/");
+    network.send("http://b.example/\n");
+    nearby.line_with("http://b.example/");
+    let place = format!("UNIX-CONNECT:{}", socket.display());
+    let mut socat = Running::start(Command::new("socat").args(["-t", "60", "-", &place]));
+    socat.line_with("Connected.");
+    socat.write("HELLO echo=s\nQUIT\n");
+    socat.line_with("echo=s");
+    socat.finish().expect_code(0);
+    let place = format!("unix:{}", socket.display());
+    let listed = run(server.folder.path(), &["topic", "ls", "--broker", &place]).expect_code(0);
+    assert!(listed.stdout().iter().any(|line| line.starts_with("new-url")));
+    // The kernel says who it is.
+    let uid = rustix::process::getuid().as_raw();
+    server.process.line_with(&format!("peer=unix:uid={uid},pid={}", nearby.id()));
+    let words = ["broker", "--listen", "127.0.0.1:0", "--data", "other", "--unix", "the.sock"];
+    let said = run(server.folder.path(), &words).expect_code(1).stderr();
+    assert!(said.contains("the.sock is in use"), "{said}");
+    let said = run(server.folder.path(), &["topic", "ls", "--broker", "unix:none"]);
+    assert!(said.expect_code(1).stderr().contains("cannot connect to unix:none: "));
+    server.process.finish_by("TERM").expect_code(0);
+    assert!(!socket.exists());
+}
+
+#[test]
+fn a_socket_that_was_left_behind_gives_way_and_a_file_does_not() {
+    let flags = ["broker", "--unix", "the.sock", "--unix-mode", "660"];
+    let server = Server::start(&flags);
+    let server = server.restart("KILL", &flags);
+    let socket = server.folder.path().join("the.sock");
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o660);
+    fs::write(server.folder.path().join("file"), "precious").unwrap();
+    let start = |path: &str| {
+        let words = ["broker", "--listen", "127.0.0.1:0", "--data", "other", "--unix", path];
+        run(server.folder.path(), &words)
+    };
+    let said = start("file").expect_code(1).stderr();
+    assert!(said.contains("something that is no socket is there"), "{said}");
+    assert_eq!(fs::read_to_string(server.folder.path().join("file")).unwrap(), "precious");
+    let said = start(&"x".repeat(120)).expect_code(1).stderr();
+    assert!(said.contains("that of a unix socket may have 107"), "{said}");
+}
