@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use tidings_protocol::{CanonicalUrl, Outcome, Return};
 
 use super::bench::{A, Bench};
-use super::portrait::difference;
+use crate::group::portrait::difference;
 use crate::clock::{Moment, Stamp};
 use crate::group::entry::{Admission, EntryId, JobRef, Key};
 use crate::group::key_queue::Lane;

@@ -9,7 +9,7 @@ use std::thread;
 
 use parking_lot::Mutex;
 
-use super::portrait;
+use crate::group::portrait;
 use super::world::{Broken, Nature, Promise, Totals, World};
 use crate::clock::Moment;
 use crate::group::Group;
