@@ -51,13 +51,21 @@ fn robots(bytes: &[u8]) {
     }
 }
 
+/// Of what is compressed and damaged, the more is unpacked the smaller the pieces are.
+fn is_damaged(cut: Option<&str>) -> bool {
+    cut.is_some_and(|why| why.starts_with("damaged"))
+}
+
 /// Its `Content-Type` in the first line. The same in whatever pieces it comes; each event of it is one line.
 fn feed(bytes: &[u8]) {
     let (content_type, bytes) = first_line(bytes);
     let whole = feed::parse(bytes, content_type, Some(URL));
     let mut reader = FeedReader::new(content_type);
     bytes.chunks(7).for_each(|bytes| reader.feed(bytes));
-    assert_eq!(format!("{:?}", reader.finish(Some(URL))), format!("{whole:?}"), "in pieces");
+    let in_pieces = reader.finish(Some(URL));
+    if !is_damaged(whole.cut) {
+        assert_eq!(format!("{in_pieces:?}"), format!("{whole:?}"), "in pieces");
+    }
     let url = CanonicalUrl::parse(URL).expect("it is one");
     let items = Known::default().take_new(&whole.entries);
     for event in items.iter().filter_map(|item| event::of_item(&url, item)) {
@@ -71,8 +79,8 @@ fn feed(bytes: &[u8]) {
     let hubs = Hubs::of(&whole, &HeaderMap::new(), &url, &[]);
     let event = event::of_hubs(&url, &url, &hubs, Known::default(), false);
     assert!(text::check(event.as_bytes()).is_ok(), "{event:?} is no line");
-    let (of, read, _) = event::read_hubs(&event).expect("it is about a feed");
-    assert_eq!((of, read), (url.into_owned(), hubs), "{event:?}");
+    let read = event::read_hubs(&event).map(|(of, hubs, _)| (of, hubs));
+    assert_eq!(read, (!hubs.is_empty()).then(|| (url.into_owned(), hubs)), "{event:?}");
 }
 
 /// The same.
@@ -84,11 +92,13 @@ fn sitemap(bytes: &[u8]) {
         let mut each = |place: crate::sitemap::Location<'_>| found.push(format!("{place:?}"));
         pieces.for_each(|bytes| reader.feed(bytes, &mut each));
         let summary = reader.finish(&mut each);
-        (found, format!("{summary:?}"))
+        (found, is_damaged(summary.cut), format!("{summary:?}"))
     };
     let whole = read(&mut std::iter::once(bytes));
-    assert_eq!(read(&mut bytes.chunks(7)), whole, "in pieces");
-    assert_eq!(read(&mut bytes.chunks(1)), whole, "byte by byte");
+    let in_pieces = [read(&mut bytes.chunks(7)), read(&mut bytes.chunks(1))];
+    if !whole.1 {
+        assert_eq!(in_pieces, [whole.clone(), whole], "in pieces");
+    }
 }
 
 /// Headers up to an empty line, and a page. Every link is a canonical URL.
@@ -138,7 +148,10 @@ fn document(bytes: &[u8]) {
     };
     let whole = read(&mut std::iter::once(bytes));
     check(&whole);
-    assert_eq!(read(&mut bytes.chunks(100)), whole, "in pieces");
+    let in_pieces = read(&mut bytes.chunks(100));
+    if !is_damaged(whole.cut) {
+        assert_eq!(in_pieces, whole, "in pieces");
+    }
 }
 
 #[cfg(test)]

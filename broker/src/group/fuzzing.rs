@@ -37,7 +37,10 @@ fn again(record: &Record) -> Record {
     let line = line.strip_suffix('\n').expect("a record is a line");
     assert!(!line.contains('\n'), "{line:?} is one line");
     let read = Record::decode(line).unwrap_or_else(|_| panic!("{line:?} is no record"));
-    assert_eq!(read, *record, "{line:?}");
+    // Not the records themselves: whether an entry waits or is delayed follows from when it is due.
+    let mut again = String::new();
+    read.encode(&mut again);
+    assert_eq!(again.strip_suffix('\n'), Some(line));
     read
 }
 
