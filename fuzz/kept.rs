@@ -2,7 +2,7 @@
 // without a fuzzer.
 
 /// Runs each target over its folder of `fuzz/corpus`.
-pub(crate) fn run(targets: &[(&str, fn(&[u8]))]) {
+pub(super) fn run(targets: &[(&str, fn(&[u8]))]) {
     let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
     for (name, target) in targets {
         let folder = corpus.join(name);

@@ -46,12 +46,13 @@ impl Choices<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    #[path = "../../../fuzz/kept.rs"]
-    mod kept;
+#[path = "../../fuzz/kept.rs"]
+mod kept;
 
+#[cfg(test)]
+mod tests {
     #[test]
     fn what_was_kept_of_fuzzing_breaks_no_rule() {
-        kept::run(super::TARGETS);
+        super::kept::run(super::TARGETS);
     }
 }

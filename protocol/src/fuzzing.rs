@@ -79,9 +79,7 @@ fn events<'a>(pieces: impl Iterator<Item = &'a [u8]>, with_publishes: bool) -> V
     for piece in pieces {
         buffer.extend_from_slice(piece);
         loop {
-            if let Some((used, publishes)) =
-                session.publishes(&buffer).filter(|_| with_publishes)
-            {
+            if let Some((used, publishes)) = session.publishes(&buffer).filter(|_| with_publishes) {
                 let topic = publishes.topic;
                 let commands = publishes.map(|payload| Command::Pub { topic, payload });
                 events.extend(commands.map(|command| format!("Command({command:?})")));
@@ -98,7 +96,10 @@ fn events<'a>(pieces: impl Iterator<Item = &'a [u8]>, with_publishes: bool) -> V
         }
     }
     events.extend(session.finish(&buffer).iter().map(|event| format!("{event:?}")));
-    assert!(session.finish(&[]).is_empty() && !session.is_mid_line(), "nothing comes after the end");
+    assert!(
+        session.finish(&[]).is_empty() && !session.is_mid_line(),
+        "nothing comes after the end"
+    );
     events
 }
 
@@ -209,12 +210,13 @@ fn check_url(url: &CanonicalUrl<'_>) {
 }
 
 #[cfg(test)]
-mod tests {
-    #[path = "../../../fuzz/kept.rs"]
-    mod kept;
+#[path = "../../fuzz/kept.rs"]
+mod kept;
 
+#[cfg(test)]
+mod tests {
     #[test]
     fn what_was_kept_of_fuzzing_breaks_no_rule() {
-        kept::run(super::TARGETS);
+        super::kept::run(super::TARGETS);
     }
 }

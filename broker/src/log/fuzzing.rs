@@ -43,8 +43,13 @@ fn line(seq: u64) -> String {
 
 fn append(log: &SegmentLog, first: u64, count: u64) {
     let wire: String = (first..first + count).map(line).collect();
-    let piece =
-        Piece { first: Seq(first), count, unix_ms: 0, wire: wire.into(), identified: first % 3 == 0 };
+    let piece = Piece {
+        first: Seq(first),
+        count,
+        unix_ms: 0,
+        wire: wire.into(),
+        identified: first % 3 == 0,
+    };
     let next = Seq(first + count);
     log.append(&[piece], next, Seq(next.0 + 100)).expect("this disk has room");
     log.sync().expect("this disk does not fail");
@@ -138,9 +143,13 @@ fn damaged(choices: &mut Choices<'_>) {
     disk.cut_power();
     let (log, again) = open(&disk).expect("it was there before");
     assert!(again.next.0 >= found.next.0 + 2, "what was confirmed counts");
-    let mut goes_on = events;
-    goes_on.extend([found.next.0, found.next.0 + 1].map(|seq| (seq, line(seq).into_bytes())));
-    assert_eq!(served(&log, true), goes_on, "what was served once is served again");
+    // What could not be read may be, later: a file that is not the newest any more is read further.
+    let later = served(&log, true);
+    let mut wanted = events.iter().map(|(seq, _)| *seq).chain([found.next.0, found.next.0 + 1]);
+    assert!(wanted.all(|seq| later.iter().any(|(other, _)| *other == seq)), "served once");
+    for (seq, bytes) in &later {
+        assert_eq!(String::from_utf8_lossy(bytes), line(*seq), "{seq} was never written so");
+    }
 }
 
 /// Files whose checksums say nothing against them: nothing panics, whatever they claim.
@@ -166,7 +175,7 @@ fn crafted(choices: &mut Choices<'_>) {
             disk.damage(&path, |file| *file = bytes);
         }
     }
-    let Some((log, found)) = open(&disk) else { return };
+    let Some((log, _)) = open(&disk) else { return };
     let _ = served(&log, false);
     for checked in log.verify().expect("the files can be read") {
         let _ = checked.lost_events();
@@ -176,7 +185,8 @@ fn crafted(choices: &mut Choices<'_>) {
 
 fn batch(choices: &mut Choices<'_>, bytes: &mut Vec<u8>) {
     let (first, lines) = (choices.number(), choices.byte() % 4);
-    let payload: String = (0..u64::from(lines)).map(|n| line(first.wrapping_add(n) % 1000)).collect();
+    let payload: String =
+        (0..u64::from(lines)).map(|n| line(first.wrapping_add(n) % 1000)).collect();
     let payload = Bytes::from(payload);
     let flags = choices.byte();
     let header = BatchHeader {

@@ -70,7 +70,8 @@ fn announces(hook: &Hook, authentic: &Authentic, headers: &HeaderMap, body: &[u8
     for payload in &announced.payloads {
         assert!(text::check(payload.as_bytes()).is_ok(), "{payload:?} is a line");
         let read = Payload::parse(payload);
-        let url = CanonicalUrl::parse(read.target().expect("it is about a URL")).expect("it is one");
+        let url =
+            CanonicalUrl::parse(read.target().expect("it is about a URL")).expect("it is one");
         assert!(lies_below(&url, &prefix), "{url} is somebody else's");
         let said: Vec<_> = read.attributes().collect();
         assert!(said.starts_with(&[("prio", "5"), ("source", "forge")]), "{payload:?}");
