@@ -25,6 +25,9 @@ pub mod clock;
 pub mod config;
 mod cursors;
 pub mod data_dir;
+#[doc(hidden)]
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod group;
 pub mod groups;
 pub mod job;

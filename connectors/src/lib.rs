@@ -18,6 +18,9 @@
 pub mod callbacks;
 mod complaints;
 pub mod files;
+#[doc(hidden)]
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod hub;
 pub mod outgoing;
 pub mod signal;

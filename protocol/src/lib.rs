@@ -70,6 +70,9 @@ pub mod client;
 pub mod command;
 pub mod duration;
 pub mod error;
+#[doc(hidden)]
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod line;
 pub mod msg_encoder;
 mod names;

@@ -43,6 +43,9 @@ pub mod connect;
 pub mod document;
 pub mod feed;
 pub mod fetch;
+#[doc(hidden)]
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod known;
 mod markup;
 pub mod outcome;

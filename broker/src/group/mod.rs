@@ -26,6 +26,8 @@ mod dead;
 mod endings;
 pub mod entry;
 mod explain;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 pub mod interface;
 mod job_actions;
 mod key_queue;
@@ -37,6 +39,8 @@ pub(crate) mod mutants;
 mod operate;
 mod parked;
 pub mod pattern;
+#[cfg(any(test, feature = "fuzzing"))]
+mod portrait;
 pub mod record;
 mod release;
 pub(crate) mod replay;

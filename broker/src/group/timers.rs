@@ -57,7 +57,7 @@ impl<T: Ord> Timers<T> {
     }
 
     /// All of them, the earliest first.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn iter(&self) -> impl Iterator<Item = &(Moment, T)> {
         self.set.iter()
     }

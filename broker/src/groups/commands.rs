@@ -12,7 +12,7 @@ use crate::group::{Asked, Input, JobAction, Operation, Show};
 use crate::job::JobSettings;
 
 /// The input of an action on a group that is there already.
-pub(super) fn group_input(asked: Asked, manage: &Manage<'_>) -> Result<Input, ProtocolError> {
+pub(crate) fn group_input(asked: Asked, manage: &Manage<'_>) -> Result<Input, ProtocolError> {
     let settings = || manage.settings.iter().copied();
     let operate = |what| Input::Operate { asked, what };
     let plain = |what| manage.allow_only(&[]).map(|()| operate(what));
@@ -56,7 +56,7 @@ fn selection(manage: &Manage<'_>) -> Result<Selection, ProtocolError> {
 }
 
 /// The group of a job, and the input of an action on it.
-pub(super) fn job_input(
+pub(crate) fn job_input(
     asked: Asked,
     manage: &Manage<'_>,
 ) -> Result<(GroupName, Input), ProtocolError> {

@@ -1,7 +1,7 @@
 //! The groups of a broker: which there are, and the way from a connection's command to the one task
 //! that owns its group.
 
-mod commands;
+pub(crate) mod commands;
 mod foreign;
 mod job_names;
 mod letter;

@@ -22,11 +22,14 @@
 pub(crate) mod committer;
 pub(crate) mod disk;
 pub(crate) mod format;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod reading;
 mod recovery;
 mod segment;
 mod segments;
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "only tests have it lose what was written"))]
 pub(crate) mod simulated;
 #[cfg(test)]
 mod tests;

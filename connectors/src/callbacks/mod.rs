@@ -9,7 +9,7 @@
     reason = "messages say when they were sent, and the broker is tried again after a pause"
 )]
 
-mod ending;
+pub(crate) mod ending;
 mod hosts;
 
 use std::convert::Infallible;

@@ -24,6 +24,8 @@ mod awaited;
 mod cloud;
 mod contents;
 mod deliver;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod handler;
 mod line;
 mod receiver;

@@ -19,6 +19,8 @@
 
 mod ask;
 mod book;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod receiver;
 mod service;
 mod signature;

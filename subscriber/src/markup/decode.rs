@@ -17,9 +17,10 @@ enum State {
         content_type: Option<String>,
         head: Vec<u8>,
     },
-    /// ASCII so far; UTF-8 or, where that was declared, windows-1252.
+    /// Declared as windows-1252, and UTF-8 if the first bytes are that which are no ASCII, and those behind them. They
+    /// are held until there are enough, so that how they arrive decides nothing.
     Either {
-        declared: &'static Encoding,
+        held: Vec<u8>,
     },
     /// UTF-8, of which a character may have begun. What is none is taken for windows-1252: that is what is
     /// in documents into which old texts were pasted.
@@ -50,20 +51,28 @@ impl Decoder {
             self.0 = state;
             self.decode(&head[skip..], false, text);
         }
-        if let State::Either { declared } = self.0 {
-            let ascii = Encoding::ascii_valid_up_to(bytes);
-            push_utf_8(&bytes[..ascii], text);
-            bytes = &bytes[ascii..];
-            if bytes.is_empty() {
+        if let State::Either { held } = &mut self.0 {
+            if held.is_empty() {
+                let ascii = Encoding::ascii_valid_up_to(bytes);
+                push_utf_8(&bytes[..ascii], text);
+                bytes = &bytes[ascii..];
+            }
+            let wanted = CHARSET_PRESCAN_BYTES - held.len();
+            let (first, rest) = bytes.split_at(wanted.min(bytes.len()));
+            held.extend_from_slice(first);
+            if held.len() < CHARSET_PRESCAN_BYTES && !last {
                 return;
             }
-            let wrong = std::str::from_utf8(bytes).err();
+            bytes = rest;
+            let held = std::mem::take(held);
+            let wrong = std::str::from_utf8(&held).err();
             let is_utf_8 = wrong.is_none_or(|error| error.error_len().is_none());
-            self.0 = if is_utf_8 || declared == UTF_8 {
+            self.0 = if is_utf_8 {
                 State::Utf8 { begun: Vec::new() }
             } else {
-                State::Other(Box::new(declared.new_decoder_without_bom_handling()))
+                State::Other(Box::new(WINDOWS_1252.new_decoder_without_bom_handling()))
             };
+            self.decode(&held, false, text);
         }
         match &mut self.0 {
             State::Head { .. } | State::Either { .. } => {}
@@ -92,8 +101,10 @@ fn begin(head: &[u8], content_type: Option<&str>) -> (State, usize) {
 
 fn state(encoding: &'static Encoding) -> State {
     // The two that are declared for each other.
-    if encoding == UTF_8 || encoding == WINDOWS_1252 {
-        State::Either { declared: encoding }
+    if encoding == UTF_8 {
+        State::Utf8 { begun: Vec::new() }
+    } else if encoding == WINDOWS_1252 {
+        State::Either { held: Vec::new() }
     } else {
         State::Other(Box::new(encoding.new_decoder_without_bom_handling()))
     }

@@ -135,6 +135,23 @@ fn the_mark_beats_the_header_beats_the_declaration_beats_the_guess() {
     }
 }
 
+/// Found by the target `feed` of fuzz/: the ids of items were others when their feed came in other pieces.
+#[test]
+fn the_pieces_in_which_a_text_comes_do_not_decide_its_encoding() {
+    let mut document = vec![b' '; CHARSET_PRESCAN_BYTES];
+    document.extend_from_slice("<a>ä</a>".as_bytes());
+    let first = document.len();
+    document.extend_from_slice(b"<b>\xe4</b>");
+    for charset in ["iso-8859-1", "utf-8"] {
+        let content_type = format!("text/xml; charset={charset}");
+        let whole = tokens_of(&[&document], Some(&content_type));
+        let (first, rest) = document.split_at(first);
+        assert_eq!(tokens_of(&[first, rest], Some(&content_type)), whole, "{charset}");
+        let bytes: Vec<_> = document.chunks(1).collect();
+        assert_eq!(tokens_of(&bytes, Some(&content_type)), whole, "{charset}");
+    }
+}
+
 #[test]
 fn titles_become_lines_of_text() {
     let table = [

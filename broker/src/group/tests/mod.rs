@@ -7,7 +7,6 @@ mod explain;
 mod jobs;
 mod operate;
 mod parking;
-mod portrait;
 mod rules;
 mod schedules;
 mod simulation;

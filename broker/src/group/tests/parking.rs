@@ -9,12 +9,12 @@ use proptest::prelude::*;
 use tidings_protocol::{CanonicalUrl, Outcome, Return};
 
 use super::bench::{A, Bench};
-use super::portrait::difference;
 use crate::clock::{Moment, Stamp};
 use crate::group::entry::{Admission, EntryId, JobRef, Key};
 use crate::group::key_queue::Lane;
 use crate::group::keys::Keys;
 use crate::group::parked::Parked;
+use crate::group::portrait::difference;
 use crate::group::record::{Decision, Record};
 use crate::group::replay::Replay;
 use crate::group::snapshot::Item;

@@ -9,11 +9,11 @@ use std::thread;
 
 use parking_lot::Mutex;
 
-use super::portrait;
 use super::world::{Broken, Nature, Promise, Totals, World};
 use crate::clock::Moment;
 use crate::group::Group;
 use crate::group::mutants::{self, Mutant};
+use crate::group::portrait;
 use crate::lives;
 
 /// Lives in a test run, and what each of them has at least.

@@ -14,6 +14,8 @@
 //! gives an event power over others (`every`, `prio`, `job`, `hub`) comes from the configuration alone.
 
 mod encoding;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod place;
 mod recipe;
 mod signature;

@@ -1,0 +1,58 @@
+//! What must hold whatever bytes come: the targets of `fuzz/` in this crate. Their bodies are beside what they
+//! drive. For the feature `fuzzing` and for tests only.
+
+use crate::net::http::hooks;
+use crate::{group, log};
+
+/// Name and body of each target.
+pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+    ("log", log::fuzzing::log),
+    ("record", group::fuzzing::record),
+    ("group", group::fuzzing::group),
+    ("hook", hooks::fuzzing::hook),
+];
+
+/// Bytes as choices: zeros when they are used up.
+#[derive(Debug)]
+pub(crate) struct Choices<'a>(pub(crate) &'a [u8]);
+
+impl Choices<'_> {
+    /// Whether all are used up.
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// One of 256.
+    pub(crate) fn byte(&mut self) -> u8 {
+        let (first, rest) = self.0.split_first().unwrap_or((&0, &[]));
+        self.0 = rest;
+        *first
+    }
+
+    /// One of 65,536.
+    pub(crate) fn pair(&mut self) -> usize {
+        usize::from(self.byte()) << 8 | usize::from(self.byte())
+    }
+
+    /// A number: small, near the largest one, or a power of two.
+    pub(crate) fn number(&mut self) -> u64 {
+        let byte = self.byte();
+        match byte {
+            0..0x80 => byte.into(),
+            0x80..0xC0 => 1 << (byte & 63),
+            0xC0.. => u64::MAX - u64::from(byte & 63),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "../../fuzz/kept.rs"]
+mod kept;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_was_kept_of_fuzzing_breaks_no_rule() {
+        super::kept::run(super::TARGETS);
+    }
+}

@@ -1,0 +1,74 @@
+//! What must hold whatever bytes come: the targets of `fuzz/` in this crate. For the feature `fuzzing` and for
+//! tests only.
+
+use tidings_protocol::{Command, Payload, text};
+
+use crate::callbacks::ending::Ending;
+use crate::zmq::frames::{self, PayloadFrame};
+use crate::{files, hub, websub};
+
+/// Name and body of each target.
+pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+    ("frames", frames),
+    ("form", hub::fuzzing::form),
+    ("delivery", websub::fuzzing::delivery),
+    ("ending", ending),
+    ("name", name),
+];
+
+/// Frames, each with its length in a byte before it: an event of them is one publish.
+fn frames(bytes: &[u8]) {
+    let (mut frames, mut rest) = (Vec::new(), bytes);
+    while let Some((length, behind)) = rest.split_first() {
+        let (frame, behind) = behind.split_at(behind.len().min(usize::from(*length)));
+        frames.push(frame);
+        rest = behind;
+    }
+    let _ = frames::place(&frames);
+    for which in [PayloadFrame::Last, PayloadFrame::Number(frames.len() / 2)] {
+        if let Ok(payload) = frames::payload(&frames, which) {
+            assert!(text::check(payload.as_bytes()).is_ok() && !payload.is_empty());
+        }
+    }
+    let Ok(event) = frames::event(&frames) else { return };
+    let mut line = Vec::new();
+    let publish = Command::Pub { topic: event.topic.as_str(), payload: &event.payload };
+    publish.encode(&mut line);
+    let line = line.strip_suffix(b"\n").expect("a command is a line");
+    assert_eq!(text::check(line).and_then(Command::parse), Ok(publish));
+}
+
+/// What a group has announced, or anybody has published there.
+fn ending(bytes: &[u8]) {
+    let Ok(event) = text::check(bytes) else { return };
+    if let Ok(Some(ending)) = Ending::parse(event) {
+        let read: Result<serde_json::Value, _> = serde_json::from_slice(&ending.body);
+        assert!(read.is_ok_and(|body| body.is_object()), "{event:?} is told as JSON");
+    }
+}
+
+/// Any path is one word, which means that path.
+fn name(bytes: &[u8]) {
+    let word = files::name::encode(bytes);
+    assert_eq!(files::name::decode(&word), bytes);
+    assert!(text::check(word.as_bytes()).is_ok(), "{word:?} is no line");
+    if bytes.starts_with(b"/") {
+        assert_eq!(Payload::parse(&word).target(), Some(word.as_str()));
+    }
+    // What somebody else wrote is read somehow.
+    if let Ok(word) = std::str::from_utf8(bytes) {
+        let _ = files::name::decode(word);
+    }
+}
+
+#[cfg(test)]
+#[path = "../../fuzz/kept.rs"]
+mod kept;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_was_kept_of_fuzzing_breaks_no_rule() {
+        super::kept::run(super::TARGETS);
+    }
+}

@@ -1,0 +1,21 @@
+// Included by the tests of each crate that has targets: what was kept of fuzzing is run by every test command,
+// without a fuzzer.
+
+/// Runs each target over its folder of `fuzz/corpus`.
+pub(super) fn run(targets: &[(&str, fn(&[u8]))]) {
+    let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
+    for (name, target) in targets {
+        let folder = corpus.join(name);
+        let entries = std::fs::read_dir(&folder)
+            .unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        assert!(!files.is_empty(), "nothing was kept in {}", folder.display());
+        for file in files {
+            let bytes = std::fs::read(&file).unwrap();
+            if std::panic::catch_unwind(|| target(&bytes)).is_err() {
+                panic!("{} breaks a rule; it is said above which", file.display());
+            }
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What must hold whatever bytes come: the bodies of the targets in `fuzz/`, one for each kind of input that
+//! a stranger decides. They panic where a rule is broken. For the feature `fuzzing` and for tests only.
+
+use std::fmt::{Debug, Display};
+use std::str::FromStr;
+
+use crate::{
+    After, CanonicalUrl, Command, LineDecoder, MemberId, Net, Payload, Reply, Session, TaskId,
+    TimeOfDay, TopicName, URL_BYTES_MAX, command::StartAt, duration, push_attribute, text,
+};
+
+/// Name and body of each target.
+pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+    ("line", line),
+    ("session", session),
+    ("command", command),
+    ("reply", reply),
+    ("value", value),
+    ("payload", payload),
+    ("url", url),
+];
+
+/// Takes the bytes at the beginning that say how long the pieces are in which the rest arrives.
+fn cuts(bytes: &[u8]) -> (&[u8], &[u8]) {
+    bytes.split_at(bytes.len().min(4))
+}
+
+/// The stream in pieces of these lengths, again and again.
+fn pieces<'a>(mut stream: &'a [u8], cuts: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    let mut lengths = cuts.iter().cycle();
+    std::iter::from_fn(move || {
+        let length = lengths.next().map_or(1, |cut| usize::from(*cut) % 64 + 1);
+        let (piece, rest) = stream.split_at_checked(length).unwrap_or((stream, &[]));
+        stream = rest;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+/// The same items in whatever pieces a stream arrives, none over the limit, and never more kept than
+/// a line.
+fn line(bytes: &[u8]) {
+    let (cuts, stream) = cuts(bytes);
+    let max = cuts.first().map_or(1, |cut| usize::from(*cut) / 8 + 1);
+    let items = |pieces: &mut dyn Iterator<Item = &[u8]>| {
+        let (mut decoder, mut buffer, mut items) = (LineDecoder::new(max), Vec::new(), Vec::new());
+        for piece in pieces {
+            buffer.extend_from_slice(piece);
+            loop {
+                let (used, item) = decoder.next(&buffer);
+                let is_last = item.is_none();
+                items.extend(item.map(|item| format!("{item:?}")));
+                buffer.drain(..used);
+                if is_last {
+                    break;
+                }
+            }
+            assert!(buffer.len() <= max + 1, "the decoder holds more than a line");
+        }
+        items.extend(decoder.finish(&buffer).map(|item| format!("{item:?}")));
+        items
+    };
+    let at_once = items(&mut std::iter::once(stream));
+    assert_eq!(at_once, items(&mut pieces(stream, cuts)), "in pieces");
+    assert_eq!(at_once, items(&mut stream.chunks(1)), "byte by byte");
+}
+
+/// The same events in whatever pieces a stream arrives, and by the shorter way for publishes.
+fn session(bytes: &[u8]) {
+    let (cuts, stream) = cuts(bytes);
+    let at_once = events(std::iter::once(stream), false);
+    assert_eq!(at_once, events(pieces(stream, cuts), false), "in pieces");
+    assert_eq!(at_once, events(stream.chunks(1), false), "byte by byte");
+    assert_eq!(at_once, events(std::iter::once(stream), true), "publishes at once");
+    assert_eq!(at_once, events(pieces(stream, cuts), true), "publishes at once, in pieces");
+}
+
+fn events<'a>(pieces: impl Iterator<Item = &'a [u8]>, with_publishes: bool) -> Vec<String> {
+    let (mut session, mut buffer, mut events) = (Session::new(), Vec::new(), Vec::new());
+    for piece in pieces {
+        buffer.extend_from_slice(piece);
+        loop {
+            if let Some((used, publishes)) = session.publishes(&buffer).filter(|_| with_publishes) {
+                let topic = publishes.topic;
+                let commands = publishes.map(|payload| Command::Pub { topic, payload });
+                events.extend(commands.map(|command| format!("Command({command:?})")));
+                buffer.drain(..used);
+                continue;
+            }
+            let (used, event) = session.next(&buffer);
+            let is_last = event.is_none();
+            events.extend(event.map(|event| format!("{event:?}")));
+            buffer.drain(..used);
+            if is_last {
+                break;
+            }
+        }
+    }
+    events.extend(session.finish(&buffer).iter().map(|event| format!("{event:?}")));
+    assert!(
+        session.finish(&[]).is_empty() && !session.is_mid_line(),
+        "nothing comes after the end"
+    );
+    events
+}
+
+/// What is parsed is written as one line, which means the same.
+fn command(bytes: &[u8]) {
+    let Ok(line) = text::check(bytes) else { return };
+    match Command::parse(line) {
+        Ok(command) => {
+            let mut out = Vec::new();
+            command.encode(&mut out);
+            let again = out.strip_suffix(b"\n").expect("a command is a line");
+            let again = text::check(again).expect("it is as fit for a line as what was parsed");
+            assert_eq!(Command::parse(again), Ok(command));
+        }
+        Err(error) => {
+            let said = error.to_string();
+            assert!(text::check(said.as_bytes()).is_ok(), "a refusal is a line: {said:?}");
+        }
+    }
+}
+
+/// The same of what a broker says.
+fn reply(bytes: &[u8]) {
+    let Ok(line) = text::check(bytes) else { return };
+    if let Ok(reply) = Reply::parse(line) {
+        let mut out = Vec::new();
+        reply.encode(&mut out);
+        let again = out.strip_suffix(b"\r\n").expect("a reply is a line");
+        let again = text::check(again).expect("it is as fit for a line as what was parsed");
+        assert_eq!(Reply::parse(again), Ok(reply));
+    }
+}
+
+/// Everything that is one word in a command means the same when it is written again.
+fn value(bytes: &[u8]) {
+    fn again<T: FromStr + Display + PartialEq + Debug>(text: &str) {
+        if let Ok(value) = text.parse::<T>() {
+            let written = value.to_string();
+            assert_eq!(written.parse().ok(), Some(value), "{text:?} is written {written:?}");
+        }
+    }
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    again::<StartAt>(text);
+    again::<After>(text);
+    again::<TimeOfDay>(text);
+    again::<TaskId>(text);
+    again::<MemberId>(text);
+    again::<Net>(text);
+    again::<TopicName>(text);
+    if let Ok(ms) = duration::parse_ms(text) {
+        assert_eq!(duration::parse_ms(&duration::format_ms(ms).to_string()), Ok(ms));
+    }
+}
+
+/// A payload is what it says, and attributes are read as they were written.
+fn payload(bytes: &[u8]) {
+    let Ok(text) = text::check(bytes) else { return };
+    let payload = Payload::parse(text);
+    assert_eq!(payload.text(), text);
+    let Some(target) = payload.target() else {
+        assert_eq!(payload.attributes().count(), 0, "a text has no attributes");
+        return;
+    };
+    let attributes: Vec<_> = payload.attributes().collect();
+    let mut written = target.to_owned();
+    for (key, value) in &attributes {
+        push_attribute(&mut written, key, value);
+    }
+    let again = Payload::parse(&written);
+    assert_eq!(again.target(), Some(target));
+    assert_eq!(again.attributes().collect::<Vec<_>>(), attributes);
+}
+
+/// A base in the first line and a link in the rest: what is canonical is canonical to itself, and each
+/// quick way comes to the same as the slow one.
+fn url(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let (base, link) = text.split_once('\n').unwrap_or((text, text));
+    let parsed = CanonicalUrl::parse(base);
+    // A TAB means nothing to the standard, and is not plain: the parser is asked.
+    let trimmed = base.trim_matches(|character| character <= ' ');
+    if let Some((first, rest)) = trimmed.split_at_checked(1).filter(|_| base.len() < URL_BYTES_MAX)
+    {
+        let slowly = format!("{first}\t{rest}");
+        assert_eq!(CanonicalUrl::parse(&slowly), parsed, "the quick look at {base:?}");
+    }
+    let Ok(base) = parsed else { return };
+    check_url(&base);
+    let joined = base.join(link);
+    let mut buffer = "left over".to_owned();
+    assert_eq!(base.join_into(link, &mut buffer), joined, "{link:?} at {base}");
+    if let Ok(url) = joined {
+        check_url(&url);
+    }
+}
+
+fn check_url(url: &CanonicalUrl<'_>) {
+    let again = CanonicalUrl::parse(url.as_str()).expect("a canonical URL is one");
+    assert_eq!((&again, again.url_key()), (url, url.url_key()));
+    assert!(url.as_str().bytes().all(|byte| byte.is_ascii_graphic()), "{url} is one word");
+    let rest = url.as_str().strip_prefix(url.scheme()).and_then(|rest| rest.strip_prefix("://"));
+    let rest = rest.and_then(|rest| rest.strip_prefix(url.authority()));
+    assert_eq!(rest, Some(url.path_and_query()), "the parts of {url}");
+    assert!(url.path().starts_with('/') && url.path_and_query().starts_with(url.path()));
+    assert!(url.authority().starts_with(url.host()) && !url.host().is_empty());
+    assert!(url.host().ends_with(url.domain()), "the domain of {url}");
+    let _ = (url.address(), url.port(), url.is_loopback());
+}
+
+#[cfg(test)]
+#[path = "../../fuzz/kept.rs"]
+mod kept;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_was_kept_of_fuzzing_breaks_no_rule() {
+        super::kept::run(super::TARGETS);
+    }
+}

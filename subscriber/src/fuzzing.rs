@@ -1,0 +1,167 @@
+//! What must hold whatever bytes come from a site: the bodies of the targets of `fuzz/` in this crate. For the
+//! feature `fuzzing` and for tests only.
+
+use std::sync::Arc;
+
+use hyper::HeaderMap;
+use tidings_protocol::{CanonicalUrl, Payload, text};
+
+use crate::document::Reader;
+use crate::feed::{self, FeedReader, Hubs, event, watch::Known};
+use crate::page::{Content, PageOptions, PageReader};
+use crate::robots::{Rules, product_token, shown, sitemaps};
+use crate::sitemap::SitemapReader;
+
+/// Name and body of each target.
+pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+    ("robots", robots),
+    ("feed", feed),
+    ("sitemap", sitemap),
+    ("page", page),
+    ("document", document),
+];
+
+const URL: &str = "https://a.example/dir/page?q";
+
+/// The first line, if it is text, and the rest.
+fn first_line(bytes: &[u8]) -> (Option<&str>, &[u8]) {
+    let at = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(0);
+    let (line, rest) = bytes.split_at(at);
+    (std::str::from_utf8(line).ok().filter(|line| !line.is_empty()), rest.get(1..).unwrap_or(rest))
+}
+
+/// A path in the first line, and a robots.txt. What is kept of a file says the same as the file.
+fn robots(bytes: &[u8]) {
+    let (path, text) = first_line(bytes);
+    let path = path.unwrap_or("/");
+    let rules = Rules::parse(text, product_token("Tidings/1.0"));
+    let decision = rules.decide(path);
+    if let Some(line) = decision.line {
+        let _ = shown(text, line);
+    }
+    assert!(rules.allows("/robots.txt"));
+    let excerpt = rules.excerpt(text);
+    let again = Rules::of_excerpt(&excerpt);
+    assert_eq!(again.allows(path), decision.allowed, "what is kept of it says something else");
+    assert_eq!(again.crawl_delay(), rules.crawl_delay());
+    assert_eq!(again.excerpt(&excerpt), excerpt, "and so does what is kept of that");
+    assert!(rules.memory_bytes() < 1 << 20);
+    for url in sitemaps(text) {
+        assert_eq!(CanonicalUrl::parse(url.as_str()).as_ref(), Ok(&url));
+    }
+}
+
+/// Of what is compressed and damaged, the more is unpacked the smaller the pieces are.
+fn is_damaged(cut: Option<&str>) -> bool {
+    cut.is_some_and(|why| why.starts_with("damaged"))
+}
+
+/// Its `Content-Type` in the first line. The same in whatever pieces it comes; each event of it is one line.
+fn feed(bytes: &[u8]) {
+    let (content_type, bytes) = first_line(bytes);
+    let whole = feed::parse(bytes, content_type, Some(URL));
+    let mut reader = FeedReader::new(content_type);
+    bytes.chunks(7).for_each(|bytes| reader.feed(bytes));
+    let in_pieces = reader.finish(Some(URL));
+    if !is_damaged(whole.cut) {
+        assert_eq!(format!("{in_pieces:?}"), format!("{whole:?}"), "in pieces");
+    }
+    let url = CanonicalUrl::parse(URL).expect("it is one");
+    let items = Known::default().take_new(&whole.entries);
+    for event in items.iter().filter_map(|item| event::of_item(&url, item)) {
+        assert!(text::check(event.as_bytes()).is_ok(), "{event:?} is no line");
+        let payload = Payload::parse(&event);
+        let link = payload.target().map(CanonicalUrl::parse);
+        assert!(link.is_some_and(|link| link.is_ok()), "{event:?} leads nowhere");
+        let keys = payload.attributes().map(|(key, _)| key);
+        assert_eq!(keys.collect::<Vec<_>>(), ["item", "source", "id"], "{event:?}");
+    }
+    let hubs = Hubs::of(&whole, &HeaderMap::new(), &url, &[]);
+    let event = event::of_hubs(&url, &url, &hubs, Known::default(), false);
+    assert!(text::check(event.as_bytes()).is_ok(), "{event:?} is no line");
+    let read = event::read_hubs(&event).map(|(of, hubs, _)| (of, hubs));
+    assert_eq!(read, (!hubs.is_empty()).then(|| (url.into_owned(), hubs)), "{event:?}");
+}
+
+/// The same.
+fn sitemap(bytes: &[u8]) {
+    let (content_type, bytes) = first_line(bytes);
+    let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
+        let mut reader = SitemapReader::new(content_type, Some(URL));
+        let mut found = Vec::new();
+        let mut each = |place: crate::sitemap::Location<'_>| found.push(format!("{place:?}"));
+        pieces.for_each(|bytes| reader.feed(bytes, &mut each));
+        let summary = reader.finish(&mut each);
+        (found, is_damaged(summary.cut), format!("{summary:?}"))
+    };
+    let whole = read(&mut std::iter::once(bytes));
+    let in_pieces = [read(&mut bytes.chunks(7)), read(&mut bytes.chunks(1))];
+    if !whole.1 {
+        assert_eq!(in_pieces, [whole.clone(), whole], "in pieces");
+    }
+}
+
+/// Headers up to an empty line, and a page. Every link is a canonical URL.
+fn page(bytes: &[u8]) {
+    let (mut headers, mut rest) = (Vec::new(), bytes);
+    while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
+        let line = &rest[..at];
+        rest = &rest[at + 1..];
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { break };
+        let Ok(name) = std::str::from_utf8(&line[..colon]) else { break };
+        headers.push((name, line[colon + 1..].trim_ascii()));
+    }
+    let options = Arc::new(PageOptions { images: true, ..PageOptions::default() });
+    let url = CanonicalUrl::parse(URL).expect("it is one");
+    let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
+        let mut reader = PageReader::new(&url, headers.iter().copied(), &options);
+        pieces.for_each(|bytes| reader.feed(bytes));
+        reader.finish(&url)
+    };
+    let whole = read(&mut std::iter::once(rest));
+    check(&whole);
+    assert_eq!(read(&mut rest.chunks(7)), whole, "in pieces");
+    assert_eq!(read(&mut rest.chunks(1)), whole, "byte by byte");
+}
+
+fn check(content: &Content) {
+    for link in &content.links {
+        let parsed = CanonicalUrl::parse(&link.url);
+        assert_eq!(parsed.as_ref().map(CanonicalUrl::as_str), Ok(&*link.url), "it is canonical");
+    }
+    let urls = content.feeds.iter().chain(&content.hubs).chain(&content.canonical);
+    for url in urls {
+        assert!(CanonicalUrl::parse(url).is_ok(), "{url}");
+    }
+}
+
+/// Its `Content-Type` in the first line, and whatever a site may answer.
+fn document(bytes: &[u8]) {
+    let (content_type, bytes) = first_line(bytes);
+    let url = CanonicalUrl::parse(URL).expect("it is one");
+    let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
+        let header = content_type.map(|value| ("Content-Type", value.as_bytes()));
+        let page = PageReader::new(&url, header, &Arc::default());
+        let mut reader = Reader::new(content_type, &url, page);
+        pieces.for_each(|bytes| reader.feed(bytes));
+        reader.finish(&url)
+    };
+    let whole = read(&mut std::iter::once(bytes));
+    check(&whole);
+    let in_pieces = read(&mut bytes.chunks(100));
+    if !is_damaged(whole.cut) {
+        assert_eq!(in_pieces, whole, "in pieces");
+    }
+}
+
+#[cfg(test)]
+#[path = "../../fuzz/kept.rs"]
+mod kept;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_was_kept_of_fuzzing_breaks_no_rule() {
+        super::kept::run(super::TARGETS);
+    }
+}
