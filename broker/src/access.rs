@@ -4,6 +4,7 @@
 //! people and programs will be asked about in the same place.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use tidings_protocol::{
     Code, HUB_FOUND_TOPIC, HUB_TOPIC, HUB_VERIFY_TOPIC, JOB_DONE_TOPIC, Net, Payload,
@@ -195,6 +196,29 @@ impl Access {
     }
 }
 
+/// What each way may do just now: it may be said anew while connections are open.
+#[derive(Debug)]
+pub(crate) struct Live(AtomicU32);
+
+impl Live {
+    pub(crate) fn new(access: Access) -> Self {
+        let live = Self(AtomicU32::new(0));
+        live.set(access);
+        live
+    }
+
+    /// Whoever asks from here on is told so.
+    pub(crate) fn set(&self, Access(ways): Access) {
+        let [line, http, zmq] = ways.map(|Powers(bits)| bits);
+        self.0.store(u32::from_le_bytes([line, http, zmq, 0]), Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> Access {
+        let [line, http, zmq, _] = self.0.load(Ordering::Relaxed).to_le_bytes();
+        Access([line, http, zmq].map(Powers))
+    }
+}
+
 /// From where those come who may send something to one webhook. Anywhere, unless it says more.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Senders(Option<Vec<Net>>);
@@ -319,6 +343,17 @@ mod tests {
             assert_eq!(may(&only, address), expected, "{address}");
         }
         assert!(!may(&Senders::only(Vec::new()), "192.0.2.1"));
+    }
+
+    #[test]
+    fn what_is_said_anew_counts() {
+        let mut access = Access::default();
+        let live = Live::new(access);
+        assert_eq!(live.get(), access);
+        access.grant(Way::Zmq, &[Power::Prio, Power::Hub]);
+        access.grant(Way::Line, &[Power::Job]);
+        live.set(access);
+        assert_eq!(live.get(), access);
     }
 
     #[test]

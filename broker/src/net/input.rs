@@ -96,7 +96,7 @@ impl Connection {
         let mut run = Run::default();
         let (mut used, mut lines) = (0, 0);
         // How often looking for a run of publishes is worth it: the bytes may begin within a line.
-        let mut looks = if self.hub.log_lines { 0 } else { 2 };
+        let mut looks = if self.hub.logs_lines() { 0 } else { 2 };
         loop {
             self.backlog = self.is_congested();
             if self.backlog || self.ending.is_some() {
@@ -208,7 +208,7 @@ impl Connection {
                 self.publish(Some(topic), payload, run);
             }
         }
-        let is_unlimited = self.hub.access.is_unlimited(self.way, publishes.topic);
+        let is_unlimited = self.hub.access().is_unlimited(self.way, publishes.topic);
         if run.topic.is_some() && is_unlimited {
             run.payloads.extend(publishes);
         } else {
@@ -222,7 +222,7 @@ impl Connection {
     /// Adds a publish to the run: to the default topic, or to a named one.
     fn publish<'a>(&mut self, name: Option<&str>, payload: &'a str, run: &mut Run<'a>) {
         let name = name.unwrap_or(DEFAULT_TOPIC);
-        if let Err(error) = self.hub.access.publish(self.way, name, payload) {
+        if let Err(error) = self.hub.access().publish(self.way, name, payload) {
             self.flush(run);
             return self.refuse_publishes(&error, 1);
         }
@@ -309,7 +309,7 @@ impl Connection {
     /// every log.
     fn log_line(&self, consumed: &[u8]) {
         let debugs = tracing::enabled!(target: "tidings::line", tracing::Level::DEBUG);
-        if !(self.hub.log_lines || debugs) {
+        if !(self.hub.logs_lines() || debugs) {
             return;
         }
         let line: String = String::from_utf8_lossy(last_line(consumed))
@@ -320,7 +320,7 @@ impl Connection {
                 escape.into_iter().flatten().chain(plain)
             })
             .collect();
-        if self.hub.log_lines {
+        if self.hub.logs_lines() {
             tracing::info!(target: "tidings::line", conn = %self.id, line);
         } else {
             tracing::debug!(target: "tidings::line", conn = %self.id, line);

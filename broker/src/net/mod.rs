@@ -26,12 +26,13 @@ mod topics;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidings_protocol::MemberId;
 use tokio_util::sync::CancellationToken;
 
 use self::registry::Registry;
-use crate::access::Access;
+use crate::access::{Access, Live};
 use crate::clock::Clock;
 use crate::config::{BrokerConfig, Limits};
 use crate::cursors::Cursors;
@@ -41,7 +42,7 @@ use crate::stats::Stats;
 use crate::topic::Topics;
 
 use self::listener::accept;
-pub(crate) use self::listener::{listen, serve, tend, within};
+pub(crate) use self::listener::{bind, listen, serve, tend, within};
 
 /// What all connections share.
 #[derive(Debug)]
@@ -53,8 +54,8 @@ pub(crate) struct Hub {
     cursors: Cursors,
     registry: Registry,
     stats: Stats,
-    access: Access,
-    log_lines: bool,
+    access: Live,
+    log_lines: AtomicBool,
     /// Keys of a pseudo-random function that nobody else knows.
     secret: RandomState,
 }
@@ -87,8 +88,8 @@ impl Hub {
             groups,
             cursors,
             stats: Stats::default(),
-            access: config.access,
-            log_lines: config.log_lines,
+            access: Live::new(config.access),
+            log_lines: AtomicBool::new(config.log_lines),
             secret: RandomState::new(),
         })
     }
@@ -102,6 +103,21 @@ impl Hub {
     fn tend(&self) {
         self.topics.tend();
         self.cursors.tend(self.clock.now(), self.clock.unix_ms());
+    }
+
+    /// What each way may do now.
+    fn access(&self) -> Access {
+        self.access.get()
+    }
+
+    fn logs_lines(&self) -> bool {
+        self.log_lines.load(Ordering::Relaxed)
+    }
+
+    /// What counts for connections that are open, and for all that come.
+    pub(crate) fn reload(&self, config: &BrokerConfig) {
+        self.access.set(config.access);
+        self.log_lines.store(config.log_lines, Ordering::Relaxed);
     }
 
     /// Asks every connection, also those that are just coming, to end.

@@ -85,7 +85,7 @@ pub(super) async fn publish(
         return Err(Refusal::bad("the body has no event: one a line, empty lines are none"));
     }
     for (at, payload) in payloads.iter().enumerate() {
-        let judged = http.hub.access.publish(Way::Http, name.as_str(), payload);
+        let judged = http.hub.access().publish(Way::Http, name.as_str(), payload);
         judged.map_err(|error| at_event(at, &error))?;
     }
     let Some(key) = idempotency_key(&headers)? else {

@@ -26,7 +26,7 @@ use tower_service::Service;
 use super::client::Client;
 use super::config::HttpConfig;
 use super::hooks::Peer;
-use super::{Http, guard, router};
+use super::{Http, Serving, guard, router};
 use crate::net::{Hub, accept};
 
 /// How long the rest of what somebody sends is read after the last answer, and how much of it.
@@ -36,18 +36,19 @@ const LINGER_BYTES_MAX: usize = 8 << 20;
 /// Bytes that hyper holds for a connection in each direction, at least.
 const BUFFER_BYTES_MIN: usize = 8 << 10;
 
-/// Accepts connections until `stop`.
+/// Accepts connections until the first of the two, and has them end with the second.
 pub(crate) fn serve(
     listener: TcpListener,
     config: HttpConfig,
     hub: Arc<Hub>,
-    stop: CancellationToken,
+    (listening, stop): (CancellationToken, CancellationToken),
     tasks: &TaskTracker,
-) {
-    let http = Arc::new(Http::new(hub, config, stop.clone()));
+) -> Serving {
+    let http = Arc::new(Http::new(hub, config, stop));
+    let serving = Serving(Arc::clone(&http));
     let router = router(&http);
     let connections = tasks.clone();
-    accept(listener, stop, tasks, move |stream, peer| {
+    accept(listener, listening, tasks, move |stream, peer| {
         let Ok((conn, mailbox)) = http.hub.registry.enter() else {
             // There is nobody yet to whom it could be said in words.
             http.hub.stats.turned_away.add(1);
@@ -59,6 +60,7 @@ pub(crate) fn serve(
         let asker = (client, peer);
         connections.spawn(serve_one(Arc::clone(&http), router.clone(), asker, stream));
     });
+    serving
 }
 
 async fn serve_one(
