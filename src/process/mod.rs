@@ -22,6 +22,7 @@ use crate::{
     failure::Failure,
     flags::{DataFlag, ServerFlags, parse_duration},
     node,
+    sinks::parent,
 };
 
 use self::landlock::Confine;
@@ -123,15 +124,10 @@ fn confine(when: Confine, server: &ServerFlags, places: &Places<'_>) -> Result<(
     node::make_data_directory(&places.data.data)?;
     let mut written = vec![places.data.data.clone(), env::temp_dir()];
     written.extend(places.written.iter().map(|dir| existing(dir)));
+    // Directories, as a file that is replaced is another one.
     let mut read: Vec<PathBuf> = server.files().iter().map(|file| parent(file)).collect();
     read.extend(places.config.map(parent));
     landlock::confine(when, &landlock::Allowed { written, read, runs_self: server.zmq.is_on() })
-}
-
-/// The directory of a file: whoever replaces it does so there.
-fn parent(file: &Path) -> PathBuf {
-    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
-    parent.unwrap_or(Path::new(".")).to_owned()
 }
 
 /// The directory, or the one in which it is to be made.
