@@ -32,6 +32,11 @@ pub(crate) struct CallbackFlags {
 }
 
 impl CallbackFlags {
+    /// Where the secret stands.
+    pub(crate) fn secret_file(&self) -> Option<&Path> {
+        self.callback_secret_file.as_deref()
+    }
+
     /// What tells them, from the first one on that this broker has, or had, until `stop`. Reads the secret.
     pub(crate) fn start(
         &self,

@@ -3,16 +3,20 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{
-    ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand,
+    Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand,
     builder::BoolishValueParser,
     error::{Error, ErrorKind},
     parser::ValueSource,
 };
 
 use crate::{
-    cmd::{self, bridge::Bridge, dead::Dead, group::Group, job::Job, probe::Probe, topic::Topic},
-    config,
+    cmd::{
+        self, bridge::Bridge, config::Config, dead::Dead, group::Group, job::Job, probe::Probe,
+        topic::Topic,
+    },
+    config::ConfigFile,
     failure::Failure,
+    logging,
 };
 
 const ABOUT: &str = "\
@@ -60,9 +64,14 @@ pub(crate) struct Cli {
 pub(crate) struct Common {
     /// Read settings from this TOML file
     #[arg(long, value_name = "FILE", global = true)]
-    config: Option<PathBuf>,
+    pub(crate) config: Option<PathBuf>,
 
-    /// Write logs as JSON; what is logged is set by `TIDINGS_LOG` in the environment (info, debug, ..)
+    /// What is logged: error, warn, info, debug, trace, or more precisely such as `info,tidings_broker=debug` [default:
+    /// warn]
+    #[arg(long, value_name = "FILTER", global = true, value_parser = logging::parse_filter)]
+    pub(crate) log: Option<String>,
+
+    /// Write logs as JSON
     #[arg(long, global = true)]
     pub(crate) log_json: bool,
 }
@@ -106,6 +115,9 @@ pub(crate) enum Cmd {
     /// Publish what somebody says elsewhere
     #[command(subcommand)]
     Bridge(Bridge),
+    /// Say what the configuration file and the environment come to, or what is wrong with them
+    #[command(subcommand)]
+    Config(Config),
     /// The process that talks ZeroMQ, for whoever starts it
     #[command(hide = true)]
     Zmq(cmd::zmq::ZmqArgs),
@@ -119,34 +131,62 @@ pub(crate) enum Cmd {
 pub(crate) struct Parsed {
     pub(crate) common: Common,
     pub(crate) cmd: Cmd,
+    /// The configuration file, if there is one.
+    pub(crate) file: Option<ConfigFile>,
+    /// The long names of the flags that were typed.
+    pub(crate) typed: Vec<String>,
 }
 
 /// The definition of the command line, with a variable in the environment for every flag.
 pub(crate) fn command() -> Command {
     fn with_environment(command: Command) -> Command {
-        let command = command.mut_args(|arg| match arg.get_long() {
-            Some("help" | "version") | None => arg,
-            Some(long) => {
-                let variable = format!("TIDINGS_{}", long.replace('-', "_").to_uppercase());
-                let is_switch = matches!(arg.get_action(), ArgAction::SetTrue);
-                let arg = arg.env(variable).hide_env(true);
-                if is_switch { arg.value_parser(BoolishValueParser::new()) } else { arg }
-            }
+        let command = command.mut_args(|arg| match variable(&arg) {
+            Some(variable) => arg.env(variable).hide_env(true),
+            None => arg,
         });
         command.mut_subcommands(with_environment)
     }
-    with_environment(Cli::command())
+    with_environment(definition())
+}
+
+/// The same, deaf to the environment.
+pub(crate) fn definition() -> Command {
+    fn with_switches(command: Command) -> Command {
+        let command = command.mut_args(|arg| match arg.get_action() {
+            ArgAction::SetTrue => arg.value_parser(BoolishValueParser::new()),
+            _ => arg,
+        });
+        command.mut_subcommands(with_switches)
+    }
+    with_switches(Cli::command())
+}
+
+/// The variable in the environment that is the same as this flag.
+pub(crate) fn variable(arg: &Arg) -> Option<String> {
+    let long = arg.get_long().filter(|long| !["help", "version"].contains(long))?;
+    Some(format!("TIDINGS_{}", long.replace('-', "_").to_uppercase()))
 }
 
 /// Understands the words of a command line (the first is the program), with the environment and
 /// the configuration file behind them.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed, Failure> {
     let words: Vec<_> = words.into_iter().collect();
-    let mut command = command();
     let refuse = |error: Error| refusal(&words, &error);
+    // Who asks what is wrong with the environment and the file wants to hear all of it.
+    let plain = definition().try_get_matches_from(&words).ok();
+    if let Some(plain) = plain.filter(|plain| plain.subcommand_name() == Some("config")) {
+        let Cli { mut common, subcommand, .. } = Cli::from_arg_matches(&plain).map_err(refuse)?;
+        common.config =
+            common.config.or_else(|| std::env::var_os("TIDINGS_CONFIG").map(Into::into));
+        let cmd = subcommand.expect("it has just been found");
+        return Ok(Parsed { common, cmd, file: None, typed: Vec::new() });
+    }
+    let mut command = command();
     let mut matches = command.clone().try_get_matches_from(&words).map_err(refuse)?;
-    if let Some(file) = matches.get_one::<PathBuf>("config") {
-        command = config::with_file(command, file)?;
+    let path = matches.get_one::<PathBuf>("config");
+    let file = path.map(|path| ConfigFile::read(path)).transpose()?;
+    if let Some(file) = &file {
+        command = file.apply(command)?;
         matches = command.try_get_matches_from(&words).map_err(refuse)?;
     }
     if let Some(subcommand) = matches.subcommand_name() {
@@ -162,7 +202,9 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed,
         }
         _ => {}
     }
-    Ok(Parsed { common: cli.common, cmd })
+    let of_subcommand = matches.subcommand().map(|(_, matches)| typed(matches));
+    let typed = typed(&matches).into_iter().chain(of_subcommand.unwrap_or_default()).collect();
+    Ok(Parsed { common: cli.common, cmd, file, typed })
 }
 
 /// Long names of the flags that were typed, as opposed to set by environment, file or default.

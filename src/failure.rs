@@ -10,6 +10,8 @@ pub(crate) enum Failure {
     Told(String),
     /// A wrong flag, address or configuration file; nothing was started. Exit code 2.
     Usage(String),
+    /// A wrong configuration, of which everything was said already. Exit code 2.
+    Misconfigured,
     /// It was started and did not work. Exit code 1.
     Failed(anyhow::Error),
     /// It worked, and the result is a bad one that was already printed. Exit code 1.
@@ -39,7 +41,7 @@ impl Failure {
     /// The line for standard error, without the program's name.
     pub(crate) fn text(&self) -> Option<String> {
         match self {
-            Self::Told(_) | Self::Unsuccessful | Self::OutputClosed => None,
+            Self::Told(_) | Self::Misconfigured | Self::Unsuccessful | Self::OutputClosed => None,
             Self::Usage(text) | Self::Interrupted(text) => Some(text.clone()),
             Self::Failed(error) => Some(format!("{error:#}")),
         }
@@ -50,7 +52,7 @@ impl Failure {
         match self {
             Self::Told(_) | Self::OutputClosed => ExitCode::SUCCESS,
             Self::Failed(_) | Self::Unsuccessful => ExitCode::FAILURE,
-            Self::Usage(_) => ExitCode::from(2),
+            Self::Usage(_) | Self::Misconfigured => ExitCode::from(2),
             Self::Interrupted(_) => ExitCode::from(130),
         }
     }

@@ -1,6 +1,10 @@
 //! Flags that several subcommands share, and how they become the parts' configuration.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::Args;
 use tidings_broker::{
@@ -19,7 +23,9 @@ use crate::{
     hooks::HookFlags,
     hub::HubFlags,
     logging,
+    node::StopTime,
     outgoing::OutgoingFlags,
+    process::ProcessFlags,
     public_url::PublicUrl,
     secure::SecureFlags,
     sinks::SinkFlags,
@@ -70,6 +76,9 @@ pub(crate) struct ServerFlags {
 
     #[command(flatten)]
     pub(crate) callbacks: CallbackFlags,
+
+    #[command(flatten)]
+    pub(crate) process: ProcessFlags,
 }
 
 /// Flags of the HTTP listener.
@@ -121,6 +130,24 @@ impl HttpFlags {
         self.http_host.iter().cloned().chain(public).collect()
     }
 
+    /// Whether there is none.
+    pub(crate) fn is_off(&self) -> bool {
+        self.http == Some(ListenHttp::Off)
+    }
+
+    /// Where to listen, if anywhere.
+    fn listening(&self, lines: Listen) -> Option<SocketAddr> {
+        let mut usual = HttpConfig::default().listen;
+        match self.http {
+            Some(ListenHttp::Off) => return None,
+            Some(ListenHttp::At(listen)) => return Some(listen.0),
+            // Whoever wants no fixed port wants none.
+            None if lines.0.port() == 0 => usual.set_port(0),
+            None => {}
+        }
+        Some(usual)
+    }
+
     fn config(&self, lines: Listen) -> Result<Option<HttpConfig>, Failure> {
         let mut config = HttpConfig {
             hosts: self.hosts(),
@@ -134,21 +161,18 @@ impl HttpFlags {
                 "what is asked for at --public-url is asked by HTTP, which is off (--http off)";
             return Err(Failure::Usage(text.to_owned()));
         }
-        match self.http {
-            Some(ListenHttp::Off) if !config.receivers.is_empty() => {
+        let Some(listen) = self.listening(lines) else {
+            if !config.receivers.is_empty() {
                 let text = "a hub is asked by HTTP, which is off (--http off)";
                 return Err(Failure::Usage(text.to_owned()));
             }
-            Some(ListenHttp::Off) if !config.hooks.is_empty() => {
+            if !config.hooks.is_empty() {
                 let text = "webhooks come by HTTP, which is off (--http off)";
                 return Err(Failure::Usage(text.to_owned()));
             }
-            Some(ListenHttp::Off) => return Ok(None),
-            Some(ListenHttp::At(listen)) => config.listen = listen.0,
-            // Whoever wants no fixed port wants none.
-            None if lines.0.port() == 0 => config.listen.set_port(0),
-            None => {}
-        }
+            return Ok(None);
+        };
+        config.listen = listen;
         Ok(Some(config))
     }
 }
@@ -194,6 +218,17 @@ impl TopicFlags {
 }
 
 impl ServerFlags {
+    /// Where to listen: for lines, and for HTTP, if it is on.
+    pub(crate) fn listening(&self) -> (SocketAddr, Option<SocketAddr>) {
+        (self.listen.0, self.http.listening(self.listen))
+    }
+
+    /// Files outside the data directory that are read while it serves.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        let secrets = self.http.hooks.secret_files().chain(self.callbacks.secret_file());
+        secrets.chain(self.zmq.key_file()).map(Path::to_owned).collect()
+    }
+
     /// The configuration of a broker with these flags and this data directory. Reads the secrets of
     /// webhooks.
     pub(crate) fn config(&self, data: &DataFlag) -> Result<BrokerConfig, Failure> {
@@ -205,6 +240,7 @@ impl ServerFlags {
         for Grant { way, powers } in &self.grant {
             config.access.grants.grant(*way, powers);
         }
+        config.limits.stop_ms = milliseconds(StopTime(self.process.stop_timeout).connections());
         config.log_lines = self.log_lines || logging::lines_are_asked_for();
         Ok(config)
     }
@@ -327,7 +363,7 @@ pub(crate) struct CrawlerFlags {
     traps: TrapFlags,
 
     #[command(flatten)]
-    sinks: SinkFlags,
+    pub(crate) sinks: SinkFlags,
 }
 
 impl CrawlerFlags {
@@ -338,6 +374,7 @@ impl CrawlerFlags {
             security: broker.security().clone(),
             data: data.data.clone(),
             sinks: self.sinks.config(data),
+            exec_variables: self.sinks.exec_variables(),
             credit: self.concurrency,
             headers: self.header.clone(),
             cookies: self.cookies,

@@ -26,6 +26,14 @@ pub(crate) struct HookFlags {
 }
 
 impl HookFlags {
+    /// Where secrets stand in files.
+    pub(crate) fn secret_files(&self) -> impl Iterator<Item = &Path> {
+        self.hook.iter().filter_map(|recipe| match &recipe.secret {
+            SecretPlace::File(path) => Some(path.as_path()),
+            SecretPlace::Variable(_) => None,
+        })
+    }
+
     /// All of them with their secrets, which are read now.
     pub(crate) fn hooks(&self) -> Result<Vec<Hook>, Failure> {
         let mut names = BTreeSet::new();

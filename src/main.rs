@@ -26,10 +26,12 @@ mod output;
 mod own_broker;
 mod page_line;
 mod pid_file;
+mod process;
 mod public_url;
 mod screen;
 mod secure;
 mod seeds;
+mod service;
 mod signals;
 mod sinks;
 mod tally;
@@ -48,6 +50,8 @@ use tokio::runtime::{Builder, Runtime};
 use crate::{
     cli::{Cmd, Parsed},
     failure::Failure,
+    process::Places,
+    service::Started,
 };
 
 /// What blocking calls that still run (a name that is looked up, a page that is written) have when
@@ -72,13 +76,35 @@ fn main() -> ExitCode {
     failure.code()
 }
 
-fn run(Parsed { common, cmd }: Parsed) -> Result<(), Failure> {
-    logging::start(common.log_json, lines_logged(&cmd))?;
+fn run(parsed: Parsed) -> Result<(), Failure> {
+    let Parsed { common, cmd, .. } = &parsed;
+    if let Cmd::Config(what) = cmd {
+        // It speaks for itself, and says what is wrong with the settings of logs, too.
+        return cmd::config::run(what, common.config.as_deref());
+    }
+    logging::start(common.log_json, common.log.as_deref(), lines_logged(cmd));
     descriptors::take_all();
-    let runtime = runtime(&cmd)?;
-    let result = runtime.block_on(dispatch(cmd));
+    process::keep_descriptors();
+    let started = start(&parsed)?;
+    let runtime = runtime(cmd)?;
+    let result = runtime.block_on(dispatch(parsed.cmd, started));
     runtime.shutdown_timeout(LAST_CALLS);
     result
+}
+
+/// What those who serve do before there is a second thread.
+fn start(parsed: &Parsed) -> Result<Option<Started>, Failure> {
+    let config = parsed.common.config.as_deref();
+    let (server, places) = match &parsed.cmd {
+        Cmd::Up(args) => (&args.server, args.places(config)),
+        Cmd::Broker(args) => {
+            let (data, written, runs_programs) = (&args.data, Vec::new(), false);
+            (&args.server, Places { data, config, written, runs_programs })
+        }
+        _ => return Ok(None),
+    };
+    let sockets = process::prepare(server, &places)?;
+    Ok(Some(Started::new(parsed, sockets)))
 }
 
 fn lines_logged(cmd: &Cmd) -> bool {
@@ -107,6 +133,7 @@ fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
         | Cmd::Watch(_)
         | Cmd::WatchFeed(_)
         | Cmd::Bridge(_)
+        | Cmd::Config(_)
         | Cmd::Zmq(_)
         | Cmd::Bench(_) => Some(0),
     };
@@ -124,10 +151,11 @@ fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
     Ok(builder.enable_all().build().context("cannot start the runtime's threads")?)
 }
 
-async fn dispatch(cmd: Cmd) -> Result<(), Failure> {
+async fn dispatch(cmd: Cmd, started: Option<Started>) -> Result<(), Failure> {
+    let started = || started.expect("what serves was started");
     match cmd {
-        Cmd::Up(args) => cmd::up::run(args).await,
-        Cmd::Broker(args) => cmd::broker::run(args).await,
+        Cmd::Up(args) => cmd::up::run(args, started()).await,
+        Cmd::Broker(args) => cmd::broker::run(args, started()).await,
         Cmd::Crawl(args) => cmd::crawl::run(args).await,
         Cmd::Pub(args) => cmd::publish::run(args).await,
         Cmd::Sub(args) => cmd::subscribe::run(args).await,
@@ -141,6 +169,7 @@ async fn dispatch(cmd: Cmd) -> Result<(), Failure> {
         Cmd::Watch(args) => cmd::watch::run(args).await,
         Cmd::WatchFeed(args) => cmd::watch_feed::run(args).await,
         Cmd::Bridge(args) => cmd::bridge::run(args).await,
+        Cmd::Config(_) => unreachable!("it needs no runtime"),
         Cmd::Zmq(args) => cmd::zmq::run(args).await,
         Cmd::Bench(args) => cmd::bench::run(args).await,
     }

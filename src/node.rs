@@ -5,13 +5,13 @@
 
 use std::{
     fs::DirBuilder,
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener},
     path::Path,
     time::{Duration, Instant},
 };
 
 use anyhow::Context;
-use tidings_broker::{Broker, BrokerConfig, HTTP_PORT, StartError};
+use tidings_broker::{Broker, BrokerConfig, HTTP_PORT, Sockets, StartError};
 use tidings_protocol::{MemberId, PORT};
 use tidings_subscriber::{CrawlError, CrawlerConfig, PageReport};
 use tokio::{sync::mpsc, task::JoinHandle};
@@ -24,15 +24,54 @@ const REPORTS_MAX: usize = 1024;
 /// Nobody reads faster than that.
 const REPORTS_PACE: Duration = Duration::from_millis(10);
 
-/// What a stop may take in all, and of this the crawler, which hands its tasks back to the broker
-/// before that closes its connections. Nearly always both are much faster.
-const STOP: Duration = Duration::from_millis(930);
-const CRAWLER_STOP: Duration = Duration::from_millis(820);
+/// What a stop may take in all. Nearly always it is much faster.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StopTime(pub(crate) Duration);
+
+impl Default for StopTime {
+    /// Less than a second.
+    fn default() -> Self {
+        Self(Duration::from_millis(930))
+    }
+}
+
+impl StopTime {
+    /// Of this the crawler, which hands its tasks back to the broker before that closes its connections.
+    pub(crate) fn crawler(self) -> Duration {
+        self.0 * 7 / 8
+    }
+
+    /// And the broker's connections, which have what is left when the crawler was slow, but not more than this.
+    pub(crate) fn connections(self) -> Duration {
+        self.0 / 4
+    }
+}
 
 /// Starts a broker, or says which address or directory could not be had and what to do.
 pub(crate) async fn start_broker(config: BrokerConfig) -> Result<Broker, Failure> {
+    start_broker_on(config, Sockets::default()).await
+}
+
+/// The same with sockets that are there.
+pub(crate) async fn start_broker_on(
+    config: BrokerConfig,
+    sockets: Sockets,
+) -> Result<Broker, Failure> {
     let (listen, http) = (config.listen, config.http.as_ref().map(|http| http.listen));
-    Broker::start(config).await.map_err(|error| match error {
+    Broker::start_on(config, sockets).await.map_err(|error| refused(error, listen, http))
+}
+
+/// A socket at one of these addresses, which those of lines and of HTTP are.
+pub(crate) fn bind(
+    address: SocketAddr,
+    listen: SocketAddr,
+    http: Option<SocketAddr>,
+) -> Result<TcpListener, Failure> {
+    tidings_broker::bind(address).map_err(|error| refused(error, listen, http))
+}
+
+fn refused(error: StartError, listen: SocketAddr, http: Option<SocketAddr>) -> Failure {
+    match error {
         StartError::AddrInUse { address } if Some(address) == http && address != listen => {
             let ip = address.ip();
             Failure::failed(format!(
@@ -57,7 +96,7 @@ pub(crate) async fn start_broker(config: BrokerConfig) -> Result<Broker, Failure
             Failure::failed(format!("{error}; stop it or use --data with another directory"))
         }
         error => Failure::failed(error.to_string()),
-    })
+    }
 }
 
 /// Tells a broker that a crawler will live in its process, and which. When both have ended together
@@ -68,10 +107,10 @@ pub(crate) fn own_member(config: &mut BrokerConfig) -> MemberId {
 
 /// Stops a broker, within the time that a stop may take.
 pub(crate) async fn stop_broker(broker: Broker) {
-    stop_broker_within(broker, STOP).await;
+    stop_broker_within(broker, StopTime::default().0).await;
 }
 
-async fn stop_broker_within(broker: Broker, time: Duration) {
+pub(crate) async fn stop_broker_within(broker: Broker, time: Duration) {
     if tokio::time::timeout(time, broker.stop()).await.is_err() {
         tracing::warn!("the broker did not stop in time; its connections are cut off");
     }
@@ -125,7 +164,7 @@ impl Crawler {
     }
 
     /// Stops it: it hands back what it has not begun. Returns the pages that ended meanwhile.
-    pub(crate) async fn stop(mut self) -> Vec<PageReport> {
+    pub(crate) async fn stop(mut self, time: Duration) -> Vec<PageReport> {
         self.stop.cancel();
         let mut last = Vec::new();
         let drain = async {
@@ -134,7 +173,7 @@ impl Crawler {
             }
             if self.is_over { Ok(Ok(())) } else { (&mut self.task).await }
         };
-        match tokio::time::timeout(CRAWLER_STOP, drain).await {
+        match tokio::time::timeout(time, drain).await {
             Ok(Ok(Ok(()))) => {}
             Ok(result) => tracing::warn!("{}", ended(result).text().unwrap_or_default()),
             Err(_) => {
@@ -155,10 +194,10 @@ pub(crate) struct Node {
 
 impl Node {
     /// Stops the crawler, then the broker it reports to.
-    pub(crate) async fn stop(self) -> Vec<PageReport> {
+    pub(crate) async fn stop(self, time: StopTime) -> Vec<PageReport> {
         let began = Instant::now();
-        let last = self.crawler.stop().await;
-        stop_broker_within(self.broker, STOP.saturating_sub(began.elapsed())).await;
+        let last = self.crawler.stop(time.crawler()).await;
+        stop_broker_within(self.broker, time.0.saturating_sub(began.elapsed())).await;
         last
     }
 }

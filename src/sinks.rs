@@ -1,6 +1,9 @@
 //! Where pages are stored, as flags say it.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
 
 use clap::Args;
 use tidings_subscriber::{
@@ -44,9 +47,32 @@ pub(crate) struct SinkFlags {
     /// environment; a page is stored when it exits with 0
     #[arg(long, value_name = "COMMAND", value_parser = parse_command)]
     exec: Option<SinkConfig>,
+
+    /// With --exec: variables of this environment that the program is given, too, besides PATH, HOME, LANG, LC_*, TZ, USER
+    /// and TMPDIR
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = parse_variable)]
+    exec_env: Vec<String>,
 }
 
 impl SinkFlags {
+    /// Variables that programs are given.
+    pub(crate) fn exec_variables(&self) -> Vec<String> {
+        self.exec_env.clone()
+    }
+
+    /// Whether a program is run, which may do anything.
+    pub(crate) fn run_programs(&self) -> bool {
+        self.exec.is_some()
+    }
+
+    /// Directories in which files come into being.
+    pub(crate) fn directories(&self) -> Vec<PathBuf> {
+        let sqlite = self.sqlite.iter().map(PathBuf::from);
+        let files = sqlite.chain(self.jsonl.clone()).chain(self.warc.clone());
+        let named = files.filter(|file| !file.as_os_str().is_empty() && file.as_os_str() != "-");
+        named.map(|file| parent(&file)).collect()
+    }
+
     pub(crate) fn config(&self, data: &DataFlag) -> Vec<SinkConfig> {
         let mut sinks = Vec::new();
         if let Some(file) = &self.sqlite {
@@ -88,6 +114,23 @@ fn parse_postgres(text: &str) -> Result<PostgresConfig, String> {
         Ok(password) => config.or_password(&password),
         Err(_) => config,
     })
+}
+
+/// The directory in which a file is.
+pub(crate) fn parent(file: &Path) -> PathBuf {
+    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new(".")).to_owned()
+}
+
+/// A variable that a program may be given. What this program is told is told to nobody else: a token is among it.
+pub(crate) fn parse_variable(name: &str) -> Result<String, String> {
+    if name.is_empty() || name.contains(['=', '\0']) {
+        return Err("write names of variables, with commas between them".to_owned());
+    }
+    if name.starts_with("TIDINGS_") {
+        return Err("what begins with TIDINGS_ is for tidings alone".to_owned());
+    }
+    Ok(name.to_owned())
 }
 
 fn parse_command(text: &str) -> Result<SinkConfig, String> {

@@ -11,7 +11,7 @@
 use std::{
     env,
     ffi::OsString,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     time::{Duration, Instant},
 };
@@ -29,7 +29,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{address::BrokerAddress, failure::Failure, logging};
+use crate::{address::BrokerAddress, failure::Failure, logging, process::VARIABLES};
 
 /// How long it may take to open its sockets.
 const START_MAX: Duration = Duration::from_secs(10);
@@ -73,6 +73,18 @@ pub(crate) struct ZmqFlags {
     /// with --features libzmq)
     #[arg(long, help_heading = "ZeroMQ", value_name = "FILE")]
     zmq_key: Option<PathBuf>,
+}
+
+impl ZmqFlags {
+    /// Whether there is to be such a process.
+    pub(crate) fn is_on(&self) -> bool {
+        self.zmq_pub.is_some() || self.zmq_pull.is_some()
+    }
+
+    /// Where its key is.
+    pub(crate) fn key_file(&self) -> Option<&Path> {
+        self.zmq_key.as_deref()
+    }
 }
 
 /// What the process is told.
@@ -265,13 +277,16 @@ impl Process {
         if logging::is_json() {
             command.arg("--log-json");
         }
-        // What this process was told by its environment was not meant for that one, but for how much it logs.
+        // What this process was told by its environment was not meant for that one.
         for (name, _) in env::vars_os() {
-            let text = name.to_string_lossy();
-            if text.starts_with("TIDINGS_") && text != "TIDINGS_LOG" {
+            if name.as_encoded_bytes().starts_with(b"TIDINGS_") {
                 command.env_remove(&name);
             }
         }
+        for name in VARIABLES {
+            command.env_remove(name);
+        }
+        command.args(logging::said().map(|filter| format!("--log={filter}")));
         // What ends it is to be one line, not fifty, as somebody else decides how often it does.
         command.env("RUST_BACKTRACE", "0");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);

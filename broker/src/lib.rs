@@ -49,6 +49,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidings_protocol::{Code, Command, DEFAULT_GROUP, format_ms};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -70,6 +71,9 @@ use self::tls::Tls;
 pub use self::tls::{TlsConfig, TlsError};
 use self::topic::{Storage, Topics};
 
+/// How long an answer is waited for that needs no disk.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
 /// File descriptors that are neither for connections nor for topics, if there are so many.
 const DESCRIPTORS_KEPT: u64 = 128;
 
@@ -85,13 +89,31 @@ const LOGS_PER_GROUP: u64 = 4;
 pub struct Broker {
     local_addr: SocketAddr,
     http_addr: Option<SocketAddr>,
+    http: Option<net::http::Serving>,
     hub: Arc<Hub>,
     stop: CancellationToken,
+    /// Of those that accept connections; before `stop`, or with it.
+    listening: CancellationToken,
     tasks: TaskTracker,
     #[cfg(unix)]
     socket_file: Option<net::unix::SocketFile>,
     /// Held until nobody writes there any more.
     _data: Option<DataDir>,
+}
+
+/// Sockets that listen already: those that a service manager has passed, or that were to be had only with privileges that
+/// are gone by now. What is missing is opened where the configuration says.
+#[derive(Debug, Default)]
+pub struct Sockets {
+    /// Of lines.
+    pub line: Option<std::net::TcpListener>,
+    /// Of HTTP.
+    pub http: Option<std::net::TcpListener>,
+}
+
+/// A socket that listens at this address, as a broker would open it.
+pub fn bind(address: SocketAddr) -> Result<std::net::TcpListener, StartError> {
+    net::bind(address).map_err(|source| StartError::listening(address, source))
 }
 
 /// Why a broker did not start. Nothing runs then.
@@ -147,13 +169,27 @@ pub enum StartError {
     },
 }
 
+impl StartError {
+    fn listening(address: SocketAddr, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::AddrInUse => Self::AddrInUse { address },
+            _ => Self::Listen { address, source },
+        }
+    }
+}
+
 fn with_pid(pid: Option<u32>) -> String {
     pid.map_or(String::new(), |pid| format!(" (pid {pid})"))
 }
 
 impl Broker {
     /// Listens and serves until it is stopped or dropped. To be called within a tokio runtime.
-    pub async fn start(mut config: BrokerConfig) -> Result<Self, StartError> {
+    pub async fn start(config: BrokerConfig) -> Result<Self, StartError> {
+        Self::start_on(config, Sockets::default()).await
+    }
+
+    /// The same with sockets that are there.
+    pub async fn start_on(mut config: BrokerConfig, sockets: Sockets) -> Result<Self, StartError> {
         if let Some(descriptors) = descriptors() {
             share_descriptors(descriptors, config.data.is_some(), &mut config.limits);
         }
@@ -164,10 +200,10 @@ impl Broker {
         let Opened { data, clock, topics, groups } =
             blocking(move || Opened::open(path, &limits, defaults)).await?;
         #[cfg(unix)]
-        let opened =
-            listen(&config).and_then(|(lines, http)| Ok((lines, http, listen_unix(&config)?)));
+        let opened = listen(&config, sockets)
+            .and_then(|(lines, http)| Ok((lines, http, listen_unix(&config)?)));
         #[cfg(not(unix))]
-        let opened = listen(&config).map(|(lines, http)| (lines, http, ()));
+        let opened = listen(&config, sockets).map(|(lines, http)| (lines, http, ()));
         #[cfg_attr(not(unix), expect(unused, reason = "there are none"))]
         let (lines, http, unix) = match opened {
             Ok(listening) => listening,
@@ -184,22 +220,28 @@ impl Broker {
         let tasks = TaskTracker::new();
         let http_config = config.http.clone();
         let hub = Hub::new(config, clock, topics, groups, tls, stop.clone());
-        net::serve(listener, hub.clone(), stop.clone(), &tasks);
+        let listening = stop.child_token();
+        net::serve(listener, hub.clone(), listening.clone(), &tasks);
         #[cfg(unix)]
         if let Some(listener) = unix {
-            net::serve_unix(listener, hub.clone(), stop.clone(), &tasks);
+            net::serve_unix(listener, hub.clone(), listening.clone(), &tasks);
         }
         let http_addr = http.as_ref().map(|(_, address)| *address);
+        let mut serving = None;
         if let (Some((listener, _)), Some(config)) = (http, http_config) {
-            net::http::serve(listener, config, hub.clone(), stop.clone(), &tasks);
+            let stops = (listening.clone(), stop.clone());
+            let http = net::http::serve(listener, config, hub.clone(), stops, &tasks);
+            serving = Some(http);
         }
         net::tend(hub.clone(), stop.clone(), &tasks);
         tracing::info!(%local_addr, "listening");
         Ok(Self {
             local_addr,
             http_addr,
+            http: serving,
             hub,
             stop,
+            listening,
             tasks,
             #[cfg(unix)]
             socket_file,
@@ -225,6 +267,31 @@ impl Broker {
         self.http_addr
     }
 
+    /// Takes over what may change while connections are open: what ways in may do, whether lines are logged, webhooks with
+    /// their secrets, and a delay of the default group if `delay` says that it is another one. Nothing else of the
+    /// configuration is looked at.
+    pub async fn reload(&self, config: &BrokerConfig, delay: bool) {
+        self.hub.reload(config);
+        if let (Some(http), Some(config)) = (&self.http, &config.http) {
+            http.reload(config);
+        }
+        if delay {
+            let delay = config.group.delay_ms.map_or("default".to_owned(), format_ms);
+            let line = format!("GROUP set {DEFAULT_GROUP} delay={delay}");
+            let command = Command::parse(&line).expect("it is a command");
+            if let Err(error) = net::http::ask(&self.hub, &command, ANSWER_MAX).await {
+                tracing::warn!(%error, "the delay of {DEFAULT_GROUP} stays as it is");
+            }
+        }
+    }
+
+    /// Whether it still does something: one who asks it has an answer, whatever that is, before long.
+    pub async fn answers(&self) -> bool {
+        let command = Command::parse("GROUP list").expect("it is a command");
+        let answer = net::http::ask(&self.hub, &command, ANSWER_MAX).await;
+        !answer.is_err_and(|error| error.code == Code::Idle)
+    }
+
     /// Becomes true when somebody is to be told of the end of a job (`callback=`), and is so at once if the data directory
     /// knows of one. Until then nobody needs to wait for what there is to tell.
     pub fn callbacks(&self) -> tokio::sync::watch::Receiver<bool> {
@@ -234,6 +301,11 @@ impl Broker {
     /// Who may log in from now on, and needs to: within a moment every connection is what its holder may be then, or ends.
     pub fn admit(&self, principals: Vec<access::Principal>) {
         self.hub.admit(principals);
+    }
+
+    /// Accepts no connections any more; those that are open live.
+    pub fn stop_listening(&self) {
+        self.listening.cancel();
     }
 
     /// Stops accepting, sends every connection what is pending for it, and closes them all.
@@ -254,15 +326,16 @@ impl Broker {
 type Listening = (TcpListener, SocketAddr);
 
 /// Listens wherever it is to be listened, or nowhere.
-fn listen(config: &BrokerConfig) -> Result<(Listening, Option<Listening>), StartError> {
-    let at = |address| {
-        net::listen(address).map_err(|source| match source.kind() {
-            io::ErrorKind::AddrInUse => StartError::AddrInUse { address },
-            _ => StartError::Listen { address, source },
-        })
+fn listen(
+    config: &BrokerConfig,
+    sockets: Sockets,
+) -> Result<(Listening, Option<Listening>), StartError> {
+    let at = |address, socket: Option<std::net::TcpListener>| {
+        let socket = socket.map_or_else(|| bind(address), Ok)?;
+        net::listen(socket).map_err(|source| StartError::listening(address, source))
     };
-    let lines = at(config.listen)?;
-    let http = config.http.as_ref().map(|http| at(http.listen)).transpose()?;
+    let lines = at(config.listen, sockets.line)?;
+    let http = config.http.as_ref().map(|http| at(http.listen, sockets.http)).transpose()?;
     Ok((lines, http))
 }
 

@@ -1,6 +1,9 @@
 //! `tidings broker`: only the broker. Crawlers, publishers and subscribers are other processes.
 
+use std::time::Instant;
+
 use clap::Args;
+use tidings_broker::BrokerConfig;
 
 use crate::{
     beside::Prepared,
@@ -9,6 +12,7 @@ use crate::{
     node,
     outgoing::OutgoingFlags,
     output::Console,
+    service::{Service, Started},
     signals::stop_on_signal,
 };
 
@@ -27,18 +31,27 @@ pub(crate) struct BrokerArgs {
     pub(crate) server: ServerFlags,
 
     #[command(flatten)]
-    data: DataFlag,
+    pub(crate) data: DataFlag,
 
     #[command(flatten)]
     outgoing: OutgoingFlags,
 }
 
+impl BrokerArgs {
+    /// What the broker is told, if all of it makes sense together, and what it names can be read.
+    pub(crate) fn broker_config(&self) -> Result<BrokerConfig, Failure> {
+        self.server.config(&self.data)
+    }
+}
+
 /// Runs until SIGINT or SIGTERM.
-pub(crate) async fn run(args: BrokerArgs) -> Result<(), Failure> {
+pub(crate) async fn run(args: BrokerArgs, started: Started) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
-    let mut config = args.server.config(&args.data)?;
+    let (mut service, sockets) = Service::new(started)?;
+    let mut config = args.broker_config()?;
     let prepared = Prepared::new(&mut config, &args.server, &args.outgoing, &args.data)?;
-    let (broker, beside) = prepared.start(node::start_broker(config).await?).await?;
+    let broker = node::start_broker_on(config, sockets).await?;
+    let (broker, beside) = prepared.start(broker).await?;
     let mut console = Console::new();
     // Whoever started us may have closed our output; serving does not depend on it.
     let _ = console.line(&format!("listening on {}", broker.local_addr()));
@@ -50,9 +63,18 @@ pub(crate) async fn run(args: BrokerArgs) -> Result<(), Failure> {
     for line in beside.said() {
         console.note(line);
     }
-    stop.cancelled().await;
+    service.ready();
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => {}
+        () = service.look_after(&broker) => {}
+    }
+    let began = Instant::now();
+    service.stopping();
+    broker.stop_listening();
     beside.stop().await;
-    node::stop_broker(broker).await;
+    let left = args.server.process.stop_timeout.saturating_sub(began.elapsed());
+    node::stop_broker_within(broker, left).await;
     Ok(())
 }
 

@@ -16,7 +16,7 @@ use crate::{
     flags::{self, CrawlerFlags, DataFlag},
     job::{Bounds, Counts, JobRequest, Scope},
     link,
-    node::{self, Crawler, Node},
+    node::{self, Crawler, Node, StopTime},
     output::plural,
     pid_file::PidFile,
     screen::{Screen, Style},
@@ -189,7 +189,7 @@ async fn work_for_broker(args: CrawlArgs) -> Result<(), Failure> {
         result = up::print_pages(&mut crawler, &mut printer, &stop) => result,
         () = watch_configured(broker, &args.feeds) => Ok(()),
     };
-    for report in crawler.stop().await {
+    for report in crawler.stop(StopTime::default().crawler()).await {
         printer.page(&report);
     }
     result
@@ -269,7 +269,7 @@ async fn crawl_here(
     // It would say that its broker is gone.
     drop(watch);
     // The last page's report may be on its way still when its job is announced as done.
-    for report in node.stop().await {
+    for report in node.stop(StopTime::default()).await {
         screen.page(&report)?;
     }
     let Some(end) = result? else {

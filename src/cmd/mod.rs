@@ -4,6 +4,7 @@
 pub(crate) mod bench;
 pub(crate) mod bridge;
 pub(crate) mod broker;
+pub(crate) mod config;
 pub(crate) mod crawl;
 pub(crate) mod dead;
 pub(crate) mod explain;

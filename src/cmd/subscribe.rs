@@ -36,6 +36,7 @@ use crate::{
     link,
     output::{note, printable},
     signals::stop_on_signal_or,
+    sinks::parse_variable,
 };
 
 use self::{program::Program, share::Share, signal::Spooling};
@@ -72,6 +73,9 @@ dash, and so might be an option, fails instead, unless -- stands before {}. One 
 code other than 0) is named on standard error. With --group its event comes again, to anybody in
 the group, after the group's backoff and up to its max-attempts, and is then a dead letter with
 the end of what the program printed; without, the next event is taken.
+
+Of this environment it has PATH, HOME, LANG, LANGUAGE, LC_*, TZ, USER, LOGNAME and TMPDIR, what --exec-env
+names, and TIDINGS_BROKER with the address of the broker.
 
 With --group everybody who names the group gets other events. A group that is not there is made,
 as tidings group create GROUP topics=TOPIC key=none would; it begins at the oldest event kept,
@@ -132,6 +136,11 @@ pub(crate) struct SubArgs {
     #[arg(long, value_name = "PROGRAM [ARG]..", num_args = 1.., allow_hyphen_values = true, conflicts_with = "json")]
     exec: Vec<OsString>,
 
+    /// With --exec: variables of this environment that the program is given, too, besides PATH, HOME, LANG, LC_*, TZ, USER
+    /// and TMPDIR
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', requires = "exec", value_parser = parse_variable)]
+    exec_env: Vec<String>,
+
     /// Put each event into the --spool directory and send this signal to the process of --pid-file
     #[arg(long, value_name = "NAME", requires_all = ["pid_file", "spool"], conflicts_with_all = ["group", "exec", "json"])]
     signal: Option<SignalName>,
@@ -167,7 +176,7 @@ pub(crate) struct SubArgs {
 
 /// Runs until the count is reached, the reader of our output or the broker is gone, or a signal.
 pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
-    let programs = program::Programs::default();
+    let programs = program::Programs::with_variables(&args.exec_env);
     let running = programs.clone();
     let stop = stop_on_signal_or(move || running.kill())?;
     let broker = &args.broker.broker;

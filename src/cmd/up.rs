@@ -1,7 +1,10 @@
 //! `tidings up`: broker and crawler in one process, and a line for each page.
 
+use std::{path::Path, time::Instant};
+
 use anyhow::Context;
 use clap::Args;
+use tidings_broker::BrokerConfig;
 use tidings_protocol::CanonicalUrl;
 use tidings_subscriber::{CrawlerConfig, PageReport};
 use tokio_util::sync::CancellationToken;
@@ -16,9 +19,11 @@ use crate::{
     contact,
     failure::Failure,
     flags::{CrawlerFlags, DataFlag, ServerFlags},
-    node::{self, Crawler, Node},
+    node::{self, Crawler, Node, StopTime},
     output::Console,
     page_line::page_line,
+    process::Places,
+    service::{Service, Started},
     signals::stop_on_signal,
     sinks,
 };
@@ -53,15 +58,31 @@ pub(crate) struct UpArgs {
     feeds: FeedsFlag,
 }
 
+impl UpArgs {
+    /// What the broker is told, if all of it makes sense together, and what it names can be read.
+    pub(crate) fn broker_config(&self) -> Result<BrokerConfig, Failure> {
+        self.server.config(&self.data)
+    }
+
+    /// Where it works.
+    pub(crate) fn places<'a>(&'a self, config: Option<&'a Path>) -> Places<'a> {
+        let sinks = &self.crawler.sinks;
+        let (written, runs_programs) = (sinks.directories(), sinks.run_programs());
+        Places { data: &self.data, config, written, runs_programs }
+    }
+}
+
 /// Runs until SIGINT or SIGTERM.
-pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
+pub(crate) async fn run(args: UpArgs, started: Started) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
+    let (mut service, sockets) = Service::new(started)?;
     let data = &args.data.data;
-    let mut config = args.server.config(&args.data)?;
+    let mut config = args.broker_config()?;
     let member = node::own_member(&mut config);
     let outgoing = &args.crawler.outgoing;
     let prepared = Prepared::new(&mut config, &args.server, outgoing, &args.data)?;
-    let (broker, beside) = prepared.start(node::start_broker(config).await?).await?;
+    let broker = node::start_broker_on(config, sockets).await?;
+    let (broker, beside) = prepared.start(broker).await?;
     let listening = broker.local_addr();
     let is_encrypted = args.server.secure.is_encrypted();
     let reach = node::reach(&broker);
@@ -89,12 +110,18 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
         printer.console.note(line);
     }
     let mut node = Node { broker, crawler };
+    service.ready();
     let result = tokio::select! {
         result = print_pages(&mut node.crawler, &mut printer, &stop) => result,
+        () = service.look_after(&node.broker) => Ok(()),
         () = watch_configured(&reach, &args.feeds) => Ok(()),
     };
+    let began = Instant::now();
+    service.stopping();
+    node.broker.stop_listening();
     beside.stop().await;
-    for report in node.stop().await {
+    let left = args.server.process.stop_timeout.saturating_sub(began.elapsed());
+    for report in node.stop(StopTime(left)).await {
         printer.page(&report);
     }
     result

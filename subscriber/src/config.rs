@@ -46,6 +46,8 @@ pub struct CrawlerConfig {
     pub data: PathBuf,
     /// Where pages are stored: in all of these. Default: none, which is `pages.db` in `data`.
     pub sinks: Vec<SinkConfig>,
+    /// Variables of ours that programs are given which are run for pages, besides what every program needs.
+    pub exec_variables: Vec<String>,
     /// Addresses outside the public internet that may be crawled all the same. Default: none.
     pub allow_private: AllowPrivate,
     /// A connection stands within this time, name resolution and TLS included. Default: 10 s.
@@ -114,6 +116,7 @@ impl Default for CrawlerConfig {
             name: "crawler".to_owned(),
             data: PathBuf::from("tidings-data"),
             sinks: Vec::new(),
+            exec_variables: Vec::new(),
             allow_private: AllowPrivate::None,
             connect_timeout: Duration::from_secs(10),
             read_timeout: Duration::from_secs(15),

@@ -1,10 +1,15 @@
 //! Programs that are run for pages and events: each in a process group of its own, which whoever started it ends before
 //! it ends itself.
 //!
+//! Its environment is what its caller gives it, and of ours what every program needs: no token, no password and no other
+//! setting that was meant for this process. It has none of our file descriptors but the three that it is given: all
+//! others are closed when it is started. How it takes signals is as usual, and none is blocked.
+//!
 //! After `kill -9` nobody does that: programs that run then go on to their own end, while what they were run for is given to
 //! somebody else when its lease is over. A program that must not is started through `setpriv --pdeathsig KILL`.
 
 use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -14,9 +19,17 @@ use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 
+/// Variables that a program is given of those that this process has, and all that begin with `LC_`.
+pub const INHERITED: [&str; 8] =
+    ["HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER"];
+
 /// All programs that run.
 #[derive(Debug, Clone, Default)]
-pub struct Programs(Arc<Mutex<All>>);
+pub struct Programs {
+    all: Arc<Mutex<All>>,
+    /// Further variables that they are given.
+    inherited: Arc<[String]>,
+}
 
 #[derive(Debug, Default)]
 struct All {
@@ -36,14 +49,39 @@ pub struct Running {
 }
 
 impl Programs {
+    /// Programs that are given these variables, too.
+    pub fn with_variables(names: &[String]) -> Self {
+        Self { inherited: names.into(), ..Self::default() }
+    }
+
+    fn inherits(&self, name: &OsStr) -> bool {
+        let name = name.as_encoded_bytes();
+        let is = |other: &str| other.as_bytes() == name;
+        name.starts_with(b"LC_")
+            || INHERITED.into_iter().any(is)
+            || self.inherited.iter().any(|other| is(other))
+    }
+
+    /// Takes out of the environment of a program what it is not given.
+    fn clean(&self, command: &mut Command) {
+        let given = command.as_std().get_envs().filter(|(_, value)| value.is_some());
+        let given: BTreeSet<OsString> = given.map(|(name, _)| name.to_owned()).collect();
+        for (name, _) in std::env::vars_os() {
+            if !given.contains(&name) && !self.inherits(&name) {
+                command.env_remove(name);
+            }
+        }
+    }
+
     /// Starts one, unless all were ended. In a group of its own it hears no Ctrl-C, and is ended with all that it has
     /// started.
     pub fn start(&self, mut command: Command) -> io::Result<Running> {
         // Held until it is known: who ends all of them ends this one, or it is not started.
-        let mut all = self.0.lock();
+        let mut all = self.all.lock();
         if all.ended {
             return Err(io::Error::other("programs are not run any more"));
         }
+        self.clean(&mut command);
         let child = command.process_group(0).spawn()?;
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         all.groups.extend(group.map(Pid::as_raw_pid));
@@ -52,7 +90,7 @@ impl Programs {
 
     /// Ends all of them at once. None is started any more.
     pub fn kill(&self) {
-        let mut all = self.0.lock();
+        let mut all = self.all.lock();
         all.ended = true;
         for group in all.groups.iter().copied().filter_map(Pid::from_raw) {
             // One that has just ended needs no ending.
@@ -84,7 +122,7 @@ impl Running {
     /// Its number may be somebody else's from here on.
     fn forget(&mut self) {
         if let Some(group) = self.group.take() {
-            self.all.0.lock().groups.remove(&group.as_raw_pid());
+            self.all.all.lock().groups.remove(&group.as_raw_pid());
         }
     }
 }

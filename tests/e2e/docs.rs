@@ -124,6 +124,7 @@ fn every_file_that_a_document_names_is_there() {
         "broker/",
         "connectors/",
         "examples/",
+        "packaging/",
         "protocol/",
         "src/",
         "subscriber/",

@@ -39,6 +39,7 @@ pub use self::rights::{Pattern, Right, Rights};
 pub(crate) use self::secret::is_token;
 pub use self::secret::{TokenHash, new_token};
 pub use self::senders::Senders;
+use self::way::LiveGrants;
 pub use self::way::{Grants, Power, Way};
 use crate::clock::Moment;
 use crate::throttle::Source;
@@ -192,11 +193,12 @@ struct Known {
 /// Who may do what.
 #[derive(Debug)]
 pub(crate) struct Access {
-    grants: Grants,
+    grants: LiveGrants,
     strangers: Rights,
     notifier: Option<TopicName>,
     default_topic: TopicName,
     own: Vec<Arc<Principal>>,
+    itself: Arc<Principal>,
     known: RwLock<Arc<Known>>,
     failures: Mutex<Failures>,
     changes: watch::Sender<()>,
@@ -210,15 +212,26 @@ impl Access {
         let own = own.map(Arc::new).collect();
         let known = Known::new(principals, &strangers, notifier.as_ref());
         Self {
-            grants,
+            grants: LiveGrants::new(grants),
             strangers,
             notifier,
             default_topic: TopicName::new(DEFAULT_TOPIC).expect("it is one"),
             own,
+            itself: Arc::new(Principal { name: OWN.into(), proof: None, rights: Rights::all() }),
             known: RwLock::new(Arc::new(known)),
             failures: Mutex::default(),
             changes: watch::Sender::new(()),
         }
+    }
+
+    /// Which attributes are taken on which way from now on.
+    pub(crate) fn regrant(&self, grants: Grants) {
+        self.grants.set(grants);
+    }
+
+    /// The pass of the broker itself.
+    pub(crate) fn own(&self, way: Way) -> Pass {
+        Pass { way, principal: Arc::clone(&self.itself) }
     }
 
     /// Everybody who is known from now on. Whoever has a pass has to [`renew`](Self::renew) it.
@@ -307,7 +320,7 @@ impl Access {
     pub(crate) fn is_unlimited(&self, pass: &Pass, topic: &str) -> bool {
         let rights = &pass.principal.rights;
         let is_trusted = || rights.allow(Deed::Publish(topic)) && rights.allow_every_event();
-        self.grants.is_unlimited(pass.way, topic) && (rights.is_unlimited() || is_trusted())
+        self.grants.get().is_unlimited(pass.way, topic) && (rights.is_unlimited() || is_trusted())
     }
 
     /// Whether an event of this topic may be published. Refused with [`Code::Denied`], or
@@ -318,7 +331,7 @@ impl Access {
         topic: &str,
         payload: &str,
     ) -> Result<(), ProtocolError> {
-        self.grants.publish(pass.way, topic, payload)?;
+        self.grants.get().publish(pass.way, topic, payload)?;
         let rights = &pass.principal.rights;
         if rights.is_unlimited() {
             return Ok(());

@@ -1,5 +1,7 @@
 //! What may come on which way, whoever sends it.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use tidings_protocol::{
     Code, HUB_FOUND_TOPIC, HUB_TOPIC, HUB_VERIFY_TOPIC, JOB_DONE_TOPIC, Payload, ProtocolError,
     Verb, field,
@@ -190,6 +192,29 @@ impl Grants {
     }
 }
 
+/// What each way may do just now: it may be said anew while connections are open.
+#[derive(Debug)]
+pub(super) struct LiveGrants(AtomicU32);
+
+impl LiveGrants {
+    pub(super) fn new(access: Grants) -> Self {
+        let live = Self(AtomicU32::new(0));
+        live.set(access);
+        live
+    }
+
+    /// Whoever asks from here on is told so.
+    pub(super) fn set(&self, Grants(ways): Grants) {
+        let [line, http, zmq] = ways.map(|Powers(bits)| bits);
+        self.0.store(u32::from_le_bytes([line, http, zmq, 0]), Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self) -> Grants {
+        let [line, http, zmq, _] = self.0.load(Ordering::Relaxed).to_le_bytes();
+        Grants([line, http, zmq].map(Powers))
+    }
+}
+
 impl std::str::FromStr for Way {
     type Err = String;
 
@@ -280,6 +305,17 @@ mod tests {
                 matches!(verb, Verb::Hello | Verb::Pub | Verb::Ping | Verb::Help | Verb::Quit);
             assert_eq!(Way::Zmq.may(*verb).is_ok(), publishes, "{verb:?}");
         }
+    }
+
+    #[test]
+    fn what_is_said_anew_counts() {
+        let mut grants = Grants::default();
+        let live = LiveGrants::new(grants);
+        assert_eq!(live.get(), grants);
+        grants.grant(Way::Zmq, &[Power::Prio, Power::Hub]);
+        grants.grant(Way::Line, &[Power::Job]);
+        live.set(grants);
+        assert_eq!(live.get(), grants);
     }
 
     #[test]

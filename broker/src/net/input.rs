@@ -96,7 +96,7 @@ impl Connection {
         let mut run = Run::default();
         let (mut used, mut lines) = (0, 0);
         // How often looking for a run of publishes is worth it: the bytes may begin within a line.
-        let mut looks = if self.hub.log_lines { 0 } else { 2 };
+        let mut looks = if self.hub.logs_lines() { 0 } else { 2 };
         loop {
             self.backlog = self.is_congested();
             if self.backlog || self.ending.is_some() {
@@ -321,7 +321,7 @@ impl Connection {
     /// every log.
     fn log_line(&self, consumed: &[u8]) {
         let debugs = tracing::enabled!(target: "tidings::line", tracing::Level::DEBUG);
-        if !(self.hub.log_lines || debugs) {
+        if !(self.hub.logs_lines() || debugs) {
             return;
         }
         let line: String = String::from_utf8_lossy(last_line(consumed))
@@ -332,7 +332,7 @@ impl Connection {
                 escape.into_iter().flatten().chain(plain)
             })
             .collect();
-        if self.hub.log_lines {
+        if self.hub.logs_lines() {
             tracing::info!(target: "tidings::line", conn = %self.id, line);
         } else {
             tracing::debug!(target: "tidings::line", conn = %self.id, line);

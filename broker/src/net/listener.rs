@@ -7,9 +7,9 @@ use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::SockRef;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tidings_protocol::{Code, ProtocolError};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 #[cfg(unix)]
 use tokio::net::{UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
@@ -24,7 +24,7 @@ use crate::tls::Tls;
 
 /// Connections that the kernel completes before they are accepted: a fleet that reconnects at
 /// once. The kernel lowers it to its own limit.
-pub(super) const BACKLOG: u32 = 4096;
+pub(super) const BACKLOG: i32 = 4096;
 
 /// Wait after the system refused a connection for want of something (file descriptors, memory),
 /// so that a full table is not asked in a circle.
@@ -37,16 +37,23 @@ const TEND_EVERY: Duration = Duration::from_secs(1);
 /// Reads of what somebody has sent who is turned away: all that a polite program says at first.
 const TURNED_AWAY_READS_MAX: usize = 16;
 
-/// A listening socket and its address.
-pub(crate) fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+/// A listening socket. It needs no runtime, so that it can be had before privileges are dropped.
+pub(crate) fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // A restart must not wait for the remains of old connections.
     #[cfg(unix)]
-    socket.set_reuseaddr(true)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Connections of a listening socket, and its address.
+pub(crate) fn listen(socket: std::net::TcpListener) -> io::Result<(TcpListener, SocketAddr)> {
+    socket.set_nonblocking(true)?;
     // Inherited by connections: a peer that only listens, and whose machine is gone, ends some day.
-    socket.set_keepalive(true)?;
-    socket.bind(address)?;
-    let listener = socket.listen(BACKLOG)?;
+    SockRef::from(&socket).set_keepalive(true)?;
+    let listener = TcpListener::from_std(socket)?;
     let local_addr = listener.local_addr()?;
     Ok((listener, local_addr))
 }

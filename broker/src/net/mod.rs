@@ -31,6 +31,7 @@ pub(crate) mod unix;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidings_protocol::MemberId;
 use tokio_util::sync::CancellationToken;
@@ -49,7 +50,7 @@ use crate::topic::Topics;
 use self::listener::accept;
 #[cfg(unix)]
 pub(crate) use self::listener::serve_unix;
-pub(crate) use self::listener::{listen, serve, tend, within};
+pub(crate) use self::listener::{bind, listen, serve, tend, within};
 
 /// What all connections share.
 #[derive(Debug)]
@@ -62,7 +63,7 @@ pub(crate) struct Hub {
     registry: Registry,
     stats: Stats,
     access: Access,
-    log_lines: bool,
+    log_lines: AtomicBool,
     /// Without it nothing is encrypted.
     tls: Option<Tls>,
     /// Keys of a pseudo-random function that nobody else knows.
@@ -99,7 +100,7 @@ impl Hub {
             cursors,
             stats: Stats::default(),
             access: Access::new(config.access),
-            log_lines: config.log_lines,
+            log_lines: AtomicBool::new(config.log_lines),
             tls,
             secret: RandomState::new(),
         })
@@ -123,6 +124,16 @@ impl Hub {
     pub(crate) fn admit(&self, principals: Vec<Principal>) {
         self.access.replace(principals);
         self.registry.renew_all();
+    }
+
+    fn logs_lines(&self) -> bool {
+        self.log_lines.load(Ordering::Relaxed)
+    }
+
+    /// What counts for connections that are open, and for all that come.
+    pub(crate) fn reload(&self, config: &BrokerConfig) {
+        self.access.regrant(config.access.grants);
+        self.log_lines.store(config.log_lines, Ordering::Relaxed);
     }
 
     /// Asks every connection, also those that are just coming, to end.

@@ -49,7 +49,7 @@ pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<(UnixListener, Socket
     let file = SocketFile { path: path.to_owned(), id: id(&fs::symlink_metadata(path)?) };
     // Also beyond the umask, which is for what nobody has decided on.
     fs::set_permissions(path, Permissions::from_mode(mode))?;
-    socket.listen(i32::try_from(BACKLOG).unwrap_or(i32::MAX))?;
+    socket.listen(BACKLOG)?;
     Ok((UnixListener::from_std(socket.into())?, file))
 }
 

@@ -2,9 +2,11 @@
 
 #![expect(clippy::disallowed_methods, reason = "waits for a lock that is given back at once")]
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -44,6 +46,7 @@ impl AppendFile {
             Err(TryLockError::Error(source)) => return Err(failed(source)),
         }
         if !existed {
+            share(&file).map_err(failed)?;
             sync_directory_of(path).map_err(failed)?;
         }
         Self::of(file, path).map_err(failed)
@@ -53,6 +56,7 @@ impl AppendFile {
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         let file = Self::options().create_new(true).open(path)?;
         try_lock(&file)?;
+        share(&file)?;
         sync_directory_of(path)?;
         Self::of(file, path)
     }
@@ -113,6 +117,22 @@ impl AppendFile {
         if let Err(error) = self.cut(self.safe) {
             tracing::debug!(%error, "{} has a torn end for now", self.path.display());
         }
+    }
+}
+
+/// What a file that was named for others to read may be, where everything else is for its owner alone: bits of a mode, or
+/// none if that is nobody's concern.
+static MODE: AtomicU32 = AtomicU32::new(0);
+
+/// Files to which lines and records are added are made with this mode, whatever the process's umask is.
+pub fn share_outputs(mode: u32) {
+    MODE.store(mode, Ordering::Relaxed);
+}
+
+fn share(file: &File) -> io::Result<()> {
+    match MODE.load(Ordering::Relaxed) {
+        0 => Ok(()),
+        mode => file.set_permissions(Permissions::from_mode(mode)),
     }
 }
 

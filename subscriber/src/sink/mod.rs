@@ -42,6 +42,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
+pub use self::append::share_outputs;
 use self::exec::Exec;
 use self::jsonl::{JsonFile, JsonStream};
 use self::ledger::Ledger;
@@ -217,7 +218,7 @@ impl Sinks {
             troubles: Troubles::default(),
             lookup: None,
             keep: Keep::default(),
-            programs: Programs::default(),
+            programs: Programs::with_variables(&config.exec_variables),
         };
         let mut closing = Vec::new();
         for sink in config.sinks() {

@@ -34,6 +34,7 @@ mod system;
 mod transcripts;
 
 use std::future::Future;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,9 +42,11 @@ use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
 use axum::routing::{get, post};
 use bytes::Bytes;
+use tidings_protocol::{Code, Command, ProtocolError};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use self::client::Client;
 pub use self::config::{HTTP_PORT, HttpConfig};
 use self::error::Refusal;
 use self::hooks::Hooks;
@@ -53,6 +56,8 @@ pub use self::receivers::{Counting, Receiver, Reply, Replying, is_forwarded};
 pub(crate) use self::server::serve;
 use self::transcripts::TranscriptsOfTopics;
 use super::Hub;
+use super::stream::{Peer, Remote};
+use crate::access::Way;
 
 /// What all requests share.
 #[derive(Debug)]
@@ -91,6 +96,34 @@ impl Http {
             stop,
         }
     }
+}
+
+/// What answers by HTTP, to be told of other settings while it does.
+#[derive(Debug)]
+pub(crate) struct Serving(Arc<Http>);
+
+impl Serving {
+    /// What counts for all requests that come from here on.
+    pub(crate) fn reload(&self, config: &HttpConfig) {
+        self.0.hooks.replace(config.hooks.clone(), config.hook_events_per_minute);
+    }
+}
+
+/// Asks what a command of the line protocol asks, as one more connection, and waits for an answer, but not for ever
+/// ([`Code::Idle`]).
+pub(crate) async fn ask(
+    hub: &Arc<Hub>,
+    command: &Command<'_>,
+    patience: Duration,
+) -> Result<(), ProtocolError> {
+    let entered = hub.registry.enter();
+    let entered = entered
+        .map_err(|_| ProtocolError::new(Code::Limit, "there are as many connections as may be"))?;
+    let peer = Peer::Tcp((Ipv4Addr::LOCALHOST, 0).into());
+    let remote = Remote { peer, certificate: None, is_encrypted: false };
+    let client = Client::new(Arc::clone(hub), entered, remote, patience);
+    client.is_of(hub.access.own(Way::Http));
+    client.ask(command).await.map(drop)
 }
 
 /// Everything that can be asked. `openapi.json` describes it; what receivers answer they describe themselves.

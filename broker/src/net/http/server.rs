@@ -28,7 +28,7 @@ use super::client::Client;
 use super::config::HttpConfig;
 use super::error::Refusal;
 use super::hooks::PeerIp;
-use super::{Http, guard, router};
+use super::{Http, Serving, guard, router};
 use crate::access::{Pass, Unknown, Way, is_token};
 use crate::mailbox::{ConnId, Mailbox};
 use crate::net::handshake::handshake;
@@ -43,18 +43,19 @@ const LINGER_BYTES_MAX: usize = 8 << 20;
 /// Bytes that hyper holds for a connection in each direction, at least.
 const BUFFER_BYTES_MIN: usize = 8 << 10;
 
-/// Accepts connections until `stop`.
+/// Accepts connections until the first of the two, and has them end with the second.
 pub(crate) fn serve(
     listener: TcpListener,
     config: HttpConfig,
     hub: Arc<Hub>,
-    stop: CancellationToken,
+    (listening, stop): (CancellationToken, CancellationToken),
     tasks: &TaskTracker,
-) {
-    let http = Arc::new(Http::new(hub, config, stop.clone()));
+) -> Serving {
+    let http = Arc::new(Http::new(hub, config, stop));
+    let serving = Serving(Arc::clone(&http));
     let router = router(&http);
     let connections = tasks.clone();
-    accept(listener, stop, tasks, move |stream, peer| {
+    accept(listener, listening, tasks, move |stream, peer| {
         let Ok(entered) = http.hub.registry.enter() else {
             // There is nobody yet to whom it could be said in words.
             http.hub.stats.turned_away.add(1);
@@ -63,6 +64,7 @@ pub(crate) fn serve(
         tracing::debug!(conn = %entered.0, %peer, "connected by HTTP");
         connections.spawn(serve_one(Arc::clone(&http), router.clone(), entered, stream, peer));
     });
+    serving
 }
 
 async fn serve_one(

@@ -11,7 +11,7 @@ use super::*;
 use crate::catalog::Sync;
 use crate::clock::Clock;
 use crate::log::simulated::SimulatedDisk;
-use crate::net::{Hub, listen, serve};
+use crate::net::{Hub, bind, listen, serve};
 use crate::topic::Topics;
 
 /// A broker with a data directory.
@@ -213,11 +213,22 @@ async fn a_cursor_beyond_its_topic_is_told() {
 /// A broker on another disk than that of the system.
 fn broker_on(disk: &SimulatedDisk) -> Broker {
     let topics = Topics::simulated(disk, &Limits::default(), Sync::Always).unwrap();
-    let (listener, local_addr) = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let (listener, local_addr) = listen(bind("127.0.0.1:0".parse().unwrap()).unwrap()).unwrap();
     let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
     let hub = Hub::new(BrokerConfig::default(), Clock::new(), topics, None, None, stop.clone());
     serve(listener, Arc::clone(&hub), stop.clone(), &tasks);
-    Broker { local_addr, http_addr: None, hub, stop, tasks, socket_file: None, _data: None }
+    let listening = stop.child_token();
+    Broker {
+        local_addr,
+        http_addr: None,
+        http: None,
+        hub,
+        stop,
+        listening,
+        tasks,
+        socket_file: None,
+        _data: None,
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 use tidings_protocol::{CanonicalUrl, Payload, text};
 
-use super::prefix::lies_below;
+use crate::access::lies_below;
 use super::recipe::{Hook, Recipe};
 use super::signature::Authentic;
 

@@ -30,7 +30,7 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tidings_protocol::{ProtocolError, Seq};
 
 pub use self::encoding::unhex;
@@ -68,14 +68,14 @@ impl FromStr for Asked {
 /// All hooks, and how much they were used.
 #[derive(Debug)]
 pub(super) struct Hooks {
-    all: Vec<Hook>,
+    all: RwLock<Vec<Arc<Hook>>>,
     /// Asked where there is no hook, so that this takes as long.
-    decoy: Hook,
+    decoy: Arc<Hook>,
     /// For each source and each hook, by its place, of what was signed; `None` stands for everything else.
     sources: Mutex<Throttle<(Source, Option<usize>)>>,
     /// What all hooks together may publish, in events.
     share: Mutex<Bucket>,
-    share_rate: Rate,
+    share_rate: RwLock<Rate>,
     /// Requests that were taken lately, and which numbers their events have.
     taken: Keys,
 }
@@ -84,23 +84,39 @@ impl Hooks {
     /// `hook_events_per_minute` is the number of events that all of them together may publish a minute.
     pub(super) fn new(hooks: Vec<Hook>, hook_events_per_minute: u32) -> Self {
         Self {
-            all: hooks,
-            decoy: decoy(),
+            all: RwLock::new(shared(hooks)),
+            decoy: Arc::new(decoy()),
             sources: Mutex::new(Throttle::new(SOURCES_MAX)),
             share: Mutex::default(),
-            share_rate: Rate {
-                per_minute: hook_events_per_minute,
-                // One request, however slowly they come, has to fit.
-                burst: hook_events_per_minute.max(place::URLS_MAX),
-            },
+            share_rate: RwLock::new(share_rate(hook_events_per_minute)),
             taken: Keys::default(),
         }
     }
 
+    /// Other hooks from here on, or the same with other secrets. How much a source has asked of the hook that was at the
+    /// same place before is held against it for a minute.
+    pub(super) fn replace(&self, hooks: Vec<Hook>, hook_events_per_minute: u32) {
+        *self.all.write() = shared(hooks);
+        *self.share_rate.write() = share_rate(hook_events_per_minute);
+    }
+
     /// The hook of that name for those who come from there.
-    fn find(&self, name: &str, from: IpAddr) -> Option<(usize, &Hook)> {
-        let found = self.all.iter().enumerate().find(|(_, hook)| hook.recipe().name == name);
-        found.filter(|(_, hook)| hook.senders().may(from))
+    fn find(&self, name: &str, from: IpAddr) -> Option<(usize, Arc<Hook>)> {
+        let all = self.all.read();
+        let found = all.iter().enumerate().find(|(_, hook)| hook.recipe().name == name);
+        found.filter(|(_, hook)| hook.senders().may(from)).map(|(at, hook)| (at, Arc::clone(hook)))
+    }
+}
+
+fn shared(hooks: Vec<Hook>) -> Vec<Arc<Hook>> {
+    hooks.into_iter().map(Arc::new).collect()
+}
+
+fn share_rate(hook_events_per_minute: u32) -> Rate {
+    Rate {
+        per_minute: hook_events_per_minute,
+        // One request, however slowly they come, has to fit.
+        burst: hook_events_per_minute.max(place::URLS_MAX),
     }
 }
 
@@ -127,7 +143,7 @@ pub(super) async fn receive(
     let hooks = &http.hooks;
     let (at, hook) = match hooks.find(&name, peer) {
         Some((at, hook)) => (Some(at), hook),
-        None => (None, &hooks.decoy),
+        None => (None, Arc::clone(&hooks.decoy)),
     };
     let now = http.hub.clock.now();
     // Whether there is such a hook makes no difference for who cannot sign.
@@ -144,7 +160,7 @@ pub(super) async fn receive(
             let reason = "there is no such hook for this address";
             return Err(unknown(&http, peer, None, reason));
         }
-        Err(doubt) => return Err(unknown(&http, peer, Some(hook), doubt)),
+        Err(doubt) => return Err(unknown(&http, peer, Some(&hook), doubt)),
     };
     {
         let sources = &mut *hooks.sources.lock();
@@ -196,7 +212,7 @@ async fn publish(
     take_share(http, events)?;
     let appended = append(http, topic, conn, payloads).await;
     if appended.is_err() {
-        http.hooks.share.lock().give_back(http.hooks.share_rate, events);
+        http.hooks.share.lock().give_back(*http.hooks.share_rate.read(), events);
     }
     appended
 }
@@ -205,7 +221,7 @@ async fn publish(
 /// number of requests they come, and all other ways in have the rest.
 fn take_share(http: &Http, events: u32) -> Result<(), Refusal> {
     let now = http.hub.clock.now();
-    let taken = http.hooks.share.lock().take(http.hooks.share_rate, events, now);
+    let taken = http.hooks.share.lock().take(*http.hooks.share_rate.read(), events, now);
     taken
         .map_err(|wait_ms| http.hub.stats.hooks.limited(wait_ms, "events of all webhooks together"))
 }

@@ -21,27 +21,31 @@
 //! environment, then file, then built-in default is the argument parser's own, a value is checked
 //! by the code that checks the flag, and a new flag needs nothing here.
 
-use std::path::Path;
+mod effective;
+mod secrets;
+mod value;
+
+use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, Command, error::ErrorKind};
-use serde_json::{Map, Value};
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
 };
 
-use crate::failure::Failure;
+pub(crate) use self::effective::{Setting, as_file, environment_problems, find, settings};
+use self::value::{Typed, flag_values};
+use crate::{cli, failure::Failure};
 
-/// `command` with the values of the file as defaults of its flags.
-pub(crate) fn with_file(command: Command, path: &Path) -> Result<Command, Failure> {
-    let file = path.display();
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::Usage(format!("cannot read the configuration file {file}: {error}"))
-    })?;
-    with_text(command, &text).map_err(|Misplaced { at, text: reason }| {
-        let (line, column) = line_and_column(&text, at);
-        Failure::Usage(format!("{file}:{line}:{column}: {reason}"))
-    })
+/// A configuration file that was read.
+#[derive(Debug)]
+pub(crate) struct ConfigFile {
+    path: PathBuf,
+    text: String,
+    /// What is right in it, the more special behind the more general.
+    entries: Vec<Entry>,
+    /// In the order of the file.
+    problems: Vec<Misplaced>,
 }
 
 /// What is wrong in the file, and at which byte.
@@ -52,58 +56,125 @@ struct Misplaced {
 }
 
 /// One `key = value` of the file.
-struct Entry<'a> {
+#[derive(Debug)]
+struct Entry {
     /// The names of the sections around it, outermost first.
+    sections: Vec<String>,
+    key: String,
+    /// At which byte the key stands.
+    at: usize,
+    values: Vec<String>,
+}
+
+/// The same on its way from the file.
+struct Found<'a> {
     sections: Vec<&'a str>,
     key: &'a str,
+    at: usize,
     value: &'a Spanned<DeValue<'a>>,
 }
 
-/// A value as it would be typed, and at which byte of the file it stands.
-struct Typed {
-    text: String,
-    at: usize,
-}
+impl ConfigFile {
+    /// Reads a file, and finds everything that is wrong in it.
+    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            let file = path.display();
+            Failure::Usage(format!("cannot read the configuration file {file}: {error}"))
+        })?;
+        Ok(Self::parse(path, text))
+    }
 
-/// What a flag is set to: one value, and the same for one that may be given several times.
-struct Values {
-    one: &'static str,
-    each: Vec<&'static str>,
-}
+    fn parse(path: &Path, text: String) -> Self {
+        let (table, errors) = DeTable::parse_recoverable(&text);
+        let mut problems: Vec<_> = errors
+            .into_iter()
+            .map(|error| Misplaced {
+                at: error.span().map_or(0, |span| span.start),
+                text: error.message().replace('\n', "; "),
+            })
+            .collect();
+        // What follows the first in its line mostly follows from it.
+        problems.dedup_by_key(|problem| line_and_column(&text, problem.at).0);
+        let definition = cli::definition();
+        let (mut found, mut entries) = (Vec::new(), Vec::new());
+        // What is left of a file that is no TOML would be complained about for no reason.
+        if problems.is_empty() {
+            collect(&definition, &mut Vec::new(), table.get_ref(), &mut found, &mut problems);
+        }
+        for found in found {
+            let values = flag_values(found.key, found.value);
+            match values.and_then(|values| check(&definition, &found, &values).map(|()| values)) {
+                Ok(values) => entries.push(found.with_values(values)),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        problems.sort_by_key(|problem| problem.at);
+        // What stands deeper is more special: it is set later and so wins.
+        entries.sort_by_key(|entry| entry.sections.len());
+        Self { path: path.to_owned(), text, entries, problems }
+    }
 
-fn with_text(mut command: Command, text: &str) -> Result<Command, Misplaced> {
-    let table = DeTable::parse(text).map_err(|error| Misplaced {
-        at: error.span().map_or(0, |span| span.start),
-        text: error.message().replace('\n', "; "),
-    })?;
-    let mut entries = Vec::new();
-    collect(&command, &mut Vec::new(), table.get_ref(), &mut entries)?;
-    // What stands deeper is more special: it is set later and so wins.
-    entries.sort_by_key(|entry| entry.sections.len());
-    for entry in entries {
-        let values = flag_values(entry.key, entry.value)?;
-        check(&command, &entry, &values)?;
-        let values: Vec<String> = values.into_iter().map(|value| value.text).collect();
-        // Defaults live as long as the parser, which is as long as the process.
-        let values = Values {
-            one: values.join(",").leak(),
-            each: values.into_iter().map(|value| &*value.leak()).collect(),
+    /// What is wrong in it, each with its place, in the order of the file.
+    pub(crate) fn problems(&self) -> impl Iterator<Item = String> {
+        self.problems.iter().map(|Misplaced { at, text }| {
+            let (line, column) = line_and_column(&self.text, *at);
+            format!("{}:{line}:{column}: {text}", self.path.display())
+        })
+    }
+
+    /// How many keys it has.
+    pub(crate) fn keys(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// `command` with the values of the file as defaults of its flags, or the first thing that is wrong.
+    pub(crate) fn apply(&self, mut command: Command) -> Result<Command, Failure> {
+        if let Some(problem) = self.problems().next() {
+            return Err(Failure::Usage(problem));
+        }
+        for entry in &self.entries {
+            let sections: Vec<_> = entry.sections.iter().map(String::as_str).collect();
+            command = set(command, &sections, entry);
+            if sections == ["up"] {
+                // `tidings` alone is `tidings up`, so its flags exist twice.
+                command = command.mut_args(|arg| set_arg(arg, entry));
+            }
+        }
+        Ok(command)
+    }
+
+    /// What the file says that this flag of the command with these names is, and where: `file:line`.
+    fn find(&self, names: &[&str], arg: &Arg) -> Option<(&[String], String)> {
+        let is_meant = |entry: &&Entry| {
+            let sections = entry.sections.iter().map(String::as_str);
+            entry.sections.len() <= names.len()
+                && sections.zip(names).all(|(section, name)| section == *name)
+                && is_flag(arg, &entry.key)
         };
-        command = set(command, &entry.sections, entry.key, &values);
-        if entry.sections == ["up"] {
-            // `tidings` alone is `tidings up`, so its flags exist twice.
-            command = command.mut_args(|arg| set_arg(arg, entry.key, &values));
+        let entry = self.entries.iter().rfind(is_meant)?;
+        let (line, _) = line_and_column(&self.text, entry.at);
+        Some((&entry.values, format!("{}:{line}", self.path.display())))
+    }
+}
+
+impl Found<'_> {
+    fn with_values(self, values: Vec<Typed>) -> Entry {
+        Entry {
+            sections: self.sections.into_iter().map(str::to_owned).collect(),
+            key: self.key.to_owned(),
+            at: self.at,
+            values: values.into_iter().map(|value| value.text).collect(),
         }
     }
-    Ok(command)
 }
 
 fn collect<'a>(
     command: &Command,
     sections: &mut Vec<&'a str>,
     table: &'a DeTable<'a>,
-    entries: &mut Vec<Entry<'a>>,
-) -> Result<(), Misplaced> {
+    found: &mut Vec<Found<'a>>,
+    problems: &mut Vec<Misplaced>,
+) {
     for (key, value) in table {
         let (name, at) = (key.get_ref().as_ref(), key.span().start);
         if let DeValue::Table(inner) = value.get_ref() {
@@ -114,19 +185,19 @@ fn collect<'a>(
                 } else {
                     format!("there is no section `{name}` here; known: {known}")
                 };
-                return Err(Misplaced { at, text });
+                problems.push(Misplaced { at, text });
+                continue;
             };
             sections.push(name);
-            collect(subcommand, sections, inner, entries)?;
+            collect(subcommand, sections, inner, found, problems);
             sections.pop();
         } else if find_with_flag(command, name).is_some() {
-            entries.push(Entry { sections: sections.clone(), key: name, value });
+            found.push(Found { sections: sections.clone(), key: name, at, value });
         } else {
             let text = format!("unknown key `{name}`; the keys are the long names of the flags");
-            return Err(Misplaced { at, text });
+            problems.push(Misplaced { at, text });
         }
     }
-    Ok(())
 }
 
 fn subcommand_names(command: &Command) -> String {
@@ -148,92 +219,21 @@ fn find_with_flag<'c>(command: &'c Command, key: &str) -> Option<Vec<&'c str>> {
     })
 }
 
-fn is_flag(arg: &Arg, key: &str) -> bool {
+/// Whether the flag can be set by this key of a file.
+fn is_key(arg: &Arg, key: &str) -> bool {
     // `--config` cannot be set by the file that it names.
+    let is_set =
+        matches!(arg.get_action(), ArgAction::Set | ArgAction::Append | ArgAction::SetTrue);
+    is_set && !["config", "help", "version"].contains(&key)
+}
+
+fn is_flag(arg: &Arg, key: &str) -> bool {
     let is_alias = || arg.get_all_aliases().is_some_and(|aliases| aliases.contains(&key));
-    (arg.get_long() == Some(key) || is_alias())
-        && key != "config"
-        && matches!(arg.get_action(), ArgAction::Set | ArgAction::Append | ArgAction::SetTrue)
-}
-
-/// The values as they would be typed after `--key=`: of an array, each of its items.
-fn flag_values(key: &str, value: &Spanned<DeValue<'_>>) -> Result<Vec<Typed>, Misplaced> {
-    let typed = |value: &Spanned<DeValue<'_>>| {
-        let text = match value.get_ref() {
-            DeValue::Table(table) if key == "feed" => line_of_table(table)?,
-            DeValue::Table(_) => json(value)?.to_string(),
-            _ => flag_value(value)?,
-        };
-        Ok(Typed { text, at: value.span().start })
-    };
-    match value.get_ref() {
-        DeValue::Array(items) => items.iter().map(typed).collect(),
-        _ => Ok(vec![typed(value)?]),
-    }
-}
-
-/// The value as it would be typed after `--key=`.
-fn flag_value(value: &Spanned<DeValue<'_>>) -> Result<String, Misplaced> {
-    let refuse = |text: &str| Misplaced { at: value.span().start, text: text.to_owned() };
-    Ok(match value.get_ref() {
-        DeValue::String(text) => text.to_string(),
-        DeValue::Boolean(on) => on.to_string(),
-        DeValue::Integer(integer) => i64::from_str_radix(integer.as_str(), integer.radix())
-            .map_err(|_| refuse("the number is too large"))?
-            .to_string(),
-        DeValue::Float(float) => float.as_str().to_owned(),
-        DeValue::Array(items) => {
-            items.iter().map(flag_value).collect::<Result<Vec<_>, _>>()?.join(",")
-        }
-        DeValue::Datetime(time) => time.to_string(),
-        DeValue::Table(_) => return Err(refuse("a table is no value here")),
-    })
-}
-
-/// The same value as JSON, in which a date is its text.
-fn json(value: &Spanned<DeValue<'_>>) -> Result<Value, Misplaced> {
-    Ok(match value.get_ref() {
-        DeValue::Boolean(on) => Value::Bool(*on),
-        DeValue::Integer(_) | DeValue::Float(_) => {
-            let text = flag_value(value)?;
-            let number = text.parse().map_err(|_| Misplaced {
-                at: value.span().start,
-                text: format!("{text} is no number"),
-            });
-            Value::Number(number?)
-        }
-        DeValue::String(_) | DeValue::Datetime(_) => Value::String(flag_value(value)?),
-        DeValue::Array(items) => Value::Array(items.iter().map(json).collect::<Result<_, _>>()?),
-        DeValue::Table(table) => {
-            let mut members = Map::new();
-            for (key, value) in table {
-                members.insert(key.get_ref().to_string(), json(value)?);
-            }
-            Value::Object(members)
-        }
-    })
-}
-
-/// A table of a list (`[[feed]]`) as an event would have it: its `url` and then `key=value` words.
-fn line_of_table(table: &DeTable<'_>) -> Result<String, Misplaced> {
-    let mut words = Vec::new();
-    for (key, value) in table {
-        let text = flag_value(value)?;
-        if text.is_empty() || text.contains(char::is_whitespace) {
-            let text = "the value has to be one word".to_owned();
-            return Err(Misplaced { at: value.span().start, text });
-        }
-        if key.get_ref() == "url" {
-            words.insert(0, text);
-        } else {
-            words.push(format!("{}={text}", key.get_ref()));
-        }
-    }
-    Ok(words.join(" "))
+    (arg.get_long() == Some(key) || is_alias()) && is_key(arg, key)
 }
 
 /// Lets the argument parser judge the value, as if the flag had been typed.
-fn check(command: &Command, entry: &Entry<'_>, values: &[Typed]) -> Result<(), Misplaced> {
+fn check(command: &Command, entry: &Found<'_>, values: &[Typed]) -> Result<(), Misplaced> {
     let refuse =
         |at: usize, text: String| Err(Misplaced { at, text: format!("`{}`: {text}", entry.key) });
     let at = entry.value.span().start;
@@ -253,17 +253,7 @@ fn check(command: &Command, entry: &Entry<'_>, values: &[Typed]) -> Result<(), M
             _ => refuse(at, "is either true or false".to_owned()),
         };
     }
-    let judge = |values: &[&str]| {
-        let flags: Vec<_> = values.iter().map(|value| format!("--{}={value}", entry.key)).collect();
-        let flags = flags.iter().map(String::as_str);
-        let words = ["tidings"].into_iter().chain(names.iter().copied()).chain(flags);
-        match command.clone().try_get_matches_from(words) {
-            Ok(_) => Ok(()),
-            // Values are judged first, so this one is fine; what is missing will be typed.
-            Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => Ok(()),
-            Err(error) => Err(crate::cli::one_line(&error)),
-        }
-    };
+    let judge = |values: &[&str]| judge(command, &names, entry.key, values);
     let texts: Vec<&str> = values.iter().map(|value| value.text.as_str()).collect();
     if !matches!(arg.get_action(), ArgAction::Append) {
         return judge(&[&texts.join(",")]).or_else(|text| refuse(at, text));
@@ -277,26 +267,45 @@ fn check(command: &Command, entry: &Entry<'_>, values: &[Typed]) -> Result<(), M
     })
 }
 
+/// What the argument parser says of these values of a flag, if that is no praise. Nothing secret is in it.
+fn judge(command: &Command, names: &[&str], key: &str, values: &[&str]) -> Result<(), String> {
+    let flags: Vec<_> = values.iter().map(|value| format!("--{key}={value}")).collect();
+    let flags = flags.iter().map(String::as_str);
+    let words = ["tidings"].into_iter().chain(names.iter().copied()).chain(flags);
+    match command.clone().try_get_matches_from(words) {
+        Ok(_) => Ok(()),
+        // Values are judged first, so this one is fine; what is missing will be typed.
+        Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => Ok(()),
+        Err(error) => {
+            let mut text = cli::one_line(&error);
+            for value in values {
+                text = text.replace(value, &secrets::hide(key, value));
+            }
+            Err(text)
+        }
+    }
+}
+
 /// An error about a table without the table itself, which nobody has written in the form that is quoted.
 fn without_table<'t>(text: &'t str, value: &str) -> &'t str {
     let behind = text.split_once(value).filter(|_| value.starts_with('{'));
     behind.and_then(|(_, rest)| rest.split_once(">': ")).map_or(text, |(_, reason)| reason)
 }
 
-/// Sets the default of the flag `key` in the command named by `sections` and in all below it.
-fn set(mut command: Command, sections: &[&str], key: &str, values: &Values) -> Command {
+/// Sets the default of the flag in the command named by `sections` and in all below it.
+fn set(mut command: Command, sections: &[&str], entry: &Entry) -> Command {
     if let [name, rest @ ..] = sections {
-        return command.mut_subcommand(name, |inner| set(inner, rest, key, values));
+        return command.mut_subcommand(name, |inner| set(inner, rest, entry));
     }
-    command = command.mut_args(|arg| set_arg(arg, key, values));
-    command.mut_subcommands(|inner| set(inner, &[], key, values))
+    command = command.mut_args(|arg| set_arg(arg, entry));
+    command.mut_subcommands(|inner| set(inner, &[], entry))
 }
 
-fn set_arg(arg: Arg, key: &str, values: &Values) -> Arg {
+fn set_arg(arg: Arg, entry: &Entry) -> Arg {
     match arg.get_action() {
-        _ if !is_flag(&arg, key) => arg,
-        ArgAction::Append => arg.default_values(&values.each),
-        _ => arg.default_value(values.one),
+        _ if !is_flag(&arg, &entry.key) => arg,
+        ArgAction::Append => arg.default_values(entry.values.clone()),
+        _ => arg.default_value(entry.values.join(",")),
     }
 }
 
@@ -309,13 +318,22 @@ fn line_and_column(text: &str, at: usize) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
     use crate::cli::command;
 
     fn problem(text: &str) -> String {
-        let Misplaced { at, text: reason } = with_text(command(), text).unwrap_err();
-        let (line, column) = line_and_column(text, at);
-        format!("{line}:{column}: {reason}")
+        problems(text).into_iter().next().expect("there is one")
+    }
+
+    fn problems(text: &str) -> Vec<String> {
+        let file = ConfigFile::parse(Path::new("f"), text.to_owned());
+        file.problems().map(|problem| problem["f:".len()..].to_owned()).collect()
+    }
+
+    fn with_text(command: Command, text: &str) -> Result<Command, Failure> {
+        ConfigFile::parse(Path::new("f"), text.to_owned()).apply(command)
     }
 
     fn crawl_depth(text: &str, words: &[&str]) -> Option<u32> {
@@ -371,6 +389,26 @@ mod tests {
         assert!(problem("a = = 1").starts_with("1:5: "), "{}", problem("a = = 1"));
         assert!(problem("config = 'x'").contains("unknown key"));
         assert!(problem("into = 'x'").contains("unknown key"), "of a hidden subcommand");
+    }
+
+    #[test]
+    fn all_problems_are_told_in_their_order() {
+        let text = "a = 1\ndelay = 'soon'\n[crawl]\ndepth = 'x'\nb = 1\n[nowhere]\n";
+        let problems = problems(text);
+        let places: Vec<_> = problems.iter().map(|text| text.split_once(": ").unwrap().0).collect();
+        assert_eq!(places, ["1:1", "2:9", "4:9", "5:1", "6:2"], "{problems:#?}");
+        let problems = self::problems("a = = 1\nlisten = 'x'\nb = ]");
+        let places: Vec<_> = problems.iter().map(|text| text.split_once(": ").unwrap().0).collect();
+        assert_eq!(places, ["1:5", "3:5"], "{problems:#?}");
+    }
+
+    #[test]
+    fn nothing_secret_is_in_a_problem() {
+        let text =
+            "postgres = 'postgres://u:hush@'\nproxy = 'http://u:hu/sh@a'\nheader = ['X-A: hush\r']";
+        for problem in problems(&text.replace("\\r", "\r")) {
+            assert!(!problem.contains("hush") && !problem.contains("sh@"), "{problem}");
+        }
     }
 
     #[test]

@@ -1,0 +1,90 @@
+//! `tidings config`: what the configuration comes to, and what is wrong with it.
+
+use std::path::Path;
+
+use clap::{Args, Subcommand};
+
+use crate::{
+    cli::{self, Cmd},
+    config::{ConfigFile, as_file, environment_problems, find, settings},
+    failure::Failure,
+    output::{self, note, plural},
+};
+
+const CHECK: &str = "\
+Exit code 0: it can be used. 2: it cannot; each mistake is a line on standard error, with file, line and
+column, or the variable in the environment. Also looked at, for up and broker: whether files with the secrets
+of webhooks can be read.";
+
+const SHOW: &str = "\
+What is printed is a configuration file that comes to the same. Behind each value is where it comes from: a
+variable, file and line, or the default. What holds a password, or a header that nobody knows, is a comment
+without it.";
+
+/// What about the configuration.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Config {
+    /// Say everything that is wrong with the configuration file and the environment
+    #[command(after_help = CHECK)]
+    Check(Of),
+    /// Print what each flag is, and who says so
+    #[command(after_help = SHOW)]
+    Show(Of),
+}
+
+/// Whose flags are meant.
+#[derive(Debug, Args)]
+pub(crate) struct Of {
+    /// Of this subcommand
+    #[arg(value_name = "SUBCOMMAND", default_values = ["up"])]
+    subcommand: Vec<String>,
+}
+
+/// Reads the file and the environment, and starts nothing.
+pub(crate) fn run(what: &Config, path: Option<&Path>) -> Result<(), Failure> {
+    let (Config::Check(of) | Config::Show(of)) = what;
+    let names: Vec<_> = of.subcommand.iter().map(String::as_str).collect();
+    let shown = names.join(" ");
+    let definition = cli::definition();
+    if find(&definition, &names).is_none_or(|command| command.is_hide_set()) {
+        return Err(Failure::Usage(format!("there is no subcommand {shown:?}")));
+    }
+    let file = path.map(ConfigFile::read).transpose()?;
+    let mut problems: Vec<_> = file.iter().flat_map(ConfigFile::problems).collect();
+    problems.extend(environment_problems(&definition, &names));
+    if problems.is_empty() {
+        problems.extend(together(&names, path).err().and_then(|failure| failure.text()));
+    }
+    if !problems.is_empty() {
+        problems.iter().for_each(|problem| note(problem));
+        return Err(Failure::Misconfigured);
+    }
+    let text = match what {
+        Config::Show(_) => as_file(&names, &settings(&definition, &names, file.as_ref())),
+        Config::Check(_) => match &file {
+            Some(file) => {
+                let (path, keys) = (path.unwrap_or(Path::new("")).display(), file.keys());
+                format!("{path}: fine for tidings {shown}, {}\n", plural(keys as u64, "key"))
+            }
+            None => format!("no configuration file; the environment is fine for tidings {shown}\n"),
+        },
+    };
+    output::tell(&text).map_err(Failure::from_output)
+}
+
+/// What is wrong with values that are right one by one.
+fn together(names: &[&str], path: Option<&Path>) -> Result<(), Failure> {
+    if !matches!(names, ["up" | "broker"]) {
+        return Ok(());
+    }
+    let mut words = vec!["tidings".into()];
+    if let Some(path) = path {
+        words.extend(["--config".into(), path.into()]);
+    }
+    words.extend(names.iter().map(Into::into));
+    match cli::parse(words)?.cmd {
+        Cmd::Up(args) => args.broker_config().map(drop),
+        Cmd::Broker(args) => args.broker_config().map(drop),
+        _ => Ok(()),
+    }
+}

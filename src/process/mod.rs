@@ -1,0 +1,137 @@
+//! What a process that serves gives up before it begins: descriptors that it was not meant to have, the rights of root,
+//! and all files but its own.
+//!
+//! All of it is done by the first thread while there is no other: some of it counts for the thread that says it, and for
+//! those that it starts.
+
+mod landlock;
+mod sockets;
+mod user;
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::Args;
+use rustix::fs::Mode;
+use tidings_broker::Sockets;
+
+use crate::{
+    failure::Failure,
+    flags::{DataFlag, ServerFlags, parse_duration},
+    node,
+    sinks::parent,
+};
+
+use self::landlock::Confine;
+pub(crate) use self::sockets::VARIABLES;
+
+/// Flags of a process that serves.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "The process")]
+pub(crate) struct ProcessFlags {
+    /// When started by root: become this user once the sockets are open. Files that flags name are read as this user, and
+    /// --data belongs to it if it is made now
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+
+    /// With --user: and this group, instead of the user's own
+    #[arg(long, value_name = "NAME", requires = "user")]
+    group: Option<String>,
+
+    /// Let the kernel see to it that nothing is written but --data and what flags name, and nothing read in other people's
+    /// directories: auto (if the kernel can, and --exec runs no programs), off, require (or do not start)
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    landlock: Confine,
+
+    /// What a stop may take: until then crawlers end what they have begun, and subscribers are sent what is pending
+    #[arg(long, value_name = "DURATION", default_value = "930ms", value_parser = parse_stop)]
+    pub(crate) stop_timeout: Duration,
+}
+
+fn parse_stop(text: &str) -> Result<Duration, String> {
+    let range = Duration::from_millis(100)..=Duration::from_hours(1);
+    let duration = parse_duration(text)?;
+    if range.contains(&duration) { Ok(duration) } else { Err("it is 100ms to 1h".to_owned()) }
+}
+
+/// Where the process works.
+pub(crate) struct Places<'a> {
+    pub(crate) data: &'a DataFlag,
+    /// The configuration file.
+    pub(crate) config: Option<&'a Path>,
+    /// Directories for what is written elsewhere.
+    pub(crate) written: Vec<PathBuf>,
+    /// Programs are run, which may do anything.
+    pub(crate) runs_programs: bool,
+}
+
+/// No descriptor of whoever has started this process goes on to programs that it starts.
+pub(crate) fn keep_descriptors() {
+    close_fds::set_fds_cloexec(3, &[]);
+}
+
+/// Gives up what is not needed, and returns the sockets that are open already.
+pub(crate) fn prepare(server: &ServerFlags, places: &Places<'_>) -> Result<Sockets, Failure> {
+    let flags = &server.process;
+    let mut sockets = sockets::passed()?;
+    if sockets.http.is_some() && server.http.is_off() {
+        let text = "a socket for HTTP was passed, which is off (--http off)";
+        return Err(Failure::Usage(text.to_owned()));
+    }
+    if let Some(user) = &flags.user {
+        let user = user::find(user, flags.group.as_deref())?;
+        if user.is_other() {
+            // Ports below 1024 are had with the rights that are given up now.
+            let (listen, http) = server.listening();
+            if sockets.line.is_none() {
+                sockets.line = Some(node::bind(listen, listen, http)?);
+            }
+            if let (None, Some(at)) = (&sockets.http, http) {
+                sockets.http = Some(node::bind(at, listen, http)?);
+            }
+            user.take_over(&places.data.data)?;
+        }
+    } else if user::is_root() {
+        tracing::warn!("this process runs as root; --user NAME makes it run as somebody else");
+    }
+    if !places.runs_programs {
+        // Files of programs are for whom their user says.
+        let before = rustix::process::umask(Mode::from_raw_mode(0o077));
+        // What is named for others to read is made as if nothing had been said.
+        tidings_subscriber::sink::share_outputs(0o666 & !before.as_raw_mode());
+    }
+    confine(flags.landlock, server, places)?;
+    Ok(sockets)
+}
+
+fn confine(when: Confine, server: &ServerFlags, places: &Places<'_>) -> Result<(), Failure> {
+    match when {
+        Confine::Off => return Ok(()),
+        Confine::Require if places.runs_programs => {
+            let text = "programs that --exec runs would be confined with this process; write \
+                        --landlock off, or do without --exec";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        _ if places.runs_programs => {
+            tracing::debug!("not confined by Landlock, as programs are run");
+            return Ok(());
+        }
+        Confine::Auto | Confine::Require => {}
+    }
+    node::make_data_directory(&places.data.data)?;
+    let mut written = vec![places.data.data.clone(), env::temp_dir()];
+    written.extend(places.written.iter().map(|dir| existing(dir)));
+    // Directories, as a file that is replaced is another one.
+    let mut read: Vec<PathBuf> = server.files().iter().map(|file| parent(file)).collect();
+    read.extend(places.config.map(parent));
+    landlock::confine(when, &landlock::Allowed { written, read, runs_self: server.zmq.is_on() })
+}
+
+/// The directory, or the one in which it is to be made.
+fn existing(dir: &Path) -> PathBuf {
+    let there = dir.ancestors().find(|dir| dir.is_dir());
+    there.unwrap_or(Path::new(".")).to_owned()
+}

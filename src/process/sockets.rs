@@ -1,0 +1,48 @@
+//! Sockets that a service manager has opened (systemd's socket activation).
+
+use std::{env, io};
+
+use listenfd::ListenFd;
+use tidings_broker::Sockets;
+
+use crate::failure::Failure;
+
+/// Variables by which a service manager talks to this process alone.
+pub(crate) const VARIABLES: [&str; 6] = [
+    "LISTEN_FDNAMES",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "NOTIFY_SOCKET",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+];
+
+/// Those that were passed; a name says what each is for (`FileDescriptorName=`).
+pub(super) fn passed() -> Result<Sockets, Failure> {
+    let mut passed = ListenFd::from_env();
+    let mut sockets = Sockets::default();
+    let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let mut names = names.split(':');
+    for at in 0..passed.len() {
+        let name = names.next().unwrap_or_default();
+        let wrong = |reason: String| {
+            Failure::Usage(format!("socket {at} of those that were passed, {name:?}: {reason}"))
+        };
+        let place = match name {
+            "line" => &mut sockets.line,
+            "http" => &mut sockets.http,
+            _ => {
+                let reason = "FileDescriptorName= of its unit has to be line or http".to_owned();
+                return Err(wrong(reason));
+            }
+        };
+        if place.is_some() {
+            return Err(wrong("there is one of this name already".to_owned()));
+        }
+        let taken = passed
+            .take_tcp_listener(at)
+            .and_then(|socket| socket.ok_or_else(|| io::Error::other("it was taken already")));
+        *place = Some(taken.map_err(|error| wrong(error.to_string()))?);
+    }
+    Ok(sockets)
+}

@@ -1,0 +1,157 @@
+//! A process that serves, as whoever looks after it sees it: it is ready, it lives, it is told to read its configuration
+//! again, it stops.
+//!
+//! That is said to systemd (`NOTIFY_SOCKET`), if it is there to hear it.
+
+#![expect(clippy::disallowed_methods, reason = "says from time to time that it lives")]
+
+use std::{env, future, time::Duration};
+
+use anyhow::Context;
+use sd_notify::NotifyState;
+use tidings_broker::{Broker, BrokerConfig, Sockets};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    time::sleep,
+};
+
+use crate::{
+    cli::{self, Cmd, Parsed},
+    config::{Setting, settings},
+    failure::Failure,
+    logging,
+};
+
+/// What may change while connections are open.
+const RELOADED: [&str; 6] = ["delay", "grant", "hook", "hook-events", "log", "log-lines"];
+
+/// What a process was started with.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) sockets: Sockets,
+    /// Its flags that were not typed, which is what may have changed when they are looked at again.
+    settings: Vec<Setting>,
+}
+
+impl Started {
+    pub(crate) fn new(parsed: &Parsed, sockets: Sockets) -> Self {
+        Self { sockets, settings: changeable(parsed) }
+    }
+}
+
+/// Settings that are not overruled by what was typed.
+fn changeable(parsed: &Parsed) -> Vec<Setting> {
+    let name = match parsed.cmd {
+        Cmd::Broker(_) => "broker",
+        _ => "up",
+    };
+    let all = settings(&cli::definition(), &[name], parsed.file.as_ref()).into_iter();
+    all.filter(|setting| !parsed.typed.contains(&setting.key)).collect()
+}
+
+/// The service, for as long as it serves.
+#[derive(Debug)]
+pub(crate) struct Service {
+    hangups: Signal,
+    settings: Vec<Setting>,
+    watchdog: Option<Duration>,
+}
+
+impl Service {
+    /// From here on SIGHUP does not end the process.
+    pub(crate) fn new(settings: Started) -> Result<(Self, Sockets), Failure> {
+        let Started { sockets, settings } = settings;
+        let hangups = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+        Ok((Self { hangups, settings, watchdog: sd_notify::watchdog_enabled() }, sockets))
+    }
+
+    /// Everything listens.
+    pub(crate) fn ready(&self) {
+        tell(&[NotifyState::Ready]);
+    }
+
+    /// It is about to stop.
+    pub(crate) fn stopping(&self) {
+        tell(&[NotifyState::Stopping]);
+    }
+
+    /// Reads the configuration again when it is asked to, and says that the broker lives while it answers. Never ends.
+    pub(crate) async fn look_after(&mut self, broker: &Broker) {
+        let Self { hangups, settings, watchdog } = self;
+        tokio::join!(
+            async {
+                while hangups.recv().await.is_some() {
+                    tell(&reloading());
+                    read_again(settings, broker).await;
+                    tell(&[NotifyState::Ready]);
+                }
+                future::pending::<()>().await;
+            },
+            async {
+                let Some(time) = *watchdog else { return future::pending().await };
+                loop {
+                    if broker.answers().await {
+                        tell(&[NotifyState::Watchdog]);
+                    } else {
+                        tracing::error!("the broker does not answer");
+                    }
+                    sleep(time / 2).await;
+                }
+            },
+        );
+    }
+}
+
+fn reloading() -> Vec<NotifyState<'static>> {
+    [NotifyState::Reloading].into_iter().chain(NotifyState::monotonic_usec_now()).collect()
+}
+
+/// Nobody is there to hear it, or does not listen: then it is not said.
+fn tell(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::debug!(%error, "the service manager cannot be told");
+    }
+}
+
+/// Takes over what may change; a mistake changes nothing.
+async fn read_again(settings: &mut Vec<Setting>, broker: &Broker) {
+    let (parsed, mut config) = match read() {
+        Ok(read) => read,
+        Err(failure) => {
+            let problem = failure.text().unwrap_or_default();
+            tracing::error!("the configuration stays as it is: {problem}");
+            return;
+        }
+    };
+    let now = changeable(&parsed);
+    let mut changed = Vec::new();
+    for setting in &now {
+        let before = settings.iter().find(|before| before.key == setting.key);
+        if before.is_none_or(|before| before.is_same(setting)) {
+            continue;
+        }
+        let (key, place) = (&setting.key, setting.place());
+        if RELOADED.contains(&key.as_str()) {
+            changed.push(key.as_str());
+        } else {
+            tracing::warn!("`{key}` changed in {place}; takes effect at the next start");
+        }
+    }
+    logging::change(parsed.common.log.as_deref(), config.log_lines);
+    config.log_lines |= logging::lines_are_asked_for();
+    broker.reload(&config, changed.contains(&"delay")).await;
+    tracing::info!("the configuration was read again; changed: {changed:?}");
+    // What takes effect at the next start is told once, and again when it changes again.
+    *settings = now;
+}
+
+/// The configuration as it is now, if it is right.
+fn read() -> Result<(Parsed, BrokerConfig), Failure> {
+    let parsed = cli::parse(env::args_os())?;
+    let config = match &parsed.cmd {
+        Cmd::Up(args) => args.broker_config()?,
+        Cmd::Broker(args) => args.broker_config()?,
+        _ => return Err(Failure::failed("only up and broker serve")),
+    };
+    Ok((parsed, config))
+}

@@ -1,0 +1,169 @@
+//! `tidings config`: every mistake with its place, and what the flags come to with where each comes from.
+
+use std::{fs, path::Path};
+
+use tempfile::TempDir;
+
+use crate::support::process::{Finished, Running, Server, tidings};
+
+/// Runs `tidings config WHAT` in a folder with this file and these variables.
+#[track_caller]
+fn config(folder: &Path, words: &[&str], environment: &[(&str, &str)]) -> Finished {
+    let mut command = tidings(folder, [&["config"], words].concat());
+    command.env_remove("TIDINGS_HTTP").envs(environment.iter().copied());
+    Running::start(&mut command).finish()
+}
+
+#[test]
+fn every_mistake_is_told_with_its_place() {
+    let folder = TempDir::new().unwrap();
+    let file = "lissen = 1\ndelay = 'soon'\n[crawl]\ndepth = 'x'\n[nowhere]\na = 1\n";
+    fs::write(folder.path().join("c.toml"), file).unwrap();
+    let environment = [
+        ("TIDINGS_THREADS", "many"),
+        ("TIDINGS_QUIET", "perhaps"),
+        ("TIDINGS_LISTN", "1"),
+        ("TIDINGS_LOG", "=="),
+    ];
+    let ended = config(folder.path(), &["check", "--config", "c.toml"], &environment);
+    let ended = ended.expect_code(2);
+    let stderr = ended.stderr();
+    for place in [
+        "c.toml:1:1: unknown key `lissen`",
+        "c.toml:2:9: `delay`: ",
+        "c.toml:4:9: `depth`: ",
+        "c.toml:5:2: there is no section `nowhere`",
+        "environment: TIDINGS_THREADS: ",
+        "environment: TIDINGS_QUIET: is either true or false",
+        "environment: TIDINGS_LISTN is no flag's variable",
+        "environment: TIDINGS_LOG: ",
+    ] {
+        let found = stderr.lines().filter(|line| line.starts_with(place)).count();
+        assert_eq!(found, 1, "{place} in {stderr}");
+    }
+    assert_eq!(stderr.lines().count(), 8, "{stderr}");
+    assert!(ended.stdout().is_empty(), "{ended:?}");
+}
+
+#[test]
+fn what_is_right_is_said_in_one_line() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("c.toml"), "delay = '2s'\n[crawl]\ndepth = 3\n").unwrap();
+    let ended = config(folder.path(), &["check", "--config", "c.toml"], &[]).expect_code(0);
+    assert_eq!(ended.stdout(), ["c.toml: fine for tidings up, 2 keys"]);
+    assert_eq!(ended.stderr(), "");
+    let ended = config(folder.path(), &["check", "topic", "create"], &[]).expect_code(0);
+    let expected = "no configuration file; the environment is fine for tidings topic create";
+    assert_eq!(ended.stdout(), [expected]);
+    for wrong in [&["check", "nonsense"][..], &["show", "zmq"], &["check", "--config", "none"]] {
+        let ended = config(folder.path(), wrong, &[]).expect_code(2);
+        assert_eq!(ended.stderr().lines().count(), 1, "{ended:?}");
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was started");
+}
+
+#[test]
+fn what_is_wrong_only_together_is_found_too() {
+    let folder = TempDir::new().unwrap();
+    let hook = "http = 'off'\n[[hook]]\nname = 'a'\nsecret-env = 'HOOK_SECRET'\nsignature = 'github'\n\
+                url = { field = 'u' }\nprefixes = ['http://a.example/']\n";
+    fs::write(folder.path().join("c.toml"), hook).unwrap();
+    let check = ["check", "broker", "--config", "c.toml"];
+    let ended = config(folder.path(), &check, &[]).expect_code(2);
+    assert!(ended.stderr().contains("HOOK_SECRET"), "{ended:?}");
+    let ended = config(folder.path(), &check, &[("HOOK_SECRET", "hush")]).expect_code(2);
+    assert!(ended.stderr().contains("--http off"), "{ended:?}");
+    fs::write(folder.path().join("c.toml"), hook.replace("http = 'off'", "")).unwrap();
+    config(folder.path(), &check, &[("HOOK_SECRET", "hush")]).expect_code(0);
+}
+
+const FILE: &str = r#"
+allow-private = ["10.0.0.0/8", "127.0.0.1"]
+agent = "bot \"x\" \\"
+delay = "2s"
+log-lines = true
+
+[up]
+concurrency = 7
+header = ["Accept: a, b", "https://a.example=Authorization: Bearer hush"]
+proxy = "http://u:hush@proxy.example:3128"
+postgres = "postgres://u:hush@db.example/pages"
+
+[[feed]]
+url = "http://a.example/feed"
+every = "2h"
+
+[[hook]]
+name = "a"
+secret-env = "HOME"
+signature = "github"
+url = { field = "u" }
+prefixes = ["http://a.example/"]
+rate = 16
+
+[crawl]
+depth = 3
+"#;
+
+#[test]
+fn what_is_shown_is_a_file_that_comes_to_the_same() {
+    let folder = TempDir::new().unwrap();
+    // Tables of lists stand below all keys at the top.
+    let file = FILE.replace("[up]", "[crawl]\ndepth = 3\n\n[up]");
+    let file = file.rsplit_once("\n[crawl]").unwrap().0.replace("[[feed]]", "[[up.feed]]");
+    let file = file.replace("[[hook]]", "[[up.hook]]");
+    fs::write(folder.path().join("c.toml"), file).unwrap();
+    let environment = [("TIDINGS_LISTEN", "127.0.0.1:7"), ("TIDINGS_QUIET", "yes")];
+    let show = |file: &str, environment: &[(&str, &str)]| {
+        let words = ["show", "up", "--config", file];
+        config(folder.path(), &words, environment).expect_code(0).stdout()
+    };
+    let first = show("c.toml", &environment);
+    for line in [
+        "listen = \"127.0.0.1:7\"  # TIDINGS_LISTEN",
+        "quiet = true  # TIDINGS_QUIET",
+        "delay = \"2s\"  # c.toml:4",
+        "concurrency = 7  # c.toml:11",
+        "allow-private = \"10.0.0.0/8,127.0.0.1\"  # c.toml:2",
+        "agent = \"bot \\\"x\\\" \\\\\"  # c.toml:3",
+        "feed = [\"http://a.example/feed every=2h\"]  # c.toml:16",
+        "data = \"./tidings-data\"  # default",
+        "log-lines = true  # c.toml:5",
+        "cookies = false  # default",
+        "# timeout = ..  # not set",
+        "# max-body = ..  # not set, so it is: 64m",
+        "# proxy = \"http://HIDDEN@proxy.example:3128\"  # c.toml:13, with a secret",
+        "# postgres = \"postgres://u:HIDDEN@db.example/pages\"  # c.toml:14, with a secret",
+    ] {
+        assert!(first.iter().any(|found| found == line), "{line}: {first:#?}");
+    }
+    assert!(!first.concat().contains("hush"), "{first:#?}");
+    assert!(first.iter().any(|line| line.starts_with("hook = [{ \"name\" = \"a\"")), "{first:#?}");
+    assert!(!first.concat().contains("depth"), "of another subcommand: {first:#?}");
+
+    fs::write(folder.path().join("d.toml"), first.join("\n")).unwrap();
+    let second = show("d.toml", &[]);
+    let values = |lines: &[String]| {
+        let lines = lines.iter().filter(|line| !line.starts_with('#'));
+        lines.map(|line| line.split("  # ").next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(values(&first), values(&second));
+    // And with that it starts.
+    let server = Server::start_in(folder, &["up", "--config", "d.toml"], |_| ());
+    server.process.finish_by("TERM").expect_code(0);
+}
+
+#[test]
+fn what_is_shown_of_any_subcommand_is_fine() {
+    let folder = TempDir::new().unwrap();
+    for names in ["broker", "crawl", "sub", "watch", "topic create", "bench fan-out", "bridge zmq"]
+    {
+        let words: Vec<_> = ["show"].into_iter().chain(names.split(' ')).collect();
+        let shown = config(folder.path(), &words, &[]).expect_code(0).stdout();
+        assert!(shown.contains(&format!("[{}]", names.replace(' ', "."))), "{shown:#?}");
+        fs::write(folder.path().join("c.toml"), shown.join("\n")).unwrap();
+        let words: Vec<_> =
+            ["check", "--config", "c.toml"].into_iter().chain(names.split(' ')).collect();
+        config(folder.path(), &words, &[]).expect_code(0);
+    }
+}

@@ -1,0 +1,134 @@
+//! Under a service manager: what the unit gives up, sockets that are passed, and what is said when.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use tempfile::TempDir;
+
+use crate::support::{
+    process::{Running, tidings},
+    talk::Talk,
+};
+
+fn packaging(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging").join(file)
+}
+
+#[test]
+fn the_unit_gives_up_what_it_does_not_need() {
+    let checked = Command::new("systemd-analyze")
+        .args(["security", "--offline=true", "--no-pager"])
+        .arg(packaging("tidings.service"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&checked.stdout);
+    let overall = said.lines().find(|line| line.contains("Overall exposure level")).unwrap();
+    let level = overall.split(": ").nth(1).unwrap().split_whitespace().next().unwrap();
+    assert!(level.parse::<f64>().unwrap() <= 2.0, "{said}");
+}
+
+#[test]
+fn the_units_are_what_systemd_understands_and_tidings_too() {
+    let folder = TempDir::new().unwrap();
+    let text = fs::read_to_string(packaging("tidings.service")).unwrap();
+    let command = text.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+    let words: Vec<_> = command.split_whitespace().skip(1).collect();
+    let mut help = tidings(folder.path(), words.iter().copied().chain(["--help"]));
+    Running::start(&mut help).finish().expect_code(0);
+    // With the program of which it speaks, as it is not installed here.
+    let program = command.split_whitespace().next().unwrap();
+    for unit in ["tidings.service", "tidings.socket", "tidings-http.socket"] {
+        let text = fs::read_to_string(packaging(unit)).unwrap().replace(program, "/bin/true");
+        fs::write(folder.path().join(unit), text).unwrap();
+    }
+    let units = ["tidings.service", "tidings.socket", "tidings-http.socket"];
+    let mut verify = Command::new("systemd-analyze");
+    verify.arg("verify").args(units.map(|unit| folder.path().join(unit)));
+    let said = verify.output().unwrap();
+    let said = String::from_utf8_lossy(&said.stderr);
+    let ours: Vec<_> = said.lines().filter(|line| line.contains("tidings")).collect();
+    assert!(ours.is_empty(), "{said}");
+}
+
+/// Who looks after the program.
+struct Manager {
+    process: Running,
+    sockets: Vec<SocketAddr>,
+}
+
+impl Manager {
+    #[track_caller]
+    fn start(folder: &Path, names: &str, words: &[&str]) -> Self {
+        let program = tidings(folder, words);
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/manager.py");
+        let mut python = Command::new("python3");
+        // A watchdog of a fifth of a second.
+        python.arg(script).args(["200000", names]).arg(program.get_program());
+        python.args(program.get_args()).current_dir(folder).env_remove("TIDINGS_HTTP");
+        let process = Running::start(&mut python);
+        let sockets = names.split(',').map(|name| {
+            let line = process.line_with(&format!("socket {name} "));
+            line.rsplit(' ').next().unwrap().parse().unwrap()
+        });
+        let sockets = sockets.collect();
+        Self { process, sockets }
+    }
+}
+
+#[test]
+fn it_takes_the_sockets_and_says_what_it_does() {
+    for subcommand in ["broker", "up"] {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join("c.toml"), "log = 'info'\n").unwrap();
+        let words = [subcommand, "--config", "c.toml"];
+        let mut manager = Manager::start(folder.path(), "line,http", &words);
+        manager.process.line_with("READY=1");
+        let mut talk = Talk::client(manager.sockets[0]);
+        assert!(talk.ask("PUB t x").starts_with("+OK"));
+        let health = format!("http://{}/health", manager.sockets[1]);
+        let curl = Command::new("curl").args(["-sSf", &health]).status().unwrap();
+        assert!(curl.success());
+        manager.process.line_with("WATCHDOG=1");
+        manager.process.write("HUP\n");
+        manager.process.line_with("RELOADING=1");
+        manager.process.line_with("MONOTONIC_USEC=");
+        manager.process.line_with("the configuration was read again");
+        assert!(talk.ask("PUB t x").starts_with("+OK"));
+        manager.process.write("TERM\n");
+        manager.process.line_with("STOPPING=1");
+        manager.process.line_with("exit 0");
+        let said = manager.process.finish().expect_code(0).stdout();
+        let ready = said.iter().filter(|line| *line == "READY=1").count();
+        assert_eq!(ready, 2, "once at first, and once behind RELOADING: {said:#?}");
+        let at = |word: &str| said.iter().position(|line| line == word).unwrap();
+        assert!(
+            at("READY=1") < at("RELOADING=1") && at("RELOADING=1") < at("STOPPING=1"),
+            "{said:#?}"
+        );
+    }
+}
+
+#[test]
+fn one_socket_may_be_passed_and_an_unknown_one_is_refused() {
+    let folder = TempDir::new().unwrap();
+    let words = ["broker", "--http", "off"];
+    let mut manager = Manager::start(folder.path(), "line", &words);
+    manager.process.line_with("READY=1");
+    assert!(Talk::client(manager.sockets[0]).ask("PUB t x").starts_with("+OK"));
+    manager.process.write("TERM\n");
+    manager.process.line_with("exit 0");
+
+    for (names, words, reason) in [
+        ("telnet", &["broker"][..], "line or http"),
+        ("line,line", &["broker"], "one of this name already"),
+        ("http", &["broker", "--http", "off"], "--http off"),
+    ] {
+        let manager = Manager::start(folder.path(), names, words);
+        manager.process.line_with(reason);
+        manager.process.line_with("exit 2");
+    }
+}
