@@ -48,7 +48,7 @@ fn append(log: &SegmentLog, first: u64, count: u64) {
         count,
         unix_ms: 0,
         wire: wire.into(),
-        identified: first % 3 == 0,
+        identified: first.is_multiple_of(3),
     };
     let next = Seq(first + count);
     log.append(&[piece], next, Seq(next.0 + 100)).expect("this disk has room");
@@ -191,7 +191,11 @@ fn batch(choices: &mut Choices<'_>, bytes: &mut Vec<u8>) {
     let flags = choices.byte();
     let header = BatchHeader {
         first: Seq(first),
-        count: if flags & 1 == 0 { lines.into() } else { choices.number() as u32 },
+        count: if flags & 1 == 0 {
+            lines.into()
+        } else {
+            u32::try_from(choices.number() >> 32).expect("these are 32 bits")
+        },
         bytes: u32::try_from(payload.len()).expect("it is short"),
         previous_end: Seq(choices.number()),
         durable: Seq(choices.number()),
