@@ -4,8 +4,11 @@
 use crate::net::http::hooks;
 use crate::{group, log};
 
-/// Name and body of each target.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+/// Name and body of a target.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Those of this crate.
+pub const TARGETS: &[Target] = &[
     ("log", log::fuzzing::log),
     ("record", group::fuzzing::record),
     ("group", group::fuzzing::group),

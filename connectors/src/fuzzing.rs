@@ -7,8 +7,11 @@ use crate::callbacks::ending::Ending;
 use crate::zmq::frames::{self, PayloadFrame};
 use crate::{files, hub, websub};
 
-/// Name and body of each target.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+/// Name and body of a target.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Those of this crate.
+pub const TARGETS: &[Target] = &[
     ("frames", frames),
     ("form", hub::fuzzing::form),
     ("delivery", websub::fuzzing::delivery),

@@ -9,8 +9,11 @@ use crate::{
     TimeOfDay, TopicName, URL_BYTES_MAX, command::StartAt, duration, push_attribute, text,
 };
 
-/// Name and body of each target.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+/// Name and body of a target.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Those of this crate.
+pub const TARGETS: &[Target] = &[
     ("line", line),
     ("session", session),
     ("command", command),
@@ -150,7 +153,7 @@ fn value(bytes: &[u8]) {
     again::<Net>(text);
     again::<TopicName>(text);
     if let Ok(ms) = duration::parse_ms(text) {
-        assert_eq!(duration::parse_ms(&duration::format_ms(ms).to_string()), Ok(ms));
+        assert_eq!(duration::parse_ms(&duration::format_ms(ms)), Ok(ms));
     }
 }
 

@@ -12,8 +12,11 @@ use crate::page::{Content, PageOptions, PageReader};
 use crate::robots::{Rules, product_token, shown, sitemaps};
 use crate::sitemap::SitemapReader;
 
-/// Name and body of each target.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+/// Name and body of a target.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Those of this crate.
+pub const TARGETS: &[Target] = &[
     ("robots", robots),
     ("feed", feed),
     ("sitemap", sitemap),

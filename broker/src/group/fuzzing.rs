@@ -209,8 +209,8 @@ impl World {
             }
             Command::Link { task, url, redirect, prio } => {
                 let prio = prio.map_or(0, tidings_protocol::Prio::value);
-                let link = StagedLink { url: url.into(), redirect, prio };
-                return self.links.entry(task).or_default().push(link);
+                let staged = StagedLink { url: url.into(), redirect, prio };
+                return self.links.entry(task).or_default().push(staged);
             }
             Command::Ack { task, outcome, hold } => {
                 let links = self.links.remove(&task).unwrap_or_default();

@@ -48,7 +48,7 @@ fn append(log: &SegmentLog, first: u64, count: u64) {
         count,
         unix_ms: 0,
         wire: wire.into(),
-        identified: first % 3 == 0,
+        identified: first.is_multiple_of(3),
     };
     let next = Seq(first + count);
     log.append(&[piece], next, Seq(next.0 + 100)).expect("this disk has room");
@@ -143,10 +143,10 @@ fn damaged(choices: &mut Choices<'_>) {
     disk.cut_power();
     let (log, again) = open(&disk).expect("it was there before");
     assert!(again.next.0 >= found.next.0 + 2, "what was confirmed counts");
-    // What could not be read may be, later: a file that is not the newest any more is read further.
+    // Of damage in several places at once, not that the next start concludes the same of what was there before.
     let later = served(&log, true);
-    let mut wanted = events.iter().map(|(seq, _)| *seq).chain([found.next.0, found.next.0 + 1]);
-    assert!(wanted.all(|seq| later.iter().any(|(other, _)| *other == seq)), "served once");
+    let mut confirmed = [found.next.0, found.next.0 + 1].into_iter();
+    assert!(confirmed.all(|seq| later.iter().any(|(other, _)| *other == seq)), "confirmed");
     for (seq, bytes) in &later {
         assert_eq!(String::from_utf8_lossy(bytes), line(*seq), "{seq} was never written so");
     }
@@ -191,7 +191,11 @@ fn batch(choices: &mut Choices<'_>, bytes: &mut Vec<u8>) {
     let flags = choices.byte();
     let header = BatchHeader {
         first: Seq(first),
-        count: if flags & 1 == 0 { lines.into() } else { choices.number() as u32 },
+        count: if flags & 1 == 0 {
+            lines.into()
+        } else {
+            u32::try_from(choices.number() >> 32).expect("these are 32 bits")
+        },
         bytes: u32::try_from(payload.len()).expect("it is short"),
         previous_end: Seq(choices.number()),
         durable: Seq(choices.number()),

@@ -523,7 +523,9 @@ impl DiskFile for SimulatedFile {
             return Err(io::Error::other("the disk cannot read that"));
         }
         let live = &state.file(self.node)?.live;
-        let rest = live.get(usize::try_from(offset).unwrap()..).unwrap_or_default();
+        let rest = live
+            .get(usize::try_from(offset).expect("an offset is a usize here")..)
+            .unwrap_or_default();
         let count = rest.len().min(buffer.len());
         buffer[..count].copy_from_slice(&rest[..count]);
         Ok(count)
@@ -533,13 +535,13 @@ impl DiskFile for SimulatedFile {
         let mut state = self.state()?;
         let goes_on = state.change()?;
         let mut bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
-        let offset = usize::try_from(offset).unwrap();
+        let offset = usize::try_from(offset).expect("an offset is a usize here");
         let mut result = Ok(());
         if !goes_on {
             bytes.truncate(state.rng.usize(..=bytes.len()));
             result = Err(io::Error::other("the power went"));
         }
-        let free = usize::try_from(state.free()).unwrap();
+        let free = usize::try_from(state.free()).expect("an offset is a usize here");
         let file = state.file(self.node)?;
         let fits = file.live.len() + free;
         if offset + bytes.len() > fits {
@@ -566,7 +568,7 @@ impl DiskFile for SimulatedFile {
     fn set_len(&self, length: u64) -> io::Result<()> {
         let mut state = self.state()?;
         state.change()?;
-        state.resize(self.node, usize::try_from(length).unwrap())
+        state.resize(self.node, usize::try_from(length).expect("an offset is a usize here"))
     }
 
     fn allocate(&self, offset: u64, length: u64) -> io::Result<()> {
@@ -579,6 +581,7 @@ impl DiskFile for SimulatedFile {
         if offset + length - now > state.free() {
             return Err(ErrorKind::StorageFull.into());
         }
-        state.resize(self.node, usize::try_from(offset + length).unwrap())
+        state
+            .resize(self.node, usize::try_from(offset + length).expect("an offset is a usize here"))
     }
 }

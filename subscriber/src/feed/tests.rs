@@ -343,3 +343,17 @@ proptest! {
         prop_assert!(feed.kind.is_some() || feed.entries.is_empty());
     }
 }
+
+/// Found by the target `feed` of fuzz/: a text that was too long had other words where it came in other pieces.
+#[test]
+fn a_text_that_is_cut_has_no_holes() {
+    for before in ["", "x", "xx"] {
+        let date = format!("{before}{}r", "\u{203a}".repeat(2000));
+        let document = format!("<rss><item><title>a</title><pubDate>{date}</pubDate></item></rss>");
+        let whole = parse(document.as_bytes(), None, None);
+        assert_eq!(whole.entries.len(), 1);
+        let mut reader = FeedReader::new(None);
+        document.as_bytes().chunks(1).for_each(|bytes| reader.feed(bytes));
+        assert_eq!(format!("{:?}", reader.finish(None)), format!("{whole:?}"));
+    }
+}

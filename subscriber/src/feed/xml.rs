@@ -139,7 +139,8 @@ impl Elements {
             Token::Text(_) if self.open.last().is_some_and(Open::is_unseen) => {}
             Token::Text(text) => {
                 if let Some(Capture { text: kept, bytes_max, cut, .. }) = &mut self.capture {
-                    let room = bytes_max.saturating_sub(kept.len());
+                    // Behind what did not fit there is room for less, which would stand in the wrong place.
+                    let room = if *cut { 0 } else { bytes_max.saturating_sub(kept.len()) };
                     kept.push_str(&text[..text.floor_char_boundary(room)]);
                     *cut |= room < text.len();
                 }
