@@ -12,7 +12,7 @@ use clap::{
 use crate::{
     cmd::{
         self, bridge::Bridge, config::Config, dead::Dead, group::Group, job::Job, probe::Probe,
-        topic::Topic,
+        token::Token, topic::Topic,
     },
     config::ConfigFile,
     failure::Failure,
@@ -94,6 +94,9 @@ pub(crate) enum Cmd {
     /// List topics, configure, delete and verify them
     #[command(subcommand)]
     Topic(Topic),
+    /// Say who may log in to a broker, and what each may do
+    #[command(subcommand)]
+    Token(Token),
     /// List groups, configure, pause and purge them, and see what is in them
     #[command(subcommand)]
     Group(Group),

@@ -17,6 +17,7 @@ use tidings_subscriber::{
 };
 
 use crate::{
+    access::AccessFlags,
     address::{BrokerAddress, Listen},
     callbacks::CallbackFlags,
     failure::Failure,
@@ -61,6 +62,9 @@ pub(crate) struct ServerFlags {
 
     #[command(flatten)]
     pub(crate) secure: SecureFlags,
+
+    #[command(flatten)]
+    pub(crate) access: AccessFlags,
 
     #[command(flatten)]
     pub(crate) http: HttpFlags,
@@ -226,7 +230,8 @@ impl ServerFlags {
     /// Files outside the data directory that are read while it serves.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let secrets = self.http.hooks.secret_files().chain(self.callbacks.secret_file());
-        secrets.chain(self.zmq.key_file()).map(Path::to_owned).collect()
+        let files = secrets.chain(self.zmq.key_file()).chain(self.secure.files());
+        files.map(Path::to_owned).collect()
     }
 
     /// The configuration of a broker with these flags and this data directory. Reads the secrets of
@@ -237,6 +242,7 @@ impl ServerFlags {
         config.topic_defaults = self.topics.settings();
         config.http = self.http.config(self.listen)?;
         self.secure.apply(&mut config, &data.data)?;
+        self.access.apply(&mut config, &data.data)?;
         for Grant { way, powers } in &self.grant {
             config.access.grants.grant(*way, powers);
         }

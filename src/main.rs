@@ -1,6 +1,7 @@
 //! The `tidings` command: reads flags and configuration, wires broker and crawler together, and
 //! prints for people. What they do is in the crates `tidings-broker` and `tidings-subscriber`.
 
+mod access;
 mod address;
 mod announcer;
 mod beside;
@@ -12,6 +13,7 @@ mod config;
 mod contact;
 mod descriptors;
 mod failure;
+mod files;
 mod flags;
 mod hooks;
 mod hub;
@@ -26,6 +28,7 @@ mod output;
 mod own_broker;
 mod page_line;
 mod pid_file;
+mod principals;
 mod process;
 mod public_url;
 mod screen;
@@ -128,6 +131,7 @@ fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
         | Cmd::Job(_)
         | Cmd::Explain(_)
         | Cmd::Dead(_)
+        | Cmd::Token(_)
         | Cmd::Export(_)
         | Cmd::Probe(_)
         | Cmd::Watch(_)
@@ -164,6 +168,7 @@ async fn dispatch(cmd: Cmd, started: Option<Started>) -> Result<(), Failure> {
         Cmd::Job(args) => cmd::job::run(args).await,
         Cmd::Explain(args) => cmd::explain::run(args).await,
         Cmd::Dead(args) => cmd::dead::run(args).await,
+        Cmd::Token(args) => cmd::token::run(args),
         Cmd::Export(args) => cmd::export::run(args).await,
         Cmd::Probe(probe) => cmd::probe::run(probe).await,
         Cmd::Watch(args) => cmd::watch::run(args).await,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use tidings_broker::{BrokerConfig, TlsConfig, UnixConfig};
 
-use crate::failure::Failure;
+use crate::{failure::Failure, principals::Principals};
 
 /// The unix socket in the data directory of a broker whose other listeners are encrypted.
 const SOCKET: &str = "broker.sock";
@@ -41,6 +41,17 @@ impl SecureFlags {
         self.tls_cert.is_some()
     }
 
+    /// Files that are read while it serves.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
+        let files = [&self.tls_cert, &self.tls_key, &self.client_ca].into_iter();
+        files.filter_map(|file| file.as_deref())
+    }
+
+    /// Where the unix socket is made, outside of the data directory.
+    pub(crate) fn socket(&self) -> Option<&Path> {
+        self.unix.as_deref()
+    }
+
     /// Writes them into a configuration; `data` is the data directory.
     pub(crate) fn apply(&self, config: &mut BrokerConfig, data: &Path) -> Result<(), Failure> {
         config.tls = match (&self.tls_cert, &self.tls_key) {
@@ -59,7 +70,8 @@ impl SecureFlags {
         // It would have to trust a certificate that is for a name under which others reach this machine, and that
         // may change at any time. A socket that is this user's alone needs none of that, and commands on the same data
         // directory find it there.
-        let own = || config.tls.is_some().then(|| data.join(SOCKET));
+        let is_closed = config.tls.is_some() || Principals::at(data).path().exists();
+        let own = || is_closed.then(|| data.join(SOCKET));
         if let Some(path) = self.unix.clone().or_else(own) {
             // Others find it from where they are.
             let path = std::path::absolute(&path)

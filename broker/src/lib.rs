@@ -298,6 +298,11 @@ impl Broker {
         self.hub.callbacks()
     }
 
+    /// Whether nobody needs to log in.
+    pub fn is_open(&self) -> bool {
+        self.hub.is_open()
+    }
+
     /// Who may log in from now on, and needs to: within a moment every connection is what its holder may be then, or ends.
     pub fn admit(&self, principals: Vec<access::Principal>) {
         self.hub.admit(principals);

@@ -18,10 +18,14 @@ use crate::{
 
 const EXAMPLES: &str = "\
 Examples:
-  tidings broker --listen 0.0.0.0:12345       reachable from other machines
-  tidings crawl --broker 10.0.0.1:12345       a crawler for it, on as many machines as you like
+  tidings token create crawler-1 --allow group:crawlers
+  tidings broker --listen 0.0.0.0:12345 --tls-cert cert.pem --tls-key key.pem
+                                              reachable from other machines
+  tidings crawl --broker broker.example --tls --token-file token
+                                              a crawler for it, on as many machines as you like
 
-There is no access control yet: whoever reaches the address can publish, listen and crawl.";
+Whoever reaches an address on loopback can publish, listen and crawl, until `tidings token` knows somebody. Other
+addresses need that, and --tls-cert.";
 
 /// The flags of `tidings broker`.
 #[derive(Debug, Args)]
@@ -57,9 +61,9 @@ pub(crate) async fn run(args: BrokerArgs, started: Started) -> Result<(), Failur
     let _ = console.line(&format!("listening on {}", broker.local_addr()));
     if let Some(address) = broker.http_addr() {
         let _ = console.line(&http_line(address, args.server.secure.is_encrypted()));
-        warn_if_open(address, &mut console);
+        warn_if_open(address, &args.server, &mut console);
     }
-    warn_if_open(broker.local_addr(), &mut console);
+    warn_if_open(broker.local_addr(), &args.server, &mut console);
     for line in beside.said() {
         console.note(line);
     }
@@ -68,6 +72,7 @@ pub(crate) async fn run(args: BrokerArgs, started: Started) -> Result<(), Failur
         biased;
         () = stop.cancelled() => {}
         () = service.look_after(&broker) => {}
+        () = args.server.access.follow(&broker, &args.data.data) => {}
     }
     let began = Instant::now();
     service.stopping();
@@ -84,12 +89,16 @@ pub(crate) fn http_line(address: std::net::SocketAddr, is_encrypted: bool) -> St
     format!("HTTP at {scheme}://{}/", node::local(address))
 }
 
-/// Says who can reach a broker that listens on more than loopback.
-pub(crate) fn warn_if_open(address: std::net::SocketAddr, console: &mut Console) {
-    if !address.ip().is_loopback() {
+/// Says at every start who can do what with a broker that was told not to mind (--insecure).
+pub(crate) fn warn_if_open(
+    address: std::net::SocketAddr,
+    server: &ServerFlags,
+    console: &mut Console,
+) {
+    if server.access.is_insecure() && !address.ip().to_canonical().is_loopback() {
         console.note(&format!(
-            "note: {address} is open to other machines, and there is no access control yet: \
-             whoever reaches it can publish, listen and crawl"
+            "note: {address} is open to other machines (--insecure): without tokens whoever reaches it can publish, \
+             listen and crawl, and without --tls-cert whoever is on the way reads all of it"
         ));
     }
 }

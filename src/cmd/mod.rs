@@ -14,6 +14,7 @@ pub(crate) mod job;
 pub(crate) mod probe;
 pub(crate) mod publish;
 pub(crate) mod subscribe;
+pub(crate) mod token;
 pub(crate) mod topic;
 pub(crate) mod up;
 pub(crate) mod watch;

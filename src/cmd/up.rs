@@ -81,6 +81,7 @@ pub(crate) async fn run(args: UpArgs, started: Started) -> Result<(), Failure> {
     let member = node::own_member(&mut config);
     let outgoing = &args.crawler.outgoing;
     let prepared = Prepared::new(&mut config, &args.server, outgoing, &args.data)?;
+    let is_closed = config.tls.is_some() || config.access.principals.is_some();
     let broker = node::start_broker_on(config, sockets).await?;
     let (broker, beside) = prepared.start(broker).await?;
     let listening = broker.local_addr();
@@ -97,15 +98,15 @@ pub(crate) async fn run(args: UpArgs, started: Started) -> Result<(), Failure> {
     printer.line(&format!("listening on {listening}"));
     if let Some(address) = broker.http_addr() {
         printer.line(&http_line(address, is_encrypted));
-        warn_if_open(address, &mut printer.console);
+        warn_if_open(address, &args.server, &mut printer.console);
     }
     printer.line(&format!("storing in {places}"));
     let nearby = match broker.unix_path() {
-        Some(path) if is_encrypted => format!("-NU {}", path.display()),
+        Some(path) if is_closed => format!("-NU {}", path.display()),
         _ => format!("-N {} {}", node::local(listening).ip(), listening.port()),
     };
     printer.line(&format!("next, in another terminal: echo https://example.org/ | nc {nearby}"));
-    warn_if_open(listening, &mut printer.console);
+    warn_if_open(listening, &args.server, &mut printer.console);
     for line in beside.said() {
         printer.console.note(line);
     }
@@ -115,6 +116,7 @@ pub(crate) async fn run(args: UpArgs, started: Started) -> Result<(), Failure> {
         result = print_pages(&mut node.crawler, &mut printer, &stop) => result,
         () = service.look_after(&node.broker) => Ok(()),
         () = watch_configured(&reach, &args.feeds) => Ok(()),
+        () = args.server.access.follow(&node.broker, data) => Ok(()),
     };
     let began = Instant::now();
     service.stopping();

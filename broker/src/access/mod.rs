@@ -262,12 +262,19 @@ impl Access {
         Pass { way, principal: Arc::clone(&self.known.read().peers) }
     }
 
-    /// The topic of peers, if there may be any.
-    pub(crate) fn notifier(&self) -> Option<&TopicName> {
-        match &self.notifier {
-            Some(topic) => Some(topic),
-            None => self.known.read().is_open.then_some(&self.default_topic),
-        }
+    /// Whether nobody needs to log in.
+    pub(crate) fn is_open(&self) -> bool {
+        self.known.read().is_open
+    }
+
+    /// The topic that whoever has that pass hears and publishes to as a peer, if that may be: the one that was named for
+    /// everybody, or the default topic for those who may do so anyway.
+    pub(crate) fn notifier(&self, pass: &Pass) -> Option<&TopicName> {
+        let topic = self.default_topic.as_str();
+        let may = || {
+            pass.may_do(Deed::Publish(topic)).and_then(|()| pass.may_do(Deed::Hear(topic))).is_ok()
+        };
+        self.notifier.as_ref().or_else(|| may().then_some(&self.default_topic))
     }
 
     /// The pass of somebody who shows a token: that of its owner. While the broker is open every token is as good as

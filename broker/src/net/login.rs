@@ -58,7 +58,7 @@ pub(super) struct Login {
 impl Login {
     /// What a connection with that pass begins with.
     pub(super) fn of(hub: &Hub, pass: &Pass) -> Option<Box<Self>> {
-        let must = pass.is_worthless() && hub.access.notifier().is_none();
+        let must = pass.is_worthless() && hub.access.notifier(pass).is_none();
         let by = || hub.clock.now() + hub.limits.log_in_ms;
         must.then(|| Box::new(Self { by: Some(by()), punished: None }))
     }
@@ -73,7 +73,7 @@ impl Login {
 impl Connection {
     /// The topic that it hears and publishes to as a peer, if it may be one.
     pub(super) fn notifier(&self) -> Option<Arc<Topic>> {
-        let name = TopicName::new(self.hub.access.notifier()?.as_str()).ok()?;
+        let name = TopicName::new(self.hub.access.notifier(&self.pass)?.as_str()).ok()?;
         self.hub.topics.open(&name).ok()
     }
 

@@ -120,6 +120,11 @@ impl Hub {
         }
     }
 
+    /// Whether nobody needs to log in.
+    pub(crate) fn is_open(&self) -> bool {
+        self.access.is_open()
+    }
+
     /// Who is known from now on; every connection is what its holder is then, or ends.
     pub(crate) fn admit(&self, principals: Vec<Principal>) {
         self.access.replace(principals);

@@ -6,9 +6,9 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 use tidings_protocol::{CanonicalUrl, Payload, text};
 
-use crate::access::lies_below;
 use super::recipe::{Hook, Recipe};
 use super::signature::Authentic;
+use crate::access::lies_below;
 
 const PREFIX: &str = "https://a.example/x/";
 const SECRET: &str = "whsec_aHVzaC1odXNoLWh1c2gtaHVzaC1odXNo";

@@ -1,0 +1,248 @@
+//! `tidings token`: who may log in to a broker, and what each may do.
+
+use clap::{ArgGroup, Args, Subcommand};
+use tidings_broker::access::{Right, TokenHash, new_token};
+
+use crate::{
+    failure::Failure,
+    flags::DataFlag,
+    node,
+    output::Console,
+    principals::{Contents, Entry, Principals},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings token create blog --allow pub:new-url --allow url:https://blog.example/
+  tidings token create reader --allow 'sub:*' --deny sub:dead-letter
+  tidings token create crawler-7 --allow group:crawlers --allow pub:post-ready
+  tidings token create alice --unix-user alice --allow all
+  tidings token set reader --allow 'sub:post-*'
+  tidings token ls
+  tidings token revoke blog
+
+Rights:
+  pub:TOPIC, sub:TOPIC   publish there, hear it
+  group:GROUP            work for the group, and see what is in it
+  job:JOB                open such jobs, add to them, watch and cancel them; publish with job=
+  every, prio, hub       the attributes of these names
+  url:PREFIX             announce what lies below it; without one, any URL
+  monitor                see everything that is no event
+  admin                  change topics and groups
+  all                    everything
+TOPIC, GROUP and JOB are names, or the beginning of names with * behind it. What is denied is denied whatever is allowed.
+
+As soon as somebody is known everybody has to log in: by HELLO token=.., by HTTP with `Authorization: Bearer ..`, with
+--token-file FILE or TIDINGS_TOKEN in the environment of every command here, with a certificate, or over the unix
+socket as a user of the machine. A broker that runs takes changes over within a second; one that was started before
+anybody was known has to be started again.
+
+Exit codes: 0 it worked; 1 it did not; 2 wrong usage.";
+
+/// The subcommands of `tidings token`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = EXAMPLES)]
+pub(crate) enum Token {
+    /// Make a token and print it, this once; or let somebody in by a certificate or as a user of the machine
+    Create(CreateArgs),
+    /// Change what somebody may do
+    Set(SetArgs),
+    /// List who may log in, and what each may do
+    #[command(alias = "list")]
+    Ls(LsArgs),
+    /// Let somebody in no more; connections of it end
+    Revoke(RevokeArgs),
+}
+
+/// What somebody may do.
+#[derive(Debug, Args)]
+pub(crate) struct RightFlags {
+    /// A right; may be given several times
+    #[arg(long, value_name = "RIGHT", required = true)]
+    allow: Vec<Right>,
+
+    /// What is denied whatever is allowed; may be given several times
+    #[arg(long, value_name = "RIGHT")]
+    deny: Vec<Right>,
+}
+
+/// The flags of `tidings token create`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("proof").args(["certificate", "unix_user"]))]
+pub(crate) struct CreateArgs {
+    /// What to call it, here and in logs: letters, digits, -, _ and .
+    #[arg(value_parser = parse_name)]
+    name: String,
+
+    #[command(flatten)]
+    rights: RightFlags,
+
+    /// No token: whoever shows a certificate for this name (`--client-ca` of the broker)
+    #[arg(long, value_name = "NAME")]
+    certificate: Option<String>,
+
+    /// No token: this user of the machine, over the unix socket (`--unix` of the broker)
+    #[arg(long, value_name = "USER")]
+    unix_user: Option<String>,
+
+    #[command(flatten)]
+    data: DataFlag,
+}
+
+/// The flags of `tidings token set`.
+#[derive(Debug, Args)]
+pub(crate) struct SetArgs {
+    /// Who
+    #[arg(value_parser = parse_name)]
+    name: String,
+
+    #[command(flatten)]
+    rights: RightFlags,
+
+    #[command(flatten)]
+    data: DataFlag,
+}
+
+/// The flags of `tidings token ls`.
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    #[command(flatten)]
+    data: DataFlag,
+}
+
+/// The flags of `tidings token revoke`.
+#[derive(Debug, Args)]
+pub(crate) struct RevokeArgs {
+    /// Who
+    #[arg(value_parser = parse_name)]
+    name: String,
+
+    #[command(flatten)]
+    data: DataFlag,
+}
+
+fn parse_name(text: &str) -> Result<String, String> {
+    let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if (1..=64).contains(&text.len()) && text.chars().all(is_fine) {
+        return Ok(text.to_owned());
+    }
+    Err("1 to 64 letters, digits, -, _ and .".to_owned())
+}
+
+/// Works on the file in the data directory, whether a broker runs there or not.
+pub(crate) fn run(what: Token) -> Result<(), Failure> {
+    match what {
+        Token::Create(args) => create(args),
+        Token::Set(args) => change(&args.data, &args.name, |entry| {
+            (entry.allow, entry.deny) = args.rights.words();
+        }),
+        Token::Ls(args) => list(&args.data),
+        Token::Revoke(args) => revoke(&args.data, &args.name),
+    }
+}
+
+impl RightFlags {
+    fn words(&self) -> (Vec<String>, Vec<String>) {
+        let words = |rights: &[Right]| rights.iter().map(ToString::to_string).collect();
+        (words(&self.allow), words(&self.deny))
+    }
+}
+
+fn create(args: CreateArgs) -> Result<(), Failure> {
+    let (allow, deny) = args.rights.words();
+    let (principals, known) = open(&args.data)?;
+    let is_first = known.is_none();
+    let mut contents = known.unwrap_or_default();
+    if contents.principals.iter().any(|entry| entry.name == args.name) {
+        let name = &args.name;
+        let text = format!(
+            "there is {name} already; `tidings token set {name}` changes what it may do, `tidings token \
+                            revoke {name}` ends it"
+        );
+        return Err(Failure::failed(text));
+    }
+    let by_token = args.certificate.is_none() && args.unix_user.is_none();
+    let token = by_token.then(new_token);
+    contents.principals.push(Entry {
+        name: args.name.clone(),
+        token: token.as_ref().map(|token| TokenHash::of(token).to_string()),
+        certificate: args.certificate,
+        unix_user: args.unix_user,
+        allow,
+        deny,
+        created: Some(jiff::Timestamp::now().to_string()),
+    });
+    node::make_data_directory(&args.data.data)?;
+    principals.write(&contents)?;
+    // What was written has to be readable, or a broker would not start.
+    principals.read()?;
+    let mut console = Console::new();
+    if let Some(token) = &token {
+        // Alone on its line, so that a script can have it.
+        console.line(token.secret()).map_err(|_| Failure::OutputClosed)?;
+        console.note(&format!("{} is who shows this; it is not shown again", args.name));
+    }
+    if is_first {
+        let data = args.data.data.display();
+        console.note(&format!(
+            "everybody has to log in now; a broker that runs on {data} already has to be started again for that"
+        ));
+    }
+    Ok(())
+}
+
+/// The file, and what is in it, if it is there.
+fn open(data: &DataFlag) -> Result<(Principals, Option<Contents>), Failure> {
+    let principals = Principals::at(&data.data);
+    let contents = principals.contents()?;
+    Ok((principals, contents))
+}
+
+fn unknown(name: &str, principals: &Principals) -> Failure {
+    Failure::failed(format!("there is no {name} in {}", principals.path().display()))
+}
+
+fn change(data: &DataFlag, name: &str, change: impl FnOnce(&mut Entry)) -> Result<(), Failure> {
+    let (principals, contents) = open(data)?;
+    let mut contents = contents.ok_or_else(|| unknown(name, &principals))?;
+    let entry = contents.principals.iter_mut().find(|entry| entry.name == name);
+    change(entry.ok_or_else(|| unknown(name, &principals))?);
+    principals.write(&contents)
+}
+
+fn revoke(data: &DataFlag, name: &str) -> Result<(), Failure> {
+    let (principals, contents) = open(data)?;
+    let mut contents = contents.ok_or_else(|| unknown(name, &principals))?;
+    let before = contents.principals.len();
+    contents.principals.retain(|entry| entry.name != name);
+    if contents.principals.len() == before {
+        return Err(unknown(name, &principals));
+    }
+    principals.write(&contents)
+}
+
+fn list(data: &DataFlag) -> Result<(), Failure> {
+    let (principals, contents) = open(data)?;
+    let mut console = Console::new();
+    let Some(contents) = contents else {
+        let path = principals.path().display();
+        console.note(&format!("there is no {path}: nobody needs to log in"));
+        return Ok(());
+    };
+    for entry in &contents.principals {
+        let proof = match (&entry.certificate, &entry.unix_user) {
+            (Some(name), _) => format!("certificate={name}"),
+            (_, Some(user)) => format!("unix-user={user}"),
+            _ => "token".to_owned(),
+        };
+        let mut line = format!("{} {proof} allow={}", entry.name, entry.allow.join(","));
+        if !entry.deny.is_empty() {
+            line.push_str(&format!(" deny={}", entry.deny.join(",")));
+        }
+        if let Some(created) = &entry.created {
+            line.push_str(&format!(" created={created}"));
+        }
+        console.line(&line).map_err(|_| Failure::OutputClosed)?;
+    }
+    Ok(())
+}

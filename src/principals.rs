@@ -1,0 +1,224 @@
+//! `access.toml` in the data directory: who may log in, and what each may do. As long as there is no such file nobody
+//! needs to.
+
+#![expect(clippy::disallowed_methods, reason = "looks from time to time whether it has changed")]
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+use tidings_broker::{
+    Broker,
+    access::{Principal, Proof, Right, Rights, TokenHash},
+};
+
+use crate::{failure::Failure, files};
+
+/// Its name.
+const FILE: &str = "access.toml";
+
+/// What it begins with.
+const HEAD: &str = "\
+# Who may log in to this broker, and what each may do. `tidings token` writes it; a broker that runs on this
+# directory takes changes over within a second. Tokens are not in it, only what they are known by.
+";
+
+/// How often it is looked at.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// The file of one data directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Principals(PathBuf);
+
+/// What is in it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Contents {
+    #[serde(default, rename = "principal")]
+    pub(crate) principals: Vec<Entry>,
+}
+
+/// Somebody, by one of `token`, `certificate` and `unix-user`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) certificate: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) unix_user: Option<String>,
+    #[serde(default)]
+    pub(crate) allow: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) deny: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) created: Option<String>,
+}
+
+impl Entry {
+    fn principal(&self) -> Result<Principal, String> {
+        let proof = match (&self.token, &self.certificate, &self.unix_user) {
+            (Some(token), None, None) => Proof::Token(token.parse::<TokenHash>()?),
+            (None, Some(name), None) => Proof::Certificate(name.as_str().into()),
+            (None, None, Some(user)) => Proof::UnixUser(uid_of(user)?),
+            _ => return Err("it has one of token, certificate and unix-user".to_owned()),
+        };
+        let rights = Rights::new(rights(&self.allow)?, rights(&self.deny)?);
+        Ok(Principal::new(&self.name, proof, rights))
+    }
+}
+
+fn rights(words: &[String]) -> Result<Vec<Right>, String> {
+    words.iter().map(|word| word.parse()).collect()
+}
+
+fn uid_of(user: &str) -> Result<u32, String> {
+    if let Ok(number) = user.parse() {
+        return Ok(number);
+    }
+    let found = nix::unistd::User::from_name(user).map_err(|error| format!("{user}: {error}"))?;
+    found.map(|user| user.uid.as_raw()).ok_or_else(|| format!("there is no user {user:?} here"))
+}
+
+impl Principals {
+    /// That of a data directory.
+    pub(crate) fn at(data: &Path) -> Self {
+        Self(data.join(FILE))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Everybody in it, if it is there.
+    pub(crate) fn read(&self) -> Result<Option<Vec<Principal>>, Failure> {
+        let Some(contents) = self.contents()? else { return Ok(None) };
+        let principal = |entry: &Entry| {
+            let wrong = |text: String| format!("{}: {:?}: {text}", self.0.display(), entry.name);
+            entry.principal().map_err(|text| Failure::Usage(wrong(text)))
+        };
+        contents.principals.iter().map(principal).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// What is in it, if it is there.
+    pub(crate) fn contents(&self) -> Result<Option<Contents>, Failure> {
+        let text = match fs::read_to_string(&self.0) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => {
+                return Err(Failure::failed(format!("cannot read {}: {error}", self.0.display())));
+            }
+        };
+        toml::from_str(&text).map(Some).map_err(|error| {
+            let message = error.message().replace('\n', "; ");
+            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+            Failure::Usage(format!("{}:{line}: {message}", self.0.display()))
+        })
+    }
+
+    /// Replaces it, as a whole or not at all.
+    pub(crate) fn write(&self, contents: &Contents) -> Result<(), Failure> {
+        let text = toml::to_string(contents).expect("names and lists of words can be written");
+        files::replace(&self.0, &format!("{HEAD}\n{text}"))
+            .map_err(|error| Failure::failed(format!("cannot write {}: {error}", self.0.display())))
+    }
+
+    /// Has a broker know of changes, from here on. A file that cannot be used changes nothing. Never ends.
+    pub(crate) async fn follow(&self, broker: &Broker) {
+        let mut seen = self.look();
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let now = self.look();
+            if now == seen {
+                continue;
+            }
+            seen = now;
+            match self.read() {
+                Ok(Some(principals)) => {
+                    tracing::info!(
+                        principals = principals.len(),
+                        "{} has changed",
+                        self.0.display()
+                    );
+                    broker.admit(principals);
+                }
+                // Whoever takes the file away does not open the door.
+                Ok(None) => {
+                    tracing::warn!("{} is gone; nothing changes until it is back", self.0.display())
+                }
+                Err(failure) => {
+                    let problem = failure.text().unwrap_or_default();
+                    tracing::error!(problem, "what may be done stays as it was");
+                }
+            }
+        }
+    }
+
+    /// What tells one version of it from another.
+    fn look(&self) -> Option<(u64, u64, i64, i64)> {
+        let found = fs::metadata(&self.0).ok()?;
+        Some((found.ino(), found.size(), found.mtime(), found.mtime_nsec()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(text: &str) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let principals = Principals::at(folder.path());
+        fs::write(principals.path(), text).unwrap();
+        match principals.read() {
+            Err(failure) => {
+                failure.text().unwrap().replace(&folder.path().display().to_string(), "")
+            }
+            Ok(known) => panic!("{text:?}: {known:?}"),
+        }
+    }
+
+    #[test]
+    fn a_mistake_is_named_with_its_place() {
+        assert!(problem("x").starts_with("/access.toml:1: "), "{}", problem("x"));
+        let unknown = problem("\n[[principal]]\nname = 'a'\ntokn = 'x'\n");
+        assert!(unknown.starts_with("/access.toml:"), "{unknown}");
+        assert!(problem("[[principal]]\nname = 'a'\n").contains("\"a\": it has one of token"));
+        let wrong = problem("[[principal]]\nname = 'a'\ncertificate = 'a'\nallow = ['root']\n");
+        assert!(wrong.contains("\"a\": \"root\" is no right"), "{wrong}");
+        assert!(
+            problem("[[principal]]\nname = 'a'\nunix-user = 'no-such-user'\n").contains("no user")
+        );
+        assert!(problem("[[principal]]\nname = 'a'\ntoken = 'sha256:7'\n").contains("hexadecimal"));
+    }
+
+    #[test]
+    fn what_is_written_is_read_again_and_is_for_its_owner_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let principals = Principals::at(folder.path());
+        assert!(principals.read().unwrap().is_none());
+        let entry = Entry {
+            name: "ci".into(),
+            token: None,
+            certificate: None,
+            unix_user: Some("0".into()),
+            allow: vec!["pub:*".into()],
+            deny: vec!["pub:job-done".into()],
+            created: None,
+        };
+        principals.write(&Contents { principals: vec![entry] }).unwrap();
+        assert_eq!(principals.read().unwrap().unwrap().len(), 1);
+        assert_eq!(fs::metadata(principals.path()).unwrap().mode() & 0o077, 0);
+        principals.write(&Contents::default()).unwrap();
+        assert_eq!(
+            principals.read().unwrap().unwrap().len(),
+            0,
+            "nobody is not the same as no list"
+        );
+    }
+}
