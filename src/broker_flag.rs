@@ -55,12 +55,13 @@ struct TlsFlags {
     cert: Option<PathBuf>,
 
     /// The key of --cert, in PEM [default: it is in the same file]
+    // Also --key, where that is no key of a queue (cli.rs).
     #[arg(long, value_name = "FILE", requires = "cert")]
-    key: Option<PathBuf>,
+    cert_key: Option<PathBuf>,
 }
 
 impl From<TlsFlags> for Option<ClientTls> {
-    fn from(TlsFlags { tls, ca, cert, key }: TlsFlags) -> Self {
+    fn from(TlsFlags { tls, ca, cert, cert_key: key }: TlsFlags) -> Self {
         (tls || ca.is_some() || cert.is_some()).then_some(ClientTls { ca, cert, key })
     }
 }
@@ -123,7 +124,7 @@ mod tests {
         let ca = ClientTls { ca: Some("a".into()), ..ClientTls::default() };
         assert_eq!(broker(&["--ca", "a"]).tls(), Some(&ca));
         let cert = ClientTls { cert: Some("c".into()), key: Some("k".into()), ca: None };
-        assert_eq!(broker(&["--cert", "c", "--key", "k"]).tls(), Some(&cert));
+        assert_eq!(broker(&["--cert", "c", "--cert-key", "k"]).tls(), Some(&cert));
         assert_eq!(broker(&["--tls", "--broker", "unix:/a"]).tls(), None);
     }
 }

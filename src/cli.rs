@@ -124,12 +124,16 @@ pub(crate) struct Parsed {
 /// The definition of the command line, with a variable in the environment for every flag.
 pub(crate) fn command() -> Command {
     fn with_environment(command: Command) -> Command {
+        let has_keys = command.get_arguments().any(|arg| arg.get_long() == Some("key"));
         let command = command.mut_args(|arg| match arg.get_long() {
             Some("help" | "version") | None => arg,
             Some(long) => {
                 let variable = format!("TIDINGS_{}", long.replace('-', "_").to_uppercase());
                 let is_switch = matches!(arg.get_action(), ArgAction::SetTrue);
+                // As other programs call it, where no key of a queue is meant.
+                let is_key = long == "cert-key" && !has_keys;
                 let arg = arg.env(variable).hide_env(true);
+                let arg = if is_key { arg.visible_alias("key") } else { arg };
                 if is_switch { arg.value_parser(BoolishValueParser::new()) } else { arg }
             }
         });

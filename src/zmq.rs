@@ -98,7 +98,7 @@ impl Work {
         let mut words: Vec<OsString> = vec![format!("--broker={}", self.broker).into()];
         if let Some(ClientTls { ca, cert, key }) = self.broker.tls() {
             words.push("--tls".into());
-            for (flag, file) in [("--ca", ca), ("--cert", cert), ("--key", key)] {
+            for (flag, file) in [("--ca", ca), ("--cert", cert), ("--cert-key", key)] {
                 words.extend(file.iter().flat_map(|file| [flag.into(), file.into()]));
             }
         }
