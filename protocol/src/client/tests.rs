@@ -3,7 +3,7 @@ use std::future::poll_fn;
 use tokio::io::{
     AsyncBufReadExt as _, AsyncReadExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf,
 };
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::Manage;

@@ -26,7 +26,7 @@ async fn broker(limits: Limits) -> (Broker, TlsConnector, TempDir) {
     std::fs::write(&key_file, key.serialize_pem()).unwrap();
     let tls = Some(TlsConfig { cert: cert_file, key: key_file, client_ca: None });
     let listen = "127.0.0.1:0".parse().unwrap();
-    let config = BrokerConfig { listen, limits, tls, ..BrokerConfig::default() };
+    let config = BrokerConfig { listen, tls, limits, ..BrokerConfig::default() };
     let mut roots = RootCertStore::empty();
     let pem = certificate.pem();
     roots.add(rustls::pki_types::CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
