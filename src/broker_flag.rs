@@ -61,8 +61,9 @@ struct SecurityFlags {
     cert: Option<PathBuf>,
 
     /// The key of --cert, in PEM [default: it is in the same file]
+    // Also --key, where that is no key of a queue (cli.rs).
     #[arg(long, value_name = "FILE", requires = "cert")]
-    key: Option<PathBuf>,
+    cert_key: Option<PathBuf>,
 
     /// The file that holds the token to show to the broker [default: what `TIDINGS_TOKEN` in the environment holds itself]
     #[arg(long, value_name = "FILE")]
@@ -71,7 +72,7 @@ struct SecurityFlags {
 
 impl From<SecurityFlags> for Security {
     fn from(flags: SecurityFlags) -> Self {
-        let SecurityFlags { tls, ca, cert, key, token_file } = flags;
+        let SecurityFlags { tls, ca, cert, cert_key: key, token_file } = flags;
         let tls = (tls || ca.is_some() || cert.is_some()).then_some(ClientTls { ca, cert, key });
         // Never a flag: everybody on the machine sees those.
         let given = || Token::new(std::env::var(TOKEN_VARIABLE).ok()?.trim()).ok();
@@ -138,7 +139,7 @@ mod tests {
         let ca = ClientTls { ca: Some("a".into()), ..ClientTls::default() };
         assert_eq!(broker(&["--ca", "a"]).security().tls, Some(ca));
         let cert = ClientTls { cert: Some("c".into()), key: Some("k".into()), ca: None };
-        assert_eq!(broker(&["--cert", "c", "--key", "k"]).security().tls, Some(cert));
+        assert_eq!(broker(&["--cert", "c", "--cert-key", "k"]).security().tls, Some(cert));
         assert_eq!(broker(&["--tls", "--broker", "unix:/a"]).security().tls, None);
         let file = TokenSource::File("t".into());
         assert_eq!(broker(&["--token-file", "t"]).security().token, Some(file));

@@ -143,9 +143,15 @@ pub(crate) struct Parsed {
 /// The definition of the command line, with a variable in the environment for every flag.
 pub(crate) fn command() -> Command {
     fn with_environment(command: Command) -> Command {
-        let command = command.mut_args(|arg| match variable(&arg) {
-            Some(variable) => arg.env(variable).hide_env(true),
-            None => arg,
+        let has_keys = command.get_arguments().any(|arg| arg.get_long() == Some("key"));
+        let command = command.mut_args(|arg| {
+            // As other programs call it, where no key of a queue is meant.
+            let is_key = arg.get_long() == Some("cert-key") && !has_keys;
+            let arg = if is_key { arg.visible_alias("key") } else { arg };
+            match variable(&arg) {
+                Some(variable) => arg.env(variable).hide_env(true),
+                None => arg,
+            }
         });
         command.mut_subcommands(with_environment)
     }

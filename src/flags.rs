@@ -61,7 +61,7 @@ pub(crate) struct ServerFlags {
     topics: TopicFlags,
 
     #[command(flatten)]
-    pub(crate) secure: SecureFlags,
+    pub(crate) secure: Box<SecureFlags>,
 
     #[command(flatten)]
     pub(crate) access: AccessFlags,

@@ -114,7 +114,7 @@ impl Work {
         }
         if let Some(ClientTls { ca, cert, key }) = tls {
             words.push("--tls".into());
-            for (flag, file) in [("--ca", ca), ("--cert", cert), ("--key", key)] {
+            for (flag, file) in [("--ca", ca), ("--cert", cert), ("--cert-key", key)] {
                 words.extend(file.iter().flat_map(|file| [flag.into(), file.into()]));
             }
         }

@@ -235,13 +235,10 @@ fn list(data: &DataFlag) -> Result<(), Failure> {
             (_, Some(user)) => format!("unix-user={user}"),
             _ => "token".to_owned(),
         };
-        let mut line = format!("{} {proof} allow={}", entry.name, entry.allow.join(","));
-        if !entry.deny.is_empty() {
-            line.push_str(&format!(" deny={}", entry.deny.join(",")));
-        }
-        if let Some(created) = &entry.created {
-            line.push_str(&format!(" created={created}"));
-        }
+        let deny = (!entry.deny.is_empty()).then(|| format!(" deny={}", entry.deny.join(",")));
+        let created = entry.created.as_ref().map(|created| format!(" created={created}"));
+        let line = [Some(format!("{} {proof} allow={}", entry.name, entry.allow.join(","))), deny, created];
+        let line: String = line.into_iter().flatten().collect();
         console.line(&line).map_err(|_| Failure::OutputClosed)?;
     }
     Ok(())

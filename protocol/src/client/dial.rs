@@ -130,18 +130,15 @@ fn keepalive() -> TcpKeepalive {
 
 fn config(ClientTls { ca, cert, key }: &ClientTls) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
-    match ca {
-        Some(path) => {
-            for authority in certificates(path)? {
-                roots.add(authority).map_err(|error| format!("{}: {error}", path.display()))?;
-            }
+    if let Some(path) = ca {
+        for authority in certificates(path)? {
+            roots.add(authority).map_err(|error| format!("{}: {error}", path.display()))?;
         }
-        None => {
-            let found = rustls_native_certs::load_native_certs();
-            roots.add_parsable_certificates(found.certs);
-            if roots.is_empty() {
-                return Err("this system knows no authorities; name one with --ca FILE".to_owned());
-            }
+    } else {
+        let found = rustls_native_certs::load_native_certs();
+        roots.add_parsable_certificates(found.certs);
+        if roots.is_empty() {
+            return Err("this system knows no authorities; name one with --ca FILE".to_owned());
         }
     }
     let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
