@@ -201,10 +201,11 @@ fn note_variables(command: &Command, known: &mut BTreeSet<String>) {
 
 /// As a configuration file: what it is set to is the same as it is now.
 pub(crate) fn as_file(names: &[&str], settings: &[Setting]) -> String {
+    let section = format!("\n[{}]\n", names.join("."));
     let mut text = format!("# tidings {}\n", names.join(" "));
     let lines = |general| settings.iter().filter(move |one| one.is_general == general);
     text.extend(lines(true).map(|setting| setting.line() + "\n"));
-    text.push_str(&format!("\n[{}]\n", names.join(".")));
+    text.push_str(&section);
     text.extend(lines(false).map(|setting| setting.line() + "\n"));
     text
 }
