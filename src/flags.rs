@@ -82,7 +82,7 @@ pub(crate) struct ServerFlags {
     pub(crate) callbacks: CallbackFlags,
 
     #[command(flatten)]
-    pub(crate) process: ProcessFlags,
+    pub(crate) process: Box<ProcessFlags>,
 }
 
 /// Flags of the HTTP listener.

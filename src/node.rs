@@ -47,6 +47,25 @@ impl StopTime {
     }
 }
 
+/// A stop that has begun.
+#[derive(Debug)]
+pub(crate) struct Stopping {
+    began: Instant,
+    time: Duration,
+}
+
+impl Stopping {
+    /// It may take so long.
+    pub(crate) fn begin(time: Duration) -> Self {
+        Self { began: Instant::now(), time }
+    }
+
+    /// What is left of that.
+    pub(crate) fn left(&self) -> StopTime {
+        StopTime(self.time.saturating_sub(self.began.elapsed()))
+    }
+}
+
 /// Starts a broker, or says which address or directory could not be had and what to do.
 pub(crate) async fn start_broker(config: BrokerConfig) -> Result<Broker, Failure> {
     start_broker_on(config, Sockets::default()).await
@@ -107,10 +126,11 @@ pub(crate) fn own_member(config: &mut BrokerConfig) -> MemberId {
 
 /// Stops a broker, within the time that a stop may take.
 pub(crate) async fn stop_broker(broker: Broker) {
-    stop_broker_within(broker, StopTime::default().0).await;
+    stop_broker_within(broker, StopTime::default()).await;
 }
 
-pub(crate) async fn stop_broker_within(broker: Broker, time: Duration) {
+/// The same within this time.
+pub(crate) async fn stop_broker_within(broker: Broker, StopTime(time): StopTime) {
     if tokio::time::timeout(time, broker.stop()).await.is_err() {
         tracing::warn!("the broker did not stop in time; its connections are cut off");
     }
@@ -195,9 +215,9 @@ pub(crate) struct Node {
 impl Node {
     /// Stops the crawler, then the broker it reports to.
     pub(crate) async fn stop(self, time: StopTime) -> Vec<PageReport> {
-        let began = Instant::now();
+        let stopping = Stopping::begin(time.0);
         let last = self.crawler.stop(time.crawler()).await;
-        stop_broker_within(self.broker, time.0.saturating_sub(began.elapsed())).await;
+        stop_broker_within(self.broker, stopping.left()).await;
         last
     }
 }

@@ -150,7 +150,10 @@ impl Principals {
                 }
                 // Whoever takes the file away does not open the door.
                 Ok(None) => {
-                    tracing::warn!("{} is gone; nothing changes until it is back", self.0.display())
+                    tracing::warn!(
+                        "{} is gone; nothing changes until it is back",
+                        self.0.display()
+                    );
                 }
                 Err(failure) => {
                     let problem = failure.text().unwrap_or_default();

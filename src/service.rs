@@ -65,16 +65,6 @@ impl Service {
         Ok((Self { hangups, settings, watchdog: sd_notify::watchdog_enabled() }, sockets))
     }
 
-    /// Everything listens.
-    pub(crate) fn ready(&self) {
-        tell(&[NotifyState::Ready]);
-    }
-
-    /// It is about to stop.
-    pub(crate) fn stopping(&self) {
-        tell(&[NotifyState::Stopping]);
-    }
-
     /// Reads the configuration again when it is asked to, and says that the broker lives while it answers. Never ends.
     pub(crate) async fn look_after(&mut self, broker: &Broker) {
         let Self { hangups, settings, watchdog } = self;
@@ -100,6 +90,16 @@ impl Service {
             },
         );
     }
+}
+
+/// Everything listens.
+pub(crate) fn ready() {
+    tell(&[NotifyState::Ready]);
+}
+
+/// It is about to stop.
+pub(crate) fn stopping() {
+    tell(&[NotifyState::Stopping]);
 }
 
 fn reloading() -> Vec<NotifyState<'static>> {

@@ -1,7 +1,5 @@
 //! `tidings broker`: only the broker. Crawlers, publishers and subscribers are other processes.
 
-use std::time::Instant;
-
 use clap::Args;
 use tidings_broker::BrokerConfig;
 
@@ -9,10 +7,10 @@ use crate::{
     beside::Prepared,
     failure::Failure,
     flags::{DataFlag, ServerFlags},
-    node,
+    node::{self, Stopping},
     outgoing::OutgoingFlags,
     output::Console,
-    service::{Service, Started},
+    service::{self, Service, Started},
     signals::stop_on_signal,
 };
 
@@ -67,19 +65,18 @@ pub(crate) async fn run(args: BrokerArgs, started: Started) -> Result<(), Failur
     for line in beside.said() {
         console.note(line);
     }
-    service.ready();
+    service::ready();
     tokio::select! {
         biased;
         () = stop.cancelled() => {}
         () = service.look_after(&broker) => {}
         () = args.server.access.follow(&broker, &args.data.data) => {}
     }
-    let began = Instant::now();
-    service.stopping();
+    let stopping = Stopping::begin(args.server.process.stop_timeout);
+    service::stopping();
     broker.stop_listening();
     beside.stop().await;
-    let left = args.server.process.stop_timeout.saturating_sub(began.elapsed());
-    node::stop_broker_within(broker, left).await;
+    node::stop_broker_within(broker, stopping.left()).await;
     Ok(())
 }
 

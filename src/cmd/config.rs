@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Command, Subcommand};
 
 use crate::{
     cli::{self, Cmd},
@@ -46,7 +46,7 @@ pub(crate) fn run(what: &Config, path: Option<&Path>) -> Result<(), Failure> {
     let names: Vec<_> = of.subcommand.iter().map(String::as_str).collect();
     let shown = names.join(" ");
     let definition = cli::definition();
-    if find(&definition, &names).is_none_or(|command| command.is_hide_set()) {
+    if find(&definition, &names).is_none_or(Command::is_hide_set) {
         return Err(Failure::Usage(format!("there is no subcommand {shown:?}")));
     }
     let file = path.map(ConfigFile::read).transpose()?;
@@ -56,7 +56,9 @@ pub(crate) fn run(what: &Config, path: Option<&Path>) -> Result<(), Failure> {
         problems.extend(together(&names, path).err().and_then(|failure| failure.text()));
     }
     if !problems.is_empty() {
-        problems.iter().for_each(|problem| note(problem));
+        for problem in &problems {
+            note(problem);
+        }
         return Err(Failure::Misconfigured);
     }
     let text = match what {

@@ -237,7 +237,11 @@ fn list(data: &DataFlag) -> Result<(), Failure> {
         };
         let deny = (!entry.deny.is_empty()).then(|| format!(" deny={}", entry.deny.join(",")));
         let created = entry.created.as_ref().map(|created| format!(" created={created}"));
-        let line = [Some(format!("{} {proof} allow={}", entry.name, entry.allow.join(","))), deny, created];
+        let line = [
+            Some(format!("{} {proof} allow={}", entry.name, entry.allow.join(","))),
+            deny,
+            created,
+        ];
         let line: String = line.into_iter().flatten().collect();
         console.line(&line).map_err(|_| Failure::OutputClosed)?;
     }

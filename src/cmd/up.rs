@@ -1,6 +1,6 @@
 //! `tidings up`: broker and crawler in one process, and a line for each page.
 
-use std::{path::Path, time::Instant};
+use std::path::Path;
 
 use anyhow::Context;
 use clap::Args;
@@ -19,11 +19,11 @@ use crate::{
     contact,
     failure::Failure,
     flags::{CrawlerFlags, DataFlag, ServerFlags},
-    node::{self, Crawler, Node, StopTime},
+    node::{self, Crawler, Node, Stopping},
     output::Console,
     page_line::page_line,
     process::Places,
-    service::{Service, Started},
+    service::{self, Service, Started},
     signals::stop_on_signal,
     sinks,
 };
@@ -111,19 +111,18 @@ pub(crate) async fn run(args: UpArgs, started: Started) -> Result<(), Failure> {
         printer.console.note(line);
     }
     let mut node = Node { broker, crawler };
-    service.ready();
+    service::ready();
     let result = tokio::select! {
         result = print_pages(&mut node.crawler, &mut printer, &stop) => result,
         () = service.look_after(&node.broker) => Ok(()),
         () = watch_configured(&reach, &args.feeds) => Ok(()),
         () = args.server.access.follow(&node.broker, data) => Ok(()),
     };
-    let began = Instant::now();
-    service.stopping();
+    let stopping = Stopping::begin(args.server.process.stop_timeout);
+    service::stopping();
     node.broker.stop_listening();
     beside.stop().await;
-    let left = args.server.process.stop_timeout.saturating_sub(began.elapsed());
-    for report in node.stop(StopTime(left)).await {
+    for report in node.stop(stopping.left()).await {
         printer.page(&report);
     }
     result

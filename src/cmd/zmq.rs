@@ -88,7 +88,7 @@ mod work {
     /// Serves until the other end of standard input is gone.
     pub(crate) async fn run(args: ZmqArgs) -> Result<(), Failure> {
         // It was started as /proc/self/exe, and `exe` says nothing to people. Where it cannot be said nothing is lost.
-        let _ = fs::write("/proc/self/comm", env!("CARGO_BIN_NAME"));
+        let _ = rustix::thread::set_name(c"tidings");
         bound_memory()?;
         let stop = end_with_parent()?;
         let mut console = Console::new();

@@ -12,7 +12,7 @@ use clap::{
 use serde_json::Value;
 
 use super::{ConfigFile, is_key, judge, secrets::hide};
-use crate::{cli::variable, output::printable};
+use crate::{broker_flag::TOKEN_VARIABLE, cli::variable, output::printable};
 
 /// A flag and what it is set to.
 #[derive(Debug, Clone)]
@@ -180,7 +180,7 @@ pub(crate) fn environment_problems(definition: &Command, names: &[&str]) -> Vec<
         };
         problems.extend(judged.err().map(|text| format!("environment: {variable}: {text}")));
     }
-    let mut known = BTreeSet::new();
+    let mut known = BTreeSet::from([TOKEN_VARIABLE.to_owned()]);
     note_variables(definition, &mut known);
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
@@ -201,10 +201,11 @@ fn note_variables(command: &Command, known: &mut BTreeSet<String>) {
 
 /// As a configuration file: what it is set to is the same as it is now.
 pub(crate) fn as_file(names: &[&str], settings: &[Setting]) -> String {
+    let section = format!("\n[{}]\n", names.join("."));
     let mut text = format!("# tidings {}\n", names.join(" "));
     let lines = |general| settings.iter().filter(move |one| one.is_general == general);
     text.extend(lines(true).map(|setting| setting.line() + "\n"));
-    text.push_str(&format!("\n[{}]\n", names.join(".")));
+    text.push_str(&section);
     text.extend(lines(false).map(|setting| setting.line() + "\n"));
     text
 }

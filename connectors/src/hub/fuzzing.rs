@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tidings_broker::hooks::lies_below;
+use tidings_broker::access::lies_below;
 
 use super::request::{Request, Rules, Wish};
 
