@@ -65,6 +65,7 @@ mod support;
 mod systemd;
 mod tls;
 mod tls_client;
+mod tokens;
 mod topics;
 mod trace;
 mod traps;

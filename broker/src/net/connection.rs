@@ -16,12 +16,12 @@ use tokio::time::{Sleep, sleep_until};
 use super::Hub;
 use super::cursors::CursorUse;
 use super::ending::{Cause, Ending};
-use super::login::{self, Login};
+use super::login::Login;
 use super::outbound::Outbound;
 use super::staged::Staged;
 use super::stream::{Remote, Stream};
 use super::subscriptions::{Kind, Subscriptions};
-use crate::access::{Pass, Way};
+use crate::access::Pass;
 use crate::clock::Moment;
 use crate::groups::Request;
 use crate::mailbox::{ConnId, Lines, Mailbox, Parcel, Taken};
@@ -42,13 +42,11 @@ pub(super) struct Connection {
     pub(super) id: ConnId,
     pub(super) mailbox: Mailbox,
     pub(super) stream: Stream,
-    /// Who is at the other end.
-    pub(super) remote: Box<Remote>,
     pub(super) session: Session,
     /// Who it is, and on which way those came for whom it speaks.
     pub(super) pass: Pass,
-    /// It has to log in, or has tried to in vain.
-    pub(super) login: Option<Box<Login>>,
+    /// Who is at the other end, and what becomes of saying so.
+    pub(super) login: Box<Login>,
     /// What was read and not consumed: an unfinished line, or more if there is a backlog.
     pub(super) unread: Vec<u8>,
     /// `unread` may hold whole lines: too much was unanswered to go on.
@@ -122,15 +120,14 @@ impl Connection {
         stream: Stream,
         remote: Remote,
     ) -> Self {
-        let pass = login::pass_of(&hub.access, Way::Line, &remote);
+        let (pass, login) = Login::begin(&hub, remote);
         Self {
             read_at: hub.clock.now(),
-            login: Login::of(&hub, &pass),
+            login,
             hub,
             id,
             mailbox,
             stream,
-            remote: Box::new(remote),
             session: Session::new(),
             pass,
             unread: Vec::new(),
@@ -374,7 +371,7 @@ impl Connection {
         crowded
             || self.answer_bytes >= self.hub.limits.answer_bytes_max
             || self.worker.as_ref().is_some_and(|worker| worker.asked.is_some())
-            || self.login.as_ref().is_some_and(|login| login.punished.is_some())
+            || self.login.is_punished()
     }
 
     /// Whether reading has to pause, also after what can be folded was.
@@ -404,7 +401,7 @@ impl Connection {
             self.ending_deadline(),
             self.half_line_deadline(),
             self.stall_deadline(),
-            self.login.as_ref().and_then(|login| login.deadline()),
+            self.login.deadline(),
         ];
         let Some(deadline) = deadlines.into_iter().flatten().min() else {
             // A timer that is set stays: under load deadlines come and go with every read.
@@ -434,7 +431,7 @@ impl Connection {
         if passed(self.ending_deadline()) {
             return Step::Over;
         }
-        if passed(self.login.as_ref().and_then(|login| login.deadline())) {
+        if passed(self.login.deadline()) {
             self.log_in_is_over();
         }
         if passed(self.half_line_deadline()) {
@@ -481,7 +478,7 @@ fn fates<'a>(topics: &'a Topics, lost: &'a Cell<bool>) -> impl Fn(u64, Seq) -> (
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        tracing::debug!(conn = %self.id, peer = %self.remote, "closed");
+        tracing::debug!(conn = %self.id, peer = %self.login.remote, "closed");
         self.release_cursors();
         self.mailbox.abandon();
         self.hub.registry.leave(self.id);

@@ -161,7 +161,7 @@ impl Connection {
         };
         self.pass = pass;
         self.pass.go_by(way);
-        self.login.take_if(|_| !self.pass.is_worthless());
+        self.login.is_done(&self.pass);
         if let Some(name) = &hello.name {
             tracing::debug!(conn = %self.id, name, "a client says who it is");
         }

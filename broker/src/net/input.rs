@@ -222,7 +222,6 @@ impl Connection {
     /// Adds a publish of a peer to the run.
     fn publish_as_peer<'a>(&mut self, payload: &'a str, run: &mut Run<'a>) {
         let Some(name) = self.hub.access.notifier(&self.pass).cloned() else {
-            self.unkept = true;
             let text = "a line alone is published by nobody here: HELLO token=.. says who you are, HELP what there is";
             return self.end(Cause::Broker(ProtocolError::new(Code::Unauthenticated, text)));
         };

@@ -46,21 +46,34 @@ pub(super) fn too_many_tokens(wait_ms: u64) -> ProtocolError {
     ProtocolError::new(Code::Limit, text)
 }
 
-/// What only a connection has that has to log in, or has tried to in vain.
+/// Who a connection is said to be.
 #[derive(Debug)]
 pub(super) struct Login {
-    /// Until when it has to, as it can do nothing else.
+    /// Who is at the other end, as far as the connection itself tells.
+    pub(super) remote: Remote,
+    /// Until when somebody has to log in who can do nothing else.
     by: Option<Moment>,
     /// A wrong token was shown: when that is answered, until which nothing is read, and where.
-    pub(super) punished: Option<(Moment, Slot)>,
+    punished: Option<(Moment, Slot)>,
 }
 
 impl Login {
-    /// What a connection with that pass begins with.
-    pub(super) fn of(hub: &Hub, pass: &Pass) -> Option<Box<Self>> {
-        let must = pass.is_worthless() && hub.access.notifier(pass).is_none();
-        let by = || hub.clock.now() + hub.limits.log_in_ms;
-        must.then(|| Box::new(Self { by: Some(by()), punished: None }))
+    /// What a connection begins with.
+    pub(super) fn begin(hub: &Hub, remote: Remote) -> (Pass, Box<Self>) {
+        let pass = pass_of(&hub.access, Way::Line, &remote);
+        let must = pass.is_worthless() && hub.access.notifier(&pass).is_none();
+        let by = must.then(|| hub.clock.now() + hub.limits.log_in_ms);
+        (pass, Box::new(Self { remote, by, punished: None }))
+    }
+
+    /// Whether nothing is read for a while.
+    pub(super) fn is_punished(&self) -> bool {
+        self.punished.is_some()
+    }
+
+    /// Somebody has that pass now.
+    pub(super) fn is_done(&mut self, pass: &Pass) {
+        self.by.take_if(|_| !pass.is_worthless());
     }
 
     /// When something is to be done.
@@ -84,11 +97,11 @@ impl Connection {
             connection.hub.stats.refused.add(1);
             connection.refuse(&error);
         };
-        if let Err(error) = may_show(&self.remote) {
+        if let Err(error) = may_show(&self.login.remote) {
             refuse(self, error);
             return Err(());
         }
-        let (now, source) = (self.hub.clock.now(), self.remote.peer.ip().into());
+        let (now, source) = (self.hub.clock.now(), self.login.remote.peer.ip().into());
         match self.hub.access.log_in(self.pass.way(), token, Some(source), now) {
             Ok(pass) => Ok(pass),
             Err(Unknown::TooMany(wait_ms)) => {
@@ -97,11 +110,7 @@ impl Connection {
             }
             Err(Unknown::Wrong(delay_ms)) => {
                 self.hub.stats.refused.add(1);
-                let punished = Some((now + delay_ms, self.answers.later()));
-                match &mut self.login {
-                    Some(login) => login.punished = punished,
-                    none => *none = Some(Box::new(Login { by: None, punished })),
-                }
+                self.login.punished = Some((now + delay_ms, self.answers.later()));
                 Err(())
             }
         }
@@ -109,11 +118,10 @@ impl Connection {
 
     /// The time of somebody who has to log in, or who showed a wrong token, is over.
     pub(super) fn log_in_is_over(&mut self) {
-        let Some(login) = &mut self.login else { return };
-        if let Some((_, slot)) = login.punished.take() {
+        if let Some((_, slot)) = self.login.punished.take() {
             return self.fill_with(slot, &wrong_token());
         }
-        self.login = None;
+        self.login.by = None;
         self.end(Cause::LateLogIn);
     }
 
@@ -122,7 +130,7 @@ impl Connection {
         let renewed = self.hub.access.renew(&self.pass).map(|pass| {
             // Somebody may be known by now by what the connection itself tells.
             let is_nobody = pass.is_stranger();
-            if is_nobody { pass_of(&self.hub.access, pass.way(), &self.remote) } else { pass }
+            if is_nobody { pass_of(&self.hub.access, pass.way(), &self.login.remote) } else { pass }
         });
         let Some(pass) = renewed else {
             let text = format!("{} is not let in any more", self.pass.name());

@@ -1,0 +1,282 @@
+//! Who may come in, and what each may do, as netcat, curl and commands find it.
+
+use std::{fs, path::Path, process::Command};
+
+use tempfile::TempDir;
+
+use crate::support::{
+    http::Http,
+    origin::{Origin, Site},
+    process::{Running, Server, run, tidings},
+    talk::Talk,
+    wait::until,
+};
+
+/// Makes somebody known in the data directory below `folder`, and returns the token.
+#[track_caller]
+fn token(folder: &Path, name: &str, rights: &[&str]) -> String {
+    let rights = rights.iter().flat_map(|right| ["--allow", right]);
+    let words: Vec<_> = ["token", "create", name].into_iter().chain(rights).collect();
+    let said = run(folder, &words).expect_code(0).stdout();
+    assert!(said.len() == 1 && said[0].starts_with("tdg_"), "{said:?}");
+    said[0].clone()
+}
+
+/// A broker that knows somebody, and the tokens of those.
+#[track_caller]
+fn broker<const N: usize>(known: [(&str, &[&str]); N], flags: &[&str]) -> (Server, [String; N]) {
+    let folder = TempDir::new().unwrap();
+    let tokens = known.map(|(name, rights)| token(folder.path(), name, rights));
+    let server = Server::start_in(folder, &[&["broker"], flags].concat(), |command| {
+        command.env("TIDINGS_LOG", "trace");
+    });
+    (server, tokens)
+}
+
+/// A connection that has logged in.
+#[track_caller]
+fn logged_in(server: &Server, token: &str) -> Talk {
+    let mut talk = Talk::unread(server.address);
+    assert!(talk.line().starts_with("Connected."));
+    let hello = talk.ask(&format!("HELLO token={token}"));
+    assert!(hello.starts_with("+OK tidings"), "{hello}");
+    talk
+}
+
+#[test]
+fn who_shows_a_token_may_do_what_it_is_for_and_nobody_else_anything() {
+    let rights: &[&str] = &["pub:new-url", "sub:news-*"];
+    let (server, [token]) = broker([("she", rights)], &[]);
+    let mut stranger = Talk::unread(server.address);
+    assert!(stranger.line().starts_with("Connected."));
+    for line in ["SUB new-url", "PUB new-url x", "STATS", "JOIN crawlers", "TOPIC ls", "JOB ls"] {
+        let said = stranger.ask(line);
+        assert!(said.starts_with("-ERR unauthenticated "), "{line}: {said}");
+    }
+    assert!(stranger.ask("PING").starts_with("PONG"));
+    let mut she = logged_in(&server, &token);
+    assert_eq!(she.ask("PUB new-url http://a.example/"), "+OK 1 1");
+    assert_eq!(she.ask("SUB news-today"), "+OK");
+    for line in ["SUB new-url", "SUB news", "STATS", "TOPIC delete new-url", "JOB open x"] {
+        let said = she.ask(line);
+        assert!(said.starts_with("-ERR denied she may not "), "{line}: {said}");
+    }
+    let said = she.ask("PUB news-today x");
+    assert!(said.starts_with("-ERR denied n=2 she may not publish on news-today"), "{said}");
+    let said = she.ask("PUB new-url http://a.example/ every=1h");
+    assert!(said.starts_with("-ERR denied n=3 she may not give every="), "{said}");
+    // What a person types who does not know.
+    let mut typist =
+        Running::start(Command::new("nc").args(["127.0.0.1", &server.address.port().to_string()]));
+    typist.write("http://b.example/\n");
+    typist.line_with("-ERR unauthenticated");
+    typist.finish();
+    let mut again = logged_in(&server, &token);
+    assert_eq!(again.ask("PUB new-url http://c.example/"), "+OK 2 1", "what was typed is nowhere");
+}
+
+#[test]
+fn http_asks_for_the_same_tokens() {
+    let (server, [token]) = broker([("she", &["pub:new-url", "sub:new-url"])], &[]);
+    let http = Http::of(&server);
+    let bearer = format!("Authorization: Bearer {token}");
+    let got = http.send("POST", "/topics/new-url", "http://a.example/");
+    assert_eq!(got.status, 401);
+    assert_eq!(got.header("www-authenticate"), Some("Bearer realm=\"tidings\""));
+    for path in
+        ["/topics", "/topics/new-url?wait=0s", "/stats", "/jobs", "/groups", "/explain?what=a"]
+    {
+        assert_eq!(http.get(path).status, 401, "{path}");
+    }
+    assert_eq!(http.get("/health").status, 200);
+    assert_eq!(http.get("/ready").status, 200);
+    let got = http.ask("POST", "/topics/new-url", &["-H", &bearer, "-d", "http://a.example/"]);
+    assert_eq!((got.status, got.json()["seqs"][0].as_u64()), (200, Some(1)));
+    assert_eq!(http.ask("GET", "/topics/new-url?from=first", &["-H", &bearer]).status, 200);
+    let got = http.ask("POST", "/topics/other", &["-H", &bearer, "-d", "x"]);
+    assert_eq!((got.status, got.json()["code"].as_str()), (403, Some("denied")));
+    let wrong = "Authorization: Bearer tdg_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+    let got = http.ask("GET", "/topics/new-url", &["-H", wrong]);
+    assert_eq!((got.status, got.json()["code"].as_str()), (401, Some("unauthenticated")));
+}
+
+#[test]
+fn what_is_revoked_or_changed_counts_for_connections_that_are_open() {
+    let (server, [hers, his, its]) =
+        broker([("she", &["sub:*"]), ("he", &["sub:*"]), ("it", &["pub:*", "sub:*"])], &[]);
+    let folder = server.folder.path();
+    let mut she = logged_in(&server, &hers);
+    assert_eq!(she.ask("SUB new-url"), "+OK");
+    let mut he = logged_in(&server, &his);
+    assert_eq!(he.ask("SUB new-url"), "+OK");
+    let mut it = logged_in(&server, &its);
+    assert_eq!(it.ask("PUB other x"), "+OK 1 1");
+    let http = Http::of(&server);
+    let stream =
+        http.follow("/topics/new-url/events", &["-H", &format!("Authorization: Bearer {hers}")]);
+    stream.line_with("retry:");
+    run(folder, &["token", "revoke", "she"]).expect_code(0);
+    let said = she.line();
+    assert!(said.starts_with("-ERR revoked she is not let in any more"), "{said}");
+    she.expect_closed();
+    stream.finish();
+    run(folder, &["token", "set", "he", "--allow", "sub:news"]).expect_code(0);
+    let said = he.line();
+    assert!(said.starts_with("-ERR revoked what he may do has changed"), "{said}");
+    let mut he = logged_in(&server, &his);
+    assert!(he.ask("SUB new-url").starts_with("-ERR denied "));
+    assert_eq!(he.ask("SUB news"), "+OK");
+    // Whoever holds nothing goes on with what it may now.
+    run(folder, &["token", "set", "it", "--allow", "pub:new-url"]).expect_code(0);
+    until("it may not", || it.ask("PUB other y").starts_with("-ERR denied ").then_some(()));
+    assert!(it.ask("PUB new-url z").starts_with("+OK "));
+    let mut talk = Talk::unread(server.address);
+    talk.line();
+    assert!(talk.ask(&format!("HELLO token={hers}")).starts_with("-ERR unauthenticated "));
+    // A file with a mistake, or none, opens no door.
+    fs::write(server.data().join("access.toml"), "nonsense").unwrap();
+    server.process.line_with("what may be done stays as it was");
+    fs::remove_file(server.data().join("access.toml")).unwrap();
+    server.process.line_with("nothing changes until it is back");
+    assert!(he.ask("SUB new-url").starts_with("-ERR denied "));
+    assert!(Talk::client(server.address).ask("STATS").starts_with("-ERR unauthenticated "));
+}
+
+#[test]
+fn wrong_tokens_are_answered_alike_and_not_many_are_looked_at() {
+    let (server, [token]) = broker([("she", &["all"])], &[]);
+    let mut answers = Vec::new();
+    for round in 0..10 {
+        let mut talk = Talk::unread(server.address);
+        talk.line();
+        let wrong = match round % 3 {
+            0 => "x".to_owned(),
+            1 => token.to_lowercase(),
+            _ => token[..token.len() - 1].to_owned(),
+        };
+        answers.push(talk.ask(&format!("HELLO token={wrong}")));
+    }
+    answers.dedup();
+    assert_eq!(answers, ["-ERR unauthenticated nobody has that token"]);
+    let mut talk = Talk::unread(server.address);
+    talk.line();
+    let said = talk.ask(&format!("HELLO token={token}"));
+    assert!(said.starts_with("-ERR limit too many wrong tokens from there"), "{said}");
+}
+
+#[test]
+fn commands_show_tokens_and_parts_of_the_process_need_none() {
+    let origin = Origin::serve(Site::default());
+    let folder = TempDir::new().unwrap();
+    let producer = token(folder.path(), "producer", &["pub:new-url"]);
+    let reader = token(folder.path(), "reader", &["sub:*"]);
+    let server = Server::start_in(folder, &["up", "--allow-private"], |_| ());
+    let at = server.address.to_string();
+    let folder = server.folder.path();
+    let publish = ["pub", "new-url", &origin.url(0, "/"), "--broker", &at];
+    let said = run(folder, &publish).expect_code(1).stderr();
+    assert!(said.contains("unauthenticated"), "{said}");
+    fs::write(folder.join("producer.token"), format!("{producer}\n")).unwrap();
+    run(folder, &[&publish[..], &["--token-file", "producer.token"]].concat()).expect_code(0);
+    server.process.line_with(&origin.url(0, "/"));
+    let listen = ["sub", "new-url", "--from", "first", "--count", "1", "--broker", &at];
+    let mut command = tidings(folder, listen);
+    let heard = Running::start(command.env("TIDINGS_TOKEN", &reader)).finish().expect_code(0);
+    assert!(heard.stdout()[0].contains(&origin.url(0, "/")), "{:?}", heard.stdout());
+    // The person on this machine.
+    let socket = server.data().join("broker.sock");
+    let mut typed = Running::start(Command::new("nc").arg("-NU").arg(&socket));
+    typed.line_with("Connected.");
+    typed.write(format!("{}\n", origin.url(0, "/typed")));
+    server.process.line_with(&origin.url(0, "/typed"));
+    typed.finish();
+    // Tokens are nowhere to be read.
+    let Server { process, folder, .. } = server;
+    let ended = process.finish_by("TERM").expect_code(0);
+    let mut all = ended.stdout().join("\n") + &ended.stderr();
+    for entry in walk(&folder.path().join("tidings-data")) {
+        all.push_str(&String::from_utf8_lossy(&fs::read(entry).unwrap_or_default()));
+    }
+    for token in [&producer, &reader] {
+        assert!(!all.contains(token.as_str()) && !all.contains(&token[4..]));
+    }
+}
+
+/// All files below a directory.
+fn walk(dir: &Path) -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn other_machines_are_let_in_only_if_it_is_said_who_and_nobody_reads_it_on_the_way() {
+    let folder = TempDir::new().unwrap();
+    for words in [
+        ["broker", "--listen", "0.0.0.0:0", "--http", "off"],
+        ["up", "--listen", "127.0.0.1:0", "--http", "[::]:0"],
+    ] {
+        let said = run(folder.path(), &words).expect_code(2).stderr();
+        assert!(
+            said.contains("tidings token create NAME") && said.contains("--tls-cert FILE"),
+            "{said}"
+        );
+        assert!(said.contains("--insecure"), "{said}");
+    }
+    let server = Server::start(&["broker", "--insecure", "--http", "0.0.0.0:0"]);
+    server.process.line_with("(--insecure)");
+    token(folder.path(), "she", &["all"]);
+    let words = ["broker", "--listen", "0.0.0.0:0", "--http", "off"];
+    let said = run(folder.path(), &words).expect_code(2).stderr();
+    assert!(said.contains("tokens would be read on the way"), "{said}");
+}
+
+#[test]
+fn peers_have_the_one_topic_that_is_theirs() {
+    let (server, [token]) = broker([("she", &["sub:*"])], &["--notifier", "guestbook"]);
+    let mut she = logged_in(&server, &token);
+    assert_eq!(she.ask("SUB guestbook"), "+OK");
+    assert_eq!(she.ask("SUB new-url"), "+OK");
+    let (mut one, _) = Talk::greeted(server.address);
+    let (mut other, _) = Talk::greeted(server.address);
+    one.send("hello\nhttp://a.example/ every=1m\nPUB new-url x\n");
+    assert_eq!(other.line(), "hello");
+    assert_eq!(other.line(), "PUB new-url x");
+    assert_eq!(she.line(), "MSG guestbook 1 hello");
+    assert_eq!(she.line(), "MSG guestbook 2 PUB new-url x");
+    let mut client = Talk::unread(server.address);
+    client.line();
+    assert!(client.ask("PUB guestbook x").starts_with("-ERR unauthenticated "));
+}
+
+#[test]
+fn who_is_known_is_listed_and_mistakes_are_named() {
+    let folder = TempDir::new().unwrap();
+    let said = run(folder.path(), &["token", "ls"]).expect_code(0).stderr();
+    assert!(said.contains("nobody needs to log in"), "{said}");
+    token(folder.path(), "ci", &["pub:new-url", "url:https://a.example/blog/"]);
+    run(
+        folder.path(),
+        &["token", "create", "alice", "--unix-user", "0", "--allow", "all", "--deny", "admin"],
+    )
+    .expect_code(0);
+    let listed = run(folder.path(), &["token", "ls"]).expect_code(0).stdout();
+    assert!(
+        listed[0].starts_with("ci token allow=pub:new-url,url:https://a.example/blog/ created=")
+    );
+    assert!(listed[1].starts_with("alice unix-user=0 allow=all deny=admin created="), "{listed:?}");
+    for (words, code, text) in [
+        (vec!["token", "create", "ci", "--allow", "all"], 1, "there is ci already"),
+        (vec!["token", "create", "x"], 2, "--allow"),
+        (vec!["token", "create", "x y", "--allow", "all"], 2, "letters, digits"),
+        (vec!["token", "create", "x", "--allow", "root"], 2, "is no right"),
+        (vec!["token", "revoke", "x"], 1, "there is no x"),
+        (vec!["token", "set", "x", "--allow", "all"], 1, "there is no x"),
+    ] {
+        let said = run(folder.path(), &words).expect_code(code).stderr();
+        assert!(said.contains(text), "{words:?}: {said}");
+    }
+    fs::write(folder.path().join("tidings-data/access.toml"), "[[principal]]\nname = 3\n").unwrap();
+    let words = ["broker", "--listen", "127.0.0.1:0", "--http", "off"];
+    let said = run(folder.path(), &words).expect_code(2).stderr();
+    assert!(said.contains("access.toml:2:"), "{said}");
+}
