@@ -197,8 +197,12 @@ impl World {
             (pass.deleted, pass.waits) = (true, 0);
         }
         let code = answer.as_ref().err().map(|error| error.code);
-        let fits = if pass.done { code != Some(Code::Conflict) } else { code.is_some() };
+        if answer.is_ok() && !pass.done {
+            // That is decided, and its announcement on its way; without one not everything comes to its end.
+            return pass.check_end(name);
+        }
         let done = pass.done;
+        let fits = !done || code != Some(Code::Conflict);
         Promise::NeverEarly.holds(fits, || format!("{name} is done: {done}, but {answer:?}"))
     }
 

@@ -248,7 +248,7 @@ impl Pass {
     }
 
     /// Whatever it has met is its own, and final; and it has met what its pages point to.
-    fn check_end(&self, name: &str) -> Kept {
+    pub(super) fn check_end(&self, name: &str) -> Kept {
         let links: BTreeSet<&str> = self.completed.iter().flat_map(|url| links_of(url)).collect();
         let own = [&self.seeds, &self.late, &self.targets];
         let belongs = |url: &&String| {
