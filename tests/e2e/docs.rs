@@ -161,7 +161,7 @@ impl Shell {
     #[track_caller]
     fn start() -> Self {
         let folder = TempDir::new().unwrap();
-        let ports = ["12345", "8000", "12346", "12443"].map(|port| (port, free_port()));
+        let ports = ["12345", "8000", "12346", "12443", "12444"].map(|port| (port, free_port()));
         let broker = format!("127.0.0.1:{}", ports[0].1);
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
         symlink(examples, folder.path().join("examples")).unwrap();
