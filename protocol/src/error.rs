@@ -32,11 +32,6 @@ impl ProtocolError {
         ProtocolError { code, text: text.into() }
     }
 
-    /// The refusal of what every version reads and this one has not built.
-    pub fn not_yet(what: &str) -> Self {
-        Self::new(Code::NotYet, format!("{what} is part of the grammar but not built yet"))
-    }
-
     /// Appends `-ERR <code> <text>` and CRLF.
     pub fn encode(&self, out: &mut impl BufMut) {
         self.encode_numbered(None, out);

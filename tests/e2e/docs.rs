@@ -153,7 +153,7 @@ struct Shell {
     printed: usize,
     commands: usize,
     /// As in the document, and as it is here.
-    ports: [(&'static str, u16); 4],
+    ports: [(&'static str, u16); 5],
     _folder: TempDir,
 }
 
