@@ -1,7 +1,7 @@
 //! Who may do what.
 //!
 //! Every way in asks here, once for each command, request or run of events, before anything is done: may
-//! this [`Pass`] do that? The answer rests on two things:
+//! this pass do that? The answer rests on two things:
 //!
 //! - the [`Way`] on which it comes: what nobody may do who comes by it, and which attributes with
 //!   [`Power`] are taken from there ([`Grants`]);
