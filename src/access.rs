@@ -1,15 +1,19 @@
 //! Flags about who may come in, and what is read from the file that says who that is.
 
-use std::path::Path;
+use std::{
+    iter,
+    net::{SocketAddr, TcpListener},
+    path::Path,
+};
 
 use clap::Args;
 use tidings_broker::{
-    Broker, BrokerConfig,
+    Broker, BrokerConfig, Sockets,
     access::{Right, Rights},
 };
 use tidings_protocol::TopicName;
 
-use crate::{failure::Failure, principals::Principals};
+use crate::{failure::Failure, principals::Principals, zmq::ZmqFlags};
 
 /// Who may come in, and what those may do who do not say who they are.
 #[derive(Debug, Clone, Args)]
@@ -45,8 +49,7 @@ impl AccessFlags {
         principals.follow(broker).await;
     }
 
-    /// Writes them into a configuration, with what the data directory knows of people and programs. Refuses addresses that
-    /// other machines reach, unless who comes from there has to say who it is, within TLS.
+    /// Writes them into a configuration, with what the data directory knows of people and programs.
     pub(crate) fn apply(&self, config: &mut BrokerConfig, data: &Path) -> Result<(), Failure> {
         let principals = Principals::at(data).read()?;
         config.access.principals = principals;
@@ -54,16 +57,25 @@ impl AccessFlags {
         config.access.notifier.clone_from(&self.notifier);
         // Who has all the files may do everything that they say.
         config.access.own_users = vec![rustix::process::geteuid().as_raw(), 0];
-        self.judge(config, data)
+        Ok(())
     }
 
-    fn judge(&self, config: &BrokerConfig, data: &Path) -> Result<(), Failure> {
-        let http = config.http.as_ref().map(|http| ("--http", http.listen));
-        let lines = Some(("--listen", config.listen));
-        for (flag, address) in lines.into_iter().chain(http) {
-            if self.insecure || address.ip().to_canonical().is_loopback() {
-                continue;
-            }
+    /// Refuses addresses that other machines reach, unless who comes from there has to say who it is, within TLS. Sockets
+    /// that are open already are what counts, not what the configuration says in their place.
+    pub(crate) fn judge(
+        &self,
+        config: &BrokerConfig,
+        sockets: &Sockets,
+        zmq: &ZmqFlags,
+        data: &Path,
+    ) -> Result<(), Failure> {
+        let real = |socket: &Option<TcpListener>| {
+            socket.as_ref().and_then(|socket| socket.local_addr().ok())
+        };
+        let lines = ("--listen", real(&sockets.line).unwrap_or(config.listen));
+        let http = config.http.as_ref();
+        let http = http.map(|http| ("--http", real(&sockets.http).unwrap_or(http.listen)));
+        for (flag, address) in iter::once(lines).chain(http).filter(|(_, at)| self.minds(*at)) {
             let data = data.display();
             if config.access.principals.is_none() {
                 return Err(Failure::Usage(format!(
@@ -75,11 +87,22 @@ impl AccessFlags {
             if config.tls.is_none() {
                 return Err(Failure::Usage(format!(
                     "{flag} {address} is open to other machines, and tokens would be read on the way. Encrypt it: \
-                     --tls-cert FILE --tls-key FILE, or listen on 127.0.0.1 behind something that does. Or, where nobody \
-                     listens in: --insecure"
+                     --tls-cert FILE --tls-key FILE, or listen on 127.0.0.1 behind something that does. With --insecure it \
+                     is open all the same, for who needs no token: none is taken there"
                 )));
             }
         }
-        Ok(())
+        match zmq.unlocked().find(|(_, at)| self.minds(*at)) {
+            None => Ok(()),
+            Some((flag, address)) => Err(Failure::Usage(format!(
+                "{flag} tcp://{address} is open to other machines, and ZeroMQ does not say who is there. Give it a key: \
+                 --zmq-key FILE, or keep it on 127.0.0.1. Or, where everybody who reaches it may come in: --insecure"
+            ))),
+        }
+    }
+
+    /// Whether that is an address at which not everybody may come in.
+    fn minds(&self, address: SocketAddr) -> bool {
+        !self.insecure && !address.ip().to_canonical().is_loopback()
     }
 }

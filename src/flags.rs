@@ -8,7 +8,7 @@ use std::{
 
 use clap::Args;
 use tidings_broker::{
-    BrokerConfig, HttpConfig, Sync, TopicSettings,
+    BrokerConfig, HttpConfig, Sockets, Sync, TopicSettings,
     access::{Power, Way},
 };
 use tidings_protocol::{NetError, parse_ms};
@@ -248,7 +248,18 @@ impl ServerFlags {
         }
         config.limits.stop_ms = milliseconds(StopTime(self.process.stop_timeout).connections());
         config.log_lines = self.log_lines || logging::lines_are_asked_for();
+        self.judge(&config, &Sockets::default(), data)?;
         Ok(config)
+    }
+
+    /// [`AccessFlags::judge`]
+    pub(crate) fn judge(
+        &self,
+        config: &BrokerConfig,
+        sockets: &Sockets,
+        data: &DataFlag,
+    ) -> Result<(), Failure> {
+        self.access.judge(config, sockets, &self.zmq, &data.data)
     }
 }
 

@@ -11,6 +11,7 @@
 use std::{
     env,
     ffi::OsString,
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     time::{Duration, Instant},
@@ -76,6 +77,14 @@ pub(crate) struct ZmqFlags {
 }
 
 impl ZmqFlags {
+    /// Where it listens for anybody, with the flag that says so.
+    pub(crate) fn unlocked(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
+        let (publish, pull) = (self.zmq_pub.as_ref(), self.zmq_pull.as_ref());
+        let publish = publish.map(|at| ("--zmq-pub", at.0));
+        let pull = pull.map(|at| ("--zmq-pull", at.0));
+        publish.into_iter().chain(pull).filter(|_| self.zmq_key.is_none())
+    }
+
     /// Whether there is to be such a process.
     pub(crate) fn is_on(&self) -> bool {
         self.zmq_pub.is_some() || self.zmq_pull.is_some()
@@ -340,8 +349,7 @@ pub(crate) struct Report;
 impl Report {
     /// Of sockets that are open.
     pub(crate) fn ready(bound: &Bound) -> String {
-        let place =
-            |at: Option<std::net::SocketAddr>| at.map_or("-".to_owned(), |at| at.to_string());
+        let place = |at: Option<SocketAddr>| at.map_or("-".to_owned(), |at| at.to_string());
         format!("ready {} {}", place(bound.publish), place(bound.pull))
     }
 

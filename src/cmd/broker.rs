@@ -51,6 +51,7 @@ pub(crate) async fn run(args: BrokerArgs, started: Started) -> Result<(), Failur
     let stop = stop_on_signal()?;
     let (mut service, sockets) = Service::new(started)?;
     let mut config = args.broker_config()?;
+    args.server.judge(&config, &sockets, &args.data)?;
     let prepared = Prepared::new(&mut config, &args.server, &args.outgoing, &args.data)?;
     let broker = node::start_broker_on(config, sockets).await?;
     let (broker, beside) = prepared.start(broker).await?;

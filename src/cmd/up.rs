@@ -78,6 +78,7 @@ pub(crate) async fn run(args: UpArgs, started: Started) -> Result<(), Failure> {
     let (mut service, sockets) = Service::new(started)?;
     let data = &args.data.data;
     let mut config = args.broker_config()?;
+    args.server.judge(&config, &sockets, &args.data)?;
     let member = node::own_member(&mut config);
     let outgoing = &args.crawler.outgoing;
     let prepared = Prepared::new(&mut config, &args.server, outgoing, &args.data)?;

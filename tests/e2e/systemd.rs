@@ -63,12 +63,18 @@ struct Manager {
 impl Manager {
     #[track_caller]
     fn start(folder: &Path, names: &str, words: &[&str]) -> Self {
+        Self::start_at("127.0.0.1", folder, names, words)
+    }
+
+    #[track_caller]
+    fn start_at(host: &str, folder: &Path, names: &str, words: &[&str]) -> Self {
         let program = tidings(folder, words);
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/manager.py");
         let mut python = Command::new("python3");
         // A watchdog of a fifth of a second.
         python.arg(script).args(["200000", names]).arg(program.get_program());
         python.args(program.get_args()).current_dir(folder).env_remove("TIDINGS_HTTP");
+        python.env("MANAGER_HOST", host);
         let process = Running::start(&mut python);
         let sockets = names.split(',').map(|name| {
             let line = process.line_with(&format!("socket {name} "));
@@ -109,6 +115,18 @@ fn it_takes_the_sockets_and_says_what_it_does() {
             at("READY=1") < at("RELOADING=1") && at("RELOADING=1") < at("STOPPING=1"),
             "{said:#?}"
         );
+    }
+}
+
+#[test]
+fn a_socket_that_other_machines_reach_is_refused_whatever_the_flags_say() {
+    for subcommand in ["broker", "up"] {
+        let folder = TempDir::new().unwrap();
+        let words = [subcommand, "--listen", "127.0.0.1:0", "--http", "off"];
+        let manager = Manager::start_at("0.0.0.0", folder.path(), "line", &words);
+        let said = manager.process.line_with("is open to other machines");
+        assert!(said.contains("tidings token create"), "{said}");
+        manager.process.line_with("exit 2");
     }
 }
 

@@ -222,6 +222,9 @@ fn other_machines_are_let_in_only_if_it_is_said_who_and_nobody_reads_it_on_the_w
         );
         assert!(said.contains("--insecure"), "{said}");
     }
+    let words = ["broker", "--listen", "127.0.0.1:0", "--http", "off", "--zmq-pull", "tcp://*:0"];
+    let said = run(folder.path(), &words).expect_code(2).stderr();
+    assert!(said.contains("--zmq-pull tcp://0.0.0.0:0 is open to other machines"), "{said}");
     let server = Server::start(&["broker", "--insecure", "--http", "0.0.0.0:0"]);
     server.process.line_with("(--insecure)");
     token(folder.path(), "she", &["all"]);

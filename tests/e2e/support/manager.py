@@ -2,7 +2,7 @@
 
 manager.py WATCHDOG_USEC NAME[,NAME..] PROGRAM [ARG..]
 
-Prints `socket NAME HOST:PORT` for each, `started PID`, then what the program says, one line for each word of each
+The sockets are on loopback, or on the address in MANAGER_HOST. Prints `socket NAME HOST:PORT` for each, `started PID`, then what the program says, one line for each word of each
 message, and at last `exit CODE`. Lines on standard input are names of signals for it.
 """
 
@@ -20,7 +20,7 @@ notices.bind(os.path.join(folder, "notify"))
 listeners = []
 for name in names:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.bind(("127.0.0.1", 0))
+    listener.bind((os.environ.pop("MANAGER_HOST", "127.0.0.1"), 0))
     listener.listen(64)
     listeners.append(listener)
     print("socket", name, "127.0.0.1:%d" % listener.getsockname()[1], flush=True)
