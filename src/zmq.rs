@@ -30,7 +30,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{address::BrokerAddress, failure::Failure, logging, process::VARIABLES};
+use crate::{
+    address::BrokerAddress, broker_flag::TOKEN_VARIABLE, failure::Failure, logging,
+    process::VARIABLES,
+};
 
 /// How long it may take to open its sockets.
 const START_MAX: Duration = Duration::from_secs(10);
@@ -296,6 +299,9 @@ impl Process {
             command.env_remove(name);
         }
         command.args(logging::said().map(|filter| format!("--log={filter}")));
+        if let Some(TokenSource::Given(token)) = &work.broker.security().token {
+            command.env(TOKEN_VARIABLE, token.secret());
+        }
         // What ends it is to be one line, not fifty, as somebody else decides how often it does.
         command.env("RUST_BACKTRACE", "0");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);

@@ -5,10 +5,11 @@ use tidings_broker::access::{Right, TokenHash, new_token};
 
 use crate::{
     failure::Failure,
+    files::Locked,
     flags::DataFlag,
     node,
     output::Console,
-    principals::{Contents, Entry, Principals},
+    principals::{Contents, Entry, Principals, uid_of},
 };
 
 const EXAMPLES: &str = "\
@@ -150,7 +151,11 @@ impl RightFlags {
 
 fn create(args: CreateArgs) -> Result<(), Failure> {
     let (allow, deny) = args.rights.words();
-    let (principals, known) = open(&args.data)?;
+    if let Some(user) = &args.unix_user {
+        uid_of(user).map_err(Failure::Usage)?;
+    }
+    node::make_data_directory(&args.data.data)?;
+    let (principals, known, _lock) = open(&args.data)?;
     let is_first = known.is_none();
     let mut contents = known.unwrap_or_default();
     if contents.principals.iter().any(|entry| entry.name == args.name) {
@@ -172,10 +177,7 @@ fn create(args: CreateArgs) -> Result<(), Failure> {
         deny,
         created: Some(jiff::Timestamp::now().to_string()),
     });
-    node::make_data_directory(&args.data.data)?;
     principals.write(&contents)?;
-    // What was written has to be readable, or a broker would not start.
-    principals.read()?;
     let mut console = Console::new();
     if let Some(token) = &token {
         // Alone on its line, so that a script can have it.
@@ -191,11 +193,12 @@ fn create(args: CreateArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The file, and what is in it, if it is there.
-fn open(data: &DataFlag) -> Result<(Principals, Option<Contents>), Failure> {
+/// The file, and what is in it, if it is there; nobody else changes it meanwhile.
+fn open(data: &DataFlag) -> Result<(Principals, Option<Contents>, Locked), Failure> {
     let principals = Principals::at(&data.data);
+    let lock = principals.lock()?;
     let contents = principals.contents()?;
-    Ok((principals, contents))
+    Ok((principals, contents, lock))
 }
 
 fn unknown(name: &str, principals: &Principals) -> Failure {
@@ -203,7 +206,7 @@ fn unknown(name: &str, principals: &Principals) -> Failure {
 }
 
 fn change(data: &DataFlag, name: &str, change: impl FnOnce(&mut Entry)) -> Result<(), Failure> {
-    let (principals, contents) = open(data)?;
+    let (principals, contents, _lock) = open(data)?;
     let mut contents = contents.ok_or_else(|| unknown(name, &principals))?;
     let entry = contents.principals.iter_mut().find(|entry| entry.name == name);
     change(entry.ok_or_else(|| unknown(name, &principals))?);
@@ -211,7 +214,7 @@ fn change(data: &DataFlag, name: &str, change: impl FnOnce(&mut Entry)) -> Resul
 }
 
 fn revoke(data: &DataFlag, name: &str) -> Result<(), Failure> {
-    let (principals, contents) = open(data)?;
+    let (principals, contents, _lock) = open(data)?;
     let mut contents = contents.ok_or_else(|| unknown(name, &principals))?;
     let before = contents.principals.len();
     contents.principals.retain(|entry| entry.name != name);
@@ -222,9 +225,9 @@ fn revoke(data: &DataFlag, name: &str) -> Result<(), Failure> {
 }
 
 fn list(data: &DataFlag) -> Result<(), Failure> {
-    let (principals, contents) = open(data)?;
+    let principals = Principals::at(&data.data);
     let mut console = Console::new();
-    let Some(contents) = contents else {
+    let Some(contents) = principals.contents()? else {
         let path = principals.path().display();
         console.note(&format!("there is no {path}: nobody needs to log in"));
         return Ok(());

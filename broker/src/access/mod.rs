@@ -36,8 +36,8 @@ use self::failures::Failures;
 pub use self::prefix::{Prefix, lies_below};
 pub(crate) use self::rights::Deed;
 pub use self::rights::{Pattern, Right, Rights};
-pub(crate) use self::secret::is_token;
 pub use self::secret::{TokenHash, new_token};
+pub(crate) use self::secret::{is_token, without_tokens};
 pub use self::senders::Senders;
 use self::way::LiveGrants;
 pub use self::way::{Grants, Power, Way};
@@ -161,6 +161,12 @@ impl Pass {
         rights.allow_options(command).map_err(|what| denied(self, &what))
     }
 
+    /// The same for opening a job, of which the name is not known yet.
+    pub(crate) fn may_open_jobs(&self) -> Result<(), ProtocolError> {
+        let some = self.principal.rights.allow_some_job();
+        if some { Ok(()) } else { Err(denied(self, &Deed::Job("*").to_string())) }
+    }
+
     /// The same for what is no command.
     pub(crate) fn may_do(&self, deed: Deed<'_>) -> Result<(), ProtocolError> {
         if self.principal.rights.allow(deed) {
@@ -175,7 +181,7 @@ impl Pass {
 pub(crate) enum Unknown {
     /// No principal has that token. Said after so many milliseconds.
     Wrong(u64),
-    /// There were too many wrong ones from there: none is looked at for so many milliseconds.
+    /// There were too many of them from there: another one is as welcome as this in so many milliseconds.
     TooMany(u64),
 }
 
@@ -287,18 +293,18 @@ impl Access {
         now: Moment,
     ) -> Result<Pass, Unknown> {
         let known = Arc::clone(&self.known.read());
-        if let Some(source) = source {
-            self.failures.lock().allow(source, now).map_err(Unknown::TooMany)?;
-        }
         let proof = Proof::Token(TokenHash::of(token));
         if let Some(principal) = self.find(&known, &proof) {
+            // Whatever others try from there: nobody guesses 256 bits, and nobody is to be kept out by them.
             return Ok(Pass { way, principal });
         }
         if known.is_open {
             return Ok(Pass { way, principal: Arc::clone(&known.strangers) });
         }
-        let delay_ms = source.map_or(0, |source| self.failures.lock().note(source, now));
-        Err(Unknown::Wrong(delay_ms))
+        let Some(source) = source else { return Err(Unknown::Wrong(0)) };
+        let mut failures = self.failures.lock();
+        failures.allow(source, now).map_err(Unknown::TooMany)?;
+        Err(Unknown::Wrong(failures.note(source, now)))
     }
 
     /// Whoever has that proof. Looks at all of them, so that the time tells nothing.
@@ -317,6 +323,7 @@ impl Access {
         let known = Arc::clone(&self.known.read());
         let principal = match &pass.principal.proof {
             None if *pass.principal.name == *PEERS => Arc::clone(&known.peers),
+            None if *pass.principal.name == *OWN => Arc::clone(&self.itself),
             None => Arc::clone(&known.strangers),
             Some(proof) => self.find(&known, proof)?,
         };

@@ -8,8 +8,8 @@
 //! | `job:JOB` | open such jobs, add to them, watch, close, cancel and delete them; publish with `job=` |
 //! | `every`, `prio`, `hub` | the attributes of these names, wherever they are given |
 //! | `url:PREFIX` | announce what lies below it; with none of these, any URL |
-//! | `monitor` | see everything that is no event: `STATS`, `EXPLAIN`, and what there is |
-//! | `admin` | change topics and groups, and `monitor` |
+//! | `monitor` | see what there is and how it goes: `STATS`, `EXPLAIN`, lists, and what waits in groups |
+//! | `admin` | change topics and groups (and have them fed by topics that it may hear), and `monitor` |
 //! | `all` | everything |
 //!
 //! `TOPIC`, `GROUP` and `JOB` are a name, or the beginning of names with `*` behind it. What is denied is
@@ -280,6 +280,12 @@ impl Rights {
                 && !self.deny.iter().any(|right| right.forbids(deed))
     }
 
+    /// Whether there is a job that may be opened.
+    pub(crate) fn allow_some_job(&self) -> bool {
+        let allowed = |right: &Right| matches!(right, Right::All | Right::Job(_));
+        self.allow.iter().any(allowed) && !self.deny.contains(&Right::All)
+    }
+
     /// Whether an attribute may be given; `job=` depends on which.
     pub(crate) fn allow_attribute(&self, power: Power, value: &str) -> bool {
         self.has(|right| match (right, power) {
@@ -346,6 +352,9 @@ impl Rights {
 
     /// Whether the options of a command are allowed, beside what it does.
     pub(crate) fn allow_options(&self, command: &Command<'_>) -> Result<(), String> {
+        if let Command::Group(manage) = command {
+            return self.allow_feeding(manage);
+        }
         let Command::Job(manage) = command else { return Ok(()) };
         for (key, value) in &manage.settings {
             if *key == "url" && !self.allow_target(Some(value)) {
@@ -358,6 +367,14 @@ impl Rights {
             }
         }
         Ok(())
+    }
+
+    /// Whoever has a group read a topic could read it himself then.
+    fn allow_feeding(&self, manage: &Manage<'_>) -> Result<(), String> {
+        let topics = manage.settings.iter().filter(|(key, _)| *key == "topics");
+        let mut topics = topics.flat_map(|(_, topics)| topics.split(','));
+        let unheard = topics.find(|topic| !self.allow(Deed::Hear(topic)));
+        unheard.map_or(Ok(()), |topic| Err(Deed::Hear(topic).to_string()))
     }
 
     /// Whether a right that covers it is there, and no denial.

@@ -1,5 +1,6 @@
 //! Tokens: 256 random bits that are shown once, and kept as a hash. Pure, but for the system's randomness.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -31,6 +32,22 @@ pub fn new_token() -> Token {
 /// Whether it looks like a token of this kind.
 pub(crate) fn is_token(token: &Token) -> bool {
     token.secret().starts_with(MARK)
+}
+
+/// A line for people, in which nobody finds a token: whatever is given as one, and whatever looks like one.
+pub(crate) fn without_tokens(line: &str) -> Cow<'_, str> {
+    const OPTION: &str = "token=";
+    let lower = line.to_ascii_lowercase();
+    if !lower.contains(OPTION) && !lower.contains(MARK) {
+        return Cow::Borrowed(line);
+    }
+    let shown = |word: &str| {
+        let lower = word.to_ascii_lowercase();
+        let ends = [(OPTION, OPTION.len()), (MARK, MARK.len())];
+        let end = ends.iter().filter_map(|(mark, len)| lower.find(mark).map(|at| at + len)).min();
+        end.map_or_else(|| word.to_owned(), |end| format!("{}..", &word[..end]))
+    };
+    Cow::Owned(line.split(char::is_whitespace).map(shown).collect::<Vec<_>>().join(" "))
 }
 
 /// What is kept of a token: whoever reads it cannot log in with it. One round of SHA-256 is enough, as nobody can try
@@ -94,6 +111,23 @@ mod tests {
         assert!(TokenHash::of(&one).is(&TokenHash::of(&one)));
         assert!(!TokenHash::of(&one).is(&TokenHash::of(&other)));
         assert!(!format!("{one:?} {:?}", TokenHash::of(&one)).contains(one.secret()));
+    }
+
+    #[test]
+    fn no_token_is_shown_whatever_is_around_it() {
+        let token = new_token();
+        let secret = token.secret();
+        for (line, shown) in [
+            (format!("HELLO token={secret} echo=1"), "HELLO token=.. echo=1".to_owned()),
+            (format!("HELO Token={secret}"), "HELO Token=..".to_owned()),
+            (format!("x\t{secret}"), "x tdg_..".to_owned()),
+            (format!("PUB t http://a/?{secret}&x"), "PUB t http://a/?tdg_..".to_owned()),
+            (secret.to_uppercase(), "TDG_..".to_owned()),
+            ("PUB t  nothing  here".to_owned(), "PUB t  nothing  here".to_owned()),
+            ("é token=ö".to_owned(), "é token=..".to_owned()),
+        ] {
+            assert_eq!(without_tokens(&line), shown, "{line}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use super::connection::{Connection, Step};
 use super::ending::Cause;
+use crate::access::without_tokens;
 use crate::topic::{Topic, id_of};
 
 thread_local! {
@@ -323,7 +324,7 @@ impl Connection {
         if !(self.hub.logs_lines() || debugs) {
             return;
         }
-        let line: String = String::from_utf8_lossy(last_line(consumed))
+        let line: String = without_tokens(&String::from_utf8_lossy(last_line(consumed)))
             .chars()
             .flat_map(|c| {
                 let escape = c.is_control().then(|| c.escape_default());

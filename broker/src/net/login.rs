@@ -42,7 +42,7 @@ pub(super) fn wrong_token() -> ProtocolError {
 /// What is said to somebody from where too many wrong tokens have come.
 pub(super) fn too_many_tokens(wait_ms: u64) -> ProtocolError {
     let seconds = wait_ms.div_ceil(1_000);
-    let text = format!("too many wrong tokens from there; none is looked at for {seconds} s");
+    let text = format!("too many wrong tokens from there; try again in {seconds} s");
     ProtocolError::new(Code::Limit, text)
 }
 

@@ -59,9 +59,11 @@ impl Client {
         *self.pass.lock() = pass;
     }
 
-    /// The pass of whoever sent the request.
+    /// The pass of whoever sent the request, as it is now: a body may have taken its time.
     pub(super) fn pass(&self) -> Pass {
-        self.pass.lock().clone()
+        let pass = self.pass.lock().clone();
+        let renewed = self.hub.access.renew(&pass);
+        renewed.unwrap_or_else(|| self.hub.access.stranger(pass.way()))
     }
 
     /// Whether whoever sent the request may do that.
@@ -116,6 +118,11 @@ impl Client {
             }
         }
         answers
+    }
+
+    /// Whether whoever sent the request may open any job at all.
+    pub(super) fn may_open_jobs(&self) -> Result<(), ProtocolError> {
+        self.pass().may_open_jobs()
     }
 
     /// Waits until whoever sent the request may not do that any more.

@@ -16,6 +16,7 @@ use super::input::{Named, Params};
 use super::manage::{Answered, Asker, manage};
 use super::objects::{self, Object};
 use super::{Http, within};
+use crate::access::Deed;
 
 /// Seeds of one request.
 const SEEDS_MAX: usize = 10_000;
@@ -56,6 +57,8 @@ pub(super) async fn open(
     body: Body,
 ) -> Answered {
     let params = Params::of(&uri, &["group"])?;
+    // Which one is in the body, which is not read for nobody.
+    client.may_open_jobs()?;
     let Fields(mut object) = http.bodies.json(&headers, body).await?;
     let name: JobName = match object.remove("job") {
         Some(Value::String(name)) => name.parse()?,
@@ -105,6 +108,7 @@ pub(super) async fn add(
     body: Body,
 ) -> Answered {
     let params = Params::of(&uri, &["group"])?;
+    client.may(Deed::Job(name.as_ref()))?;
     let Fields(mut object) = http.bodies.json(&headers, body).await?;
     let urls = seeds(&mut object)?.ok_or_else(|| Refusal::bad("urls: they are needed"))?;
     let settings = settings(&object, SEEDS)?;

@@ -16,6 +16,7 @@ use super::error::Refusal;
 use super::fields::{Fields, Kind, Known, borrowed, settings};
 use super::input::{Named, Params};
 use super::objects::{self, Object};
+use crate::access::Deed;
 
 /// A request to a handler has these.
 pub(super) type Asker = Extension<Arc<Client>>;
@@ -52,9 +53,12 @@ const GROUP: &Known = &[
 async fn received(
     http: &Http,
     known: &Known,
+    client: &Client,
     (uri, headers, body): (&Uri, &HeaderMap, Body),
 ) -> Result<Vec<(&'static str, String)>, Refusal> {
     Params::of(uri, &[])?;
+    // Nobody has a body read for nothing.
+    client.may(Deed::Admin)?;
     let Fields(object) = http.bodies.json(headers, body).await?;
     settings(&object, known)
 }
@@ -91,7 +95,7 @@ pub(super) async fn put_topic(
     headers: HeaderMap,
     body: Body,
 ) -> Answered {
-    let settings = received(&http, TOPIC, (&uri, &headers, body)).await?;
+    let settings = received(&http, TOPIC, &client, (&uri, &headers, body)).await?;
     let ask = |action| Command::Topic(manage(action, Some(name.as_str()), borrowed(&settings)));
     match client.ask(&ask("create")).await {
         Err(error) if error.code == Code::Exists && settings.is_empty() => {}
@@ -144,7 +148,7 @@ pub(super) async fn put_group(
     headers: HeaderMap,
     body: Body,
 ) -> Answered {
-    let settings = received(&http, GROUP, (&uri, &headers, body)).await?;
+    let settings = received(&http, GROUP, &client, (&uri, &headers, body)).await?;
     let ask = |action| Command::Group(manage(action, Some(name.as_str()), borrowed(&settings)));
     match client.ask(&ask("create")).await {
         Err(error) if error.code == Code::Exists => {}

@@ -74,9 +74,9 @@ pub(super) async fn publish(
 ) -> Result<Object, Refusal> {
     Params::of(&uri, &[])?;
     client.may(Deed::Publish(name.as_str()))?;
-    let pass = client.pass();
     let types = [LINES.as_slice(), &[JSON]].concat();
     let received = http.bodies.receive(&headers, body, &types).await?;
+    let pass = client.pass();
     let is_json = content_type(&headers).is_some_and(|given| given == JSON);
     let mut payloads: Vec<Cow<'_, str>> = if is_json {
         of_json(json(&received.bytes)?)?
