@@ -28,6 +28,7 @@ use crate::{
     outgoing::OutgoingFlags,
     process::ProcessFlags,
     public_url::PublicUrl,
+    quotas::QuotaFlags,
     secure::SecureFlags,
     sinks::SinkFlags,
     traps::TrapFlags,
@@ -65,6 +66,9 @@ pub(crate) struct ServerFlags {
 
     #[command(flatten)]
     pub(crate) access: AccessFlags,
+
+    #[command(flatten)]
+    quotas: QuotaFlags,
 
     #[command(flatten)]
     pub(crate) http: HttpFlags,
@@ -243,6 +247,7 @@ impl ServerFlags {
         config.http = self.http.config(self.listen)?;
         self.secure.apply(&mut config, &data.data)?;
         self.access.apply(&mut config, &data.data)?;
+        config.quotas = self.quotas.config();
         for Grant { way, powers } in &self.grant {
             config.access.grants.grant(*way, powers);
         }

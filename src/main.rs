@@ -31,6 +31,7 @@ mod pid_file;
 mod principals;
 mod process;
 mod public_url;
+mod quotas;
 mod screen;
 mod secure;
 mod seeds;

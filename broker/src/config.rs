@@ -3,6 +3,7 @@
 //! | limits | are in |
 //! |---|---|
 //! | of connections and topics, and the number of groups | [`Limits`] |
+//! | of one address, and of one principal | [`QuotaConfig`] |
 //! | of requests by HTTP | [`HttpConfig`] |
 //! | of a group: its settings, entries, jobs, dead letters | [`GroupConfig`], and the ranges beside it |
 //! | of the wire: line, payload, name, URL, lines of garbage | constants of the protocol crate |
@@ -21,6 +22,7 @@ use crate::access::AccessConfig;
 use crate::catalog::TopicSettings;
 use crate::group::config::GroupConfig;
 use crate::net::http::HttpConfig;
+use crate::quota::QuotaConfig;
 use crate::tls::TlsConfig;
 
 /// What a broker is started with.
@@ -43,6 +45,8 @@ pub struct BrokerConfig {
     pub topic_defaults: TopicSettings,
     /// Bounds of everything that grows.
     pub limits: Limits,
+    /// How much of that one may have.
+    pub quotas: QuotaConfig,
     /// What a group is that was created without settings. A delay that is given here is given to the
     /// default group, too, if it is there already.
     pub group: GroupConfig,
@@ -64,6 +68,7 @@ impl Default for BrokerConfig {
             data: None,
             topic_defaults: TopicSettings::default(),
             limits: Limits::default(),
+            quotas: QuotaConfig::default(),
             group: GroupConfig::default(),
             own_member: None,
             log_lines: false,

@@ -11,6 +11,7 @@
 //! | `net` | listeners and connections, of lines and of HTTP: the only code with sockets |
 //! | `tls` | certificates, read again when they change |
 //! | [`access`] | who may do what, by the way on which they came |
+//! | `quota` | how much one may have: an address, somebody with a name |
 //! | [`mailbox`] | how groups reach connections |
 //! | `stats` | counters for `STATS`, and the log lines that many peers may cause |
 //! | [`data_dir`], [`verify`] | the directory on disk, held by one process at a time; checking it |
@@ -36,6 +37,7 @@ mod lives;
 mod log;
 pub mod mailbox;
 mod net;
+mod quota;
 mod stats;
 mod throttle;
 mod tls;
@@ -66,6 +68,7 @@ use self::net::Hub;
 pub use self::net::http::{
     Counting, HTTP_PORT, HttpConfig, Receiver, Reply, Replying, hooks, is_forwarded,
 };
+pub use self::quota::{Quantity, Quota, QuotaConfig};
 pub use self::throttle::{Bucket, Rate};
 use self::tls::Tls;
 pub use self::tls::{TlsConfig, TlsError};

@@ -2,6 +2,7 @@
 //! argument, and memory has a bound.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -31,6 +32,15 @@ impl From<IpAddr> for Source {
                 Ipv6Addr::from_bits(network).into()
             }
         })
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            IpAddr::V4(address) => address.fmt(out),
+            IpAddr::V6(network) => write!(out, "{network}/{V6_BITS}"),
+        }
     }
 }
 
@@ -73,6 +83,11 @@ impl Bucket {
         }
         self.full_at_us = full_at_us;
         Ok(())
+    }
+
+    /// Whether nothing is missing: it is as good as a new one.
+    pub(crate) fn is_full(&self, now: Moment) -> bool {
+        self.full_at_us <= now.0.saturating_mul(US_PER_MS)
     }
 
     /// Gives back tokens that were taken for nothing.
@@ -121,8 +136,7 @@ impl<K: Copy + Eq + Hash> Throttle<K> {
         if self.buckets.len() < self.max {
             return;
         }
-        let now_us = now.0.saturating_mul(US_PER_MS);
-        self.buckets.retain(|_, bucket| bucket.full_at_us > now_us);
+        self.buckets.retain(|_, bucket| !bucket.is_full(now));
         let kept = self.max - self.max.div_ceil(4);
         if self.buckets.len() <= kept {
             return;

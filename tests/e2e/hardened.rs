@@ -264,6 +264,8 @@ fn a_kernel_without_landlock_is_told_of_where_it_is_required() {
         strace
             .args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=landlock_create_ruleset"])
             .args(["-e", "inject=landlock_create_ruleset:error=ENOSYS"])
+            // What strace follows would outlive it.
+            .args(["setpriv", "--pdeathsig", "KILL"])
             .arg(broker.get_program())
             .args(broker.get_args())
             .current_dir(folder.path())

@@ -124,6 +124,12 @@ impl Pass {
         &self.principal.name
     }
 
+    /// The name under which is counted what one has: of somebody who is known, and may not do everything.
+    pub(crate) fn counted(&self) -> Option<&str> {
+        let Principal { name, proof, rights } = &*self.principal;
+        (proof.is_some() && !rights.is_unlimited()).then_some(name)
+    }
+
     /// It speaks for those who come by that way from now on.
     pub(crate) fn go_by(&mut self, way: Way) {
         self.way = way;

@@ -84,7 +84,7 @@ use self::snapshot::{Item, Snapshot};
 use self::texts::Outside;
 use self::timers::{Expiry, Timers, Wake};
 use crate::clock::Moment;
-use crate::job::Jobs;
+use crate::job::{JobState, Jobs};
 
 /// The number of a topic's first event.
 const FIRST_SEQ: Seq = Seq(1);
@@ -263,9 +263,9 @@ impl Group {
         self.parked.set_outside(outside);
     }
 
-    /// Whether it remembers a job of that name.
-    pub(crate) fn has_job(&self, name: &JobName) -> bool {
-        self.jobs.named(name.as_ref()).is_some()
+    /// Whether the job of that name is done, if it remembers one.
+    pub(crate) fn is_done(&self, name: &JobName) -> Option<bool> {
+        self.jobs.named(name.as_ref()).map(|job| job.state == JobState::Done)
     }
 
     /// Whether nothing waits or is in flight.

@@ -128,6 +128,6 @@ pub(super) fn watch(
 }
 
 /// The group of a job.
-fn group_of(manage: &Manage<'_>) -> Result<GroupName, ProtocolError> {
+pub(crate) fn group_of(manage: &Manage<'_>) -> Result<GroupName, ProtocolError> {
     manage.setting("group").map_or_else(|| Ok(default_group()), str::parse)
 }

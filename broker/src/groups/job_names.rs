@@ -12,31 +12,43 @@ use tidings_protocol::{GroupName, JobName, Payload};
 /// another changes at that moment may come in either order; a name is there before the command
 /// that opens its job reaches the group.
 #[derive(Default)]
-pub(super) struct JobNames(RwLock<HashMap<JobName, Vec<GroupName>>>);
+pub(super) struct JobNames(RwLock<HashMap<JobName, Vec<(GroupName, Remembered)>>>);
+
+/// What a group knows of a job that it remembers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Remembered {
+    /// Its pass is not done.
+    Unfinished,
+    Done,
+}
 
 impl JobNames {
     /// The group has a job of that name, or not any more.
-    pub(super) fn set(&self, name: &JobName, group: &GroupName, known: bool) {
+    pub(super) fn set(&self, name: &JobName, group: &GroupName, job: Option<Remembered>) {
         let mut names = self.0.write();
-        if known {
-            let groups = names.entry(name.clone()).or_default();
-            if !groups.contains(group) {
-                groups.push(group.clone());
-            }
-        } else if let Some(groups) = names.get_mut(name) {
-            groups.retain(|other| other != group);
-            if groups.is_empty() {
-                names.remove(name);
-            }
+        let groups = names.entry(name.clone()).or_default();
+        groups.retain(|(other, _)| other != group);
+        groups.extend(job.map(|job| (group.clone(), job)));
+        if groups.is_empty() {
+            names.remove(name);
         }
     }
 
     /// The group is no more.
     pub(super) fn forget(&self, group: &GroupName) {
         self.0.write().retain(|_, groups| {
-            groups.retain(|other| other != group);
+            groups.retain(|(other, _)| other != group);
             !groups.is_empty()
         });
+    }
+
+    /// Whether the group has a job of that name which is not done.
+    pub(super) fn is_unfinished(&self, name: &JobName, group: &GroupName) -> bool {
+        let names = self.0.read();
+        let unfinished = |(other, job): &(GroupName, Remembered)| {
+            other == group && *job == Remembered::Unfinished
+        };
+        names.get(name).is_some_and(|groups| groups.iter().any(unfinished))
     }
 
     /// Those jobs that the payloads name and that other groups have.
@@ -50,7 +62,7 @@ impl JobNames {
             .filter(|payload| payload.contains(" job="))
             .filter_map(|payload| Payload::parse(payload).attribute("job"));
         let found = jobs.filter_map(|job| names.get_key_value(job));
-        let elsewhere = found.filter(|(_, groups)| groups.iter().any(|other| other != group));
+        let elsewhere = found.filter(|(_, groups)| groups.iter().any(|(other, _)| other != group));
         elsewhere.map(|(name, _)| name.clone()).collect()
     }
 }
@@ -72,18 +84,22 @@ mod tests {
             "http://x.org/4",
         ];
         let found = |group| names.elsewhere(group, payloads.iter().copied());
-        names.set(&docs, &a, true);
-        names.set(&docs, &a, true);
+        let unfinished = Some(Remembered::Unfinished);
+        names.set(&docs, &a, unfinished);
+        names.set(&docs, &a, unfinished);
         assert_eq!(found(&a), [].into());
         assert_eq!(found(&b), [docs.clone()].into());
-        names.set(&docs, &b, true);
-        names.set(&blog, &b, true);
+        names.set(&docs, &b, Some(Remembered::Done));
+        names.set(&blog, &b, unfinished);
+        assert!(names.is_unfinished(&docs, &a));
+        assert!(!names.is_unfinished(&docs, &b));
+        assert!(!names.is_unfinished(&blog, &a));
         assert_eq!(found(&a), [docs.clone(), blog.clone()].into());
-        names.set(&docs, &b, false);
+        names.set(&docs, &b, None);
         assert_eq!(found(&a), [blog].into());
         names.forget(&b);
         assert_eq!(found(&a), [].into());
-        names.set(&docs, &a, false);
+        names.set(&docs, &a, None);
         assert!(names.0.read().is_empty());
     }
 }

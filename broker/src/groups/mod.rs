@@ -24,13 +24,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::BytesMut;
 use parking_lot::Mutex;
 use tidings_protocol::{
-    CALLBACK_GROUP, Code, Command, DEFAULT_GROUP, GroupName, Hold, Manage, MemberId, Outcome,
-    ProtocolError, Return, Seq, Slot, TaskId,
+    CALLBACK_GROUP, Code, Command, DEFAULT_GROUP, GroupName, Hold, JobName, Manage, MemberId,
+    Outcome, ProtocolError, Return, Seq, Slot, TaskId,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use self::job_names::JobNames;
+pub(crate) use self::commands::group_of;
+use self::job_names::{JobNames, Remembered};
 use self::letter::{Letter, encode_answer, refuse, stopped};
 use self::log::{DiskLog, GroupLog, MemoryLog};
 use self::owner::Owner;
@@ -267,7 +268,7 @@ impl Groups {
         };
         if let Some(name) = &opened {
             // Before the group is asked, as seeds may follow at once. The group says whether it is so.
-            self.job_names.set(name, &group, true);
+            self.job_names.set(name, &group, Some(Remembered::Unfinished));
         }
         let waits = matches!(input, Input::WithJob { what: JobAction::Wait, .. });
         let mailbox = caller.mailbox.clone();
@@ -278,7 +279,7 @@ impl Groups {
         };
         let sent = self.send(&group, letter);
         if let (Err(_), Some(name)) = (&sent, &opened) {
-            self.job_names.set(name, &group, false);
+            self.job_names.set(name, &group, None);
         } else if waits && sent.is_ok() {
             self.registry.lock().joined.entry(caller.conn).or_default().insert(group);
         }
@@ -321,6 +322,16 @@ impl Groups {
     /// Names of all groups.
     pub fn names(&self) -> Vec<GroupName> {
         self.registry.lock().groups.keys().cloned().collect()
+    }
+
+    /// Whether there is a group of that name.
+    pub fn has(&self, name: &GroupName) -> bool {
+        self.registry.lock().groups.contains_key(name)
+    }
+
+    /// Whether a group has a job of that name that is not done.
+    pub fn has_unfinished_job(&self, group: &GroupName, job: &JobName) -> bool {
+        self.job_names.is_unfinished(job, group)
     }
 
     /// Has a worker take tasks of a group, `credit` at once (1 without). The answer comes as a parcel for

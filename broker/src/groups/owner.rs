@@ -12,13 +12,15 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
-use tidings_protocol::{Code, MemberId, ProtocolError, Seq, TopicName, duration, encode_task};
+use tidings_protocol::{
+    Code, JOB_DONE_TOPIC, JobName, MemberId, ProtocolError, Seq, TopicName, duration, encode_task,
+};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use self::machine::Machine;
 use self::outgoing::{Leaving, Outgoing};
-use super::job_names::JobNames;
+use super::job_names::{JobNames, Remembered};
 use super::letter::{Letter, encode_answer, failed, refuse, refuse_letter, stopped};
 use super::log::{GroupLog, Mark};
 use super::outbox::Outbox;
@@ -133,7 +135,7 @@ impl Owner {
         since: u64,
     ) -> Result<(), ProtocolError> {
         for name in self.group.job_names() {
-            self.job_names.set(name, self.group.name(), true);
+            self.tell_of(name);
         }
         for (serial, topic, payload) in self.group.unsent() {
             self.outbox.push_again(serial, topic, payload, self.group.sent(topic))?;
@@ -347,10 +349,16 @@ impl Owner {
     /// already.
     fn refuse_letter(&self, letter: Letter, error: &ProtocolError) {
         if let Letter::Managed(Input::OpenJob { name, .. }, _) = &letter {
-            let known = !self.is_deleted && self.group.has_job(name);
-            self.job_names.set(name, self.group.name(), known);
+            self.tell_of(name);
         }
         refuse_letter(letter, error);
+    }
+
+    /// What others are to know of a job of that name here.
+    fn tell_of(&self, name: &JobName) {
+        let done = self.group.is_done(name).filter(|_| !self.is_deleted);
+        let job = done.map(|done| if done { Remembered::Done } else { Remembered::Unfinished });
+        self.job_names.set(name, self.group.name(), job);
     }
 
     fn open(&mut self, letter: Letter) {
@@ -400,8 +408,13 @@ impl Owner {
     /// Feeds the machine and takes everything it puts out. `mailbox` is the asker's.
     fn handle(&mut self, input: Input, mailbox: Option<&Mailbox>) {
         let (configures, asked) = (matches!(input, Input::Configure { .. }), input.asked());
+        let opens =
+            if let Input::OpenJob { name, .. } = &input { Some(name.clone()) } else { None };
         self.group.handle(input, self.clock.now());
         self.take_outputs(asked.as_slice(), mailbox);
+        if let Some(name) = opens {
+            self.tell_of(&name);
+        }
         if configures && let Err(error) = self.follow_topics() {
             tracing::error!(group = %self.group.name(), %error, "cannot read a feeding topic");
         }
@@ -436,12 +449,15 @@ impl Owner {
                     }
                 }
                 Output::Announce { serial, topic, payload } => {
+                    // It begins with the job's name.
+                    let job = payload.split(' ').next().map(str::parse);
+                    if let Some(Ok(name)) = job.filter(|_| topic == JOB_DONE_TOPIC) {
+                        self.tell_of(&name);
+                    }
                     let event = Leaving::Event(serial, topic, payload);
                     self.outgoing.push(self.appended, event);
                 }
-                Output::JobName { name, known } => {
-                    self.job_names.set(&name, self.group.name(), known);
-                }
+                Output::JobName { name, .. } => self.tell_of(&name),
                 Output::Deleted => self.is_deleted = true,
                 Output::AskHeads { job } => {
                     let heads = self.heads();

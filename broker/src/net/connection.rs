@@ -9,13 +9,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
-use tidings_protocol::{Answers, Fate, MemberId, Mode, Seq, Session, Slot, encode_greeting};
+use tidings_protocol::{
+    Answers, Fate, MemberId, Mode, ProtocolError, Seq, Session, Slot, encode_greeting,
+};
 use tokio::io::AsyncWrite;
 use tokio::time::{Sleep, sleep_until};
 
 use super::Hub;
 use super::cursors::CursorUse;
 use super::ending::{Cause, Ending};
+use super::listener::Entered;
 use super::login::Login;
 use super::outbound::Outbound;
 use super::staged::Staged;
@@ -25,6 +28,7 @@ use crate::access::Pass;
 use crate::clock::Moment;
 use crate::groups::Request;
 use crate::mailbox::{ConnId, Lines, Mailbox, Parcel, Taken};
+use crate::quota::Quantity;
 use crate::topic::{Form, Place, Topic, Topics};
 
 /// Reads and writes of one connection before others have their turn.
@@ -115,12 +119,11 @@ pub(super) enum Step {
 impl Connection {
     pub(super) fn new(
         hub: Arc<Hub>,
-        id: ConnId,
-        mailbox: Mailbox,
+        Entered { conn: id, mailbox, held }: Entered,
         stream: Stream,
         remote: Remote,
     ) -> Self {
-        let (pass, login) = Login::begin(&hub, remote);
+        let (pass, login) = Login::begin(&hub, remote, held);
         Self {
             read_at: hub.clock.now(),
             login,
@@ -166,6 +169,10 @@ impl Connection {
     /// Says hello, before anything that comes in is looked at. From here on it hears the default
     /// topic, unless its first line says otherwise.
     fn greet(&mut self, cx: &mut Context<'_>) {
+        if let Err(error) = self.hub.belongs_to(&mut self.login.held, &self.pass) {
+            self.is_peer = false;
+            return self.end(Cause::Broker(error));
+        }
         let form = Form::Bare { origin: self.id };
         if let Some(topic) = self.notifier() {
             let reader = topic.subscribe(None, form, cx.waker().clone());
@@ -190,6 +197,10 @@ impl Connection {
                 continue;
             }
             let output = if input == Step::Over { input } else { self.poll_output(cx) };
+            if let Err(error) = self.tally() {
+                self.end(Cause::Broker(error));
+                cx.waker().wake_by_ref();
+            }
             let mut step = output;
             if output == Step::Waiting {
                 step = if input == Step::Waiting { self.poll_deadline(cx) } else { input };
@@ -215,6 +226,18 @@ impl Connection {
             && self.tasks.is_empty()
             && self.answers.len() == 1
             && self.answers.unsafe_publish().is_some()
+    }
+
+    /// Counts what waits for it, and what it hears. Refused if that is too much for whose it is.
+    fn tally(&mut self) -> Result<(), ProtocolError> {
+        let Some(held) = &mut self.login.held else { return Ok(()) };
+        let staged = self.worker.as_ref().map_or(0, |worker| worker.staged.bytes());
+        let parked = self.unread.len() + self.answer_bytes + self.tasks.len() + staged;
+        held.set(Quantity::Subscriptions, self.subscriptions.len() as u64)?;
+        if self.ending.is_some() {
+            return Ok(());
+        }
+        held.set(Quantity::Parked, parked as u64)
     }
 
     /// Does what groups and the broker want; `waker` is woken when they want more.
@@ -372,6 +395,12 @@ impl Connection {
             || self.answer_bytes >= self.hub.limits.answer_bytes_max
             || self.worker.as_ref().is_some_and(|worker| worker.asked.is_some())
             || self.login.is_punished()
+            || self.paused_until().is_some()
+    }
+
+    /// Until when it is not read, because it or others of its address or name were too fast.
+    fn paused_until(&self) -> Option<Moment> {
+        self.login.held.as_ref().and_then(|held| held.paused_until())
     }
 
     /// Whether reading has to pause, also after what can be folded was.
@@ -402,6 +431,7 @@ impl Connection {
             self.half_line_deadline(),
             self.stall_deadline(),
             self.login.deadline(),
+            self.paused_until(),
         ];
         let Some(deadline) = deadlines.into_iter().flatten().min() else {
             // A timer that is set stays: under load deadlines come and go with every read.
@@ -433,6 +463,11 @@ impl Connection {
         }
         if passed(self.login.deadline()) {
             self.log_in_is_over();
+        }
+        if passed(self.paused_until())
+            && let Some(held) = &mut self.login.held
+        {
+            held.resume(now);
         }
         if passed(self.half_line_deadline()) {
             self.end(Cause::HalfLine);

@@ -18,6 +18,7 @@ use crate::clock::Moment;
 use crate::group::StagedLink;
 use crate::groups::{Caller, Request};
 use crate::mailbox::Parcel;
+use crate::quota::Quantity;
 
 /// The version that `HELLO` tells.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -40,7 +41,10 @@ impl Connection {
         if !of_task {
             self.send_requests();
         }
-        if let Err(error) = self.pass.may(&command) {
+        let allowed = self.pass.may(&command);
+        let allowed =
+            allowed.and_then(|()| self.hub.may_make(self.login.held.as_deref(), &command));
+        if let Err(error) = allowed {
             // A LINK is never answered (`[A1]`).
             if !matches!(command, Command::Link { .. }) {
                 self.refuse(&error);
@@ -159,6 +163,9 @@ impl Connection {
             Ok(member) => member,
             Err(error) => return self.refuse(&error),
         };
+        if let Err(error) = self.hub.belongs_to(&mut self.login.held, &pass) {
+            return self.refuse(&error);
+        }
         self.pass = pass;
         self.pass.go_by(way);
         self.login.is_done(&self.pass);
@@ -217,7 +224,7 @@ impl Connection {
     }
 
     /// Whether there may be a subscription to that topic.
-    pub(super) fn may_subscribe(&self, name: &TopicName) -> Result<(), ProtocolError> {
+    pub(super) fn may_subscribe(&mut self, name: &TopicName) -> Result<(), ProtocolError> {
         let max = self.hub.limits.subscriptions_max;
         if self.subscriptions.has(name.as_str()) {
             let text = format!("this connection hears {name} already; UNSUB {name} ends that");
@@ -227,7 +234,9 @@ impl Connection {
             let text = format!("this connection has {max} subscriptions, the most there may be");
             return Err(ProtocolError::new(Code::Limit, text));
         }
-        Ok(())
+        let Some(held) = &mut self.login.held else { return Ok(()) };
+        // What becomes of it is counted when the turn is over.
+        held.set(Quantity::Subscriptions, self.subscriptions.len() as u64 + 1)
     }
 
     fn subscribe(
@@ -267,6 +276,12 @@ impl Connection {
 
     fn join(&mut self, group: &GroupName, credit: Option<u32>) -> Slot {
         let (caller, slot) = (self.caller(), self.answers.later());
+        if let Some(held) = &mut self.login.held
+            && let Err(error) = held.set_credit(group, credit.unwrap_or(1))
+        {
+            self.fill_with(slot, &error);
+            return slot;
+        }
         self.worker().known_to_groups = true;
         if let Err(error) = self.hub.groups.join(&caller, slot, group, credit) {
             self.fill_with(slot, &error);

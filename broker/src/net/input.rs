@@ -70,6 +70,9 @@ impl Connection {
         let end_of_input = !self.backlog && filled == kept;
         let input = &scratch[..filled];
         let used = self.take_lines(input, end_of_input, cx.waker());
+        if let Some(held) = &mut self.login.held {
+            held.settle((filled - kept) as u64, self.read_at);
+        }
         if self.ending.is_none() && used < filled {
             self.unread.clear();
             self.unread.extend_from_slice(&input[used..]);
@@ -261,10 +264,13 @@ impl Connection {
             Some(topic) if topic.name().as_str() == name && !topic.is_deleted() => {
                 Ok(Arc::clone(topic))
             }
-            _ if self.pass.way().only_publishes() => {
-                self.hub.topics.open_to_publish(&TopicName::new(name)?)
+            _ => {
+                let name = TopicName::new(name)?;
+                self.hub.may_make_topic(self.login.held.as_deref(), &name)?;
+                let only_publishes = self.pass.way().only_publishes();
+                let topics = &self.hub.topics;
+                if only_publishes { topics.open_to_publish(&name) } else { topics.open(&name) }
             }
-            _ => self.hub.topics.open(&TopicName::new(name)?),
         }
     }
 
@@ -294,6 +300,9 @@ impl Connection {
         match appended {
             Ok(()) => {
                 self.hub.stats.events.add(count as u64);
+                if let Some(held) = &mut self.login.held {
+                    held.published(count as u64);
+                }
                 self.published = Some(topic);
             }
             Err(error) => self.refuse_publishes(&error, count),

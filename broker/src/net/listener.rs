@@ -20,6 +20,7 @@ use super::connection::Connection;
 use super::handshake::handshake;
 use super::stream::{Peer, Remote, Stream};
 use crate::mailbox::{ConnId, Mailbox};
+use crate::quota::Held;
 use crate::tls::Tls;
 
 /// Connections that the kernel completes before they are accepted: a fleet that reconnects at
@@ -96,22 +97,20 @@ pub(crate) fn serve(
 ) {
     let (connections, stopping) = (tasks.clone(), stop.clone());
     accept(listener, stop, tasks, move |stream: TcpStream, peer| {
-        let Some((conn, mailbox)) = enter(&hub, peer) else {
-            return match hub.tls {
-                // There is nobody yet to whom it could be said in words.
-                Some(_) => drop(stream),
-                None => turn_away(stream.into_std(), hub.limits.connections_max),
-            };
+        let entered = match enter(&hub, peer) {
+            Ok(entered) => entered,
+            // There is nobody yet to whom it could be said in words.
+            Err(_) if hub.tls.is_some() => return,
+            Err(error) => return turn_away(stream.into_std(), &error),
         };
         tune(&stream, hub.limits.unsent_bytes);
         if hub.tls.is_some() {
             let (hub, stopping) = (Arc::clone(&hub), stopping.clone());
-            connections.spawn(serve_secured(hub, (conn, mailbox), stream, peer, stopping));
+            connections.spawn(serve_secured(hub, entered, stream, peer, stopping));
         } else {
             let remote = Remote { peer, certificate: None, is_encrypted: false };
             let stream = Stream::Plain(stream);
-            connections
-                .spawn(Connection::new(Arc::clone(&hub), conn, mailbox, stream, remote).run());
+            connections.spawn(Connection::new(Arc::clone(&hub), entered, stream, remote).run());
         }
     });
 }
@@ -126,12 +125,13 @@ pub(crate) fn serve_unix(
 ) {
     let connections = tasks.clone();
     accept(listener, stop, tasks, move |stream: UnixStream, peer| {
-        let Some((conn, mailbox)) = enter(&hub, peer) else {
-            return turn_away(stream.into_std(), hub.limits.connections_max);
+        let entered = match enter(&hub, peer) {
+            Ok(entered) => entered,
+            Err(error) => return turn_away(stream.into_std(), &error),
         };
         let (stream, remote) =
             (Stream::Unix(stream), Remote { peer, certificate: None, is_encrypted: false });
-        connections.spawn(Connection::new(Arc::clone(&hub), conn, mailbox, stream, remote).run());
+        connections.spawn(Connection::new(Arc::clone(&hub), entered, stream, remote).run());
     });
 }
 
@@ -178,18 +178,36 @@ pub(crate) fn tend(hub: Arc<Hub>, stop: CancellationToken, tasks: &TaskTracker) 
     });
 }
 
-/// Counts a connection, unless there are too many.
-fn enter(hub: &Hub, peer: Peer) -> Option<(ConnId, Mailbox)> {
-    let Ok((conn, mailbox)) = hub.registry.enter() else {
-        hub.stats.turned_away.add(1);
-        let max = hub.limits.connections_max;
-        if let Some(held_back) = hub.stats.turned_away_log.pass(hub.clock.now()) {
-            tracing::warn!(%peer, max, held_back, "too many connections: turned away");
+/// A connection that was counted.
+#[derive(Debug)]
+pub(super) struct Entered {
+    pub(super) conn: ConnId,
+    pub(super) mailbox: Mailbox,
+    /// What it has of what one may have.
+    pub(super) held: Held,
+}
+
+/// Counts a connection, unless there are too many, of all or from there.
+pub(super) fn enter(hub: &Hub, peer: Peer) -> Result<Entered, ProtocolError> {
+    let entered = hub.quotas.connect(peer.network(), hub.clock.now()).and_then(|held| {
+        let (conn, mailbox) = hub.registry.enter().map_err(|_| {
+            let max = hub.limits.connections_max;
+            let text =
+                format!("{max} connections are open, and no more are allowed; try again later");
+            ProtocolError::new(Code::Limit, text)
+        })?;
+        Ok(Entered { conn, mailbox, held })
+    });
+    match &entered {
+        Ok(Entered { conn, .. }) => tracing::debug!(%conn, %peer, "connected"),
+        Err(error) => {
+            hub.stats.turned_away.add(1);
+            if let Some(held_back) = hub.stats.turned_away_log.pass(hub.clock.now()) {
+                tracing::warn!(%peer, error = error.text, held_back, "turned away");
+            }
         }
-        return None;
-    };
-    tracing::debug!(%conn, %peer, "connected");
-    Some((conn, mailbox))
+    }
+    entered
 }
 
 /// Events are small and wanted now; and what the other side cannot take waits in the log, not in the kernel. The
@@ -202,18 +220,19 @@ fn tune(stream: &TcpStream, unsent_bytes: u32) {
 /// A connection from its handshake on.
 async fn serve_secured(
     hub: Arc<Hub>,
-    (conn, mailbox): (ConnId, Mailbox),
+    entered: Entered,
     stream: TcpStream,
     peer: Peer,
     stop: CancellationToken,
 ) {
+    let conn = entered.conn;
     let Some(config) = hub.tls.as_ref().map(Tls::lines) else { return };
     // Boxed, so that an idle connection does not keep the room that either of the two once took.
     match Box::pin(handshake(config, stream, &hub.limits, &stop)).await {
         Ok((stream, certificate)) => {
             let remote = Remote { peer, certificate, is_encrypted: true };
             tracing::debug!(%conn, peer = %remote, "encrypted");
-            Box::pin(Connection::new(hub, conn, mailbox, stream, remote).run()).await;
+            Box::pin(Connection::new(hub, entered, stream, remote).run()).await;
         }
         Err(error) => {
             tracing::debug!(%conn, %peer, %error, "no TLS: closed");
@@ -224,10 +243,9 @@ async fn serve_secured(
 
 /// Says why and closes. Never waits: the buffer of a new socket has room for a line. What has come
 /// already is read, because to close over it would be a reset, which may overtake the line.
-fn turn_away(stream: io::Result<impl Read + Write + Closes>, max: usize) {
-    let text = format!("{max} connections are open, and no more are allowed; try again later");
+fn turn_away(stream: io::Result<impl Read + Write + Closes>, error: &ProtocolError) {
     let mut line = Vec::new();
-    ProtocolError::new(Code::Limit, text).encode(&mut line);
+    error.encode(&mut line);
     if let Ok(mut stream) = stream {
         let _ = stream.write_all(&line);
         stream.close_writing();

@@ -10,6 +10,7 @@ use super::ending::Cause;
 use super::stream::{Peer, Remote};
 use crate::access::{Access, Pass, Proof, Unknown, Way};
 use crate::clock::Moment;
+use crate::quota::Held;
 use crate::topic::Topic;
 
 /// The pass of whoever is at the other end, as far as the connection itself tells.
@@ -51,6 +52,8 @@ pub(super) fn too_many_tokens(wait_ms: u64) -> ProtocolError {
 pub(super) struct Login {
     /// Who is at the other end, as far as the connection itself tells.
     pub(super) remote: Remote,
+    /// What it has of what its address and its name may have.
+    pub(super) held: Held,
     /// Until when somebody has to log in who can do nothing else.
     by: Option<Moment>,
     /// A wrong token was shown: when that is answered, until which nothing is read, and where.
@@ -59,11 +62,11 @@ pub(super) struct Login {
 
 impl Login {
     /// What a connection begins with.
-    pub(super) fn begin(hub: &Hub, remote: Remote) -> (Pass, Box<Self>) {
+    pub(super) fn begin(hub: &Hub, remote: Remote, held: Held) -> (Pass, Box<Self>) {
         let pass = pass_of(&hub.access, Way::Line, &remote);
         let must = pass.is_worthless() && hub.access.notifier(&pass).is_none();
         let by = must.then(|| hub.clock.now() + hub.limits.log_in_ms);
-        (pass, Box::new(Self { remote, by, punished: None }))
+        (pass, Box::new(Self { remote, held, by, punished: None }))
     }
 
     /// Whether nothing is read for a while.
@@ -143,6 +146,9 @@ impl Connection {
         if !pass.has_rights_of(&self.pass) && (works || self.subscriptions.len() > 0) {
             let text = format!("what {} may do has changed; connect again", self.pass.name());
             return self.end(Cause::Broker(ProtocolError::new(Code::Revoked, text)));
+        }
+        if let Err(error) = self.hub.belongs_to(&mut self.login.held, &pass) {
+            return self.end(Cause::Broker(error));
         }
         self.pass = pass;
     }

@@ -18,6 +18,7 @@ mod input;
 mod listener;
 mod login;
 mod outbound;
+mod quotas;
 mod registry;
 mod staged;
 mod stream;
@@ -43,6 +44,7 @@ use crate::config::{BrokerConfig, Limits};
 use crate::cursors::Cursors;
 use crate::groups::{GroupStorage, Groups, Recovered};
 use crate::mailbox::ConnId;
+use crate::quota::{Made, Quotas};
 use crate::stats::Stats;
 use crate::tls::Tls;
 use crate::topic::Topics;
@@ -63,6 +65,7 @@ pub(crate) struct Hub {
     registry: Registry,
     stats: Stats,
     access: Access,
+    quotas: Quotas,
     log_lines: AtomicBool,
     /// Without it nothing is encrypted.
     tls: Option<Tls>,
@@ -100,6 +103,7 @@ impl Hub {
             cursors,
             stats: Stats::default(),
             access: Access::new(config.access),
+            quotas: Quotas::new(config.quotas),
             log_lines: AtomicBool::new(config.log_lines),
             tls,
             secret: RandomState::new(),
@@ -115,8 +119,18 @@ impl Hub {
     fn tend(&self) {
         self.topics.tend();
         self.cursors.tend(self.clock.now(), self.clock.unix_ms());
+        self.quotas.tend(&|made| self.has(made), self.clock.now());
         if let Some(tls) = &self.tls {
             tls.refresh();
+        }
+    }
+
+    /// Whether something that somebody has made is there, and counts.
+    fn has(&self, made: &Made) -> bool {
+        match made {
+            Made::Topic(name) => self.topics.find(name.as_str()).is_some(),
+            Made::Group(name) => self.groups.has(name),
+            Made::Job(group, name) => self.groups.has_unfinished_job(group, name),
         }
     }
 

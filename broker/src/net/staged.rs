@@ -52,6 +52,11 @@ impl Staged {
         self.bytes += bytes;
     }
 
+    /// Bytes that it keeps, roughly.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Counts a child that cannot be kept.
     pub(super) fn refuse(&mut self, limits: &Limits, task: TaskId) {
         self.make_room(limits, &task, 0);

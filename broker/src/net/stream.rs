@@ -63,6 +63,17 @@ impl Peer {
     }
 }
 
+impl Peer {
+    /// Its address, if it comes over the network.
+    pub(super) fn network(self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(address) => Some(address.ip()),
+            #[cfg(unix)]
+            Self::Unix { .. } => None,
+        }
+    }
+}
+
 impl fmt::Display for Peer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

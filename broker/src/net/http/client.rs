@@ -9,14 +9,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tidings_protocol::{Code, Command, ProtocolError, Reply as Line, Slot, Verb, refusal_from};
+use tidings_protocol::{
+    Code, Command, ProtocolError, Reply as Line, Slot, TopicName, Verb, refusal_from,
+};
 
 use super::super::{Hub, login, topics};
+use super::error::Refusal;
 use super::within;
 use crate::access::{Deed, Pass, Way};
 use crate::groups::Caller;
 use crate::mailbox::{ConnId, Mailbox, Parcel};
+use crate::net::listener::Entered;
 use crate::net::stream::Remote;
+use crate::quota::{Held, Quantity};
 
 /// An answer: its lines, and the text of the last.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -40,23 +45,57 @@ pub(super) struct Client {
     asked: AtomicU64,
     /// Of whoever sent the request that is being answered: there is one at a time.
     pass: Mutex<Pass>,
+    /// What the connection has of what one may have.
+    held: Mutex<Held>,
 }
 
 impl Client {
-    /// `conn` and `mailbox` are those that the registry gave, and are given back at the end.
     pub(super) fn new(
         hub: Arc<Hub>,
-        (conn, mailbox): (ConnId, Mailbox),
+        Entered { conn, mailbox, held }: Entered,
         remote: Remote,
         patience: Duration,
     ) -> Self {
         let pass = Mutex::new(login::pass_of(&hub.access, Way::Http, &remote));
-        Self { hub, conn, mailbox, remote, patience, asked: AtomicU64::new(0), pass }
+        let (asked, held) = (AtomicU64::new(0), Mutex::new(held));
+        Self { hub, conn, mailbox, remote, patience, asked, pass, held }
     }
 
-    /// The request that comes now is of somebody who has that pass.
-    pub(super) fn is_of(&self, pass: Pass) {
+    /// The request that comes now is of somebody who has that pass. Refused with [`Code::Limit`] if they have too much
+    /// already.
+    pub(super) fn is_of(&self, pass: Pass) -> Result<(), ProtocolError> {
+        self.hub.belongs_to(&mut self.held.lock(), &pass)?;
         *self.pass.lock() = pass;
+        Ok(())
+    }
+
+    /// Whoever sent the request may publish on that topic, which comes into being if it is new, and is not too fast.
+    pub(super) fn may_publish_on(&self, topic: &TopicName) -> Result<(), Refusal> {
+        let held = self.held.lock();
+        let Some(held) = held.as_deref() else { return Ok(()) };
+        let wait_ms = held.wait_ms(self.hub.clock.now());
+        if wait_ms > 0 {
+            let seconds = u32::try_from(wait_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
+            let text = format!("faster than one may go on; try again in {seconds} s");
+            return Err(Refusal::from(ProtocolError::new(Code::Limit, text)).retry_after(seconds));
+        }
+        Ok(self.hub.may_make_topic(Some(held), topic)?)
+    }
+
+    /// So many events, and so many bytes, were published.
+    pub(super) fn published(&self, events: usize, bytes: usize) {
+        if let Some(held) = self.held.lock().as_deref_mut() {
+            held.published(events as u64);
+            held.settle(bytes as u64, self.hub.clock.now());
+        }
+    }
+
+    /// The connection hears something more, until what is returned is dropped.
+    pub(super) fn hears(self: &Arc<Self>) -> Result<Hearing, ProtocolError> {
+        if let Some(held) = self.held.lock().as_deref_mut() {
+            held.add(Quantity::Subscriptions)?;
+        }
+        Ok(Hearing(Arc::clone(self)))
     }
 
     /// The pass of whoever sent the request, as it is now: a body may have taken its time.
@@ -138,6 +177,7 @@ impl Client {
 
     fn begin(&self, command: &Command<'_>) -> Result<Slot, ProtocolError> {
         self.pass().may(command)?;
+        self.hub.may_make(self.held.lock().as_deref(), command)?;
         let slot = Slot::numbered(self.asked.fetch_add(1, Ordering::Relaxed));
         if let Command::Topic(manage) = command {
             let reply = topics::Reply { mailbox: self.mailbox.clone(), slot };
@@ -184,6 +224,18 @@ impl Client {
     /// What was waited for is not waited for any more.
     pub(super) fn give_up(&self) {
         self.hub.groups.gone(self.conn);
+    }
+}
+
+/// A stream of events, for as long as somebody hears it.
+#[derive(Debug)]
+pub(super) struct Hearing(Arc<Client>);
+
+impl Drop for Hearing {
+    fn drop(&mut self) {
+        if let Some(held) = self.0.held.lock().as_deref_mut() {
+            held.remove(Quantity::Subscriptions);
+        }
     }
 }
 

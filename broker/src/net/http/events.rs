@@ -20,7 +20,7 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::Http;
-use super::client::Client;
+use super::client::{Client, Hearing};
 use super::error::Refusal;
 use super::following::{Filter, Following, Next};
 use super::input::{Named, Params};
@@ -53,6 +53,7 @@ pub(super) async fn stream(
     let params = Params::of(&uri, &known)?;
     let from = params.get("from").map(str::parse::<StartAt>).transpose()?;
     let from = last_event(&headers)?.or(from);
+    let hearing = client.hears()?;
     let following = Following::begin(&http.hub, topic.clone(), from)?;
     let keep_alive = Duration::from_millis(http.config.keep_alive_ms);
     let stream = Stream {
@@ -65,6 +66,7 @@ pub(super) async fn stream(
         timer: Box::pin(tokio::time::sleep(keep_alive)),
         stop: Box::pin(ends(client, topic.clone(), http.stop.clone())),
         topic,
+        _hearing: hearing,
     };
     let mut response = Response::new(Body::new(stream));
     let answer = response.headers_mut();
@@ -104,6 +106,7 @@ struct Stream {
     greeted: bool,
     keep_alive: Duration,
     timer: Pin<Box<Sleep>>,
+    _hearing: Hearing,
     /// Ends when the broker does, and when whoever hears it may not any more.
     stop: Pin<Box<dyn Future<Output = ()> + Send>>,
 }

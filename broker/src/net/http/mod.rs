@@ -58,6 +58,7 @@ use self::transcripts::TranscriptsOfTopics;
 use super::Hub;
 use super::stream::{Peer, Remote};
 use crate::access::Way;
+use crate::net::listener::Entered;
 
 /// What all requests share.
 #[derive(Debug)]
@@ -116,13 +117,15 @@ pub(crate) async fn ask(
     command: &Command<'_>,
     patience: Duration,
 ) -> Result<(), ProtocolError> {
-    let entered = hub.registry.enter();
-    let entered = entered
+    let (conn, mailbox) = hub
+        .registry
+        .enter()
         .map_err(|_| ProtocolError::new(Code::Limit, "there are as many connections as may be"))?;
+    let entered = Entered { conn, mailbox, held: None };
     let peer = Peer::Tcp((Ipv4Addr::LOCALHOST, 0).into());
     let remote = Remote { peer, certificate: None, is_encrypted: false };
     let client = Client::new(Arc::clone(hub), entered, remote, patience);
-    client.is_of(hub.access.own(Way::Http));
+    client.is_of(hub.access.own(Way::Http))?;
     client.ask(command).await.map(drop)
 }
 

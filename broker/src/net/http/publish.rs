@@ -74,9 +74,10 @@ pub(super) async fn publish(
 ) -> Result<Object, Refusal> {
     Params::of(&uri, &[])?;
     client.may(Deed::Publish(name.as_str()))?;
+    client.may_publish_on(&name)?;
     let types = [LINES.as_slice(), &[JSON]].concat();
     let received = http.bodies.receive(&headers, body, &types).await?;
-    let pass = client.pass();
+    let (pass, bytes) = (client.pass(), received.bytes.len());
     let is_json = content_type(&headers).is_some_and(|given| given == JSON);
     let mut payloads: Vec<Cow<'_, str>> = if is_json {
         of_json(json(&received.bytes)?)?
@@ -86,6 +87,8 @@ pub(super) async fn publish(
     if payloads.is_empty() {
         return Err(Refusal::bad("the body has no event: one a line, empty lines are none"));
     }
+    // Also if they are refused.
+    client.published(payloads.len(), bytes);
     for (at, payload) in payloads.iter().enumerate() {
         let judged = http.hub.access.publish(&pass, name.as_str(), payload);
         judged.map_err(|error| at_event(at, &error))?;

@@ -30,8 +30,8 @@ use super::error::Refusal;
 use super::hooks::PeerIp;
 use super::{Http, Serving, guard, router};
 use crate::access::{Pass, Unknown, Way, is_token};
-use crate::mailbox::{ConnId, Mailbox};
 use crate::net::handshake::handshake;
+use crate::net::listener::{Entered, enter};
 use crate::net::stream::{Peer, Remote, Stream};
 use crate::net::{Hub, accept, login};
 use crate::tls::Tls;
@@ -56,12 +56,8 @@ pub(crate) fn serve(
     let router = router(&http);
     let connections = tasks.clone();
     accept(listener, listening, tasks, move |stream, peer| {
-        let Ok(entered) = http.hub.registry.enter() else {
-            // There is nobody yet to whom it could be said in words.
-            http.hub.stats.turned_away.add(1);
-            return;
-        };
-        tracing::debug!(conn = %entered.0, %peer, "connected by HTTP");
+        // There is nobody yet to whom it could be said in words.
+        let Ok(entered) = enter(&http.hub, peer) else { return };
         connections.spawn(serve_one(Arc::clone(&http), router.clone(), entered, stream, peer));
     });
     serving
@@ -70,10 +66,11 @@ pub(crate) fn serve(
 async fn serve_one(
     http: Arc<Http>,
     router: Router,
-    (conn, mailbox): (ConnId, Mailbox),
+    entered: Entered,
     stream: TcpStream,
     peer: Peer,
 ) {
+    let conn = entered.conn;
     let config = &http.config;
     let _ = stream.set_nodelay(true);
     let (stream, certificate) = match http.hub.tls.as_ref().map(Tls::http) {
@@ -89,8 +86,7 @@ async fn serve_one(
     let answer_patience = Duration::from_millis(config.answer_ms);
     let is_encrypted = matches!(stream, Stream::Tls(_));
     let remote = Remote { peer, certificate, is_encrypted };
-    let client =
-        Arc::new(Client::new(Arc::clone(&http.hub), (conn, mailbox), remote, answer_patience));
+    let client = Arc::new(Client::new(Arc::clone(&http.hub), entered, remote, answer_patience));
     let patience = Duration::from_millis(config.stalled_ms);
     let stream = Watched::new(stream, patience, http.stop.clone());
     let service = service_fn(|request: Request<Incoming>| {
@@ -124,7 +120,12 @@ async fn answer(
         return refusal.into_response();
     }
     match admit(http, request.headers(), &client.remote).await {
-        Ok(pass) => client.is_of(pass),
+        Ok(pass) => {
+            if let Err(error) = client.is_of(pass) {
+                http.hub.stats.refused.add(1);
+                return Refusal::from(error).into_response();
+            }
+        }
         Err(refusal) => {
             http.hub.stats.refused.add(1);
             return refusal.into_response();

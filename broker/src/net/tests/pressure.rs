@@ -45,9 +45,9 @@ async fn connection(broker: &Broker) -> (Connection, Peer) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (read, write) = client.into_split();
-    let (conn, mailbox) = broker.hub.registry.enter().unwrap();
     let (stream, remote) = plain(listener.accept().await.unwrap().0);
-    let connection = Connection::new(broker.hub.clone(), conn, mailbox, stream, remote);
+    let entered = crate::net::listener::enter(&broker.hub, remote.peer).unwrap();
+    let connection = Connection::new(broker.hub.clone(), entered, stream, remote);
     (connection, Peer { read: BufReader::new(read), write })
 }
 

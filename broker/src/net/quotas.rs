@@ -1,0 +1,60 @@
+//! What a connection has of what one may have, and what it wants more of.
+
+use tidings_protocol::{Command, GroupName, Manage, ProtocolError, TopicName};
+
+use super::Hub;
+use crate::access::Pass;
+use crate::groups::group_of;
+use crate::quota::{Held, Holding, Made};
+
+impl Hub {
+    /// From now on a connection is that of somebody with that pass.
+    pub(super) fn belongs_to(&self, held: &mut Held, pass: &Pass) -> Result<(), ProtocolError> {
+        self.quotas.assign(held, pass.counted())
+    }
+
+    /// Whether a connection may bring into being what a command does, if it is new.
+    pub(super) fn may_make(
+        &self,
+        held: Option<&Holding>,
+        command: &Command<'_>,
+    ) -> Result<(), ProtocolError> {
+        let Some(held) = held else { return Ok(()) };
+        made_by(command).iter().try_for_each(|new| held.make(new, &|made| self.has(made)))
+    }
+
+    /// The same for a topic to publish on.
+    pub(super) fn may_make_topic(
+        &self,
+        held: Option<&Holding>,
+        topic: &TopicName,
+    ) -> Result<(), ProtocolError> {
+        let Some(held) = held else { return Ok(()) };
+        held.make(&Made::Topic(topic.clone()), &|made| self.has(made))
+    }
+}
+
+/// What a command brings into being if it is not there. What is wrong with it is said by whoever does it.
+fn made_by(command: &Command<'_>) -> Vec<Made> {
+    match command {
+        Command::Sub { topic, .. } => vec![Made::Topic(topic.clone())],
+        Command::Topic(manage) if manage.action == "create" => {
+            named(manage).map(Made::Topic).into_iter().collect()
+        }
+        Command::Group(manage) if matches!(manage.action, "create" | "set") => {
+            let group = named(manage).map(Made::Group).filter(|_| manage.action == "create");
+            let topics = manage.setting("topics").unwrap_or_default().split(',');
+            let topics = topics.filter_map(|topic| topic.parse().ok()).map(Made::Topic);
+            group.into_iter().chain(topics).collect()
+        }
+        Command::Job(manage) if manage.action == "open" => {
+            let job = group_of(manage).ok().zip(named(manage));
+            job.map(|(group, job): (GroupName, _)| Made::Job(group, job)).into_iter().collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn named<N: std::str::FromStr>(manage: &Manage<'_>) -> Option<N> {
+    manage.required_name().ok()?.parse().ok()
+}

@@ -1,0 +1,178 @@
+//! What one has in all, and how fast it goes. Time is an argument.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tidings_protocol::{Code, GroupName, JobName, ProtocolError, TopicName};
+
+use super::holding::Exists;
+use super::quantity::{Quantity, Quota};
+use super::too_much;
+use crate::clock::Moment;
+use crate::throttle::{Bucket, Rate};
+
+/// Which part of the new connections of a minute may come at once.
+const CONNECTS_AT_ONCE: u32 = 4;
+
+/// Microseconds that one may go ahead of its rate.
+const AHEAD_US: u64 = 1_000_000;
+
+/// Something that stays when its maker goes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Made {
+    Topic(TopicName),
+    Group(GroupName),
+    Job(GroupName, JobName),
+}
+
+impl Made {
+    fn quantity(&self) -> Quantity {
+        match self {
+            Self::Topic(_) => Quantity::Topics,
+            Self::Group(_) => Quantity::Groups,
+            Self::Job(..) => Quantity::Jobs,
+        }
+    }
+}
+
+/// What somebody has.
+#[derive(Debug)]
+pub(super) struct Account {
+    /// Whose it is, for people.
+    who: String,
+    quota: Quota,
+    /// How much it has of each [`Quantity`] that its connections hold.
+    held: [AtomicU64; Quantity::ALL.len()],
+    made: Mutex<HashSet<Made>>,
+    pace: Mutex<Pace>,
+}
+
+#[derive(Debug, Default)]
+struct Pace {
+    connects: Bucket,
+    events: Meter,
+    bytes: Meter,
+}
+
+/// How far somebody is ahead of a rate. What was done is noted, and paid for by waiting before the next.
+#[derive(Debug, Default)]
+struct Meter {
+    /// When everything is paid for.
+    paid_at_us: u64,
+}
+
+impl Meter {
+    fn note(&mut self, amount: u64, per_second: u64, now: Moment) {
+        if per_second == u64::MAX {
+            return;
+        }
+        let price_us = amount.saturating_mul(1_000_000) / per_second.max(1);
+        self.paid_at_us = self.paid_at_us.max(us(now)).saturating_add(price_us);
+    }
+
+    /// Milliseconds to wait before anything more is done; 0: none.
+    fn wait_ms(&self, now: Moment) -> u64 {
+        self.paid_at_us.saturating_sub(us(now)).saturating_sub(AHEAD_US).div_ceil(1_000)
+    }
+}
+
+fn us(now: Moment) -> u64 {
+    now.0.saturating_mul(1_000)
+}
+
+impl Account {
+    pub(super) fn new(who: String, quota: Quota) -> Self {
+        let (held, made, pace) = Default::default();
+        Self { who, quota, held, made, pace }
+    }
+
+    /// A connection comes.
+    pub(super) fn comes(&self, now: Moment) -> Result<(), ProtocolError> {
+        let max = self.quota.of(Quantity::Connects);
+        let Ok(per_minute) = u32::try_from(max) else { return Ok(()) };
+        let rate = Rate { per_minute, burst: per_minute.div_ceil(CONNECTS_AT_ONCE) };
+        self.pace.lock().connects.take(rate, 1, now).map_err(|wait_ms| {
+            let seconds = wait_ms.div_ceil(1_000);
+            let text = format!(
+                "{} has more than {max} new connections a minute; try again in {seconds} s",
+                self.who
+            );
+            ProtocolError::new(Code::Limit, text)
+        })
+    }
+
+    /// It has so much more of that.
+    pub(super) fn grow(&self, quantity: Quantity, by: u64) -> Result<(), ProtocolError> {
+        let (held, max) = (&self.held[quantity as usize], self.quota.of(quantity));
+        let more = |had: u64| had.checked_add(by).filter(|sum| *sum <= max);
+        match held.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(too_much(&self.who, quantity, max)),
+        }
+    }
+
+    /// It has so much less of that.
+    pub(super) fn shrink(&self, quantity: Quantity, by: u64) {
+        let before = self.held[quantity as usize].fetch_sub(by, Ordering::AcqRel);
+        debug_assert!(before >= by, "{quantity:?}: {before} - {by}");
+    }
+
+    /// It brings something into being that is not there yet.
+    pub(super) fn make(&self, new: &Made, exists: &Exists<'_>) -> Result<(), ProtocolError> {
+        let (quantity, made) = (new.quantity(), &mut *self.made.lock());
+        let max = self.quota.of(quantity);
+        if max == u64::MAX || made.contains(new) {
+            return Ok(());
+        }
+        let is_full = |made: &HashSet<Made>| {
+            let of_its_kind = made.iter().filter(|other| other.quantity() == quantity);
+            made.len() as u64 >= max && of_its_kind.count() as u64 >= max
+        };
+        if is_full(made) {
+            made.retain(exists);
+        }
+        if is_full(made) {
+            return Err(too_much(&self.who, quantity, max));
+        }
+        made.insert(new.clone());
+        Ok(())
+    }
+
+    /// Something was done.
+    pub(super) fn note(&self, events: u64, bytes: u64, now: Moment) {
+        let (of_events, of_bytes) =
+            (self.quota.of(Quantity::Events), self.quota.of(Quantity::Bytes));
+        if (of_events, of_bytes) == (u64::MAX, u64::MAX) {
+            return;
+        }
+        let pace = &mut *self.pace.lock();
+        pace.events.note(events, of_events, now);
+        pace.bytes.note(bytes, of_bytes, now);
+    }
+
+    /// Milliseconds to wait before anything more is done; 0: none.
+    pub(super) fn wait_ms(&self, now: Moment) -> u64 {
+        let pace = self.pace.lock();
+        pace.events.wait_ms(now).max(pace.bytes.wait_ms(now))
+    }
+
+    /// Forgets what it has made that is not there any more.
+    pub(super) fn forget_unless(&self, exists: &Exists<'_>) {
+        self.made.lock().retain(exists);
+    }
+
+    /// Whether it has anything.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.held.iter().any(|held| held.load(Ordering::Acquire) > 0)
+            || !self.made.lock().is_empty()
+    }
+
+    /// Whether it went faster than it would be remembered for if it were new.
+    pub(super) fn is_owed(&self, now: Moment) -> bool {
+        let pace = self.pace.lock();
+        let meters = [&pace.events, &pace.bytes];
+        pace.connects != Bucket::default() && !pace.connects.is_full(now)
+            || meters.iter().any(|meter| meter.paid_at_us > us(now))
+    }
+}

@@ -1,0 +1,192 @@
+//! What one connection has of what those have whose it is.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tidings_protocol::{GroupName, ProtocolError};
+
+use super::Held;
+use super::account::{Account, Made};
+use super::quantity::Quantity;
+use crate::clock::Moment;
+
+/// Whether something that was made is there still, and counts.
+pub(crate) type Exists<'a> = dyn Fn(&Made) -> bool + 'a;
+
+/// What a connection has, which it gives back when it ends.
+#[derive(Debug, Default)]
+pub(crate) struct Holding {
+    source: Option<Arc<Account>>,
+    principal: Option<Arc<Account>>,
+    /// How much of each [`Quantity`].
+    amounts: [u64; Quantity::ALL.len()],
+    /// What it has asked for of each group.
+    credits: HashMap<GroupName, u32>,
+    /// Events since it was settled last.
+    events: u64,
+    /// Until when nothing is read.
+    paused_until: Option<Moment>,
+}
+
+impl Holding {
+    /// That of a connection of which something is counted from now on, if nothing was.
+    pub(super) fn account(held: &mut Held) -> &mut Self {
+        held.get_or_insert_with(|| {
+            let mut holding = Box::<Self>::default();
+            // The connection itself.
+            holding.amounts[Quantity::Connections as usize] = 1;
+            holding
+        })
+    }
+
+    /// The address it comes from. To be called first.
+    pub(super) fn begin_from(&mut self, source: Arc<Account>) -> Result<(), ProtocolError> {
+        self.give_to(&source)?;
+        self.source = Some(source);
+        Ok(())
+    }
+
+    /// Whose it is from now on, with all that it has.
+    pub(super) fn belong_to(
+        &mut self,
+        principal: Option<Arc<Account>>,
+    ) -> Result<(), ProtocolError> {
+        let is_same = match (&self.principal, &principal) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        };
+        if is_same {
+            return Ok(());
+        }
+        if let Some(principal) = &principal {
+            self.give_to(principal)?;
+        }
+        if let Some(before) = std::mem::replace(&mut self.principal, principal) {
+            self.take_from(&before);
+        }
+        Ok(())
+    }
+
+    /// Adds all that it has to an account, or nothing.
+    fn give_to(&self, account: &Account) -> Result<(), ProtocolError> {
+        for (at, quantity) in Quantity::ALL.into_iter().enumerate() {
+            if let Err(error) = account.grow(quantity, self.amounts[at]) {
+                for earlier in &Quantity::ALL[..at] {
+                    account.shrink(*earlier, self.amounts[*earlier as usize]);
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_from(&self, account: &Account) {
+        for quantity in Quantity::ALL {
+            account.shrink(quantity, self.amounts[quantity as usize]);
+        }
+    }
+
+    /// It has so much of that from now on. Refused if it is more than before, and too much; then it is as it was.
+    pub(crate) fn set(&mut self, quantity: Quantity, amount: u64) -> Result<(), ProtocolError> {
+        let before = self.amounts[quantity as usize];
+        if amount > before {
+            let more = amount - before;
+            if let Some(source) = &self.source {
+                source.grow(quantity, more)?;
+            }
+            if let Some(principal) = &self.principal
+                && let Err(error) = principal.grow(quantity, more)
+            {
+                if let Some(source) = &self.source {
+                    source.shrink(quantity, more);
+                }
+                return Err(error);
+            }
+        } else if amount < before {
+            for account in self.accounts() {
+                account.shrink(quantity, before - amount);
+            }
+        }
+        self.amounts[quantity as usize] = amount;
+        Ok(())
+    }
+
+    /// It has one more of that, for as long as the connection is there or until [`set`](Self::set) says otherwise.
+    pub(crate) fn add(&mut self, quantity: Quantity) -> Result<(), ProtocolError> {
+        self.set(quantity, self.amounts[quantity as usize] + 1)
+    }
+
+    /// It has one less of that.
+    pub(crate) fn remove(&mut self, quantity: Quantity) {
+        let less = self.amounts[quantity as usize].saturating_sub(1);
+        // Less is never refused.
+        let _ = self.set(quantity, less);
+    }
+
+    /// It may have so many tasks of a group at once.
+    pub(crate) fn set_credit(
+        &mut self,
+        group: &GroupName,
+        credit: u32,
+    ) -> Result<(), ProtocolError> {
+        let before = self.credits.get(group).copied().unwrap_or(0);
+        let amount = self.amounts[Quantity::Credit as usize];
+        self.set(Quantity::Credit, amount - u64::from(before) + u64::from(credit))?;
+        match credit {
+            0 => self.credits.remove(group),
+            _ => self.credits.insert(group.clone(), credit),
+        };
+        Ok(())
+    }
+
+    /// It brings something into being, unless that is there already.
+    pub(crate) fn make(&self, new: &Made, exists: &Exists<'_>) -> Result<(), ProtocolError> {
+        if exists(new) {
+            return Ok(());
+        }
+        self.accounts().try_for_each(|account| account.make(new, exists))
+    }
+
+    /// It has published so many.
+    pub(crate) fn published(&mut self, events: u64) {
+        self.events += events;
+    }
+
+    /// So many bytes came with what it has published. Nothing more is read until it [`is_paused`](Self::is_paused) no
+    /// more.
+    pub(crate) fn settle(&mut self, bytes: u64, now: Moment) {
+        let events = std::mem::take(&mut self.events);
+        self.accounts().for_each(|account| account.note(events, bytes, now));
+        let wait_ms = self.wait_ms(now);
+        self.paused_until = (wait_ms > 0).then(|| now + wait_ms);
+    }
+
+    /// Milliseconds to wait before anything more is done; 0: none.
+    pub(crate) fn wait_ms(&self, now: Moment) -> u64 {
+        self.accounts().map(|account| account.wait_ms(now)).max().unwrap_or(0)
+    }
+
+    /// Until when nothing is read.
+    pub(crate) fn paused_until(&self) -> Option<Moment> {
+        self.paused_until
+    }
+
+    /// It was not read for long enough, unless others of its address or name have gone on meanwhile.
+    pub(crate) fn resume(&mut self, now: Moment) {
+        let wait_ms = self.wait_ms(now);
+        self.paused_until = (wait_ms > 0).then(|| now + wait_ms);
+    }
+
+    fn accounts(&self) -> impl Iterator<Item = &Account> {
+        self.source.iter().chain(&self.principal).map(Arc::as_ref)
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        for account in self.accounts() {
+            self.take_from(account);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! What is counted, and how much of it one may have.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What is counted of somebody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Quantity {
+    /// Connections at once.
+    Connections,
+    /// New connections a minute.
+    Connects,
+    /// Events a second that are published.
+    Events,
+    /// Bytes a second that are sent to the broker.
+    Bytes,
+    /// Topics that it has brought into being since the broker was started, and that are there still.
+    Topics,
+    /// Subscriptions of all its connections.
+    Subscriptions,
+    /// Groups that it has made, as with topics.
+    Groups,
+    /// Jobs that it has opened, as with topics, and that are not done.
+    Jobs,
+    /// Tasks that its connections may have at once, over all groups.
+    Credit,
+    /// Bytes that wait in the broker for its connections: unfinished lines, answers and tasks that were not read, children
+    /// of tasks.
+    Parked,
+}
+
+impl Quantity {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Connections,
+        Self::Connects,
+        Self::Events,
+        Self::Bytes,
+        Self::Topics,
+        Self::Subscriptions,
+        Self::Groups,
+        Self::Jobs,
+        Self::Credit,
+        Self::Parked,
+    ];
+
+    /// Its name in flags.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Connections => "connections",
+            Self::Connects => "connects",
+            Self::Events => "events",
+            Self::Bytes => "bytes",
+            Self::Topics => "topics",
+            Self::Subscriptions => "subscriptions",
+            Self::Groups => "groups",
+            Self::Jobs => "jobs",
+            Self::Credit => "credit",
+            Self::Parked => "parked",
+        }
+    }
+
+    /// What so many of it are called.
+    pub(super) fn noun(self) -> &'static str {
+        match self {
+            Self::Connects => "new connections a minute",
+            Self::Events => "events a second",
+            Self::Bytes => "bytes a second",
+            Self::Topics => "topics that it has made",
+            Self::Groups => "groups that it has made",
+            Self::Jobs => "jobs that are not done",
+            Self::Credit => "tasks at once (credit)",
+            Self::Parked => "bytes waiting for its connections",
+            Self::Connections | Self::Subscriptions => self.as_str(),
+        }
+    }
+
+    /// Whether it is had, and refused when it would be too much. Otherwise it is done, and slowed down.
+    pub fn is_held(self) -> bool {
+        !matches!(self, Self::Connects | Self::Events | Self::Bytes)
+    }
+}
+
+impl FromStr for Quantity {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|quantity| quantity.as_str() == text);
+        found.ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|quantity| quantity.as_str()).collect();
+            format!("{text} is not counted; there are {}", names.join(", "))
+        })
+    }
+}
+
+/// How much one may have of each.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Quota([u64; Quantity::ALL.len()]);
+
+impl Quota {
+    /// As much as there is.
+    pub const ENDLESS: Self = Self([u64::MAX; Quantity::ALL.len()]);
+
+    /// The default for who comes from one address: what a few busy programs have, and a twentieth of what there
+    /// is. Of an office behind one address more may be needed.
+    pub(super) fn of_sources() -> Self {
+        Self::ENDLESS
+            .with(Quantity::Connections, 256)
+            .with(Quantity::Connects, 600)
+            .with(Quantity::Events, 50_000)
+            .with(Quantity::Bytes, 32 << 20)
+            .with(Quantity::Topics, 100)
+            .with(Quantity::Subscriptions, 10_000)
+            .with(Quantity::Groups, 100)
+            .with(Quantity::Jobs, 10_000)
+            .with(Quantity::Credit, 100_000)
+            .with(Quantity::Parked, 64 << 20)
+    }
+
+    /// The default for who is known by one name: a fleet shares a token. Rates are those of its addresses.
+    pub(super) fn of_principals() -> Self {
+        Self::ENDLESS
+            .with(Quantity::Connections, 4_096)
+            .with(Quantity::Topics, 250)
+            .with(Quantity::Subscriptions, 100_000)
+            .with(Quantity::Groups, 250)
+            .with(Quantity::Jobs, 50_000)
+            .with(Quantity::Credit, 1_000_000)
+            .with(Quantity::Parked, 256 << 20)
+    }
+
+    /// The same with so much of that; `u64::MAX` is no limit. For rates at least 1.
+    #[must_use]
+    pub fn with(mut self, quantity: Quantity, max: u64) -> Self {
+        self.0[quantity as usize] = if quantity.is_held() { max } else { max.max(1) };
+        self
+    }
+
+    /// How much of that; `u64::MAX` is no limit.
+    pub fn of(&self, quantity: Quantity) -> u64 {
+        self.0[quantity as usize]
+    }
+
+    /// Whether nothing is limited.
+    pub(super) fn is_endless(&self) -> bool {
+        *self == Self::ENDLESS
+    }
+}
+
+impl fmt::Debug for Quota {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let each = Quantity::ALL.iter().map(|quantity| (quantity.as_str(), self.of(*quantity)));
+        out.debug_map().entries(each).finish()
+    }
+}

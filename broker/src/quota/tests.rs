@@ -1,0 +1,245 @@
+//! Whatever connections come, do and end: an account has exactly what they have, never more than it may, and a rate is
+//! kept over any time.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What may be had of everything in these tests.
+const MAX: u64 = 5;
+
+fn quotas(source: Quota, principal: Quota) -> Quotas {
+    Quotas::new(QuotaConfig { source, principal, counts_loopback: false })
+}
+
+fn few() -> Quota {
+    let held = Quantity::ALL.into_iter().filter(|quantity| quantity.is_held());
+    held.fold(Quota::ENDLESS, |quota, quantity| quota.with(quantity, MAX))
+}
+
+fn address(number: u8) -> IpAddr {
+    [192, 0, 2, number].into()
+}
+
+fn topic(number: u8) -> Made {
+    Made::Topic(format!("t{number}").parse().unwrap())
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Connect(u8),
+    LogIn(usize, Option<u8>),
+    Set(usize, usize, u64),
+    Credit(usize, u8, u32),
+    End(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (0..3_u8).prop_map(Step::Connect),
+        2 => (0..9_usize, prop::option::of(0..2_u8)).prop_map(|(at, who)| Step::LogIn(at, who)),
+        4 => (0..9_usize, 0..3_usize, 0..=MAX + 1).prop_map(|(at, what, to)| Step::Set(at, what, to)),
+        2 => (0..9_usize, 0..2_u8, 0..4_u32).prop_map(|(at, group, to)| Step::Credit(at, group, to)),
+        2 => (0..9_usize).prop_map(Step::End),
+    ]
+}
+
+/// A connection as the test sees it.
+#[derive(Debug, Default)]
+struct Model {
+    source: u8,
+    name: Option<u8>,
+    amounts: [u64; 3],
+    credits: [u64; 2],
+}
+
+const HELD: [Quantity; 3] = [Quantity::Subscriptions, Quantity::Parked, Quantity::Connections];
+
+impl Model {
+    fn has(&self, quantity: Quantity) -> u64 {
+        match quantity {
+            Quantity::Connections => 1,
+            Quantity::Subscriptions => self.amounts[0],
+            Quantity::Parked => self.amounts[1],
+            Quantity::Credit => self.credits.iter().sum(),
+            _ => 0,
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn an_account_has_what_its_connections_have_and_no_more_than_it_may(
+        steps in prop::collection::vec(step(), 1..200),
+    ) {
+        let quotas = quotas(few(), few());
+        let mut open: Vec<(Held, Model)> = Vec::new();
+        for step in steps {
+            let sum = |open: &[(Held, Model)], of: &dyn Fn(&Model) -> bool, quantity| -> u64 {
+                open.iter().filter(|(_, model)| of(model)).map(|(_, model)| model.has(quantity)).sum()
+            };
+            // Whether so much more is too much for its address or its name.
+            let fits = |open: &[(Held, Model)], at: usize, quantity, more: u64| {
+                let model = &open[at].1;
+                let of_source = sum(open, &|other| other.source == model.source, quantity);
+                let of_name = sum(open, &|other| other.name == model.name, quantity);
+                of_source + more <= MAX && (model.name.is_none() || of_name + more <= MAX)
+            };
+            match step {
+                Step::Connect(from) => {
+                    let there = sum(&open, &|model| model.source == from, Quantity::Connections);
+                    match quotas.connect(Some(address(from)), Moment(0)) {
+                        Ok(held) => {
+                            prop_assert!(there < MAX);
+                            open.push((held, Model { source: from, ..Model::default() }));
+                        }
+                        Err(error) => {
+                            prop_assert_eq!(error.code, Code::Limit);
+                            prop_assert_eq!(there, MAX);
+                        }
+                    }
+                }
+                Step::LogIn(at, who) if at < open.len() => {
+                    let name = who.map(|who| format!("p{who}"));
+                    let same = open[at].1.name == who;
+                    let fits = who.is_none() || same || Quantity::ALL.into_iter().all(|quantity| {
+                        let has = sum(&open, &|model| model.name == who, quantity);
+                        has + open[at].1.has(quantity) <= MAX
+                    });
+                    let assigned = quotas.assign(&mut open[at].0, name.as_deref());
+                    prop_assert_eq!(assigned.is_ok(), fits);
+                    if fits {
+                        open[at].1.name = who;
+                    }
+                }
+                Step::Set(at, what @ ..2, to) if at < open.len() => {
+                    let quantity = HELD[what];
+                    let before = open[at].1.amounts[what];
+                    let fits = to <= before || fits(&open, at, quantity, to - before);
+                    let set = open[at].0.as_mut().unwrap().set(quantity, to);
+                    prop_assert_eq!(set.is_ok(), fits);
+                    if fits {
+                        open[at].1.amounts[what] = to;
+                    }
+                }
+                Step::Credit(at, group, to) if at < open.len() => {
+                    let before = open[at].1.credits[usize::from(group)];
+                    let to_sum = u64::from(to);
+                    let fits = to_sum <= before || fits(&open, at, Quantity::Credit, to_sum - before);
+                    let name = format!("g{group}").parse().unwrap();
+                    let set = open[at].0.as_mut().unwrap().set_credit(&name, to);
+                    prop_assert_eq!(set.is_ok(), fits);
+                    if fits {
+                        open[at].1.credits[usize::from(group)] = to_sum;
+                    }
+                }
+                Step::End(at) if at < open.len() => drop(open.swap_remove(at)),
+                _ => {}
+            }
+        }
+        open.clear();
+        quotas.tend(&|_| false, Moment(0));
+        prop_assert!(quotas.sources.lock().is_empty(), "what ended has nothing");
+        prop_assert!(quotas.principals.lock().is_empty());
+    }
+
+    #[test]
+    fn no_stretch_of_time_has_more_than_its_rate_and_a_second_ahead(
+        per_second in 1..2_000_u64,
+        batches in prop::collection::vec((0..2_000_u64, 1..3_000_u64), 1..100),
+    ) {
+        let quotas = quotas(Quota::ENDLESS.with(Quantity::Events, per_second), Quota::ENDLESS);
+        let mut held = quotas.connect(Some(address(1)), Moment(0)).unwrap();
+        let held = held.as_mut().unwrap();
+        let (mut now, mut done) = (0, Vec::new());
+        for (pause_ms, events) in batches {
+            now += pause_ms;
+            held.resume(Moment(now));
+            if let Some(until) = held.paused_until() {
+                now = until.0;
+                held.resume(Moment(now));
+                prop_assert_eq!(held.paused_until(), None, "it was told how long");
+            }
+            held.published(events);
+            held.settle(0, Moment(now));
+            done.push((now, events));
+        }
+        for (first, (from, _)) in done.iter().enumerate() {
+            let mut sum = 0;
+            for (to, events) in &done[first..] {
+                // The last batch is noted when it has come.
+                let may = per_second + per_second * (to - from + 1) / 1_000 + done.len() as u64;
+                prop_assert!(sum <= may, "{} by {} from {}", sum, to, from);
+                sum += events;
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_made_counts_until_it_is_gone() {
+    let quotas = quotas(few(), Quota::ENDLESS);
+    let mut held = quotas.connect(Some(address(1)), Moment(0)).unwrap();
+    let mut there: HashSet<Made> = HashSet::new();
+    let holding = held.as_mut().unwrap();
+    for number in 0..5 {
+        holding.make(&topic(number), &|made| there.contains(made)).unwrap();
+        there.insert(topic(number));
+    }
+    let refused = holding.make(&topic(5), &|made| there.contains(made)).unwrap_err();
+    assert_eq!(refused.code, Code::Limit);
+    holding.make(&topic(0), &|made| there.contains(made)).expect("it is there already");
+    let job = Made::Job("g".parse().unwrap(), "j".parse().unwrap());
+    holding.make(&job, &|made| there.contains(made)).expect("each kind has its own limit");
+    drop(held);
+    quotas.tend(&|made| there.contains(made), Moment(0));
+    let mut again = quotas.connect(Some(address(1)), Moment(0)).unwrap();
+    let holding = again.as_mut().unwrap();
+    assert!(
+        holding.make(&topic(5), &|made| there.contains(made)).is_err(),
+        "also when it comes again"
+    );
+    there.remove(&topic(3));
+    holding.make(&topic(5), &|made| there.contains(made)).expect("one is gone");
+}
+
+#[test]
+fn a_minute_has_so_many_new_connections() {
+    let quotas = quotas(Quota::ENDLESS.with(Quantity::Connects, 60), Quota::ENDLESS);
+    let comes = |from, at| quotas.connect(Some(address(from)), Moment(at)).is_ok();
+    assert_eq!((0..100).filter(|_| comes(1, 0)).count(), 15, "a quarter at once");
+    assert!(comes(2, 0), "another address");
+    assert_eq!((0..60).filter(|second| comes(1, second * 1_000 + 1_000)).count(), 60);
+    quotas.tend(&|_| false, Moment(61_000));
+    assert!(!quotas.sources.lock().is_empty(), "it is remembered how fast they came");
+    quotas.tend(&|_| false, Moment(200_000));
+    assert!(quotas.sources.lock().is_empty());
+}
+
+#[test]
+fn this_machine_is_counted_only_if_that_is_wanted() {
+    let one = Quota::ENDLESS.with(Quantity::Connections, 1);
+    for (counts_loopback, second) in [(false, true), (true, false)] {
+        let (source, principal) = (one.clone(), Quota::ENDLESS);
+        let quotas = Quotas::new(QuotaConfig { source, principal, counts_loopback });
+        for own in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
+            let own = Some(own.parse().unwrap());
+            let _first = quotas.connect(own, Moment(0)).unwrap();
+            assert_eq!(quotas.connect(own, Moment(0)).is_ok(), second, "{own:?}");
+        }
+        assert!(quotas.connect(None, Moment(0)).unwrap().is_none(), "a unix socket has no address");
+    }
+}
+
+#[test]
+fn addresses_that_are_remembered_are_bounded() {
+    let quotas = quotas(Quota::of_sources(), Quota::of_principals());
+    for number in 0..50_000_u32 {
+        let from = IpAddr::from((0x0a00_0000 + number).to_be_bytes());
+        drop(quotas.connect(Some(from), Moment(0)).unwrap());
+        assert!(quotas.sources.lock().len() <= SOURCES_MAX);
+    }
+}

@@ -1,0 +1,97 @@
+//! Flags about how much one may have.
+
+use std::str::FromStr;
+
+use clap::Args;
+use tidings_broker::{Quantity, Quota, QuotaConfig};
+
+use crate::flags::parse_bytes;
+
+/// How much one address, and one who is known by a name, may have.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct QuotaFlags {
+    /// How much one may have at most: of each address (source) or of each name that tokens and certificates have (principal),
+    /// WHAT being connections, connects (a minute), events and bytes (a second), topics, subscriptions, groups, jobs, credit
+    /// or parked (bytes that wait for it); a number, perhaps with k, m or g behind it, or none; may be given several times.
+    /// PROTOCOL.md has the defaults and what happens at each
+    #[arg(long, value_name = "WHO.WHAT=N")]
+    limit: Vec<Limit>,
+
+    /// Count addresses of this machine as all others, too, as behind a proxy that does not limit anything
+    #[arg(long)]
+    limit_loopback: bool,
+}
+
+/// One of these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Limit {
+    who: Who,
+    quantity: Quantity,
+    max: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Who {
+    Source,
+    Principal,
+}
+
+impl FromStr for Limit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || "write WHO.WHAT=N, such as source.connections=64".to_owned();
+        let (what, max) = text.split_once('=').ok_or_else(wrong)?;
+        let (who, quantity) = what.split_once('.').ok_or_else(wrong)?;
+        let who = match who {
+            "source" => Who::Source,
+            "principal" => Who::Principal,
+            _ => return Err(format!("{who}: it is source or principal")),
+        };
+        let quantity = quantity.parse::<Quantity>()?;
+        let max = match max {
+            "none" => u64::MAX,
+            "0" if quantity.is_held() => 0,
+            max => parse_bytes(max).map_err(|_| format!("{max}: write 64, 10k, 16m or none"))?,
+        };
+        Ok(Self { who, quantity, max })
+    }
+}
+
+impl QuotaFlags {
+    /// What they come to.
+    pub(crate) fn config(&self) -> QuotaConfig {
+        let mut config =
+            QuotaConfig { counts_loopback: self.limit_loopback, ..QuotaConfig::default() };
+        for Limit { who, quantity, max } in &self.limit {
+            let quota: &mut Quota = match who {
+                Who::Source => &mut config.source,
+                Who::Principal => &mut config.principal,
+            };
+            *quota = quota.clone().with(*quantity, *max);
+        }
+        config
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_of_somebody_and_of_something() {
+        let limit = |text: &str| text.parse::<Limit>();
+        let connections = Quantity::Connections;
+        let expected = Limit { who: Who::Source, quantity: connections, max: 64 };
+        assert_eq!(limit("source.connections=64"), Ok(expected));
+        let expected = Limit { who: Who::Principal, quantity: Quantity::Bytes, max: 16 << 20 };
+        assert_eq!(limit("principal.bytes=16m"), Ok(expected));
+        assert_eq!(limit("source.jobs=none").map(|limit| limit.max), Ok(u64::MAX));
+        assert_eq!(limit("source.topics=0").map(|limit| limit.max), Ok(0));
+        for wrong in
+            ["", "source", "source.connections", "all.jobs=1", "source.x=1", "source.events=0"]
+        {
+            assert!(limit(wrong).is_err(), "{wrong}");
+        }
+    }
+}
