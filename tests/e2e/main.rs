@@ -41,6 +41,7 @@ mod hub_faults;
 mod hub_peer;
 mod kill;
 mod kill_pause;
+mod limits;
 mod manage;
 mod microblog;
 mod notified;

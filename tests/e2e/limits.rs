@@ -1,0 +1,179 @@
+//! What one address and one principal may have, as netcat, curl and commands find it.
+
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::support::{
+    http::Http,
+    process::{Running, Server, run},
+    talk::Talk,
+    wait::until,
+};
+
+/// A broker that counts who comes from this machine as others.
+#[track_caller]
+fn broker(limits: &[&str]) -> Server {
+    limited(TempDir::new().unwrap(), limits)
+}
+
+#[track_caller]
+fn limited(folder: TempDir, limits: &[&str]) -> Server {
+    let limits = limits.iter().flat_map(|limit| ["--limit", limit]);
+    let flags: Vec<_> = ["broker", "--limit-loopback"].into_iter().chain(limits).collect();
+    Server::start_in(folder, &flags, |_| {})
+}
+
+#[track_caller]
+fn connected(server: &Server) -> Talk {
+    let mut talk = Talk::unread(server.address);
+    let greeting = talk.line();
+    assert!(greeting.starts_with("Connected."), "{greeting}");
+    talk
+}
+
+fn nc(server: &Server) -> Running {
+    Running::start(Command::new("nc").args(["127.0.0.1", &server.address.port().to_string()]))
+}
+
+#[test]
+fn one_address_has_so_many_connections_and_others_come_when_one_has_left() {
+    let server = broker(&["source.connections=2"]);
+    let (first, second) = (connected(&server), connected(&server));
+    let third = nc(&server);
+    third.line_with("-ERR limit the address 127.0.0.1 has 2 connections, the most");
+    assert_eq!(third.finish().stdout().len(), 1, "it is told that, and closed");
+    let http = Http::of(&server);
+    assert!(http.try_ask("GET", "/health", &[]).is_err(), "HTTP is counted with lines");
+    drop(first);
+    until("there is room", || {
+        let mut talk = Talk::unread(server.address);
+        talk.line().starts_with("Connected.").then_some(())
+    });
+    drop(second);
+}
+
+#[test]
+fn new_connections_come_at_a_rate() {
+    let server = broker(&["source.connects=8"]);
+    // The first was the look whether it is there.
+    let said: Vec<_> = (0..4).map(|_| Talk::unread(server.address).line()).collect();
+    let refused = said.iter().filter(|line| {
+        line.starts_with(
+            "-ERR limit the address 127.0.0.1 has more than 8 new connections a minute",
+        )
+    });
+    assert!((2..=4).contains(&refused.count()), "{said:?}");
+}
+
+#[test]
+fn who_publishes_too_fast_waits_and_loses_nothing() {
+    let server = broker(&["source.events=500"]);
+    let mut hears = connected(&server);
+    assert_eq!(hears.ask("SUB new-url"), "+OK");
+    let mut sender = nc(&server);
+    // Three seconds' worth: one ahead, and two that have to be waited for.
+    for batch in 0..15 {
+        let lines: String = (0..100).map(|at| format!("PUB new-url {batch} {at}\n")).collect();
+        sender.write(&lines);
+    }
+    for at in 0..1_500 {
+        let line = hears.line();
+        assert!(line.ends_with(&format!(" {} {}", at / 100, at % 100)), "{at}: {line}");
+    }
+    let http = Http::of(&server);
+    until("what comes at once is taken at once", || {
+        let got = http.send("POST", "/topics/new-url", &"x\n".repeat(2_000));
+        (got.status == 200).then_some(())
+    });
+    let got = http.send("POST", "/topics/new-url", "x");
+    assert_eq!((got.status, got.json()["code"].as_str()), (429, Some("limit")));
+    let seconds: u64 = got.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=4).contains(&seconds), "{seconds}");
+    assert_eq!(http.get("/topics").status, 200, "it may still look");
+}
+
+#[test]
+fn somebody_with_a_name_has_so_much_over_all_connections() {
+    let folder = TempDir::new().unwrap();
+    let token = |name| {
+        let words = ["token", "create", name, "--allow", "pub:*", "--allow", "sub:*"];
+        let rights = ["--allow", "group:*", "--allow", "job:*", "--allow", "admin"];
+        let words: Vec<_> = words.into_iter().chain(rights).collect();
+        run(folder.path(), &words).expect_code(0).stdout()[0].clone()
+    };
+    let (hers, his) = (token("she"), token("he"));
+    let kinds = ["topics", "subscriptions", "groups", "jobs", "credit"];
+    let limits = kinds.map(|kind| format!("principal.{kind}=2"));
+    let mut limits: Vec<_> = limits.iter().map(String::as_str).collect();
+    limits.push("principal.connections=3");
+    let server = limited(folder, &limits);
+    let log_in = |token: &str| {
+        let mut talk = connected(&server);
+        let hello = talk.ask(&format!("HELLO token={token}"));
+        (talk, hello)
+    };
+    let (mut one, hello) = log_in(&hers);
+    assert!(hello.starts_with("+OK"), "{hello}");
+    let (mut two, _) = log_in(&hers);
+    let (mut he, _) = log_in(&his);
+    for (kind, right, wrong) in [
+        ("topics", ["PUB t1 x", "TOPIC create t2"], ["PUB t3 x", "SUB t3"]),
+        ("subscriptions", ["SUB new-url", "SUB t1"], ["SUB t2", "SUB dead-letter"]),
+        ("groups", ["GROUP create g1", "GROUP create g2"], ["GROUP create g3", "GROUP create g4"]),
+        ("jobs", ["JOB open j1", "JOB open j2"], ["JOB open j3", "JOB open j4 group=g1"]),
+        ("credit", ["JOIN g1 credit=1", "JOIN g2 credit=1"], ["JOIN g1 credit=2", "JOIN crawlers"]),
+    ] {
+        // One connection has what the other does not get.
+        for (talk, line) in [&mut one, &mut two].into_iter().zip(right) {
+            let said = talk.ask(line);
+            assert!(said.starts_with("+OK"), "{kind}: {line}: {said}");
+        }
+        for (talk, line) in [&mut two, &mut one].into_iter().zip(wrong) {
+            let said = talk.ask(line);
+            assert!(
+                said.starts_with("-ERR limit ") && said.contains("she has 2 "),
+                "{line}: {said}"
+            );
+        }
+        // Somebody else has an account of its own.
+        let said = he.ask(wrong[0]);
+        assert!(said.starts_with("+OK"), "{kind}: {}: {said}", wrong[0]);
+    }
+    // What is gone counts no more.
+    assert!(one.ask("JOB cancel j1").starts_with("+OK"));
+    until("it is done", || two.ask("JOB open j6").starts_with("+OK").then_some(()));
+    assert_eq!(one.ask("UNSUB new-url"), "+OK");
+    assert_eq!(two.ask("SUB dead-letter"), "+OK");
+    let http = Http::of(&server);
+    let bearer = format!("Authorization: Bearer {hers}");
+    let got = http.ask("POST", "/jobs", &["-H", &bearer, "-d", r#"{"job":"j5"}"#]);
+    assert_eq!((got.status, got.json()["code"].as_str()), (429, Some("limit")), "{}", got.body);
+    let (_three, hello) = log_in(&hers);
+    assert!(hello.starts_with("+OK"), "{hello}");
+    let (mut four, hello) = log_in(&hers);
+    assert!(hello.starts_with("-ERR limit she has 3 connections"), "{hello}");
+    assert!(four.ask("SUB new-url").starts_with("-ERR unauthenticated "), "it is nobody still");
+}
+
+#[test]
+fn what_waits_for_one_is_bounded() {
+    let server = broker(&["source.parked=64k"]);
+    let mut worker = connected(&server);
+    for at in 0..2_000 {
+        worker.send(&format!("LINK crawlers:1.{at}.1 http://a.example/{}\n", "x".repeat(100)));
+    }
+    let said = worker.line();
+    assert!(said.starts_with("-ERR limit the address 127.0.0.1 has 65536 bytes waiting"), "{said}");
+    worker.expect_closed();
+    connected(&server);
+}
+
+#[test]
+fn a_limit_that_is_none_is_a_wrong_flag() {
+    let folder = TempDir::new().unwrap();
+    for wrong in ["source.connections", "all.jobs=3", "source.friends=3", "source.events=0"] {
+        let ended = run(folder.path(), &["broker", "--limit", wrong]).expect_code(2);
+        assert!(ended.stderr().contains("--limit"), "{ended:?}");
+    }
+}
