@@ -69,6 +69,7 @@ mod tokens;
 mod topics;
 mod trace;
 mod traps;
+mod trusted;
 mod unix;
 mod up;
 mod usage;
