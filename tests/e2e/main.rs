@@ -61,6 +61,7 @@ mod scope;
 mod share;
 mod signals;
 mod sinks;
+mod strangers;
 mod support;
 mod systemd;
 mod tls;

@@ -372,6 +372,7 @@ impl Connection {
             || self.answer_bytes >= self.hub.limits.answer_bytes_max
             || self.worker.as_ref().is_some_and(|worker| worker.asked.is_some())
             || self.login.is_punished()
+            || (self.login.is_due() && !self.answers.is_empty())
     }
 
     /// Whether reading has to pause, also after what can be folded was.
