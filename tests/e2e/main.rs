@@ -39,6 +39,7 @@ mod http_openapi;
 mod hub;
 mod hub_faults;
 mod hub_peer;
+mod internet;
 mod kill;
 mod kill_pause;
 mod manage;
