@@ -1,8 +1,8 @@
 //! The broker that a command talks to, and how that connection is encrypted.
 
-use std::path::PathBuf;
+use std::{ffi::OsStr, path::PathBuf};
 
-use clap::{ArgMatches, Args, Command, Error, FromArgMatches};
+use clap::{ArgMatches, Args, Command, Error, FromArgMatches, error::ErrorKind};
 use tidings_protocol::{
     Token,
     client::{ClientTls, Security, TokenSource},
@@ -70,26 +70,49 @@ struct SecurityFlags {
     token_file: Option<PathBuf>,
 }
 
-impl From<SecurityFlags> for Security {
-    fn from(flags: SecurityFlags) -> Self {
+impl TryFrom<SecurityFlags> for Security {
+    type Error = Error;
+
+    fn try_from(flags: SecurityFlags) -> Result<Self, Error> {
         let SecurityFlags { tls, ca, cert, cert_key: key, token_file } = flags;
         let tls = (tls || ca.is_some() || cert.is_some()).then_some(ClientTls { ca, cert, key });
-        // Never a flag: everybody on the machine sees those.
-        let given = || Token::new(std::env::var(TOKEN_VARIABLE).ok()?.trim()).ok();
-        let file = token_file.map(TokenSource::File);
-        Self { tls, token: file.or_else(|| given().map(TokenSource::Given)) }
+        let token = match token_file {
+            Some(file) => Some(TokenSource::File(file)),
+            None => given(std::env::var_os(TOKEN_VARIABLE).as_deref())?.map(TokenSource::Given),
+        };
+        Ok(Self { tls, token })
     }
 }
 
-impl From<Flag> for BrokerFlag {
-    fn from(flag: Flag) -> Self {
-        Self { broker: flag.broker.with(flag.security.into()) }
+/// The token in the environment, if there is one. Never a flag: everybody on the machine sees those.
+fn given(variable: Option<&OsStr>) -> Result<Option<Token>, Error> {
+    let Some(value) = variable else { return Ok(None) };
+    let word = value.to_str().map(str::trim);
+    if word == Some("") {
+        return Ok(None);
+    }
+    let token = word.and_then(|word| Token::new(word).ok());
+    // Without a word of what is in it: it is a secret, or was meant to be one.
+    let text = format!(
+        "{TOKEN_VARIABLE} in the environment holds no token: that is one word of up to 256 bytes"
+    );
+    token.map(Some).ok_or_else(|| Error::raw(ErrorKind::ValueValidation, text))
+}
+
+impl TryFrom<Flag> for BrokerFlag {
+    type Error = Error;
+
+    fn try_from(flag: Flag) -> Result<Self, Error> {
+        Ok(Self { broker: flag.broker.with(flag.security.try_into()?) })
     }
 }
 
-impl From<IfAny> for BrokerIfAny {
-    fn from(flag: IfAny) -> Self {
-        Self { broker: flag.broker.map(|broker| broker.with(flag.security.into())) }
+impl TryFrom<IfAny> for BrokerIfAny {
+    type Error = Error;
+
+    fn try_from(flag: IfAny) -> Result<Self, Error> {
+        let security: Security = flag.security.try_into()?;
+        Ok(Self { broker: flag.broker.map(|broker| broker.with(security)) })
     }
 }
 
@@ -108,7 +131,7 @@ macro_rules! parse_as {
 
         impl FromArgMatches for $flag {
             fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-                <$words>::from_arg_matches(matches).map(Self::from)
+                <$words>::from_arg_matches(matches).and_then(Self::try_from)
             }
 
             fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
@@ -130,6 +153,18 @@ mod tests {
         let words = ["tidings"].iter().chain(words);
         let matches = BrokerFlag::augment_args(Command::new("tidings")).get_matches_from(words);
         BrokerFlag::from_arg_matches(&matches).unwrap().broker
+    }
+
+    #[test]
+    fn what_is_in_the_environment_and_no_token_is_a_mistake() {
+        assert_eq!(given(None).unwrap(), None);
+        assert_eq!(given(Some(OsStr::new(" \n"))).unwrap(), None);
+        assert_eq!(given(Some(OsStr::new("x\n"))).unwrap(), Token::new("x").ok());
+        let long = "x".repeat(257);
+        for wrong in ["hush hush", "hush\u{7}", &long] {
+            let said = given(Some(OsStr::new(wrong))).unwrap_err().to_string();
+            assert!(said.contains("TIDINGS_TOKEN") && !said.contains("hush"), "{said}");
+        }
     }
 
     #[test]

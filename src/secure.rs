@@ -26,6 +26,11 @@ pub(crate) struct SecureFlags {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     client_ca: Option<PathBuf>,
 
+    /// Certificates of clients that count no more: lists of what the authorities of --client-ca have revoked, in PEM, one at least
+    /// of each; without a list that is still good no certificate of that authority is taken
+    #[arg(long, value_name = "FILE", requires = "client_ca")]
+    client_crl: Option<PathBuf>,
+
     /// Listen for the line protocol on a unix socket, too [default: with --tls-cert, DIR/broker.sock]
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
@@ -43,7 +48,7 @@ impl SecureFlags {
 
     /// Files that are read while it serves.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
-        let files = [&self.tls_cert, &self.tls_key, &self.client_ca].into_iter();
+        let files = [&self.tls_cert, &self.tls_key, &self.client_ca, &self.client_crl].into_iter();
         files.filter_map(|file| file.as_deref())
     }
 
@@ -56,8 +61,17 @@ impl SecureFlags {
     pub(crate) fn apply(&self, config: &mut BrokerConfig, data: &Path) -> Result<(), Failure> {
         config.tls = match (&self.tls_cert, &self.tls_key) {
             (Some(cert), Some(key)) => {
-                let (cert, key, client_ca) = (cert.clone(), key.clone(), self.client_ca.clone());
-                Some(TlsConfig { cert, key, client_ca })
+                if self.client_crl.is_some() && self.client_ca.is_none() {
+                    // The one may be in the configuration file without the other.
+                    let text = "--client-crl is about certificates of --client-ca FILE";
+                    return Err(Failure::Usage(text.to_owned()));
+                }
+                Some(TlsConfig {
+                    cert: cert.clone(),
+                    key: key.clone(),
+                    client_ca: self.client_ca.clone(),
+                    client_crl: self.client_crl.clone(),
+                })
             }
             (None, None) => None,
             // One of them may be in the configuration file.

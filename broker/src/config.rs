@@ -107,6 +107,10 @@ pub struct Limits {
     /// Milliseconds that somebody has to log in who can do nothing else. Default 10,000. Then the connection is closed
     /// (`-ERR timeout`).
     pub log_in_ms: u64,
+    /// Bytes of an unfinished line that are kept for somebody who can do nothing but log in, and so what one read of it
+    /// brings at most. Default 2,048: a `HELLO` has some hundred. A longer line closes the connection (`-ERR too-long`). It has one
+    /// answer at a time, too, so that all of this is some kibibytes.
+    pub stranger_bytes_max: usize,
     /// Milliseconds that an ending connection may make no progress with what is pending, before it
     /// is cut off. Default 5,000.
     pub closing_ms: u64,
@@ -188,6 +192,7 @@ impl Default for Limits {
             handshake_ms: 10_000,
             half_line_ms: 30_000,
             log_in_ms: 10_000,
+            stranger_bytes_max: 2 << 10,
             closing_ms: 5_000,
             linger_ms: 500,
             stop_ms: 250,

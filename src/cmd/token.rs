@@ -31,7 +31,11 @@ Rights:
   monitor                see everything that is no event
   admin                  change topics and groups
   all                    everything
-TOPIC, GROUP and JOB are names, or the beginning of names with * behind it. What is denied is denied whatever is allowed.
+TOPIC, GROUP and JOB are names, or the beginning of names with * behind it. What is denied is denied whatever is allowed:
+  --allow all --deny sub:secret-*      everything but to hear these
+  --allow all --deny admin             everything but to change topics and groups; it still sees them
+  --allow 'pub:*' --deny url:http://a.example/    announce anything but what lies below
+  --allow .. --deny all                nothing, until that is changed
 
 As soon as somebody is known everybody has to log in: by HELLO token=.., by HTTP with `Authorization: Bearer ..`, with
 --token-file FILE or TIDINGS_TOKEN in the environment of every command here, with a certificate, or over the unix

@@ -1,11 +1,17 @@
 //! Becoming somebody who has fewer rights.
 
-use std::{ffi::CString, fs::DirBuilder, os::unix::fs::DirBuilderExt, path::Path};
+use std::{
+    ffi::CString,
+    fs::{self, DirBuilder, File},
+    os::unix::fs::{DirBuilderExt, MetadataExt, fchown},
+    path::Path,
+};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use nix::unistd::{
     Gid, Group, Uid, User, geteuid, initgroups, setgid, setresgid, setresuid, setuid,
 };
+use rustix::fs::{Mode, OFlags};
 
 use crate::failure::Failure;
 
@@ -75,12 +81,59 @@ impl Somebody {
             return Ok(());
         }
         let shown = data.display();
-        let mut builder = DirBuilder::new();
-        builder.recursive(true).mode(0o700);
-        builder.create(data).with_context(|| format!("cannot make the data directory {shown}"))?;
-        let (uid, gid) = (self.uid.as_raw(), self.gid.as_raw());
-        std::os::unix::fs::chown(data, Some(uid), Some(gid))
-            .with_context(|| format!("cannot give the data directory {shown} to its user"))?;
+        let make = || -> anyhow::Result<()> {
+            // What leads there is for others, too: its user has to get that far.
+            data.parent().map_or(Ok(()), fs::create_dir_all)?;
+            DirBuilder::new().mode(0o700).create(data)?;
+            self.give(data)
+        };
+        make().with_context(|| format!("cannot make the data directory {shown}"))?;
         Ok(())
+    }
+
+    /// Gives a directory that was just made to that user. Somebody who may write next to it may have put something else in its
+    /// place meanwhile: a link to what is root's, or what is already there is nobody's to give.
+    fn give(&self, made: &Path) -> anyhow::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = File::from(rustix::fs::open(made, flags, Mode::empty())?);
+        let found = directory.metadata()?;
+        let is_empty = rustix::fs::Dir::read_from(&directory)?.all(|entry| {
+            entry.is_ok_and(|entry| matches!(entry.file_name().to_bytes(), b"." | b".."))
+        });
+        ensure!(
+            found.uid() == geteuid().as_raw() && found.mode() & 0o777 == 0o700 && is_empty,
+            "it is not the directory that was made just now"
+        );
+        fchown(&directory, Some(self.uid.as_raw()), Some(self.gid.as_raw()))?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use nix::unistd::{getegid, geteuid};
+
+    use super::*;
+
+    #[test]
+    fn only_what_was_just_made_is_given_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let own = Somebody { name: c"me".into(), uid: geteuid(), gid: getegid() };
+        own.make(&at("a/b/data")).unwrap();
+        assert_eq!(fs::metadata(at("a/b/data")).unwrap().mode() & 0o777, 0o700);
+        assert_ne!(fs::metadata(at("a/b")).unwrap().mode() & 0o777, 0o700, "others come by");
+        own.give(&at("a/b/data")).unwrap();
+        symlink("a/b/data", at("link")).unwrap();
+        assert!(own.give(&at("link")).is_err(), "it leads elsewhere");
+        fs::set_permissions(at("a/b/data"), fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(own.give(&at("a/b/data")).is_err(), "it is another one's");
+        fs::set_permissions(at("a/b/data"), fs::Permissions::from_mode(0o700)).unwrap();
+        fs::write(at("a/b/data/x"), "").unwrap();
+        assert!(own.give(&at("a/b/data")).is_err(), "somebody has been there");
+        fs::write(at("file"), "").unwrap();
+        assert!(own.give(&at("file")).is_err());
     }
 }

@@ -22,29 +22,33 @@ use crate::support::{
 };
 
 /// What stands between two fences of a document.
-struct Block {
+pub(crate) struct Block {
     /// The word behind the opening fence.
-    kind: String,
+    pub(crate) kind: String,
     /// The number of the first line.
-    at: usize,
-    lines: Vec<String>,
+    pub(crate) at: usize,
+    pub(crate) lines: Vec<String>,
+    /// The last line of text before it.
+    pub(crate) before: String,
 }
 
-fn blocks(file: &str) -> Vec<Block> {
+pub(crate) fn blocks(file: &str) -> Vec<Block> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let text =
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut blocks = Vec::new();
-    let mut open: Option<Block> = None;
+    let (mut open, mut before): (Option<Block>, _) = (None, "");
     for (number, line) in (1..).zip(text.lines()) {
         match (&mut open, line.strip_prefix("```")) {
             (Some(_), Some(_)) => blocks.extend(open.take()),
             (Some(block), None) => block.lines.push(line.to_owned()),
             (None, Some(kind)) => {
                 let kind = kind.to_owned();
-                open = Some(Block { kind, at: number + 1, lines: Vec::new() });
+                let before = before.to_owned();
+                open = Some(Block { kind, at: number + 1, lines: Vec::new(), before });
             }
-            (None, None) => {}
+            (None, None) if line.is_empty() => {}
+            (None, None) => before = line,
         }
     }
     assert!(open.is_none(), "{file}: a fence is not closed");
@@ -123,6 +127,7 @@ fn every_file_that_a_document_names_is_there() {
         "bench/",
         "broker/",
         "connectors/",
+        "docs/",
         "examples/",
         "packaging/",
         "protocol/",
@@ -131,8 +136,11 @@ fn every_file_that_a_document_names_is_there() {
         "tests/",
     ];
     let mut files = 0;
-    for document in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"] {
-        let text = fs::read_to_string(repository.join(document)).unwrap();
+    let documents =
+        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/internet.md", "docs/threats.md"];
+    for document in documents {
+        // Links of a document in a folder are written from there.
+        let text = fs::read_to_string(repository.join(document)).unwrap().replace("](../", "](");
         let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
         let quoted = text.split('`').skip(1).step_by(2);
         let of_ours = |name: &&str| folders.iter().any(|folder| name.starts_with(folder));
@@ -143,6 +151,32 @@ fn every_file_that_a_document_names_is_there() {
         }
     }
     assert!(files >= 40, "{files} files found");
+}
+
+#[test]
+fn every_promise_is_shown_by_a_test() {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = ["tests/e2e", "broker/src", "src", "subscriber/src", "connectors/src"];
+    let mut code = String::new();
+    let mut open: Vec<_> = folders.iter().map(|folder| repository.join(folder)).collect();
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            open.extend(fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            code += &fs::read_to_string(path).unwrap();
+        }
+    }
+    let text = fs::read_to_string(repository.join("docs/threats.md")).unwrap();
+    let names = text.split('`').skip(1).step_by(2).filter(|name| name.matches('_').count() >= 4);
+    let mut promises = 0;
+    for name in names {
+        let at = code.find(&format!("fn {name}(")).unwrap_or_else(|| panic!("there is no {name}"));
+        // Of a property, the attribute is that of all of them in the block.
+        let before = &code[code[..at].rmatch_indices("\n\n").next().unwrap().0..at];
+        assert!(before.contains("test]") || before.contains("proptest!"), "{name} is no test");
+        promises += 1;
+    }
+    assert!(promises >= 50, "{promises} promises found");
 }
 
 /// A bash for the examples of one document, in a folder of its own with the repository's examples/ in it, where the
@@ -292,7 +326,7 @@ fn assert_same_shape(place: &str, shown: &str, heard: &str) {
     assert!(is_same_shape(shown, heard), "{place}\n shown: {shown}\n heard: {heard}");
 }
 
-fn is_same_shape(shown: &str, heard: &str) -> bool {
+pub(crate) fn is_same_shape(shown: &str, heard: &str) -> bool {
     let (shown, heard) = (shape(shown), shape(heard));
     match shown.strip_suffix("..") {
         Some(beginning) => heard.starts_with(beginning),

@@ -14,6 +14,7 @@ use crate::{
         talk::Talk,
         wait::until,
     },
+    tokens::broker,
 };
 
 const METHODS: [&str; 4] = ["get", "post", "put", "delete"];
@@ -60,6 +61,7 @@ fn every_status_that_is_documented_is_produced_and_no_other() {
     jobs(&http, &server);
     limits(&http);
     let mut answers = http.seen();
+    answers.extend(behind_tokens(&wanted, &config));
     answers.extend(http_disk::without_room(&description));
     answers.extend(http_disk::that_fails(&description));
     answers.extend(http_disk::that_is_slow());
@@ -195,6 +197,54 @@ fn everybody(http: &Http, description: &Value) {
     assert_eq!(http.get("/jobs?group=none").status, 404);
     assert_eq!(http.get("/jobs?group=no,such").status, 400);
     assert_eq!(http.get("/jobs").status, 200);
+}
+
+/// What is answered to everything that is documented where one has to log in: without a token, with one that is good for
+/// nothing of it, with wrong ones, and when there were too many of these.
+fn behind_tokens(wanted: &BTreeSet<(String, String, u16)>, config: &str) -> BTreeSet<Answered> {
+    let (server, [hers]) = broker([("she", &["hub"])], &["--config", config]);
+    let http = Http::of(&server);
+    let named = [
+        ("{topic}", "t"),
+        ("{group}", "g"),
+        ("{job}", "j"),
+        ("{name}", "h"),
+        ("/explain", "/explain?what=a"),
+    ];
+    let path = |template: &str| {
+        named.iter().fold(template.to_owned(), |path, (name, real)| path.replace(name, real))
+    };
+    let all: BTreeSet<_> =
+        wanted.iter().map(|(method, template, _)| (method.clone(), path(template))).collect();
+    let is_open = |path: &str| {
+        ["/", "/openapi.json", "/health", "/ready"].contains(&path) || path.starts_with("/hooks/")
+    };
+    let ask = |method: &str, path: &str, token: Option<&str>| {
+        let header = token.map(|token| format!("Authorization: Bearer {token}"));
+        let words: Vec<_> = header.iter().flat_map(|header| ["--header", header]).collect();
+        http.ask(method, path, &words).status
+    };
+    let wrong = "tdg_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+    let mut failures = 0;
+    for (method, path) in &all {
+        if is_open(path) {
+            assert_eq!(ask(method, path, Some(wrong)), 401, "{method} {path}");
+            failures += 1;
+        } else {
+            assert_eq!(ask(method, path, None), 401, "{method} {path}");
+            assert_eq!(ask(method, path, Some(&hers)), 403, "{method} {path}");
+        }
+    }
+    thread::scope(|scope| {
+        // Each of them is answered later than the one before.
+        for _ in failures..10 {
+            scope.spawn(|| ask("GET", "/health", Some(wrong)));
+        }
+    });
+    for (method, path) in &all {
+        assert_eq!(ask(method, path, Some(wrong)), 429, "{method} {path}");
+    }
+    http.seen()
 }
 
 /// The configuration of a webhook, of which the sender is known by a token.

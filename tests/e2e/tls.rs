@@ -127,6 +127,69 @@ fn only_what_is_safe_is_spoken() {
     assert!(!others.has_printed("a.example"));
 }
 
+/// Judged by programs that others judge servers by.
+#[test]
+fn what_a_scanner_finds_is_safe() {
+    let (server, authority) = broker(&[]);
+    let folder = server.folder.path();
+    let url = https(&server);
+    let mut testssl = Command::new("testssl");
+    testssl
+        .args(["--quiet", "--color", "0", "--warnings", "off", "--ip", "one", "--add-ca"])
+        .arg(authority.file())
+        .args(["--protocols", "--std", "--fs", "--vulnerable", "--jsonfile", "found.json"])
+        .arg(url.trim_start_matches("https://"))
+        .current_dir(folder);
+    let mut sslscan = Command::new("sslscan");
+    sslscan.args(["--no-colour", "--xml=-", &server.text()]);
+    let (testssl, sslscan) = (Running::start(&mut testssl), Running::start(&mut sslscan));
+    // By lines: what is enabled, and with how many bits.
+    let scan = sslscan.finish().expect_code(0).stdout();
+    let lines = |tag, part| -> Vec<&String> {
+        let is_it = |line: &&String| line.trim_start().starts_with(tag) && line.contains(part);
+        scan.iter().filter(is_it).collect()
+    };
+    let spoken = lines("<protocol ", "enabled=\"1\"");
+    assert_eq!(spoken.len(), 2, "{spoken:#?}");
+    for (version, line) in [("version=\"1.2\"", spoken[0]), ("version=\"1.3\"", spoken[1])] {
+        assert!(line.contains(version), "{spoken:#?}");
+    }
+    // Next to `weak` and `medium` there are `strong` and, for what is TLS 1.3's alone, `acceptable`.
+    let of = |strength| lines("<cipher ", strength).len();
+    let (all, good) = (of(""), of("strength=\"strong\"") + of("strength=\"acceptable\""));
+    assert!(all >= 6 && all == good, "{scan:#?}");
+    // By HTTP: everything that has a name by now.
+    testssl.finish();
+    let found = fs::read_to_string(folder.join("found.json")).unwrap();
+    let found: Vec<serde_json::Value> = serde_json::from_str(&found).unwrap();
+    // What it says of itself is not about us.
+    let ours = found
+        .iter()
+        .filter(|it| !["engine_problem", "scanTime"].contains(&it["id"].as_str().unwrap()));
+    let ours: Vec<_> = ours.collect();
+    let bad: Vec<_> = ours
+        .iter()
+        .filter(|it| !["OK", "INFO"].contains(&it["severity"].as_str().unwrap()))
+        .collect();
+    assert!(bad.is_empty(), "{bad:#?}");
+    let says = |id: &str, text: &str| {
+        let it =
+            ours.iter().find(|it| it["id"] == id).unwrap_or_else(|| panic!("no {id}: {ours:#?}"));
+        assert!(it["finding"].as_str().unwrap().contains(text), "{it}");
+    };
+    for version in ["SSLv2", "SSLv3", "TLS1", "TLS1_1"] {
+        says(version, "not offered");
+    }
+    for (id, text) in
+        [("TLS1_2", "offered"), ("TLS1_3", "offered"), ("cipherlist_STRONG", "offered")]
+    {
+        says(id, text);
+    }
+    for id in ["heartbleed", "ROBOT", "secure_client_renego", "BREACH", "LUCKY13", "RC4", "DROWN"] {
+        says(id, "");
+    }
+}
+
 #[test]
 fn a_certificate_is_replaced_while_connections_are_open() {
     let (server, authority) = broker(&[]);
@@ -201,6 +264,42 @@ fn who_shows_a_certificate_has_its_name() {
         assert!(said.contains("the broker does not take our certificate (--cert)"), "{said}");
         assert!(!server.process.has_printed(&format!("({})", who.1)));
     }
+}
+
+#[test]
+fn a_certificate_that_was_revoked_opens_nothing_any_more() {
+    let folder = TempDir::new().unwrap();
+    let clients = Authority::new(folder.path(), "clients");
+    clients.sign("alice");
+    clients.sign("bob");
+    let list = clients.revoke(&["bob"], true);
+    let (server, authority) = broker(&["--client-ca", &clients.file(), "--client-crl", &list]);
+    let ca = authority.file();
+    let comes_in = |name: &str| {
+        let (cert, key) = (clients.path(name, "pem"), clients.path(name, "key"));
+        let words = ["topic", "ls", "--ca", &ca, "--cert", &cert, "--key", &key];
+        let said = at(&server, &words);
+        let refused = said.stderr().contains("the broker does not take our certificate (--cert)");
+        assert_eq!(said.code != Some(0), refused, "{name}: {said:?}");
+        !refused
+    };
+    let comes_in_by_http = |name: &str| {
+        let (cert, key) = (clients.path(name, "pem"), clients.path(name, "key"));
+        let health = format!("{}/health", https(&server));
+        curl(&["--cacert", &ca, "--cert", &cert, "--key", &key, &health]).0 == Some(0)
+    };
+    assert!(comes_in("alice") && !comes_in("bob"));
+    assert!(comes_in_by_http("alice") && !comes_in_by_http("bob"));
+    // Who shows none is asked for something else.
+    at(&server, &["topic", "ls", "--ca", &ca]).expect_code(0);
+    clients.revoke(&["alice", "bob"], true);
+    until("alice's end", || (!comes_in("alice")).then_some(()));
+    assert!(!comes_in_by_http("alice"));
+    clients.revoke(&[], true);
+    until("both are back", || (comes_in("alice") && comes_in("bob")).then_some(()));
+    // What was good yesterday may leave out what was revoked since.
+    clients.revoke(&[], false);
+    until("nobody is let in by an old list", || (!comes_in("alice")).then_some(()));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::support::{
 
 /// Makes somebody known in the data directory below `folder`, and returns the token.
 #[track_caller]
-fn token(folder: &Path, name: &str, rights: &[&str]) -> String {
+pub(crate) fn token(folder: &Path, name: &str, rights: &[&str]) -> String {
     let rights = rights.iter().flat_map(|right| ["--allow", right]);
     let words: Vec<_> = ["token", "create", name].into_iter().chain(rights).collect();
     let said = run(folder, &words).expect_code(0).stdout();
@@ -24,7 +24,10 @@ fn token(folder: &Path, name: &str, rights: &[&str]) -> String {
 
 /// A broker that knows somebody, and the tokens of those.
 #[track_caller]
-fn broker<const N: usize>(known: [(&str, &[&str]); N], flags: &[&str]) -> (Server, [String; N]) {
+pub(crate) fn broker<const N: usize>(
+    known: [(&str, &[&str]); N],
+    flags: &[&str],
+) -> (Server, [String; N]) {
     let folder = TempDir::new().unwrap();
     let tokens = known.map(|(name, rights)| token(folder.path(), name, rights));
     let server = Server::start_in(folder, &[&["broker"], flags].concat(), |command| {
@@ -35,7 +38,7 @@ fn broker<const N: usize>(known: [(&str, &[&str]); N], flags: &[&str]) -> (Serve
 
 /// A connection that has logged in.
 #[track_caller]
-fn logged_in(server: &Server, token: &str) -> Talk {
+pub(crate) fn logged_in(server: &Server, token: &str) -> Talk {
     let mut talk = Talk::unread(server.address);
     assert!(talk.line().starts_with("Connected."));
     let hello = talk.ask(&format!("HELLO token={token}"));

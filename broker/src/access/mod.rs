@@ -343,6 +343,11 @@ impl Access {
         self.grants.get().is_unlimited(pass.way, topic) && (rights.is_unlimited() || is_trusted())
     }
 
+    /// Whether somebody may have that power over what is everybody's.
+    pub(crate) fn may_have(&self, pass: &Pass, power: Power) -> bool {
+        self.grants.get().has(pass.way, power) && pass.principal.rights.allow_power(power)
+    }
+
     /// Whether an event of this topic may be published. Refused with [`Code::Denied`], or
     /// [`Code::Unauthenticated`] if it may be allowed to whoever logs in.
     pub(crate) fn publish(

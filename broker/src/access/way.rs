@@ -155,6 +155,11 @@ impl Grants {
         self.0[way as usize] = Powers::of(powers);
     }
 
+    /// Whether that way has a power.
+    pub(super) fn has(self, way: Way, power: Power) -> bool {
+        self.0[way as usize].has(power)
+    }
+
     /// Whether that way may publish anything whatever in that topic, so that no event of it need be asked about.
     pub(super) fn is_unlimited(self, way: Way, topic: &str) -> bool {
         self.0[way as usize] == Powers::ALL && topic != JOB_DONE_TOPIC

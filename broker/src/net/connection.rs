@@ -395,6 +395,7 @@ impl Connection {
             || self.answer_bytes >= self.hub.limits.answer_bytes_max
             || self.worker.as_ref().is_some_and(|worker| worker.asked.is_some())
             || self.login.is_punished()
+            || (self.login.is_due() && !self.answers.is_empty())
             || self.paused_until().is_some()
     }
 

@@ -13,7 +13,7 @@ use super::help::HELP;
 use super::staged::Staged;
 use super::subscriptions::Kind;
 use super::topics::{self, Reply, describe};
-use crate::access::Way;
+use crate::access::{Power, Way};
 use crate::clock::Moment;
 use crate::group::StagedLink;
 use crate::groups::{Caller, Request};
@@ -75,10 +75,12 @@ impl Connection {
                 self.worker().joined = Some(joined);
             }
             Command::Link { task, url, redirect, prio } => {
+                // Before others, those of other jobs too, it is only with the right to that.
+                let hub = self.hub.clone();
+                let prio = prio.filter(|_| hub.access.may_have(&self.pass, Power::Prio));
                 let prio = prio.map_or(0, Prio::value);
-                let limits = &self.hub.clone().limits;
                 let link = StagedLink { url: url.into(), redirect, prio };
-                self.worker().staged.stage(limits, task, link);
+                self.worker().staged.stage(&hub.limits, task, link);
             }
             Command::Ack { task, outcome, hold } => self.ack(task, outcome, hold),
             Command::Nack { task, back, hold, reason } => {

@@ -50,7 +50,7 @@ impl Connection {
         if self.backlog {
             scratch.resize(scratch.len().max(kept), 0);
         } else {
-            let end = kept + self.hub.limits.read_bytes.max(1);
+            let end = kept + self.read_bytes(kept);
             scratch.resize(scratch.len().max(end), 0);
             let mut buffer = ReadBuf::new(&mut scratch[kept..end]);
             match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
@@ -73,6 +73,13 @@ impl Connection {
         if let Some(held) = &mut self.login.held {
             held.settle((filled - kept) as u64, self.read_at);
         }
+        if self.login.is_due()
+            && !self.backlog
+            && filled - used >= self.hub.limits.stranger_bytes_max
+        {
+            let text = "a line that logs in is shorter than that";
+            self.end(Cause::Broker(ProtocolError::new(Code::TooLong, text)));
+        }
         if self.ending.is_none() && used < filled {
             self.unread.clear();
             self.unread.extend_from_slice(&input[used..]);
@@ -80,6 +87,15 @@ impl Connection {
             self.unread = Vec::new();
         }
         Step::Progress
+    }
+
+    /// How much is read at once, where so much is kept from before.
+    fn read_bytes(&self, kept: usize) -> usize {
+        let limits = &self.hub.limits;
+        if self.login.is_due() {
+            return limits.stranger_bytes_max.saturating_sub(kept).max(1);
+        }
+        limits.read_bytes.max(1)
     }
 
     /// After the last words: whatever comes is of no interest, but its end is.

@@ -69,6 +69,11 @@ impl Login {
         (pass, Box::new(Self { remote, held, by, punished: None }))
     }
 
+    /// Whether it can do nothing but log in.
+    pub(super) fn is_due(&self) -> bool {
+        self.by.is_some()
+    }
+
     /// Whether nothing is read for a while.
     pub(super) fn is_punished(&self) -> bool {
         self.punished.is_some()

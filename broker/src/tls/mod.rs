@@ -17,7 +17,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{InconsistentKeys, RootCertStore, ServerConfig};
@@ -45,6 +45,9 @@ pub struct TlsConfig {
     /// Whose certificates of clients are taken (PEM, any number). Default `None`: no client is asked for one.
     /// With it a client may still come without.
     pub client_ca: Option<PathBuf>,
+    /// Which of these certificates count no more: lists of revoked ones (PEM, any number), one at least of each authority that
+    /// a client's certificate rests on. Default `None`: none is looked at. Without `client_ca` it means nothing.
+    pub client_crl: Option<PathBuf>,
 }
 
 /// Why the files cannot be used. Whose fault: the operator's; the name of the file is in the text.
@@ -154,10 +157,16 @@ fn load(config: &TlsConfig) -> Result<Current, TlsError> {
             for authority in certificates(path)? {
                 roots.add(authority).map_err(|error| unusable(&error))?;
             }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-                .allow_unauthenticated()
-                .build()
-                .map_err(|error: VerifierBuilderError| unusable(&error))?;
+            let mut verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                    .allow_unauthenticated();
+            if let Some(path) = &config.client_crl {
+                // A list that is out of date, or not there for one of the authorities, may be one that somebody
+                // holds back: nobody is let in by what it does not tell.
+                verifier = verifier.with_crls(revoked(path)?).enforce_revocation_expiration();
+            }
+            let verifier =
+                verifier.build().map_err(|error: VerifierBuilderError| unusable(&error))?;
             builder.with_client_cert_verifier(verifier)
         }
     };
@@ -198,6 +207,19 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         .map_err(|error| TlsError::Unusable { path: path.to_owned(), reason: error.to_string() })?;
     if found.is_empty() {
         return Err(TlsError::Missing { path: path.to_owned(), what: "certificate in PEM" });
+    }
+    Ok(found)
+}
+
+/// All lists of a file, at least one.
+fn revoked(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
+    let bytes = read(path)?;
+    let unusable = |reason: String| TlsError::Unusable { path: path.to_owned(), reason };
+    let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&bytes).collect();
+    let found = found.map_err(|error| unusable(error.to_string()))?;
+    if found.is_empty() {
+        let what = "list of revoked certificates in PEM";
+        return Err(TlsError::Missing { path: path.to_owned(), what });
     }
     Ok(found)
 }

@@ -23,8 +23,8 @@ fn files(cert: &str, key: &str) -> (TempDir, TlsConfig) {
         fs::write(&path, text).unwrap();
         path
     };
-    let config = TlsConfig { cert: at("cert", cert), key: at("key", key), client_ca: None };
-    (dir, config)
+    let (cert, key) = (at("cert", cert), at("key", key));
+    (dir, TlsConfig { cert, key, client_ca: None, client_crl: None })
 }
 
 fn refused(cert: &str, key: &str) -> String {
@@ -45,7 +45,8 @@ fn what_is_wrong_with_the_files_is_said_with_their_names() {
     assert_eq!(refused(&cert, &other), mismatch);
     let garbage = "-----BEGIN CERTIFICATE-----\n????\n-----END CERTIFICATE-----\n";
     assert!(refused(garbage, &key).starts_with("cannot use DIR/cert: "));
-    let missing = TlsConfig { cert: "/none".into(), key: "/none".into(), client_ca: None };
+    let none = || "/none".into();
+    let missing = TlsConfig { cert: none(), key: none(), client_ca: None, client_crl: None };
     assert!(Tls::open(missing).unwrap_err().to_string().starts_with("cannot read /none: "));
 }
 
@@ -121,6 +122,12 @@ fn authorities_of_clients_are_read_from_their_file() {
     config.client_ca = Some(path.clone());
     assert!(Tls::open(config.clone()).is_ok());
     fs::write(&path, "").unwrap();
+    let error = Tls::open(config.clone()).map(drop).unwrap_err();
+    assert_eq!(error, TlsError::Missing { path: path.clone(), what: "certificate in PEM" });
+    // Of what is revoked there has to be a list, or nobody could tell.
+    fs::write(&path, authority.pem()).unwrap();
+    config.client_crl = Some(path.clone());
     let error = Tls::open(config).map(drop).unwrap_err();
-    assert_eq!(error, TlsError::Missing { path, what: "certificate in PEM" });
+    let what = "list of revoked certificates in PEM";
+    assert_eq!(error, TlsError::Missing { path, what });
 }

@@ -12,8 +12,8 @@ type Print = Option<(u64, Option<SystemTime>, (u64, u64, i64, i64))>;
 /// The files as they were used, or refused, and as they were seen last.
 #[derive(Debug)]
 pub(super) struct Watched {
-    used: [Print; 3],
-    seen: [Print; 3],
+    used: [Print; 4],
+    seen: [Print; 4],
 }
 
 impl Watched {
@@ -35,9 +35,11 @@ impl Watched {
     }
 }
 
-fn prints(config: &TlsConfig) -> [Print; 3] {
+fn prints(config: &TlsConfig) -> [Print; 4] {
     let print = |path: &Path| fs::metadata(path).ok().map(|found| print_of(&found));
-    [print(&config.cert), print(&config.key), config.client_ca.as_deref().and_then(print)]
+    let [authorities, revoked] =
+        [&config.client_ca, &config.client_crl].map(|path| path.as_deref().and_then(print));
+    [print(&config.cert), print(&config.key), authorities, revoked]
 }
 
 fn print_of(found: &Metadata) -> (u64, Option<SystemTime>, (u64, u64, i64, i64)) {

@@ -8,11 +8,12 @@ use std::{
 };
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, SanType, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair, RevokedCertParams, SanType, SerialNumber,
+    date_time_ymd,
 };
 
-use super::process::Running;
+use super::{openssl::openssl, process::Running};
 
 /// A certificate authority. What it signs lies in its folder, as NAME.pem and NAME.key.
 pub(crate) struct Authority {
@@ -65,6 +66,40 @@ impl Authority {
             fs::write(&fresh, text).unwrap();
             fs::rename(fresh, path).unwrap();
         }
+    }
+}
+
+impl Authority {
+    /// Its list of revoked certificates, with those of these names; it is still good, or was once.
+    pub(crate) fn revoke(&self, names: &[&str], is_good: bool) -> String {
+        let revoked = names.iter().map(|name| RevokedCertParams {
+            serial_number: self.serial(name),
+            revocation_time: date_time_ymd(2020, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let params = CertificateRevocationListParams {
+            this_update: date_time_ymd(2020, 1, 2),
+            next_update: date_time_ymd(if is_good { 2120 } else { 2021 }, 1, 2),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let list = params.signed_by(&self.issuer).unwrap().pem().unwrap();
+        let (path, fresh) = (self.path("revoked", "crl"), self.path("revoked", "new"));
+        fs::write(&fresh, list).unwrap();
+        fs::rename(fresh, &path).unwrap();
+        path
+    }
+
+    /// The serial number of what it signed under this name.
+    fn serial(&self, name: &str) -> SerialNumber {
+        let words = ["x509", "-noout", "-serial", "-in", &self.path(name, "pem")];
+        let said = String::from_utf8(openssl(&words, b"")).unwrap();
+        let digits = said.trim().strip_prefix("serial=").unwrap();
+        let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+        SerialNumber::from((0..digits.len()).step_by(2).map(byte).collect::<Vec<_>>())
     }
 }
 

@@ -34,8 +34,15 @@ pub(super) enum Earlier {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Serial(u64);
 
-/// A topic by its number, as one that is deleted and made again is another, and a key.
-type Id = (u64, String);
+/// For whom a key stands for what: nobody learns from a key, or is kept from anything by one, that somebody else has used.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Id {
+    /// The topic by its number, as one that is deleted and made again is another.
+    pub(super) topic: u64,
+    /// The name of whoever uses it.
+    pub(super) who: String,
+    pub(super) key: String,
+}
 
 /// The keys that were used lately.
 #[derive(Debug, Default)]
@@ -62,11 +69,10 @@ struct Use {
 
 impl Keys {
     /// Asks whether a request was made before, and if not notes that it is being done.
-    pub(super) fn begin(&self, topic: u64, key: &str, body: u128, now: Moment) -> Earlier {
+    pub(super) fn begin(&self, id: &Id, body: u128, now: Moment) -> Earlier {
         let known = &mut *self.0.lock();
         known.forget(now);
-        let id = (topic, key.to_owned());
-        match known.by_key.get(&id) {
+        match known.by_key.get(id) {
             None => {}
             Some(earlier) if earlier.body != body => return Earlier::Other,
             Some(Use { seqs: None, .. }) => return Earlier::Underway,
@@ -75,22 +81,21 @@ impl Keys {
         known.serial += 1;
         let serial = known.serial;
         known.order.push_back((serial, id.clone()));
-        known.by_key.insert(id, Use { body, at: now, serial, seqs: None });
+        known.by_key.insert(id.clone(), Use { body, at: now, serial, seqs: None });
         Earlier::None(Serial(serial))
     }
 
     /// It was done, or it was not, and is to be done if it comes again. Only who began it says so.
-    pub(super) fn end(&self, topic: u64, key: &str, serial: Serial, seqs: Option<&[Seq]>) {
+    pub(super) fn end(&self, id: &Id, serial: Serial, seqs: Option<&[Seq]>) {
         let known = &mut *self.0.lock();
-        let id = (topic, key.to_owned());
-        if known.by_key.get(&id).is_none_or(|it| it.serial != serial.0) {
+        if known.by_key.get(id).is_none_or(|it| it.serial != serial.0) {
             return;
         }
         let Some(seqs) = seqs else {
-            known.remove(&id);
+            known.remove(id);
             return;
         };
-        let done = known.by_key.get_mut(&id).expect("it was just there");
+        let done = known.by_key.get_mut(id).expect("it was just there");
         let before = done.seqs.replace(seqs.to_vec());
         known.numbers += seqs.len();
         known.numbers -= before.map_or(0, |seqs| seqs.len());
@@ -128,6 +133,10 @@ mod tests {
 
     const T: u64 = 1;
 
+    fn id(topic: u64, key: &str) -> Id {
+        Id { topic, who: "she".into(), key: key.into() }
+    }
+
     fn begun(earlier: &Earlier) -> Serial {
         let Earlier::None(serial) = earlier else { panic!("{earlier:?}") };
         *serial
@@ -136,42 +145,43 @@ mod tests {
     #[test]
     fn what_was_done_is_answered_and_not_done_again() {
         let keys = Keys::default();
-        let serial = begun(&keys.begin(T, "a", 1, Moment(0)));
-        assert_eq!(keys.begin(T, "a", 1, Moment(1)), Earlier::Underway);
-        assert_eq!(keys.begin(T, "a", 2, Moment(1)), Earlier::Other);
-        begun(&keys.begin(2, "a", 2, Moment(1)));
-        keys.end(T, "a", serial, Some(&[Seq(7)]));
-        assert_eq!(keys.begin(T, "a", 1, Moment(2)), Earlier::Done(vec![Seq(7)]));
-        begun(&keys.begin(T, "a", 1, Moment(REMEMBERED_MS)));
+        let serial = begun(&keys.begin(&id(T, "a"), 1, Moment(0)));
+        assert_eq!(keys.begin(&id(T, "a"), 1, Moment(1)), Earlier::Underway);
+        assert_eq!(keys.begin(&id(T, "a"), 2, Moment(1)), Earlier::Other);
+        begun(&keys.begin(&id(2, "a"), 2, Moment(1)));
+        begun(&keys.begin(&Id { who: "he".into(), ..id(T, "a") }, 2, Moment(1)));
+        keys.end(&id(T, "a"), serial, Some(&[Seq(7)]));
+        assert_eq!(keys.begin(&id(T, "a"), 1, Moment(2)), Earlier::Done(vec![Seq(7)]));
+        begun(&keys.begin(&id(T, "a"), 1, Moment(REMEMBERED_MS)));
     }
 
     #[test]
     fn what_was_refused_may_come_again_and_its_late_end_is_nothing_to_who_came() {
         let keys = Keys::default();
-        let first = begun(&keys.begin(T, "a", 1, Moment(0)));
-        keys.end(T, "a", first, None);
-        let second = begun(&keys.begin(T, "a", 2, Moment(0)));
-        keys.end(T, "a", first, None);
-        assert_eq!(keys.begin(T, "a", 2, Moment(0)), Earlier::Underway);
-        keys.end(T, "a", second, Some(&[Seq(1)]));
-        keys.end(T, "a", first, Some(&[Seq(9)]));
-        assert_eq!(keys.begin(T, "a", 2, Moment(0)), Earlier::Done(vec![Seq(1)]));
+        let first = begun(&keys.begin(&id(T, "a"), 1, Moment(0)));
+        keys.end(&id(T, "a"), first, None);
+        let second = begun(&keys.begin(&id(T, "a"), 2, Moment(0)));
+        keys.end(&id(T, "a"), first, None);
+        assert_eq!(keys.begin(&id(T, "a"), 2, Moment(0)), Earlier::Underway);
+        keys.end(&id(T, "a"), second, Some(&[Seq(1)]));
+        keys.end(&id(T, "a"), first, Some(&[Seq(9)]));
+        assert_eq!(keys.begin(&id(T, "a"), 2, Moment(0)), Earlier::Done(vec![Seq(1)]));
     }
 
     #[test]
     fn memory_is_bounded_in_keys_and_in_numbers() {
         let keys = Keys::default();
         for n in 0..KEYS_MAX as u64 + 10 {
-            let serial = begun(&keys.begin(T, &n.to_string(), 1, Moment(n)));
-            keys.end(T, &n.to_string(), serial, Some(&[Seq(n)]));
+            let serial = begun(&keys.begin(&id(T, &n.to_string()), 1, Moment(n)));
+            keys.end(&id(T, &n.to_string()), serial, Some(&[Seq(n)]));
         }
         assert_eq!(keys.0.lock().by_key.len(), KEYS_MAX);
-        begun(&keys.begin(T, "0", 2, Moment(KEYS_MAX as u64 + 10)));
+        begun(&keys.begin(&id(T, "0"), 2, Moment(KEYS_MAX as u64 + 10)));
         let many = vec![Seq(1); NUMBERS_MAX / 2];
         for n in 0..10 {
             let key = format!("large-{n}");
-            let serial = begun(&keys.begin(T, &key, 1, Moment(1 << 20)));
-            keys.end(T, &key, serial, Some(&many));
+            let serial = begun(&keys.begin(&id(T, &key), 1, Moment(1 << 20)));
+            keys.end(&id(T, &key), serial, Some(&many));
         }
         assert!(keys.0.lock().numbers <= NUMBERS_MAX + many.len());
         assert!(keys.0.lock().order.len() <= KEYS_MAX);
@@ -187,13 +197,13 @@ mod tests {
                 let key = key.to_string();
                 now += later * REMEMBERED_MS / 20;
                 if what == 0 {
-                    if let Earlier::None(serial) = keys.begin(T, &key, 1, Moment(now)) {
+                    if let Earlier::None(serial) = keys.begin(&id(T, &key), 1, Moment(now)) {
                         serials.push((key, serial));
                     }
                 } else if !serials.is_empty() {
                     let (key, serial) = &serials[count % serials.len()];
                     let seqs = vec![Seq(1); count];
-                    keys.end(T, key, *serial, (what == 1).then_some(&seqs));
+                    keys.end(&id(T, key), *serial, (what == 1).then_some(&seqs));
                 }
                 let known = keys.0.lock();
                 let kept: usize = known.by_key.values().flat_map(|it| &it.seqs).map(Vec::len).sum();

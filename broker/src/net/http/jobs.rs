@@ -89,7 +89,12 @@ pub(super) async fn job(
     let wait = params.wait(0, http.config.wait_ms_max)?;
     if !wait.is_zero() {
         let command = Command::Job(manage("wait", Some(name.as_ref()), of_group(&params)));
-        let done = within(wait, client.wait(&command)).await;
+        let done = tokio::select! {
+            biased;
+            // What is asked below is refused then.
+            () = client.loses(Deed::SeeJob(name.as_ref())) => None,
+            done = within(wait, client.wait(&command)) => done,
+        };
         if done.is_none() {
             client.give_up();
         }

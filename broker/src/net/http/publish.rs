@@ -21,7 +21,7 @@ use super::Http;
 use super::client::Client;
 use super::error::Refusal;
 use super::fields::Attributes;
-use super::idempotency::{Earlier, Serial};
+use super::idempotency::{Earlier, Id, Serial};
 use super::input::{Named, Params, content_type, json};
 use super::objects::Object;
 use crate::access::Deed;
@@ -100,11 +100,12 @@ pub(super) async fn publish(
     };
     let body = xxh3_128(&received.bytes);
     let topic = http.hub.topics.open(&name)?;
-    let earlier = http.keys.begin(topic.id(), key, body, http.hub.clock.now());
+    let id = Id { topic: topic.id(), who: pass.name().to_owned(), key: key.to_owned() };
+    let earlier = http.keys.begin(&id, body, http.hub.clock.now());
     let (serial, seqs) = match earlier {
         Earlier::None(serial) => {
             // Until it is appended: whoever goes away meanwhile leaves nothing half-way.
-            let mut underway = Underway { http: &http, topic: &topic, key, serial, seqs: None };
+            let mut underway = Underway { http: &http, id: &id, serial, seqs: None };
             identify(&mut payloads, key);
             let seqs = append(&http, &topic, client.conn, &payloads).await?;
             underway.seqs = Some(seqs.clone());
@@ -125,7 +126,7 @@ pub(super) async fn publish(
     let answer = safe(&topic, seqs).await;
     if let (Err(_), Some(serial)) = (&answer, serial) {
         // It is not kept, and to be done when it comes again.
-        http.keys.end(topic.id(), key, serial, None);
+        http.keys.end(&id, serial, None);
     }
     answer
 }
@@ -133,15 +134,14 @@ pub(super) async fn publish(
 /// Notes what becomes of a request with a key, also when nobody waits for its end any more.
 struct Underway<'a> {
     http: &'a Http,
-    topic: &'a Topic,
-    key: &'a str,
+    id: &'a Id,
     serial: Serial,
     seqs: Option<Vec<Seq>>,
 }
 
 impl Drop for Underway<'_> {
     fn drop(&mut self) {
-        self.http.keys.end(self.topic.id(), self.key, self.serial, self.seqs.as_deref());
+        self.http.keys.end(self.id, self.serial, self.seqs.as_deref());
     }
 }
 

@@ -89,6 +89,12 @@ async fn serve_one(
     let client = Arc::new(Client::new(Arc::clone(&http.hub), entered, remote, answer_patience));
     let patience = Duration::from_millis(config.stalled_ms);
     let stream = Watched::new(stream, patience, http.stop.clone());
+    // Until then it is anybody's memory.
+    let head_bytes_max = if http.hub.access.is_open() {
+        config.head_bytes_max
+    } else {
+        config.stranger_head_bytes_max
+    };
     let service = service_fn(|request: Request<Incoming>| {
         let answer = answer(&http, &router, &client, request);
         async move { Ok::<_, Infallible>(answer.await) }
@@ -96,7 +102,7 @@ async fn serve_one(
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(Duration::from_millis(config.head_ms))
-        .max_buf_size(config.head_bytes_max.max(BUFFER_BYTES_MIN))
+        .max_buf_size(head_bytes_max.max(BUFFER_BYTES_MIN))
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     // Who cannot be understood was answered by hyper; everything else is the network's.

@@ -24,7 +24,7 @@ async fn broker(limits: Limits) -> (Broker, TlsConnector, TempDir) {
     let (cert_file, key_file) = (dir.path().join("cert"), dir.path().join("key"));
     std::fs::write(&cert_file, certificate.pem()).unwrap();
     std::fs::write(&key_file, key.serialize_pem()).unwrap();
-    let tls = Some(TlsConfig { cert: cert_file, key: key_file, client_ca: None });
+    let tls = Some(TlsConfig { cert: cert_file, key: key_file, client_ca: None, client_crl: None });
     let listen = "127.0.0.1:0".parse().unwrap();
     let config = BrokerConfig { listen, tls, limits, ..BrokerConfig::default() };
     let mut roots = RootCertStore::empty();

@@ -39,7 +39,7 @@ pub use self::signature::{Algorithm, Authentic, Doubt, Headers, Scheme, Secret, 
 use super::Http;
 use super::client::Client;
 use super::error::Refusal;
-use super::idempotency::{Earlier, Keys};
+use super::idempotency::{Earlier, Id, Keys};
 use super::input::{Named, Params, allow_form};
 use super::objects::Object;
 use super::publish::{append, safe};
@@ -182,21 +182,22 @@ pub(super) async fn receive(
     };
     // A key stands for one body, so that there is nothing to compare. Of two at once the topic finds the
     // second by its ids.
-    let (serial, seqs) = match hooks.taken.begin(topic.id(), &key, 0, now) {
+    let id = Id { topic: topic.id(), who: hook.recipe().name.clone(), key };
+    let (serial, seqs) = match hooks.taken.begin(&id, 0, now) {
         Earlier::Done(seqs) => (None, seqs),
         Earlier::Underway | Earlier::Other => {
             (None, publish(&http, &topic, client.conn, &payloads).await?)
         }
         Earlier::None(serial) => {
             let published = publish(&http, &topic, client.conn, &payloads).await;
-            hooks.taken.end(topic.id(), &key, serial, published.as_deref().ok());
+            hooks.taken.end(&id, serial, published.as_deref().ok());
             (Some(serial), published?)
         }
     };
     http.hub.stats.hooks.taken.add(1);
     let answer = safe(&topic, seqs).await;
     if let (Err(_), Some(serial)) = (&answer, serial) {
-        hooks.taken.end(topic.id(), &key, serial, None);
+        hooks.taken.end(&id, serial, None);
     }
     answer
 }
