@@ -2,7 +2,7 @@
 //! drive. For the feature `fuzzing` and for tests only.
 
 use crate::net::http::hooks;
-use crate::{group, log};
+use crate::{access, group, log};
 
 /// Name and body of a target.
 pub type Target = (&'static str, fn(&[u8]));
@@ -13,6 +13,7 @@ pub const TARGETS: &[Target] = &[
     ("record", group::fuzzing::record),
     ("group", group::fuzzing::group),
     ("hook", hooks::fuzzing::hook),
+    ("access", access::fuzzing::access),
 ];
 
 /// Bytes as choices: zeros when they are used up.

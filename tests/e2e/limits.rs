@@ -68,7 +68,7 @@ fn new_connections_come_at_a_rate() {
 
 #[test]
 fn who_publishes_too_fast_waits_and_loses_nothing() {
-    let server = broker(&["source.events=500"]);
+    let server = broker(&["source.events=500", "source.connects=none"]);
     let mut hears = connected(&server);
     assert_eq!(hears.ask("SUB new-url"), "+OK");
     let mut sender = nc(&server);
@@ -147,7 +147,8 @@ fn somebody_with_a_name_has_so_much_over_all_connections() {
     assert_eq!(two.ask("SUB dead-letter"), "+OK");
     let http = Http::of(&server);
     let bearer = format!("Authorization: Bearer {hers}");
-    let got = http.ask("POST", "/jobs", &["-H", &bearer, "-d", r#"{"job":"j5"}"#]);
+    let json = "Content-Type: application/json";
+    let got = http.ask("POST", "/jobs", &["-H", &bearer, "-H", json, "-d", r#"{"job":"j5"}"#]);
     assert_eq!((got.status, got.json()["code"].as_str()), (429, Some("limit")), "{}", got.body);
     let (_three, hello) = log_in(&hers);
     assert!(hello.starts_with("+OK"), "{hello}");

@@ -18,6 +18,8 @@
 //! ```
 
 mod failures;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod prefix;
 mod rights;
 mod secret;
