@@ -150,5 +150,6 @@ impl Connection {
             return self.end(Cause::Broker(ProtocolError::new(Code::Revoked, text)));
         }
         self.pass = pass;
+        self.login.is_done(&self.pass);
     }
 }
