@@ -56,6 +56,10 @@ struct SecurityFlags {
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
 
+    /// Lists of certificates that were revoked, in PEM, one at least of each authority that the broker's certificate rests on
+    #[arg(long, value_name = "FILE")]
+    crl: Option<PathBuf>,
+
     /// A certificate to show to the broker, in PEM
     #[arg(long, value_name = "FILE")]
     cert: Option<PathBuf>,
@@ -74,8 +78,9 @@ impl TryFrom<SecurityFlags> for Security {
     type Error = Error;
 
     fn try_from(flags: SecurityFlags) -> Result<Self, Error> {
-        let SecurityFlags { tls, ca, cert, cert_key: key, token_file } = flags;
-        let tls = (tls || ca.is_some() || cert.is_some()).then_some(ClientTls { ca, cert, key });
+        let SecurityFlags { tls, ca, crl, cert, cert_key: key, token_file } = flags;
+        let is_asked_for = tls || ca.is_some() || crl.is_some() || cert.is_some();
+        let tls = is_asked_for.then_some(ClientTls { ca, crl, cert, key });
         let token = match token_file {
             Some(file) => Some(TokenSource::File(file)),
             None => given(std::env::var_os(TOKEN_VARIABLE).as_deref())?.map(TokenSource::Given),
@@ -173,7 +178,10 @@ mod tests {
         assert_eq!(broker(&["--tls"]).security().tls, Some(ClientTls::default()));
         let ca = ClientTls { ca: Some("a".into()), ..ClientTls::default() };
         assert_eq!(broker(&["--ca", "a"]).security().tls, Some(ca));
-        let cert = ClientTls { cert: Some("c".into()), key: Some("k".into()), ca: None };
+        let crl = ClientTls { crl: Some("r".into()), ..ClientTls::default() };
+        assert_eq!(broker(&["--crl", "r"]).security().tls, Some(crl));
+        let (cert, key) = (Some("c".into()), Some("k".into()));
+        let cert = ClientTls { cert, key, ..ClientTls::default() };
         assert_eq!(broker(&["--cert", "c", "--cert-key", "k"]).security().tls, Some(cert));
         assert_eq!(broker(&["--tls", "--broker", "unix:/a"]).security().tls, None);
         let file = TokenSource::File("t".into());

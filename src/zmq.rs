@@ -124,9 +124,11 @@ impl Work {
         if let Some(TokenSource::File(path)) = token {
             words.extend(["--token-file".into(), path.into()]);
         }
-        if let Some(ClientTls { ca, cert, key }) = tls {
+        if let Some(ClientTls { ca, crl, cert, key }) = tls {
             words.push("--tls".into());
-            for (flag, file) in [("--ca", ca), ("--cert", cert), ("--cert-key", key)] {
+            for (flag, file) in
+                [("--ca", ca), ("--crl", crl), ("--cert", cert), ("--cert-key", key)]
+            {
                 words.extend(file.iter().flat_map(|file| [flag.into(), file.into()]));
             }
         }

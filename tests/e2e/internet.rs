@@ -93,7 +93,10 @@ impl Machines {
             fs::write(at("bin").join(name), format!("#!/bin/sh\n{words}\n")).unwrap();
             fs::set_permissions(at("bin").join(name), fs::Permissions::from_mode(0o755)).unwrap();
         }
-        let mut command = Command::new("unshare");
+        // Only root may have users and networks of its own.
+        let is_root = rustix::process::geteuid().is_root();
+        let mut command = Command::new(if is_root { "unshare" } else { "sudo" });
+        command.args((!is_root).then_some("unshare"));
         command.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "bash"]);
         command.arg(root.join("tests/e2e/support/machine.sh")).arg(folder.path());
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TIDINGS_")) {
@@ -156,13 +159,12 @@ impl Machines {
         self.printed = ended;
     }
 
-    /// Writes a file as an editor on the broker's machine would: not into a folder that nobody has made.
+    /// Writes a file as an editor on the broker's machine would: as root, and not into a folder that nobody has made.
     #[track_caller]
-    fn write(&self, path: &Path, block: &Block) {
-        eprintln!("{PAGE}:{}: {}", block.at, path.display());
-        let there = self.folder.path().join(path.strip_prefix("/").unwrap());
-        let mut text = block.lines.join("\n");
-        text.push('\n');
-        fs::write(there, text).unwrap();
+    fn write(&mut self, path: &Path, block: &Block) {
+        let text = self.folder.path().join("text");
+        fs::write(&text, block.lines.join("\n") + "\n").unwrap();
+        let command = format!("cat {} > {}", text.display(), path.display());
+        self.run("", &command, &[], &format!("{PAGE}:{}", block.at));
     }
 }

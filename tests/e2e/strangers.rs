@@ -69,6 +69,10 @@ fn little_is_kept_of_what_somebody_says_who_has_not_logged_in() {
     she.send(format!("HELLO token={token}\nPUB t {long}\n"));
     assert!(she.line().starts_with("+OK tidings"));
     assert_eq!(she.line(), "+OK 1 1");
+    let http = Http::of(&server);
+    let head = |bytes: usize| format!("X: {}", &long[..bytes]);
+    assert_eq!(http.ask("GET", "/health", &["-H", &head(7_000)]).status, 200);
+    assert_eq!(http.ask("GET", "/health", &["-H", &head(9_000)]).status, 431);
     // Many commands of a stranger are answered one after the other.
     let mut stranger = Talk::unread(server.address);
     stranger.line();

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use crate::support::{
     origin::{Origin, Site},
-    process::{Running, Server, run, tidings},
+    process::{Running, Server, at, run, tidings},
     tls::{Authority, expired, for_another, s_server},
 };
 
@@ -45,6 +45,31 @@ fn a_server_that_cannot_be_trusted_is_told_nothing_and_the_reason_is_said() {
         assert!(said.contains(&format!("no secure connection to {address}: ")), "{said}");
         assert!(!server.has_printed("HELLO"));
     }
+}
+
+#[test]
+fn a_server_whose_certificate_was_revoked_is_told_nothing() {
+    let folder = TempDir::new().unwrap();
+    let authority = Authority::new(folder.path(), "authority");
+    let others = Authority::new(folder.path(), "others");
+    authority.sign("server");
+    let (cert, key) = (authority.path("server", "pem"), authority.path("server", "key"));
+    let (server, address) = s_server(&["-cert", &cert, "-key", &key]);
+    let ca = authority.file();
+    let says = |list: &str, reason: &str| {
+        let said = refusal(folder.path(), &address.to_string(), &["--ca", &ca, "--crl", list]);
+        assert!(said.contains(reason), "{said}");
+    };
+    says(&authority.revoke(&["server"], true), "the certificate was revoked (--crl)");
+    says(&authority.revoke(&[], false), "the list of --crl is out of date");
+    says(&others.revoke(&[], true), "--crl has no list of its authority");
+    says(&ca, "holds no list of revoked certificates in PEM");
+    assert!(!server.has_printed("HELLO"));
+    // It is the list that keeps us away.
+    let words = ["broker", "--tls-cert", &cert, "--tls-key", &key];
+    let broker = Server::start(&words);
+    let list = authority.revoke(&[], true);
+    at(&broker, &["topic", "ls", "--ca", &ca, "--crl", &list]).expect_code(0);
 }
 
 #[test]

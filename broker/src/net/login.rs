@@ -156,5 +156,6 @@ impl Connection {
             return self.end(Cause::Broker(error));
         }
         self.pass = pass;
+        self.login.is_done(&self.pass);
     }
 }

@@ -9,9 +9,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use rustls::client::Resumption;
+use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{
+    CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, UnixTime,
+};
 use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -30,6 +33,9 @@ pub const UNIX_PREFIX: &str = "unix:";
 pub struct ClientTls {
     /// The authorities, one of which has to have signed the broker's certificate (PEM). Default: those of the system.
     pub ca: Option<PathBuf>,
+    /// Which of their certificates count no more: lists of revoked ones (PEM), one at least of each authority that the broker's
+    /// certificate rests on. Default: none is looked at.
+    pub crl: Option<PathBuf>,
     /// The certificate to show if the broker asks for one, with those between it and its authority (PEM). Default:
     /// none.
     pub cert: Option<PathBuf>,
@@ -128,7 +134,7 @@ fn keepalive() -> TcpKeepalive {
     TcpKeepalive::new().with_time(silence).with_interval(pause).with_retries(4)
 }
 
-fn config(ClientTls { ca, cert, key }: &ClientTls) -> Result<ClientConfig, String> {
+fn config(ClientTls { ca, crl, cert, key }: &ClientTls) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
     if let Some(path) = ca {
         for authority in certificates(path)? {
@@ -141,10 +147,21 @@ fn config(ClientTls { ca, cert, key }: &ClientTls) -> Result<ClientConfig, Strin
             return Err("this system knows no authorities; name one with --ca FILE".to_owned());
         }
     }
-    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .expect("the provider knows the versions of TLS that rustls does")
-        .with_root_certificates(roots);
+        .expect("the provider knows the versions of TLS that rustls does");
+    let builder = match crl {
+        None => builder.with_root_certificates(roots),
+        Some(path) => {
+            let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+                .with_crls(revoked(path)?)
+                .enforce_revocation_expiration()
+                .build()
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+            builder.with_webpki_verifier(verifier)
+        }
+    };
     let mut config = match cert {
         None => builder.with_no_client_auth(),
         Some(path) => {
@@ -169,6 +186,17 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
         return Err(format!("{} holds no certificate in PEM", path.display()));
     }
     Ok(found)
+}
+
+/// All lists of a file, at least one.
+fn revoked(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
+    let lists: Result<Vec<_>, _> =
+        CertificateRevocationListDer::pem_slice_iter(&read(path)?).collect();
+    let lists = lists.map_err(|error| format!("{}: {error}", path.display()))?;
+    if lists.is_empty() {
+        return Err(format!("{} holds no list of revoked certificates in PEM", path.display()));
+    }
+    Ok(lists)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
@@ -244,6 +272,14 @@ fn judge_certificate(error: &CertificateError, host: &str) -> String {
         CertificateError::UnknownIssuer => {
             "the certificate is not signed by anybody you trust: name its authority with --ca FILE"
                 .into()
+        }
+        CertificateError::Revoked => "the certificate was revoked (--crl)".into(),
+        CertificateError::UnknownRevocationStatus => {
+            "whether the certificate was revoked is not known: --crl has no list of its authority".into()
+        }
+        CertificateError::ExpiredRevocationList
+        | CertificateError::ExpiredRevocationListContext { .. } => {
+            "whether the certificate was revoked is not known: the list of --crl is out of date".into()
         }
         // rustls has no variant for it.
         error if error.to_string().contains("CaUsedAsEndEntity") => {
