@@ -32,7 +32,7 @@ pub fn check(line: &[u8]) -> Result<&str, ProtocolError> {
 ///
 /// C1 controls (U+0080 to U+009F) are looked for in their UTF-8 form, 0xC2 and then 0x80 to 0x9F,
 /// so this may also run over bytes that are not known to be UTF-8.
-pub(crate) fn control_at(line: &[u8]) -> Option<(usize, u8)> {
+fn control_at(line: &[u8]) -> Option<(usize, u8)> {
     // 0xC2 also begins characters like a no-break space, which are fine: only then, or with a
     // real control byte, is the exact second look needed. Chunks let the compiler vectorise.
     let suspicious = |&byte: &u8| is_control(byte) || byte == 0xC2;
