@@ -70,6 +70,7 @@ pub mod client;
 pub mod command;
 pub mod duration;
 pub mod error;
+mod foreign;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;

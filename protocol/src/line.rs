@@ -108,6 +108,11 @@ impl LineDecoder {
         (!line.is_empty()).then_some(Item::Line(line))
     }
 
+    /// How many of the unread bytes were passed before, and hold no LF.
+    pub(crate) fn searched(&self) -> usize {
+        self.searched
+    }
+
     /// Whether the stream stands inside a line, whose end its sender owes.
     ///
     /// May change with every call of [`next`](Self::next).

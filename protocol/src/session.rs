@@ -1,9 +1,10 @@
 //! What a connection is, and what its lines mean: the rules of the first line and of the end.
 
+use crate::foreign;
 use crate::line::{Item, LineDecoder};
 use crate::parse::check_payload;
 use crate::publishes::Publishes;
-use crate::text::{check, control_at, is_control};
+use crate::text::check;
 use crate::{Code, Command, LINE_BYTES_MAX, ProtocolError, Verb};
 
 /// So many lines in a row that are no command end a client's connection (`[S13]`).
@@ -65,7 +66,7 @@ pub enum End {
 ///    |       '-------------> Peer ----------------+-> ended
 ///    |        anything else        quit, Ctrl-D,  |
 ///    '--------------------------- end of input ---'
-///     HTTP-shaped, control byte, too long, Ctrl-D, end of input
+///     another protocol, control byte, not UTF-8, too long, Ctrl-D, end of input
 /// ```
 ///
 /// Usage: pass all bytes that are not consumed, drop as many as told, handle the event, and
@@ -162,11 +163,14 @@ impl Session {
         events
     }
 
-    /// A first line that begins with a control byte is not awaited: a TLS hello has no line end.
+    /// The end of a first line with a control byte is not awaited: a TLS hello has none.
     fn hopeless_beginning(&self, unread: &[u8]) -> Option<ProtocolError> {
-        let byte = *unread.first().filter(|_| self.mode == Mode::Undecided)?;
-        let line_end_or_ctrl_d = matches!(byte, b'\r' | b'\n' | 0x04);
-        (is_control(byte) && !line_end_or_ctrl_d).then(|| first_line_control(byte))
+        if self.mode != Mode::Undecided {
+            return None;
+        }
+        let byte = foreign::control(unread, self.decoder.searched(), LINE_BYTES_MAX)?;
+        let text = format!("the first line holds the control byte 0x{byte:02x}");
+        Some(ProtocolError::new(Code::Control, text))
     }
 
     /// `None` for an empty line, which is nothing.
@@ -250,26 +254,13 @@ impl Session {
     }
 }
 
-/// What a first line must not be, whatever else it is: it closes the connection before anything
-/// is published, so that no other protocol can be made to talk to this port (`[S4]`).
+/// What a first line must not be, whatever else it is (`[S4]`).
 fn first_line_violation(line: &[u8]) -> Option<ProtocolError> {
-    if is_http(line) {
-        let text = "this looks like HTTP, which is not spoken here";
+    if foreign::begins(line) {
+        let text = "this looks like another protocol, which is not spoken here";
         return Some(ProtocolError::new(Code::Header, text));
     }
-    control_at(line).map(|(_, byte)| first_line_control(byte))
-}
-
-fn first_line_control(byte: u8) -> ProtocolError {
-    let text = format!("the first line holds the control byte 0x{byte:02x}");
-    ProtocolError::new(Code::Control, text)
-}
-
-/// Ends in `HTTP/d.d`, blanks behind it ignored: a request line with whatever verb.
-fn is_http(line: &[u8]) -> bool {
-    let line = line.trim_ascii_end();
-    matches!(line, [.., b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
-        if major.is_ascii_digit() && minor.is_ascii_digit())
+    check(line).err()
 }
 
 /// `^[A-Za-z][A-Za-z0-9-]*:(space or end)`

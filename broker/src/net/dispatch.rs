@@ -14,6 +14,7 @@ use super::staged::Staged;
 use super::subscriptions::Kind;
 use super::topics::{self, Reply, describe};
 use crate::access::{Power, Way};
+use crate::audit::What;
 use crate::clock::Moment;
 use crate::group::StagedLink;
 use crate::groups::{Caller, Request};
@@ -41,9 +42,13 @@ impl Connection {
         if !of_task {
             self.send_requests();
         }
-        let allowed = self.pass.may(&command);
-        let allowed =
-            allowed.and_then(|()| self.hub.may_make(self.login.held.as_deref(), &command));
+        let allowed = self.pass.may(&command).inspect_err(|error| {
+            self.audit(What::Denied { topic: topic_of(&command), why: &error.text });
+        });
+        let allowed = allowed.and_then(|()| {
+            let made = self.hub.may_make(self.login.held.as_deref(), &command);
+            made.inspect_err(|error| self.audit(What::Limit { why: &error.text }))
+        });
         if let Err(error) = allowed {
             // A LINK is never answered (`[A1]`).
             if !matches!(command, Command::Link { .. }) {
@@ -168,9 +173,14 @@ impl Connection {
         if let Err(error) = self.hub.belongs_to(&mut self.login.held, &pass) {
             return self.refuse(&error);
         }
+        let is_somebody = hello.token.is_some() && !pass.is_stranger();
+        self.hub.audit.settle(self.id.0);
         self.pass = pass;
         self.pass.go_by(way);
         self.login.is_done(&self.pass);
+        if is_somebody {
+            self.audit(What::LoggedIn);
+        }
         if let Some(name) = &hello.name {
             tracing::debug!(conn = %self.id, name, "a client says who it is");
         }
@@ -386,5 +396,16 @@ impl Connection {
             }
             encode_ok(&format!("clock={}", hub.clock.now()), lines);
         });
+    }
+}
+
+/// What a command that is about a topic is about.
+fn topic_of<'a>(command: &'a Command<'_>) -> Option<&'a str> {
+    match command {
+        Command::Sub { topic, .. } | Command::Seen { topic, .. } | Command::Unsub { topic } => {
+            Some(topic.as_str())
+        }
+        Command::Topic(manage) => manage.name,
+        _ => None,
     }
 }

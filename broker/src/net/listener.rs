@@ -19,6 +19,8 @@ use super::Hub;
 use super::connection::Connection;
 use super::handshake::handshake;
 use super::stream::{Peer, Remote, Stream};
+use crate::access::Way;
+use crate::audit::{Party, What};
 use crate::mailbox::{ConnId, Mailbox};
 use crate::quota::Held;
 use crate::tls::Tls;
@@ -97,7 +99,7 @@ pub(crate) fn serve(
 ) {
     let (connections, stopping) = (tasks.clone(), stop.clone());
     accept(listener, stop, tasks, move |stream: TcpStream, peer| {
-        let entered = match enter(&hub, peer) {
+        let entered = match enter(&hub, peer, Way::Line) {
             Ok(entered) => entered,
             // There is nobody yet to whom it could be said in words.
             Err(_) if hub.tls.is_some() => return,
@@ -125,7 +127,7 @@ pub(crate) fn serve_unix(
 ) {
     let connections = tasks.clone();
     accept(listener, stop, tasks, move |stream: UnixStream, peer| {
-        let entered = match enter(&hub, peer) {
+        let entered = match enter(&hub, peer, Way::Line) {
             Ok(entered) => entered,
             Err(error) => return turn_away(stream.into_std(), &error),
         };
@@ -188,7 +190,7 @@ pub(super) struct Entered {
 }
 
 /// Counts a connection, unless there are too many, of all or from there.
-pub(super) fn enter(hub: &Hub, peer: Peer) -> Result<Entered, ProtocolError> {
+pub(super) fn enter(hub: &Hub, peer: Peer, way: Way) -> Result<Entered, ProtocolError> {
     let entered = hub.quotas.connect(peer.network(), hub.clock.now()).and_then(|held| {
         let (conn, mailbox) = hub.registry.enter().map_err(|_| {
             let max = hub.limits.connections_max;
@@ -202,6 +204,8 @@ pub(super) fn enter(hub: &Hub, peer: Peer) -> Result<Entered, ProtocolError> {
         Ok(Entered { conn, .. }) => tracing::debug!(%conn, %peer, "connected"),
         Err(error) => {
             hub.stats.turned_away.add(1);
+            let why = error.text.as_str();
+            hub.audit.note(|| (What::Limit { why }, Party::at(0, peer, way.as_str())));
             if let Some(held_back) = hub.stats.turned_away_log.pass(hub.clock.now()) {
                 tracing::warn!(%peer, error = error.text, held_back, "turned away");
             }
@@ -236,6 +240,8 @@ async fn serve_secured(
         }
         Err(error) => {
             tracing::debug!(%conn, %peer, %error, "no TLS: closed");
+            let why = format!("no TLS: {error}");
+            hub.audit.note(|| (What::Refused { why: &why }, Party::at(conn.0, peer, "line")));
             hub.registry.leave(conn);
         }
     }

@@ -39,6 +39,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::registry::Registry;
 use crate::access::{Access, Principal};
+use crate::audit::{Audit, What};
 use crate::clock::Clock;
 use crate::config::{BrokerConfig, Limits};
 use crate::cursors::Cursors;
@@ -53,6 +54,7 @@ use self::listener::accept;
 #[cfg(unix)]
 pub(crate) use self::listener::serve_unix;
 pub(crate) use self::listener::{bind, listen, serve, tend, within};
+pub(crate) use self::stream::{Peer, Remote};
 
 /// What all connections share.
 #[derive(Debug)]
@@ -66,6 +68,7 @@ pub(crate) struct Hub {
     stats: Stats,
     access: Access,
     quotas: Quotas,
+    pub(crate) audit: Audit,
     log_lines: AtomicBool,
     /// Without it nothing is encrypted.
     tls: Option<Tls>,
@@ -81,7 +84,7 @@ impl Hub {
         clock: Clock,
         topics: Arc<Topics>,
         groups: Option<(GroupStorage, Vec<Recovered>)>,
-        tls: Option<Tls>,
+        (tls, audit): (Option<Tls>, Audit),
         stop: CancellationToken,
     ) -> Arc<Self> {
         let cursors = Cursors::new(topics.catalog().clone(), &config.limits);
@@ -104,6 +107,7 @@ impl Hub {
             stats: Stats::default(),
             access: Access::new(config.access),
             quotas: Quotas::new(config.quotas),
+            audit,
             log_lines: AtomicBool::new(config.log_lines),
             tls,
             secret: RandomState::new(),
@@ -120,6 +124,7 @@ impl Hub {
         self.topics.tend();
         self.cursors.tend(self.clock.now(), self.clock.unix_ms());
         self.quotas.tend(&|made| self.has(made), self.clock.now());
+        self.audit.tend();
         if let Some(tls) = &self.tls {
             tls.refresh();
         }
@@ -141,7 +146,9 @@ impl Hub {
 
     /// Who is known from now on; every connection is what its holder is then, or ends.
     pub(crate) fn admit(&self, principals: Vec<Principal>) {
-        self.access.replace(principals);
+        for (name, change) in self.access.replace(principals) {
+            self.audit.note_own(&What::Principal { name: &name, change });
+        }
         self.registry.renew_all();
     }
 
@@ -151,6 +158,7 @@ impl Hub {
 
     /// What counts for connections that are open, and for all that come.
     pub(crate) fn reload(&self, config: &BrokerConfig) {
+        self.audit.note_own(&What::Reloaded);
         self.access.regrant(config.access.grants);
         self.log_lines.store(config.log_lines, Ordering::Relaxed);
     }

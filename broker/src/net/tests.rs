@@ -561,7 +561,8 @@ async fn an_idle_connection_is_small() {
     let broker = broker(Limits::default()).await;
     let stream = TcpStream::connect(broker.local_addr()).await.unwrap();
     let (stream, remote) = plain(stream);
-    let entered = super::listener::enter(&broker.hub, remote.peer).unwrap();
+    let entered =
+        super::listener::enter(&broker.hub, remote.peer, crate::access::Way::Line).unwrap();
     let task = Connection::new(broker.hub.clone(), entered, stream, remote).run();
     assert!(size_of_val(&task) <= 512, "{}", size_of_val(&task));
 }

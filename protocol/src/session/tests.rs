@@ -130,8 +130,79 @@ fn a_first_line_of_another_protocol_closes_before_anything_is_published() {
         check(line, &["violation header"]);
     }
     check("\r\nGET / HTTP/1.1\r\n", &["violation header"]);
-    check("GET / HTTP/1\n", &["publish GET / HTTP/1", "EndOfInput"]);
     check("a\nGET / HTTP/1.1\n", &["publish a", "publish GET / HTTP/1.1", "EndOfInput"]);
+}
+
+#[test]
+fn how_clients_of_other_protocols_begin_closes_and_sentences_do_not() {
+    for line in [
+        "GET /",
+        "GET / HTTP/1",
+        "GET key",
+        "OPTIONS rtsp://h/ RTSP/1.0",
+        "INVITE sip:a@b SIP/2.0",
+        "EHLO mail.example",
+        " HELO  x ",
+        "USER anonymous",
+        "CAPA",
+        "*1",
+        "*3",
+        "SET key value",
+        "CONFIG SET dir /var",
+        "CONNECT {\"verbose\":false}",
+        "SSH-2.0-OpenSSH_9.2",
+        "@RSYNCD: 31.0",
+        "PROXY TCP4 192.0.2.1 192.0.2.2 1 2",
+    ] {
+        check(format!("{line}\r\nunheard\n"), &["violation header"]);
+        check(line, &["violation header"]);
+    }
+    for line in [
+        "http://a.example/HTTP/1.1x",
+        "get /",
+        "GET well soon",
+        "EHLO and good morning",
+        "SETTINGS",
+        "SET the alarm to seven",
+        "INFO disk is full",
+        "AUTHOR x",
+        "*",
+        "* 3",
+        "*3x",
+        "SSH-key lost",
+        "CONNECT the dots",
+        "PUT /orders/7 state=paid",
+        "HTTP/1.1 is old",
+        "/GET",
+        "{\"a\":1}",
+    ] {
+        let event = format!("publish {line}");
+        check(format!("{line}\n"), &[&event, "EndOfInput"]);
+        check(format!("a\nGET /\n{line}\n"), &["publish a", "publish GET /", &event, "EndOfInput"]);
+    }
+}
+
+#[test]
+fn a_control_byte_in_the_first_line_is_not_waited_behind() {
+    for beginning in [b"0\x0c".as_slice(), b"AMQP\0", b" \0", b"ab\x04", b"ab\rc", b"\r\n\n0\x7f"] {
+        for size in [1, beginning.len()] {
+            let mut session = Session::new();
+            let (mut unread, mut seen) = (Vec::new(), None);
+            for piece in beginning.chunks(size) {
+                assert_eq!(seen, None, "{beginning:?}");
+                unread.extend_from_slice(piece);
+                let (used, event) = session.next(&unread);
+                seen = event.as_ref().map(shown);
+                unread.drain(..used);
+            }
+            assert_eq!(seen.as_deref(), Some("violation control"), "{beginning:?}");
+        }
+    }
+    let longest = "x".repeat(LINE_BYTES_MAX);
+    check(format!("{longest}\r\na\n"), &["dropped too-long", "publish a", "EndOfInput"]);
+    check(format!("{longest}\ra\n"), &["violation control"]);
+    check(format!("{longest}\0"), &["violation control"]);
+    check(format!("{longest}x\0"), &["violation too-long"]);
 }
 
 #[test]
@@ -188,7 +259,8 @@ fn what_is_no_event_is_dropped_and_its_neighbours_are_not() {
     );
     let longest = "y".repeat(PAYLOAD_BYTES_MAX);
     assert_eq!(events([longest.as_bytes()]), [format!("publish {longest}"), "EndOfInput".into()]);
-    check(b"\xff\xfe\na\n", &["dropped utf8", "publish a", "EndOfInput"]);
+    check(b"a\n\xff\xfe\nb\n", &["publish a", "dropped utf8", "publish b", "EndOfInput"]);
+    check(b"\xff\xfe\na\n", &["violation utf8"]);
 }
 
 #[test]

@@ -17,6 +17,7 @@ use super::super::{Hub, login, topics};
 use super::error::Refusal;
 use super::within;
 use crate::access::{Deed, Pass, Way};
+use crate::audit::{Party, What};
 use crate::groups::Caller;
 use crate::mailbox::{ConnId, Mailbox, Parcel};
 use crate::net::listener::Entered;
@@ -65,7 +66,19 @@ impl Client {
     /// already.
     pub(super) fn is_of(&self, pass: Pass) -> Result<(), ProtocolError> {
         self.hub.belongs_to(&mut self.held.lock(), &pass)?;
-        *self.pass.lock() = pass;
+        let is_other = {
+            let current = &mut *self.pass.lock();
+            let is_other = current.name() != pass.name();
+            *current = pass;
+            is_other
+        };
+        if is_other {
+            self.hub.audit.settle(self.conn.0);
+            let is_stranger = self.pass.lock().is_stranger();
+            if !is_stranger {
+                self.audit(What::LoggedIn);
+            }
+        }
         Ok(())
     }
 
@@ -98,6 +111,39 @@ impl Client {
         Ok(Hearing(Arc::clone(self)))
     }
 
+    /// Notes what whoever sent the request does, if that is kept.
+    pub(super) fn audit(&self, what: What<'_>) {
+        if !self.pass.lock().is_own() {
+            self.hub.audit.note(|| (what, self.party()));
+        }
+    }
+
+    pub(super) fn party(&self) -> Party {
+        Party::of(self.conn.0, &self.remote, &self.pass.lock())
+    }
+
+    /// What may not be done is noted.
+    fn judged<T>(
+        &self,
+        topic: Option<&str>,
+        judged: Result<T, ProtocolError>,
+    ) -> Result<T, ProtocolError> {
+        if let Err(error) = &judged {
+            self.audit(What::Denied { topic, why: &error.text });
+        }
+        judged
+    }
+
+    /// Whether an event may be published.
+    pub(super) fn may_publish(
+        &self,
+        pass: &Pass,
+        topic: &str,
+        payload: &str,
+    ) -> Result<(), ProtocolError> {
+        self.judged(Some(topic), self.hub.access.publish(pass, topic, payload))
+    }
+
     /// The pass of whoever sent the request, as it is now: a body may have taken its time.
     pub(super) fn pass(&self) -> Pass {
         let pass = self.pass.lock().clone();
@@ -107,7 +153,11 @@ impl Client {
 
     /// Whether whoever sent the request may do that.
     pub(super) fn may(&self, deed: Deed<'_>) -> Result<(), ProtocolError> {
-        self.pass().may_do(deed)
+        let topic = match deed {
+            Deed::Publish(topic) | Deed::Hear(topic) | Deed::SeeTopic(topic) => Some(topic),
+            _ => None,
+        };
+        self.judged(topic, self.pass().may_do(deed))
     }
 
     /// Asks what a command of the line protocol asks, and waits for the answer, but not for ever: what was
@@ -161,7 +211,7 @@ impl Client {
 
     /// Whether whoever sent the request may open any job at all.
     pub(super) fn may_open_jobs(&self) -> Result<(), ProtocolError> {
-        self.pass().may_open_jobs()
+        self.judged(None, self.pass().may_open_jobs())
     }
 
     /// Waits until whoever sent the request may not do that any more.
@@ -176,8 +226,9 @@ impl Client {
     }
 
     fn begin(&self, command: &Command<'_>) -> Result<Slot, ProtocolError> {
-        self.pass().may(command)?;
-        self.hub.may_make(self.held.lock().as_deref(), command)?;
+        self.judged(None, self.pass().may(command))?;
+        let made = self.hub.may_make(self.held.lock().as_deref(), command);
+        made.inspect_err(|error| self.audit(What::Limit { why: &error.text }))?;
         let slot = Slot::numbered(self.asked.fetch_add(1, Ordering::Relaxed));
         if let Command::Topic(manage) = command {
             let reply = topics::Reply { mailbox: self.mailbox.clone(), slot };
@@ -242,6 +293,7 @@ impl Drop for Hearing {
 impl Drop for Client {
     fn drop(&mut self) {
         tracing::debug!(conn = %self.conn, peer = %self.remote, "closed");
+        self.audit(What::Left { why: "left" });
         self.give_up();
         self.mailbox.abandon();
         self.hub.registry.leave(self.conn);

@@ -30,6 +30,7 @@ use super::error::Refusal;
 use super::hooks::PeerIp;
 use super::{Http, Serving, guard, router};
 use crate::access::{Pass, Unknown, Way, is_token};
+use crate::audit::{Party, What};
 use crate::net::handshake::handshake;
 use crate::net::listener::{Entered, enter};
 use crate::net::stream::{Peer, Remote, Stream};
@@ -57,7 +58,7 @@ pub(crate) fn serve(
     let connections = tasks.clone();
     accept(listener, listening, tasks, move |stream, peer| {
         // There is nobody yet to whom it could be said in words.
-        let Ok(entered) = enter(&http.hub, peer) else { return };
+        let Ok(entered) = enter(&http.hub, peer, Way::Http) else { return };
         connections.spawn(serve_one(Arc::clone(&http), router.clone(), entered, stream, peer));
     });
     serving
@@ -79,6 +80,9 @@ async fn serve_one(
             Ok(secured) => secured,
             Err(error) => {
                 tracing::debug!(%conn, %peer, %error, "no TLS: closed");
+                let why = format!("no TLS: {error}");
+                let party = || Party::at(conn.0, peer, Way::Http.as_str());
+                http.hub.audit.note(|| (What::Refused { why: &why }, party()));
                 return http.hub.registry.leave(conn);
             }
         },
@@ -87,6 +91,7 @@ async fn serve_one(
     let is_encrypted = matches!(stream, Stream::Tls(_));
     let remote = Remote { peer, certificate, is_encrypted };
     let client = Arc::new(Client::new(Arc::clone(&http.hub), entered, remote, answer_patience));
+    client.audit(What::Connected);
     let patience = Duration::from_millis(config.stalled_ms);
     let stream = Watched::new(stream, patience, http.stop.clone());
     // Until then it is anybody's memory.
@@ -123,17 +128,20 @@ async fn answer(
     http.hub.stats.lines.add(1);
     if let Err(refusal) = guard::check(&http.config.hosts, request.headers(), request.uri()) {
         http.hub.stats.refused.add(1);
+        client.audit(What::Refused { why: refusal.message() });
         return refusal.into_response();
     }
     match admit(http, request.headers(), &client.remote).await {
         Ok(pass) => {
             if let Err(error) = client.is_of(pass) {
                 http.hub.stats.refused.add(1);
+                client.audit(What::Limit { why: &error.text });
                 return Refusal::from(error).into_response();
             }
         }
         Err(refusal) => {
             http.hub.stats.refused.add(1);
+            client.audit(What::FailedLogIn { why: refusal.message() });
             return refusal.into_response();
         }
     }

@@ -46,7 +46,8 @@ async fn connection(broker: &Broker) -> (Connection, Peer) {
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (read, write) = client.into_split();
     let (stream, remote) = plain(listener.accept().await.unwrap().0);
-    let entered = crate::net::listener::enter(&broker.hub, remote.peer).unwrap();
+    let entered =
+        crate::net::listener::enter(&broker.hub, remote.peer, crate::access::Way::Line).unwrap();
     let connection = Connection::new(broker.hub.clone(), entered, stream, remote);
     (connection, Peer { read: BufReader::new(read), write })
 }
