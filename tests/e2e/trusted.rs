@@ -26,8 +26,8 @@ fn worker(server: &Server, token: &str, group: &str) -> Worker {
     let hello = talk.ask(&format!("HELLO token={token}"));
     let member = value(&hello, "resume").to_owned();
     assert!(talk.ask(&format!("JOIN {group}")).starts_with("+OK"));
-    let task = talk.line().split(' ').nth(1).unwrap().to_owned();
-    Worker { talk, task, member }
+    let held = talk.line().split(' ').nth(1).unwrap().to_owned();
+    Worker { talk, task: held, member }
 }
 
 /// What a task is called that has other numbers, by so much each, than this one.
@@ -210,9 +210,9 @@ fn a_page_that_was_announced_alone_has_no_children() {
         broker([("op", &["all"][..]), ("crawler", &["group:crawlers"])], &[]);
     let mut operator = logged_in(&server, &all);
     assert!(operator.ask("PUB new-url http://one.example/").starts_with("+OK"));
-    let Worker { mut talk, task, .. } = worker(&server, &token, "crawlers");
-    talk.send(format!("LINK {task} http://one.example/child\nLINK {task} http://evil.example/\n"));
-    assert_eq!(talk.ask(&format!("ACK {task}")), format!("+OK {task} new=0 known=0 refused=2"));
+    let Worker { mut talk, task: held, .. } = worker(&server, &token, "crawlers");
+    talk.send(format!("LINK {held} http://one.example/child\nLINK {held} http://evil.example/\n"));
+    assert_eq!(talk.ask(&format!("ACK {held}")), format!("+OK {held} new=0 known=0 refused=2"));
 }
 
 #[test]
