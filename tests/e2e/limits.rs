@@ -83,10 +83,10 @@ fn who_publishes_too_fast_waits_and_loses_nothing() {
     }
     let http = Http::of(&server);
     until("what comes at once is taken at once", || {
-        let got = http.send("POST", "/topics/new-url", &"x\n".repeat(2_000));
+        let got = http.post("/topics/new-url", &"x\n".repeat(2_000));
         (got.status == 200).then_some(())
     });
-    let got = http.send("POST", "/topics/new-url", "x");
+    let got = http.post("/topics/new-url", "x");
     assert_eq!((got.status, got.json()["code"].as_str()), (429, Some("limit")));
     let seconds: u64 = got.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=4).contains(&seconds), "{seconds}");
