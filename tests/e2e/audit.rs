@@ -49,7 +49,7 @@ fn record(file: &Path, fields: &[(&str, &str)]) -> Value {
     let is_so = |record: &Value| {
         fields.iter().all(|(key, value)| match &record[*key] {
             Value::String(text) => text == value,
-            other => other.to_string() == *value,
+            other => serde_json::from_str::<Value>(value).is_ok_and(|value| value == *other),
         })
     };
     until(&format!("{fields:?}"), || records(file).into_iter().find(is_so))

@@ -8,7 +8,7 @@
 //!
 //! Nobody waits for the disk here: what finds no room in the queue is counted, and a record says how many there were. What
 //! anybody can cause as often as they like is told a few times a minute for each source, then counted likewise.
-//! A token is never in a record, and nothing of what others say can begin one ([`escape_json`]).
+//! A token is never in a record, and nothing of what others say can begin one (`escape_json`).
 
 mod file;
 mod record;

@@ -222,7 +222,12 @@ impl Client {
             let renewed = self.hub.access.renew(&pass);
             renewed.is_some_and(|pass| pass.may_do(deed).is_ok())
         };
-        while may() && changes.changed().await.is_ok() {}
+        while may() {
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+        self.audit(What::Revoked { why: "what a stream rests on was changed or taken away" });
     }
 
     fn begin(&self, command: &Command<'_>) -> Result<Slot, ProtocolError> {
