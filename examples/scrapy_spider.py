@@ -3,7 +3,7 @@
 The broker says when a host may be asked, remembers what was seen, and gives a page to another worker if this one
 is gone; Scrapy fetches and reads. For each task one request is made [T2]: so redirects are followed by the
 broker, and what needs a robots.txt first is left to workers that know how (section 12 of PROTOCOL.md)."""
-import asyncio, secrets
+import asyncio, re, secrets
 
 import scrapy
 
@@ -37,7 +37,8 @@ class TidingsSpider(scrapy.Spider):
             if line.startswith("-ERR ") and not line.startswith("-ERR stale "):
                 raise scrapy.exceptions.CloseSpider(line.strip())
             if line.startswith("TASK "):
-                _, task, _, _, url, *attributes = line.split()
+                # Not split(), for which other white space separates words, too: what somebody else has said begins no word.
+                _, task, _, _, url, *attributes = re.split("[ \t]+", line.strip(" \t\r\n"))
                 again = [word[6:] for word in attributes if word.startswith("again=")]
                 # What was seen is for the broker to know.
                 yield scrapy.Request(
