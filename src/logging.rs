@@ -2,10 +2,12 @@
 //! command's own output.
 
 use std::{
-    io,
+    fmt::Write as _,
+    io::{self, Write},
     sync::{Mutex, OnceLock, PoisonError},
 };
 
+use tidings_protocol::text::{escape_json, is_invisible};
 use tracing_subscriber::EnvFilter;
 
 /// What is logged when nobody says what.
@@ -26,7 +28,10 @@ struct Logging {
 
 /// Starts logging what the filter says, and lines if they are wanted. Call once.
 pub(crate) fn start(json: bool, text: Option<&str>, lines: bool) {
-    let (builder, first) = (tracing_subscriber::fmt().with_writer(io::stderr), filter(text, lines));
+    let is_coloured = !json && io::IsTerminal::is_terminal(&io::stderr());
+    let form = if json { Form::Json } else { Form::Text { is_coloured } };
+    let (builder, first) =
+        (tracing_subscriber::fmt().with_writer(move || Records(form)), filter(text, lines));
     // To change it is refused only once there is no subscriber any more, which is never.
     let change: Box<dyn Fn(EnvFilter) + Send + Sync> = if json {
         let builder = builder.json().with_env_filter(first).with_filter_reloading();
@@ -34,7 +39,7 @@ pub(crate) fn start(json: bool, text: Option<&str>, lines: bool) {
         builder.init();
         Box::new(move |filter| drop(handle.reload(filter)))
     } else {
-        let builder = builder.with_ansi(io::IsTerminal::is_terminal(&io::stderr()));
+        let builder = builder.with_ansi(is_coloured);
         let builder = builder.with_env_filter(first).with_filter_reloading();
         let handle = builder.reload_handle();
         builder.init();
@@ -42,6 +47,52 @@ pub(crate) fn start(json: bool, text: Option<&str>, lines: bool) {
     };
     let filter = Mutex::new(text.map(str::to_owned));
     let _ = LOGGING.set(Logging { is_json: json, filter, change });
+}
+
+/// How records look.
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    Json,
+    Text {
+        /// With escape sequences. What they come from escapes those of others.
+        is_coloured: bool,
+    },
+}
+
+/// Takes each record in one piece, and writes it as one line: whatever others have said is in it, no byte of theirs begins
+/// another record, or does anything to a terminal.
+#[derive(Debug)]
+struct Records(Form);
+
+impl Write for Records {
+    fn write(&mut self, record: &[u8]) -> io::Result<usize> {
+        let line = one_line(&String::from_utf8_lossy(record), self.0);
+        io::stderr().lock().write_all(line.as_bytes())?;
+        Ok(record.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+/// The record with one line end, its last character.
+fn one_line(record: &str, form: Form) -> String {
+    let record = record.strip_suffix('\n').unwrap_or(record);
+    let is_coloured = match form {
+        Form::Json => return format!("{}\n", escape_json(record)),
+        Form::Text { is_coloured } => is_coloured,
+    };
+    let mut line = String::with_capacity(record.len() + 1);
+    for c in record.chars() {
+        if is_invisible(c) && !(is_coloured && c == '\x1b') {
+            write!(line, "{}", c.escape_default()).expect("a string takes everything");
+        } else {
+            line.push(c);
+        }
+    }
+    line.push('\n');
+    line
 }
 
 /// From here on what this filter says is logged.
@@ -111,5 +162,43 @@ mod tests {
     #[test]
     fn a_wrong_filter_is_told_what_is_right() {
         assert!(parse_filter("==").unwrap_err().contains("such as info"));
+    }
+
+    #[test]
+    fn a_record_is_one_line_whatever_is_in_it() {
+        let (text, coloured) =
+            (Form::Text { is_coloured: false }, Form::Text { is_coloured: true });
+        let record = "WARN a\nb\r\x1b[2J\u{85}\u{2028}\u{202e}\tc\n";
+        let escaped = "WARN a\\nb\\r\\u{1b}[2J\\u{85}\\u{2028}\\u{202e}\\tc\n";
+        assert_eq!(one_line(record, text), escaped);
+        assert_eq!(one_line("\x1b[33mWARN\x1b[0m a\nb\n", coloured), "\x1b[33mWARN\x1b[0m a\\nb\n");
+        assert_eq!(
+            one_line("{\"a\":\"\u{2028}\u{9b}\"}\n", Form::Json),
+            "{\"a\":\"\\u2028\\u009b\"}\n"
+        );
+    }
+
+    #[test]
+    fn a_logged_record_comes_in_one_piece() {
+        #[derive(Clone, Default)]
+        struct Pieces(std::sync::Arc<Mutex<Vec<String>>>);
+        impl Write for Pieces {
+            fn write(&mut self, record: &[u8]) -> io::Result<usize> {
+                self.0.lock().unwrap().push(String::from_utf8(record.to_vec()).unwrap());
+                Ok(record.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let pieces = Pieces::default();
+        let writer = pieces.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(said = %"one\ntwo", "three\nfour");
+        });
+        let pieces = pieces.0.lock().unwrap();
+        assert_eq!(pieces.len(), 1, "{pieces:?}");
+        assert!(pieces[0].contains("one\ntwo") && pieces[0].ends_with('\n'), "{pieces:?}");
     }
 }

@@ -9,6 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tidings_protocol::text::is_invisible;
+
 use crate::failure::Failure;
 
 /// How often lines are redrawn below others that come one after the other. What comes faster is read by
@@ -156,9 +158,20 @@ impl Drop for Console {
     }
 }
 
-/// Prints a line to standard error. A closed standard error is nobody's problem.
+/// Prints lines to standard error. Whatever others have said is in them, it does nothing to a terminal. A closed standard
+/// error is nobody's problem.
 pub(crate) fn note(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let is_layout = |c: char| matches!(c, '\n' | '\t');
+    let mut shown = String::with_capacity(text.len() + 1);
+    for c in text.chars() {
+        if is_invisible(c) && !is_layout(c) {
+            let _ = write!(shown, "{}", c.escape_unicode());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown.push('\n');
+    let _ = io::stderr().lock().write_all(shown.as_bytes());
 }
 
 /// Prints text as it is to standard output, as for `--help`.
@@ -181,7 +194,7 @@ pub(crate) fn printable(text: &str, chars_max: usize) -> String {
                 out.push('…');
                 return out;
             }
-            if c.is_control() || is_invisible_format(c) {
+            if is_invisible(c) {
                 let _ = write!(out, "{}", c.escape_unicode());
             } else {
                 out.push(c);
@@ -190,12 +203,6 @@ pub(crate) fn printable(text: &str, chars_max: usize) -> String {
         }
     }
     out
-}
-
-/// Characters without a picture that change how the rest of the line looks (bidirectional marks
-/// and overrides, line separators, zero-width spaces and joiners).
-fn is_invisible_format(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 /// A count of bytes for people: `512 B`, `3.4 kB`, `12 MB`.

@@ -52,7 +52,7 @@ fn is_versioned(line: &[u8]) -> bool {
 }
 
 fn is_command(line: &[u8]) -> bool {
-    let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
+    let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let first = words.next().unwrap_or_default();
     let known = COMMANDS.iter().find(|(word, _)| word.as_bytes() == first);
     // Bounded, however many there are.

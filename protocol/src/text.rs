@@ -4,6 +4,7 @@
 //! is judged once, when it comes in, and never escaped afterwards.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 
 use crate::{Code, ProtocolError};
 
@@ -55,6 +56,39 @@ fn control_at(line: &[u8]) -> Option<(usize, u8)> {
 /// ASCII controls and DEL, but not TAB.
 pub(crate) const fn is_control(byte: u8) -> bool {
     (byte < 0x20 && byte != b'\t') || byte == 0x7F
+}
+
+/// Whether a character has no picture of its own and changes what the others look like, or where a line ends: controls,
+/// separators of lines and paragraphs, marks of the reading direction, spaces without width, tags.
+///
+/// A payload may hold those that are no controls: some scripts need them. What is written for people and programs that
+/// look at whole lines, as logs are, has them escaped.
+pub const fn is_invisible(character: char) -> bool {
+    matches!(
+        character,
+        '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e007f}'
+    )
+}
+
+/// JSON of one line in which nothing [invisible](is_invisible) is left. What there is of that can only stand in its
+/// strings, where an escape means the same.
+pub fn escape_json(json: &str) -> Cow<'_, str> {
+    if !json.contains(is_invisible) {
+        return Cow::Borrowed(json);
+    }
+    let mut escaped = String::with_capacity(json.len() + 16);
+    for character in json.chars() {
+        if is_invisible(character) {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                write!(escaped, "\\u{unit:04x}").expect("a string takes everything");
+            }
+        } else {
+            escaped.push(character);
+        }
+    }
+    Cow::Owned(escaped)
 }
 
 /// The text, or its beginning and `..` if it has more than so many bytes (2 and up).
@@ -140,6 +174,21 @@ mod tests {
         fn agrees_with_the_definition_on_text(text in "[ -~\t\u{7f}-\u{a5}\n]{0,200}") {
             let model = text.chars().all(|c| c == '\t' || !c.is_control());
             prop_assert_eq!(check(text.as_bytes()).is_ok(), model);
+        }
+    }
+
+    #[test]
+    fn json_says_the_same_when_nothing_in_it_is_invisible() {
+        assert!(matches!(escape_json("{\"a\":\"\u{fc} b\"}"), Cow::Borrowed(_)));
+        let json = "{\"a\u{85}\":\"\u{2028}\u{202e}\u{7f}\u{e0041}\\n\"}";
+        let escaped = r#"{"a\u0085":"\u2028\u202e\u007f\udb40\udc41\n"}"#;
+        assert_eq!(escape_json(json), escaped);
+    }
+
+    proptest! {
+        #[test]
+        fn every_control_is_invisible(character in any::<char>()) {
+            prop_assert!(is_invisible(character) || !character.is_control());
         }
     }
 }

@@ -1,0 +1,502 @@
+//! Names, links, titles, ids, attributes, headers and files full of what ends a line or acts on a terminal, by every way in: nothing
+//! of it is another event, another attribute or another record of the log, and nothing reaches a terminal raw.
+
+use std::{
+    fmt::Write as _,
+    fs::{self, File},
+    io::{Read, Write},
+    net::{Shutdown, SocketAddr, TcpStream},
+    process::Command,
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tidings_protocol::text::is_invisible;
+
+use crate::support::{
+    http::Http,
+    openssl::hmac,
+    origin::{Origin, Site, html, whole},
+    process::{Finished, Running, Server, at, tidings},
+    talk::Talk,
+    wait::{PATIENCE, until},
+    zmq::{endpoint, message, peer},
+};
+
+/// What ends lines and words for one program or another, and what terminals act on.
+const MARKS: [&str; 24] = [
+    "\n",
+    "\r",
+    "\r\n",
+    "\t",
+    "\0",
+    "\x0b",
+    "\x0c",
+    "\x1c",
+    "\x1e",
+    "\x07",
+    "\x08",
+    "\x1b[2J",
+    "\x7f",
+    "\u{85}",
+    "\u{9b}31m",
+    "\u{9d}0;x\u{9c}",
+    "\u{2028}",
+    "\u{2029}",
+    "\u{202e}",
+    "\u{2066}",
+    "\u{200b}",
+    "\u{feff}",
+    "\u{3000}",
+    "\u{a0}",
+];
+
+/// What would be seen if one of them ended something.
+const FORGED: &str = "forged=1";
+const RECORD: &str = "1999-01-01T00:00:00.000000Z ERROR forged";
+
+/// The secret of the webhook.
+const SECRET: &str = "a secret of a CMS and of a broker";
+
+const HOOK: &str = "[[hook]]\nname = 'cms'\nsecret-file = 'secret'\nsignature = 'github'\nurl = { pointer = '/url' }\n\
+    prefixes = ['http://blog.example/']\ntopic = 'hooked'\n";
+
+/// A value in which each part is for somebody: an attribute, a record of a log, one of JSON.
+fn value(mark: &str) -> String {
+    format!("v{mark}{FORGED}{mark}{RECORD}{mark}{{\"level\":\"ERROR\"}}{mark}")
+}
+
+/// One word of it.
+fn word(mark: &str) -> String {
+    format!("v{mark}{FORGED}{mark}v")
+}
+
+/// Whether it may stand within a line, where others are what they are everywhere.
+fn is_within_a_line(mark: &str) -> bool {
+    !mark.contains(['\n', '\t'])
+}
+
+/// Percent-encoded, all of it.
+fn encoded(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut all, byte| {
+        write!(all, "%{byte:02X}").unwrap();
+        all
+    })
+}
+
+/// A server to which all ways lead, with all logs.
+struct Target {
+    server: Server,
+    http: Http,
+    pull: String,
+    /// Events that were taken on `inject`.
+    taken: usize,
+}
+
+impl Target {
+    #[track_caller]
+    fn start(flags: &[&str]) -> Self {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join("secret"), SECRET).unwrap();
+        fs::write(folder.path().join("hooks.toml"), HOOK).unwrap();
+        let fixed = [
+            "up",
+            "--allow-private",
+            "--config",
+            "hooks.toml",
+            "--hub",
+            "http://127.0.0.1:9/",
+            "--public-url",
+            "http://blog.example/",
+            "--hub-rate",
+            "100000",
+            "--log-lines",
+            "--log",
+            "debug",
+            "--zmq-pull=tcp://127.0.0.1:0",
+            "--audit",
+            "audit.log",
+        ];
+        let server = Server::start_in(folder, &[&fixed, flags].concat(), |_| ());
+        let pull = endpoint(&server.process, "ZeroMQ publishers at ");
+        let http = Http::of(&server);
+        Self { http, server, pull, taken: 0 }
+    }
+
+    /// A request of these bytes.
+    #[track_caller]
+    fn raw(&self, bytes: &str) -> String {
+        let address: SocketAddr = self.http.authority().parse().unwrap();
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let _ = stream.write_all(bytes.as_bytes());
+        let _ = stream.shutdown(Shutdown::Write);
+        let mut heard = Vec::new();
+        let _ = stream.read_to_end(&mut heard);
+        String::from_utf8_lossy(&heard).into_owned()
+    }
+
+    /// An event that may be taken, as one.
+    #[track_caller]
+    fn posts(&mut self, kind: &str, body: &str) {
+        let got = self.http.with_body("POST", "/topics/inject", kind, &[], body);
+        match got.status {
+            200 => {
+                assert_eq!(got.json()["seqs"].as_array().unwrap().len(), 1, "{body:?}");
+                self.taken += 1;
+            }
+            400 => {}
+            other => panic!("{other} to {body:?}"),
+        }
+    }
+
+    /// Every verb and field of a line, and a line as a peer has it.
+    #[track_caller]
+    fn by_line(&mut self, mark: &str) {
+        if !is_within_a_line(mark) {
+            return;
+        }
+        let word = word(mark);
+        let mut client = Talk::client(self.server.address);
+        for command in [
+            format!("PUB inject http://a.example/ title={word}"),
+            format!("PUB inject http://a.example/{word}"),
+            format!("PUB inject text {word}"),
+        ] {
+            if client.ask(&command).starts_with("+OK ") {
+                self.taken += 1;
+            }
+        }
+        for command in [
+            format!("HELLO name={word}"),
+            format!("SUB {word}"),
+            format!("SUB inject as={word}"),
+            format!("JOIN {word}"),
+            format!("GROUP set {word} delay=1s"),
+            format!("JOB open {word}"),
+            format!("JOB open name={word}"),
+            format!("EXPLAIN {word}"),
+            format!("NACK {word} reason={word}"),
+            format!("TOPIC show {word}"),
+            format!("{word} {word}"),
+        ] {
+            client.ask_lines(&command);
+        }
+        let mut peer = Talk::peer(self.server.address);
+        peer.send(format!("said\n{word}\n\x04"));
+        peer.lines_to_end();
+    }
+
+    #[track_caller]
+    fn by_http(&mut self, mark: &str) {
+        let (value, word) = (value(mark), word(mark));
+        if is_within_a_line(mark) {
+            self.posts("text/plain", &format!("http://a.example/ title={word}"));
+        }
+        let json = "application/json";
+        let events = [
+            json!(format!("http://a.example/{mark}PUB inject x")),
+            json!({"target": format!("http://a.example/{word}"), "attributes": {"title": "v"}}),
+            json!({"target": "http://a.example/", "attributes": {"title": word}}),
+            json!({"target": "http://a.example/", "attributes": {"title": value}}),
+            json!({"target": "http://a.example/", "attributes": {word.clone(): "v"}}),
+            json!({"target": "http://a.example/", "attributes": {"id": word}}),
+        ];
+        for event in events {
+            // A TAB is what it is in a line.
+            if event.is_object() || mark != "\t" {
+                self.posts(json, &json!({"events": [event]}).to_string());
+            }
+        }
+        self.http.send("POST", "/jobs", &json!({"name": value, "urls": [value]}).to_string());
+        self.http.send("PUT", &format!("/groups/{}", encoded(&value)), "{}");
+        self.http.send("PUT", "/groups/inject", &json!({"topics": value}).to_string());
+        for path in [
+            "/topics/",
+            "/groups/",
+            "/jobs/",
+            "/hooks/",
+            "/explain?what=",
+            "/topics/inject?from=",
+            "/topics?x=",
+        ] {
+            self.http.get(&format!("{path}{}", encoded(&value)));
+        }
+        for name in [
+            "Last-Event-ID",
+            "Idempotency-Key",
+            "User-Agent",
+            "Origin",
+            "X-Forwarded-For",
+            "Cookie",
+            "Referer",
+        ] {
+            let head = "POST /topics/inject?wait=0 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0";
+            self.raw(&format!("{head}\r\n{name}: {value}\r\n\r\n"));
+        }
+        self.raw(&format!("GET /topics HTTP/1.1\r\nHost: {value}\r\n\r\n"));
+        self.raw(&format!(
+            "GET /topics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer tdg_{value}\r\n\r\n"
+        ));
+        self.raw(&format!("GET /{value} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+        self.raw(&format!("{value} / HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    }
+
+    #[track_caller]
+    fn by_webhooks_and_hubs(&self, mark: &str) {
+        let value = value(mark);
+        let body =
+            json!({"url": format!("http://blog.example/{value}"), "title": value, "id": value})
+                .to_string();
+        let signature = format!("X-Hub-Signature-256: sha256={}", hmac("sha256", SECRET, &body));
+        let got =
+            self.http.with_body("POST", "/hooks/cms", "application/json", &[&signature], &body);
+        assert!(matches!(got.status, 200 | 400 | 422), "{got:?}");
+        self.http.with_body("POST", "/hooks/cms", "application/json", &[], &body);
+        let form = |path: &str, fields: &[(&str, &str)]| {
+            let fields = fields.iter().map(|(name, value)| format!("{name}={}", encoded(value)));
+            let body = fields.collect::<Vec<_>>().join("&");
+            self.http.with_body("POST", path, "application/x-www-form-urlencoded", &[], &body);
+        };
+        let (topic, back) =
+            (format!("http://127.0.0.1:9/{value}"), format!("http://127.0.0.1:9/back{value}"));
+        for (topic, back, secret) in
+            [(&*topic, "http://127.0.0.1:9/b", "s"), ("http://127.0.0.1:9/a", &back, &value)]
+        {
+            let mode = ("hub.mode", "subscribe");
+            form(
+                "/hub",
+                &[mode, ("hub.topic", topic), ("hub.callback", back), ("hub.secret", secret)],
+            );
+        }
+        form("/hub", &[("hub.mode", &value), ("hub.lease_seconds", &value)]);
+        form("/hub", &[("hub.mode", "publish"), ("hub.url", &topic)]);
+        form("/hub/ping", &[("url", &topic)]);
+        form(
+            "/hub/rsscloud",
+            &[
+                ("domain", &value),
+                ("port", "9"),
+                ("path", &value),
+                ("protocol", "http-post"),
+                ("url1", &topic),
+            ],
+        );
+    }
+
+    /// A file of such a name.
+    #[track_caller]
+    fn by_files(&self) -> Finished {
+        let dir = TempDir::new().unwrap();
+        let marks: Vec<_> = MARKS.iter().filter(|mark| !mark.contains('\0')).collect();
+        for mark in &marks {
+            File::create(dir.path().join(value(mark))).unwrap();
+        }
+        let mut watch = tidings(
+            self.server.folder.path(),
+            ["watch", "--once", "--data", "watched", "--log", "debug"],
+        );
+        watch.args(["--broker", &self.server.text()]).arg(dir.path());
+        let finished = Running::start(&mut watch).finish().expect_code(0);
+        let events = self.events("file-ready");
+        let count = events.iter().filter(|event| event.contains(" size=")).count();
+        assert_eq!(count, marks.len(), "{events:#?}");
+        finished
+    }
+
+    #[track_caller]
+    fn by_zmq(&mut self) {
+        let mut pusher = peer(&["push", &self.pull]);
+        for mark in MARKS {
+            // A character of a message is a byte there.
+            let bytes = |text: &str| text.bytes().map(char::from).collect::<String>();
+            pusher.write(message(&[
+                "zmq",
+                &bytes(&format!("http://a.example/ title={}", word(mark))),
+            ]));
+            pusher.write(message(&[&bytes(&word(mark)), "x"]));
+        }
+        pusher.write(message(&["zmq-end", "x"]));
+        pusher.close_stdin();
+        pusher.finish().expect_code(0);
+        until("the last message", || (!self.events("zmq-end").is_empty()).then_some(()));
+        let within =
+            MARKS.iter().filter(|mark| !mark.contains(char::is_control) || **mark == "\t").count();
+        let events = self.events("zmq");
+        assert_eq!(events.len(), within, "{events:#?}");
+    }
+
+    /// A feed of items of which everything is like that.
+    #[track_caller]
+    fn by_feed(&self) {
+        let text = |mark: &str| {
+            let mut text = String::new();
+            for c in value(mark).chars() {
+                if is_invisible(c) || "<&\"".contains(c) {
+                    write!(text, "&#{};", u32::from(c)).unwrap();
+                } else {
+                    text.push(c);
+                }
+            }
+            text
+        };
+        let item = |(at, mark): (usize, &&str)| {
+            let text = text(mark);
+            format!(
+                "<item><title>{text}</title><link>/item/{at}?{text}</link><guid>{text}</guid><author>{text}</author></item>"
+            )
+        };
+        // XML has no NUL, also not as a number.
+        let marks = MARKS.iter().filter(|mark| !mark.contains('\0'));
+        let items: String = marks.clone().enumerate().map(item).collect();
+        let feed = format!(
+            "<rss version=\"2.0\"><channel><title>{}</title>{items}</channel></rss>",
+            text("\n")
+        );
+        let origin = Origin::serve_with(Site::default(), move |hit| {
+            Some(match &*hit.path {
+                "/feed" => whole("200 OK", "Content-Type: application/rss+xml\r\n", &feed),
+                _ => html("<title>one\ntwo &#8232; &#133; &#27;[2J forged=1</title>"),
+            })
+        });
+        at(&self.server, &["watch-feed", &origin.url(0, "/feed"), "--every", "1h"]).expect_code(0);
+        let items = until("the items", || {
+            let events = self.events("post-ready");
+            (events.len() >= marks.clone().count()).then_some(events)
+        });
+        assert_eq!(items.len(), marks.count(), "{items:#?}");
+    }
+
+    #[track_caller]
+    fn events(&self, topic: &str) -> Vec<String> {
+        let (mut all, mut from) = (Vec::new(), "first".to_owned());
+        loop {
+            let got = self.http.get(&format!("/topics/{topic}?from={from}&wait=0"));
+            if got.status == 404 {
+                return all;
+            }
+            let page = got.json();
+            let events = page["events"].as_array().unwrap_or_else(|| panic!("{page}"));
+            if events.is_empty() {
+                return all;
+            }
+            all.extend(events.iter().map(|event| event["payload"].as_str().unwrap().to_owned()));
+            from = page["next"].to_string();
+        }
+    }
+
+    /// All events of all topics are what they should be.
+    #[track_caller]
+    fn judge_events(&self) {
+        assert_eq!(self.events("inject").len(), self.taken);
+        let topics = self.http.get("/topics").json();
+        for topic in topics["topics"].as_array().unwrap_or_else(|| panic!("{topics}")) {
+            let topic = topic["topic"]
+                .as_str()
+                .or_else(|| topic["name"].as_str())
+                .unwrap_or_else(|| panic!("{topic}"));
+            assert!(topic.bytes().all(|byte| byte.is_ascii_graphic()), "{topic:?}");
+            for event in self.events(topic) {
+                assert!(
+                    !event.contains(|c: char| c.is_control() && c != '\t'),
+                    "{topic}: {event:?}"
+                );
+                assert!(
+                    !event.starts_with("PUB") && !event.starts_with("1999"),
+                    "{topic}: {event:?}"
+                );
+                let mut words = event.split([' ', '\t']);
+                assert!(
+                    topic == "zmq" || !words.any(|word| word.starts_with("forged")),
+                    "{topic}: {event:?}"
+                );
+            }
+        }
+    }
+}
+
+/// Each line is a record of its own, and none does anything.
+#[track_caller]
+fn judge_log(finished: &Finished, is_json: bool) {
+    let mut records = 0;
+    for line in finished.stderr().split('\n') {
+        assert!(!line.contains(is_invisible), "{line:?}");
+        if is_json && line.starts_with('{') {
+            let record: Value =
+                serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
+            assert!(record["fields"].is_object(), "{line:?}");
+            records += 1;
+        } else if line
+            .split_once(' ')
+            .is_some_and(|(time, _)| time.len() == 27 && time.ends_with('Z'))
+        {
+            assert!(!line.starts_with("1999"), "{line:?}");
+            records += usize::from(!is_json);
+        } else {
+            // What the program itself says to a person.
+            assert!(!line.contains("forged"), "{line:?}");
+        }
+    }
+    assert!(records > 1_000, "{records}");
+}
+
+#[track_caller]
+fn inject(flags: &[&str], is_json: bool) {
+    let mut target = Target::start(flags);
+    for mark in MARKS {
+        target.by_line(mark);
+        target.by_http(mark);
+        target.by_webhooks_and_hubs(mark);
+    }
+    target.by_zmq();
+    target.by_feed();
+    let watched = target.by_files();
+    assert!(!watched.stderr().contains(is_invisible_but_line_ends), "{}", watched.stderr());
+    target.judge_events();
+    let Target { server: Server { process, folder, .. }, .. } = target;
+    judge_log(&process.finish_by("TERM").expect_code(0), is_json);
+    let audit = fs::read_to_string(folder.path().join("audit.log")).unwrap();
+    for line in audit.split_terminator('\n') {
+        assert!(!line.contains(is_invisible), "{line:?}");
+        let record: Value =
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
+        assert!(record["what"].is_string(), "{line:?}");
+    }
+}
+
+fn is_invisible_but_line_ends(c: char) -> bool {
+    is_invisible(c) && c != '\n'
+}
+
+#[test]
+fn nothing_that_is_said_by_any_way_is_an_event_an_attribute_or_a_record_more() {
+    inject(&[], false);
+}
+
+#[test]
+fn nor_a_record_more_in_json() {
+    inject(&["--log-json"], true);
+}
+
+#[test]
+fn what_commands_print_of_others_does_nothing_to_a_terminal() {
+    // Whoever answers is a broker that says anything.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let answering = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.write_all(
+            b"Connected.  (PID 1)\r\n-ERR internal \x1b[2J\xc2\x9b31m\xe2\x80\xa8forged\r\n",
+        );
+        let _ = stream.shutdown(Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let folder = TempDir::new().unwrap();
+    let mut command: Command =
+        tidings(folder.path(), ["topic", "ls", "--broker", &address.to_string()]);
+    let finished = Running::start(&mut command).finish();
+    assert_ne!(finished.code, Some(0));
+    let said = finished.stderr();
+    assert!(!said.is_empty() && !said.contains(is_invisible_but_line_ends), "{said:?}");
+    answering.join().unwrap();
+}
