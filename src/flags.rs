@@ -8,7 +8,7 @@ use std::{
 
 use clap::Args;
 use tidings_broker::{
-    BrokerConfig, HttpConfig, Sockets, Sync, TopicSettings,
+    AuditConfig, BrokerConfig, HttpConfig, Sockets, Sync, TopicSettings,
     access::{Power, Way},
 };
 use tidings_protocol::{NetError, parse_ms};
@@ -56,6 +56,11 @@ pub(crate) struct ServerFlags {
     /// Log every received line (the same as `TIDINGS_LOG=tidings::line=debug`)
     #[arg(long)]
     pub(crate) log_lines: bool,
+
+    /// Keep records of who did what, a line of JSON each: at the end of this file, or - for standard error. It is opened again
+    /// at SIGHUP
+    #[arg(long, value_name = "FILE")]
+    audit: Option<PathBuf>,
 
     #[command(flatten)]
     topics: TopicFlags,
@@ -227,6 +232,11 @@ impl ServerFlags {
         (self.listen.0, self.http.listening(self.listen))
     }
 
+    /// The file of audit records, if they go to one.
+    pub(crate) fn audit_file(&self) -> Option<&Path> {
+        self.audit.as_deref().filter(|path| *path != Path::new("-"))
+    }
+
     /// Files outside the data directory that are read while it serves.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let secrets = self.http.hooks.secret_files().chain(self.callbacks.secret_file());
@@ -247,6 +257,9 @@ impl ServerFlags {
             config.access.grants.grant(*way, powers);
         }
         config.limits.stop_ms = milliseconds(StopTime(self.process.stop_timeout).connections());
+        config.audit = self.audit.as_ref().map(|_| {
+            self.audit_file().map_or(AuditConfig::Stderr, |path| AuditConfig::File(path.to_owned()))
+        });
         config.log_lines = self.log_lines || logging::lines_are_asked_for();
         self.judge(&config, &Sockets::default(), data)?;
         Ok(config)

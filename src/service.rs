@@ -72,6 +72,7 @@ impl Service {
             async {
                 while hangups.recv().await.is_some() {
                     tell(&reloading());
+                    broker.reopen_audit();
                     read_again(settings, broker).await;
                     tell(&[NotifyState::Ready]);
                 }

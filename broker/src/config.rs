@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use tidings_protocol::{MemberId, PORT};
 
 use crate::access::AccessConfig;
+use crate::audit::AuditConfig;
 use crate::catalog::TopicSettings;
 use crate::group::config::GroupConfig;
 use crate::net::http::HttpConfig;
@@ -49,6 +50,8 @@ pub struct BrokerConfig {
     /// A worker in this process: when the process has ended, so have its requests, and nobody waits
     /// for its leases.
     pub own_member: Option<MemberId>,
+    /// Where records of who did what go. Default `None`: there are none.
+    pub audit: Option<AuditConfig>,
     /// Writes one log line per received line (target `tidings::line`), for finding faults.
     pub log_lines: bool,
 }
@@ -66,6 +69,7 @@ impl Default for BrokerConfig {
             limits: Limits::default(),
             group: GroupConfig::default(),
             own_member: None,
+            audit: None,
             log_lines: false,
         }
     }

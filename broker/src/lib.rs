@@ -11,6 +11,7 @@
 //! | `net` | listeners and connections, of lines and of HTTP: the only code with sockets |
 //! | `tls` | certificates, read again when they change |
 //! | [`access`] | who may do what, by the way on which they came |
+//! | `audit` | who did what, one line of JSON each |
 //! | [`mailbox`] | how groups reach connections |
 //! | `stats` | counters for `STATS`, and the log lines that many peers may cause |
 //! | [`data_dir`], [`verify`] | the directory on disk, held by one process at a time; checking it |
@@ -20,6 +21,7 @@
 //! through a mailbox or a waker.
 
 pub mod access;
+mod audit;
 mod catalog;
 pub mod clock;
 pub mod config;
@@ -54,6 +56,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use self::audit::AuditConfig;
+use self::audit::{Audit, What};
 use self::catalog::Catalog;
 pub use self::catalog::{Sync, TopicSettings};
 use self::clock::Clock;
@@ -73,6 +77,9 @@ use self::topic::{Storage, Topics};
 
 /// How long an answer is waited for that needs no disk.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// How long a stop waits for the last audit records.
+const AUDIT_MAX: Duration = Duration::from_secs(5);
 
 /// File descriptors that are neither for connections nor for topics, if there are so many.
 const DESCRIPTORS_KEPT: u64 = 128;
@@ -151,6 +158,14 @@ pub enum StartError {
     /// The certificate, its key or the clients' authorities cannot be used.
     #[error("TLS: {0}")]
     Tls(#[from] TlsError),
+    /// The file of audit records cannot be opened.
+    #[error("cannot write the audit file {}: {source}", path.display())]
+    Audit {
+        /// The path that was asked for.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// Another process works in the data directory. Stop it, or choose another directory.
     #[error("{} is in use by another tidings{}", path.display(), with_pid(*pid))]
     DataInUse {
@@ -219,7 +234,22 @@ impl Broker {
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let http_config = config.http.clone();
-        let hub = Hub::new(config, clock, topics, groups, tls, stop.clone());
+        let audit = Audit::open(config.audit.as_ref(), clock).map_err(|source| {
+            let path = match &config.audit {
+                Some(AuditConfig::File(path)) => path.clone(),
+                _ => PathBuf::from("-"),
+            };
+            StartError::Audit { path, source }
+        });
+        let audit = match audit {
+            Ok(audit) => audit,
+            Err(error) => {
+                blocking(move || topics.close()).await;
+                return Err(error);
+            }
+        };
+        audit.note_own(&What::Started);
+        let hub = Hub::new(config, clock, topics, groups, (tls, audit), stop.clone());
         let listening = stop.child_token();
         net::serve(listener, hub.clone(), listening.clone(), &tasks);
         #[cfg(unix)]
@@ -325,6 +355,17 @@ impl Broker {
         }
         let hub = self.hub.clone();
         blocking(move || hub.topics.close()).await;
+        self.hub.audit.note_own(&What::Stopped);
+        let hub = self.hub.clone();
+        // A disk that takes nothing any more does not keep it from ending.
+        if !net::within(AUDIT_MAX, blocking(move || hub.audit.close())).await {
+            tracing::error!("the last audit records could not be written in time");
+        }
+    }
+
+    /// Opens the file of audit records anew, as whoever has moved the old one away wants it.
+    pub fn reopen_audit(&self) {
+        self.hub.audit.reopen();
     }
 }
 

@@ -34,6 +34,13 @@ impl From<IpAddr> for Source {
     }
 }
 
+impl Source {
+    /// The address, or the first one of the network.
+    pub(crate) fn address(self) -> IpAddr {
+        self.0
+    }
+}
+
 /// How fast a bucket fills, and how much it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {

@@ -125,6 +125,7 @@ fn confine(when: Confine, server: &ServerFlags, places: &Places<'_>) -> Result<(
     let mut written = vec![places.data.data.clone(), env::temp_dir()];
     written.extend(places.written.iter().map(|dir| existing(dir)));
     written.extend(server.secure.socket().map(parent));
+    written.extend(server.audit_file().map(parent));
     // Directories, as a file that is replaced is another one.
     let mut read: Vec<PathBuf> = server.files().iter().map(|file| parent(file)).collect();
     read.extend(places.config.map(parent));

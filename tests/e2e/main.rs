@@ -9,6 +9,7 @@
     reason = "tests panic to fail, and drive real processes on real clocks"
 )]
 
+mod audit;
 mod bench;
 mod callbacks;
 mod charsets;
@@ -32,6 +33,7 @@ mod groups;
 mod hardened;
 mod hooks;
 mod hostile;
+mod hostile_lines;
 mod http;
 mod http_browser;
 mod http_disk;
@@ -39,6 +41,7 @@ mod http_openapi;
 mod hub;
 mod hub_faults;
 mod hub_peer;
+mod injection;
 mod kill;
 mod kill_pause;
 mod manage;

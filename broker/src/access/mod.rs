@@ -26,6 +26,7 @@ mod senders;
 mod tests;
 mod way;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
@@ -106,6 +107,17 @@ impl Principal {
     }
 }
 
+impl Principal {
+    /// Whether it is known by the same, and may do the same.
+    fn is_same(&self, other: &Self) -> bool {
+        let same_proof = match (&self.proof, &other.proof) {
+            (Some(one), Some(other)) => one.is(other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        same_proof && self.rights == other.rights
+    }
+}
+
 /// What a connection or a request comes with.
 #[derive(Debug, Clone)]
 pub(crate) struct Pass {
@@ -127,6 +139,11 @@ impl Pass {
     /// It speaks for those who come by that way from now on.
     pub(crate) fn go_by(&mut self, way: Way) {
         self.way = way;
+    }
+
+    /// Whether it is that of the broker itself.
+    pub(crate) fn is_own(&self) -> bool {
+        *self.principal.name == *OWN && self.principal.proof.is_none()
     }
 
     /// Whether it is that of somebody who has shown nothing, and is no peer.
@@ -240,11 +257,14 @@ impl Access {
         Pass { way, principal: Arc::clone(&self.itself) }
     }
 
-    /// Everybody who is known from now on. Whoever has a pass has to [`renew`](Self::renew) it.
-    pub(crate) fn replace(&self, principals: Vec<Principal>) {
-        *self.known.write() =
-            Arc::new(Known::new(Some(principals), &self.strangers, self.notifier.as_ref()));
+    /// Everybody who is known from now on. Whoever has a pass has to [`renew`](Self::renew) it. Returns who is another one
+    /// than before, and how.
+    pub(crate) fn replace(&self, principals: Vec<Principal>) -> Vec<(Box<str>, &'static str)> {
+        let known = Known::new(Some(principals), &self.strangers, self.notifier.as_ref());
+        let known = Arc::new(known);
+        let before = std::mem::replace(&mut *self.known.write(), Arc::clone(&known));
         self.changes.send_replace(());
+        known.changes_since(&before)
     }
 
     /// Changes whenever passes have to be renewed.
@@ -381,6 +401,26 @@ impl Known {
             peers: nobody(PEERS, of_peers.unwrap_or_else(|| of_strangers.clone())),
             strangers: nobody(STRANGERS, of_strangers),
         }
+    }
+}
+
+impl Known {
+    /// Who was created, changed or revoked. A name is one principal's.
+    fn changes_since(&self, before: &Self) -> Vec<(Box<str>, &'static str)> {
+        let by_name = |known: &Self| -> BTreeMap<Box<str>, Arc<Principal>> {
+            known.principals.iter().map(|one| (one.name.clone(), Arc::clone(one))).collect()
+        };
+        let (then, now) = (by_name(before), by_name(self));
+        let revoked = then.keys().filter(|name| !now.contains_key(*name));
+        let mut changes: Vec<_> = revoked.map(|name| (name.clone(), "revoked")).collect();
+        for (name, principal) in now {
+            match then.get(&name) {
+                None => changes.push((name, "created")),
+                Some(before) if !before.is_same(&principal) => changes.push((name, "changed")),
+                Some(_) => {}
+            }
+        }
+        changes
     }
 }
 

@@ -22,6 +22,7 @@ use super::staged::Staged;
 use super::stream::{Remote, Stream};
 use super::subscriptions::{Kind, Subscriptions};
 use crate::access::Pass;
+use crate::audit::{Party, What};
 use crate::clock::Moment;
 use crate::groups::Request;
 use crate::mailbox::{ConnId, Lines, Mailbox, Parcel, Taken};
@@ -163,9 +164,19 @@ impl Connection {
         })
     }
 
+    /// Notes what whoever is at the other end does, if that is kept.
+    pub(super) fn audit(&self, what: What<'_>) {
+        self.hub.audit.note(|| (what, self.party()));
+    }
+
+    pub(super) fn party(&self) -> Party {
+        Party::of(self.id.0, &self.login.remote, &self.pass)
+    }
+
     /// Says hello, before anything that comes in is looked at. From here on it hears the default
     /// topic, unless its first line says otherwise.
     fn greet(&mut self, cx: &mut Context<'_>) {
+        self.audit(What::Connected);
         let form = Form::Bare { origin: self.id };
         if let Some(topic) = self.notifier() {
             let reader = topic.subscribe(None, form, cx.waker().clone());
@@ -479,6 +490,7 @@ fn fates<'a>(topics: &'a Topics, lost: &'a Cell<bool>) -> impl Fn(u64, Seq) -> (
 impl Drop for Connection {
     fn drop(&mut self) {
         tracing::debug!(conn = %self.id, peer = %self.login.remote, "closed");
+        self.audit(What::Left { why: self.login.why });
         self.release_cursors();
         self.mailbox.abandon();
         self.hub.registry.leave(self.id);

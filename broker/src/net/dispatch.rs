@@ -14,6 +14,7 @@ use super::staged::Staged;
 use super::subscriptions::Kind;
 use super::topics::{self, Reply, describe};
 use crate::access::Way;
+use crate::audit::What;
 use crate::clock::Moment;
 use crate::group::StagedLink;
 use crate::groups::{Caller, Request};
@@ -41,6 +42,7 @@ impl Connection {
             self.send_requests();
         }
         if let Err(error) = self.pass.may(&command) {
+            self.audit(What::Denied { topic: topic_of(&command), why: &error.text });
             // A LINK is never answered (`[A1]`).
             if !matches!(command, Command::Link { .. }) {
                 self.refuse(&error);
@@ -159,9 +161,14 @@ impl Connection {
             Ok(member) => member,
             Err(error) => return self.refuse(&error),
         };
+        let is_somebody = hello.token.is_some() && !pass.is_stranger();
+        self.hub.audit.settle(self.id.0);
         self.pass = pass;
         self.pass.go_by(way);
         self.login.is_done(&self.pass);
+        if is_somebody {
+            self.audit(What::LoggedIn);
+        }
         if let Some(name) = &hello.name {
             tracing::debug!(conn = %self.id, name, "a client says who it is");
         }
@@ -369,5 +376,16 @@ impl Connection {
             }
             encode_ok(&format!("clock={}", hub.clock.now()), lines);
         });
+    }
+}
+
+/// What a command that is about a topic is about.
+fn topic_of<'a>(command: &'a Command<'_>) -> Option<&'a str> {
+    match command {
+        Command::Sub { topic, .. } | Command::Seen { topic, .. } | Command::Unsub { topic } => {
+            Some(topic.as_str())
+        }
+        Command::Topic(manage) => manage.name,
+        _ => None,
     }
 }

@@ -14,6 +14,7 @@ use tidings_protocol::{Code, End, FAREWELL, Mode, ProtocolError};
 use tokio::io::AsyncWrite;
 
 use super::connection::{Connection, Step};
+use crate::audit::What;
 use crate::clock::Moment;
 
 /// Why a connection ends.
@@ -48,6 +49,21 @@ pub(super) struct Ending {
     pub(super) deadline: Moment,
 }
 
+impl Cause {
+    /// For audit records.
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Session(End::Violation(_)) => "refused",
+            Self::Session(_) => "left",
+            Self::HalfLine => "a line was silent half-way",
+            Self::LateLogIn => "nobody logged in",
+            Self::Unread => "tasks were not read",
+            Self::Broker(error) => error.code.as_str(),
+            Self::Stop => "the broker stops",
+        }
+    }
+}
+
 impl Connection {
     /// Begins to end the connection. If it is ending already, a stop only makes it hurry.
     pub(super) fn end(&mut self, cause: Cause) {
@@ -63,6 +79,17 @@ impl Connection {
                 ending.hurries = true;
             }
             return;
+        }
+        self.login.why = cause.word();
+        match &cause {
+            Cause::Session(End::Violation(error)) => self.audit(What::Refused { why: &error.text }),
+            Cause::Broker(error) if error.code == Code::Revoked => {
+                self.audit(What::Revoked { why: &error.text });
+            }
+            Cause::Broker(error) if error.code == Code::Unauthenticated => {
+                self.audit(What::Denied { topic: None, why: &error.text });
+            }
+            _ => {}
         }
         let end = match cause {
             Cause::Session(End::Violation(error)) | Cause::Broker(error) => Err(error),

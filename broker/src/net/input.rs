@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use super::connection::{Connection, Step};
 use super::ending::Cause;
 use crate::access::without_tokens;
+use crate::audit::What;
 use crate::topic::{Topic, id_of};
 
 thread_local! {
@@ -236,6 +237,7 @@ impl Connection {
     fn publish<'a>(&mut self, name: &str, payload: &'a str, run: &mut Run<'a>) {
         if let Err(error) = self.hub.access.publish(&self.pass, name, payload) {
             self.flush(run);
+            self.audit(What::Denied { topic: Some(name), why: &error.text });
             return self.refuse_publishes(&error, 1);
         }
         if run.topic.as_ref().is_none_or(|topic| topic.name().as_str() != name) {
@@ -294,6 +296,8 @@ impl Connection {
         match appended {
             Ok(()) => {
                 self.hub.stats.events.add(count as u64);
+                let name = topic.name().as_str();
+                self.hub.audit.published(name, count as u64, self.id.0, || self.party());
                 self.published = Some(topic);
             }
             Err(error) => self.refuse_publishes(&error, count),

@@ -19,6 +19,7 @@ use super::Hub;
 use super::connection::Connection;
 use super::handshake::handshake;
 use super::stream::{Peer, Remote, Stream};
+use crate::audit::{Party, What};
 use crate::mailbox::{ConnId, Mailbox};
 use crate::tls::Tls;
 
@@ -182,6 +183,8 @@ pub(crate) fn tend(hub: Arc<Hub>, stop: CancellationToken, tasks: &TaskTracker) 
 fn enter(hub: &Hub, peer: Peer) -> Option<(ConnId, Mailbox)> {
     let Ok((conn, mailbox)) = hub.registry.enter() else {
         hub.stats.turned_away.add(1);
+        let why = "too many connections";
+        hub.audit.note(|| (What::Limit { why }, Party::at(0, peer, "line")));
         let max = hub.limits.connections_max;
         if let Some(held_back) = hub.stats.turned_away_log.pass(hub.clock.now()) {
             tracing::warn!(%peer, max, held_back, "too many connections: turned away");
@@ -217,6 +220,8 @@ async fn serve_secured(
         }
         Err(error) => {
             tracing::debug!(%conn, %peer, %error, "no TLS: closed");
+            let why = format!("no TLS: {error}");
+            hub.audit.note(|| (What::Refused { why: &why }, Party::at(conn.0, peer, "line")));
             hub.registry.leave(conn);
         }
     }

@@ -9,6 +9,7 @@ use super::connection::Connection;
 use super::ending::Cause;
 use super::stream::{Peer, Remote};
 use crate::access::{Access, Pass, Proof, Unknown, Way};
+use crate::audit::What;
 use crate::clock::Moment;
 use crate::topic::Topic;
 
@@ -55,6 +56,8 @@ pub(super) struct Login {
     by: Option<Moment>,
     /// A wrong token was shown: when that is answered, until which nothing is read, and where.
     punished: Option<(Moment, Slot)>,
+    /// Why the connection ends, for audit records.
+    pub(super) why: &'static str,
 }
 
 impl Login {
@@ -63,7 +66,7 @@ impl Login {
         let pass = pass_of(&hub.access, Way::Line, &remote);
         let must = pass.is_worthless() && hub.access.notifier(&pass).is_none();
         let by = must.then(|| hub.clock.now() + hub.limits.log_in_ms);
-        (pass, Box::new(Self { remote, by, punished: None }))
+        (pass, Box::new(Self { remote, by, punished: None, why: "connection lost" }))
     }
 
     /// Whether nothing is read for a while.
@@ -95,6 +98,7 @@ impl Connection {
         let Some(token) = token else { return Ok(self.pass.clone()) };
         let refuse = |connection: &mut Self, error: ProtocolError| {
             connection.hub.stats.refused.add(1);
+            connection.audit(What::FailedLogIn { why: &error.text });
             connection.refuse(&error);
         };
         if let Err(error) = may_show(&self.login.remote) {
@@ -110,6 +114,7 @@ impl Connection {
             }
             Err(Unknown::Wrong(delay_ms)) => {
                 self.hub.stats.refused.add(1);
+                self.audit(What::FailedLogIn { why: "nobody has that token" });
                 self.login.punished = Some((now + delay_ms, self.answers.later()));
                 Err(())
             }

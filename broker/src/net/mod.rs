@@ -38,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::registry::Registry;
 use crate::access::{Access, Principal};
+use crate::audit::{Audit, What};
 use crate::clock::Clock;
 use crate::config::{BrokerConfig, Limits};
 use crate::cursors::Cursors;
@@ -51,6 +52,7 @@ use self::listener::accept;
 #[cfg(unix)]
 pub(crate) use self::listener::serve_unix;
 pub(crate) use self::listener::{bind, listen, serve, tend, within};
+pub(crate) use self::stream::{Peer, Remote};
 
 /// What all connections share.
 #[derive(Debug)]
@@ -63,6 +65,7 @@ pub(crate) struct Hub {
     registry: Registry,
     stats: Stats,
     access: Access,
+    pub(crate) audit: Audit,
     log_lines: AtomicBool,
     /// Without it nothing is encrypted.
     tls: Option<Tls>,
@@ -78,7 +81,7 @@ impl Hub {
         clock: Clock,
         topics: Arc<Topics>,
         groups: Option<(GroupStorage, Vec<Recovered>)>,
-        tls: Option<Tls>,
+        (tls, audit): (Option<Tls>, Audit),
         stop: CancellationToken,
     ) -> Arc<Self> {
         let cursors = Cursors::new(topics.catalog().clone(), &config.limits);
@@ -100,6 +103,7 @@ impl Hub {
             cursors,
             stats: Stats::default(),
             access: Access::new(config.access),
+            audit,
             log_lines: AtomicBool::new(config.log_lines),
             tls,
             secret: RandomState::new(),
@@ -115,6 +119,7 @@ impl Hub {
     fn tend(&self) {
         self.topics.tend();
         self.cursors.tend(self.clock.now(), self.clock.unix_ms());
+        self.audit.tend();
         if let Some(tls) = &self.tls {
             tls.refresh();
         }
@@ -127,7 +132,9 @@ impl Hub {
 
     /// Who is known from now on; every connection is what its holder is then, or ends.
     pub(crate) fn admit(&self, principals: Vec<Principal>) {
-        self.access.replace(principals);
+        for (name, change) in self.access.replace(principals) {
+            self.audit.note_own(&What::Principal { name: &name, change });
+        }
         self.registry.renew_all();
     }
 
@@ -137,6 +144,7 @@ impl Hub {
 
     /// What counts for connections that are open, and for all that come.
     pub(crate) fn reload(&self, config: &BrokerConfig) {
+        self.audit.note_own(&What::Reloaded);
         self.access.regrant(config.access.grants);
         self.log_lines.store(config.log_lines, Ordering::Relaxed);
     }

@@ -53,6 +53,15 @@ pub(crate) struct Remote {
 }
 
 impl Peer {
+    /// Whether it is on this machine, and the kernel says who it is.
+    pub(crate) fn is_unix(self) -> bool {
+        match self {
+            Self::Tcp(_) => false,
+            #[cfg(unix)]
+            Self::Unix { .. } => true,
+        }
+    }
+
     /// Its address; that of who is on this machine is loopback.
     pub(crate) fn ip(self) -> IpAddr {
         match self {

@@ -14,6 +14,7 @@ use tidings_protocol::{Code, Command, ProtocolError, Reply as Line, Slot, Verb, 
 use super::super::{Hub, login, topics};
 use super::within;
 use crate::access::{Deed, Pass, Way};
+use crate::audit::{Party, What};
 use crate::groups::Caller;
 use crate::mailbox::{ConnId, Mailbox, Parcel};
 use crate::net::stream::Remote;
@@ -56,7 +57,52 @@ impl Client {
 
     /// The request that comes now is of somebody who has that pass.
     pub(super) fn is_of(&self, pass: Pass) {
-        *self.pass.lock() = pass;
+        let is_other = {
+            let current = &mut *self.pass.lock();
+            let is_other = current.name() != pass.name();
+            *current = pass;
+            is_other
+        };
+        if is_other {
+            self.hub.audit.settle(self.conn.0);
+            let is_stranger = self.pass.lock().is_stranger();
+            if !is_stranger {
+                self.audit(What::LoggedIn);
+            }
+        }
+    }
+
+    /// Notes what whoever sent the request does, if that is kept.
+    pub(super) fn audit(&self, what: What<'_>) {
+        if !self.pass.lock().is_own() {
+            self.hub.audit.note(|| (what, self.party()));
+        }
+    }
+
+    pub(super) fn party(&self) -> Party {
+        Party::of(self.conn.0, &self.remote, &self.pass.lock())
+    }
+
+    /// What may not be done is noted.
+    fn judged<T>(
+        &self,
+        topic: Option<&str>,
+        judged: Result<T, ProtocolError>,
+    ) -> Result<T, ProtocolError> {
+        if let Err(error) = &judged {
+            self.audit(What::Denied { topic, why: &error.text });
+        }
+        judged
+    }
+
+    /// Whether an event may be published.
+    pub(super) fn may_publish(
+        &self,
+        pass: &Pass,
+        topic: &str,
+        payload: &str,
+    ) -> Result<(), ProtocolError> {
+        self.judged(Some(topic), self.hub.access.publish(pass, topic, payload))
     }
 
     /// The pass of whoever sent the request, as it is now: a body may have taken its time.
@@ -68,7 +114,11 @@ impl Client {
 
     /// Whether whoever sent the request may do that.
     pub(super) fn may(&self, deed: Deed<'_>) -> Result<(), ProtocolError> {
-        self.pass().may_do(deed)
+        let topic = match deed {
+            Deed::Publish(topic) | Deed::Hear(topic) | Deed::SeeTopic(topic) => Some(topic),
+            _ => None,
+        };
+        self.judged(topic, self.pass().may_do(deed))
     }
 
     /// Asks what a command of the line protocol asks, and waits for the answer, but not for ever: what was
@@ -122,7 +172,7 @@ impl Client {
 
     /// Whether whoever sent the request may open any job at all.
     pub(super) fn may_open_jobs(&self) -> Result<(), ProtocolError> {
-        self.pass().may_open_jobs()
+        self.judged(None, self.pass().may_open_jobs())
     }
 
     /// Waits until whoever sent the request may not do that any more.
@@ -133,11 +183,16 @@ impl Client {
             let renewed = self.hub.access.renew(&pass);
             renewed.is_some_and(|pass| pass.may_do(deed).is_ok())
         };
-        while may() && changes.changed().await.is_ok() {}
+        while may() {
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+        self.audit(What::Revoked { why: "what a stream rests on was changed or taken away" });
     }
 
     fn begin(&self, command: &Command<'_>) -> Result<Slot, ProtocolError> {
-        self.pass().may(command)?;
+        self.judged(None, self.pass().may(command))?;
         let slot = Slot::numbered(self.asked.fetch_add(1, Ordering::Relaxed));
         if let Command::Topic(manage) = command {
             let reply = topics::Reply { mailbox: self.mailbox.clone(), slot };
@@ -190,6 +245,7 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         tracing::debug!(conn = %self.conn, peer = %self.remote, "closed");
+        self.audit(What::Left { why: "left" });
         self.give_up();
         self.mailbox.abandon();
         self.hub.registry.leave(self.conn);

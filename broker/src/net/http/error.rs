@@ -24,6 +24,11 @@ impl Refusal {
         Self { status, code, message: message.into(), retry_after_s: None }
     }
 
+    /// What is said to people.
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// The request is not as it should be (400).
     pub(super) fn bad(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, Code::BadArgument.as_str(), message)

@@ -25,6 +25,7 @@ use super::idempotency::{Earlier, Serial};
 use super::input::{Named, Params, content_type, json};
 use super::objects::Object;
 use crate::access::Deed;
+use crate::audit::Party;
 use crate::mailbox::ConnId;
 use crate::topic::{Topic, id_of};
 
@@ -87,12 +88,12 @@ pub(super) async fn publish(
         return Err(Refusal::bad("the body has no event: one a line, empty lines are none"));
     }
     for (at, payload) in payloads.iter().enumerate() {
-        let judged = http.hub.access.publish(&pass, name.as_str(), payload);
+        let judged = client.may_publish(&pass, name.as_str(), payload);
         judged.map_err(|error| at_event(at, &error))?;
     }
     let Some(key) = idempotency_key(&headers)? else {
         let topic = http.hub.topics.open(&name)?;
-        let seqs = append(&http, &topic, client.conn, &payloads).await?;
+        let seqs = append(&http, &topic, client.party(), &payloads).await?;
         return safe(&topic, seqs).await;
     };
     let body = xxh3_128(&received.bytes);
@@ -103,7 +104,7 @@ pub(super) async fn publish(
             // Until it is appended: whoever goes away meanwhile leaves nothing half-way.
             let mut underway = Underway { http: &http, topic: &topic, key, serial, seqs: None };
             identify(&mut payloads, key);
-            let seqs = append(&http, &topic, client.conn, &payloads).await?;
+            let seqs = append(&http, &topic, client.party(), &payloads).await?;
             underway.seqs = Some(seqs.clone());
             (Some(serial), seqs)
         }
@@ -241,11 +242,11 @@ fn identify(payloads: &mut [Cow<'_, str>], key: &str) {
     }
 }
 
-/// Appends them in one piece, once the topic has room in memory.
+/// Appends them in one piece, once the topic has room in memory, and notes who did.
 pub(super) async fn append(
     http: &Http,
     topic: &Arc<Topic>,
-    conn: ConnId,
+    by: Party,
     payloads: &[Cow<'_, str>],
 ) -> Result<Vec<Seq>, Refusal> {
     let room = poll_fn(|cx| {
@@ -258,6 +259,7 @@ pub(super) async fn append(
         let unavailable = StatusCode::SERVICE_UNAVAILABLE;
         return Err(Refusal::new(unavailable, Code::Busy.as_str(), message).retry_after(1));
     }
+    let conn = ConnId(by.conn);
     let ids = payloads.iter().enumerate().filter_map(|(at, payload)| Some((at, id_of(payload)?)));
     let ids: Vec<_> = ids.collect();
     let seqs = if ids.is_empty() {
@@ -268,6 +270,7 @@ pub(super) async fn append(
         topic.append_once(conn, &payloads, &ids)?
     };
     http.hub.stats.events.add(payloads.len() as u64);
+    http.hub.audit.published(topic.name().as_str(), payloads.len() as u64, by.conn, || by);
     Ok(seqs)
 }
 

@@ -30,6 +30,7 @@ use super::error::Refusal;
 use super::hooks::PeerIp;
 use super::{Http, Serving, guard, router};
 use crate::access::{Pass, Unknown, Way, is_token};
+use crate::audit::{Party, What};
 use crate::mailbox::{ConnId, Mailbox};
 use crate::net::handshake::handshake;
 use crate::net::stream::{Peer, Remote, Stream};
@@ -59,6 +60,8 @@ pub(crate) fn serve(
         let Ok(entered) = http.hub.registry.enter() else {
             // There is nobody yet to whom it could be said in words.
             http.hub.stats.turned_away.add(1);
+            let why = "too many connections";
+            http.hub.audit.note(|| (What::Limit { why }, Party::at(0, peer, Way::Http.as_str())));
             return;
         };
         tracing::debug!(conn = %entered.0, %peer, "connected by HTTP");
@@ -82,6 +85,9 @@ async fn serve_one(
             Ok(secured) => secured,
             Err(error) => {
                 tracing::debug!(%conn, %peer, %error, "no TLS: closed");
+                let why = format!("no TLS: {error}");
+                let party = || Party::at(conn.0, peer, Way::Http.as_str());
+                http.hub.audit.note(|| (What::Refused { why: &why }, party()));
                 return http.hub.registry.leave(conn);
             }
         },
@@ -91,6 +97,7 @@ async fn serve_one(
     let remote = Remote { peer, certificate, is_encrypted };
     let client =
         Arc::new(Client::new(Arc::clone(&http.hub), (conn, mailbox), remote, answer_patience));
+    client.audit(What::Connected);
     let patience = Duration::from_millis(config.stalled_ms);
     let stream = Watched::new(stream, patience, http.stop.clone());
     let service = service_fn(|request: Request<Incoming>| {
@@ -121,12 +128,14 @@ async fn answer(
     http.hub.stats.lines.add(1);
     if let Err(refusal) = guard::check(&http.config.hosts, request.headers(), request.uri()) {
         http.hub.stats.refused.add(1);
+        client.audit(What::Refused { why: refusal.message() });
         return refusal.into_response();
     }
     match admit(http, request.headers(), &client.remote).await {
         Ok(pass) => client.is_of(pass),
         Err(refusal) => {
             http.hub.stats.refused.add(1);
+            client.audit(What::FailedLogIn { why: refusal.message() });
             return refusal.into_response();
         }
     }

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::*;
+use crate::audit::Audit;
 use crate::catalog::Sync;
 use crate::clock::Clock;
 use crate::log::simulated::SimulatedDisk;
@@ -215,7 +216,14 @@ fn broker_on(disk: &SimulatedDisk) -> Broker {
     let topics = Topics::simulated(disk, &Limits::default(), Sync::Always).unwrap();
     let (listener, local_addr) = listen(bind("127.0.0.1:0".parse().unwrap()).unwrap()).unwrap();
     let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-    let hub = Hub::new(BrokerConfig::default(), Clock::new(), topics, None, None, stop.clone());
+    let hub = Hub::new(
+        BrokerConfig::default(),
+        Clock::new(),
+        topics,
+        None,
+        (None, Audit::default()),
+        stop.clone(),
+    );
     serve(listener, Arc::clone(&hub), stop.clone(), &tasks);
     let listening = stop.child_token();
     Broker {

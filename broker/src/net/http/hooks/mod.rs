@@ -43,7 +43,7 @@ use super::idempotency::{Earlier, Keys};
 use super::input::{Named, Params, allow_form};
 use super::objects::Object;
 use super::publish::{append, safe};
-use crate::mailbox::ConnId;
+use crate::audit::{Party, What};
 use crate::throttle::{Bucket, Rate, SOURCES_MAX, Source, Throttle};
 use crate::topic::Topic;
 
@@ -155,12 +155,12 @@ pub(super) async fn receive(
     let body = &received.bytes;
     let authentic = match hook.verify(&headers, body, http.hub.clock.unix_ms()) {
         Ok(authentic) if at.is_some() => authentic,
-        Ok(_) => return Err(unknown(&http, peer, None, "nobody has that secret")),
+        Ok(_) => return Err(unknown(&http, &client, None, "nobody has that secret")),
         Err(_) if at.is_none() => {
             let reason = "there is no such hook for this address";
-            return Err(unknown(&http, peer, None, reason));
+            return Err(unknown(&http, &client, None, reason));
         }
-        Err(doubt) => return Err(unknown(&http, peer, Some(&hook), doubt)),
+        Err(doubt) => return Err(unknown(&http, &client, Some(&hook), doubt)),
     };
     {
         let sources = &mut *hooks.sources.lock();
@@ -176,7 +176,7 @@ pub(super) async fn receive(
     let topic = http.hub.topics.open(hook.topic())?;
     let payloads: Vec<Cow<'_, str>> = announced.payloads.into_iter().map(Cow::Owned).collect();
     let Some(key) = announced.key else {
-        let seqs = publish(&http, &topic, client.conn, &payloads).await?;
+        let seqs = publish(&http, &topic, by(&client, &name), &payloads).await?;
         http.hub.stats.hooks.taken.add(1);
         return safe(&topic, seqs).await;
     };
@@ -185,10 +185,10 @@ pub(super) async fn receive(
     let (serial, seqs) = match hooks.taken.begin(topic.id(), &key, 0, now) {
         Earlier::Done(seqs) => (None, seqs),
         Earlier::Underway | Earlier::Other => {
-            (None, publish(&http, &topic, client.conn, &payloads).await?)
+            (None, publish(&http, &topic, by(&client, &name), &payloads).await?)
         }
         Earlier::None(serial) => {
-            let published = publish(&http, &topic, client.conn, &payloads).await;
+            let published = publish(&http, &topic, by(&client, &name), &payloads).await;
             hooks.taken.end(topic.id(), &key, serial, published.as_deref().ok());
             (Some(serial), published?)
         }
@@ -201,16 +201,21 @@ pub(super) async fn receive(
     answer
 }
 
+/// Who publishes what a webhook brings.
+fn by(client: &Client, hook: &str) -> Party {
+    client.party().called(format!("hook:{hook}"))
+}
+
 /// Appends events, as many as webhooks may bring.
 async fn publish(
     http: &Http,
     topic: &Arc<Topic>,
-    conn: ConnId,
+    by: Party,
     payloads: &[Cow<'_, str>],
 ) -> Result<Vec<Seq>, Refusal> {
     let events = u32::try_from(payloads.len()).unwrap_or(u32::MAX);
     take_share(http, events)?;
-    let appended = append(http, topic, conn, payloads).await;
+    let appended = append(http, topic, by, payloads).await;
     if appended.is_err() {
         http.hooks.share.lock().give_back(*http.hooks.share_rate.read(), events);
     }
@@ -227,7 +232,14 @@ fn take_share(http: &Http, events: u32) -> Result<(), Refusal> {
 }
 
 /// What everybody hears who is not the sender. Why is for the log, in our own words alone.
-fn unknown(http: &Http, peer: IpAddr, hook: Option<&Hook>, reason: impl fmt::Display) -> Refusal {
+fn unknown(
+    http: &Http,
+    client: &Client,
+    hook: Option<&Hook>,
+    reason: impl fmt::Display,
+) -> Refusal {
+    let peer = client.remote.peer.ip();
+    client.audit(What::Refused { why: &format!("webhook: {reason}") });
     if let Some(held_back) = http.hub.stats.hooks.refuse(http.hub.clock.now()) {
         let hook = hook.map_or("none", |hook| &hook.recipe().name);
         tracing::warn!(%peer, hook, %reason, held_back, "a webhook was refused");

@@ -1,0 +1,221 @@
+//! The thread that writes records, and the queue to it.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::record::Record;
+use super::{AuditConfig, Lost, SharedLost, What};
+use crate::clock::wall_unix_ms;
+
+/// Where records go, in whole lines.
+#[derive(Debug)]
+pub(super) struct Writer {
+    out: Out,
+    /// Something was written of which the end is missing: a line end has to come first.
+    is_torn: bool,
+}
+
+#[derive(Debug)]
+enum Out {
+    Stderr,
+    File(PathBuf, File),
+    #[cfg(test)]
+    Test(Box<dyn TestOut>),
+}
+
+/// Somewhere that a test looks at.
+#[cfg(test)]
+pub(super) trait TestOut: Write + std::fmt::Debug + Send {}
+
+impl Writer {
+    pub(super) fn open(config: &AuditConfig) -> io::Result<Self> {
+        let out = match config {
+            AuditConfig::Stderr => Out::Stderr,
+            AuditConfig::File(path) => Out::File(path.clone(), open(path)?),
+        };
+        // Somebody may have been killed in the middle of a line.
+        let is_torn = matches!(&out, Out::File(_, file) if ends_within_a_line(file));
+        Ok(Self { out, is_torn })
+    }
+
+    #[cfg(test)]
+    pub(super) fn to(out: Box<dyn TestOut>) -> Self {
+        Self { out: Out::Test(out), is_torn: false }
+    }
+
+    fn write(&mut self, lines: &str) -> io::Result<()> {
+        if self.is_torn {
+            self.out.write_all(b"\n")?;
+            self.is_torn = false;
+        }
+        let written = self.out.write_all(lines.as_bytes());
+        self.is_torn = written.is_err();
+        written
+    }
+
+    /// At the place of its path, where whoever rotates it has left nothing. If that cannot be, it is the old file still.
+    fn reopen(&mut self) {
+        let Out::File(path, file) = &mut self.out else { return };
+        match open(path) {
+            Ok(opened) => {
+                *file = opened;
+                self.is_torn = false;
+            }
+            Err(error) => {
+                let path = path.display();
+                tracing::error!(%error, "the audit file {path} cannot be opened again");
+            }
+        }
+    }
+}
+
+impl Out {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Stderr => io::stderr().lock().write_all(bytes),
+            Self::File(_, file) => file.write_all(bytes),
+            #[cfg(test)]
+            Self::Test(out) => out.write_all(bytes),
+        }
+    }
+}
+
+fn open(path: &PathBuf) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).read(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}
+
+#[cfg(unix)]
+fn ends_within_a_line(file: &File) -> bool {
+    use std::os::unix::fs::FileExt;
+    let mut last = [0];
+    let length = file.metadata().map_or(0, |metadata| metadata.len());
+    length > 0
+        && file.read_at(&mut last, length - 1).is_ok_and(|count| count == 1)
+        && last != *b"\n"
+}
+
+#[cfg(not(unix))]
+fn ends_within_a_line(_: &File) -> bool {
+    false
+}
+
+/// The way to the thread. Whoever puts something there never waits.
+#[derive(Debug, Clone)]
+pub(super) struct Queue {
+    shared: Arc<Shared>,
+    lost: SharedLost,
+    max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    lines: VecDeque<String>,
+    /// The file is to be opened anew behind so many of them; `<= lines.len()`.
+    reopens_behind: Option<usize>,
+    closed: bool,
+}
+
+/// A thread that writes, and the queue to it, which holds so many records.
+pub(super) fn start(writer: Writer, max: usize) -> io::Result<(Queue, JoinHandle<()>)> {
+    let queue = Queue { shared: Arc::default(), lost: Arc::new(Lost::default()), max };
+    let own = queue.clone();
+    let thread = thread::Builder::new().name("audit".to_owned());
+    let thread = thread.spawn(move || own.write_all(writer))?;
+    Ok((queue, thread))
+}
+
+impl Queue {
+    /// Records that are not told.
+    pub(super) fn lose(&self, count: u64) {
+        self.lost.add(count);
+    }
+
+    pub(super) fn push(&self, line: String) {
+        {
+            let state = &mut *self.shared.state.lock();
+            if state.closed || state.lines.len() >= self.max {
+                return self.lose(1);
+            }
+            state.lines.push_back(line);
+        }
+        self.shared.changed.notify_one();
+    }
+
+    pub(super) fn reopen(&self) {
+        {
+            let state = &mut *self.shared.state.lock();
+            state.reopens_behind = Some(state.lines.len());
+        }
+        self.shared.changed.notify_one();
+    }
+
+    /// Nothing more comes; what is there is written.
+    pub(super) fn close(&self) {
+        self.shared.state.lock().closed = true;
+        self.shared.changed.notify_one();
+    }
+
+    /// Until it is closed and empty.
+    fn write_all(&self, mut writer: Writer) {
+        let mut is_failing = false;
+        loop {
+            let (mut lines, reopens_behind, closed) = {
+                let mut state = self.shared.state.lock();
+                while state.lines.is_empty() && state.reopens_behind.is_none() && !state.closed {
+                    self.shared.changed.wait(&mut state);
+                }
+                let lines = std::mem::take(&mut state.lines);
+                (lines, state.reopens_behind.take(), state.closed)
+            };
+            let is_last = closed && lines.is_empty();
+            if let Some(behind) = reopens_behind {
+                let rest = lines.split_off(behind);
+                self.write(&mut writer, &lines, &mut is_failing);
+                writer.reopen();
+                lines = rest;
+            }
+            self.write(&mut writer, &lines, &mut is_failing);
+            if is_last {
+                return;
+            }
+        }
+    }
+
+    /// These, behind what there is to be said of others that were lost.
+    fn write(&self, writer: &mut Writer, lines: &VecDeque<String>, is_failing: &mut bool) {
+        let (lost, mut text) = (self.lost.take(), String::new());
+        if lost > 0 {
+            let what = What::Lost { count: lost };
+            text = Record { unix_ms: wall_unix_ms(), what: &what, by: None }.line();
+        }
+        text.extend(lines.iter().map(String::as_str));
+        if text.is_empty() {
+            return;
+        }
+        match writer.write(&text) {
+            Ok(()) => *is_failing = false,
+            Err(error) => {
+                self.lose(lost + lines.len() as u64);
+                if !std::mem::replace(is_failing, true) {
+                    tracing::error!(%error, "audit records cannot be written, and are counted");
+                }
+            }
+        }
+    }
+}

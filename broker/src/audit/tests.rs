@@ -1,0 +1,208 @@
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::mpsc;
+
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use serde_json::Value;
+
+use super::file::TestOut;
+use super::*;
+use crate::access::Way;
+use crate::net::Peer;
+
+/// A disk that takes a write when it is told to, or says that it cannot.
+#[derive(Debug)]
+struct Disk {
+    allowed: mpsc::Receiver<io::Result<()>>,
+    written: Arc<Mutex<String>>,
+}
+
+impl Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.allowed.recv().map_err(io::Error::other)??;
+        self.written.lock().push_str(std::str::from_utf8(bytes).unwrap());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl TestOut for Disk {}
+
+fn audit_of(writer: Writer, max: usize) -> Audit {
+    let (queue, thread) = file::start(writer, max).unwrap();
+    let sources = Sources { told: Throttle::new(9), held_back: HashMap::new() };
+    Audit(Some(Box::new(Kept {
+        clock: Clock::new(),
+        queue,
+        thread: Mutex::new(Some(thread)),
+        sources: Mutex::new(sources),
+        sums: Mutex::default(),
+    })))
+}
+
+fn party(conn: u64) -> Party {
+    let peer: SocketAddr = "192.0.2.7:9".parse().unwrap();
+    Party::at(conn, Peer::Tcp(peer), Way::Line.as_str())
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}")))
+        .collect()
+}
+
+/// What is written of what `tell` has told.
+fn told(tell: impl FnOnce(&Audit)) -> Vec<Value> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("audit");
+    let audit = Audit::open(Some(&AuditConfig::File(path.clone())), Clock::new()).unwrap();
+    tell(&audit);
+    audit.close();
+    lines(&std::fs::read_to_string(path).unwrap())
+}
+
+#[test]
+fn what_is_off_asks_for_nothing() {
+    let audit = Audit::open(None, Clock::new()).unwrap();
+    audit.note(|| unreachable!("nobody wants to know"));
+    audit.published("t", 1, 1, || unreachable!("nobody wants to know"));
+    audit.close();
+}
+
+#[test]
+fn events_are_summed_by_connection_and_topic_and_told_before_the_end() {
+    let told = told(|audit| {
+        for _ in 0..1_000_000 {
+            audit.published("a", 1, 1, || party(1));
+        }
+        audit.published("b", 5, 1, || party(1));
+        audit.published("a", 7, 2, || party(2));
+        audit.note(|| (What::Left { why: "left" }, party(1)));
+    });
+    let shown: Vec<_> = told
+        .iter()
+        .map(|line| {
+            format!("{} {} {} {}", line["what"], line["conn"], line["topic"], line["events"])
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            "\"published\" 1 \"a\" 1000000",
+            "\"published\" 1 \"b\" 5",
+            "\"left\" 1 null null",
+            "\"published\" 2 \"a\" 7",
+        ]
+    );
+}
+
+#[test]
+fn what_one_source_causes_at_will_is_told_so_often_and_counted() {
+    let told = told(|audit| {
+        for conn in 0..1_000 {
+            audit.note(|| (What::Refused { why: "x" }, party(conn)));
+        }
+        // Somebody else is told of all the same.
+        let other: SocketAddr = "192.0.2.8:9".parse().unwrap();
+        audit.note(|| (What::Connected, Party::at(7, Peer::Tcp(other), "line")));
+    });
+    let count = |what: &str| told.iter().filter(|line| line["what"] == what).count();
+    // A minute may pass on a slow machine.
+    let refused = count("refused");
+    assert!((120..1_000).contains(&refused), "{refused}");
+    assert_eq!(count("connected"), 1);
+    let held_back: u64 = told
+        .iter()
+        .filter(|line| line["what"] == "held-back")
+        .map(|line| line["count"].as_u64().unwrap())
+        .sum();
+    assert_eq!(u64::try_from(refused).unwrap() + held_back, 1_000);
+}
+
+#[test]
+fn a_disk_that_takes_nothing_keeps_nobody_waiting_and_what_is_lost_is_said() {
+    const TOLD: u64 = 50;
+    let (allow, allowed) = mpsc::channel();
+    let written = Arc::new(Mutex::new(String::new()));
+    let disk = Disk { allowed, written: Arc::clone(&written) };
+    let audit = audit_of(Writer::to(Box::new(disk)), 10);
+    for _ in 0..TOLD {
+        // Nothing is written meanwhile, and still this comes to its end.
+        audit.note_own(&What::Reloaded);
+    }
+    allow.send(Err(io::Error::other("full"))).unwrap();
+    for _ in 0..9 {
+        allow.send(Ok(())).unwrap();
+    }
+    audit.close();
+    let written = written.lock().clone();
+    let lines = lines(written.trim_start());
+    let reloaded = lines.iter().filter(|line| line["what"] == "configuration-reloaded").count();
+    let lost = lines.iter().filter(|line| line["what"] == "lost");
+    let lost: u64 = lost.map(|line| line["count"].as_u64().unwrap()).sum();
+    assert_eq!(u64::try_from(reloaded).unwrap() + lost, TOLD, "{written}");
+    assert!(lost >= TOLD - 20, "{lost}");
+}
+
+#[test]
+fn a_file_is_its_owners_and_goes_on_at_a_new_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("audit");
+    let config = AuditConfig::File(path.clone());
+    let tell = || {
+        let audit = Audit::open(Some(&config), Clock::new()).unwrap();
+        audit.note_own(&What::Started);
+        audit
+    };
+    tell().close();
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+    // Somebody was killed in the middle of a line.
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, &text[..text.len() - 5]).unwrap();
+    let audit = tell();
+    // Who rotates it moves it away, and says so. What was told before may still go there.
+    audit.note_own(&What::Reloaded);
+    audit.reopen();
+    audit.close();
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(text.lines().count(), 3, "{text}");
+    assert!(lines(text.split_once('\n').unwrap().1).len() == 2, "{text}");
+}
+
+#[test]
+fn no_token_is_told() {
+    let told = told(|audit| {
+        let why = "HELLO token=tdg_secret and tdg_other";
+        audit.note(|| (What::Denied { topic: Some("t"), why }, party(1)));
+    });
+    let line = told[0].to_string();
+    assert!(!line.contains("secret") && !line.contains("other"), "{line}");
+}
+
+proptest! {
+    #[test]
+    fn nothing_that_others_say_begins_a_record_or_does_anything(
+        text in "(\\PC|[\u{0}-\u{9f}\u{2028}\u{2029}\u{202e}\"\\\\]){0,40}",
+        times in 1_usize..3,
+    ) {
+        let text = text.repeat(times * 100);
+        let what = What::Denied { topic: Some(&text), why: &text };
+        let by = party(1).called(text.clone());
+        let line = Record { unix_ms: 0, what: &what, by: Some(&by) }.line();
+        let json = line.strip_suffix('\n').unwrap();
+        prop_assert!(!json.contains(tidings_protocol::text::is_invisible));
+        let read: Value = serde_json::from_str(json).unwrap();
+        prop_assert_eq!(&read["what"], "denied");
+        prop_assert!(line.len() <= 100 + 3 * 6 * 2 * 1_100);
+        let said = read["why"].as_str().unwrap().trim_end_matches("..");
+        prop_assert!(text.to_ascii_lowercase().contains("token=") || text.starts_with(said));
+    }
+}

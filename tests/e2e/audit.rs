@@ -1,0 +1,216 @@
+//! Who did what (`--audit`), as nc and curl cause it and as the file has it.
+
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::Command,
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tidings_protocol::text::is_invisible;
+
+use crate::support::{
+    http::Http,
+    nc::{nc, nc_all},
+    process::{Running, Server, run},
+    talk::Talk,
+    wait::until,
+};
+
+/// Connections of one source, and topics and connections of which each pair is a record.
+const COMING: usize = 1_000;
+const TOPICS: usize = 100;
+const PUBLISHERS: usize = 150;
+
+/// All records, each of which is a line of JSON with nothing in it that a terminal would act on.
+#[track_caller]
+fn records(file: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap();
+    let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
+    let record = |line: &str| -> Value {
+        assert!(!line.contains(is_invisible), "{line:?}");
+        let record: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("{line:?}"));
+        assert!(
+            record["time"].as_str().unwrap().ends_with('Z') && record["what"].is_string(),
+            "{line}"
+        );
+        record
+    };
+    // Other characters may be taken for an end of the line.
+    whole.split_terminator('\n').map(record).collect()
+}
+
+/// Waits for a record of which these fields are so.
+#[track_caller]
+fn record(file: &Path, fields: &[(&str, &str)]) -> Value {
+    let is_so = |record: &Value| {
+        fields.iter().all(|(key, value)| match &record[*key] {
+            Value::String(text) => text == value,
+            other => serde_json::from_str::<Value>(value).is_ok_and(|value| value == *other),
+        })
+    };
+    until(&format!("{fields:?}"), || records(file).into_iter().find(is_so))
+}
+
+/// A broker that knows her by the token that is returned, and keeps records.
+#[track_caller]
+fn broker(flags: &[&str]) -> (Server, String) {
+    let folder = TempDir::new().unwrap();
+    let words = ["token", "create", "she", "--allow", "pub:news", "--allow", "sub:news"];
+    let token = run(folder.path(), &words).expect_code(0).stdout().remove(0);
+    let flags = [&["broker", "--audit", "audit.log"], flags].concat();
+    (Server::start_in(folder, &flags, |_| ()), token)
+}
+
+#[test]
+fn who_comes_is_refused_logs_in_publishes_and_leaves_is_told() {
+    let (server, token) = broker(&[]);
+    let file = server.folder.path().join("audit.log");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    record(&file, &[("what", "started")]);
+    let mut she = nc(server.address, &[]);
+    she.write(format!(
+        "HELLO token={token}\nPUB news one\nPUB news two\nPUB other x\nSUB other\nQUIT\n"
+    ));
+    she.finish().expect_code(0);
+    let came = record(
+        &file,
+        &[("what", "connected"), ("who", "strangers"), ("way", "line"), ("conn", "1")],
+    );
+    assert!(came["from"].as_str().unwrap().starts_with("127.0.0.1:"), "{came}");
+    for expected in [
+        &[("what", "logged-in"), ("who", "she"), ("conn", "1")][..],
+        &[("what", "denied"), ("who", "she"), ("topic", "other")],
+        &[("what", "published"), ("who", "she"), ("topic", "news"), ("events", "2")],
+        &[("what", "left"), ("who", "she"), ("conn", "1"), ("why", "left")],
+    ] {
+        record(&file, expected);
+    }
+    nc_all(server.address, "HELLO token=tdg_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\n");
+    record(&file, &[("what", "failed-login"), ("why", "nobody has that token"), ("conn", "2")]);
+    nc_all(server.address, "GET / HTTP/1.1\n");
+    record(&file, &[("what", "refused"), ("way", "line"), ("conn", "3")]);
+
+    let http = Http::of(&server);
+    let bearer = format!("Authorization: Bearer {token}");
+    let with = ["--header", &bearer, "--data", "three"];
+    assert_eq!(http.ask("POST", "/topics/news", &with).status, 200);
+    for expected in [
+        &[("what", "logged-in"), ("who", "she"), ("way", "http")][..],
+        &[
+            ("what", "published"),
+            ("who", "she"),
+            ("way", "http"),
+            ("topic", "news"),
+            ("events", "1"),
+        ],
+    ] {
+        record(&file, expected);
+    }
+    assert_eq!(http.ask("POST", "/topics/other", &with).status, 403);
+    record(&file, &[("what", "denied"), ("who", "she"), ("way", "http"), ("topic", "other")]);
+    assert_eq!(http.ask("GET", "/topics", &[]).status, 401);
+    record(&file, &[("what", "denied"), ("who", "strangers"), ("way", "http")]);
+    assert_eq!(http.ask("GET", "/topics", &["--header", "Host: evil.example"]).status, 403);
+    record(&file, &[("what", "refused"), ("way", "http")]);
+    let wrong = "Authorization: Bearer tdg_BAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+    assert_eq!(http.ask("GET", "/topics", &["--header", wrong]).status, 401);
+    record(&file, &[("what", "failed-login"), ("way", "http")]);
+
+    // Somebody who hears is told that it may not any more.
+    let mut talk = Talk::unread(server.address);
+    talk.line();
+    assert!(talk.ask(&format!("HELLO token={token}")).starts_with("+OK"));
+    assert_eq!(talk.ask("SUB news"), "+OK");
+    let folder = server.folder.path();
+    run(folder, &["token", "create", "he", "--allow", "all"]).expect_code(0);
+    record(&file, &[("what", "principal"), ("name", "he"), ("change", "created")]);
+    run(folder, &["token", "set", "he", "--allow", "sub:x"]).expect_code(0);
+    record(&file, &[("what", "principal"), ("name", "he"), ("change", "changed")]);
+    run(folder, &["token", "revoke", "she"]).expect_code(0);
+    record(&file, &[("what", "principal"), ("name", "she"), ("change", "revoked")]);
+    record(&file, &[("what", "revoked"), ("who", "she")]);
+
+    // Whoever rotates the file moves it away, and says so.
+    fs::rename(&file, file.with_extension("1")).unwrap();
+    server.process.signal("HUP");
+    until("the new file", || file.exists().then_some(()));
+    record(&file, &[("what", "configuration-reloaded")]);
+    let Server { process, folder: _folder, .. } = server;
+    process.finish_by("TERM").expect_code(0);
+    record(&file, &[("what", "stopped")]);
+    for file in [&file, &file.with_extension("1")] {
+        let text = fs::read_to_string(file).unwrap();
+        assert!(!text.contains(&token[..12]) && !text.contains("AAAAAAA"), "{text}");
+    }
+}
+
+#[test]
+fn who_is_known_by_the_machine_is_told_as_that() {
+    let folder = TempDir::new().unwrap();
+    let flags = ["broker", "--audit", "-", "--unix", "unix.sock"];
+    let server = Server::start_in(folder, &flags, |_| ());
+    let mut typed =
+        Running::start(Command::new("nc").arg("-NU").arg(server.folder.path().join("unix.sock")));
+    typed.write("PUB news hello\n");
+    typed.finish().expect_code(0);
+    // Beside the log, on standard error.
+    let told = server.process.line("a record", |line| {
+        let record: Value = serde_json::from_str(line).ok()?;
+        (record["what"] == "published").then_some(record)
+    });
+    assert!(told["from"].as_str().unwrap().starts_with("unix:uid="), "{told}");
+    assert_eq!((told["way"].as_str(), told["topic"].as_str()), (Some("unix"), Some("news")));
+}
+
+#[test]
+fn what_one_source_does_at_will_fills_no_disk() {
+    let server = Server::start(&["broker", "--audit", "audit.log"]);
+    let file = server.folder.path().join("audit.log");
+    for _ in 0..COMING {
+        let mut talk = Talk::unread(server.address);
+        talk.send("GET / HTTP/1.1\n");
+        talk.lines_to_end();
+    }
+    let Server { process, folder: _folder, .. } = server;
+    process.finish_by("TERM").expect_code(0);
+    let records = records(&file);
+    // Each comes, is refused, and leaves. One that is slow may be allowed more in its time.
+    let told = records.iter().filter(|record| record["way"] == "line").count();
+    assert!(told < COMING, "{told}");
+    let held_back = records.iter().filter(|record| record["what"] == "held-back");
+    let held_back: u64 = held_back.map(|record| record["count"].as_u64().unwrap()).sum();
+    assert_eq!(told + usize::try_from(held_back).unwrap(), 3 * COMING, "{records:?}");
+}
+
+#[test]
+fn a_reader_that_takes_nothing_stops_nobody() {
+    let folder = TempDir::new().unwrap();
+    let pipe = folder.path().join("pipe");
+    Running::start(Command::new("mkfifo").arg(&pipe)).finish().expect_code(0);
+    let opened = File::options().read(true).write(true).open(&pipe).unwrap();
+    let server = Server::start_in(folder, &["broker", "--audit", "pipe"], |_| ());
+    // More than fits into the pipe and what waits before it: each topic of each connection is a record.
+    let mut client = Talk::client(server.address);
+    for n in 0..TOPICS {
+        assert!(client.ask(&format!("PUB topic-{n} x")).starts_with("+OK"));
+    }
+    for _ in 0..PUBLISHERS {
+        let mut talk = Talk::client(server.address);
+        for n in 0..TOPICS {
+            talk.send(format!("PUB topic-{n} x\n"));
+        }
+        talk.send("QUIT\n");
+        talk.lines_to_end();
+    }
+    assert!(client.ask("PUB topic-0 y").starts_with("+OK"), "it is as well as ever");
+    // When somebody reads, what was lost is said.
+    let lost = BufReader::new(opened).lines().map(|line| line.unwrap()).find_map(|line| {
+        let record: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line:?}"));
+        (record["what"] == "lost").then(|| record["count"].as_u64().unwrap())
+    });
+    assert!(lost.unwrap() > 0);
+}
