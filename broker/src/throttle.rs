@@ -93,7 +93,7 @@ impl Bucket {
     }
 
     /// Whether nothing is missing: it is as good as a new one.
-    pub(crate) fn is_full(&self, now: Moment) -> bool {
+    pub(crate) fn is_full(self, now: Moment) -> bool {
         self.full_at_us <= now.0.saturating_mul(US_PER_MS)
     }
 

@@ -74,8 +74,9 @@ fn who_publishes_too_fast_waits_and_loses_nothing() {
     let mut sender = nc(&server);
     // Three seconds' worth: one ahead, and two that have to be waited for.
     for batch in 0..15 {
-        let lines: String = (0..100).map(|at| format!("PUB new-url {batch} {at}\n")).collect();
-        sender.write(&lines);
+        for at in 0..100 {
+            sender.write(&format!("PUB new-url {batch} {at}\n"));
+        }
     }
     for at in 0..1_500 {
         let line = hears.line();
@@ -162,7 +163,7 @@ fn what_waits_for_one_is_bounded() {
     let server = broker(&["source.parked=64k"]);
     let mut worker = connected(&server);
     for at in 0..2_000 {
-        worker.send(&format!("LINK crawlers:1.{at}.1 http://a.example/{}\n", "x".repeat(100)));
+        worker.send(format!("LINK crawlers:1.{at}.1 http://a.example/{}\n", "x".repeat(100)));
     }
     let said = worker.line();
     assert!(said.starts_with("-ERR limit the address 127.0.0.1 has 65536 bytes waiting"), "{said}");
