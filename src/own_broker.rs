@@ -19,16 +19,17 @@ pub(crate) struct OwnBroker {
 }
 
 impl OwnBroker {
-    /// Starts it, with so many threads, on that processor, and with HTTP at that port if it is wanted.
+    /// Starts it, with so many threads, on that processor, with HTTP at that port if it is wanted, and with more flags.
     pub(crate) fn start(
         data: DataDir,
         threads: Option<u16>,
         processor: Option<usize>,
         http: Option<u16>,
+        flags: &[PathBuf],
     ) -> anyhow::Result<Self> {
         let mut launch = Self::launch(data.path(), threads, processor)?;
         let http = http.map_or_else(|| "off".to_owned(), |port| port.to_string());
-        launch.command.args(["--http", &http]);
+        launch.command.args(["--http", &http]).args(flags);
         let server = Server::start(launch)?;
         Ok(Self { server, data })
     }
@@ -65,10 +66,13 @@ pub(crate) struct DataDir {
 }
 
 impl DataDir {
-    /// This one, which stays; or a fresh one under the current directory, which is removed afterwards.
-    pub(crate) fn new(named: Option<&Path>) -> anyhow::Result<Self> {
+    /// This one, which stays; or a fresh one under the current directory, which is removed afterwards. What tells it from
+    /// the others of this process stands behind its name.
+    pub(crate) fn new(named: Option<&Path>, behind: &str) -> anyhow::Result<Self> {
         let fresh = || PathBuf::from(format!("tidings-bench-{}", std::process::id()));
-        let path = named.map_or_else(fresh, Path::to_owned);
+        let mut path = named.map_or_else(fresh, Path::to_owned).into_os_string();
+        path.push(behind);
+        let path = PathBuf::from(path);
         fs::create_dir_all(&path)
             .with_context(|| format!("cannot make the directory {}", path.display()))?;
         Ok(Self { path, is_ours: named.is_none() })
@@ -96,7 +100,7 @@ mod tests {
     fn a_directory_that_was_named_stays() {
         let folder = tempfile::tempdir().unwrap();
         let named = folder.path().join("data");
-        drop(DataDir::new(Some(&named)).unwrap());
+        drop(DataDir::new(Some(&named), "").unwrap());
         assert!(named.is_dir());
     }
 }

@@ -8,8 +8,11 @@ use std::{
 
 use anyhow::{Context, bail};
 
+use rustls::ClientConnection;
+
 use crate::{
     Target,
+    secure::{Inlet, Link},
     wire::{Step, Until},
 };
 
@@ -24,19 +27,38 @@ pub fn open(
     address: SocketAddr,
     steps: impl IntoIterator<Item = Step>,
 ) -> anyhow::Result<TcpStream> {
-    let mut socket =
-        TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
-    socket.set_nodelay(true)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    let mut socket = connect(address)?;
     for step in steps {
         take_step(&mut socket, &step)?;
     }
     Ok(socket)
 }
 
+fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
+    let socket =
+        TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
+    socket.set_nodelay(true)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    Ok(socket)
+}
+
+/// The same as [`open`], encrypted if the broker is spoken to so.
+fn link(
+    target: &Target<'_>,
+    address: SocketAddr,
+    steps: impl IntoIterator<Item = Step>,
+) -> anyhow::Result<Link> {
+    let mut link = Link::new(connect(address)?, target.wire.trust())?;
+    for step in steps {
+        take_step(&mut link, &step)?;
+    }
+    Ok(link)
+}
+
 /// Says what the step says and waits for its answer.
-pub fn take_step(socket: &mut TcpStream, step: &Step) -> anyhow::Result<()> {
+pub fn take_step(socket: &mut (impl Read + Write), step: &Step) -> anyhow::Result<()> {
     socket.write_all(&step.send).context("the broker closed the connection")?;
+    socket.flush()?;
     let mut heard = Vec::new();
     while !is_over(&heard, step.until)? {
         let mut buffer = [0; 4096];
@@ -88,26 +110,27 @@ fn is_over(heard: &[u8], until: Until) -> anyhow::Result<bool> {
 pub fn prepare(target: &Target<'_>) -> anyhow::Result<()> {
     let steps = target.wire.prepare(target.topic);
     if !steps.is_empty() {
-        open(target.address, target.wire.opening().into_iter().chain(steps))?;
+        link(target, target.address, target.wire.opening().into_iter().chain(steps))?;
     }
     Ok(())
 }
 
 /// Connects a subscriber. Its socket does not block.
-pub(crate) fn subscriber(target: &Target<'_>) -> anyhow::Result<TcpStream> {
+pub(crate) fn subscriber(target: &Target<'_>) -> anyhow::Result<Inlet> {
     let wire = target.wire;
     let steps = wire.opening().into_iter().chain(wire.subscribe(target.topic));
-    let socket = open(target.address, steps).context("a subscriber")?;
-    socket.set_nonblocking(true)?;
-    Ok(socket)
+    let link = link(target, target.address, steps).context("a subscriber")?;
+    Ok(Inlet::new(link)?)
 }
 
 /// Connects a publisher, which writes so many messages at once. Its socket does not block.
 pub(crate) fn publisher(target: &Target<'_>, burst: usize) -> anyhow::Result<Outlet> {
     let steps = target.wire.opening().into_iter().chain(target.wire.publisher());
     let address = target.wire.publisher_address(target.address);
-    let socket = open(address, steps).context("a publisher")?;
-    Outlet::new(socket, target.message().repeat(burst))
+    let (socket, session) = link(target, address, steps).context("a publisher")?.into_parts();
+    let mut outlet = Outlet::new(socket, target.message().repeat(burst))?;
+    outlet.session = session;
+    Ok(outlet)
 }
 
 /// Writes that a window has room for at least, so that something is under way while the next one is made.
@@ -128,12 +151,14 @@ pub(crate) struct Outlet {
     piece: Vec<u8>,
     /// Bytes of the piece that are written; all of them: nothing is under way.
     written: usize,
+    /// What encrypts, if something does; what it has taken counts as written.
+    session: Option<Box<ClientConnection>>,
 }
 
 impl Outlet {
     pub(crate) fn new(socket: TcpStream, piece: Vec<u8>) -> anyhow::Result<Self> {
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, written: piece.len(), piece })
+        Ok(Self { socket, written: piece.len(), piece, session: None })
     }
 
     pub(crate) fn socket(&self) -> &TcpStream {
@@ -142,7 +167,8 @@ impl Outlet {
 
     /// Whether the last piece is written.
     pub(crate) fn is_idle(&self) -> bool {
-        self.written == self.piece.len()
+        let is_sent = self.session.as_ref().is_none_or(|session| !session.wants_write());
+        self.written == self.piece.len() && is_sent
     }
 
     /// Begins the piece anew.
@@ -159,8 +185,23 @@ impl Outlet {
 
     /// Writes what the socket takes; whether that was all.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
-        self.written += write_some(&mut self.socket, &self.piece[self.written..])?;
-        Ok(self.is_idle())
+        let Some(session) = &mut self.session else {
+            self.written += write_some(&mut self.socket, &self.piece[self.written..])?;
+            return Ok(self.is_idle());
+        };
+        loop {
+            while session.wants_write() {
+                match session.write_tls(&mut self.socket) {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                    Err(error) => return Err(error),
+                }
+            }
+            if self.written == self.piece.len() {
+                return Ok(true);
+            }
+            self.written += session.writer().write(&self.piece[self.written..])?;
+        }
     }
 
     /// Reads everything that is there, and shows it.
@@ -170,6 +211,19 @@ impl Outlet {
         mut heard: impl FnMut(&[u8]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         loop {
+            if let Some(session) = &mut self.session {
+                match session.read_tls(&mut self.socket) {
+                    Ok(0) => bail!("the broker closed a publisher's connection"),
+                    Ok(_) => {}
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                    Err(error) => return Err(error).context("a publisher"),
+                }
+                session.process_new_packets()?;
+                while let Ok(bytes @ 1..) = session.reader().read(buffer) {
+                    heard(&buffer[..bytes])?;
+                }
+                continue;
+            }
             match self.socket.read(buffer) {
                 Ok(0) => bail!("the broker closed a publisher's connection"),
                 Ok(bytes) => {

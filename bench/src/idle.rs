@@ -47,7 +47,7 @@ impl Idle {
         let empty = target.server.map(server::Server::resident_bytes).transpose()?;
 
         let mut poller = Poller::new()?;
-        let sockets = subscribers(&target, &poller, self.subscribers, watch)?;
+        let mut sockets = subscribers(&target, &poller, self.subscribers, watch)?;
         thread::sleep(QUIET);
         let mut figures = Vec::new();
         if let (Some(server), Some(empty)) = (target.server, empty) {
@@ -72,7 +72,7 @@ impl Idle {
             while missing > 0 {
                 poller.wait(PATIENCE, &mut ready)?;
                 for &token in &ready {
-                    let Some(bytes) = discard.take(&sockets[token])? else { continue };
+                    let Some(bytes) = sockets[token].take(&mut discard)? else { continue };
                     ensure!(bytes > 0, "the broker closed a subscriber's connection");
                     let had: u64 = received[token];
                     received[token] = had + bytes;

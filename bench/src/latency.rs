@@ -2,10 +2,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
-use std::{
-    net::TcpStream,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use rustix::{
@@ -23,6 +20,7 @@ use crate::{
     histogram::Histogram,
     load::{refuse, subscribers},
     poller::{Discard, Poller},
+    secure::Inlet,
     server::Cost,
     wire::Stream,
 };
@@ -84,7 +82,7 @@ impl Latency {
 
 /// A subscriber, and how far it is.
 struct Reader {
-    socket: TcpStream,
+    inlet: Inlet,
     bytes: u64,
     events: u64,
 }
@@ -122,7 +120,7 @@ impl<'a> Pace<'a> {
             TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
         )?;
         poller.readable(&timer, latency.subscribers + 1)?;
-        let reader = |socket| Reader { socket, bytes: 0, events: 0 };
+        let reader = |inlet| Reader { inlet, bytes: 0, events: 0 };
         Ok(Self {
             stream: target.stream(),
             target,
@@ -186,7 +184,7 @@ impl<'a> Pace<'a> {
     fn attend(&mut self, token: usize) -> anyhow::Result<()> {
         let mut buffer = [0; 4096];
         if let Some(reader) = self.readers.get_mut(token) {
-            let Some(bytes) = self.discard.take(&reader.socket)? else { return Ok(()) };
+            let Some(bytes) = reader.inlet.take(&mut self.discard)? else { return Ok(()) };
             ensure!(bytes > 0, "the broker closed a subscriber's connection");
             let now = Instant::now();
             reader.bytes += bytes;

@@ -14,6 +14,7 @@
 //! | module | measures |
 //! |---|---|
 //! | [`fan`] | deliveries a second, from any number of publishers to any number of subscribers |
+//! | [`compare`] | the same from a broker that lets in who has a token, or encrypts, beside one that does neither |
 //! | [`latency`] | publish to delivery at a fixed rate |
 //! | [`idle`] | what a subscriber costs that hears nothing, and one event to all of them |
 //! | [`publish`] | confirmed publishes a second, beside a bare loop that writes and syncs |
@@ -31,6 +32,7 @@
 //! Linux only: it asks `/proc` what the broker costs.
 
 pub mod announce;
+pub mod compare;
 pub mod connect;
 pub mod connection;
 pub mod disk;
@@ -43,12 +45,14 @@ mod histogram;
 pub mod idle;
 pub mod latency;
 mod load;
+pub mod openssl;
 pub mod origin;
 mod poller;
 pub mod program;
 pub mod publish;
 pub mod queue;
 pub mod replay;
+mod secure;
 pub mod server;
 pub mod sse;
 pub mod stalled;
@@ -61,6 +65,7 @@ use std::net::SocketAddr;
 
 pub use crate::{
     figure::Figure,
+    secure::Trust,
     server::{Launch, Ready, Server},
     tidings::Tidings,
     wire::Wire,

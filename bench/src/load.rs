@@ -5,7 +5,6 @@
 use std::{
     collections::VecDeque,
     io::{self, ErrorKind, Read},
-    net::TcpStream,
     time::{Duration, Instant},
 };
 
@@ -18,6 +17,7 @@ use crate::{
     figure::number,
     gate::Gate,
     poller::{Discard, Poller},
+    secure::Inlet,
     wire::Stream,
 };
 
@@ -44,6 +44,8 @@ pub(crate) struct Counters {
     pub(crate) published: u64,
     /// Events that arrived, all subscribers together that read.
     pub(crate) delivered: u64,
+    /// Their bytes, before they were encrypted.
+    pub(crate) delivered_bytes: u64,
 }
 
 /// A load that runs in turns.
@@ -54,7 +56,7 @@ pub(crate) struct Load<'a> {
     poller: Poller,
     ready: Vec<usize>,
     discard: Discard,
-    subscribers: Vec<TcpStream>,
+    subscribers: Vec<Inlet>,
     publishers: Vec<Outlet>,
     /// Publishers that have nothing under way, in the order of their turns.
     idle: VecDeque<usize>,
@@ -122,7 +124,8 @@ impl<'a> Load<'a> {
     /// How far it is.
     pub(crate) fn counters(&self) -> Counters {
         let delivered = self.gate.each().map(|bytes| self.stream.events(bytes)).sum();
-        Counters { published: self.published, delivered }
+        let delivered_bytes = self.gate.each().sum();
+        Counters { published: self.published, delivered, delivered_bytes }
     }
 
     /// Stops publishing, and waits until every subscriber has received exactly what was published, to the
@@ -148,6 +151,11 @@ impl<'a> Load<'a> {
             }
             self.turn(WATCH_EVERY)?;
         }
+    }
+
+    /// Publishes again, after it was [finished](Self::finish).
+    pub(crate) fn resume(&mut self) {
+        self.stopped = false;
     }
 
     fn incomplete(&self) -> String {
@@ -208,7 +216,7 @@ impl<'a> Load<'a> {
     }
 
     fn receive(&mut self, subscriber: usize) -> anyhow::Result<()> {
-        match self.discard.take(&self.subscribers[subscriber]).context("a subscriber")? {
+        match self.subscribers[subscriber].take(&mut self.discard).context("a subscriber")? {
             None => {}
             Some(0) => {
                 let events = self.stream.events(self.gate.received(subscriber));
@@ -231,7 +239,7 @@ impl<'a> Load<'a> {
 
     /// Reads no more from this subscriber, and waits for it no more.
     pub(crate) fn stall(&mut self, subscriber: usize) -> anyhow::Result<()> {
-        self.poller.forget(&self.subscribers[subscriber])?;
+        self.poller.forget(self.subscribers[subscriber].socket())?;
         self.gate.exclude(subscriber);
         Ok(())
     }
@@ -252,7 +260,7 @@ impl<'a> Load<'a> {
         subscriber: usize,
         buffer: &mut [u8],
     ) -> io::Result<Option<usize>> {
-        match self.subscribers[subscriber].read(buffer) {
+        match self.subscribers[subscriber].socket().read(buffer) {
             Ok(bytes) => {
                 self.gate.receive(subscriber, u64::try_from(bytes).expect("a length"));
                 Ok(Some(bytes))
@@ -271,14 +279,14 @@ pub(crate) fn subscribers(
     poller: &Poller,
     count: usize,
     watch: &mut Watch<'_>,
-) -> anyhow::Result<Vec<TcpStream>> {
+) -> anyhow::Result<Vec<Inlet>> {
     let mut subscribers = Vec::with_capacity(count);
     for token in 0..count {
         if token.is_multiple_of(100) {
             watch(&format!("connecting, {token} of {count}"))?;
         }
         let subscriber = connection::subscriber(target)?;
-        poller.readable(&subscriber, token)?;
+        poller.readable(subscriber.socket(), token)?;
         subscribers.push(subscriber);
     }
     settle(target);
@@ -308,7 +316,7 @@ pub(crate) fn refuse(refusal: &[u8], heard: &[u8]) -> anyhow::Result<()> {
 mod tests {
     use std::{
         io::Write,
-        net::{Ipv4Addr, SocketAddr, TcpListener},
+        net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
         thread::{self, JoinHandle},
     };
 
@@ -387,8 +395,8 @@ mod tests {
         let mut load = Load::connect(target(address), SIZE, &mut |_| Ok(())).unwrap();
         load.run_until(soon(), &mut |_| Ok(())).unwrap();
         load.finish(&mut |_| Ok(())).unwrap();
-        let Counters { published, delivered } = load.counters();
-        assert!(published > 0 && delivered == published);
+        let Counters { published, delivered, delivered_bytes } = load.counters();
+        assert!(published > 0 && delivered == published && delivered_bytes == 10 * published);
         drop(load);
         broker.join().unwrap();
     }

@@ -103,8 +103,17 @@ impl Discard {
 
     /// Bytes that were there; `None` if there were none, `Some(0)` at the end of the stream.
     pub(crate) fn take(&mut self, socket: &TcpStream) -> io::Result<Option<u64>> {
+        self.take_at_most(socket, DISCARD_BYTES)
+    }
+
+    /// The same, and no more than so many.
+    pub(crate) fn take_at_most(
+        &mut self,
+        socket: &TcpStream,
+        bytes: usize,
+    ) -> io::Result<Option<u64>> {
         let flags = RecvFlags::TRUNC | RecvFlags::DONTWAIT;
-        match recv(socket, &mut self.0[..], flags) {
+        match recv(socket, &mut self.0[..bytes.min(DISCARD_BYTES)], flags) {
             Ok((_, bytes)) => Ok(Some(u64::try_from(bytes).expect("a length"))),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
             Err(error) => Err(error.into()),

@@ -157,7 +157,7 @@ pub fn keep_on(processor: usize) -> anyhow::Result<()> {
 }
 
 /// Does something on a processor; what it starts stays there.
-fn on_processor<T>(processor: usize, run: impl FnOnce() -> T) -> anyhow::Result<T> {
+pub(crate) fn on_processor<T>(processor: usize, run: impl FnOnce() -> T) -> anyhow::Result<T> {
     let before = sched_getaffinity(None).context("on which processors do I run?")?;
     keep_on(processor)?;
     let result = run();

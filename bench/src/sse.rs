@@ -42,7 +42,7 @@ impl Wire for Sse {
     }
 
     fn publisher(&self) -> Vec<Step> {
-        Tidings { sync: None }.opening()
+        Tidings::open(None).opening()
     }
 
     fn publisher_address(&self, _: SocketAddr) -> SocketAddr {
@@ -58,7 +58,7 @@ impl Wire for Sse {
     }
 
     fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8> {
-        Tidings { sync: None }.publish(topic, payload)
+        Tidings::open(None).publish(topic, payload)
     }
 
     fn stream(&self, _topic: &str, payload_bytes: usize) -> Stream {

@@ -3,16 +3,30 @@
 use anyhow::{Context, bail};
 use memchr::memchr_iter;
 
-use crate::wire::{
-    Answers, Caught, Confirmed, Crew, Heard, Left, Replay, ReplayEnd, Step, Stream, Sync, Tasks,
-    Until, Wire, Worker,
+use crate::{
+    secure::Trust,
+    wire::{
+        Answers, Caught, Confirmed, Crew, Heard, Left, Replay, ReplayEnd, Step, Stream, Sync,
+        Tasks, Until, Wire, Worker,
+    },
 };
 
 /// Tidings, with topics as safe as asked for; `None`: as the broker makes them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Tidings {
     /// Of the topics that are made.
     pub sync: Option<Sync>,
+    /// What every connection shows.
+    pub token: Option<String>,
+    /// Whose certificates are taken; without it nothing is encrypted.
+    pub trust: Option<Trust>,
+}
+
+impl Tidings {
+    /// One that lets everybody in, and does not encrypt.
+    pub const fn open(sync: Option<Sync>) -> Self {
+        Self { sync, token: None, trust: None }
+    }
 }
 
 /// Bytes of the answer to `SUB`.
@@ -27,9 +41,15 @@ impl Wire for Tidings {
         self.sync.map(create).into_iter().collect()
     }
 
+    fn trust(&self) -> Option<&Trust> {
+        self.trust.as_ref()
+    }
+
     fn opening(&self) -> Vec<Step> {
+        let token = self.token.as_ref().map_or_else(String::new, |token| format!(" token={token}"));
         // What peers hear comes before the answer and may look like anything; a new topic has none of it.
-        vec![Step::new("HELLO name=bench\r\nPING\r\n", Until::Line("PONG"))]
+        let line = format!("HELLO name=bench{token}\r\nPING\r\n");
+        vec![Step::new(line, Until::Line("PONG"))]
     }
 
     fn subscribe(&self, topic: &str) -> Vec<Step> {
@@ -142,7 +162,7 @@ fn lag(line: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    const WIRE: Tidings = Tidings { sync: None };
+    const WIRE: Tidings = Tidings::open(None);
 
     #[test]
     fn a_delivery_is_as_long_as_it_is_counted() {
@@ -186,7 +206,7 @@ mod tests {
     #[test]
     fn a_topic_is_made_only_when_its_safety_matters() {
         assert!(WIRE.prepare("t").is_empty());
-        let made = Tidings { sync: Some(Sync::Always) }.prepare("t");
+        let made = Tidings::open(Some(Sync::Always)).prepare("t");
         assert_eq!(made[0].send, b"TOPIC create t sync=always\r\n");
     }
 }

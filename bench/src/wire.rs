@@ -5,6 +5,8 @@ use std::{net::SocketAddr, time::Duration};
 use anyhow::bail;
 use memchr::memmem;
 
+use crate::secure::Trust;
+
 /// Something to say at the beginning of a connection, and what to wait for then.
 #[derive(Debug, Clone)]
 pub struct Step {
@@ -262,6 +264,11 @@ pub trait Wire {
     fn prepare(&self, topic: &str) -> Vec<Step> {
         let _ = topic;
         Vec::new()
+    }
+
+    /// Whose certificates are taken; without it nothing is encrypted.
+    fn trust(&self) -> Option<&Trust> {
+        None
     }
 
     /// What every connection begins with.

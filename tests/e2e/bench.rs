@@ -44,6 +44,19 @@ fn fan_out_and_fan_in_count_deliveries() {
 }
 
 #[test]
+fn fan_out_is_compared_with_what_guards_take() {
+    let few = ["fan-out", "--subscribers", "3", "--window", "100"];
+    let tokens = bench(&[&few, &SHORT[..], &["--tokens"]].concat());
+    let both = bench(&[&few, &SHORT[..], &["--tls", "--tokens"]].concat());
+    for measured in [&tokens, &both] {
+        expect_figures(measured, &["deliveries_per_second", "plain_deliveries_per_second"]);
+        expect_figures(measured, &["of_plain", "of_plain_by_cpu", "broker_cpus"]);
+    }
+    expect_figures(&both, &["aes_mb_per_second", "of_limit", "of_limit_by_cpu"]);
+    assert!(tokens["of_limit"].is_null(), "nothing is encrypted: {tokens}");
+}
+
+#[test]
 fn latency_has_its_quantiles() {
     let few = ["latency", "--rate", "100", "--subscribers", "2"];
     let measured = bench(&[&few, &SHORT[..], &MEMORY].concat());
@@ -53,9 +66,12 @@ fn latency_has_its_quantiles() {
 
 #[test]
 fn idle_subscribers_cost_memory_and_all_hear_of_an_event() {
-    let measured =
-        bench(&[&["idle", "--subscribers", "20", "--events", "2"], &MEMORY[..]].concat());
-    expect_figures(&measured, &["kib_per_subscriber", "to_all_ms", "broker_cpu_ms_per_event"]);
+    let few = ["idle", "--subscribers", "20", "--events", "2"];
+    for guard in [&[][..], &["--tls"], &["--tokens"]] {
+        let measured = bench(&[&few, &MEMORY[..], guard].concat());
+        expect_figures(&measured, &["kib_per_subscriber", "to_all_ms", "broker_cpu_ms_per_event"]);
+        assert_eq!(measured["tls"], guard.contains(&"--tls"));
+    }
 }
 
 #[test]

@@ -103,14 +103,6 @@ pub(crate) fn files(server: &Server) -> Vec<PathBuf> {
     events.iter().filter(|event| event.contains(" size=")).map(|event| path(event)).collect()
 }
 
-/// The time that a process has kept processors busy, in hundredths of a second.
-#[track_caller]
-fn processor_ticks(id: u32) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
-    let words: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
-    words[11].parse::<u64>().unwrap() + words[12].parse::<u64>().unwrap()
-}
-
 /// Waits until this file has been announced so often.
 #[track_caller]
 pub(crate) fn until_announced(server: &Server, file: &Path, times: usize) {
@@ -388,9 +380,9 @@ fn to_look_through_many_directories_makes_no_end_of_looking() {
     until_announced(&server, &first, 1);
     // Rests then: its processor time does not grow while nothing happens.
     until("it to rest", || {
-        let before = processor_ticks(watch.id());
+        let before = watch.processor_ticks();
         thread::sleep(Duration::from_millis(300));
-        (processor_ticks(watch.id()) <= before + 2).then_some(())
+        (watch.processor_ticks() <= before + 2).then_some(())
     });
 }
 

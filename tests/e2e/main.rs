@@ -18,6 +18,7 @@ mod commands;
 mod conditional;
 mod config;
 mod crawl;
+mod crowds;
 mod descriptors;
 mod disk_full;
 mod docs;

@@ -1,13 +1,21 @@
 //! Who may come in, and what each may do, as netcat, curl and commands find it.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+    process::Command,
+    time::Instant,
+};
 
+use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 
 use crate::support::{
     http::Http,
     origin::{Origin, Site},
     process::{Running, Server, run, tidings},
+    seed::{number_from, seed_from},
     talk::Talk,
     wait::until,
 };
@@ -166,6 +174,55 @@ fn wrong_tokens_are_answered_alike_and_not_many_are_looked_at() {
     let said = talk.ask("HELLO token=x");
     assert!(said.starts_with("-ERR limit too many wrong tokens from there"), "{said}");
     // Nobody is kept out by what others try.
+    assert_eq!(logged_in(&server, &token).ask("SUB new-url"), "+OK");
+}
+
+/// A connection from that address of this machine, which knows nothing of what others tried from elsewhere.
+#[track_caller]
+fn connect_from(address: SocketAddr, source: Ipv4Addr) -> Talk {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
+    socket.connect(&address.into()).unwrap();
+    Talk::over(socket.into())
+}
+
+/// `TIDINGS_WRONG_TOKENS` is how many. Nobody can tell from the time, whatever is right of one: how long each kind takes is
+/// printed.
+#[test]
+fn no_wrong_token_is_taken_and_none_is_answered_otherwise_than_the_others() {
+    let count = number_from("TIDINGS_WRONG_TOKENS").unwrap_or(40);
+    let (server, [token]) = broker([("she", &["all"])], &[]);
+    let mut rng = fastrand::Rng::with_seed(seed_from("TIDINGS_WRONG_TOKENS_SEED"));
+    let mut times = [const { Vec::new() }; 4];
+    for round in 0..count {
+        let kind = usize::try_from(round).unwrap() % times.len();
+        let mut any = |length: usize| (0..length).map(|_| rng.alphanumeric()).collect::<String>();
+        let wrong = match kind {
+            0 => format!("tdg_{}", any(43)),
+            // All but the last letter of it are right.
+            1 => {
+                let (right, last) = token.split_at(token.len() - 1);
+                format!("{right}{}", if last == "A" { "E" } else { "A" })
+            }
+            2 => token[..token.len() / 2].to_owned() + &any(23),
+            _ => any(8),
+        };
+        let [.., high, low] = round.to_be_bytes();
+        let mut talk = connect_from(server.address, Ipv4Addr::new(127, 2, high, low));
+        talk.line();
+        let began = Instant::now();
+        let said = talk.ask(&format!("HELLO token={wrong}"));
+        times[kind].push(began.elapsed());
+        assert_eq!(said, "-ERR unauthenticated nobody has that token", "{wrong}");
+        assert!(talk.ask("STATS").starts_with("-ERR unauthenticated "), "{wrong}");
+    }
+    let kinds = ["unknown", "all but the last letter", "half of it", "short"];
+    for (kind, mut times) in kinds.into_iter().zip(times) {
+        times.sort_unstable();
+        let at = |quarter: usize| times[(times.len() - 1) * quarter / 4];
+        let (low, median, high) = (at(1), at(2), at(3));
+        eprintln!("{kind}: {} in {median:?}, half of them in {low:?} to {high:?}", times.len());
+    }
     assert_eq!(logged_in(&server, &token).ask("SUB new-url"), "+OK");
 }
 

@@ -1,6 +1,8 @@
 //! Every verb with every right, on every way, before and after login: against a table that knows nothing of how it is
 //! decided.
 
+mod cost;
+
 use tidings_protocol::{Command, Verb};
 
 use super::*;

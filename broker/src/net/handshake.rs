@@ -32,7 +32,7 @@ pub(super) async fn handshake(
     let patience = Duration::from_millis(limits.handshake_ms);
     let linger = Duration::from_millis(limits.linger_ms);
     let accept = TlsAcceptor::from(config)
-        .accept_with(stream, |session| session.set_buffer_limit(Some(tls::AHEAD_BYTES_MAX)));
+        .accept_with(stream, |session| session.set_buffer_limit(Some(tls::AHEAD_BYTES_MIN)));
     let accepted = tokio::select! {
         biased;
         () = stop.cancelled() => return Err(io::Error::other("the broker stops")),
@@ -42,7 +42,7 @@ pub(super) async fn handshake(
         Ok(Ok(stream)) => {
             let shown = stream.get_ref().1.peer_certificates();
             let name = shown.and_then(<[_]>::first).and_then(tls::name);
-            Ok((Stream::Tls(Box::new(stream)), name))
+            Ok((Stream::secure(stream), name))
         }
         Ok(Err((error, stream))) => {
             tokio::select! {

@@ -12,6 +12,8 @@ use tokio::net::TcpStream;
 use tokio::net::UnixStream;
 use tokio_rustls::server::TlsStream;
 
+use crate::tls;
+
 /// The socket of a connection, with encryption or without.
 ///
 /// Nearly all are plain, so that way is the shortest: a jump, and no memory besides the socket.
@@ -19,9 +21,43 @@ use tokio_rustls::server::TlsStream;
 pub(super) enum Stream {
     Plain(TcpStream),
     /// Its state is some kibibytes.
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<Secure>),
     #[cfg(unix)]
     Unix(UnixStream),
+}
+
+/// A socket within TLS.
+#[derive(Debug)]
+pub(super) struct Secure {
+    stream: TlsStream<TcpStream>,
+    /// Bytes that are encrypted at once; `AHEAD_BYTES_MIN <= burst <= AHEAD_BYTES_MAX`.
+    burst: usize,
+}
+
+impl Secure {
+    /// Writes, once all is gone that was taken before.
+    fn poll_burst(
+        &mut self,
+        cx: &mut Context<'_>,
+        write: impl FnOnce(Pin<&mut TlsStream<TcpStream>>, &mut Context<'_>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        let written = write(Pin::new(&mut self.stream), cx);
+        let session = self.stream.get_mut().1;
+        let burst = match written {
+            _ if session.wants_write() => tls::AHEAD_BYTES_MIN,
+            Poll::Ready(Ok(bytes)) if bytes >= self.burst => {
+                (2 * self.burst).min(tls::AHEAD_BYTES_MAX)
+            }
+            // Whoever hears little needs no more.
+            _ => self.burst,
+        };
+        if burst != self.burst {
+            self.burst = burst;
+            session.set_buffer_limit(Some(burst));
+        }
+        written
+    }
 }
 
 /// Where a connection comes from.
@@ -107,11 +143,16 @@ impl fmt::Display for Remote {
 }
 
 impl Stream {
+    /// Within TLS, of which the beginning is over.
+    pub(super) fn secure(stream: TlsStream<TcpStream>) -> Self {
+        Self::Tls(Box::new(Secure { stream, burst: tls::AHEAD_BYTES_MIN }))
+    }
+
     /// Whether something may be written. An error of the socket is found by writing.
     pub(super) fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Plain(stream) => stream.poll_write_ready(cx),
-            Self::Tls(stream) => stream.get_ref().0.poll_write_ready(cx),
+            Self::Tls(secure) => secure.stream.get_ref().0.poll_write_ready(cx),
             #[cfg(unix)]
             Self::Unix(stream) => stream.poll_write_ready(cx),
         }
@@ -128,10 +169,7 @@ impl AsyncWrite for Stream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Tls(stream) => {
-                ready!(Pin::new(&mut *stream).poll_flush(cx))?;
-                Pin::new(stream).poll_write(cx, bytes)
-            }
+            Self::Tls(secure) => secure.poll_burst(cx, |stream, cx| stream.poll_write(cx, bytes)),
             #[cfg(unix)]
             Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
@@ -144,9 +182,8 @@ impl AsyncWrite for Stream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bytes),
-            Self::Tls(stream) => {
-                ready!(Pin::new(&mut *stream).poll_flush(cx))?;
-                Pin::new(stream).poll_write_vectored(cx, bytes)
+            Self::Tls(secure) => {
+                secure.poll_burst(cx, |stream, cx| stream.poll_write_vectored(cx, bytes))
             }
             #[cfg(unix)]
             Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bytes),
@@ -160,7 +197,7 @@ impl AsyncWrite for Stream {
     /// At once, but for what is encrypted and waits for the socket.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(secure) => Pin::new(&mut secure.stream).poll_flush(cx),
             _ => Poll::Ready(Ok(())),
         }
     }
@@ -168,7 +205,7 @@ impl AsyncWrite for Stream {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(secure) => Pin::new(&mut secure.stream).poll_shutdown(cx),
             #[cfg(unix)]
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
         }
@@ -183,7 +220,7 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Tls(secure) => Pin::new(&mut secure.stream).poll_read(cx, buffer),
             #[cfg(unix)]
             Self::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
         }

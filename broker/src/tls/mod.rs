@@ -32,8 +32,12 @@ const ALPN_HTTP: &[u8] = b"http/1.1";
 /// Bytes of one of the files. A chain of certificates has a few kibibytes, a bundle of authorities some hundred.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// Bytes that are encrypted ahead of a socket which takes nothing: of a connection that does not read.
-pub(crate) const AHEAD_BYTES_MAX: usize = 32 << 10;
+/// Bytes that are encrypted at once, before it is known how many the socket takes, and so at most what waits here for
+/// somebody who does not read: that much for who left something the last time, one record;
+pub(crate) const AHEAD_BYTES_MIN: usize = 16 << 10;
+/// and in steps up to that for who takes everything, as each write costs the kernel, and who reads on the other side. With
+/// what its records have besides it is no more than the kernel keeps for who does not read (`Limits::unsent_bytes`).
+pub(crate) const AHEAD_BYTES_MAX: usize = (128 << 10) - 512;
 
 /// Where the files are.
 #[derive(Debug, Clone, PartialEq, Eq)]

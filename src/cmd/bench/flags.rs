@@ -9,11 +9,11 @@ use std::{
 use clap::Args;
 use serde_json::{Value, json};
 use tidings_bench::{
-    Target, Watch, connect::Connect, fan::Fan, idle::Idle, latency::Latency, publish::Publish,
-    replay::Replay, stalled::Stalled, wire::Sync,
+    Target, Watch, compare::Encryption, connect::Connect, fan::Fan, idle::Idle, latency::Latency,
+    openssl, publish::Publish, replay::Replay, stalled::Stalled, wire::Sync,
 };
 
-use super::{EXAMPLES, Measure, Outcome};
+use super::{EXAMPLES, Measure, Outcome, guard::Guard};
 use crate::{
     address::BrokerAddress,
     output::{count, plural},
@@ -128,6 +128,9 @@ pub(crate) struct FanOutArgs {
     window: u64,
 
     #[command(flatten)]
+    guard: Guard,
+
+    #[command(flatten)]
     length: Length,
 
     #[command(flatten)]
@@ -146,13 +149,15 @@ impl Measure for FanOutArgs {
             "publishers": self.publishers,
             "subscribers": self.subscribers,
             "window": self.window,
+            "tokens": self.guard.tokens,
+            "tls": self.guard.tls,
             "seconds": self.length.seconds,
         })
     }
 
     fn title(&self) -> String {
         let Self { publishers, subscribers, window, length, .. } = self;
-        fan_title(*publishers, *subscribers, *window, length)
+        fan_title(*publishers, *subscribers, *window, length) + self.guard.title()
     }
 
     fn measure(
@@ -161,8 +166,18 @@ impl Measure for FanOutArgs {
         _: Option<&Path>,
         watch: &mut Watch<'_>,
     ) -> anyhow::Result<Outcome> {
-        let Self { publishers, subscribers, window, length, .. } = self;
-        fan(*publishers, *subscribers, *window, length).measure(target, watch).map(Outcome::from)
+        let Self { publishers, subscribers, window, length, common, guard } = self;
+        let fan = fan(*publishers, *subscribers, *window, length);
+        if !guard.is_some() {
+            return fan.measure(target, watch).map(Outcome::from);
+        }
+        let (own, wire) = guard.start_beside(common)?;
+        let server = own.server();
+        let guarded =
+            Target { wire: &wire, address: server.address(), server: Some(server), ..target };
+        let encryption = || openssl::bytes_per_second(common.pin.map(|(server, _)| server));
+        let encryption = guard.tls.then_some(&encryption as &Encryption<'_>);
+        fan.compare(target, guarded, encryption, watch).map(Outcome::from)
     }
 }
 
@@ -308,6 +323,9 @@ pub(crate) struct IdleArgs {
     events: u16,
 
     #[command(flatten)]
+    guard: Guard,
+
+    #[command(flatten)]
     common: Common,
 }
 
@@ -319,14 +337,24 @@ impl Measure for IdleArgs {
     }
 
     fn settings(&self) -> Value {
-        json!({ "subscribers": self.subscribers, "events": self.events })
+        json!({
+            "subscribers": self.subscribers,
+            "events": self.events,
+            "tokens": self.guard.tokens,
+            "tls": self.guard.tls,
+        })
+    }
+
+    fn guard(&self) -> Guard {
+        self.guard
     }
 
     fn title(&self) -> String {
         format!(
-            "{}, {} to all of them",
+            "{}, {} to all of them{}",
             plural(self.subscribers.into(), "subscriber"),
-            plural(self.events.into(), "event")
+            plural(self.events.into(), "event"),
+            self.guard.title()
         )
     }
 

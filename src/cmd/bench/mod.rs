@@ -2,6 +2,7 @@
 
 mod flags;
 mod frontier;
+mod guard;
 mod queue;
 mod report;
 
@@ -25,6 +26,7 @@ use self::{
         SseAt, StalledArgs,
     },
     frontier::FrontierArgs,
+    guard::Guard,
     queue::QueueArgs,
     report::Report,
 };
@@ -42,6 +44,7 @@ what that costs in processor time and memory.
 Examples:
   tidings bench fan-out
   tidings bench fan-out --subscribers 1000 --window 1000 --pin 0,1
+  tidings bench fan-out --tls --pin 0,1 --runs 9
   tidings bench publish --sync always --data /srv/tidings-bench
   tidings bench queue --workers 4 --keys 10000
   tidings bench frontier --urls 10000000 --hosts 1000000
@@ -81,6 +84,11 @@ trait Measure {
     const IS_ABOUT_DISK: bool = false;
 
     fn common(&self) -> &Common;
+
+    /// How the broker guards itself that is measured.
+    fn guard(&self) -> Guard {
+        Guard::default()
+    }
 
     /// What was measured, for JSON.
     fn settings(&self) -> Value;
@@ -160,9 +168,11 @@ fn report<M: Measure>(bench: &M, stop: &AtomicBool) -> anyhow::Result<Report> {
         Some(SseAt::Own) if common.broker.is_some() => bail!("--broker needs --sse=HOST:PORT, too"),
         Some(SseAt::Own) => Some(server::free_address()?),
     };
-    let own = match &common.broker {
-        Some(_) => None,
-        None => Some(start(common, M::IS_ABOUT_DISK, http.map(|http| http.port()))?),
+    let (own, by_lines) = if common.broker.is_some() {
+        (None, Tidings::open(common.sync))
+    } else {
+        let (own, wire) = start(bench, http.map(|http| http.port()))?;
+        (Some(own), wire)
     };
     let lines = match (&common.broker, &own) {
         (_, Some(own)) => own.server().address(),
@@ -187,7 +197,7 @@ fn report<M: Measure>(bench: &M, stop: &AtomicBool) -> anyhow::Result<Report> {
         console.progress(&format!("{}: {text}", M::NAME));
         Ok(())
     };
-    let (by_lines, by_http) = (Tidings { sync: common.sync }, Sse { sync: common.sync, lines });
+    let by_http = Sse { sync: common.sync, lines };
     let target = Target {
         wire: if http.is_some() { &by_http } else { &by_lines },
         address: http.unwrap_or(lines),
@@ -209,13 +219,14 @@ fn find(broker: &BrokerAddress) -> anyhow::Result<SocketAddr> {
     found.next().with_context(|| format!("{broker} has no address"))
 }
 
-fn start(common: &Common, is_about_disk: bool, http: Option<u16>) -> anyhow::Result<OwnBroker> {
-    let data = DataDir::new(common.data.as_deref())?;
+fn start<M: Measure>(bench: &M, http: Option<u16>) -> anyhow::Result<(OwnBroker, Tidings)> {
+    let common = bench.common();
+    let data = DataDir::new(common.data.as_deref(), "")?;
     // Without --sync the topic is what the broker makes of it, which may well be durable.
-    if common.sync.map_or(is_about_disk, Sync::is_durable) {
+    if common.sync.map_or(M::IS_ABOUT_DISK, Sync::is_durable) {
         disk::refuse_memory(data.path())?;
     }
-    OwnBroker::start(data, common.threads, common.pin.map(|(server, _)| server), http)
+    bench.guard().start(common, data, http)
 }
 
 fn settings<M: Measure>(bench: &M) -> Map<String, Value> {

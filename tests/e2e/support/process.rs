@@ -200,6 +200,14 @@ impl Running {
         memory_bytes(self.id(), "VmRSS:")
     }
 
+    /// The time that the process has kept processors busy, in hundredths of a second.
+    #[track_caller]
+    pub(crate) fn processor_ticks(&self) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap();
+        let words: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        words[11].parse::<u64>().unwrap() + words[12].parse::<u64>().unwrap()
+    }
+
     /// Waits for the end of the process and of everything that it printed.
     #[track_caller]
     pub(crate) fn finish(mut self) -> Finished {

@@ -34,7 +34,16 @@ impl Talk {
 
     /// The same with a broker that may be gone.
     fn connect(address: SocketAddr) -> io::Result<Self> {
-        let stream = TcpStream::connect(address)?;
+        Self::prepare(TcpStream::connect(address)?)
+    }
+
+    /// Over a connection of which nothing was read.
+    #[track_caller]
+    pub(crate) fn over(stream: TcpStream) -> Self {
+        Self::prepare(stream).unwrap()
+    }
+
+    fn prepare(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         Ok(Self { stream, unread: Vec::new() })

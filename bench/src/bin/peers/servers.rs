@@ -158,7 +158,7 @@ fn command(
             let mut command = Command::new(&place.tidings);
             command.args(["broker", "--listen", "127.0.0.1:0", "--data"]).arg(dir.path());
             command.env_remove("TIDINGS_CONFIG");
-            (command, Box::new(Tidings { sync: Some(used.sync) }))
+            (command, Box::new(Tidings::open(Some(used.sync))))
         }
         Kind::Nats | Kind::JetStream => {
             let mut command = Command::new("nats-server");

@@ -422,7 +422,7 @@ impl Wire for TidingsZmtp {
 }
 
 /// How publishers speak to Tidings.
-const LINES: Tidings = Tidings { sync: None };
+const LINES: Tidings = Tidings::open(None);
 
 /// Bare lines, for programs that know nothing else: who says `S` listens, everybody else is heard.
 pub(crate) struct Lines;

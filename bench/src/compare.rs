@@ -1,0 +1,176 @@
+//! Fan-out by two brokers in turns, one of which looks at tokens or encrypts: what that takes.
+
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use crate::{
+    Figure, Server, Target, Watch,
+    fan::Fan,
+    figure::number,
+    load::{Load, Size},
+};
+
+/// Time in which a broker gets going again after the other one's turn.
+const WARM_UP: Duration = Duration::from_millis(200);
+
+/// A rate in bytes a second, asked for before each round.
+pub type Encryption<'a> = dyn Fn() -> anyhow::Result<f64> + 'a;
+
+/// A broker and what it did in each of its turns.
+struct Side<'a> {
+    load: Load<'a>,
+    server: &'a Server,
+    runs: Vec<Run>,
+}
+
+/// What a turn came to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Run {
+    deliveries_per_second: f64,
+    bytes_per_second: f64,
+    /// In a second of the broker's processor time.
+    bytes_per_cpu_second: f64,
+    /// Processors that the broker kept busy.
+    processors: f64,
+    us_per_1000: f64,
+}
+
+impl Fan {
+    /// Measures both, one after the other in every round, beginning with another one each time. `guarded` is the one
+    /// that lets in who has a token, or encrypts; with `encryption` it is compared with what that alone allows.
+    pub fn compare(
+        &self,
+        plain: Target<'_>,
+        guarded: Target<'_>,
+        encryption: Option<&Encryption<'_>>,
+        watch: &mut Watch<'_>,
+    ) -> anyhow::Result<Vec<Figure>> {
+        let mut plain = self.side(plain, watch)?;
+        let mut guarded = self.side(guarded, watch)?;
+        for side in [&mut plain, &mut guarded] {
+            side.turn(self.warm_up, watch)?;
+            side.runs.clear();
+        }
+        let mut rates = Vec::new();
+        for round in 0..self.runs {
+            if let Some(encryption) = encryption {
+                watch("openssl speed")?;
+                rates.push(encryption()?);
+            }
+            let mut sides = [&mut plain, &mut guarded];
+            sides.rotate_left(round % 2);
+            for side in sides {
+                side.turn(self.run, watch)?;
+            }
+        }
+        Ok(figures(&plain.runs, &guarded.runs, &rates))
+    }
+
+    fn side<'a>(&self, target: Target<'a>, watch: &mut Watch<'_>) -> anyhow::Result<Side<'a>> {
+        let size = Size {
+            publishers: self.publishers,
+            subscribers: self.subscribers,
+            window: self.window,
+        };
+        let server = target.server.context("what runs elsewhere cannot be compared")?;
+        Ok(Side { load: Load::connect(target, size, watch)?, server, runs: Vec::new() })
+    }
+}
+
+impl Side<'_> {
+    /// One turn, at whose end nothing of it is under way any more.
+    fn turn(&mut self, length: Duration, watch: &mut Watch<'_>) -> anyhow::Result<()> {
+        self.load.resume();
+        self.load.run_until(Instant::now() + WARM_UP, watch)?;
+        let (before, began, cpu_before) =
+            (self.load.counters(), Instant::now(), self.server.cpu()?);
+        self.load.run_until(began + length, watch)?;
+        let (after, took, cpu) = (self.load.counters(), began.elapsed(), self.server.cpu()?);
+        let (took, cpu) = (took.as_secs_f64(), cpu.saturating_sub(cpu_before).as_secs_f64());
+        let deliveries = number(after.delivered - before.delivered);
+        let bytes = number(after.delivered_bytes - before.delivered_bytes);
+        self.runs.push(Run {
+            deliveries_per_second: deliveries / took,
+            bytes_per_second: bytes / took,
+            bytes_per_cpu_second: bytes / cpu,
+            processors: cpu / took,
+            us_per_1000: cpu * 1e9 / deliveries,
+        });
+        self.load.finish(watch)
+    }
+}
+
+/// Both, how they compare in each round, and what encryption alone would allow.
+fn figures(plain: &[Run], guarded: &[Run], encryption: &[f64]) -> Vec<Figure> {
+    let rounds = || plain.iter().zip(guarded);
+    let of = |runs: &[Run], value: fn(&Run) -> f64| runs.iter().map(value).collect::<Vec<_>>();
+    let figure = |key, label, digits, runs| Figure { key, label, digits, runs };
+    let rate = |run: &Run| run.deliveries_per_second;
+    let work = |run: &Run| run.us_per_1000;
+    let mut figures = vec![
+        figure("deliveries_per_second", "deliveries/s", 0, of(guarded, rate)),
+        figure("plain_deliveries_per_second", "without, deliveries/s", 0, of(plain, rate)),
+        Figure::new("of_plain", "of without", 3)
+            .with(rounds().map(|(plain, guarded)| rate(guarded) / rate(plain))),
+        figure("broker_cpu_us_per_1000_deliveries", "broker us per 1,000", 1, of(guarded, work)),
+        figure(
+            "plain_broker_cpu_us_per_1000_deliveries",
+            "without, us per 1,000",
+            1,
+            of(plain, work),
+        ),
+        Figure::new("of_plain_by_cpu", "of without, by CPU", 3)
+            .with(rounds().map(|(plain, guarded)| work(plain) / work(guarded))),
+        figure("broker_cpus", "broker processors", 2, of(guarded, |run| run.processors)),
+        figure("plain_broker_cpus", "without, processors", 2, of(plain, |run| run.processors)),
+    ];
+    if encryption.is_empty() {
+        return figures;
+    }
+    let mega = |rate: f64| rate / 1e6;
+    let of_limit = |value: fn(&Run) -> f64| {
+        let each = move |((plain, guarded), rate): ((&Run, &Run), &f64)| {
+            value(guarded) * (1.0 / rate + 1.0 / value(plain))
+        };
+        rounds().zip(encryption).map(each).collect::<Vec<_>>()
+    };
+    let (bytes, by_cpu) = (|run: &Run| run.bytes_per_second, |run: &Run| run.bytes_per_cpu_second);
+    let megabytes = |runs: &[Run]| runs.iter().map(|run| mega(bytes(run))).collect();
+    figures.extend([
+        figure("mb_per_second", "MB/s", 0, megabytes(guarded)),
+        figure("plain_mb_per_second", "without, MB/s", 0, megabytes(plain)),
+        Figure::new("aes_mb_per_second", "AES-256-GCM, MB/s", 0)
+            .with(encryption.iter().map(|rate| mega(*rate))),
+        figure("of_limit", "of 1/(1/AES + 1/without)", 3, of_limit(bytes)),
+        figure("of_limit_by_cpu", "the same, by CPU", 3, of_limit(by_cpu)),
+    ]);
+    figures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUN: Run = Run {
+        deliveries_per_second: 100.0,
+        bytes_per_second: 3e6,
+        bytes_per_cpu_second: 6e6,
+        processors: 0.5,
+        us_per_1000: 7.0,
+    };
+
+    #[test]
+    fn half_of_what_encryption_allows_is_half() {
+        // Each takes as long as the other, so both together allow half.
+        let guarded = Run { deliveries_per_second: 25.0, bytes_per_second: 0.75e6, ..RUN };
+        let figures = figures(&[RUN], &[guarded], &[3e6]);
+        let value = |key| figures.iter().find(|figure| figure.key == key).unwrap().median();
+        assert_eq!(value("of_plain"), Some(0.25));
+        assert_eq!(value("of_limit"), Some(0.5));
+        assert_eq!(value("of_plain_by_cpu"), Some(1.0));
+        assert_eq!(value("aes_mb_per_second"), Some(3.0));
+    }
+}

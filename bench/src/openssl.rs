@@ -1,0 +1,86 @@
+//! What `openssl` does for a benchmark: a certificate for a broker of this machine, and the rate to compare with.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, ensure};
+
+use crate::server;
+
+/// Bytes of a record, which is what is encrypted at once.
+const RECORD_BYTES: &str = "16384";
+
+/// A certificate that is no authority: clients refuse one that is both.
+const SETTINGS: &str = "\
+[req]
+distinguished_name = name
+x509_extensions = extensions
+prompt = no
+[name]
+CN = localhost
+[extensions]
+basicConstraints = critical, CA:FALSE
+subjectAltName = DNS:localhost, IP:127.0.0.1
+";
+
+/// The files of a certificate, and of its key.
+#[derive(Debug)]
+pub struct Certificate {
+    /// The certificate (PEM).
+    pub cert: PathBuf,
+    /// Its key (PEM).
+    pub key: PathBuf,
+}
+
+/// A new certificate for this machine in that directory, good for a day.
+pub fn certificate(directory: &Path) -> anyhow::Result<Certificate> {
+    let settings = directory.join("openssl.cnf");
+    fs::write(&settings, SETTINGS).context("cannot write the settings of openssl")?;
+    let files = Certificate { cert: directory.join("bench.pem"), key: directory.join("bench.key") };
+    let mut command = Command::new("openssl");
+    command.args(["req", "-x509", "-nodes", "-days", "1", "-newkey", "ec"]);
+    command.args(["-pkeyopt", "ec_paramgen_curve:prime256v1", "-config"]).arg(settings);
+    command.arg("-out").arg(&files.cert).arg("-keyout").arg(&files.key);
+    run(&mut command)?;
+    Ok(files)
+}
+
+/// Bytes that one processor encrypts in a second of its time with AES-256-GCM, record by record.
+pub fn bytes_per_second(processor: Option<usize>) -> anyhow::Result<f64> {
+    let mut command = Command::new("openssl");
+    command.args(["speed", "-mr", "-seconds", "1", "-bytes", RECORD_BYTES, "-evp", "aes-256-gcm"]);
+    let said = match processor {
+        Some(processor) => server::on_processor(processor, || run(&mut command))??,
+        None => run(&mut command)?,
+    };
+    rate(&said).with_context(|| format!("cannot understand what openssl says: {said}"))
+}
+
+/// The last field of its line for programs: `+F:25:AES-256-GCM:3444744274.75`.
+fn rate(said: &str) -> Option<f64> {
+    let line = said.lines().find(|line| line.starts_with("+F:"))?;
+    line.rsplit(':').next()?.trim().parse().ok().filter(|rate| *rate > 0.0)
+}
+
+fn run(command: &mut Command) -> anyhow::Result<String> {
+    let ended = command.output().context("cannot run openssl, which this needs")?;
+    let said = String::from_utf8_lossy(&ended.stderr);
+    ensure!(ended.status.success(), "openssl failed: {said}");
+    Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_that_of_its_line() {
+        let said = "+DT:AES-256-GCM:1:16384\n+F:25:AES-256-GCM:3444744274.75\n";
+        assert_eq!(rate(said), Some(3_444_744_274.75));
+        assert_eq!(rate("+F:25:AES-256-GCM:nan"), None);
+        assert_eq!(rate("Doing AES-256-GCM"), None);
+    }
+}
