@@ -9,7 +9,7 @@ use std::{
 use clap::Args;
 use tidings_broker::{
     Broker, BrokerConfig, Sockets,
-    access::{Right, Rights},
+    access::{Power, Right, Rights, Way},
 };
 use tidings_protocol::TopicName;
 
@@ -105,4 +105,18 @@ impl AccessFlags {
     fn minds(&self, address: SocketAddr) -> bool {
         !self.insecure && !address.ip().to_canonical().is_loopback()
     }
+}
+
+/// What a way in may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) way: Way,
+    pub(crate) powers: Vec<Power>,
+}
+
+/// The value of `--grant`.
+pub(crate) fn parse_grant(text: &str) -> Result<Grant, String> {
+    let (way, powers) = text.split_once('=').ok_or("write WAY=ATTRIBUTE,.., such as zmq=prio")?;
+    let powers = powers.split(',').filter(|power| !power.is_empty());
+    Ok(Grant { way: way.parse()?, powers: powers.map(str::parse).collect::<Result<_, _>>()? })
 }

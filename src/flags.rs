@@ -7,17 +7,14 @@ use std::{
 };
 
 use clap::Args;
-use tidings_broker::{
-    AuditConfig, BrokerConfig, HttpConfig, Sockets, Sync, TopicSettings,
-    access::{Power, Way},
-};
+use tidings_broker::{AuditConfig, BrokerConfig, HttpConfig, Sockets, Sync, TopicSettings};
 use tidings_protocol::{NetError, parse_ms};
 use tidings_subscriber::{
     AllowPrivate, CrawlerConfig, config::LinkConfig, fetch::AddedHeader, tracking::TrackingParams,
 };
 
 use crate::{
-    access::AccessFlags,
+    access::{AccessFlags, Grant, parse_grant},
     address::{BrokerAddress, Listen},
     callbacks::CallbackFlags,
     failure::Failure,
@@ -188,19 +185,6 @@ impl HttpFlags {
         config.listen = listen;
         Ok(Some(config))
     }
-}
-
-/// What a way in may do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Grant {
-    way: Way,
-    powers: Vec<Power>,
-}
-
-fn parse_grant(text: &str) -> Result<Grant, String> {
-    let (way, powers) = text.split_once('=').ok_or("write WAY=ATTRIBUTE,.., such as zmq=prio")?;
-    let powers = powers.split(',').filter(|power| !power.is_empty());
-    Ok(Grant { way: way.parse()?, powers: powers.map(str::parse).collect::<Result<_, _>>()? })
 }
 
 /// What topics are told that were given no settings of their own.

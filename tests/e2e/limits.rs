@@ -75,7 +75,7 @@ fn who_publishes_too_fast_waits_and_loses_nothing() {
     // Three seconds' worth: one ahead, and two that have to be waited for.
     for batch in 0..15 {
         for at in 0..100 {
-            sender.write(&format!("PUB new-url {batch} {at}\n"));
+            sender.write(format!("PUB new-url {batch} {at}\n"));
         }
     }
     for at in 0..1_500 {
