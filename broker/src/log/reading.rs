@@ -19,7 +19,8 @@ struct View<'a> {
     log: &'a SegmentLog,
     segment: &'a Segment,
     file: Arc<dyn DiskFile>,
-    /// The number after its newest event, as far as anybody knows.
+    /// The number after its newest event, as far as anybody knows. Batches that go beyond are strays, or
+    /// not for this read yet.
     end: Seq,
 }
 
@@ -186,7 +187,7 @@ impl View<'_> {
         let wanted = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let read = self.file.read_at(&mut buffer[..wanted], offset)?;
         let mut lines = Lines { end: from, runs: Vec::new() };
-        let used = lines.take(&mut buffer[..read], since);
+        let used = lines.take(&mut buffer[..read], self.end, since);
         let at =
             Position { base: self.segment.base, offset: offset + used as u64, next: lines.end };
         let Lines { end, runs } = lines;
@@ -205,7 +206,11 @@ impl View<'_> {
         let mut walk = Walk::new(&*self.file, offset, self.segment.bytes);
         loop {
             match walk.next()? {
-                Step::Batch(place) if place.header.count > 0 && place.header.end() > cursor => {
+                Step::Batch(place)
+                    if place.header.count > 0
+                        && place.header.end() > cursor
+                        && place.header.end() <= self.end =>
+                {
                     if since.is_none_or(|since| place.header.unix_ms >= since) {
                         return Ok(Ok((cursor, place)));
                     }
@@ -242,15 +247,16 @@ struct Lines {
 
 impl Lines {
     /// Takes good batches without a hole between them from a buffer that begins with one, and ends
-    /// with the first that is too old. Returns how many bytes of it are done with.
-    fn take(&mut self, bytes: &mut [u8], since: Option<i64>) -> usize {
+    /// with the first that is too old, or goes beyond `limit`. Returns how many bytes of it are done with.
+    fn take(&mut self, bytes: &mut [u8], limit: Seq, since: Option<i64>) -> usize {
         let mut at = 0;
         while let Ok(header) = BatchHeader::decode(&bytes[at..]) {
             let payload = at + BATCH_HEADER..at + BATCH_HEADER + header.bytes as usize;
             let Some(lines) = bytes.get(payload.clone()) else { break };
             if header.count > 0 && header.end() > self.end {
+                let is_out = header.first > self.end || header.end() > limit;
                 let is_old = since.is_some_and(|since| header.unix_ms < since);
-                if header.first > self.end || is_old || crc32c::crc32c(lines) != header.crc {
+                if is_out || is_old || crc32c::crc32c(lines) != header.crc {
                     break;
                 }
                 let skipped = skip(lines, self.end.0 - header.first.0);
@@ -333,6 +339,11 @@ impl Checked {
             match walk.next()? {
                 Step::Batch(place) => {
                     let header = place.header;
+                    if header.end() > end && header.count > 0 {
+                        let text = format!("the batch at byte {} belongs elsewhere", place.offset);
+                        self.problems.push(text);
+                        continue;
+                    }
                     self.miss(cursor, header.previous_end);
                     if is_whole(file, &place)? {
                         self.events += u64::from(header.count);

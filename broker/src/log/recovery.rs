@@ -1,12 +1,15 @@
 //! What a start finds: segments of an orderly stop, of a crash, or of a disk that lies.
 //!
-//! Only headers are read, and the payloads of what was not known to be synced. Three things can be
+//! Only headers are read, and the payloads of what was not known to be synced. Four things can be
 //! wrong with a file, and each is dealt with differently:
 //!
 //! - **The end is torn**: after the last good batch comes something that no batch says was synced. A
 //!   crash does that. It is cut off, and what it held, if anything, kept beside the file.
 //! - **A batch in the middle is damaged**: a later one says that it had been synced. It stays where
 //!   it is; readers are told what is missing when they come there.
+//! - **A batch lies where it was not written**, whole, with numbers of a newer file or of later in this
+//!   one. The next file, or what had been synced, says so; it is passed over, and nothing is learned
+//!   from it.
 //! - **Nothing in the file can be read**: it is set aside under another name, and numbers go on far
 //!   behind what it may have held. A file that cannot be read is never taken for an empty one.
 //!
@@ -284,9 +287,10 @@ impl Recovery {
     }
 
     fn add(&mut self, path: &Path, header: &SegmentHeader, bytes: u64) {
-        let is_first = self.shared.segments.is_empty();
-        let end = if is_first { Seq(0) } else { self.shared.end };
-        self.shared.end = end.max(header.previous_end);
+        // A newer file knows where those before it end. Batches of later numbers there are strays: they
+        // came to lie where they were not written.
+        self.shared.end = header.previous_end;
+        self.identified.retain(|(_, place)| place.header.end() <= header.previous_end);
         self.writer.reserved = header.reserved.max(header.base);
         self.found.newest_unix_ms = self.found.newest_unix_ms.max(header.unix_ms);
         self.shared.segments.push_back(Segment {
@@ -328,13 +332,23 @@ impl Recovery {
                     if header.first >= synced {
                         let follows =
                             header.first >= scan.next && header.previous_end == self.shared.end;
+                        if !follows && synced > scan.next {
+                            scan.damaged = true;
+                            scan.end = place.end();
+                            self.found.findings.push(format!(
+                                "{}: the batch at byte {} belongs elsewhere",
+                                path.display(),
+                                place.offset
+                            ));
+                            continue;
+                        }
                         if !follows || !is_whole(&**file, &place)? {
                             (scan.end, scan.torn) = (place.offset, true);
                             return Ok(scan);
                         }
                         scan.unsynced.get_or_insert(place.offset);
                     }
-                    scan.next = header.end();
+                    scan.next = scan.next.max(header.end());
                     scan.end = place.end();
                     scan.is_stopped = header.clean;
                     add_to_index(&mut scan.index, header.first, place.offset);

@@ -508,9 +508,10 @@ pub(super) fn torn_path(path: &Path) -> PathBuf {
     path.with_extension("log.torn")
 }
 
-/// Adds the place of a batch if the last entry is far enough away.
+/// Adds the place of a batch if the last entry is far enough away. Numbers go up, whatever has come to
+/// lie in the file.
 pub(super) fn add_to_index(index: &mut Index, first: Seq, offset: u64) {
-    if index.last().is_none_or(|(_, last)| offset >= last + INDEX_BYTES) {
+    if index.last().is_none_or(|(seq, last)| first > *seq && offset >= last + INDEX_BYTES) {
         index.push((first, offset));
     }
 }

@@ -46,21 +46,31 @@ impl CanonicalUrl<'_> {
     }
 
     /// Takes the `./` and `../` at the beginning of a link, and segments off a text that ends with `/`
-    /// for them. Dots elsewhere are not plain.
+    /// for them. Dots that are left, there or elsewhere, are not plain.
     fn climb<'l>(&self, mut link: &'l str, text: &mut String) -> &'l str {
         loop {
             if let Some(rest) = link.strip_prefix("./") {
                 link = rest;
             } else if let Some(rest) = link.strip_prefix("../") {
-                link = rest;
                 let path = text.get(self.parts.path_start..).unwrap_or_default();
-                let above = path.strip_suffix('/').and_then(|path| path.rfind('/'));
-                text.truncate(self.parts.path_start + above.map_or(0, |slash| slash) + 1);
+                let above = path.strip_suffix('/').and_then(|path| path.rsplit_once('/'));
+                let (above, segment) = above.unwrap_or_default();
+                if is_drive(segment) {
+                    return link;
+                }
+                link = rest;
+                text.truncate(self.parts.path_start + above.len() + 1);
             } else {
                 return link;
             }
         }
     }
+}
+
+/// Whether a segment looks like a drive of Windows. The parser goes up past none, not only in the URL of
+/// a file, where the standard says so.
+fn is_drive(segment: &str) -> bool {
+    matches!(segment.as_bytes(), [letter, b':' | b'|'] if letter.is_ascii_alphabetic())
 }
 
 /// Whether a link begins with a scheme, or may do so.
@@ -82,7 +92,7 @@ mod tests {
         assert_eq!(quick, page.join(link), "{link:?} at {page}");
     }
 
-    const PAGES: [&str; 7] = [
+    const PAGES: [&str; 9] = [
         "http://a.example/",
         "https://a.example:8080/dir/page?query/with?slash",
         "http://a.example/dir/sub//page",
@@ -90,6 +100,8 @@ mod tests {
         "http://[::1]/x",
         "http://a.example/%C3%A9/d%20e/'/f",
         "http://xn--bcher-kva.example/?q",
+        "http://a.example/c:/b/",
+        "http://a.example/a/c:/",
     ];
 
     #[test]

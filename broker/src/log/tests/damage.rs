@@ -7,7 +7,7 @@ use tidings_protocol::Seq;
 
 use super::{BUFFER, Heard, events, fill, hear, line, newest, open, options};
 use crate::lives;
-use crate::log::format::{BATCH_HEADER, SEGMENT_HEADER};
+use crate::log::format::{BATCH_HEADER, BATCH_MAGIC, SEGMENT_HEADER};
 use crate::log::simulated::SimulatedDisk;
 use crate::log::{Checked, SegmentLog, TopicLog};
 
@@ -117,6 +117,29 @@ fn every_flipped_bit_is_found_and_what_it_costs_is_named() {
         }
     }
     assert!(log.verify().unwrap().iter().all(|file| file.problems.is_empty()));
+}
+
+/// A disk may write to the wrong place what is right in itself.
+#[test]
+fn batches_that_lie_in_an_older_file_cost_nothing() {
+    let disk = SimulatedDisk::new(3);
+    let (log, _) = open(&disk, SEGMENT_BYTES);
+    let pieces: Vec<_> = (1..20).map(|seq| (seq, 1)).collect();
+    // Nothing says of the last that it is safe.
+    fill(&log, &pieces);
+    drop(log);
+    let files = disk.files();
+    for (at, (_, newer)) in files.iter().enumerate() {
+        let batches: Vec<_> = memchr::memmem::find_iter(newer, BATCH_MAGIC).collect();
+        for (older, _) in &files[..at] {
+            for batch in &batches {
+                let disk = disk.copy();
+                disk.damage(older, |file| file.extend(&newer[*batch..]));
+                let lost = survive(&disk, &pieces, 20, &format!("{older:?}: byte {batch}"));
+                assert_eq!(lost, [0; 0], "{older:?}: byte {batch}");
+            }
+        }
+    }
 }
 
 #[test]
