@@ -314,15 +314,17 @@ impl Rights {
 
     /// Whether every event may be published on a topic to which one may publish, so that none of them need be looked at.
     pub(crate) fn allow_every_event(&self) -> bool {
-        let is_of_urls = |right: &Right| matches!(right, Right::Url(_));
-        Power::ALL.iter().all(|power| self.allow_power(*power))
-            && !self.allow.iter().chain(&self.deny).any(is_of_urls)
+        !self.is_about_urls() && Power::ALL.iter().all(|power| self.allow_power(*power))
+    }
+
+    /// Whether it matters what is announced.
+    fn is_about_urls(&self) -> bool {
+        self.allow.iter().chain(&self.deny).any(|right| matches!(right, Right::Url(_)))
     }
 
     /// Whether what is announced lies below a prefix, if there are any.
     pub(crate) fn allow_target(&self, target: Option<&str>) -> bool {
-        let prefixes = |rights: &[Right]| rights.iter().any(|right| matches!(right, Right::Url(_)));
-        if !prefixes(&self.allow) && !prefixes(&self.deny) {
+        if !self.is_about_urls() {
             return true;
         }
         // A text is no URL to fetch, but whoever is bound to URLs says nothing else.
@@ -330,17 +332,24 @@ impl Rights {
             return false;
         };
         let has = |right: &Right| matches!(right, Right::Url(prefix) if prefix.has(&url));
-        let is_allowed = !prefixes(&self.allow) || self.allow.iter().any(has);
+        let is_any = !self.allow.iter().any(|right| matches!(right, Right::Url(_)));
+        let is_allowed = is_any || self.allow.iter().any(has);
         is_allowed && !self.deny.iter().any(has)
     }
 
     /// Whether the event itself may be announced. Says what is in the way.
     pub(crate) fn allow_event(&self, payload: &str) -> Result<(), String> {
+        let mut named = Power::named_in(payload);
+        let is_powerless = named.all(|(power, value)| self.allow_attribute(power, value));
+        if is_powerless && !self.is_about_urls() {
+            return Ok(());
+        }
         let payload = Payload::parse(payload);
         if !self.allow_target(payload.target()) {
             return Err("announce that (url: names what may be announced)".to_owned());
         }
-        for (key, value) in payload.attributes() {
+        let attributes = payload.attributes().take_while(|_| !is_powerless);
+        for (key, value) in attributes {
             if let Some(power) = Power::of_attribute(key)
                 && !self.allow_attribute(power, value)
             {

@@ -101,6 +101,18 @@ impl Power {
         }
     }
 
+    /// Whatever in a payload looks like an attribute that gives something, with its value: all that are, and perhaps a
+    /// word of a text. Quicker than to find out which of both it is.
+    pub(super) fn named_in(payload: &str) -> impl Iterator<Item = (Self, &str)> {
+        memchr::memchr_iter(b'=', payload.as_bytes()).filter_map(|equals| {
+            let (before, value) = (&payload[..equals], &payload[equals + 1..]);
+            let key = before.trim_end_matches(|c: char| c.is_ascii_lowercase()).len();
+            let power = Self::of_attribute(&before[key..])?;
+            let end = value.find([' ', '\t']).unwrap_or(value.len());
+            Some((power, &value[..end]))
+        })
+    }
+
     /// What whoever publishes on a topic has.
     pub(super) fn of_topic(topic: &str) -> Option<Self> {
         match topic {

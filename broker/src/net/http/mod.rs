@@ -20,6 +20,7 @@ mod events;
 mod fields;
 mod following;
 mod guard;
+mod head;
 pub mod hooks;
 mod idempotency;
 mod input;

@@ -12,6 +12,7 @@ use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -27,6 +28,7 @@ use tower_service::Service;
 use super::client::Client;
 use super::config::HttpConfig;
 use super::error::Refusal;
+use super::head::first_head;
 use super::hooks::PeerIp;
 use super::{Http, Serving, guard, router};
 use crate::access::{Pass, Unknown, Way, is_token};
@@ -64,6 +66,7 @@ pub(crate) fn serve(
     serving
 }
 
+/// Serves a connection until its end. What it takes until its first request is here is held small.
 async fn serve_one(
     http: Arc<Http>,
     router: Router,
@@ -74,7 +77,7 @@ async fn serve_one(
     let conn = entered.conn;
     let config = &http.config;
     let _ = stream.set_nodelay(true);
-    let (stream, certificate) = match http.hub.tls.as_ref().map(Tls::http) {
+    let (mut stream, certificate) = match http.hub.tls.as_ref().map(Tls::http) {
         None => (Stream::Plain(stream), None),
         Some(tls) => match Box::pin(handshake(tls, stream, &http.hub.limits, &http.stop)).await {
             Ok(secured) => secured,
@@ -92,14 +95,33 @@ async fn serve_one(
     let remote = Remote { peer, certificate, is_encrypted };
     let client = Arc::new(Client::new(Arc::clone(&http.hub), entered, remote, answer_patience));
     client.audit(What::Connected);
-    let patience = Duration::from_millis(config.stalled_ms);
-    let stream = Watched::new(stream, patience, http.stop.clone());
     // Until then it is anybody's memory.
     let head_bytes_max = if http.hub.access.is_open() {
         config.head_bytes_max
     } else {
         config.stranger_head_bytes_max
     };
+    let patience = Duration::from_millis(config.head_ms);
+    let head = tokio::select! {
+        head = tokio::time::timeout(patience, first_head(&mut stream, head_bytes_max)) => head,
+        () = http.stop.cancelled() => return,
+    };
+    let Ok(Ok(head)) = head else { return };
+    Box::pin(converse(http, router, client, stream, head, head_bytes_max)).await;
+}
+
+/// Answers requests, of the first of which `head` was read already.
+async fn converse(
+    http: Arc<Http>,
+    router: Router,
+    client: Arc<Client>,
+    stream: Stream,
+    head: Vec<u8>,
+    head_bytes_max: usize,
+) {
+    let config = &http.config;
+    let patience = Duration::from_millis(config.stalled_ms);
+    let stream = Watched::new(head, stream, patience, http.stop.clone());
     let service = service_fn(|request: Request<Incoming>| {
         let answer = answer(&http, &router, &client, request);
         async move { Ok::<_, Infallible>(answer.await) }
@@ -183,6 +205,8 @@ async fn admit(http: &Http, headers: &HeaderMap, remote: &Remote) -> Result<Pass
 /// what was said last arrives: to close over something that was not read would be a reset, which may
 /// overtake it. So what is still coming is read for a moment, unless the broker stops.
 struct Watched {
+    /// What was read of it before.
+    head: Bytes,
     stream: Stream,
     patience: Duration,
     /// Set while it takes nothing, and while the rest is read.
@@ -193,8 +217,8 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(stream: Stream, patience: Duration, stop: CancellationToken) -> Self {
-        Self { stream, patience, timer: None, stop, rest: None }
+    fn new(head: Vec<u8>, stream: Stream, patience: Duration, stop: CancellationToken) -> Self {
+        Self { head: head.into(), stream, patience, timer: None, stop, rest: None }
     }
 
     /// Reads what still comes, up to its end or for a moment.
@@ -239,6 +263,11 @@ impl AsyncRead for Watched {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.head.is_empty() {
+            let bytes = self.head.len().min(buf.remaining());
+            buf.put_slice(&self.head.split_to(bytes));
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }

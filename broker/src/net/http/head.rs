@@ -1,0 +1,70 @@
+//! The first head on a connection of HTTP, which is anybody's: hyper's buffers come once there is one.
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+
+/// Fields that hyper reads of a head.
+const FIELDS_MAX: usize = 100;
+
+/// Bytes of memory for a head to begin with; doubled as it grows.
+const BYTES_MIN: usize = 512;
+
+/// Reads the first head, or as much of one as shows that it is none. Perhaps with a part of what follows; less if that
+/// is all that comes.
+///
+/// At most about `bytes_max` bytes: how longer ones are answered is hyper's.
+pub(super) async fn first_head(
+    stream: &mut (impl AsyncRead + Unpin),
+    bytes_max: usize,
+) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    while bytes.len() < bytes_max && is_part(&bytes) {
+        if bytes.len() == bytes.capacity() {
+            bytes.reserve_exact(bytes.len().max(BYTES_MIN));
+        }
+        if stream.read_buf(&mut bytes).await? == 0 {
+            break;
+        }
+    }
+    Ok(bytes)
+}
+
+/// Whether a head may begin so, and is not over yet.
+fn is_part(bytes: &[u8]) -> bool {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    httparse::Request::new(&mut fields).parse(bytes) == Ok(httparse::Status::Partial)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn as_much_is_read_as_tells_what_it_is() {
+        for (pieces, wanted) in [
+            (&["GET / HT", "TP/1.1\r\nHost: a\r\n", "\r\n", "more"][..], 3),
+            (&["GET / HTTP/1.1\n", "\n", "more"], 2),
+            (&["POST / HTTP/1.1\r\n\r\nbody", "more"], 1),
+            (&["PUB new", "-url http://a/\r\n", "more"], 2),
+            (&["\x16\x03\x01", "more"], 1),
+            (&["GET / HTTP/1.1\r\nHost: a\r\n"], 1),
+            (&[], 0),
+        ] {
+            let mut stream: Box<dyn AsyncRead + Unpin> = Box::new(tokio::io::empty());
+            for piece in pieces.iter().rev() {
+                stream = Box::new(piece.as_bytes().chain(stream));
+            }
+            let head = first_head(&mut stream, 1 << 10).await.unwrap();
+            assert_eq!(head, pieces[..wanted].concat().as_bytes());
+        }
+    }
+
+    #[tokio::test]
+    async fn no_head_takes_more_memory_than_it_may() {
+        let mut endless =
+            io::Cursor::new([&b"GET / HTTP/1.1\r\nx: "[..], &[b'y'; 100_000]].concat());
+        let head = first_head(&mut endless, 8 << 10).await.unwrap();
+        assert!((8 << 10..=16 << 10).contains(&head.capacity()), "{}", head.capacity());
+    }
+}
