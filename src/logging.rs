@@ -7,6 +7,7 @@ use std::{
     sync::{Mutex, OnceLock, PoisonError},
 };
 
+use tidings_broker::access::mask_tokens;
 use tidings_protocol::text::{escape_json, is_invisible};
 use tracing_subscriber::EnvFilter;
 
@@ -60,13 +61,13 @@ enum Form {
 }
 
 /// Takes each record in one piece, and writes it as one line: whatever others have said is in it, no byte of theirs begins
-/// another record, or does anything to a terminal.
+/// another record, or does anything to a terminal; nor is a token.
 #[derive(Debug)]
 struct Records(Form);
 
 impl Write for Records {
     fn write(&mut self, record: &[u8]) -> io::Result<usize> {
-        let line = one_line(&String::from_utf8_lossy(record), self.0);
+        let line = one_line(&mask_tokens(&String::from_utf8_lossy(record)), self.0);
         io::stderr().lock().write_all(line.as_bytes())?;
         Ok(record.len())
     }

@@ -93,8 +93,7 @@ fn a_connection_costs_little_before_somebody_has_logged_in() {
     let head = format!("GET /topics HTTP/1.1\r\nHost: localhost\r\nX: {unfinished}");
     for (what, address, text, bytes_max) in [
         ("lines", line.as_str(), unfinished.as_str(), 8 << 10),
-        // hyper has a buffer of that size for each, and what a connection itself is.
-        ("HTTP", http.authority(), head.as_str(), 16 << 10),
+        ("HTTP", http.authority(), head.as_str(), 8 << 10),
     ] {
         let open = |count: usize| -> Vec<TcpStream> {
             let connect = |_| {

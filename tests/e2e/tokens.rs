@@ -154,6 +154,33 @@ fn what_is_revoked_or_changed_counts_for_connections_that_are_open() {
 }
 
 #[test]
+fn whoever_hears_or_works_becomes_nobody_else() {
+    let (server, [hers, his]) =
+        broker([("she", &["sub:*", "group:*", "job:*", "admin"]), ("he", &["sub:news"])], &[]);
+    let other = format!("HELLO token={his}");
+    for (ask, answer) in
+        [("SUB secret", "+OK"), ("JOIN workers credit=1", "+OK"), ("SUB secret as=cursor", "+OK")]
+    {
+        let mut she = logged_in(&server, &hers);
+        if ask.starts_with("JOIN") {
+            assert!(she.ask("GROUP create workers topics=secret").starts_with("+OK"));
+        }
+        let said = she.ask(ask);
+        assert!(said.starts_with(answer), "{ask}: {said}");
+        let said = she.ask(&other);
+        assert!(
+            said.starts_with("-ERR conflict this connection hears or works as she already"),
+            "{ask}: {said}"
+        );
+        // As herself she may say it again.
+        assert!(she.ask(&format!("HELLO token={hers}")).starts_with("+OK"), "{ask}");
+    }
+    let mut she = logged_in(&server, &hers);
+    assert!(she.ask(&other).starts_with("+OK"), "before there is anything, he may come");
+    assert!(she.ask("SUB secret").starts_with("-ERR denied "));
+}
+
+#[test]
 fn wrong_tokens_are_answered_alike_and_not_many_are_looked_at() {
     let (server, [token]) = broker([("she", &["all"])], &[]);
     let mut answers = Vec::new();
@@ -254,6 +281,11 @@ fn commands_show_tokens_and_parts_of_the_process_need_none() {
     typed.write(format!("{}\n", origin.url(0, "/typed")));
     server.process.line_with(&origin.url(0, "/typed"));
     typed.finish();
+    // Where none belongs.
+    let mut talk = Talk::unread(server.address);
+    talk.line();
+    assert!(talk.ask(&format!("HELLO token={producer} name={producer} echo=x")).starts_with("+OK"));
+    assert!(talk.ask(&format!("SUB {producer}")).starts_with("-ERR"));
     // Tokens are nowhere to be read.
     let Server { process, folder, .. } = server;
     let ended = process.finish_by("TERM").expect_code(0);

@@ -39,7 +39,7 @@ use self::failures::Failures;
 pub use self::prefix::{Prefix, lies_below};
 pub(crate) use self::rights::Deed;
 pub use self::rights::{Pattern, Right, Rights};
-pub use self::secret::{TokenHash, new_token};
+pub use self::secret::{TokenHash, mask_tokens, new_token};
 pub(crate) use self::secret::{is_token, without_tokens};
 pub use self::senders::Senders;
 use self::way::LiveGrants;
@@ -112,11 +112,14 @@ impl Principal {
 impl Principal {
     /// Whether it is known by the same, and may do the same.
     fn is_same(&self, other: &Self) -> bool {
-        let same_proof = match (&self.proof, &other.proof) {
+        self.is_known_as(other) && self.rights == other.rights
+    }
+
+    fn is_known_as(&self, other: &Self) -> bool {
+        match (&self.proof, &other.proof) {
             (Some(one), Some(other)) => one.is(other),
             (one, other) => one.is_none() && other.is_none(),
-        };
-        same_proof && self.rights == other.rights
+        }
     }
 }
 
@@ -157,6 +160,12 @@ impl Pass {
     /// Whether it is that of somebody who has shown nothing, and is no peer.
     pub(crate) fn is_stranger(&self) -> bool {
         *self.principal.name == *STRANGERS && self.principal.proof.is_none()
+    }
+
+    /// Whether both are the same somebody's.
+    pub(crate) fn is_of(&self, other: &Self) -> bool {
+        let (one, other) = (&*self.principal, &*other.principal);
+        one.name == other.name && one.is_known_as(other)
     }
 
     /// Whether both may do the same.

@@ -18,7 +18,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tidings_protocol::{CanonicalUrl, Command, Manage, Payload, TopicName};
+use tidings_protocol::{CanonicalUrl, Command, DEFAULT_TOPIC, Manage, Payload, TopicName};
 
 use super::prefix::Prefix;
 use super::way::Power;
@@ -381,7 +381,9 @@ impl Rights {
     /// Whoever has a group read a topic could read it himself then.
     fn allow_feeding(&self, manage: &Manage<'_>) -> Result<(), String> {
         let topics = manage.settings.iter().filter(|(key, _)| *key == "topics");
-        let mut topics = topics.flat_map(|(_, topics)| topics.split(','));
+        let is_silent = manage.action == "create" && manage.setting("topics").is_none();
+        let topics = topics.flat_map(|(_, topics)| topics.split(','));
+        let mut topics = topics.chain(is_silent.then_some(DEFAULT_TOPIC));
         let unheard = topics.find(|topic| !self.allow(Deed::Hear(topic)));
         unheard.map_or(Ok(()), |topic| Err(Deed::Hear(topic).to_string()))
     }

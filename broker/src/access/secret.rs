@@ -50,6 +50,18 @@ pub(crate) fn without_tokens(line: &str) -> Cow<'_, str> {
     Cow::Owned(line.split(char::is_whitespace).map(shown).collect::<Vec<_>>().join(" "))
 }
 
+/// A text of any form in which nothing is left of the tokens of this kind but what they begin with.
+pub fn mask_tokens(text: &str) -> Cow<'_, str> {
+    let mut parts = text.split(MARK);
+    let first = parts.next().unwrap_or_default();
+    if first.len() == text.len() {
+        return Cow::Borrowed(text);
+    }
+    let is_secret = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    let masked = parts.flat_map(|part| [MARK, "..", part.trim_start_matches(is_secret)]);
+    Cow::Owned([first].into_iter().chain(masked).collect())
+}
+
 /// What is kept of a token: whoever reads it cannot log in with it. One round of SHA-256 is enough, as nobody can try
 /// 2^256 tokens.
 #[derive(Clone, Copy)]
@@ -143,5 +155,21 @@ mod tests {
         }
         let signs = format!("sha256:{}", "+1".repeat(32));
         assert!(signs.parse::<TokenHash>().is_err());
+    }
+
+    #[test]
+    fn of_tokens_nothing_is_left_and_the_rest_as_it_was() {
+        let token = new_token();
+        let token = token.secret();
+        for (text, masked) in [
+            ("", ""),
+            ("nothing tdg", "nothing tdg"),
+            ("T", "tdg_.."),
+            (r#"{"name":"T","x":"a T\n"}"#, r#"{"name":"tdg_..","x":"a tdg_..\n"}"#),
+            ("aT.T/é", "atdg_...tdg_../é"),
+            ("TT", "tdg_..tdg_.."),
+        ] {
+            assert_eq!(mask_tokens(&text.replace('T', token)), masked, "{text}");
+        }
     }
 }

@@ -77,7 +77,9 @@ const fn rows(verb: Verb) -> &'static [Row] {
             Row("GROUP keys docs-1", &[], SEE_GROUP),
             Row("GROUP schedules docs-1", &[], SEE_GROUP),
             Row("GROUP dead docs-1", &[], SEE_GROUP),
-            Row("GROUP create docs-1 key=none", &[], ADMIN),
+            // It reads `new-url` then.
+            Row("GROUP create docs-1 key=none", &["sub:new-url"], ADMIN),
+            Row("GROUP create docs-1 delay=0s", &["admin"], &["sub:*"]),
             Row("GROUP create docs-1 topics=docs-1,docs-1 key=none", &["admin"], &["sub"]),
             Row("GROUP set docs-1 topics=docs-1", &["admin"], &["sub"]),
             Row("GROUP set docs-1 delay=0s", &[], ADMIN),

@@ -162,6 +162,9 @@ impl Connection {
 
     fn hello(&mut self, hello: &Hello) {
         let Ok(pass) = self.show(hello.token.as_ref()) else { return };
+        if let Err(error) = self.may_become(&pass) {
+            return self.refuse(&error);
+        }
         let way = match self.way_of(hello.via.as_deref()) {
             Ok(way) => way,
             Err(error) => return self.refuse(&error),

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
+use super::shaking::Shaking;
 use super::stream::Stream;
 use crate::config::Limits;
 use crate::tls;
@@ -20,17 +21,19 @@ use crate::tls;
 /// overtake that.
 const REFUSED_BYTES_MAX: u64 = 64 << 10;
 
-/// The connection within TLS, and the name in the certificate of the other side if it has shown one.
+/// The connection within TLS, and the name in the certificate of the other side if it has shown one. At most about
+/// `bytes_max` bytes of a handshake are read.
 ///
 /// An error says why there is none; the other side has been told by an alert, if it can understand that.
 pub(super) async fn handshake(
-    config: Arc<ServerConfig>,
+    (config, bytes_max): (Arc<ServerConfig>, usize),
     stream: TcpStream,
     limits: &Limits,
     stop: &CancellationToken,
 ) -> io::Result<(Stream, Option<Box<str>>)> {
     let patience = Duration::from_millis(limits.handshake_ms);
     let linger = Duration::from_millis(limits.linger_ms);
+    let stream = Shaking::new(stream, bytes_max);
     let accept = TlsAcceptor::from(config)
         .accept_with(stream, |session| session.set_buffer_limit(Some(tls::AHEAD_BYTES_MIN)));
     let accepted = tokio::select! {
@@ -56,7 +59,7 @@ pub(super) async fn handshake(
     }
 }
 
-async fn part(mut stream: TcpStream) -> io::Result<u64> {
+async fn part(Shaking { socket: mut stream, .. }: Shaking) -> io::Result<u64> {
     stream.shutdown().await?;
     tokio::io::copy(&mut stream.take(REFUSED_BYTES_MAX), &mut tokio::io::sink()).await
 }

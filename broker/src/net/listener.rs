@@ -216,7 +216,7 @@ pub(super) fn enter(hub: &Hub, peer: Peer, way: Way) -> Result<Entered, Protocol
 
 /// Events are small and wanted now; and what the other side cannot take waits in the log, not in the kernel. The
 /// only failure is a socket that is closed already.
-fn tune(stream: &TcpStream, unsent_bytes: u32) {
+pub(super) fn tune(stream: &TcpStream, unsent_bytes: u32) {
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(stream).set_tcp_notsent_lowat(unsent_bytes);
 }

@@ -138,6 +138,27 @@ impl Connection {
         self.end(Cause::LateLogIn);
     }
 
+    /// Whether it hears, works or waits, which rests on the rights that it had when it asked for it.
+    fn has_asked(&self) -> bool {
+        let works = self
+            .worker
+            .as_ref()
+            .is_some_and(|worker| worker.known_to_groups || worker.waits || worker.asked.is_some());
+        works || self.subscriptions.len() > 0
+    }
+
+    /// Whether it may go on as somebody else. What it has as this one would outlive this one's revocation.
+    pub(super) fn may_become(&self, pass: &Pass) -> Result<(), ProtocolError> {
+        if pass.is_of(&self.pass) || !self.has_asked() {
+            return Ok(());
+        }
+        let text = format!(
+            "this connection hears or works as {} already; token= comes first",
+            self.pass.name()
+        );
+        Err(ProtocolError::new(Code::Conflict, text))
+    }
+
     /// Somebody's rights have changed, perhaps its own. What it holds rests on those that it had: then it comes back.
     pub(super) fn renew(&mut self) {
         let renewed = self.hub.access.renew(&self.pass).map(|pass| {
@@ -149,11 +170,7 @@ impl Connection {
             let text = format!("{} is not let in any more", self.pass.name());
             return self.end(Cause::Broker(ProtocolError::new(Code::Revoked, text)));
         };
-        let works = self
-            .worker
-            .as_ref()
-            .is_some_and(|worker| worker.known_to_groups || worker.waits || worker.asked.is_some());
-        if !pass.has_rights_of(&self.pass) && (works || self.subscriptions.len() > 0) {
+        if !pass.has_rights_of(&self.pass) && self.has_asked() {
             let text = format!("what {} may do has changed; connect again", self.pass.name());
             return self.end(Cause::Broker(ProtocolError::new(Code::Revoked, text)));
         }

@@ -20,6 +20,7 @@ mod login;
 mod outbound;
 mod quotas;
 mod registry;
+mod shaking;
 mod staged;
 mod stream;
 mod subscriptions;

@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio::net::UnixStream;
 use tokio_rustls::server::TlsStream;
 
+use super::shaking::Shaking;
 use crate::tls;
 
 /// The socket of a connection, with encryption or without.
@@ -29,7 +30,7 @@ pub(super) enum Stream {
 /// A socket within TLS.
 #[derive(Debug)]
 pub(super) struct Secure {
-    stream: TlsStream<TcpStream>,
+    stream: TlsStream<Shaking>,
     /// Bytes that are encrypted at once; `AHEAD_BYTES_MIN <= burst <= AHEAD_BYTES_MAX`.
     burst: usize,
 }
@@ -39,7 +40,7 @@ impl Secure {
     fn poll_burst(
         &mut self,
         cx: &mut Context<'_>,
-        write: impl FnOnce(Pin<&mut TlsStream<TcpStream>>, &mut Context<'_>) -> Poll<io::Result<usize>>,
+        write: impl FnOnce(Pin<&mut TlsStream<Shaking>>, &mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
         let written = write(Pin::new(&mut self.stream), cx);
@@ -144,7 +145,8 @@ impl fmt::Display for Remote {
 
 impl Stream {
     /// Within TLS, of which the beginning is over.
-    pub(super) fn secure(stream: TlsStream<TcpStream>) -> Self {
+    pub(super) fn secure(mut stream: TlsStream<Shaking>) -> Self {
+        stream.get_mut().0.is_over();
         Self::Tls(Box::new(Secure { stream, burst: tls::AHEAD_BYTES_MIN }))
     }
 
@@ -152,7 +154,7 @@ impl Stream {
     pub(super) fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Plain(stream) => stream.poll_write_ready(cx),
-            Self::Tls(secure) => secure.stream.get_ref().0.poll_write_ready(cx),
+            Self::Tls(secure) => secure.stream.get_ref().0.socket.poll_write_ready(cx),
             #[cfg(unix)]
             Self::Unix(stream) => stream.poll_write_ready(cx),
         }

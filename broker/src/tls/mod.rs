@@ -92,6 +92,12 @@ pub enum TlsError {
     },
 }
 
+/// Bytes that are read of a handshake: those of today have 2 KiB, and what comes right behind one is read 4 KiB at a time.
+const HELLO_BYTES_MAX: usize = 8 << 10;
+
+/// The same where the other side may show a certificate, with those above it.
+const CERTIFIED_BYTES_MAX: usize = 32 << 10;
+
 /// What handshakes are made with, as the files were when they were last good.
 #[derive(Debug)]
 pub(crate) struct Tls {
@@ -116,14 +122,18 @@ impl Tls {
         Ok(Self { config, current, watched: Mutex::new(watched) })
     }
 
-    /// What a handshake of the line protocol is made with.
-    pub(crate) fn lines(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.current.lock().lines)
+    /// What a handshake of the line protocol is made with, and the bytes that are read of one.
+    pub(crate) fn lines(&self) -> (Arc<ServerConfig>, usize) {
+        (Arc::clone(&self.current.lock().lines), self.handshake_bytes_max())
     }
 
     /// The same for HTTP.
-    pub(crate) fn http(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.current.lock().http)
+    pub(crate) fn http(&self) -> (Arc<ServerConfig>, usize) {
+        (Arc::clone(&self.current.lock().http), self.handshake_bytes_max())
+    }
+
+    fn handshake_bytes_max(&self) -> usize {
+        if self.config.client_ca.is_some() { CERTIFIED_BYTES_MAX } else { HELLO_BYTES_MAX }
     }
 
     /// Reads the files again if they have changed and stand still since the last look. If they are wrong, all stays as

@@ -55,8 +55,8 @@ fn files_are_taken_when_they_are_good_and_stand_still() {
     let (first, second) = (pair(), pair());
     let (_dir, config) = files(&first.0, &first.1);
     let tls = Tls::open(config.clone()).unwrap();
-    let old = tls.lines();
-    let is_old = || Arc::ptr_eq(&old, &tls.lines());
+    let old = tls.lines().0;
+    let is_old = || Arc::ptr_eq(&old, &tls.lines().0);
     tls.refresh();
     assert!(is_old(), "nothing has changed");
     // The inode is another one, so that it does not matter how fine the clock of the file system is.
@@ -75,11 +75,11 @@ fn files_are_taken_when_they_are_good_and_stand_still() {
     assert!(is_old(), "it may still be being written");
     tls.refresh();
     assert!(!is_old());
-    let new = tls.lines();
+    let new = tls.lines().0;
     fs::remove_file(&config.key).unwrap();
     tls.refresh();
     tls.refresh();
-    assert!(Arc::ptr_eq(&new, &tls.lines()), "one that is gone changes nothing");
+    assert!(Arc::ptr_eq(&new, &tls.lines().0), "one that is gone changes nothing");
 }
 
 /// What a certificate with this subject and these other names is called.

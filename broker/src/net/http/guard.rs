@@ -1,9 +1,28 @@
 //! Who may talk to this port at all. A browser sends requests on behalf of any page that it shows, so
 //! a page of somebody else must not be able to publish here, or to read.
 
-use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 
 use super::error::Refusal;
+
+/// What browsers are told with every answer: it is no page, and holds nothing that a page may load, or that is kept.
+/// Whatever is a page one day says more.
+const HARMLESS: [(HeaderName, HeaderValue); 4] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'"),
+    ),
+    (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+    (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+];
+
+/// Says [`HARMLESS`] where an answer says nothing else.
+pub(super) fn make_harmless(answer: &mut HeaderMap) {
+    for (name, value) in HARMLESS {
+        answer.entry(name).or_insert(value);
+    }
+}
 
 /// Refuses what a page of somebody else has sent, and what does not mean this host.
 ///

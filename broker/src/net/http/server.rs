@@ -34,7 +34,7 @@ use super::{Http, Serving, guard, router};
 use crate::access::{Pass, Unknown, Way, is_token};
 use crate::audit::{Party, What};
 use crate::net::handshake::handshake;
-use crate::net::listener::{Entered, enter};
+use crate::net::listener::{Entered, enter, tune};
 use crate::net::stream::{Peer, Remote, Stream};
 use crate::net::{Hub, accept, login};
 use crate::tls::Tls;
@@ -76,7 +76,7 @@ async fn serve_one(
 ) {
     let conn = entered.conn;
     let config = &http.config;
-    let _ = stream.set_nodelay(true);
+    tune(&stream, http.hub.limits.unsent_bytes);
     let (mut stream, certificate) = match http.hub.tls.as_ref().map(Tls::http) {
         None => (Stream::Plain(stream), None),
         Some(tls) => match Box::pin(handshake(tls, stream, &http.hub.limits, &http.stop)).await {
@@ -124,7 +124,11 @@ async fn converse(
     let stream = Watched::new(head, stream, patience, http.stop.clone());
     let service = service_fn(|request: Request<Incoming>| {
         let answer = answer(&http, &router, &client, request);
-        async move { Ok::<_, Infallible>(answer.await) }
+        async move {
+            let mut answer = answer.await;
+            guard::make_harmless(answer.headers_mut());
+            Ok::<_, Infallible>(answer)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -296,12 +300,15 @@ impl AsyncWrite for Watched {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        // Within TLS what was written waits here.
+        let poll = Pin::new(&mut self.stream).poll_flush(cx);
+        self.watch(cx, poll)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.rest.is_none() {
-            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+            let poll = Pin::new(&mut self.stream).poll_shutdown(cx);
+            ready!(self.watch(cx, poll))?;
             (self.rest, self.timer) = (Some(LINGER_BYTES_MAX), None);
         }
         self.poll_rest(cx).map(Ok)

@@ -13,10 +13,14 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::*;
-use crate::TlsConfig;
+use crate::{HttpConfig, TlsConfig};
 
 /// An encrypted broker, and who trusts it.
 async fn broker(limits: Limits) -> (Broker, TlsConnector, TempDir) {
+    broker_with(limits, None).await
+}
+
+async fn broker_with(limits: Limits, http: Option<HttpConfig>) -> (Broker, TlsConnector, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
@@ -26,7 +30,7 @@ async fn broker(limits: Limits) -> (Broker, TlsConnector, TempDir) {
     std::fs::write(&key_file, key.serialize_pem()).unwrap();
     let tls = Some(TlsConfig { cert: cert_file, key: key_file, client_ca: None, client_crl: None });
     let listen = "127.0.0.1:0".parse().unwrap();
-    let config = BrokerConfig { listen, tls, limits, ..BrokerConfig::default() };
+    let config = BrokerConfig { listen, tls, limits, http, ..BrokerConfig::default() };
     let mut roots = RootCertStore::empty();
     let pem = certificate.pem();
     roots.add(rustls::pki_types::CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
@@ -71,6 +75,50 @@ async fn a_handshake_that_stalls_counts_and_is_closed() {
     let mut refused = TcpStream::connect(broker.local_addr()).await.unwrap();
     let closed = async { refused.read_to_end(&mut Vec::new()).await.map(drop).unwrap_or_default() };
     assert!(within(PATIENCE, closed).await, "there is room for one");
+    broker.stop().await;
+}
+
+/// The beginning of a hello that goes on for 65,000 bytes, of which nothing can be made before its end.
+#[tokio::test]
+async fn who_says_more_than_a_handshake_takes_is_closed() {
+    let limits = Limits { handshake_ms: 3_600_000, ..Limits::default() };
+    let (broker, _, _dir) = broker(limits).await;
+    let mut endless = TcpStream::connect(broker.local_addr()).await.unwrap();
+    let mut hello = Vec::new();
+    for part in 0..4 {
+        hello.extend([0x16, 3, 1, 0x3a, 0x98]);
+        let begins: &[u8] = if part == 0 { &[1, 0, 0xfd, 0xe8] } else { &[0; 4] };
+        hello.extend(begins.iter().chain(&[0; 14_996]));
+    }
+    // It may be closed before all is written.
+    let _ = endless.write_all(&hello).await;
+    let end = async { _ = endless.read_to_end(&mut Vec::new()).await };
+    assert!(within(PATIENCE, end).await, "it was not closed");
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn who_takes_nothing_of_an_encrypted_answer_is_let_go_of() {
+    let listen = "127.0.0.1:0".parse().unwrap();
+    let http = HttpConfig { listen, stalled_ms: 50, head_ms: 3_600_000, ..HttpConfig::default() };
+    let (broker, connector, _dir) = broker_with(Limits::default(), Some(http)).await;
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(2_048).unwrap();
+    let stream = socket.connect(broker.http_addr().unwrap()).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut asks = connector.connect(name, stream).await.unwrap();
+    let request = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    asks.write_all(request.repeat(60).as_bytes()).await.unwrap();
+    asks.flush().await.unwrap();
+    let registry = &broker.hub.registry;
+    assert_eq!(registry.len(), 1);
+    let gone = async {
+        while registry.len() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(within(PATIENCE, gone).await, "it is still there");
+    drop(asks);
     broker.stop().await;
 }
 

@@ -1,0 +1,77 @@
+//! A socket of which little is read until its handshake is over.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// The socket below TLS. What the other side sends in a handshake is held until it is whole, so until then there is an
+/// end to it; who sends more is closed.
+#[derive(Debug)]
+pub(super) struct Shaking {
+    pub(super) socket: TcpStream,
+    /// Bytes that may still be read; `None` once the handshake is over.
+    left: Option<usize>,
+}
+
+impl Shaking {
+    /// Of which `bytes_max` are read before [`Shaking::is_over`].
+    pub(super) fn new(socket: TcpStream, bytes_max: usize) -> Self {
+        Self { socket, left: Some(bytes_max) }
+    }
+
+    /// From now on everything is read.
+    pub(super) fn is_over(&mut self) {
+        self.left = None;
+    }
+}
+
+impl AsyncRead for Shaking {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Some(left) = self.left else { return Pin::new(&mut self.socket).poll_read(cx, buffer) };
+        if left == 0 {
+            let text = "it sent more than a handshake takes";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, text)));
+        }
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.socket).poll_read(cx, buffer))?;
+        self.left = Some(left.saturating_sub(buffer.filled().len() - before));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Shaking {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}
