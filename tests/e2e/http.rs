@@ -49,6 +49,31 @@ fn what_curl_posts_netcat_hears_and_a_restart_keeps() {
 }
 
 #[test]
+fn every_answer_tells_a_browser_that_it_is_no_page() {
+    let server = Server::broker();
+    let http = Http::of(&server);
+    let evil = ["-H", "Origin: http://evil.example"];
+    let answers = [
+        http.get("/health"),
+        http.get("/openapi.json"),
+        http.get("/no/such/thing"),
+        http.ask("GET", "/topics", &evil),
+        http.post("/topics/new-url", "http://a.example/"),
+        http.post("/hooks/nobody", "x"),
+    ];
+    for answer in answers {
+        for (name, value) in [
+            ("content-security-policy", "default-src 'none'; frame-ancestors 'none'"),
+            ("x-content-type-options", "nosniff"),
+            ("referrer-policy", "no-referrer"),
+            ("cache-control", "no-store"),
+        ] {
+            assert_eq!(answer.header(name), Some(value), "{}: {}", answer.status, answer.body);
+        }
+    }
+}
+
+#[test]
 fn a_bad_event_publishes_nothing_of_its_body() {
     let server = Server::broker();
     let http = Http::of(&server);
