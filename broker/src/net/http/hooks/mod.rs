@@ -141,17 +141,17 @@ pub(super) async fn receive(
 ) -> Result<Object, Refusal> {
     Params::of(&uri, &[])?;
     let hooks = &http.hooks;
-    let (at, hook) = match hooks.find(&name, peer) {
-        Some((at, hook)) => (Some(at), hook),
-        None => (None, Arc::clone(&hooks.decoy)),
+    // Whether there is such a hook makes no difference for who cannot sign, but that no room of others is taken for none.
+    let (at, hook, bodies) = match hooks.find(&name, peer) {
+        Some((at, hook)) => (Some(at), hook, &http.hook_bodies),
+        None => (None, Arc::clone(&hooks.decoy), &http.decoy_bodies),
     };
     let now = http.hub.clock.now();
-    // Whether there is such a hook makes no difference for who cannot sign.
     let stranger = (Source::from(peer), None);
     let taken = hooks.sources.lock().take(stranger, STRANGERS, now);
     taken.map_err(|wait_ms| http.hub.stats.hooks.limited(wait_ms, "requests from this address"))?;
     // Whatever type it says: that is looked at when it is known who sends it.
-    let received = http.hook_bodies.receive(&HeaderMap::new(), body, &[]).await?;
+    let received = bodies.receive(&HeaderMap::new(), body, &[]).await?;
     let body = &received.bytes;
     let authentic = match hook.verify(&headers, body, http.hub.clock.unix_ms()) {
         Ok(authentic) if at.is_some() => authentic,
