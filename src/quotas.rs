@@ -11,7 +11,7 @@ use crate::flags::parse_bytes;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct QuotaFlags {
     /// How much one may have at most: of each address (source) or of each name that tokens and certificates have (principal),
-    /// WHAT being connections, connects (a minute), events and bytes (a second), topics, subscriptions, groups, jobs, credit
+    /// WHAT being connections, connects (a minute), events and bytes (a second), topics, cursors, subscriptions, groups, jobs, credit
     /// or parked (bytes that wait for it); a number, perhaps with k, m or g behind it, or none; may be given several times.
     /// PROTOCOL.md has the defaults and what happens at each
     #[arg(long, value_name = "WHO.WHAT=N")]

@@ -38,6 +38,27 @@ pub(crate) struct Cursors {
     expire_at: AtomicU64,
     /// Never locked while the catalog is written to.
     used: Arc<Mutex<HashMap<CursorId, Use>>>,
+    /// New ones that are not stored yet, and how many times that was asked.
+    coming: Arc<Mutex<HashMap<CursorId, u32>>>,
+}
+
+/// A new cursor is to be stored. It counts as one as long as this is there.
+#[derive(Debug)]
+pub(crate) struct Coming {
+    id: CursorId,
+    all: Arc<Mutex<HashMap<CursorId, u32>>>,
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        let all = &mut *self.all.lock();
+        if let Some(times) = all.get_mut(&self.id) {
+            *times -= 1;
+            if *times == 0 {
+                all.remove(&self.id);
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -68,6 +89,7 @@ impl Cursors {
             idle_ms: i64::try_from(limits.cursor_idle_ms).unwrap_or(i64::MAX),
             expire_at: AtomicU64::new(HOUR_MS),
             used: Arc::default(),
+            coming: Arc::default(),
         }
     }
 
@@ -96,6 +118,20 @@ impl Cursors {
             mailbox.send(Parcel::End(ProtocolError::new(Code::Replaced, text)));
         }
         Ok(stored.map(|cursor| cursor.next))
+    }
+
+    /// Whether there is such a cursor, or will be.
+    pub(crate) fn has(&self, id: &CursorId) -> bool {
+        // In this order: what was coming a moment ago is stored.
+        self.used.lock().contains_key(id)
+            || self.coming.lock().contains_key(id)
+            || self.catalog.contents().cursor(&id.topic, &id.cursor).is_some()
+    }
+
+    /// A new cursor is to be stored, whoever has it then.
+    pub(crate) fn comes(&self, id: &CursorId) -> Coming {
+        *self.coming.lock().entry(id.clone()).or_default() += 1;
+        Coming { id: id.clone(), all: Arc::clone(&self.coming) }
     }
 
     /// Whether a connection has a cursor, still.
@@ -265,6 +301,26 @@ mod tests {
         let shown = cursors.list(&id("c").topic);
         let name = id("c").cursor;
         assert_eq!(shown, [CursorShow { name, next: Seq(7), held: true, unix_ms: 5 }]);
+    }
+
+    #[test]
+    fn a_cursor_is_there_from_when_it_is_held_until_it_is_forgotten() {
+        let cursors = cursors();
+        assert!(!cursors.has(&id("c")));
+        hold(&cursors, "c", 1).unwrap();
+        let (one, other) = (cursors.comes(&id("c")), cursors.comes(&id("c")));
+        assert!(cursors.has(&id("c")));
+        cursors.release(&id("c"), ConnId(1), 0);
+        drop(one);
+        assert!(cursors.has(&id("c")), "it is to be stored");
+        store(&cursors, "c", 7, 0);
+        drop(other);
+        assert!(cursors.has(&id("c")), "it is stored");
+        assert!(cursors.coming.lock().is_empty());
+        cursors.forget(id("c"), |result| result.unwrap()).unwrap();
+        assert!(!cursors.has(&id("c")));
+        drop(cursors.comes(&id("c")));
+        assert!(!cursors.has(&id("c")), "it never came");
     }
 
     #[test]

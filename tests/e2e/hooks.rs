@@ -1,6 +1,15 @@
 //! Webhooks: sent by curl and signed by openssl, in the forms in which forges and CMSs send theirs.
 
-use std::{fs, path::Path, process::Command, thread};
+use std::{
+    fs,
+    io::Write,
+    net::TcpStream,
+    path::Path,
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -374,6 +383,50 @@ fn floods_are_held_up_by_source_and_hook() {
         // One a second is let in.
         let mut statuses = (0..100).map(|_| hooked.post(hook, "text/plain", &[], "").status);
         assert!(statuses.any(|status| status == 429), "{hook}");
+    }
+    // Who signs may come through the same proxy.
+    for n in 0..5 {
+        let body = format!(r#"{{"urls":["https://blog.example/posts/flood-{n}"]}}"#);
+        hooked.signed("fast", &body).seqs();
+    }
+}
+
+/// Sends a body of 4 MiB, all but its end at once and that byte by byte, again and again until `stop`.
+fn trickle(address: &str, hook: &str, stop: &AtomicBool) {
+    const BYTES: usize = 4 << 20;
+    while !stop.load(Ordering::Relaxed) {
+        let Ok(mut stream) = TcpStream::connect(address) else { continue };
+        let head = format!(
+            "POST /hooks/{hook} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {BYTES}\r\n\r\n"
+        );
+        let body = vec![b'x'; BYTES - 1_000];
+        let mut is_taken = stream.write_all(head.as_bytes()).and(stream.write_all(&body)).is_ok();
+        while is_taken && !stop.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(200));
+            is_taken = stream.write_all(b"x").is_ok();
+        }
+    }
+}
+
+#[test]
+fn nobody_who_sends_slowly_stops_those_who_sign() {
+    let hooked = Hooked::start(&["broker"], &github("blog", ""));
+    for hook in ["none", "blog"] {
+        let (stop, address) = (AtomicBool::new(false), hooked.http.authority());
+        let statuses: Vec<_> = thread::scope(|scope| {
+            for _ in 0..6 {
+                scope.spawn(|| trickle(address, hook, &stop));
+            }
+            let signed = (0..20).map(|n| {
+                thread::sleep(Duration::from_millis(100));
+                let body = json!({ "urls": [format!("https://blog.example/posts/{hook}-{n}")] });
+                hooked.signed("blog", &body.to_string()).status
+            });
+            let statuses = signed.collect();
+            stop.store(true, Ordering::Relaxed);
+            statuses
+        });
+        assert_eq!(statuses, [200; 20], "{hook}");
     }
 }
 

@@ -159,6 +159,49 @@ fn somebody_with_a_name_has_so_much_over_all_connections() {
 }
 
 #[test]
+fn somebody_makes_so_many_durable_cursors_and_others_find_room() {
+    let folder = TempDir::new().unwrap();
+    let token = |name| {
+        let words = ["token", "create", name, "--allow", "sub:x", "--allow", "admin"];
+        run(folder.path(), &words).expect_code(0).stdout()[0].clone()
+    };
+    let (hers, his) = (token("she"), token("he"));
+    let server = limited(folder, &["principal.cursors=20", "source.cursors=30"]);
+    let log_in = |token: &str| {
+        let mut talk = connected(&server);
+        let hello = talk.ask(&format!("HELLO token={token}"));
+        assert!(hello.starts_with("+OK"), "{hello}");
+        talk
+    };
+    // All at once, and given back before they are stored.
+    let make = |talk: &mut Talk, who: &str, many: usize| {
+        let lines = (0..many).map(|at| format!("SUB x as={who}-{at}\nUNSUB x\n"));
+        talk.send(lines.collect::<String>());
+        (0..many).map(|_| [talk.line(), talk.line()]).map(|[said, _]| said).collect::<Vec<_>>()
+    };
+    let made_of = |said: &[String]| said.iter().filter(|line| line.starts_with("+OK")).count();
+    let mut she = log_in(&hers);
+    let said = make(&mut she, "she", 200);
+    assert_eq!(made_of(&said), 20, "{said:?}");
+    assert!(said[20].starts_with("-ERR limit she has 20 durable cursors"), "{}", said[20]);
+    drop(she);
+    let mut she = log_in(&hers);
+    assert_eq!(made_of(&make(&mut she, "again", 5)), 0, "whoever comes back has them still");
+    assert!(she.ask("SUB x as=she-3").starts_with("+OK"), "it is there");
+    // Somebody else has an account of their own, and the address they share one.
+    let said = make(&mut log_in(&his), "he", 15);
+    assert_eq!(made_of(&said), 10, "{said:?}");
+    assert!(
+        said[10].starts_with("-ERR limit the address 127.0.0.1 has 30 durable"),
+        "{}",
+        said[10]
+    );
+    assert_eq!(she.ask("UNSUB x"), "+OK");
+    assert!(she.ask("TOPIC forget x cursor=she-0").starts_with("+OK"));
+    assert_eq!(made_of(&make(&mut she, "again", 5)), 1, "what is forgotten counts no more");
+}
+
+#[test]
 fn what_waits_for_one_is_bounded() {
     let server = broker(&["source.parked=64k"]);
     let mut worker = connected(&server);

@@ -14,7 +14,7 @@ use tidings_protocol::{Code, CursorName, ProtocolError, Seq, Slot, StartAt, Topi
 use super::connection::Connection;
 use super::subscriptions::Kind;
 use crate::catalog::Record;
-use crate::cursors::CursorId;
+use crate::cursors::{Coming, CursorId};
 use crate::mailbox::Parcel;
 use crate::topic::{Place, Topic};
 
@@ -36,6 +36,8 @@ pub(super) struct CursorUse {
 struct Unsettled {
     slot: Slot,
     record: Record,
+    /// Of a new cursor.
+    coming: Option<Coming>,
     topic: Arc<Topic>,
     /// The last event before the position.
     last: Seq,
@@ -73,11 +75,12 @@ impl Connection {
             self.fill(slot, OK);
             return Ok(());
         }
+        let coming = Some(self.hub.cursors.comes(&id));
         let CursorId { topic: name, cursor } = id;
         let record =
             Record::Cursor { topic: name, cursor, next, unix_ms: self.hub.clock.unix_ms() };
         let last = Seq(next.0 - 1);
-        usage.unsettled.push_back(Unsettled { slot, record, topic, last, place: None });
+        usage.unsettled.push_back(Unsettled { slot, record, coming, topic, last, place: None });
         self.store_settled(waker);
         Ok(())
     }
@@ -113,7 +116,7 @@ impl Connection {
         }
         let (next, unix_ms) = (Seq(last.0 + 1), self.hub.clock.unix_ms());
         let record = Record::Moved { topic: name, cursor, next, unix_ms };
-        let unsettled = Unsettled { slot, record, topic, last, place: None };
+        let unsettled = Unsettled { slot, record, coming: None, topic, last, place: None };
         self.cursors.get_or_insert_default().unsettled.push_back(unsettled);
         self.store_settled(waker);
         Ok(())
@@ -127,10 +130,13 @@ impl Connection {
             if first.place.is_some() {
                 return;
             }
-            let Unsettled { slot, record, .. } =
+            let Unsettled { slot, record, coming, .. } =
                 usage.unsettled.pop_front().expect("the first one was just looked at");
             let mailbox = self.mailbox.clone();
-            let done = move |result| mailbox.send(Parcel::Stored { slot, result });
+            let done = move |result| {
+                drop(coming);
+                mailbox.send(Parcel::Stored { slot, result });
+            };
             self.hub.topics.catalog().write(record, done);
         }
     }

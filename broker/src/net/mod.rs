@@ -135,6 +135,7 @@ impl Hub {
     fn has(&self, made: &Made) -> bool {
         match made {
             Made::Topic(name) => self.topics.find(name.as_str()).is_some(),
+            Made::Cursor(id) => self.cursors.has(id),
             Made::Group(name) => self.groups.has(name),
             Made::Job(group, name) => self.groups.has_unfinished_job(group, name),
         }

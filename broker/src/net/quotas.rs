@@ -1,9 +1,10 @@
 //! What a connection has of what one may have, and what it wants more of.
 
-use tidings_protocol::{Command, GroupName, Manage, ProtocolError, TopicName};
+use tidings_protocol::{Command, CursorName, GroupName, Manage, ProtocolError, TopicName};
 
 use super::Hub;
 use crate::access::Pass;
+use crate::cursors::CursorId;
 use crate::groups::group_of;
 use crate::quota::{Held, Holding, Made};
 
@@ -37,7 +38,12 @@ impl Hub {
 /// What a command brings into being if it is not there. What is wrong with it is said by whoever does it.
 fn made_by(command: &Command<'_>) -> Vec<Made> {
     match command {
-        Command::Sub { topic, .. } => vec![Made::Topic(topic.clone())],
+        Command::Sub { topic, cursor, .. } => {
+            let id =
+                |cursor: &CursorName| CursorId { topic: topic.clone(), cursor: cursor.clone() };
+            let cursor = cursor.as_ref().map(id).map(Made::Cursor);
+            [Made::Topic(topic.clone())].into_iter().chain(cursor).collect()
+        }
         Command::Topic(manage) if manage.action == "create" => {
             named(manage).map(Made::Topic).into_iter().collect()
         }

@@ -10,6 +10,7 @@ use super::holding::Exists;
 use super::quantity::{Quantity, Quota};
 use super::too_much;
 use crate::clock::Moment;
+use crate::cursors::CursorId;
 use crate::throttle::{Bucket, Rate};
 
 /// Which part of the new connections of a minute may come at once.
@@ -22,6 +23,7 @@ const AHEAD_US: u64 = 1_000_000;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Made {
     Topic(TopicName),
+    Cursor(CursorId),
     Group(GroupName),
     Job(GroupName, JobName),
 }
@@ -30,6 +32,7 @@ impl Made {
     fn quantity(&self) -> Quantity {
         match self {
             Self::Topic(_) => Quantity::Topics,
+            Self::Cursor(_) => Quantity::Cursors,
             Self::Group(_) => Quantity::Groups,
             Self::Job(..) => Quantity::Jobs,
         }

@@ -16,6 +16,8 @@ pub enum Quantity {
     Bytes,
     /// Topics that it has brought into being since the broker was started, and that are there still.
     Topics,
+    /// Durable cursors that it has made, as with topics.
+    Cursors,
     /// Subscriptions of all its connections.
     Subscriptions,
     /// Groups that it has made, as with topics.
@@ -31,12 +33,13 @@ pub enum Quantity {
 
 impl Quantity {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Connections,
         Self::Connects,
         Self::Events,
         Self::Bytes,
         Self::Topics,
+        Self::Cursors,
         Self::Subscriptions,
         Self::Groups,
         Self::Jobs,
@@ -52,6 +55,7 @@ impl Quantity {
             Self::Events => "events",
             Self::Bytes => "bytes",
             Self::Topics => "topics",
+            Self::Cursors => "cursors",
             Self::Subscriptions => "subscriptions",
             Self::Groups => "groups",
             Self::Jobs => "jobs",
@@ -67,6 +71,7 @@ impl Quantity {
             Self::Events => "events a second",
             Self::Bytes => "bytes a second",
             Self::Topics => "topics that it has made",
+            Self::Cursors => "durable cursors that it has made",
             Self::Groups => "groups that it has made",
             Self::Jobs => "jobs that are not done",
             Self::Credit => "tasks at once (credit)",
@@ -110,6 +115,7 @@ impl Quota {
             .with(Quantity::Events, 50_000)
             .with(Quantity::Bytes, 32 << 20)
             .with(Quantity::Topics, 100)
+            .with(Quantity::Cursors, 100)
             .with(Quantity::Subscriptions, 10_000)
             .with(Quantity::Groups, 100)
             .with(Quantity::Jobs, 10_000)
@@ -122,6 +128,7 @@ impl Quota {
         Self::ENDLESS
             .with(Quantity::Connections, 4_096)
             .with(Quantity::Topics, 250)
+            .with(Quantity::Cursors, 1_000)
             .with(Quantity::Subscriptions, 100_000)
             .with(Quantity::Groups, 250)
             .with(Quantity::Jobs, 50_000)

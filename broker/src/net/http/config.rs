@@ -22,8 +22,8 @@ pub struct HttpConfig {
     /// Bytes of all bodies that are being received. Default 64 MiB; whoever comes then waits, as long as
     /// a body may take.
     pub bodies_bytes_max: usize,
-    /// Bytes of the bodies of webhooks that are being received, before it is known from whom. Default
-    /// 16 MiB, as above.
+    /// Bytes of the bodies of webhooks and notices that are being received, before it is known from whom. Default
+    /// 16 MiB; if others find no room those are refused (408) that have been at it longest, and for a second at least.
     pub hook_bodies_bytes_max: usize,
     /// Bytes of pages of events that are on their way to who asked for them. Default 64 MiB; whoever asks
     /// then waits.
@@ -39,6 +39,8 @@ pub struct HttpConfig {
     pub body_silence_ms: u64,
     /// Milliseconds that a body may take in all. Default 120,000, as above.
     pub body_ms: u64,
+    /// The same of a body of which it is not known yet from whom it is. Default 10,000.
+    pub hook_body_ms: u64,
     /// Milliseconds that a response may be taken no byte of. Default 30,000; then the connection is
     /// closed. Who listens to events comes back, and goes on where it was.
     pub stalled_ms: u64,
@@ -75,6 +77,7 @@ impl Default for HttpConfig {
             head_ms: 30_000,
             body_silence_ms: 10_000,
             body_ms: 120_000,
+            hook_body_ms: 10_000,
             stalled_ms: 30_000,
             keep_alive_ms: 15_000,
             wait_ms_max: 300_000,

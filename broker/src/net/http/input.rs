@@ -13,14 +13,13 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use tidings_protocol::{Code, ProtocolError, parse_ms};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::SemaphorePermit;
+use tokio_util::sync::CancellationToken;
 use url::form_urlencoded;
 
 use super::config::HttpConfig;
 use super::error::Refusal;
-
-/// Memory for bodies is given out in pieces of so many bytes.
-const PIECE_BYTES: usize = 1 << 10;
+use super::room::{Part, Room};
 
 /// The name in a path.
 pub(super) struct Named<T>(pub(super) T);
@@ -107,7 +106,11 @@ fn shown(text: &str) -> String {
 #[derive(Debug)]
 pub(super) struct Bodies {
     config: Arc<HttpConfig>,
-    room: Semaphore,
+    room: Room,
+    /// What one may take in all.
+    total: Duration,
+    /// Whether what comes is wanted.
+    is_kept: bool,
 }
 
 /// A body, and its part of the room.
@@ -117,10 +120,24 @@ pub(super) struct Received<'a> {
 }
 
 impl Bodies {
-    /// `bytes_max` is the room for all bodies that are received there.
-    pub(super) fn new(config: Arc<HttpConfig>, bytes_max: usize) -> Self {
-        let room = Semaphore::new(bytes_max.max(config.body_bytes_max).div_ceil(PIECE_BYTES));
-        Self { config, room }
+    /// Those of who may send them.
+    pub(super) fn new(config: Arc<HttpConfig>) -> Self {
+        let room = Room::new(config.bodies_bytes_max.max(config.body_bytes_max));
+        let total = Duration::from_millis(config.body_ms);
+        Self { config, room, total, is_kept: true }
+    }
+
+    /// Those that come before it is known from whom.
+    pub(super) fn of_strangers(config: Arc<HttpConfig>) -> Self {
+        let room = Room::of_strangers(config.hook_bodies_bytes_max.max(config.body_bytes_max));
+        let total = Duration::from_millis(config.hook_body_ms);
+        Self { config, room, total, is_kept: true }
+    }
+
+    /// The same for nobody: each is as many zeros. They are treated as those [of strangers](Self::of_strangers), with
+    /// room that is counted and takes no memory, so that the sender does not see it.
+    pub(super) fn of_nobody(config: Arc<HttpConfig>) -> Self {
+        Self { is_kept: false, ..Self::of_strangers(config) }
     }
 
     /// Receives a body whole. Refused if it is too long or too slow, if its content is of a type
@@ -137,31 +154,34 @@ impl Bodies {
         if body.size_hint().exact().is_some_and(|bytes| bytes > max as u64) {
             return Err(too_long(max));
         }
-        let total = Duration::from_millis(self.config.body_ms);
-        super::within(total, self.collect(body, max)).await.unwrap_or_else(|| Err(too_slow()))
+        let end = CancellationToken::new();
+        let part = self.room.part(end.clone());
+        let whole = super::within(self.total, self.collect(part, body, max));
+        let whole = end.run_until_cancelled(whole).await.flatten();
+        whole.unwrap_or_else(|| Err(too_slow()))
     }
 
     /// Takes room for what has come, and not for what was announced.
-    async fn collect(&self, mut body: Body, max: usize) -> Result<Received<'_>, Refusal> {
+    async fn collect<'a>(
+        &self,
+        mut part: Part<'a>,
+        mut body: Body,
+        max: usize,
+    ) -> Result<Received<'a>, Refusal> {
         let silence = Duration::from_millis(self.config.body_silence_ms);
-        let (mut first, mut whole) = (Bytes::new(), BytesMut::new());
-        let mut room: Option<SemaphorePermit<'_>> = None;
+        let (mut first, mut whole, mut bytes) = (Bytes::new(), BytesMut::new(), 0);
         loop {
             let frame = super::within(silence, body.frame()).await.ok_or_else(too_slow)?;
             let Some(frame) = frame else { break };
             let cut_off = |_| Refusal::bad("the body was cut off");
             let Ok(data) = frame.map_err(cut_off)?.into_data() else { continue };
-            let bytes = first.len() + whole.len() + data.len();
+            bytes += data.len();
             if bytes > max {
                 return Err(too_long(max));
             }
-            let held = room.as_ref().map_or(0, SemaphorePermit::num_permits);
-            let more = bytes.div_ceil(PIECE_BYTES).saturating_sub(held);
-            let more = u32::try_from(more).expect("a body is shorter");
-            let more = self.room.acquire_many(more).await.expect("it is never closed");
-            match &mut room {
-                Some(room) => room.merge(more),
-                none => *none = Some(more),
+            part.grow(bytes).await;
+            if !self.is_kept {
+                continue;
             }
             // Nearly all of them come in one piece.
             if first.is_empty() && whole.is_empty() {
@@ -171,8 +191,13 @@ impl Bodies {
                 whole.extend_from_slice(&data);
             }
         }
-        let bytes = if whole.is_empty() { first } else { whole.freeze() };
-        Ok(Received { bytes, _room: room })
+        let bytes = match self.is_kept {
+            // As many to look at as there were.
+            false => vec![0; bytes].into(),
+            true if whole.is_empty() => first,
+            true => whole.freeze(),
+        };
+        Ok(Received { bytes, _room: part.keep() })
     }
 
     /// Receives a JSON object.
@@ -334,7 +359,7 @@ mod tests {
     /// 1,000 ms in all.
     async fn dripping(bytes: u32, each_ms: u64) -> Result<usize, Refusal> {
         let config = HttpConfig { body_silence_ms: 100, body_ms: 1_000, ..HttpConfig::default() };
-        let bodies = Bodies::new(Arc::new(config), 1 << 20);
+        let bodies = Bodies::new(Arc::new(config));
         let each = Duration::from_millis(each_ms);
         let body = Body::new(Drip { left: bytes, each, next: Box::pin(sleep(each)) });
         bodies.receive(&HeaderMap::new(), body, &[]).await.map(|received| received.bytes.len())

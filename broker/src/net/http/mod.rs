@@ -30,6 +30,7 @@ mod objects;
 mod publish;
 mod read;
 mod receivers;
+mod room;
 mod server;
 mod system;
 mod transcripts;
@@ -69,6 +70,8 @@ struct Http {
     bodies: Bodies,
     /// Those of webhooks, which come before it is known from whom.
     hook_bodies: Bodies,
+    /// Those of webhooks that there are not.
+    decoy_bodies: Bodies,
     /// Room for pages of events that are on their way, in pieces.
     pages: Arc<Semaphore>,
     keys: Keys,
@@ -88,8 +91,9 @@ impl Http {
         Self {
             hub,
             description,
-            bodies: Bodies::new(Arc::clone(&config), config.bodies_bytes_max),
-            hook_bodies: Bodies::new(Arc::clone(&config), config.hook_bodies_bytes_max),
+            bodies: Bodies::new(Arc::clone(&config)),
+            hook_bodies: Bodies::of_strangers(Arc::clone(&config)),
+            decoy_bodies: Bodies::of_nobody(Arc::clone(&config)),
             pages: Arc::new(Semaphore::new(config.pages_bytes_max.div_ceil(read::PIECE_BYTES))),
             config,
             keys: Keys::default(),

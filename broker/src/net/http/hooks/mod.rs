@@ -1,8 +1,8 @@
 //! `POST /hooks/{name}`: webhooks of forges, CMSs and others become events.
 //!
 //! ```text
-//!  source ─▶ throttle ─▶ body, within its limits ─▶ signature ─▶ URLs ─▶ prefixes ─▶ share ─▶ topic
-//!               429           408, 413                 404      400, 415, 422  422      429     200
+//!  body, within its limits ─▶ signature ─▶ its rate ─▶ URLs ─▶ prefixes ─▶ share ─▶ topic
+//!         408, 413            404, 429      429  400, 415, 422   422        429     200
 //! ```
 //!
 //! Who is not the configured sender is told nothing, and nothing that it sent is looked into: a hook
@@ -47,7 +47,8 @@ use crate::audit::{Party, What};
 use crate::throttle::{Bucket, Rate, SOURCES_MAX, Source, Throttle};
 use crate::topic::Topic;
 
-/// What those may ask who have not signed, of all hooks together, whether there are such or not.
+/// How often a source is told that it has not signed, of all hooks together, whether there are such or not. Beyond that it
+/// is told to wait.
 const STRANGERS: Rate = Rate { per_minute: 60, burst: 60 };
 
 /// The address from which a connection came.
@@ -141,35 +142,34 @@ pub(super) async fn receive(
 ) -> Result<Object, Refusal> {
     Params::of(&uri, &[])?;
     let hooks = &http.hooks;
-    let (at, hook) = match hooks.find(&name, peer) {
-        Some((at, hook)) => (Some(at), hook),
-        None => (None, Arc::clone(&hooks.decoy)),
+    // Whether there is such a hook makes no difference for who cannot sign, but that no room of others is taken for none.
+    let (at, hook, bodies) = match hooks.find(&name, peer) {
+        Some((at, hook)) => (Some(at), hook, &http.hook_bodies),
+        None => (None, Arc::clone(&hooks.decoy), &http.decoy_bodies),
     };
-    let now = http.hub.clock.now();
-    // Whether there is such a hook makes no difference for who cannot sign.
-    let stranger = (Source::from(peer), None);
-    let taken = hooks.sources.lock().take(stranger, STRANGERS, now);
-    taken.map_err(|wait_ms| http.hub.stats.hooks.limited(wait_ms, "requests from this address"))?;
     // Whatever type it says: that is looked at when it is known who sends it.
-    let received = http.hook_bodies.receive(&HeaderMap::new(), body, &[]).await?;
+    let received = bodies.receive(&HeaderMap::new(), body, &[]).await?;
     let body = &received.bytes;
+    let now = http.hub.clock.now();
+    let source = Source::from(peer);
+    let refuse = |hook: Option<&Hook>, reason: &dyn fmt::Display| {
+        // Whoever signs pays nothing for those who do not, who may come through the same proxy.
+        let taken = hooks.sources.lock().take((source, None), STRANGERS, now);
+        match taken {
+            Ok(()) => unknown(&http, &client, hook, reason),
+            Err(wait_ms) => http.hub.stats.hooks.limited(wait_ms, "requests from this address"),
+        }
+    };
     let authentic = match hook.verify(&headers, body, http.hub.clock.unix_ms()) {
         Ok(authentic) if at.is_some() => authentic,
-        Ok(_) => return Err(unknown(&http, &client, None, "nobody has that secret")),
+        Ok(_) => return Err(refuse(None, &"nobody has that secret")),
         Err(_) if at.is_none() => {
-            let reason = "there is no such hook for this address";
-            return Err(unknown(&http, &client, None, reason));
+            return Err(refuse(None, &"there is no such hook for this address"));
         }
-        Err(doubt) => return Err(unknown(&http, &client, Some(&hook), doubt)),
+        Err(doubt) => return Err(refuse(Some(&hook), &doubt)),
     };
-    {
-        let sources = &mut *hooks.sources.lock();
-        sources.give_back(stranger, STRANGERS);
-        let taken = sources.take((stranger.0, at), hook.rate(), now);
-        taken.map_err(|wait_ms| {
-            http.hub.stats.hooks.limited(wait_ms, "requests from this address")
-        })?;
-    }
+    let taken = hooks.sources.lock().take((source, at), hook.rate(), now);
+    taken.map_err(|wait_ms| http.hub.stats.hooks.limited(wait_ms, "requests from this address"))?;
     allow_form(&headers)?;
     let announced = hook.events(&authentic, &headers, body)?;
     drop(received);
