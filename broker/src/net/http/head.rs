@@ -63,7 +63,7 @@ mod tests {
     #[tokio::test]
     async fn no_head_takes_more_memory_than_it_may() {
         let mut endless =
-            io::Cursor::new([&b"GET / HTTP/1.1\r\nx: "[..], &[b'y'; 100_000]].concat());
+            io::Cursor::new([&b"GET / HTTP/1.1\r\nx: "[..], &vec![b'y'; 100_000]].concat());
         let head = first_head(&mut endless, 8 << 10).await.unwrap();
         assert!((8 << 10..=16 << 10).contains(&head.capacity()), "{}", head.capacity());
     }

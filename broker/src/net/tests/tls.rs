@@ -30,7 +30,7 @@ async fn broker_with(limits: Limits, http: Option<HttpConfig>) -> (Broker, TlsCo
     std::fs::write(&key_file, key.serialize_pem()).unwrap();
     let tls = Some(TlsConfig { cert: cert_file, key: key_file, client_ca: None, client_crl: None });
     let listen = "127.0.0.1:0".parse().unwrap();
-    let config = BrokerConfig { listen, tls, limits, http, ..BrokerConfig::default() };
+    let config = BrokerConfig { listen, tls, http, limits, ..BrokerConfig::default() };
     let mut roots = RootCertStore::empty();
     let pem = certificate.pem();
     roots.add(rustls::pki_types::CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
@@ -121,7 +121,7 @@ async fn who_takes_nothing_of_an_encrypted_answer_is_let_go_of() {
     assert!(registry.len() > 0);
     let gone = async {
         while registry.len() > 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::task::yield_now().await;
         }
     };
     assert!(within(PATIENCE, gone).await, "{} are still there", registry.len());
