@@ -31,6 +31,11 @@ pub(crate) struct AccessFlags {
     /// Listen for other machines although anybody there may then do everything, or read what is sent
     #[arg(long)]
     insecure: bool,
+
+    /// Do not start before `tidings token` knows somebody: also not on loopback, behind a web server, with another data
+    /// directory or one that has lost its access.toml
+    #[arg(long, conflicts_with = "insecure")]
+    require_login: bool,
 }
 
 impl AccessFlags {
@@ -60,8 +65,9 @@ impl AccessFlags {
         Ok(())
     }
 
-    /// Refuses addresses that other machines reach, unless who comes from there has to say who it is, within TLS. Sockets
-    /// that are open already are what counts, not what the configuration says in their place.
+    /// Refuses to serve where somebody has to be known and nobody is; and addresses that other machines reach, unless who
+    /// comes from there has to say who it is, within TLS. Sockets that are open already are what counts, not what the
+    /// configuration says in their place.
     pub(crate) fn judge(
         &self,
         config: &BrokerConfig,
@@ -69,6 +75,15 @@ impl AccessFlags {
         zmq: &ZmqFlags,
         data: &Path,
     ) -> Result<(), Failure> {
+        if self.require_login && config.access.principals.is_none() {
+            let (file, data) = (Principals::at(data), data.display());
+            return Err(Failure::Usage(format!(
+                "--require-login, and {} is not there: whoever reaches this broker could do everything. If it was lost, put \
+                 it back; if this is the wrong directory, say --data; if there never was one: `tidings token create NAME \
+                 --allow RIGHT --data {data}`",
+                file.path().display()
+            )));
+        }
         let real = |socket: &Option<TcpListener>| {
             socket.as_ref().and_then(|socket| socket.local_addr().ok())
         };

@@ -214,3 +214,39 @@ fn a_reader_that_takes_nothing_stops_nobody() {
     });
     assert!(lost.unwrap() > 0);
 }
+
+#[test]
+fn what_is_changed_by_whom_is_told() {
+    let folder = TempDir::new().unwrap();
+    let rights = ["admin", "job:*", "sub:*"].iter().flat_map(|right| ["--allow", right]);
+    let words: Vec<_> = ["token", "create", "boss"].into_iter().chain(rights).collect();
+    let token = run(folder.path(), &words).expect_code(0).stdout().remove(0);
+    let server = Server::start_in(folder, &["broker", "--audit", "audit.log"], |_| ());
+    let file = server.folder.path().join("audit.log");
+    let mut talk = Talk::unread(server.address);
+    talk.line();
+    assert!(talk.ask(&format!("HELLO token={token}")).starts_with("+OK"));
+    for (line, change, name) in [
+        ("TOPIC create news", "TOPIC create", "news"),
+        ("GROUP create workers topics=news", "GROUP create", "workers"),
+        ("JOB open docs", "JOB open", "docs"),
+        ("TOPIC delete no-such-topic", "TOPIC delete", "no-such-topic"),
+    ] {
+        talk.ask(line);
+        let told = record(&file, &[("what", "changed"), ("change", change), ("name", name)]);
+        assert_eq!((&told["who"], &told["way"]), (&"boss".into(), &"line".into()), "{told}");
+    }
+    let http = Http::of(&server);
+    let bearer = format!("Authorization: Bearer {token}");
+    assert_eq!(http.ask("POST", "/jobs/docs/cancel", &["-H", &bearer]).status, 200);
+    let told = record(&file, &[("what", "changed"), ("change", "JOB cancel"), ("name", "docs")]);
+    assert_eq!((&told["who"], &told["way"]), (&"boss".into(), &"http".into()), "{told}");
+    // Who looks changes nothing, and who asks somebody else's business is denied.
+    for line in ["TOPIC ls", "GROUP show workers", "JOB ls"] {
+        assert!(talk.ask(line).starts_with('+'), "{line}");
+    }
+    assert!(Talk::client(server.address).ask("TOPIC delete news").starts_with("-ERR"));
+    record(&file, &[("what", "denied")]);
+    let changed = records(&file).into_iter().filter(|record| record["what"] == "changed");
+    assert_eq!(changed.count(), 5);
+}

@@ -95,6 +95,27 @@ fn who_publishes_too_fast_waits_and_loses_nothing() {
 }
 
 #[test]
+fn urls_that_are_added_to_a_job_count_as_events_and_bodies_that_are_refused_as_bytes() {
+    let server = broker(&["source.events=100", "source.bytes=20000", "source.connects=none"]);
+    let http = Http::of(&server);
+    assert_eq!(http.send("POST", "/jobs", r#"{"job": "docs"}"#).status, 200);
+    let seeds = |first: usize| {
+        let urls: Vec<_> = (first..first + 400).map(|n| format!("http://a.example/{n}")).collect();
+        serde_json::json!({ "urls": urls }).to_string()
+    };
+    assert_eq!(http.send("POST", "/jobs/docs/urls", &seeds(0)).status, 200);
+    let got = http.send("POST", "/jobs/docs/urls", &seeds(400));
+    assert_eq!((got.status, got.json()["code"].as_str()), (429, Some("limit")), "{}", got.body);
+    until("it may go on", || {
+        (http.post("/topics/new-url", "http://a.example/").status == 200).then_some(())
+    });
+    // What is refused was read all the same.
+    assert_eq!(http.post("/topics/new-url", &format!("\u{7}{}", "x".repeat(60_000))).status, 400);
+    let got = http.post("/topics/new-url", "http://a.example/");
+    assert_eq!((got.status, got.json()["code"].as_str()), (429, Some("limit")), "{}", got.body);
+}
+
+#[test]
 fn somebody_with_a_name_has_so_much_over_all_connections() {
     let folder = TempDir::new().unwrap();
     let token = |name| {

@@ -181,6 +181,24 @@ fn whoever_hears_or_works_becomes_nobody_else() {
 }
 
 #[test]
+fn a_broker_that_has_lost_its_list_does_not_start() {
+    let folder = TempDir::new().unwrap();
+    let flags = ["broker", "--listen", "127.0.0.1:0", "--require-login"];
+    let said = run(folder.path(), &flags).expect_code(2).stderr();
+    assert!(
+        said.contains("access.toml is not there") && said.contains("tidings token create"),
+        "{said}"
+    );
+    token(folder.path(), "she", &["all"]);
+    let server = Server::start_in(folder, &["broker", "--require-login"], |_| ());
+    assert!(Talk::client(server.address).ask("STATS").starts_with("-ERR unauthenticated "));
+    let Server { process, folder, .. } = server;
+    process.finish_by("TERM").expect_code(0);
+    fs::remove_file(folder.path().join("tidings-data/access.toml")).unwrap();
+    run(folder.path(), &flags).expect_code(2);
+}
+
+#[test]
 fn wrong_tokens_are_answered_alike_and_not_many_are_looked_at() {
     let (server, [token]) = broker([("she", &["all"])], &[]);
     let mut answers = Vec::new();

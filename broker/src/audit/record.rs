@@ -5,9 +5,10 @@ use std::net::IpAddr;
 
 use jiff::Timestamp;
 use serde::Serialize;
+use tidings_protocol::Command;
 use tidings_protocol::text::escape_json;
 
-use crate::access::{Pass, without_tokens};
+use crate::access::{Deed, Pass, without_tokens};
 use crate::net::{Peer, Remote};
 
 /// Bytes of a text that others had a part in; what is beyond is cut off.
@@ -30,6 +31,8 @@ pub(crate) enum What<'a> {
     Denied { topic: Option<&'a str>, why: &'a str },
     /// So many events on that topic, since the last record of it.
     Published { topic: &'a str, events: u64 },
+    /// Somebody who may do so asked for a change of a topic, group or job: a verb, its action, and the name.
+    Changed { verb: &'static str, action: &'a str, name: Option<&'a str> },
     /// What somebody may do was changed or taken away, and the connection rested on it.
     Revoked { why: &'a str },
     /// The connection has ended.
@@ -46,6 +49,22 @@ pub(crate) enum What<'a> {
     HeldBack { from: IpAddr, count: u64 },
     /// So many records found no room, or could not be written.
     Lost { count: u64 },
+}
+
+impl<'a> What<'a> {
+    /// That somebody asked for what a command does, if it changes something. What is added to jobs is not told one by one.
+    pub(crate) fn asked(command: &'a Command<'a>) -> Option<Self> {
+        let (Command::Topic(manage) | Command::Group(manage) | Command::Job(manage)) = command
+        else {
+            return None;
+        };
+        let changes = matches!(Deed::of(command), Deed::Admin | Deed::Job(_));
+        (changes && manage.action != "add").then(|| Self::Changed {
+            verb: command.verb().as_str(),
+            action: manage.action,
+            name: manage.name,
+        })
+    }
 }
 
 impl What<'_> {
@@ -71,6 +90,7 @@ impl What<'_> {
             Self::Limit { .. } => "limit",
             Self::Denied { .. } => "denied",
             Self::Published { .. } => "published",
+            Self::Changed { .. } => "changed",
             Self::Revoked { .. } => "revoked",
             Self::Left { .. } => "left",
             Self::Started => "started",
@@ -97,9 +117,13 @@ impl What<'_> {
                 line.topic = Some(text(topic));
                 line.events = Some(*events);
             }
+            Self::Changed { verb, action, name } => {
+                line.name = name.map(text);
+                line.change = Some(text(&format!("{verb} {action}")).into_owned().into());
+            }
             Self::Principal { name, change } => {
                 line.name = Some(text(name));
-                line.change = Some(*change);
+                line.change = Some((*change).into());
             }
             Self::HeldBack { from, count } => {
                 line.from = Some(from.to_string().into());
@@ -131,7 +155,7 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    change: Option<&'static str>,
+    change: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     count: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

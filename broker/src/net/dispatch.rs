@@ -56,6 +56,9 @@ impl Connection {
             }
             return;
         }
+        if let Some(asked) = What::asked(&command) {
+            self.audit(asked);
+        }
         match command {
             Command::Pub { .. } | Command::Quit => unreachable!("taken care of before"),
             Command::Hello(hello) => self.hello(&hello),
@@ -100,7 +103,15 @@ impl Connection {
                 self.submit(Request::Touch { task, over, hold });
             }
             Command::Topic(manage) => topics::act(&self.hub.clone(), &manage, self.reply()),
-            Command::Group(_) | Command::Job(_) | Command::Explain { .. } => self.manage(&command),
+            Command::Group(_) | Command::Job(_) | Command::Explain { .. } => {
+                // A URL of a job is as good as an event.
+                if matches!(&command, Command::Job(manage) if manage.action == "add")
+                    && let Some(held) = &mut self.login.held
+                {
+                    held.published(1);
+                }
+                self.manage(&command);
+            }
             Command::Ping => {
                 let now = self.hub.clock.now();
                 self.answer(|lines| encode_pong(now.0, lines));

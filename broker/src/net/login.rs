@@ -181,3 +181,27 @@ impl Connection {
         self.login.is_done(&self.pass);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_that_others_could_read_is_not_taken() {
+        for (address, is_encrypted, is_taken) in [
+            ("127.0.0.1:7", false, true),
+            ("[::1]:7", false, true),
+            ("[::ffff:127.0.0.1]:7", false, true),
+            ("203.0.113.1:7", false, false),
+            ("10.0.0.1:7", false, false),
+            ("[::ffff:10.0.0.1]:7", false, false),
+            ("[2001:db8::1]:7", false, false),
+            ("203.0.113.1:7", true, true),
+        ] {
+            let peer = Peer::Tcp(address.parse().unwrap());
+            let shown = may_show(&Remote { peer, certificate: None, is_encrypted });
+            assert_eq!(shown.is_ok(), is_taken, "{address}, encrypted {is_encrypted}: {shown:?}");
+            assert!(shown.is_ok() || shown.unwrap_err().code == Code::Denied);
+        }
+    }
+}

@@ -18,6 +18,7 @@ use super::error::Refusal;
 use super::within;
 use crate::access::{Deed, Pass, Way};
 use crate::audit::{Party, What};
+use crate::clock::Moment;
 use crate::groups::Caller;
 use crate::mailbox::{ConnId, Mailbox, Parcel};
 use crate::net::listener::Entered;
@@ -44,6 +45,8 @@ pub(super) struct Client {
     patience: Duration,
     /// How much was asked so far.
     asked: AtomicU64,
+    /// Until when somebody has to log in who can do nothing else.
+    by: Moment,
     /// Of whoever sent the request that is being answered: there is one at a time.
     pass: Mutex<Pass>,
     /// What the connection has of what one may have.
@@ -59,7 +62,8 @@ impl Client {
     ) -> Self {
         let pass = Mutex::new(login::pass_of(&hub.access, Way::Http, &remote));
         let (asked, held) = (AtomicU64::new(0), Mutex::new(held));
-        Self { hub, conn, mailbox, remote, patience, asked, pass, held }
+        let by = hub.clock.now() + hub.limits.log_in_ms;
+        Self { hub, conn, mailbox, remote, patience, asked, by, pass, held }
     }
 
     /// The request that comes now is of somebody who has that pass. Refused with [`Code::Limit`] if they have too much
@@ -82,21 +86,31 @@ impl Client {
         Ok(())
     }
 
-    /// Whoever sent the request may publish on that topic, which comes into being if it is new, and is not too fast.
-    pub(super) fn may_publish_on(&self, topic: &TopicName) -> Result<(), Refusal> {
-        let held = self.held.lock();
-        let Some(held) = held.as_deref() else { return Ok(()) };
-        let wait_ms = held.wait_ms(self.hub.clock.now());
-        if wait_ms > 0 {
-            let seconds = u32::try_from(wait_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
-            let text = format!("faster than one may go on; try again in {seconds} s");
-            return Err(Refusal::from(ProtocolError::new(Code::Limit, text)).retry_after(seconds));
-        }
-        Ok(self.hub.may_make_topic(Some(held), topic)?)
+    /// Whether the time is over of somebody who shows nothing: those are answered, and let go of.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.pass.lock().is_worthless() && self.hub.clock.now() >= self.by
     }
 
-    /// So many events, and so many bytes, were published.
-    pub(super) fn published(&self, events: usize, bytes: usize) {
+    /// Whoever sent the request may publish on that topic, which comes into being if it is new, and is not too fast.
+    pub(super) fn may_publish_on(&self, topic: &TopicName) -> Result<(), Refusal> {
+        self.may_go_on()?;
+        Ok(self.hub.may_make_topic(self.held.lock().as_deref(), topic)?)
+    }
+
+    /// Whoever sent the request is not too fast.
+    pub(super) fn may_go_on(&self) -> Result<(), Refusal> {
+        let held = self.held.lock();
+        let wait_ms = held.as_deref().map_or(0, |held| held.wait_ms(self.hub.clock.now()));
+        if wait_ms == 0 {
+            return Ok(());
+        }
+        let seconds = u32::try_from(wait_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
+        let text = format!("faster than one may go on; try again in {seconds} s");
+        Err(Refusal::from(ProtocolError::new(Code::Limit, text)).retry_after(seconds))
+    }
+
+    /// So many events came, in so many bytes; they count, whatever becomes of them.
+    pub(super) fn sent(&self, events: usize, bytes: usize) {
         if let Some(held) = self.held.lock().as_deref_mut() {
             held.published(events as u64);
             held.settle(bytes as u64, self.hub.clock.now());
@@ -234,6 +248,9 @@ impl Client {
         self.judged(None, self.pass().may(command))?;
         let made = self.hub.may_make(self.held.lock().as_deref(), command);
         made.inspect_err(|error| self.audit(What::Limit { why: &error.text }))?;
+        if let Some(asked) = What::asked(command) {
+            self.audit(asked);
+        }
         let slot = Slot::numbered(self.asked.fetch_add(1, Ordering::Relaxed));
         if let Command::Topic(manage) = command {
             let reply = topics::Reply { mailbox: self.mailbox.clone(), slot };

@@ -114,6 +114,7 @@ pub(super) async fn add(
 ) -> Answered {
     let params = Params::of(&uri, &["group"])?;
     client.may(Deed::Job(name.as_ref()))?;
+    client.may_go_on()?;
     let Fields(mut object) = http.bodies.json(&headers, body).await?;
     let urls = seeds(&mut object)?.ok_or_else(|| Refusal::bad("urls: they are needed"))?;
     let settings = settings(&object, SEEDS)?;
@@ -149,6 +150,7 @@ async fn add_seeds(
         Command::Job(manage("add", Some(name.as_ref()), settings))
     });
     let commands: Vec<_> = commands.collect();
+    client.sent(urls.len(), urls.iter().map(String::len).sum());
     let (mut new, mut known) = (0, 0);
     for answer in client.ask_all(&commands).await {
         let ok = answer?.ok;

@@ -78,7 +78,8 @@ pub(super) async fn publish(
     client.may_publish_on(&name)?;
     let types = [LINES.as_slice(), &[JSON]].concat();
     let received = http.bodies.receive(&headers, body, &types).await?;
-    let (pass, bytes) = (client.pass(), received.bytes.len());
+    client.sent(0, received.bytes.len());
+    let pass = client.pass();
     let is_json = content_type(&headers).is_some_and(|given| given == JSON);
     let mut payloads: Vec<Cow<'_, str>> = if is_json {
         of_json(json(&received.bytes)?)?
@@ -88,8 +89,7 @@ pub(super) async fn publish(
     if payloads.is_empty() {
         return Err(Refusal::bad("the body has no event: one a line, empty lines are none"));
     }
-    // Also if they are refused.
-    client.published(payloads.len(), bytes);
+    client.sent(payloads.len(), 0);
     for (at, payload) in payloads.iter().enumerate() {
         let judged = client.may_publish(&pass, name.as_str(), payload);
         judged.map_err(|error| at_event(at, &error))?;

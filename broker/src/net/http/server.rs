@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use hyper::body::Incoming;
@@ -123,12 +123,8 @@ async fn converse(
     let patience = Duration::from_millis(config.stalled_ms);
     let stream = Watched::new(head, stream, patience, http.stop.clone());
     let service = service_fn(|request: Request<Incoming>| {
-        let answer = answer(&http, &router, &client, request);
-        async move {
-            let mut answer = answer.await;
-            guard::make_harmless(answer.headers_mut());
-            Ok::<_, Infallible>(answer)
-        }
+        let response = respond(&http, &router, &client, request);
+        async move { Ok::<_, Infallible>(response.await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -143,6 +139,22 @@ async fn converse(
         () = http.stop.cancelled() => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;
+}
+
+/// The answer, with what is said with every one.
+async fn respond(
+    http: &Http,
+    router: &Router,
+    client: &Arc<Client>,
+    request: Request<Incoming>,
+) -> Response {
+    let mut response = answer(http, router, client, request).await;
+    guard::make_harmless(response.headers_mut());
+    if client.is_overdue() {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
+    }
+    response
 }
 
 async fn answer(
@@ -320,7 +332,8 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
-    use crate::{Broker, BrokerConfig};
+    use crate::access::AccessConfig;
+    use crate::{Broker, BrokerConfig, Limits};
 
     /// Longer than anything here takes, but for what never ends.
     const PATIENCE: Duration = Duration::from_mins(1);
@@ -343,6 +356,33 @@ mod tests {
             end.expect("it is closed").unwrap();
             assert_eq!(heard.lines().next().unwrap_or_default(), answered, "{sent:?}: {heard}");
         }
+        broker.stop().await;
+    }
+
+    #[tokio::test]
+    async fn who_never_says_who_it_is_is_let_go_of_however_often_it_asks() {
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let access = AccessConfig { principals: Some(Vec::new()), ..AccessConfig::default() };
+        let limits = Limits { log_in_ms: 50, ..Limits::default() };
+        let http = Some(HttpConfig { listen, ..HttpConfig::default() });
+        let config = BrokerConfig { listen, http, access, limits, ..BrokerConfig::default() };
+        let broker = Broker::start(config).await.unwrap();
+        let mut stream = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();
+        let asking = async {
+            let mut answer = [0; 4096];
+            let mut answers = 0;
+            loop {
+                // It may be closed before it is asked.
+                let ask = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+                let _ = stream.write_all(ask).await;
+                match stream.read(&mut answer).await {
+                    Ok(1..) => answers += 1,
+                    _ => return answers,
+                }
+            }
+        };
+        let answers = tokio::time::timeout(PATIENCE, asking).await.expect("it is closed");
+        assert!(answers > 1, "it is heard until then");
         broker.stop().await;
     }
 }
