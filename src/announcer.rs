@@ -32,15 +32,18 @@ pub(crate) trait Source {
     fn answered(&mut self, number: u64, answer: Result<(), Refusal>) -> Result<(), Failure>;
 }
 
-/// Publishes all that a source has, until that ends or it is to stop.
+/// Publishes all that a source has, until that ends or it is to stop; `is_connected` is called once, when the broker has
+/// answered for the first time. A broker that is not there then is a failure, later it is waited for.
 pub(crate) async fn announce(
     broker: &BrokerAddress,
     name: &str,
     topic: TopicName,
     source: &mut impl Source,
     stop: &CancellationToken,
+    is_connected: impl FnOnce(),
 ) -> Result<(), Failure> {
     let mut connection = link::connect(broker, name).await?;
+    is_connected();
     // Ids are the source's own: the same for the same thing, also in another process.
     let mut window = Window::new(topic, false);
     loop {

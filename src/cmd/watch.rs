@@ -199,29 +199,31 @@ impl WatchArgs {
 pub(crate) async fn run(args: WatchArgs) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     let (sender, announcements) = unbounded_channel();
-    let mut dirs = Vec::new();
+    let (mut dirs, mut names) = (Vec::new(), Vec::new());
     for settings in args.settings()? {
-        let name = settings.dir.display().to_string();
+        names.push(settings.dir.display().to_string());
         let watching = Watching::start(settings, dirs.len(), sender.clone());
         dirs.push(watching.map_err(|error| match error {
             WatchError::Dir { .. } => Failure::Usage(printable(&error.to_string(), 500)),
             WatchError::State(error) => Failure::failed(error.to_string()),
         })?);
-        if !args.quiet {
-            note(&format!("watching {}", printable(&name, 500)));
-        }
     }
+    let say_watched = || {
+        for name in names.iter().filter(|_| !args.quiet) {
+            note(&format!("watching {}", printable(name, 500)));
+        }
+    };
     // The end of the last directory is the end of the channel.
     drop(sender);
     let (broker, topic) = (&args.broker.broker, args.topic());
     let mut files = Files { announcements, dirs, confirmed: 0, refused: false };
     let result = if args.is_spool() {
         let mut spool = Spool::new(files);
-        let result = announce(broker, NAME, topic, &mut spool, &stop).await;
+        let result = announce(broker, NAME, topic, &mut spool, &stop, say_watched).await;
         files = spool.into_files();
         result
     } else {
-        announce(broker, NAME, topic, &mut files, &stop).await
+        announce(broker, NAME, topic, &mut files, &stop, say_watched).await
     };
     // What was confirmed is remembered before this returns.
     let skipped: u64 = files.dirs.into_iter().map(Watching::stop).sum();
