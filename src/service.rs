@@ -23,7 +23,8 @@ use crate::{
 };
 
 /// What may change while connections are open.
-const RELOADED: [&str; 6] = ["delay", "grant", "hook", "hook-events", "log", "log-lines"];
+const RELOADED: [&str; 8] =
+    ["delay", "grant", "hook", "hook-events", "limit", "limit-loopback", "log", "log-lines"];
 
 /// What a process was started with.
 #[derive(Debug)]

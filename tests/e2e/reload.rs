@@ -88,6 +88,30 @@ fn the_delay_between_two_requests_and_webhooks_change() {
 }
 
 #[test]
+fn limits_change_for_who_is_connected_and_who_comes() {
+    const COUNTED: &str = "log = 'info'\nlimit-loopback = true\n";
+    let mut it = Configured::start("broker", COUNTED);
+    assert!(it.talk.ask("SUB a").starts_with("+OK"));
+    let address = it.server.address;
+    let greeting = || Talk::unread(address).line();
+    assert!(greeting().starts_with("Connected."));
+    let limited = "limit = ['source.connections=1', 'source.subscriptions=1']\n";
+    it.change(&format!("{COUNTED}{limited}"));
+    let line = it.server.process.line_with("the configuration was read again");
+    assert!(line.contains(r#"["limit"]"#), "{line}");
+    let refused = "-ERR limit the address 127.0.0.1 has 1 connections";
+    until("no more connections", || greeting().starts_with(refused).then_some(()));
+    // Who is there keeps what it has, and gets no more.
+    let said = it.talk.ask("SUB b");
+    assert!(said.starts_with("-ERR limit the address 127.0.0.1 has 1 subscriptions"), "{said}");
+    it.change(&format!("{COUNTED}limit = ['source.subscriptions=none']\n"));
+    it.until_answered("SUB b", "+OK");
+    it.change("log = 'info'\n");
+    it.server.process.line_with(r#"["limit", "limit-loopback"]"#);
+    assert!(greeting().starts_with("Connected."));
+}
+
+#[test]
 fn without_a_file_the_signal_ends_nobody() {
     for subcommand in ["broker", "up"] {
         let server = Server::start_with(&[subcommand], |command| {

@@ -107,7 +107,7 @@ impl Hub {
             cursors,
             stats: Stats::default(),
             access: Access::new(config.access),
-            quotas: Quotas::new(config.quotas),
+            quotas: Quotas::new(&config.quotas),
             audit,
             log_lines: AtomicBool::new(config.log_lines),
             tls,
@@ -162,6 +162,7 @@ impl Hub {
     pub(crate) fn reload(&self, config: &BrokerConfig) {
         self.audit.note_own(&What::Reloaded);
         self.access.regrant(config.access.grants);
+        self.quotas.change(&config.quotas);
         self.log_lines.store(config.log_lines, Ordering::Relaxed);
     }
 

@@ -1,13 +1,14 @@
 //! What one has in all, and how fast it goes. Time is an argument.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tidings_protocol::{Code, GroupName, JobName, ProtocolError, TopicName};
 
 use super::holding::Exists;
-use super::quantity::{Quantity, Quota};
+use super::quantity::{CurrentQuota, Quantity};
 use super::too_much;
 use crate::clock::Moment;
 use crate::cursors::CursorId;
@@ -44,7 +45,7 @@ impl Made {
 pub(super) struct Account {
     /// Whose it is, for people.
     who: String,
-    quota: Quota,
+    quota: Arc<CurrentQuota>,
     /// How much it has of each [`Quantity`] that its connections hold.
     held: [AtomicU64; Quantity::ALL.len()],
     made: Mutex<HashSet<Made>>,
@@ -85,7 +86,7 @@ fn us(now: Moment) -> u64 {
 }
 
 impl Account {
-    pub(super) fn new(who: String, quota: Quota) -> Self {
+    pub(super) fn new(who: String, quota: Arc<CurrentQuota>) -> Self {
         let (held, made, pace) = Default::default();
         Self { who, quota, held, made, pace }
     }

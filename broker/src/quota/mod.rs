@@ -26,6 +26,7 @@ mod tests;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tidings_protocol::{Code, ProtocolError};
@@ -33,6 +34,7 @@ use tidings_protocol::{Code, ProtocolError};
 use self::account::Account;
 pub(crate) use self::account::Made;
 pub(crate) use self::holding::{Exists, Holding};
+use self::quantity::CurrentQuota;
 pub use self::quantity::{Quantity, Quota};
 use crate::clock::Moment;
 use crate::throttle::Source;
@@ -64,7 +66,9 @@ impl Default for QuotaConfig {
 /// Everybody's account.
 #[derive(Debug)]
 pub(crate) struct Quotas {
-    config: QuotaConfig,
+    source: Arc<CurrentQuota>,
+    principal: Arc<CurrentQuota>,
+    counts_loopback: AtomicBool,
     sources: Mutex<HashMap<Source, Arc<Account>>>,
     principals: Mutex<HashMap<Box<str>, Arc<Account>>>,
 }
@@ -73,15 +77,29 @@ pub(crate) struct Quotas {
 pub(crate) type Held = Option<Box<Holding>>;
 
 impl Quotas {
-    pub(crate) fn new(config: QuotaConfig) -> Self {
-        Self { config, sources: Mutex::default(), principals: Mutex::default() }
+    pub(crate) fn new(config: &QuotaConfig) -> Self {
+        Self {
+            source: Arc::new(CurrentQuota::new(&config.source)),
+            principal: Arc::new(CurrentQuota::new(&config.principal)),
+            counts_loopback: AtomicBool::new(config.counts_loopback),
+            sources: Mutex::default(),
+            principals: Mutex::default(),
+        }
+    }
+
+    /// How much one may have from now on. Who has more keeps it and gets no more; what nobody counted when it came is
+    /// not counted later.
+    pub(crate) fn change(&self, config: &QuotaConfig) {
+        self.source.change(&config.source);
+        self.principal.change(&config.principal);
+        self.counts_loopback.store(config.counts_loopback, Ordering::Relaxed);
     }
 
     /// A connection comes from there. Refused with [`Code::Limit`].
     pub(crate) fn connect(&self, from: Option<IpAddr>, now: Moment) -> Result<Held, ProtocolError> {
         let Some(address) = from else { return Ok(None) };
-        let is_own = address.to_canonical().is_loopback() && !self.config.counts_loopback;
-        if is_own || self.config.source.is_endless() {
+        let is_own = address.to_canonical().is_loopback();
+        if is_own && !self.counts_loopback.load(Ordering::Relaxed) || self.source.is_endless() {
             return Ok(None);
         }
         let account = self.of_source(address.into(), now);
@@ -94,9 +112,8 @@ impl Quotas {
     /// From now on the connection is that of somebody of that name, or of nobody who is counted. Refused with
     /// [`Code::Limit`] if that is too much for them; then it is whose it was before.
     pub(crate) fn assign(&self, held: &mut Held, name: Option<&str>) -> Result<(), ProtocolError> {
-        let account = name
-            .filter(|_| !self.config.principal.is_endless())
-            .map(|name| self.of_principal(name));
+        let account =
+            name.filter(|_| !self.principal.is_endless()).map(|name| self.of_principal(name));
         if held.is_none() && account.is_none() {
             return Ok(());
         }
@@ -112,8 +129,8 @@ impl Quotas {
                 sources.retain(|_, account| account.is_in_use());
             }
         }
-        let quota = &self.config.source;
-        let new = || Arc::new(Account::new(format!("the address {source}"), quota.clone()));
+        let who = || format!("the address {source}");
+        let new = || Arc::new(Account::new(who(), Arc::clone(&self.source)));
         Arc::clone(sources.entry(source).or_insert_with(new))
     }
 
@@ -122,7 +139,7 @@ impl Quotas {
         if let Some(account) = principals.get(name) {
             return Arc::clone(account);
         }
-        let account = Arc::new(Account::new(name.to_owned(), self.config.principal.clone()));
+        let account = Arc::new(Account::new(name.to_owned(), Arc::clone(&self.principal)));
         principals.insert(name.into(), Arc::clone(&account));
         account
     }

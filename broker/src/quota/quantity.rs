@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What is counted of somebody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -147,16 +148,38 @@ impl Quota {
     pub fn of(&self, quantity: Quantity) -> u64 {
         self.0[quantity as usize]
     }
-
-    /// Whether nothing is limited.
-    pub(super) fn is_endless(&self) -> bool {
-        *self == Self::ENDLESS
-    }
 }
 
 impl fmt::Debug for Quota {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let each = Quantity::ALL.iter().map(|quantity| (quantity.as_str(), self.of(*quantity)));
         out.debug_map().entries(each).finish()
+    }
+}
+
+/// How much one may have of each from now on: what accounts look at, each time.
+#[derive(Debug)]
+pub(super) struct CurrentQuota([AtomicU64; Quantity::ALL.len()]);
+
+impl CurrentQuota {
+    pub(super) fn new(quota: &Quota) -> Self {
+        Self(quota.0.map(AtomicU64::new))
+    }
+
+    /// Another one. What somebody has already is not taken away.
+    pub(super) fn change(&self, quota: &Quota) {
+        for (now, max) in self.0.iter().zip(quota.0) {
+            now.store(max, Ordering::Relaxed);
+        }
+    }
+
+    /// How much of that; `u64::MAX` is no limit.
+    pub(super) fn of(&self, quantity: Quantity) -> u64 {
+        self.0[quantity as usize].load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing is limited.
+    pub(super) fn is_endless(&self) -> bool {
+        self.0.iter().all(|max| max.load(Ordering::Relaxed) == u64::MAX)
     }
 }

@@ -12,7 +12,7 @@ use super::*;
 const MAX: u64 = 5;
 
 fn quotas(source: Quota, principal: Quota) -> Quotas {
-    Quotas::new(QuotaConfig { source, principal, counts_loopback: false })
+    Quotas::new(&QuotaConfig { source, principal, counts_loopback: false })
 }
 
 fn few() -> Quota {
@@ -220,11 +220,47 @@ fn a_minute_has_so_many_new_connections() {
 }
 
 #[test]
+fn another_limit_counts_at_once_for_who_is_there() {
+    let quotas = quotas(few(), few());
+    let mut held = quotas.connect(Some(address(1)), Moment(0)).unwrap();
+    quotas.assign(&mut held, Some("somebody")).unwrap();
+    let set = |held: &mut Held, to| {
+        held.as_mut().unwrap().set(Quantity::Subscriptions, to).map_err(|error| error.code)
+    };
+    set(&mut held, MAX).unwrap();
+    let of = |max| few().with(Quantity::Subscriptions, max);
+    let change = |source, principal| {
+        quotas.change(&QuotaConfig { source, principal, counts_loopback: false });
+    };
+    change(of(MAX + 1), of(MAX + 2));
+    set(&mut held, MAX + 1).unwrap();
+    assert_eq!(set(&mut held, MAX + 2), Err(Code::Limit), "that of its address");
+    change(Quota::ENDLESS, of(MAX + 2));
+    set(&mut held, MAX + 2).unwrap();
+    assert_eq!(set(&mut held, MAX + 3), Err(Code::Limit), "that of its name");
+    // Less than it has: it keeps that, and gets no more until it has less.
+    change(of(2), Quota::ENDLESS);
+    assert_eq!(set(&mut held, MAX + 3), Err(Code::Limit));
+    set(&mut held, 1).unwrap();
+    set(&mut held, 2).unwrap();
+    assert_eq!(set(&mut held, 3), Err(Code::Limit));
+    // What nobody counted when it came is not counted later, and what was is given back.
+    change(Quota::ENDLESS, Quota::ENDLESS);
+    let mut uncounted = quotas.connect(Some(address(2)), Moment(0)).unwrap();
+    change(few(), few());
+    assert!(uncounted.is_none());
+    quotas.assign(&mut uncounted, Some("somebody")).unwrap();
+    drop((held, uncounted));
+    quotas.tend(&|_| false, Moment(0));
+    assert!(quotas.sources.lock().is_empty() && quotas.principals.lock().is_empty());
+}
+
+#[test]
 fn this_machine_is_counted_only_if_that_is_wanted() {
     let one = Quota::ENDLESS.with(Quantity::Connections, 1);
     for (counts_loopback, second) in [(false, true), (true, false)] {
         let (source, principal) = (one.clone(), Quota::ENDLESS);
-        let quotas = Quotas::new(QuotaConfig { source, principal, counts_loopback });
+        let quotas = Quotas::new(&QuotaConfig { source, principal, counts_loopback });
         for own in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
             let own = Some(own.parse().unwrap());
             let _first = quotas.connect(own, Moment(0)).unwrap();
