@@ -11,6 +11,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tidings_protocol::{Code, ProtocolError, parse_ms};
 use tokio::sync::SemaphorePermit;
@@ -20,6 +21,9 @@ use url::form_urlencoded;
 use super::config::HttpConfig;
 use super::error::Refusal;
 use super::room::{Part, Room};
+
+/// Characters of what is said of a body that is not JSON as it should be.
+const ERROR_CHARS_MAX: usize = 300;
 
 /// The name in a path.
 pub(super) struct Named<T>(pub(super) T);
@@ -211,9 +215,13 @@ impl Bodies {
     }
 }
 
-/// Reads JSON, nested no deeper than its reader allows (128).
-pub(super) fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
-    serde_json::from_slice(bytes).map_err(|error| Refusal::bad(format!("the body: {error}")))
+/// Reads JSON; what is read of it is nested no deeper than its reader allows (128).
+pub(super) fn json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Refusal> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        // It may name what somebody else has called a field.
+        let text: String = error.to_string().chars().take(ERROR_CHARS_MAX).collect();
+        Refusal::bad(format!("the body: {text}"))
+    })
 }
 
 /// The type of the content, without its parameters and in lower case; none if none is said.
