@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use super::Http;
 use super::error::Refusal;
 use super::hooks::PeerIp;
+use super::input::Use;
 use crate::clock::Moment;
 use crate::stats::Visits;
 use crate::throttle::{Rate, SOURCES_MAX, Source, Throttle};
@@ -126,7 +127,7 @@ async fn answer(
         }
     }
     let (head, body) = request.into_parts();
-    let body = http.hook_bodies.receive(&HeaderMap::new(), body, &[]).await?;
+    let body = http.hook_bodies.receive_any(body, Use::Kept).await?;
     let request = Request::from_parts(head, body.bytes.clone());
     match receiver.receive(request, peer).await {
         Reply::Known(response) => {
