@@ -54,7 +54,7 @@ use self::error::Refusal;
 use self::hooks::Hooks;
 use self::idempotency::Keys;
 use self::input::Bodies;
-pub use self::receivers::{Counting, Receiver, Reply, Replying, is_forwarded};
+pub use self::receivers::{Asker, Counting, Receiver, Recognizing, Reply, Replying, is_forwarded};
 pub(crate) use self::server::serve;
 use self::transcripts::TranscriptsOfTopics;
 use super::Hub;
