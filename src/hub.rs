@@ -14,7 +14,7 @@ use std::{
 
 use clap::Args;
 use hyper::{HeaderMap, Request, Response, StatusCode, body::Bytes, header::RETRY_AFTER};
-use tidings_broker::{Counting, Receiver, Reply, Replying};
+use tidings_broker::{Asker, Counting, Receiver, Recognizing, Reply, Replying};
 use tidings_connectors::hub::{Answer, Bounds, Counts, DESCRIPTION, Hub, HubConfig, PATHS, Rules};
 use tidings_protocol::{CanonicalUrl, Net};
 use tokio_util::sync::CancellationToken;
@@ -69,8 +69,9 @@ pub(crate) struct HubFlags {
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     hub_failures: u32,
 
-    /// Requests to the hub that one source may make a minute; all who come through a proxy are one source, apart from
-    /// those on its machine if it says so (--hub)
+    /// Requests to the hub that one source may make a minute; as many that mean nothing, and a few about each subscription
+    /// that there is, count apart. All who come through a proxy are one source, apart from those on its machine if it says
+    /// so (--hub)
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     hub_rate: u32,
 
@@ -175,6 +176,15 @@ impl Receiver for Counter {
             let numbers =
                 vec![("topics", topics), ("subscribers", subscribers), ("waiting", waiting)];
             Some(("hub", numbers))
+        })
+    }
+
+    fn recognize<'a>(&'a self, request: &'a Request<Bytes>, peer: IpAddr) -> Recognizing<'a> {
+        Box::pin(async move {
+            match self.desk.0.get() {
+                Some(hub) => hub.recognize(request, peer).await,
+                None => Asker::Anybody,
+            }
         })
     }
 

@@ -4,18 +4,23 @@
 #![expect(clippy::disallowed_methods, reason = "redraws no more often than somebody can see")]
 
 use std::{
+    borrow::Cow,
     fmt::Write as _,
     io::{self, IsTerminal, Write},
+    sync::LazyLock,
     time::{Duration, Instant},
 };
 
-use tidings_protocol::text::is_invisible;
+use tidings_protocol::text::{escape_json, is_invisible};
 
 use crate::failure::Failure;
 
 /// How often lines are redrawn below others that come one after the other. What comes faster is read by
 /// nobody, and the lines are back when it ends.
 const REDRAW: Duration = Duration::from_millis(50);
+
+/// Whether standard output is a terminal.
+static IS_SEEN: LazyLock<bool> = LazyLock::new(|| io::stdout().is_terminal());
 
 /// The width of a terminal that does not say it, in characters.
 const WIDTH_DEFAULT: usize = 80;
@@ -40,7 +45,7 @@ impl Console {
     pub(crate) fn new() -> Self {
         Self {
             progress_allowed: io::stderr().is_terminal(),
-            is_shared: io::stdout().is_terminal(),
+            is_shared: *IS_SEEN,
             stdout_is_taken: false,
             progress: String::new(),
             lines_shown: 0,
@@ -161,17 +166,37 @@ impl Drop for Console {
 /// Prints lines to standard error. Whatever others have said is in them, it does nothing to a terminal. A closed standard
 /// error is nobody's problem.
 pub(crate) fn note(text: &str) {
-    let is_layout = |c: char| matches!(c, '\n' | '\t');
-    let mut shown = String::with_capacity(text.len() + 1);
+    let mut shown = harmless(text).into_owned();
+    shown.push('\n');
+    let _ = io::stderr().lock().write_all(shown.as_bytes());
+}
+
+/// What others have said, as it is to be printed to standard output: where somebody sees it, it does nothing to their terminal;
+/// programs and files have it as it was said.
+pub(crate) fn said(text: &str) -> Cow<'_, str> {
+    if *IS_SEEN { harmless(text) } else { Cow::Borrowed(text) }
+}
+
+/// The same for JSON, which stays the same to whoever reads it.
+pub(crate) fn said_in_json(json: &str) -> Cow<'_, str> {
+    if *IS_SEEN { escape_json(json) } else { Cow::Borrowed(json) }
+}
+
+/// Text with its line ends and tabs, in which everything else that could do something to a terminal is escaped.
+fn harmless(text: &str) -> Cow<'_, str> {
+    let acts = |c: char| is_invisible(c) && !matches!(c, '\n' | '\t');
+    if !text.contains(acts) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
     for c in text.chars() {
-        if is_invisible(c) && !is_layout(c) {
+        if acts(c) {
             let _ = write!(shown, "{}", c.escape_unicode());
         } else {
             shown.push(c);
         }
     }
-    shown.push('\n');
-    let _ = io::stderr().lock().write_all(shown.as_bytes());
+    Cow::Owned(shown)
 }
 
 /// Prints text as it is to standard output, as for `--help`.

@@ -70,7 +70,8 @@ pub use self::log::Checked;
 use self::log::disk::{Disk, FileSystem};
 use self::net::Hub;
 pub use self::net::http::{
-    Counting, HTTP_PORT, HttpConfig, Receiver, Reply, Replying, hooks, is_forwarded,
+    Asker, Counting, HTTP_PORT, HttpConfig, Receiver, Recognizing, Reply, Replying, hooks,
+    is_forwarded,
 };
 pub use self::quota::{Quantity, Quota, QuotaConfig};
 pub use self::throttle::{Bucket, Rate};

@@ -129,13 +129,6 @@ impl<K: Copy + Eq + Hash> Throttle<K> {
         Ok(())
     }
 
-    /// Gives back a token of `key` that was taken for nothing.
-    pub(crate) fn give_back(&mut self, key: K, rate: Rate) {
-        if let Some(bucket) = self.buckets.get_mut(&key) {
-            bucket.give_back(rate, 1);
-        }
-    }
-
     /// Forgets full buckets, for which nothing is lost, and if that is not enough those that are
     /// nearly full: whoever asks most is remembered longest. A quarter at a time, so that the look
     /// at all of them is paid for by many that come.

@@ -255,6 +255,10 @@ impl Session {
 }
 
 /// What a first line must not be, whatever else it is (`[S4]`).
+///
+/// Nobody is told, also not somebody whose terminal has another encoding: whoever is no client takes every line that it hears
+/// for an event, so that a refusal would be one, and what begins with other bytes than text is most often a program of another
+/// protocol, which waits for an answer and had better not get any. The audit file says why it was closed.
 fn first_line_violation(line: &[u8]) -> Option<ProtocolError> {
     if foreign::begins(line) {
         let text = "this looks like another protocol, which is not spoken here";

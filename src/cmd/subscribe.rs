@@ -34,7 +34,7 @@ use crate::{
     failure::Failure,
     flags::parse_duration,
     link,
-    output::{note, printable},
+    output::{note, printable, said, said_in_json},
     signals::stop_on_signal_or,
     sinks::parse_variable,
 };
@@ -384,9 +384,9 @@ impl Printer {
                 self.buffered += 1;
                 self.printed += 1;
                 if self.json {
-                    self.line(&event_json(topic, *seq, payload))
+                    self.line(&said_in_json(&event_json(topic, *seq, payload)))
                 } else {
-                    self.line(payload)
+                    self.line(&said(payload))
                 }
             }
             Delivery::Lag { topic, from, to } => self.skipped("lag", topic, *from, *to),

@@ -241,6 +241,30 @@ fn what_is_changed_by_whom_is_told() {
     assert_eq!(http.ask("POST", "/jobs/docs/cancel", &["-H", &bearer]).status, 200);
     let told = record(&file, &[("what", "changed"), ("change", "JOB cancel"), ("name", "docs")]);
     assert_eq!((&told["who"], &told["way"]), (&"boss".into(), &"http".into()), "{told}");
+    // What is added is summed, as events are.
+    for n in 0..3 {
+        assert!(talk.ask(&format!("JOB add more url=http://a.example/{n}")).starts_with("-ERR"));
+    }
+    talk.ask("JOB open more");
+    for n in 0..3 {
+        assert!(talk.ask(&format!("JOB add more url=http://a.example/{n}")).starts_with("+OK"));
+    }
+    let seeds = r#"{"urls":["http://b.example/1","http://b.example/2"]}"#;
+    let json = "Content-Type: application/json";
+    let add = ["-H", &bearer, "-H", json, "--data", seeds];
+    assert_eq!(http.ask("POST", "/jobs/more/urls", &add).status, 200);
+    for (way, count) in [("line", 6), ("http", 2)] {
+        until(&format!("what was added by {way}"), || {
+            let added = records(&file).into_iter().filter(|record| {
+                record["what"] == "added" && record["name"] == "more" && record["way"] == way
+            });
+            let events = added.map(|record| {
+                assert_eq!(record["who"], "boss", "{record}");
+                record["events"].as_u64().unwrap()
+            });
+            (events.sum::<u64>() == count).then_some(())
+        });
+    }
     // Who looks changes nothing, and who asks somebody else's business is denied.
     for line in ["TOPIC ls", "GROUP show workers", "JOB ls"] {
         assert!(talk.ask(line).starts_with('+'), "{line}");
@@ -248,5 +272,24 @@ fn what_is_changed_by_whom_is_told() {
     assert!(Talk::client(server.address).ask("TOPIC delete news").starts_with("-ERR"));
     record(&file, &[("what", "denied")]);
     let changed = records(&file).into_iter().filter(|record| record["what"] == "changed");
-    assert_eq!(changed.count(), 5);
+    assert_eq!(changed.count(), 6);
+}
+
+#[test]
+fn notices_that_are_refused_are_told() {
+    let flags = ["--public-url", "http://127.0.0.1/", "--hub", "http://blog.example/"];
+    let (server, _) = broker(&[&flags[..], &["--hub-rate", "2"]].concat());
+    let file = server.folder.path().join("audit.log");
+    let http = Http::of(&server);
+    assert_eq!(http.get("/websub/GUESSED").status, 404);
+    let told = record(&file, &[("what", "refused"), ("why", "notice: nobody was told that path")]);
+    assert_eq!((&told["way"], &told["who"]), (&"http".into(), &"strangers".into()), "{told}");
+    assert!(told["from"].as_str().unwrap().starts_with("127.0.0.1:"), "{told}");
+    let ping = ["--header", "Via: 1.1 proxy", "--data", "hub.mode=publish&hub.url=x"];
+    assert_eq!(http.ask("POST", "/hub", &ping).status, 404);
+    until("too many of them", || (http.ask("POST", "/hub", &ping).status == 429).then_some(()));
+    let why = "notice: it says that something has changed, and may not";
+    record(&file, &[("what", "refused"), ("why", why)]);
+    record(&file, &[("what", "limit"), ("why", "too many notices from this address")]);
+    assert!(!fs::read_to_string(&file).unwrap().contains("GUESSED"));
 }

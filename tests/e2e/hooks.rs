@@ -5,7 +5,6 @@ use std::{
     io::Write,
     net::TcpStream,
     path::Path,
-    process::Command,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
@@ -15,110 +14,13 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::{
-    http::{Got, Http},
+    hooked::{Hooked, SECRET, base64, configure, github, now},
     nc::nc_all,
-    openssl::{hmac, openssl},
+    openssl::hmac,
     origin::{Origin, Site, html},
     process::{Running, Server, run, tidings},
     wait::until,
 };
-
-/// The secret of all hooks of these tests, but for that of the Standard Webhooks, which has its own form.
-const SECRET: &str = "a secret of forge and broker";
-const STANDARD: &str = "whsec_YSBzZWNyZXQgb2YgZm9yZ2UgYW5kIGJyb2tlcg==";
-
-/// A broker with webhooks.
-struct Hooked {
-    server: Server,
-    http: Http,
-}
-
-impl Got {
-    /// The numbers of the events, of a request that was taken.
-    #[track_caller]
-    fn seqs(&self) -> Value {
-        assert_eq!(self.status, 200, "{self:?}");
-        self.json()["seqs"].clone()
-    }
-}
-
-impl Hooked {
-    /// With this configuration, in which SECRETS stands for the file with the secret.
-    #[track_caller]
-    fn start(arguments: &[&str], config: &str) -> Self {
-        let folder = TempDir::new().unwrap();
-        configure(folder.path(), config);
-        let arguments = [arguments, &["--config", "hooks.toml"]].concat();
-        Self::of(Server::start_in(folder, &arguments, |_| ()))
-    }
-
-    #[track_caller]
-    fn of(server: Server) -> Self {
-        let http = Http::of(&server);
-        Self { server, http }
-    }
-
-    /// A request with such headers, of the form `NAME: VALUE`.
-    #[track_caller]
-    fn post(&self, hook: &str, kind: &str, headers: &[&str], body: &str) -> Got {
-        self.http.with_body("POST", &format!("/hooks/{hook}"), kind, headers, body)
-    }
-
-    /// A body of JSON, signed as GitHub does it.
-    #[track_caller]
-    fn signed(&self, hook: &str, body: &str) -> Got {
-        let signature = format!("X-Hub-Signature-256: sha256={}", hmac("sha256", SECRET, body));
-        self.post(hook, "application/json", &[&signature], body)
-    }
-
-    /// All events of a topic.
-    #[track_caller]
-    fn events(&self, topic: &str) -> Vec<String> {
-        let (mut all, mut from) = (Vec::new(), "first".to_owned());
-        loop {
-            let page = self.http.get(&format!("/topics/{topic}?from={from}&wait=0")).json();
-            let events = page["events"].as_array().unwrap_or_else(|| panic!("{page}"));
-            if events.is_empty() {
-                return all;
-            }
-            all.extend(events.iter().map(|event| event["payload"].as_str().unwrap().to_owned()));
-            from = page["next"].to_string();
-        }
-    }
-
-    #[track_caller]
-    fn counts(&self) -> Value {
-        self.http.get("/stats").json()["hooks"].clone()
-    }
-}
-
-fn configure(folder: &Path, config: &str) {
-    let secrets = folder.join("secret");
-    fs::write(&secrets, format!("{SECRET}\n")).unwrap();
-    fs::write(folder.join("standard"), STANDARD).unwrap();
-    let config = config.replace("SECRETS", secrets.to_str().unwrap());
-    fs::write(folder.join("hooks.toml"), config).unwrap();
-}
-
-/// A hook that is signed as GitHub does it, with further lines.
-fn github(name: &str, lines: &str) -> String {
-    format!(
-        "[[hook]]\nname = '{name}'\nsecret-file = 'SECRETS'\nsignature = 'github'\n\
-         url = {{ pointer = '/urls/*' }}\nprefixes = ['https://blog.example/posts/']\n{lines}\n"
-    )
-}
-
-fn base64(secret: &str, text: &str) -> String {
-    let bytes = openssl(&["dgst", "-sha256", "-hmac", secret, "-binary"], text.as_bytes());
-    String::from_utf8(openssl(&["base64", "-A"], &bytes)).unwrap()
-}
-
-fn now() -> String {
-    String::from_utf8(Command::new("date").arg("+%s").output().unwrap().stdout)
-        .unwrap()
-        .trim()
-        .to_owned()
-}
 
 /// A place in the configuration, and in which order requests are made and their events are.
 #[test]

@@ -48,6 +48,55 @@ fn what_curl_posts_netcat_hears_and_a_restart_keeps() {
     waiting.finish().expect_code(0);
 }
 
+/// JSON of 4 MiB, the most that a body has by default: the same value again and again, or as many fields.
+fn as_long_as_may_be(before: &str, value: &str, after: &str) -> String {
+    let values = ((4 << 20) - before.len() - after.len()) / (value.len() + 1);
+    format!("{before}{}{after}", vec![value; values].join(","))
+}
+
+fn fields_as_long_as_may_be(before: &str, after: &str) -> String {
+    let fields: Vec<_> = (0..(3 << 20) / 11).map(|at| format!("\"{at:x}\":\"\"")).collect();
+    format!("{before}{}{after}", fields.join(","))
+}
+
+#[test]
+fn what_a_body_is_made_of_does_not_make_it_larger_in_memory() {
+    let server = Server::broker();
+    let http = Http::of(&server);
+    let before = server.process.peak_memory_bytes();
+    let events = |event| as_long_as_may_be("{\"events\":[", event, "]}");
+    let job = |value| as_long_as_may_be("{\"job\":\"a\",\"urls\":[", value, "]}");
+    let attributes = ("{\"events\":[{\"target\":\"/a\",\"attributes\":{", "}}]}");
+    for (path, body, status, said) in [
+        ("/topics/x", events("{\"data\":\"\"}"), 400, "unknown field `data`"),
+        ("/topics/x", events("\"\""), 413, "more than 100000 events"),
+        ("/topics/x", events("\"a\""), 413, "more than 100000 events"),
+        ("/topics/x", events("{\"target\":\"/a\"}"), 413, "more than 100000 events"),
+        ("/topics/x", events("[]"), 400, "invalid type: sequence"),
+        (
+            "/topics/x",
+            as_long_as_may_be("{\"events\":[{\"target\":[", "0", "]}]}"),
+            400,
+            "invalid type: sequence",
+        ),
+        ("/topics/x", fields_as_long_as_may_be(attributes.0, attributes.1), 400, "of a payload"),
+        ("/jobs", job("0"), 400, "urls: it is a list of words"),
+        ("/jobs", job("{\"\":0}"), 400, "urls: it is a list of words"),
+        ("/jobs", job("\"\""), 400, "urls: it is a list of words"),
+        ("/jobs", job("\"http://a.example/\""), 400, "urls: at most 10000 in one request"),
+        ("/jobs", as_long_as_may_be("{\"job\":\"a\",\"x\":[", "{\"\":0}", "]}"), 400, "no field"),
+        ("/jobs", fields_as_long_as_may_be("{\"job\":\"a\",", "}"), 400, "no field"),
+    ] {
+        let answer = http.send("POST", path, &body);
+        assert_eq!(answer.status, status, "{}", answer.body);
+        assert!(answer.body.contains(said), "{said}: {}", answer.body);
+        // The body itself, twice while the room for it grows, and what of it may be kept.
+        let grown = (server.process.peak_memory_bytes() - before) >> 20;
+        assert!(grown < 16, "{said}: {grown} MiB more");
+    }
+    assert_eq!(http.get("/topics/x/state").status, 404, "nothing was published");
+}
+
 #[test]
 fn every_answer_tells_a_browser_that_it_is_no_page() {
     let server = Server::broker();

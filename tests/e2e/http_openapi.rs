@@ -17,6 +17,9 @@ use crate::{
     tokens::broker,
 };
 
+/// A token that nobody has.
+const WRONG: &str = "tdg_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+
 const METHODS: [&str; 4] = ["get", "post", "put", "delete"];
 
 /// Method, path and status of everything that is documented.
@@ -75,13 +78,28 @@ fn every_status_that_is_documented_is_produced_and_no_other() {
     expect_all(&description, &wanted, answers);
 }
 
-/// Has the answers of a broker to what begins so be all that it documents of that, and as it says.
+/// What is answered to these methods and paths, with a token that is wrong, by a broker that has a hub and is told by others, and
+/// knows somebody: also where no token is needed nobody comes in with that.
 #[track_caller]
-pub(crate) fn expect_all_below(http: &Http, prefix: &str) {
+pub(crate) fn with_a_wrong_token(asked: &[(&str, &str)]) -> BTreeSet<Answered> {
+    let flags = ["--public-url", "http://127.0.0.1/", "--hub", "http://blog.example/"];
+    let (server, _) = broker([("she", &["hub"])], &flags);
+    let http = Http::of(&server);
+    let wrong = format!("Authorization: Bearer {WRONG}");
+    for (method, path) in asked {
+        assert_eq!(http.ask(method, path, &["--header", &wrong]).status, 401, "{method} {path}");
+    }
+    http.seen()
+}
+
+/// Has the answers of a broker to what begins so, and those of `others`, be all that it documents of that, and as it says.
+#[track_caller]
+pub(crate) fn expect_all_below(http: &Http, prefix: &str, others: BTreeSet<Answered>) {
     let description = http.get("/openapi.json").json();
     let wanted =
         documented(&description).into_iter().filter(|(_, path, _)| path.starts_with(prefix));
-    let answers = http.seen().into_iter().filter(|answer| answer.path.starts_with(prefix));
+    let answers = http.seen().into_iter().chain(others);
+    let answers = answers.filter(|answer| answer.path.starts_with(prefix));
     expect_all(&description, &wanted.collect(), answers.collect());
 }
 
@@ -230,11 +248,10 @@ fn behind_tokens(wanted: &BTreeSet<(String, String, u16)>, config: &str) -> BTre
         let words: Vec<_> = header.iter().flat_map(|header| ["--header", header]).collect();
         http.ask(method, path, &words).status
     };
-    let wrong = "tdg_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
     let mut failures = 0;
     for (method, path) in &all {
         if is_open(path) {
-            assert_eq!(ask(method, path, Some(wrong)), 401, "{method} {path}");
+            assert_eq!(ask(method, path, Some(WRONG)), 401, "{method} {path}");
             failures += 1;
         } else {
             assert_eq!(ask(method, path, None), 401, "{method} {path}");
@@ -244,11 +261,11 @@ fn behind_tokens(wanted: &BTreeSet<(String, String, u16)>, config: &str) -> BTre
     thread::scope(|scope| {
         // Each of them is answered later than the one before.
         for _ in failures..10 {
-            scope.spawn(|| ask("GET", "/health", Some(wrong)));
+            scope.spawn(|| ask("GET", "/health", Some(WRONG)));
         }
     });
     for (method, path) in &all {
-        assert_eq!(ask(method, path, Some(wrong)), 429, "{method} {path}");
+        assert_eq!(ask(method, path, Some(WRONG)), 429, "{method} {path}");
     }
     http.seen()
 }

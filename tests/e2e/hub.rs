@@ -146,6 +146,25 @@ fn who_asks_too_often_has_to_wait() {
 }
 
 #[test]
+fn who_asks_for_nothing_holds_up_nobody_who_wishes_and_who_wishes_nobody_who_renews() {
+    let site = Site::quick(8, &["--hub-rate", "3"]);
+    // All of them come from one address, as they do through a proxy.
+    let until_too_many = |ask: &dyn Fn() -> u16| {
+        until("too many", || (ask() == 429).then_some(()));
+    };
+    until_too_many(&|| site.post("/hub", &[("x", "y")]).status);
+    until_too_many(&|| site.post("/hub/ping", &[]).status);
+    let wish = |subscriber| site.wish("subscribe", "feed.xml", subscriber, &[]).status;
+    assert_eq!(wish("/ok"), 202);
+    until("the subscription", || (site.counts()["subscribers"] == 1).then_some(()));
+    until_too_many(&|| wish("/ok/other"));
+    // What was shown to be meant goes on, though not as often as somebody likes who has seen the callback.
+    assert_eq!(wish("/ok"), 202);
+    assert_eq!(site.wish("unsubscribe", "feed.xml", "/ok", &[]).status, 202);
+    until_too_many(&|| wish("/ok"));
+}
+
+#[test]
 fn only_publishers_may_ping_and_others_are_told_nothing() {
     let site = Site::start(&["--hub-publishers", "192.0.2.0/24"]);
     let url = site.feed("feed.xml");

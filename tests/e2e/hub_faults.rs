@@ -189,7 +189,8 @@ fn what_the_hub_answers_is_described() {
             (site.http.ask("POST", path, &publish).status == 429).then_some(())
         });
     }
-    http_openapi::expect_all_below(&site.http, "/hub");
+    let wrong = http_openapi::with_a_wrong_token(&asked.map(|(path, ..)| ("POST", path)));
+    http_openapi::expect_all_below(&site.http, "/hub", wrong);
 }
 
 #[test]

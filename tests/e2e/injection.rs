@@ -479,6 +479,56 @@ fn nor_a_record_more_in_json() {
 }
 
 #[test]
+fn what_is_heard_is_visible_on_a_terminal_and_as_it_was_said_in_a_pipe() {
+    let server = Server::broker();
+    let marks = MARKS.iter().filter(|mark| !mark.contains(char::is_control)).copied();
+    let events: Vec<_> = marks.chain(["\t"]).map(|mark| format!("a{mark}b")).collect();
+    let mut talk = Talk::client(server.address);
+    for event in &events {
+        assert!(talk.ask(&format!("PUB inject {event}")).starts_with("+OK"), "{event:?}");
+    }
+    let count = events.len().to_string();
+    let heard = |further: &[&str]| {
+        let all = ["sub", "inject", "--from", "first", "--count", &count];
+        at(&server, &[&all[..], further].concat()).expect_code(0).stdout()
+    };
+    assert_eq!(heard(&[]), events);
+    let json = heard(&["--json"]);
+    for (line, event) in json.iter().zip(&events) {
+        assert_eq!(serde_json::from_str::<Value>(line).unwrap()["payload"], **event);
+    }
+    assert!(json.concat().contains('\u{202e}'));
+    // The same on a terminal, which `script` makes.
+    for (further, is_json) in [
+        ("--from first", false),
+        ("--from first --json", true),
+        ("--group seen", false),
+        ("--group seen-as-json --json", true),
+    ] {
+        let (tidings, broker) = (env!("CARGO_BIN_EXE_tidings"), server.address);
+        let command = format!("{tidings} sub inject --count {count} --broker {broker} {further}");
+        let mut script = Command::new("script");
+        script.args(["--quiet", "--return", "--command", &command, "/dev/null"]);
+        let seen = Running::start(&mut script).finish().expect_code(0).stdout();
+        let shown = seen.concat();
+        assert!(
+            !shown.contains(|c| is_invisible(c) && !matches!(c, '\r' | '\n' | '\t')),
+            "{shown:?}"
+        );
+        let told = if is_json { "\\u202e" } else { "\\u{202e}" };
+        assert!(shown.contains(told) && shown.contains("a\u{a0}b"), "{further:?}: {shown:?}");
+        if is_json {
+            // With a group there are notes before them.
+            let objects: Vec<_> = seen.iter().filter(|line| line.starts_with('{')).collect();
+            assert_eq!(objects.len(), events.len());
+            for (line, event) in objects.into_iter().zip(&events) {
+                assert_eq!(serde_json::from_str::<Value>(line).unwrap()["payload"], **event);
+            }
+        }
+    }
+}
+
+#[test]
 fn what_commands_print_of_others_does_nothing_to_a_terminal() {
     // Whoever answers is a broker that says anything.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

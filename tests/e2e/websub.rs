@@ -3,235 +3,19 @@
 
 use std::{fs, net::TcpListener};
 
-use serde_json::Value;
-use tempfile::TempDir;
-
 use crate::support::{
     history::Heard,
-    http::{Got, Http},
-    nginx::Nginx,
+    http::Http,
     openssl::hmac,
     process::{Server, at},
-    receiver::{Receiver, Told},
-    talk::{Talk, value},
+    receiver::Receiver,
+    subscriber_scene::{Form, Named, Scene, confirm, deliver, feed, signed, verify},
+    talk::Talk,
     wait::until,
 };
 use crate::{disk_full::SmallDisk, http_openapi};
 
 const RSS: &str = "Content-Type: application/rss+xml";
-
-/// Everybody who has a part.
-struct Scene {
-    nginx: Nginx,
-    hub: Receiver,
-    server: Server,
-    http: Http,
-    flags: Vec<String>,
-}
-
-/// How the feed names who tells of it.
-enum Named {
-    InHead,
-    InFeed,
-    ByPage,
-    Cloud,
-    /// Hubs that answer like this, and then a cloud.
-    Several(&'static [&'static str]),
-}
-
-fn feed(items: &[&str], more: &str) -> String {
-    let items = items
-        .iter()
-        .map(|item| format!("<item><guid>{item}</guid><link>/posts/{item}</link></item>"));
-    let items: String = items.collect();
-    format!(
-        "<rss version=\"2.0\" xmlns:atom=\"http://www.w3.org/2005/Atom\"><channel><title>News</title>{more}{items}\
-         </channel></rss>"
-    )
-}
-
-impl Scene {
-    #[track_caller]
-    fn start(named: &Named, more_flags: &[&str]) -> Self {
-        let hub = Receiver::start();
-        let at_hub = hub.url("202", "hub");
-        let folder = TempDir::new().unwrap();
-        let in_feed = |hub: &str| format!("<atom:link rel=\"hub\" href=\"{hub}\"/>");
-        let cloud = format!(
-            "<cloud domain=\"127.0.0.1\" port=\"{}\" path=\"/200/cloud\" registerProcedure=\"\" \
-             protocol=\"http-post\"/>",
-            hub.port
-        );
-        let (link, more) = match named {
-            Named::InHead => (format!("add_header Link '<{at_hub}>; rel=\"hub\"';"), String::new()),
-            Named::InFeed => (String::new(), in_feed(&at_hub)),
-            Named::ByPage => (String::new(), String::new()),
-            Named::Cloud => (String::new(), cloud),
-            Named::Several(answers) => {
-                let hubs = answers.iter().map(|answer| in_feed(&hub.url(answer, answer)));
-                (String::new(), hubs.collect::<String>() + &cloud)
-            }
-        };
-        fs::write(folder.path().join("feed.rss"), feed(&["old"], &more)).unwrap();
-        let page = format!(
-            "<!doctype html><link rel=hub href=\"{at_hub}\">\
-             <link rel=alternate type=application/rss+xml href=/feed.rss>"
-        );
-        fs::write(folder.path().join("index.html"), page).unwrap();
-        let http =
-            "types { application/rss+xml rss; text/html html; } log_format looks '$uri $status';";
-        let root = folder.path().display().to_string();
-        let site = format!("root {root}; access_log looks.log looks; etag on; {link}");
-        let nginx = Nginx::start(folder, http, &site);
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let (listen, public) = (format!("127.0.0.1:{port}"), format!("http://127.0.0.1:{port}/"));
-        let flags =
-            ["up", "--quiet", "--allow-private", "--http", &listen, "--public-url", &public];
-        let flags: Vec<_> = flags.iter().chain(more_flags).map(ToString::to_string).collect();
-        let words: Vec<_> = flags.iter().map(String::as_str).collect();
-        let server = Server::start(&words);
-        let http = Http::of(&server);
-        let scene = Self { nginx, hub, server, http, flags };
-        let watched = match named {
-            Named::ByPage => scene.nginx.url(),
-            _ => scene.feed_url(),
-        };
-        let often = ["--every", "1s", "--min", "1s", "--max", "4s"];
-        let words = [&["watch-feed", watched.as_str()][..], &often].concat();
-        at(&scene.server, &words).expect_code(0);
-        scene
-    }
-
-    fn feed_url(&self) -> String {
-        format!("{}feed.rss", self.nginx.url())
-    }
-
-    /// The feed gets a new item; what names its hub stays.
-    fn write(&self, items: &[&str]) {
-        let path = self.nginx.folder.path().join("feed.rss");
-        let before = fs::read_to_string(&path).unwrap();
-        let more = before.split_once("</title>").unwrap().1.split_once("<item>").unwrap().0;
-        fs::write(&path, feed(items, more)).unwrap();
-    }
-
-    /// The n-th request to the hub, from 0, as a form.
-    #[track_caller]
-    fn asked(&self, n: usize) -> Form {
-        Form::of(&self.hub.told(n + 1)[n])
-    }
-
-    /// How often the feed is looked at now.
-    fn every(&self) -> Option<String> {
-        let mut talk = Talk::client(self.server.address);
-        let lines = talk.ask_lines("GROUP schedules crawlers");
-        let scheduled = lines.iter().find(|line| line.contains(" every="))?;
-        Some(value(scheduled, "every").to_owned())
-    }
-
-    #[track_caller]
-    fn is_looked_at_every(&self, every: &str) {
-        until(every, || (self.every().as_deref() == Some(every)).then_some(()));
-    }
-
-    /// Looks of crawlers at the feed.
-    fn looks(&self) -> usize {
-        let log = fs::read_to_string(self.nginx.folder.path().join("looks.log"));
-        log.unwrap_or_default().lines().filter(|line| line.starts_with("/feed.rss ")).count()
-    }
-
-    /// What people see of it.
-    fn listed(&self) -> String {
-        let words = ["watch-feed", "--list", "--data", "tidings-data"];
-        at(&self.server, &words).expect_code(0).stdout().join("\n")
-    }
-
-    fn items(&self) -> Vec<String> {
-        let heard = Heard::all_of(self.server.address, "post-ready", "end-of-items");
-        let items = heard.events.into_iter().map(|(_, payload)| payload);
-        items.filter(|payload| payload != "end-of-items").collect()
-    }
-
-    /// How often this was announced.
-    fn announced(&self, item: &str) -> usize {
-        let item = format!(" item={item} ");
-        self.items().iter().filter(|payload| payload.contains(&item)).count()
-    }
-
-    fn refused(&self) -> Value {
-        self.http.get("/stats").json()["notices"]["refused"].clone()
-    }
-}
-
-/// What a form says, and where it leads.
-struct Form(Vec<(String, String)>);
-
-impl Form {
-    fn of(told: &Told) -> Self {
-        assert_eq!(told.header("content-type"), "application/x-www-form-urlencoded");
-        let pairs = told.body.split('&').filter_map(|pair| pair.split_once('='));
-        let decoded = |text: &str| {
-            let text = text.replace('+', " ");
-            let mut parts = text.split('%');
-            let mut decoded = parts.next().unwrap().to_owned();
-            for part in parts {
-                decoded.push(char::from(u8::from_str_radix(&part[..2], 16).unwrap()));
-                decoded.push_str(&part[2..]);
-            }
-            decoded
-        };
-        Self(pairs.map(|(key, value)| (decoded(key), decoded(value))).collect())
-    }
-
-    #[track_caller]
-    fn get(&self, key: &str) -> &str {
-        let found = self.0.iter().find(|(name, _)| name == key);
-        &found.unwrap_or_else(|| panic!("no {key}: {:?}", self.0)).1
-    }
-
-    /// The path of the callback, with its slash.
-    fn path(&self) -> String {
-        let (_, path) = self.get("hub.callback").split_once("/websub/").unwrap();
-        format!("/websub/{path}")
-    }
-}
-
-/// What curl gets that verifies as a hub does.
-fn verify(
-    scene: &Scene,
-    form: &Form,
-    mode: &str,
-    topic: &str,
-    challenge: &str,
-    lease: &str,
-) -> Got {
-    let pairs = [
-        format!("hub.mode={mode}"),
-        format!("hub.topic={topic}"),
-        format!("hub.challenge={challenge}"),
-        format!("hub.lease_seconds={lease}"),
-    ];
-    let mut arguments = vec!["--get"];
-    for pair in &pairs {
-        arguments.extend(["--data-urlencode", pair]);
-    }
-    scene.http.ask("GET", &form.path(), &arguments)
-}
-
-fn confirm(scene: &Scene, form: &Form, lease: &str) {
-    let topic = form.get("hub.topic");
-    let got = verify(scene, form, form.get("hub.mode"), topic, "a+b c&d", lease);
-    assert_eq!((got.status, got.body.as_str()), (200, "a+b c&d"));
-    assert_eq!(got.header("content-type"), Some("text/plain; charset=utf-8"));
-}
-
-fn deliver(scene: &Scene, form: &Form, body: &str, signature: &str) -> Got {
-    let signature = format!("X-Hub-Signature: {signature}");
-    scene.http.with_body("POST", &form.path(), "application/rss+xml", &[&signature], body)
-}
-
-fn signed(form: &Form, body: &str) -> String {
-    format!("sha256={}", hmac("sha256", form.get("hub.secret"), body))
-}
 
 #[test]
 fn what_a_hub_delivers_is_announced_once_and_polling_is_the_fallback() {
@@ -378,6 +162,10 @@ fn strangers_keep_no_hub_away_and_a_lost_book_is_begun_anew() {
     confirm(&scene, &form, "100000");
     until("too many of them", || (scene.http.get("/websub/guessed").status == 429).then_some(()));
     let body = feed(&["one"], "");
+    // Neither do those who have seen where it comes to.
+    until("too many of them", || {
+        (deliver(&scene, &form, &body, "sha256=00").status == 429).then_some(())
+    });
     assert_eq!(deliver(&scene, &form, &body, &signed(&form, &body)).status, 204);
     // Sixty a minute are enough, however well they are signed.
     let statuses: Vec<_> =
@@ -562,7 +350,9 @@ fn a_delivery_that_cannot_be_kept_is_heard_when_the_hub_comes_again() {
     assert_eq!((with_length("9"), with_length("99999999")), (408, 413));
     until("too many deliveries", || (deliver("again").status == 429).then_some(()));
     until("too many strangers", || (http.get("/websub/made-up").status == 429).then_some(()));
-    http_openapi::expect_all_below(&http, "/websub/");
+    let path = "/websub/made-up";
+    let wrong = http_openapi::with_a_wrong_token(&[("GET", path), ("POST", path)]);
+    http_openapi::expect_all_below(&http, "/websub/", wrong);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  net ──note(what, who)──▶ one look: off? ──no──▶ a bounded queue ──▶ one thread ──▶ the file
-//!        └─published──▶ sums, by connection and topic, told once a second ──▲
+//!        └─published──▶ sums, by connection and topic or job, told once a second ──▲
 //! ```
 //!
 //! Nobody waits for the disk here: what finds no room in the queue is counted, and a record says how many there were. What
@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
+use tidings_protocol::{Command, Manage};
 
 use self::file::Writer;
 use self::record::Record;
@@ -37,7 +38,7 @@ const WAITING_MAX: usize = 4_096;
 /// How much is told of what one source can cause at will.
 const AT_WILL: Rate = Rate { per_minute: 60, burst: 120 };
 
-/// Connections and topics whose events are summed at once, about 300 bytes each.
+/// Connections, and the topics and jobs whose events are summed at once, about 300 bytes each.
 const SUMS_MAX: usize = 16_384;
 
 /// Where records go.
@@ -74,14 +75,29 @@ struct Sources {
 #[derive(Debug, Default)]
 struct Sums {
     by_connection: HashMap<u64, Sum>,
-    /// Topics of all connections.
+    /// Parts of all connections.
     count: usize,
 }
 
 #[derive(Debug)]
 struct Sum {
     by: Party,
-    topics: Vec<(Box<str>, u64)>,
+    parts: Vec<Part>,
+}
+
+/// So many events, to that.
+#[derive(Debug)]
+struct Part {
+    target: Target,
+    name: Box<str>,
+    events: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Topic,
+    /// Its URLs are as good as events.
+    Job,
 }
 
 impl Audit {
@@ -120,6 +136,20 @@ impl Audit {
         }
     }
 
+    /// Somebody asked for what a command does, and may. Told if that changes something.
+    pub(crate) fn asked(&self, command: &Command<'_>, conn: u64, by: impl FnOnce() -> Party) {
+        match command {
+            Command::Job(Manage { action: "add", name: Some(job), .. }) => {
+                self.sum(Target::Job, job, 1, conn, by);
+            }
+            command => {
+                if let Some(what) = What::asked(command) {
+                    self.note(|| (what, by()));
+                }
+            }
+        }
+    }
+
     /// Somebody published so many events. Told with others of the same topic within a second.
     pub(crate) fn published(
         &self,
@@ -128,18 +158,23 @@ impl Audit {
         conn: u64,
         by: impl FnOnce() -> Party,
     ) {
+        self.sum(Target::Topic, topic, events, conn, by);
+    }
+
+    fn sum(&self, target: Target, name: &str, events: u64, conn: u64, by: impl FnOnce() -> Party) {
         let Some(kept) = &self.0 else { return };
         let is_full = {
             let sums = &mut *kept.sums.lock();
             let sum = sums
                 .by_connection
                 .entry(conn)
-                .or_insert_with(|| Sum { by: by(), topics: Vec::new() });
-            if let Some((_, count)) = sum.topics.iter_mut().find(|(name, _)| **name == *topic) {
-                *count += events;
+                .or_insert_with(|| Sum { by: by(), parts: Vec::new() });
+            let is_it = |part: &&mut Part| part.target == target && *part.name == *name;
+            if let Some(part) = sum.parts.iter_mut().find(is_it) {
+                part.events += events;
                 return;
             }
-            sum.topics.push((topic.into(), events));
+            sum.parts.push(Part { target, name: name.into(), events });
             sums.count += 1;
             sums.count >= SUMS_MAX
         };
@@ -214,24 +249,28 @@ impl Kept {
         let sum = {
             let sums = &mut *self.sums.lock();
             let sum = sums.by_connection.remove(&conn);
-            sums.count -= sum.as_ref().map_or(0, |sum| sum.topics.len());
+            sums.count -= sum.as_ref().map_or(0, |sum| sum.parts.len());
             sum
         };
         if let Some(sum) = sum {
-            self.tell_topics(&sum);
+            self.tell_parts(&sum);
         }
     }
 
     fn tell_sums(&self) {
         let sums = std::mem::take(&mut *self.sums.lock());
         for sum in sums.by_connection.values() {
-            self.tell_topics(sum);
+            self.tell_parts(sum);
         }
     }
 
-    fn tell_topics(&self, sum: &Sum) {
-        for (topic, events) in &sum.topics {
-            self.tell(&What::Published { topic, events: *events }, Some(&sum.by));
+    fn tell_parts(&self, sum: &Sum) {
+        for Part { target, name, events } in &sum.parts {
+            let what = match target {
+                Target::Topic => What::Published { topic: name, events: *events },
+                Target::Job => What::Added { job: name, events: *events },
+            };
+            self.tell(&what, Some(&sum.by));
         }
     }
 }

@@ -31,6 +31,8 @@ pub(crate) enum What<'a> {
     Denied { topic: Option<&'a str>, why: &'a str },
     /// So many events on that topic, since the last record of it.
     Published { topic: &'a str, events: u64 },
+    /// Somebody asked for so many URLs to be added to that job, since the last record of it.
+    Added { job: &'a str, events: u64 },
     /// Somebody who may do so asked for a change of a topic, group or job: a verb, its action, and the name.
     Changed { verb: &'static str, action: &'a str, name: Option<&'a str> },
     /// What somebody may do was changed or taken away, and the connection rested on it.
@@ -52,7 +54,7 @@ pub(crate) enum What<'a> {
 }
 
 impl<'a> What<'a> {
-    /// That somebody asked for what a command does, if it changes something. What is added to jobs is not told one by one.
+    /// That somebody asked for what a command does, if it changes something. What is added to jobs is [summed](What::Added).
     pub(crate) fn asked(command: &'a Command<'a>) -> Option<Self> {
         let (Command::Topic(manage) | Command::Group(manage) | Command::Job(manage)) = command
         else {
@@ -90,6 +92,7 @@ impl What<'_> {
             Self::Limit { .. } => "limit",
             Self::Denied { .. } => "denied",
             Self::Published { .. } => "published",
+            Self::Added { .. } => "added",
             Self::Changed { .. } => "changed",
             Self::Revoked { .. } => "revoked",
             Self::Left { .. } => "left",
@@ -115,6 +118,10 @@ impl What<'_> {
             }
             Self::Published { topic, events } => {
                 line.topic = Some(text(topic));
+                line.events = Some(*events);
+            }
+            Self::Added { job, events } => {
+                line.name = Some(text(job));
                 line.events = Some(*events);
             }
             Self::Changed { verb, action, name } => {

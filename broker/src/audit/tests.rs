@@ -187,7 +187,104 @@ fn no_token_is_told() {
     assert!(!line.contains("secret") && !line.contains("other"), "{line}");
 }
 
+/// Names, topics, URLs and reasons of all kinds: with what ends lines and strings, what acts on terminals, and what looks like
+/// another field or record.
+fn said() -> impl Strategy<Value = String> {
+    let forged = "a\",\"what\":\"logged-in\",\"x\":\"";
+    let record = "\n{\"time\":\"\",\"what\":\"started\"}\n";
+    prop_oneof![
+        4 => "(\\PC|[\u{0}-\u{9f}\u{2028}\u{2029}\u{202e}\u{feff}\"\\\\]){0,40}",
+        1 => any::<String>(),
+        1 => prop::sample::select(vec![forged, record, "\\u000a", "\r\n", "\0"]).prop_map(str::to_owned),
+    ]
+}
+
+fn peer() -> impl Strategy<Value = Peer> {
+    let over_tcp = any::<SocketAddr>().prop_map(Peer::Tcp);
+    #[cfg(unix)]
+    return prop_oneof![
+        over_tcp,
+        any::<(u32, u32, Option<i32>)>().prop_map(|(uid, gid, pid)| Peer::Unix { uid, gid, pid }),
+    ];
+    #[cfg(not(unix))]
+    over_tcp
+}
+
+/// All that can be told of these, and which fields have which of them.
+fn everything<'a>(
+    (name, other): (&'a str, &'a str),
+    number: u64,
+    from: IpAddr,
+) -> Vec<(What<'a>, Vec<(&'static str, Value)>)> {
+    let why = |what| (what, vec![("why", other.into())]);
+    let changed = What::Changed { verb: "TOPIC", action: other, name: Some(name) };
+    let change = format!("TOPIC {other}");
+    vec![
+        (What::Connected, vec![]),
+        why(What::Refused { why: other }),
+        (What::LoggedIn, vec![]),
+        why(What::FailedLogIn { why: other }),
+        why(What::Limit { why: other }),
+        (
+            What::Denied { topic: Some(name), why: other },
+            vec![("topic", name.into()), ("why", other.into())],
+        ),
+        (
+            What::Published { topic: name, events: number },
+            vec![("topic", name.into()), ("events", number.into())],
+        ),
+        (
+            What::Added { job: name, events: number },
+            vec![("name", name.into()), ("events", number.into())],
+        ),
+        (changed, vec![("name", name.into()), ("change", change.into())]),
+        why(What::Revoked { why: other }),
+        why(What::Left { why: other }),
+        (What::Started, vec![]),
+        (What::Stopped, vec![]),
+        (What::Reloaded, vec![]),
+        (
+            What::Principal { name, change: "created" },
+            vec![("name", name.into()), ("change", "created".into())],
+        ),
+        (
+            What::HeldBack { from, count: number },
+            vec![("from", from.to_string().into()), ("count", number.into())],
+        ),
+        (What::Lost { count: number }, vec![("count", number.into())]),
+    ]
+}
+
 proptest! {
+    #[test]
+    fn a_record_is_one_line_of_json_that_says_what_was_said(
+        (name, other, who) in (said(), said(), said()),
+        (peer, number, from, unix_ms) in
+            (peer(), any::<u64>(), any::<IpAddr>(), -(1_i64 << 50)..1 << 50),
+    ) {
+        // What is cut off or taken out has tests of its own.
+        let is_whole = |text: &str| text.len() < 1_000 && !text.to_ascii_lowercase().contains("token");
+        prop_assume!([&name, &other, &who].into_iter().all(|text| is_whole(text)));
+        let by = Party::at(7, peer, "line").called(who.clone());
+        for (what, fields) in everything((&name, &other), number, from) {
+            let by = (!matches!(what, What::HeldBack { .. })).then_some(&by);
+            let line = Record { unix_ms, what: &what, by }.line();
+            let json = line.strip_suffix('\n').unwrap();
+            prop_assert!(!json.contains(tidings_protocol::text::is_invisible), "{:?}", json);
+            let Value::Object(mut read) = serde_json::from_str(json).unwrap() else { panic!("{json}") };
+            prop_assert!(read.remove("time").is_some_and(|time| time.is_string()));
+            prop_assert!(read.remove("what").is_some_and(|what| what.is_string()));
+            let mut wanted = fields;
+            if by.is_some() {
+                wanted.extend([("who", who.as_str().into()), ("from", peer.to_string().into())]);
+                let way = if peer.is_unix() { "unix" } else { "line" };
+                wanted.extend([("way", way.into()), ("conn", 7.into())]);
+            }
+            let wanted = wanted.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+            prop_assert_eq!(read, wanted);
+        }
+    }
+
     #[test]
     fn nothing_that_others_say_begins_a_record_or_does_anything(
         text in "(\\PC|[\u{0}-\u{9f}\u{2028}\u{2029}\u{202e}\"\\\\]){0,40}",

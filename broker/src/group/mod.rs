@@ -28,6 +28,7 @@ pub mod entry;
 mod explain;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
+mod hand_out;
 pub mod interface;
 mod job_actions;
 mod key_queue;
@@ -60,9 +61,8 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hashbrown::HashMap;
-use tidings_protocol::{GroupName, Hold, JobName, MemberId, ProtocolError, Seq, TopicName};
+use tidings_protocol::{GroupName, JobName, MemberId, ProtocolError, Seq, TopicName};
 
-use self::ahead::TOGETHER;
 use self::clock_times::ClockTimes;
 pub use self::config::GroupConfig;
 use self::dead::Dead;
@@ -70,14 +70,13 @@ use self::entry::{EntryId, JobNumber, Live};
 pub use self::interface::{
     Answer, Asked, Input, JobAction, Operation, Output, Show, StagedLink, Task,
 };
-use self::key_queue::{GRAIN_MS, KeyQueue, Lane, Next};
-use self::keys::{KeyId, Keys};
-use self::lifecycle::lane_of;
+use self::key_queue::GRAIN_MS;
+use self::keys::Keys;
 use self::member::{Member, Members};
 use self::mutants::Mutant;
 use self::parked::{Glance, Parked};
-use self::record::{Decision, End, Record, Rest};
-use self::release::{Pin, Place, Ready};
+use self::record::{Decision, Record};
+use self::release::Ready;
 use self::schedule::Schedules;
 use self::seen::Seen;
 use self::snapshot::{Item, Snapshot};
@@ -498,113 +497,6 @@ impl Group {
         self.commit(Decision::Lost { entry: id }, now);
         self.bury_if_hopeless(id, now);
         self.unpin(member, now);
-    }
-
-    /// Releases while there is a free key and a member with credit for it.
-    fn release_all(&mut self, now: Moment) {
-        if self.quiet_until.is_some_and(|until| now < until) {
-            return;
-        }
-        self.quiet_until = None;
-        for released in 0_usize.. {
-            if self.is_paused {
-                return;
-            }
-            let members = &self.members;
-            let Some((key, place)) = self.ready.next(members) else {
-                return;
-            };
-            if released.is_multiple_of(TOGETHER) {
-                self.look_at_keys(self.ready.coming(place, TOGETHER));
-            }
-            let queue = &self.keys[key];
-            let id = self.next_of(queue).expect("a ready key has a next entry").entry;
-            let member = match place {
-                Place::Pinned(pin) => Some(pin.member),
-                Place::Suspect(_) => members.choose(queue.last_member(), true),
-                Place::Open(..) => members.choose(queue.last_member(), false),
-            };
-            if self.leaves_its_job(id) {
-                self.commit(Decision::Ended { entries: vec![id], end: End::Budget }, now);
-                continue;
-            }
-            let member = member.expect("room was checked for this place");
-            let conn = members.find(member).and_then(|member| member.conn);
-            let until = now + self.config.lease_ms;
-            self.commit(Decision::Released { entry: id, member, until }, now);
-            self.send_task(id, conn.expect("a member with room is connected"), now);
-        }
-    }
-
-    /// Whether an entry was announced while its job may release nothing: then it goes out without
-    /// the job, which has no page to spare.
-    fn leaves_its_job(&self, id: EntryId) -> bool {
-        // What is parked and was announced has no job.
-        let Some(live) = self.live.get(&id) else { return false };
-        let entry = &live.entry;
-        let job = entry.admitted.job.and_then(|job| self.jobs.find(job.number));
-        lane_of(&entry.admitted) == Lane::Announced
-            && entry.again.is_none()
-            && job.is_some_and(|job| job.is_blocked_on(&entry.admitted.key))
-    }
-
-    /// What a worker asks of a key, capped and as moments.
-    fn rest(&self, hold: Hold, now: Moment) -> Rest {
-        let not_before_ms = hold.not_before_ms.map(|ms| ms.min(self.config.not_before_ms_max));
-        Rest {
-            not_before: not_before_ms.map(|ms| now + ms + GRAIN_MS),
-            pace_ms: hold.pace_ms.map(|ms| ms.min(self.config.pace_ms_max)),
-        }
-    }
-
-    /// Looks at a key again: whether it is free, and under what it stands. To be called after
-    /// everything that may have changed the answer, also if the key may be forgotten by then.
-    fn refresh(&mut self, key: KeyId, now: Moment) {
-        let Some(queue) = self.keys.get_mut(key) else { return };
-        let is_forgettable = queue.forgettable_at().is_some_and(|at| at <= now);
-        let wake_at = queue.wake_at().filter(|at| *at > now && !mutants::is(Mutant::NeverWakes));
-        if queue.timer != wake_at {
-            if let Some(at) = std::mem::replace(&mut queue.timer, wake_at) {
-                self.wakes.cancel(at, Wake::Key(key));
-            }
-            if let Some(at) = wake_at {
-                self.wakes.set(at, Wake::Key(key));
-            }
-        }
-        if is_forgettable {
-            self.keys.forget(key);
-            return self.ready.place(key, None, &mut self.rng);
-        }
-        self.offer(key, now);
-    }
-
-    /// Puts a key under what it would release, if it may be asked.
-    fn offer(&mut self, key: KeyId, now: Moment) {
-        let queue = &self.keys[key];
-        let is_free = queue.is_free(now, self.config.parallel);
-        let next = if is_free { self.next_of(queue) } else { None };
-        let place = next.map(|next| self.place_of(next));
-        self.ready.place(key, place, &mut self.rng);
-    }
-
-    /// The entry that a key would release next.
-    fn next_of(&self, queue: &KeyQueue) -> Option<Next> {
-        let job = |number| self.jobs.find(number);
-        queue.next(|number| job(number).is_none_or(|job| job.takes_turns_on(queue.name())))
-    }
-
-    fn place_of(&self, Next { entry, lane, prio }: Next) -> Place {
-        let Some(live) = self.live.get(&entry) else {
-            return Place::Open(lane, prio);
-        };
-        let entry = &live.entry;
-        if let Some(again) = &entry.again {
-            Place::Pinned(Pin { member: again.member, suspect: entry.is_suspect() })
-        } else if entry.is_suspect() {
-            Place::Suspect(lane)
-        } else {
-            Place::Open(lane, entry.admitted.prio)
-        }
     }
 
     /// A parked entry is about to change: a snapshot that is to have it as it was gets it first.

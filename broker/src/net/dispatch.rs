@@ -56,9 +56,7 @@ impl Connection {
             }
             return;
         }
-        if let Some(asked) = What::asked(&command) {
-            self.audit(asked);
-        }
+        self.hub.audit.asked(&command, self.id.0, || self.party());
         match command {
             Command::Pub { .. } | Command::Quit => unreachable!("taken care of before"),
             Command::Hello(hello) => self.hello(&hello),

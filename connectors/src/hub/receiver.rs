@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use bytes::Bytes;
 use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
-use tidings_broker::is_forwarded;
+use tidings_broker::{Asker, is_forwarded};
 use tidings_protocol::{CanonicalUrl, push_attribute};
 
 use super::request::{self, FORM_BYTES_MAX, Refused, Request as Asked, Wish};
@@ -47,6 +47,34 @@ enum Dialect {
 }
 
 impl Hub {
+    /// Whose request it is. A wish is nobody's, as it is not signed, but for one about a subscription that there is: whoever
+    /// sends it names a callback that has shown to want it.
+    pub async fn recognize(&self, request: &Request<Bytes>, peer: IpAddr) -> Asker {
+        let (path, headers, body) = (request.uri().path(), request.headers(), request.body());
+        let is_sound = request.method() == Method::POST && is_form(headers);
+        if !is_sound || body.len() > FORM_BYTES_MAX {
+            return Asker::Nobody;
+        }
+        let direct = direct(headers, peer);
+        if path == "/hub/ping" || request::is_publish(body) {
+            let may = direct.is_some_and(|peer| self.is_publisher(peer));
+            return if may { Asker::Known } else { Asker::Nobody };
+        }
+        let rules = &self.config.rules;
+        let wishes = match path {
+            "/hub/rsscloud" => rules.register(body, direct),
+            _ => match rules.read(body) {
+                Ok(Asked::Subscriber(wish)) => Ok(vec![wish]),
+                Ok(Asked::Publish(_)) => return Asker::Nobody,
+                Err(refused) => Err(refused),
+            },
+        };
+        let Ok(wishes) = wishes else { return Asker::Nobody };
+        // A disk that cannot be read says so to who wishes.
+        let subscribed = self.ask(move |store| store.subscribed(&wishes)).await.ok().flatten();
+        subscribed.map_or(Asker::Anybody, |id| Asker::Of(id.unsigned_abs()))
+    }
+
     /// Answers a request for one of [`PATHS`], whose body is whole.
     pub async fn answer(&self, request: Request<Bytes>, peer: IpAddr) -> Answer {
         let path = request.uri().path();
@@ -71,7 +99,7 @@ impl Hub {
             return Answer::Anybody(dialect.refuse(Refused { status: 413, text }));
         }
         let (rules, body, headers) = (&self.config.rules, request.body(), request.headers());
-        let direct = Some(peer.to_canonical()).filter(|_| !is_forwarded(headers));
+        let direct = direct(headers, peer);
         let is_ping = path == "/hub/ping" || request::is_publish(body);
         if is_ping && !direct.is_some_and(|peer| self.is_publisher(peer)) {
             return Answer::Nobody("it says that something has changed, and may not");
@@ -230,6 +258,11 @@ fn response(status: StatusCode, content_type: &'static str, text: String) -> Res
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
+}
+
+/// Who asks, if nobody stands between.
+fn direct(headers: &HeaderMap, peer: IpAddr) -> Option<IpAddr> {
+    Some(peer.to_canonical()).filter(|_| !is_forwarded(headers))
 }
 
 fn is_form(headers: &HeaderMap) -> bool {

@@ -22,7 +22,7 @@ use crate::{
     failure::Failure,
     flags::milliseconds,
     link,
-    output::{note, plural, printable},
+    output::{note, plural, printable, said, said_in_json},
 };
 
 /// The label that the broker shows.
@@ -192,9 +192,9 @@ impl Sharing {
 
     async fn print(&self, task: &Task) -> Result<(), Failure> {
         let mut line = if self.share.json {
-            task_json(&self.share.group, &task.id, &task.payload)
+            said_in_json(&task_json(&self.share.group, &task.id, &task.payload)).into_owned()
         } else {
-            task.payload.clone()
+            said(&task.payload).into_owned()
         };
         line.push('\n');
         self.writers[0].write(line.into_bytes()).await.map_err(Failure::from_output)

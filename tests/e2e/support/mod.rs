@@ -2,6 +2,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod history;
+pub(crate) mod hooked;
 pub(crate) mod hostile;
 pub(crate) mod http;
 pub(crate) mod hub_site;
@@ -15,6 +16,7 @@ pub(crate) mod process;
 pub(crate) mod publisher;
 pub(crate) mod receiver;
 pub(crate) mod seed;
+pub(crate) mod subscriber_scene;
 pub(crate) mod talk;
 pub(crate) mod tls;
 pub(crate) mod trace;

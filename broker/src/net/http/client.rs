@@ -248,8 +248,8 @@ impl Client {
         self.judged(None, self.pass().may(command))?;
         let made = self.hub.may_make(self.held.lock().as_deref(), command);
         made.inspect_err(|error| self.audit(What::Limit { why: &error.text }))?;
-        if let Some(asked) = What::asked(command) {
-            self.audit(asked);
+        if !self.pass.lock().is_own() {
+            self.hub.audit.asked(command, self.conn.0, || self.party());
         }
         let slot = Slot::numbered(self.asked.fetch_add(1, Ordering::Relaxed));
         if let Command::Topic(manage) = command {

@@ -1,59 +1,141 @@
 //! Objects in bodies: each field of a known name and type, and as the word of a command.
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 use std::fmt;
-use std::marker::PhantomData;
 
-use serde::de::{MapAccess, Visitor};
+use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_json::{Map, Value};
+use serde_json::Number;
+use tidings_protocol::LINE_BYTES_MAX;
 
 use super::error::Refusal;
 use super::input::word;
 
-/// An object of a body, of which no field is given twice.
-#[derive(Debug, Default)]
-pub(super) struct Fields(pub(super) Map<String, Value>);
+/// Fields of an object that are held. More than any object has that is taken, so that one of them at least is unknown
+/// where there are more.
+const FIELDS_MAX: usize = 64;
 
-/// An object of texts, of which none is given twice, in their order.
+/// Texts of a list that are held. More than a line can have, and more than there can be seeds.
+const TEXTS_MAX: usize = LINE_BYTES_MAX / 2;
+
+/// An object of a body, of which no field is given twice. It takes no more memory than one that is as it has to be, whatever
+/// the body is made of.
 #[derive(Debug, Default)]
-pub(super) struct Attributes(pub(super) Vec<(String, String)>);
+pub(super) struct Fields(pub(super) BTreeMap<String, Field>);
+
+/// The value of a field.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Field {
+    Text(String),
+    Number(Number),
+    Truth(bool),
+    List(Texts),
+    /// Something that no field is.
+    Other,
+}
+
+/// A list of texts.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Texts {
+    all: Vec<String>,
+    /// There were more, which are not held.
+    is_cut: bool,
+}
 
 impl<'de> Deserialize<'de> for Fields {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let mut fields = Map::new();
-        for (name, value) in from.deserialize_map(Once(PhantomData))? {
-            fields.insert(name, value);
-        }
-        Ok(Self(fields))
-    }
-}
+        struct Object;
 
-impl<'de> Deserialize<'de> for Attributes {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_map(Once(PhantomData)).map(Self)
-    }
-}
+        impl<'de> Visitor<'de> for Object {
+            type Value = Fields;
 
-/// Reads an object of which no field is given twice.
-struct Once<T>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for Once<T> {
-    type Value = Vec<(String, T)>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let (mut fields, mut names) = (Vec::new(), HashSet::new());
-        while let Some((name, value)) = map.next_entry::<String, T>()? {
-            if !names.insert(name.clone()) {
-                return Err(serde::de::Error::custom(format!("{name:.40?} is given twice")));
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
             }
-            fields.push((name, value));
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut fields = BTreeMap::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    if fields.contains_key(&name) {
+                        return Err(A::Error::custom(format!("{name:.40?} is given twice")));
+                    }
+                    if fields.len() < FIELDS_MAX {
+                        fields.insert(name, map.next_value()?);
+                    } else {
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
+                Ok(Fields(fields))
+            }
         }
-        Ok(fields)
+
+        from.deserialize_map(Object)
+    }
+}
+
+impl<'de> Deserialize<'de> for Field {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Anything;
+
+        impl<'de> Visitor<'de> for Anything {
+            type Value = Field;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a value")
+            }
+
+            fn visit_unit<E>(self) -> Result<Field, E> {
+                Ok(Field::Other)
+            }
+
+            fn visit_bool<E>(self, truth: bool) -> Result<Field, E> {
+                Ok(Field::Truth(truth))
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<Field, E> {
+                Ok(Field::Number(number.into()))
+            }
+
+            fn visit_i64<E>(self, number: i64) -> Result<Field, E> {
+                Ok(Field::Number(number.into()))
+            }
+
+            fn visit_f64<E>(self, number: f64) -> Result<Field, E> {
+                Ok(Number::from_f64(number).map_or(Field::Other, Field::Number))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Field, E> {
+                Ok(Field::Text(text.to_owned()))
+            }
+
+            fn visit_string<E>(self, text: String) -> Result<Field, E> {
+                Ok(Field::Text(text))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Field, A::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Field::Other)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Field, A::Error> {
+                let mut texts = Texts::default();
+                while let Some(value) = values.next_element::<Field>()? {
+                    let Field::Text(text) = value else {
+                        drop(texts);
+                        while values.next_element::<IgnoredAny>()?.is_some() {}
+                        return Ok(Field::Other);
+                    };
+                    if texts.all.len() < TEXTS_MAX {
+                        texts.all.push(text);
+                    } else {
+                        texts.is_cut = true;
+                    }
+                }
+                Ok(Field::List(texts))
+            }
+        }
+
+        from.deserialize_any(Anything)
     }
 }
 
@@ -75,23 +157,23 @@ pub(super) type Known = [(&'static str, Kind)];
 
 /// The fields of an object as settings of a command. Refused unless each is known and of its type.
 pub(super) fn settings(
-    object: &Map<String, Value>,
+    object: &BTreeMap<String, Field>,
     known: &Known,
 ) -> Result<Vec<(&'static str, String)>, Refusal> {
     object.iter().map(|(name, value)| setting(name, value, known)).collect()
 }
 
-fn setting(name: &str, value: &Value, known: &Known) -> Result<(&'static str, String), Refusal> {
+fn setting(name: &str, value: &Field, known: &Known) -> Result<(&'static str, String), Refusal> {
     let Some((name, kind)) = known.iter().find(|(known, _)| *known == name) else {
         let known: Vec<_> = known.iter().map(|(name, _)| *name).collect();
         let known = known.join(", ");
         return Err(Refusal::bad(format!("no field {name:.40?}; there are {known}")));
     };
     let text = match (kind, value) {
-        (Kind::Text, Value::String(text)) => Some(text.clone()),
-        (Kind::Number, Value::Number(_)) => whole(value),
-        (Kind::Truth, Value::Bool(truth)) => Some(if *truth { "yes" } else { "no" }.to_owned()),
-        (Kind::List, Value::Array(values)) => list(values),
+        (Kind::Text, Field::Text(text)) => Some(text.clone()),
+        (Kind::Number, Field::Number(number)) => whole(number),
+        (Kind::Truth, Field::Truth(truth)) => Some(if *truth { "yes" } else { "no" }.to_owned()),
+        (Kind::List, Field::List(texts)) => list(texts),
         _ => None,
     };
     let wanted = || {
@@ -107,14 +189,13 @@ fn setting(name: &str, value: &Value, known: &Known) -> Result<(&'static str, St
     Ok((name, text))
 }
 
-fn list(values: &[Value]) -> Option<String> {
-    let texts: Option<Vec<&str>> = values.iter().map(Value::as_str).collect();
-    let texts = texts.filter(|texts| texts.iter().all(|text| !text.contains(',')))?;
-    Some(texts.join(","))
+fn list(texts: &Texts) -> Option<String> {
+    let fits = !texts.is_cut && texts.all.iter().all(|text| !text.contains(','));
+    fits.then(|| texts.all.join(","))
 }
 
 /// A whole number in digits; JSON may also write it with a fraction of nothing.
-fn whole(value: &Value) -> Option<String> {
+fn whole(value: &Number) -> Option<String> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let exact = value.as_u64().map(|n| n.to_string());
     let exact = exact.or_else(|| value.as_i64().map(|n| n.to_string()));
@@ -127,21 +208,24 @@ pub(super) fn borrowed<'a>(settings: &'a [(&'static str, String)]) -> Vec<(&'a s
     settings.iter().map(|(key, value)| (*key, value.as_str())).collect()
 }
 
-/// The texts of a field that is a list of words, if it is there; it is taken out.
+/// The texts of a field that is a list of words, if it is there; it is taken out. Of very many the first: more than there can
+/// be seeds.
 pub(super) fn take_words(
-    object: &mut Map<String, Value>,
+    object: &mut BTreeMap<String, Field>,
     name: &str,
 ) -> Result<Option<Vec<String>>, Refusal> {
-    let Some(value) = object.remove(name) else { return Ok(None) };
-    let texts = serde_json::from_value::<Vec<String>>(value);
-    let texts = texts.ok().filter(|texts| texts.iter().all(|text| word(text).is_ok()));
-    let wanted = || Refusal::bad(format!("{name}: it is a list of words"));
-    texts.map(Some).ok_or_else(wanted)
+    match object.remove(name) {
+        None => Ok(None),
+        Some(Field::List(texts)) if texts.all.iter().all(|text| word(text).is_ok()) => {
+            Ok(Some(texts.all))
+        }
+        Some(_) => Err(Refusal::bad(format!("{name}: it is a list of words"))),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -149,7 +233,8 @@ mod tests {
         [("t", Kind::Text), ("n", Kind::Number), ("b", Kind::Truth), ("l", Kind::List)];
 
     fn one(value: &Value) -> Option<String> {
-        let settings = settings(value.as_object().unwrap(), &KNOWN).ok()?;
+        let Fields(object) = serde_json::from_value(value.clone()).unwrap();
+        let settings = settings(&object, &KNOWN).ok()?;
         let words: Vec<_> = settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
         Some(words.join(" "))
     }
@@ -189,9 +274,30 @@ mod tests {
             json!({ "l": [] }),
             json!({ "l": ["a,b"] }),
             json!({ "l": ["a", 1] }),
+            json!({ "l": { "a": "b" } }),
+            json!({ "l": vec!["a"; TEXTS_MAX + 1] }),
             json!({ "x": 1 }),
         ] {
             assert_eq!(one(&value), None, "{value}");
         }
+    }
+
+    #[test]
+    fn no_more_is_held_than_an_object_may_have() {
+        let read = |text: String| serde_json::from_str::<Fields>(&text).unwrap().0;
+        let names: Vec<_> = (0..10_000).map(|at| format!("\"{at}\":0")).collect();
+        assert_eq!(read(format!("{{{}}}", names.join(","))).len(), FIELDS_MAX);
+        let value = |value: String| read(format!("{{\"x\":{value}}}")).remove("x").unwrap();
+        for other in ["0", "{}", "[]", "null", "{\"\":[{}]}"] {
+            let values = vec![other; 10_000].join(",");
+            assert_eq!(value(format!("[{values}]")), Field::Other);
+            assert_eq!(value(format!("[\"a\",{values}]")), Field::Other);
+            assert_eq!(value(format!("{{\"a\":[{values}]}}")), Field::Other);
+        }
+        let Field::List(texts) = value(format!("[{}]", vec!["\"\""; TEXTS_MAX + 1].join(",")))
+        else {
+            panic!("they are texts");
+        };
+        assert_eq!((texts.all.len(), texts.is_cut), (TEXTS_MAX, true));
     }
 }

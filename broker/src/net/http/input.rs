@@ -11,6 +11,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tidings_protocol::{Code, ProtocolError, parse_ms};
 use tokio::sync::SemaphorePermit;
@@ -20,6 +21,9 @@ use url::form_urlencoded;
 use super::config::HttpConfig;
 use super::error::Refusal;
 use super::room::{Part, Room};
+
+/// Characters of what is said of a body that is not JSON as it should be.
+const ERROR_CHARS_MAX: usize = 300;
 
 /// The name in a path.
 pub(super) struct Named<T>(pub(super) T);
@@ -109,8 +113,16 @@ pub(super) struct Bodies {
     room: Room,
     /// What one may take in all.
     total: Duration,
-    /// Whether what comes is wanted.
-    is_kept: bool,
+}
+
+/// What becomes of a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// It is somebody's.
+    Kept,
+    /// It is nobody's, and as many zeros. Of the room it takes what it would if it were somebody's, so that the sender does not
+    /// see it: not by itself, and not by what becomes of others whose room it takes.
+    ForNobody,
 }
 
 /// A body, and its part of the room.
@@ -124,20 +136,14 @@ impl Bodies {
     pub(super) fn new(config: Arc<HttpConfig>) -> Self {
         let room = Room::new(config.bodies_bytes_max.max(config.body_bytes_max));
         let total = Duration::from_millis(config.body_ms);
-        Self { config, room, total, is_kept: true }
+        Self { config, room, total }
     }
 
     /// Those that come before it is known from whom.
     pub(super) fn of_strangers(config: Arc<HttpConfig>) -> Self {
         let room = Room::of_strangers(config.hook_bodies_bytes_max.max(config.body_bytes_max));
         let total = Duration::from_millis(config.hook_body_ms);
-        Self { config, room, total, is_kept: true }
-    }
-
-    /// The same for nobody: each is as many zeros. They are treated as those [of strangers](Self::of_strangers), with
-    /// room that is counted and takes no memory, so that the sender does not see it.
-    pub(super) fn of_nobody(config: Arc<HttpConfig>) -> Self {
-        Self { is_kept: false, ..Self::of_strangers(config) }
+        Self { config, room, total }
     }
 
     /// Receives a body whole. Refused if it is too long or too slow, if its content is of a type
@@ -150,13 +156,18 @@ impl Bodies {
     ) -> Result<Received<'_>, Refusal> {
         allow_type(headers, types)?;
         allow_form(headers)?;
+        self.receive_any(body, Use::Kept).await
+    }
+
+    /// The same, whatever it is.
+    pub(super) async fn receive_any(&self, body: Body, used: Use) -> Result<Received<'_>, Refusal> {
         let max = self.config.body_bytes_max;
         if body.size_hint().exact().is_some_and(|bytes| bytes > max as u64) {
             return Err(too_long(max));
         }
         let end = CancellationToken::new();
         let part = self.room.part(end.clone());
-        let whole = super::within(self.total, self.collect(part, body, max));
+        let whole = super::within(self.total, self.collect(part, body, max, used));
         let whole = end.run_until_cancelled(whole).await.flatten();
         whole.unwrap_or_else(|| Err(too_slow()))
     }
@@ -167,6 +178,7 @@ impl Bodies {
         mut part: Part<'a>,
         mut body: Body,
         max: usize,
+        used: Use,
     ) -> Result<Received<'a>, Refusal> {
         let silence = Duration::from_millis(self.config.body_silence_ms);
         let (mut first, mut whole, mut bytes) = (Bytes::new(), BytesMut::new(), 0);
@@ -180,7 +192,7 @@ impl Bodies {
                 return Err(too_long(max));
             }
             part.grow(bytes).await;
-            if !self.is_kept {
+            if used == Use::ForNobody {
                 continue;
             }
             // Nearly all of them come in one piece.
@@ -191,11 +203,11 @@ impl Bodies {
                 whole.extend_from_slice(&data);
             }
         }
-        let bytes = match self.is_kept {
+        let bytes = match used {
             // As many to look at as there were.
-            false => vec![0; bytes].into(),
-            true if whole.is_empty() => first,
-            true => whole.freeze(),
+            Use::ForNobody => vec![0; bytes].into(),
+            Use::Kept if whole.is_empty() => first,
+            Use::Kept => whole.freeze(),
         };
         Ok(Received { bytes, _room: part.keep() })
     }
@@ -211,9 +223,13 @@ impl Bodies {
     }
 }
 
-/// Reads JSON, nested no deeper than its reader allows (128).
-pub(super) fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
-    serde_json::from_slice(bytes).map_err(|error| Refusal::bad(format!("the body: {error}")))
+/// Reads JSON; what is read of it is nested no deeper than its reader allows (128).
+pub(super) fn json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Refusal> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        // It may name what somebody else has called a field.
+        let text: String = error.to_string().chars().take(ERROR_CHARS_MAX).collect();
+        Refusal::bad(format!("the body: {text}"))
+    })
 }
 
 /// The type of the content, without its parameters and in lower case; none if none is said.
@@ -370,6 +386,41 @@ mod tests {
         assert_eq!(dripping(9, 90).await.unwrap(), 9);
         assert!(dripping(1, 101).await.is_err(), "silent for too long");
         assert!(dripping(12, 90).await.is_err(), "never silent, and without an end");
+    }
+
+    /// Five bodies where there is room for four: four that come slowly, and one 2 s later. Whether each was received.
+    async fn contending(slow: Use, quick: Use) -> [bool; 5] {
+        let config = HttpConfig {
+            body_bytes_max: 4 << 10,
+            hook_bodies_bytes_max: 4 << 10,
+            body_silence_ms: 100,
+            hook_body_ms: 10_000,
+            ..HttpConfig::default()
+        };
+        let bodies = Bodies::of_strangers(Arc::new(config));
+        let received = async |used, left, each_ms| {
+            let each = Duration::from_millis(each_ms);
+            let body = Body::new(Drip { left, each, next: Box::pin(sleep(each)) });
+            bodies.receive_any(body, used).await.is_ok()
+        };
+        let late = async {
+            sleep(Duration::from_secs(2)).await;
+            received(quick, 1, 0).await
+        };
+        let slow = || received(slow, 50, 90);
+        let (first, second, third, fourth, last) =
+            tokio::join!(slow(), slow(), slow(), slow(), late);
+        [first, second, third, fourth, last]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_for_nobody_takes_the_room_of_others_and_gives_way_to_them_as_theirs_does() {
+        for slow in [Use::Kept, Use::ForNobody] {
+            for quick in [Use::Kept, Use::ForNobody] {
+                let received = contending(slow, quick).await;
+                assert_eq!(received, [false, true, true, true, true], "{slow:?} and {quick:?}");
+            }
+        }
     }
 
     #[test]

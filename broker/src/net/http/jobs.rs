@@ -1,17 +1,18 @@
 //! Jobs: opened, given seeds, waited for.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use tidings_protocol::{Command, JobName, field_number};
 
 use super::client::Client;
 use super::error::Refusal;
-use super::fields::{Fields, Kind, Known, borrowed, settings, take_words};
+use super::fields::{Field, Fields, Kind, Known, borrowed, settings, take_words};
 use super::input::{Named, Params};
 use super::manage::{Answered, Asker, manage};
 use super::objects::{self, Object};
@@ -61,12 +62,12 @@ pub(super) async fn open(
     client.may_open_jobs()?;
     let Fields(mut object) = http.bodies.json(&headers, body).await?;
     let name: JobName = match object.remove("job") {
-        Some(Value::String(name)) => name.parse()?,
+        Some(Field::Text(name)) => name.parse()?,
         _ => return Err(Refusal::bad("job: it is needed, and a text: its name")),
     };
     let close = match object.remove("close") {
         None => false,
-        Some(Value::Bool(close)) => close,
+        Some(Field::Truth(close)) => close,
         Some(_) => return Err(Refusal::bad("close: it is true or false")),
     };
     let urls = seeds(&mut object)?.unwrap_or_default();
@@ -124,7 +125,7 @@ pub(super) async fn add(
 }
 
 /// The seeds of a body, if it has the field.
-fn seeds(object: &mut Map<String, Value>) -> Result<Option<Vec<String>>, Refusal> {
+fn seeds(object: &mut BTreeMap<String, Field>) -> Result<Option<Vec<String>>, Refusal> {
     let urls = take_words(object, "urls")?;
     if urls.as_ref().is_some_and(|urls| urls.len() > SEEDS_MAX) {
         return Err(Refusal::bad(format!("urls: at most {SEEDS_MAX} in one request")));

@@ -54,7 +54,7 @@ use self::error::Refusal;
 use self::hooks::Hooks;
 use self::idempotency::Keys;
 use self::input::Bodies;
-pub use self::receivers::{Counting, Receiver, Reply, Replying, is_forwarded};
+pub use self::receivers::{Asker, Counting, Receiver, Recognizing, Reply, Replying, is_forwarded};
 pub(crate) use self::server::serve;
 use self::transcripts::TranscriptsOfTopics;
 use super::Hub;
@@ -68,10 +68,8 @@ struct Http {
     hub: Arc<Hub>,
     config: Arc<HttpConfig>,
     bodies: Bodies,
-    /// Those of webhooks, which come before it is known from whom.
+    /// Those of webhooks, whether there are such or not, which come before it is known from whom.
     hook_bodies: Bodies,
-    /// Those of webhooks that there are not.
-    decoy_bodies: Bodies,
     /// Room for pages of events that are on their way, in pieces.
     pages: Arc<Semaphore>,
     keys: Keys,
@@ -93,7 +91,6 @@ impl Http {
             description,
             bodies: Bodies::new(Arc::clone(&config)),
             hook_bodies: Bodies::of_strangers(Arc::clone(&config)),
-            decoy_bodies: Bodies::of_nobody(Arc::clone(&config)),
             pages: Arc::new(Semaphore::new(config.pages_bytes_max.div_ceil(read::PIECE_BYTES))),
             config,
             keys: Keys::default(),

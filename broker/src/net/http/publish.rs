@@ -1,5 +1,7 @@
 //! `POST /topics/{topic}`: one event per line of the body, or JSON.
 
+mod in_json;
+
 use std::borrow::Cow;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -10,7 +12,6 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
-use serde::Deserialize;
 use serde_json::json;
 use tidings_protocol::{
     Code, Fate, PAYLOAD_BYTES_MAX, Payload, ProtocolError, Seq, TopicName, text,
@@ -20,7 +21,6 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::Http;
 use super::client::Client;
 use super::error::Refusal;
-use super::fields::Attributes;
 use super::idempotency::{Earlier, Id, Serial};
 use super::input::{Named, Params, content_type, json};
 use super::objects::Object;
@@ -39,29 +39,6 @@ const EVENTS_MAX: usize = 100_000;
 
 /// The longest `Idempotency-Key`, in bytes.
 const KEY_BYTES_MAX: usize = 128;
-
-/// A body of JSON.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Events {
-    events: Vec<Event>,
-}
-
-/// An event as it is in a line, or in its parts.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Event {
-    Line(String),
-    Parts(Parts),
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Parts {
-    target: String,
-    #[serde(default)]
-    attributes: Attributes,
-}
 
 /// Answered when all of them are as safe as the topic promises. If one of them cannot be an event none
 /// is published.
@@ -82,7 +59,7 @@ pub(super) async fn publish(
     let pass = client.pass();
     let is_json = content_type(&headers).is_some_and(|given| given == JSON);
     let mut payloads: Vec<Cow<'_, str>> = if is_json {
-        of_json(json(&received.bytes)?)?
+        json::<in_json::Body<'_>>(&received.bytes)?.payloads()?
     } else {
         of_lines(&received.bytes)?.map(Cow::Borrowed).collect()
     };
@@ -175,56 +152,24 @@ fn of_lines(body: &[u8]) -> Result<impl Iterator<Item = &str>, Refusal> {
     Ok(lines().filter_map(|line| std::str::from_utf8(line).ok()))
 }
 
-fn of_json(events: Events) -> Result<Vec<Cow<'static, str>>, Refusal> {
-    if events.events.len() > EVENTS_MAX {
-        return Err(too_many());
-    }
-    let payload = |(at, event)| {
-        let payload = match event {
-            Event::Line(line) => line,
-            Event::Parts(parts) => of_parts(&parts).map_err(|error| at_event(at, &error))?,
-        };
-        check(at, payload.as_bytes())?;
-        Ok(Cow::Owned(payload))
-    };
-    events.events.into_iter().enumerate().map(payload).collect()
-}
-
 fn too_many() -> Refusal {
     let message =
         format!("the body has more than {EVENTS_MAX} events; send it in several requests");
     Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, Code::TooLong.as_str(), message)
 }
 
-/// An event of its parts, if read again it has the same ones.
-fn of_parts(parts: &Parts) -> Result<String, ProtocolError> {
-    let mut line = parts.target.clone();
-    for (key, value) in &parts.attributes.0 {
-        line.push(' ');
-        line.push_str(key);
-        line.push('=');
-        line.push_str(value);
-    }
-    let read = Payload::parse(&line);
-    let attributes = parts.attributes.0.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-    if read.target() == Some(&*parts.target) && read.attributes().eq(attributes) {
-        return Ok(line);
-    }
-    let text = "target has to be a URL or an absolute path, each attribute a name of letters, digits, \
-                -, _ and ., and a value, without white space in any of them";
-    Err(ProtocolError::new(Code::BadArgument, text))
-}
-
 fn check(at: usize, line: &[u8]) -> Result<(), Refusal> {
     let judged = match line.len() {
         0 => Err(ProtocolError::new(Code::BadArgument, "an event is not empty")),
         1..=PAYLOAD_BYTES_MAX => text::check(line).map(|_| ()),
-        bytes => {
-            let text = format!("{bytes} bytes are more than the {PAYLOAD_BYTES_MAX} of a payload");
-            Err(ProtocolError::new(Code::TooLong, text))
-        }
+        bytes => Err(over_long(bytes)),
     };
     judged.map_err(|error| at_event(at, &error))
+}
+
+fn over_long(bytes: usize) -> ProtocolError {
+    let text = format!("{bytes} bytes are more than the {PAYLOAD_BYTES_MAX} of a payload");
+    ProtocolError::new(Code::TooLong, text)
 }
 
 /// Says which event of a body it was; nothing of the body was published.
@@ -320,32 +265,6 @@ mod tests {
         assert!(of_lines(b"a\xff\n").is_err());
         assert!(lines(&"x".repeat(PAYLOAD_BYTES_MAX)).is_some());
         assert!(lines(&"x".repeat(PAYLOAD_BYTES_MAX + 1)).is_none());
-    }
-
-    #[test]
-    fn parts_that_would_be_other_parts_in_a_line_are_refused() {
-        let event = |text: &str| {
-            let events: Events = json(format!("{{\"events\":[{text}]}}").as_bytes()).ok()?;
-            of_json(events).ok().map(|payloads| payloads.join("|"))
-        };
-        assert_eq!(event(r#""a b""#).as_deref(), Some("a b"));
-        let parts = r#"{"target":"http://a.example/","attributes":{"job":"x","b":"1=2"}}"#;
-        assert_eq!(event(parts).as_deref(), Some("http://a.example/ job=x b=1=2"));
-        for wrong in [
-            r#""""#,
-            r#""a\nb""#,
-            r#"{"target":"x"}"#,
-            r#"{"target":"/a b=c"}"#,
-            r#"{"target":"/a","attributes":{"b":"c d=e"}}"#,
-            r#"{"target":"/a","attributes":{"b":"c\nPUB x y"}}"#,
-            r#"{"target":"/a","attributes":{"b c":"d"}}"#,
-            r#"{"target":"/a","attributes":{"":"d"}}"#,
-            r#"{"target":"/a","more":1}"#,
-            r#"{"target":"/a","attributes":{"b":"1","b":"2"}}"#,
-            "7",
-        ] {
-            assert_eq!(event(wrong), None, "{wrong}");
-        }
     }
 
     #[test]

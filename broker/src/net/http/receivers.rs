@@ -2,9 +2,14 @@
 //! more than their paths; what a request may cost before somebody vouches for it is bounded here.
 //!
 //! ```text
-//!  source ─▶ known path, or throttle ─▶ body, within its limits ─▶ receiver ─▶ its answer, or 404
-//!                              429             408, 413
+//!  path ─▶ body, within its limits ─▶ whose it is ─▶ throttle of those ─▶ receiver ─▶ its answer, or 404
+//!  429, 404        408, 413                                 429                                      429
 //! ```
+//!
+//! A request counts when it is known what it is, so that who asks what can be meant is not held up by who asks anything: they
+//! may come through the same proxy, and are of one source then. What asks a hub is not signed; as far as somebody has shown
+//! that they want what they ask for again, that is known by what they ask about ([`Asker::Of`]). Strangers who ask for
+//! something new in the right form can be told from each other by nothing, and share what there is for them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -20,18 +25,36 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::Http;
+use super::client::Client;
 use super::error::Refusal;
-use super::hooks::PeerIp;
+use super::input::Use;
+use crate::audit::What;
 use crate::clock::Moment;
 use crate::stats::Visits;
 use crate::throttle::{Rate, SOURCES_MAX, Source, Throttle};
 
+/// Whose request it is, as far as can be told before anything is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Asker {
+    /// Somebody who is known, and counts for nothing.
+    Known,
+    /// Whoever it is, it is about nothing but what has this number, which was shown to be meant: a few times a minute.
+    Of(u64),
+    /// Anybody, who asks for something that there is to be had.
+    Anybody,
+    /// Anybody, for nothing.
+    Nobody,
+}
+
+/// The answer to whose request it is.
+pub type Recognizing<'a> = Pin<Box<dyn Future<Output = Asker> + Send + 'a>>;
+
 /// What a receiver says of a request.
 #[derive(Debug)]
 pub enum Reply {
-    /// It is from somebody who is known, and counts for nothing.
+    /// It is from somebody who is known.
     Known(Response<Bytes>),
-    /// Anybody may ask this, so often.
+    /// Anybody may ask this.
     Anybody(Response<Bytes>),
     /// It is from somebody who has no business here, and who is told nothing. Why is for the log, in our own words.
     Nobody(&'static str),
@@ -49,7 +72,8 @@ pub trait Receiver: fmt::Debug + Send + Sync {
     /// Of which paths: `/a/{name}`, with `{name}` for a segment.
     fn paths(&self) -> &[&'static str];
 
-    /// Requests of one source that nobody vouches for: as many a minute, and as many at once.
+    /// Requests of one source that nobody vouches for: as many a minute, and as many at once, of [`Asker::Anybody`] and of
+    /// [`Asker::Nobody`] each.
     fn per_minute(&self) -> u32 {
         60
     }
@@ -76,17 +100,45 @@ pub trait Receiver: fmt::Debug + Send + Sync {
         Box::pin(std::future::ready(None))
     }
 
+    /// Whose request this is, whose path is [known](Receiver::knows) to nobody. What is asked here costs as little as it can:
+    /// it is asked as often as anybody likes.
+    fn recognize<'a>(&'a self, request: &'a Request<Bytes>, peer: IpAddr) -> Recognizing<'a> {
+        let _ = (request, peer);
+        Box::pin(std::future::ready(Asker::Anybody))
+    }
+
     /// Answers one, whose body is whole. `peer` is the address of the connection.
     fn receive(&self, request: Request<Bytes>, peer: IpAddr) -> Replying<'_>;
 }
+
+/// Requests about one thing that was shown to be meant, from one source.
+const OF_ONE: Rate = Rate { per_minute: 6, burst: 6 };
 
 /// A receiver, and who asks it.
 #[derive(Debug)]
 struct Received {
     receiver: Arc<dyn Receiver>,
     /// By source, and whether somebody stands between: who asks from a proxy's machine is not who asks through it.
-    strangers: Mutex<Throttle<(Source, bool)>>,
+    askers: Mutex<Throttle<(Source, bool, Asker)>>,
+    /// Of those who are not known.
     rate: Rate,
+}
+
+impl Received {
+    /// Counts a request. Refused with the ms after which it may be asked again.
+    fn count(
+        &self,
+        (source, is_forwarded): (Source, bool),
+        asker: Asker,
+        now: Moment,
+    ) -> Result<(), u64> {
+        let rate = match asker {
+            Asker::Known => return Ok(()),
+            Asker::Of(_) => OF_ONE,
+            Asker::Anybody | Asker::Nobody => self.rate,
+        };
+        self.askers.lock().take((source, is_forwarded, asker), rate, now)
+    }
 }
 
 /// With the paths of all receivers.
@@ -95,13 +147,13 @@ pub(super) fn route(mut router: Router, http: &Arc<Http>) -> Router {
         let per_minute = receiver.per_minute();
         let received = Arc::new(Received {
             receiver: Arc::clone(receiver),
-            strangers: Mutex::new(Throttle::new(SOURCES_MAX)),
+            askers: Mutex::new(Throttle::new(SOURCES_MAX)),
             rate: Rate { per_minute, burst: per_minute },
         });
         for path in receiver.paths() {
             let (http, received) = (Arc::clone(http), Arc::clone(&received));
-            let answer = move |Extension(PeerIp(peer)): Extension<PeerIp>, request: Request| async move {
-                answer(&http, &received, peer, request).await
+            let answer = move |Extension(client): Extension<Arc<Client>>, request: Request| async move {
+                answer(&http, &received, &client, request).await
             };
             router = router.route(path, any(answer));
         }
@@ -111,28 +163,31 @@ pub(super) fn route(mut router: Router, http: &Arc<Http>) -> Router {
 
 async fn answer(
     http: &Http,
-    Received { receiver, strangers, rate }: &Received,
-    peer: IpAddr,
+    received: &Received,
+    client: &Client,
     request: Request,
 ) -> Result<Response<Body>, Refusal> {
+    let (receiver, peer) = (&received.receiver, client.remote.peer.ip());
     let source = (Source::from(peer), is_forwarded(request.headers()));
     let (now, visits) = (http.hub.clock.now(), &http.hub.stats.notices);
+    let count = |asker| {
+        received.count(source, asker, now).map_err(|wait_ms| {
+            client.audit(What::Limit { why: "too many notices from this address" });
+            visits.limited(wait_ms, "requests from this address")
+        })
+    };
     let is_known = receiver.knows(request.uri().path());
-    if !is_known {
-        let taken = strangers.lock().take(source, *rate, now);
-        taken.map_err(|wait_ms| visits.limited(wait_ms, "requests from this address"))?;
-        if !receiver.is_open() {
-            return Err(refused(visits, now, peer, "nobody was told that path"));
-        }
+    if !is_known && !receiver.is_open() {
+        count(Asker::Nobody)?;
+        return Err(refused(visits, now, client, "nobody was told that path"));
     }
     let (head, body) = request.into_parts();
-    let body = http.hook_bodies.receive(&HeaderMap::new(), body, &[]).await?;
+    let body = http.hook_bodies.receive_any(body, Use::Kept).await?;
     let request = Request::from_parts(head, body.bytes.clone());
+    let asker = if is_known { Asker::Known } else { receiver.recognize(&request, peer).await };
+    count(asker)?;
     match receiver.receive(request, peer).await {
         Reply::Known(response) => {
-            if !is_known {
-                strangers.lock().give_back(source, *rate);
-            }
             match response.status() {
                 StatusCode::TOO_MANY_REQUESTS => visits.limited.add(1),
                 status if status.is_success() => visits.taken.add(1),
@@ -141,7 +196,13 @@ async fn answer(
             Ok(response.map(Body::from))
         }
         Reply::Anybody(response) => Ok(response.map(Body::from)),
-        Reply::Nobody(reason) => Err(refused(visits, now, peer, reason)),
+        Reply::Nobody(reason) => {
+            if asker == Asker::Known {
+                // Who has the path, and is not who it was told to.
+                count(Asker::Nobody)?;
+            }
+            Err(refused(visits, now, client, reason))
+        }
     }
 }
 
@@ -153,8 +214,10 @@ pub fn is_forwarded(headers: &HeaderMap) -> bool {
 }
 
 /// What everybody hears who has no business here.
-fn refused(visits: &Visits, now: Moment, peer: IpAddr, reason: &str) -> Refusal {
+fn refused(visits: &Visits, now: Moment, client: &Client, reason: &str) -> Refusal {
+    client.audit(What::Refused { why: &format!("notice: {reason}") });
     if let Some(held_back) = visits.refuse(now) {
+        let peer = client.remote.peer.ip();
         tracing::warn!(%peer, reason, held_back, "a notice was refused");
     }
     Refusal::new(StatusCode::NOT_FOUND, "unknown", "there is nothing here")

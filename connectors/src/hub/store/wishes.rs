@@ -60,6 +60,22 @@ impl Store {
         })
     }
 
+    /// The first of the subscriptions that these wishes are about, if they are there, all of them.
+    pub(in crate::hub) fn subscribed(&self, wishes: &[Wish]) -> Outcome<Option<Id>> {
+        let sql = "SELECT id FROM subscriptions WHERE callback = ?2 AND kind = ?3
+            AND topic = (SELECT id FROM topics WHERE url = ?1)";
+        let (connection, mut first) = (self.0.lock(), None);
+        let mut statement = connection.prepare_cached(sql)?;
+        for Wish { topic, callback, kind, .. } in wishes {
+            let key = params![topic.url.as_str(), callback.as_str(), number(*kind)];
+            let Some(id) = statement.query_row(key, |row| row.get(0)).optional()? else {
+                return Ok(None);
+            };
+            first.get_or_insert(id);
+        }
+        Ok(first)
+    }
+
     /// A wish that is still to be verified.
     pub(in crate::hub) fn wish(&self, id: Id) -> Outcome<Option<Wish>> {
         let sql = "SELECT url, callback, kind, named, secret, lease_ms FROM wishes WHERE id = ?1";

@@ -40,7 +40,7 @@ use super::Http;
 use super::client::Client;
 use super::error::Refusal;
 use super::idempotency::{Earlier, Id, Keys};
-use super::input::{Named, Params, allow_form};
+use super::input::{Named, Params, Use, allow_form};
 use super::objects::Object;
 use super::publish::{append, safe};
 use crate::audit::{Party, What};
@@ -142,13 +142,13 @@ pub(super) async fn receive(
 ) -> Result<Object, Refusal> {
     Params::of(&uri, &[])?;
     let hooks = &http.hooks;
-    // Whether there is such a hook makes no difference for who cannot sign, but that no room of others is taken for none.
-    let (at, hook, bodies) = match hooks.find(&name, peer) {
-        Some((at, hook)) => (Some(at), hook, &http.hook_bodies),
-        None => (None, Arc::clone(&hooks.decoy), &http.decoy_bodies),
+    // Whether there is such a hook makes no difference for who cannot sign.
+    let (at, hook, used) = match hooks.find(&name, peer) {
+        Some((at, hook)) => (Some(at), hook, Use::Kept),
+        None => (None, Arc::clone(&hooks.decoy), Use::ForNobody),
     };
     // Whatever type it says: that is looked at when it is known who sends it.
-    let received = bodies.receive(&HeaderMap::new(), body, &[]).await?;
+    let received = http.hook_bodies.receive_any(body, used).await?;
     let body = &received.bytes;
     let now = http.hub.clock.now();
     let source = Source::from(peer);

@@ -1,0 +1,109 @@
+//! A broker with webhooks, and what their senders send, signed by openssl.
+
+use std::{fs, path::Path, process::Command};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{
+    http::{Got, Http},
+    openssl::{hmac, openssl},
+    process::Server,
+};
+
+/// The secret of all hooks of these tests, but for that of the Standard Webhooks, which has its own form.
+pub(crate) const SECRET: &str = "a secret of forge and broker";
+pub(crate) const STANDARD: &str = "whsec_YSBzZWNyZXQgb2YgZm9yZ2UgYW5kIGJyb2tlcg==";
+
+/// A broker with webhooks.
+pub(crate) struct Hooked {
+    pub(crate) server: Server,
+    pub(crate) http: Http,
+}
+
+impl Got {
+    /// The numbers of the events, of a request that was taken.
+    #[track_caller]
+    pub(crate) fn seqs(&self) -> Value {
+        assert_eq!(self.status, 200, "{self:?}");
+        self.json()["seqs"].clone()
+    }
+}
+
+impl Hooked {
+    /// With this configuration, in which SECRETS stands for the file with the secret.
+    #[track_caller]
+    pub(crate) fn start(arguments: &[&str], config: &str) -> Self {
+        let folder = TempDir::new().unwrap();
+        configure(folder.path(), config);
+        let arguments = [arguments, &["--config", "hooks.toml"]].concat();
+        Self::of(Server::start_in(folder, &arguments, |_| ()))
+    }
+
+    #[track_caller]
+    pub(crate) fn of(server: Server) -> Self {
+        let http = Http::of(&server);
+        Self { server, http }
+    }
+
+    /// A request with such headers, of the form `NAME: VALUE`.
+    #[track_caller]
+    pub(crate) fn post(&self, hook: &str, kind: &str, headers: &[&str], body: &str) -> Got {
+        self.http.with_body("POST", &format!("/hooks/{hook}"), kind, headers, body)
+    }
+
+    /// A body of JSON, signed as GitHub does it.
+    #[track_caller]
+    pub(crate) fn signed(&self, hook: &str, body: &str) -> Got {
+        let signature = format!("X-Hub-Signature-256: sha256={}", hmac("sha256", SECRET, body));
+        self.post(hook, "application/json", &[&signature], body)
+    }
+
+    /// All events of a topic.
+    #[track_caller]
+    pub(crate) fn events(&self, topic: &str) -> Vec<String> {
+        let (mut all, mut from) = (Vec::new(), "first".to_owned());
+        loop {
+            let page = self.http.get(&format!("/topics/{topic}?from={from}&wait=0")).json();
+            let events = page["events"].as_array().unwrap_or_else(|| panic!("{page}"));
+            if events.is_empty() {
+                return all;
+            }
+            all.extend(events.iter().map(|event| event["payload"].as_str().unwrap().to_owned()));
+            from = page["next"].to_string();
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn counts(&self) -> Value {
+        self.http.get("/stats").json()["hooks"].clone()
+    }
+}
+
+pub(crate) fn configure(folder: &Path, config: &str) {
+    let secrets = folder.join("secret");
+    fs::write(&secrets, format!("{SECRET}\n")).unwrap();
+    fs::write(folder.join("standard"), STANDARD).unwrap();
+    let config = config.replace("SECRETS", secrets.to_str().unwrap());
+    fs::write(folder.join("hooks.toml"), config).unwrap();
+}
+
+/// A hook that is signed as GitHub does it, with further lines.
+pub(crate) fn github(name: &str, lines: &str) -> String {
+    format!(
+        "[[hook]]\nname = '{name}'\nsecret-file = 'SECRETS'\nsignature = 'github'\n\
+         url = {{ pointer = '/urls/*' }}\nprefixes = ['https://blog.example/posts/']\n{lines}\n"
+    )
+}
+
+pub(crate) fn base64(secret: &str, text: &str) -> String {
+    let bytes = openssl(&["dgst", "-sha256", "-hmac", secret, "-binary"], text.as_bytes());
+    String::from_utf8(openssl(&["base64", "-A"], &bytes)).unwrap()
+}
+
+pub(crate) fn now() -> String {
+    String::from_utf8(Command::new("date").arg("+%s").output().unwrap().stdout)
+        .unwrap()
+        .trim()
+        .to_owned()
+}
