@@ -14,13 +14,12 @@ use http_body_util::BodyExt;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tidings_protocol::{Code, ProtocolError, parse_ms};
-use tokio::sync::SemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use url::form_urlencoded;
 
 use super::config::HttpConfig;
 use super::error::Refusal;
-use super::room::{Part, Room};
+use super::room::{Part, Pieces, Room};
 
 /// Characters of what is said of a body that is not JSON as it should be.
 const ERROR_CHARS_MAX: usize = 300;
@@ -128,7 +127,7 @@ pub(super) enum Use {
 /// A body, and its part of the room.
 pub(super) struct Received<'a> {
     pub(super) bytes: Bytes,
-    _room: Option<SemaphorePermit<'a>>,
+    _room: Option<Pieces<'a>>,
 }
 
 impl Bodies {

@@ -23,6 +23,8 @@ const PEACE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Room {
     pieces: Semaphore,
+    /// So many it has in all.
+    max: usize,
     /// Who has some that can be taken back; `None` where all may keep theirs.
     lent: Option<Mutex<Lent>>,
 }
@@ -32,8 +34,11 @@ pub(super) struct Room {
 struct Lent {
     bodies: BTreeMap<u64, Borrower>,
     next: u64,
-    /// Pieces that are waited for.
+    /// Pieces that are waited for, those that are free included: whoever is first in the queue is given these at once,
+    /// and has them when there are as many as it wants.
     wanted: usize,
+    /// Pieces that somebody has.
+    taken: usize,
 }
 
 #[derive(Debug)]
@@ -44,11 +49,18 @@ struct Borrower {
     end: CancellationToken,
 }
 
+/// Pieces that a body has.
+#[derive(Debug)]
+pub(super) struct Pieces<'a> {
+    room: &'a Room,
+    permit: SemaphorePermit<'a>,
+}
+
 /// The part of one body.
 #[derive(Debug)]
 pub(super) struct Part<'a> {
     room: &'a Room,
-    permit: Option<SemaphorePermit<'a>>,
+    pieces: Option<Pieces<'a>>,
     /// In [`Lent`], from the first piece on.
     number: Option<u64>,
     end: CancellationToken,
@@ -57,7 +69,8 @@ pub(super) struct Part<'a> {
 impl Room {
     /// Whoever has a part of it has it for as long as they want.
     pub(super) fn new(bytes_max: usize) -> Self {
-        Self { pieces: Semaphore::new(bytes_max.div_ceil(PIECE_BYTES)), lent: None }
+        let max = bytes_max.div_ceil(PIECE_BYTES);
+        Self { pieces: Semaphore::new(max), max, lent: None }
     }
 
     /// Who has been there for longest gives way if others find none.
@@ -68,21 +81,31 @@ impl Room {
     /// For a body of which nothing has come yet. When it has to give way `end` is cancelled; what it has is to be dropped
     /// then.
     pub(super) fn part(&self, end: CancellationToken) -> Part<'_> {
-        Part { room: self, permit: None, number: None, end }
+        Part { room: self, pieces: None, number: None, end }
     }
 
-    async fn take(&self, pieces: u32) -> SemaphorePermit<'_> {
-        if let Ok(permit) = self.pieces.try_acquire_many(pieces) {
-            return permit;
+    async fn take(&self, pieces: u32) -> Pieces<'_> {
+        let taken = |permit| Pieces { room: self, permit };
+        let Some(lent) = &self.lent else {
+            return taken(self.pieces.acquire_many(pieces).await.expect("it is never closed"));
+        };
+        {
+            let lent = &mut *lent.lock();
+            if let Ok(permit) = self.pieces.try_acquire_many(pieces) {
+                lent.taken += pieces as usize;
+                return taken(permit);
+            }
         }
+        let wish = Wish::of(lent, pieces as usize);
         let mut taking = pin!(self.pieces.acquire_many(pieces));
-        let Some(lent) = &self.lent else { return taking.await.expect("it is never closed") };
-        let _wish = Wish::of(lent, pieces as usize);
         loop {
             let again_at = self.make_room(&mut lent.lock(), Instant::now());
             tokio::select! {
                 biased;
-                permit = &mut taking => return permit.expect("it is never closed"),
+                permit = &mut taking => {
+                    wish.comes_true();
+                    return taken(permit.expect("it is never closed"));
+                }
                 () = sleep_until(again_at) => {}
             }
         }
@@ -92,7 +115,7 @@ impl Room {
     fn make_room(&self, lent: &mut Lent, now: Instant) -> Instant {
         let ending = lent.bodies.values().filter(|body| body.end.is_cancelled());
         let ending: usize = ending.map(|body| body.pieces).sum();
-        let mut free = self.pieces.available_permits() + ending;
+        let mut free = self.max - lent.taken + ending;
         for body in lent.bodies.values().filter(|body| !body.end.is_cancelled()) {
             if free >= lent.wanted {
                 break;
@@ -119,26 +142,51 @@ impl<'a> Wish<'a> {
         lent.lock().wanted += pieces;
         Self { lent, pieces }
     }
+
+    /// At once, so that nobody sees them as both or neither.
+    fn comes_true(mut self) {
+        let lent = &mut *self.lent.lock();
+        let pieces = std::mem::take(&mut self.pieces);
+        lent.wanted -= pieces;
+        lent.taken += pieces;
+    }
 }
 
 impl Drop for Wish<'_> {
     fn drop(&mut self) {
-        self.lent.lock().wanted -= self.pieces;
+        if self.pieces > 0 {
+            self.lent.lock().wanted -= self.pieces;
+        }
+    }
+}
+
+impl Pieces<'_> {
+    fn merge(&mut self, mut other: Self) {
+        let all = other.permit.num_permits();
+        self.permit.merge(other.permit.split(all).expect("it has so many"));
+    }
+}
+
+impl Drop for Pieces<'_> {
+    fn drop(&mut self) {
+        if let Some(lent) = &self.room.lent {
+            lent.lock().taken -= self.permit.num_permits();
+        }
     }
 }
 
 impl<'a> Part<'a> {
     /// Waits until there is room for so many bytes of it in all.
     pub(super) async fn grow(&mut self, bytes: usize) {
-        let held = self.permit.as_ref().map_or(0, SemaphorePermit::num_permits);
+        let held = self.pieces.as_ref().map_or(0, |pieces| pieces.permit.num_permits());
         let more = bytes.div_ceil(PIECE_BYTES).saturating_sub(held);
         if more == 0 {
             return;
         }
-        let permit = self.room.take(u32::try_from(more).expect("a body is shorter")).await;
-        match &mut self.permit {
-            Some(held) => held.merge(permit),
-            none => *none = Some(permit),
+        let taken = self.room.take(u32::try_from(more).expect("a body is shorter")).await;
+        match &mut self.pieces {
+            Some(held) => held.merge(taken),
+            none => *none = Some(taken),
         }
         let Some(lent) = &self.room.lent else { return };
         let Lent { bodies, next, .. } = &mut *lent.lock();
@@ -151,15 +199,15 @@ impl<'a> Part<'a> {
     }
 
     /// The body is whole: what it has is its own until that is dropped.
-    pub(super) fn keep(mut self) -> Option<SemaphorePermit<'a>> {
-        self.permit.take()
+    pub(super) fn keep(mut self) -> Option<Pieces<'a>> {
+        self.pieces.take()
     }
 }
 
 impl Drop for Part<'_> {
     fn drop(&mut self) {
         // First, so that nobody has to give way for what is free already.
-        self.permit = None;
+        self.pieces = None;
         if let (Some(lent), Some(number)) = (&self.room.lent, self.number) {
             lent.lock().bodies.remove(&number);
         }
@@ -213,6 +261,21 @@ mod tests {
         assert_eq!(room.lent.as_ref().unwrap().lock().wanted, 0);
         drop(new);
         assert_eq!(room.pieces.available_permits(), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_free_counts_at_every_look() {
+        let room = Room::of_strangers(4 << 10);
+        let mut others = Vec::new();
+        for ms in [0, 0, 100] {
+            others.push(body(&room, 1 << 10, ms).await);
+        }
+        let mut new = room.part(CancellationToken::new());
+        assert!(finds(&mut new, 2 << 10, PEACE, &mut others).await);
+        assert_eq!(others.len(), 2, "one piece was free, and two were wanted");
+        drop((others, new));
+        let lent = room.lent.as_ref().unwrap().lock();
+        assert_eq!((lent.wanted, lent.taken, room.pieces.available_permits()), (0, 0, 4));
     }
 
     #[tokio::test(start_paused = true)]
