@@ -89,8 +89,10 @@ pub(super) struct Worker {
     pub(super) member: MemberId,
     /// Groups know it, so the identity cannot change any more.
     pub(super) known_to_groups: bool,
-    /// It has waited for a job or watched something, and perhaps does.
-    pub(super) waits: bool,
+    /// It has waited for a job or watched something, so that groups are to be told when it is gone.
+    pub(super) has_waited: bool,
+    /// The `JOB wait` that have no answer yet.
+    pub(super) waiting: Vec<Slot>,
     /// The `JOB watch` or `GROUP watch` that has not ended. There is one at a time: what another one
     /// had to say could not leave.
     pub(super) watching: Option<Slot>,
@@ -291,6 +293,7 @@ impl Connection {
         if let Some(worker) = &mut self.worker {
             worker.asked.take_if(|asked| *asked == slot);
             worker.watching.take_if(|watching| *watching == slot);
+            worker.waiting.retain(|waiting| *waiting != slot);
         }
         self.answer_bytes += lines.len();
         self.answers.fill(slot, lines);
@@ -532,7 +535,7 @@ impl Drop for Connection {
         self.hub.registry.leave(self.id);
         if let Some(worker) = &self.worker {
             self.hub.registry.disclaim(worker.member, self.id);
-            if worker.known_to_groups || worker.waits {
+            if worker.known_to_groups || worker.has_waited {
                 self.hub.groups.gone(self.id);
             }
         }

@@ -158,7 +158,8 @@ impl Connection {
             Box::new(Worker {
                 member: self.hub.new_member(self.id),
                 known_to_groups: false,
-                waits: false,
+                has_waited: false,
+                waiting: Vec::new(),
                 watching: None,
                 heard_at: Moment::default(),
                 staged: Staged::default(),
@@ -185,12 +186,12 @@ impl Connection {
         if let Err(error) = self.hub.belongs_to(&mut self.login.held, &pass) {
             return self.refuse(&error);
         }
-        let is_somebody = hello.token.is_some() && !pass.is_stranger();
+        let is_another = !pass.is_of(&self.pass);
         self.hub.audit.settle(self.id.0);
         self.pass = pass;
         self.pass.go_by(way);
         self.login.is_done(&self.pass);
-        if is_somebody {
+        if is_another && !self.pass.is_stranger() {
             self.audit(What::LoggedIn);
         }
         if let Some(name) = &hello.name {
@@ -366,10 +367,12 @@ impl Connection {
         let (caller, slot) = (self.caller(), self.answers.later());
         // It may take for ever: the connection is heard meanwhile, also when it ends.
         let worker = self.worker();
-        worker.waits |= waits || watches;
+        worker.has_waited |= waits || watches;
         if watches {
             worker.watching = Some(slot);
-        } else if !waits {
+        } else if waits {
+            worker.waiting.push(slot);
+        } else {
             worker.asked = Some(slot);
         }
         if let Err(error) = self.hub.groups.manage(&caller, slot, command) {

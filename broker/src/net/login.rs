@@ -140,10 +140,10 @@ impl Connection {
 
     /// Whether it hears, works or waits, which rests on the rights that it had when it asked for it.
     fn has_asked(&self) -> bool {
-        let works = self
-            .worker
-            .as_ref()
-            .is_some_and(|worker| worker.known_to_groups || worker.waits || worker.asked.is_some());
+        let works = self.worker.as_ref().is_some_and(|worker| {
+            let waits = !worker.waiting.is_empty() || worker.watching.is_some();
+            worker.known_to_groups || waits || worker.asked.is_some()
+        });
         works || self.subscriptions.len() > 0
     }
 
