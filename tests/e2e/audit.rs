@@ -187,6 +187,40 @@ fn what_one_source_does_at_will_fills_no_disk() {
 }
 
 #[test]
+fn what_one_name_does_at_will_fills_no_disk_and_what_there_is_not_is_not_told() {
+    let folder = TempDir::new().unwrap();
+    let words = ["token", "create", "she", "--allow", "job:*", "--allow", "sub:*"];
+    let token = run(folder.path(), &words).expect_code(0).stdout().remove(0);
+    let server = Server::start_in(folder, &["broker", "--audit", "audit.log"], |_| ());
+    let file = server.folder.path().join("audit.log");
+    let mut talk = Talk::unread(server.address);
+    talk.line();
+    let hello = format!("HELLO token={token}");
+    assert!(talk.ask(&hello).starts_with("+OK"));
+    for line in ["JOB frobnicate x", "JOB pause no-such-job", &hello] {
+        let lines = format!("{line}\n").repeat(50);
+        for _ in 0..COMING / 50 {
+            talk.send(&lines);
+            for _ in 0..50 {
+                talk.line();
+            }
+        }
+    }
+    drop(talk);
+    let Server { process, folder: _folder, .. } = server;
+    process.finish_by("TERM").expect_code(0);
+    let records = records(&file);
+    let told = |what: &str| records.iter().filter(|record| record["what"] == what).count();
+    // One that is slow may be allowed more in its time.
+    assert!((600..COMING).contains(&told("changed")), "{}", told("changed"));
+    let held_back = records.iter().filter(|record| record["what"] == "held-back");
+    let held_back: u64 = held_back.map(|record| record["count"].as_u64().unwrap()).sum();
+    assert_eq!(told("changed") + usize::try_from(held_back).unwrap(), COMING, "{records:?}");
+    assert_eq!(told("logged-in"), 1, "she is the same still");
+    assert!(!fs::read_to_string(&file).unwrap().contains("frobnicate"));
+}
+
+#[test]
 fn a_reader_that_takes_nothing_stops_nobody() {
     let folder = TempDir::new().unwrap();
     let pipe = folder.path().join("pipe");

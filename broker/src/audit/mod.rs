@@ -3,11 +3,12 @@
 //!
 //! ```text
 //!  net ──note(what, who)──▶ one look: off? ──no──▶ a bounded queue ──▶ one thread ──▶ the file
-//!        └─published──▶ sums, by connection and topic or job, told once a second ──▲
+//!        └─published──▶ sums, by connection, name, and topic or job, told once a second ──▲
 //! ```
 //!
 //! Nobody waits for the disk here: what finds no room in the queue is counted, and a record says how many there were. What
-//! anybody can cause as often as they like is told a few times a minute for each source, then counted likewise.
+//! anybody can cause as often as they like is told a few times a minute for each source, then counted likewise; and so is, ten
+//! times as often for each name and source, what somebody can who has logged in.
 //! A token is never in a record, and nothing of what others say can begin one (`escape_json`).
 
 mod file;
@@ -16,8 +17,8 @@ mod record;
 mod tests;
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +28,7 @@ use parking_lot::Mutex;
 use tidings_protocol::{Command, Manage};
 
 use self::file::Writer;
-use self::record::Record;
+use self::record::{Habit, Record};
 pub(crate) use self::record::{Party, What};
 use crate::clock::Clock;
 use crate::throttle::{Rate, SOURCES_MAX, Source, Throttle};
@@ -37,6 +38,9 @@ const WAITING_MAX: usize = 4_096;
 
 /// How much is told of what one source can cause at will.
 const AT_WILL: Rate = Rate { per_minute: 60, burst: 120 };
+
+/// How much is told of what one name does from one source, of each kind.
+const OF_NAME: Rate = Rate { per_minute: 600, burst: 600 };
 
 /// Connections, and the topics and jobs whose events are summed at once, about 300 bytes each.
 const SUMS_MAX: usize = 16_384;
@@ -67,6 +71,9 @@ struct Kept {
 #[derive(Debug)]
 struct Sources {
     told: Throttle<Source>,
+    /// The same of whoever has a name, which is hashed with `names`.
+    told_of: Throttle<(u64, Source, Habit)>,
+    names: RandomState,
     /// How much was not told since the last look, by source: `<= SOURCES_MAX` of them.
     held_back: HashMap<Source, u64>,
 }
@@ -74,9 +81,18 @@ struct Sources {
 /// What was published since it was told last.
 #[derive(Debug, Default)]
 struct Sums {
-    by_connection: HashMap<u64, Sum>,
+    by_connection: HashMap<u64, OfConnection>,
     /// Parts of all connections.
     count: usize,
+}
+
+/// What came by one connection.
+#[derive(Debug, Default)]
+struct OfConnection {
+    /// Of all who were there: one who comes and goes as somebody else is told of no more often.
+    sums: Vec<Sum>,
+    /// Whose turn it is, if that is known.
+    current: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -105,7 +121,7 @@ impl Audit {
     pub(crate) fn open(config: Option<&AuditConfig>, clock: Clock) -> io::Result<Self> {
         let Some(config) = config else { return Ok(Self(None)) };
         let (queue, thread) = file::start(Writer::open(config)?, WAITING_MAX)?;
-        let sources = Sources { told: Throttle::new(SOURCES_MAX), held_back: HashMap::new() };
+        let sources = Sources::new(SOURCES_MAX);
         Ok(Self(Some(Box::new(Kept {
             clock,
             queue,
@@ -123,10 +139,9 @@ impl Audit {
             // What was done before comes before.
             kept.tell_sum(by.conn);
         }
-        if what.is_at_will() && !kept.may_tell(by.source) {
-            return;
+        if kept.may_tell(&what, &by) {
+            kept.tell(&what, Some(&by));
         }
-        kept.tell(&what, Some(&by));
     }
 
     /// The broker itself did something.
@@ -165,10 +180,7 @@ impl Audit {
         let Some(kept) = &self.0 else { return };
         let is_full = {
             let sums = &mut *kept.sums.lock();
-            let sum = sums
-                .by_connection
-                .entry(conn)
-                .or_insert_with(|| Sum { by: by(), parts: Vec::new() });
+            let sum = sums.by_connection.entry(conn).or_default().of(by);
             let is_it = |part: &&mut Part| part.target == target && *part.name == *name;
             if let Some(part) = sum.parts.iter_mut().find(is_it) {
                 part.events += events;
@@ -183,10 +195,11 @@ impl Audit {
         }
     }
 
-    /// Whoever is on that connection is another one from here on.
+    /// Whoever is on that connection may be another one from here on, or speak for those who come by another way.
     pub(crate) fn settle(&self, conn: u64) {
-        if let Some(kept) = &self.0 {
-            kept.tell_sum(conn);
+        let Some(kept) = &self.0 else { return };
+        if let Some(of) = kept.sums.lock().by_connection.get_mut(&conn) {
+            of.current = None;
         }
     }
 
@@ -219,6 +232,34 @@ impl Audit {
     }
 }
 
+impl OfConnection {
+    /// The sum of whoever is there now.
+    fn of(&mut self, by: impl FnOnce() -> Party) -> &mut Sum {
+        let at = self.current.unwrap_or_else(|| {
+            let by = by();
+            let known = self.sums.iter().position(|sum| sum.by.is_as(&by));
+            known.unwrap_or_else(|| {
+                self.sums.push(Sum { by, parts: Vec::new() });
+                self.sums.len() - 1
+            })
+        });
+        self.current = Some(at);
+        &mut self.sums[at]
+    }
+}
+
+impl Sources {
+    /// So many of each kind.
+    fn new(max: usize) -> Self {
+        Self {
+            told: Throttle::new(max),
+            told_of: Throttle::new(max),
+            names: RandomState::new(),
+            held_back: HashMap::new(),
+        }
+    }
+}
+
 impl Drop for Kept {
     fn drop(&mut self) {
         self.queue.close();
@@ -226,10 +267,19 @@ impl Drop for Kept {
 }
 
 impl Kept {
-    fn may_tell(&self, source: IpAddr) -> bool {
-        let source = Source::from(source);
+    /// Whether that is told. If not it is counted.
+    fn may_tell(&self, what: &What<'_>, by: &Party) -> bool {
+        let (source, now) = (Source::from(by.source), self.clock.now());
         let sources = &mut *self.sources.lock();
-        if sources.told.take(source, AT_WILL, self.clock.now()).is_ok() {
+        let taken = match what.habit() {
+            Some(habit) => {
+                let name = sources.names.hash_one(by.who());
+                sources.told_of.take((name, source, habit), OF_NAME, now)
+            }
+            None if what.is_at_will() => sources.told.take(source, AT_WILL, now),
+            None => Ok(()),
+        };
+        if taken.is_ok() {
             return true;
         }
         let is_known = sources.held_back.contains_key(&source);
@@ -246,22 +296,19 @@ impl Kept {
     }
 
     fn tell_sum(&self, conn: u64) {
-        let sum = {
+        let told = {
             let sums = &mut *self.sums.lock();
-            let sum = sums.by_connection.remove(&conn);
-            sums.count -= sum.as_ref().map_or(0, |sum| sum.parts.len());
-            sum
+            let told = sums.by_connection.remove(&conn).unwrap_or_default().sums;
+            sums.count -= told.iter().map(|sum| sum.parts.len()).sum::<usize>();
+            told
         };
-        if let Some(sum) = sum {
-            self.tell_parts(&sum);
-        }
+        told.iter().for_each(|sum| self.tell_parts(sum));
     }
 
     fn tell_sums(&self) {
         let sums = std::mem::take(&mut *self.sums.lock());
-        for sum in sums.by_connection.values() {
-            self.tell_parts(sum);
-        }
+        let sums = sums.by_connection.values().flat_map(|of| &of.sums);
+        sums.for_each(|sum| self.tell_parts(sum));
     }
 
     fn tell_parts(&self, sum: &Sum) {
@@ -270,7 +317,9 @@ impl Kept {
                 Target::Topic => What::Published { topic: name, events: *events },
                 Target::Job => What::Added { job: name, events: *events },
             };
-            self.tell(&what, Some(&sum.by));
+            if self.may_tell(&what, &sum.by) {
+                self.tell(&what, Some(&sum.by));
+            }
         }
     }
 }

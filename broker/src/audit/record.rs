@@ -8,11 +8,26 @@ use serde::Serialize;
 use tidings_protocol::Command;
 use tidings_protocol::text::escape_json;
 
-use crate::access::{Deed, Pass, without_tokens};
+use crate::access::{Pass, without_tokens};
 use crate::net::{Peer, Remote};
 
 /// Bytes of a text that others had a part in; what is beyond is cut off.
 const TEXT_BYTES_MAX: usize = 1_024;
+
+/// What changes something, of what there is to ask. Whatever else is asked is refused.
+pub(super) const CHANGES_OF_TOPICS: &[&str] = &["create", "set", "delete", "verify", "forget"];
+pub(super) const CHANGES_OF_GROUPS: &[&str] =
+    &["create", "set", "pause", "resume", "purge", "retry", "drop", "delete"];
+pub(super) const CHANGES_OF_JOBS: &[&str] =
+    &["open", "close", "cancel", "pause", "resume", "delete"];
+
+/// Records of which one name has only so many. A lot of one kind hides none of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Habit {
+    LogIn,
+    Change,
+    Add,
+}
 
 /// What somebody did, or was done to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,12 +71,13 @@ pub(crate) enum What<'a> {
 impl<'a> What<'a> {
     /// That somebody asked for what a command does, if it changes something. What is added to jobs is [summed](What::Added).
     pub(crate) fn asked(command: &'a Command<'a>) -> Option<Self> {
-        let (Command::Topic(manage) | Command::Group(manage) | Command::Job(manage)) = command
-        else {
-            return None;
+        let (manage, actions) = match command {
+            Command::Topic(manage) => (manage, CHANGES_OF_TOPICS),
+            Command::Group(manage) => (manage, CHANGES_OF_GROUPS),
+            Command::Job(manage) => (manage, CHANGES_OF_JOBS),
+            _ => return None,
         };
-        let changes = matches!(Deed::of(command), Deed::Admin | Deed::Job(_));
-        (changes && manage.action != "add").then(|| Self::Changed {
+        actions.contains(&manage.action).then(|| Self::Changed {
             verb: command.verb().as_str(),
             action: manage.action,
             name: manage.name,
@@ -81,6 +97,16 @@ impl What<'_> {
                 | Self::Denied { .. }
                 | Self::Left { .. }
         )
+    }
+
+    /// What somebody can cause who has a name, as often as they like.
+    pub(super) fn habit(self) -> Option<Habit> {
+        match self {
+            Self::LoggedIn => Some(Habit::LogIn),
+            Self::Changed { .. } => Some(Habit::Change),
+            Self::Added { .. } => Some(Habit::Add),
+            _ => None,
+        }
     }
 
     fn word(self) -> &'static str {
@@ -200,6 +226,16 @@ impl Party {
         }
         party.who = Some(pass.name().into());
         party
+    }
+
+    /// Who that is by now.
+    pub(super) fn who(&self) -> Option<&str> {
+        self.who.as_deref()
+    }
+
+    /// Whether both are as one, if they are on the same connection.
+    pub(super) fn is_as(&self, other: &Self) -> bool {
+        (&self.who, self.way) == (&other.who, other.way)
     }
 
     /// The same for what comes in the name of another, such as a webhook.

@@ -1,14 +1,18 @@
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc;
 
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use serde_json::Value;
+use tidings_protocol::{MemberId, Slot};
 
 use super::file::TestOut;
 use super::*;
 use crate::access::Way;
+use crate::group::Asked;
+use crate::groups::commands::{group_input, job_input};
+use crate::mailbox::ConnId;
 use crate::net::Peer;
 
 /// A disk that takes a write when it is told to, or says that it cannot.
@@ -34,7 +38,7 @@ impl TestOut for Disk {}
 
 fn audit_of(writer: Writer, max: usize) -> Audit {
     let (queue, thread) = file::start(writer, max).unwrap();
-    let sources = Sources { told: Throttle::new(9), held_back: HashMap::new() };
+    let sources = Sources::new(9);
     Audit(Some(Box::new(Kept {
         clock: Clock::new(),
         queue,
@@ -121,6 +125,72 @@ fn what_one_source_causes_at_will_is_told_so_often_and_counted() {
         .map(|line| line["count"].as_u64().unwrap())
         .sum();
     assert_eq!(u64::try_from(refused).unwrap() + held_back, 1_000);
+}
+
+#[test]
+fn what_one_name_does_is_told_so_often_and_counted_and_hides_nobody_else() {
+    let told = told(|audit| {
+        let she = || party(1).called("she".to_owned());
+        let pause = What::Changed { verb: "JOB", action: "pause", name: Some("docs") };
+        for at in 0..2_000 {
+            audit.note(|| (pause, she()));
+            audit.note(|| (What::LoggedIn, she()));
+            // There are as many names of jobs as anybody likes.
+            audit.sum(Target::Job, &at.to_string(), 1, 1, she);
+        }
+        audit.note(|| (pause, party(2).called("he".to_owned())));
+    });
+    let count = |what: &str, who: &str| {
+        told.iter().filter(|line| line["what"] == what && line["who"] == who).count()
+    };
+    let mut all = 0;
+    for what in ["changed", "logged-in", "added"] {
+        // A minute may pass on a slow machine.
+        let hers = count(what, "she");
+        assert!((600..2_000).contains(&hers), "{what}: {hers}");
+        all += u64::try_from(hers).unwrap();
+    }
+    assert_eq!(count("changed", "he"), 1);
+    let held_back = told.iter().filter(|line| line["what"] == "held-back");
+    all += held_back.map(|line| line["count"].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(all, 3 * 2_000);
+}
+
+#[test]
+fn who_comes_and_goes_as_somebody_else_has_one_sum_for_each() {
+    let told = told(|audit| {
+        for _ in 0..1_000 {
+            for who in ["she", "he"] {
+                audit.settle(1);
+                audit.published("a", 1, 1, || party(1).called(who.to_owned()));
+                audit.published("a", 1, 1, || unreachable!("it is known who that is"));
+            }
+        }
+        audit.note(|| (What::Left { why: "left" }, party(1)));
+    });
+    let shown: Vec<_> = told.iter().map(|line| (&line["who"], &line["events"])).collect();
+    let both = (Value::from("she"), Value::from("he"), Value::from(2_000), Value::Null);
+    assert_eq!(shown, [(&both.0, &both.2), (&both.1, &both.2), (&both.3, &both.3)]);
+}
+
+#[test]
+fn all_that_changes_something_is_told_and_nothing_that_there_is_not() {
+    // What there is, is what who asks for something else is told.
+    let asked = Asked { conn: ConnId(1), member: MemberId(1), slot: Slot::numbered(1) };
+    for verb in ["GROUP", "JOB"] {
+        let text = match Command::parse(&format!("{verb} frobnicate x")).unwrap() {
+            Command::Group(manage) => group_input(asked, &manage).unwrap_err().text,
+            Command::Job(manage) => job_input(asked, &manage).unwrap_err().text,
+            other => panic!("{other:?}"),
+        };
+        let reads = ["ls", "show", "wait", "watch", "tasks", "keys", "schedules"];
+        let there_are = text.split_once(" has ").unwrap().1;
+        for action in there_are.split(", ").chain(["frobnicate"]) {
+            let line = format!("{verb} {action} x");
+            let changes = !reads.contains(&action) && !["add", "frobnicate"].contains(&action);
+            assert_eq!(What::asked(&Command::parse(&line).unwrap()).is_some(), changes, "{line}");
+        }
+    }
 }
 
 #[test]
