@@ -10,16 +10,13 @@ use hyper::{
 use serde_json::json;
 use tidings_broker::{
     Broker,
-    hooks::{Scheme, Secret},
+    hooks::{SECRET_BYTES_MIN, Scheme, Secret},
 };
 use tidings_connectors::callbacks::{self, Config, Sign};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    address::BrokerAddress,
-    failure::Failure,
-    hooks::{SECRET_BYTES_GOOD, read_secrets},
-    outgoing::OutgoingFlags,
+    address::BrokerAddress, failure::Failure, hooks::read_secrets, outgoing::OutgoingFlags,
 };
 
 /// Flags of what is told to the callbacks of jobs.
@@ -74,7 +71,7 @@ fn signer(file: &Path) -> Result<Sign, Failure> {
     if secrets.is_empty() {
         return Err(wrong(format!("there is no secret in {}", file.display())));
     }
-    if secrets.iter().any(|secret| secret.len() < SECRET_BYTES_GOOD) {
+    if secrets.iter().any(|secret| secret.len() < SECRET_BYTES_MIN) {
         tracing::warn!(
             file = %file.display(),
             "a secret of callbacks is short enough to be guessed; `openssl rand -base64 32` makes a good one"

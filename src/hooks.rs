@@ -10,9 +10,6 @@ use crate::failure::Failure;
 /// Bytes of a file with secrets.
 pub(crate) const SECRETS_BYTES_MAX: u64 = 16 << 10;
 
-/// A shorter secret may be guessed by whoever has seen one signature.
-pub(crate) const SECRET_BYTES_GOOD: usize = 16;
-
 /// Flags of the webhooks that a broker receives.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HookFlags {
@@ -45,14 +42,7 @@ impl HookFlags {
             }
             let wrong = |error| Failure::Usage(format!("the hook {name:?}: {error}"));
             let written = written(&recipe.secret).map_err(wrong)?;
-            let hook = recipe.clone().with_secret(&written).map_err(wrong)?;
-            if hook.secret_len() < SECRET_BYTES_GOOD {
-                tracing::warn!(
-                    hook = name,
-                    "its secret is short enough to be guessed; `openssl rand -hex 32` makes a good one"
-                );
-            }
-            hooks.push(hook);
+            hooks.push(recipe.clone().with_secret(&written).map_err(wrong)?);
         }
         Ok(hooks)
     }

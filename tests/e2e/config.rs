@@ -72,9 +72,17 @@ fn what_is_wrong_only_together_is_found_too() {
     let ended = config(folder.path(), &check, &[]).expect_code(2);
     assert!(ended.stderr().contains("HOOK_SECRET"), "{ended:?}");
     let ended = config(folder.path(), &check, &[("HOOK_SECRET", "hush")]).expect_code(2);
+    let said = ended.stderr();
+    assert!(
+        said.contains("a secret of 4 bytes can be guessed") && !said.contains("hush"),
+        "{said}"
+    );
+    let ended = config(folder.path(), &check, &[("HOOK_SECRET", "hush, and let nobody hear it")])
+        .expect_code(2);
     assert!(ended.stderr().contains("--http off"), "{ended:?}");
     fs::write(folder.path().join("c.toml"), hook.replace("http = 'off'", "")).unwrap();
-    config(folder.path(), &check, &[("HOOK_SECRET", "hush")]).expect_code(0);
+    config(folder.path(), &check, &[("HOOK_SECRET", "hush, and let nobody hear it")])
+        .expect_code(0);
 }
 
 const FILE: &str = r#"

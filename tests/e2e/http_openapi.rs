@@ -274,7 +274,7 @@ fn behind_tokens(wanted: &BTreeSet<(String, String, u16)>, config: &str) -> BTre
 pub(crate) fn hooked() -> (TempDir, String) {
     let folder = TempDir::new().unwrap();
     let [secret, config] = ["secret", "hooks.toml"].map(|name| folder.path().join(name));
-    std::fs::write(&secret, "a secret").unwrap();
+    std::fs::write(&secret, "a secret of a form").unwrap();
     let recipe = format!(
         "[[hook]]
         name = 'h'
@@ -296,7 +296,8 @@ pub(crate) fn hooked() -> (TempDir, String) {
 #[track_caller]
 pub(crate) fn send_hook(http: &Http, kind: &str, body: &str) -> u16 {
     let kind = format!("content-type: {kind}");
-    let from = ["--header", "X-Token: a secret", "--header", &kind, "--data-binary", body];
+    let from =
+        ["--header", "X-Token: a secret of a form", "--header", &kind, "--data-binary", body];
     http.ask("POST", "/hooks/h", &from).status
 }
 

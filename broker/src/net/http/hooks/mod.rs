@@ -22,6 +22,7 @@ mod signature;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ use parking_lot::{Mutex, RwLock};
 use tidings_protocol::{ProtocolError, Seq};
 
 pub use self::encoding::unhex;
-pub use self::recipe::{Hook, Recipe, SecretPlace};
+pub use self::recipe::{Hook, Recipe, SECRET_BYTES_MIN, SecretPlace};
 pub use self::signature::{Algorithm, Authentic, Doubt, Headers, Scheme, Secret, SignedHeaders};
 use super::Http;
 use super::client::Client;
@@ -69,9 +70,9 @@ impl FromStr for Asked {
 /// All hooks, and how much they were used.
 #[derive(Debug)]
 pub(super) struct Hooks {
-    all: RwLock<Vec<Arc<Hook>>>,
-    /// Asked where there is no hook, so that this takes as long.
-    decoy: Arc<Hook>,
+    all: RwLock<All>,
+    /// Which name has which decoy, that nobody can tell.
+    names: RandomState,
     /// For each source and each hook, by its place, of what was signed; `None` stands for everything else.
     sources: Mutex<Throttle<(Source, Option<usize>)>>,
     /// What all hooks together may publish, in events.
@@ -81,12 +82,30 @@ pub(super) struct Hooks {
     taken: Keys,
 }
 
+/// Hooks, and for each of them one that takes as long and that nobody can use, which is asked where there is no hook. At least
+/// one of these.
+#[derive(Debug)]
+struct All {
+    hooks: Vec<Arc<Hook>>,
+    decoys: Vec<Arc<Hook>>,
+}
+
+impl From<Vec<Hook>> for All {
+    fn from(hooks: Vec<Hook>) -> Self {
+        let mut decoys: Vec<_> = hooks.iter().map(Hook::decoy).map(Arc::new).collect();
+        if decoys.is_empty() {
+            decoys.push(Arc::new(usual_decoy()));
+        }
+        Self { hooks: hooks.into_iter().map(Arc::new).collect(), decoys }
+    }
+}
+
 impl Hooks {
     /// `hook_events_per_minute` is the number of events that all of them together may publish a minute.
     pub(super) fn new(hooks: Vec<Hook>, hook_events_per_minute: u32) -> Self {
         Self {
-            all: RwLock::new(shared(hooks)),
-            decoy: Arc::new(decoy()),
+            all: RwLock::new(hooks.into()),
+            names: RandomState::new(),
             sources: Mutex::new(Throttle::new(SOURCES_MAX)),
             share: Mutex::default(),
             share_rate: RwLock::new(share_rate(hook_events_per_minute)),
@@ -97,20 +116,22 @@ impl Hooks {
     /// Other hooks from here on, or the same with other secrets. How much a source has asked of the hook that was at the
     /// same place before is held against it for a minute.
     pub(super) fn replace(&self, hooks: Vec<Hook>, hook_events_per_minute: u32) {
-        *self.all.write() = shared(hooks);
+        *self.all.write() = hooks.into();
         *self.share_rate.write() = share_rate(hook_events_per_minute);
     }
 
-    /// The hook of that name for those who come from there.
-    fn find(&self, name: &str, from: IpAddr) -> Option<(usize, Arc<Hook>)> {
-        let all = self.all.read();
-        let found = all.iter().enumerate().find(|(_, hook)| hook.recipe().name == name);
-        found.filter(|(_, hook)| hook.senders().may(from)).map(|(at, hook)| (at, Arc::clone(hook)))
+    /// The hook of that name for those who come from there, and its place; a decoy without a place if there is none. A name
+    /// has the same decoy each time, as it would have the same hook.
+    fn find(&self, name: &str, from: IpAddr) -> (Option<usize>, Arc<Hook>) {
+        let All { hooks, decoys } = &*self.all.read();
+        let decoy = self.names.hash_one(name) % decoys.len() as u64;
+        let decoy = &decoys[usize::try_from(decoy).expect("it is below a length")];
+        let found = hooks.iter().enumerate().find(|(_, hook)| hook.recipe().name == name);
+        match found.filter(|(_, hook)| hook.senders().may(from)) {
+            Some((at, hook)) => (Some(at), Arc::clone(hook)),
+            None => (None, Arc::clone(decoy)),
+        }
     }
-}
-
-fn shared(hooks: Vec<Hook>) -> Vec<Arc<Hook>> {
-    hooks.into_iter().map(Arc::new).collect()
 }
 
 fn share_rate(hook_events_per_minute: u32) -> Rate {
@@ -121,13 +142,12 @@ fn share_rate(hook_events_per_minute: u32) -> Rate {
     }
 }
 
-/// A hook that nobody can use: nobody has its secret, which is as long as that of others.
-fn decoy() -> Hook {
+/// The decoy where there are no hooks at all.
+fn usual_decoy() -> Hook {
     let recipe = r#"{"name":"none","secret-env":"","signature":"github","url":{"field":""},
         "prefixes":["http://localhost/"]}"#;
     let recipe: Recipe = recipe.parse().expect("it is a recipe");
-    let secret: String = std::iter::repeat_with(fastrand::alphanumeric).take(32).collect();
-    recipe.with_secret(&secret).expect("it is a secret")
+    recipe.with_secret(&"x".repeat(32)).expect("it is a secret").decoy()
 }
 
 /// Answered when all of the events are as safe as their topic promises.
@@ -143,10 +163,8 @@ pub(super) async fn receive(
     Params::of(&uri, &[])?;
     let hooks = &http.hooks;
     // Whether there is such a hook makes no difference for who cannot sign.
-    let (at, hook, used) = match hooks.find(&name, peer) {
-        Some((at, hook)) => (Some(at), hook, Use::Kept),
-        None => (None, Arc::clone(&hooks.decoy), Use::ForNobody),
-    };
+    let (at, hook) = hooks.find(&name, peer);
+    let used = if at.is_some() { Use::Kept } else { Use::ForNobody };
     // Whatever type it says: that is looked at when it is known who sends it.
     let received = http.hook_bodies.receive_any(body, used).await?;
     let body = &received.bytes;
@@ -216,7 +234,11 @@ async fn publish(
 ) -> Result<Vec<Seq>, Refusal> {
     let events = u32::try_from(payloads.len()).unwrap_or(u32::MAX);
     take_share(http, events)?;
+    // By the same connection others come, and other webhooks.
+    let conn = by.conn;
+    http.hub.audit.settle(conn);
     let appended = append(http, topic, by, payloads).await;
+    http.hub.audit.settle(conn);
     if appended.is_err() {
         http.hooks.share.lock().give_back(*http.hooks.share_rate.read(), events);
     }

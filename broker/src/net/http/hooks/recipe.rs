@@ -22,6 +22,10 @@ const ATTRIBUTES_BYTES_MAX: usize = 4 << 10;
 /// Secrets that are good at the same time: an old one and its successor, while the sender changes.
 const SECRETS_MAX: usize = 4;
 
+/// A shorter secret may be guessed: whoever signs is never told to wait for those who do not, so that anybody may try as many
+/// as they like.
+pub const SECRET_BYTES_MIN: usize = 16;
+
 /// Requests a minute from one address, and at once, where a recipe does not say it.
 const RATE: Rate = Rate { per_minute: 60, burst: 60 };
 const RATE_MAX: u32 = 60_000;
@@ -152,6 +156,12 @@ impl Recipe {
         let lines = written.lines().filter(|line| !line.is_empty());
         let secrets: Vec<Secret> =
             lines.map(|line| self.scheme.secret(line)).collect::<Result<_, _>>()?;
+        if let Some(secret) = secrets.iter().find(|secret| secret.len() < SECRET_BYTES_MIN) {
+            return Err(format!(
+                "a secret of {} bytes can be guessed: it takes {SECRET_BYTES_MIN}; `openssl rand -hex 32` makes a good one",
+                secret.len()
+            ));
+        }
         match secrets.len() {
             0 => Err("the secret is empty".to_owned()),
             1..=SECRETS_MAX => Ok(Hook { recipe: self, secrets }),
@@ -203,9 +213,10 @@ impl Hook {
         &self.recipe
     }
 
-    /// The bytes of its shortest secret.
-    pub fn secret_len(&self) -> usize {
-        self.secrets.iter().map(Secret::len).min().unwrap_or(0)
+    /// One that looks at a request as this one does, and that nobody can use: nobody has its secrets.
+    pub(super) fn decoy(&self) -> Self {
+        let secrets = self.secrets.iter().map(Secret::another).collect();
+        Self { recipe: self.recipe.clone(), secrets }
     }
 
     pub(super) fn topic(&self) -> &TopicName {
@@ -286,6 +297,8 @@ mod tests {
 
     use super::*;
 
+    const SECRET: &str = "hush, and let nobody hear it";
+
     fn table() -> Value {
         json!({
             "name": "forge",
@@ -304,7 +317,7 @@ mod tests {
 
     fn events(hook: &Hook, body: &str) -> Result<Announced, Refusal> {
         let mut headers = HeaderMap::new();
-        headers.insert("x-gitlab-token", HeaderValue::from_static("hush"));
+        headers.insert("x-gitlab-token", HeaderValue::from_static(SECRET));
         let authentic = hook.verify(&headers, body.as_bytes(), 0).unwrap();
         hook.events(&authentic, &headers, body.as_bytes())
     }
@@ -312,7 +325,7 @@ mod tests {
     #[test]
     fn a_request_becomes_events_of_the_recipe_with_ids() {
         let recipe = with("attributes", json!({ "source": "forge", "prio": 5, "every": "1h" }));
-        let hook = recipe.unwrap().with_secret("hush\n").unwrap();
+        let hook = recipe.unwrap().with_secret(&format!("{SECRET}\n")).unwrap();
         let body = r#"{"u":["HTTPS://a.example:443/x/1","https://a.example/x/2"]}"#;
         let Announced { payloads, key } = events(&hook, body).unwrap();
         let mut ids = Vec::new();
@@ -336,7 +349,7 @@ mod tests {
 
     #[test]
     fn one_url_of_somebody_else_and_nothing_is_announced() {
-        let hook = with("topic", json!("news")).unwrap().with_secret("hush").unwrap();
+        let hook = with("topic", json!("news")).unwrap().with_secret(SECRET).unwrap();
         for url in [
             "https://b.example/x/",
             "https://a.example/y",
@@ -356,7 +369,7 @@ mod tests {
 
     #[test]
     fn whoever_says_the_same_again_may_mean_it() {
-        let hook = with("repeats", json!(true)).unwrap().with_secret("hush").unwrap();
+        let hook = with("repeats", json!(true)).unwrap().with_secret(SECRET).unwrap();
         let announced = events(&hook, r#"{"u":["https://a.example/x/"]}"#).unwrap();
         assert_eq!(announced.payloads, ["https://a.example/x/"]);
         assert_eq!(announced.key, None);
@@ -393,12 +406,30 @@ mod tests {
     }
 
     #[test]
+    fn a_decoy_looks_as_long_and_nobody_has_its_secrets() {
+        let other = "b".repeat(40);
+        let hook = with("rate", json!(1)).unwrap().with_secret(&format!("{SECRET}\n{other}"));
+        let hook = hook.unwrap();
+        let decoy = hook.decoy();
+        let lengths = |hook: &Hook| hook.secrets.iter().map(Secret::len).collect::<Vec<_>>();
+        assert_eq!(lengths(&decoy), lengths(&hook));
+        assert_eq!(decoy.recipe.scheme, hook.recipe.scheme);
+        let mut headers = HeaderMap::new();
+        headers.insert("x-gitlab-token", HeaderValue::from_static(SECRET));
+        assert!(hook.verify(&headers, b"{}", 0).is_ok());
+        assert!(decoy.verify(&headers, b"{}", 0).is_err());
+    }
+
+    #[test]
     fn secrets_are_lines() {
         let of = |written: &str| with("rate", json!(1)).unwrap().with_secret(written);
-        assert_eq!(of("a\r\nlonger\n\n").unwrap().secret_len(), 1);
-        for wrong in ["", "\n", "1\n2\n3\n4\n5"] {
-            assert!(of(wrong).is_err(), "{wrong:?}");
+        let other = "b".repeat(SECRET_BYTES_MIN);
+        assert_eq!(of(&format!("{SECRET}\r\n{other}\n\n")).unwrap().secrets.len(), 2);
+        let (short, many) = (&other[1..], format!("{other}\n").repeat(5));
+        for wrong in ["", "\n", short, &format!("{other}\n{short}"), &many] {
+            let error = of(wrong).unwrap_err();
+            assert!(!error.contains(short), "{wrong:?}: {error}");
         }
-        assert!(!format!("{:?}", of("hush").unwrap()).contains("hush"));
+        assert!(!format!("{:?}", of(SECRET).unwrap()).contains("hush"));
     }
 }

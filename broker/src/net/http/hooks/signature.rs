@@ -46,6 +46,11 @@ impl Secret {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+
+    /// One as long that nobody has.
+    pub(super) fn another(&self) -> Self {
+        Self(std::iter::repeat_with(|| fastrand::u8(..)).take(self.0.len()).collect())
+    }
 }
 
 impl fmt::Debug for Secret {
