@@ -75,12 +75,24 @@ impl AccessFlags {
         zmq: &ZmqFlags,
         data: &Path,
     ) -> Result<(), Failure> {
-        if self.require_login && config.access.principals.is_none() {
+        // The argument parser sees it only where both are flags.
+        if self.require_login && self.insecure {
+            return Err(Failure::Usage(
+                "`require-login` and `insecure` are both set: the one keeps out everybody who does not say who it is, the \
+                 other lets other machines in as they are; take one of them away"
+                    .to_owned(),
+            ));
+        }
+        let known = config.access.principals.as_ref();
+        if self.require_login && known.is_none_or(Vec::is_empty) {
             let (file, data) = (Principals::at(data), data.display());
+            let lacks = match known {
+                None => "is not there: whoever reaches this broker could do everything",
+                Some(_) => "has nobody in it: only who needs no token could do anything",
+            };
             return Err(Failure::Usage(format!(
-                "--require-login, and {} is not there: whoever reaches this broker could do everything. If it was lost, put \
-                 it back; if this is the wrong directory, say --data; if there never was one: `tidings token create NAME \
-                 --allow RIGHT --data {data}`",
+                "--require-login, and {} {lacks}. If it was lost, put it back; if this is the wrong directory, say --data; \
+                 if nobody was let in yet: `tidings token create NAME --allow RIGHT --data {data}`",
                 file.path().display()
             )));
         }

@@ -175,6 +175,17 @@ fn whoever_hears_or_works_becomes_nobody_else() {
         // As herself she may say it again.
         assert!(she.ask(&format!("HELLO token={hers}")).starts_with("+OK"), "{ask}");
     }
+    // Who waits for an answer has asked, and who has had it has not any more.
+    let mut she = logged_in(&server, &hers);
+    let mut boss = logged_in(&server, &hers);
+    assert!(boss.ask("JOB open docs").starts_with("+OK"));
+    she.send(format!("JOB wait docs\n{other}\n"));
+    assert!(boss.ask("JOB cancel docs").starts_with("+OK"));
+    let said = [she.line(), she.line()];
+    assert!(said[0].starts_with("+OK docs state=cancelled "), "{said:?}");
+    assert!(said[1].starts_with("-ERR conflict this connection hears or works"), "{said:?}");
+    assert!(she.ask("JOB wait no-such-job").starts_with("-ERR unknown "));
+    assert!(she.ask(&other).starts_with("+OK"));
     let mut she = logged_in(&server, &hers);
     assert!(she.ask(&other).starts_with("+OK"), "before there is anything, he may come");
     assert!(she.ask("SUB secret").starts_with("-ERR denied "));
@@ -194,8 +205,30 @@ fn a_broker_that_has_lost_its_list_does_not_start() {
     assert!(Talk::client(server.address).ask("STATS").starts_with("-ERR unauthenticated "));
     let Server { process, folder, .. } = server;
     process.finish_by("TERM").expect_code(0);
-    fs::remove_file(folder.path().join("tidings-data/access.toml")).unwrap();
+    let list = folder.path().join("tidings-data/access.toml");
+    for nobody in ["", "principal = []\n"] {
+        fs::write(&list, nobody).unwrap();
+        let said = run(folder.path(), &flags).expect_code(2).stderr();
+        assert!(said.contains("access.toml has nobody in it"), "{said}");
+    }
+    fs::remove_file(&list).unwrap();
     run(folder.path(), &flags).expect_code(2);
+}
+
+#[test]
+fn nobody_can_both_be_kept_out_and_let_in() {
+    let folder = TempDir::new().unwrap();
+    token(folder.path(), "she", &["all"]);
+    fs::write(folder.path().join("both.toml"), "require-login = true\ninsecure = true\n").unwrap();
+    fs::write(folder.path().join("one.toml"), "require-login = true\n").unwrap();
+    for words in [
+        &["broker", "--config", "both.toml"][..],
+        &["broker", "--config", "one.toml", "--insecure"],
+        &["config", "check", "broker", "--config", "both.toml"],
+    ] {
+        let said = run(folder.path(), words).expect_code(2).stderr();
+        assert!(said.contains("`require-login` and `insecure` are both set"), "{said}");
+    }
 }
 
 #[test]
