@@ -60,6 +60,7 @@ pub(super) async fn open(
     let params = Params::of(&uri, &["group"])?;
     // Which one is in the body, which is not read for nobody.
     client.may_open_jobs()?;
+    client.may_go_on()?;
     let Fields(mut object) = http.bodies.json(&headers, body).await?;
     let name: JobName = match object.remove("job") {
         Some(Field::Text(name)) => name.parse()?,
@@ -73,6 +74,7 @@ pub(super) async fn open(
     let urls = seeds(&mut object)?.unwrap_or_default();
     let settings = settings(&object, JOB)?;
     let settings = [borrowed(&settings), of_group(&params)].concat();
+    count(&client, &urls)?;
     client.ask(&Command::Job(manage("open", Some(name.as_ref()), settings))).await?;
     add_seeds(&client, &name, &urls, of_group(&params)).await?;
     let action = if close { "close" } else { "show" };
@@ -120,6 +122,7 @@ pub(super) async fn add(
     let urls = seeds(&mut object)?.ok_or_else(|| Refusal::bad("urls: they are needed"))?;
     let settings = settings(&object, SEEDS)?;
     let settings = [borrowed(&settings), of_group(&params)].concat();
+    count(&client, &urls)?;
     let (new, known) = add_seeds(&client, &name, &urls, settings).await?;
     Ok(Object(json!({ "job": name.as_ref() as &str, "new": new, "known": known })))
 }
@@ -131,6 +134,14 @@ fn seeds(object: &mut BTreeMap<String, Field>) -> Result<Option<Vec<String>>, Re
         return Err(Refusal::bad(format!("urls: at most {SEEDS_MAX} in one request")));
     }
     Ok(urls)
+}
+
+/// Counts them as events, unless whoever sends them is too fast by now: a body may have taken its time, and others beside it.
+/// So nobody owes more at once than a few requests come to, however many there are.
+fn count(client: &Client, urls: &[String]) -> Result<(), Refusal> {
+    client.may_go_on()?;
+    client.sent(urls.len(), urls.iter().map(String::len).sum());
+    Ok(())
 }
 
 /// How many of them are new and were known. If one is refused that is told, and those before it are taken.
@@ -151,7 +162,6 @@ async fn add_seeds(
         Command::Job(manage("add", Some(name.as_ref()), settings))
     });
     let commands: Vec<_> = commands.collect();
-    client.sent(urls.len(), urls.iter().map(String::len).sum());
     let (mut new, mut known) = (0, 0);
     for answer in client.ask_all(&commands).await {
         let ok = answer?.ok;

@@ -55,7 +55,10 @@ pub(super) async fn publish(
     client.may_publish_on(&name)?;
     let types = [LINES.as_slice(), &[JSON]].concat();
     let received = http.bodies.receive(&headers, body, &types).await?;
+    // The body may have taken its time, and others come beside it; its bytes have come, whatever becomes of it.
+    let may_go_on = client.may_go_on();
     client.sent(0, received.bytes.len());
+    may_go_on?;
     let pass = client.pass();
     let is_json = content_type(&headers).is_some_and(|given| given == JSON);
     let mut payloads: Vec<Cow<'_, str>> = if is_json {
