@@ -355,8 +355,10 @@ fn peers_have_the_one_topic_that_is_theirs() {
     assert_eq!(she.ask("SUB new-url"), "+OK");
     let (mut one, _) = Talk::greeted(server.address);
     let (mut other, _) = Talk::greeted(server.address);
-    one.send("hello\nhttp://a.example/ every=1m\nPUB new-url x\n");
+    // Who is a peer cannot log in any more, and does not give away with what it tries to.
+    one.send(format!("hello\nHELLO token={token}\nhttp://a.example/ every=1m\nPUB new-url x\n"));
     assert_eq!(other.line(), "hello");
+    server.process.line_with("it shows a token");
     assert_eq!(other.line(), "PUB new-url x");
     assert_eq!(she.line(), "MSG guestbook 1 hello");
     assert_eq!(she.line(), "MSG guestbook 2 PUB new-url x");

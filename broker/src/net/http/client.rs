@@ -18,7 +18,6 @@ use super::error::Refusal;
 use super::within;
 use crate::access::{Deed, Pass, Way};
 use crate::audit::{Party, What};
-use crate::clock::Moment;
 use crate::groups::Caller;
 use crate::mailbox::{ConnId, Mailbox, Parcel};
 use crate::net::listener::Entered;
@@ -45,8 +44,6 @@ pub(super) struct Client {
     patience: Duration,
     /// How much was asked so far.
     asked: AtomicU64,
-    /// Until when somebody has to log in who can do nothing else.
-    by: Moment,
     /// Of whoever sent the request that is being answered: there is one at a time.
     pass: Mutex<Pass>,
     /// What the connection has of what one may have.
@@ -62,8 +59,7 @@ impl Client {
     ) -> Self {
         let pass = Mutex::new(login::pass_of(&hub.access, Way::Http, &remote));
         let (asked, held) = (AtomicU64::new(0), Mutex::new(held));
-        let by = hub.clock.now() + hub.limits.log_in_ms;
-        Self { hub, conn, mailbox, remote, patience, asked, by, pass, held }
+        Self { hub, conn, mailbox, remote, patience, asked, pass, held }
     }
 
     /// The request that comes now is of somebody who has that pass. Refused with [`Code::Limit`] if they have too much
@@ -86,9 +82,9 @@ impl Client {
         Ok(())
     }
 
-    /// Whether the time is over of somebody who shows nothing: those are answered, and let go of.
-    pub(super) fn is_overdue(&self) -> bool {
-        self.pass.lock().is_worthless() && self.hub.clock.now() >= self.by
+    /// Whether it is of somebody who has shown nothing that gives anything.
+    pub(super) fn is_worthless(&self) -> bool {
+        self.pass.lock().is_worthless()
     }
 
     /// Whoever sent the request may publish on that topic, which comes into being if it is new, and is not too fast.
