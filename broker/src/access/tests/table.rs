@@ -69,27 +69,7 @@ pub(crate) const fn rows(verb: Verb) -> &'static [Row] {
         Verb::Ack => &[Row("ACK docs-1:1.2.3", "group:docs-1")],
         Verb::Nack => &[Row("NACK docs-1:1.2.3 after=1s", "group:docs-1")],
         Verb::Touch => &[Row("TOUCH docs-1:1.2.3 over=yes", "group:docs-1")],
-        Verb::Group => &[
-            Row("GROUP ls", "monitor|admin"),
-            Row("GROUP show docs-1", "group:docs-1|monitor|admin"),
-            Row("GROUP watch docs-1", "group:docs-1|monitor|admin"),
-            Row("GROUP tasks docs-1", "group:docs-1|monitor|admin"),
-            Row("GROUP keys docs-1", "group:docs-1|monitor|admin"),
-            Row("GROUP schedules docs-1", "group:docs-1|monitor|admin"),
-            Row("GROUP dead docs-1", "group:docs-1|monitor|admin"),
-            // It reads `new-url` then.
-            Row("GROUP create docs-1 delay=0s", "admin sub:new-url"),
-            Row("GROUP create docs-1 topics=docs-1,docs-1 key=none", "admin sub:docs-1"),
-            Row("GROUP set docs-1 topics=docs-1", "admin sub:docs-1"),
-            Row("GROUP set docs-1 delay=0s", "admin"),
-            Row("GROUP pause docs-1", "admin"),
-            Row("GROUP resume docs-1", "admin"),
-            Row("GROUP purge docs-1", "admin"),
-            Row("GROUP retry docs-1 all=yes", "admin"),
-            Row("GROUP drop docs-1 all=yes", "admin"),
-            Row("GROUP delete docs-1", "admin"),
-            Row("GROUP no-such-action docs-1", "admin"),
-        ],
+        Verb::Group => OF_GROUPS,
         Verb::Job => &[
             Row("JOB ls", "monitor|admin"),
             Row("JOB show docs-1", "job:docs-1|monitor|admin"),
@@ -128,6 +108,28 @@ pub(crate) const fn rows(verb: Verb) -> &'static [Row] {
     }
 }
 
+const OF_GROUPS: &[Row] = &[
+    Row("GROUP ls", "monitor|admin"),
+    Row("GROUP show docs-1", "group:docs-1|monitor|admin"),
+    Row("GROUP watch docs-1", "group:docs-1|monitor|admin"),
+    Row("GROUP tasks docs-1", "group:docs-1|monitor|admin"),
+    Row("GROUP keys docs-1", "group:docs-1|monitor|admin"),
+    Row("GROUP schedules docs-1", "group:docs-1|monitor|admin"),
+    Row("GROUP dead docs-1", "group:docs-1|monitor|admin"),
+    // It reads `new-url` then.
+    Row("GROUP create docs-1 delay=0s", "admin sub:new-url"),
+    Row("GROUP create docs-1 topics=docs-1,docs-1 key=none", "admin sub:docs-1"),
+    Row("GROUP set docs-1 topics=docs-1", "admin sub:docs-1"),
+    Row("GROUP set docs-1 delay=0s", "admin"),
+    Row("GROUP pause docs-1", "admin"),
+    Row("GROUP resume docs-1", "admin"),
+    Row("GROUP purge docs-1", "admin"),
+    Row("GROUP retry docs-1 all=yes", "admin"),
+    Row("GROUP drop docs-1 all=yes", "admin"),
+    Row("GROUP delete docs-1", "admin"),
+    Row("GROUP no-such-action docs-1", "admin"),
+];
+
 /// Every right there is.
 pub(crate) fn rights() -> Vec<String> {
     let kinds = ["pub", "sub", "group", "job"].iter();
@@ -164,17 +166,16 @@ impl Given {
 
     /// Whether that is enough for what a row takes.
     pub(crate) fn is_enough(&self, needs: &str) -> bool {
-        needs.split_whitespace().all(|need| match need.strip_prefix("url=") {
-            Some(target) => self.announces(target),
-            None => {
-                let gives = |right: &String| need.split('|').any(|one| gives(right, one));
-                // Whoever may change nothing may look, as others who may not change anything.
-                let takes = |right: &String| {
-                    (right != "admin" || need == "admin")
-                        && need.split('|').any(|one| takes(right, one))
-                };
-                self.allow.iter().any(gives) && !self.deny.iter().any(takes)
+        needs.split_whitespace().all(|need| {
+            if let Some(target) = need.strip_prefix("url=") {
+                return self.announces(target);
             }
+            let any =
+                |is: fn(&str, &str) -> bool, right: &str| need.split('|').any(|one| is(right, one));
+            // Whoever may change nothing may look, as others who may not change anything.
+            let counts = |right: &str| right != "admin" || need == "admin";
+            self.allow.iter().any(|right| any(gives, right))
+                && !self.deny.iter().any(|right| counts(right) && any(takes, right))
         })
     }
 
