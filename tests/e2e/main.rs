@@ -77,6 +77,7 @@ mod topics;
 mod trace;
 mod traps;
 mod trusted;
+mod underway;
 mod unix;
 mod up;
 mod usage;
