@@ -9,6 +9,7 @@
     reason = "tests panic to fail, and drive real processes on real clocks"
 )]
 
+mod access_table;
 mod audit;
 mod bench;
 mod callbacks;
