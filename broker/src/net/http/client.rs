@@ -219,25 +219,46 @@ impl Client {
         answers
     }
 
-    /// Whether whoever sent the request may open any job at all.
-    pub(super) fn may_open_jobs(&self) -> Result<(), ProtocolError> {
-        self.judged(None, self.pass().may_open_jobs())
-    }
-
     /// Waits until whoever sent the request may not do that any more.
     pub(super) async fn loses(&self, deed: Deed<'_>) {
+        self.is_refused(|pass| pass.may_do(deed)).await;
+    }
+
+    async fn is_refused(&self, may: impl Fn(&Pass) -> Result<(), ProtocolError>) {
         let mut changes = self.hub.access.changes();
         let pass = self.pass();
-        let may = || {
-            let renewed = self.hub.access.renew(&pass);
-            renewed.is_some_and(|pass| pass.may_do(deed).is_ok())
-        };
-        while may() {
+        let is_allowed = || self.hub.access.renew(&pass).is_some_and(|pass| may(&pass).is_ok());
+        while is_allowed() {
             if changes.changed().await.is_err() {
                 return;
             }
         }
-        self.audit(What::Revoked { why: "what a stream rests on was changed or taken away" });
+        self.audit(What::Revoked { why: "what a request rests on was changed or taken away" });
+    }
+
+    /// What comes of receiving a body for something that whoever sends it may do; refused at once if it may not, and as soon
+    /// as it may not any more: a body takes its time.
+    pub(super) async fn receive<T>(
+        &self,
+        may: impl Fn(&Pass) -> Result<(), ProtocolError>,
+        body: impl Future<Output = T>,
+    ) -> Result<T, ProtocolError> {
+        self.judged(None, may(&self.pass()))?;
+        tokio::select! {
+            biased;
+            // What is there already is judged as it is.
+            received = body => return Ok(received),
+            () = self.is_refused(&may) => {}
+        }
+        may(&self.pass())?;
+        // It may again, just now.
+        Err(ProtocolError::new(Code::Unauthenticated, "what you may do has changed meanwhile"))
+    }
+
+    /// Whether whoever sent the request may do all of these.
+    pub(super) fn may_all(&self, commands: &[Command<'_>]) -> Result<(), ProtocolError> {
+        let pass = self.pass();
+        self.judged(None, commands.iter().try_for_each(|command| pass.may(command)))
     }
 
     fn begin(&self, command: &Command<'_>) -> Result<Slot, ProtocolError> {
