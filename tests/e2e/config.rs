@@ -103,7 +103,7 @@ every = "2h"
 
 [[hook]]
 name = "a"
-secret-env = "HOME"
+secret-file = "secret"
 signature = "github"
 url = { field = "u" }
 prefixes = ["http://a.example/"]
@@ -121,6 +121,7 @@ fn what_is_shown_is_a_file_that_comes_to_the_same() {
     let file = file.rsplit_once("\n[crawl]").unwrap().0.replace("[[feed]]", "[[up.feed]]");
     let file = file.replace("[[hook]]", "[[up.hook]]");
     fs::write(folder.path().join("c.toml"), file).unwrap();
+    fs::write(folder.path().join("secret"), "hush, and let nobody hear it").unwrap();
     let environment = [("TIDINGS_LISTEN", "127.0.0.1:7"), ("TIDINGS_QUIET", "yes")];
     let show = |file: &str, environment: &[(&str, &str)]| {
         let words = ["show", "up", "--config", file];

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use crate::support::{
     history::{Delivery, Heard, History},
     nc::nc_all,
-    process::{Running, Server},
+    process::{Finished, Running, Server},
     publisher::Pipeline,
     talk::{FAREWELL, Talk},
     wait::until,
@@ -71,6 +71,15 @@ impl SmallDisk {
             inside.current_dir(command.get_current_dir().unwrap());
             *command = inside;
         })
+    }
+
+    /// Runs the binary there to its end, for the data that are there.
+    #[track_caller]
+    pub(crate) fn run(&self, words: &[&str]) -> Finished {
+        let mut inside = self.inside();
+        let data = self.folder.path().join("data");
+        inside.arg(env!("CARGO_BIN_EXE_tidings")).args(words).arg("--data").arg(data);
+        Running::start(&mut inside).finish()
     }
 
     /// What runs the program that is its argument where the disk is mounted.

@@ -9,6 +9,7 @@
     reason = "tests panic to fail, and drive real processes on real clocks"
 )]
 
+mod access_table;
 mod audit;
 mod bench;
 mod callbacks;
@@ -77,6 +78,7 @@ mod topics;
 mod trace;
 mod traps;
 mod trusted;
+mod underway;
 mod unix;
 mod up;
 mod usage;

@@ -2,7 +2,10 @@
 
 use std::{fs, net::TcpStream, process::Command};
 
+use serde_json::json;
+
 use crate::{
+    disk_full::SmallDisk,
     support::{
         http::Http,
         process::{run, tidings},
@@ -71,8 +74,8 @@ fn little_is_kept_of_what_somebody_says_who_has_not_logged_in() {
     assert_eq!(she.line(), "+OK 1 1");
     let http = Http::of(&server);
     let head = |bytes: usize| format!("X: {}", &long[..bytes]);
-    assert_eq!(http.ask("GET", "/health", &["-H", &head(7_000)]).status, 200);
-    assert_eq!(http.ask("GET", "/health", &["-H", &head(9_000)]).status, 431);
+    assert_eq!(http.ask("GET", "/health", &["-H", &head(5_000)]).status, 200);
+    assert_eq!(http.ask("GET", "/health", &["-H", &head(7_000)]).status, 431);
     // Many commands of a stranger are answered one after the other.
     let mut stranger = Talk::unread(server.address);
     stranger.line();
@@ -89,8 +92,9 @@ fn a_connection_costs_little_before_somebody_has_logged_in() {
     let (server, _) = broker([("she", &["all"])], &[]);
     let http = Http::of(&server);
     let line = server.address.to_string();
-    let unfinished = "x".repeat(2_000);
-    let head = format!("GET /topics HTTP/1.1\r\nHost: localhost\r\nX: {unfinished}");
+    // The longest that is kept of each.
+    let unfinished = "x".repeat(2_047);
+    let head = format!("GET /topics HTTP/1.1\r\nHost: localhost\r\nX: {}", "x".repeat(6_090));
     for (what, address, text, bytes_max) in [
         ("lines", line.as_str(), unfinished.as_str(), 8 << 10),
         ("HTTP", http.authority(), head.as_str(), 8 << 10),
@@ -146,4 +150,52 @@ fn a_token_in_the_environment_that_is_none_is_a_mistake() {
     let ended = command.env("TIDINGS_TOKEN", "two words").output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(said.contains("nobody has that token"), "{said}");
+}
+
+/// Whoever watches from outside needs no token, and learns nothing but that.
+#[test]
+fn strangers_are_told_whether_it_lives_and_takes_events_and_no_more() {
+    let (server, [all]) = broker([("op", &["all"])], &[]);
+    assert_eq!(logged_in(&server, &all).ask("PUB secret x"), "+OK 1 1");
+    let http = Http::of(&server);
+    let ready = json!({ "ready": true, "stops": false, "full": [], "sync-failed": [] });
+    for (path, told) in [("/health", json!({ "status": "ok" })), ("/ready", ready)] {
+        let got = http.get(path);
+        assert_eq!((got.status, got.json()), (200, told), "{path}");
+        for name in ["set-cookie", "www-authenticate", "server", "x-powered-by"] {
+            assert_eq!(got.header(name), None, "{path}");
+        }
+        for method in ["POST", "PUT", "DELETE"] {
+            assert_eq!(http.ask(method, path, &[]).status, 405, "{method} {path}");
+        }
+    }
+}
+
+#[test]
+fn strangers_are_told_that_it_takes_no_events_and_not_on_which_topics() {
+    let disk = SmallDisk::mount(24);
+    let token = |name: &str, right: &str| {
+        let words = ["token", "create", name, "--allow", right];
+        format!("Authorization: Bearer {}", disk.run(&words).expect_code(0).stdout()[0])
+    };
+    let (hers, his) = (token("she", "pub:secret"), token("he", "monitor"));
+    let server = disk.broker_with(&[]);
+    let http = Http::of(&server);
+    let body = format!("{}\n", "x".repeat(50_000)).repeat(20);
+    disk.fill_but(1 << 20);
+    // Whatever still fits is taken.
+    until("a full disk", || {
+        http.with_body("POST", "/topics/secret", "text/plain", &[&hers], &body);
+        disk.fill_but(0);
+        (http.get("/ready").status == 503).then_some(())
+    });
+    for (who, full) in
+        [(None, json!([])), (Some(&hers), json!([])), (Some(&his), json!(["secret"]))]
+    {
+        let login = who.map_or(Vec::new(), |bearer| vec!["-H", bearer]);
+        let got = http.ask("GET", "/ready", &login);
+        let told = json!({ "ready": false, "stops": false, "full": full, "sync-failed": [] });
+        assert_eq!((got.status, got.json()), (503, told), "{who:?}");
+        assert_eq!(http.ask("GET", "/health", &login).status, 200, "{who:?}");
+    }
 }

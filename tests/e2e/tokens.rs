@@ -1,14 +1,7 @@
 //! Who may come in, and what each may do, as netcat, curl and commands find it.
 
-use std::{
-    fs,
-    net::{Ipv4Addr, SocketAddr},
-    path::Path,
-    process::Command,
-    time::Instant,
-};
+use std::{fs, net::Ipv4Addr, path::Path, process::Command, time::Instant};
 
-use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 
 use crate::support::{
@@ -18,6 +11,7 @@ use crate::support::{
     seed::{number_from, seed_from},
     talk::Talk,
     wait::until,
+    wire::tcp_from,
 };
 
 /// Makes somebody known in the data directory below `folder`, and returns the token.
@@ -182,7 +176,7 @@ fn whoever_hears_or_works_becomes_nobody_else() {
     she.send(format!("JOB wait docs\n{other}\n"));
     assert!(boss.ask("JOB cancel docs").starts_with("+OK"));
     let said = [she.line(), she.line()];
-    assert!(said[0].starts_with("+OK docs state=cancelled "), "{said:?}");
+    assert!(said[0].starts_with("+OK docs ") && said[0].contains(" result=cancelled "), "{said:?}");
     assert!(said[1].starts_with("-ERR conflict this connection hears or works"), "{said:?}");
     assert!(she.ask("JOB wait no-such-job").starts_with("-ERR unknown "));
     assert!(she.ask(&other).starts_with("+OK"));
@@ -255,15 +249,6 @@ fn wrong_tokens_are_answered_alike_and_not_many_are_looked_at() {
     assert_eq!(logged_in(&server, &token).ask("SUB new-url"), "+OK");
 }
 
-/// A connection from that address of this machine, which knows nothing of what others tried from elsewhere.
-#[track_caller]
-fn connect_from(address: SocketAddr, source: Ipv4Addr) -> Talk {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
-    socket.connect(&address.into()).unwrap();
-    Talk::over(socket.into())
-}
-
 /// `TIDINGS_WRONG_TOKENS` is how many. Nobody can tell from the time, whatever is right of one: how long each kind takes is
 /// printed.
 #[test]
@@ -286,7 +271,8 @@ fn no_wrong_token_is_taken_and_none_is_answered_otherwise_than_the_others() {
             _ => any(8),
         };
         let [.., high, low] = round.to_be_bytes();
-        let mut talk = connect_from(server.address, Ipv4Addr::new(127, 2, high, low));
+        let from = Ipv4Addr::new(127, 2, high, low);
+        let mut talk = Talk::over(tcp_from(server.address, from));
         talk.line();
         let began = Instant::now();
         let said = talk.ask(&format!("HELLO token={wrong}"));
@@ -388,8 +374,10 @@ fn peers_have_the_one_topic_that_is_theirs() {
     assert_eq!(she.ask("SUB new-url"), "+OK");
     let (mut one, _) = Talk::greeted(server.address);
     let (mut other, _) = Talk::greeted(server.address);
-    one.send("hello\nhttp://a.example/ every=1m\nPUB new-url x\n");
+    // Who is a peer cannot log in any more, and does not give away with what it tries to.
+    one.send(format!("hello\nHELLO token={token}\nhttp://a.example/ every=1m\nPUB new-url x\n"));
     assert_eq!(other.line(), "hello");
+    server.process.line_with("it shows a token");
     assert_eq!(other.line(), "PUB new-url x");
     assert_eq!(she.line(), "MSG guestbook 1 hello");
     assert_eq!(she.line(), "MSG guestbook 2 PUB new-url x");
@@ -429,4 +417,40 @@ fn who_is_known_is_listed_and_mistakes_are_named() {
     let words = ["broker", "--listen", "127.0.0.1:0", "--http", "off"];
     let said = run(folder.path(), &words).expect_code(2).stderr();
     assert!(said.contains("access.toml:2:"), "{said}");
+}
+
+#[test]
+fn what_is_refused_by_http_leaves_nothing_behind() {
+    let known = [("op", &["all"][..]), ("she", &["admin", "job:*", "url:http://a.example/"])];
+    let (server, [all, hers]) = broker(known, &[]);
+    let words = ["token", "set", "she", "--allow", "all", "--deny", "monitor"];
+    let http = Http::of(&server);
+    let send = |method: &str, path: &str, body: &str| {
+        let bearer = format!("Authorization: Bearer {hers}");
+        http.with_body(method, path, "application/json", &[&bearer], body)
+    };
+    let urls = r#"{"job":"secret","urls":["http://a.example/1","http://b.example/2"]}"#;
+    let got = send("POST", "/jobs", urls);
+    assert_eq!(got.status, 403, "{}", got.body);
+    let mut operator = logged_in(&server, &all);
+    assert!(operator.ask("JOB open old").starts_with("+OK"));
+    let urls = r#"{"urls":["http://a.example/1","http://b.example/2"]}"#;
+    let got = send("POST", "/jobs/old/urls", urls);
+    assert_eq!(got.status, 403, "{}", got.body);
+    // Who may make it, and may not see what was made.
+    run(server.folder.path(), &words).expect_code(0);
+    until("she may see nothing", || (send("GET", "/stats", "").status == 403).then_some(()));
+    for (method, path, body) in [
+        ("PUT", "/topics/secret", "{}"),
+        ("PUT", "/groups/secret", r#"{"key":"none"}"#),
+        ("POST", "/jobs", r#"{"job":"secret"}"#),
+    ] {
+        let got = send(method, path, body);
+        assert_eq!(got.status, 403, "{method} {path}: {}", got.body);
+    }
+    for ask in ["TOPIC ls", "GROUP ls", "JOB ls", "GROUP tasks crawlers"] {
+        let said = operator.ask_lines(ask).join("\n");
+        assert!(!said.contains("secret") && !said.contains("a.example"), "{ask}: {said}");
+    }
+    assert_eq!(send("POST", "/jobs", r#"{"job":"open","close":true}"#).status, 200);
 }

@@ -40,7 +40,7 @@ pub use self::prefix::{Prefix, lies_below};
 pub(crate) use self::rights::Deed;
 pub use self::rights::{Pattern, Right, Rights};
 pub use self::secret::{TokenHash, mask_tokens, new_token};
-pub(crate) use self::secret::{is_token, without_tokens};
+pub(crate) use self::secret::{is_token, shows_token, without_tokens};
 pub use self::senders::Senders;
 use self::way::LiveGrants;
 pub use self::way::{Grants, Power, Way};

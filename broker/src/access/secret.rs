@@ -16,6 +16,9 @@ const MARK: &str = "tdg_";
 /// Bytes of randomness in a token, and of its hash.
 const BYTES: usize = 32;
 
+/// Characters in which these are written.
+const SECRET_BYTES: usize = (BYTES * 4).div_ceil(3);
+
 /// What hashes of tokens are written with.
 const SCHEME: &str = "sha256:";
 
@@ -57,9 +60,18 @@ pub fn mask_tokens(text: &str) -> Cow<'_, str> {
     if first.len() == text.len() {
         return Cow::Borrowed(text);
     }
-    let is_secret = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     let masked = parts.flat_map(|part| [MARK, "..", part.trim_start_matches(is_secret)]);
     Cow::Owned([first].into_iter().chain(masked).collect())
+}
+
+fn is_secret(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '-' | '_')
+}
+
+/// Whether a text shows a whole token of this kind.
+pub(crate) fn shows_token(text: &str) -> bool {
+    let secret = |part: &str| part.len() - part.trim_start_matches(is_secret).len();
+    text.split(MARK).skip(1).any(|part| secret(part) >= SECRET_BYTES)
 }
 
 /// What is kept of a token: whoever reads it cannot log in with it. One round of SHA-256 is enough, as nobody can try
@@ -170,6 +182,8 @@ mod tests {
             ("TT", "tdg_..tdg_.."),
         ] {
             assert_eq!(mask_tokens(&text.replace('T', token)), masked, "{text}");
+            assert_eq!(shows_token(&text.replace('T', token)), text.contains('T'), "{text}");
         }
+        assert!(!shows_token(&token[..token.len() - 1]));
     }
 }

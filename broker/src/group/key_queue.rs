@@ -259,7 +259,10 @@ impl KeyQueue {
         self.unmade();
         self.past_mut().ended_at = Some(now);
         self.hold(now, rest);
-        self.rest_for(delay_ms.max(self.pace_at(now).unwrap_or(0)));
+        let pace_ms = self.pace_at(now);
+        let shortest_ms =
+            if mutants::is(Mutant::ShortPace) && pace_ms.is_some() { 0 } else { delay_ms };
+        self.rest_for(shortest_ms.max(pace_ms.unwrap_or(0)));
     }
 
     /// When its last request ended is not known any more: it rests as if that had been at `now`.

@@ -14,6 +14,8 @@ pub(crate) enum Mutant {
     OneTooMany,
     /// A key rests a little too short.
     ShortRest,
+    /// What a member asks for takes the place of a longer delay.
+    ShortPace,
     /// What is set changes nothing.
     KeepsSettings,
     /// A key whose task was lost does not rest.

@@ -316,7 +316,10 @@ impl Connection {
             return match Pin::new(&mut self.stream).poll_flush(cx) {
                 Poll::Ready(Ok(())) => self.conclude(cx),
                 Poll::Ready(Err(error)) => self.turn_deaf(&error),
-                Poll::Pending => Step::Waiting,
+                Poll::Pending => {
+                    self.end_later_if_taken();
+                    Step::Waiting
+                }
             };
         }
         let clock = self.hub.clock;
@@ -328,9 +331,11 @@ impl Connection {
                 if is_done { Step::Waiting } else { Step::Progress }
             }
             Poll::Ready(Err(error)) => self.turn_deaf(&error),
-            // What was refilled made room for more input.
-            Poll::Pending if refilled => Step::Progress,
-            Poll::Pending => Step::Waiting,
+            Poll::Pending => {
+                self.end_later_if_taken();
+                // What was refilled made room for more input.
+                if refilled { Step::Progress } else { Step::Waiting }
+            }
         }
     }
 

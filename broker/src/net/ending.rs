@@ -6,6 +6,7 @@
 //!                                                 └─ the broker stops: what is there is read ─▶ closed
 //! ```
 
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -45,6 +46,8 @@ pub(super) struct Ending {
     /// Everything was said. It is waited for the other side to close, so that what is still coming
     /// from there does not turn the last words into a reset; in a hurry only what is there is read.
     pub(super) lingering: bool,
+    /// What the socket had taken within TLS when this was looked at last.
+    taken: u64,
     /// When it is cut off, unless it makes progress.
     pub(super) deadline: Moment,
 }
@@ -131,6 +134,7 @@ impl Connection {
             hurries: stops,
             lingering: false,
             deadline,
+            taken: self.stream.taken(),
         }));
     }
 
@@ -167,6 +171,15 @@ impl Connection {
         }
     }
 
+    /// The same where what was written waits within TLS, and some of it has left.
+    pub(super) fn end_later_if_taken(&mut self) {
+        let taken = self.stream.taken();
+        let was_taken = |ending: &mut Box<Ending>| mem::replace(&mut ending.taken, taken) != taken;
+        if self.ending.as_mut().is_some_and(was_taken) {
+            self.end_later();
+        }
+    }
+
     /// Takes the next step towards the end, once everything that could leave has left.
     pub(super) fn conclude(&mut self, cx: &mut Context<'_>) -> Step {
         let Some(ending) = &self.ending else {
@@ -186,13 +199,16 @@ impl Connection {
             ending.last_words = Bytes::new();
         }
         if !ending.last_words.is_empty() {
-            self.outbound.push(std::mem::take(&mut ending.last_words));
+            self.outbound.push(mem::take(&mut ending.last_words));
             return Step::Progress;
         }
         match Pin::new(&mut self.stream).poll_shutdown(cx) {
             Poll::Ready(Ok(())) => {}
             // The last word of TLS waits for the socket.
-            Poll::Pending => return Step::Waiting,
+            Poll::Pending => {
+                self.end_later_if_taken();
+                return Step::Waiting;
+            }
             Poll::Ready(Err(_)) => return Step::Over,
         }
         ending.lingering = true;

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use super::connection::{Connection, Step};
 use super::ending::Cause;
-use crate::access::without_tokens;
+use crate::access::{shows_token, without_tokens};
 use crate::audit::What;
 use crate::topic::{Topic, id_of};
 
@@ -246,6 +246,11 @@ impl Connection {
             let text = "a line alone is published by nobody here: HELLO token=.. says who you are, HELP what there is";
             return self.end(Cause::Broker(ProtocolError::new(Code::Unauthenticated, text)));
         };
+        // Who has typed a line before cannot log in any more, and everybody would read this.
+        if shows_token(payload) {
+            let text = "it shows a token, and everybody would read it";
+            return self.dropped(&ProtocolError::new(Code::BadArgument, text), b"");
+        }
         if self.pass.is_stranger() {
             self.pass = self.hub.access.peer(self.pass.way());
         }

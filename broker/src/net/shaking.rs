@@ -14,12 +14,14 @@ pub(super) struct Shaking {
     pub(super) socket: TcpStream,
     /// Bytes that may still be read; `None` once the handshake is over.
     left: Option<usize>,
+    /// Bytes that the socket has taken. What is written above may wait here for long while some of it leaves.
+    pub(super) taken: u64,
 }
 
 impl Shaking {
     /// Of which `bytes_max` are read before [`Shaking::is_over`].
     pub(super) fn new(socket: TcpStream, bytes_max: usize) -> Self {
-        Self { socket, left: Some(bytes_max) }
+        Self { socket, left: Some(bytes_max), taken: 0 }
     }
 
     /// From now on everything is read.
@@ -52,7 +54,9 @@ impl AsyncWrite for Shaking {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(cx, bytes)
+        let taken = ready!(Pin::new(&mut self.socket).poll_write(cx, bytes))?;
+        self.taken += taken as u64;
+        Poll::Ready(Ok(taken))
     }
 
     fn poll_write_vectored(
@@ -60,7 +64,9 @@ impl AsyncWrite for Shaking {
         cx: &mut Context<'_>,
         bytes: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write_vectored(cx, bytes)
+        let taken = ready!(Pin::new(&mut self.socket).poll_write_vectored(cx, bytes))?;
+        self.taken += taken as u64;
+        Poll::Ready(Ok(taken))
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -159,6 +159,14 @@ impl Stream {
             Self::Unix(stream) => stream.poll_write_ready(cx),
         }
     }
+
+    /// Bytes that the socket has taken of what waits for it here, which is within TLS only.
+    pub(super) fn taken(&self) -> u64 {
+        match self {
+            Self::Tls(secure) => secure.stream.get_ref().0.taken,
+            _ => 0,
+        }
+    }
 }
 
 /// As the socket does it, with one difference for TLS: nothing is taken while something that was taken before is

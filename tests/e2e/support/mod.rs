@@ -21,4 +21,5 @@ pub(crate) mod talk;
 pub(crate) mod tls;
 pub(crate) mod trace;
 pub(crate) mod wait;
+pub(crate) mod wire;
 pub(crate) mod zmq;

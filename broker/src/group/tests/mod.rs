@@ -12,4 +12,5 @@ mod schedules;
 mod simulation;
 mod site;
 mod times_of_day;
+mod trust;
 mod world;

@@ -76,11 +76,12 @@ fn what_was_broken_once_holds() {
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 27] = [
+const MUTANTS: [(Mutant, Promise); 28] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
     (Mutant::OneTooMany, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
     (Mutant::ShortRest, Promise::DelayKept),
+    (Mutant::ShortPace, Promise::DelayKept),
     (Mutant::KeepsSettings, Promise::DelayKept),
     (Mutant::NoRestAfterLoss, Promise::DelayKept),
     (Mutant::ForgetsTheLost, Promise::NoTaskLost),

@@ -18,7 +18,6 @@ use super::error::Refusal;
 use super::within;
 use crate::access::{Deed, Pass, Way};
 use crate::audit::{Party, What};
-use crate::clock::Moment;
 use crate::groups::Caller;
 use crate::mailbox::{ConnId, Mailbox, Parcel};
 use crate::net::listener::Entered;
@@ -45,8 +44,6 @@ pub(super) struct Client {
     patience: Duration,
     /// How much was asked so far.
     asked: AtomicU64,
-    /// Until when somebody has to log in who can do nothing else.
-    by: Moment,
     /// Of whoever sent the request that is being answered: there is one at a time.
     pass: Mutex<Pass>,
     /// What the connection has of what one may have.
@@ -62,8 +59,7 @@ impl Client {
     ) -> Self {
         let pass = Mutex::new(login::pass_of(&hub.access, Way::Http, &remote));
         let (asked, held) = (AtomicU64::new(0), Mutex::new(held));
-        let by = hub.clock.now() + hub.limits.log_in_ms;
-        Self { hub, conn, mailbox, remote, patience, asked, by, pass, held }
+        Self { hub, conn, mailbox, remote, patience, asked, pass, held }
     }
 
     /// The request that comes now is of somebody who has that pass. Refused with [`Code::Limit`] if they have too much
@@ -86,9 +82,9 @@ impl Client {
         Ok(())
     }
 
-    /// Whether the time is over of somebody who shows nothing: those are answered, and let go of.
-    pub(super) fn is_overdue(&self) -> bool {
-        self.pass.lock().is_worthless() && self.hub.clock.now() >= self.by
+    /// Whether it is of somebody who has shown nothing that gives anything.
+    pub(super) fn is_worthless(&self) -> bool {
+        self.pass.lock().is_worthless()
     }
 
     /// Whoever sent the request may publish on that topic, which comes into being if it is new, and is not too fast.
@@ -223,25 +219,46 @@ impl Client {
         answers
     }
 
-    /// Whether whoever sent the request may open any job at all.
-    pub(super) fn may_open_jobs(&self) -> Result<(), ProtocolError> {
-        self.judged(None, self.pass().may_open_jobs())
-    }
-
     /// Waits until whoever sent the request may not do that any more.
     pub(super) async fn loses(&self, deed: Deed<'_>) {
+        self.is_refused(|pass| pass.may_do(deed)).await;
+    }
+
+    async fn is_refused(&self, may: impl Fn(&Pass) -> Result<(), ProtocolError>) {
         let mut changes = self.hub.access.changes();
         let pass = self.pass();
-        let may = || {
-            let renewed = self.hub.access.renew(&pass);
-            renewed.is_some_and(|pass| pass.may_do(deed).is_ok())
-        };
-        while may() {
+        let is_allowed = || self.hub.access.renew(&pass).is_some_and(|pass| may(&pass).is_ok());
+        while is_allowed() {
             if changes.changed().await.is_err() {
                 return;
             }
         }
-        self.audit(What::Revoked { why: "what a stream rests on was changed or taken away" });
+        self.audit(What::Revoked { why: "what a request rests on was changed or taken away" });
+    }
+
+    /// What comes of receiving a body for something that whoever sends it may do; refused at once if it may not, and as soon
+    /// as it may not any more: a body takes its time.
+    pub(super) async fn receive<T>(
+        &self,
+        may: impl Fn(&Pass) -> Result<(), ProtocolError>,
+        body: impl Future<Output = T>,
+    ) -> Result<T, ProtocolError> {
+        self.judged(None, may(&self.pass()))?;
+        tokio::select! {
+            biased;
+            // What is there already is judged as it is.
+            received = body => return Ok(received),
+            () = self.is_refused(&may) => {}
+        }
+        may(&self.pass())?;
+        // It may again, just now.
+        Err(ProtocolError::new(Code::Unauthenticated, "what you may do has changed meanwhile"))
+    }
+
+    /// Whether whoever sent the request may do all of these.
+    pub(super) fn may_all(&self, commands: &[Command<'_>]) -> Result<(), ProtocolError> {
+        let pass = self.pass();
+        self.judged(None, commands.iter().try_for_each(|command| pass.may(command)))
     }
 
     fn begin(&self, command: &Command<'_>) -> Result<Slot, ProtocolError> {

@@ -17,7 +17,7 @@ use super::input::{Named, Params};
 use super::manage::{Answered, Asker, manage};
 use super::objects::{self, Object};
 use super::{Http, within};
-use crate::access::Deed;
+use crate::access::{Deed, Pass};
 
 /// Seeds of one request.
 const SEEDS_MAX: usize = 10_000;
@@ -59,9 +59,11 @@ pub(super) async fn open(
 ) -> Answered {
     let params = Params::of(&uri, &["group"])?;
     // Which one is in the body, which is not read for nobody.
-    client.may_open_jobs()?;
-    client.may_go_on()?;
-    let Fields(mut object) = http.bodies.json(&headers, body).await?;
+    let body = async {
+        client.may_go_on()?;
+        http.bodies.json(&headers, body).await
+    };
+    let Fields(mut object) = client.receive(Pass::may_open_jobs, body).await??;
     let name: JobName = match object.remove("job") {
         Some(Field::Text(name)) => name.parse()?,
         _ => return Err(Refusal::bad("job: it is needed, and a text: its name")),
@@ -74,9 +76,16 @@ pub(super) async fn open(
     let urls = seeds(&mut object)?.unwrap_or_default();
     let settings = settings(&object, JOB)?;
     let settings = [borrowed(&settings), of_group(&params)].concat();
+    // What is refused of it leaves nothing behind.
+    client.may_all(&adding(&name, &urls, &of_group(&params)))?;
+    if !close {
+        client.may(Deed::SeeJob(name.as_ref()))?;
+    }
     count(&client, &urls)?;
     client.ask(&Command::Job(manage("open", Some(name.as_ref()), settings))).await?;
-    add_seeds(&client, &name, &urls, of_group(&params)).await?;
+    if !urls.is_empty() {
+        add_seeds(&client, &name, &urls, of_group(&params)).await?;
+    }
     let action = if close { "close" } else { "show" };
     act(&client, action, &name, &params).await
 }
@@ -116,9 +125,11 @@ pub(super) async fn add(
     body: Body,
 ) -> Answered {
     let params = Params::of(&uri, &["group"])?;
-    client.may(Deed::Job(name.as_ref()))?;
+    let deed = Deed::Job(name.as_ref());
+    client.may(deed)?;
     client.may_go_on()?;
-    let Fields(mut object) = http.bodies.json(&headers, body).await?;
+    let body = http.bodies.json(&headers, body);
+    let Fields(mut object) = client.receive(|pass| pass.may_do(deed), body).await??;
     let urls = seeds(&mut object)?.ok_or_else(|| Refusal::bad("urls: they are needed"))?;
     let settings = settings(&object, SEEDS)?;
     let settings = [borrowed(&settings), of_group(&params)].concat();
@@ -144,7 +155,21 @@ fn count(client: &Client, urls: &[String]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// How many of them are new and were known. If one is refused that is told, and those before it are taken.
+/// What adds these to a job.
+fn adding<'a>(
+    name: &'a JobName,
+    urls: &'a [String],
+    settings: &[(&'a str, &'a str)],
+) -> Vec<Command<'a>> {
+    let add = |url: &'a String| {
+        let settings = [&[("url", url.as_str())], settings].concat();
+        Command::Job(manage("add", Some(name.as_ref()), settings))
+    };
+    urls.iter().map(add).collect()
+}
+
+/// How many of them are new and were known. If one is not allowed none is taken; if one is refused otherwise that is told,
+/// and those before it are taken.
 async fn add_seeds(
     client: &Client,
     name: &JobName,
@@ -157,11 +182,8 @@ async fn add_seeds(
             .ask(&Command::Job(manage("show", Some(name.as_ref()), group_among(&settings))))
             .await?;
     }
-    let commands = urls.iter().map(|url| {
-        let settings = [vec![("url", url.as_str())], settings.clone()].concat();
-        Command::Job(manage("add", Some(name.as_ref()), settings))
-    });
-    let commands: Vec<_> = commands.collect();
+    let commands = adding(name, urls, &settings);
+    client.may_all(&commands)?;
     let (mut new, mut known) = (0, 0);
     for answer in client.ask_all(&commands).await {
         let ok = answer?.ok;

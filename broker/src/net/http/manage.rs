@@ -58,8 +58,8 @@ async fn received(
 ) -> Result<Vec<(&'static str, String)>, Refusal> {
     Params::of(uri, &[])?;
     // Nobody has a body read for nothing.
-    client.may(Deed::Admin)?;
-    let Fields(object) = http.bodies.json(headers, body).await?;
+    let body = http.bodies.json(headers, body);
+    let Fields(object) = client.receive(|pass| pass.may_do(Deed::Admin), body).await??;
     settings(&object, known)
 }
 
@@ -96,6 +96,8 @@ pub(super) async fn put_topic(
     body: Body,
 ) -> Answered {
     let settings = received(&http, TOPIC, &client, (&uri, &headers, body)).await?;
+    // Who may not be told how it is then is not told so when it is done.
+    client.may(Deed::SeeTopic(name.as_str()))?;
     let ask = |action| Command::Topic(manage(action, Some(name.as_str()), borrowed(&settings)));
     match client.ask(&ask("create")).await {
         Err(error) if error.code == Code::Exists && settings.is_empty() => {}
@@ -149,6 +151,7 @@ pub(super) async fn put_group(
     body: Body,
 ) -> Answered {
     let settings = received(&http, GROUP, &client, (&uri, &headers, body)).await?;
+    client.may(Deed::SeeGroup(name.as_str()))?;
     let ask = |action| Command::Group(manage(action, Some(name.as_str()), borrowed(&settings)));
     match client.ask(&ask("create")).await {
         Err(error) if error.code == Code::Exists => {}

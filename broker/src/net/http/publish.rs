@@ -51,10 +51,12 @@ pub(super) async fn publish(
     body: Body,
 ) -> Result<Object, Refusal> {
     Params::of(&uri, &[])?;
-    client.may(Deed::Publish(name.as_str()))?;
+    let deed = Deed::Publish(name.as_str());
+    client.may(deed)?;
     client.may_publish_on(&name)?;
     let types = [LINES.as_slice(), &[JSON]].concat();
-    let received = http.bodies.receive(&headers, body, &types).await?;
+    let body = http.bodies.receive(&headers, body, &types);
+    let received = client.receive(|pass| pass.may_do(deed), body).await??;
     // The body may have taken its time, and others come beside it; its bytes have come, whatever becomes of it.
     let may_go_on = client.may_go_on();
     client.sent(0, received.bytes.len());

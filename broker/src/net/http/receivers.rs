@@ -163,15 +163,15 @@ pub(super) fn route(mut router: Router, http: &Arc<Http>) -> Router {
 
 async fn answer(
     http: &Http,
-    received: &Received,
+    place: &Received,
     client: &Client,
     request: Request,
 ) -> Result<Response<Body>, Refusal> {
-    let (receiver, peer) = (&received.receiver, client.remote.peer.ip());
+    let (receiver, peer) = (&place.receiver, client.remote.peer.ip());
     let source = (Source::from(peer), is_forwarded(request.headers()));
     let (now, visits) = (http.hub.clock.now(), &http.hub.stats.notices);
     let count = |asker| {
-        received.count(source, asker, now).map_err(|wait_ms| {
+        place.count(source, asker, now).map_err(|wait_ms| {
             client.audit(What::Limit { why: "too many notices from this address" });
             visits.limited(wait_ms, "requests from this address")
         })

@@ -18,7 +18,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tidings_protocol::Token;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
@@ -42,6 +42,10 @@ use crate::tls::Tls;
 /// How long the rest of what somebody sends is read after the last answer, and how much of it.
 const LINGER: Duration = Duration::from_millis(500);
 const LINGER_BYTES_MAX: usize = 8 << 20;
+
+/// What a first head is answered that is too long, as hyper answers later ones.
+const TOO_LONG: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\n\
+    connection: close\r\ncontent-length: 0\r\n\r\n";
 
 /// Bytes that hyper holds for a connection in each direction, at least.
 const BUFFER_BYTES_MIN: usize = 8 << 10;
@@ -96,18 +100,32 @@ async fn serve_one(
     let client = Arc::new(Client::new(Arc::clone(&http.hub), entered, remote, answer_patience));
     client.audit(What::Connected);
     // Until then it is anybody's memory.
-    let head_bytes_max = if http.hub.access.is_open() {
-        config.head_bytes_max
+    let (head_bytes_max, head_ms) = if http.hub.access.is_open() {
+        (config.head_bytes_max, config.head_ms)
     } else {
-        config.stranger_head_bytes_max
+        (config.stranger_head_bytes_max, config.head_ms.min(http.hub.limits.log_in_ms))
     };
-    let patience = Duration::from_millis(config.head_ms);
+    let patience = Duration::from_millis(head_ms);
     let head = tokio::select! {
         head = tokio::time::timeout(patience, first_head(&mut stream, head_bytes_max)) => head,
         () = http.stop.cancelled() => return,
     };
-    let Ok(Ok(head)) = head else { return };
-    Box::pin(converse(http, router, client, stream, head, head_bytes_max)).await;
+    match head {
+        Ok(Ok(Some(head))) => {
+            Box::pin(converse(http, router, client, stream, head, head_bytes_max)).await;
+        }
+        Ok(Ok(None)) => refuse(&http, stream).await,
+        Ok(Err(_)) | Err(_) => {}
+    }
+}
+
+/// Answers a head that is too long. Who does not take the answer does without.
+async fn refuse(http: &Http, stream: Stream) {
+    let patience = Duration::from_millis(http.config.stalled_ms);
+    let mut stream = Watched::new(Vec::new(), stream, patience, http.stop.clone());
+    if stream.write_all(TOO_LONG).await.is_ok() {
+        let _ = stream.shutdown().await;
+    }
 }
 
 /// Answers requests, of the first of which `head` was read already.
@@ -150,7 +168,8 @@ async fn respond(
 ) -> Response {
     let mut response = answer(http, router, client, request).await;
     guard::make_harmless(response.headers_mut());
-    if client.is_overdue() {
+    // Who shows nothing has one answer: what a connection takes between two requests is for those who are known.
+    if client.is_worthless() {
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(header::CONNECTION, close);
     }
@@ -224,6 +243,8 @@ struct Watched {
     /// What was read of it before.
     head: Bytes,
     stream: Stream,
+    /// What the socket had taken when this was looked at last.
+    taken: u64,
     patience: Duration,
     /// Set while it takes nothing, and while the rest is read.
     timer: Option<Pin<Box<Sleep>>>,
@@ -234,7 +255,7 @@ struct Watched {
 
 impl Watched {
     fn new(head: Vec<u8>, stream: Stream, patience: Duration, stop: CancellationToken) -> Self {
-        Self { head: head.into(), stream, patience, timer: None, stop, rest: None }
+        Self { head: head.into(), stream, taken: 0, patience, timer: None, stop, rest: None }
     }
 
     /// Reads what still comes, up to its end or for a moment.
@@ -263,6 +284,11 @@ impl Watched {
         if poll.is_ready() {
             self.timer = None;
             return poll;
+        }
+        // Within TLS a part of what waits may have gone.
+        let taken = self.stream.taken();
+        if self.taken != taken {
+            (self.taken, self.timer) = (taken, None);
         }
         let deadline = Instant::now() + self.patience;
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
@@ -329,7 +355,7 @@ impl AsyncWrite for Watched {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::io::AsyncReadExt;
 
     use super::*;
     use crate::access::AccessConfig;
@@ -360,29 +386,37 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_never_says_who_it_is_is_let_go_of_however_often_it_asks() {
+    async fn who_never_says_who_it_is_has_one_answer() {
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let access = AccessConfig { principals: Some(Vec::new()), ..AccessConfig::default() };
+        let http = Some(HttpConfig { listen, ..HttpConfig::default() });
+        let config = BrokerConfig { listen, http, access, ..BrokerConfig::default() };
+        let broker = Broker::start(config).await.unwrap();
+        let mut stream = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();
+        let ask = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        stream.write_all(ask.repeat(2).as_bytes()).await.unwrap();
+        let mut heard = String::new();
+        let end = tokio::time::timeout(PATIENCE, stream.read_to_string(&mut heard)).await;
+        end.expect("it is closed").unwrap();
+        assert_eq!(heard.matches("HTTP/1.1 200 OK").count(), 1, "{heard}");
+        assert!(heard.contains("connection: close"), "{heard}");
+        broker.stop().await;
+    }
+
+    #[tokio::test]
+    async fn who_never_says_who_it_is_has_no_time_for_a_head() {
         let listen = "127.0.0.1:0".parse().unwrap();
         let access = AccessConfig { principals: Some(Vec::new()), ..AccessConfig::default() };
         let limits = Limits { log_in_ms: 50, ..Limits::default() };
-        let http = Some(HttpConfig { listen, ..HttpConfig::default() });
+        let http = Some(HttpConfig { listen, head_ms: 600_000, ..HttpConfig::default() });
         let config = BrokerConfig { listen, http, access, limits, ..BrokerConfig::default() };
         let broker = Broker::start(config).await.unwrap();
         let mut stream = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();
-        let asking = async {
-            let mut answer = [0; 4096];
-            let mut answers = 0;
-            loop {
-                // It may be closed before it is asked.
-                let ask = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
-                let _ = stream.write_all(ask).await;
-                match stream.read(&mut answer).await {
-                    Ok(1..) => answers += 1,
-                    _ => return answers,
-                }
-            }
-        };
-        let answers = tokio::time::timeout(PATIENCE, asking).await.expect("it is closed");
-        assert!(answers > 1, "it is heard until then");
+        stream.write_all(b"GET /health HTTP/1.1\r\nHost: local").await.unwrap();
+        let mut heard = Vec::new();
+        let end = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut heard)).await;
+        end.expect("it is closed").unwrap();
+        assert!(heard.is_empty());
         broker.stop().await;
     }
 }

@@ -1,0 +1,235 @@
+//! Which rights each line of a client takes, as the documentation has it, and what follows from that for somebody who
+//! has some. It knows nothing of how it is decided: the test of the module asks that by it, and `tests/e2e` the program,
+//! over sockets.
+
+use tidings_protocol::Verb;
+
+/// A line of a client, and the rights that it takes, all of them; of those with `|` between them one is enough.
+/// `job:*` is the right to all jobs; `url=` is what is announced, which for a text is nothing.
+pub(crate) struct Row(pub(crate) &'static str, pub(crate) &'static str);
+
+/// Patterns of names: of `docs-1`, which the rows are about, and of others.
+const PATTERNS: [&str; 8] =
+    ["docs-1", "docs-*", "docs-1*", "*", "docs-2", "docs", "docs-11*", "DOCS-1"];
+
+/// The rights of one word.
+const WORDS: [&str; 6] = ["every", "prio", "hub", "monitor", "admin", "all"];
+
+/// Where announced URLs lie: below the first they do, in every row.
+const PREFIXES: [&str; 2] = ["url:http://a.example/", "url:http://b.example/"];
+
+/// The rows of each verb: one without does not compile.
+pub(crate) const fn rows(verb: Verb) -> &'static [Row] {
+    match verb {
+        Verb::Hello => &[Row("HELLO name=x", "")],
+        Verb::Ping => &[Row("PING", "")],
+        Verb::Help => &[Row("HELP", "")],
+        Verb::Quit => &[Row("QUIT", "")],
+        Verb::Pub => &[
+            Row("PUB docs-1 http://a.example/x", "pub:docs-1 url=http://a.example/x"),
+            Row("PUB docs-1 some text", "pub:docs-1 url="),
+            Row("PUB docs-1 text with every=1h", "pub:docs-1 url="),
+            Row("PUB docs-1 http://a.example/x y=1", "pub:docs-1 url=http://a.example/x"),
+            Row(
+                "PUB docs-1 http://a.example/x every=1h",
+                "pub:docs-1 every url=http://a.example/x",
+            ),
+            Row("PUB docs-1 http://a.example/x prio=9", "pub:docs-1 prio url=http://a.example/x"),
+            Row(
+                "PUB docs-1 http://a.example/x job=docs-1",
+                "pub:docs-1 job:docs-1 url=http://a.example/x",
+            ),
+            Row(
+                "PUB docs-1 http://a.example/x hub=http://b.example/",
+                "pub:docs-1 hub url=http://a.example/x",
+            ),
+            Row(
+                "PUB docs-1 http://a.example/x cloud=http://b.example/",
+                "pub:docs-1 hub url=http://a.example/x",
+            ),
+            Row("PUB docs-1 http://a.example/x pushed=1", "pub:docs-1 hub url=http://a.example/x"),
+            Row(
+                "PUB docs-1 http://a.example/x every=1h prio=9",
+                "pub:docs-1 every prio url=http://a.example/x",
+            ),
+            Row("PUB hub-found http://a.example/x", "pub:hub-found hub url=http://a.example/x"),
+            Row("PUB hub x", "pub:hub hub url="),
+            Row("PUB hub-verify x", "pub:hub-verify hub url="),
+            Row("PUB job-done docs-1 number=1", "pub:job-done job:* url="),
+        ],
+        Verb::Sub => &[
+            Row("SUB docs-1", "sub:docs-1"),
+            Row("SUB docs-1 from=first", "sub:docs-1"),
+            Row("SUB docs-1 as=me takeover=yes", "sub:docs-1"),
+        ],
+        Verb::Seen => &[Row("SEEN docs-1 7", "sub:docs-1")],
+        Verb::Unsub => &[Row("UNSUB docs-1", "sub:docs-1")],
+        Verb::Join => &[Row("JOIN docs-1 credit=5", "group:docs-1")],
+        Verb::Link => &[Row("LINK docs-1:1.2.3 http://a.example/", "group:docs-1")],
+        Verb::Ack => &[Row("ACK docs-1:1.2.3", "group:docs-1")],
+        Verb::Nack => &[Row("NACK docs-1:1.2.3 after=1s", "group:docs-1")],
+        Verb::Touch => &[Row("TOUCH docs-1:1.2.3 over=yes", "group:docs-1")],
+        Verb::Group => OF_GROUPS,
+        Verb::Job => &[
+            Row("JOB ls", "monitor|admin"),
+            Row("JOB show docs-1", "job:docs-1|monitor|admin"),
+            Row("JOB wait docs-1", "job:docs-1|monitor|admin"),
+            Row("JOB watch docs-1", "job:docs-1|monitor|admin"),
+            Row("JOB open docs-1 max-depth=2", "job:docs-1"),
+            Row("JOB open docs-1 prio=3", "job:docs-1 prio"),
+            Row("JOB add docs-1 url=http://a.example/", "job:docs-1 url=http://a.example/"),
+            Row(
+                "JOB add docs-1 url=http://a.example/ prio=3",
+                "job:docs-1 prio url=http://a.example/",
+            ),
+            Row("JOB close docs-1", "job:docs-1"),
+            Row("JOB cancel docs-1", "job:docs-1"),
+            Row("JOB pause docs-1", "job:docs-1"),
+            Row("JOB resume docs-1", "job:docs-1"),
+            Row("JOB delete docs-1", "job:docs-1"),
+            Row("JOB no-such-action docs-1", "job:docs-1"),
+            Row("JOB open", "admin"),
+        ],
+        Verb::Topic => &[
+            Row("TOPIC ls", "monitor|admin"),
+            Row("TOPIC show docs-1", "sub:docs-1|monitor|admin"),
+            Row("TOPIC create docs-1", "admin"),
+            Row("TOPIC set docs-1 sync=memory", "admin"),
+            Row("TOPIC delete docs-1", "admin"),
+            Row("TOPIC verify docs-1", "admin"),
+            Row("TOPIC forget docs-1 as=me", "admin"),
+            Row("TOPIC no-such-action docs-1", "admin"),
+        ],
+        Verb::Explain => &[
+            Row("EXPLAIN http://a.example/", "monitor|admin"),
+            Row("EXPLAIN a.example group=docs-1", "monitor|admin"),
+        ],
+        Verb::Stats => &[Row("STATS", "monitor|admin")],
+    }
+}
+
+const OF_GROUPS: &[Row] = &[
+    Row("GROUP ls", "monitor|admin"),
+    Row("GROUP show docs-1", "group:docs-1|monitor|admin"),
+    Row("GROUP watch docs-1", "group:docs-1|monitor|admin"),
+    Row("GROUP tasks docs-1", "group:docs-1|monitor|admin"),
+    Row("GROUP keys docs-1", "group:docs-1|monitor|admin"),
+    Row("GROUP schedules docs-1", "group:docs-1|monitor|admin"),
+    Row("GROUP dead docs-1", "group:docs-1|monitor|admin"),
+    // It reads `new-url` then.
+    Row("GROUP create docs-1 delay=0s", "admin sub:new-url"),
+    Row("GROUP create docs-1 topics=docs-1,docs-1 key=none", "admin sub:docs-1"),
+    Row("GROUP set docs-1 topics=docs-1", "admin sub:docs-1"),
+    Row("GROUP set docs-1 delay=0s", "admin"),
+    Row("GROUP pause docs-1", "admin"),
+    Row("GROUP resume docs-1", "admin"),
+    Row("GROUP purge docs-1", "admin"),
+    Row("GROUP retry docs-1 all=yes", "admin"),
+    Row("GROUP drop docs-1 all=yes", "admin"),
+    Row("GROUP delete docs-1", "admin"),
+    Row("GROUP no-such-action docs-1", "admin"),
+];
+
+/// Every right there is.
+pub(crate) fn rights() -> Vec<String> {
+    let kinds = ["pub", "sub", "group", "job"].iter();
+    let patterns = kinds.flat_map(|kind| PATTERNS.map(|pattern| format!("{kind}:{pattern}")));
+    patterns.chain(WORDS.into_iter().chain(PREFIXES).map(str::to_owned)).collect()
+}
+
+/// What somebody may do, and what is denied to them all the same.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Given {
+    pub(crate) allow: Vec<String>,
+    pub(crate) deny: Vec<String>,
+}
+
+impl Given {
+    /// Each right alone, with what else a row may take, and denied to somebody who has everything.
+    pub(crate) fn all() -> Vec<Self> {
+        let with = |besides: &'static str| {
+            let words = || besides.split_whitespace().map(str::to_owned);
+            rights().into_iter().map(move |right| Self {
+                allow: words().chain([right]).collect(),
+                deny: Vec::new(),
+            })
+        };
+        let without = rights()
+            .into_iter()
+            .map(|right| Self { allow: vec!["all".to_owned()], deny: vec![right] });
+        ["", "pub:*", "sub:*", "admin", "job:docs-1"]
+            .into_iter()
+            .flat_map(with)
+            .chain(without)
+            .collect()
+    }
+
+    /// Whether that is enough for what a row takes.
+    pub(crate) fn is_enough(&self, needs: &str) -> bool {
+        needs.split_whitespace().all(|need| {
+            if let Some(target) = need.strip_prefix("url=") {
+                return self.announces(target);
+            }
+            let any =
+                |is: fn(&str, &str) -> bool, right: &str| need.split('|').any(|one| is(right, one));
+            // Whoever may change nothing may look, as others who may not change anything.
+            let counts = |right: &str| right != "admin" || need == "admin";
+            self.allow.iter().any(|right| any(gives, right))
+                && !self.deny.iter().any(|right| counts(right) && any(takes, right))
+        })
+    }
+
+    /// Where prefixes are named, what is announced lies below one that is allowed, and below none that is denied.
+    fn announces(&self, target: &str) -> bool {
+        let prefixes = |rights: &[String]| -> Vec<String> {
+            rights
+                .iter()
+                .filter_map(|right| right.strip_prefix("url:"))
+                .map(str::to_owned)
+                .collect()
+        };
+        let (allow, deny) = (prefixes(&self.allow), prefixes(&self.deny));
+        let lies_below = |prefix: &String| target.starts_with(prefix.as_str());
+        allow.is_empty() && deny.is_empty()
+            || !target.is_empty()
+                && (allow.is_empty() || allow.iter().any(lies_below))
+                && !deny.iter().any(lies_below)
+    }
+}
+
+/// Whether a right is one to that, or to more.
+fn gives(right: &str, need: &str) -> bool {
+    right == "all" || right == need || is_about(right, need)
+}
+
+/// Whether the denial of a right is one of that, or of a part of it.
+fn takes(right: &str, need: &str) -> bool {
+    gives(right, need) || need == "job:*" && right.starts_with("job:")
+}
+
+/// Whether the pattern of a right is one of a name.
+fn is_about(right: &str, need: &str) -> bool {
+    let (Some((kind, pattern)), Some((of, name))) = (right.split_once(':'), need.split_once(':'))
+    else {
+        return false;
+    };
+    let fits = match pattern.strip_suffix('*') {
+        Some("") => true,
+        Some(start) => name != "*" && name.starts_with(start),
+        None => name == pattern,
+    };
+    kind == of && fits
+}
+
+/// Whether a line may come by `ZeroMQ`: nothing but publishing, and without power over others.
+pub(crate) fn zmq_takes(verb: Verb, line: &str) -> bool {
+    let powers = [" every=", " prio=", " job=", " hub=", " cloud=", " pushed="];
+    let has_power = powers.iter().any(|key| line.contains(key)) && !line.contains("text with")
+        || line.starts_with("PUB hub")
+        || line.starts_with("PUB job-done");
+    match verb {
+        Verb::Hello | Verb::Ping | Verb::Help | Verb::Quit => true,
+        Verb::Pub => !has_power,
+        _ => false,
+    }
+}

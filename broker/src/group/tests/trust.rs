@@ -1,0 +1,293 @@
+//! What workers are trusted with, which is their own tasks. Two of them say whatever comes to their minds of the tasks of
+//! two jobs: of their own, of each other's, of past ones and of ones that there never were. A judge, who knows what was
+//! handed out and what was answered, says what must come of it: nothing at all of what is said of others' tasks, children
+//! in the job and in the scope of their parent, and hosts that rest longer and never shorter.
+//!
+//! `TIDINGS_TRUST_SEED` repeats such a life (or begins there), and `TIDINGS_TRUST_RUNS` asks for another number of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidings_protocol::{Code, Hold, Outcome, Payload, Return, TaskId};
+
+use super::bench::{A, B, Bench, Worker};
+use crate::clock::Moment;
+use crate::group::mutants::{self, Mutant};
+use crate::group::{Input, StagedLink};
+use crate::lives;
+
+const RUNS: u64 = 300;
+const STEPS: u32 = 400;
+const DELAY_MS: u64 = 10_000;
+/// Within which what may be handed out is, beyond the moment from which it may.
+const SLACK_MS: u64 = 1_000;
+
+/// The jobs, and the host of each, which is its scope.
+const JOBS: [(&str, &str); 2] = [("one", "one.example"), ("other", "other.example")];
+/// What is no page of either.
+const ASTRAY: [&str; 5] = [
+    "http://evil.example/p1",
+    "http://www.one.example/p1",
+    "https://one.example.evil.example/p1",
+    "file:///etc/passwd",
+    "one.example/p1",
+];
+
+/// What the judge knows of a job and of its host.
+#[derive(Default)]
+struct Site {
+    found: BTreeSet<String>,
+    done: BTreeSet<String>,
+    /// A request is open.
+    is_busy: bool,
+    ended_at: Option<Moment>,
+    pace_ms: u64,
+    /// Not before the first of them a request is made, and by the second one is: what is forgotten of a host that
+    /// rested long enough may let a pace count from when it was said.
+    free_at: [Moment; 2],
+}
+
+impl Site {
+    fn hold(&mut self, now: Moment, hold: Hold) {
+        let [free_at, at_last] = &mut self.free_at;
+        if let Some(pace_ms) = hold.pace_ms {
+            self.pace_ms = pace_ms;
+            *free_at = (*free_at).max(*self.ended_at.get_or_insert(now) + pace_ms);
+            *at_last = (*at_last).max(now + pace_ms);
+        }
+        if let Some(ms) = hold.not_before_ms {
+            *free_at = (*free_at).max(now + ms);
+        }
+        *at_last = (*at_last).max(*free_at);
+    }
+
+    fn end(&mut self, now: Moment, hold: Hold) {
+        (self.is_busy, self.ended_at) = (false, Some(now));
+        self.hold(now, hold);
+        let rested = now + DELAY_MS.max(self.pace_ms);
+        self.free_at = self.free_at.map(|at| at.max(rested));
+    }
+}
+
+/// A task that was handed out and not taken back.
+struct Held {
+    worker: usize,
+    job: usize,
+    url: String,
+    /// Its request has ended.
+    is_over: bool,
+}
+
+/// What somebody says.
+enum Say {
+    Ack(Vec<StagedLink>),
+    Nack(Return),
+    Touch { over: bool },
+}
+
+#[derive(Default)]
+struct Life {
+    sites: [Site; 2],
+    held: BTreeMap<TaskId, Held>,
+    past: Vec<TaskId>,
+    /// Handed out; said by holders; said by others; children; links that were refused.
+    counts: [u64; 5],
+}
+
+fn live(seed: u64) -> Result<[u64; 5], String> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut bench = Bench::new(&[("delay", "10s"), ("lease", "12h"), ("max-attempts", "100")]);
+    let mut life = Life::default();
+    for (name, _) in JOBS {
+        bench.open(name, &[("scope", "host")]);
+    }
+    for worker in [A, B] {
+        bench.join(worker, 2);
+    }
+    for step in 0..STEPS {
+        match rng.u32(0..10) {
+            0..3 => bench.wait(rng.u64(..15_000)),
+            3 => {
+                let job = rng.usize(..2);
+                let (name, host) = JOBS[job];
+                let url = format!("http://{host}/s{step}");
+                bench.publish(&format!("{url} job={name}"));
+                life.sites[job].found.insert(url);
+            }
+            _ => life.speak(&mut bench, &mut rng).map_err(|what| format!("step {step}: {what}"))?,
+        }
+        life.look(&mut bench).map_err(|what| format!("step {step}: {what}"))?;
+    }
+    Ok(life.counts)
+}
+
+impl Life {
+    /// Judges what was handed out since, and what was not.
+    fn look(&mut self, bench: &mut Bench) -> Result<(), String> {
+        let now = bench.now;
+        for (conn, task) in std::mem::take(&mut bench.tasks) {
+            let payload = Payload::parse(&task.payload);
+            let url = payload.target().unwrap_or_default();
+            let name = payload.attribute("job").unwrap_or_default();
+            let job = JOBS.iter().position(|(known, _)| *known == name);
+            let job = job.ok_or_else(|| format!("of no job: {}", task.payload))?;
+            let site = &mut self.sites[job];
+            let is_its = url.starts_with(&format!("http://{}/", JOBS[job].1));
+            let is_new = site.found.contains(url) && !site.done.contains(url);
+            let is_held = self.held.values().any(|held| held.url == url);
+            let text = || format!("at {now:?}: {}", task.payload);
+            if !is_its || !is_new || is_held {
+                return Err(format!("not to be handed out {}", text()));
+            }
+            if site.is_busy || now < site.free_at[0] {
+                return Err(format!("not before {:?}, {}", site.free_at[0], text()));
+            }
+            site.is_busy = true;
+            let worker = usize::from(conn == B.asked().conn);
+            let held = Held { worker, job, url: url.to_owned(), is_over: false };
+            self.held.insert(task.id, held);
+            self.counts[0] += 1;
+        }
+        for (site, (name, _)) in self.sites.iter().zip(JOBS) {
+            let is_held = |url: &&String| self.held.values().any(|held| held.url == **url);
+            let waits = site.found.difference(&site.done).find(|url| !is_held(url));
+            // Each has room for two, and of two hosts each takes one; what is over is held besides.
+            let room = self.held.len() < 2;
+            if !site.is_busy && room && now > site.free_at[1] + SLACK_MS && waits.is_some() {
+                return Err(format!("{name} waits with {waits:?} since {:?}", site.free_at[1]));
+            }
+        }
+        Ok(())
+    }
+
+    /// One of them says something of a task.
+    fn speak(&mut self, bench: &mut Bench, rng: &mut fastrand::Rng) -> Result<(), String> {
+        let who = rng.usize(..2);
+        let Some(task) = self.any_task(rng) else { return Ok(()) };
+        let say = match rng.u32(..4) {
+            0 => Say::Touch { over: rng.bool() },
+            1 if rng.bool() => Say::Nack(Return::Uncounted { after_ms: Some(0) }),
+            1 => Say::Nack(Return::Retry { after_ms: Some(0) }),
+            _ => Say::Ack(any_links(rng)),
+        };
+        let mut any = |chance| (rng.u32(..chance) == 0).then(|| rng.u64(..40_000));
+        let hold = Hold { not_before_ms: any(8), pace_ms: any(4) };
+        let (records, events) = (bench.records.len(), bench.events.len());
+        say_it(bench, [A, B][who], &task, &say, hold);
+        let answer = bench.answers.pop().expect("it is answered");
+        let Some(its) = self.held.get_mut(&task).filter(|its| its.worker == who) else {
+            self.counts[2] += 1;
+            let is_stale = answer.as_ref().is_err_and(|error| error.code == Code::Stale);
+            let nothing = (records, events) == (bench.records.len(), bench.events.len());
+            if is_stale && nothing && bench.tasks.is_empty() {
+                return Ok(());
+            }
+            return Err(format!("{task} is not its, and {answer:?} comes of it"));
+        };
+        self.counts[1] += 1;
+        let answer = answer.map_err(|error| format!("{task} is its: {error:?}"))?;
+        let (now, site) = (bench.now, &mut self.sites[its.job]);
+        let ends = match &say {
+            Say::Touch { over } => *over,
+            // No request was made.
+            Say::Nack(Return::Uncounted { .. }) => false,
+            _ => true,
+        };
+        if ends && !its.is_over {
+            site.end(now, hold);
+        } else {
+            site.hold(now, hold);
+        }
+        its.is_over |= ends;
+        if let Say::Touch { .. } = say {
+            return Ok(());
+        }
+        let Held { job, url, is_over, .. } = self.held.remove(&task).expect("it was just there");
+        if !is_over {
+            site.is_busy = false;
+        }
+        self.past.push(task.clone());
+        if let Say::Ack(links) = say {
+            site.done.insert(url);
+            let start = format!("http://{}/", JOBS[job].1);
+            let inside: Vec<_> =
+                links.iter().filter(|link| link.url.starts_with(&*start)).collect();
+            let before = site.found.len();
+            site.found.extend(inside.iter().map(|link| link.url.to_string()));
+            let (new, refused) = (site.found.len() - before, links.len() - inside.len());
+            let wanted = format!("{task} new={new} known={} refused={refused}", inside.len() - new);
+            self.counts[3] += new as u64;
+            self.counts[4] += refused as u64;
+            if answer.ok != wanted {
+                return Err(format!("{links:?}: {}, and {wanted} is right", answer.ok));
+            }
+        }
+        Ok(())
+    }
+
+    /// One that is held, mostly; one that was; or one that never was.
+    fn any_task(&self, rng: &mut fastrand::Rng) -> Option<TaskId> {
+        let held = rng.choice(self.held.keys());
+        let past = rng.choice(&self.past);
+        let mut task = if rng.u32(..4) == 0 { past.or(held) } else { held }?.clone();
+        match rng.u32(..16) {
+            0 => task.attempt += 1,
+            1 => task.entry += 1,
+            2 => task.entry += 1 << 40,
+            3 => task.run += 1,
+            4 => task.group = "hands".parse().expect("it is a name"),
+            _ => {}
+        }
+        Some(task)
+    }
+}
+
+fn any_links(rng: &mut fastrand::Rng) -> Vec<StagedLink> {
+    let mut link = |_| {
+        let url = match rng.u32(..6) {
+            0 => (*rng.choice(&ASTRAY).expect("there are some")).to_owned(),
+            _ => format!("http://{}/p{}", JOBS[rng.usize(..2)].1, rng.u32(..60)),
+        };
+        StagedLink { url: url.into(), redirect: false, prio: 0 }
+    };
+    (0..4).map(&mut link).collect()
+}
+
+fn say_it(bench: &mut Bench, worker: Worker, task: &TaskId, say: &Say, hold: Hold) {
+    let (asked, task) = (worker.asked(), task.clone());
+    let outcome = Outcome::Done;
+    bench.feed(match say {
+        Say::Ack(links) => {
+            Input::Ack { asked, task, outcome, hold, links: links.clone(), over_limit: 0 }
+        }
+        Say::Nack(back) => Input::Nack { asked, task, back: back.clone(), hold, reason: None },
+        Say::Touch { over } => Input::Touch { asked, task, over: *over, hold },
+    });
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "the seeds, and how much was tried")]
+fn workers_are_trusted_with_their_tasks_only() {
+    let seeds = lives::seeds("TRUST", RUNS);
+    let mut sum = [0; 5];
+    for seed in seeds.clone() {
+        let counts = live(seed)
+            .unwrap_or_else(|what| panic!("{what}; again with TIDINGS_TRUST_SEED={seed}"));
+        sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+    let [tasks, own, others, children, refused] = sum;
+    println!(
+        "seeds {seeds:?}: {tasks} tasks, {own} answers of holders, {others} of others, {children} children, {refused} links refused"
+    );
+    let least = seeds.end - seeds.start;
+    assert!(sum.iter().all(|count| *count >= 20 * least), "{sum:?}");
+}
+
+#[test]
+fn the_judge_sees_workers_trusted_with_more() {
+    for mutant in [Mutant::AnyId, Mutant::OutOfScope, Mutant::ShortRest, Mutant::ShortPace] {
+        mutants::set(Some(mutant));
+        let caught = (1..=RUNS).find_map(|seed| live(seed).err());
+        mutants::set(None);
+        assert!(caught.is_some(), "{mutant:?} is not seen");
+    }
+}
