@@ -114,16 +114,6 @@ pub(super) struct Bodies {
     total: Duration,
 }
 
-/// What becomes of a body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Use {
-    /// It is somebody's.
-    Kept,
-    /// It is nobody's, and as many zeros. Of the room it takes what it would if it were somebody's, so that the sender does not
-    /// see it: not by itself, and not by what becomes of others whose room it takes.
-    ForNobody,
-}
-
 /// A body, and its part of the room.
 pub(super) struct Received<'a> {
     pub(super) bytes: Bytes,
@@ -155,18 +145,18 @@ impl Bodies {
     ) -> Result<Received<'_>, Refusal> {
         allow_type(headers, types)?;
         allow_form(headers)?;
-        self.receive_any(body, Use::Kept).await
+        self.receive_any(body).await
     }
 
     /// The same, whatever it is.
-    pub(super) async fn receive_any(&self, body: Body, used: Use) -> Result<Received<'_>, Refusal> {
+    pub(super) async fn receive_any(&self, body: Body) -> Result<Received<'_>, Refusal> {
         let max = self.config.body_bytes_max;
         if body.size_hint().exact().is_some_and(|bytes| bytes > max as u64) {
             return Err(too_long(max));
         }
         let end = CancellationToken::new();
         let part = self.room.part(end.clone());
-        let whole = super::within(self.total, self.collect(part, body, max, used));
+        let whole = super::within(self.total, self.collect(part, body, max));
         let whole = end.run_until_cancelled(whole).await.flatten();
         whole.unwrap_or_else(|| Err(too_slow()))
     }
@@ -177,7 +167,6 @@ impl Bodies {
         mut part: Part<'a>,
         mut body: Body,
         max: usize,
-        used: Use,
     ) -> Result<Received<'a>, Refusal> {
         let silence = Duration::from_millis(self.config.body_silence_ms);
         let (mut first, mut whole, mut bytes) = (Bytes::new(), BytesMut::new(), 0);
@@ -191,9 +180,6 @@ impl Bodies {
                 return Err(too_long(max));
             }
             part.grow(bytes).await;
-            if used == Use::ForNobody {
-                continue;
-            }
             // Nearly all of them come in one piece.
             if first.is_empty() && whole.is_empty() {
                 first = data;
@@ -202,12 +188,7 @@ impl Bodies {
                 whole.extend_from_slice(&data);
             }
         }
-        let bytes = match used {
-            // As many to look at as there were.
-            Use::ForNobody => vec![0; bytes].into(),
-            Use::Kept if whole.is_empty() => first,
-            Use::Kept => whole.freeze(),
-        };
+        let bytes = if whole.is_empty() { first } else { whole.freeze() };
         Ok(Received { bytes, _room: part.keep() })
     }
 
@@ -387,9 +368,8 @@ mod tests {
         assert!(dripping(12, 90).await.is_err(), "never silent, and without an end");
     }
 
-    /// Five bodies where there is room for four: four that come slowly, and one 2 s later. How many of the slow ones had to give way,
-    /// and whether the other was received.
-    async fn contending(slow: Use, quick: Use) -> (usize, bool) {
+    #[tokio::test(start_paused = true)]
+    async fn where_there_is_room_for_four_one_that_comes_slowly_gives_way_to_a_fifth() {
         let config = HttpConfig {
             body_bytes_max: 4 << 10,
             hook_bodies_bytes_max: 4 << 10,
@@ -398,30 +378,21 @@ mod tests {
             ..HttpConfig::default()
         };
         let bodies = Bodies::of_strangers(Arc::new(config));
-        let received = async |used, left, each_ms| {
+        let received = async |left, each_ms| {
             let each = Duration::from_millis(each_ms);
             let body = Body::new(Drip { left, each, next: Box::pin(sleep(each)) });
-            bodies.receive_any(body, used).await.is_ok()
+            bodies.receive_any(body).await.is_ok()
         };
         let late = async {
             sleep(Duration::from_secs(2)).await;
-            received(quick, 1, 0).await
+            received(1, 0).await
         };
-        let slow = || received(slow, 50, 90);
+        let slow = || received(50, 90);
         let (first, second, third, fourth, last) =
             tokio::join!(slow(), slow(), slow(), slow(), late);
         let slow = [first, second, third, fourth];
-        (slow.iter().filter(|received| !**received).count(), last)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_is_for_nobody_takes_the_room_of_others_and_gives_way_to_them_as_theirs_does() {
-        for slow in [Use::Kept, Use::ForNobody] {
-            for quick in [Use::Kept, Use::ForNobody] {
-                let outcome = Box::pin(contending(slow, quick)).await;
-                assert_eq!(outcome, (1, true), "{slow:?} and {quick:?}");
-            }
-        }
+        assert_eq!(slow.iter().filter(|received| !**received).count(), 1);
+        assert!(last);
     }
 
     #[test]

@@ -27,7 +27,6 @@ use parking_lot::Mutex;
 use super::Http;
 use super::client::Client;
 use super::error::Refusal;
-use super::input::Use;
 use crate::audit::What;
 use crate::clock::Moment;
 use crate::stats::Visits;
@@ -182,7 +181,7 @@ async fn answer(
         return Err(refused(visits, now, client, "nobody was told that path"));
     }
     let (head, body) = request.into_parts();
-    let body = http.hook_bodies.receive_any(body, Use::Kept).await?;
+    let body = http.hook_bodies.receive_any(body).await?;
     let request = Request::from_parts(head, body.bytes.clone());
     let asker = if is_known { Asker::Known } else { receiver.recognize(&request, peer).await };
     count(asker)?;

@@ -41,7 +41,7 @@ use super::Http;
 use super::client::Client;
 use super::error::Refusal;
 use super::idempotency::{Earlier, Id, Keys};
-use super::input::{Named, Params, Use, allow_form};
+use super::input::{Named, Params, allow_form};
 use super::objects::Object;
 use super::publish::{append, safe};
 use crate::audit::{Party, What};
@@ -164,9 +164,8 @@ pub(super) async fn receive(
     let hooks = &http.hooks;
     // Whether there is such a hook makes no difference for who cannot sign.
     let (at, hook) = hooks.find(&name, peer);
-    let used = if at.is_some() { Use::Kept } else { Use::ForNobody };
     // Whatever type it says: that is looked at when it is known who sends it.
-    let received = http.hook_bodies.receive_any(body, used).await?;
+    let received = http.hook_bodies.receive_any(body).await?;
     let body = &received.bytes;
     let now = http.hub.clock.now();
     let source = Source::from(peer);
