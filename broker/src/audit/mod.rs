@@ -302,13 +302,16 @@ impl Kept {
             sums.count -= told.iter().map(|sum| sum.parts.len()).sum::<usize>();
             told
         };
-        told.iter().for_each(|sum| self.tell_parts(sum));
+        for sum in &told {
+            self.tell_parts(sum);
+        }
     }
 
     fn tell_sums(&self) {
         let sums = std::mem::take(&mut *self.sums.lock());
-        let sums = sums.by_connection.values().flat_map(|of| &of.sums);
-        sums.for_each(|sum| self.tell_parts(sum));
+        for sum in sums.by_connection.values().flat_map(|of| &of.sums) {
+            self.tell_parts(sum);
+        }
     }
 
     fn tell_parts(&self, sum: &Sum) {
