@@ -72,7 +72,9 @@ fn every_status_that_is_documented_is_produced_and_no_other() {
             scope.spawn(|| http_disk::that_fails(&description)),
             scope.spawn(http_disk::that_is_slow),
         ];
-        others.into_iter().for_each(|other| answers.extend(other.join().unwrap()));
+        for other in others {
+            answers.extend(other.join().unwrap());
+        }
     });
 
     expect_all(&description, &wanted, answers);
