@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     disk_full::SmallDisk,
-    http_openapi::{hooked, send_hook},
+    http_openapi::{HOOK_SECRET, hooked, send_hook},
     support::{
         http::{Answered, Http},
         process::Server,
@@ -160,7 +160,7 @@ pub(crate) fn that_is_slow() -> BTreeSet<Answered> {
         "{}",
         refused.body
     );
-    let hook = ["--header", "X-Token: a secret", "--header", "content-type: application/json"];
+    let hook = ["--header", HOOK_SECRET, "--header", "content-type: application/json"];
     let hook = [&hook[..], &["--data-binary", r#"{"url":"http://a.example/1"}"#]].concat();
     assert_eq!(held_up("/hooks/h", &hook).status, 503);
     let key = ["--header", "Idempotency-Key: late", "--data-binary", "late"];

@@ -20,6 +20,9 @@ use crate::{
 /// A token that nobody has.
 const WRONG: &str = "tdg_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
+/// What the sender of the webhook shows.
+pub(crate) const HOOK_SECRET: &str = "X-Token: a secret of a form";
+
 const METHODS: [&str; 4] = ["get", "post", "put", "delete"];
 
 /// Method, path and status of everything that is documented.
@@ -276,7 +279,7 @@ fn behind_tokens(wanted: &BTreeSet<(String, String, u16)>, config: &str) -> BTre
 pub(crate) fn hooked() -> (TempDir, String) {
     let folder = TempDir::new().unwrap();
     let [secret, config] = ["secret", "hooks.toml"].map(|name| folder.path().join(name));
-    std::fs::write(&secret, "a secret of a form").unwrap();
+    std::fs::write(&secret, HOOK_SECRET.trim_start_matches("X-Token: ")).unwrap();
     let recipe = format!(
         "[[hook]]
         name = 'h'
@@ -298,8 +301,7 @@ pub(crate) fn hooked() -> (TempDir, String) {
 #[track_caller]
 pub(crate) fn send_hook(http: &Http, kind: &str, body: &str) -> u16 {
     let kind = format!("content-type: {kind}");
-    let from =
-        ["--header", "X-Token: a secret of a form", "--header", &kind, "--data-binary", body];
+    let from = ["--header", HOOK_SECRET, "--header", &kind, "--data-binary", body];
     http.ask("POST", "/hooks/h", &from).status
 }
 
