@@ -2,10 +2,10 @@
 
 use std::{
     fs,
-    io::Write,
+    io::{ErrorKind, Read, Write},
     net::TcpStream,
     path::Path,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
     time::Duration,
 };
@@ -115,12 +115,12 @@ fn each_sender_is_understood_as_it_is() {
         "https://stripe.example/receipt prio=5 source=stripe id=stripe-",
         "https://own.example/ id=own-",
     ];
-    let events = hooked.events("new-url");
+    let events = hooked.http.events("new-url");
     assert_eq!(events.len(), expected.len(), "{events:#?}");
     for (event, expected) in events.iter().zip(expected) {
         assert!(event.starts_with(expected), "{event}");
     }
-    assert!(hooked.events("news")[0].starts_with("https://standard.example/p id=standard-"));
+    assert!(hooked.http.events("news")[0].starts_with("https://standard.example/p id=standard-"));
     assert_eq!(hooked.counts(), json!({ "taken": 10, "refused": 0, "limited": 0 }));
 }
 
@@ -169,7 +169,7 @@ fn whoever_is_not_the_sender_hears_nothing_and_is_counted() {
     assert_eq!(answers[0].json()["code"], "unknown");
     let counts = json!({ "taken": 0, "refused": answers.len(), "limited": 0 });
     assert_eq!(hooked.counts(), counts);
-    assert_eq!(hooked.events("new-url"), [""; 0]);
+    assert_eq!(hooked.http.events("new-url"), [""; 0]);
     hooked.signed("forge", body).seqs();
     hooked.signed("near", body).seqs();
     let said = hooked.server.process.finish_by("TERM").expect_code(0);
@@ -212,7 +212,7 @@ fn nobody_aims_the_crawler_at_third_parties() {
         assert!(!message.contains("evil"), "{message}");
     }
     // Only the last one was taken, and what stood in it is part of a URL.
-    let events = hooked.events("posts");
+    let events = hooked.http.events("posts");
     assert_eq!(events.len(), 2, "{events:?}");
     assert!(events[1].starts_with("https://blog.example/posts/%20every=1s id="), "{events:?}");
 }
@@ -235,7 +235,7 @@ fn what_is_sent_again_has_the_same_answer_and_is_published_once() {
     assert_eq!(hooked.signed("blog", body).seqs(), seqs, "after a crash");
     let once = hooked.signed("again", other).seqs();
     assert_ne!(hooked.signed("again", other).seqs(), once, "it says so");
-    let events = hooked.events("new-url");
+    let events = hooked.http.events("new-url");
     assert_eq!(events.len(), 5, "{events:#?}");
 }
 
@@ -293,8 +293,9 @@ fn floods_are_held_up_by_source_and_hook() {
     }
 }
 
-/// Sends a body of 4 MiB, all but its end at once and that byte by byte, again and again until `stop`.
-fn trickle(address: &str, hook: &str, stop: &AtomicBool) {
+/// Sends a body of 4 MiB, all but its end at once, counts it in `begun`, and goes on byte by byte; again and again until
+/// `stop`.
+fn trickle(address: &str, hook: &str, begun: &AtomicUsize, stop: &AtomicBool) {
     const BYTES: usize = 4 << 20;
     while !stop.load(Ordering::Relaxed) {
         let Ok(mut stream) = TcpStream::connect(address) else { continue };
@@ -302,10 +303,16 @@ fn trickle(address: &str, hook: &str, stop: &AtomicBool) {
             "POST /hooks/{hook} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {BYTES}\r\n\r\n"
         );
         let body = vec![b'x'; BYTES - 1_000];
-        let mut is_taken = stream.write_all(head.as_bytes()).and(stream.write_all(&body)).is_ok();
+        let is_taken = stream.write_all(head.as_bytes()).and(stream.write_all(&body)).is_ok();
+        begun.fetch_add(usize::from(is_taken), Ordering::Relaxed);
+        // A byte whenever nothing is answered for so long.
+        stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         while is_taken && !stop.load(Ordering::Relaxed) {
-            thread::sleep(Duration::from_millis(200));
-            is_taken = stream.write_all(b"x").is_ok();
+            let answer = stream.read(&mut [0]);
+            let is_silent = answer.is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+            if !is_silent || stream.write_all(b"x").is_err() {
+                break;
+            }
         }
     }
 }
@@ -314,13 +321,17 @@ fn trickle(address: &str, hook: &str, stop: &AtomicBool) {
 fn nobody_who_sends_slowly_stops_those_who_sign() {
     let hooked = Hooked::start(&["broker"], &github("blog", ""));
     for hook in ["none", "blog"] {
-        let (stop, address) = (AtomicBool::new(false), hooked.http.authority());
+        let (stop, begun) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let address = hooked.http.authority();
         let statuses: Vec<_> = thread::scope(|scope| {
             for _ in 0..6 {
-                scope.spawn(|| trickle(address, hook, &stop));
+                scope.spawn(|| trickle(address, hook, &begun, &stop));
             }
+            // There is room for four.
+            until("bodies that fill the room", || {
+                (begun.load(Ordering::Relaxed) >= 4).then_some(())
+            });
             let signed = (0..20).map(|n| {
-                thread::sleep(Duration::from_millis(100));
                 let body = json!({ "urls": [format!("https://blog.example/posts/{hook}-{n}")] });
                 hooked.signed("blog", &body.to_string()).status
             });
@@ -396,7 +407,7 @@ fn bodies_have_limits_and_errors_that_their_sender_understands() {
     let stranger = hooked.post("blog", "application/json", &["Content-Encoding: gzip"], fine);
     assert_eq!(stranger.status, 404, "who has not signed is told nothing");
     assert_eq!(hooked.http.get("/hooks/blog").status, 405);
-    assert_eq!(hooked.events("new-url"), [""; 0]);
+    assert_eq!(hooked.http.events("new-url"), [""; 0]);
     hooked.signed("blog", fine).seqs();
 }
 
@@ -459,7 +470,7 @@ fn the_example_of_the_readme_is_a_configuration() {
     let signature = base64(SECRET, &format!("{time}.{body}"));
     let headers = [&*format!("X-Shop-Signature: mac={signature}"), &format!("X-Shop-Time: {time}")];
     hooked.post("shop", "application/json", &headers, body).seqs();
-    assert_eq!(hooked.events("shop-changes").len(), 1);
+    assert_eq!(hooked.http.events("shop-changes").len(), 1);
     assert_eq!(hooked.signed("blog", body).status, 404, "of other addresses");
 }
 

@@ -299,7 +299,7 @@ impl Target {
         );
         watch.args(["--broker", &self.server.text()]).arg(dir.path());
         let finished = Running::start(&mut watch).finish().expect_code(0);
-        let events = self.events("file-ready");
+        let events = self.http.events("file-ready");
         let count = events.iter().filter(|event| event.contains(" size=")).count();
         assert_eq!(count, marks.len(), "{events:#?}");
         finished
@@ -320,10 +320,10 @@ impl Target {
         pusher.write(message(&["zmq-end", "x"]));
         pusher.close_stdin();
         pusher.finish().expect_code(0);
-        until("the last message", || (!self.events("zmq-end").is_empty()).then_some(()));
+        until("the last message", || (!self.http.events("zmq-end").is_empty()).then_some(()));
         let within =
             MARKS.iter().filter(|mark| !mark.contains(char::is_control) || **mark == "\t").count();
-        let events = self.events("zmq");
+        let events = self.http.events("zmq");
         assert_eq!(events.len(), within, "{events:#?}");
     }
 
@@ -362,34 +362,16 @@ impl Target {
         });
         at(&self.server, &["watch-feed", &origin.url(0, "/feed"), "--every", "1h"]).expect_code(0);
         let items = until("the items", || {
-            let events = self.events("post-ready");
+            let events = self.http.events("post-ready");
             (events.len() >= marks.clone().count()).then_some(events)
         });
         assert_eq!(items.len(), marks.count(), "{items:#?}");
     }
 
-    #[track_caller]
-    fn events(&self, topic: &str) -> Vec<String> {
-        let (mut all, mut from) = (Vec::new(), "first".to_owned());
-        loop {
-            let got = self.http.get(&format!("/topics/{topic}?from={from}&wait=0"));
-            if got.status == 404 {
-                return all;
-            }
-            let page = got.json();
-            let events = page["events"].as_array().unwrap_or_else(|| panic!("{page}"));
-            if events.is_empty() {
-                return all;
-            }
-            all.extend(events.iter().map(|event| event["payload"].as_str().unwrap().to_owned()));
-            from = page["next"].to_string();
-        }
-    }
-
     /// All events of all topics are what they should be.
     #[track_caller]
     fn judge_events(&self) {
-        assert_eq!(self.events("inject").len(), self.taken);
+        assert_eq!(self.http.events("inject").len(), self.taken);
         let topics = self.http.get("/topics").json();
         for topic in topics["topics"].as_array().unwrap_or_else(|| panic!("{topics}")) {
             let topic = topic["topic"]
@@ -397,7 +379,7 @@ impl Target {
                 .or_else(|| topic["name"].as_str())
                 .unwrap_or_else(|| panic!("{topic}"));
             assert!(topic.bytes().all(|byte| byte.is_ascii_graphic()), "{topic:?}");
-            for event in self.events(topic) {
+            for event in self.http.events(topic) {
                 assert!(
                     !event.contains(|c: char| c.is_control() && c != '\t'),
                     "{topic}: {event:?}"

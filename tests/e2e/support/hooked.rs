@@ -59,21 +59,6 @@ impl Hooked {
         self.post(hook, "application/json", &[&signature], body)
     }
 
-    /// All events of a topic.
-    #[track_caller]
-    pub(crate) fn events(&self, topic: &str) -> Vec<String> {
-        let (mut all, mut from) = (Vec::new(), "first".to_owned());
-        loop {
-            let page = self.http.get(&format!("/topics/{topic}?from={from}&wait=0")).json();
-            let events = page["events"].as_array().unwrap_or_else(|| panic!("{page}"));
-            if events.is_empty() {
-                return all;
-            }
-            all.extend(events.iter().map(|event| event["payload"].as_str().unwrap().to_owned()));
-            from = page["next"].to_string();
-        }
-    }
-
     #[track_caller]
     pub(crate) fn counts(&self) -> Value {
         self.http.get("/stats").json()["hooks"].clone()

@@ -111,6 +111,25 @@ impl Http {
         self.ask("GET", path, &[])
     }
 
+    /// All events of a topic; none of one that is not there.
+    #[track_caller]
+    pub(crate) fn events(&self, topic: &str) -> Vec<String> {
+        let (mut all, mut from) = (Vec::new(), "first".to_owned());
+        loop {
+            let got = self.get(&format!("/topics/{topic}?from={from}&wait=0"));
+            if got.status == 404 {
+                return all;
+            }
+            let page = got.json();
+            let events = page["events"].as_array().unwrap_or_else(|| panic!("{page}"));
+            if events.is_empty() {
+                return all;
+            }
+            all.extend(events.iter().map(|event| event["payload"].as_str().unwrap().to_owned()));
+            from = page["next"].to_string();
+        }
+    }
+
     /// A body of lines.
     #[track_caller]
     pub(crate) fn post(&self, path: &str, body: &str) -> Got {
