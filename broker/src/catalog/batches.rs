@@ -11,7 +11,7 @@ use tidings_protocol::{Seq, TopicName};
 use super::contents::Contents;
 use super::record::{NotARecord, Record};
 use crate::log::format::{
-    BATCH_HEADER, BATCH_MAGIC, BatchHeader, FormatError, SEGMENT_HEADER, SegmentHeader,
+    BATCH_HEADER, BATCH_MAGIC_1, BatchHeader, FormatError, SEGMENT_HEADER, SegmentHeader, VERSION_1,
 };
 
 /// Payload after which a batch is closed.
@@ -23,7 +23,9 @@ const NAME: &str = "catalog";
 /// Appends the header of a file whose first record has the number `base`.
 pub(super) fn encode_header(base: Seq, unix_ms: i64, out: &mut Vec<u8>) {
     let topic = TopicName::new(NAME).expect("it is a name");
-    let header = SegmentHeader { topic, base, previous_end: base, reserved: base, unix_ms };
+    let version = VERSION_1;
+    let header =
+        SegmentHeader { version, topic, base, previous_end: base, reserved: base, unix_ms };
     out.extend_from_slice(&header.encode());
 }
 
@@ -97,6 +99,9 @@ pub(super) fn replay(bytes: &[u8]) -> Result<Replayed, FormatError> {
         },
     };
     match SegmentHeader::decode(bytes) {
+        Ok(header) if header.version != VERSION_1 => {
+            return Err(FormatError::Version(header.version));
+        }
         Ok(header) if header.topic.as_str() == NAME => replay.found.next = Some(header.base),
         Ok(header) => {
             replay.damage(format!("it is not the catalog, but a file of topic {}", header.topic));
@@ -192,7 +197,7 @@ impl Replay<'_> {
 
     /// The next batch from `at` on, and where it begins.
     fn search(&self, at: usize) -> Result<Option<(usize, Batch)>, FormatError> {
-        for found in memmem::find_iter(self.bytes.get(at..).unwrap_or_default(), BATCH_MAGIC) {
+        for found in memmem::find_iter(self.bytes.get(at..).unwrap_or_default(), BATCH_MAGIC_1) {
             if let Some(batch) = self.batch_at(at + found)? {
                 return Ok(Some((at + found, batch)));
             }
@@ -249,7 +254,7 @@ mod tests {
     fn a_batch_is_closed_when_it_is_long() {
         let record: Record = "deleted a 5".parse().unwrap();
         let (bytes, _) = file(&[vec![record; 10_000]]);
-        let batches = memmem::find_iter(&bytes, BATCH_MAGIC).count();
+        let batches = memmem::find_iter(&bytes, BATCH_MAGIC_1).count();
         assert!(batches > 1, "{batches} for {} bytes", bytes.len());
         let found = replay(&bytes).unwrap();
         assert_eq!((found.next, found.end, found.damaged), (Some(Seq(10_040)), bytes.len(), false));

@@ -56,6 +56,7 @@ mod tests {
 
     use super::*;
     use crate::log::disk::FileSystem;
+    use crate::log::format::VERSION;
 
     fn look(dir: &Path, name: &str) -> io::Result<Held> {
         look_into(&FileSystem, &dir.join(name), &name.parse().unwrap())
@@ -64,7 +65,10 @@ mod tests {
     /// The beginning of a segment of this group.
     fn segment(group: &str, base: u64) -> Vec<u8> {
         let (topic, base, previous_end) = (group.parse().unwrap(), Seq(base), Seq(base));
-        SegmentHeader { topic, base, previous_end, reserved: base, unix_ms: 0 }.encode().to_vec()
+        let version = VERSION;
+        let header =
+            SegmentHeader { version, topic, base, previous_end, reserved: base, unix_ms: 0 };
+        header.encode().to_vec()
     }
 
     #[test]

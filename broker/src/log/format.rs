@@ -1,11 +1,11 @@
-//! The format of segment files, version 1.
+//! The format of segment files, version 2.
 //!
 //! A segment is a header and then batches, each a header and the bytes that go on the wire:
 //!
 //! ```text
 //!  segment header, 128 bytes                  batch header, 64 bytes, at any offset
-//!    0  "TIDINGSL"                              0  "TDB1"
-//!    8  u16  version (1)                        4  u16  flags: 1 clean, 2 identified
+//!    0  "TIDINGSL"                              0  "TDB2"
+//!    8  u16  version (2)                        4  u16  flags: 1 clean, 2 identified
 //!   10  u16  length of the topic's name         6  u16  version of the wire form (1)
 //!   12  u32  zero                               8  u32  bytes of payload
 //!   16  u64  base: the first number in it      12  u32  events
@@ -15,11 +15,16 @@
 //!   48  64 bytes of the topic's name           40  u64  reserved
 //!  112  12 bytes, zero                         48  i64  unix ms of its newest event
 //!  124  u32  CRC-32C of the 124 bytes before   56  u32  CRC-32C of the payload
-//!                                              60  u32  CRC-32C of the 60 bytes before
+//!                                              60  u32  CRC-32C of the 60 bytes before,
+//!                                                       and of the batch's address
 //! ```
 //!
 //! All numbers are little-endian; magic, flags and versions are as they stand. A file is named after
 //! its base, in 20 digits: `00000000000000000077.log`.
+//!
+//! The *address* is not in the file: it is the topic's name, the file's base and the offset of the batch,
+//! each number in 8 bytes. A copy of a batch that a disk wrote to the wrong place, in this file or another,
+//! is therefore no batch, and nothing is learned from it.
 //!
 //! *Previous end* is the number after the newest event that was written before: if it is less than
 //! the first number, the numbers between the two were given to nothing that was kept (a gap).
@@ -43,14 +48,20 @@
 //! `<base>.log.damaged` (a file of which nothing could be read, never touched again: numbers go on
 //! 2^26 beyond its base).
 //!
+//! In files of version 1 batches begin with "TDB1", and their checksum is of the 60 bytes alone. Such a file
+//! is read, and not written to any more. The [catalog](crate::catalog) goes on with that form: its numbers have no
+//! holes, so that a copy shows in them.
+//!
 //! A change that an older program would misread takes a new version of the segment, one of `MSG` a
 //! new wire version. Files of all versions stay readable, with fixtures in `tests/fixtures/log`; a
 //! program that meets a later version than its own refuses to start and leaves the file alone.
 
 use tidings_protocol::{Seq, TopicName};
 
-/// Version of the format that is written, and the only one so far.
-pub(crate) const VERSION: u16 = 1;
+/// Version of the format that logs are written in.
+pub(crate) const VERSION: u16 = 2;
+/// Version whose batches do not know where they were written.
+pub(crate) const VERSION_1: u16 = 1;
 /// Version of the line protocol's `MSG` in the payloads.
 const WIRE_VERSION: u16 = 1;
 
@@ -60,8 +71,11 @@ pub(crate) const SEGMENT_HEADER: usize = 128;
 pub(crate) const BATCH_HEADER: usize = 64;
 
 const SEGMENT_MAGIC: &[u8; 8] = b"TIDINGSL";
-/// How a batch begins.
-pub(crate) const BATCH_MAGIC: &[u8; 4] = b"TDB1";
+/// How a batch begins, and how one without an address does.
+const BATCH_MAGIC: &[u8; 4] = b"TDB2";
+pub(crate) const BATCH_MAGIC_1: &[u8; 4] = b"TDB1";
+/// What they have in common.
+pub(crate) const ANY_BATCH_MAGIC: &[u8; 3] = b"TDB";
 
 const CLEAN: u16 = 1;
 const IDENTIFIED: u16 = 2;
@@ -69,6 +83,8 @@ const IDENTIFIED: u16 = 2;
 /// What a segment file says about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
+    /// [`VERSION`], or an earlier one.
+    pub(crate) version: u16,
     /// Whose segment it is.
     pub(crate) topic: TopicName,
     /// The first number that may be in it; also in the file's name.
@@ -79,6 +95,23 @@ pub(crate) struct SegmentHeader {
     pub(crate) reserved: Seq,
     /// When it was made, which is about the time of its first event.
     pub(crate) unix_ms: i64,
+}
+
+/// A file that batches are written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Home(u32);
+
+impl Home {
+    pub(crate) fn new(topic: &TopicName, base: Seq) -> Self {
+        let name = crc32c::crc32c(topic.as_str().as_bytes());
+        Self(crc32c::crc32c_append(name, &base.0.to_le_bytes()))
+    }
+
+    /// The checksum of a header that lies at `offset` of the file.
+    pub(super) fn checksum(self, header: &[u8], offset: u64) -> u32 {
+        let address = crc32c::crc32c_append(self.0, &offset.to_le_bytes());
+        crc32c::crc32c_append(address, header)
+    }
 }
 
 /// What a batch says about itself.
@@ -145,7 +178,7 @@ impl SegmentHeader {
         let name = self.topic.as_str().as_bytes();
         let length = u16::try_from(name.len()).expect("names have at most 64 bytes");
         bytes[..8].copy_from_slice(SEGMENT_MAGIC);
-        bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[8..10].copy_from_slice(&self.version.to_le_bytes());
         bytes[10..12].copy_from_slice(&length.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.base.0.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.previous_end.0.to_le_bytes());
@@ -167,13 +200,14 @@ impl SegmentHeader {
             return Err(FormatError::Checksum);
         }
         let version = u16_at(bytes, 8);
-        if version != VERSION {
+        if !(VERSION_1..=VERSION).contains(&version) {
             return Err(FormatError::Version(version));
         }
         let length = usize::from(u16_at(bytes, 10)).min(64);
         let name = std::str::from_utf8(&bytes[48..48 + length]);
         let topic = name.ok().and_then(|name| TopicName::new(name).ok());
         Ok(Self {
+            version,
             topic: topic.ok_or(FormatError::Senseless)?,
             base: Seq(u64_at(bytes, 16)),
             previous_end: Seq(u64_at(bytes, 24)),
@@ -189,12 +223,21 @@ impl BatchHeader {
         Seq(self.first.0 + u64::from(self.count))
     }
 
-    /// The header as it is in the file.
+    /// The header as it is in the file, if it lies at `offset` there.
+    pub(crate) fn encode_at(&self, home: Home, offset: u64) -> [u8; BATCH_HEADER] {
+        self.encode_with(BATCH_MAGIC, |header| home.checksum(header, offset))
+    }
+
+    /// The header as it is in a file of [`VERSION_1`].
     pub(crate) fn encode(&self) -> [u8; BATCH_HEADER] {
+        self.encode_with(BATCH_MAGIC_1, crc32c::crc32c)
+    }
+
+    fn encode_with(&self, magic: &[u8; 4], checksum: impl Fn(&[u8]) -> u32) -> [u8; BATCH_HEADER] {
         let mut bytes = [0; BATCH_HEADER];
         let flags =
             if self.clean { CLEAN } else { 0 } | if self.identified { IDENTIFIED } else { 0 };
-        bytes[..4].copy_from_slice(BATCH_MAGIC);
+        bytes[..4].copy_from_slice(magic);
         bytes[4..6].copy_from_slice(&flags.to_le_bytes());
         bytes[6..8].copy_from_slice(&WIRE_VERSION.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.bytes.to_le_bytes());
@@ -205,18 +248,37 @@ impl BatchHeader {
         bytes[40..48].copy_from_slice(&self.reserved.0.to_le_bytes());
         bytes[48..56].copy_from_slice(&self.unix_ms.to_le_bytes());
         bytes[56..60].copy_from_slice(&self.crc.to_le_bytes());
-        let crc = crc32c::crc32c(&bytes[..BATCH_HEADER - 4]);
+        let crc = checksum(&bytes[..BATCH_HEADER - 4]);
         bytes[BATCH_HEADER - 4..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
-    /// Reads the first bytes of a batch. Whether the payload is right is another question.
+    /// Reads the first bytes of a batch that lies at `offset`, or of one that does not know where it lies.
+    /// Whether the payload is right is another question.
+    pub(crate) fn decode_at(bytes: &[u8], home: Home, offset: u64) -> Result<Self, FormatError> {
+        match Self::decode(bytes) {
+            Err(FormatError::Magic) => {
+                Self::decode_with(bytes, BATCH_MAGIC, |header| home.checksum(header, offset))
+            }
+            decoded => decoded,
+        }
+    }
+
+    /// Reads the first bytes of a batch in a file of [`VERSION_1`].
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        Self::decode_with(bytes, BATCH_MAGIC_1, crc32c::crc32c)
+    }
+
+    fn decode_with(
+        bytes: &[u8],
+        magic: &[u8; 4],
+        checksum: impl Fn(&[u8]) -> u32,
+    ) -> Result<Self, FormatError> {
         let bytes = bytes.get(..BATCH_HEADER).ok_or(FormatError::Short)?;
-        if &bytes[..4] != BATCH_MAGIC {
+        if &bytes[..4] != magic {
             return Err(FormatError::Magic);
         }
-        if crc32c::crc32c(&bytes[..BATCH_HEADER - 4]) != u32_at(bytes, BATCH_HEADER - 4) {
+        if checksum(&bytes[..BATCH_HEADER - 4]) != u32_at(bytes, BATCH_HEADER - 4) {
             return Err(FormatError::Checksum);
         }
         let wire = u16_at(bytes, 6);
@@ -252,6 +314,7 @@ mod tests {
 
     fn segment() -> SegmentHeader {
         SegmentHeader {
+            version: VERSION,
             topic: "new-url".parse().unwrap(),
             base: Seq(77),
             previous_end: Seq(70),
@@ -275,10 +338,32 @@ mod tests {
         }
     }
 
+    fn home(topic: &str, base: u64) -> Home {
+        Home::new(&topic.parse().unwrap(), Seq(base))
+    }
+
     #[test]
     fn headers_come_back_as_they_were() {
-        assert_eq!(SegmentHeader::decode(&segment().encode()), Ok(segment()));
+        let old = SegmentHeader { version: VERSION_1, ..segment() };
+        for header in [segment(), old] {
+            assert_eq!(SegmentHeader::decode(&header.encode()), Ok(header));
+        }
+        let home = home("new-url", 77);
+        assert_eq!(BatchHeader::decode_at(&batch().encode_at(home, 128), home, 128), Ok(batch()));
+        assert_eq!(BatchHeader::decode_at(&batch().encode(), home, 128), Ok(batch()));
         assert_eq!(BatchHeader::decode(&batch().encode()), Ok(batch()));
+    }
+
+    #[test]
+    fn a_batch_that_lies_elsewhere_is_none() {
+        let bytes = batch().encode_at(home("new-url", 77), 128);
+        for (topic, base, offset) in
+            [("new-urk", 77, 128), ("new-url", 78, 128), ("new-url", 77, 192)]
+        {
+            let decoded = BatchHeader::decode_at(&bytes, home(topic, base), offset);
+            assert_eq!(decoded, Err(FormatError::Checksum), "{topic} {base} {offset}");
+        }
+        assert_eq!(BatchHeader::decode(&bytes), Err(FormatError::Magic));
     }
 
     #[test]
@@ -296,16 +381,18 @@ mod tests {
             let mut bytes = segment().encode();
             bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert!(SegmentHeader::decode(&bytes).is_err());
-            let mut bytes = batch().encode();
-            let bit = bit % (8 * BATCH_HEADER);
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            prop_assert!(BatchHeader::decode(&bytes).is_err());
+            let home = home("new-url", 77);
+            for mut bytes in [batch().encode(), batch().encode_at(home, 128)] {
+                let bit = bit % (8 * BATCH_HEADER);
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                prop_assert!(BatchHeader::decode_at(&bytes, home, 128).is_err());
+            }
         }
 
         #[test]
         fn garbage_is_no_header(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             prop_assert!(SegmentHeader::decode(&bytes).is_err());
-            prop_assert!(BatchHeader::decode(&bytes).is_err());
+            prop_assert!(BatchHeader::decode_at(&bytes, home("new-url", 77), 128).is_err());
         }
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tidings_protocol::Seq;
 
 use super::disk::Disk;
-use super::format::{BatchHeader, SegmentHeader};
+use super::format::{BatchHeader, Home, SegmentHeader, VERSION, VERSION_1};
 use super::simulated::SimulatedDisk;
 use super::{Found, Piece, SegmentLog, SegmentOptions, TopicLog};
 use crate::fuzzing::Choices;
@@ -160,6 +160,7 @@ fn crafted(choices: &mut Choices<'_>) {
     for _ in 0..=choices.byte() % 3 {
         let base = choices.number();
         let header = SegmentHeader {
+            version: if choices.byte() < 0xF0 { VERSION } else { VERSION_1 },
             topic: if choices.byte() < 0xF0 { "t" } else { "u" }.parse().expect("it is a name"),
             base: Seq(base),
             previous_end: Seq(choices.number()),
@@ -167,8 +168,9 @@ fn crafted(choices: &mut Choices<'_>) {
             unix_ms: choices.number().cast_signed(),
         };
         let mut bytes = header.encode().to_vec();
+        let home = Home::new(&"t".parse().expect("it is a name"), Seq(base));
         for _ in 0..choices.byte() % 8 {
-            batch(choices, &mut bytes);
+            batch(choices, home, &mut bytes);
         }
         let path = std::path::Path::new(DIR).join(format!("{base:020}.log"));
         if let Ok(file) = disk.create(&path) {
@@ -184,7 +186,7 @@ fn crafted(choices: &mut Choices<'_>) {
     let _ = log.bounds();
 }
 
-fn batch(choices: &mut Choices<'_>, bytes: &mut Vec<u8>) {
+fn batch(choices: &mut Choices<'_>, home: Home, bytes: &mut Vec<u8>) {
     let (first, lines) = (choices.number(), choices.byte() % 4);
     let payload: String =
         (0..u64::from(lines)).map(|n| line(first.wrapping_add(n) % 1000)).collect();
@@ -206,7 +208,9 @@ fn batch(choices: &mut Choices<'_>, bytes: &mut Vec<u8>) {
         clean: flags & 2 != 0,
         identified: flags & 4 != 0,
     };
-    bytes.extend(header.encode());
+    let knows_its_place = flags & 8 == 0;
+    let at = bytes.len() as u64;
+    bytes.extend(if knows_its_place { header.encode_at(home, at) } else { header.encode() });
     bytes.extend(&payload);
     bytes.resize(bytes.len() + usize::from(flags >> 6) * 40, 0);
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidings_protocol::Seq;
 
 use super::disk::DiskFile;
-use super::format::{BATCH_HEADER, BatchHeader, SEGMENT_HEADER, SegmentHeader};
+use super::format::{BATCH_HEADER, BatchHeader, Home, SEGMENT_HEADER, SegmentHeader};
 use super::segment::{Place, Step, Walk, is_whole};
 use super::segments::{Index, Segment, SegmentLog, add_to_index};
 use super::{Checked, Found, LogError, Position};
@@ -19,6 +19,7 @@ struct View<'a> {
     log: &'a SegmentLog,
     segment: &'a Segment,
     file: Arc<dyn DiskFile>,
+    home: Home,
     /// The number after its newest event, as far as anybody knows. Batches that go beyond are strays, or
     /// not for this read yet.
     end: Seq,
@@ -38,7 +39,8 @@ pub(super) fn read(
             Err(found) => break found,
         };
         let read = open(log, &segment).and_then(|file| {
-            View { log, segment: &segment, file, end }.read(from, at, since, buffer)
+            let home = log.home(segment.base);
+            View { log, segment: &segment, file, home, end }.read(from, at, since, buffer)
         });
         match read {
             Ok(found) => break found,
@@ -158,7 +160,7 @@ impl View<'_> {
     /// Segments of an earlier run have no index until somebody looks for something in them.
     fn build_index(&self) -> io::Result<Arc<Index>> {
         let mut index = Index::new();
-        let mut walk = Walk::new(&*self.file, SEGMENT_HEADER as u64, self.segment.bytes);
+        let mut walk = Walk::new(&*self.file, self.home, SEGMENT_HEADER as u64, self.segment.bytes);
         loop {
             match walk.next()? {
                 Step::Batch(place) => add_to_index(&mut index, place.header.first, place.offset),
@@ -187,7 +189,7 @@ impl View<'_> {
         let wanted = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let read = self.file.read_at(&mut buffer[..wanted], offset)?;
         let mut lines = Lines { end: from, runs: Vec::new() };
-        let used = lines.take(&mut buffer[..read], self.end, since);
+        let used = lines.take(&mut buffer[..read], (self.home, offset), self.end, since);
         let at =
             Position { base: self.segment.base, offset: offset + used as u64, next: lines.end };
         let Lines { end, runs } = lines;
@@ -203,7 +205,7 @@ impl View<'_> {
         since: Option<i64>,
     ) -> io::Result<Result<(Seq, Place), Found>> {
         let mut cursor = from;
-        let mut walk = Walk::new(&*self.file, offset, self.segment.bytes);
+        let mut walk = Walk::new(&*self.file, self.home, offset, self.segment.bytes);
         loop {
             match walk.next()? {
                 Step::Batch(place)
@@ -246,11 +248,18 @@ struct Lines {
 }
 
 impl Lines {
-    /// Takes good batches without a hole between them from a buffer that begins with one, and ends
-    /// with the first that is too old, or goes beyond `limit`. Returns how many bytes of it are done with.
-    fn take(&mut self, bytes: &mut [u8], limit: Seq, since: Option<i64>) -> usize {
+    /// Takes good batches without a hole between them from a buffer that begins with one, from an offset
+    /// in a file, and ends with the first that is too old, or goes beyond `limit`. Returns how many bytes
+    /// of it are done with.
+    fn take(
+        &mut self,
+        bytes: &mut [u8],
+        (home, offset): (Home, u64),
+        limit: Seq,
+        since: Option<i64>,
+    ) -> usize {
         let mut at = 0;
-        while let Ok(header) = BatchHeader::decode(&bytes[at..]) {
+        while let Ok(header) = BatchHeader::decode_at(&bytes[at..], home, offset + at as u64) {
             let payload = at + BATCH_HEADER..at + BATCH_HEADER + header.bytes as usize;
             let Some(lines) = bytes.get(payload.clone()) else { break };
             if header.count > 0 && header.end() > self.end {
@@ -306,7 +315,9 @@ pub(super) fn verify(log: &SegmentLog) -> Vec<Checked> {
             lost: Vec::new(),
         };
         let opened = log.options.disk.open(&segment.path);
-        if let Err(error) = opened.and_then(|opened| file.check(&*opened, segment, end)) {
+        if let Err(error) =
+            opened.and_then(|opened| file.check(&*opened, log.home(segment.base), segment, end))
+        {
             if !log.shared.lock().has(segment.base) {
                 // It was let go of meanwhile.
                 continue;
@@ -322,7 +333,13 @@ pub(super) fn verify(log: &SegmentLog) -> Vec<Checked> {
 
 impl Checked {
     /// Checks a segment, which should hold the events before `end`.
-    fn check(&mut self, file: &dyn DiskFile, segment: &Segment, end: Seq) -> io::Result<()> {
+    fn check(
+        &mut self,
+        file: &dyn DiskFile,
+        home: Home,
+        segment: &Segment,
+        end: Seq,
+    ) -> io::Result<()> {
         let mut bytes = vec![0; SEGMENT_HEADER];
         let read = file.read_at(&mut bytes, 0)?;
         match SegmentHeader::decode(&bytes[..read]) {
@@ -334,7 +351,7 @@ impl Checked {
         }
         // Events from here on are accounted for by the next batch.
         let mut cursor = segment.base;
-        let mut walk = Walk::new(file, SEGMENT_HEADER as u64, segment.bytes);
+        let mut walk = Walk::new(file, home, SEGMENT_HEADER as u64, segment.bytes);
         loop {
             match walk.next()? {
                 Step::Batch(place) => {

@@ -7,9 +7,9 @@
 //!   crash does that. It is cut off, and what it held, if anything, kept beside the file.
 //! - **A batch in the middle is damaged**: a later one says that it had been synced. It stays where
 //!   it is; readers are told what is missing when they come there.
-//! - **A batch lies where it was not written**, whole, with numbers of a newer file or of later in this
-//!   one. The next file, or what had been synced, says so; it is passed over, and nothing is learned
-//!   from it.
+//! - **A batch lies where it was not written**, whole: it is no batch, as its checksum is of another
+//!   [address](super::format). In files of version 1 it would be one: those with numbers of a newer file, or
+//!   of later than what had been synced, are passed over, and nothing is learned from them.
 //! - **Nothing in the file can be read**: it is set aside under another name, and numbers go on far
 //!   behind what it may have held. A file that cannot be read is never taken for an empty one.
 //!
@@ -27,7 +27,9 @@ use tidings_protocol::Seq;
 
 use super::RESERVED_MAX;
 use super::disk::{DiskFile, is_full};
-use super::format::{BATCH_HEADER, BatchHeader, FormatError, SEGMENT_HEADER, SegmentHeader};
+use super::format::{
+    BATCH_HEADER, BatchHeader, FormatError, Home, SEGMENT_HEADER, SegmentHeader, VERSION,
+};
 use super::segment::{Place, Step, Walk, is_whole, payload};
 use super::segments::{
     Active, Index, Segment, SegmentLog, SegmentOptions, Shared, Writer, add_to_index, file_name,
@@ -174,8 +176,10 @@ impl Recovery {
             self.add(path, header, length);
             return Ok(());
         }
-        let has_header = header.is_some();
-        let survey = survey(&*file, length)?;
+        // Nothing more is written to a file of which that is not certain, or of an earlier version.
+        let is_ours = header.as_ref().is_some_and(|header| header.version == VERSION);
+        let home = Home::new(&self.options.topic, base);
+        let survey = survey(&*file, home, length)?;
         let header = match (header, survey.first) {
             (Some(header), _) => header,
             (None, Some(first)) => self.infer(base, &first),
@@ -185,13 +189,13 @@ impl Recovery {
         // All of a segment was synced before there was one after it.
         let synced = if is_last { survey.synced } else { Seq(u64::MAX) };
         self.add(path, &header, length);
-        let mut scan = self.scan(&file, base, length, synced, path)?;
+        let mut scan = self.scan(&file, home, base, length, synced, path)?;
         if let Some(reserved) = survey.reserved {
             // The last header may be of what is torn, and of before an earlier start.
             self.writer.reserved = reserved.max(scan.next);
         }
         if is_last {
-            self.settle(&*file, path, length, synced, &mut scan)?;
+            self.settle(&*file, home, path, length, synced, &mut scan)?;
         } else if scan.torn {
             self.found.findings.push(format!("{}: its end is damaged", path.display()));
         }
@@ -199,9 +203,9 @@ impl Recovery {
         segment.index = Some(Arc::new(scan.index.clone()));
         if is_last {
             segment.bytes = scan.end;
-            if has_header && !scan.damaged {
+            if is_ours && !scan.damaged {
                 let (offset, allocated, index) = (scan.end, file.len()?, scan.index);
-                self.writer.active = Some(Active { file, offset, allocated, index });
+                self.writer.active = Some(Active { file, home, offset, allocated, index });
             }
         }
         Ok(())
@@ -211,6 +215,7 @@ impl Recovery {
     fn settle(
         &mut self,
         file: &dyn DiskFile,
+        home: Home,
         path: &Path,
         length: u64,
         synced: Seq,
@@ -231,7 +236,7 @@ impl Recovery {
             // noted while it can still be seen, so that a start that is cut short changes nothing.
             let lost = (length - scan.end).saturating_add(2 * RESERVED_MAX);
             self.writer.reserved.0 = self.writer.reserved.0.saturating_add(lost);
-            self.note_next(file, synced, scan)?;
+            self.note_next(file, home, synced, scan)?;
             file.sync_data()?;
         }
         let length = file.len()?;
@@ -277,6 +282,7 @@ impl Recovery {
     fn infer(&self, base: Seq, first: &Place) -> SegmentHeader {
         let is_first = first.offset == SEGMENT_HEADER as u64;
         SegmentHeader {
+            version: VERSION,
             topic: self.options.topic.clone(),
             base,
             // If in doubt there is something missing, rather than nothing.
@@ -308,6 +314,7 @@ impl Recovery {
     fn scan(
         &mut self,
         file: &Arc<dyn DiskFile>,
+        home: Home,
         base: Seq,
         length: u64,
         synced: Seq,
@@ -323,7 +330,7 @@ impl Recovery {
             damaged: false,
             is_stopped: false,
         };
-        let mut walk = Walk::new(&**file, scan.end, length);
+        let mut walk = Walk::new(&**file, home, scan.end, length);
         loop {
             match walk.next()? {
                 Step::Batch(place) => {
@@ -420,7 +427,13 @@ impl Recovery {
     }
 
     /// Notes how far numbers may have been given: the next start would not know.
-    fn note_next(&self, file: &dyn DiskFile, synced: Seq, scan: &mut Scan) -> io::Result<()> {
+    fn note_next(
+        &self,
+        file: &dyn DiskFile,
+        home: Home,
+        synced: Seq,
+        scan: &mut Scan,
+    ) -> io::Result<()> {
         let end = self.shared.end;
         let next = self.writer.reserved.max(end);
         let note = BatchHeader {
@@ -437,7 +450,7 @@ impl Recovery {
         };
         // Zeros behind it say that it is the end.
         file.set_len(file.len()?.max(scan.end + 2 * BATCH_HEADER as u64))?;
-        match file.write_at(&mut [IoSlice::new(&note.encode())], scan.end) {
+        match file.write_at(&mut [IoSlice::new(&note.encode_at(home, scan.end))], scan.end) {
             Ok(()) => {
                 scan.unsynced.get_or_insert(scan.end);
                 scan.end += BATCH_HEADER as u64;
@@ -487,9 +500,9 @@ impl Recovery {
 }
 
 /// Reads every header that can be found in a file.
-fn survey(file: &dyn DiskFile, length: u64) -> io::Result<Survey> {
+fn survey(file: &dyn DiskFile, home: Home, length: u64) -> io::Result<Survey> {
     let mut survey = Survey::default();
-    let mut walk = Walk::new(file, SEGMENT_HEADER as u64, length);
+    let mut walk = Walk::new(file, home, SEGMENT_HEADER as u64, length);
     loop {
         match walk.next()? {
             Step::Batch(place) => {

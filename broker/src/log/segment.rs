@@ -8,7 +8,7 @@ use std::io;
 use memchr::memmem;
 
 use super::disk::DiskFile;
-use super::format::{BATCH_HEADER, BATCH_MAGIC, BatchHeader, FormatError};
+use super::format::{ANY_BATCH_MAGIC, BATCH_HEADER, BatchHeader, FormatError, Home};
 
 /// Bytes that are read together.
 const WINDOW: usize = 64 << 10;
@@ -50,6 +50,7 @@ pub(super) enum Step {
 /// A walk from header to header.
 pub(super) struct Walk<'a> {
     file: &'a dyn DiskFile,
+    home: Home,
     /// The walk ends there.
     length: u64,
     offset: u64,
@@ -59,8 +60,8 @@ pub(super) struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     /// Begins at `offset`, which is between batches, and ends at `length`.
-    pub(super) fn new(file: &'a dyn DiskFile, offset: u64, length: u64) -> Self {
-        Self { file, length, offset, window: Vec::new(), window_at: 0 }
+    pub(super) fn new(file: &'a dyn DiskFile, home: Home, offset: u64, length: u64) -> Self {
+        Self { file, home, length, offset, window: Vec::new(), window_at: 0 }
     }
 
     pub(super) fn next(&mut self) -> io::Result<Step> {
@@ -80,7 +81,7 @@ impl<'a> Walk<'a> {
             zeros &= bytes.iter().all(|byte| *byte == 0);
             let searched = bytes.len();
             let candidates: Vec<u64> =
-                memmem::find_iter(bytes, BATCH_MAGIC).map(|found| at + found as u64).collect();
+                memmem::find_iter(bytes, ANY_BATCH_MAGIC).map(|found| at + found as u64).collect();
             for candidate in candidates.into_iter().filter(|found| *found > offset) {
                 if let Some(next) = self.batch_at(candidate)? {
                     self.offset = next.offset;
@@ -88,7 +89,7 @@ impl<'a> Walk<'a> {
                 }
             }
             // The magic may lie across two windows.
-            let overlap = BATCH_MAGIC.len() - 1;
+            let overlap = ANY_BATCH_MAGIC.len() - 1;
             if at + searched as u64 >= length || searched <= overlap {
                 break;
             }
@@ -99,16 +100,17 @@ impl<'a> Walk<'a> {
 
     /// The batch whose header begins at `offset`, if it is good and the file holds it whole.
     fn batch_at(&mut self, offset: u64) -> io::Result<Option<Place>> {
-        let length = self.length;
-        let header = match BatchHeader::decode(self.bytes_at(offset, BATCH_HEADER)?) {
-            Ok(header) => header,
-            // A later program wrote it: it is neither damaged nor to be cut off.
-            Err(error @ FormatError::Version(_)) => {
-                let text = format!("the batch at byte {offset}: {error}");
-                return Err(io::Error::new(io::ErrorKind::Unsupported, text));
-            }
-            Err(_) => return Ok(None),
-        };
+        let (length, home) = (self.length, self.home);
+        let header =
+            match BatchHeader::decode_at(self.bytes_at(offset, BATCH_HEADER)?, home, offset) {
+                Ok(header) => header,
+                // A later program wrote it: it is neither damaged nor to be cut off.
+                Err(error @ FormatError::Version(_)) => {
+                    let text = format!("the batch at byte {offset}: {error}");
+                    return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+                }
+                Err(_) => return Ok(None),
+            };
         let place = Place { offset, header };
         Ok((place.end() <= length).then_some(place))
     }

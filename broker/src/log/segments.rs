@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tidings_protocol::{Seq, TopicName};
 
 use super::disk::{Disk, DiskFile, Space, is_full};
-use super::format::{BATCH_HEADER, BatchHeader, SEGMENT_HEADER, SegmentHeader};
+use super::format::{BATCH_HEADER, BatchHeader, Home, SEGMENT_HEADER, SegmentHeader, VERSION};
 use super::{
     Bounds, Checked, Found, LogError, Piece, Position, Retention, Synced, TopicLog, reading,
 };
@@ -102,6 +102,7 @@ pub(super) struct Writer {
 #[derive(Debug)]
 pub(super) struct Active {
     pub(super) file: Arc<dyn DiskFile>,
+    pub(super) home: Home,
     /// Where the next batch goes.
     pub(super) offset: u64,
     /// The length of the file.
@@ -123,6 +124,11 @@ impl SegmentLog {
         let writer = Writer { durable: first, reserved: first, ..Writer::default() };
         let (shared, writer) = (Mutex::new(shared), Mutex::new(writer));
         Self { options, shared, writer, removal: Mutex::default() }
+    }
+
+    /// What the headers in the segment that begins at `base` are bound to.
+    pub(super) fn home(&self, base: Seq) -> Home {
+        Home::new(&self.options.topic, base)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -164,7 +170,8 @@ impl SegmentLog {
         let previous_end = self.shared.lock().end;
         let reserved = reserve.max(writer.reserved);
         let topic = self.options.topic.clone();
-        let header = SegmentHeader { topic, base, previous_end, reserved, unix_ms };
+        let version = VERSION;
+        let header = SegmentHeader { version, topic, base, previous_end, reserved, unix_ms };
         let (temporary, path) = (self.path("new.tmp"), self.path(&file_name(base)));
         let file = self.options.disk.create(&temporary)?;
         let bytes = SEGMENT_HEADER as u64;
@@ -176,7 +183,8 @@ impl SegmentLog {
         // From here on a start may find it: there is no way back to the segment before.
         self.options.disk.sync_dir(&self.options.dir).map_err(WriteError::Broken)?;
         let index = Some(Arc::default());
-        writer.active = Some(Active { file, offset: bytes, allocated, index: Index::new() });
+        let home = self.home(base);
+        writer.active = Some(Active { file, home, offset: bytes, allocated, index: Index::new() });
         writer.reserved = reserved;
         let segment = Segment { path, base, previous_end, unix_ms, bytes, index };
         let segments = &mut self.shared.lock().segments;
@@ -254,18 +262,20 @@ impl SegmentLog {
             self.roll(writer, first, reserve, unix_ms)?;
         }
         let active = writer.active.as_mut().expect("a segment was just begun");
-        let headers: Vec<_> = batches.iter().map(|(header, _)| header.encode()).collect();
+        let (mut headers, mut offset) = (Vec::with_capacity(batches.len()), active.offset);
+        for (header, _) in &batches {
+            headers.push((offset, header.encode_at(active.home, offset)));
+            offset += batch_bytes(header);
+        }
         let mut slices = Vec::with_capacity(batches.len() + pieces.len());
-        for (header, (_, pieces)) in headers.iter().zip(&batches) {
+        for ((_, header), (_, pieces)) in headers.iter().zip(&batches) {
             slices.push(IoSlice::new(header));
             slices.extend(pieces.iter().map(|piece| IoSlice::new(&piece.wire)));
         }
-        let mut offset = active.offset;
         self.put(active, &mut slices, bytes)?;
         let known = active.index.len();
-        for (header, _) in &batches {
-            add_to_index(&mut active.index, header.first, offset);
-            offset += batch_bytes(header);
+        for ((offset, _), (header, _)) in headers.iter().zip(&batches) {
+            add_to_index(&mut active.index, header.first, *offset);
         }
         let newest = &batches[batches.len() - 1].0;
         writer.newest_unix_ms = newest.unix_ms;
@@ -472,7 +482,8 @@ impl TopicLog for SegmentLog {
                 clean: true,
                 identified: false,
             };
-            log.put(active, &mut [IoSlice::new(&header.encode())], BATCH_HEADER as u64)?;
+            let bytes = header.encode_at(active.home, active.offset);
+            log.put(active, &mut [IoSlice::new(&bytes)], BATCH_HEADER as u64)?;
             if let Some(last) = log.shared.lock().segments.back_mut() {
                 last.bytes = active.offset;
             }

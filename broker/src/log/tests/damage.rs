@@ -7,7 +7,7 @@ use tidings_protocol::Seq;
 
 use super::{BUFFER, Heard, events, fill, hear, line, newest, open, options};
 use crate::lives;
-use crate::log::format::{BATCH_HEADER, BATCH_MAGIC, SEGMENT_HEADER};
+use crate::log::format::{ANY_BATCH_MAGIC, BATCH_HEADER, BatchHeader, Home, SEGMENT_HEADER};
 use crate::log::simulated::SimulatedDisk;
 use crate::log::{Checked, SegmentLog, TopicLog};
 
@@ -119,27 +119,94 @@ fn every_flipped_bit_is_found_and_what_it_costs_is_named() {
     assert!(log.verify().unwrap().iter().all(|file| file.problems.is_empty()));
 }
 
-/// A disk may write to the wrong place what is right in itself.
+/// A batch that a disk wrote to the wrong place, which is right in itself.
+struct Copy<'a> {
+    /// The file that it was written to, and the offset of it there.
+    from: (&'a Path, usize),
+    bytes: &'a [u8],
+}
+
+/// Every batch of some files.
+fn batches(files: &[(PathBuf, Vec<u8>)]) -> Vec<Copy<'_>> {
+    let mut copies = Vec::new();
+    for (path, bytes) in files {
+        for offset in memchr::memmem::find_iter(bytes, ANY_BATCH_MAGIC) {
+            let payload = u32::from_le_bytes(bytes[offset + 8..offset + 12].try_into().unwrap());
+            let end = offset + BATCH_HEADER + payload as usize;
+            copies.push(Copy { from: (path, offset), bytes: &bytes[offset..end] });
+        }
+    }
+    copies
+}
+
+/// A disk may write what is right to the wrong place as well, behind what is there: in older files,
+/// and in the newest one, where its numbers would count.
 #[test]
-fn batches_that_lie_in_an_older_file_cost_nothing() {
-    let disk = SimulatedDisk::new(3);
-    let (log, _) = open(&disk, SEGMENT_BYTES);
-    let pieces: Vec<_> = (1..20).map(|seq| (seq, 1)).collect();
-    // Nothing says of the last that it is safe.
-    fill(&log, &pieces);
-    drop(log);
-    let files = disk.files();
-    for (at, (_, newer)) in files.iter().enumerate() {
-        let batches: Vec<_> = memchr::memmem::find_iter(newer, BATCH_MAGIC).collect();
-        for (older, _) in &files[..at] {
-            for batch in &batches {
-                let disk = disk.copy();
-                disk.damage(older, |file| file.extend(&newer[*batch..]));
-                let lost = survive(&disk, &pieces, 20, &format!("{older:?}: byte {batch}"));
-                assert_eq!(lost, [0; 0], "{older:?}: byte {batch}");
+fn batches_that_lie_behind_others_cost_nothing() {
+    for stopped in [true, false] {
+        let (disk, log, pieces) = written(stopped);
+        drop(log);
+        let next = if stopped { 19 } else { 500 };
+        let files = disk.files();
+        for copy in batches(&files) {
+            for (path, bytes) in &files {
+                let end = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+                for at in [end, end + 1, end + BATCH_HEADER, end + 100] {
+                    let case = format!("stopped {stopped}, {:?} in {path:?} at {at}", copy.from);
+                    let disk = disk.copy();
+                    disk.damage(path, |file| put(file, at, copy.bytes));
+                    assert_eq!(survive(&disk, &pieces, next, &case), [0; 0], "{case}");
+                }
             }
         }
     }
+}
+
+/// Or instead of something that it loses by that.
+#[test]
+fn batches_that_lie_over_others_cost_what_they_cover() {
+    for stopped in [true, false] {
+        let (disk, log, pieces) = written(stopped);
+        drop(log);
+        let next = if stopped { 19 } else { 500 };
+        let files = disk.files();
+        let all = batches(&files);
+        for copy in &all {
+            for target in all.iter().filter(|target| target.from != copy.from) {
+                let case = format!("stopped {stopped}, {:?} over {:?}", copy.from, target.from);
+                let (path, at) = target.from;
+                let covered: Vec<u64> = all
+                    .iter()
+                    .filter(|other| other.from.0 == path)
+                    .filter(|other| {
+                        let start = other.from.1;
+                        start < at + copy.bytes.len() && at < start + other.bytes.len()
+                    })
+                    .flat_map(|other| {
+                        let home = Home::new(&"t".parse().unwrap(), base(path));
+                        let header =
+                            BatchHeader::decode_at(other.bytes, home, other.from.1 as u64).unwrap();
+                        header.first.0..header.end().0
+                    })
+                    .collect();
+                let disk = disk.copy();
+                disk.damage(path, |file| put(file, at, copy.bytes));
+                let lost = survive(&disk, &pieces, next, &case);
+                assert!(lost.iter().all(|seq| covered.contains(seq)), "{case}: {lost:?}");
+            }
+        }
+    }
+}
+
+/// Writes to a file, which grows when it has to.
+fn put(file: &mut Vec<u8>, at: usize, bytes: &[u8]) {
+    file.resize(file.len().max(at + bytes.len() + BATCH_HEADER), 0);
+    file[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+/// The first number of a file.
+fn base(path: &Path) -> Seq {
+    Seq(path.file_stem().unwrap().to_str().unwrap().parse().unwrap())
 }
 
 #[test]
@@ -225,7 +292,7 @@ fn a_file_that_cannot_be_made_sense_of_is_set_aside_and_its_numbers_with_it() {
     assert!(found.findings.iter().any(|text| text.contains("set aside")), "{:?}", found.findings);
     assert!(found.next > Seq(1 << 26), "its numbers are not given again");
     let heard = hear(&log, 1, BUFFER).unwrap();
-    let base: u64 = path.file_stem().unwrap().to_string_lossy().parse().unwrap();
+    let Seq(base) = base(&path);
     assert_eq!(heard.last(), Some(&Heard::Lag(base, found.next.0 - 1)), "they were kept");
     // The next start knows, too.
     drop(log);
@@ -267,7 +334,10 @@ fn a_later_version_is_not_touched() {
                 (0, SEGMENT_HEADER, 8)
             };
             file[version] = 9;
-            let crc = crc32c::crc32c(&file[start..end - 4]);
+            let header = &file[start..end - 4];
+            let home = Home::new(&"t".parse().unwrap(), base(&path));
+            let crc =
+                if batch { home.checksum(header, start as u64) } else { crc32c::crc32c(header) };
             file[end - 4..end].copy_from_slice(&crc.to_le_bytes());
         });
         let before = disk.files();

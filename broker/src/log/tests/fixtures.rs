@@ -9,7 +9,7 @@ use tidings_protocol::Seq;
 
 use super::{BUFFER, DIR, Heard, events, fill, hear, name, newest, open};
 use crate::log::disk::Disk;
-use crate::log::format::{BATCH_HEADER, SEGMENT_HEADER};
+use crate::log::format::{BATCH_HEADER, BATCH_MAGIC_1, SEGMENT_HEADER};
 use crate::log::simulated::SimulatedDisk;
 use crate::log::{Recovered, SegmentLog, TopicLog};
 
@@ -54,13 +54,16 @@ fn write_whole() -> (SimulatedDisk, SegmentLog) {
     (disk, log)
 }
 
+/// Versions that there are logs of.
+const VERSIONS: [&str; 2] = ["v1", "v2"];
+
 /// Makes the fixtures of this version again: `cargo test -p tidings-broker log::tests::fixtures --
 /// --ignored`. Only for a version that was never released.
 #[test]
 #[ignore = "writes into the source tree"]
 fn make_the_fixtures_of_this_version() {
     let save = |fixture: &str, disk: &SimulatedDisk| {
-        let folder = folder("v1", fixture);
+        let folder = folder("v2", fixture);
         fs::create_dir_all(&folder).unwrap();
         for (path, bytes) in disk.files() {
             fs::write(folder.join(name(&path)), bytes).unwrap();
@@ -107,67 +110,94 @@ fn bytes_of(heard: &Heard) -> usize {
 
 #[test]
 fn a_clean_log_is_read_and_goes_on_where_it_was() {
-    let (_, log, found) = read("v1", "clean");
-    assert_eq!(hear(&log, 1, BUFFER).unwrap(), whole());
-    assert_eq!((found.next, found.reserved), (Seq(19), Seq(19)));
-    assert_eq!(found.findings, Vec::<String>::new());
-    assert!(log.verify().unwrap().iter().all(|file| file.problems.is_empty()));
-    fill(&log, &[(19, 1)]);
-    assert_eq!(hear(&log, 18, BUFFER).unwrap(), events(&[(18, 2)]));
+    for version in VERSIONS {
+        let (_, log, found) = read(version, "clean");
+        assert_eq!(hear(&log, 1, BUFFER).unwrap(), whole());
+        assert_eq!((found.next, found.reserved), (Seq(19), Seq(19)));
+        assert_eq!(found.findings, Vec::<String>::new());
+        assert!(log.verify().unwrap().iter().all(|file| file.problems.is_empty()));
+        fill(&log, &[(19, 1)]);
+        assert_eq!(hear(&log, 18, BUFFER).unwrap(), events(&[(18, 2)]));
+    }
 }
 
 #[test]
 fn a_killed_one_skips_what_was_reserved() {
-    let (_, log, found) = read("v1", "killed");
-    assert_eq!(hear(&log, 1, BUFFER).unwrap(), whole());
-    assert_eq!(found.next, Seq(119));
-    assert_eq!(found.findings, Vec::<String>::new());
-    fill(&log, &[(119, 1)]);
-    let expected = [vec![Heard::Gap(19, 118)], events(&[(119, 1)])].concat();
-    assert_eq!(hear(&log, 19, BUFFER).unwrap(), expected);
+    for version in VERSIONS {
+        let (_, log, found) = read(version, "killed");
+        assert_eq!(hear(&log, 1, BUFFER).unwrap(), whole());
+        assert_eq!(found.next, Seq(119));
+        assert_eq!(found.findings, Vec::<String>::new());
+        fill(&log, &[(119, 1)]);
+        let expected = [vec![Heard::Gap(19, 118)], events(&[(119, 1)])].concat();
+        assert_eq!(hear(&log, 19, BUFFER).unwrap(), expected);
+    }
 }
 
 #[test]
 fn a_torn_end_is_cut_off() {
-    let (disk, log, found) = read("v1", "torn");
-    let heard = hear(&log, 1, BUFFER).unwrap();
-    assert_eq!(heard, whole()[..whole().len() - 2]);
-    assert!(found.next >= Seq(119), "{}", found.next);
-    assert!(found.findings[0].contains("as after a crash"), "{:?}", found.findings);
-    assert!(disk.files().iter().any(|(path, _)| name(path).ends_with(".log.torn")));
+    for version in VERSIONS {
+        let (disk, log, found) = read(version, "torn");
+        let heard = hear(&log, 1, BUFFER).unwrap();
+        assert_eq!(heard, whole()[..whole().len() - 2]);
+        assert!(found.next >= Seq(119), "{}", found.next);
+        assert!(found.findings[0].contains("as after a crash"), "{:?}", found.findings);
+        assert!(disk.files().iter().any(|(path, _)| name(path).ends_with(".log.torn")));
+    }
 }
 
 #[test]
 fn damage_costs_one_batch_and_is_named() {
-    for (fixture, lost) in [("damaged-payload", (1, 2)), ("damaged-header", (3, 5))] {
-        let (_, log, found) = read("v1", fixture);
-        let mut expected = whole();
-        let is_lost = |heard: &Heard| matches!(heard, Heard::Event(seq, _) if (lost.0..=lost.1).contains(seq));
-        let at = expected.iter().position(is_lost).unwrap();
-        expected.retain(|heard| !is_lost(heard));
-        expected.insert(at, Heard::Lag(lost.0, lost.1));
-        assert_eq!(hear(&log, 1, BUFFER).unwrap(), expected, "{fixture}");
-        assert_eq!(found.next, Seq(19), "{fixture}");
-        let checked = log.verify().unwrap();
-        assert!(!checked[0].problems.is_empty(), "{fixture}");
-        assert_eq!(checked[0].lost, [(Seq(lost.0), Seq(lost.1))], "{fixture}");
+    for version in VERSIONS {
+        for (fixture, lost) in [("damaged-payload", (1, 2)), ("damaged-header", (3, 5))] {
+            let (_, log, found) = read(version, fixture);
+            let mut expected = whole();
+            let is_lost = |heard: &Heard| matches!(heard, Heard::Event(seq, _) if (lost.0..=lost.1).contains(seq));
+            let at = expected.iter().position(is_lost).unwrap();
+            expected.retain(|heard| !is_lost(heard));
+            expected.insert(at, Heard::Lag(lost.0, lost.1));
+            assert_eq!(hear(&log, 1, BUFFER).unwrap(), expected, "{fixture}");
+            assert_eq!(found.next, Seq(19), "{fixture}");
+            let checked = log.verify().unwrap();
+            assert!(!checked[0].problems.is_empty(), "{fixture}");
+            assert_eq!(checked[0].lost, [(Seq(lost.0), Seq(lost.1))], "{fixture}");
+        }
     }
 }
 
 #[test]
 fn a_damaged_segment_header_costs_nothing() {
-    let (_, log, found) = read("v1", "damaged-segment-header");
-    assert_eq!(hear(&log, 1, BUFFER).unwrap(), whole());
-    assert_eq!(found.next, Seq(19));
-    assert!(found.findings[0].contains("checksum"), "{:?}", found.findings);
+    for version in VERSIONS {
+        let (_, log, found) = read(version, "damaged-segment-header");
+        assert_eq!(hear(&log, 1, BUFFER).unwrap(), whole());
+        assert_eq!(found.next, Seq(19));
+        assert!(found.findings[0].contains("checksum"), "{:?}", found.findings);
+    }
 }
 
 #[test]
 fn an_unreadable_file_is_set_aside() {
-    let (disk, log, found) = read("v1", "unreadable");
-    let heard = hear(&log, 1, BUFFER).unwrap();
-    assert_eq!(heard.last(), Some(&Heard::Lag(16, found.next.0 - 1)));
-    assert_eq!(heard[..heard.len() - 1], whole()[..heard.len() - 1]);
-    assert!(found.findings.iter().any(|text| text.contains("set aside")));
-    assert!(disk.files().iter().any(|(path, _)| name(path).ends_with(".log.damaged")));
+    for version in VERSIONS {
+        let (disk, log, found) = read(version, "unreadable");
+        let heard = hear(&log, 1, BUFFER).unwrap();
+        assert_eq!(heard.last(), Some(&Heard::Lag(16, found.next.0 - 1)));
+        assert_eq!(heard[..heard.len() - 1], whole()[..heard.len() - 1]);
+        assert!(found.findings.iter().any(|text| text.contains("set aside")));
+        assert!(disk.files().iter().any(|(path, _)| name(path).ends_with(".log.damaged")));
+    }
+}
+
+/// What knows where it was written was still to come.
+#[test]
+fn batches_of_version_1_that_lie_in_an_older_file_cost_nothing() {
+    let (disk, _, _) = read("v1", "killed");
+    let files = disk.files();
+    let [(older, _), (_, newer)] = &files[..] else { panic!("{files:?}") };
+    for batch in memchr::memmem::find_iter(newer, BATCH_MAGIC_1) {
+        let disk = disk.copy();
+        disk.damage(older, |file| file.extend(&newer[batch..]));
+        let (log, found) = open(&disk, SEGMENT_BYTES);
+        assert_eq!(hear(&log, 1, BUFFER).unwrap(), whole(), "byte {batch}");
+        assert_eq!(found.next, Seq(119), "byte {batch}");
+    }
 }
