@@ -21,7 +21,7 @@ use std::str::FromStr;
 use tidings_protocol::{CanonicalUrl, Command, DEFAULT_TOPIC, Manage, Payload, TopicName};
 
 use super::prefix::Prefix;
-use super::way::Power;
+use super::way::{Power, Powers};
 
 /// The names that a right is about: one, or all that begin so.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -230,27 +230,37 @@ impl fmt::Display for Deed<'_> {
 pub struct Rights {
     allow: Vec<Right>,
     deny: Vec<Right>,
+    /// Powers over everybody that follow from these. Every event is asked about them.
+    powers: Powers,
+    /// Whether it matters what is announced, which follows from them, too.
+    is_about_urls: bool,
 }
 
 impl Rights {
     /// These, but for what is denied.
     pub fn new(allow: Vec<Right>, deny: Vec<Right>) -> Self {
-        Self { allow, deny }
+        let has_power = |power: &Power| {
+            allow.iter().any(|right| right.gives(*power))
+                && !deny.iter().any(|right| right.takes(*power))
+        };
+        let powers = Power::ALL.into_iter().filter(has_power).collect();
+        let is_about_urls = allow.iter().chain(&deny).any(|right| matches!(right, Right::Url(_)));
+        Self { allow, deny, powers, is_about_urls }
     }
 
     /// Everything.
     pub fn all() -> Self {
-        Self { allow: vec![Right::All], deny: Vec::new() }
+        Self::new(vec![Right::All], Vec::new())
     }
 
     /// These, and to hear and publish to that topic.
     pub(super) fn with_topic(&self, topic: &TopicName) -> Self {
-        let mut rights = self.clone();
-        if !rights.is_unlimited() {
-            let topic = Pattern { start: topic.as_str().into(), is_open: false };
-            rights.allow.extend([Right::Publish(topic.clone()), Right::Hear(topic)]);
+        if self.is_unlimited() {
+            return self.clone();
         }
-        rights
+        let topic = Pattern { start: topic.as_str().into(), is_open: false };
+        let more = [Right::Publish(topic.clone()), Right::Hear(topic)];
+        Self::new([&self.allow[..], &more].concat(), self.deny.clone())
     }
 
     /// What is allowed, in the order in which it was given.
@@ -288,43 +298,31 @@ impl Rights {
 
     /// Whether an attribute may be given; `job=` depends on which.
     pub(crate) fn allow_attribute(&self, power: Power, value: &str) -> bool {
-        self.has(|right| match (right, power) {
-            (Right::All, _) => true,
-            (Right::Job(jobs), Power::Job) => jobs.has(value),
-            (Right::Power(given), _) => *given == power,
+        if self.powers.has(power) || power != Power::Job {
+            return self.powers.has(power);
+        }
+        let is_of_job = |right: &Right| match right {
+            Right::All => true,
+            Right::Job(jobs) => jobs.has(value),
+            Right::Power(given) => *given == power,
             _ => false,
-        })
+        };
+        self.allow.iter().any(is_of_job) && !self.deny.iter().any(is_of_job)
     }
 
     /// Whether somebody has a power over everybody: of `job`, over all jobs.
     pub(crate) fn allow_power(&self, power: Power) -> bool {
-        let gives = |right: &Right| match (right, power) {
-            (Right::All, _) => true,
-            (Right::Job(jobs), Power::Job) => jobs.is_any(),
-            (Right::Power(given), _) => *given == power,
-            _ => false,
-        };
-        let takes = |right: &Right| match (right, power) {
-            (Right::All, _) | (Right::Job(_), Power::Job) => true,
-            (Right::Power(taken), _) => *taken == power,
-            _ => false,
-        };
-        self.allow.iter().any(gives) && !self.deny.iter().any(takes)
+        self.powers.has(power)
     }
 
     /// Whether every event may be published on a topic to which one may publish, so that none of them need be looked at.
     pub(crate) fn allow_every_event(&self) -> bool {
-        !self.is_about_urls() && Power::ALL.iter().all(|power| self.allow_power(*power))
-    }
-
-    /// Whether it matters what is announced.
-    fn is_about_urls(&self) -> bool {
-        self.allow.iter().chain(&self.deny).any(|right| matches!(right, Right::Url(_)))
+        !self.is_about_urls && self.powers == Powers::ALL
     }
 
     /// Whether what is announced lies below a prefix, if there are any.
     pub(crate) fn allow_target(&self, target: Option<&str>) -> bool {
-        if !self.is_about_urls() {
+        if !self.is_about_urls {
             return true;
         }
         // A text is no URL to fetch, but whoever is bound to URLs says nothing else.
@@ -341,7 +339,7 @@ impl Rights {
     pub(crate) fn allow_event(&self, payload: &str) -> Result<(), String> {
         let mut named = Power::named_in(payload);
         let is_powerless = named.all(|(power, value)| self.allow_attribute(power, value));
-        if is_powerless && !self.is_about_urls() {
+        if is_powerless && !self.is_about_urls {
             return Ok(());
         }
         let payload = Payload::parse(payload);
@@ -387,11 +385,6 @@ impl Rights {
         let unheard = topics.find(|topic| !self.allow(Deed::Hear(topic)));
         unheard.map_or(Ok(()), |topic| Err(Deed::Hear(topic).to_string()))
     }
-
-    /// Whether a right that covers it is there, and no denial.
-    fn has(&self, covers: impl Fn(&Right) -> bool) -> bool {
-        self.allow.iter().any(&covers) && !self.deny.iter().any(covers)
-    }
 }
 
 fn give(power: Power, key: &str, value: &str) -> String {
@@ -405,6 +398,21 @@ impl Right {
     /// Whether its denial is one of that. Who may not change anything may still see it.
     fn forbids(&self, deed: Deed<'_>) -> bool {
         if *self == Self::Admin { deed == Deed::Admin } else { self.covers(deed) }
+    }
+
+    /// Whether it is a right to a power over everybody.
+    fn gives(&self, power: Power) -> bool {
+        match self {
+            Self::All => true,
+            Self::Job(jobs) => power == Power::Job && jobs.is_any(),
+            Self::Power(given) => *given == power,
+            _ => false,
+        }
+    }
+
+    /// Whether its denial leaves no such power: over all jobs there is none without one of them.
+    fn takes(&self, power: Power) -> bool {
+        self.gives(power) || (power == Power::Job && matches!(self, Self::Job(_)))
     }
 
     /// Whether it is a right to do that.

@@ -127,12 +127,12 @@ impl Power {
     }
 }
 
-/// Powers of one way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Powers(u8);
+/// Powers of one way, or of somebody.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Powers(u8);
 
 impl Powers {
-    const ALL: Self = Self::of(&Power::ALL);
+    pub(super) const ALL: Self = Self::of(&Power::ALL);
     const NONE: Self = Self(0);
 
     const fn of(powers: &[Power]) -> Self {
@@ -144,8 +144,14 @@ impl Powers {
         Self(bits)
     }
 
-    fn has(self, power: Power) -> bool {
+    pub(super) fn has(self, power: Power) -> bool {
         self.0 & power.bit() != 0
+    }
+}
+
+impl FromIterator<Power> for Powers {
+    fn from_iter<T: IntoIterator<Item = Power>>(powers: T) -> Self {
+        Self(powers.into_iter().fold(0, |bits, power| bits | power.bit()))
     }
 }
 
