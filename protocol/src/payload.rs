@@ -73,8 +73,10 @@ fn is_target(word: &str) -> bool {
     if word.starts_with('/') {
         return true;
     }
-    word.split_once("://").is_some_and(|(scheme, rest)| {
-        !rest.is_empty()
+    // A scheme has no colon, so the first one is its end.
+    word.split_once(':').is_some_and(|(scheme, rest)| {
+        rest.len() > "//".len()
+            && rest.starts_with("//")
             && scheme.starts_with(|c: char| c.is_ascii_alphabetic())
             && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
     })

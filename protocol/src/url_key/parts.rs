@@ -124,6 +124,6 @@ fn is_plain_port(port: &str) -> bool {
 
 /// Without segments that are or may be `.` or `..`; that `%2e` is a dot, too, is seen elsewhere.
 fn is_plain_path(path: &str) -> bool {
-    let mut segments = path.as_bytes().split(|byte| *byte == b'/');
-    path.starts_with('/') && segments.all(|segment| !segment.starts_with(b"."))
+    let begins_segment = |dot: usize| path.as_bytes().get(dot - 1) == Some(&b'/');
+    path.starts_with('/') && !memchr::memchr_iter(b'.', path.as_bytes()).any(begins_segment)
 }

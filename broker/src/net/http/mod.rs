@@ -34,6 +34,7 @@ mod room;
 mod server;
 mod system;
 mod transcripts;
+mod watched;
 
 use std::future::Future;
 use std::net::Ipv4Addr;

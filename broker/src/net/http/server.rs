@@ -2,25 +2,20 @@
 #![expect(clippy::disallowed_methods, reason = "gives up who takes nothing for too long")]
 
 use std::convert::Infallible;
-use std::io::{self, IoSlice};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tidings_protocol::Token;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
@@ -30,6 +25,7 @@ use super::config::HttpConfig;
 use super::error::Refusal;
 use super::head::first_head;
 use super::hooks::PeerIp;
+use super::watched::Watched;
 use super::{Http, Serving, guard, router};
 use crate::access::{Pass, Unknown, Way, is_token};
 use crate::audit::{Party, What};
@@ -38,10 +34,6 @@ use crate::net::listener::{Entered, enter, tune};
 use crate::net::stream::{Peer, Remote, Stream};
 use crate::net::{Hub, accept, login};
 use crate::tls::Tls;
-
-/// How long the rest of what somebody sends is read after the last answer, and how much of it.
-const LINGER: Duration = Duration::from_millis(500);
-const LINGER_BYTES_MAX: usize = 8 << 20;
 
 /// What a first head is answered that is too long, as hyper answers later ones.
 const TOO_LONG: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\n\
@@ -233,123 +225,6 @@ async fn admit(http: &Http, headers: &HeaderMap, remote: &Remote) -> Result<Pass
             tokio::time::sleep(Duration::from_millis(delay_ms)).await;
             Err(login::wrong_token().into())
         }
-    }
-}
-
-/// A stream that fails when nothing that is written to it is taken for too long, and that is closed so that
-/// what was said last arrives: to close over something that was not read would be a reset, which may
-/// overtake it. So what is still coming is read for a moment, unless the broker stops.
-struct Watched {
-    /// What was read of it before.
-    head: Bytes,
-    stream: Stream,
-    /// What the socket had taken when this was looked at last.
-    taken: u64,
-    patience: Duration,
-    /// Set while it takes nothing, and while the rest is read.
-    timer: Option<Pin<Box<Sleep>>>,
-    stop: CancellationToken,
-    /// What may still be read, once nothing is written any more.
-    rest: Option<usize>,
-}
-
-impl Watched {
-    fn new(head: Vec<u8>, stream: Stream, patience: Duration, stop: CancellationToken) -> Self {
-        Self { head: head.into(), stream, taken: 0, patience, timer: None, stop, rest: None }
-    }
-
-    /// Reads what still comes, up to its end or for a moment.
-    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let until = Instant::now() + LINGER;
-        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
-        if timer.as_mut().poll(cx).is_ready() || self.stop.is_cancelled() {
-            return Poll::Ready(());
-        }
-        let mut bytes = [0; 4096];
-        while let Some(left @ 1..) = self.rest {
-            let mut buffer = ReadBuf::new(&mut bytes);
-            match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
-                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
-                    self.rest = Some(left.saturating_sub(buffer.filled().len()));
-                }
-                Poll::Ready(_) => return Poll::Ready(()),
-                Poll::Pending => return Poll::Pending,
-            }
-        }
-        Poll::Ready(())
-    }
-
-    /// What a write came to, unless nothing was taken for too long.
-    fn watch<T>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if poll.is_ready() {
-            self.timer = None;
-            return poll;
-        }
-        // Within TLS a part of what waits may have gone.
-        let taken = self.stream.taken();
-        if self.taken != taken {
-            (self.taken, self.timer) = (taken, None);
-        }
-        let deadline = Instant::now() + self.patience;
-        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
-        match timer.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            Poll::Pending => Poll::Pending,
-        }
-    }
-}
-
-impl AsyncRead for Watched {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if !self.head.is_empty() {
-            let bytes = self.head.len().min(buf.remaining());
-            buf.put_slice(&self.head.split_to(bytes));
-            return Poll::Ready(Ok(()));
-        }
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Watched {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let poll = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.watch(cx, poll)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let poll = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
-        self.watch(cx, poll)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Within TLS what was written waits here.
-        let poll = Pin::new(&mut self.stream).poll_flush(cx);
-        self.watch(cx, poll)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.rest.is_none() {
-            let poll = Pin::new(&mut self.stream).poll_shutdown(cx);
-            ready!(self.watch(cx, poll))?;
-            (self.rest, self.timer) = (Some(LINGER_BYTES_MAX), None);
-        }
-        self.poll_rest(cx).map(Ok)
     }
 }
 

@@ -1,0 +1,266 @@
+//! A connection of HTTP that is watched for taking nothing.
+#![expect(clippy::disallowed_methods, reason = "gives up who takes nothing for too long")]
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::net::stream::Stream;
+
+/// How long the rest of what somebody sends is read after the last answer, and how much of it.
+const LINGER: Duration = Duration::from_millis(500);
+const LINGER_BYTES_MAX: usize = 8 << 20;
+
+/// A stream that fails when nothing that is written to it is taken for too long, and that is closed so that
+/// what was said last arrives: to close over something that was not read would be a reset, which may
+/// overtake it. So what is still coming is read for a moment, unless the broker stops.
+pub(super) struct Watched {
+    /// What was read of it before.
+    head: Bytes,
+    stream: Stream,
+    /// What the socket had taken when this was looked at last.
+    taken: u64,
+    patience: Duration,
+    /// Set while it takes nothing, and while the rest is read.
+    timer: Option<Pin<Box<Sleep>>>,
+    stop: CancellationToken,
+    /// What may still be read, once nothing is written any more.
+    rest: Option<usize>,
+}
+
+impl Watched {
+    /// Of which `head` was read already.
+    pub(super) fn new(
+        head: Vec<u8>,
+        stream: Stream,
+        patience: Duration,
+        stop: CancellationToken,
+    ) -> Self {
+        Self { head: head.into(), stream, taken: 0, patience, timer: None, stop, rest: None }
+    }
+
+    /// Reads what still comes, up to its end or for a moment.
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let until = Instant::now() + LINGER;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
+        if timer.as_mut().poll(cx).is_ready() || self.stop.is_cancelled() {
+            return Poll::Ready(());
+        }
+        let mut bytes = [0; 4096];
+        while let Some(left @ 1..) = self.rest {
+            let mut buffer = ReadBuf::new(&mut bytes);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    self.rest = Some(left.saturating_sub(buffer.filled().len()));
+                }
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// What a write came to, unless nothing was taken for too long.
+    fn watch<T>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if poll.is_ready() {
+            self.timer = None;
+            return poll;
+        }
+        // Within TLS a part of what waits may have gone.
+        let taken = self.stream.taken();
+        if self.taken != taken {
+            (self.taken, self.timer) = (taken, None);
+        }
+        let deadline = Instant::now() + self.patience;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        match timer.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.head.is_empty() {
+            let bytes = self.head.len().min(buf.remaining());
+            buf.put_slice(&self.head.split_to(bytes));
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.watch(cx, poll)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
+        self.watch(cx, poll)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Within TLS what was written waits here.
+        let poll = Pin::new(&mut self.stream).poll_flush(cx);
+        self.watch(cx, poll)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.rest.is_none() {
+            let poll = Pin::new(&mut self.stream).poll_shutdown(cx);
+            ready!(self.watch(cx, poll))?;
+            (self.rest, self.timer) = (Some(LINGER_BYTES_MAX), None);
+        }
+        self.poll_rest(cx).map(Ok)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::Arc;
+
+    use rcgen::{CertifiedKey, generate_simple_self_signed};
+    use rustls::crypto::aws_lc_rs::default_provider;
+    use rustls::pki_types::{PrivateKeyDer, ServerName};
+    use rustls::{ClientConfig, RootCertStore, ServerConfig};
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::{TcpListener, TcpSocket, TcpStream};
+    use tokio_rustls::client::TlsStream;
+    use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+    use super::*;
+    use crate::net::shaking::Shaking;
+
+    /// Of the connection, on a clock that stands still but for `advance`.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// Both ends of an encrypted connection, whose sockets hold little.
+    async fn pair() -> (Watched, TlsStream<TcpStream>) {
+        let CertifiedKey { cert, signing_key } =
+            generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
+        let server = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![cert.der().clone()], key)
+            .unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(cert.der().clone()).unwrap();
+        let client = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4 << 10).unwrap();
+        let connecting = socket.connect(listener.local_addr().unwrap());
+        let (near, far) = tokio::join!(listener.accept(), connecting);
+        let (near, far) = (near.unwrap().0, far.unwrap());
+        socket2::SockRef::from(&near).set_send_buffer_size(4 << 10).unwrap();
+        let (acceptor, connector) =
+            (TlsAcceptor::from(Arc::new(server)), TlsConnector::from(Arc::new(client)));
+        let name = ServerName::try_from("localhost").unwrap();
+        let shaking = Shaking::new(near, usize::MAX);
+        let (near, far) = tokio::join!(acceptor.accept(shaking), connector.connect(name, far));
+        let stream = Stream::secure(near.unwrap());
+        (Watched::new(Vec::new(), stream, PATIENCE, CancellationToken::new()), far.unwrap())
+    }
+
+    /// Lets the runtime see what the kernel has to say.
+    async fn look() {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Writes until nothing more is taken, neither by the socket nor within TLS.
+    async fn fill(watched: &mut Watched) {
+        let mut in_vain = 0;
+        while in_vain < 10 {
+            let before = watched.stream.taken();
+            let poll = poll_fn(|cx| {
+                Poll::Ready(Pin::new(&mut *watched).poll_write(cx, &[b'x'; 32 << 10]))
+            });
+            let wrote = poll.await.is_ready();
+            look().await;
+            in_vain = if wrote || watched.stream.taken() > before { 0 } else { in_vain + 1 };
+        }
+    }
+
+    #[tokio::test]
+    async fn who_takes_nothing_is_given_up_also_when_all_was_written() {
+        for is_end in [false, true] {
+            let (mut watched, far) = pair().await;
+            fill(&mut watched).await;
+            // What is left waits within TLS, and nothing more is to be written.
+            watched.timer = None;
+            tokio::time::pause();
+            let ending =
+                async { if is_end { watched.shutdown().await } else { watched.flush().await } };
+            let given_up = tokio::time::timeout(2 * PATIENCE, ending).await;
+            tokio::time::resume();
+            let error = given_up.expect("it is watched").unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut, "end: {is_end}");
+            drop(far);
+        }
+    }
+
+    #[tokio::test]
+    async fn who_takes_a_little_now_and_then_is_not() {
+        let (mut watched, mut far) = pair().await;
+        fill(&mut watched).await;
+        watched.timer = None;
+        tokio::time::pause();
+        let (mut rounds, mut bytes) = (0, [0; 512]);
+        loop {
+            let before = watched.stream.taken();
+            let flushed = poll_fn(|cx| Poll::Ready(Pin::new(&mut watched).poll_flush(cx))).await;
+            if let Poll::Ready(flushed) = flushed {
+                flushed.expect("it takes a little all the time");
+                break;
+            }
+            if watched.stream.taken() > before {
+                rounds += 1;
+                tokio::time::advance(PATIENCE * 3 / 5).await;
+            }
+            // The runtime would wait for no time at all until there is something, on a clock that stands still.
+            let read = poll_fn(|cx| {
+                let mut buffer = ReadBuf::new(&mut bytes);
+                Poll::Ready(Pin::new(&mut far).poll_read(cx, &mut buffer))
+            });
+            let _ = read.await.is_ready();
+            look().await;
+        }
+        assert!(rounds >= 4, "it took {rounds} rounds: nobody has waited");
+        tokio::time::resume();
+        drop(far);
+    }
+}
