@@ -24,7 +24,7 @@ use super::error::Refusal;
 use super::idempotency::{Earlier, Id, Serial};
 use super::input::{Named, Params, content_type, json};
 use super::objects::Object;
-use crate::access::Deed;
+use crate::access::{Deed, Pass};
 use crate::audit::Party;
 use crate::mailbox::ConnId;
 use crate::topic::{Topic, id_of};
@@ -78,7 +78,8 @@ pub(super) async fn publish(
     }
     let Some(key) = idempotency_key(&headers)? else {
         let topic = http.hub.topics.open(&name)?;
-        let seqs = append(&http, &topic, client.party(), &payloads).await?;
+        has_room(&http, &client, &topic, &payloads).await?;
+        let seqs = append(&http, &topic, client.party(), &payloads)?;
         return safe(&topic, seqs).await;
     };
     let body = xxh3_128(&received.bytes);
@@ -90,7 +91,8 @@ pub(super) async fn publish(
             // Until it is appended: whoever goes away meanwhile leaves nothing half-way.
             let mut underway = Underway { http: &http, id: &id, serial, seqs: None };
             identify(&mut payloads, key);
-            let seqs = append(&http, &topic, client.party(), &payloads).await?;
+            has_room(&http, &client, &topic, &payloads).await?;
+            let seqs = append(&http, &topic, client.party(), &payloads)?;
             underway.seqs = Some(seqs.clone());
             (Some(serial), seqs)
         }
@@ -195,23 +197,41 @@ fn identify(payloads: &mut [Cow<'_, str>], key: &str) {
     }
 }
 
-/// Appends them in one piece, once the topic has room in memory, and notes who did.
-pub(super) async fn append(
+/// Waits until the topic has room for them in memory, and whoever sent them may publish all of them still.
+async fn has_room(
     http: &Http,
-    topic: &Arc<Topic>,
-    by: Party,
+    client: &Client,
+    topic: &Topic,
     payloads: &[Cow<'_, str>],
-) -> Result<Vec<Seq>, Refusal> {
+) -> Result<(), Refusal> {
+    let may = |pass: &Pass| {
+        let judge = |payload| http.hub.access.publish(pass, topic.name().as_str(), payload);
+        payloads.iter().try_for_each(|payload| judge(payload))
+    };
+    client.receive(may, room(http, topic)).await?
+}
+
+/// Waits until a topic has room in memory, but not for ever.
+pub(super) async fn room(http: &Http, topic: &Topic) -> Result<(), Refusal> {
     let room = poll_fn(|cx| {
         let held_up = topic.is_held_up(Some(cx.waker()));
         if held_up { Poll::Pending } else { Poll::Ready(()) }
     });
     let patience = Duration::from_millis(http.config.held_up_ms);
-    if super::within(patience, room).await.is_none() {
+    super::within(patience, room).await.ok_or_else(|| {
         let message = format!("{} is being published to faster than it can be kept", topic.name());
         let unavailable = StatusCode::SERVICE_UNAVAILABLE;
-        return Err(Refusal::new(unavailable, Code::Busy.as_str(), message).retry_after(1));
-    }
+        Refusal::new(unavailable, Code::Busy.as_str(), message).retry_after(1)
+    })
+}
+
+/// Appends them in one piece, and notes who did.
+pub(super) fn append(
+    http: &Http,
+    topic: &Arc<Topic>,
+    by: Party,
+    payloads: &[Cow<'_, str>],
+) -> Result<Vec<Seq>, Refusal> {
     let conn = ConnId(by.conn);
     let ids = payloads.iter().enumerate().filter_map(|(at, payload)| Some((at, id_of(payload)?)));
     let ids: Vec<_> = ids.collect();
@@ -255,7 +275,65 @@ pub(super) async fn safe(topic: &Topic, seqs: Vec<Seq>) -> Result<Object, Refusa
 
 #[cfg(test)]
 mod tests {
+    use tidings_protocol::StartAt;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+
     use super::*;
+    use crate::access::{AccessConfig, Principal, Proof, Rights, TokenHash, new_token};
+    use crate::{Broker, BrokerConfig, HttpConfig, Limits};
+
+    /// Somebody who reads a topic holds up who publishes to it, until he has taken something.
+    #[tokio::test]
+    async fn who_is_revoked_while_a_publish_waits_for_room_publishes_nothing() {
+        for key in ["", "Idempotency-Key: k\r\n"] {
+            let listen = "127.0.0.1:0".parse().unwrap();
+            let http = HttpConfig { listen, held_up_ms: 3_600_000, ..HttpConfig::default() };
+            let token = new_token();
+            let rights = Rights::new(vec!["pub:t".parse().unwrap()], Vec::new());
+            let she = Principal::new("she", Proof::Token(TokenHash::of(&token)), rights);
+            let access = AccessConfig { principals: Some(vec![she]), ..AccessConfig::default() };
+            let limits = Limits { tail_bytes_max: 64 << 10, ..Limits::default() };
+            let config = BrokerConfig {
+                listen,
+                http: Some(http),
+                access,
+                limits,
+                ..BrokerConfig::default()
+            };
+            let broker = Broker::start(config).await.unwrap();
+            let topic = broker.hub.topics.open(&"t".parse().unwrap()).unwrap();
+            let reader = topic.reader(StartAt::First, Arc::default());
+            let payload = "x".repeat(10_000);
+            for _ in 0..100 {
+                topic.append(ConnId(1), [payload.as_str()]).unwrap();
+            }
+            assert!(topic.is_held_up(None));
+            let mut stream = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();
+            let ask = format!(
+                "POST /topics/t HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\n{key}\
+                 Content-Length: 6\r\nConnection: close\r\n\r\nsecret",
+                token.secret()
+            );
+            stream.write_all(ask.as_bytes()).await.unwrap();
+            while broker.hub.stats.lines.value() == 0 {
+                tokio::task::yield_now().await;
+            }
+            // It comes as far as it can.
+            for _ in 0..1_000 {
+                tokio::task::yield_now().await;
+            }
+            broker.hub.access.replace(Vec::new());
+            let mut heard = String::new();
+            let end =
+                crate::net::http::within(Duration::from_mins(1), stream.read_to_string(&mut heard));
+            end.await.expect("it is answered").unwrap();
+            assert!(heard.starts_with("HTTP/1.1 401 "), "{heard}");
+            assert_eq!(topic.show().head, Seq(101), "nothing was published");
+            drop(reader);
+            broker.stop().await;
+        }
+    }
 
     fn lines(body: &str) -> Option<Vec<&str>> {
         of_lines(body.as_bytes()).ok().map(Iterator::collect)

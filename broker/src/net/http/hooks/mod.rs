@@ -43,7 +43,7 @@ use super::error::Refusal;
 use super::idempotency::{Earlier, Id, Keys};
 use super::input::{Named, Params, allow_form};
 use super::objects::Object;
-use super::publish::{append, safe};
+use super::publish::{append, room, safe};
 use crate::audit::{Party, What};
 use crate::throttle::{Bucket, Rate, SOURCES_MAX, Source, Throttle};
 use crate::topic::Topic;
@@ -236,7 +236,7 @@ async fn publish(
     // By the same connection others come, and other webhooks.
     let conn = by.conn;
     http.hub.audit.settle(conn);
-    let appended = append(http, topic, by, payloads).await;
+    let appended = room(http, topic).await.and_then(|()| append(http, topic, by, payloads));
     http.hub.audit.settle(conn);
     if appended.is_err() {
         http.hooks.share.lock().give_back(*http.hooks.share_rate.read(), events);
