@@ -12,6 +12,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tidings_protocol::text::is_invisible;
 
+use crate::http_openapi::hooked;
 use crate::support::{
     http::Http,
     nc::{nc, nc_all},
@@ -312,7 +313,8 @@ fn what_is_changed_by_whom_is_told() {
 #[test]
 fn notices_that_are_refused_are_told() {
     let flags = ["--public-url", "http://127.0.0.1/", "--hub", "http://blog.example/"];
-    let (server, _) = broker(&[&flags[..], &["--hub-rate", "2"]].concat());
+    let (_folder, config) = hooked();
+    let (server, _) = broker(&[&flags[..], &["--hub-rate", "2", "--config", &config]].concat());
     let file = server.folder.path().join("audit.log");
     let http = Http::of(&server);
     assert_eq!(http.get("/websub/GUESSED").status, 404);
@@ -325,5 +327,8 @@ fn notices_that_are_refused_are_told() {
     let why = "notice: it says that something has changed, and may not";
     record(&file, &[("what", "refused"), ("why", why)]);
     record(&file, &[("what", "limit"), ("why", "too many notices from this address")]);
+    until("too many of those, too", || (http.post("/hooks/h", "{}").status == 429).then_some(()));
+    let why = "webhook: too many requests from this address";
+    record(&file, &[("what", "limit"), ("why", why)]);
     assert!(!fs::read_to_string(&file).unwrap().contains("GUESSED"));
 }

@@ -174,7 +174,7 @@ pub(super) async fn receive(
         let taken = hooks.sources.lock().take((source, None), STRANGERS, now);
         match taken {
             Ok(()) => unknown(&http, &client, hook, reason),
-            Err(wait_ms) => http.hub.stats.hooks.limited(wait_ms, "requests from this address"),
+            Err(wait_ms) => too_many(&http, &client, wait_ms, "requests from this address"),
         }
     };
     let authentic = match hook.verify(&headers, body, http.hub.clock.unix_ms()) {
@@ -186,14 +186,14 @@ pub(super) async fn receive(
         Err(doubt) => return Err(refuse(Some(&hook), &doubt)),
     };
     let taken = hooks.sources.lock().take((source, at), hook.rate(), now);
-    taken.map_err(|wait_ms| http.hub.stats.hooks.limited(wait_ms, "requests from this address"))?;
+    taken.map_err(|wait_ms| too_many(&http, &client, wait_ms, "requests from this address"))?;
     allow_form(&headers)?;
     let announced = hook.events(&authentic, &headers, body)?;
     drop(received);
     let topic = http.hub.topics.open(hook.topic())?;
     let payloads: Vec<Cow<'_, str>> = announced.payloads.into_iter().map(Cow::Owned).collect();
     let Some(key) = announced.key else {
-        let seqs = publish(&http, &topic, by(&client, &name), &payloads).await?;
+        let seqs = publish(&http, &client, &name, &topic, &payloads).await?;
         http.hub.stats.hooks.taken.add(1);
         return safe(&topic, seqs).await;
     };
@@ -203,10 +203,10 @@ pub(super) async fn receive(
     let (serial, seqs) = match hooks.taken.begin(&id, 0, now) {
         Earlier::Done(seqs) => (None, seqs),
         Earlier::Underway | Earlier::Other => {
-            (None, publish(&http, &topic, by(&client, &name), &payloads).await?)
+            (None, publish(&http, &client, &name, &topic, &payloads).await?)
         }
         Earlier::None(serial) => {
-            let published = publish(&http, &topic, by(&client, &name), &payloads).await;
+            let published = publish(&http, &client, &name, &topic, &payloads).await;
             hooks.taken.end(&id, serial, published.as_deref().ok());
             (Some(serial), published?)
         }
@@ -227,13 +227,15 @@ fn by(client: &Client, hook: &str) -> Party {
 /// Appends events, as many as webhooks may bring.
 async fn publish(
     http: &Http,
+    client: &Client,
+    hook: &str,
     topic: &Arc<Topic>,
-    by: Party,
     payloads: &[Cow<'_, str>],
 ) -> Result<Vec<Seq>, Refusal> {
     let events = u32::try_from(payloads.len()).unwrap_or(u32::MAX);
-    take_share(http, events)?;
+    take_share(http, client, events)?;
     // By the same connection others come, and other webhooks.
+    let by = by(client, hook);
     let conn = by.conn;
     http.hub.audit.settle(conn);
     let appended = room(http, topic).await.and_then(|()| append(http, topic, by, payloads));
@@ -246,11 +248,16 @@ async fn publish(
 
 /// What webhooks bring must not be all that there is: so many events a minute are theirs, in whatever
 /// number of requests they come, and all other ways in have the rest.
-fn take_share(http: &Http, events: u32) -> Result<(), Refusal> {
+fn take_share(http: &Http, client: &Client, events: u32) -> Result<(), Refusal> {
     let now = http.hub.clock.now();
     let taken = http.hooks.share.lock().take(*http.hooks.share_rate.read(), events, now);
-    taken
-        .map_err(|wait_ms| http.hub.stats.hooks.limited(wait_ms, "events of all webhooks together"))
+    taken.map_err(|wait_ms| too_many(http, client, wait_ms, "events of all webhooks together"))
+}
+
+/// Refuses one that is too many, of `what`; it may be taken after so many ms.
+fn too_many(http: &Http, client: &Client, wait_ms: u64, what: &str) -> Refusal {
+    client.audit(What::Limit { why: &format!("webhook: too many {what}") });
+    http.hub.stats.hooks.limited(wait_ms, what)
 }
 
 /// What everybody hears who is not the sender. Why is for the log, in our own words alone.
