@@ -83,12 +83,21 @@ fn is_target(word: &str) -> bool {
 }
 
 fn attribute(word: &str) -> Option<(&str, &str)> {
-    word.split_once('=').filter(|(key, _)| is_key(key))
+    let key = word.bytes().take_while(|byte| is_of_key(*byte)).count();
+    let (key, value) = word.split_at(key);
+    Some((key, value.strip_prefix('=')?)).filter(|(key, _)| begins_key(key))
 }
 
 fn is_key(key: &str) -> bool {
+    begins_key(key) && key.bytes().all(is_of_key)
+}
+
+fn begins_key(key: &str) -> bool {
     key.starts_with(|c: char| c.is_ascii_alphabetic())
-        && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+}
+
+fn is_of_key(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
 }
 
 #[cfg(test)]

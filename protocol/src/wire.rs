@@ -19,10 +19,15 @@ pub(crate) fn number<T: FromStr>(text: &str) -> Option<T> {
 
 /// Splits at the first run of spaces and TABs: the first word, and what follows it.
 pub(crate) fn first_word(text: &str) -> (&str, &str) {
-    let text = text.trim_start_matches(BLANK);
+    let text = without_blanks_before(text);
     let end = memchr::memchr2(b' ', b'\t', text.as_bytes()).unwrap_or(text.len());
     let (word, rest) = text.split_at(end);
-    (word, rest.trim_start_matches(BLANK))
+    (word, without_blanks_before(rest))
+}
+
+fn without_blanks_before(text: &str) -> &str {
+    let blanks = text.bytes().take_while(|byte| BLANK.contains(&char::from(*byte))).count();
+    text.split_at(blanks).1
 }
 
 /// The words of a text, in order; never an empty one.
