@@ -8,11 +8,11 @@ use std::{
     process::Command,
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tidings_protocol::text::is_invisible;
 
-use crate::http_openapi::hooked;
+use crate::http_openapi::{hooked, send_hook};
 use crate::support::{
     http::Http,
     nc::{nc, nc_all},
@@ -46,7 +46,7 @@ fn records(file: &Path) -> Vec<Value> {
 
 /// Waits for a record of which these fields are so.
 #[track_caller]
-fn record(file: &Path, fields: &[(&str, &str)]) -> Value {
+pub(crate) fn record(file: &Path, fields: &[(&str, &str)]) -> Value {
     let is_so = |record: &Value| {
         fields.iter().all(|(key, value)| match &record[*key] {
             Value::String(text) => text == value,
@@ -327,6 +327,9 @@ fn notices_that_are_refused_are_told() {
     let why = "notice: it says that something has changed, and may not";
     record(&file, &[("what", "refused"), ("why", why)]);
     record(&file, &[("what", "limit"), ("why", "too many notices from this address")]);
+    let signed = json!({ "url": "http://a.example/1" }).to_string();
+    assert_eq!(send_hook(&http, "application/json", &signed), 200);
+    record(&file, &[("what", "published"), ("who", "hook:h"), ("topic", "log"), ("events", "1")]);
     until("too many of those, too", || (http.post("/hooks/h", "{}").status == 429).then_some(()));
     let why = "webhook: too many requests from this address";
     record(&file, &[("what", "limit"), ("why", why)]);

@@ -139,9 +139,14 @@ fn urls_that_are_added_to_a_job_count_as_events_and_bodies_that_are_refused_as_b
         serde_json::json!({ "urls": urls }).to_string()
     };
     // A body may take its time, and what comes beside it meanwhile counts.
-    let mut late = Asking::begin(&http, "/jobs/docs/urls", seeds(400));
+    let events = serde_json::json!({ "events": ["http://a.example/"] }).to_string();
+    let late = [("/jobs/docs/urls", seeds(400)), ("/topics/late", events)];
+    let late = late.map(|(path, body)| Asking::begin(&http, path, body));
     assert_eq!(http.send("POST", "/jobs/docs/urls", &seeds(0)).status, 200);
-    assert!(late.finish().starts_with("HTTP/1.1 429 "));
+    for mut late in late {
+        let answer = late.finish();
+        assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
+    }
     for (path, body) in
         [("/jobs/docs/urls", seeds(400)), ("/jobs", r#"{"job": "other"}"#.to_owned())]
     {
@@ -149,9 +154,17 @@ fn urls_that_are_added_to_a_job_count_as_events_and_bodies_that_are_refused_as_b
         assert_eq!((got.status, got.json()["code"].as_str()), (429, Some("limit")), "{}", got.body);
     }
     assert_eq!(http.get("/jobs/other").status, 404, "none was opened");
-    until("it may go on", || {
-        (http.post("/topics/new-url", "http://a.example/").status == 200).then_some(())
-    });
+    let until_it_may_go_on = || {
+        until("it may go on", || {
+            (http.post("/topics/new-url", "http://a.example/").status == 200).then_some(())
+        });
+    };
+    until_it_may_go_on();
+    // So do those that a job begins with.
+    let opened = seeds(800).replacen('{', r#"{"job": "seeded", "#, 1);
+    assert_eq!(http.send("POST", "/jobs", &opened).status, 200);
+    assert_eq!(http.post("/topics/new-url", "http://a.example/").status, 429);
+    until_it_may_go_on();
     // What is refused was read all the same.
     assert_eq!(http.post("/topics/new-url", &format!("\u{7}{}", "x".repeat(60_000))).status, 400);
     let got = http.post("/topics/new-url", "http://a.example/");

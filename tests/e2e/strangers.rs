@@ -1,6 +1,10 @@
 //! What those cost and hold who have not logged in, or may not stay.
 
-use std::{fs, net::TcpStream, process::Command};
+use std::{
+    fs,
+    net::{Ipv4Addr, TcpStream},
+    process::Command,
+};
 
 use serde_json::json;
 
@@ -11,6 +15,7 @@ use crate::{
         process::{run, tidings},
         talk::Talk,
         wait::until,
+        wire::{Wire, tcp_from},
     },
     tokens::{broker, logged_in},
 };
@@ -76,6 +81,10 @@ fn little_is_kept_of_what_somebody_says_who_has_not_logged_in() {
     let head = |bytes: usize| format!("X: {}", &long[..bytes]);
     assert_eq!(http.ask("GET", "/health", &["-H", &head(5_000)]).status, 200);
     assert_eq!(http.ask("GET", "/health", &["-H", &head(7_000)]).status, 431);
+    // Its answer arrives, whatever else was sent: closed over something unread, it might not.
+    let mut wire = Wire::over(tcp_from(http.authority().parse().unwrap(), Ipv4Addr::LOCALHOST));
+    wire.send(format!("GET /health HTTP/1.1\r\nX: {}", long.repeat(20)));
+    assert_eq!(wire.head().map(|(status, _)| status), Some(431));
     // Many commands of a stranger are answered one after the other.
     let mut stranger = Talk::unread(server.address);
     stranger.line();

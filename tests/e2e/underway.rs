@@ -5,6 +5,7 @@
 use std::net::Ipv4Addr;
 
 use crate::{
+    audit::record,
     support::{
         http::Http,
         process::run,
@@ -51,8 +52,9 @@ fn topics(http: &Http, token: &str) -> String {
 
 #[test]
 fn a_body_that_is_being_sent_is_refused_when_its_sender_is_revoked_and_nothing_of_it_is_done() {
+    let flags = ["--audit", "audit.log"];
     let (server, [all, hers, his]) =
-        broker([("op", &["all"]), ("she", RIGHTS), ("he", RIGHTS)], &[]);
+        broker([("op", &["all"]), ("she", RIGHTS), ("he", RIGHTS)], &flags);
     let http = Http::of(&server);
     let mut operator = logged_in(&server, &all);
     assert!(operator.ask("JOB open old").starts_with("+OK"));
@@ -82,6 +84,8 @@ fn a_body_that_is_being_sent_is_refused_when_its_sender_is_revoked_and_nothing_o
             assert_eq!(wire.rest(), [""; 0], "{line}");
         }
     }
+    let why = "what a request rests on was changed or taken away";
+    record(&folder.join("audit.log"), &[("what", "revoked"), ("way", "http"), ("why", why)]);
     let topics = topics(&http, &all);
     assert!(!topics.contains("secret"), "{topics}");
     for ask in ["GROUP ls", "JOB ls", "GROUP tasks crawlers"] {
