@@ -59,6 +59,13 @@ fn fields_as_long_as_may_be(before: &str, after: &str) -> String {
     format!("{before}{}{after}", fields.join(","))
 }
 
+/// Fields that are lists of 32,768 texts.
+fn lists_as_long_as_may_be() -> String {
+    let list = vec!["\"a\""; 32_768].join(",");
+    let lists: Vec<_> = (0..31).map(|at| format!(",\"x{at}\":[{list}]")).collect();
+    format!("{{\"job\":\"a\"{}}}", lists.concat())
+}
+
 #[test]
 fn what_a_body_is_made_of_does_not_make_it_larger_in_memory() {
     let server = Server::broker();
@@ -85,6 +92,7 @@ fn what_a_body_is_made_of_does_not_make_it_larger_in_memory() {
         ("/jobs", job("\"\""), 400, "urls: it is a list of words"),
         ("/jobs", job("\"http://a.example/\""), 400, "urls: at most 10000 in one request"),
         ("/jobs", as_long_as_may_be("{\"job\":\"a\",\"x\":[", "{\"\":0}", "]}"), 400, "no field"),
+        ("/jobs", lists_as_long_as_may_be(), 400, "no field"),
         ("/jobs", fields_as_long_as_may_be("{\"job\":\"a\",", "}"), 400, "no field"),
     ] {
         let answer = http.send("POST", path, &body);

@@ -46,8 +46,6 @@ pub(super) struct Ending {
     /// Everything was said. It is waited for the other side to close, so that what is still coming
     /// from there does not turn the last words into a reset; in a hurry only what is there is read.
     pub(super) lingering: bool,
-    /// What the socket had taken within TLS when this was looked at last.
-    taken: u64,
     /// When it is cut off, unless it makes progress.
     pub(super) deadline: Moment,
 }
@@ -134,7 +132,6 @@ impl Connection {
             hurries: stops,
             lingering: false,
             deadline,
-            taken: self.stream.taken(),
         }));
     }
 
@@ -171,11 +168,10 @@ impl Connection {
         }
     }
 
-    /// The same where what was written waits within TLS, and some of it has left.
+    /// The same where what was written waits within TLS, and some of it has left. Nor is that a stall.
     pub(super) fn end_later_if_taken(&mut self) {
-        let taken = self.stream.taken();
-        let was_taken = |ending: &mut Box<Ending>| mem::replace(&mut ending.taken, taken) != taken;
-        if self.ending.as_mut().is_some_and(was_taken) {
+        if self.stream.has_taken() {
+            self.outbound.has_moved(self.hub.clock.now());
             self.end_later();
         }
     }

@@ -49,6 +49,11 @@ impl Outbound {
         self.stalled_since
     }
 
+    /// If the socket takes nothing of what is here, it has taken something of what was here before.
+    pub(super) fn has_moved(&mut self, now: Moment) {
+        self.stalled_since = self.stalled_since.map(|_| now);
+    }
+
     /// Whether it holds on to the memory of a topic.
     pub(super) fn pins_topic(&self) -> bool {
         self.pieces.iter().any(|piece| piece.run.is_some())

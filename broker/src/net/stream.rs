@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, IoSlice};
+use std::mem;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -33,6 +34,8 @@ pub(super) struct Secure {
     stream: TlsStream<Shaking>,
     /// Bytes that are encrypted at once; `AHEAD_BYTES_MIN <= burst <= AHEAD_BYTES_MAX`.
     burst: usize,
+    /// Bytes that the socket had taken when that was asked last.
+    seen: u64,
 }
 
 impl Secure {
@@ -147,7 +150,7 @@ impl Stream {
     /// Within TLS, of which the beginning is over.
     pub(super) fn secure(mut stream: TlsStream<Shaking>) -> Self {
         stream.get_mut().0.is_over();
-        Self::Tls(Box::new(Secure { stream, burst: tls::AHEAD_BYTES_MIN }))
+        Self::Tls(Box::new(Secure { stream, burst: tls::AHEAD_BYTES_MIN, seen: 0 }))
     }
 
     /// Whether something may be written. An error of the socket is found by writing.
@@ -160,7 +163,16 @@ impl Stream {
         }
     }
 
-    /// Bytes that the socket has taken of what waits for it here, which is within TLS only.
+    /// Whether the socket has taken some of what waits for it here since this was asked last. Nothing waits but within TLS.
+    pub(super) fn has_taken(&mut self) -> bool {
+        let taken = self.taken();
+        match self {
+            Self::Tls(secure) => mem::replace(&mut secure.seen, taken) != taken,
+            _ => false,
+        }
+    }
+
+    /// Bytes that it has taken so in all.
     pub(super) fn taken(&self) -> u64 {
         match self {
             Self::Tls(secure) => secure.stream.get_ref().0.taken,

@@ -3,6 +3,7 @@
 mod cursors;
 mod ends;
 mod groups;
+pub(super) mod pair;
 mod pressure;
 mod tls;
 

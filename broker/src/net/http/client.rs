@@ -3,7 +3,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -46,6 +46,8 @@ pub(super) struct Client {
     asked: AtomicU64,
     /// Of whoever sent the request that is being answered: there is one at a time.
     pass: Mutex<Pass>,
+    /// A request was from whom it should be without a token: it was signed, say.
+    is_vouched_for: AtomicBool,
     /// What the connection has of what one may have.
     held: Mutex<Held>,
 }
@@ -59,7 +61,8 @@ impl Client {
     ) -> Self {
         let pass = Mutex::new(login::pass_of(&hub.access, Way::Http, &remote));
         let (asked, held) = (AtomicU64::new(0), Mutex::new(held));
-        Self { hub, conn, mailbox, remote, patience, asked, pass, held }
+        let is_vouched_for = AtomicBool::new(false);
+        Self { hub, conn, mailbox, remote, patience, asked, pass, is_vouched_for, held }
     }
 
     /// The request that comes now is of somebody who has that pass. Refused with [`Code::Limit`] if they have too much
@@ -82,9 +85,15 @@ impl Client {
         Ok(())
     }
 
+    /// What came by it was found to be from whom it should be. So is what comes next, most likely: who signs, or the proxy
+    /// in front of them.
+    pub(super) fn vouch(&self) {
+        self.is_vouched_for.store(true, Ordering::Relaxed);
+    }
+
     /// Whether it is of somebody who has shown nothing that gives anything.
     pub(super) fn is_worthless(&self) -> bool {
-        self.pass.lock().is_worthless()
+        !self.is_vouched_for.load(Ordering::Relaxed) && self.pass.lock().is_worthless()
     }
 
     /// Whoever sent the request may publish on that topic, which comes into being if it is new, and is not too fast.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Number;
 use tidings_protocol::LINE_BYTES_MAX;
@@ -15,7 +15,7 @@ use super::input::word;
 /// where there are more.
 const FIELDS_MAX: usize = 64;
 
-/// Texts of a list that are held. More than a line can have, and more than there can be seeds.
+/// Texts that are held of all lists of an object. More than a line can have, and more than there can be seeds.
 const TEXTS_MAX: usize = LINE_BYTES_MAX / 2;
 
 /// An object of a body, of which no field is given twice. It takes no more memory than one that is as it has to be, whatever
@@ -54,13 +54,16 @@ impl<'de> Deserialize<'de> for Fields {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
-                let mut fields = BTreeMap::new();
+                let (mut fields, mut texts_max) = (BTreeMap::new(), TEXTS_MAX);
                 while let Some(name) = map.next_key::<String>()? {
                     if fields.contains_key(&name) {
                         return Err(A::Error::custom(format!("{name:.40?} is given twice")));
                     }
                     if fields.len() < FIELDS_MAX {
-                        fields.insert(name, map.next_value()?);
+                        fields.insert(
+                            name,
+                            map.next_value_seed(Anything { texts_max: &mut texts_max })?,
+                        );
                     } else {
                         map.next_value::<IgnoredAny>()?;
                     }
@@ -73,69 +76,77 @@ impl<'de> Deserialize<'de> for Fields {
     }
 }
 
-impl<'de> Deserialize<'de> for Field {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Anything;
+/// Reads the value of a field, of which not more than so many texts are held: there are fewer for the next one then.
+struct Anything<'a> {
+    texts_max: &'a mut usize,
+}
 
-        impl<'de> Visitor<'de> for Anything {
-            type Value = Field;
+impl<'de> DeserializeSeed<'de> for Anything<'_> {
+    type Value = Field;
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a value")
-            }
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Field, D::Error> {
+        from.deserialize_any(self)
+    }
+}
 
-            fn visit_unit<E>(self) -> Result<Field, E> {
-                Ok(Field::Other)
-            }
+impl<'de> Visitor<'de> for Anything<'_> {
+    type Value = Field;
 
-            fn visit_bool<E>(self, truth: bool) -> Result<Field, E> {
-                Ok(Field::Truth(truth))
-            }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
 
-            fn visit_u64<E>(self, number: u64) -> Result<Field, E> {
-                Ok(Field::Number(number.into()))
-            }
+    fn visit_unit<E>(self) -> Result<Field, E> {
+        Ok(Field::Other)
+    }
 
-            fn visit_i64<E>(self, number: i64) -> Result<Field, E> {
-                Ok(Field::Number(number.into()))
-            }
+    fn visit_bool<E>(self, truth: bool) -> Result<Field, E> {
+        Ok(Field::Truth(truth))
+    }
 
-            fn visit_f64<E>(self, number: f64) -> Result<Field, E> {
-                Ok(Number::from_f64(number).map_or(Field::Other, Field::Number))
-            }
+    fn visit_u64<E>(self, number: u64) -> Result<Field, E> {
+        Ok(Field::Number(number.into()))
+    }
 
-            fn visit_str<E>(self, text: &str) -> Result<Field, E> {
-                Ok(Field::Text(text.to_owned()))
-            }
+    fn visit_i64<E>(self, number: i64) -> Result<Field, E> {
+        Ok(Field::Number(number.into()))
+    }
 
-            fn visit_string<E>(self, text: String) -> Result<Field, E> {
-                Ok(Field::Text(text))
-            }
+    fn visit_f64<E>(self, number: f64) -> Result<Field, E> {
+        Ok(Number::from_f64(number).map_or(Field::Other, Field::Number))
+    }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Field, A::Error> {
-                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(Field::Other)
-            }
+    fn visit_str<E>(self, text: &str) -> Result<Field, E> {
+        Ok(Field::Text(text.to_owned()))
+    }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Field, A::Error> {
-                let mut texts = Texts::default();
-                while let Some(value) = values.next_element::<Field>()? {
-                    let Field::Text(text) = value else {
-                        drop(texts);
-                        while values.next_element::<IgnoredAny>()?.is_some() {}
-                        return Ok(Field::Other);
-                    };
-                    if texts.all.len() < TEXTS_MAX {
-                        texts.all.push(text);
-                    } else {
-                        texts.is_cut = true;
-                    }
-                }
-                Ok(Field::List(texts))
+    fn visit_string<E>(self, text: String) -> Result<Field, E> {
+        Ok(Field::Text(text))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Field, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Field::Other)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Field, A::Error> {
+        let mut texts = Texts::default();
+        while let Some(value) =
+            values.next_element_seed(Anything { texts_max: &mut *self.texts_max })?
+        {
+            let Field::Text(text) = value else {
+                drop(texts);
+                while values.next_element::<IgnoredAny>()?.is_some() {}
+                return Ok(Field::Other);
+            };
+            if *self.texts_max > 0 {
+                *self.texts_max -= 1;
+                texts.all.push(text);
+            } else {
+                texts.is_cut = true;
             }
         }
-
-        from.deserialize_any(Anything)
+        Ok(Field::List(texts))
     }
 }
 
@@ -208,15 +219,18 @@ pub(super) fn borrowed<'a>(settings: &'a [(&'static str, String)]) -> Vec<(&'a s
     settings.iter().map(|(key, value)| (*key, value.as_str())).collect()
 }
 
-/// The texts of a field that is a list of words, if it is there; it is taken out. Of very many the first: more than there can
-/// be seeds.
+/// The texts of a field that is a list of words, if it is there; it is taken out. Refused if they are more than `max`.
 pub(super) fn take_words(
     object: &mut BTreeMap<String, Field>,
     name: &str,
+    max: usize,
 ) -> Result<Option<Vec<String>>, Refusal> {
     match object.remove(name) {
         None => Ok(None),
         Some(Field::List(texts)) if texts.all.iter().all(|text| word(text).is_ok()) => {
+            if texts.is_cut || texts.all.len() > max {
+                return Err(Refusal::bad(format!("{name}: at most {max} in one request")));
+            }
             Ok(Some(texts.all))
         }
         Some(_) => Err(Refusal::bad(format!("{name}: it is a list of words"))),
@@ -299,5 +313,38 @@ mod tests {
             panic!("they are texts");
         };
         assert_eq!((texts.all.len(), texts.is_cut), (TEXTS_MAX, true));
+    }
+
+    /// As many texts as a list has room for.
+    fn list() -> String {
+        format!("[{}]", vec!["\"a\""; TEXTS_MAX].join(","))
+    }
+
+    #[test]
+    fn all_lists_of_an_object_have_room_for_as_many_texts_as_one() {
+        let lists: Vec<_> = (0..10).map(|at| format!("\"{at}\":{}", list())).collect();
+        let object = serde_json::from_str::<Fields>(&format!("{{{}}}", lists.join(","))).unwrap().0;
+        let held = |field: &Field| match field {
+            Field::List(texts) => (texts.all.len(), texts.is_cut),
+            other => panic!("{other:?}"),
+        };
+        let all: Vec<_> = object.values().map(held).collect();
+        assert_eq!(all, [&[(TEXTS_MAX, false)][..], &[(0, true); 9]].concat());
+        // Also of those that are within another.
+        let mut left = TEXTS_MAX;
+        let nested = format!("[{}, {}]", list().trim_matches(['[', ']']), list());
+        let mut reader = serde_json::Deserializer::from_str(&nested);
+        let field = Anything { texts_max: &mut left }.deserialize(&mut reader).unwrap();
+        assert_eq!((field, left), (Field::Other, 0));
+    }
+
+    #[test]
+    fn a_list_for_which_another_one_left_no_room_is_refused() {
+        let text = format!("{{\"l\":{},\"urls\":[\"b\"]}}", list());
+        let Fields(mut object) = serde_json::from_str(&text).unwrap();
+        assert!(take_words(&mut object, "urls", 10).is_err());
+        let Fields(mut object) = serde_json::from_str(r#"{"urls":["a","b"]}"#).unwrap();
+        assert!(take_words(&mut object.clone(), "urls", 1).is_err());
+        assert_eq!(take_words(&mut object, "urls", 2).unwrap().unwrap(), ["a", "b"]);
     }
 }

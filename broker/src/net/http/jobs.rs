@@ -1,6 +1,5 @@
 //! Jobs: opened, given seeds, waited for.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -73,7 +72,7 @@ pub(super) async fn open(
         Some(Field::Truth(close)) => close,
         Some(_) => return Err(Refusal::bad("close: it is true or false")),
     };
-    let urls = seeds(&mut object)?.unwrap_or_default();
+    let urls = take_words(&mut object, "urls", SEEDS_MAX)?.unwrap_or_default();
     let settings = settings(&object, JOB)?;
     let settings = [borrowed(&settings), of_group(&params)].concat();
     // What is refused of it leaves nothing behind.
@@ -130,21 +129,13 @@ pub(super) async fn add(
     client.may_go_on()?;
     let body = http.bodies.json(&headers, body);
     let Fields(mut object) = client.receive(|pass| pass.may_do(deed), body).await??;
-    let urls = seeds(&mut object)?.ok_or_else(|| Refusal::bad("urls: they are needed"))?;
+    let urls = take_words(&mut object, "urls", SEEDS_MAX)?
+        .ok_or_else(|| Refusal::bad("urls: they are needed"))?;
     let settings = settings(&object, SEEDS)?;
     let settings = [borrowed(&settings), of_group(&params)].concat();
     count(&client, &urls)?;
     let (new, known) = add_seeds(&client, &name, &urls, settings).await?;
     Ok(Object(json!({ "job": name.as_ref() as &str, "new": new, "known": known })))
-}
-
-/// The seeds of a body, if it has the field.
-fn seeds(object: &mut BTreeMap<String, Field>) -> Result<Option<Vec<String>>, Refusal> {
-    let urls = take_words(object, "urls")?;
-    if urls.as_ref().is_some_and(|urls| urls.len() > SEEDS_MAX) {
-        return Err(Refusal::bad(format!("urls: at most {SEEDS_MAX} in one request")));
-    }
-    Ok(urls)
 }
 
 /// Counts them as events, unless whoever sends them is too fast by now: a body may have taken its time, and others beside it.

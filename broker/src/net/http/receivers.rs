@@ -187,6 +187,7 @@ async fn answer(
     count(asker)?;
     match receiver.receive(request, peer).await {
         Reply::Known(response) => {
+            client.vouch();
             match response.status() {
                 StatusCode::TOO_MANY_REQUESTS => visits.limited.add(1),
                 status if status.is_success() => visits.taken.add(1),

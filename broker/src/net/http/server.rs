@@ -92,12 +92,12 @@ async fn serve_one(
     let client = Arc::new(Client::new(Arc::clone(&http.hub), entered, remote, answer_patience));
     client.audit(What::Connected);
     // Until then it is anybody's memory.
-    let (head_bytes_max, head_ms) = if http.hub.access.is_open() {
-        (config.head_bytes_max, config.head_ms)
+    let head_bytes_max = if http.hub.access.is_open() {
+        config.head_bytes_max
     } else {
-        (config.stranger_head_bytes_max, config.head_ms.min(http.hub.limits.log_in_ms))
+        config.stranger_head_bytes_max
     };
-    let patience = Duration::from_millis(head_ms);
+    let patience = Duration::from_millis(head_ms(&http, &client));
     let head = tokio::select! {
         head = tokio::time::timeout(patience, first_head(&mut stream, head_bytes_max)) => head,
         () = http.stop.cancelled() => return,
@@ -109,6 +109,12 @@ async fn serve_one(
         Ok(Ok(None)) => refuse(&http, stream).await,
         Ok(Err(_)) | Err(_) => {}
     }
+}
+
+/// How many ms the first head may take. Who may do something without a token may connect ahead, and ask later.
+fn head_ms(http: &Http, client: &Client) -> u64 {
+    let most = if client.is_worthless() { http.hub.limits.log_in_ms } else { u64::MAX };
+    http.config.head_ms.min(most)
 }
 
 /// Answers a head that is too long. Who does not take the answer does without.
@@ -160,7 +166,7 @@ async fn respond(
 ) -> Response {
     let mut response = answer(http, router, client, request).await;
     guard::make_harmless(response.headers_mut());
-    // Who shows nothing has one answer: what a connection takes between two requests is for those who are known.
+    // Who shows nothing, nor signs what it sends, has one answer: what a connection takes between two requests is for those who are known.
     if client.is_worthless() {
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(header::CONNECTION, close);
@@ -230,10 +236,16 @@ async fn admit(http: &Http, headers: &HeaderMap, remote: &Remote) -> Result<Pass
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
+    use axum::http::Method;
+    use bytes::Bytes;
     use tokio::io::AsyncReadExt;
 
+    use super::super::hooks::{Hook, Recipe};
+    use super::super::receivers::{Receiver, Reply, Replying};
     use super::*;
-    use crate::access::AccessConfig;
+    use crate::access::{AccessConfig, Principal, Proof, Rights};
     use crate::{Broker, BrokerConfig, Limits};
 
     /// Longer than anything here takes, but for what never ends.
@@ -292,6 +304,91 @@ mod tests {
         let end = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut heard)).await;
         end.expect("it is closed").unwrap();
         assert!(heard.is_empty());
+        broker.stop().await;
+    }
+
+    #[tokio::test]
+    async fn who_may_do_something_without_a_token_has_the_whole_time_for_a_head() {
+        let known = Principal::new("she", Proof::Certificate("she".into()), Rights::all());
+        for (strangers, certificate, is_late) in [
+            (Rights::default(), None, true),
+            (Rights::default(), Some("he"), true),
+            (Rights::default(), Some("she"), false),
+            (Rights::all(), None, false),
+        ] {
+            let principals = Some(vec![known.clone()]);
+            let access = AccessConfig { principals, strangers, ..AccessConfig::default() };
+            let listen = "127.0.0.1:0".parse().unwrap();
+            let config = BrokerConfig { listen, access, ..BrokerConfig::default() };
+            let broker = Broker::start(config).await.unwrap();
+            let hub = &broker.hub;
+            let http = Http::new(Arc::clone(hub), HttpConfig::default(), CancellationToken::new());
+            let certificate = certificate.map(Box::from);
+            let remote = Remote { peer: Peer::Tcp(listen), certificate, is_encrypted: true };
+            let entered = enter(hub, remote.peer, Way::Http).unwrap();
+            let client = Client::new(Arc::clone(hub), entered, remote, PATIENCE);
+            let wanted = if is_late { hub.limits.log_in_ms } else { http.config.head_ms };
+            assert_eq!(head_ms(&http, &client), wanted, "{}", client.remote);
+            drop(client);
+            broker.stop().await;
+        }
+    }
+
+    const SECRET: &str = "hush, and let nobody hear it";
+
+    /// `POST /hooks/forge` with a secret.
+    fn forge() -> Hook {
+        let recipe = r#"{"name":"forge","secret-env":"","signature":"gitlab",
+            "url":{"pointer":"/u"},"prefixes":["https://a.example/"]}"#;
+        recipe.parse::<Recipe>().unwrap().with_secret(SECRET).unwrap()
+    }
+
+    /// Knows who posts to it, and nobody else.
+    #[derive(Debug)]
+    struct Callback;
+
+    impl Receiver for Callback {
+        fn paths(&self) -> &[&'static str] {
+            &["/callback"]
+        }
+
+        fn receive(&self, request: Request<Bytes>, _peer: IpAddr) -> Replying<'_> {
+            let is_known = request.method() == Method::POST;
+            let reply =
+                if is_known { Reply::Known(Response::default()) } else { Reply::Nobody("") };
+            Box::pin(std::future::ready(reply))
+        }
+    }
+
+    #[tokio::test]
+    async fn who_signs_has_as_many_answers_on_a_connection_as_it_likes() {
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let access = AccessConfig { principals: Some(Vec::new()), ..AccessConfig::default() };
+        let (hooks, receivers) = (vec![forge()], vec![Arc::new(Callback) as Arc<dyn Receiver>]);
+        let http = Some(HttpConfig { listen, hooks, receivers, ..HttpConfig::default() });
+        let config = BrokerConfig { listen, http, access, ..BrokerConfig::default() };
+        let broker = Broker::start(config).await.unwrap();
+        let hook = |secret: &str| {
+            let body = r#"{"u":"https://a.example/1"}"#;
+            let head = "POST /hooks/forge HTTP/1.1\r\nHost: localhost\r\nX-Gitlab-Token";
+            format!("{head}: {secret}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+        };
+        let callback = |method| format!("{method} /callback HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        let last = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        for (known, unknown) in [
+            (hook(SECRET), hook("hush, and let anybody hear it")),
+            (callback("POST"), callback("GET")),
+        ] {
+            for (asked, answers) in [(known.repeat(2) + last, 3), (unknown.repeat(2) + last, 1)] {
+                let mut stream = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();
+                stream.write_all(asked.as_bytes()).await.unwrap();
+                let mut heard = String::new();
+                let end = tokio::time::timeout(PATIENCE, stream.read_to_string(&mut heard)).await;
+                end.expect("it is closed").unwrap();
+                assert_eq!(heard.matches("HTTP/1.1 ").count(), answers, "{asked}{heard}");
+                assert_eq!(heard.contains("HTTP/1.1 404"), answers == 1, "{heard}");
+            }
+        }
         broker.stop().await;
     }
 }

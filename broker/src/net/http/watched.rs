@@ -24,8 +24,6 @@ pub(super) struct Watched {
     /// What was read of it before.
     head: Bytes,
     stream: Stream,
-    /// What the socket had taken when this was looked at last.
-    taken: u64,
     patience: Duration,
     /// Set while it takes nothing, and while the rest is read.
     timer: Option<Pin<Box<Sleep>>>,
@@ -42,7 +40,7 @@ impl Watched {
         patience: Duration,
         stop: CancellationToken,
     ) -> Self {
-        Self { head: head.into(), stream, taken: 0, patience, timer: None, stop, rest: None }
+        Self { head: head.into(), stream, patience, timer: None, stop, rest: None }
     }
 
     /// Reads what still comes, up to its end or for a moment.
@@ -73,9 +71,8 @@ impl Watched {
             return poll;
         }
         // Within TLS a part of what waits may have gone.
-        let taken = self.stream.taken();
-        if self.taken != taken {
-            (self.taken, self.timer) = (taken, None);
+        if self.stream.has_taken() {
+            self.timer = None;
         }
         let deadline = Instant::now() + self.patience;
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
@@ -143,72 +140,29 @@ impl AsyncWrite for Watched {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
-    use std::sync::Arc;
 
-    use rcgen::{CertifiedKey, generate_simple_self_signed};
-    use rustls::crypto::aws_lc_rs::default_provider;
-    use rustls::pki_types::{PrivateKeyDer, ServerName};
-    use rustls::{ClientConfig, RootCertStore, ServerConfig};
     use tokio::io::AsyncWriteExt;
-    use tokio::net::{TcpListener, TcpSocket, TcpStream};
+    use tokio::net::TcpStream;
     use tokio_rustls::client::TlsStream;
-    use tokio_rustls::{TlsAcceptor, TlsConnector};
 
     use super::*;
-    use crate::net::shaking::Shaking;
+    use crate::net::tests::pair::{look, pair, read_now};
 
     /// Of the connection, on a clock that stands still but for `advance`.
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// Both ends of an encrypted connection, whose sockets hold little.
-    async fn pair() -> (Watched, TlsStream<TcpStream>) {
-        let CertifiedKey { cert, signing_key } =
-            generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
-        let server = ServerConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![cert.der().clone()], key)
-            .unwrap();
-        let mut roots = RootCertStore::empty();
-        roots.add(cert.der().clone()).unwrap();
-        let client = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.set_recv_buffer_size(4 << 10).unwrap();
-        let connecting = socket.connect(listener.local_addr().unwrap());
-        let (near, far) = tokio::join!(listener.accept(), connecting);
-        let (near, far) = (near.unwrap().0, far.unwrap());
-        socket2::SockRef::from(&near).set_send_buffer_size(4 << 10).unwrap();
-        let (acceptor, connector) =
-            (TlsAcceptor::from(Arc::new(server)), TlsConnector::from(Arc::new(client)));
-        let name = ServerName::try_from("localhost").unwrap();
-        let shaking = Shaking::new(near, usize::MAX);
-        let (near, far) = tokio::join!(acceptor.accept(shaking), connector.connect(name, far));
-        let stream = Stream::secure(near.unwrap());
-        (Watched::new(Vec::new(), stream, PATIENCE, CancellationToken::new()), far.unwrap())
-    }
-
-    /// Lets the runtime see what the kernel has to say.
-    async fn look() {
-        for _ in 0..100 {
-            tokio::task::yield_now().await;
-        }
+    /// One that is watched, and its other end.
+    async fn watched() -> (Watched, TlsStream<TcpStream>) {
+        let (stream, far) = pair().await;
+        (Watched::new(Vec::new(), stream, PATIENCE, CancellationToken::new()), far)
     }
 
     /// Writes until nothing more is taken, neither by the socket nor within TLS.
     async fn fill(watched: &mut Watched) {
-        let mut in_vain = 0;
+        let (mut in_vain, bytes) = (0, vec![b'x'; 32 << 10]);
         while in_vain < 10 {
             let before = watched.stream.taken();
-            let poll = poll_fn(|cx| {
-                Poll::Ready(Pin::new(&mut *watched).poll_write(cx, &[b'x'; 32 << 10]))
-            });
+            let poll = poll_fn(|cx| Poll::Ready(Pin::new(&mut *watched).poll_write(cx, &bytes)));
             let wrote = poll.await.is_ready();
             look().await;
             in_vain = if wrote || watched.stream.taken() > before { 0 } else { in_vain + 1 };
@@ -218,7 +172,7 @@ mod tests {
     #[tokio::test]
     async fn who_takes_nothing_is_given_up_also_when_all_was_written() {
         for is_end in [false, true] {
-            let (mut watched, far) = pair().await;
+            let (mut watched, far) = watched().await;
             fill(&mut watched).await;
             // What is left waits within TLS, and nothing more is to be written.
             watched.timer = None;
@@ -235,7 +189,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_takes_a_little_now_and_then_is_not() {
-        let (mut watched, mut far) = pair().await;
+        let (mut watched, mut far) = watched().await;
         fill(&mut watched).await;
         watched.timer = None;
         tokio::time::pause();
@@ -251,13 +205,7 @@ mod tests {
                 rounds += 1;
                 tokio::time::advance(PATIENCE * 3 / 5).await;
             }
-            // The runtime would wait for no time at all until there is something, on a clock that stands still.
-            let read = poll_fn(|cx| {
-                let mut buffer = ReadBuf::new(&mut bytes);
-                Poll::Ready(Pin::new(&mut far).poll_read(cx, &mut buffer))
-            });
-            let _ = read.await.is_ready();
-            look().await;
+            read_now(&mut far, &mut bytes).await;
         }
         assert!(rounds >= 4, "it took {rounds} rounds: nobody has waited");
         tokio::time::resume();

@@ -1,4 +1,5 @@
 //! Connections within TLS: their beginning, and writing to somebody who does not read.
+#![expect(clippy::disallowed_methods, reason = "serves a connection")]
 
 use std::sync::Arc;
 
@@ -12,8 +13,11 @@ use tokio::io::{ReadHalf, WriteHalf};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::pair::{pair, read_now};
 use super::*;
 use crate::TlsConfig;
+use crate::access::Way;
+use crate::mailbox::{Lines, Parcel};
 
 /// An encrypted broker, and who trusts it.
 async fn broker(limits: Limits) -> (Broker, TlsConnector, TempDir) {
@@ -144,5 +148,40 @@ async fn somebody_who_reads_late_gets_everything_and_in_order() {
     let mut rest = String::new();
     let end = async { read.read_to_string(&mut rest).await.map(drop).unwrap() };
     assert!(within(PATIENCE, end).await, "it was not closed");
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_takes_its_tasks_slowly_and_steadily_is_not_ended() {
+    const TASKS: [usize; 2] = [512 << 10, 1 << 10];
+    let limits = Limits { task_bytes_max: 0, stalled_ms: 1_000, ..Limits::default() };
+    let broker = super::broker(limits).await;
+    let (stream, mut far) = pair().await;
+    let peer = super::super::stream::Peer::Tcp(broker.local_addr());
+    let remote = Remote { peer, certificate: None, is_encrypted: true };
+    let entered = super::super::listener::enter(&broker.hub, peer, Way::Line).unwrap();
+    let mailbox = entered.mailbox.clone();
+    let connection = Connection::new(broker.hub.clone(), entered, stream, remote);
+    let connection = tokio::spawn(connection.run());
+    tokio::time::pause();
+    let (mut got, mut bytes) = (0, vec![0; 16 << 10]);
+    // The second waits until all of the first was written, and is too much.
+    for tasks in TASKS {
+        let mut lines = Lines::default();
+        lines.task(|out| out.resize(tasks, b'x'));
+        mailbox.send(Parcel::Lines(lines));
+        got += read_now(&mut far, &mut bytes).await;
+    }
+    while got < TASKS.iter().sum() {
+        // More than the sockets hold, and less than is encrypted at once.
+        let round = got + (32 << 10);
+        while got < round.min(TASKS.iter().sum()) {
+            assert!(!connection.is_finished(), "it was ended after {got} bytes");
+            got += read_now(&mut far, &mut bytes).await;
+        }
+        tokio::time::advance(Duration::from_millis(600)).await;
+    }
+    tokio::time::resume();
+    drop(far);
     broker.stop().await;
 }

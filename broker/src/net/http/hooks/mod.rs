@@ -185,6 +185,7 @@ pub(super) async fn receive(
         }
         Err(doubt) => return Err(refuse(Some(&hook), &doubt)),
     };
+    client.vouch();
     let taken = hooks.sources.lock().take((source, at), hook.rate(), now);
     taken.map_err(|wait_ms| too_many(&http, &client, wait_ms, "requests from this address"))?;
     allow_form(&headers)?;
