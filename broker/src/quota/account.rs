@@ -106,8 +106,12 @@ impl Account {
         })
     }
 
-    /// It has so much more of that.
+    /// It has so much more of that. Nothing more is never too much, also of who has more than it may since that was
+    /// changed.
     pub(super) fn grow(&self, quantity: Quantity, by: u64) -> Result<(), ProtocolError> {
+        if by == 0 {
+            return Ok(());
+        }
         let (held, max) = (&self.held[quantity as usize], self.quota.of(quantity));
         let more = |had: u64| had.checked_add(by).filter(|sum| *sum <= max);
         match held.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {

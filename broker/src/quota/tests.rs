@@ -239,8 +239,14 @@ fn another_limit_counts_at_once_for_who_is_there() {
     set(&mut held, MAX + 2).unwrap();
     assert_eq!(set(&mut held, MAX + 3), Err(Code::Limit), "that of its name");
     // Less than it has: it keeps that, and gets no more until it has less.
-    change(of(2), Quota::ENDLESS);
+    change(of(2), of(2));
     assert_eq!(set(&mut held, MAX + 3), Err(Code::Limit));
+    // Who comes from there, by that name, may have what is not used up.
+    let mut newcomer = quotas.connect(Some(address(1)), Moment(0)).unwrap();
+    quotas.assign(&mut newcomer, Some("somebody")).unwrap();
+    assert_eq!(set(&mut newcomer, 1), Err(Code::Limit));
+    newcomer.as_mut().unwrap().set(Quantity::Parked, MAX).unwrap();
+    drop(newcomer);
     set(&mut held, 1).unwrap();
     set(&mut held, 2).unwrap();
     assert_eq!(set(&mut held, 3), Err(Code::Limit));
