@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tidings_protocol::{Code, GroupName, JobName, ProtocolError, TopicName};
 
 use super::holding::Exists;
-use super::quantity::{CurrentQuota, Quantity};
+use super::quantity::{CurrentQuota, Quantity, Quota};
 use super::too_much;
 use crate::clock::Moment;
 use crate::cursors::CursorId;
@@ -106,8 +106,12 @@ impl Account {
         })
     }
 
-    /// It has so much more of that.
+    /// It has so much more of that. Nothing more is never too much, also of who has more than it may since that was
+    /// changed.
     pub(super) fn grow(&self, quantity: Quantity, by: u64) -> Result<(), ProtocolError> {
+        if by == 0 {
+            return Ok(());
+        }
         let (held, max) = (&self.held[quantity as usize], self.quota.of(quantity));
         let more = |had: u64| had.checked_add(by).filter(|sum| *sum <= max);
         match held.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
@@ -145,14 +149,29 @@ impl Account {
 
     /// Something was done.
     pub(super) fn note(&self, events: u64, bytes: u64, now: Moment) {
-        let (of_events, of_bytes) =
-            (self.quota.of(Quantity::Events), self.quota.of(Quantity::Bytes));
-        if (of_events, of_bytes) == (u64::MAX, u64::MAX) {
+        let is_endless = |quantity| self.quota.of(quantity) == u64::MAX;
+        if is_endless(Quantity::Events) && is_endless(Quantity::Bytes) {
             return;
         }
+        // Under the lock, so that nothing is noted at a rate of before once that was forgotten.
         let pace = &mut *self.pace.lock();
-        pace.events.note(events, of_events, now);
-        pace.bytes.note(bytes, of_bytes, now);
+        pace.events.note(events, self.quota.of(Quantity::Events), now);
+        pace.bytes.note(bytes, self.quota.of(Quantity::Bytes), now);
+    }
+
+    /// Its quota was another one before. What is owed is a time at a rate, and is forgotten where that has changed.
+    pub(super) fn forget_rates_of(&self, before: &Quota) {
+        let pace = &mut *self.pace.lock();
+        let has_changed = |quantity| self.quota.of(quantity) != before.of(quantity);
+        if has_changed(Quantity::Connects) {
+            pace.connects = Bucket::default();
+        }
+        if has_changed(Quantity::Events) {
+            pace.events = Meter::default();
+        }
+        if has_changed(Quantity::Bytes) {
+            pace.bytes = Meter::default();
+        }
     }
 
     /// Milliseconds to wait before anything more is done; 0: none.

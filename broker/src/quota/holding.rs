@@ -13,6 +13,10 @@ use crate::clock::Moment;
 /// Whether something that was made is there still, and counts.
 pub(crate) type Exists<'a> = dyn Fn(&Made) -> bool + 'a;
 
+/// Milliseconds after which it is looked again how long a connection has to wait: others of its address or name may have
+/// gone on, and limits may have changed.
+pub(super) const PAUSE_MS_MAX: u64 = 1_000;
+
 /// What a connection has, which it gives back when it ends.
 #[derive(Debug, Default)]
 pub(crate) struct Holding {
@@ -158,8 +162,7 @@ impl Holding {
     pub(crate) fn settle(&mut self, bytes: u64, now: Moment) {
         let events = std::mem::take(&mut self.events);
         self.accounts().for_each(|account| account.note(events, bytes, now));
-        let wait_ms = self.wait_ms(now);
-        self.paused_until = (wait_ms > 0).then(|| now + wait_ms);
+        self.resume(now);
     }
 
     /// Milliseconds to wait before anything more is done; 0: none.
@@ -172,9 +175,9 @@ impl Holding {
         self.paused_until
     }
 
-    /// It was not read for long enough, unless others of its address or name have gone on meanwhile.
+    /// Nothing is read for as long as it has to wait, as far as that is known by now.
     pub(crate) fn resume(&mut self, now: Moment) {
-        let wait_ms = self.wait_ms(now);
+        let wait_ms = self.wait_ms(now).min(PAUSE_MS_MAX);
         self.paused_until = (wait_ms > 0).then(|| now + wait_ms);
     }
 

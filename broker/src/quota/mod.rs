@@ -88,11 +88,17 @@ impl Quotas {
     }
 
     /// How much one may have from now on. Who has more keeps it and gets no more; what nobody counted when it came is
-    /// not counted later.
+    /// not counted later. What is owed at a rate that has changed is forgotten.
     pub(crate) fn change(&self, config: &QuotaConfig) {
-        self.source.change(&config.source);
-        self.principal.change(&config.principal);
         self.counts_loopback.store(config.counts_loopback, Ordering::Relaxed);
+        let before = self.source.change(&config.source);
+        for account in self.sources.lock().values() {
+            account.forget_rates_of(&before);
+        }
+        let before = self.principal.change(&config.principal);
+        for account in self.principals.lock().values() {
+            account.forget_rates_of(&before);
+        }
     }
 
     /// A connection comes from there. Refused with [`Code::Limit`].

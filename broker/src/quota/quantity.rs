@@ -166,11 +166,9 @@ impl CurrentQuota {
         Self(quota.0.map(AtomicU64::new))
     }
 
-    /// Another one. What somebody has already is not taken away.
-    pub(super) fn change(&self, quota: &Quota) {
-        for (now, max) in self.0.iter().zip(quota.0) {
-            now.store(max, Ordering::Relaxed);
-        }
+    /// Another one; returns that of before. What somebody has already is not taken away.
+    pub(super) fn change(&self, quota: &Quota) -> Quota {
+        Quota(std::array::from_fn(|at| self.0[at].swap(quota.0[at], Ordering::Relaxed)))
     }
 
     /// How much of that; `u64::MAX` is no limit.

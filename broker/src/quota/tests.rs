@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use proptest::prelude::*;
 
+use super::holding::PAUSE_MS_MAX;
 use super::*;
 
 /// What may be had of everything in these tests.
@@ -158,10 +159,11 @@ proptest! {
         for (pause_ms, events) in batches {
             now += pause_ms;
             held.resume(Moment(now));
-            if let Some(until) = held.paused_until() {
-                now = until.0;
-                held.resume(Moment(now));
-                prop_assert_eq!(held.paused_until(), None, "it was told how long");
+            while let Some(until) = held.paused_until() {
+                let pause_ms = until.0 - std::mem::replace(&mut now, until.0);
+                held.resume(until);
+                let is_told = held.paused_until().is_none() || pause_ms == PAUSE_MS_MAX;
+                prop_assert!(is_told, "it was told how long, and looks again");
             }
             held.published(events);
             held.settle(0, Moment(now));
@@ -239,8 +241,14 @@ fn another_limit_counts_at_once_for_who_is_there() {
     set(&mut held, MAX + 2).unwrap();
     assert_eq!(set(&mut held, MAX + 3), Err(Code::Limit), "that of its name");
     // Less than it has: it keeps that, and gets no more until it has less.
-    change(of(2), Quota::ENDLESS);
+    change(of(2), of(2));
     assert_eq!(set(&mut held, MAX + 3), Err(Code::Limit));
+    // Who comes from there, by that name, may have what is not used up.
+    let mut newcomer = quotas.connect(Some(address(1)), Moment(0)).unwrap();
+    quotas.assign(&mut newcomer, Some("somebody")).unwrap();
+    assert_eq!(set(&mut newcomer, 1), Err(Code::Limit));
+    newcomer.as_mut().unwrap().set(Quantity::Parked, MAX).unwrap();
+    drop(newcomer);
     set(&mut held, 1).unwrap();
     set(&mut held, 2).unwrap();
     assert_eq!(set(&mut held, 3), Err(Code::Limit));
@@ -253,6 +261,39 @@ fn another_limit_counts_at_once_for_who_is_there() {
     drop((held, uncounted));
     quotas.tend(&|_| false, Moment(0));
     assert!(quotas.sources.lock().is_empty() && quotas.principals.lock().is_empty());
+}
+
+#[test]
+fn what_is_owed_at_a_rate_that_has_changed_is_forgotten() {
+    let of = |quantity| Quota::ENDLESS.with(quantity, 1);
+    let quotas = quotas(of(Quantity::Events), of(Quantity::Bytes));
+    let change = |source, principal| {
+        quotas.change(&QuotaConfig { source, principal, counts_loopback: false });
+    };
+    let mut held = quotas.connect(Some(address(1)), Moment(0)).unwrap();
+    quotas.assign(&mut held, Some("somebody")).unwrap();
+    let held = held.as_mut().unwrap();
+    held.published(600);
+    held.settle(300, Moment(0));
+    assert_eq!(held.wait_ms(Moment(0)), 599_000, "that of its address");
+    assert_eq!(held.paused_until(), Some(Moment(PAUSE_MS_MAX)), "then it looks again");
+    change(of(Quantity::Events).with(Quantity::Topics, 1), of(Quantity::Bytes));
+    assert_eq!(held.wait_ms(Moment(0)), 599_000, "another limit has changed");
+    change(Quota::ENDLESS, of(Quantity::Bytes));
+    assert_eq!(held.wait_ms(Moment(0)), 299_000, "that of its name");
+    change(Quota::ENDLESS, Quota::ENDLESS.with(Quantity::Bytes, 2));
+    held.resume(Moment(PAUSE_MS_MAX));
+    assert_eq!(held.paused_until(), None);
+}
+
+#[test]
+fn who_came_too_often_comes_as_soon_as_it_may_more_often() {
+    let quotas = quotas(Quota::ENDLESS.with(Quantity::Connects, 1), Quota::ENDLESS);
+    let comes = || quotas.connect(Some(address(1)), Moment(0)).is_ok();
+    assert!(comes() && !comes());
+    let source = Quota::ENDLESS.with(Quantity::Connects, 60);
+    quotas.change(&QuotaConfig { source, principal: Quota::ENDLESS, counts_loopback: false });
+    assert!(comes());
 }
 
 #[test]

@@ -10,6 +10,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::mailbox::Parcel;
+use crate::quota::{Quantity, Quota, QuotaConfig};
 
 /// Has more for the client than its socket takes.
 async fn stalled(broker: &Broker) -> Peer {
@@ -233,6 +234,27 @@ async fn a_pause_of_the_broker_is_not_a_silence_of_the_client() {
     assert!(client.line().await.starts_with("PONG "));
     client.send(" and ended\n").await;
     client.expect("+OK 1 1\r\n").await;
+}
+
+#[tokio::test]
+async fn who_was_too_fast_is_read_again_when_the_rate_is_another_one() {
+    let rate = |per_second| QuotaConfig {
+        source: Quota::ENDLESS.with(Quantity::Events, per_second),
+        counts_loopback: true,
+        ..QuotaConfig::default()
+    };
+    let with = |quotas| BrokerConfig {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        quotas,
+        ..BrokerConfig::default()
+    };
+    let broker = Broker::start(with(rate(1))).await.unwrap();
+    let mut client = Peer::client(&broker).await;
+    client.send(&"PUB a x\n".repeat(600)).await;
+    while !client.line().await.ends_with(" 600\r\n") {}
+    // At one a second it would be read in ten minutes.
+    broker.hub.reload(&with(rate(u64::MAX)));
+    assert_eq!(client.ask("PUB a y").await, "+OK 601 601\r\n");
 }
 
 /// What is confirmed reaches the groups: whoever publishes faster than they take, waits.
