@@ -8,7 +8,8 @@
 //!
 //! Nobody waits for the disk here: what finds no room in the queue is counted, and a record says how many there were. What
 //! anybody can cause as often as they like is told a few times a minute for each source, then counted likewise; and so is, ten
-//! times as often for each name and source, what somebody can who has logged in.
+//! times as often for each name and source, what somebody can who has logged in, sums too: names of topics and jobs are theirs
+//! to choose.
 //! A token is never in a record, and nothing of what others say can begin one (`escape_json`).
 
 mod file;
@@ -16,7 +17,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::PathBuf;
@@ -74,8 +75,15 @@ struct Sources {
     /// The same of whoever has a name, which is hashed with `names`.
     told_of: Throttle<(u64, Source, Habit)>,
     names: RandomState,
-    /// How much was not told since the last look, by source: `<= SOURCES_MAX` of them.
-    held_back: HashMap<Source, u64>,
+    /// What was not told since the last look, by source: `<= SOURCES_MAX` of them.
+    held_back: HashMap<Source, HeldBack>,
+}
+
+/// Records that were not told, and the events and URLs that they would have told of.
+#[derive(Debug, Default)]
+struct HeldBack {
+    count: u64,
+    events: u64,
 }
 
 /// What was published since it was told last.
@@ -98,18 +106,13 @@ struct OfConnection {
 #[derive(Debug)]
 struct Sum {
     by: Party,
-    parts: Vec<Part>,
+    /// Events by topic. Who publishes chooses the names, and others wait meanwhile: none is looked for from end to end.
+    topics: BTreeMap<Box<str>, u64>,
+    /// URLs by job.
+    jobs: BTreeMap<Box<str>, u64>,
 }
 
-/// So many events, to that.
-#[derive(Debug)]
-struct Part {
-    target: Target,
-    name: Box<str>,
-    events: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 enum Target {
     Topic,
     /// Its URLs are as good as events.
@@ -180,13 +183,12 @@ impl Audit {
         let Some(kept) = &self.0 else { return };
         let is_full = {
             let sums = &mut *kept.sums.lock();
-            let sum = sums.by_connection.entry(conn).or_default().of(by);
-            let is_it = |part: &&mut Part| part.target == target && *part.name == *name;
-            if let Some(part) = sum.parts.iter_mut().find(is_it) {
-                part.events += events;
+            let parts = sums.by_connection.entry(conn).or_default().of(by).parts(target);
+            if let Some(sum) = parts.get_mut(name) {
+                *sum += events;
                 return;
             }
-            sum.parts.push(Part { target, name: name.into(), events });
+            parts.insert(name.into(), events);
             sums.count += 1;
             sums.count >= SUMS_MAX
         };
@@ -208,8 +210,8 @@ impl Audit {
         let Some(kept) = &self.0 else { return };
         kept.tell_sums();
         let held_back = std::mem::take(&mut kept.sources.lock().held_back);
-        for (source, count) in held_back {
-            kept.tell(&What::HeldBack { from: source.address(), count }, None);
+        for (source, HeldBack { count, events }) in held_back {
+            kept.tell(&What::HeldBack { from: source.address(), count, events }, None);
         }
     }
 
@@ -239,12 +241,25 @@ impl OfConnection {
             let by = by();
             let known = self.sums.iter().position(|sum| sum.by.is_as(&by));
             known.unwrap_or_else(|| {
-                self.sums.push(Sum { by, parts: Vec::new() });
+                self.sums.push(Sum { by, topics: BTreeMap::new(), jobs: BTreeMap::new() });
                 self.sums.len() - 1
             })
         });
         self.current = Some(at);
         &mut self.sums[at]
+    }
+}
+
+impl Sum {
+    fn parts(&mut self, target: Target) -> &mut BTreeMap<Box<str>, u64> {
+        match target {
+            Target::Topic => &mut self.topics,
+            Target::Job => &mut self.jobs,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.topics.len() + self.jobs.len()
     }
 }
 
@@ -284,7 +299,9 @@ impl Kept {
         }
         let is_known = sources.held_back.contains_key(&source);
         if is_known || sources.held_back.len() < SOURCES_MAX {
-            *sources.held_back.entry(source).or_default() += 1;
+            let held_back = sources.held_back.entry(source).or_default();
+            held_back.count += 1;
+            held_back.events += what.events();
         } else {
             self.queue.lose(1);
         }
@@ -299,7 +316,7 @@ impl Kept {
         let told = {
             let sums = &mut *self.sums.lock();
             let told = sums.by_connection.remove(&conn).unwrap_or_default().sums;
-            sums.count -= told.iter().map(|sum| sum.parts.len()).sum::<usize>();
+            sums.count -= told.iter().map(Sum::len).sum::<usize>();
             told
         };
         for sum in &told {
@@ -315,11 +332,10 @@ impl Kept {
     }
 
     fn tell_parts(&self, sum: &Sum) {
-        for Part { target, name, events } in &sum.parts {
-            let what = match target {
-                Target::Topic => What::Published { topic: name, events: *events },
-                Target::Job => What::Added { job: name, events: *events },
-            };
+        let published =
+            sum.topics.iter().map(|(topic, events)| What::Published { topic, events: *events });
+        let added = sum.jobs.iter().map(|(job, events)| What::Added { job, events: *events });
+        for what in published.chain(added) {
             if self.may_tell(&what, &sum.by) {
                 self.tell(&what, Some(&sum.by));
             }

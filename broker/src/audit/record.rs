@@ -25,6 +25,7 @@ pub(super) const CHANGES_OF_JOBS: &[&str] =
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Habit {
     LogIn,
+    Publish,
     Change,
     Add,
 }
@@ -62,8 +63,8 @@ pub(crate) enum What<'a> {
     Reloaded,
     /// Somebody is known, or not any more, or may do something else.
     Principal { name: &'a str, change: &'static str },
-    /// So many records of what one source can cause at will were left out.
-    HeldBack { from: IpAddr, count: u64 },
+    /// So many records of what one source can cause at will were left out, and with them so many events and URLs.
+    HeldBack { from: IpAddr, count: u64, events: u64 },
     /// So many records found no room, or could not be written.
     Lost { count: u64 },
 }
@@ -99,10 +100,19 @@ impl What<'_> {
         )
     }
 
+    /// So many events or URLs it tells of.
+    pub(super) fn events(self) -> u64 {
+        match self {
+            Self::Published { events, .. } | Self::Added { events, .. } => events,
+            _ => 0,
+        }
+    }
+
     /// What somebody can cause who has a name, as often as they like.
     pub(super) fn habit(self) -> Option<Habit> {
         match self {
             Self::LoggedIn => Some(Habit::LogIn),
+            Self::Published { .. } => Some(Habit::Publish),
             Self::Changed { .. } => Some(Habit::Change),
             Self::Added { .. } => Some(Habit::Add),
             _ => None,
@@ -158,9 +168,10 @@ impl What<'_> {
                 line.name = Some(text(name));
                 line.change = Some((*change).into());
             }
-            Self::HeldBack { from, count } => {
+            Self::HeldBack { from, count, events } => {
                 line.from = Some(from.to_string().into());
                 line.count = Some(*count);
+                line.events = (*events > 0).then_some(*events);
             }
             Self::Lost { count } => line.count = Some(*count),
             Self::Connected | Self::LoggedIn | Self::Started | Self::Stopped | Self::Reloaded => {}

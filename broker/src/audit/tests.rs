@@ -135,8 +135,9 @@ fn what_one_name_does_is_told_so_often_and_counted_and_hides_nobody_else() {
         for at in 0..2_000 {
             audit.note(|| (pause, she()));
             audit.note(|| (What::LoggedIn, she()));
-            // There are as many names of jobs as anybody likes.
-            audit.sum(Target::Job, &at.to_string(), 1, 1, she);
+            // There are as many names of jobs as anybody likes, and of topics, which come and go.
+            audit.sum(Target::Job, &at.to_string(), 2, 1, she);
+            audit.published(&at.to_string(), 3, 1, she);
         }
         audit.note(|| (pause, party(2).called("he".to_owned())));
     });
@@ -144,7 +145,7 @@ fn what_one_name_does_is_told_so_often_and_counted_and_hides_nobody_else() {
         told.iter().filter(|line| line["what"] == what && line["who"] == who).count()
     };
     let mut all = 0;
-    for what in ["changed", "logged-in", "added"] {
+    for what in ["changed", "logged-in", "added", "published"] {
         // A minute may pass on a slow machine.
         let hers = count(what, "she");
         assert!((600..2_000).contains(&hers), "{what}: {hers}");
@@ -153,7 +154,31 @@ fn what_one_name_does_is_told_so_often_and_counted_and_hides_nobody_else() {
     assert_eq!(count("changed", "he"), 1);
     let held_back = told.iter().filter(|line| line["what"] == "held-back");
     all += held_back.map(|line| line["count"].as_u64().unwrap()).sum::<u64>();
-    assert_eq!(all, 3 * 2_000);
+    assert_eq!(all, 4 * 2_000);
+    let events = told.iter().filter_map(|line| line["events"].as_u64());
+    assert_eq!(events.sum::<u64>(), (2 + 3) * 2_000, "no event is missing");
+}
+
+#[test]
+fn a_topic_and_a_job_of_one_name_have_a_sum_each_among_many() {
+    let told = told(|audit| {
+        for _ in 0..2 {
+            for at in 0..300 {
+                audit.published(&format!("n{at}"), 1, 1, || party(1));
+                audit.sum(Target::Job, &format!("n{at}"), 10, 1, || party(1));
+            }
+        }
+        // A sum is told at its end, which is once.
+        audit.note(|| (What::Left { why: "left" }, party(1)));
+    });
+    for (what, key, events) in [("published", "topic", 2), ("added", "name", 20)] {
+        let told = told.iter().filter(|line| line["what"] == what);
+        let sums: Vec<_> =
+            told.map(|line| (line[key].to_string(), line["events"].as_u64())).collect();
+        let names: BTreeMap<_, _> = sums.iter().cloned().collect();
+        assert_eq!((sums.len(), names.len()), (300, 300), "{what}");
+        assert!(names.values().all(|sum| *sum == Some(events)), "{what}: {names:?}");
+    }
 }
 
 #[test]
@@ -318,8 +343,12 @@ fn everything<'a>(
             vec![("name", name.into()), ("change", "created".into())],
         ),
         (
-            What::HeldBack { from, count: number },
+            What::HeldBack { from, count: number, events: 0 },
             vec![("from", from.to_string().into()), ("count", number.into())],
+        ),
+        (
+            What::HeldBack { from, count: number, events: 7 },
+            vec![("from", from.to_string().into()), ("count", number.into()), ("events", 7.into())],
         ),
         (What::Lost { count: number }, vec![("count", number.into())]),
     ]
