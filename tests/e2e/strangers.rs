@@ -104,7 +104,12 @@ fn a_connection_costs_little_before_somebody_has_logged_in() {
     // The longest that is kept of each.
     let unfinished = "x".repeat(2_047);
     let head = format!("GET /topics HTTP/1.1\r\nHost: localhost\r\nX: {}", "x".repeat(6_090));
+    // Of a request that is whole but for its body fields cost most.
+    let fields: String = (0..95).map(|at| format!("x{at:02}: {}\r\n", "y".repeat(40))).collect();
+    let request =
+        format!("POST /hooks/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n{fields}\r\nx");
     for (what, address, text, bytes_max) in [
+        ("a request by HTTP", http.authority(), request.as_str(), 48 << 10),
         ("lines", line.as_str(), unfinished.as_str(), 8 << 10),
         ("HTTP", http.authority(), head.as_str(), 8 << 10),
     ] {

@@ -2,8 +2,8 @@
 //! more than their paths; what a request may cost before somebody vouches for it is bounded here.
 //!
 //! ```text
-//!  path ─▶ body, within its limits ─▶ whose it is ─▶ throttle of those ─▶ receiver ─▶ its answer, or 404
-//!  429, 404        408, 413                                 429                                      429
+//!  path ─▶ throttle of all ─▶ body, within its limits ─▶ whose it is ─▶ throttle of those ─▶ receiver ─▶ its answer, or 404
+//!  429, 404     429                 408, 413                                   429                                      429
 //! ```
 //!
 //! A request counts when it is known what it is, so that who asks what can be meant is not held up by who asks anything: they
@@ -113,6 +113,11 @@ pub trait Receiver: fmt::Debug + Send + Sync {
 /// Requests about one thing that was shown to be meant, from one source.
 const OF_ONE: Rate = Rate { per_minute: 6, burst: 6 };
 
+/// Requests of one source that are looked at to tell whose they are, for each that it has by [`Receiver::per_minute`], and how
+/// many it has for this at least: a look costs some 0.15 ms, and most come from those who are told to wait after it.
+const LOOKS: u32 = 10;
+const LOOKS_OF_MIN: u32 = 600;
+
 /// A receiver, and who asks it.
 #[derive(Debug)]
 struct Received {
@@ -121,9 +126,24 @@ struct Received {
     askers: Mutex<Throttle<(Source, bool, Asker)>>,
     /// Of those who are not known.
     rate: Rate,
+    /// The same sources, whoever asks.
+    looks: Mutex<Throttle<(Source, bool)>>,
+    look_rate: Rate,
 }
 
 impl Received {
+    fn new(receiver: Arc<dyn Receiver>) -> Self {
+        let rate = |per_minute| Rate { per_minute, burst: per_minute };
+        let per_minute = receiver.per_minute();
+        Self {
+            receiver,
+            askers: Mutex::new(Throttle::new(SOURCES_MAX)),
+            rate: rate(per_minute),
+            looks: Mutex::new(Throttle::new(SOURCES_MAX)),
+            look_rate: rate(per_minute.max(LOOKS_OF_MIN).saturating_mul(LOOKS)),
+        }
+    }
+
     /// Counts a request. Refused with the ms after which it may be asked again.
     fn count(
         &self,
@@ -143,12 +163,7 @@ impl Received {
 /// With the paths of all receivers.
 pub(super) fn route(mut router: Router, http: &Arc<Http>) -> Router {
     for receiver in &http.config.receivers {
-        let per_minute = receiver.per_minute();
-        let received = Arc::new(Received {
-            receiver: Arc::clone(receiver),
-            askers: Mutex::new(Throttle::new(SOURCES_MAX)),
-            rate: Rate { per_minute, burst: per_minute },
-        });
+        let received = Arc::new(Received::new(Arc::clone(receiver)));
         for path in receiver.paths() {
             let (http, received) = (Arc::clone(http), Arc::clone(&received));
             let answer = move |Extension(client): Extension<Arc<Client>>, request: Request| async move {
@@ -169,16 +184,18 @@ async fn answer(
     let (receiver, peer) = (&place.receiver, client.remote.peer.ip());
     let source = (Source::from(peer), is_forwarded(request.headers()));
     let (now, visits) = (http.hub.clock.now(), &http.hub.stats.notices);
-    let count = |asker| {
-        place.count(source, asker, now).map_err(|wait_ms| {
-            client.audit(What::Limit { why: "too many notices from this address" });
-            visits.limited(wait_ms, "requests from this address")
-        })
+    let limited = |wait_ms| {
+        client.audit(What::Limit { why: "too many notices from this address" });
+        visits.limited(wait_ms, "requests from this address")
     };
+    let count = |asker| place.count(source, asker, now).map_err(limited);
     let is_known = receiver.knows(request.uri().path());
     if !is_known && !receiver.is_open() {
         count(Asker::Nobody)?;
         return Err(refused(visits, now, client, "nobody was told that path"));
+    }
+    if !is_known {
+        place.looks.lock().take(source, place.look_rate, now).map_err(limited)?;
     }
     let (head, body) = request.into_parts();
     let body = http.hook_bodies.receive_any(body).await?;
@@ -221,4 +238,69 @@ fn refused(visits: &Visits, now: Moment, client: &Client, reason: &str) -> Refus
         tracing::warn!(%peer, reason, held_back, "a notice was refused");
     }
     Refusal::new(StatusCode::NOT_FOUND, "unknown", "there is nothing here")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use tokio_util::sync::CancellationToken;
+
+    use super::super::HttpConfig;
+    use super::*;
+    use crate::access::Way;
+    use crate::net::listener::enter;
+    use crate::net::stream::{Peer, Remote};
+    use crate::{Broker, BrokerConfig};
+
+    /// A receiver that knows nobody, and how often it was asked whose a request is.
+    #[derive(Debug, Default)]
+    struct Looking(AtomicU32);
+
+    impl Receiver for Looking {
+        fn paths(&self) -> &[&'static str] {
+            &["/"]
+        }
+
+        fn per_minute(&self) -> u32 {
+            1
+        }
+
+        fn recognize<'a>(&'a self, _: &'a Request<Bytes>, _: IpAddr) -> Recognizing<'a> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Box::pin(std::future::ready(Asker::Anybody))
+        }
+
+        fn receive(&self, _: Request<Bytes>, _: IpAddr) -> Replying<'_> {
+            Box::pin(std::future::ready(Reply::Anybody(Response::default())))
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_asks_without_an_end_is_not_looked_at_without_an_end() {
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let broker = Broker::start(BrokerConfig { listen, ..BrokerConfig::default() }).await;
+        let broker = broker.unwrap();
+        let http =
+            Http::new(Arc::clone(&broker.hub), HttpConfig::default(), CancellationToken::new());
+        let remote = Remote { peer: Peer::Tcp(listen), certificate: None, is_encrypted: false };
+        let entered = enter(&broker.hub, remote.peer, Way::Http).unwrap();
+        let client = Client::new(Arc::clone(&broker.hub), entered, remote, Duration::from_secs(1));
+        let looking = Arc::new(Looking::default());
+        let place = Received::new(Arc::clone(&looking) as Arc<dyn Receiver>);
+        tokio::time::pause();
+        let mut taken = 0;
+        for _ in 0..LOOKS * LOOKS_OF_MIN + 100 {
+            let answer = answer(&http, &place, &client, Request::default()).await;
+            taken += u32::from(answer.is_ok());
+        }
+        assert_eq!((taken, looking.0.load(Ordering::Relaxed)), (1, LOOKS * LOOKS_OF_MIN));
+        let mut from_elsewhere = Request::default();
+        from_elsewhere.headers_mut().insert("via", "1.1 proxy".parse().unwrap());
+        assert!(answer(&http, &place, &client, from_elsewhere).await.is_ok());
+        tokio::time::resume();
+        drop(client);
+        broker.stop().await;
+    }
 }
