@@ -212,7 +212,8 @@ fn what_one_name_does_at_will_fills_no_disk_and_what_there_is_not_is_not_told() 
     }
     drop(talk);
     // Each topic of each connection is a record, within a second.
-    let publishes: String = (0..TOPICS).map(|n| format!("PUB topic-{n} x\n")).collect();
+    let publishes: Vec<_> = (0..TOPICS).map(|n| format!("PUB topic-{n} x\n")).collect();
+    let publishes = publishes.concat();
     for _ in 0..COMING / TOPICS {
         let mut talk = Talk::unread(server.address);
         talk.send(format!("{hello}\n{publishes}QUIT\n"));

@@ -225,19 +225,19 @@ impl BatchHeader {
 
     /// The header as it is in the file, if it lies at `offset` there.
     pub(crate) fn encode_at(&self, home: Home, offset: u64) -> [u8; BATCH_HEADER] {
-        self.encode_with(BATCH_MAGIC, |header| home.checksum(header, offset))
+        self.encode_with(*BATCH_MAGIC, |header| home.checksum(header, offset))
     }
 
     /// The header as it is in a file of [`VERSION_1`].
     pub(crate) fn encode(&self) -> [u8; BATCH_HEADER] {
-        self.encode_with(BATCH_MAGIC_1, crc32c::crc32c)
+        self.encode_with(*BATCH_MAGIC_1, crc32c::crc32c)
     }
 
-    fn encode_with(&self, magic: &[u8; 4], checksum: impl Fn(&[u8]) -> u32) -> [u8; BATCH_HEADER] {
+    fn encode_with(&self, magic: [u8; 4], checksum: impl Fn(&[u8]) -> u32) -> [u8; BATCH_HEADER] {
         let mut bytes = [0; BATCH_HEADER];
         let flags =
             if self.clean { CLEAN } else { 0 } | if self.identified { IDENTIFIED } else { 0 };
-        bytes[..4].copy_from_slice(magic);
+        bytes[..4].copy_from_slice(&magic);
         bytes[4..6].copy_from_slice(&flags.to_le_bytes());
         bytes[6..8].copy_from_slice(&WIRE_VERSION.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.bytes.to_le_bytes());
@@ -258,7 +258,7 @@ impl BatchHeader {
     pub(crate) fn decode_at(bytes: &[u8], home: Home, offset: u64) -> Result<Self, FormatError> {
         match Self::decode(bytes) {
             Err(FormatError::Magic) => {
-                Self::decode_with(bytes, BATCH_MAGIC, |header| home.checksum(header, offset))
+                Self::decode_with(bytes, *BATCH_MAGIC, |header| home.checksum(header, offset))
             }
             decoded => decoded,
         }
@@ -266,16 +266,16 @@ impl BatchHeader {
 
     /// Reads the first bytes of a batch in a file of [`VERSION_1`].
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        Self::decode_with(bytes, BATCH_MAGIC_1, crc32c::crc32c)
+        Self::decode_with(bytes, *BATCH_MAGIC_1, crc32c::crc32c)
     }
 
     fn decode_with(
         bytes: &[u8],
-        magic: &[u8; 4],
+        magic: [u8; 4],
         checksum: impl Fn(&[u8]) -> u32,
     ) -> Result<Self, FormatError> {
         let bytes = bytes.get(..BATCH_HEADER).ok_or(FormatError::Short)?;
-        if &bytes[..4] != magic {
+        if bytes[..4] != magic {
             return Err(FormatError::Magic);
         }
         if checksum(&bytes[..BATCH_HEADER - 4]) != u32_at(bytes, BATCH_HEADER - 4) {
