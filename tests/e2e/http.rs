@@ -98,9 +98,10 @@ fn what_a_body_is_made_of_does_not_make_it_larger_in_memory() {
         let answer = http.send("POST", path, &body);
         assert_eq!(answer.status, status, "{}", answer.body);
         assert!(answer.body.contains(said), "{said}: {}", answer.body);
-        // The body itself, twice while the room for it grows, and what of it may be kept.
+        // The body itself, twice while the room for it grows, and what of it may be kept; and what was freed of one before
+        // by another thread, whose memory the allocator keeps apart.
         let grown = (server.process.peak_memory_bytes() - before) >> 20;
-        assert!(grown < 16, "{said}: {grown} MiB more");
+        assert!(grown < 24, "{said}: {grown} MiB more");
     }
     assert_eq!(http.get("/topics/x/state").status, 404, "nothing was published");
 }
