@@ -79,7 +79,7 @@ fn little_is_kept_of_what_somebody_says_who_has_not_logged_in() {
     assert_eq!(she.line(), "+OK 1 1");
     let http = Http::of(&server);
     let head = |bytes: usize| format!("X: {}", &long[..bytes]);
-    assert_eq!(http.ask("GET", "/health", &["-H", &head(5_000)]).status, 200);
+    assert_eq!(http.ask("GET", "/health", &["-H", &head(4_900)]).status, 200);
     assert_eq!(http.ask("GET", "/health", &["-H", &head(7_000)]).status, 431);
     // Its answer arrives, whatever else was sent: closed over something unread, it might not.
     let mut wire = Wire::over(tcp_from(http.authority().parse().unwrap(), Ipv4Addr::LOCALHOST));
@@ -101,9 +101,9 @@ fn a_connection_costs_little_before_somebody_has_logged_in() {
     const CONNECTIONS: usize = 400;
     // The longest that is kept of each.
     let unfinished = "x".repeat(2_047);
-    let head = format!("GET /topics HTTP/1.1\r\nHost: localhost\r\nX: {}", "x".repeat(6_090));
+    let head = format!("GET /topics HTTP/1.1\r\nHost: localhost\r\nX: {}", "x".repeat(5_066));
     // Of a request that is whole but for its body fields cost most.
-    let fields: Vec<_> = (0..95).map(|at| format!("x{at:02}: {}\r\n", "y".repeat(54))).collect();
+    let fields: Vec<_> = (0..95).map(|at| format!("x{at:02}: {}\r\n", "y".repeat(45))).collect();
     let fields = fields.concat();
     let request =
         format!("POST /hooks/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n{fields}\r\nx");

@@ -30,7 +30,7 @@ pub struct HttpConfig {
     pub pages_bytes_max: usize,
     /// Bytes of the head of a request. Default 64 KiB, at least 8 KiB; a longer one is refused (431).
     pub head_bytes_max: usize,
-    /// The same where one has to log in. Default 6 KiB: it is held before anybody knows for whom.
+    /// The same where one has to log in. Default 5 KiB: it is held before anybody knows for whom.
     pub stranger_head_bytes_max: usize,
     /// Milliseconds that a head may take, and a connection may stay open between two requests.
     /// Default 30,000; then it is closed.
@@ -73,7 +73,7 @@ impl Default for HttpConfig {
             hook_bodies_bytes_max: 16 << 20,
             pages_bytes_max: 64 << 20,
             head_bytes_max: 64 << 10,
-            stranger_head_bytes_max: 6 << 10,
+            stranger_head_bytes_max: 5 << 10,
             head_ms: 30_000,
             body_silence_ms: 10_000,
             body_ms: 120_000,
