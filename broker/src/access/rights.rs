@@ -301,16 +301,17 @@ impl Rights {
 
     /// Whether an attribute may be given; `job=` depends on which.
     pub(crate) fn allow_attribute(&self, power: Power, value: &str) -> bool {
-        if self.powers.has(power) || power != Power::Job {
-            return self.powers.has(power);
-        }
-        let is_of_job = |right: &Right| match right {
-            Right::All => true,
-            Right::Job(jobs) => jobs.has(value),
-            Right::Power(given) => *given == power,
+        self.allow_power(power) || (power == Power::Job && self.allow_job(value))
+    }
+
+    /// Whether events may be part of that job.
+    fn allow_job(&self, job: &str) -> bool {
+        let is_of_it = |right: &Right| match right {
+            Right::All | Right::Power(Power::Job) => true,
+            Right::Job(jobs) => jobs.has(job),
             _ => false,
         };
-        self.allow.iter().any(is_of_job) && !self.deny.iter().any(is_of_job)
+        self.allow.iter().any(is_of_it) && !self.deny.iter().any(is_of_it)
     }
 
     /// Whether somebody has a power over everybody: of `job`, over all jobs.

@@ -49,8 +49,9 @@
 //! 2^26 beyond its base).
 //!
 //! In files of version 1 batches begin with "TDB1", and their checksum is of the 60 bytes alone. Such a file
-//! is read, and not written to any more. The [catalog](crate::catalog) goes on with that form: its numbers have no
-//! holes, so that a copy shows in them.
+//! is read, and gets no more events; a start may still note in it, as version 2 does, how far numbers were
+//! given. The [catalog](crate::catalog) goes on with that form: its numbers have no holes, so that a copy shows
+//! in them.
 //!
 //! A change that an older program would misread takes a new version of the segment, one of `MSG` a
 //! new wire version. Files of all versions stay readable, with fixtures in `tests/fixtures/log`; a

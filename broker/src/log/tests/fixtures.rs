@@ -143,6 +143,11 @@ fn a_torn_end_is_cut_off() {
         assert!(found.next >= Seq(119), "{}", found.next);
         assert!(found.findings[0].contains("as after a crash"), "{:?}", found.findings);
         assert!(disk.files().iter().any(|(path, _)| name(path).ends_with(".log.torn")));
+        // What the start noted in the file is understood by the next one.
+        drop(log);
+        let (log, again) = open(&disk, SEGMENT_BYTES);
+        assert_eq!((again.next, again.findings), (found.next, Vec::<String>::new()), "{version}");
+        assert_eq!(hear(&log, 1, BUFFER).unwrap(), heard, "{version}");
     }
 }
 

@@ -204,6 +204,10 @@ async fn has_room(
     topic: &Topic,
     payloads: &[Cow<'_, str>],
 ) -> Result<(), Refusal> {
+    // Nearly always there is, and all of them have just been judged.
+    if !topic.is_held_up(None) {
+        return Ok(());
+    }
     let may = |pass: &Pass| {
         let judge = |payload| http.hub.access.publish(pass, topic.name().as_str(), payload);
         payloads.iter().try_for_each(|payload| judge(payload))
