@@ -462,6 +462,7 @@ async fn a_connection_carries_many_requests() {
 /// CPU time of the client for a POST: `cargo test -p tidings-connectors --lib cpu_of -- --ignored --nocapture`.
 #[test]
 #[ignore = "it measures"]
+#[expect(clippy::print_stdout, reason = "the figure is what it is for")]
 fn cpu_of_a_post_over_tls() {
     const REQUESTS: u32 = 1_000;
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
