@@ -130,14 +130,7 @@ impl Outgoing {
             !headers.contains_key(CONTENT_LENGTH) && !headers.contains_key(TRANSFER_ENCODING);
         let mut body = BytesMut::new();
         let mut is_whole = body_max > 0 || answer.content_length() == Some(0);
-        while body_max > 0 {
-            let data = match answer.chunk().await {
-                Ok(Some(data)) => data,
-                Ok(None) => break,
-                // Many servers end a connection without the words that TLS has for it.
-                Err(error) if ends_with_connection && is_eof(&error) => break,
-                Err(error) => return Err(self.failure(error).within("body: ")),
-            };
+        while let Some(data) = self.chunk(&mut answer, body_max > 0, ends_with_connection).await? {
             let room = body_max - body.len();
             body.extend_from_slice(&data[..data.len().min(room)]);
             if data.len() > room {
@@ -149,6 +142,23 @@ impl Outgoing {
             drain(answer).await;
         }
         Ok(Answered { status, headers, body: body.freeze(), is_whole })
+    }
+
+    /// The next part of a body, if it is wanted and there is one.
+    async fn chunk(
+        &self,
+        answer: &mut Response,
+        is_wanted: bool,
+        ends_with_connection: bool,
+    ) -> Result<Option<Bytes>, Failure> {
+        if !is_wanted {
+            return Ok(None);
+        }
+        match answer.chunk().await {
+            // Many servers end a connection without the words that TLS has for it.
+            Err(error) if ends_with_connection && is_eof(&error) => Ok(None),
+            chunk => chunk.map_err(|error| self.failure(error).within("body: ")),
+        }
     }
 
     fn failure(&self, error: reqwest::Error) -> Failure {

@@ -32,7 +32,7 @@ impl StandardUrl {
             }
             _ => None,
         };
-        Ok(Self { href: href(url, host.as_deref()), host, domain })
+        Ok(Self { href: href(&url, host.as_deref()), host, domain })
     }
 }
 
@@ -106,7 +106,7 @@ fn with_two_slashes(text: &str) -> Option<String> {
 
 /// The text of a URL, with what the standard encodes since 2023, and the `url` crate does not yet: `^` in
 /// a path, and the last blank of a path that is just a text.
-fn href(url: Url, host: Option<&str>) -> String {
+fn href(url: &Url, host: Option<&str>) -> String {
     let path = url.path();
     let path = match path.strip_suffix(' ').filter(|_| url.cannot_be_a_base()) {
         Some(path) => format!("{path}%20"),
