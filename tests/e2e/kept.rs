@@ -64,10 +64,7 @@ impl Site {
     fn connection(&self, mut stream: TcpStream) -> io::Result<()> {
         let mut is_first = true;
         loop {
-            let (start, path) = match self.head(&mut stream)? {
-                Some(head) => head,
-                None => return Ok(()),
-            };
+            let Some((start, path)) = self.head(&mut stream)? else { return Ok(()) };
             let answers = is_first || matches!(self.end, End::BehindAnswer);
             let end = self.began.elapsed();
             self.seen.lock().unwrap().push(Seen {
@@ -112,7 +109,8 @@ impl Site {
 fn answer(path: &str) -> String {
     let body = match path {
         "/robots.txt" => String::new(),
-        "/p0" => (1..PAGES).map(|page| format!("<a href=/p{page}>{page}</a>")).collect(),
+        "/p0" => (1..PAGES)
+            .fold(String::new(), |links, page| links + &format!("<a href=/p{page}>{page}</a>")),
         page => format!("<p>{page}"),
     };
     format!(
