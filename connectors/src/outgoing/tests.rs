@@ -485,7 +485,7 @@ fn cpu_of_a_post_over_tls() {
             post(&outgoing, &format!("{base}/hook"), 0).await.unwrap();
         }
     });
-    let each = (cpu() - before) / REQUESTS;
+    let each = cpu().checked_sub(before).unwrap() / REQUESTS;
     println!("{each:?} of CPU for a POST, {} connections", connections.load(Ordering::Relaxed));
 }
 
