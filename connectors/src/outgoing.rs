@@ -1,37 +1,47 @@
-//! Requests to servers that are not ours: hubs, subscribers, and who wants to be told that a job is done.
+//! Requests to servers that are not ours: callbacks, deliveries and verifications of the hub, and requests to hubs.
 //!
-//! Each is one request on one connection, which goes the same guarded way as those of the crawler
-//! ([`tidings_subscriber::connect`]): whoever names a URL here reaches no address that the operator has not allowed.
-//! Nothing is followed by itself; a redirect is an answer.
+//! [`client`] makes the connections and keeps them for the next request to the same server. It connects only to
+//! addresses that the operator allows, as the crawler does ([`tidings_subscriber::connect`]). A redirect is an answer
+//! and is not followed. A request that fails is not repeated here: its owner decides, and sends it again later.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "requests are bounded in time, the date of a Retry-After is one of the wall clock, and a connection of HTTP/2 is a task"
+    reason = "requests are bounded in time, and the date of a Retry-After is one of the wall clock"
 )]
 
+mod client;
+
+use std::io;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Incoming};
-use hyper::client::conn::{http1, http2};
 use hyper::header::{
-    ACCEPT_ENCODING, HOST, HeaderValue, LOCATION, PROXY_AUTHORIZATION, USER_AGENT,
+    ACCEPT_ENCODING, CONTENT_LENGTH, HeaderValue, LOCATION, TRANSFER_ENCODING, USER_AGENT,
 };
-use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper::{HeaderMap, Method, StatusCode};
+use reqwest::{Client, Response, Url};
 use tidings_protocol::CanonicalUrl;
-use tidings_subscriber::connect::{Connection, Connector, Protocol, Proxy, Target};
+use tidings_subscriber::connect::{Connector, Target};
 use tidings_subscriber::fetch;
-use tidings_subscriber::outcome::{Failure, Reason};
+use tidings_subscriber::outcome::{Failure, Reason, causes};
 
-/// Bytes of the head of an answer.
+use self::client::{AllowedAddresses, client};
+
+/// Bytes of the head of an answer. A longer one of HTTP/1 is refused when it has come; the client holds at most 400 KiB of it.
 const HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// Bytes of an unwanted body that are read so that its connection can be kept.
+const DRAIN_BYTES_MAX: usize = 64 << 10;
+
+/// The time for that. A body mostly comes with its head.
+const DRAIN_TIME_MAX: Duration = Duration::from_millis(100);
 
 /// Makes requests.
 #[derive(Debug)]
 pub struct Outgoing {
-    connector: Connector,
+    connector: Arc<Connector>,
+    client: Client,
     agent: HeaderValue,
     /// For one request, from the look-up of the name to the last byte.
     timeout: Duration,
@@ -66,9 +76,11 @@ impl Answered {
 }
 
 impl Outgoing {
-    /// Through `connector`, as `agent`, and each within `timeout`.
+    /// By the rules and the proxy of `connector`, as `agent`, and each within `timeout`.
     pub fn new(connector: Connector, agent: HeaderValue, timeout: Duration) -> Self {
-        Self { connector, agent, timeout }
+        let connector = Arc::new(connector);
+        let client = client(&connector, Arc::new(AllowedAddresses(Arc::clone(&connector))));
+        Self { connector, client, agent, timeout }
     }
 
     /// Sends a request with these headers and this body, and waits for the answer, of whose body `body_max` bytes are
@@ -90,109 +102,105 @@ impl Outgoing {
         &self,
         method: Method,
         url: &CanonicalUrl<'_>,
-        headers: HeaderMap,
+        mut headers: HeaderMap,
         body: Bytes,
         body_max: usize,
     ) -> Result<Answered, Failure> {
-        let connection = self.connector.connect(&Target::of(url)).await?;
-        let request = self.request(method, url, headers, body, connection.protocol)?;
-        let Connection { stream, protocol, permit: _permit, .. } = connection;
-        let io = TokioIo::new(stream);
-        // Driven here, so that it ends when this does.
-        match protocol {
-            Protocol::Http1 => {
-                let handshake = http1::Builder::new()
-                    .title_case_headers(true)
-                    .max_buf_size(HEAD_BYTES_MAX)
-                    .handshake(io)
-                    .await;
-                let (mut sender, connection) = handshake.map_err(|error| broken(&error))?;
-                let answer = async { read(sender.send_request(request).await, body_max).await };
-                driven(connection, answer).await
-            }
-            Protocol::Http2 => {
-                let handshake = http2::Builder::new(TokioExecutor::new())
-                    .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).expect("it is small"))
-                    .handshake(io)
-                    .await;
-                let (mut sender, connection) = handshake.map_err(|error| broken(&error))?;
-                let answer = async { read(sender.send_request(request).await, body_max).await };
-                driven(connection, answer).await
-            }
-        }
-    }
-
-    fn request(
-        &self,
-        method: Method,
-        url: &CanonicalUrl<'_>,
-        mut headers: HeaderMap,
-        body: Bytes,
-        protocol: Protocol,
-    ) -> Result<Request<Full<Bytes>>, Failure> {
+        self.connector.check(&Target::of(url)).await?;
         headers.entry(USER_AGENT).or_insert_with(|| self.agent.clone());
         headers.entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static("identity"));
-        let proxy = self.connector.proxy().filter(|_| url.scheme() == "http");
-        if let Some(authorization) = proxy.and_then(Proxy::authorization) {
-            headers.insert(PROXY_AUTHORIZATION, authorization.clone());
+        let url = Url::parse(url.as_str()).map_err(|error| Failure::of(Reason::BadHttp, &error))?;
+        let request = self.client.request(method, url).headers(headers).body(body);
+        let answer = request.send().await.map_err(|error| self.failure(error))?;
+        let head_bytes: usize = answer
+            .headers()
+            .iter()
+            .map(|(name, value)| name.as_str().len() + value.len() + 4)
+            .sum();
+        if head_bytes > HEAD_BYTES_MAX {
+            let text = format!("the head of the answer has more than {HEAD_BYTES_MAX} bytes");
+            return Err(Failure::new(Reason::BadHttp, text));
         }
-        let (uri, version) = match protocol {
-            Protocol::Http2 => (url.as_str(), Version::HTTP_2),
-            Protocol::Http1 if proxy.is_some() => (url.as_str(), Version::HTTP_11),
-            Protocol::Http1 => (url.path_and_query(), Version::HTTP_11),
-        };
-        if protocol == Protocol::Http1 {
-            let host = HeaderValue::from_str(url.authority())
-                .map_err(|error| Failure::of(Reason::BadHttp, &error))?;
-            headers.insert(HOST, host);
+        self.read(answer, body_max).await
+    }
+
+    async fn read(&self, mut answer: Response, body_max: usize) -> Result<Answered, Failure> {
+        let (status, headers) = (answer.status(), std::mem::take(answer.headers_mut()));
+        let ends_with_connection =
+            !headers.contains_key(CONTENT_LENGTH) && !headers.contains_key(TRANSFER_ENCODING);
+        let mut body = BytesMut::new();
+        let mut is_whole = body_max > 0 || answer.content_length() == Some(0);
+        while body_max > 0 {
+            let data = match answer.chunk().await {
+                Ok(Some(data)) => data,
+                Ok(None) => break,
+                // Many servers end a connection without the words that TLS has for it.
+                Err(error) if ends_with_connection && is_eof(&error) => break,
+                Err(error) => return Err(self.failure(error).within("body: ")),
+            };
+            let room = body_max - body.len();
+            body.extend_from_slice(&data[..data.len().min(room)]);
+            if data.len() > room {
+                is_whole = false;
+                break;
+            }
         }
-        let request = Request::builder().method(method).uri(uri).version(version);
-        let mut request =
-            request.body(Full::new(body)).map_err(|error| Failure::of(Reason::BadHttp, &error))?;
-        *request.headers_mut() = headers;
-        Ok(request)
+        if !is_whole {
+            drain(answer).await;
+        }
+        Ok(Answered { status, headers, body: body.freeze(), is_whole })
+    }
+
+    fn failure(&self, error: reqwest::Error) -> Failure {
+        // A URL may hold a secret, and the caller knows it.
+        let error = error.without_url();
+        let of = |reason| Failure::of(reason, &error);
+        for cause in causes(&error) {
+            if let Some(failure) = cause.downcast_ref::<Failure>() {
+                return failure.clone();
+            }
+            match cause.downcast_ref::<rustls::Error>() {
+                Some(rustls::Error::InvalidCertificate(_)) => return of(Reason::Certificate),
+                Some(_) => return of(Reason::Tls),
+                None => {}
+            }
+            if let Some(error) = cause.downcast_ref::<hyper::Error>()
+                && error.is_parse()
+            {
+                return of(Reason::BadHttp);
+            }
+        }
+        if !error.is_connect() {
+            of(Reason::Reset)
+        } else if error.is_timeout() {
+            of(Reason::ConnectTimeout)
+        } else if self.connector.proxy().is_some()
+            && !causes(&error).any(<dyn std::error::Error>::is::<io::Error>)
+        {
+            of(Reason::Proxy)
+        } else {
+            of(Reason::Connect)
+        }
     }
 }
 
-/// What `answer` comes to while its connection is driven.
-async fn driven(
-    connection: impl Future<Output = Result<(), hyper::Error>>,
-    answer: impl Future<Output = Result<Answered, Failure>>,
-) -> Result<Answered, Failure> {
-    let (mut connection, mut answer) = (std::pin::pin!(connection), std::pin::pin!(answer));
-    tokio::select! {
-        biased;
-        answer = &mut answer => answer,
-        // What had come before its end is still read.
-        _ = &mut connection => answer.await,
-    }
-}
-
-async fn read(
-    answer: Result<Response<Incoming>, hyper::Error>,
-    body_max: usize,
-) -> Result<Answered, Failure> {
-    let (head, mut incoming) = answer.map_err(|error| broken(&error))?.into_parts();
-    let mut body = BytesMut::new();
-    let mut is_whole = body_max > 0 || incoming.is_end_stream();
-    while body_max > 0
-        && let Some(frame) = incoming.frame().await
-    {
-        let frame = frame.map_err(|error| broken(&error).within("body: "))?;
-        let Ok(data) = frame.into_data() else { continue };
-        let room = body_max - body.len();
-        body.extend_from_slice(&data[..data.len().min(room)]);
-        if data.len() > room {
-            is_whole = false;
-            break;
+/// Reads what is left of a body, so that the connection is free for the next request. What is too long, late or broken is
+/// left, and the connection closes.
+async fn drain(mut answer: Response) {
+    let drained = async {
+        let mut bytes = 0;
+        while bytes <= DRAIN_BYTES_MAX
+            && let Ok(Some(data)) = answer.chunk().await
+        {
+            bytes += data.len();
         }
-    }
-    Ok(Answered { status: head.status, headers: head.headers, body: body.freeze(), is_whole })
+    };
+    let _ = tokio::time::timeout(DRAIN_TIME_MAX, drained).await;
 }
 
-fn broken(error: &hyper::Error) -> Failure {
-    let reason = if error.is_parse() { Reason::BadHttp } else { Reason::Reset };
-    Failure::of(reason, error)
+fn is_eof(error: &reqwest::Error) -> bool {
+    let mut causes = causes(error).filter_map(|error| error.downcast_ref::<io::Error>());
+    causes.any(|error| error.kind() == io::ErrorKind::UnexpectedEof)
 }
 
 #[cfg(test)]

@@ -4,9 +4,11 @@
 //! so the rules may only change together with [`CANONICAL_VERSION`].
 //!
 //! What rests on keys of an older version goes on as it is: a log of a group, or a database of pages,
-//! keeps its texts and their keys. A URL that now has another text counts as one that was not met
-//! before: it is fetched once more, and an `every=` of the old text stays until its group is deleted.
+//! keeps its texts and their keys, and no version. A URL that now has another text counts as one that
+//! was not met before: it is fetched once more, and an `every=` of the old text stays until its group is
+//! deleted.
 
+mod ascii_host;
 mod escapes;
 mod join;
 mod parts;
@@ -17,17 +19,21 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use url::{ParseError, Url};
+use url::ParseError;
 use xxhash_rust::xxh3::xxh3_128;
 
 use self::parts::Parts;
+use self::standard::Parsed;
 pub use self::standard::StandardUrl;
 
-/// The version of the rules of [`CanonicalUrl`]; stored beside keys that rest on them.
+/// The version of the rules of [`CanonicalUrl`], on which stored keys rest.
 ///
 /// - 1: the URL standard, without fragment and dots after the host;
-/// - 2: `%41` is `A`, `%c3` is `%C3`, and `^` in a path is `%5E`, as the standard has it since 2023.
-pub const CANONICAL_VERSION: u32 = 2;
+/// - 2: `%41` is `A`, `%c3` is `%C3`, and `^` in a path is `%5E`, as the standard has it since 2023;
+/// - 3: any ASCII host in lower case, also one with `xn--` labels that IDNA rejects, as the standard has
+///   it since 2026. Version 2 rejected such a URL, so it has no key that is stored; every URL that
+///   version 2 accepted keeps its text and its key.
+pub const CANONICAL_VERSION: u32 = 3;
 
 /// The longest URL, before and after it was made canonical, in bytes.
 pub const URL_BYTES_MAX: usize = 8 * 1024;
@@ -53,10 +59,10 @@ pub enum UrlError {
     Syntax(ParseError),
 }
 
-/// A URL of a page in its canonical form, version 2 (`[U1]`).
+/// A URL of a page in its canonical form, version 3 (`[U1]`).
 ///
-/// - parsed and written by the WHATWG URL rules: scheme and host in lower case, IDNA as punycode,
-///   default port dropped, `.` and `..` resolved, what must be is percent-encoded;
+/// - parsed and written by the WHATWG URL rules: scheme and host in lower case, IDNA as punycode, an
+///   ASCII host as it is, default port dropped, `.` and `..` resolved, what must be is percent-encoded;
 /// - in path and query, `%xx` of letters, digits, `-`, `.`, `_` and `~` undone, and all others with
 ///   capital letters (RFC 3986, 6.2.2.1 and 6.2.2.2): whoever decodes them reads the same octets;
 /// - `http` or `https`, no user name or password, at most [`URL_BYTES_MAX`] bytes;
@@ -206,8 +212,8 @@ fn without_blanks(text: &str) -> &str {
     text.trim_matches(|character| character <= ' ')
 }
 
-fn canonical(parsed: Result<Url, ParseError>) -> Result<CanonicalUrl<'static>, UrlError> {
-    let mut url = parsed?;
+fn canonical(parsed: Result<Parsed, ParseError>) -> Result<CanonicalUrl<'static>, UrlError> {
+    let Parsed { mut url, host } = parsed?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(UrlError::Scheme);
     }
@@ -222,6 +228,12 @@ fn canonical(parsed: Result<Url, ParseError>) -> Result<CanonicalUrl<'static>, U
     }
     let mut parts = Parts::of_url(&url);
     let mut text = String::from(url);
+    if let Some(host) = host {
+        // Dots at its end were dropped above.
+        let host_end = parts.host_end - parts.host_start;
+        let host = host.get(..host_end).expect("a stand-in is as long as its host");
+        text.replace_range(parts.host_start..parts.host_end, host);
+    }
     if let Some(better) = escapes::normal(&text, parts) {
         (text, parts.path_end) = better;
     }

@@ -435,6 +435,11 @@ pub const POOL_IDLE: Duration = Duration::from_secs(20);
 pub const POOL_CONNECTIONS_MAX: usize = 4096;
 /// When there are so many, one in as many that come takes the place of another.
 pub const POOL_EXCHANGE: u32 = 16;
+/// After a server has ended a kept connection instead of answering, no connection to it is kept for so
+/// long: each such end costs one more request and one more delay.
+pub const POOL_NONE_KEPT: Duration = Duration::from_mins(10);
+/// Origins that this is remembered of. Each takes some 100 bytes.
+pub const POOL_NONE_KEPT_MAX: usize = 4096;
 /// How often idle connections are looked at: those that the server has closed need not wait for
 /// [`POOL_IDLE`] to be over.
 pub const POOL_SWEEP_EVERY: Duration = Duration::from_secs(5);

@@ -219,7 +219,7 @@ impl From<AddressRefused> for Failure {
 
 /// The error and its causes, from the outside in. An [`io::Error`] hides what it wraps from
 /// [`Error::source`], so it is asked itself.
-pub(crate) fn causes<'a>(
+pub fn causes<'a>(
     error: &'a (dyn Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     const DEPTH_MAX: usize = 16;

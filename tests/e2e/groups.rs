@@ -6,6 +6,7 @@ use serde_json::json;
 use tidings_protocol::field_number;
 
 use crate::support::{
+    nc::nc_all,
     process::{Running, Server, at, json_at, tidings},
     talk::Talk,
     wait::until,
@@ -44,6 +45,18 @@ fn groups_are_made_changed_and_shown() {
     assert!(people.contains(&"  lease         5m".to_owned()), "{people:#?}");
     let unknown = at(&server, &["group", "show", "nobody"]).expect_code(1);
     assert!(unknown.stderr().contains("no group nobody"), "{}", unknown.stderr());
+}
+
+#[test]
+fn an_answer_to_a_task_of_no_group_is_stale() {
+    let server = Server::broker();
+    let lines = "PING\nACK thumbs:7.42.1\nTOUCH thumbs:7.42.1\nNACK thumbs:7.42.1\nQUIT\n";
+    let heard = nc_all(server.address, lines);
+    let refused: Vec<_> = heard.iter().filter(|line| line.starts_with("-ERR")).collect();
+    assert_eq!(refused.len(), 3, "{heard:?}");
+    for line in refused {
+        assert!(line.starts_with("-ERR stale thumbs:7.42.1 "), "{line}");
+    }
 }
 
 #[test]

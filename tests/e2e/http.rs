@@ -48,6 +48,40 @@ fn what_curl_posts_netcat_hears_and_a_restart_keeps() {
     waiting.finish().expect_code(0);
 }
 
+#[test]
+fn a_client_that_ends_its_side_after_its_requests_is_answered() {
+    let server = Server::broker();
+    let http = Http::of(&server);
+    let address = http.authority().parse().unwrap();
+    let post = |body: &str| {
+        format!(
+            "POST /topics/log HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    let answers =
+        |lines: &[String]| lines.iter().filter(|line| line.contains("HTTP/1.1 200")).count();
+    for round in 1..=50 {
+        let heard = nc_all(address, post("one"));
+        assert_eq!(answers(&heard), 1, "round {round}: {heard:?}");
+    }
+    for round in 1..=20 {
+        let heard = nc_all(address, post("two").repeat(3));
+        assert_eq!(answers(&heard), 3, "pipelined, round {round}: {heard:?}");
+    }
+    // Longer than a socket takes at once, and slower than it is asked for.
+    http.post("/topics/large", &format!("{}\n", "x".repeat(3_000)).repeat(300));
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let heard = nc_all(address, get("/topics/large?from=first")).concat();
+    assert_eq!(heard.matches("\"seq\":").count(), 300);
+    let heard = nc_all(address, get("/topics/empty?wait=50ms"));
+    assert_eq!(answers(&heard), 1, "a request that waits: {heard:?}");
+    // A stream has no end of its own, so it ends with its client.
+    nc_all(address, get("/topics/log/events"));
+    assert_eq!(http.events("log").len(), 110);
+}
+
 /// JSON of 4 MiB, the most that a body has by default: the same value again and again, or as many fields.
 fn as_long_as_may_be(before: &str, value: &str, after: &str) -> String {
     let values = ((4 << 20) - before.len() - after.len()) / (value.len() + 1);

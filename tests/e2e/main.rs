@@ -45,6 +45,7 @@ mod hub_faults;
 mod hub_peer;
 mod injection;
 mod internet;
+mod kept;
 mod kill;
 mod kill_pause;
 mod limits;

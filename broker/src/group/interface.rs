@@ -208,6 +208,16 @@ pub enum Input {
 }
 
 impl Input {
+    /// The task that a worker answers or keeps, if the input is about one.
+    pub(crate) fn task(&self) -> Option<&TaskId> {
+        match self {
+            Self::Ack { task, .. } | Self::Nack { task, .. } | Self::Touch { task, .. } => {
+                Some(task)
+            }
+            _ => None,
+        }
+    }
+
     /// Whose command it is, if it is one.
     pub(crate) fn asked(&self) -> Option<Asked> {
         match self {

@@ -1,7 +1,7 @@
 //! What reaches the owner of a group, and what goes back to whoever asked.
 
 use bytes::BytesMut;
-use tidings_protocol::{Code, GroupName, ProtocolError, encode_more, encode_ok};
+use tidings_protocol::{Code, GroupName, ProtocolError, TaskId, encode_more, encode_ok};
 
 use super::watch::Watch;
 use crate::group::{Answer, Asked, Input};
@@ -50,11 +50,20 @@ pub(super) fn stopped(group: &GroupName) -> ProtocolError {
     ProtocolError::new(Code::Internal, text)
 }
 
-/// Answers whoever asked with a refusal.
+/// The answer for a task that the member does not hold.
+fn stale(task: &TaskId) -> ProtocolError {
+    ProtocolError::new(Code::Stale, format!("{task} its group does not exist"))
+}
+
+/// Answers whoever asked with a refusal. For a task of a group that does not exist that is `stale`.
 pub(super) fn refuse_letter(letter: Letter, error: &ProtocolError) {
     let (asked, mailbox) = match letter {
         Letter::Asked(inputs, mailbox) => {
-            return refuse(inputs.iter().filter_map(Input::asked), &mailbox, error);
+            for input in &inputs {
+                let stale = input.task().filter(|_| error.code == Code::NotFound).map(stale);
+                refuse(input.asked().into_iter(), &mailbox, stale.as_ref().unwrap_or(error));
+            }
+            return;
         }
         Letter::Managed(input, mailbox)
         | Letter::Joined(input, _, mailbox)

@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::commands::group_of;
 use self::damaged::DamagedGroups;
 use self::job_names::{JobNames, Remembered};
-use self::letter::{Letter, encode_answer, refuse, stopped};
+use self::letter::{Letter, encode_answer, refuse_letter, stopped};
 use self::log::{DiskLog, GroupLog, MemoryLog};
 use self::owner::Owner;
 pub(crate) use self::restart::{FoundGroups, GroupStorage, Recovered, clock_after};
@@ -224,11 +224,11 @@ impl Groups {
 
     /// Hands what a worker says to a group, in its order. The answers come as parcels for the slots.
     pub fn submit(&self, caller: &Caller, group: &GroupName, requests: Vec<(Slot, Request)>) {
-        let asked: Vec<Asked> = requests.iter().map(|(slot, _)| caller.asks(*slot)).collect();
-        let inputs = requests.into_iter().zip(&asked);
-        let inputs = inputs.map(|((_, request), asked)| request.input(*asked)).collect();
-        if let Err(error) = self.send(group, Letter::Asked(inputs, caller.mailbox.clone())) {
-            refuse(asked.into_iter(), &caller.mailbox, &error);
+        let inputs = requests.into_iter();
+        let inputs = inputs.map(|(slot, request)| request.input(caller.asks(slot))).collect();
+        if let Err(unsent) = self.post(group, Letter::Asked(inputs, caller.mailbox.clone())) {
+            let (letter, error) = *unsent;
+            refuse_letter(letter, &error);
         }
     }
 
@@ -513,15 +513,24 @@ impl Groups {
     }
 
     fn send(&self, group: &GroupName, letter: Letter) -> Result<(), ProtocolError> {
-        self.damaged.check(group)?;
-        let registry = self.registry.lock();
-        let sent = registry.groups.get(group).map(|owner| owner.send(letter).is_ok());
-        match (sent, self.stop.is_cancelled()) {
-            (Some(true), _) => Ok(()),
-            (Some(false), false) => Err(stopped(group)),
-            (_, true) => Err(ProtocolError::new(Code::Internal, "the broker stops")),
-            _ => Err(no_such(group)),
+        self.post(group, letter).map_err(|unsent| unsent.1)
+    }
+
+    /// Sends a letter to the owner of a group, or returns it with the reason.
+    fn post(&self, group: &GroupName, letter: Letter) -> Result<(), Box<(Letter, ProtocolError)>> {
+        if let Err(error) = self.damaged.check(group) {
+            return Err(Box::new((letter, error)));
         }
+        let (letter, error) = match self.registry.lock().groups.get(group) {
+            Some(owner) => match owner.send(letter) {
+                Ok(()) => return Ok(()),
+                Err(unsent) => (unsent.0, stopped(group)),
+            },
+            None => (letter, no_such(group)),
+        };
+        let stops = || ProtocolError::new(Code::Internal, "the broker stops");
+        let error = if self.stop.is_cancelled() { stops() } else { error };
+        Err(Box::new((letter, error)))
     }
 }
 

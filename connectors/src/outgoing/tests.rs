@@ -1,12 +1,16 @@
 use std::io::{self, ErrorKind};
 use std::net::TcpListener as StdListener;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderName};
-use hyper::server::conn::http2 as server;
+use hyper::server::conn::{http1, http2 as server};
 use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{RootCertStore, ServerConfig};
@@ -118,6 +122,7 @@ async fn a_request_is_what_was_asked_for() {
     let host = format!("Host: {}", url.authority());
     let expected = [
         "Accept-Encoding: identity",
+        "Accept: */*",
         "Content-Length: 9",
         "Content-Type: text/x",
         &host,
@@ -276,7 +281,91 @@ async fn a_proxy_is_told_where_to_and_who_asks() {
     assert!(asked.contains("\r\nProxy-Authorization: Basic bWU6c2VjcmV0\r\n"), "{asked}");
 }
 
-/// `METHOD AUTHORITY PATH TYPE AGENT BODY`; a body of 1 MiB at `/long`, and too many headers at `/flood`.
+/// Says that every name leads to loopback, whatever the guard thinks of that.
+struct Rebound;
+
+impl reqwest::dns::Resolve for Rebound {
+    fn resolve(&self, _: reqwest::dns::Name) -> reqwest::dns::Resolving {
+        let address = "127.0.0.1:0".parse().unwrap();
+        Box::pin(async move { Ok(Box::new([address].into_iter()) as reqwest::dns::Addrs) })
+    }
+}
+
+/// The name was allowed when it was checked, and leads elsewhere when the connection is made.
+#[tokio::test]
+async fn a_connection_to_a_forbidden_address_carries_no_byte() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let connector =
+        Connector::with(&CrawlerConfig::default(), Arc::new(SystemLookup), RootCertStore::empty());
+    let connector = Arc::new(connector.unwrap());
+    for url in [format!("http://rebound.example:{port}/"), format!("http://127.0.0.1:{port}/")] {
+        let client = client(&connector, Arc::new(Rebound));
+        let (sent, accepted) = tokio::join!(client.get(url).send(), async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut bytes = Vec::new();
+            stream.read_to_end(&mut bytes).await.unwrap();
+            bytes
+        });
+        let error = sent.unwrap_err();
+        let failure = causes(&error).find_map(|cause| cause.downcast_ref::<Failure>()).unwrap();
+        assert_eq!(failure.reason, Reason::Address, "{failure:?}");
+        assert!(accepted.is_empty(), "{accepted:?}");
+    }
+}
+
+/// Loopback in other spellings.
+#[tokio::test]
+async fn every_spelling_of_a_forbidden_address_is_refused() {
+    let outgoing = outgoing_with(&CrawlerConfig::default(), RootCertStore::empty(), PATIENCE);
+    for host in ["127.1", "0x7f.1", "0177.0.0.1", "[::ffff:7f00:1]", "[::1]", "0", "127.0.0.1."] {
+        let failure = post(&outgoing, &format!("http://{host}:9/"), 0).await.unwrap_err();
+        assert_eq!(failure.reason, Reason::Address, "{host}: {failure:?}");
+    }
+}
+
+/// The server has read the request, so it may have arrived: its owner repeats it, not the client.
+#[tokio::test]
+async fn a_request_on_a_connection_that_its_server_closes_is_sent_once() {
+    const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let server = tokio::spawn(async move {
+        let (mut kept, _) = listener.accept().await.unwrap();
+        request(&mut kept).await;
+        kept.write_all(ANSWER).await.unwrap();
+        request(&mut kept).await;
+        drop(kept);
+        let (mut fresh, _) = listener.accept().await.unwrap();
+        let third = request(&mut fresh).await;
+        fresh.write_all(ANSWER).await.unwrap();
+        third
+    });
+    let outgoing = outgoing();
+    post(&outgoing, &format!("{url}1"), 0).await.unwrap();
+    let failure = post(&outgoing, &format!("{url}2"), 0).await.unwrap_err();
+    assert!(failure.reason == Reason::Reset && failure.is_transient(), "{failure:?}");
+    post(&outgoing, &format!("{url}3"), 0).await.unwrap();
+    assert!(server.await.unwrap().starts_with("POST /3 "));
+}
+
+/// Answers without a head are not waited for longer than any other.
+#[tokio::test]
+async fn endless_interim_answers_end_with_the_time_of_the_request() {
+    let outgoing = outgoing_with(&config(), RootCertStore::empty(), Duration::from_millis(200));
+    let server =
+        Server::start(
+            async |mut stream: TcpStream| {
+                while stream.write_all(b"HTTP/1.1 103 Early\r\n\r\n").await.is_ok() {}
+            },
+        )
+        .await;
+    let failure = server.ask(&outgoing, 10).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::Timeout, "{failure:?}");
+    server.task.await.unwrap();
+}
+
+/// `METHOD AUTHORITY PATH TYPE AGENT BODY`; a body of 1 MiB at `/long`, 32 KiB at `/middle`, and too many headers at `/flood`.
 async fn echo(request: Request<Incoming>) -> io::Result<Response<String>> {
     let (head, body) = request.into_parts();
     let mut answer = Response::builder();
@@ -289,14 +378,25 @@ async fn echo(request: Request<Incoming>) -> io::Result<Response<String>> {
     let header = |name| head.headers.get(name).map_or("none", |value| value.to_str().unwrap());
     let (kind, agent) = (header(CONTENT_TYPE), header(USER_AGENT));
     let text = str::from_utf8(&body).unwrap();
-    let (method, host) = (&head.method, head.uri.authority().unwrap());
+    let (method, host) = (&head.method, head.uri.authority().map_or("", |host| host.as_str()));
     let text = format!("{method} {host} {} {kind} {agent} {text}", head.uri.path());
-    let text = if head.uri.path() == "/long" { "x".repeat(1 << 20) } else { text };
+    let text = match head.uri.path() {
+        "/long" => "x".repeat(1 << 20),
+        "/middle" => "x".repeat(32 << 10),
+        _ => text,
+    };
     Ok(answer.status(201).body(text).unwrap())
 }
 
 /// A server that speaks HTTP/2 over TLS: where, and who says that it is itself.
 async fn http2_server() -> (String, RootCertStore) {
+    let (url, roots, _) = tls_server(&[b"h2"]).await;
+    (url, roots)
+}
+
+/// A server that speaks one of these protocols over TLS: where, who says that it is itself, and how many connections it
+/// has had.
+async fn tls_server(protocols: &[&[u8]]) -> (String, RootCertStore, Arc<AtomicUsize>) {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
@@ -315,22 +415,78 @@ async fn http2_server() -> (String, RootCertStore) {
             PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
         )
         .unwrap();
-    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&connections);
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
+            counted.fetch_add(1, Ordering::Relaxed);
             let acceptor = acceptor.clone();
             tokio::spawn(async move {
                 let Ok(stream) = acceptor.accept(stream).await else { return };
-                let server = server::Builder::new(TokioExecutor::new());
-                let _ = server.serve_connection(TokioIo::new(stream), service_fn(echo)).await;
+                let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                let stream = TokioIo::new(stream);
+                if is_http2 {
+                    let server = server::Builder::new(TokioExecutor::new());
+                    let _ = server.serve_connection(stream, service_fn(echo)).await;
+                } else {
+                    let server = http1::Builder::new();
+                    let _ = server.serve_connection(stream, service_fn(echo)).await;
+                }
             });
         }
     });
-    (url, roots)
+    (url, roots, connections)
+}
+
+#[tokio::test]
+async fn a_connection_carries_many_requests() {
+    for protocol in [&b"h2"[..], b"http/1.1"] {
+        let (base, roots, connections) = tls_server(&[protocol]).await;
+        let outgoing = outgoing_with(&config(), roots, PATIENCE);
+        let long = format!("{base}/middle");
+        for number in 0..100 {
+            // Half of them leave the answer's body unread.
+            let body_max = if number % 2 == 0 { 0 } else { 4 << 10 };
+            post(&outgoing, &long, body_max).await.unwrap();
+        }
+        let connections = connections.load(Ordering::Relaxed);
+        assert!(connections <= 4, "{connections} connections for 100 requests");
+    }
+}
+
+/// CPU time of the client for a POST: `cargo test -p tidings-connectors --lib cpu_of -- --ignored --nocapture`.
+#[test]
+#[ignore = "it measures"]
+#[expect(clippy::print_stdout, reason = "the figure is what it is for")]
+fn cpu_of_a_post_over_tls() {
+    const REQUESTS: u32 = 1_000;
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        runtime().block_on(async {
+            sender.send(tls_server(&[b"http/1.1"]).await).unwrap();
+            std::future::pending::<()>().await;
+        });
+    });
+    let (base, roots, connections) = receiver.recv().unwrap();
+    let cpu = || {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
+    };
+    let before = cpu();
+    runtime().block_on(async {
+        let outgoing = outgoing_with(&config(), roots, PATIENCE);
+        for _ in 0..REQUESTS {
+            post(&outgoing, &format!("{base}/hook"), 0).await.unwrap();
+        }
+    });
+    let each = (cpu() - before) / REQUESTS;
+    println!("{each:?} of CPU for a POST, {} connections", connections.load(Ordering::Relaxed));
 }
 
 #[tokio::test]

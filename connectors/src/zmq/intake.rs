@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     fn note(places: &mut Places, topic: &str, seq: &str) {
-        places.note(&[topic, seq, "x"].map(|frame| frame.as_bytes().to_vec().into()).to_vec());
+        places.note(&[topic, seq, "x"].map(|frame| frame.bytes().collect()).to_vec());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use url::{Host, ParseError, Position, Url};
 
+use super::ascii_host::{StandIn, has_host, is_special};
 use super::{UrlError, registrable};
 
 /// Any URL as the WHATWG URL standard reads and writes it, also one that nobody can fetch. For looking
@@ -21,25 +22,68 @@ pub struct StandardUrl {
 impl StandardUrl {
     /// Reads a text, relative to a base if there is one. Of any length.
     pub fn parse(text: &str, base: Option<&str>) -> Result<Self, UrlError> {
-        let url = parse(text, base)?;
+        let Parsed { url, host } = parse(text, base)?;
+        let host = host.or_else(|| url.host_str().map(str::to_owned));
         let domain = match url.host() {
             // Of a scheme that the standard does not know, a host is just a text.
-            Some(Host::Domain(name)) if is_special(&url) => {
-                let name = name.strip_suffix('.').unwrap_or(name);
-                registrable(name).map(str::to_owned)
+            Some(Host::Domain(_)) if is_special(url.scheme()) => {
+                let name = host.as_deref().map(|name| name.strip_suffix('.').unwrap_or(name));
+                name.and_then(registrable).map(str::to_owned)
             }
             _ => None,
         };
-        let host = url.host_str().map(str::to_owned);
-        Ok(Self { href: href(url), host, domain })
+        Ok(Self { href: href(url, host.as_deref()), host, domain })
+    }
+}
+
+/// What the `url` crate made of a text.
+pub(super) struct Parsed {
+    /// Where `host` is set, it stands in for the host of this URL, and both are equally long.
+    pub(super) url: Url,
+    /// A host that the standard takes, and the crate does not.
+    pub(super) host: Option<String>,
+}
+
+impl From<Url> for Parsed {
+    fn from(url: Url) -> Self {
+        Self { url, host: None }
     }
 }
 
 /// Parses a text; a base is parsed first, and only if it can matter.
-pub(super) fn parse(text: &str, base: Option<&str>) -> Result<Url, ParseError> {
+pub(super) fn parse(text: &str, base: Option<&str>) -> Result<Parsed, ParseError> {
+    let base = base.map(|base| resolve(base, None)).transpose()?;
+    resolve(text, base.as_ref())
+}
+
+fn resolve(text: &str, base: Option<&Parsed>) -> Result<Parsed, ParseError> {
+    let base_url = base.map(|base| &base.url);
+    match by_crate(text, base_url) {
+        Ok(url) => {
+            let host = base.and_then(|base| base.inherited(&url, text));
+            Ok(Parsed { url, host })
+        }
+        Err(ParseError::IdnaError) => {
+            let StandIn { text, host } =
+                StandIn::of(text, base_url).ok_or(ParseError::IdnaError)?;
+            Ok(Parsed { url: by_crate(&text, base_url)?, host: Some(host) })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+impl Parsed {
+    /// The host of this base, if `url` has it because `text` names none.
+    fn inherited(&self, url: &Url, text: &str) -> Option<String> {
+        let host = self.host.as_ref()?;
+        let is_same = url.scheme() == self.url.scheme() && url.host() == self.url.host();
+        (is_same && !has_host(text, &self.url)).then(|| host.clone())
+    }
+}
+
+fn by_crate(text: &str, base: Option<&Url>) -> Result<Url, ParseError> {
     let Some(base) = base else { return Url::parse(text) };
-    let base = Url::parse(base)?;
-    if is_special(&base)
+    if is_special(base.scheme())
         && base.scheme() != "file"
         && let Some(text) = with_two_slashes(text)
     {
@@ -60,20 +104,17 @@ fn with_two_slashes(text: &str) -> Option<String> {
     (slashes > 2).then(|| format!("//{host}"))
 }
 
-/// The schemes of which the standard knows what a host is.
-fn is_special(url: &Url) -> bool {
-    matches!(url.scheme(), "http" | "https" | "ws" | "wss" | "ftp" | "file")
-}
-
 /// The text of a URL, with what the standard encodes since 2023, and the `url` crate does not yet: `^` in
 /// a path, and the last blank of a path that is just a text.
-fn href(url: Url) -> String {
+fn href(url: Url, host: Option<&str>) -> String {
     let path = url.path();
     let path = match path.strip_suffix(' ').filter(|_| url.cannot_be_a_base()) {
         Some(path) => format!("{path}%20"),
         None if path.contains('^') && !url.cannot_be_a_base() => path.replace('^', "%5E"),
-        None => return url.into(),
+        None => path.to_owned(),
     };
-    let before = &url[..Position::BeforePath];
-    format!("{before}{path}{}", &url[Position::AfterPath..])
+    let (before, port) =
+        (&url[..Position::BeforeHost], &url[Position::AfterHost..Position::BeforePath]);
+    let host = host.unwrap_or_default();
+    format!("{before}{host}{port}{path}{}", &url[Position::AfterPath..])
 }

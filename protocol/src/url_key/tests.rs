@@ -1,7 +1,7 @@
 //! Tests of the canonical URL.
 
 use proptest::prelude::*;
-use url::{Host, Position};
+use url::{Host, Position, Url};
 
 use super::*;
 
@@ -150,6 +150,79 @@ fn keys_are_stable() {
 }
 
 #[test]
+fn ascii_hosts_are_taken_as_they_are() {
+    // Of the web, and of the tests of the standard (web-platform-tests, pull request 60476).
+    same("http://xn--8i7caa.famitei.net/sekou/all", "http://xn--8i7caa.famitei.net/sekou/all");
+    same("https://XN--Board-NGR.palungjit.org", "https://xn--board-ngr.palungjit.org/");
+    same("http://a.b.c.XN--pokxncvks/", "http://a.b.c.xn--pokxncvks/");
+    same("https://xn--:8443/a^b?c#d", "https://xn--:8443/a%5Eb?c");
+    same("http://xn--a.xn--zca/", "http://xn--a.xn--zca/");
+    same("http://2.xn--mgbb/", "http://2.xn--mgbb/");
+    same("http://xn--ls8h=/", "http://xn--ls8h=/");
+    same("http://xn--/%2541/%41", "http://xn--/%2541/A");
+    same("http://xx--a.xn--a/", "http://xx--a.xn--a/");
+    // Decoded before it is judged, with what the standard drops.
+    same(" HTTP:\\\\%58n\t%2D-%61%2e\nexample/", "http://xn--a.example/");
+    same("http:xn--a/b", "http://xn--a/b");
+    same("http://xn--a/@b:c", "http://xn--a/@b:c");
+    same("http://xn--a..b/", "http://xn--a..b/");
+    same("http://xn--a../b", "http://xn--a/b");
+    for wrong in [
+        // Not ASCII: all rules of IDNA hold.
+        "http://xn--te\u{161}la/",
+        "http://xn--a.\u{df}/",
+        "http://xn--a.%C3%9F/",
+        // The last label is a number: an address, and a wrong one.
+        "http://xn--mhb.1/",
+        "http://xn--a.0x/",
+        "http://xn--a.1./",
+        // What no name may have.
+        "http://xn--a%20/",
+        "http://xn--a%25/",
+        "http://xn--a%2F/",
+        "http://xn--a%3A/",
+        "http://xn--a%7F/",
+        "http://xn--a^/",
+        "http://[xn--a]/",
+    ] {
+        assert_eq!(CanonicalUrl::parse(wrong), Err(UrlError::Host), "{wrong}");
+    }
+    assert_eq!(CanonicalUrl::parse("http://a@xn--a/"), Err(UrlError::Credentials));
+    assert_eq!(CanonicalUrl::parse("ftp://xn--a/"), Err(UrlError::Scheme));
+    let out_of_range = CanonicalUrl::parse("http://xn--a:65536/");
+    assert_eq!(out_of_range, Err(UrlError::Syntax(ParseError::InvalidPort)));
+
+    let url = CanonicalUrl::parse("http://www.xn--8i7caa.co.uk./a").unwrap();
+    assert_eq!((url.host(), url.path()), ("www.xn--8i7caa.co.uk", "/a"));
+    assert_eq!((url.domain(), url.port()), ("xn--8i7caa.co.uk", 80));
+    assert_eq!((url.address(), url.is_loopback()), (None, false));
+    assert!(CanonicalUrl::parse("http://xn--a.localhost/").unwrap().is_loopback());
+}
+
+#[test]
+fn links_of_a_page_on_an_ascii_host_are_resolved() {
+    let base = CanonicalUrl::parse("http://xn--a.example:81/a/b?c").unwrap();
+    for (link, url) in [
+        ("", "http://xn--a.example:81/a/b?c"),
+        ("../d#e", "http://xn--a.example:81/d"),
+        ("http:d", "http://xn--a.example:81/a/d"),
+        ("//xx--a.example:81/", "http://xx--a.example:81/"),
+        ("///XX--a.example:81/", "http://xx--a.example:81/"),
+        ("http://xx--a.example:81/", "http://xx--a.example:81/"),
+        ("https:xx--a.example:81/", "https://xx--a.example:81/"),
+        ("//xn--b/", "http://xn--b/"),
+        (" \\\n/\t/xn--b/", "http://xn--b/"),
+        ("https:/xn--b", "https://xn--b/"),
+    ] {
+        assert_eq!(base.join(link).unwrap().as_str(), url, "{link:?}");
+        assert_eq!(base.join_into(link, &mut String::new()).unwrap().as_str(), url, "{link:?}");
+    }
+    let plain = CanonicalUrl::parse("http://b.example/").unwrap();
+    assert_eq!(plain.join("//xn--a/b").unwrap().as_str(), "http://xn--a/b");
+    assert_eq!(plain.join("http:xn--a").unwrap().as_str(), "http://b.example/xn--a");
+}
+
+#[test]
 fn any_url_is_read_as_the_standard_has_it() {
     let read = |text: &str, base: Option<&str>| {
         let url = StandardUrl::parse(text, base).ok()?;
@@ -171,6 +244,21 @@ fn any_url_is_read_as_the_standard_has_it() {
         ("file:///a^b", None, "file:///a%5Eb  "),
         ("////example.org", Some("ftp://a/"), "ftp://example.org/ example.org example.org"),
         ("///a", Some("ssh://b/c"), "ssh:///a  "),
+        (
+            "http://u:p@XN--a.co.uk.:81/^?q#f",
+            None,
+            "http://u:p@xn--a.co.uk.:81/%5E?q#f xn--a.co.uk. xn--a.co.uk",
+        ),
+        ("b", Some("http://u@xn--a/"), "http://u@xn--a/b xn--a "),
+        ("//xx--a", Some("http://xn--a/"), "http://xx--a/ xx--a "),
+        ("ssh://xx--a", Some("http://xn--a/"), "ssh://xx--a xx--a "),
+        ("mailto:b", Some("http://xn--a/"), "mailto:b  "),
+        ("FILE://xn--a/b", None, "file://xn--a/b xn--a "),
+        ("/c", Some("file://xn--a/b"), "file://xn--a/c xn--a "),
+        ("//xx--a/c", Some("file://xn--a/b"), "file://xx--a/c xx--a "),
+        ("///c", Some("file://xn--a/b"), "file:///c  "),
+        ("wss://xn--a", None, "wss://xn--a/ xn--a "),
+        ("ssh://XN--a", None, "ssh://XN--a XN--a "),
     ] {
         assert_eq!(read(text, base).as_deref(), Some(url), "{text}");
     }
@@ -180,9 +268,32 @@ fn any_url_is_read_as_the_standard_has_it() {
     }
 }
 
-/// What the `url` crate alone makes of a text.
+/// What the `url` crate alone makes of a text. It is what version 2 made of it, too.
 fn slowly(text: &str) -> Result<CanonicalUrl<'static>, UrlError> {
-    canonical(Url::parse(text))
+    canonical(Url::parse(text).map(Parsed::from))
+}
+
+/// What version 2 accepted has the same text, and so the same key. What it rejected is rejected for the
+/// same reason, or has an ASCII host with a label of IDNA.
+#[track_caller]
+fn assert_keeps(
+    url: &Result<CanonicalUrl<'_>, UrlError>,
+    before: &Result<CanonicalUrl<'static>, UrlError>,
+) {
+    let is_new = match (url, before) {
+        (Ok(url), Err(UrlError::Host)) => {
+            url.host().split('.').any(|label| label.starts_with("xn--"))
+        }
+        // The standard asks for the host first, and only a URL with one is refused for its user name.
+        (
+            Err(UrlError::Credentials | UrlError::Scheme | UrlError::Syntax(_)),
+            Err(UrlError::Host),
+        ) => true,
+        _ => false,
+    };
+    if !is_new {
+        assert_eq!(url, before);
+    }
 }
 
 /// A text that is taken as it stands is what the `url` crate would make of it, part by part.
@@ -196,7 +307,10 @@ fn assert_agrees(text: &str) {
 /// The parts are those that the `url` crate sees.
 #[track_caller]
 fn assert_parts(url: &CanonicalUrl<'_>) {
-    let same = Url::parse(url.as_str()).unwrap();
+    // The crate takes labels of IDNA only where IDNA does.
+    let text = url.as_str().replacen(url.host(), &url.host().replace("xn--", "xx--"), 1);
+    let same = Url::parse(&text).unwrap();
+    let url = CanonicalUrl { text: text.into(), parts: url.parts };
     assert_eq!(url.as_str(), same.as_str());
     assert_eq!((url.scheme(), Some(url.host())), (same.scheme(), same.host_str()));
     assert_eq!(
@@ -272,9 +386,9 @@ fn near_canonical() -> impl Strategy<Value = String> {
         1 => select(&["HTTP://", "http:", "http:/", "http:///", "http:\\\\", "ftp://", " http://", ""]),
     ];
     let host = select(&[
-        "a", "b-", "-", "--", "xn--", "xn--p1ai", ".", ".", ".", "0", "0x", "0xf", "7", "127",
-        "256", "A", "_", "%41", "%2e", "ä", "。", "\u{ad}", "local", "[::1]", "@", ":", "\t", " ",
-        "co.uk",
+        "a", "b-", "-", "--", "xn--", "XN--a", "xn--p1ai", ".", ".", ".", "0", "0x", "0xf", "7",
+        "127", "256", "A", "_", "%41", "%2e", "ä", "。", "\u{ad}", "local", "[::1]", "@", ":",
+        "\t", " ", "co.uk",
     ]);
     let port = prop_oneof![
         4 => Just(""),
@@ -314,13 +428,58 @@ proptest! {
     fn nearly_canonical_texts_are_judged_as_the_url_crate_does(text in near_canonical()) {
         assert_agrees(&text);
         let url = CanonicalUrl::parse(&text);
-        prop_assert_eq!(&url, &slowly(text.trim()));
+        assert_keeps(&url, &slowly(text.trim()));
         let base = "https://example.org/a/b?c";
-        let joined = canonical(Url::parse(base).unwrap().join(text.trim()));
-        prop_assert_eq!(CanonicalUrl::parse(base).unwrap().join(&text), joined);
+        let joined = canonical(Url::parse(base).unwrap().join(text.trim()).map(Parsed::from));
+        assert_keeps(&CanonicalUrl::parse(base).unwrap().join(&text), &joined);
         if let Ok(url) = url {
             assert_parts(&url);
         }
+    }
+
+    /// Judged a second time, in the words of the standard: what is ASCII when it is decoded is written in
+    /// lower case, if it has no forbidden character and does not end in a number.
+    #[test]
+    fn ascii_hosts_are_judged_as_the_standard_does(
+        host in "((xn--|XN--|%78n-%2d)?[a-zA-Z0-9_=-]{0,6}(%[2-7][0-9a-f])?\\.?){1,4}",
+    ) {
+        let name = String::from_utf8(decoded(&host)).unwrap().to_ascii_lowercase();
+        let is_forbidden = |character: char| {
+            character <= ' ' || "#/:<>?@[\\]^|%\u{7f}".contains(character)
+        };
+        let last = name.strip_suffix('.').unwrap_or(&name).rsplit('.').next().unwrap();
+        let ends_in_number = last.strip_prefix("0x").map_or_else(
+            || !last.is_empty() && last.bytes().all(|digit| digit.is_ascii_digit()),
+            |digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()),
+        );
+        let is_name = !name.is_empty() && !name.contains(is_forbidden) && !ends_in_number;
+        let text = format!("http://{host}/");
+        let url = StandardUrl::parse(&text, None);
+        if !ends_in_number || name.contains("xn--") {
+            prop_assert_eq!(url.ok().and_then(|url| url.host), is_name.then(|| name.clone()));
+        }
+        let canonical = CanonicalUrl::parse(&text).ok();
+        if let Some(canonical) = &canonical {
+            assert_parts(canonical);
+            prop_assert_eq!(&CanonicalUrl::parse(canonical.as_str()).unwrap(), canonical);
+        }
+    }
+
+    /// Such a host is a host like others to what a link is resolved by.
+    #[test]
+    fn links_on_ascii_hosts_are_resolved_as_on_others(
+        link in "(\\.?\\./|/|//|[a-z?#:.%@\t\\\\-]|http:|https:|ftp:|file:|ssh:|x[nx]--a|b){0,12}",
+        base in "(http|https|ftp|file)://HOST(:81)?/a/b\\?c",
+    ) {
+        let base = base.replace("file://HOST:81", "file://HOST");
+        let resolve = |host: &str| StandardUrl::parse(&link, Some(&base.replace("HOST", host)));
+        let (plain, ascii) = (resolve("c.example"), resolve("xn--a.example"));
+        let same = plain.map(|url| StandardUrl {
+            href: url.href.replacen("//c.example", "//xn--a.example", 1),
+            host: url.host.map(|host| host.replacen("c.example", "xn--a.example", 1)),
+            domain: url.domain.map(|host| host.replacen("c.example", "xn--a.example", 1)),
+        });
+        prop_assert_eq!(ascii, same);
     }
 
     #[test]

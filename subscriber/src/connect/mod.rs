@@ -120,6 +120,47 @@ impl Connector {
         self.proxy.as_ref()
     }
 
+    /// How TLS is spoken, for a client that makes its own connections.
+    pub fn tls_config(&self) -> rustls::ClientConfig {
+        self.tls.config()
+    }
+
+    /// The time that a connection may take.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Checks a target before a request is sent to it: an address is checked as it is, a name by the addresses that
+    /// it resolves to. Behind a proxy a name that does not resolve here passes.
+    pub async fn check(&self, target: &Target<'_>) -> Result<(), Failure> {
+        let mut until = Instant::now() + self.timeout;
+        match self.judged(target, &mut until).await {
+            Err(failure) if self.proxy.is_none() || failure.reason != Reason::Dns => Err(failure),
+            _ => Ok(()),
+        }
+    }
+
+    /// Resolves a name for a client that makes its own connections, to allowed addresses only. Behind a proxy the
+    /// only such name is the proxy's, which is not checked.
+    pub async fn resolve(&self, name: &str) -> Result<Vec<SocketAddr>, Failure> {
+        let mut until = Instant::now() + self.timeout;
+        if self.proxy.is_some() {
+            let found = self.resolver.resolve(name, &mut until).await?;
+            return Ok(found.iter().map(|address| SocketAddr::new(*address, 0)).collect());
+        }
+        let target = Target { host: name, address: None, port: 0, tls: false };
+        self.judged(&target, &mut until).await
+    }
+
+    /// Checks the address at the other end of a connection that a client has made itself. Behind a proxy it is the
+    /// proxy's, which is not checked.
+    pub fn check_connected(&self, address: IpAddr) -> Result<(), Failure> {
+        if self.proxy.is_some() {
+            return Ok(());
+        }
+        Ok(self.allow_private.check(address)?)
+    }
+
     /// Waits until another request to this address may begin, as long as the connect timeout. `None`
     /// if there is no limit.
     pub async fn permit(&self, address: IpAddr) -> Result<Option<Permit>, Failure> {

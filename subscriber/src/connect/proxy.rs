@@ -43,6 +43,11 @@ impl Proxy {
         self.port
     }
 
+    /// `http://HOST:PORT`, without the password.
+    pub fn url(&self) -> String {
+        format!("http://{}:{}", self.host, self.port)
+    }
+
     /// What requests that it forwards carry as `Proxy-Authorization`.
     pub fn authorization(&self) -> Option<&HeaderValue> {
         self.authorization.as_ref()

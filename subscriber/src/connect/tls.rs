@@ -44,6 +44,11 @@ impl Tls {
         Self(TlsConnector::from(Arc::new(config)))
     }
 
+    /// Trusts the roots, and offers HTTP/2 and HTTP/1.1.
+    pub(super) fn config(&self) -> ClientConfig {
+        ClientConfig::clone(self.0.config())
+    }
+
     /// `host` as in a URL.
     pub(super) async fn handshake(
         &self,

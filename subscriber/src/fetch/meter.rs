@@ -24,6 +24,8 @@ pub(super) struct Metered {
 pub(super) struct Meter {
     /// Bytes that came since the request began.
     received: AtomicU64,
+    /// Bytes that were written since the request began.
+    written: AtomicU64,
     /// The head of the answer has not come yet, and may not be far.
     before_head: AtomicBool,
     /// It did not come in time.
@@ -50,6 +52,7 @@ impl Meter {
     /// A request begins.
     pub(super) fn begin(&self, copies: bool) {
         self.received.store(0, Relaxed);
+        self.written.store(0, Relaxed);
         self.before_head.store(true, Relaxed);
         if copies || self.copies.load(Relaxed) {
             *self.copy.lock() = Copy::default();
@@ -66,6 +69,11 @@ impl Meter {
     /// Whether not a byte of an answer came.
     pub(super) fn is_untouched(&self) -> bool {
         self.received.load(Relaxed) == 0
+    }
+
+    /// Whether not a byte of the request was written.
+    pub(super) fn is_unwritten(&self) -> bool {
+        self.written.load(Relaxed) == 0
     }
 
     /// Whether too much came before the head of an answer.
@@ -89,6 +97,7 @@ impl Meter {
     }
 
     fn send(&self, bytes: &[u8]) {
+        self.written.fetch_add(bytes.len() as u64, Relaxed);
         if self.copies.load(Relaxed) {
             let sent = &mut self.copy.lock().sent;
             let room = HEAD_BYTES_MAX.saturating_sub(sent.len());

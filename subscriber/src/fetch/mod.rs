@@ -4,9 +4,10 @@
 //! are three clocks: until the connection stands, for every silence, and for the whole request.
 //! Redirects are not followed here; each hop is a request of its own, with its own permission.
 //!
-//! A connection is used again for the next request to the same scheme, host and port. Where the server
-//! has closed it just then, and not a byte of an answer came, the same request is sent once more on a
-//! new one: the gate gave permission for it, and nobody answered it.
+//! A connection is used again for the next request to the same scheme, host and port. If the server has
+//! closed it before a byte of the request was written, no request was made, and a new connection is opened
+//! at once. If the connection ends later and before the head of the answer, the server may have read the
+//! request: [`Fetched::kept_ended`] says so, and the repetition needs a permission of its own.
 
 #![expect(clippy::disallowed_methods, reason = "this is where requests are bounded in time")]
 
@@ -143,6 +144,9 @@ pub struct Fetched {
     pub exchange: Option<Exchange>,
     /// Why there is no complete answer.
     pub failure: Option<Failure>,
+    /// The request was written to a kept connection that ended before the head of the answer. The next
+    /// requests to this origin use new connections for a while.
+    pub kept_ended: bool,
 }
 
 /// The head of an answer, and the connection that its body comes on.
@@ -212,7 +216,8 @@ impl Fetcher {
         fetched: &mut Fetched,
     ) -> Result<(), Failure> {
         let started = SystemTime::now();
-        let Answer { mut http, permit, response, copied } = self.ask(request, watch).await?;
+        let Answer { mut http, permit, response, copied } =
+            self.ask(request, watch, fetched).await?;
         let (head, incoming) = response.into_parts();
         if let Some(copied) = copied {
             fetched.exchange = Some(exchange(copied, &head, http.remote, started));
@@ -246,15 +251,26 @@ impl Fetcher {
     }
 
     /// Sends the request and waits for the head of its answer.
-    async fn ask(&self, request: &Request<'_>, watch: &mut Watch<'_>) -> Result<Answer, Failure> {
+    async fn ask(
+        &self,
+        request: &Request<'_>,
+        watch: &mut Watch<'_>,
+        fetched: &mut Fetched,
+    ) -> Result<Answer, Failure> {
         if let Some(mut http) = self.pool.take(origin(request.url)) {
             let permit = match http.remote {
                 Some(remote) => watch.finish(self.connector.permit(remote.ip())).await??,
                 None => None,
             };
             match self.ask_on(&mut http, request, watch).await {
-                Err(failure) if failure.reason == Reason::Reset && http.is_untouched() => {}
-                Err(failure) => return Err(failure),
+                Err(failure) if failure.reason == Reason::Reset && http.is_unwritten() => {}
+                Err(failure) => {
+                    if failure.reason == Reason::Reset {
+                        self.pool.keep_none(origin(request.url));
+                        fetched.kept_ended = true;
+                    }
+                    return Err(failure);
+                }
                 Ok((response, copied)) => return Ok(Answer { http, permit, response, copied }),
             }
         }

@@ -10,7 +10,10 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use super::wire::Http;
-use crate::config::{POOL_CONNECTIONS_MAX, POOL_EXCHANGE, POOL_IDLE, POOL_SWEEP_EVERY};
+use crate::config::{
+    POOL_CONNECTIONS_MAX, POOL_EXCHANGE, POOL_IDLE, POOL_NONE_KEPT, POOL_NONE_KEPT_MAX,
+    POOL_SWEEP_EVERY,
+};
 
 /// Dropping it closes them all.
 #[derive(Default)]
@@ -20,6 +23,9 @@ pub(super) struct Pool(Arc<Mutex<Shared>>);
 struct Shared {
     /// By origin; `<= POOL_CONNECTIONS_MAX`.
     idle: IndexMap<Box<str>, Idle>,
+    /// Origins that ended a kept connection instead of answering, and until when no connection to them is
+    /// kept; `<= POOL_NONE_KEPT_MAX`.
+    none_kept: IndexMap<Box<str>, Instant>,
     /// A task closes what nobody uses. It ends when there is nothing left.
     is_swept: bool,
 }
@@ -46,6 +52,9 @@ impl Pool {
     pub(super) fn put(&self, origin: &str, http: Http) {
         let now = Instant::now();
         let mut shared = self.0.lock();
+        if shared.none_kept.get(origin).is_some_and(|until| now < *until) {
+            return;
+        }
         let mut closed = None;
         if shared.idle.len() >= POOL_CONNECTIONS_MAX && !shared.idle.contains_key(origin) {
             // In a crawl of more hosts each is used again after about the same time: if every one took the
@@ -64,6 +73,19 @@ impl Pool {
         drop(shared);
         // To close a connection asks the system, which nobody else should wait for.
         drop((closed, replaced));
+    }
+
+    /// Keeps no connection to this origin for a while.
+    pub(super) fn keep_none(&self, origin: &str) {
+        let mut shared = self.0.lock();
+        if shared.none_kept.len() >= POOL_NONE_KEPT_MAX && !shared.none_kept.contains_key(origin) {
+            let index = fastrand::usize(..shared.none_kept.len());
+            shared.none_kept.swap_remove_index(index);
+        }
+        shared.none_kept.insert(origin.into(), Instant::now() + POOL_NONE_KEPT);
+        let closed = shared.idle.swap_remove(origin);
+        drop(shared);
+        drop(closed);
     }
 
     #[cfg(test)]

@@ -144,6 +144,11 @@ impl Http {
         self.meter.is_untouched()
     }
 
+    /// Whether not a byte was written since the last request began.
+    pub(super) fn is_unwritten(&self) -> bool {
+        self.meter.is_unwritten()
+    }
+
     /// Whether another request may be sent. Looks without waiting; leaves no waker of the present task
     /// behind, which would keep its memory.
     pub(super) fn is_ready(&mut self) -> bool {

@@ -295,16 +295,23 @@ impl Work<'_> {
 
     /// Makes the request. When the crawler stops and it takes too long, it is ended and the task
     /// handed back (`None`): that costs the host's delay, but no attempt. So is one that was not made, as too many others
-    /// to its address are under way: that costs nothing.
+    /// to its address are under way: that costs nothing. One that a kept connection has swallowed is handed back for the
+    /// same request, which costs the host's delay and no attempt; it is made on a new connection.
     pub(super) async fn request(&self, request: &Request<'_>) -> Option<Fetched> {
         tokio::select! {
             biased;
             fetched = self.fetch(request) => {
-                let busy = fetched.failure.as_ref().filter(|why| why.reason == Reason::Busy);
-                if busy.is_none() {
-                    return Some(fetched);
+                match &fetched.failure {
+                    Some(why) if why.reason == Reason::Busy => {
+                        Box::pin(hand_back(self.crawler, self.task, Some(BUSY_NACK_AFTER))).await;
+                    }
+                    Some(why) if fetched.kept_ended => {
+                        let said = (Hold::default(), Some(format!("kept connection: {why}")));
+                        let url = request.url.as_str();
+                        Box::pin(again(self.crawler, self.task, url, said)).await;
+                    }
+                    _ => return Some(fetched),
                 }
-                Box::pin(hand_back(self.crawler, self.task, Some(BUSY_NACK_AFTER))).await;
                 return None;
             }
             () = self.crawler.abandon.cancelled() => {}

@@ -25,7 +25,7 @@ use super::config::HttpConfig;
 use super::error::Refusal;
 use super::head::first_head;
 use super::hooks::PeerIp;
-use super::watched::Watched;
+use super::watched::{Debt, Watched};
 use super::{Http, Serving, guard, router};
 use crate::access::{Pass, Unknown, Way, is_token};
 use crate::audit::{Party, What};
@@ -138,9 +138,12 @@ async fn converse(
     let config = &http.config;
     let patience = Duration::from_millis(config.stalled_ms);
     let stream = Watched::new(head, stream, patience, http.stop.clone());
+    let debt = stream.debt();
     let service = service_fn(|request: Request<Incoming>| {
+        debt.begin();
         let response = respond(&http, &router, &client, request);
-        async move { Ok::<_, Infallible>(response.await) }
+        let debt = debt.clone();
+        async move { Ok::<_, Infallible>(owed(&debt, response.await)) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -155,6 +158,16 @@ async fn converse(
         () = http.stop.cancelled() => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;
+}
+
+/// The answer, which the client is sent even after it has ended its sending side, unless it is a stream of events.
+fn owed(debt: &Debt, response: Response) -> Response {
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    if kind.is_some_and(|kind| kind.as_bytes() == b"text/event-stream") {
+        debt.waive();
+        return response;
+    }
+    response.map(|body| debt.settle_with(body))
 }
 
 /// The answer, with what is said with every one.

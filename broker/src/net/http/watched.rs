@@ -3,10 +3,14 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use axum::body::{Body, HttpBody};
 use bytes::Bytes;
+use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
@@ -16,6 +20,78 @@ use crate::net::stream::Stream;
 /// How long the rest of what somebody sends is read after the last answer, and how much of it.
 const LINGER: Duration = Duration::from_millis(500);
 const LINGER_BYTES_MAX: usize = 8 << 20;
+
+/// No request is being answered.
+const IDLE: u8 = 0;
+/// A request was received, and its answer is not complete.
+const OWED: u8 = 1;
+/// The answer is complete; a part of it may not be in the socket yet.
+const UNSENT: u8 = 2;
+
+/// Whether a connection owes its client an answer. A client may end its sending side after a complete
+/// request (`nc -N`): the answer is sent first, and only then the end of input is reported to hyper,
+/// which would otherwise drop the request. Everything here runs in the task of the connection.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Debt(Arc<AtomicU8>);
+
+impl Debt {
+    /// A request was received.
+    pub(super) fn begin(&self) {
+        self.0.store(OWED, Ordering::Relaxed);
+    }
+
+    /// The answer is a stream without an end: it ends with the client's input.
+    pub(super) fn waive(&self) {
+        self.0.store(IDLE, Ordering::Relaxed);
+    }
+
+    /// The answer's body, with the end of which the answer is complete.
+    pub(super) fn settle_with(&self, body: Body) -> Body {
+        Body::new(Settling { body, debt: self.clone() })
+    }
+
+    fn is_open(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != IDLE
+    }
+
+    /// All that hyper had is in the socket. Returns whether that was the end of an answer.
+    fn flushed(&self) -> bool {
+        let sent = self.0.compare_exchange(UNSENT, IDLE, Ordering::Relaxed, Ordering::Relaxed);
+        sent.is_ok()
+    }
+}
+
+/// The body of an answer that is owed.
+struct Settling {
+    body: Body,
+    debt: Debt,
+}
+
+impl Drop for Settling {
+    fn drop(&mut self) {
+        self.debt.0.store(UNSENT, Ordering::Relaxed);
+    }
+}
+
+impl HttpBody for Settling {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
 
 /// A stream that fails when nothing that is written to it is taken for too long, and that is closed so that
 /// what was said last arrives: to close over something that was not read would be a reset, which may
@@ -30,6 +106,7 @@ pub(super) struct Watched {
     stop: CancellationToken,
     /// What may still be read, once nothing is written any more.
     rest: Option<usize>,
+    debt: Debt,
 }
 
 impl Watched {
@@ -40,7 +117,20 @@ impl Watched {
         patience: Duration,
         stop: CancellationToken,
     ) -> Self {
-        Self { head: head.into(), stream, patience, timer: None, stop, rest: None }
+        Self {
+            head: head.into(),
+            stream,
+            patience,
+            timer: None,
+            stop,
+            rest: None,
+            debt: Debt::default(),
+        }
+    }
+
+    /// Whether an answer is owed on this connection, for those that answer.
+    pub(super) fn debt(&self) -> Debt {
+        self.debt.clone()
     }
 
     /// Reads what still comes, up to its end or for a moment.
@@ -94,7 +184,13 @@ impl AsyncRead for Watched {
             buf.put_slice(&self.head.split_to(bytes));
             return Poll::Ready(Ok(()));
         }
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        if buf.filled().len() == before && self.debt.is_open() {
+            // The flush of the answer wakes the task, so that it reads again.
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -124,6 +220,9 @@ impl AsyncWrite for Watched {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Within TLS what was written waits here.
         let poll = Pin::new(&mut self.stream).poll_flush(cx);
+        if poll.is_ready() && self.debt.flushed() {
+            cx.waker().wake_by_ref();
+        }
         self.watch(cx, poll)
     }
 

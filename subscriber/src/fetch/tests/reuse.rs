@@ -112,20 +112,28 @@ async fn tiring(good: usize, end: fn(TcpStream)) -> (Origin, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn a_kept_connection_that_ends_without_an_answer_is_replaced_once() {
+async fn a_kept_connection_that_ends_without_an_answer_is_not_asked_a_second_time() {
     let with_reset = |stream: TcpStream| stream.set_zero_linger().unwrap();
     for end in [drop::<TcpStream>, with_reset] {
         let (origin, asked) = tiring(1, end).await;
         let web = Fetcher::new(&config()).unwrap();
+        assert_eq!(web.page(&origin.url("/")).await.status, Some(200));
+        let swallowed = web.page(&origin.url("/")).await;
+        failed(&swallowed, Reason::Reset, "");
+        assert!(swallowed.kept_ended);
+        assert_eq!((origin.connections.load(SeqCst), asked.load(SeqCst)), (1, 2));
+        // From then on each request has a new connection.
         for _ in 0..3 {
             let fetched = web.page(&origin.url("/")).await;
-            assert_eq!((fetched.status, fetched.failure), (Some(200), None));
+            assert_eq!((fetched.status, fetched.kept_ended), (Some(200), false));
         }
-        assert_eq!((origin.connections.load(SeqCst), asked.load(SeqCst)), (3, 5));
+        assert_eq!((origin.connections.load(SeqCst), asked.load(SeqCst)), (4, 5));
     }
-    // A new connection that ends so is not tried again.
+    // A new connection that ends so is a failure of the server.
     let (origin, asked) = tiring(0, drop).await;
-    failed(&fetch(&origin).await, Reason::Reset, "");
+    let fetched = fetch(&origin).await;
+    failed(&fetched, Reason::Reset, "");
+    assert!(!fetched.kept_ended);
     assert_eq!((origin.connections.load(SeqCst), asked.load(SeqCst)), (1, 1));
 }
 
@@ -141,7 +149,9 @@ async fn a_kept_connection_that_ends_within_an_answer_is_a_failure() {
     .await;
     let web = Fetcher::new(&config()).unwrap();
     assert_eq!(web.page(&origin.url("/")).await.failure, None);
-    failed(&web.page(&origin.url("/")).await, Reason::Reset, "");
+    let fetched = web.page(&origin.url("/")).await;
+    failed(&fetched, Reason::Reset, "");
+    assert!(fetched.kept_ended, "the server may not have meant this request");
     assert_eq!(connections.load(SeqCst) + origin.connections.load(SeqCst), 1);
 }
 

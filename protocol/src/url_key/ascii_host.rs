@@ -1,0 +1,110 @@
+//! ASCII hosts that the URL standard takes as they are, and the `url` crate rejects.
+//!
+//! Since 2026 (whatwg/url pull request 914) the standard writes an ASCII host in lower case, whatever
+//! IDNA says of its `xn--` labels. The crate rejects a host with a label that IDNA rejects. Here such a
+//! host is parsed with `xx--` in place of every `xn--`: to the crate, that is an ASCII label without
+//! further rules. All other rules of a URL and of its host still hold, also that a last label that is
+//! a number makes it an IPv4 address. Both texts are equally long, so the host can be put back.
+
+use std::ops::Range;
+
+use percent_encoding::percent_decode_str;
+use url::Url;
+
+/// What IDNA reads a label by, and what stands for it.
+const ACE: &str = "xn--";
+const STAND_IN: &str = "xx--";
+
+/// A text whose host has stand-ins.
+pub(super) struct StandIn {
+    pub(super) text: String,
+    /// The host as the standard writes it.
+    pub(super) host: String,
+}
+
+impl StandIn {
+    /// `None` if the text names no host, or one that is not ASCII, or has no label of IDNA.
+    pub(super) fn of(text: &str, base: Option<&Url>) -> Option<Self> {
+        let text = without_dropped(text);
+        let range = host_in(&text, base)?;
+        let host = ascii_host(text.get(range.clone())?)?;
+        let labels: Vec<_> = host.split('.').map(stand_in).collect();
+        if labels.iter().all(Option::is_none) {
+            return None;
+        }
+        let stand_ins = labels.iter().zip(host.split('.'));
+        let stand_ins = stand_ins.map(|(stand_in, label)| stand_in.as_deref().unwrap_or(label));
+        let stand_ins = stand_ins.collect::<Vec<_>>().join(".");
+        let (before, after) = (text.get(..range.start)?, text.get(range.end..)?);
+        Some(Self { text: format!("{before}{stand_ins}{after}"), host })
+    }
+}
+
+/// Whether a text that is resolved against a base names a host of its own.
+pub(super) fn has_host(text: &str, base: &Url) -> bool {
+    host_in(&without_dropped(text), Some(base)).is_some()
+}
+
+/// The schemes of which the standard knows what a host is.
+pub(super) fn is_special(scheme: &str) -> bool {
+    matches!(scheme, "http" | "https" | "ws" | "wss" | "ftp" | "file")
+}
+
+fn stand_in(label: &str) -> Option<String> {
+    Some(format!("{STAND_IN}{}", label.strip_prefix(ACE)?))
+}
+
+/// Without what the standard drops: control characters and blanks around a text, tabs and ends of lines
+/// wherever they are.
+fn without_dropped(text: &str) -> String {
+    let text = text.trim_matches(|character| character <= ' ');
+    text.replace(['\t', '\n', '\r'], "")
+}
+
+/// Where the host of a text is, without port; `None` if it has none of its own. Of a scheme that the
+/// standard does not know, a host is just a text, and none here.
+fn host_in(text: &str, base: Option<&Url>) -> Option<Range<usize>> {
+    let is_slash = |byte: &u8| matches!(byte, b'/' | b'\\');
+    let base = base.map(Url::scheme);
+    let own = scheme(text);
+    let scheme = own.as_deref().or(base).filter(|scheme| is_special(scheme))?;
+    let rest = own.as_ref().map_or(0, |own| own.len() + ":".len());
+    let slashes = text.bytes().skip(rest).take_while(|byte| is_slash(byte)).count();
+    let start = match scheme {
+        // The path begins with the third slash.
+        "file" if slashes >= 2 => rest + 2,
+        "file" => return None,
+        // `http:a` is a path if the base is of `http`, too.
+        _ if slashes < 2 && (own.is_none() || base == Some(scheme)) => return None,
+        _ => rest + slashes,
+    };
+    let authority = text.get(start..)?;
+    let end = authority.find(['/', '\\', '?', '#']).unwrap_or(authority.len());
+    let authority = authority.get(..end)?;
+    if scheme == "file" {
+        return Some(start..start + end);
+    }
+    let name = authority.rfind('@').map_or(0, |at| at + 1);
+    let host = authority.get(name..)?;
+    let host_end = host.find(':').unwrap_or(host.len());
+    Some(start + name..start + name + host_end)
+}
+
+/// The scheme in lower case, if a text begins with one.
+fn scheme(text: &str) -> Option<String> {
+    let (scheme, _rest) = text.split_once(':')?;
+    let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    is_scheme.then(|| scheme.to_ascii_lowercase())
+}
+
+/// The host that is meant, decoded and in lower case, if all of it is ASCII and may be in a name.
+fn ascii_host(host: &str) -> Option<String> {
+    let host = percent_decode_str(host).decode_utf8().ok()?;
+    host.bytes().all(may_be_in_a_name).then(|| host.to_ascii_lowercase())
+}
+
+/// All but the "forbidden domain code points" of the standard.
+fn may_be_in_a_name(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !b"#%/:<>?@[\\]^|".contains(&byte)
+}
