@@ -50,18 +50,18 @@ fn integrity(path: &Path, has_wal: bool) -> rusqlite::Result<Vec<String>> {
             Some(text),
         )
     };
-    let copies = std::env::temp_dir().join(format!(
+    let place = std::env::temp_dir().join(format!(
         "tidings-verify-{}-{:x}",
         std::process::id(),
         fastrand::u64(..)
     ));
-    DirBuilder::new().mode(0o700).create(&copies).map_err(failed)?;
-    let copy = copies.join("copy.db");
-    let copied = fs::copy(path, &copy)
+    DirBuilder::new().mode(0o700).create(&place).map_err(failed)?;
+    let copy = place.join("copy.db");
+    let done = fs::copy(path, &copy)
         .and_then(|_| fs::copy(beside(path, "-wal"), beside(&copy, "-wal")))
         .map_err(failed);
-    let found = copied.and_then(|_| integrity_of(&copy, ""));
-    let _ = fs::remove_dir_all(&copies);
+    let found = done.and_then(|_| integrity_of(&copy, ""));
+    let _ = fs::remove_dir_all(&place);
     found
 }
 

@@ -363,7 +363,9 @@ fn in_step(log: &SegmentLog, mut take: impl FnMut(Seq, &mut io::Result<Record>))
             let _ = sender.send(batch);
         });
         for mut batch in records {
-            batch.iter_mut().for_each(|(seq, record)| take(*seq, record));
+            for (seq, record) in &mut batch {
+                take(*seq, record);
+            }
             // When that thread has ended they are dropped here.
             let _ = spent_sender.send(batch);
         }
