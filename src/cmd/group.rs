@@ -217,7 +217,11 @@ async fn act(
     let answer = broker.ask(&command(action, group, borrowed(settings))).await?;
     let mut console = Console::new();
     if output.json {
-        return console.line(&named(&answer.ok, "group").to_string());
+        let mut object = named(&answer.ok, "group");
+        for (key, text) in answer.more.iter().filter_map(|line| line.split_once(' ')) {
+            object[key] = text.into();
+        }
+        return console.line(&object.to_string());
     }
     match action {
         "show" => {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tidings_protocol::{Code, GroupName, ProtocolError, StartAt};
+use tidings_protocol::{Code, GroupName, ProtocolError, StartAt, TopicName};
 use tokio::sync::Notify;
 
 use super::GroupStorage;
@@ -22,7 +22,7 @@ pub(super) struct DamagedGroups(BTreeMap<GroupName, Refusing>);
 struct Refusing {
     /// What cannot be read.
     reason: String,
-    /// The topics that feed it, as far as that is known.
+    /// ` topics=..`, if it is known which topics feed it.
     topics: String,
     /// What can be done.
     remedy: String,
@@ -55,8 +55,11 @@ impl DamagedGroups {
                 let job_is = if is_done { Remembered::Done } else { Remembered::Unfinished };
                 job_names.set(&job, &name, Some(job_is));
             }
-            let feeds: Vec<_> = before.feeds.keys().map(|topic| topic.as_str()).collect();
-            let topics = if feeds.is_empty() { "?".to_owned() } else { feeds.join(",") };
+            let feeds: Vec<_> = before.feeds.keys().map(TopicName::as_str).collect();
+            let topics = match &feeds[..] {
+                [] => String::new(),
+                feeds => format!(" topics={}", feeds.join(",")),
+            };
             let kept_topics: Vec<_> = kept.iter().map(|reader| reader.topic().name().as_str()).collect();
             tracing::error!(
                 group = %name, keeps_events_of = %kept_topics.join(","),
@@ -90,6 +93,6 @@ impl DamagedGroups {
     pub(super) fn describe(&self, name: &GroupName) -> Option<Answer> {
         let Refusing { reason, topics, remedy, .. } = self.0.get(name)?;
         let more = vec![format!("problem {reason}"), format!("remedy {remedy}")];
-        Some(Answer { more, ok: format!("{name} damaged=yes topics={topics}") })
+        Some(Answer { more, ok: format!("{name} damaged=yes{topics}") })
     }
 }
