@@ -94,6 +94,8 @@ pub(crate) enum Cmd {
     /// List topics, configure, delete and verify them
     #[command(subcommand)]
     Topic(Topic),
+    /// Check a whole data directory: topics, groups, the catalog and databases
+    Verify(cmd::topic::VerifyAllArgs),
     /// Say who may log in to a broker, and what each may do
     #[command(subcommand)]
     Token(Token),

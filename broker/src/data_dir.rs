@@ -12,7 +12,7 @@
 //! so it is the name of a directory, too.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -29,8 +29,9 @@ const LOCK: &str = "lock";
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    /// The lock ends when this is closed, also by the death of the process.
-    _lock: File,
+    /// The lock ends when this is closed, also by the death of the process. `None`: no broker has ever
+    /// worked here.
+    _lock: Option<File>,
 }
 
 impl DataDir {
@@ -68,7 +69,30 @@ impl DataDir {
         if let Err(error) = noted {
             tracing::warn!(%error, "the number of this process cannot be noted in the lock file");
         }
-        Ok(Self { path: path.to_owned(), _lock: lock })
+        Ok(Self { path: path.to_owned(), _lock: Some(lock) })
+    }
+
+    /// Locks a directory in which nothing is to change: not even the lock file is made or written.
+    ///
+    /// Fails as [`open`](Self::open) does, and if the directory is missing.
+    pub fn open_to_read(path: &Path) -> Result<Self, StartError> {
+        let failed = |source| StartError::Data { path: path.to_owned(), source };
+        fs::read_dir(path).map_err(failed)?;
+        let mut lock = match File::open(path.join(LOCK)) {
+            Ok(lock) => lock,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Self { path: path.to_owned(), _lock: None });
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { path: path.to_owned(), _lock: Some(lock) }),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let pid = holder(&mut lock);
+                Err(StartError::DataInUse { path: path.to_owned(), pid })
+            }
+            Err(error) => Err(failed(error.into())),
+        }
     }
 
     /// Where it is, as it was given.

@@ -65,7 +65,8 @@ pub use self::catalog::{Sync, TopicSettings};
 use self::clock::Clock;
 pub use self::config::{BrokerConfig, Limits, UnixConfig};
 pub use self::data_dir::DataDir;
-use self::groups::{GroupStorage, Recovered, clock_after};
+pub use self::groups::repair::{RepairError, Repaired, repair};
+use self::groups::{FoundGroups, GroupStorage, clock_after};
 pub use self::log::Checked;
 use self::log::disk::{Disk, FileSystem};
 use self::net::Hub;
@@ -407,7 +408,7 @@ struct Opened {
     /// Goes on where that of the groups stopped.
     clock: Clock,
     topics: Arc<Topics>,
-    groups: Option<(GroupStorage, Vec<Recovered>)>,
+    groups: Option<(GroupStorage, FoundGroups)>,
 }
 
 impl Opened {

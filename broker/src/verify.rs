@@ -4,27 +4,31 @@
 //! is what the next start will say and do. Then every checksum is checked.
 
 use std::fs;
-use std::io::{self, IoSlice};
+use std::io;
 use std::path::Path;
+use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use tidings_protocol::{Seq, TopicName};
+use tidings_protocol::{GroupName, Seq, TopicName};
 
 use crate::StartError;
-use crate::catalog::Catalog;
-use crate::clock::Clock;
-use crate::config::Limits;
+use crate::catalog;
 use crate::data_dir::DataDir;
-use crate::log::disk::{Disk, DiskFile, FileSystem, Space};
+use crate::groups::check::check;
+use crate::log::disk::FileSystem;
+use crate::log::read_only::ReadOnlyDisk;
 use crate::log::{Checked, SegmentLog, SegmentOptions, TopicLog};
+
+pub use crate::groups::check::VerifiedGroup;
 
 /// What was found in a data directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verified {
     /// Topics that are on the disk, in the order of their names.
     pub topics: Vec<VerifiedTopic>,
-    /// What the next start will say of the catalog, in words.
+    /// Groups that are on the disk, in the order of their names.
+    pub groups: Vec<VerifiedGroup>,
+    /// What is wrong with the catalog, in words.
     pub catalog: Vec<String>,
     /// Something that was kept in the catalog cannot be read.
     pub catalog_is_damaged: bool,
@@ -56,41 +60,45 @@ impl VerifiedTopic {
 /// Fails with [`StartError::DataInUse`] if a broker works there: ask that one (`TOPIC verify`).
 pub fn verify(path: &Path, only: Option<&TopicName>) -> Result<Verified, StartError> {
     let failed = |source| StartError::Data { path: path.to_owned(), source };
-    // To look for it does not make it.
-    fs::metadata(path).map_err(failed)?;
-    let data = DataDir::open(path)?;
+    let data = DataDir::open_to_read(path)?;
     let mut verified = Verified::default();
     if only.is_none() {
         (verified.catalog, verified.catalog_is_damaged) = verify_catalog(data.path());
     }
-    let mut names = match fs::read_dir(data.topics()) {
-        Ok(entries) => entries
-            .map(|entry| Ok(entry?.file_name().to_string_lossy().parse::<TopicName>().ok()))
-            .filter_map(Result::transpose)
-            .collect::<io::Result<Vec<_>>>()
-            .map_err(failed)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        Err(error) => return Err(failed(error)),
-    };
+    let mut names: Vec<TopicName> = names(&data.topics()).map_err(failed)?;
+    if only.is_none() {
+        let mut groups: Vec<GroupName> = self::names(&data.groups()).map_err(failed)?;
+        groups.sort();
+        verified.groups =
+            groups.into_iter().filter_map(|name| check(&data.groups(), name)).collect();
+    }
     names.retain(|name| only.is_none_or(|only| name == only));
     names.sort();
     verified.topics = names.into_iter().map(|name| verify_topic(&data, name)).collect();
     Ok(verified)
 }
 
+/// What in a directory has a name of this kind.
+fn names<T: FromStr>(dir: &Path) -> io::Result<Vec<T>> {
+    match fs::read_dir(dir) {
+        Ok(entries) => entries
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().parse().ok()))
+            .filter_map(Result::transpose)
+            .collect(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
 fn verify_catalog(dir: &Path) -> (Vec<String>, bool) {
-    let disk = Arc::new(Pretence::default());
-    match Catalog::open(disk.clone(), dir, &Limits::default(), Clock::new()) {
-        Ok((catalog, findings)) => {
-            catalog.close();
-            (findings, disk.sets_aside())
-        }
+    match catalog::check(&FileSystem, dir) {
+        Ok(checked) => checked,
         Err(error) => (vec![error.to_string()], true),
     }
 }
 
 fn verify_topic(data: &DataDir, name: TopicName) -> VerifiedTopic {
-    let disk = Arc::new(Pretence::default());
+    let disk = Arc::new(ReadOnlyDisk::new(Arc::new(FileSystem)));
     let options = SegmentOptions {
         disk: disk.clone(),
         dir: data.topic(&name),
@@ -116,91 +124,6 @@ fn verify_topic(data: &DataDir, name: TopicName) -> VerifiedTopic {
     topic
 }
 
-/// The file system, on which nothing changes.
-#[derive(Debug, Default)]
-struct Pretence {
-    sets_aside: AtomicBool,
-}
-
-impl Pretence {
-    /// Whether a file would have been set aside. What cannot be read is kept under a name that says
-    /// so.
-    fn sets_aside(&self) -> bool {
-        self.sets_aside.load(Ordering::Relaxed)
-    }
-
-    fn note(&self, path: &Path) {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        self.sets_aside.fetch_or(name.contains(".damaged"), Ordering::Relaxed);
-    }
-}
-
-impl Disk for Pretence {
-    fn create_dir(&self, _dir: &Path) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        FileSystem.list(dir)
-    }
-
-    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        self.note(path);
-        Ok(Arc::new(Pretended(None)))
-    }
-
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(Pretended(Some(FileSystem.open(path)?))))
-    }
-
-    fn rename(&self, _from: &Path, to: &Path) -> io::Result<()> {
-        self.note(to);
-        Ok(())
-    }
-
-    fn remove(&self, _path: &Path) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn sync_dir(&self, _dir: &Path) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn space(&self, dir: &Path) -> io::Result<Space> {
-        FileSystem.space(dir)
-    }
-}
-
-/// A file that is only read; one that would be new is empty.
-#[derive(Debug)]
-struct Pretended(Option<Arc<dyn DiskFile>>);
-
-impl DiskFile for Pretended {
-    fn len(&self) -> io::Result<u64> {
-        self.0.as_ref().map_or(Ok(0), |file| file.len())
-    }
-
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.0.as_ref().map_or(Ok(0), |file| file.read_at(buffer, offset))
-    }
-
-    fn write_at(&self, _pieces: &mut [IoSlice<'_>], _offset: u64) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn set_len(&self, _length: u64) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn allocate(&self, _offset: u64, _length: u64) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -209,8 +132,11 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::catalog::Record;
+    use crate::catalog::{Catalog, Record};
+    use crate::clock::Clock;
+    use crate::config::Limits;
     use crate::log::Piece;
+    use crate::log::disk::Disk;
 
     /// A data directory with a topic `t` of three batches of two events, and settings of it.
     fn written() -> tempfile::TempDir {
@@ -259,7 +185,7 @@ mod tests {
             .iter()
             .flat_map(|dir| fs::read_dir(dir).unwrap())
             .map(|entry| entry.unwrap().path())
-            .filter(|path| path.is_file() && !path.ends_with("lock"))
+            .filter(|path| path.is_file())
             .map(|path| (path.clone(), fs::read(&path).unwrap()))
             .collect()
     }
@@ -276,7 +202,7 @@ mod tests {
     #[test]
     fn what_is_whole_is_said_to_be() {
         let folder = written();
-        let Verified { topics, catalog, catalog_is_damaged } = verified(folder.path());
+        let Verified { topics, catalog, catalog_is_damaged, .. } = verified(folder.path());
         assert_eq!((catalog, catalog_is_damaged), (Vec::new(), false));
         let [topic] = &topics[..] else { panic!("{topics:?}") };
         assert!(!topic.is_damaged() && topic.findings.is_empty(), "{topic:?}");
@@ -311,6 +237,8 @@ mod tests {
         fs::write(catalog, bytes).unwrap();
         let verified = verified(folder.path());
         assert!(verified.catalog_is_damaged && !verified.catalog.is_empty(), "{verified:?}");
+        let said = verified.catalog.join("; ");
+        assert!(said.contains("catalog.log: ") && !said.contains("kept as"), "{said}");
     }
 
     #[test]

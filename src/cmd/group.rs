@@ -1,6 +1,7 @@
 //! `tidings group`: which groups there are, what they are told, and what is in them.
 
 mod keys;
+mod repair;
 mod schedules;
 pub(crate) mod tasks;
 mod watch;
@@ -17,7 +18,10 @@ use crate::{
     output::{Console, count},
 };
 
-use self::{keys::KeysArgs, schedules::SchedulesArgs, tasks::TasksArgs, watch::WatchArgs};
+use self::{
+    keys::KeysArgs, repair::RepairArgs, schedules::SchedulesArgs, tasks::TasksArgs,
+    watch::WatchArgs,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -76,6 +80,8 @@ pub(crate) enum Group {
     Keys(KeysArgs),
     /// List URLs that are looked at again and again (`every=`)
     Schedules(SchedulesArgs),
+    /// Restore a group whose log is damaged, or set its log aside, while no broker runs
+    Repair(RepairArgs),
 }
 
 /// The flags of `tidings group ls`.
@@ -140,6 +146,7 @@ pub(crate) async fn run(group: Group) -> Result<(), Failure> {
         Group::Tasks(args) => tasks::run(&args).await,
         Group::Keys(args) => keys::run(&args).await,
         Group::Schedules(args) => schedules::run(&args).await,
+        Group::Repair(args) => repair::run(&args),
     }
 }
 
@@ -186,7 +193,11 @@ fn row(line: &str) -> Vec<String> {
     let word = |key| field(line, key).unwrap_or("?").to_owned();
     let numbers = ["members", "waiting", "processing", "completed", "failed", "dead", "lost"];
     let is_paused = field(line, "paused") == Some("yes");
-    let state = if is_paused { "paused" } else { "ok" };
+    let state = match field(line, "damaged") {
+        Some("yes") => "damaged",
+        _ if is_paused => "paused",
+        _ => "ok",
+    };
     [
         vec![first_word(line).to_owned()],
         numbers.map(number).to_vec(),
@@ -206,10 +217,18 @@ async fn act(
     let answer = broker.ask(&command(action, group, borrowed(settings))).await?;
     let mut console = Console::new();
     if output.json {
-        return console.line(&named(&answer.ok, "group").to_string());
+        let mut object = named(&answer.ok, "group");
+        for (key, text) in answer.more.iter().filter_map(|line| line.split_once(' ')) {
+            object[key] = text.into();
+        }
+        return console.line(&object.to_string());
     }
     match action {
-        "show" => print_list(&mut console, &answer.ok),
+        "show" => {
+            print_list(&mut console, &answer.ok)?;
+            // Of a damaged group: what is wrong, and what can be done.
+            answer.more.iter().try_for_each(|line| console.line(line))
+        }
         "pause" => console.line(&format!("paused {group}")),
         "resume" => console.line(&format!("resumed {group}")),
         "purge" => console.line(&format!("purged {group}")),

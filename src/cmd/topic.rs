@@ -15,7 +15,7 @@ use crate::{
     output::{Console, bytes, count},
 };
 
-pub(crate) use self::verify::VerifyArgs;
+pub(crate) use self::verify::{VerifyAllArgs, VerifyArgs, run_all};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -40,6 +40,7 @@
 pub mod address;
 pub mod config;
 pub mod connect;
+pub mod database;
 pub mod document;
 pub mod feed;
 pub mod fetch;

@@ -79,7 +79,7 @@ fn seed(n: u64) -> String {
 
 /// Asks the group, and everything in it, whatever the description says may be answered so.
 #[track_caller]
-fn expect_everywhere(http: &Http, description: &Value, status: u16) {
+pub(crate) fn expect_everywhere(http: &Http, description: &Value, status: u16) {
     let mut asked = 0;
     for (path, methods) in description["paths"].as_object().unwrap() {
         if !["/groups/{group}", "/jobs", "/explain"].iter().any(|it| path.starts_with(it)) {
@@ -88,6 +88,10 @@ fn expect_everywhere(http: &Http, description: &Value, status: u16) {
         let query = if path == "/explain" { "?what=http://a.example/" } else { "" };
         let filled = path.replace("{group}", "crawlers").replace("{job}", "j") + query;
         for (method, operation) in methods.as_object().unwrap() {
+            // A damaged group is shown.
+            if (status, method.as_str(), path.as_str()) == (409, "get", "/groups/{group}") {
+                continue;
+            }
             assert!(!operation["responses"][status.to_string()].is_null(), "{method} {path}");
             let body = match path.as_str() {
                 "/jobs" => r#"{"job":"another"}"#,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tempfile::{NamedTempFile, TempDir};
 
 use crate::{
-    http_disk,
+    damaged, http_disk,
     support::{
         http::{Answered, Http},
         process::{Running, Server},
@@ -73,6 +73,7 @@ fn every_status_that_is_documented_is_produced_and_no_other() {
             scope.spawn(|| behind_tokens(&wanted, &config)),
             scope.spawn(|| http_disk::without_room(&description)),
             scope.spawn(|| http_disk::that_fails(&description)),
+            scope.spawn(|| damaged::refused(&description)),
             scope.spawn(http_disk::that_is_slow),
         ];
         for other in others {

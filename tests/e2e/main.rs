@@ -20,6 +20,7 @@ mod conditional;
 mod config;
 mod crawl;
 mod crowds;
+mod damaged;
 mod descriptors;
 mod disk_full;
 mod docs;

@@ -64,6 +64,24 @@ pub(super) enum JournalError {
     Broken,
 }
 
+/// What is wrong with the journal in a directory, in words, and whether something that was kept cannot
+/// be read. Changes nothing.
+pub(super) fn check(disk: &dyn Disk, dir: &Path) -> io::Result<(Vec<String>, bool)> {
+    let path = dir.join(FILE);
+    let bytes = match disk.open(&path) {
+        Ok(file) => read(&*file).map_err(|error| named(&error, &path))?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), false)),
+        Err(error) => return Err(named(&error, &path)),
+    };
+    let found = batches::replay(&bytes).map_err(|error| named(&io::Error::other(error), &path))?;
+    Ok((problems(&found, &path), found.damaged))
+}
+
+/// What is wrong with a file, in words.
+fn problems(found: &batches::Replayed, path: &Path) -> Vec<String> {
+    found.problems.iter().map(|problem| format!("{}: {problem}", path.display())).collect()
+}
+
 impl Journal {
     /// The journal in a directory, what its records come to, and what was wrong with it, in words.
     pub(super) fn open(
@@ -98,8 +116,7 @@ impl Journal {
         let bytes = read(file)?;
         let found = batches::replay(&bytes).map_err(io::Error::other)?;
         let name = path.display();
-        let mut findings: Vec<String> =
-            found.problems.iter().map(|problem| format!("{name}: {problem}")).collect();
+        let mut findings = problems(&found, path);
         self.next = found.next.unwrap_or(self.next);
         if found.damaged {
             let unix_ms = self.clock.unix_ms();

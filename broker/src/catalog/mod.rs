@@ -46,8 +46,15 @@ use crate::config::Limits;
 use crate::log::disk::Disk;
 
 pub(crate) use self::contents::{Contents, Cursor};
+
 pub(crate) use self::record::Record;
 pub use self::settings::{Sync, TopicSettings};
+
+/// What is wrong with the catalog in a directory, in words, and whether something that was kept cannot be
+/// read. Changes nothing.
+pub(crate) fn check(disk: &dyn Disk, dir: &Path) -> io::Result<(Vec<String>, bool)> {
+    journal::check(disk, dir)
+}
 
 /// The catalog of a broker. Cheap to clone.
 ///

@@ -13,9 +13,9 @@ pub(crate) struct Replay {
     base: Base,
 }
 
-/// What the group is made from.
+/// What a group is made from: which records a replay applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Base {
+pub(crate) enum Base {
     /// Something is missing that was decided before.
     Missing,
     /// A snapshot that is not whole so far.
@@ -29,34 +29,20 @@ impl Replay {
     pub(crate) fn new(mut group: Group, has_all: bool) -> Self {
         group.parked.put_off_urls();
         group.ready.put_off();
-        Self { group, base: if has_all { Base::Whole } else { Base::Missing } }
+        Self { group, base: Base::new(has_all) }
     }
 
     /// The next record.
     pub(crate) fn take(&mut self, record: &Record) {
-        let item = match &record.decision {
-            Decision::Kept(item) => Some(&**item),
-            _ => None,
-        };
-        match (item, self.base) {
-            // What a snapshot says is known without it.
-            (Some(_), Base::Whole) => return,
-            (Some(Item::Begin { .. }), _) => self.base = Base::Begun,
-            (Some(Item::Abandoned), _) => {
-                self.base = Base::Missing;
-                return;
-            }
-            // That ended the snapshot, if it was not whole.
-            (None, Base::Begun) if matches!(record.decision, Decision::Started { .. }) => {
-                self.base = Base::Missing;
-                return;
-            }
-            (Some(Item::End { .. }), Base::Begun) => self.base = Base::Whole,
-            (_, Base::Missing) => return,
-            _ => {}
+        if self.base.take(record) {
+            self.group.replay(record);
+            self.group.tidy();
         }
-        self.group.replay(record);
-        self.group.tidy();
+    }
+
+    /// The group as it is so far.
+    pub(crate) fn group(&self) -> &Group {
+        &self.group
     }
 
     /// Records are missing here.
@@ -78,5 +64,38 @@ impl Replay {
             group.offer(key, group.now);
         }
         self.is_whole().then_some(self.group)
+    }
+}
+
+impl Base {
+    /// For records of which the first is, or is not, the first that there ever was.
+    pub(crate) fn new(has_all: bool) -> Self {
+        if has_all { Self::Whole } else { Self::Missing }
+    }
+
+    /// Takes in the next record; whether it is to be applied.
+    pub(crate) fn take(&mut self, record: &Record) -> bool {
+        let item = match &record.decision {
+            Decision::Kept(item) => Some(&**item),
+            _ => None,
+        };
+        match (item, *self) {
+            // What a snapshot says is known without it.
+            (Some(_), Self::Whole) => return false,
+            (Some(Item::Begin { .. }), _) => *self = Self::Begun,
+            (Some(Item::Abandoned), _) => {
+                *self = Self::Missing;
+                return false;
+            }
+            // That ended the snapshot, if it was not whole.
+            (None, Self::Begun) if matches!(record.decision, Decision::Started { .. }) => {
+                *self = Self::Missing;
+                return false;
+            }
+            (Some(Item::End { .. }), Self::Begun) => *self = Self::Whole,
+            (_, Self::Missing) => return false,
+            _ => {}
+        }
+        true
     }
 }

@@ -1,7 +1,9 @@
 //! The groups of a broker: which there are, and the way from a connection's command to the one task
 //! that owns its group.
 
+pub(crate) mod check;
 pub(crate) mod commands;
+mod damaged;
 mod foreign;
 mod job_names;
 mod letter;
@@ -9,6 +11,7 @@ mod log;
 mod outbox;
 mod owner;
 mod paging;
+pub(crate) mod repair;
 pub(crate) mod restart;
 #[cfg(test)]
 mod tests;
@@ -31,11 +34,12 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::commands::group_of;
+use self::damaged::DamagedGroups;
 use self::job_names::{JobNames, Remembered};
 use self::letter::{Letter, encode_answer, refuse_letter, stopped};
 use self::log::{DiskLog, GroupLog, MemoryLog};
 use self::owner::Owner;
-pub(crate) use self::restart::{GroupStorage, Recovered, clock_after};
+pub(crate) use self::restart::{FoundGroups, GroupStorage, Recovered, clock_after};
 use self::watch::Watch;
 use crate::clock::Clock;
 use crate::group::config::{CREDIT_MAX, DELAY_MS_MAX, GroupConfig, bad};
@@ -139,6 +143,8 @@ pub struct Groups {
     /// The number for the life of the newest group.
     newest: AtomicU64,
     registry: Arc<Mutex<Registry>>,
+    /// Groups whose logs cannot be read. No group of such a name is made or moves before the next start.
+    damaged: DamagedGroups,
     job_names: Arc<JobNames>,
     /// Some job has a `callback=`, or had one.
     callbacks: tokio::sync::watch::Sender<bool>,
@@ -171,17 +177,20 @@ impl Groups {
         own: Option<MemberId>,
         clock: Clock,
         stop: CancellationToken,
-        disk: Option<(GroupStorage, Vec<Recovered>)>,
+        disk: Option<(GroupStorage, FoundGroups)>,
     ) -> Arc<Self> {
-        let (storage, recovered) =
-            disk.map_or((None, Vec::new()), |(storage, recovered)| (Some(storage), recovered));
+        let (storage, found) =
+            disk.map_or_else(Default::default, |(storage, found)| (Some(storage), found));
+        let FoundGroups { whole: recovered, damaged } = found;
         let earlier = recovered.iter().map(|recovered| recovered.group.run() + 1).max();
         let run = u64::try_from(clock.unix_ms()).unwrap_or(1).max(earlier.unwrap_or(1));
-        let (registry, job_names) = Default::default();
+        let (registry, job_names): (_, Arc<JobNames>) = Default::default();
         // The one may have forgotten what the other still has to do.
         let has_callbacks = recovered.iter().any(|Recovered { group, .. }| {
             group.has_callbacks() || group.name().as_str() == CALLBACK_GROUP
         });
+        let has_callbacks = has_callbacks || damaged.iter().any(|group| group.before.has_callbacks);
+        let damaged = DamagedGroups::new(damaged, storage.as_ref(), &topics, &job_names);
         let groups = Arc::new(Self {
             topics,
             defaults,
@@ -193,6 +202,7 @@ impl Groups {
             run,
             newest: AtomicU64::new(0),
             registry,
+            damaged,
             job_names,
             callbacks: tokio::sync::watch::Sender::new(has_callbacks),
         });
@@ -253,6 +263,14 @@ impl Groups {
             }
             _ => unreachable!("only commands of groups are handed to groups"),
         };
+        if let Input::Show { asked, what: Show::Group } = &input
+            && let Some(answer) = self.damaged.describe(&group)
+        {
+            let mut lines = BytesMut::new();
+            encode_answer(&Ok(answer), &mut lines);
+            caller.mailbox.send(Parcel::Answer { slot: asked.slot, line: lines.freeze() });
+            return Ok(());
+        }
         if group.as_str() == DEFAULT_GROUP {
             self.ensure(&group)?;
         }
@@ -321,12 +339,15 @@ impl Groups {
 
     /// Names of all groups.
     pub fn names(&self) -> Vec<GroupName> {
-        self.registry.lock().groups.keys().cloned().collect()
+        let mut names: Vec<_> = self.registry.lock().groups.keys().cloned().collect();
+        names.extend(self.damaged.names().cloned());
+        names.sort_unstable();
+        names
     }
 
     /// Whether there is a group of that name.
     pub fn has(&self, name: &GroupName) -> bool {
-        self.registry.lock().groups.contains_key(name)
+        self.damaged.has(name) || self.registry.lock().groups.contains_key(name)
     }
 
     /// Whether a group has a job of that name that is not done.
@@ -394,6 +415,7 @@ impl Groups {
     }
 
     fn create(&self, name: &GroupName, config: GroupConfig) -> Result<(), ProtocolError> {
+        self.damaged.check(name)?;
         let mut registry = self.registry.lock();
         if registry.groups.contains_key(name) {
             let text = format!("group {name} exists; GROUP set {name} changes it");
@@ -403,6 +425,7 @@ impl Groups {
     }
 
     fn ensure(&self, name: &GroupName) -> Result<(), ProtocolError> {
+        self.damaged.check(name)?;
         let mut registry = self.registry.lock();
         if registry.groups.contains_key(name) {
             return Ok(());
@@ -417,7 +440,7 @@ impl Groups {
         config: GroupConfig,
     ) -> Result<(), ProtocolError> {
         let max = self.max;
-        if registry.groups.len() >= max {
+        if registry.groups.len() + self.damaged.count() >= max {
             let text = format!("there are {max} groups already");
             return Err(ProtocolError::new(Code::Limit, text));
         }
@@ -495,6 +518,9 @@ impl Groups {
 
     /// Sends a letter to the owner of a group, or returns it with the reason.
     fn post(&self, group: &GroupName, letter: Letter) -> Result<(), Box<(Letter, ProtocolError)>> {
+        if let Err(error) = self.damaged.check(group) {
+            return Err(Box::new((letter, error)));
+        }
         let (letter, error) = match self.registry.lock().groups.get(group) {
             Some(owner) => match owner.send(letter) {
                 Ok(()) => return Ok(()),

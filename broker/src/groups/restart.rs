@@ -4,21 +4,23 @@
 //!   <data>/groups/<group>/   the segments of its log
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 
-use tidings_protocol::{GroupName, Seq, TopicName};
+use tidings_protocol::{GroupName, JobName, Seq, TopicName};
 
 use super::foreign::{Held, look_into};
 use super::paging::PageFile;
 use crate::clock::{Clock, Moment, Stamp};
+use crate::config::Limits;
 use crate::group::record::{Decision, Record};
 use crate::group::replay::Replay;
 use crate::group::snapshot::Item;
 use crate::group::{Group, GroupConfig};
 use crate::log::disk::Disk;
+use crate::log::read_only::ReadOnlyDisk;
 use crate::log::{Found, LogError, SegmentLog, SegmentOptions, TopicLog};
 
 /// Bytes of a segment, as a part of those after which the log is cut.
@@ -38,7 +40,7 @@ const BATCH_LINES_BYTES: usize = 64 << 10;
 const BATCHES_AHEAD: usize = 8;
 
 /// The number of a log's first record.
-const FIRST: Seq = Seq(1);
+pub(super) const FIRST: Seq = Seq(1);
 
 /// Where groups are kept on disk.
 #[derive(Debug, Clone)]
@@ -66,11 +68,68 @@ pub(crate) struct Recovered {
     pub(crate) last: Moment,
 }
 
+/// What a start finds of all groups.
+#[derive(Debug, Default)]
+pub(crate) struct FoundGroups {
+    /// Those whose logs are whole, in the order of their names.
+    pub(crate) whole: Vec<Recovered>,
+    /// Those whose logs are not. Their files were not changed.
+    pub(crate) damaged: Vec<Damaged>,
+}
+
+/// A group whose log cannot be read as a whole.
+#[derive(Debug)]
+pub(crate) struct Damaged {
+    pub(crate) name: GroupName,
+    /// What cannot be read, in words.
+    pub(crate) reason: String,
+    /// The group before that.
+    pub(crate) before: Before,
+}
+
+/// What a damaged group was before the damage; empty if nothing can be read before it.
+#[derive(Debug, Default)]
+pub(crate) struct Before {
+    /// Its feeding topics, and the first number of each that it had not taken.
+    pub(crate) feeds: BTreeMap<TopicName, Seq>,
+    /// Its jobs, and whether each was done.
+    pub(crate) jobs: Vec<(JobName, bool)>,
+    /// One of them has a `callback=`.
+    pub(crate) has_callbacks: bool,
+}
+
+impl Before {
+    fn of(group: &Group) -> Self {
+        let feeds = group.config().topics.iter();
+        let jobs = group.job_names();
+        Self {
+            feeds: feeds.map(|topic| (topic.clone(), group.taken(topic))).collect(),
+            jobs: jobs.map(|job| (job.clone(), group.is_done(job) == Some(true))).collect(),
+            has_callbacks: group.has_callbacks(),
+        }
+    }
+}
+
 impl GroupStorage {
+    /// In a directory, with the limits that a broker has unless it is told others.
+    pub(super) fn at(disk: Arc<dyn Disk>, dir: &Path) -> Self {
+        let log_bytes = Limits::default().group_log_bytes;
+        Self { disk, dir: dir.to_owned(), log_bytes, taken: BTreeSet::new() }
+    }
+
     fn options(&self, name: &GroupName, first: Seq) -> SegmentOptions {
+        self.options_on(Arc::clone(&self.disk), name, first)
+    }
+
+    pub(super) fn options_on(
+        &self,
+        disk: Arc<dyn Disk>,
+        name: &GroupName,
+        first: Seq,
+    ) -> SegmentOptions {
         let topic = TopicName::new(name.as_str()).expect("groups and topics are named alike");
         SegmentOptions {
-            disk: Arc::clone(&self.disk),
+            disk,
             dir: self.dir.join(name.as_str()),
             topic,
             first,
@@ -102,16 +161,17 @@ impl GroupStorage {
         SegmentLog::fresh(self.options(name, first))
     }
 
-    /// Every group that has a log. Blocks. Fails if one cannot be read as a whole: a group that has
-    /// forgotten a part of its decisions would ask hosts too early and call jobs done that are not.
+    /// Every group that has a log. Blocks. A group that cannot be read as a whole does not move: one that
+    /// has forgotten a part of its decisions would ask hosts too early and call jobs done that are not.
+    /// Fails if a later version of the program wrote a log.
     ///
     /// What is no group's is left alone, and its name is not given to one.
-    pub(crate) fn recover(&mut self) -> io::Result<Vec<Recovered>> {
+    pub(crate) fn recover(&mut self) -> io::Result<FoundGroups> {
         let names = match self.disk.list(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             names => names?,
         };
-        let mut groups = Vec::new();
+        let mut found = FoundGroups::default();
         for name in names {
             if PageFile::is_left_over(&name) {
                 continue;
@@ -122,43 +182,75 @@ impl GroupStorage {
             };
             let dir = self.dir.join(name.as_str());
             let held = look_into(&*self.disk, &dir, &name);
-            match held.map_err(|error| in_words(&error, &name, &dir))? {
-                Held::Own => {
-                    let group = self.recover_one(&name);
-                    groups.extend(group.map_err(|error| in_words(&error, &name, &dir))?);
-                }
-                Held::Foreign(what) => {
+            let group = match held {
+                Ok(Held::Own) => self.recover_one(&name),
+                Ok(Held::Foreign(what)) => {
                     tracing::warn!("{} {what}: it is ignored", dir.display());
                     self.taken.insert(name);
+                    continue;
+                }
+                Err(error) => Err((error, Before::default())),
+            };
+            match group {
+                Ok(group) => found.whole.extend(group),
+                // It is not damaged: a later program can read it.
+                Err((error, _)) if error.kind() == io::ErrorKind::Unsupported => {
+                    let text = format!("{}: {error}", dir.display());
+                    return Err(io::Error::new(error.kind(), text));
+                }
+                Err((error, before)) => {
+                    let reason = error.to_string();
+                    found.damaged.push(Damaged { name, reason, before });
                 }
             }
         }
-        groups.sort_unstable_by(|a, b| a.group.name().cmp(b.group.name()));
-        Ok(groups)
+        found.whole.sort_unstable_by(|a, b| a.group.name().cmp(b.group.name()));
+        Ok(found)
     }
 
     /// `None` if the group's first record was never safe, so that nobody was told that it is there, or
-    /// if its last one says that it is no more.
-    fn recover_one(&self, name: &GroupName) -> io::Result<Option<Recovered>> {
-        let (log, found) = SegmentLog::open(self.options(name, FIRST), 0)?;
+    /// if its last one says that it is no more. Changes nothing on the disk if the log is not whole: it is
+    /// read first on one that only reads.
+    fn recover_one(&self, name: &GroupName) -> Result<Option<Recovered>, (io::Error, Before)> {
+        let no_more = |error| (error, Before::default());
+        let reading = self.read(name, self.group(name, GroupConfig::default())).map_err(no_more)?;
+        let is_empty = reading.started.is_none() && reading.trouble.is_none();
+        let is_gone = reading.is_deleted || is_empty;
+        if !is_gone && !reading.is_whole() {
+            return Err(reading.damage());
+        }
+        let (log, found) = SegmentLog::open(self.options(name, FIRST), 0).map_err(no_more)?;
         for finding in &found.findings {
             tracing::warn!(group = %name, "{finding}");
         }
-        let group = self.group(name, GroupConfig::default());
-        let mut reading = Reading::new(group, log.bounds().first);
-        in_step(&log, |read| reading.take(read));
-        let is_empty = reading.started.is_none() && reading.trouble.is_none();
-        if reading.is_deleted || is_empty {
-            log.clear().map_err(io::Error::other)?;
+        if is_gone {
+            log.clear().map_err(|error| no_more(io::Error::other(error)))?;
             return Ok(None);
         }
+        if let Some(trouble) = &reading.trouble {
+            tracing::warn!(group = %name, "{trouble}; a later snapshot of the group stands for them");
+        }
         reading.recovered(log, found.next).map(Some)
+    }
+
+    /// Reads the log of a group, and changes nothing.
+    pub(super) fn read(&self, name: &GroupName, group: Group) -> io::Result<Reading> {
+        let disk = Arc::new(ReadOnlyDisk::new(Arc::clone(&self.disk)));
+        let (log, _) = SegmentLog::open(self.options_on(disk, name, FIRST), 0)?;
+        let mut reading = Reading::new(group, log.bounds().first);
+        in_step(&log, |seq, read| reading.take(seq, read));
+        Ok(reading)
     }
 }
 
 /// What a start learns from the log of a group.
-struct Reading {
+pub(super) struct Reading {
     replay: Replay,
+    /// Where the newest snapshot began that the group is made from, or the first record.
+    from: Seq,
+    /// The last records without a hole that gave a whole group before something could not be read: the
+    /// first of them and the one after the last, and the group as it was then.
+    pub(super) good: Option<(Seq, Seq, Before)>,
     /// The last start.
     started: Option<Stamp>,
     /// The newest record's moment.
@@ -175,6 +267,8 @@ impl Reading {
         let gone = || invalid(format!("records before {first} are gone"));
         Self {
             replay: Replay::new(group, has_all),
+            from: first,
+            good: None,
             started: None,
             last: Moment(0),
             trouble: (!has_all).then(gone),
@@ -182,10 +276,13 @@ impl Reading {
         }
     }
 
-    fn take(&mut self, read: &mut io::Result<Record>) {
+    fn take(&mut self, seq: Seq, read: &mut io::Result<Record>) {
         let record = match read {
             Ok(record) => record,
             Err(error) => {
+                if self.is_whole() {
+                    self.good = Some((self.from, seq, Before::of(self.replay.group())));
+                }
                 let error = std::mem::replace(error, io::ErrorKind::InvalidData.into());
                 self.trouble.get_or_insert(error);
                 return self.replay.miss();
@@ -198,6 +295,9 @@ impl Reading {
             Decision::Kept(item) => {
                 if let Item::Begin { stamp, .. } = **item {
                     self.started = Some(stamp);
+                    if !self.is_whole() {
+                        self.from = seq;
+                    }
                 }
             }
             _ => {}
@@ -205,20 +305,32 @@ impl Reading {
         self.replay.take(record);
     }
 
-    fn recovered(self, log: SegmentLog, next: Seq) -> io::Result<Recovered> {
-        match (self.replay.whole(), self.started) {
-            (Some(group), Some(started)) => {
-                Ok(Recovered { group, log, next, started, last: self.last })
-            }
-            _ => Err(self.trouble.unwrap_or_else(|| invalid("it does not say how it began"))),
+    pub(super) fn is_whole(&self) -> bool {
+        self.replay.is_whole()
+    }
+
+    /// Why the group is not whole, and what it was before.
+    pub(super) fn damage(self) -> (io::Error, Before) {
+        let error = self.trouble.unwrap_or_else(|| invalid("it does not say how it began"));
+        (error, self.good.map(|(.., before)| before).unwrap_or_default())
+    }
+
+    fn recovered(self, log: SegmentLog, next: Seq) -> Result<Recovered, (io::Error, Before)> {
+        let (started, last) = (self.started, self.last);
+        if self.replay.is_whole()
+            && let Some(started) = started
+        {
+            let group = self.replay.whole().expect("it is whole");
+            return Ok(Recovered { group, log, next, started, last });
         }
+        Err(self.damage())
     }
 }
 
 /// Shows every record of a log, which another thread reads, decodes and, afterwards, drops: memory is
 /// given back at little cost where it was taken.
-fn in_step(log: &SegmentLog, mut take: impl FnMut(&mut io::Result<Record>)) {
-    type Batch = Vec<io::Result<Record>>;
+fn in_step(log: &SegmentLog, mut take: impl FnMut(Seq, &mut io::Result<Record>)) {
+    type Batch = Vec<(Seq, io::Result<Record>)>;
     let (sender, records) = mpsc::sync_channel::<Batch>(BATCHES_AHEAD);
     let (spent_sender, spent) = mpsc::channel::<Batch>();
     // Both ends are in there, so that neither waits for the other if that panics.
@@ -227,8 +339,8 @@ fn in_step(log: &SegmentLog, mut take: impl FnMut(&mut io::Result<Record>)) {
             let mut batch = Vec::with_capacity(BATCH_RECORDS);
             let mut bytes = 0;
             // Whoever takes them outlives this thread, so that sending cannot fail.
-            let mut put = |record, line_bytes: usize| {
-                batch.push(record);
+            let mut put = |seq, record, line_bytes: usize| {
+                batch.push((seq, record));
                 bytes += line_bytes;
                 if batch.len() == BATCH_RECORDS || bytes > BATCH_LINES_BYTES {
                     bytes = 0;
@@ -238,18 +350,22 @@ fn in_step(log: &SegmentLog, mut take: impl FnMut(&mut io::Result<Record>)) {
                 }
             };
             let first = log.bounds().first;
-            let read = read(log, first, |_, line| {
+            let mut next = first;
+            let read = read(log, first, |seq, line| {
                 let bytes = line.as_ref().map_or(0, |line| line.len());
-                put(line.and_then(|line| Record::decode(line).map_err(invalid)), bytes);
+                next = Seq(seq.0 + 1);
+                put(seq, line.and_then(|line| Record::decode(line).map_err(invalid)), bytes);
                 Ok(())
             });
             if let Err(error) = read {
-                put(Err(error), 0);
+                put(next, Err(error), 0);
             }
             let _ = sender.send(batch);
         });
         for mut batch in records {
-            batch.iter_mut().for_each(&mut take);
+            for (seq, record) in &mut batch {
+                take(*seq, record);
+            }
             // When that thread has ended they are dropped here.
             let _ = spent_sender.send(batch);
         }
@@ -257,7 +373,7 @@ fn in_step(log: &SegmentLog, mut take: impl FnMut(&mut io::Result<Record>)) {
 }
 
 /// Hands over every line of a log from `from` on, with its number.
-fn read(
+pub(super) fn read(
     log: &dyn TopicLog,
     mut from: Seq,
     mut take: impl FnMut(Seq, io::Result<&str>) -> io::Result<()>,
@@ -303,23 +419,14 @@ fn read(
     }
 }
 
-fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+pub(super) fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-fn in_words(error: &io::Error, name: &GroupName, dir: &Path) -> io::Error {
-    let text = format!(
-        "group {name} cannot be read: {error}. Move {} out of there to start without what it remembers; the \
-         topics that feed it are not touched",
-        dir.display()
-    );
-    io::Error::new(error.kind(), text)
-}
-
 /// A clock that goes on where those of the groups would be.
-pub(crate) fn clock_after(groups: &[Recovered]) -> Clock {
+pub(crate) fn clock_after(groups: &FoundGroups) -> Clock {
     let mut clock = Clock::new();
-    for group in groups {
+    for group in &groups.whole {
         clock.go_on(group.started, group.last);
     }
     clock
@@ -367,7 +474,8 @@ mod tests {
         write(&storage, &[Decision::Deleted]);
         assert!(segments(dir.path()).len() > 2);
         std::fs::remove_file(&segments(dir.path())[0]).unwrap();
-        assert!(storage.recover().unwrap().is_empty());
+        let found = storage.recover().unwrap();
+        assert!(found.whole.is_empty() && found.damaged.is_empty(), "{found:?}");
         assert_eq!(segments(dir.path()), Vec::<PathBuf>::new());
     }
 
@@ -377,10 +485,19 @@ mod tests {
         let mut storage = storage(dir.path());
         write(&storage, &[Decision::Purged]);
         std::fs::remove_file(&segments(dir.path())[1]).unwrap();
-        let error = storage.recover().unwrap_err().to_string();
-        assert!(error.contains("group g cannot be read: records "), "{error}");
+        let before = segments(dir.path());
+        assert!(damage(&mut storage).starts_with("records "));
         std::fs::remove_file(&segments(dir.path())[0]).unwrap();
-        let error = storage.recover().unwrap_err().to_string();
-        assert!(error.contains("are gone. Move "), "{error}");
+        assert!(damage(&mut storage).ends_with("are gone"));
+        assert_eq!(segments(dir.path()), before[1..]);
+    }
+
+    /// Why the only group does not move.
+    #[track_caller]
+    fn damage(storage: &mut GroupStorage) -> String {
+        let found = storage.recover().unwrap();
+        assert!(found.whole.is_empty(), "{found:?}");
+        let [damaged] = &found.damaged[..] else { panic!("{found:?}") };
+        damaged.reason.clone()
     }
 }

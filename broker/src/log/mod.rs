@@ -11,6 +11,7 @@
 //! | [`format`] | headers of segments and batches |
 //! | [`committer`] | group commit: the threads that write and sync what has gathered |
 //! | [`disk`] | the calls to the file system, behind a trait |
+//! | [`read_only`] | a disk that changes nothing, for checks |
 //! | [`segment`] | walking through one file, whatever has become of it |
 //! | [`segments`] | the log as segment files: appending, syncing, retention |
 //! | [`recovery`] | what a start finds |
@@ -24,6 +25,7 @@ pub(crate) mod disk;
 pub(crate) mod format;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
+pub(crate) mod read_only;
 mod reading;
 mod recovery;
 mod segment;

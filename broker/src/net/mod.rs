@@ -44,7 +44,7 @@ use crate::audit::{Audit, What};
 use crate::clock::Clock;
 use crate::config::{BrokerConfig, Limits};
 use crate::cursors::Cursors;
-use crate::groups::{GroupStorage, Groups, Recovered};
+use crate::groups::{FoundGroups, GroupStorage, Groups};
 use crate::mailbox::ConnId;
 use crate::quota::{Made, Quotas};
 use crate::stats::Stats;
@@ -84,7 +84,7 @@ impl Hub {
         config: BrokerConfig,
         clock: Clock,
         topics: Arc<Topics>,
-        groups: Option<(GroupStorage, Vec<Recovered>)>,
+        groups: Option<(GroupStorage, FoundGroups)>,
         (tls, audit): (Option<Tls>, Audit),
         stop: CancellationToken,
     ) -> Arc<Self> {

@@ -251,6 +251,11 @@ impl Topic {
         wants
     }
 
+    /// Whether it is kept on the disk.
+    pub(crate) fn is_logged(&self) -> bool {
+        self.log.is_some()
+    }
+
     /// The next number to be given.
     pub fn head(&self) -> Seq {
         Seq(self.head.load(Ordering::Acquire))

@@ -138,7 +138,14 @@ pub(super) async fn group(
     uri: Uri,
 ) -> Answered {
     Params::of(&uri, &[])?;
-    act_on_group(&client, "show", &name).await
+    let show = manage("show", Some(name.as_str()), Vec::new());
+    let Answer { more, ok } = client.ask(&Command::Group(show)).await?;
+    let mut object = objects::named("group", &ok);
+    // Of a damaged group: what is wrong, and what can be done.
+    for (key, text) in more.iter().filter_map(|line| line.split_once(' ')) {
+        object[key] = text.into();
+    }
+    Ok(Object(object))
 }
 
 /// `PUT /groups/{group}`: makes it, or changes it if it is there.

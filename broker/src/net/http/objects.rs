@@ -81,7 +81,7 @@ const NUMBERS: &[&str] = &[
 ];
 
 /// Keys of which the value is yes or no.
-const TRUTHS: &[&str] = &["held", "hold", "paused", "skips"];
+const TRUTHS: &[&str] = &["damaged", "held", "hold", "paused", "skips"];
 
 /// Keys of which the value is a list with commas.
 const LISTS: &[&str] = &["exclude", "include", "topics"];

@@ -76,7 +76,7 @@ pub(super) fn survive(
 }
 
 fn recover(storage: &mut GroupStorage) -> Recovered {
-    let mut groups = storage.recover().expect("what is whole is read");
+    let mut groups = storage.recover().expect("what is whole is read").whole;
     groups.pop().expect("it has begun")
 }
 

@@ -1,0 +1,91 @@
+//! Checking the log of a group without changing it.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use tidings_protocol::GroupName;
+
+use super::foreign::{Held, look_into};
+use super::restart::{FIRST, GroupStorage, invalid, read};
+use crate::group::record::{Decision, Record};
+use crate::group::replay::Base;
+use crate::log::disk::FileSystem;
+use crate::log::read_only::ReadOnlyDisk;
+use crate::log::{Checked, SegmentLog, TopicLog};
+
+/// What was found of one group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VerifiedGroup {
+    /// Its name.
+    pub name: GroupName,
+    /// The files of its log, oldest first. What they call events are its records.
+    pub files: Vec<Checked>,
+    /// What else is wrong, in words.
+    pub findings: Vec<String>,
+    /// Why the next start refuses work for this group; `None`: it moves.
+    pub refuses: Option<String>,
+    /// A file cannot be read at all.
+    pub has_unreadable_file: bool,
+}
+
+impl VerifiedGroup {
+    /// Whether something that was kept cannot be read.
+    pub fn is_damaged(&self) -> bool {
+        self.refuses.is_some()
+            || self.has_unreadable_file
+            || self.files.iter().any(Checked::is_damaged)
+    }
+}
+
+/// Checks the log of a group in the directory of all of them; `None` if there is something else under its name.
+pub(crate) fn check(groups: &Path, name: GroupName) -> Option<VerifiedGroup> {
+    let dir = groups.join(name.as_str());
+    let disk = Arc::new(ReadOnlyDisk::new(Arc::new(FileSystem)));
+    let mut group = VerifiedGroup {
+        name,
+        files: Vec::new(),
+        findings: Vec::new(),
+        refuses: None,
+        has_unreadable_file: false,
+    };
+    let checked = look_into(&*disk, &dir, &group.name).and_then(|held| match held {
+        Held::Own => check_log(&disk, groups, &mut group).map(|()| true),
+        Held::Foreign(_) => Ok(false),
+    });
+    match checked {
+        Ok(false) => return None,
+        Ok(true) => {}
+        Err(error) => group.refuses = Some(error.to_string()),
+    }
+    group.has_unreadable_file = disk.sets_aside();
+    Some(group)
+}
+
+fn check_log(disk: &Arc<ReadOnlyDisk>, groups: &Path, group: &mut VerifiedGroup) -> io::Result<()> {
+    let storage = GroupStorage::at(disk.clone(), groups);
+    let options = storage.options_on(disk.clone(), &group.name, FIRST);
+    let (log, found) = SegmentLog::open(options, 0)?;
+    group.findings = found.findings;
+    group.files = log.verify().map_err(io::Error::other)?;
+    let first = log.bounds().first;
+    let (mut base, mut is_deleted) = (Base::new(first <= FIRST), false);
+    let mut trouble = (first > FIRST).then(|| format!("records before {first} are gone"));
+    read(&log, first, |seq, line| {
+        match line.and_then(|line| Record::decode(line).map_err(invalid)) {
+            Ok(record) => {
+                is_deleted = record.decision == Decision::Deleted;
+                base.take(&record);
+            }
+            Err(error) => {
+                base = Base::Missing;
+                trouble.get_or_insert(format!("record {seq}: {error}"));
+            }
+        }
+        Ok(())
+    })?;
+    if base != Base::Whole && !is_deleted {
+        group.refuses = trouble.or_else(|| Some("it does not say how it began".to_owned()));
+    }
+    Ok(())
+}

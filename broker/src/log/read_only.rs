@@ -1,0 +1,97 @@
+//! A disk that reads another one and changes nothing on it.
+
+use std::io::{self, IoSlice};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::disk::{Disk, DiskFile, Space};
+
+/// A disk on which nothing changes: writes are accepted and dropped.
+#[derive(Debug)]
+pub(crate) struct ReadOnlyDisk {
+    disk: Arc<dyn Disk>,
+    sets_aside: AtomicBool,
+}
+
+impl ReadOnlyDisk {
+    pub(crate) fn new(disk: Arc<dyn Disk>) -> Self {
+        Self { disk, sets_aside: AtomicBool::new(false) }
+    }
+
+    /// Whether a file would have been set aside: one that cannot be read gets the extension `.damaged`.
+    pub(crate) fn sets_aside(&self) -> bool {
+        self.sets_aside.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, path: &Path) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        self.sets_aside.fetch_or(name.contains(".damaged"), Ordering::Relaxed);
+    }
+}
+
+impl Disk for ReadOnlyDisk {
+    fn create_dir(&self, _dir: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.disk.list(dir)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.note(path);
+        Ok(Arc::new(ReadOnlyFile(None)))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(ReadOnlyFile(Some(self.disk.open(path)?))))
+    }
+
+    fn rename(&self, _from: &Path, to: &Path) -> io::Result<()> {
+        self.note(to);
+        Ok(())
+    }
+
+    fn remove(&self, _path: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn sync_dir(&self, _dir: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn space(&self, dir: &Path) -> io::Result<Space> {
+        self.disk.space(dir)
+    }
+}
+
+/// A file that is only read. One that would be new is empty.
+#[derive(Debug)]
+struct ReadOnlyFile(Option<Arc<dyn DiskFile>>);
+
+impl DiskFile for ReadOnlyFile {
+    fn len(&self) -> io::Result<u64> {
+        self.0.as_ref().map_or(Ok(0), |file| file.len())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.as_ref().map_or(Ok(0), |file| file.read_at(buffer, offset))
+    }
+
+    fn write_at(&self, _pieces: &mut [IoSlice<'_>], _offset: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn set_len(&self, _length: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn allocate(&self, _offset: u64, _length: u64) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,69 @@
+//! `tidings group repair`: a group whose log is damaged moves again.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tidings_broker::RepairError;
+use tidings_protocol::GroupName;
+
+use crate::{
+    failure::Failure,
+    output::{Console, count, plural},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings verify --data tidings-data                  which group is damaged, and where
+  tidings group repair thumbs --data tidings-data     go on from what can be read before the damage
+  tidings group repair thumbs --data tidings-data --set-aside
+
+The group is restored as it was before the first record that cannot be read. What it did later is forgotten:
+tasks that were answered after that are handed out again, jobs that were opened after that are gone, and
+events that it took after that are taken again if the topic still has them. With --set-aside nothing is
+restored: the default group begins empty, another one is created again with `tidings group create`.
+
+The damaged log is moved to set-aside/ in the data directory. Nothing is deleted.
+
+Exit codes: 0 it worked; 1 it did not, and the group is as it was; 2 wrong usage.";
+
+/// The flags of `tidings group repair`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct RepairArgs {
+    /// The group
+    group: GroupName,
+
+    /// The data directory, in which no broker may work at the moment
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+
+    /// Restore nothing: only move the log away
+    #[arg(long)]
+    set_aside: bool,
+}
+
+/// Repairs, and says what was lost.
+pub(super) fn run(args: &RepairArgs) -> Result<(), Failure> {
+    let group = &args.group;
+    let repaired = tidings_broker::repair(&args.data, group, args.set_aside).map_err(|error| {
+        Failure::failed(match error {
+            RepairError::Start(error) => format!("{error}; stop the broker first"),
+            error => error.to_string(),
+        })
+    })?;
+    let mut console = Console::new();
+    match repaired.kept {
+        Some(kept) => {
+            console.line(&format!("{group}: restored from {}", plural(kept, "record")))?;
+            let lost = repaired.unreadable;
+            console.line(&format!("  {} cannot be read", plural(lost, "record")))?;
+            let dropped: u64 = repaired.dropped.values().sum();
+            console.line(&format!("  {} after that were dropped", plural(dropped, "record")))?;
+            for (kind, number) in &repaired.dropped {
+                console.line(&format!("    {kind}: {}", count(*number)))?;
+            }
+        }
+        None => console.line(&format!("{group}: nothing of it was kept"))?,
+    }
+    console.line(&format!("  the damaged log is now in {}", repaired.aside.display()))
+}
