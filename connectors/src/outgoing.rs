@@ -1,6 +1,6 @@
 //! Requests to servers that are not ours: callbacks, deliveries and verifications of the hub, and requests to hubs.
 //!
-//! [`client`] makes the connections and keeps them for the next request to the same server. It connects only to
+//! `client.rs` makes the connections and keeps them for the next request to the same server. It connects only to
 //! addresses that the operator allows, as the crawler does ([`tidings_subscriber::connect`]). A redirect is an answer
 //! and is not followed. A request that fails is not repeated here: its owner decides, and sends it again later.
 
