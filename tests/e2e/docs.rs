@@ -5,7 +5,7 @@
 //! seqs are bound to the real ones where they first appear. `..` at the end of a line matches any text.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     net::{TcpListener, TcpStream},
     os::unix::{fs::symlink, process::CommandExt},
@@ -24,6 +24,9 @@ use crate::support::{
 
 /// Ports in the documents. Each page gets free ones in their place.
 const PORTS: [&str; 8] = ["12345", "8000", "12346", "12347", "12348", "12443", "12444", "12445"];
+
+/// Flags in the pages that belong to cargo, to a script of the repository or to certbot.
+const FLAGS_OF_OTHERS: [&str; 4] = ["--no-default-features", "--features", "--quick", "--only"];
 
 /// What stands between two fences of a document.
 pub(crate) struct Block {
@@ -183,6 +186,69 @@ fn words_of(command: &str) -> Vec<String> {
     words
 }
 
+/// Flags in running text and tables: `--flag` belongs to some command, `tidings command .. --flag` to that one.
+#[test]
+fn every_flag_that_a_page_names_exists() {
+    let helps = helps();
+    let all: BTreeSet<_> = helps.values().flat_map(|help| flags_of(help)).collect();
+    let mut flags = 0;
+    for page in pages() {
+        for code in inline_code(&page) {
+            let words: Vec<_> = code.split_whitespace().collect();
+            let command =
+                (1..=words.len().min(3)).rev().find_map(|n| helps.get(&words[..n].join(" ")));
+            let known = match command {
+                Some(help) => flags_of(help).collect(),
+                None if code.starts_with("--") => all.clone(),
+                // Of another program, or of the protocol.
+                None => continue,
+            };
+            for flag in flags_of(&code).filter(|flag| !FLAGS_OF_OTHERS.contains(flag)) {
+                assert!(known.contains(flag), "{page}: `{code}`: there is no {flag}");
+                flags += 1;
+            }
+        }
+    }
+    assert!(flags >= 200, "{flags} flags found");
+}
+
+/// The help of `tidings` and of each of its commands, by the words of the command.
+fn helps() -> BTreeMap<String, String> {
+    let folder = TempDir::new().unwrap();
+    let mut helps = BTreeMap::new();
+    let mut open = vec!["tidings".to_owned()];
+    while let Some(command) = open.pop() {
+        let arguments: Vec<_> = command.split(' ').skip(1).chain(["--help"]).collect();
+        let help = run(folder.path(), &arguments).expect_code(0).stdout();
+        let is_title = |line: &&String| line.ends_with("ommands:");
+        let commands = help.iter().skip_while(|line| !is_title(line)).skip(1);
+        for line in commands.take_while(|line| line.starts_with("  ")) {
+            // Further lines of a description begin further to the right.
+            if let Some(name) = line[2..].split(' ').next().filter(|name| !name.is_empty()) {
+                open.push(format!("{command} {name}"));
+            }
+        }
+        helps.insert(command, help.join("\n"));
+    }
+    assert!(helps.len() >= 40, "{:?}", helps.keys());
+    helps
+}
+
+/// The long flags in a text, without their values.
+fn flags_of(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+    words.filter(|word| word.len() > 2 && word.starts_with("--"))
+}
+
+/// What stands between backticks, outside of blocks.
+fn inline_code(page: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
+    let text = fs::read_to_string(path).unwrap();
+    // Every second piece is a block.
+    let prose = text.split("\n```").step_by(2);
+    prose.flat_map(|prose| prose.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
+}
+
 #[test]
 fn every_file_that_a_document_names_is_there() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -202,7 +268,7 @@ fn every_file_that_a_document_names_is_there() {
     let others = ["ARCHITECTURE.md", "CHANGELOG.md"].map(str::to_owned);
     for document in pages().into_iter().chain(others) {
         let text = fs::read_to_string(repository.join(&document)).unwrap();
-        let quoted = text.split('`').skip(1).step_by(2);
+        let quoted = text.split('`').skip(1).step_by(2).filter_map(|text| text.split(" ").next());
         for name in quoted.filter(|name| folders.iter().any(|folder| name.starts_with(folder))) {
             assert!(repository.join(name).exists(), "{document}: there is no {name}");
             files += 1;

@@ -43,6 +43,18 @@ fn no_page_is_too_long() {
 }
 
 #[test]
+fn the_index_and_the_book_list_every_page_of_the_manual() {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for list in ["docs/index.md", "docs/SUMMARY.md"] {
+        let links = links_of(&read(&repository.join(list)));
+        for page in pages().iter().filter_map(|page| page.strip_prefix("docs/")) {
+            let is_list = page == "index.md" || page == "SUMMARY.md";
+            assert!(is_list || links.iter().any(|link| link == page), "{list} lacks {page}");
+        }
+    }
+}
+
+#[test]
 fn anchors_are_those_that_web_sites_make() {
     let text = "# Top\n## What `sync=` means\n```\n# no heading\n```\n## Don't, ever\n## Top\n";
     let expected = ["top", "what-sync-means", "dont-ever", "top-1"];
