@@ -10,7 +10,8 @@ use std::{
     net::{TcpListener, TcpStream},
     os::unix::{fs::symlink, process::CommandExt},
     path::Path,
-    process::Command,
+    process::{self, Command},
+    sync::atomic::{AtomicU16, Ordering},
     thread,
 };
 
@@ -419,8 +420,18 @@ impl Drop for Shell {
     }
 }
 
+/// A free port below those of outgoing connections, so that none of them takes it before a program of the page listens.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static TRIED: AtomicU16 = AtomicU16::new(0);
+    // Another run of the tests on this machine begins elsewhere.
+    let first = 20_000 + u16::try_from(process::id() % 1_000).unwrap() * 12;
+    loop {
+        let port = first + TRIED.fetch_add(1, Ordering::Relaxed);
+        assert!(port < 32_768, "no port is free from {first} on");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Makes what the session begins with.
