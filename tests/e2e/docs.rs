@@ -269,7 +269,7 @@ fn every_file_that_a_document_names_is_there() {
     let others = ["ARCHITECTURE.md", "CHANGELOG.md"].map(str::to_owned);
     for document in pages().into_iter().chain(others) {
         let text = fs::read_to_string(repository.join(&document)).unwrap();
-        let quoted = text.split('`').skip(1).step_by(2).filter_map(|text| text.split(" ").next());
+        let quoted = text.split('`').skip(1).step_by(2).filter_map(|text| text.split(' ').next());
         for name in quoted.filter(|name| folders.iter().any(|folder| name.starts_with(folder))) {
             assert!(repository.join(name).exists(), "{document}: there is no {name}");
             files += 1;

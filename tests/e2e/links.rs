@@ -70,7 +70,7 @@ fn find_documents(folder: &Path, documents: &mut Vec<PathBuf>) {
             if !name.starts_with('.') && name != "target" {
                 find_documents(&path, documents);
             }
-        } else if name.ends_with(".md") {
+        } else if path.extension().is_some_and(|extension| extension == "md") {
             documents.push(path);
         }
     }
