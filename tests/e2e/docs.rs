@@ -1,16 +1,18 @@
-//! The examples of PROTOCOL.md and README.md, replayed: what a reader copies must work as it is shown.
+//! Runs the examples of every page: README.md, protocol/PROTOCOL.md and all Markdown files below docs/.
 //!
-//! A block of `C:` and `B:` lines is a session with a fresh broker; one with `$ ` lines is for a shell. Numbers may
-//! differ from those shown, ids of tasks and numbers of events are bound to the real ones where they first appear, and
-//! `..` at the end of a line stands for anything.
+//! A block with `C:` and `B:` lines is a session with a fresh broker. A block with `$ ` lines runs in a shell; each page
+//! has its own shell and folder, so no page depends on another. Numbers may differ from those on the page. Task ids and
+//! seqs are bound to the real ones where they first appear. `..` at the end of a line matches any text.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     net::{TcpListener, TcpStream},
     os::unix::{fs::symlink, process::CommandExt},
     path::Path,
-    process::Command,
+    process::{self, Command},
+    sync::atomic::{AtomicU16, Ordering},
+    thread,
 };
 
 use tempfile::TempDir;
@@ -21,6 +23,12 @@ use crate::support::{
     wait::until,
 };
 
+/// Ports in the documents. Each page gets free ones in their place.
+const PORTS: [&str; 8] = ["12345", "8000", "12346", "12347", "12348", "12443", "12444", "12445"];
+
+/// Flags in the pages that belong to cargo, to a script of the repository or to certbot.
+const FLAGS_OF_OTHERS: [&str; 4] = ["--no-default-features", "--features", "--quick", "--only"];
+
 /// What stands between two fences of a document.
 pub(crate) struct Block {
     /// The word behind the opening fence.
@@ -30,6 +38,22 @@ pub(crate) struct Block {
     pub(crate) lines: Vec<String>,
     /// The last line of text before it.
     pub(crate) before: String,
+}
+
+/// The pages that a reader follows, by their paths in the repository.
+pub(crate) fn pages() -> Vec<String> {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut pages = vec!["README.md".to_owned(), "protocol/PROTOCOL.md".to_owned()];
+    let mut open = vec![repository.join("docs")];
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            open.extend(fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            pages.push(path.strip_prefix(repository).unwrap().to_str().unwrap().to_owned());
+        }
+    }
+    pages.sort();
+    pages
 }
 
 pub(crate) fn blocks(file: &str) -> Vec<Block> {
@@ -69,55 +93,161 @@ fn every_session_in_the_specification_goes_as_it_is_shown() {
 
 #[test]
 fn every_shell_example_goes_as_it_is_shown() {
-    for (file, commands_min) in [("README.md", 10), ("protocol/PROTOCOL.md", 1)] {
-        let mut shell = Shell::start();
-        if file.starts_with("protocol") {
-            // Its reader has a broker already.
-            shell.run(file, "tidings broker &", &["listening on 127.0.0.1:12345".to_owned()]);
-        }
-        let mut commands = 0;
-        for block in blocks(file) {
-            let place = format!("{file}:{}", block.at);
-            if block.kind.is_empty() {
-                // What a program in the background has printed meanwhile.
-                shell.expect(&place, &block.lines);
+    let pages = pages();
+    let mut commands = 0;
+    // Most of the time a page waits for a broker or a clock, so several run at once.
+    for group in pages.chunks(3) {
+        thread::scope(|scope| {
+            let followed: Vec<_> =
+                group.iter().map(|page| (page, scope.spawn(|| follow(page)))).collect();
+            for (page, followed) in followed {
+                commands += followed.join().unwrap_or_else(|_| panic!("{page} failed, see above"));
             }
-            let mut lines = block.lines.iter().peekable();
-            while let Some(line) = lines.next() {
-                let Some(command) = line.strip_prefix("$ ") else { continue };
-                let output = std::iter::from_fn(|| lines.next_if(|line| !line.starts_with("$ ")));
-                let shown: Vec<_> = output.cloned().collect();
-                shell.run(&place, command, &shown);
-                commands += 1;
-            }
-        }
-        assert!(commands >= commands_min, "{commands} commands found in {file}");
+        });
     }
+    assert!(commands >= 100, "{commands} commands found");
 }
 
-/// What takes more machines or more time than a test has is not run; but there is such a program, and it has such flags.
+/// Runs the shell examples of a page and returns their number.
+fn follow(page: &str) -> usize {
+    let mut shell = Shell::start();
+    if page.starts_with("protocol") {
+        // A reader of the specification has a broker already.
+        shell.run(page, "tidings broker &", &["listening on 127.0.0.1:12345".to_owned()]);
+    }
+    let mut commands = 0;
+    for block in blocks(page) {
+        let place = format!("{page}:{}", block.at);
+        if block.kind.is_empty() {
+            // Output of a program in the background.
+            shell.expect(&place, &block.lines);
+        }
+        let mut lines = block.lines.iter().peekable();
+        while let Some(line) = lines.next() {
+            let Some(command) = line.strip_prefix("$ ") else { continue };
+            let output = std::iter::from_fn(|| lines.next_if(|line| !line.starts_with("$ ")));
+            let shown: Vec<_> = output.cloned().collect();
+            shell.run(&place, command, &shown);
+            commands += 1;
+        }
+    }
+    commands
+}
+
+/// Blocks of `sh` need more machines or more time than a test has. Their commands are not run, but each must exist with
+/// its flags.
 #[test]
 fn every_other_command_exists_as_it_is_shown() {
     let folder = TempDir::new().unwrap();
     let mut commands = 0;
-    for block in blocks("README.md").iter().filter(|block| block.kind == "sh") {
-        for line in block.lines.iter().filter(|line| !line.is_empty()) {
-            let shown = line.split_once(" #").map_or(line.as_str(), |(command, _)| command);
-            let words: Vec<_> = shown.split_whitespace().collect();
-            match words[0] {
-                "cargo" => {}
-                "tidings" => {
-                    run(folder.path(), &[&words[1..], &["--help"]].concat()).expect_code(0);
-                }
-                program => {
-                    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(program);
-                    assert!(path.is_file(), "README.md:{}: there is no {program}", block.at);
+    for page in pages() {
+        for block in blocks(&page).iter().filter(|block| block.kind == "sh") {
+            for line in block.lines.join("\n").replace("\\\n", " ").lines() {
+                let shown = line.split_once(" #").map_or(line, |(command, _)| command);
+                for command in shown.split(" | ") {
+                    commands += 1;
+                    exists(folder.path(), &format!("{page}:{}", block.at), command);
                 }
             }
-            commands += 1;
         }
     }
-    assert!(commands >= 5, "{commands} commands found");
+    assert!(commands >= 30, "{commands} commands found");
+}
+
+/// Checks that a command has a subcommand and flags like these, or that a script of the repository is there.
+#[track_caller]
+fn exists(folder: &Path, place: &str, command: &str) {
+    let mut words = words_of(command);
+    // What follows belongs to the shell or to another program.
+    let end = words.iter().position(|word| ["<", ">", ">>", "&", "--exec"].contains(&&**word));
+    words.truncate(end.unwrap_or(words.len()));
+    let Some((program, arguments)) = words.split_first() else { return };
+    if program == "tidings" {
+        eprintln!("{place}: {command}");
+        let arguments = arguments.iter().map(String::as_str).chain(["--help"]);
+        run(folder, &arguments.collect::<Vec<_>>()).expect_code(0);
+    } else if program.contains('/') && !program.starts_with(['/', '#']) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(program);
+        assert!(path.is_file(), "{place}: there is no {program}");
+    }
+}
+
+/// The words of a command, as a shell splits them: quotes of both kinds hold blanks together.
+fn words_of(command: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
+    for c in command.chars().chain([' ']) {
+        match quote {
+            Some(open) if c == open => quote = None,
+            None if c == '\'' || c == '"' => quote = Some(c),
+            None if c.is_whitespace() => words.extend(Some(std::mem::take(&mut word))),
+            _ => word.push(c),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// Flags in running text and tables: `--flag` belongs to some command, `tidings command .. --flag` to that one.
+#[test]
+fn every_flag_that_a_page_names_exists() {
+    let helps = helps();
+    let all: BTreeSet<_> = helps.values().flat_map(|help| flags_of(help)).collect();
+    let mut flags = 0;
+    for page in pages() {
+        for code in inline_code(&page) {
+            let words: Vec<_> = code.split_whitespace().collect();
+            let command =
+                (1..=words.len().min(3)).rev().find_map(|n| helps.get(&words[..n].join(" ")));
+            let known = match command {
+                Some(help) => flags_of(help).collect(),
+                None if code.starts_with("--") => all.clone(),
+                // Of another program, or of the protocol.
+                None => continue,
+            };
+            for flag in flags_of(&code).filter(|flag| !FLAGS_OF_OTHERS.contains(flag)) {
+                assert!(known.contains(flag), "{page}: `{code}`: there is no {flag}");
+                flags += 1;
+            }
+        }
+    }
+    assert!(flags >= 200, "{flags} flags found");
+}
+
+/// The help of `tidings` and of each of its commands, by the words of the command.
+fn helps() -> BTreeMap<String, String> {
+    let folder = TempDir::new().unwrap();
+    let mut helps = BTreeMap::new();
+    let mut open = vec!["tidings".to_owned()];
+    while let Some(command) = open.pop() {
+        let arguments: Vec<_> = command.split(' ').skip(1).chain(["--help"]).collect();
+        let help = run(folder.path(), &arguments).expect_code(0).stdout();
+        let is_title = |line: &&String| line.ends_with("ommands:");
+        let commands = help.iter().skip_while(|line| !is_title(line)).skip(1);
+        for line in commands.take_while(|line| line.starts_with("  ")) {
+            // Further lines of a description begin further to the right.
+            if let Some(name) = line[2..].split(' ').next().filter(|name| !name.is_empty()) {
+                open.push(format!("{command} {name}"));
+            }
+        }
+        helps.insert(command, help.join("\n"));
+    }
+    assert!(helps.len() >= 40, "{:?}", helps.keys());
+    helps
+}
+
+/// The long flags in a text, without their values.
+fn flags_of(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+    words.filter(|word| word.len() > 2 && word.starts_with("--"))
+}
+
+/// What stands between backticks, outside of blocks.
+fn inline_code(page: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
+    let text = fs::read_to_string(path).unwrap();
+    // Every second piece is a block.
+    let prose = text.split("\n```").step_by(2);
+    prose.flat_map(|prose| prose.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
 }
 
 #[test]
@@ -136,16 +266,11 @@ fn every_file_that_a_document_names_is_there() {
         "tests/",
     ];
     let mut files = 0;
-    let documents =
-        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/internet.md", "docs/threats.md"];
-    for document in documents {
-        // Links of a document in a folder are written from there.
-        let text = fs::read_to_string(repository.join(document)).unwrap().replace("](../", "](");
-        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-        let quoted = text.split('`').skip(1).step_by(2);
-        let of_ours = |name: &&str| folders.iter().any(|folder| name.starts_with(folder));
-        for name in links.chain(quoted).filter(of_ours) {
-            let name = name.split('#').next().unwrap_or_default();
+    let others = ["ARCHITECTURE.md", "CHANGELOG.md"].map(str::to_owned);
+    for document in pages().into_iter().chain(others) {
+        let text = fs::read_to_string(repository.join(&document)).unwrap();
+        let quoted = text.split('`').skip(1).step_by(2).filter_map(|text| text.split(' ').next());
+        for name in quoted.filter(|name| folders.iter().any(|folder| name.starts_with(folder))) {
             assert!(repository.join(name).exists(), "{document}: there is no {name}");
             files += 1;
         }
@@ -186,8 +311,8 @@ struct Shell {
     /// Lines printed before the present command.
     printed: usize,
     commands: usize,
-    /// As in the document, and as it is here.
-    ports: [(&'static str, u16); 5],
+    /// Each port of the document, and the free port that stands for it.
+    ports: Vec<(&'static str, u16)>,
     _folder: TempDir,
 }
 
@@ -195,7 +320,7 @@ impl Shell {
     #[track_caller]
     fn start() -> Self {
         let folder = TempDir::new().unwrap();
-        let ports = ["12345", "8000", "12346", "12443", "12444"].map(|port| (port, free_port()));
+        let ports: Vec<_> = PORTS.map(|port| (port, free_port())).into();
         let broker = format!("127.0.0.1:{}", ports[0].1);
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
         symlink(examples, folder.path().join("examples")).unwrap();
@@ -242,11 +367,23 @@ impl Shell {
         self.bash.lines_in_order(0, shown, is_same_shape);
     }
 
-    /// The text with the ports that are used here.
+    /// The text with the ports that are used here. Only whole numbers are replaced: a free port may contain `8000`.
     fn here(&self, text: &str) -> String {
-        self.ports
-            .iter()
-            .fold(text.to_owned(), |text, (port, here)| text.replace(port, &here.to_string()))
+        let mut here = String::new();
+        let mut number = String::new();
+        for c in text.chars().map(Some).chain([None]) {
+            if let Some(digit) = c.filter(char::is_ascii_digit) {
+                number.push(digit);
+                continue;
+            }
+            match self.ports.iter().find(|(port, _)| *port == number) {
+                Some((_, port)) => here += &port.to_string(),
+                None => here += &number,
+            }
+            number.clear();
+            here.extend(c);
+        }
+        here
     }
 }
 
@@ -283,8 +420,18 @@ impl Drop for Shell {
     }
 }
 
+/// A free port below those of outgoing connections, so that none of them takes it before a program of the page listens.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static TRIED: AtomicU16 = AtomicU16::new(0);
+    // Another run of the tests on this machine begins elsewhere.
+    let first = 20_000 + u16::try_from(process::id() % 1_000).unwrap() * 12;
+    loop {
+        let port = first + TRIED.fetch_add(1, Ordering::Relaxed);
+        assert!(port < 32_768, "no port is free from {first} on");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Makes what the session begins with.

@@ -456,10 +456,10 @@ fn what_is_wrong_with_a_configuration_is_said_before_anything_starts() {
 }
 
 #[test]
-fn the_example_of_the_readme_is_a_configuration() {
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
-    let readme = fs::read_to_string(readme).unwrap();
-    let blocks = readme.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+fn the_example_of_the_manual_is_a_configuration() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/webhooks.md");
+    let page = fs::read_to_string(page).unwrap();
+    let blocks = page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
     let example = blocks.filter(|block| block.contains("[[hook]]")).collect::<String>();
     let config = ["blog", "shop"].into_iter().fold(example, |config, name| {
         config.replace(&format!("/etc/tidings/{name}.secret"), "SECRETS")

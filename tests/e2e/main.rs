@@ -50,6 +50,7 @@ mod kept;
 mod kill;
 mod kill_pause;
 mod limits;
+mod links;
 mod manage;
 mod microblog;
 mod notified;
