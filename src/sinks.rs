@@ -6,16 +6,9 @@ use std::{
 };
 
 use clap::Args;
-use tidings_subscriber::{
-    CrawlerConfig,
-    sink::{SinkConfig, postgres::PostgresConfig},
-};
+use tidings_subscriber::{CrawlerConfig, sink::SinkConfig};
 
 use crate::flags::{DataFlag, parse_bytes};
-
-/// The variable that holds the password of the `PostgreSQL` database, as for `PostgreSQL`'s own programs: what is in a
-/// flag can be read by everybody on the machine.
-const PASSWORD: &str = "PGPASSWORD";
 
 /// Where pages are stored: in all places that are named.
 #[derive(Debug, Clone, Args)]
@@ -41,7 +34,7 @@ pub(crate) struct SinkFlags {
     /// A `PostgreSQL` database, such as `postgres://crawler@db.example.org/pages`; the password is taken from
     /// `PGPASSWORD` in the environment
     #[arg(long, value_name = "URL", value_parser = parse_postgres)]
-    postgres: Option<PostgresConfig>,
+    postgres: Option<SinkConfig>,
 
     /// Run a program for each page, with `PAGE_URL`, `PAGE_PATH` (a file with its body) and more in its
     /// environment; a page is stored when it exits with 0
@@ -89,7 +82,7 @@ impl SinkFlags {
         }
         let warc = self.warc.clone();
         sinks.extend(warc.map(|prefix| SinkConfig::Warc { prefix, bytes_max: self.warc_size }));
-        sinks.extend(self.postgres.clone().map(|config| SinkConfig::Postgres(Box::new(config))));
+        sinks.extend(self.postgres.clone());
         sinks.extend(self.exec.clone());
         sinks
     }
@@ -106,14 +99,28 @@ pub(crate) fn take_stdout(config: &CrawlerConfig) -> bool {
     config.sinks.iter().any(|sink| matches!(sink, SinkConfig::Stdout))
 }
 
-fn parse_postgres(text: &str) -> Result<PostgresConfig, String> {
-    let config: PostgresConfig = text.parse().map_err(
-        |error: tidings_subscriber::sink::postgres::PostgresConfigError| error.to_string(),
-    )?;
-    Ok(match std::env::var(PASSWORD) {
+#[cfg(feature = "postgres")]
+fn parse_postgres(text: &str) -> Result<SinkConfig, String> {
+    use tidings_subscriber::sink::postgres::{PostgresConfig, PostgresConfigError};
+
+    /// As for `PostgreSQL`'s own programs: every user of the machine can read a flag.
+    const PASSWORD: &str = "PGPASSWORD";
+
+    let config: PostgresConfig =
+        text.parse().map_err(|error: PostgresConfigError| error.to_string())?;
+    let config = match std::env::var(PASSWORD) {
         Ok(password) => config.or_password(&password),
         Err(_) => config,
-    })
+    };
+    Ok(SinkConfig::Postgres(Box::new(config)))
+}
+
+/// A build without the feature keeps the flag, so that it can say what is missing.
+#[cfg(not(feature = "postgres"))]
+fn parse_postgres(_text: &str) -> Result<SinkConfig, String> {
+    Err("this tidings was built without PostgreSQL; build it with `--features postgres`, or \
+         store pages with --sqlite, --jsonl, --warc or --exec"
+        .to_owned())
 }
 
 /// The directory in which a file is.
@@ -137,4 +144,21 @@ fn parse_command(text: &str) -> Result<SinkConfig, String> {
     SinkConfig::exec(text).ok_or_else(|| {
         "name a program, with its arguments behind it; quotes come in pairs".to_owned()
     })
+}
+
+#[cfg(all(test, not(feature = "postgres")))]
+mod tests {
+    use clap::{Args, Command};
+
+    use super::*;
+
+    #[test]
+    fn a_build_without_postgresql_says_what_to_do() {
+        let command = SinkFlags::augment_args(Command::new("tidings"));
+        let words = ["tidings", "--postgres", "postgres://crawler@db.example.org/pages"];
+        let error = command.try_get_matches_from(words).unwrap_err().to_string();
+        for part in ["postgres://crawler@db.example.org/pages", "--features postgres", "--sqlite"] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+    }
 }

@@ -22,6 +22,7 @@ use std::str::FromStr;
 use url::ParseError;
 use xxhash_rust::xxh3::xxh3_128;
 
+pub use self::escapes::escaped_octet;
 use self::parts::Parts;
 use self::standard::Parsed;
 pub use self::standard::StandardUrl;

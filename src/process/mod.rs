@@ -68,7 +68,8 @@ pub(crate) struct Places<'a> {
     pub(crate) runs_programs: bool,
 }
 
-/// No descriptor of whoever has started this process goes on to programs that it starts.
+/// Programs that this process starts do not get the descriptors that it inherited. The process itself keeps them: sockets
+/// of a service manager are among them.
 pub(crate) fn keep_descriptors() {
     close_fds::set_fds_cloexec(3, &[]);
 }

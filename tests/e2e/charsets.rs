@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use base64::{Engine, engine::general_purpose::STANDARD};
+use data_encoding::BASE64;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -45,7 +45,7 @@ fn the_tables_of_other_readers_are_read_in_the_encodings_that_they_name() {
 fn scripts_are_told_what_a_page_says() {
     let page = "<title>A \u{e9}</title><link rel=canonical href=/c><a href=b>b</a><a rel=nofollow href=b>b</a>\
         <a href=mailto:x>m</a><meta name=robots content=noindex>";
-    let body = json!(STANDARD.encode(page));
+    let body = json!(BASE64.encode(page.as_bytes()));
     let headers = json!({ "Content-Type": "text/html; charset=UTF-8", "Link": ["</n>; rel=next", "</s>; rel=stylesheet"] });
     let mut wrong = question(&body, &json!({}));
     wrong["base"] = json!("mailto:x");

@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use base64::{Engine, engine::general_purpose::STANDARD};
+use data_encoding::BASE64;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -37,13 +37,13 @@ impl Case {
     fn body(&self) -> Vec<u8> {
         match self.0["body"].as_str() {
             Some(text) => text.as_bytes().to_vec(),
-            None => STANDARD.decode(self.0["body_b64"].as_str().unwrap()).unwrap(),
+            None => BASE64.decode(self.0["body_b64"].as_str().unwrap().as_bytes()).unwrap(),
         }
     }
 
     fn question(&self) -> Value {
         json!({
-            "body_b64": STANDARD.encode(self.body()),
+            "body_b64": BASE64.encode(&self.body()),
             "headers": self.0["headers"],
             "base": self.0["base"],
         })

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -478,10 +479,7 @@ fn the_example_of_the_manual_is_a_configuration() {
 fn who_has_to_find_out_why_is_told() {
     let folder = TempDir::new().unwrap();
     let body = "{\"a\":\"\u{e4}\"}\r\n";
-    let digit = |half: u8| char::from_digit(half.into(), 16).unwrap();
-    let bytes = |text: &str| {
-        text.bytes().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect::<String>()
-    };
+    let bytes = |text: &str| HEXLOWER.encode(text.as_bytes());
     let good = hmac("sha256", SECRET, body);
     let question = |header: &str| {
         json!({ "key_hex": bytes(SECRET), "body_hex": bytes(body), "header": header }).to_string()

@@ -31,7 +31,8 @@ mod way;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use tidings_protocol::{Code, Command, DEFAULT_TOPIC, ProtocolError, Token, TopicName};
 use tokio::sync::watch;
 
@@ -239,7 +240,7 @@ pub(crate) struct Access {
     default_topic: TopicName,
     own: Vec<Arc<Principal>>,
     itself: Arc<Principal>,
-    known: RwLock<Arc<Known>>,
+    known: ArcSwap<Known>,
     failures: Mutex<Failures>,
     changes: watch::Sender<()>,
 }
@@ -258,7 +259,7 @@ impl Access {
             default_topic: TopicName::new(DEFAULT_TOPIC).expect("it is one"),
             own,
             itself: Arc::new(Principal { name: OWN.into(), proof: None, rights: Rights::all() }),
-            known: RwLock::new(Arc::new(known)),
+            known: ArcSwap::from_pointee(known),
             failures: Mutex::default(),
             changes: watch::Sender::new(()),
         }
@@ -279,7 +280,7 @@ impl Access {
     pub(crate) fn replace(&self, principals: Vec<Principal>) -> Vec<(Box<str>, &'static str)> {
         let known = Known::new(Some(principals), &self.strangers, self.notifier.as_ref());
         let known = Arc::new(known);
-        let before = std::mem::replace(&mut *self.known.write(), Arc::clone(&known));
+        let before = self.known.swap(Arc::clone(&known));
         self.changes.send_replace(());
         known.changes_since(&before)
     }
@@ -291,23 +292,23 @@ impl Access {
 
     /// The pass of somebody who has shown nothing yet.
     pub(crate) fn stranger(&self, way: Way) -> Pass {
-        Pass { way, principal: Arc::clone(&self.known.read().strangers) }
+        Pass { way, principal: Arc::clone(&self.known.load().strangers) }
     }
 
     /// The pass of somebody of whom the connection itself tells who it is, if somebody is known by that.
     pub(crate) fn enter(&self, way: Way, proof: &Proof) -> Option<Pass> {
-        let known = Arc::clone(&self.known.read());
+        let known = self.known.load();
         self.find(&known, proof).map(|principal| Pass { way, principal })
     }
 
     /// The pass of a peer of the notifier, who may also do what strangers may.
     pub(crate) fn peer(&self, way: Way) -> Pass {
-        Pass { way, principal: Arc::clone(&self.known.read().peers) }
+        Pass { way, principal: Arc::clone(&self.known.load().peers) }
     }
 
     /// Whether nobody needs to log in.
     pub(crate) fn is_open(&self) -> bool {
-        self.known.read().is_open
+        self.known.load().is_open
     }
 
     /// The topic that whoever has that pass hears and publishes to as a peer, if that may be: the one that was named for
@@ -329,7 +330,7 @@ impl Access {
         source: Option<Source>,
         now: Moment,
     ) -> Result<Pass, Unknown> {
-        let known = Arc::clone(&self.known.read());
+        let known = self.known.load();
         let proof = Proof::Token(TokenHash::of(token));
         if let Some(principal) = self.find(&known, &proof) {
             // Whatever others try from there: nobody guesses 256 bits, and nobody is to be kept out by them.
@@ -357,7 +358,7 @@ impl Access {
 
     /// The same pass, as it is now. `None` if whoever has it is not known any more.
     pub(crate) fn renew(&self, pass: &Pass) -> Option<Pass> {
-        let known = Arc::clone(&self.known.read());
+        let known = self.known.load();
         let principal = match &pass.principal.proof {
             None if *pass.principal.name == *PEERS => Arc::clone(&known.peers),
             None if *pass.principal.name == *OWN => Arc::clone(&self.itself),

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
+use percent_encoding::percent_decode;
 use tidings_protocol::CanonicalUrl;
 
 /// How often a path may be percent-encoded over and over, and is still looked through.
@@ -70,31 +71,11 @@ fn climbs(path: &str) -> bool {
         if !path.contains(&b'%') {
             return false;
         }
-        let decoded = decode(&path);
-        if *decoded == *path {
-            return false;
-        }
+        // Borrowed where it has no escape.
+        let Cow::Owned(decoded) = Cow::from(percent_decode(&path)) else { return false };
         path = Cow::Owned(decoded);
     }
     true
-}
-
-fn decode(text: &[u8]) -> Vec<u8> {
-    let digit = |at: usize| {
-        let digit = char::from(*text.get(at)?).to_digit(16)?;
-        u8::try_from(digit).ok()
-    };
-    let (mut out, mut at) = (Vec::with_capacity(text.len()), 0);
-    while let Some(&byte) = text.get(at) {
-        if let (b'%', Some(high), Some(low)) = (byte, digit(at + 1), digit(at + 2)) {
-            out.push(high << 4 | low);
-            at += 3;
-        } else {
-            out.push(byte);
-            at += 1;
-        }
-    }
-    out
 }
 
 #[cfg(test)]

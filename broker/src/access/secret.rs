@@ -6,8 +6,7 @@ use std::str::FromStr;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use data_encoding::{BASE64URL_NOPAD, HEXLOWER, HEXLOWER_PERMISSIVE};
 use tidings_protocol::Token;
 
 /// What every token begins with, so that people and scanners of leaked secrets know one when they see it.
@@ -28,7 +27,7 @@ const SCHEME: &str = "sha256:";
 pub fn new_token() -> Token {
     let mut bits = [0; BYTES];
     aws_lc_rs::rand::fill(&mut bits).expect("the system has randomness");
-    let text = format!("{MARK}{}", URL_SAFE_NO_PAD.encode(bits));
+    let text = format!("{MARK}{}", BASE64URL_NOPAD.encode(&bits));
     Token::new(&text).expect("it is one short word")
 }
 
@@ -99,21 +98,15 @@ impl FromStr for TokenHash {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("write {SCHEME} and {} hexadecimal digits", 2 * BYTES);
         let digits = text.strip_prefix(SCHEME).ok_or_else(wrong)?;
-        if digits.len() != 2 * BYTES || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return Err(wrong());
-        }
-        let mut hash = [0; BYTES];
-        for (at, byte) in hash.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).map_err(|_| wrong())?;
-        }
-        Ok(Self(hash))
+        let hash = HEXLOWER_PERMISSIVE.decode(digits.as_bytes()).map_err(|_| wrong())?;
+        hash.try_into().map(Self).map_err(|_| wrong())
     }
 }
 
 impl fmt::Display for TokenHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(SCHEME)?;
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        HEXLOWER.encode_display(&self.0).fmt(f)
     }
 }
 

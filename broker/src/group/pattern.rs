@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use tidings_protocol::{CanonicalUrl, ProtocolError};
+use percent_encoding::percent_encode_byte;
+use tidings_protocol::{CanonicalUrl, ProtocolError, escaped_octet};
 
 use super::config::bad;
 
@@ -147,37 +148,22 @@ fn comparable(text: &str) -> Cow<'_, str> {
     }
     let mut plain = String::with_capacity(text.len());
     let mut rest = text.as_bytes();
-    while let [byte, more @ ..] = rest {
-        rest = more;
-        match (byte, encoded(more)) {
-            (b'%', Some(byte)) => {
-                rest = &more[2..];
-                if byte.is_ascii_alphanumeric() || b"-._~,*$".contains(&byte) {
-                    plain.push(byte.into());
-                } else {
-                    push_encoded(byte, &mut plain);
-                }
+    while let Some(byte) = rest.first() {
+        let (octet, len, is_plain) = match escaped_octet(rest) {
+            Some(octet) => {
+                let is_plain = octet.is_ascii_alphanumeric() || b"-._~,*$".contains(&octet);
+                (octet, "%xx".len(), is_plain)
             }
-            (byte, _) if byte.is_ascii() => plain.push((*byte).into()),
-            (byte, _) => push_encoded(*byte, &mut plain),
+            None => (*byte, 1, byte.is_ascii()),
+        };
+        rest = &rest[len..];
+        if is_plain {
+            plain.push(octet.into());
+        } else {
+            plain.push_str(percent_encode_byte(octet));
         }
     }
     plain.into()
-}
-
-/// The byte of which these begin with the two digits.
-fn encoded(digits: &[u8]) -> Option<u8> {
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let [high, low, ..] = *digits else { return None };
-    u8::try_from(digit(high)? * 16 + digit(low)?).ok()
-}
-
-fn push_encoded(byte: u8, text: &mut String) {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    text.push('%');
-    for half in [byte >> 4, byte & 0xf] {
-        text.push(DIGITS[usize::from(half)].into());
-    }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
@@ -102,12 +103,12 @@ const CERTIFIED_BYTES_MAX: usize = 32 << 10;
 #[derive(Debug)]
 pub(crate) struct Tls {
     config: TlsConfig,
-    current: Mutex<Current>,
+    current: ArcSwap<Current>,
     watched: Mutex<Watched>,
 }
 
 /// One for each listener; they differ in what they speak.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Current {
     lines: Arc<ServerConfig>,
     http: Arc<ServerConfig>,
@@ -118,18 +119,18 @@ impl Tls {
     pub(crate) fn open(config: TlsConfig) -> Result<Self, TlsError> {
         // Before they are read: what changes meanwhile is noticed later.
         let watched = Watched::new(&config);
-        let current = Mutex::new(load(&config)?);
+        let current = ArcSwap::from_pointee(load(&config)?);
         Ok(Self { config, current, watched: Mutex::new(watched) })
     }
 
     /// What a handshake of the line protocol is made with, and the bytes that are read of one.
     pub(crate) fn lines(&self) -> (Arc<ServerConfig>, usize) {
-        (Arc::clone(&self.current.lock().lines), self.handshake_bytes_max())
+        (Arc::clone(&self.current.load().lines), self.handshake_bytes_max())
     }
 
     /// The same for HTTP.
     pub(crate) fn http(&self) -> (Arc<ServerConfig>, usize) {
-        (Arc::clone(&self.current.lock().http), self.handshake_bytes_max())
+        (Arc::clone(&self.current.load().http), self.handshake_bytes_max())
     }
 
     fn handshake_bytes_max(&self) -> usize {
@@ -144,7 +145,7 @@ impl Tls {
         }
         match load(&self.config) {
             Ok(fresh) => {
-                *self.current.lock() = fresh;
+                self.current.store(Arc::new(fresh));
                 tracing::info!("TLS: the new certificate is used for new connections");
             }
             Err(error) => {

@@ -1,6 +1,6 @@
 //! What a file is called in an event: any bytes that a file system takes, as one word of a line.
 
-use std::fmt::Write as _;
+use percent_encoding::{percent_decode_str, percent_encode_byte};
 
 /// The bytes of a path as one word that stands on a line of the protocol, a terminal and a log: `%` and two
 /// hexadecimal digits for each byte of what is not UTF-8, for white space, controls, characters without a
@@ -24,32 +24,11 @@ pub fn encode(path: &[u8]) -> String {
 
 /// The bytes that a word stands for. What is no escape stands for itself.
 pub fn decode(word: &str) -> Vec<u8> {
-    let bytes = word.as_bytes();
-    let mut path = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        let digits = bytes.get(at + 1..at + 3).filter(|_| byte == b'%');
-        if let Some(escaped) = digits.and_then(hexadecimal) {
-            path.push(escaped);
-            at += 3;
-        } else {
-            path.push(byte);
-            at += 1;
-        }
-    }
-    path
+    percent_decode_str(word).collect()
 }
 
 fn escape(word: &mut String, bytes: &[u8]) {
-    for byte in bytes {
-        write!(word, "%{byte:02X}").expect("a string takes everything");
-    }
-}
-
-fn hexadecimal(digits: &[u8]) -> Option<u8> {
-    let value = |digit: &u8| char::from(*digit).to_digit(16);
-    let byte = value(digits.first()?)? * 16 + value(digits.get(1)?)?;
-    u8::try_from(byte).ok()
+    word.extend(bytes.iter().map(|byte| percent_encode_byte(*byte)));
 }
 
 /// Whether it has a picture of its own and moves nothing else: no white space or control of any script, no mark that

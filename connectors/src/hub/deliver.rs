@@ -2,6 +2,7 @@
 
 use aws_lc_rs::{hmac, rand};
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use hyper::HeaderMap;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, LINK};
 use tidings_protocol::CanonicalUrl;
@@ -85,12 +86,7 @@ fn with_query(url: &CanonicalUrl<'_>, query: &[(&str, &str)]) -> Option<Canonica
 fn chance() -> String {
     let mut bytes = [0; CHALLENGE_BYTES];
     rand::fill(&mut bytes).expect("the system has randomness");
-    hex(&bytes)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
+    HEXLOWER.encode(&bytes)
 }
 
 /// What a content is, if that is said.
@@ -114,7 +110,8 @@ pub(super) fn headers(due: &Due, content: &Content, hub: &CanonicalUrl<'_>) -> H
     headers.insert(LINK, HeaderValue::from_str(&links).expect("both are visible ASCII"));
     if let Some(secret) = &due.secret {
         let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
-        let signature = format!("sha256={}", hex(hmac::sign(&key, &content.body).as_ref()));
+        let signature =
+            format!("sha256={}", HEXLOWER.encode(hmac::sign(&key, &content.body).as_ref()));
         headers.insert(SIGNATURE, HeaderValue::from_str(&signature).expect("it is hexadecimal"));
     }
     headers

@@ -28,11 +28,11 @@ mod store;
 mod subscription;
 
 use std::collections::HashMap;
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use data_encoding::HEXLOWER;
 use tokio_util::sync::CancellationToken;
 
 use self::service::Service;
@@ -95,14 +95,7 @@ pub fn telling(database: &Path) -> Result<HashMap<String, Telling>, StoreError> 
 fn token() -> String {
     let mut bits = [0_u8; 32];
     aws_lc_rs::rand::fill(&mut bits).expect("the system has randomness");
-    hex(&bits)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut hex, byte| {
-        write!(hex, "{byte:02x}").expect("a String takes everything");
-        hex
-    })
+    HEXLOWER.encode(&bits)
 }
 
 /// Milliseconds since 1970.

@@ -1,7 +1,8 @@
 //! The signature of a delivery: `X-Hub-Signature: sha256=<hex>` over the body (W3C `WebSub` section 7).
 
 use aws_lc_rs::hmac;
-use tidings_broker::hooks::{Doubt, Scheme, Secret, unhex};
+use data_encoding::HEXLOWER_PERMISSIVE;
+use tidings_broker::hooks::{Doubt, Scheme, Secret};
 
 /// How far a delivery is the hub's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +17,7 @@ pub(super) enum Trust {
 pub(super) fn verify(value: &str, secret: &str, body: &[u8], sha1: bool) -> Result<Trust, Doubt> {
     if let Some(hex) = value.strip_prefix("sha1=") {
         let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, secret.as_bytes());
-        let signature = unhex(hex).unwrap_or_default();
+        let signature = HEXLOWER_PERMISSIVE.decode(hex.as_bytes()).unwrap_or_default();
         let trust = if sha1 { Trust::Content } else { Trust::Ping };
         return hmac::verify(&key, body, &signature).map(|()| trust).map_err(|_| Doubt::Wrong);
     }
@@ -28,11 +29,13 @@ pub(super) fn verify(value: &str, secret: &str, body: &[u8], sha1: bool) -> Resu
 
 #[cfg(test)]
 mod tests {
+    use data_encoding::HEXLOWER;
+
     use super::*;
 
     fn signed(algorithm: hmac::Algorithm, name: &str, body: &[u8]) -> String {
         let tag = hmac::sign(&hmac::Key::new(algorithm, b"secret"), body);
-        format!("{name}={}", super::super::hex(tag.as_ref()))
+        format!("{name}={}", HEXLOWER.encode(tag.as_ref()))
     }
 
     #[test]

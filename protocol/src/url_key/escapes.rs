@@ -4,16 +4,18 @@
 //! and all others are written with capitals. `%25` stays, so `%2541` does not become `%41`; and a `%`
 //! that is no escape cannot become one, see [`Writer::escape`].
 
+use percent_encoding::{percent_decode, percent_encode_byte};
+
 use super::parts::Parts;
 
 /// Whether every `%` of a canonical text begins an escape in its normal form. Also false of a text
 /// with a `%` that is no escape: such a one is rare, and has to be looked at closely.
 pub(super) fn are_normal(text: &str) -> bool {
     let bytes = text.as_bytes();
-    memchr::memchr_iter(b'%', bytes).all(|at| match bytes.get(at + 1..at + 3) {
-        Some(digits) => {
-            !digits.iter().any(u8::is_ascii_lowercase)
-                && octet(digits).is_some_and(|octet| !is_unreserved(octet))
+    memchr::memchr_iter(b'%', bytes).all(|at| match bytes.get(at..at + ESCAPE_BYTES) {
+        Some(escape) => {
+            !escape.iter().any(u8::is_ascii_lowercase)
+                && escaped_octet(escape).is_some_and(|octet| !is_unreserved(octet))
         }
         None => false,
     })
@@ -52,11 +54,10 @@ impl Writer {
         {
             self.out.push_str(before);
             rest = behind;
-            let octet = rest.as_bytes().get(1..3).and_then(octet);
-            let taken = match (rest.starts_with('%'), octet) {
+            let taken = match (rest.starts_with('%'), escaped_octet(rest.as_bytes())) {
                 (true, Some(octet)) => {
                     self.escape(octet);
-                    "%xx".len()
+                    ESCAPE_BYTES
                 }
                 (true, None) => {
                     self.broken_at = Some(self.out.len());
@@ -80,20 +81,22 @@ impl Writer {
         if is_free && is_unreserved(octet) {
             self.out.push(char::from(octet));
         } else {
-            self.out.push('%');
-            for digit in [octet >> 4, octet & 0xf] {
-                let digit = char::from_digit(digit.into(), 16).expect("four bits are one digit");
-                self.out.push(digit.to_ascii_uppercase());
-            }
+            self.out.push_str(percent_encode_byte(octet));
         }
     }
 }
 
-/// Of two hex digits.
-fn octet(digits: &[u8]) -> Option<u8> {
-    let [high, low] = digits else { return None };
-    let value = |digit: u8| char::from(digit).to_digit(16);
-    u8::try_from(value(*high)? << 4 | value(*low)?).ok()
+/// `%` and two hexadecimal digits.
+const ESCAPE_BYTES: usize = 3;
+
+/// The octet of the escape that a text begins with: `%` and two hexadecimal digits, of either case. `None`: the text
+/// does not begin with an escape.
+pub fn escaped_octet(text: &[u8]) -> Option<u8> {
+    let mut octets =
+        percent_decode(text.get(..ESCAPE_BYTES).filter(|text| text.starts_with(b"%"))?);
+    let octet = octets.next()?;
+    // Only an escape decodes three bytes to one.
+    octets.next().is_none().then_some(octet)
 }
 
 fn is_unreserved(octet: u8) -> bool {

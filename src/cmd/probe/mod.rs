@@ -15,8 +15,8 @@ mod url;
 use std::io::{self, BufRead, BufReader, Read, Write};
 
 use anyhow::Context;
-use base64::{Engine, engine::general_purpose::STANDARD};
 use clap::{Args, Subcommand};
+use data_encoding::BASE64_NOPAD;
 use serde_json::{Map, Value, json};
 
 use crate::{failure::Failure, output};
@@ -139,9 +139,9 @@ fn optional_text<'a>(asked: &'a Asked, name: &str) -> Result<Option<&'a str>, St
 
 /// Bytes in Base64, with or without padding at the end.
 fn bytes(asked: &Asked, name: &str) -> Result<Vec<u8>, String> {
-    let text = text(asked, name)?.trim_end_matches('=');
-    let padded = format!("{text}{}", &"==="[..(4 - text.len() % 4) % 4]);
-    STANDARD.decode(padded).map_err(|error| format!("`{name}` is no Base64: {error}"))
+    let digits = text(asked, name)?.trim_end_matches('=');
+    let bytes = BASE64_NOPAD.decode(digits.as_bytes());
+    bytes.map_err(|error| format!("`{name}` is no Base64: {error}"))
 }
 
 /// The first header of this name.

@@ -8,8 +8,9 @@ use std::{
 };
 
 use clap::Args;
+use data_encoding::HEXLOWER_PERMISSIVE;
 use serde_json::{Value, json};
-use tidings_broker::hooks::{Doubt, Scheme, Secret, unhex};
+use tidings_broker::hooks::{Doubt, Scheme, Secret};
 
 use super::{Asked, header, headers, optional_text, text};
 use crate::{failure::Failure, hooks::read_secrets};
@@ -58,7 +59,8 @@ fn parse_header(written: &str) -> Result<(String, String), String> {
 pub(super) fn answer(asked: &Asked, question: &SignatureQuestion) -> Result<Value, String> {
     let bytes = |name| {
         let hex = text(asked, name)?;
-        unhex(hex).ok_or_else(|| format!("`{name}` is not hexadecimal"))
+        let bytes = HEXLOWER_PERMISSIVE.decode(hex.as_bytes());
+        bytes.map_err(|_| format!("`{name}` is not hexadecimal"))
     };
     let (key, body) = (bytes("key_hex")?, bytes("body_hex")?);
     let (value, others) = (optional_text(asked, "header")?, headers(asked)?);

@@ -1,10 +1,11 @@
 //! An HTTP proxy: `CONNECT` for what is encrypted, the whole URL in the request for what is not.
 
-use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use data_encoding::BASE64;
 use hyper::header::HeaderValue;
+use percent_encoding::percent_decode_str;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use url::Url;
@@ -111,7 +112,7 @@ impl FromStr for Proxy {
                 let mut plain = decoded(user)?;
                 plain.push(b':');
                 plain.extend(decoded(password.unwrap_or_default())?);
-                let value = HeaderValue::from_str(&format!("Basic {}", base64(&plain)));
+                let value = HeaderValue::from_str(&format!("Basic {}", BASE64.encode(&plain)));
                 let mut value = value.expect("base64 is plain ASCII");
                 value.set_sensitive(true);
                 Some(value)
@@ -133,35 +134,12 @@ impl std::fmt::Debug for Proxy {
     }
 }
 
+/// `None`: some `%` does not begin an escape.
 fn percent_decoded(text: &str) -> Option<Vec<u8>> {
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        if byte != b'%' {
-            decoded.push(byte);
-            continue;
-        }
-        let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16));
-        let value = digit(bytes.next())? * 16 + digit(bytes.next())?;
-        decoded.push(u8::try_from(value).expect("two hexadecimal digits are a byte"));
-    }
-    Some(decoded)
-}
-
-/// RFC 4648 section 4.
-fn base64(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for group in bytes.chunks(3) {
-        let byte = |index: usize| u32::from(group.get(index).copied().unwrap_or(0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for index in 0..4 {
-            let six = usize::try_from(bits >> (18 - 6 * index) & 63).expect("six bits");
-            let symbol = if index <= group.len() { char::from(ALPHABET[six]) } else { '=' };
-            write!(text, "{symbol}").expect("a String takes everything");
-        }
-    }
-    text
+    let decoded: Vec<_> = percent_decode_str(text).collect();
+    let percent_signs = memchr::memchr_iter(b'%', text.as_bytes()).count();
+    // Each escape is two bytes longer than what it stands for.
+    (text.len() - decoded.len() == 2 * percent_signs).then_some(decoded)
 }
 
 #[cfg(test)]
@@ -183,11 +161,10 @@ mod tests {
     }
 
     #[test]
-    fn base64_pads() {
-        for (plain, text) in
-            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg==")]
-        {
-            assert_eq!(base64(plain.as_bytes()), text);
+    fn a_broken_escape_in_a_password_is_rejected() {
+        assert_eq!(percent_decoded("%25%41a%fF"), Some(b"%Aa\xff".to_vec()));
+        for text in ["%", "%4", "%%41", "%4%41", "%zz", "%+1", "a%41%"] {
+            assert_eq!(percent_decoded(text), None, "{text}");
         }
     }
 }

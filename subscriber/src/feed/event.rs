@@ -3,8 +3,7 @@
 //! Whoever finds the same says the same, under the same `id=`, which a topic keeps once: the crawler that looks at a feed, and
 //! who is told by a hub.
 
-use std::fmt::Write;
-
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tidings_protocol::{CanonicalUrl, Payload, push_attribute};
 
 use super::hubs::{Hubs, few};
@@ -102,20 +101,16 @@ pub fn read_hubs(payload: &str) -> Option<(CanonicalUrl<'static>, Hubs, Known)> 
     (!hubs.is_empty()).then(|| (feed, hubs, known.unwrap_or_default()))
 }
 
+/// The ASCII characters of an id that are escaped. Characters beyond ASCII are always escaped.
+const NOT_OF_A_WORD: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
+
 /// An id of an item as one word: percent-encoded where it has to be, and a hash where it is too long.
 fn item_word(id: &str) -> String {
-    let mut word = String::new();
-    for byte in id.bytes() {
-        if byte.is_ascii_graphic() && byte != b'%' {
-            word.push(char::from(byte));
-        } else {
-            write!(word, "%{byte:02X}").expect("a String takes everything");
-        }
-        if word.len() > FEED_ITEM_BYTES_MAX {
-            return format!("hash:{}", short_hash(id));
-        }
-    }
-    word
+    // Encoding never shortens: an id over the limit need not be encoded.
+    let word = (id.len() <= FEED_ITEM_BYTES_MAX)
+        .then(|| utf8_percent_encode(id, NOT_OF_A_WORD).to_string())
+        .filter(|word| word.len() <= FEED_ITEM_BYTES_MAX);
+    word.unwrap_or_else(|| format!("hash:{}", short_hash(id)))
 }
 
 /// 128 bits.

@@ -1,12 +1,12 @@
 //! Heads: what a request says, and what is read from an answer's.
 
-use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::response;
 use hyper::http::uri::{Authority, PathAndQuery, Scheme};
 use hyper::{Request, StatusCode, Uri, Version};
+use percent_encoding::{AsciiSet, percent_encode};
 use tidings_protocol::CanonicalUrl;
 
 use super::Validators;
@@ -165,14 +165,7 @@ pub(super) fn content_type(headers: &HeaderMap) -> Option<String> {
 /// the server gets back what it wrote.
 pub(super) fn location(status: StatusCode, headers: &HeaderMap) -> Option<String> {
     let value = headers.get(header::LOCATION).filter(|_| status.is_redirection())?;
-    let mut location = String::new();
-    for &byte in value.as_bytes().trim_ascii() {
-        if byte.is_ascii() {
-            location.push(char::from(byte));
-        } else {
-            write!(location, "%{byte:02X}").expect("a String takes everything");
-        }
-    }
+    let location = percent_encode(value.as_bytes().trim_ascii(), &AsciiSet::EMPTY).to_string();
     (!location.is_empty()).then_some(location)
 }
 

@@ -93,7 +93,7 @@ fn moment(text: &str) -> Option<i64> {
     const RFC_2822: rfc2822::DateTimeParser = rfc2822::DateTimeParser::new().relaxed_weekday(true);
     // That of RFC 850 has dashes.
     let spaced = text.replace('-', " ");
-    let utc = |moment: DateTime| Some(moment.to_zoned(TimeZone::UTC).ok()?.timestamp());
+    let utc = |moment: DateTime| Some(moment.to_zoned_datetime(TimeZone::UTC).ok()?.timestamp());
     let moment: Timestamp = RFC_2822
         .parse_timestamp(text)
         .or_else(|_| RFC_2822.parse_timestamp(&spaced))

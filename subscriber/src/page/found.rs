@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use encoding_rs::{Encoding, UTF_8};
 use hashbrown::hash_map::{Entry, HashMap};
+use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use tidings_protocol::CanonicalUrl;
 
 use super::charset;
@@ -347,24 +348,12 @@ fn query_encoded<'a>(link: &'a str, encoding: &'static Encoding) -> Cow<'a, str>
         if is_ascii {
             encoded.push_str(run);
         } else {
-            percent_encode(run, encoding, &mut encoded);
+            // What the encoding does not have becomes an HTML entity.
+            let (bytes, ..) = encoding.encode(run);
+            encoded.extend(percent_encode(&bytes, NON_ALPHANUMERIC));
         }
     }
     Cow::Owned(encoded)
-}
-
-/// What the encoding does not have becomes an HTML entity.
-fn percent_encode(text: &str, encoding: &'static Encoding, encoded: &mut String) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    let (bytes, ..) = encoding.encode(text);
-    for &byte in bytes.iter() {
-        if byte.is_ascii_alphanumeric() {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push('%');
-            encoded.extend([byte >> 4, byte & 15].map(|digit| char::from(HEX[usize::from(digit)])));
-        }
-    }
 }
 
 impl Title {

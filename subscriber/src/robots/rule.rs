@@ -4,6 +4,8 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use memchr::memmem;
+use percent_encoding::percent_encode_byte;
+use tidings_protocol::escaped_octet;
 
 use super::text::{Key, Line};
 
@@ -128,28 +130,23 @@ pub(super) enum Special {
 ///
 /// Gives the octets: what had to be escaped only to be compared counts as it is written.
 pub(super) fn normalise(text: &[u8], star: Special, folded: bool, out: &mut Vec<u8>) -> u32 {
-    let hex = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let (mut rest, mut in_query, mut octets) = (text, false, 0);
     while let [byte, tail @ ..] = rest {
+        let here = rest;
         rest = tail;
         octets += 1;
         match *byte {
             b'%' => {
-                let escaped = match tail {
-                    [high, low, ..] => hex(*high).zip(hex(*low)),
-                    _ => None,
-                };
-                let Some((high, low)) = escaped else {
+                let Some(value) = escaped_octet(here) else {
                     out.push(b'%');
                     continue;
                 };
                 rest = &tail[2..];
-                let value = high << 4 | low;
                 if is_unreserved(value) || folded && in_query && matches!(value, b'/' | b'?') {
                     out.push(value);
                 } else {
                     octets += 2;
-                    escape(value, out);
+                    out.extend_from_slice(percent_encode_byte(value).as_bytes());
                 }
             }
             b'*' if star == Special::Wildcard => out.push(b'*'),
@@ -159,7 +156,7 @@ pub(super) fn normalise(text: &[u8], star: Special, folded: bool, out: &mut Vec<
             }
             byte => {
                 octets += if byte.is_ascii() { 0 } else { 2 };
-                escape(byte, out);
+                out.extend_from_slice(percent_encode_byte(byte).as_bytes());
             }
         }
     }
@@ -168,9 +165,4 @@ pub(super) fn normalise(text: &[u8], star: Special, folded: bool, out: &mut Vec<
 
 fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
-}
-
-fn escape(byte: u8, out: &mut Vec<u8>) {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    out.extend([b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
 }

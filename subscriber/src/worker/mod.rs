@@ -205,7 +205,7 @@ pub async fn run(
 
 /// What calendars are judged by.
 fn this_year() -> u16 {
-    let now = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC);
+    let now = jiff::Timestamp::now().to_zoned_datetime(jiff::tz::TimeZone::UTC);
     u16::try_from(now.year()).unwrap_or_default()
 }
 

@@ -7,6 +7,7 @@ use std::{
     process::Command,
 };
 
+use data_encoding::HEXUPPER;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
     ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair, RevokedCertParams, SanType, SerialNumber,
@@ -98,8 +99,7 @@ impl Authority {
         let words = ["x509", "-noout", "-serial", "-in", &self.path(name, "pem")];
         let said = String::from_utf8(openssl(&words, b"")).unwrap();
         let digits = said.trim().strip_prefix("serial=").unwrap();
-        let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
-        SerialNumber::from((0..digits.len()).step_by(2).map(byte).collect::<Vec<_>>())
+        SerialNumber::from(HEXUPPER.decode(digits.as_bytes()).unwrap())
     }
 }
 

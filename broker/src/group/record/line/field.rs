@@ -1,5 +1,6 @@
 //! What a field of a record's line can be, and how it is written.
 
+use data_encoding::HEXLOWER;
 use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName};
 
 use crate::clock::Moment;
@@ -79,11 +80,6 @@ impl Field for Outcome {
 
 impl Field for MemberId {
     fn put(&self, line: &mut String) {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        for byte in self.0.to_be_bytes() {
-            for half in [byte >> 4, byte & 0xf] {
-                line.push(DIGITS[usize::from(half)].into());
-            }
-        }
+        HEXLOWER.encode_append(&self.0.to_be_bytes(), line);
     }
 }

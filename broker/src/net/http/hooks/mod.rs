@@ -34,7 +34,6 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use parking_lot::{Mutex, RwLock};
 use tidings_protocol::{ProtocolError, Seq};
 
-pub use self::encoding::unhex;
 pub use self::recipe::{Hook, Recipe, SECRET_BYTES_MIN, SecretPlace};
 pub use self::signature::{Algorithm, Authentic, Doubt, Headers, Scheme, Secret, SignedHeaders};
 use super::Http;

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use axum::http::HeaderMap;
+use data_encoding::HEXLOWER;
 use serde::Deserialize;
 use serde_json::Value;
 use tidings_protocol::{CanonicalUrl, DEFAULT_TOPIC, Payload, TopicName, is_name, push_attribute};
 
 use super::super::error::Refusal;
-use super::encoding::hex;
 use super::place::{self, Place};
 use super::signature::{Authentic, Doubt, Scheme, Secret, digest_of};
 use crate::access::{Prefix, Senders};
@@ -287,7 +287,7 @@ impl Hook {
 
 /// 128 bits of a hash that nobody finds two things for.
 fn short(parts: &[&[u8]]) -> String {
-    hex(&digest_of(parts)[..16])
+    HEXLOWER.encode(&digest_of(parts)[..16])
 }
 
 #[cfg(test)]
