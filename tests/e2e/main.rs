@@ -63,6 +63,7 @@ mod pubsub;
 mod python_docs;
 mod readers;
 mod reload;
+mod repaired;
 mod restart;
 mod restart_large;
 mod robots;
