@@ -375,6 +375,36 @@ impl Job {
         self.state != JobState::Done && !self.cancelled && has_room
     }
 
+    /// Whether a failed page of this finished pass may be fetched again and count in the pass.
+    ///
+    /// The URLs that have not ended in a finished pass are its repairs, and each of them may complete a page. The pages
+    /// of each host are no longer known.
+    pub fn takes_repair(&self) -> bool {
+        let taken = self.counts.completed + self.counts.unfinished();
+        let has_room = self.settings.pages_max.is_none_or(|max| taken < max);
+        self.state == JobState::Done && !self.cancelled && has_room
+    }
+
+    /// A failed page of this finished pass is fetched again.
+    pub fn repair_begins(&mut self) {
+        self.counts.failed -= 1;
+    }
+
+    /// A repair redirects to so many URLs, which are part of the repair.
+    pub fn repair_moves(&mut self, targets: u64) {
+        self.counts.found += targets;
+    }
+
+    /// A repair ended with a worker's answer.
+    pub fn repair_ended(&mut self, outcome: Outcome) {
+        self.counts.outcome(outcome);
+    }
+
+    /// A repair ended without one.
+    pub fn repair_dropped(&mut self, end: End) {
+        self.counts.end(end);
+    }
+
     /// An entry that was given up waits again.
     pub fn takes_again(&mut self, entry: EntryId, key: &Key) {
         self.counts.failed -= 1;
@@ -522,6 +552,16 @@ impl Jobs {
     /// A job by its number, to be changed.
     pub fn find_mut(&mut self, number: JobNumber) -> Option<&mut Job> {
         self.by_number.get_mut(&number)
+    }
+
+    /// The job whose newest pass this is.
+    pub fn of_pass(&self, pass: JobRef) -> Option<&Job> {
+        self.find(pass.number).filter(|job| job.id == pass)
+    }
+
+    /// The job whose newest pass this is, to be changed.
+    pub fn of_pass_mut(&mut self, pass: JobRef) -> Option<&mut Job> {
+        self.find_mut(pass.number).filter(|job| job.id == pass)
     }
 
     /// A job by its name.

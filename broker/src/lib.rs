@@ -22,6 +22,8 @@
 //! through a mailbox or a waker.
 
 pub mod access;
+#[cfg(test)]
+mod at_once;
 mod audit;
 mod catalog;
 pub mod clock;

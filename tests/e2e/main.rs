@@ -64,6 +64,7 @@ mod pubsub;
 mod python_docs;
 mod readers;
 mod reload;
+mod repaired;
 mod restart;
 mod restart_large;
 mod robots;

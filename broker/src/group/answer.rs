@@ -168,8 +168,8 @@ impl Group {
             entry.losses
         );
         let admitted = &entry.admitted;
-        if let Some(job) = admitted.job.and_then(|job| self.jobs.find(job.number)) {
-            let _ = write!(head, " job={} pass={} depth={}", job.name, job.id.pass, admitted.depth);
+        if let Some((job, pass)) = self.owner(entry) {
+            let _ = write!(head, " job={} pass={pass} depth={}", job.name, admitted.depth);
         }
         match admitted.url_key {
             Some(_) => format!("{} {head}{}", admitted.text, self.handed_on(admitted)),

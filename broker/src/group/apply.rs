@@ -67,7 +67,10 @@ impl Group {
             Decision::Touched { entry, until, over, rest } => {
                 self.apply_touch(*entry, *until, *over, *rest, now);
             }
-            Decision::Answered { entry, outcome, rest, no_room, .. } => {
+            Decision::Answered { entry, outcome, children, rest, no_room } => {
+                if *outcome == Outcome::Redirect {
+                    self.hand_on_repair(*entry, children);
+                }
                 let job = self.live[entry].entry.admitted.job;
                 if let Some(job) = job.and_then(|job| self.jobs.find_mut(job.number)) {
                     job.counts.found += no_room;
@@ -95,9 +98,9 @@ impl Group {
             Decision::Cleared { number, key, end } => {
                 self.clear(*number, key.as_deref(), *end, now);
             }
-            Decision::Retried { entries } => {
+            Decision::Retried { entries, repairs } => {
                 for buried in self.dead.take(entries) {
-                    self.revive(buried.entry, now);
+                    self.revive(buried.entry, *repairs, now);
                 }
             }
             Decision::Deleted => {}

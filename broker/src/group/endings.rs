@@ -4,12 +4,14 @@
 use tidings_protocol::{Outcome, UrlKey};
 
 use super::Group;
-use super::entry::{Entry, EntryId, JobNumber, JobRef, Live, State};
+use super::entry::{Admission, Entry, EntryId, JobNumber, JobRef, Live, State};
 use super::key_queue::Lane;
+use super::mutants::{self, Mutant};
 use super::parked::Glance;
 use super::record::End;
 use super::timers::Expiry;
 use crate::clock::Moment;
+use crate::job::Job;
 
 impl Group {
     /// A held entry is final.
@@ -29,6 +31,11 @@ impl Group {
         if let Some(job) = entry.admitted.job {
             self.change_job(job.number, key, now, |job, key| job.ended_with(outcome, key));
         }
+        if let Some(job) = entry.repairs.and_then(|pass| self.jobs.of_pass_mut(pass))
+            && !mutants::is(Mutant::UncountedRepair)
+        {
+            job.repair_ended(outcome);
+        }
         self.let_go(key, again, now);
     }
 
@@ -38,6 +45,10 @@ impl Group {
         self.take_out(id);
         let Live { mut entry, key, again } = self.remove(id);
         let (job, url) = (entry.admitted.job, entry.admitted.url_key);
+        let repairs = entry.repairs.take();
+        if let Some(job) = repairs.and_then(|pass| self.jobs.of_pass_mut(pass)) {
+            job.repair_dropped(end);
+        }
         self.rehold(url, id);
         let pinned_to = entry.again.take().map(|again| again.member);
         self.forget_pin(pinned_to, id, job, key, now);
@@ -46,7 +57,7 @@ impl Group {
         }
         let leaves_its_job = matches!(end, End::Budget | End::Cancelled) && job.is_some();
         let is_promised = leaves_its_job && entry.admitted.announced;
-        if is_promised && !url.is_some_and(|url| self.waits_alone(url)) {
+        if is_promised && !url.is_some_and(|url| self.waits_alone(url, None)) {
             entry.admitted.job = None;
             self.insert_behind(key, entry);
             self.enqueue(id, now);
@@ -60,6 +71,8 @@ impl Group {
         if end == End::Dead {
             self.totals.dead += 1;
             let reason = self.config.gives_up(&entry).unwrap_or("unknown");
+            // It can be repaired again.
+            entry.admitted.job = job.or(repairs);
             self.dead.bury(entry, reason, &self.config);
         }
     }
@@ -116,22 +129,43 @@ impl Group {
         }
     }
 
-    /// A dead entry begins from its beginning. It is part of its pass again if that can still use
-    /// it, and otherwise goes without a job, unless its URL waits so already.
-    pub(super) fn revive(&mut self, mut entry: Entry, now: Moment) {
+    /// The target of a repair's redirect is part of the repair.
+    pub(super) fn hand_on_repair(&mut self, id: EntryId, children: &[Admission]) {
+        let Some(pass) = self.live[&id].entry.repairs else { return };
+        let Some(job) = self.jobs.of_pass_mut(pass) else { return };
+        job.repair_moves(children.len() as u64);
+        for child in children {
+            // A redirect's target is never parked.
+            self.entry_mut(child.id).repairs = Some(pass);
+        }
+    }
+
+    /// A dead entry waits again, without the attempts and losses that it had. It belongs to its pass again if the pass is
+    /// not done and may release it. If the pass is done, the entry repairs it (`repairs`: records of earlier versions have
+    /// no repairs): then it waits without a job, so that the pass cannot end twice. Otherwise the entry leaves its job.
+    ///
+    /// An entry without a job is dropped if its URL waits already without one. Repairs of two passes both wait.
+    pub(super) fn revive(&mut self, mut entry: Entry, repairs: bool, now: Moment) {
         let (id, url) = (entry.admitted.id, entry.admitted.url_key);
         entry.failures = 0;
         entry.losses = 0;
         entry.last_reason = None;
         entry.admitted.due = now;
-        let takes = |pass: &JobRef| {
-            let job = self.jobs.find(pass.number);
-            job.is_some_and(|job| job.id == *pass && job.takes_back(&entry.admitted.key))
-        };
-        let pass = entry.admitted.job.filter(takes);
+        let failed_in = entry.admitted.job;
+        let pass = failed_in.filter(|pass| {
+            let job = self.jobs.of_pass(*pass);
+            job.is_some_and(|job| job.takes_back(&entry.admitted.key))
+        });
         entry.admitted.job = pass;
-        if pass.is_none() && url.is_some_and(|url| self.waits_alone(url)) {
+        entry.repairs = failed_in.filter(|pass| {
+            let job = self.jobs.of_pass(*pass);
+            repairs && job.is_some_and(Job::takes_repair)
+        });
+        if pass.is_none() && url.is_some_and(|url| self.waits_alone(url, entry.repairs)) {
             return;
+        }
+        if let Some(job) = entry.repairs.and_then(|pass| self.jobs.of_pass_mut(pass)) {
+            job.repair_begins();
         }
         self.insert(entry);
         if let Some(pass) = pass {
@@ -142,10 +176,17 @@ impl Group {
         self.enqueue(id, now);
     }
 
-    /// Whether a URL waits without a job. As something is decided by it, a snapshot has it first.
-    fn waits_alone(&mut self, url: UrlKey) -> bool {
+    /// Whether a URL waits without a job. For a repair of a pass, repairs of other passes do not count. A snapshot
+    /// writes the parked entry first that decides this.
+    fn waits_alone(&mut self, url: UrlKey, repairs: Option<JobRef>) -> bool {
         self.parked.index_urls();
-        let waiting = self.unheld_of(url, None);
+        let is_beside =
+            |other: Option<JobRef>| repairs.is_some() && other.is_some() && other != repairs;
+        let is_alone = |entry: &Entry| entry.admitted.job.is_none() && !is_beside(entry.repairs);
+        let waiting = self.waiting_of(url).into_iter().find(|id| match self.live.get(id) {
+            Some(live) => is_alone(&live.entry),
+            None => self.parked.find(*id).is_some_and(|glance| self.job_of(&glance).is_none()),
+        });
         if let Some(glance) = waiting.and_then(|id| self.parked.find(id)) {
             self.keep_in_snapshot(glance);
         }

@@ -81,6 +81,9 @@ pub struct Entry {
     pub again: Option<Box<Again>>,
     /// `again` answers in a row.
     pub agains: u32,
+    /// The finished pass in which it failed before: the pass counts how the entry ends, and nothing else changes in the
+    /// pass. If this is `Some`, `admitted.job` is `None`.
+    pub repairs: Option<JobRef>,
 }
 
 /// The next request of a task is for another URL (robots.txt, say), which another key may gate.
@@ -151,6 +154,7 @@ impl Entry {
             last_reason: None,
             again: None,
             agains: 0,
+            repairs: None,
         }
     }
 
@@ -161,10 +165,20 @@ impl Entry {
 
     /// Whether nothing has happened to it since it was let in.
     pub fn is_untouched(&self) -> bool {
-        let Self { admitted: _, state, releases, failures, losses, last_reason, again, agains } =
-            self;
+        let Self {
+            admitted: _,
+            state,
+            releases,
+            failures,
+            losses,
+            last_reason,
+            again,
+            agains,
+            repairs,
+        } = self;
         let counts = releases + failures + losses + agains;
-        !matches!(state, State::Held(_)) && counts == 0 && last_reason.is_none() && again.is_none()
+        let has_history = last_reason.is_some() || again.is_some() || repairs.is_some();
+        !matches!(state, State::Held(_)) && counts == 0 && !has_history
     }
 
     /// Its lease while a member has it.

@@ -56,6 +56,8 @@ pub(crate) enum Mutant {
     StaysPinned,
     /// A job of which the last page did not come stays as it is.
     StaysOpen,
+    /// The answer to a repair is not counted in its job.
+    UncountedRepair,
     /// Whoever names a task that is held may answer it.
     AnyId,
     /// A full group takes an answer without the links that it has no room for.

@@ -54,7 +54,7 @@ impl Group {
             return Err(ProtocolError::new(Code::Limit, text));
         }
         let ok = format!("{} retried={}", self.name, entries.len());
-        self.commit_some(entries, |entries| Decision::Retried { entries }, now);
+        self.commit_some(entries, |entries| Decision::Retried { entries, repairs: true }, now);
         Ok(Answer { more: Vec::new(), ok })
     }
 

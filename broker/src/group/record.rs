@@ -134,6 +134,8 @@ pub enum Decision {
     Retried {
         /// Which.
         entries: Vec<EntryId>,
+        /// Those of a finished pass repair it. Earlier versions have written `false`.
+        repairs: bool,
     },
     /// Dead entries are looked at no more.
     Forgotten {

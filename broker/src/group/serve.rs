@@ -11,6 +11,7 @@ use super::member::Member;
 use super::schedule::Schedule;
 use super::{Answer, Asked, Group, Output, Task};
 use crate::clock::Moment;
+use crate::job::Job;
 use crate::mailbox::ConnId;
 
 /// Before the URL of a schedule, where the attributes of what has moved say so.
@@ -79,6 +80,14 @@ impl Group {
         TaskId { group, run: lease.run, entry: id, attempt }
     }
 
+    /// The job that an entry belongs to, and the pass: the one that the entry waits in, or the finished one that it
+    /// repairs.
+    pub(super) fn owner(&self, entry: &Entry) -> Option<(&Job, u32)> {
+        let repaired = entry.repairs.filter(|pass| self.jobs.of_pass(*pass).is_some());
+        let pass = entry.admitted.job.or(repaired)?;
+        Some((self.jobs.find(pass.number)?, pass.pass))
+    }
+
     fn task_payload(&self, entry: &Entry) -> String {
         /// What the group says of an entry is not often longer.
         const OWN_BYTES: usize = 48;
@@ -86,8 +95,8 @@ impl Group {
         let len = admitted.text.len() + OWN_BYTES + admitted.carried.len();
         let mut payload = String::with_capacity(len);
         payload.push_str(&admitted.text);
-        if let Some(job) = admitted.job.and_then(|job| self.jobs.find(job.number)) {
-            let (pass, depth, number) = (job.id.pass, admitted.depth, job.id.number);
+        if let Some((job, pass)) = self.owner(entry) {
+            let (depth, number) = (admitted.depth, job.id.number);
             // Writing into a string cannot fail.
             let _ = write!(payload, " job={} pass={pass} depth={depth} number={number}", job.name);
             // Of one seed's scope, as most jobs have it, nothing was refused that could be let in later.

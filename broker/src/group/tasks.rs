@@ -194,9 +194,9 @@ impl Group {
         Ok(entries.filter(|entry| wanted(entry)).map(|entry| entry.admitted.id).collect())
     }
 
-    /// Tells which entries are meant.
+    /// Selects entries.
     fn wanted<'a>(
-        &self,
+        &'a self,
         selection: &'a Selection,
     ) -> Result<impl Fn(&Entry) -> bool + use<'a>, ProtocolError> {
         let job: Option<JobNumber> = match &selection.job {
@@ -207,7 +207,9 @@ impl Group {
             let admitted = &entry.admitted;
             selection.entry.is_none_or(|id| admitted.id == id)
                 && selection.key.as_ref().is_none_or(|key| *admitted.key == **key)
-                && job.is_none_or(|job| admitted.job.is_some_and(|pass| pass.number == job))
+                && job.is_none_or(|job| {
+                    self.owner(entry).is_some_and(|(owner, _)| owner.id.number == job)
+                })
         })
     }
 
@@ -242,10 +244,8 @@ impl Group {
         let admitted = &entry.admitted;
         let mut line = format!("{} state={} key={}", admitted.id, state.as_str(), admitted.key);
         // Writing into a string cannot fail.
-        if let Some(pass) = admitted.job
-            && let Some(job) = self.jobs.find(pass.number)
-        {
-            let _ = write!(line, " job={} pass={}", job.name, pass.pass);
+        if let Some((job, pass)) = self.owner(entry) {
+            let _ = write!(line, " job={} pass={pass}", job.name);
         }
         let _ = write!(
             line,

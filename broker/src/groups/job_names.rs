@@ -3,16 +3,17 @@
 //! An event names its job, and several groups may be fed by its topic: for those that have no such
 //! job it is an event without one, if another group has it, and otherwise a mistake.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
-use parking_lot::RwLock;
+use dashmap::DashMap;
+use dashmap::mapref::entry::Entry;
 use tidings_protocol::{GroupName, JobName, Payload};
 
-/// The names of all jobs of all groups that are remembered. What one group looks up and what
-/// another changes at that moment may come in either order; a name is there before the command
-/// that opens its job reaches the group.
+/// The names of all remembered jobs of all groups. Each name is an entry of its own: a lookup by one group and a change
+/// by another at the same moment may take effect in either order. A name is there before its group receives the command
+/// that opens the job.
 #[derive(Default)]
-pub(super) struct JobNames(RwLock<HashMap<JobName, Vec<(GroupName, Remembered)>>>);
+pub(super) struct JobNames(DashMap<JobName, Vec<(GroupName, Remembered)>>);
 
 /// What a group knows of a job that it remembers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,18 +26,27 @@ pub(super) enum Remembered {
 impl JobNames {
     /// The group has a job of that name, or not any more.
     pub(super) fn set(&self, name: &JobName, group: &GroupName, job: Option<Remembered>) {
-        let mut names = self.0.write();
-        let groups = names.entry(name.clone()).or_default();
-        groups.retain(|(other, _)| other != group);
-        groups.extend(job.map(|job| (group.clone(), job)));
-        if groups.is_empty() {
-            names.remove(name);
+        let own = job.map(|job| (group.clone(), job));
+        // One guard for all of it: between a look and a change, another group could change the same name.
+        match self.0.entry(name.clone()) {
+            Entry::Occupied(mut groups) => {
+                groups.get_mut().retain(|(other, _)| other != group);
+                groups.get_mut().extend(own);
+                if groups.get().is_empty() {
+                    groups.remove();
+                }
+            }
+            Entry::Vacant(place) => {
+                if let Some(own) = own {
+                    place.insert(vec![own]);
+                }
+            }
         }
     }
 
     /// The group is no more.
     pub(super) fn forget(&self, group: &GroupName) {
-        self.0.write().retain(|_, groups| {
+        self.0.retain(|_, groups| {
             groups.retain(|(other, _)| other != group);
             !groups.is_empty()
         });
@@ -44,11 +54,10 @@ impl JobNames {
 
     /// Whether the group has a job of that name which is not done.
     pub(super) fn is_unfinished(&self, name: &JobName, group: &GroupName) -> bool {
-        let names = self.0.read();
         let unfinished = |(other, job): &(GroupName, Remembered)| {
             other == group && *job == Remembered::Unfinished
         };
-        names.get(name).is_some_and(|groups| groups.iter().any(unfinished))
+        self.0.get(name).is_some_and(|groups| groups.iter().any(unfinished))
     }
 
     /// Those jobs that the payloads name and that other groups have.
@@ -57,19 +66,22 @@ impl JobNames {
         group: &GroupName,
         payloads: impl Iterator<Item = &'a str>,
     ) -> BTreeSet<JobName> {
-        let names = self.0.read();
         let jobs = payloads
             .filter(|payload| payload.contains(" job="))
             .filter_map(|payload| Payload::parse(payload).attribute("job"));
-        let found = jobs.filter_map(|job| names.get_key_value(job));
-        let elsewhere = found.filter(|(_, groups)| groups.iter().any(|(other, _)| other != group));
-        elsewhere.map(|(name, _)| name.clone()).collect()
+        let elsewhere = jobs.filter_map(|job| {
+            let groups = self.0.get(job)?;
+            let is_elsewhere = groups.iter().any(|(other, _)| other != group);
+            is_elsewhere.then(|| groups.key().clone())
+        });
+        elsewhere.collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::at_once::at_once;
 
     #[test]
     fn a_job_is_elsewhere_if_another_group_has_it() {
@@ -100,6 +112,26 @@ mod tests {
         names.forget(&b);
         assert_eq!(found(&a), [].into());
         names.set(&docs, &a, None);
-        assert!(names.0.read().is_empty());
+        assert!(names.0.is_empty());
+    }
+
+    #[test]
+    fn groups_that_change_one_name_at_the_same_time_lose_no_change() {
+        const GROUPS: usize = 8;
+        let group = |number: usize| -> GroupName { format!("g{number}").parse().unwrap() };
+        let name: JobName = "docs".parse().unwrap();
+        for _ in 0..2_000 {
+            let names = JobNames::default();
+            // The name comes and goes while others add theirs.
+            at_once(GROUPS, |number| {
+                names.set(&name, &group(number), Some(Remembered::Unfinished));
+                if number % 2 == 0 {
+                    names.set(&name, &group(number), None);
+                }
+            });
+            let is_there = |number| names.is_unfinished(&name, &group(number));
+            let there: Vec<usize> = (0..GROUPS).filter(|number| is_there(*number)).collect();
+            assert_eq!(there, [1, 3, 5, 7]);
+        }
     }
 }

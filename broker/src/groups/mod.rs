@@ -11,6 +11,7 @@ mod log;
 mod outbox;
 mod owner;
 mod paging;
+mod registry;
 pub(crate) mod repair;
 pub(crate) mod restart;
 #[cfg(test)]
@@ -18,14 +19,12 @@ mod tests;
 mod watch;
 
 use std::collections::hash_map::RandomState;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::BytesMut;
-use parking_lot::Mutex;
 use tidings_protocol::{
     CALLBACK_GROUP, Code, Command, DEFAULT_GROUP, GroupName, Hold, JobName, Manage, MemberId,
     Outcome, ProtocolError, Return, Seq, Slot, TaskId,
@@ -36,9 +35,10 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::commands::group_of;
 use self::damaged::DamagedGroups;
 use self::job_names::{JobNames, Remembered};
-use self::letter::{Letter, encode_answer, refuse_letter, stopped};
+use self::letter::{Letter, encode_answer, refuse_letter};
 use self::log::{DiskLog, GroupLog, MemoryLog};
 use self::owner::Owner;
+use self::registry::{Creation, Registry};
 pub(crate) use self::restart::{FoundGroups, GroupStorage, Recovered, clock_after};
 use self::watch::Watch;
 use crate::clock::Clock;
@@ -142,20 +142,12 @@ pub struct Groups {
     run: u64,
     /// The number for the life of the newest group.
     newest: AtomicU64,
-    registry: Arc<Mutex<Registry>>,
+    registry: Arc<Registry>,
     /// Groups whose logs cannot be read. No group of such a name is made or moves before the next start.
     damaged: DamagedGroups,
     job_names: Arc<JobNames>,
     /// Some job has a `callback=`, or had one.
     callbacks: tokio::sync::watch::Sender<bool>,
-}
-
-#[derive(Default)]
-struct Registry {
-    groups: BTreeMap<GroupName, mpsc::UnboundedSender<Letter>>,
-    /// Groups that each connection has joined, or in which it waits for a job or watches something, to
-    /// tell them when it is gone.
-    joined: HashMap<ConnId, BTreeSet<GroupName>>,
 }
 
 impl fmt::Debug for Groups {
@@ -184,7 +176,7 @@ impl Groups {
         let FoundGroups { whole: recovered, damaged } = found;
         let earlier = recovered.iter().map(|recovered| recovered.group.run() + 1).max();
         let run = u64::try_from(clock.unix_ms()).unwrap_or(1).max(earlier.unwrap_or(1));
-        let (registry, job_names): (_, Arc<JobNames>) = Default::default();
+        let (registry, job_names): (Arc<Registry>, Arc<JobNames>) = Default::default();
         // The one may have forgotten what the other still has to do.
         let has_callbacks = recovered.iter().any(|Recovered { group, .. }| {
             group.has_callbacks() || group.name().as_str() == CALLBACK_GROUP
@@ -210,13 +202,13 @@ impl Groups {
             let name = recovered.group.name().clone();
             let anew = !recovered.started.is_same_boot(&clock.stamp());
             let (log, next) = (recovered.log, recovered.next);
-            let started =
-                groups.start(&mut groups.registry.lock(), recovered.group, anew, |_| (log, next));
+            let creation = groups.registry.create();
+            let started = groups.start(&creation, recovered.group, anew, |_| (log, next));
             if let Err(error) = started {
                 tracing::error!(group = %name, %error, "the group does not move");
                 // Nobody makes another one in its place.
                 let (nobody, _) = mpsc::unbounded_channel();
-                groups.registry.lock().groups.insert(name, nobody);
+                creation.add(name, nobody);
             }
         }
         groups
@@ -299,7 +291,7 @@ impl Groups {
         if let (Err(_), Some(name)) = (&sent, &opened) {
             self.job_names.set(name, &group, None);
         } else if waits && sent.is_ok() {
-            self.registry.lock().joined.entry(caller.conn).or_default().insert(group);
+            self.registry.join(caller.conn, group);
         }
         sent
     }
@@ -311,22 +303,20 @@ impl Groups {
             self.ensure(&group)?;
         }
         self.send(&group, Letter::Watches(watch, caller.conn, caller.mailbox.clone()))?;
-        self.registry.lock().joined.entry(caller.conn).or_default().insert(group);
+        self.registry.join(caller.conn, group);
         Ok(())
     }
 
     /// A connection that works for groups has said something that is not for them.
     pub fn heard(&self, conn: ConnId) {
-        let joined = self.registry.lock().joined.get(&conn).cloned().unwrap_or_default();
-        for group in joined {
+        for group in self.registry.joined(conn) {
             let _ = self.send(&group, Letter::Heard(conn));
         }
     }
 
     /// A connection ended.
     pub fn gone(&self, conn: ConnId) {
-        let joined = self.registry.lock().joined.remove(&conn).unwrap_or_default();
-        for group in joined {
+        for group in self.registry.leave(conn) {
             // A group that has ended needs no telling.
             let _ = self.send(&group, Letter::Gone(conn));
         }
@@ -339,7 +329,7 @@ impl Groups {
 
     /// Names of all groups.
     pub fn names(&self) -> Vec<GroupName> {
-        let mut names: Vec<_> = self.registry.lock().groups.keys().cloned().collect();
+        let mut names = self.registry.names();
         names.extend(self.damaged.names().cloned());
         names.sort_unstable();
         names
@@ -347,7 +337,7 @@ impl Groups {
 
     /// Whether there is a group of that name.
     pub fn has(&self, name: &GroupName) -> bool {
-        self.damaged.has(name) || self.registry.lock().groups.contains_key(name)
+        self.damaged.has(name) || self.registry.has(name)
     }
 
     /// Whether a group has a job of that name that is not done.
@@ -375,7 +365,7 @@ impl Groups {
         let letter =
             Letter::Joined(Input::Join { asked, credit }, caller.conn, caller.mailbox.clone());
         self.send(group, letter)?;
-        self.registry.lock().joined.entry(caller.conn).or_default().insert(group.clone());
+        self.registry.join(caller.conn, group.clone());
         Ok(())
     }
 
@@ -416,31 +406,34 @@ impl Groups {
 
     fn create(&self, name: &GroupName, config: GroupConfig) -> Result<(), ProtocolError> {
         self.damaged.check(name)?;
-        let mut registry = self.registry.lock();
-        if registry.groups.contains_key(name) {
+        let creation = self.registry.create();
+        if creation.has(name) {
             let text = format!("group {name} exists; GROUP set {name} changes it");
             return Err(ProtocolError::new(Code::Exists, text));
         }
-        self.start_new(&mut registry, name, config)
+        self.start_new(&creation, name, config)
     }
 
     fn ensure(&self, name: &GroupName) -> Result<(), ProtocolError> {
         self.damaged.check(name)?;
-        let mut registry = self.registry.lock();
-        if registry.groups.contains_key(name) {
+        if self.registry.has(name) {
             return Ok(());
         }
-        self.start_new(&mut registry, name, self.defaults.clone())
+        let creation = self.registry.create();
+        if creation.has(name) {
+            return Ok(());
+        }
+        self.start_new(&creation, name, self.defaults.clone())
     }
 
     fn start_new(
         &self,
-        registry: &mut Registry,
+        creation: &Creation<'_>,
         name: &GroupName,
         config: GroupConfig,
     ) -> Result<(), ProtocolError> {
         let max = self.max;
-        if registry.groups.len() + self.damaged.count() >= max {
+        if creation.count() + self.damaged.count() >= max {
             let text = format!("there are {max} groups already");
             return Err(ProtocolError::new(Code::Limit, text));
         }
@@ -461,13 +454,13 @@ impl Groups {
             Some(storage) => storage.group(name, config),
             None => Group::new(name.clone(), 0, config, fastrand::u64(..)),
         };
-        self.start(registry, group, false, |storage| storage.fresh(name))
+        self.start(creation, group, false, |storage| storage.fresh(name))
     }
 
     /// Has a group move, whose log and next number there `open` gives.
     fn start(
         &self,
-        registry: &mut Registry,
+        creation: &Creation<'_>,
         group: Group,
         anew: bool,
         open: impl FnOnce(&GroupStorage) -> (SegmentLog, Seq),
@@ -498,7 +491,7 @@ impl Groups {
         if let Some(delay_ms) = self.defaults.delay_ms.filter(|_| name.as_str() == DEFAULT_GROUP) {
             owner.set_delay(delay_ms.min(DELAY_MS_MAX));
         }
-        registry.groups.insert(name, sender);
+        creation.add(name, sender);
         owner.spawn(letters, self.stop.clone());
         Ok(())
     }
@@ -521,16 +514,12 @@ impl Groups {
         if let Err(error) = self.damaged.check(group) {
             return Err(Box::new((letter, error)));
         }
-        let (letter, error) = match self.registry.lock().groups.get(group) {
-            Some(owner) => match owner.send(letter) {
-                Ok(()) => return Ok(()),
-                Err(unsent) => (unsent.0, stopped(group)),
-            },
-            None => (letter, no_such(group)),
-        };
-        let stops = || ProtocolError::new(Code::Internal, "the broker stops");
-        let error = if self.stop.is_cancelled() { stops() } else { error };
-        Err(Box::new((letter, error)))
+        self.registry.send(group, letter).map_err(|mut unsent| {
+            if self.stop.is_cancelled() {
+                unsent.1 = ProtocolError::new(Code::Internal, "the broker stops");
+            }
+            unsent
+        })
     }
 }
 

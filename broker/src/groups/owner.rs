@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use parking_lot::Mutex;
 use tidings_protocol::{
     Code, JOB_DONE_TOPIC, JobName, MemberId, ProtocolError, Seq, TopicName, duration, encode_task,
 };
@@ -23,9 +22,10 @@ use self::outgoing::{Leaving, Outgoing};
 use super::job_names::{JobNames, Remembered};
 use super::letter::{Letter, encode_answer, failed, refuse, refuse_letter, stopped};
 use super::log::{GroupLog, Mark};
+use super::no_such;
 use super::outbox::Outbox;
+use super::registry::Registry;
 use super::watch::Watchers;
-use super::{Registry, no_such};
 use crate::clock::{Clock, Moment, wall_unix_ms};
 use crate::group::record::Record;
 use crate::group::{Asked, Group, Input, JobAction, Output, Task};
@@ -80,7 +80,7 @@ pub(super) struct Owner {
     /// When what could not be announced is tried again.
     announce_at: Option<Moment>,
     /// Where letters for it are sent from, until it is deleted.
-    registry: Arc<Mutex<Registry>>,
+    registry: Arc<Registry>,
     /// Jobs of all groups.
     job_names: Arc<JobNames>,
     is_deleted: bool,
@@ -95,7 +95,7 @@ impl Owner {
         clock: Clock,
         log: Box<dyn GroupLog>,
         wake: Arc<Notify>,
-        (registry, job_names): (Arc<Mutex<Registry>>, Arc<JobNames>),
+        (registry, job_names): (Arc<Registry>, Arc<JobNames>),
     ) -> Self {
         let appended = log.durable();
         let outbox = Outbox::new(Arc::clone(&topics), Arc::clone(&wake));

@@ -1,5 +1,6 @@
 //! The shells of groups on a disk that is full, slow, or fails.
 
+mod at_once;
 mod own;
 
 use std::collections::BTreeSet;

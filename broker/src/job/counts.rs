@@ -77,6 +77,22 @@ impl Counts {
         }
     }
 
+    /// URLs of the pass that have not ended.
+    pub(super) fn unfinished(&self) -> u64 {
+        let Self { found, completed, redirects, failed, robots, .. } = *self;
+        let ended = [
+            completed,
+            redirects,
+            failed,
+            robots,
+            self.scope,
+            self.trap,
+            self.budget,
+            self.cancelled,
+        ];
+        found.saturating_sub(ended.iter().sum())
+    }
+
     pub(super) fn outcome(&mut self, outcome: Outcome) {
         let counter = match outcome {
             Outcome::Done => &mut self.completed,

@@ -180,19 +180,33 @@ impl Account {
         pace.events.wait_ms(now).max(pace.bytes.wait_ms(now))
     }
 
-    /// Forgets what it has made that is not there any more.
-    pub(super) fn forget_unless(&self, exists: &Exists<'_>) {
-        self.made.lock().retain(exists);
+    /// Forgets what it has made that is not there any more, unless a connection has this account: what a connection
+    /// [makes](Self::make) counts before it is there. Under the lock, `has_connection` knows of each that has made
+    /// something.
+    pub(super) fn forget_unless(&self, exists: &Exists<'_>, has_connection: impl FnOnce() -> bool) {
+        let mut made = self.made.lock();
+        if !has_connection() {
+            made.retain(exists);
+        }
     }
 
     /// Whether it has anything.
     pub(super) fn is_in_use(&self) -> bool {
-        self.held.iter().any(|held| held.load(Ordering::Acquire) > 0)
-            || !self.made.lock().is_empty()
+        self.held.iter().any(|held| held.load(Ordering::Acquire) > 0) || self.has_made()
+    }
+
+    /// Whether it has made anything that may be there.
+    pub(super) fn has_made(&self) -> bool {
+        !self.made.lock().is_empty()
+    }
+
+    /// Whether a new account would be another one.
+    pub(super) fn is_wanted(&self, now: Moment) -> bool {
+        self.is_in_use() || self.is_owed(now)
     }
 
     /// Whether it went faster than it would be remembered for if it were new.
-    pub(super) fn is_owed(&self, now: Moment) -> bool {
+    fn is_owed(&self, now: Moment) -> bool {
         let pace = self.pace.lock();
         let meters = [&pace.events, &pace.bytes];
         pace.connects != Bucket::default() && !pace.connects.is_full(now)

@@ -23,11 +23,12 @@ mod quantity;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use dashmap::DashMap;
 use parking_lot::Mutex;
 use tidings_protocol::{Code, ProtocolError};
 
@@ -63,14 +64,21 @@ impl Default for QuotaConfig {
     }
 }
 
-/// Everybody's account.
+/// The accounts of all addresses and principals.
+///
+/// An account is independent of the others, and a guard of a map lives in one expression. A connection clones its
+/// account from the map, so a guard for writing and `strong_count` tell that no connection has it.
 #[derive(Debug)]
 pub(crate) struct Quotas {
     source: Arc<CurrentQuota>,
     principal: Arc<CurrentQuota>,
     counts_loopback: AtomicBool,
-    sources: Mutex<HashMap<Source, Arc<Account>>>,
-    principals: Mutex<HashMap<Box<str>, Arc<Account>>>,
+    sources: DashMap<Source, Arc<Account>>,
+    /// Accounts in `sources` at which those that no connection has are evicted.
+    sources_max: usize,
+    /// Held while an address is added: its place among `sources_max` depends on all others.
+    adding: Mutex<()>,
+    principals: DashMap<Box<str>, Arc<Account>>,
 }
 
 /// What a connection has, if anything of that is counted.
@@ -82,8 +90,10 @@ impl Quotas {
             source: Arc::new(CurrentQuota::new(&config.source)),
             principal: Arc::new(CurrentQuota::new(&config.principal)),
             counts_loopback: AtomicBool::new(config.counts_loopback),
-            sources: Mutex::default(),
-            principals: Mutex::default(),
+            sources: DashMap::new(),
+            sources_max: SOURCES_MAX,
+            adding: Mutex::default(),
+            principals: DashMap::new(),
         }
     }
 
@@ -92,13 +102,9 @@ impl Quotas {
     pub(crate) fn change(&self, config: &QuotaConfig) {
         self.counts_loopback.store(config.counts_loopback, Ordering::Relaxed);
         let before = self.source.change(&config.source);
-        for account in self.sources.lock().values() {
-            account.forget_rates_of(&before);
-        }
+        self.sources.iter().for_each(|account| account.forget_rates_of(&before));
         let before = self.principal.change(&config.principal);
-        for account in self.principals.lock().values() {
-            account.forget_rates_of(&before);
-        }
+        self.principals.iter().for_each(|account| account.forget_rates_of(&before));
     }
 
     /// A connection comes from there. Refused with [`Code::Limit`].
@@ -127,41 +133,51 @@ impl Quotas {
     }
 
     fn of_source(&self, source: Source, now: Moment) -> Arc<Account> {
-        let sources = &mut *self.sources.lock();
-        if sources.len() >= SOURCES_MAX && !sources.contains_key(&source) {
-            sources.retain(|_, account| account.is_in_use() || account.is_owed(now));
-            if sources.len() >= SOURCES_MAX {
-                // Whoever commands so many networks is not held up by how fast each of them is.
-                sources.retain(|_, account| account.is_in_use());
+        if let Some(account) = self.sources.get(&source).map(|account| Arc::clone(&account)) {
+            return account;
+        }
+        let _alone = self.adding.lock();
+        if self.sources.len() >= self.sources_max && !self.sources.contains_key(&source) {
+            self.sources.retain(|_, account| has_connection(account) || account.is_wanted(now));
+            if self.sources.len() >= self.sources_max {
+                // A client with so many networks is not slowed down by the rate of each.
+                self.sources.retain(|_, account| has_connection(account) || account.is_in_use());
             }
         }
-        let who = || format!("the address {source}");
-        let new = || Arc::new(Account::new(who(), Arc::clone(&self.source)));
-        Arc::clone(sources.entry(source).or_insert_with(new))
+        let new =
+            || Arc::new(Account::new(format!("the address {source}"), Arc::clone(&self.source)));
+        Arc::clone(&self.sources.entry(source).or_insert_with(new))
     }
 
     fn of_principal(&self, name: &str) -> Arc<Account> {
-        let principals = &mut *self.principals.lock();
-        if let Some(account) = principals.get(name) {
-            return Arc::clone(account);
+        if let Some(account) = self.principals.get(name).map(|account| Arc::clone(&account)) {
+            return account;
         }
-        let account = Arc::new(Account::new(name.to_owned(), Arc::clone(&self.principal)));
-        principals.insert(name.into(), Arc::clone(&account));
-        account
+        let new = || Arc::new(Account::new(name.to_owned(), Arc::clone(&self.principal)));
+        Arc::clone(&self.principals.entry(name.into()).or_insert_with(new))
     }
 
-    /// Forgets who has nothing any more. To be called every second or so.
+    /// Forgets accounts that have nothing any more. To be called every second or so.
     pub(crate) fn tend(&self, exists: &Exists<'_>, now: Moment) {
-        let is_wanted = |account: &Arc<Account>| {
-            let is_connected = Arc::strong_count(account) > 1;
-            if !is_connected {
-                account.forget_unless(exists);
-            }
-            is_connected || account.is_in_use() || account.is_owed(now)
-        };
-        self.sources.lock().retain(|_, account| is_wanted(account));
-        self.principals.lock().retain(|_, account| is_wanted(account));
+        tend(&self.sources, exists, now);
+        tend(&self.principals, exists, now);
     }
+}
+
+/// `exists` asks topics and groups, so it is called without a guard, on clones of accounts. Each of those has made
+/// something: a clone of another one would keep it from being evicted.
+fn tend<K: Eq + Hash>(accounts: &DashMap<K, Arc<Account>>, exists: &Exists<'_>, now: Moment) {
+    let idle = accounts.iter().filter(|account| !has_connection(account) && account.has_made());
+    let idle: Vec<Arc<Account>> = idle.map(|account| Arc::clone(&account)).collect();
+    for account in idle {
+        account.forget_unless(exists, || Arc::strong_count(&account) > 2);
+    }
+    accounts.retain(|_, account| has_connection(account) || account.is_wanted(now));
+}
+
+/// Whether a connection has an account of the map.
+fn has_connection(account: &Arc<Account>) -> bool {
+    Arc::strong_count(account) > 1
 }
 
 /// Somebody may have no more of that.

@@ -1,6 +1,8 @@
 //! Whatever connections come, do and end: an account has exactly what they have, never more than it may, and a rate is
 //! kept over any time.
 
+mod at_once;
+
 use std::collections::HashSet;
 use std::net::IpAddr;
 
@@ -143,8 +145,8 @@ proptest! {
         }
         open.clear();
         quotas.tend(&|_| false, Moment(0));
-        prop_assert!(quotas.sources.lock().is_empty(), "what ended has nothing");
-        prop_assert!(quotas.principals.lock().is_empty());
+        prop_assert!(quotas.sources.is_empty(), "what ended has nothing");
+        prop_assert!(quotas.principals.is_empty());
     }
 
     #[test]
@@ -216,9 +218,9 @@ fn a_minute_has_so_many_new_connections() {
     assert!(comes(2, 0), "another address");
     assert_eq!((0..60).filter(|second| comes(1, second * 1_000 + 1_000)).count(), 60);
     quotas.tend(&|_| false, Moment(61_000));
-    assert!(!quotas.sources.lock().is_empty(), "it is remembered how fast they came");
+    assert!(!quotas.sources.is_empty(), "it is remembered how fast they came");
     quotas.tend(&|_| false, Moment(200_000));
-    assert!(quotas.sources.lock().is_empty());
+    assert!(quotas.sources.is_empty());
 }
 
 #[test]
@@ -260,7 +262,7 @@ fn another_limit_counts_at_once_for_who_is_there() {
     quotas.assign(&mut uncounted, Some("somebody")).unwrap();
     drop((held, uncounted));
     quotas.tend(&|_| false, Moment(0));
-    assert!(quotas.sources.lock().is_empty() && quotas.principals.lock().is_empty());
+    assert!(quotas.sources.is_empty() && quotas.principals.is_empty());
 }
 
 #[test]
@@ -317,6 +319,6 @@ fn addresses_that_are_remembered_are_bounded() {
     for number in 0..50_000_u32 {
         let from = IpAddr::from((0x0a00_0000 + number).to_be_bytes());
         drop(quotas.connect(Some(from), Moment(0)).unwrap());
-        assert!(quotas.sources.lock().len() <= SOURCES_MAX);
+        assert!(quotas.sources.len() <= SOURCES_MAX);
     }
 }

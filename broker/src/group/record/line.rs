@@ -144,8 +144,9 @@ impl Writer<'_> {
             }
             Decision::Paused(paused) => self.field("paused").flag(*paused),
             Decision::Purged => self.field("purged"),
-            Decision::Retried { entries } => {
-                self.field("retried").list(entries, |writer, entry| _ = writer.field(entry))
+            Decision::Retried { entries, repairs } => {
+                self.field(if *repairs { "revived" } else { "retried" });
+                self.list(entries, |writer, entry| _ = writer.field(entry))
             }
             Decision::Forgotten { entries } => {
                 self.field("forgotten").list(entries, |writer, entry| _ = writer.field(entry))
@@ -410,7 +411,9 @@ impl<'a> Reader<'a> {
             "unpinned" => Decision::Unpinned { entries: self.list(Self::field)? },
             "paused" => Decision::Paused(self.flag()?),
             "purged" => Decision::Purged,
-            "retried" => Decision::Retried { entries: self.list(Self::field)? },
+            word @ ("retried" | "revived") => {
+                Decision::Retried { entries: self.list(Self::field)?, repairs: word == "revived" }
+            }
             "forgotten" => Decision::Forgotten { entries: self.list(Self::field)? },
             "kept" => Decision::Kept(Box::new(self.item()?)),
             "deleted" => Decision::Deleted,

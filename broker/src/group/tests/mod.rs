@@ -7,6 +7,7 @@ mod explain;
 mod jobs;
 mod operate;
 mod parking;
+mod repairs;
 mod rules;
 mod schedules;
 mod simulation;

@@ -9,30 +9,30 @@ use crate::group::{Input, Operation, Output, Show};
 use crate::mailbox::ConnId;
 
 impl Bench {
-    fn operate(&mut self, what: Operation) {
+    pub(super) fn operate(&mut self, what: Operation) {
         self.feed(Input::Operate { asked: A.asked(), what });
     }
 
-    fn tasks_of(&mut self, settings: &[(&str, &str)]) -> Vec<String> {
+    pub(super) fn tasks_of(&mut self, settings: &[(&str, &str)]) -> Vec<String> {
         let query = TaskQuery::parse(settings.iter().copied()).unwrap();
         self.feed(Input::Show { asked: A.asked(), what: Show::Tasks(query) });
         self.answers.last().unwrap().as_ref().unwrap().more.clone()
     }
 
     /// Publishes a URL, and fails it until it is dead.
-    fn kill(&mut self, payload: &str) {
+    pub(super) fn kill(&mut self, payload: &str) {
         self.publish(payload);
         let task = self.task();
         self.nack(A, &task.id, Return::Retry { after_ms: None });
     }
 }
 
-fn selection(settings: &[(&str, &str)]) -> Selection {
+pub(super) fn selection(settings: &[(&str, &str)]) -> Selection {
     Selection::parse(settings.iter().copied(), |name, _| panic!("{name}")).unwrap()
 }
 
 /// A bench on which the first failure is the last one, and A works.
-fn deadly() -> Bench {
+pub(super) fn deadly() -> Bench {
     let mut bench = Bench::new(&[("delay", "0"), ("max-attempts", "1")]);
     bench.join(A, 10);
     bench

@@ -76,7 +76,7 @@ fn what_was_broken_once_holds() {
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 28] = [
+const MUTANTS: [(Mutant, Promise); 29] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
     (Mutant::OneTooMany, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
@@ -102,6 +102,7 @@ const MUTANTS: [(Mutant, Promise); 28] = [
     (Mutant::StaysPinned, Promise::NoStarvation),
     (Mutant::StaysOpen, Promise::AllFinishes),
     (Mutant::LosesLinks, Promise::NeverEarly),
+    (Mutant::UncountedRepair, Promise::NeverEarly),
     (Mutant::AnyEvery, Promise::AllFinishes),
     (Mutant::AnyId, Promise::IdsHold),
     (Mutant::Unrecorded, Promise::RecordsSuffice),

@@ -323,6 +323,9 @@ impl World {
         })?;
         let open = passes.names(false);
         Promise::AllFinishes.holds(open.is_empty(), || format!("never done: {open:?}"))?;
+        for job in group.jobs.iter() {
+            passes.check_counts(job.name.as_ref(), &group.describe_job(job))?;
+        }
         self.looks.check_end()?;
         let told = passes.iter().all(|(_, pass)| pass.waits == 0);
         Promise::DoneOnce.holds(told, || "somebody waits for a job that is done".to_owned())?;

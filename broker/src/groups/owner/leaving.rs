@@ -51,9 +51,9 @@ impl Owner {
                 return self.abandon(letters);
             }
         }
-        // Letters are sent with the lock held, so none comes after this.
         self.job_names.forget(self.group.name());
-        self.registry.lock().groups.remove(self.group.name());
+        // No letter comes after this.
+        self.registry.remove(self.group.name());
         for (asked, mailbox) in self.watchers.take() {
             refuse([asked].into_iter(), &mailbox, &no_such(self.group.name()));
         }

@@ -35,7 +35,11 @@ impl Writer<'_> {
                 self.field("seen").pass(*pass).list(urls, |writer, url| _ = writer.field(url))
             }
             Item::Key { key, state } => self.field("key").text(key).key_state(state),
-            Item::Entry(entry) => self.field("entry").entry(entry),
+            // Earlier versions have no repairs, and must not read one as an entry without a job.
+            Item::Entry(entry) => match entry.repairs {
+                None => self.field("entry").entry(entry),
+                Some(pass) => self.field("repair").pass(pass).entry(entry),
+            },
             Item::Parked(entries) => self.field("parked").list(entries, Self::admission),
             Item::Schedule(schedule) => self.field("schedule").schedule(schedule),
             Item::ClockTime(time) => self.field("clock-time").clock_time(time),
@@ -141,6 +145,10 @@ impl Reader<'_> {
             "seen" => Item::Seen { pass: self.pass()?, urls: self.list(Self::field)? },
             "key" => Item::Key { key: self.text()?.into(), state: self.key_state()? },
             "entry" => Item::Entry(Box::new(self.entry()?)),
+            "repair" => {
+                let repairs = Some(self.pass()?);
+                Item::Entry(Box::new(Entry { repairs, ..self.entry()? }))
+            }
             "parked" => Item::Parked(self.list(Self::admission)?),
             "schedule" => Item::Schedule(Box::new(self.schedule()?)),
             "clock-time" => Item::ClockTime(self.clock_time()?),

@@ -3,7 +3,7 @@ use tidings_protocol::{CanonicalUrl, JobName, Seq, TopicName};
 
 use super::*;
 use crate::group::clock_times::{ClockTime, Waiting};
-use crate::group::entry::EntryId;
+use crate::group::entry::{Entry, EntryId, Lease, State};
 use crate::group::pattern::Filter;
 use crate::group::scope::ScopeRule;
 use crate::group::snapshot::Item;
@@ -79,6 +79,26 @@ prop_compose! {
     ) -> Schedule {
         let (url_key, key) = (UrlKey(url_key), key.into());
         Schedule { url_key, text, key, prio, carried, every_ms, due, entry, stands_in }
+    }
+}
+
+prop_compose! {
+    fn entry()(
+        admitted in admission(),
+        (releases, failures, losses, agains) in any::<(u32, u32, u32, u32)>(),
+        last_reason in prop::option::of(boxed()),
+        again in prop::option::of((boxed(), text(), any::<u128>())),
+        lease in prop::option::of((any::<u128>(), any::<u64>(), moment(), any::<bool>())),
+        repairs in any::<Option<(u64, u32)>>(),
+    ) -> Entry {
+        let again = again.map(|(url, key, member)| {
+            Box::new(Again { url, key: key.into(), member: MemberId(member) })
+        });
+        let state = lease.map_or(State::Delayed, |(member, run, until, over)| {
+            State::Held(Lease { member: MemberId(member), run, until, over })
+        });
+        let repairs = repairs.map(|(number, pass)| JobRef { number, pass });
+        Entry { admitted, state, releases, failures, losses, last_reason, again, agains, repairs }
     }
 }
 
@@ -183,11 +203,13 @@ fn of_entries() -> impl Strategy<Value = Decision> {
         (entries(), prop::sample::select(End::ALL.to_vec()))
             .prop_map(|(entries, end)| Decision::Ended { entries, end }),
         entries().prop_map(|entries| Decision::Unpinned { entries }),
-        entries().prop_map(|entries| Decision::Retried { entries }),
+        (entries(), any::<bool>())
+            .prop_map(|(entries, repairs)| Decision::Retried { entries, repairs }),
         entries().prop_map(|entries| Decision::Forgotten { entries }),
         taking().prop_map(|taking| Decision::SeedAdded(taking.into())),
         prop::collection::vec(clock_time(), 0..4).prop_map(Decision::ClockTimes),
         clock_time().prop_map(|time| Decision::Kept(Box::new(Item::ClockTime(time)))),
+        entry().prop_map(|entry| Decision::Kept(Box::new(Item::Entry(Box::new(entry))))),
         prop::collection::vec(admission(), 0..4)
             .prop_map(|entries| Decision::Kept(Box::new(Item::Parked(entries)))),
         (any::<u128>(), moment(), prop::option::of(taking())).prop_map(|(url, next, item)| {
@@ -267,6 +289,15 @@ proptest! {
     fn no_line_makes_it_panic(line in "[0-9]{1,3}\t(taken|answered|configured|job-noted)(\t[0-9a-z+\\\\-]{0,6}){0,12}") {
         let _ = Record::decode(&line);
     }
+}
+
+#[test]
+fn retries_of_earlier_versions_repair_nothing() {
+    let retried = |line| Record::decode(line).unwrap().decision;
+    let entries = vec![3];
+    let earlier = Decision::Retried { entries: entries.clone(), repairs: false };
+    assert_eq!(retried("5\tretried\t1\t3"), earlier);
+    assert_eq!(retried("5\trevived\t1\t3"), Decision::Retried { entries, repairs: true });
 }
 
 #[test]

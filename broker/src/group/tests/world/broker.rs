@@ -260,7 +260,9 @@ impl World {
         } else {
             self.released.get(&task.id).copied().unwrap_or_default()
         };
-        let told = Told::read(task, self.now, released);
+        let mut told = Told::read(task, self.now, released);
+        // A repair waits and is released as an entry without a job.
+        told.job = told.job.filter(|name| !self.passes.repairs(name, &told.url));
         if is_new {
             self.totals.releases += 1;
             let is_named = self.named.contains(&told.url);

@@ -92,6 +92,26 @@ impl Passes {
         self.by_name.values().all(|pass| pass.done)
     }
 
+    /// Whether a task repairs a page of a finished pass: the page failed, or a repaired page redirects to it.
+    pub(super) fn repairs(&mut self, name: &str, url: &str) -> bool {
+        let done = self.by_name.get_mut(name).filter(|pass| pass.done);
+        let Some(pass) = done.filter(|pass| pass.others.contains(url)) else { return false };
+        pass.others.insert(redirect_of(url));
+        true
+    }
+
+    /// When nothing waits any more, every URL of a finished pass has ended once, also if it was repaired, and the pass
+    /// has no more pages than it may have. `shown` is the answer to `JOB show`.
+    pub(super) fn check_counts(&self, name: &str, shown: &str) -> Kept {
+        let counts = counts_of(shown);
+        let (ended, completed) = (ended(&counts), counts["completed"]);
+        let exact = ended == counts["found"];
+        Promise::NeverEarly.holds(exact, || format!("{ended} URLs have ended: {shown}"))?;
+        let max = self.by_name.get(name).and_then(|pass| pass.settings.pages_max);
+        let kept = max.is_none_or(|max| completed <= max);
+        Promise::BudgetKept.holds(kept, || format!("more than {max:?} pages: {shown}"))
+    }
+
     /// Something of a job is released. `announced`: somebody else wants it, so it goes out whatever
     /// holds the job up. `ticked`: when the broker, on its clock, has last let time decide.
     pub(super) fn check_release(&self, told: &Told, announced: bool, ticked: Moment) -> Kept {
@@ -171,19 +191,14 @@ impl Passes {
 
     /// The end of a pass is announced.
     pub(super) fn announced(&mut self, payload: &str) -> Kept {
-        let counts: BTreeMap<&str, u64> = payload
-            .split(' ')
-            .filter_map(|word| word.split_once('='))
-            .filter_map(|(name, value)| Some((name, value.parse().ok()?)))
-            .collect();
+        let counts = counts_of(payload);
         let is_first = self.ended.insert((counts["number"], counts["pass"]));
         Promise::DoneOnce.holds(is_first, || format!("announced again: {payload}"))?;
         let name = payload.split(' ').next().expect("split gives one part at least");
         let pass = self.find_mut(name);
         pass.done = true;
         pass.check_end(name)?;
-        let ends = ["redirects", "failed", "robots", "scope", "trap", "budget", "cancelled"];
-        let ended = ends.iter().map(|end| counts[end]).sum::<u64>() + counts["completed"];
+        let ended = ended(&counts);
         let exact = ended == counts["found"] && counts["completed"] == pass.completed.len() as u64;
         Promise::NeverEarly
             .holds(exact, || format!("{} pages were completed: {payload}", pass.completed.len()))
@@ -268,4 +283,18 @@ impl Pass {
         let missing = self.missing.values().flatten().next();
         Promise::NeverEarly.holds(missing.is_none(), || format!("{name} is without {missing:?}"))
     }
+}
+
+/// The numbers in an announcement or an answer.
+fn counts_of(text: &str) -> BTreeMap<&str, u64> {
+    text.split(' ')
+        .filter_map(|word| word.split_once('='))
+        .filter_map(|(name, value)| Some((name, value.parse().ok()?)))
+        .collect()
+}
+
+fn ended(counts: &BTreeMap<&str, u64>) -> u64 {
+    let ends =
+        ["completed", "redirects", "failed", "robots", "scope", "trap", "budget", "cancelled"];
+    ends.iter().map(|end| counts[end]).sum()
 }

@@ -1,0 +1,100 @@
+//! Several threads that connect, create and end at the same time: no limit is exceeded, and no account exists twice.
+
+use super::*;
+use crate::at_once::at_once;
+
+const THREADS: usize = 8;
+
+/// So many of the threads have something.
+fn count<T, E>(results: &[Result<T, E>]) -> u64 {
+    results.iter().filter(|result| result.is_ok()).count() as u64
+}
+
+#[test]
+fn connections_from_a_new_address_share_one_account() {
+    let quotas = quotas(few(), Quota::ENDLESS);
+    for number in 0..2_000_u32 {
+        let from = IpAddr::from((0x0a00_0000 + number).to_be_bytes());
+        let held = at_once(THREADS, |_| quotas.connect(Some(from), Moment(0)));
+        assert_eq!(count(&held), MAX);
+    }
+    quotas.tend(&|_| false, Moment(0));
+    assert!(quotas.sources.is_empty());
+}
+
+#[test]
+fn connections_of_a_new_principal_share_one_account() {
+    let quotas = quotas(Quota::ENDLESS, few());
+    for number in 0..2_000 {
+        let name = format!("p{number}");
+        let held = at_once(THREADS, |_| {
+            let mut held = None;
+            quotas.assign(&mut held, Some(&name)).map(|()| held)
+        });
+        assert_eq!(count(&held), MAX);
+    }
+    quotas.tend(&|_| false, Moment(0));
+    assert!(quotas.principals.is_empty());
+}
+
+/// The address of the `number`th connection of a thread.
+fn of_thread(thread: usize, number: u32) -> IpAddr {
+    let thread = u32::try_from(thread).expect("there are few threads");
+    IpAddr::from((0x0a00_0000 + (thread << 16) + number).to_be_bytes())
+}
+
+#[test]
+fn remembered_addresses_are_bounded_while_many_are_added() {
+    const REMEMBERED_MAX: usize = 64;
+    // Each address owes for its connection and has nothing when that has ended.
+    let mut quotas = quotas(Quota::ENDLESS.with(Quantity::Connects, 60), Quota::ENDLESS);
+    quotas.sources_max = REMEMBERED_MAX;
+    at_once(THREADS, |thread| {
+        for number in 0..5_000 {
+            if thread == 0 {
+                quotas.tend(&|_| false, Moment(0));
+            }
+            let held = quotas.connect(Some(of_thread(thread, number)), Moment(0)).unwrap();
+            let alone = quotas.adding.lock();
+            assert!(quotas.sources.len() <= REMEMBERED_MAX);
+            drop((alone, held));
+        }
+    });
+}
+
+#[test]
+fn an_account_is_not_evicted_between_its_lookup_and_its_first_connection() {
+    let mut quotas = quotas(few(), Quota::ENDLESS);
+    quotas.sources_max = 4;
+    let source = Source::from(address(1));
+    let account = quotas.of_source(source, Moment(0));
+    for number in 0..100 {
+        drop(quotas.connect(Some(of_thread(1, number)), Moment(0)).unwrap());
+        assert!(quotas.sources.len() <= 4);
+    }
+    quotas.tend(&|_| false, Moment(0));
+    assert!(Arc::ptr_eq(&account, &quotas.of_source(source, Moment(0))));
+}
+
+#[test]
+fn what_a_connection_makes_counts_before_it_is_there() {
+    for _ in 0..500 {
+        let quotas = quotas(few(), Quota::ENDLESS);
+        let there = Mutex::new(HashSet::new());
+        let exists = |made: &Made| there.lock().contains(made);
+        at_once(2, |thread| {
+            for number in 0..20 {
+                if thread == 0 {
+                    quotas.tend(&exists, Moment(0));
+                    continue;
+                }
+                let held = quotas.connect(Some(address(1)), Moment(0)).unwrap();
+                if held.as_ref().is_some_and(|held| held.make(&topic(number), &exists).is_ok()) {
+                    std::thread::yield_now();
+                    there.lock().insert(topic(number));
+                }
+            }
+        });
+        assert_eq!(there.lock().len() as u64, MAX);
+    }
+}
