@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use bytes::Bytes;
+use tidings_concurrent::{Mark, Wait};
 use tidings_protocol::Seq;
 use tokio::sync::Notify;
 
 use super::Topic;
 use super::batch::first_lines;
 use super::cold::{Pending, Read};
-use super::tail::{Form, Tail};
-use super::waiters::{Place, Waiters};
+use super::tail::Form;
 use crate::log::{Found, Position};
 
 /// Events that were kept and are gone: all numbers from `from` to `to`, both included.
@@ -57,10 +57,8 @@ pub struct Reader {
     /// Events before this time are of no interest.
     since: Option<i64>,
     waker: Waker,
-    /// Where it waits, if it had everything when it was last asked.
-    place: Option<Place>,
-    /// What the mark was then that it waits for. As long as it is, nobody has been woken.
-    waits_at: Option<Seq>,
+    /// Whether it had everything when it was last asked.
+    wait: Wait,
     /// What was asked of the log, and where that began which was in memory then: what the log does
     /// not know before that number was never kept.
     pending: Option<(Pending, Seq)>,
@@ -93,8 +91,7 @@ impl Reader {
             cursor,
             since,
             waker,
-            place: None,
-            waits_at: None,
+            wait: Wait::new(Mark::Visible),
             pending: None,
             position: None,
         }
@@ -103,6 +100,7 @@ impl Reader {
     /// Does not run ahead of the durable mark, and is not left behind.
     pub(super) fn keeping(mut self) -> Self {
         self.keeper = Some(self.topic.tail.lock().keep(self.cursor));
+        self.wait = Wait::new(Mark::Durable);
         self
     }
 
@@ -122,25 +120,14 @@ impl Reader {
             return;
         }
         self.waker.clone_from(waker);
-        let place = self.place.take();
-        self.waiters(&mut self.topic.tail.lock()).leave(place);
+        self.wait.leave(&mut *self.topic.tail.lock());
         // The answer of the disk would wake whoever was waiting when it was asked.
         self.rewind(self.cursor);
     }
 
-    /// The mark that it waits for when it has everything.
-    fn mark(&self) -> Seq {
-        if self.keeper.is_some() { self.topic.durable() } else { self.topic.visible() }
-    }
-
-    /// Those who wait for the same mark.
-    fn waiters<'a>(&self, tail: &'a mut Tail) -> &'a mut Waiters {
-        if self.keeper.is_some() { &mut tail.settling } else { &mut tail.waiting }
-    }
-
     /// Where what it may take ends.
     fn end(&self) -> Seq {
-        self.mark().min(self.topic.doubtful())
+        self.topic.end(self.wait.mark())
     }
 
     /// Whether there is something that was not taken, without waiting for anybody.
@@ -172,10 +159,10 @@ impl Reader {
         if let Some(fetched) = self.fetch_pending(&mut take) {
             return fetched;
         }
-        if self.waits_at.is_some_and(|mark| mark == self.mark()) {
+        if self.wait.goes_on(&self.topic.tail) {
             return Fetched::Taken;
         }
-        self.waits_at = None;
+        self.wait.end();
         let topic = Arc::clone(&self.topic);
         let tail = &mut *topic.tail.lock();
         let mark = if self.keeper.is_some() { tail.durable() } else { tail.visible() };
@@ -205,8 +192,7 @@ impl Reader {
         }
         self.cursor = tail.read(self.cursor, end, self.form, bytes_max, slices_max, take);
         if self.cursor >= end {
-            self.place = Some(self.waiters(tail).wait(self.place, &self.waker));
-            self.waits_at = Some(mark);
+            self.wait.begin(tail, &self.waker);
         }
         Fetched::Taken
     }
@@ -282,7 +268,8 @@ impl Reader {
     pub(crate) fn rewind(&mut self, seq: Seq) {
         debug_assert!(seq <= self.cursor, "rewinding goes back");
         self.cursor = seq;
-        (self.pending, self.position, self.waits_at) = (None, None, None);
+        (self.pending, self.position) = (None, None);
+        self.wait.end();
     }
 
     /// The next events that are durable, as many as there are up to `events_max`, and what was
@@ -339,7 +326,7 @@ impl Drop for Reader {
         {
             let tail = &mut *self.topic.tail.lock();
             tail.leave(self.form);
-            self.waiters(tail).leave(self.place);
+            self.wait.leave(tail);
         }
         if let Some(keeper) = self.keeper {
             self.topic.forget_keeper(keeper);
@@ -347,8 +334,12 @@ impl Drop for Reader {
     }
 }
 
-/// Wakes whoever waits on a `Notify`, now or next.
-pub(super) struct Notifies(pub(super) Arc<Notify>);
+/// A waker for the task that waits on a `Notify`, now or next.
+pub(crate) fn waker_of(wake: Arc<Notify>) -> Waker {
+    Waker::from(Arc::new(Notifies(wake)))
+}
+
+struct Notifies(Arc<Notify>);
 
 impl Wake for Notifies {
     fn wake(self: Arc<Self>) {

@@ -438,7 +438,7 @@ fn what_a_group_has_not_taken_is_kept_and_its_publishers_wait() {
         topic.append(ConnId(1), [payload.as_str()]).unwrap();
     }
     let woken = Arc::new(Notify::new());
-    let waker = Waker::from(Arc::new(Notifies(woken.clone())));
+    let waker = waker_of(woken.clone());
     assert!(topic.is_held_up(Some(&waker)), "a megabyte in a tail of 64 KiB");
     let mut taken = 0;
     loop {

@@ -6,10 +6,11 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Waker;
 
 use parking_lot::{Mutex, RwLock};
+use tidings_concurrent::{Arrivals, Watermarked};
 use tidings_protocol::{
     Code, DEAD_LETTER_TOPIC, DEFAULT_TOPIC, Fate, JOB_DONE_TOPIC, ProtocolError, Seq, StartAt,
     TopicName,
@@ -21,7 +22,6 @@ use super::memory::Memory;
 use super::reader::Reader;
 use super::recent::{IDS_MAX, id_of};
 use super::tail::{Form, Tail};
-use super::waiters::Arrivals;
 use super::{RESERVED_IN_MEMORY, Topic};
 use crate::catalog::{Catalog, Record, Sync, TopicSettings};
 use crate::clock::Clock;
@@ -432,24 +432,20 @@ impl Topics {
         let topic = Arc::new(Topic {
             name: name.clone(),
             id,
-            head: AtomicU64::new(tail.head().0),
-            visible: AtomicU64::new(tail.visible().0),
-            durable: AtomicU64::new(tail.durable().0),
-            has_lost: AtomicBool::new(false),
             pressed: AtomicBool::new(false),
             deleted: AtomicBool::new(false),
             bytes: AtomicUsize::new(0),
             shows_safe: tail.shows_safe,
             ids: AtomicUsize::new(0),
             settings: Mutex::new(settings),
-            tail: Mutex::new(tail),
+            tail: Watermarked::new(tail),
             log,
             shared: Arc::clone(&self.shared),
         });
         index.by_name.insert(name.clone(), Arc::clone(&topic));
         index.by_id.insert(id, Arc::clone(&topic));
         self.shared.memory.add(&topic);
-        self.arrivals.tell();
+        self.arrivals.announce();
         topic
     }
 

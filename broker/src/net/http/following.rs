@@ -111,7 +111,6 @@ impl Following {
     /// Takes at most about so many bytes, and at least one batch if there is one.
     pub(super) fn next(&mut self, cx: &mut Context<'_>, bytes_max: usize) -> Next {
         if self.reader.is_none() && self.is_born(cx) {
-            self.hub.topics.arrivals.leave(self.place.take());
             let first = Some(StartAt::First);
             self.reader = self.hub.topics.subscribe(&self.topic, first, cx.waker().clone()).ok();
         }
@@ -130,8 +129,9 @@ impl Following {
 
     /// Whether the topic has come into being. If not, the task is woken to look again.
     fn is_born(&mut self, cx: &Context<'_>) -> bool {
-        self.place = Some(self.hub.topics.arrivals.wait(self.place, cx.waker()));
-        self.hub.topics.find(self.topic.as_str()).is_some()
+        let topics = &self.hub.topics;
+        let look = || topics.find(self.topic.as_str());
+        topics.arrivals.look(&mut self.place, cx.waker(), look).is_some()
     }
 }
 
