@@ -52,6 +52,7 @@ mod kill_pause;
 mod limits;
 mod manage;
 mod microblog;
+mod newest;
 mod notified;
 mod notifier;
 mod operate;
