@@ -53,6 +53,7 @@ mod limits;
 mod links;
 mod manage;
 mod microblog;
+mod newest;
 mod notified;
 mod notifier;
 mod operate;

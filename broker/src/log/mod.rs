@@ -11,6 +11,7 @@
 //! | [`format`] | headers of segments and batches |
 //! | [`committer`] | group commit: the threads that write and sync what has gathered |
 //! | [`disk`] | the calls to the file system, behind a trait |
+//! | [`index`] | where the batches of a segment begin, and which numbers are empty |
 //! | [`read_only`] | a disk that changes nothing, for checks |
 //! | [`segment`] | walking through one file, whatever has become of it |
 //! | [`segments`] | the log as segment files: appending, syncing, retention |
@@ -25,6 +26,7 @@ pub(crate) mod disk;
 pub(crate) mod format;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
+mod index;
 pub(crate) mod read_only;
 mod reading;
 mod recovery;
@@ -113,6 +115,17 @@ pub(crate) enum Found {
     Skip(Seq),
     /// There is nothing from there on.
     End,
+}
+
+/// Where the newest events begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Newest {
+    /// How many events fewer there are than were counted for.
+    pub(crate) missing: u64,
+    /// The first of these events; if some are missing, the number below which no event is kept.
+    pub(crate) from: Seq,
+    /// The segment whose events are not known, so that they and older ones were not counted.
+    pub(crate) unknown: Option<Seq>,
 }
 
 /// A place in a log, to go on from without a search.
@@ -213,6 +226,13 @@ pub(crate) trait TopicLog: Debug + Send + Sync {
         since: Option<i64>,
         buffer: &mut [u8],
     ) -> Result<Found, LogError>;
+
+    /// Counts the newest `count` events before a number, without reading the disk. Empty numbers do not count, nor do
+    /// events that were damaged when their segment was indexed.
+    fn newest(&self, count: u64, before: Seq) -> Newest;
+
+    /// Reads which events the segment that begins at `base` has, for [`newest`](Self::newest).
+    fn index(&self, base: Seq) -> Result<(), LogError>;
 
     /// Where it begins and ends.
     fn bounds(&self) -> Bounds;

@@ -30,10 +30,10 @@ use super::disk::{DiskFile, is_full};
 use super::format::{
     BATCH_HEADER, BatchHeader, FormatError, Home, SEGMENT_HEADER, SegmentHeader, VERSION,
 };
+use super::index::Index;
 use super::segment::{Place, Step, Walk, is_whole, payload};
 use super::segments::{
-    Active, Index, Segment, SegmentLog, SegmentOptions, Shared, Writer, add_to_index, file_name,
-    torn_path,
+    Active, Segment, SegmentLog, SegmentOptions, Shared, Writer, file_name, torn_path,
 };
 
 /// More numbers than a segment can hold, for going on behind one that cannot be read.
@@ -321,7 +321,7 @@ impl Recovery {
         path: &Path,
     ) -> io::Result<Scan> {
         let mut scan = Scan {
-            index: Index::new(),
+            index: Index::new(base),
             end: SEGMENT_HEADER as u64,
             // Events of this file before this number are accounted for.
             next: base,
@@ -358,7 +358,7 @@ impl Recovery {
                     scan.next = scan.next.max(header.end());
                     scan.end = place.end();
                     scan.is_stopped = header.clean;
-                    add_to_index(&mut scan.index, header.first, place.offset);
+                    scan.index.add(header, place.offset);
                     self.learn(file, place);
                 }
                 Step::Bad { offset, next } if synced > scan.next => {
@@ -474,6 +474,22 @@ impl Recovery {
         Ok(())
     }
 
+    /// Adds to each index the numbers at its end that no batch holds: now it is known where the segments end.
+    fn end_indexes(&mut self) {
+        let mut end = self.shared.end;
+        for segment in self.shared.segments.iter_mut().rev() {
+            let ends = std::mem::replace(&mut end, segment.previous_end).max(segment.base);
+            if let Some(index) = &mut segment.index {
+                if index.end() > ends {
+                    // It has strays. A reader that needs an index builds one without them.
+                    segment.index = None;
+                } else if index.end() < ends {
+                    Arc::make_mut(index).end_at(ends);
+                }
+            }
+        }
+    }
+
     fn conclude(mut self) -> io::Result<(SegmentLog, Recovered)> {
         let newest = self.shared.segments.back().map_or(Seq(0), |segment| segment.base);
         if self.floor > beyond(newest) || newest == Seq(0) {
@@ -483,6 +499,7 @@ impl Recovery {
             self.shared.end = self.shared.end.max(self.floor);
             self.writer.active = None;
         }
+        self.end_indexes();
         self.found.next = self.found.next.max(self.shared.end).max(self.writer.reserved);
         self.writer.durable = self.shared.end;
         self.writer.reserved = self.found.next;

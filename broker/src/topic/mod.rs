@@ -43,10 +43,11 @@ use tidings_protocol::{Code, Fate, ProtocolError, Seq, StartAt, TopicName};
 use tokio::sync::Notify;
 
 use self::cold::Pending;
+use self::reader::{Newest, Start};
 use self::tail::Tail;
 use self::topics::Shared;
 use crate::catalog::TopicSettings;
-use crate::log::{Position, RESERVED_MAX, TopicLog};
+use crate::log::{self, Position, RESERVED_MAX, TopicLog};
 use crate::mailbox::ConnId;
 
 pub(crate) use self::batch::count_lines;
@@ -348,26 +349,70 @@ impl Topic {
             tail.enter(form);
             match form {
                 Form::Wire => self.resolve(tail, from),
-                Form::Bare { .. } => (tail.head(), None),
+                Form::Bare { .. } => Start::at(tail.head()),
             }
         };
         Reader::new(Arc::clone(self), form, start, waker)
     }
 
-    /// Where a reader begins, and before which time events are of no interest to it.
-    fn resolve(&self, tail: &Tail, from: Option<StartAt>) -> (Seq, Option<i64>) {
-        let here = tail.first_kept();
+    /// Where a reader begins.
+    fn resolve(&self, tail: &Tail, from: Option<StartAt>) -> Start {
+        let (here, told) = (tail.first_kept(), tail.next_told());
         let kept = self.log.as_ref().map(|log| log.bounds()).filter(|kept| kept.segments > 0);
-        let Some(kept) = kept else { return (tail.resolve(from, here), None) };
-        let first = kept.first.min(here);
-        if let Some(StartAt::Time(unix_ms)) = from
-            && tail.resolve_time(unix_ms).is_none()
-        {
-            // What is gone and what that was, nobody remembers, but it may have been later.
-            let some_gone = kept.oldest_unix_ms.is_some_and(|oldest| oldest > unix_ms);
-            return (if some_gone { Seq(1) } else { first }, Some(unix_ms));
+        let first = kept.map_or(here, |kept| kept.first.min(here));
+        let cursor = match from {
+            None => told,
+            Some(StartAt::First) => first,
+            Some(StartAt::Seq(seq)) => seq,
+            Some(StartAt::Last) => return self.resolve_newest(tail, 1, Some(told)),
+            Some(StartAt::Newest(count)) => return self.resolve_newest(tail, count, None),
+            Some(StartAt::Time(unix_ms)) => match (tail.resolve_time(unix_ms), kept) {
+                (Some(seq), _) => seq,
+                (None, None) => Seq(1),
+                (None, Some(kept)) => {
+                    // What is gone and what that was, nobody remembers, but it may have been later.
+                    let some_gone = kept.oldest_unix_ms.is_some_and(|oldest| oldest > unix_ms);
+                    let cursor = if some_gone { Seq(1) } else { first };
+                    return Start { since: Some(unix_ms), ..Start::at(cursor) };
+                }
+            },
+        };
+        Start::at(cursor.clamp(Seq(1), told))
+    }
+
+    /// Where the newest `count` events begin; if there are fewer, at `otherwise`.
+    fn resolve_newest(&self, tail: &Tail, count: u64, otherwise: Option<Seq>) -> Start {
+        match tail.newest(count) {
+            Ok(seq) => Start::at(seq),
+            Err(count) => {
+                // The log may hold events after that, of which it is not known whether they are safe.
+                let before = tail.first_kept().min(tail.marks.doubtful());
+                let newest = Newest { count, before, otherwise };
+                let (cursor, unknown) = self.find_newest(newest);
+                Start { newest: unknown.map(|_| newest), ..Start::at(cursor) }
+            }
         }
-        (tail.resolve(from, first), None)
+    }
+
+    /// Where these events begin, or no later than that, and the segment of the log that has to be
+    /// [indexed](Self::index) first.
+    fn find_newest(&self, newest: Newest) -> (Seq, Option<Seq>) {
+        let Newest { count, before, otherwise } = newest;
+        let found = match &self.log {
+            Some(log) => log.newest(count, before),
+            None => log::Newest { missing: count, from: before, unknown: None },
+        };
+        if let (1.., None, Some(otherwise)) = (found.missing, found.unknown, otherwise) {
+            return (otherwise, None);
+        }
+        // As many as are missing lie below what is kept, so that the reader is told.
+        (Seq(found.from.0.saturating_sub(found.missing).max(1)), found.unknown)
+    }
+
+    /// Has the log find out which events the segment that begins at `base` has, for a reader at `from`.
+    fn index(&self, base: Seq, from: Seq, waker: &Waker) -> Option<Pending> {
+        let log = self.log.as_ref()?;
+        self.shared.cold().map(|cold| cold.index(log, base, from, waker))
     }
 
     /// Asks for events that are not in memory any more.

@@ -42,6 +42,31 @@ pub struct Events {
     pub events: Vec<Event>,
 }
 
+/// Where a reader begins.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Start {
+    pub(super) cursor: Seq,
+    /// Events before this time are of no interest.
+    pub(super) since: Option<i64>,
+    /// The cursor is where these events begin, or below.
+    pub(super) newest: Option<Newest>,
+}
+
+impl Start {
+    pub(super) fn at(cursor: Seq) -> Self {
+        Self { cursor, since: None, newest: None }
+    }
+}
+
+/// The newest events of a log before a number.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Newest {
+    pub(super) count: u64,
+    pub(super) before: Seq,
+    /// Where a reader begins if there are fewer; by default, at the missing ones, so that it is told.
+    pub(super) otherwise: Option<Seq>,
+}
+
 /// A cursor on a topic: the next number to take.
 ///
 /// It is woken once when there is something after it was seen to have everything. It is to be asked
@@ -56,6 +81,8 @@ pub struct Reader {
     cursor: Seq,
     /// Events before this time are of no interest.
     since: Option<i64>,
+    /// The cursor moves up to where these events begin, before anything is taken.
+    newest: Option<Newest>,
     waker: Waker,
     /// Whether it had everything when it was last asked.
     wait: Wait,
@@ -78,18 +105,15 @@ pub(crate) enum Fetched {
 }
 
 impl Reader {
-    pub(super) fn new(
-        topic: Arc<Topic>,
-        form: Form,
-        (cursor, since): (Seq, Option<i64>),
-        waker: Waker,
-    ) -> Self {
+    pub(super) fn new(topic: Arc<Topic>, form: Form, start: Start, waker: Waker) -> Self {
+        let Start { cursor, since, newest } = start;
         Self {
             topic,
             form,
             keeper: None,
             cursor,
             since,
+            newest,
             waker,
             wait: Wait::new(Mark::Visible),
             pending: None,
@@ -159,6 +183,9 @@ impl Reader {
         if let Some(fetched) = self.fetch_pending(&mut take) {
             return fetched;
         }
+        if !self.has_begun() && !self.begin() {
+            return Fetched::Taken;
+        }
         if self.wait.goes_on(&self.topic.tail) {
             return Fetched::Taken;
         }
@@ -197,6 +224,27 @@ impl Reader {
         Fetched::Taken
     }
 
+    /// Whether the cursor is where it is to begin, and not below.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.newest.is_none()
+    }
+
+    /// Moves the cursor to where it is to begin, as far as that is known. If it is not, asks the log and returns
+    /// false.
+    fn begin(&mut self) -> bool {
+        let Some(newest) = self.newest else { return true };
+        let (cursor, unknown) = self.topic.find_newest(newest);
+        self.cursor = cursor;
+        match unknown {
+            Some(base) => {
+                let pending = self.topic.index(base, cursor, &self.waker);
+                self.pending = pending.map(|pending| (pending, newest.before));
+            }
+            None => self.newest = None,
+        }
+        self.has_begun()
+    }
+
     /// What the log has answered, if it was asked. Asks on if there is more.
     fn fetch_pending(&mut self, take: &mut impl FnMut(Seq, Bytes)) -> Option<Fetched> {
         let (pending, in_memory) = self.pending.as_ref()?;
@@ -231,6 +279,7 @@ impl Reader {
             Read::Other(Ok(found)) => found,
             Read::Other(Err(error)) => {
                 tracing::error!(topic = %self.topic.name, %error, "events cannot be read");
+                self.newest = None;
                 Found::Lag(from, Seq(in_memory.0 - 1))
             }
         };

@@ -6,7 +6,7 @@ use std::task::Waker;
 use bytes::Bytes;
 use slab::Slab;
 use tidings_concurrent::{Levels, Mark, Waiters, Watermarks};
-use tidings_protocol::{MsgEncoder, Seq, StartAt};
+use tidings_protocol::{MsgEncoder, Seq};
 
 use super::arena::Arena;
 use super::batch::{Batch, skip_lines};
@@ -404,26 +404,23 @@ impl Tail {
         self.bare_readers -= usize::from(form != Form::Wire);
     }
 
-    /// Where a reader that asks for `from` begins, when the oldest event anywhere is `first`. What
-    /// it asked for and is gone lies below, so that it is told.
-    pub(super) fn resolve(&self, from: Option<StartAt>, first: Seq) -> Seq {
-        let seq = match from {
-            None => self.next_told(),
-            Some(StartAt::First) => first,
-            Some(StartAt::Last) => self.newest().max(first),
-            Some(StartAt::Seq(seq)) => seq,
-            Some(StartAt::Newest(n)) => Seq(self.head.0.saturating_sub(n)),
-            Some(StartAt::Time(unix_ms)) => self.resolve_time(unix_ms).unwrap_or(Seq(1)),
-        };
-        seq.clamp(Seq(1), self.next_told())
-    }
-
-    /// The newest event, or the next one.
-    fn newest(&self) -> Seq {
-        match self.batches.back() {
-            Some(newest) => Seq(newest.end().0 - 1),
-            None => Seq(self.head.0 - 1),
+    /// The first of the newest `count` events; if there are fewer here, how many are missing. What was lost does
+    /// not count.
+    pub(super) fn newest(&self, count: u64) -> Result<Seq, u64> {
+        let told = self.next_told();
+        if !self.marks.has_lost() {
+            // Then no number here is empty.
+            let here = told.0.saturating_sub(self.first_kept().0);
+            return if count <= here { Ok(Seq(told.0 - count)) } else { Err(count - here) };
         }
+        let mut missing = count;
+        for batch in self.batches.iter().rev().filter(|batch| !batch.lost && batch.end() <= told) {
+            if missing <= batch.count {
+                return Ok(Seq(batch.end().0 - missing));
+            }
+            missing -= batch.count;
+        }
+        Err(missing)
     }
 
     /// The first event here that is not older; `None` if some that are gone may not be either.

@@ -4,6 +4,7 @@ mod disk;
 mod faults;
 mod lives;
 mod model;
+mod newest;
 
 use std::fmt::Write;
 use std::io;

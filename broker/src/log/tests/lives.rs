@@ -7,7 +7,7 @@ use fastrand::Rng;
 use tidings_protocol::Seq;
 
 use super::model::{Event, Model};
-use super::{BUFFER, hear, options, piece};
+use super::{BUFFER, Heard, hear, options, piece};
 use crate::lives;
 use crate::log::simulated::{Faults, SimulatedDisk};
 use crate::log::{
@@ -233,6 +233,35 @@ impl Life {
             Ok(heard) => self.model.check(from, &heard),
             Err(error) => assert!(matches!(error, LogError::Io { .. }), "{error}"),
         }
+        let count = self.rng.u64(1..40);
+        match self.newest(count) {
+            Ok(()) | Err(LogError::Io { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Compares the newest `count` events with what a reader of everything hears.
+    fn newest(&self, count: u64) -> Result<(), LogError> {
+        let before = Seq(self.model.next);
+        let found = loop {
+            let found = self.log.newest(count, before);
+            match found.unknown {
+                Some(base) => self.log.index(base)?,
+                None => break found,
+            }
+        };
+        let heard = hear(&self.log, 1, BUFFER)?;
+        let event = |heard: &Heard| match heard {
+            Heard::Event(seq, _) if *seq < before.0 => Some(*seq),
+            _ => None,
+        };
+        let events: Vec<u64> = heard.iter().rev().filter_map(event).collect();
+        let nth = usize::try_from(count - 1).ok().and_then(|nth| events.get(nth));
+        match nth {
+            Some(seq) => assert_eq!((found.from, found.missing), (Seq(*seq), 0), "{count}"),
+            None => assert_eq!(found.missing, count - events.len() as u64, "{found:?}"),
+        }
+        Ok(())
     }
 
     /// Reads what is not older than some moment, up to the first lines.

@@ -6,6 +6,7 @@ mod faults;
 mod fixtures;
 mod lives;
 mod model;
+mod newest;
 mod reading;
 mod simulated;
 

@@ -158,7 +158,8 @@ impl Stream {
     /// does not begin before all of these when it comes back: an id without data is no event.
     fn alive(&self) -> Bytes {
         let last = self.following.cursor().0.saturating_sub(1);
-        if self.filter.is_open() || last == 0 { ALIVE } else { format!("id: {last}\n\n").into() }
+        let says_where = !self.filter.is_open() && last > 0 && self.following.has_begun();
+        if says_where { format!("id: {last}\n\n").into() } else { ALIVE }
     }
 }
 

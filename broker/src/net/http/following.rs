@@ -103,6 +103,11 @@ impl Following {
         self.reader.as_ref().map_or(Seq(1), Reader::cursor)
     }
 
+    /// Whether the cursor is where it was to begin, and not below because the disk is asked where that is.
+    pub(super) fn has_begun(&self) -> bool {
+        self.reader.as_ref().is_none_or(Reader::has_begun)
+    }
+
     /// The number of the topic, once it is there.
     pub(super) fn topic_id(&self) -> Option<u64> {
         self.reader.as_ref().map(|reader| reader.topic().id())

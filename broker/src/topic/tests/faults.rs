@@ -14,7 +14,7 @@ use crate::log::simulated::{Faults, SimulatedDisk};
 
 /// Waits for something of which the waker tells.
 #[track_caller]
-fn until(mut is_so: impl FnMut(&Waker) -> bool) {
+pub(super) fn until(mut is_so: impl FnMut(&Waker) -> bool) {
     let waker = waker();
     // Not everything wakes.
     let step = Duration::from_millis(10);
