@@ -288,6 +288,9 @@ pub const FEED_TOLD_MAX: usize = 500;
 pub const FEED_ITEM_BYTES_MAX: usize = 512;
 /// New items of a feed that are on their way to the broker at once.
 pub const FEED_ANNOUNCED_AT_ONCE: usize = 64;
+/// A watched page that has another version this often in a row, at looks that follow from the announcement of one, is a page
+/// that differs in each answer. Its versions are announced no more by such looks, nor while a hub tells of it.
+pub const FEED_RESTLESS_MAX: u32 = 3;
 /// Validators (`ETag`, `Last-Modified`) that are longer are not kept, so the feed is read whole.
 pub const FEED_VALIDATOR_BYTES_MAX: usize = 1024;
 

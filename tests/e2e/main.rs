@@ -37,6 +37,7 @@ mod hardened;
 mod hooks;
 mod hostile;
 mod hostile_lines;
+mod html_topics;
 mod http;
 mod http_browser;
 mod http_disk;
