@@ -373,6 +373,9 @@ pub const DIAL_ADDRESSES_MAX: usize = 4;
 pub const DIAL_HEAD_START: Duration = Duration::from_millis(250);
 /// A proxy's answer to `CONNECT` may have this many bytes.
 pub const PROXY_HEAD_BYTES_MAX: usize = 8 * 1024;
+/// User and password of a SOCKS5 proxy together. The protocol allows 255 bytes each; the library holds all messages of a
+/// handshake in 262 bytes, with the name of the host, which has some dozens.
+pub const SOCKS_CREDENTIALS_BYTES_MAX: usize = 128;
 /// Limits per address that are kept before those that nobody needs are removed.
 pub const ADDRESS_LIMITS_KEPT: usize = 1024;
 

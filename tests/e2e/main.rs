@@ -60,6 +60,7 @@ mod places;
 mod poison;
 mod polite;
 mod probe_urls;
+mod proxies;
 mod pubsub;
 mod python_docs;
 mod readers;
