@@ -109,7 +109,9 @@ pub use reply::{
 pub use reply::{encode_pong, encode_published, encode_task, refusal_from};
 pub use session::{End, Event, GARBAGE_LINES_MAX, Mode, Session};
 pub use time_of_day::{After, AfterError, DAY_MS, TimeOfDay, TimeOfDayError};
-pub use url_key::{CANONICAL_VERSION, CanonicalUrl, StandardUrl, URL_BYTES_MAX, UrlError, UrlKey};
+pub use url_key::{
+    CANONICAL_VERSION, CanonicalUrl, PagesOnly, StandardUrl, URL_BYTES_MAX, UrlError, UrlKey,
+};
 pub use verb::Verb;
 
 /// The port of the line protocol.
