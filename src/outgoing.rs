@@ -26,7 +26,8 @@ pub(crate) struct OutgoingFlags {
     #[arg(long, value_name = "URL|MAIL", value_parser = contact::parse)]
     contact: Option<String>,
 
-    /// Fetch everything through this proxy; it resolves the names, and has to refuse those that lead where nobody may go
+    /// Send all requests through this proxy: http://, socks5:// (names are resolved and checked here) or socks5h:// (the proxy
+    /// resolves names, as with http://, and has to refuse those of private addresses)
     #[arg(long, value_name = "URL")]
     proxy: Option<String>,
 }

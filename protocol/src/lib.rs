@@ -110,7 +110,8 @@ pub use reply::{encode_pong, encode_published, encode_task, refusal_from};
 pub use session::{End, Event, GARBAGE_LINES_MAX, Mode, Session};
 pub use time_of_day::{After, AfterError, DAY_MS, TimeOfDay, TimeOfDayError};
 pub use url_key::{
-    CANONICAL_VERSION, CanonicalUrl, StandardUrl, URL_BYTES_MAX, UrlError, UrlKey, escaped_octet,
+    CANONICAL_VERSION, CanonicalUrl, PagesOnly, StandardUrl, URL_BYTES_MAX, UrlError, UrlKey,
+    escaped_octet,
 };
 pub use verb::Verb;
 

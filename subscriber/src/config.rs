@@ -288,6 +288,9 @@ pub const FEED_TOLD_MAX: usize = 500;
 pub const FEED_ITEM_BYTES_MAX: usize = 512;
 /// New items of a feed that are on their way to the broker at once.
 pub const FEED_ANNOUNCED_AT_ONCE: usize = 64;
+/// A watched page that has another version this often in a row, at looks that follow from the announcement of one, is a page
+/// that differs in each answer. Its versions are announced no more by such looks, nor while a hub tells of it.
+pub const FEED_RESTLESS_MAX: u32 = 3;
 /// Validators (`ETag`, `Last-Modified`) that are longer are not kept, so the feed is read whole.
 pub const FEED_VALIDATOR_BYTES_MAX: usize = 1024;
 
@@ -370,6 +373,9 @@ pub const DIAL_ADDRESSES_MAX: usize = 4;
 pub const DIAL_HEAD_START: Duration = Duration::from_millis(250);
 /// A proxy's answer to `CONNECT` may have this many bytes.
 pub const PROXY_HEAD_BYTES_MAX: usize = 8 * 1024;
+/// User and password of a SOCKS5 proxy together. The protocol allows 255 bytes each; the library holds all messages of a
+/// handshake in 262 bytes, with the name of the host, which has some dozens.
+pub const SOCKS_CREDENTIALS_BYTES_MAX: usize = 128;
 /// Limits per address that are kept before those that nobody needs are removed.
 pub const ADDRESS_LIMITS_KEPT: usize = 1024;
 

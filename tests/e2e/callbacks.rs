@@ -362,3 +362,15 @@ fn a_file_without_a_secret_is_refused() {
         assert!(ended.stderr().contains(&error), "{}", ended.stderr());
     }
 }
+
+#[test]
+fn a_callback_to_a_host_that_only_has_pages_is_refused_when_it_is_given() {
+    let server = Server::broker();
+    let mut client = Talk::client(server.address);
+    let answer = client.ask("JOB open docs callback=https://x.xn--pokxncvks/done");
+    let said = "-ERR bad-argument callback=: the host x.xn--pokxncvks has an xn-- label";
+    assert!(answer.starts_with(said), "{answer}");
+    // Its pages are another matter.
+    assert!(client.ask("PUB new-url https://x.xn--pokxncvks/page").starts_with("+OK"));
+    assert!(client.ask("JOB open docs callback=https://xn--bcher-kva.example/").starts_with("+OK"));
+}

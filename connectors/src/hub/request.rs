@@ -200,6 +200,9 @@ impl Rules {
         if url.as_str().len() > URL_BYTES_MAX {
             return Err(bad("the callback is too long"));
         }
+        url.check_callable().map_err(|_| {
+            bad("the callback's host has an xn-- label that is no valid IDNA, which this hub cannot send to")
+        })?;
         if lies_below(&url, &self.hub) {
             return Err(bad("the callback is this hub"));
         }

@@ -150,6 +150,16 @@ fn keys_are_stable() {
 }
 
 #[test]
+fn hosts_with_labels_that_idna_rejects_have_pages_only() {
+    let check = |url: &str| CanonicalUrl::parse(url).unwrap().check_callable();
+    for url in ["http://xn--bcher-kva.example/?q", "https://[::1]:8443/", "http://a_b.example/"] {
+        assert_eq!(check(url), Ok(()), "{url}");
+    }
+    let error = check("https://x.xn--pokxncvks:8443/done").unwrap_err().to_string();
+    assert!(error.starts_with("the host x.xn--pokxncvks has an xn-- label"), "{error}");
+}
+
+#[test]
 fn ascii_hosts_are_taken_as_they_are() {
     // Of the web, and of the tests of the standard (web-platform-tests, pull request 60476).
     same("http://xn--8i7caa.famitei.net/sekou/all", "http://xn--8i7caa.famitei.net/sekou/all");

@@ -103,7 +103,10 @@ impl Scanner {
                     Some(end) => self.end_state(end),
                     None => bytes.len(),
                 },
-                State::PlainText => bytes.len(),
+                State::PlainText => {
+                    found.text(bytes);
+                    bytes.len()
+                }
             };
             bytes = &bytes[taken..];
         }
@@ -117,8 +120,10 @@ impl Scanner {
 
     fn text(&mut self, bytes: &[u8], found: &mut Found) -> usize {
         let Some(at) = memchr(b'<', bytes) else {
+            found.text(bytes);
             return bytes.len();
         };
+        found.text(&bytes[..at]);
         let token = &bytes[at..];
         let Some((opening, length)) = Opening::of(&token[1..], self.foreign.is_inside()) else {
             self.cut.extend_from_slice(token);
@@ -260,10 +265,11 @@ const TITLE: &str = "title";
 const PLAINTEXT: Name = name(b"plaintext");
 
 /// The names of start tags that matter outside of pictures and formulas.
-const MATTERING: [&str; 19] = [
+const MATTERING: [&str; 20] = [
     "a",
     "area",
     "base",
+    "body",
     "frame",
     "iframe",
     "image",

@@ -16,13 +16,13 @@ use tidings_protocol::{CanonicalUrl, Hold, Return};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use super::feeds::{Answer, Named, Remembered, Watch};
-use super::finish::finish;
+use super::feeds::{Answer, Looked, Named, Remembered, Watch};
+use super::finish::{Undone, finish};
 use super::record::{judge, unix_ms};
 use super::task::{Work, milliseconds, pace};
 use crate::config::{FEED_READ_BYTES, SITEMAPS_KIND};
 use crate::document::Reader;
-use crate::feed::{Feed, FeedReader, watch};
+use crate::feed::{Feed, FeedReader, NOTHING, watch};
 use crate::fetch::{Fetched, Request, Wanted};
 use crate::outcome::{Failure, Reason};
 use crate::page::{Content, Link};
@@ -150,7 +150,7 @@ impl Work<'_> {
             self.strip_target(&mut record);
         }
         let hubs = content.hubs.iter().map(ToString::to_string).collect();
-        let named = Named { feeds: content.feeds.clone(), hubs };
+        let named = Named { feeds: content.feeds.clone(), hubs, own: content.own.clone() };
         let answer = match (outcome, status) {
             (PageOutcome::Done, Some(304)) => Answer::NotModified,
             (PageOutcome::Done, _) => {
@@ -166,10 +166,17 @@ impl Work<'_> {
         let announce = async {
             let (broker, memory) = (&self.crawler.link, self.remembered());
             // A redirect is followed as a task of its own, with the same attributes.
-            if is_final && outcome != PageOutcome::Redirect {
-                watch.look(answer, rest, unix_ms(), broker, &memory).await?;
+            if !is_final || outcome == PageOutcome::Redirect {
+                return Ok(());
             }
-            Ok(())
+            let failed = |reason| Undone { reason, counts: true, after: None };
+            match watch.look(answer, rest, unix_ms(), broker, &memory).await.map_err(failed)? {
+                // No sooner than by its schedule: until then the reason can be read at the broker.
+                Looked::Nothing { next } => {
+                    Err(Undone { after: Some(next), ..failed(NOTHING.to_owned()) })
+                }
+                _ => Ok(()),
+            }
         };
         let read = |record: &mut PageRecord| self.keep(record, content);
         let record = Arc::new(record);
