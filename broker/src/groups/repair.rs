@@ -16,6 +16,7 @@ use tidings_protocol::{GroupName, Seq};
 
 use super::restart::{FIRST, GroupStorage, invalid, read};
 use crate::StartError;
+use crate::clean_stop::CleanStop;
 use crate::clock::wall_unix_ms;
 use crate::data_dir::DataDir;
 use crate::group::record::{Decision, Record};
@@ -92,7 +93,8 @@ pub fn repair(data: &Path, name: &GroupName, set_aside: bool) -> Result<Repaired
         Repaired { aside: PathBuf::new(), kept: None, dropped: BTreeMap::new(), unreadable: 0 };
     let unfinished = data.groups().join(format!("~{name}.repair"));
     if !set_aside {
-        let storage = GroupStorage::at(Arc::new(FileSystem), &data.groups());
+        let (stopped, _) = CleanStop::read(Arc::new(FileSystem), data.path());
+        let storage = GroupStorage::at(Arc::new(FileSystem), &data.groups(), Arc::new(stopped));
         let group = Group::new(name.clone(), 0, GroupConfig::default(), 0);
         let nothing = |reason: String| RepairError::Nothing { name: name.clone(), reason };
         let mut reading = storage.read(name, group).map_err(|error| nothing(error.to_string()))?;

@@ -13,6 +13,7 @@ use tidings_protocol::{GroupName, JobName, Seq, TopicName};
 
 use super::foreign::{Held, look_into};
 use super::paging::PageFile;
+use crate::clean_stop::{self, CleanStop};
 use crate::clock::{Clock, Moment, Stamp};
 use crate::config::Limits;
 use crate::group::record::{Decision, Record};
@@ -53,6 +54,8 @@ pub(crate) struct GroupStorage {
     pub(crate) log_bytes: u64,
     /// Names in there under which there is something else: no group can be kept under them.
     pub(crate) taken: BTreeSet<GroupName>,
+    /// Where the logs ended at the last orderly stop.
+    pub(crate) stopped: Arc<CleanStop>,
 }
 
 /// A group as its log has it.
@@ -112,9 +115,9 @@ impl Before {
 
 impl GroupStorage {
     /// In a directory, with the limits that a broker has unless it is told others.
-    pub(super) fn at(disk: Arc<dyn Disk>, dir: &Path) -> Self {
+    pub(super) fn at(disk: Arc<dyn Disk>, dir: &Path, stopped: Arc<CleanStop>) -> Self {
         let log_bytes = Limits::default().group_log_bytes;
-        Self { disk, dir: dir.to_owned(), log_bytes, taken: BTreeSet::new() }
+        Self { disk, dir: dir.to_owned(), log_bytes, taken: BTreeSet::new(), stopped }
     }
 
     fn options(&self, name: &GroupName, first: Seq) -> SegmentOptions {
@@ -135,6 +138,7 @@ impl GroupStorage {
             first,
             segment_bytes: self.log_bytes / SEGMENTS,
             reserve_part: 4,
+            stopped: self.stopped.end_of(&clean_stop::of_group(name)).cloned(),
         }
     }
 
@@ -226,6 +230,9 @@ impl GroupStorage {
         if is_gone {
             log.clear().map_err(|error| no_more(io::Error::other(error)))?;
             return Ok(None);
+        }
+        if found.has_lost_end {
+            log.begin_after_loss().map_err(|error| no_more(io::Error::other(error)))?;
         }
         if let Some(trouble) = &reading.trouble {
             tracing::warn!(group = %name, "{trouble}; a later snapshot of the group stands for them");
@@ -440,7 +447,8 @@ mod tests {
 
     fn storage(dir: &Path) -> GroupStorage {
         let taken = BTreeSet::new();
-        GroupStorage { disk: Arc::new(FileSystem), dir: dir.to_owned(), log_bytes: 8_000, taken }
+        let (disk, stopped) = (Arc::new(FileSystem), Arc::default());
+        GroupStorage { disk, dir: dir.to_owned(), log_bytes: 8_000, taken, stopped }
     }
 
     /// A log of several segments with these decisions, and some more before them.

@@ -124,6 +124,21 @@ pub(crate) struct Position {
     next: Seq,
 }
 
+/// Where a log ends after it was closed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LogEnd {
+    /// The name of its newest file.
+    pub(crate) file: String,
+    /// The checksum in the header of that file. A file that replaces it has another one.
+    pub(crate) header: u32,
+    /// Where its last batch ends.
+    pub(crate) bytes: u64,
+    /// The number after its last event.
+    pub(crate) end: Seq,
+    /// The next number to be given.
+    pub(crate) next: Seq,
+}
+
 /// What a log should keep.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Retention {
@@ -220,8 +235,9 @@ pub(crate) trait TopicLog: Debug + Send + Sync {
     /// Lets go of the oldest segments; returns how many.
     fn retain(&self, retention: &Retention) -> Result<usize, LogError>;
 
-    /// Notes that `next` is the next number to be given, and that nobody has seen more.
-    fn close(&self, next: Seq) -> Result<(), LogError>;
+    /// Notes that `next` is the next number to be given, and that nobody has seen more. Returns where the log ends
+    /// now, if it has a file.
+    fn close(&self, next: Seq) -> Result<Option<LogEnd>, LogError>;
 
     /// Removes every event.
     fn clear(&self) -> Result<(), LogError>;

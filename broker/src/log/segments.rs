@@ -11,7 +11,7 @@ use tidings_protocol::{Seq, TopicName};
 use super::disk::{Disk, DiskFile, Space, is_full};
 use super::format::{BATCH_HEADER, BatchHeader, Home, SEGMENT_HEADER, SegmentHeader, VERSION};
 use super::{
-    Bounds, Checked, Found, LogError, Piece, Position, Retention, Synced, TopicLog, reading,
+    Bounds, Checked, Found, LogEnd, LogError, Piece, Position, Retention, Synced, TopicLog, reading,
 };
 
 /// Payload after which a batch is closed, so that it fits into a reader's buffer with its last line.
@@ -37,6 +37,8 @@ pub(crate) struct SegmentOptions {
     pub(crate) segment_bytes: u64,
     /// Which part of the room that is left to others is left by this log: 1 is all of it, 4 a quarter.
     pub(crate) reserve_part: u64,
+    /// Where the log ended at the last orderly stop, if that is known.
+    pub(crate) stopped: Option<LogEnd>,
 }
 
 /// A log in segment files.
@@ -124,6 +126,31 @@ impl SegmentLog {
         let writer = Writer { durable: first, reserved: first, ..Writer::default() };
         let (shared, writer) = (Mutex::new(shared), Mutex::new(writer));
         Self { options, shared, writer, removal: Mutex::default() }
+    }
+
+    /// Begins a segment behind one of which the end is lost, so that what was lost is known at every later start.
+    pub(crate) fn begin_after_loss(&self) -> Result<(), LogError> {
+        self.attempt(|log, writer| {
+            let end = log.shared.lock().end;
+            // A file that takes the place of the damaged one differs from it in its header.
+            log.roll(writer, end, writer.reserved, writer.newest_unix_ms + 1)
+        })
+    }
+
+    /// Where the newest file ends.
+    fn ending(&self, next: Seq) -> io::Result<Option<LogEnd>> {
+        let (path, bytes, end) = {
+            let shared = self.shared.lock();
+            let Some(last) = shared.segments.back() else { return Ok(None) };
+            (last.path.clone(), last.bytes, shared.end)
+        };
+        let mut header = [0; SEGMENT_HEADER];
+        let read = self.options.disk.open(&path)?.read_at(&mut header, 0)?;
+        let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let next = next.max(end);
+        // A damaged header says nothing about whose file it is.
+        let header = SegmentHeader::checksum(&header[..read]);
+        Ok(header.map(|header| LogEnd { file, header, bytes, end, next }))
     }
 
     /// What the headers in the segment that begins at `base` are bound to.
@@ -466,7 +493,7 @@ impl TopicLog for SegmentLog {
         Ok(removed)
     }
 
-    fn close(&self, next: Seq) -> Result<(), LogError> {
+    fn close(&self, next: Seq) -> Result<Option<LogEnd>, LogError> {
         self.attempt(|log, writer| {
             let Some(active) = &mut writer.active else { return Ok(()) };
             let end = log.shared.lock().end;
@@ -488,7 +515,9 @@ impl TopicLog for SegmentLog {
                 last.bytes = active.offset;
             }
             active.cut()
-        })
+        })?;
+        let dir = &self.options.dir;
+        self.ending(next).map_err(|source| LogError::Io { path: dir.clone(), source })
     }
 
     fn clear(&self) -> Result<(), LogError> {

@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 use tidings_broker::{
     Checked, StartError,
-    verify::{VerifiedGroup, VerifiedTopic},
+    verify::{Stopped, VerifiedGroup, VerifiedTopic},
 };
 use tidings_protocol::{TopicName, client::Answer, field, field_number};
 
@@ -130,8 +130,14 @@ struct Report {
     group: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     database: Option<String>,
+    /// Another file, which is none of a log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
     damaged: bool,
     files: Vec<FileReport>,
+    /// What could not be checked, and what is no damage.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
     /// What is wrong beside the damage of files.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<String>,
@@ -214,10 +220,11 @@ fn offline(
         ..Report::default()
     };
     let catalog = Some(catalog).filter(|catalog| !catalog.problems.is_empty());
+    let stop = Report::of_stop(verified.stopped, data).filter(|stop| everything || stop.damaged);
     let topics = verified.topics.into_iter().map(Report::from);
     let groups = verified.groups.into_iter().map(|group| Report::of_group(group, data));
     let groups = groups.filter(|group| everything || group.damaged);
-    Ok(catalog.into_iter().chain(topics).chain(groups).collect())
+    Ok(stop.into_iter().chain(catalog).chain(topics).chain(groups).collect())
 }
 
 impl From<VerifiedTopic> for Report {
@@ -246,6 +253,30 @@ impl From<&Checked> for FileReport {
 }
 
 impl Report {
+    /// Whether damage at the end of a log can be told from what a crash leaves.
+    fn of_stop(stopped: Stopped, data: &Path) -> Option<Self> {
+        let file = Some(data.join("clean-stop").display().to_string());
+        match stopped {
+            Stopped::Noted => None,
+            Stopped::Unknown => Some(Self {
+                file,
+                notes: vec![
+                    "there is none: no broker of this version has stopped here in an orderly way, so a damaged \
+                     end of a log cannot be told from what a crash leaves"
+                        .to_owned(),
+                ],
+                ..Self::default()
+            }),
+            Stopped::Damaged(problem) => Some(Self {
+                file,
+                damaged: true,
+                problems: vec![problem],
+                remedy: Some("nothing needs to be done: the next orderly stop writes it again".to_owned()),
+                ..Self::default()
+            }),
+        }
+    }
+
     fn of_group(group: VerifiedGroup, data: &Path) -> Self {
         let name = &group.name;
         let repair = format!("tidings group repair {name} --data {}", data.display());
@@ -298,7 +329,8 @@ impl Report {
         for file in self.files.iter().filter(|file| file.is_damaged()) {
             lines.extend(file.lines(self.unit()));
         }
-        lines.extend(self.problems.iter().map(|problem| format!("  {problem}")));
+        let told = self.problems.iter().chain(&self.notes);
+        lines.extend(told.map(|text| format!("  {text}")));
         if !self.findings.is_empty() {
             lines.push("  the next start of a broker will say:".to_owned());
             lines.extend(self.findings.iter().map(|finding| format!("    {finding}")));
@@ -309,9 +341,9 @@ impl Report {
 
     fn summary(&self) -> String {
         let named = self.topic.clone().or_else(|| Some(format!("group {}", self.group.as_ref()?)));
-        if let Some(database) = &self.database {
+        if let Some(file) = self.database.as_ref().or(self.file.as_ref()) {
             let state = if self.damaged { "damaged" } else { "no damage found" };
-            return format!("{database}: {state}");
+            return format!("{file}: {state}");
         }
         let Some(topic) = &named else {
             // Told only if there is something to say.

@@ -53,7 +53,11 @@ impl Owner {
         }
         // Letters are sent with the lock held, so none comes after this.
         self.job_names.forget(self.group.name());
-        self.registry.lock().groups.remove(self.group.name());
+        {
+            let mut registry = self.registry.lock();
+            registry.groups.remove(self.group.name());
+            registry.logs.remove(self.group.name());
+        }
         for (asked, mailbox) in self.watchers.take() {
             refuse([asked].into_iter(), &mailbox, &no_such(self.group.name()));
         }

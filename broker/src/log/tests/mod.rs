@@ -8,6 +8,7 @@ mod lives;
 mod model;
 mod reading;
 mod simulated;
+mod stopped;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,6 +33,7 @@ fn options(disk: impl Disk + 'static, segment_bytes: u64) -> SegmentOptions {
         first: Seq(1),
         segment_bytes,
         reserve_part: 1,
+        stopped: None,
     }
 }
 
