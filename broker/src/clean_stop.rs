@@ -99,7 +99,7 @@ impl CleanStop {
         }
     }
 
-    /// Whether there is one, of whatever content.
+    /// Whether there is one, even one that cannot be read.
     pub(crate) fn is_present(&self) -> bool {
         self.is_present
     }

@@ -11,6 +11,7 @@
 //! | [`format`] | headers of segments and batches |
 //! | [`committer`] | group commit: the threads that write and sync what has gathered |
 //! | [`disk`] | the calls to the file system, behind a trait |
+//! | [`ending`] | where a log ends, and what follows an end that is lost |
 //! | [`read_only`] | a disk that changes nothing, for checks |
 //! | [`segment`] | walking through one file, whatever has become of it |
 //! | [`segments`] | the log as segment files: appending, syncing, retention |
@@ -22,6 +23,7 @@
 
 pub(crate) mod committer;
 pub(crate) mod disk;
+mod ending;
 pub(crate) mod format;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;

@@ -129,8 +129,8 @@ struct Scan {
     damaged: bool,
     /// An orderly stop came last.
     is_stopped: bool,
-    /// It ends before all that was safe does.
-    has_lost_end: bool,
+    /// It ends here, before all that was safe does.
+    lost_from: Option<u64>,
 }
 
 /// What of a file was synced, so that what cannot be read of it was lost by the disk.
@@ -218,7 +218,7 @@ impl Recovery {
             // The last header may be of what is torn, and of before an earlier start.
             self.writer.reserved = reserved.max(scan.next);
         }
-        if let Some(stopped) = stopped.filter(|_| scan.has_lost_end) {
+        if let Some(stopped) = stopped.filter(|_| scan.lost_from.is_some()) {
             self.lose_end(&stopped, path, &mut scan);
         } else if is_last {
             self.settle(&*file, home, path, length, synced, &mut scan)?;
@@ -386,7 +386,7 @@ impl Recovery {
             torn: false,
             damaged: false,
             is_stopped: false,
-            has_lost_end: false,
+            lost_from: None,
         };
         let mut walk = Walk::new(&**file, home, scan.end, length);
         loop {
@@ -437,7 +437,7 @@ impl Recovery {
                 }
                 Step::End { offset, zeros } => {
                     (scan.end, scan.torn) = (offset, !zeros);
-                    scan.has_lost_end = offset < safe.bytes;
+                    scan.lost_from = (offset < safe.bytes).then_some(offset);
                     return Ok(scan);
                 }
             }
@@ -507,6 +507,9 @@ impl Recovery {
             clean: false,
             identified: false,
         };
+        if !file.keeps_writes() {
+            return Ok(());
+        }
         // Zeros behind it say that it is the end.
         file.set_len(file.len()?.max(scan.end + 2 * BATCH_HEADER as u64))?;
         match file.write_at(&mut [IoSlice::new(&note.encode_at(home, scan.end))], scan.end) {

@@ -128,31 +128,6 @@ impl SegmentLog {
         Self { options, shared, writer, removal: Mutex::default() }
     }
 
-    /// Begins a segment behind one of which the end is lost, so that what was lost is known at every later start.
-    pub(crate) fn begin_after_loss(&self) -> Result<(), LogError> {
-        self.attempt(|log, writer| {
-            let end = log.shared.lock().end;
-            // A file that takes the place of the damaged one differs from it in its header.
-            log.roll(writer, end, writer.reserved, writer.newest_unix_ms + 1)
-        })
-    }
-
-    /// Where the newest file ends.
-    fn ending(&self, next: Seq) -> io::Result<Option<LogEnd>> {
-        let (path, bytes, end) = {
-            let shared = self.shared.lock();
-            let Some(last) = shared.segments.back() else { return Ok(None) };
-            (last.path.clone(), last.bytes, shared.end)
-        };
-        let mut header = [0; SEGMENT_HEADER];
-        let read = self.options.disk.open(&path)?.read_at(&mut header, 0)?;
-        let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let next = next.max(end);
-        // A damaged header says nothing about whose file it is.
-        let header = SegmentHeader::checksum(&header[..read]);
-        Ok(header.map(|header| LogEnd { file, header, bytes, end, next }))
-    }
-
     /// What the headers in the segment that begins at `base` are bound to.
     pub(super) fn home(&self, base: Seq) -> Home {
         Home::new(&self.options.topic, base)
@@ -179,7 +154,7 @@ impl SegmentLog {
     }
 
     /// Ends the active segment and begins one at `base`.
-    fn roll(
+    pub(super) fn roll(
         &self,
         writer: &mut Writer,
         base: Seq,
@@ -321,7 +296,7 @@ impl SegmentLog {
     }
 
     /// Runs something that writes.
-    fn attempt<T>(
+    pub(super) fn attempt<T>(
         &self,
         work: impl FnOnce(&Self, &mut Writer) -> Result<T, WriteError>,
     ) -> Result<T, LogError> {
@@ -610,7 +585,7 @@ fn batches<'a>(
 }
 
 /// Why something was not written.
-enum WriteError {
+pub(super) enum WriteError {
     /// There is no room; nothing was changed.
     Full,
     /// What is on the disk is uncertain. That is what every sync that fails comes to, also one for
