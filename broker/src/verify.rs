@@ -16,6 +16,7 @@ use crate::catalog;
 use crate::clean_stop::{self, CleanStop};
 use crate::data_dir::DataDir;
 use crate::groups::check::check;
+use crate::groups::repair::repaired_group;
 use crate::log::disk::FileSystem;
 use crate::log::read_only::ReadOnlyDisk;
 use crate::log::{Checked, SegmentLog, SegmentOptions, TopicLog};
@@ -29,6 +30,8 @@ pub struct Verified {
     pub topics: Vec<VerifiedTopic>,
     /// Groups that are on the disk, in the order of their names.
     pub groups: Vec<VerifiedGroup>,
+    /// Groups of which the repair was cut short: they are absent until the next start, or the next repair.
+    pub cut_short: Vec<GroupName>,
     /// What is wrong with the catalog, in words.
     pub catalog: Vec<String>,
     /// Something that was kept in the catalog cannot be read.
@@ -95,6 +98,12 @@ pub fn verify(path: &Path, only: Option<&TopicName>) -> Result<Verified, StartEr
     if only.is_none() {
         let mut groups: Vec<GroupName> = self::names(&data.groups()).map_err(failed)?;
         groups.sort();
+        let repairs: Vec<Repair> = self::names(&data.groups()).map_err(failed)?;
+        verified.cut_short = repairs
+            .into_iter()
+            .map(|repair| repair.0)
+            .filter(|group| groups.binary_search(group).is_err())
+            .collect();
         verified.groups =
             groups.into_iter().filter_map(|name| check(&data.groups(), name, &stopped)).collect();
     }
@@ -102,6 +111,17 @@ pub fn verify(path: &Path, only: Option<&TopicName>) -> Result<Verified, StartEr
     names.sort();
     verified.topics = names.into_iter().map(|name| verify_topic(&data, name, &stopped)).collect();
     Ok(verified)
+}
+
+/// The complete new log of a group, which has not got its place.
+struct Repair(GroupName);
+
+impl FromStr for Repair {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        repaired_group(name).map(Self).ok_or(())
+    }
 }
 
 /// What in a directory has a name of this kind.

@@ -13,6 +13,7 @@ use tidings_protocol::{GroupName, JobName, Seq, TopicName};
 
 use super::foreign::{Held, look_into};
 use super::paging::PageFile;
+use super::repair;
 use crate::clean_stop::{self, CleanStop};
 use crate::clock::{Clock, Moment, Stamp};
 use crate::config::Limits;
@@ -171,13 +172,18 @@ impl GroupStorage {
     ///
     /// What is no group's is left alone, and its name is not given to one.
     pub(crate) fn recover(&mut self) -> io::Result<FoundGroups> {
-        let names = match self.disk.list(&self.dir) {
+        let mut names = match self.disk.list(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             names => names?,
         };
+        self.complete_repairs(&mut names)?;
         let mut found = FoundGroups::default();
         for name in names {
             if PageFile::is_left_over(&name) {
+                continue;
+            }
+            if repair::is_copy(&name) || repair::repaired_group(&name).is_some() {
+                tracing::warn!(name, "a repair of a group has left this; it is ignored");
                 continue;
             }
             let Ok(name) = GroupName::new(&name) else {
@@ -210,6 +216,22 @@ impl GroupStorage {
         }
         found.whole.sort_unstable_by(|a, b| a.group.name().cmp(b.group.name()));
         Ok(found)
+    }
+
+    /// Does the last step of each repair that was cut short after the damaged log was moved away.
+    fn complete_repairs(&self, names: &mut [String]) -> io::Result<()> {
+        for at in 0..names.len() {
+            let Some(group) = repair::repaired_group(&names[at]) else { continue };
+            if names.iter().any(|name| name == group.as_str()) {
+                continue;
+            }
+            let (from, to) = (self.dir.join(&names[at]), self.dir.join(group.as_str()));
+            self.disk.rename(&from, &to)?;
+            self.disk.sync_dir(&self.dir)?;
+            tracing::warn!(%group, "its repair was cut short, and is complete now; the damaged log is in set-aside/");
+            names[at] = group.to_string();
+        }
+        Ok(())
     }
 
     /// `None` if the group's first record was never safe, so that nobody was told that it is there, or
